@@ -10,7 +10,7 @@ use crate::metrics::ControllerMetrics;
 use crate::plugin::contract::{Conversion, Converted, Export, Json};
 use crate::plugin::{Call, CallError, Plugin, Share};
 use crate::reconcile::observer::{observe, plugin_span};
-use crate::record::{Asked, Recorder};
+use crate::record::{Asked, RecordedAnswer, Recorder};
 use crate::telemetry::Instruments;
 use crate::trace::Tracer;
 
@@ -48,17 +48,9 @@ impl Calls {
         let (outcome, share) = self
             .observed(plugin, Export::Convert, count, plugin.convert(conversion))
             .await;
-        if let Some(recorder) = &self.recorder {
+        if self.recorder.is_some() {
             let (conversion, outcome) = recorded(conversion, &outcome);
-            let asked = Asked::Conversion(conversion);
-            recorder.call(
-                &self.controller,
-                plugin,
-                Export::Convert,
-                asked,
-                &outcome,
-                &self.metrics,
-            );
+            self.record(plugin, Export::Convert, Asked::Conversion(conversion), &outcome);
         }
         (outcome, share)
     }
@@ -68,18 +60,21 @@ impl Calls {
         let (outcome, share) = self
             .observed(plugin, Export::Default, 1, plugin.default(parent))
             .await;
-        if let Some(recorder) = &self.recorder {
-            let asked = Asked::Parent(Arc::clone(parent));
-            recorder.call(
-                &self.controller,
-                plugin,
-                Export::Default,
-                asked,
-                &outcome,
-                &self.metrics,
-            );
-        }
+        let asked = Asked::Parent(Arc::clone(parent));
+        self.record(plugin, Export::Default, asked, &outcome);
         (outcome, share)
+    }
+
+    fn record<T: Clone + Into<RecordedAnswer>>(
+        &self,
+        plugin: &Plugin,
+        export: Export,
+        asked: Asked,
+        outcome: &Result<T, CallError>,
+    ) {
+        if let Some(recorder) = &self.recorder {
+            recorder.call(&self.controller, plugin, export, asked, outcome, &self.metrics);
+        }
     }
 
     /// Makes a call in a trace of its own: nothing else is traced for the API server.

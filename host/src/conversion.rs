@@ -16,7 +16,7 @@ use tokio::time::Instant;
 use crate::calls::Calls;
 use crate::object::shorten;
 use crate::plugin::contract::{Conversion, Converted, Json, Kind};
-use crate::plugin::{Call, CallError, Class, Plugin};
+use crate::plugin::{Call, CallError, Plugin};
 
 pub use self::checks::Before;
 pub use self::there_and_back::{Lost, there_and_back};
@@ -73,7 +73,7 @@ impl ConversionError {
     /// Reports whether the host is the cause, so that nothing is known about the plugin.
     #[must_use]
     pub fn is_of_host(&self) -> bool {
-        matches!(self, Self::Call { error, .. } if matches!(error.class(), Class::Busy | Class::Host))
+        matches!(self, Self::Call { error, .. } if error.is_of_host())
     }
 }
 

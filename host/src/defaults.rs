@@ -10,7 +10,7 @@ use tokio::time::{Instant, timeout};
 use crate::conversion::{Before, Lost};
 use crate::json_difference::difference;
 use crate::plugin::contract::Json;
-use crate::plugin::{Call, CallError, Class, Plugin};
+use crate::plugin::{Call, CallError, Plugin};
 
 /// Returns the objects, in the version of the plugin's parent, for which the webhook would set no defaults, and why.
 /// Objects that are not reached within the budget are skipped.
@@ -68,7 +68,7 @@ async fn call(plugin: &Plugin, object: String) -> Result<Result<Map<String, Valu
     let Call { outcome, .. } = plugin.try_default(&parent).await;
     match outcome {
         Ok(spec) => Ok(Ok(spec)),
-        Err(error) if matches!(error.class(), Class::Busy | Class::Host) => Err(error),
+        Err(error) if error.is_of_host() => Err(error),
         Err(CallError::Invalid { message, .. }) => Ok(Err(format!("`default` refuses it: {message}"))),
         Err(error) => Ok(Err(format!("`default` fails: {error}"))),
     }

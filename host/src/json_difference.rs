@@ -24,7 +24,12 @@ fn is_empty(value: &Value, path: &str) -> bool {
     value.is_null() || (path.starts_with("metadata") && value.as_object().is_some_and(Map::is_empty))
 }
 
-fn first<'a>(before: &'a Value, after: &'a Value, path: &str) -> Option<(String, &'a Value, &'a Value)> {
+/// Returns the same, and the values there.
+pub(crate) fn first<'a>(
+    before: &'a Value,
+    after: &'a Value,
+    path: &str,
+) -> Option<(String, &'a Value, &'a Value)> {
     if before == after || (is_empty(before, path) && is_empty(after, path)) {
         return None;
     }

@@ -13,7 +13,8 @@ use kube::{Api, Client, ResourceExt};
 use serde_json::{Value, json};
 use thiserror::Error;
 
-use crate::cluster::client::{Pace, chain};
+use crate::cluster::client::{Pace, said};
+use crate::cluster::refusal::is_missing_object;
 use crate::object::shorten;
 
 /// Resources in one list.
@@ -428,7 +429,7 @@ async fn write(api: &Api<DynamicObject>, name: &str, pace: &Pace) -> Result<(), 
     let nothing = Patch::Merge(json!({}));
     for attempt in 1.. {
         match api.patch_metadata(name, &PatchParams::default(), &nothing).await {
-            Err(kube::Error::Api(status)) if is_deleted(&status, name) => return Ok(()),
+            Err(kube::Error::Api(status)) if is_missing_object(&status, name) => return Ok(()),
             Err(kube::Error::Api(status)) if attempt < attempts(&status) => {
                 tokio::time::sleep(std::time::Duration::from_secs(1 << attempt)).await;
                 pace.wait().await;
@@ -439,28 +440,8 @@ async fn write(api: &Api<DynamicObject>, name: &str, pace: &Pace) -> Result<(), 
     Ok(())
 }
 
-/// Returns the API server's message, or why there is none.
-fn said(error: &kube::Error) -> String {
-    match error {
-        kube::Error::Api(status) if status.message.is_empty() => {
-            format!("the API server answers {}", status.code)
-        }
-        kube::Error::Api(status) => status.message.clone(),
-        other => chain(other),
-    }
-}
-
 fn is_forbidden(error: &kube::Error) -> bool {
     matches!(error, kube::Error::Api(status) if matches!(status.code, 401 | 403))
-}
-
-/// Reports whether the resource itself is not there: a kind that is not served is no reason to go on.
-fn is_deleted(status: &Status, name: &str) -> bool {
-    status.code == 404
-        && status
-            .details
-            .as_ref()
-            .is_some_and(|details| details.name == name)
 }
 
 /// Returns how often a resource is tried that is refused with this status.
@@ -657,8 +638,8 @@ mod tests {
             let status = json!({ "code": code, "message": message, "details": { "name": name } });
             serde_json::from_value(status).unwrap()
         };
-        assert!(is_deleted(&status(404, "", "a"), "a"));
-        assert!(!is_deleted(
+        assert!(is_missing_object(&status(404, "", "a"), "a"));
+        assert!(!is_missing_object(
             &status(404, "the server could not find the requested resource", ""),
             "a"
         ));

@@ -368,6 +368,7 @@ async fn compare(context: &Context, live: &Plugin, candidate: &Plugin) -> ProofR
             objects,
         }))
     };
+    let not_proved = |message: String| held("NotProved", message, Vec::new());
     let mut names = sample(context);
     let mut failure = None;
     // Skip parents whose watch fails: they are not reconciled either.
@@ -380,11 +381,7 @@ async fn compare(context: &Context, live: &Plugin, candidate: &Plugin) -> ProofR
         is_shown
     });
     if let Some(failure) = failure.filter(|_| names.is_empty()) {
-        return held(
-            "NotProved",
-            format!("it cannot be proved now: {failure}"),
-            Vec::new(),
-        );
+        return not_proved(format!("it cannot be proved now: {failure}"));
     }
     let parents: Vec<_> = names.iter().take(config.proving.objects).collect();
     // A problem that no single object has is reported on the first ones.
@@ -413,10 +410,7 @@ async fn compare(context: &Context, live: &Plugin, candidate: &Plugin) -> ProofR
     }
     let lossy = match conversions::lossy(context, live, candidate, &names).await {
         Ok(lossy) => lossy,
-        Err(error) => {
-            let message = format!("its conversions cannot be proved now: {error}");
-            return held("NotProved", message, Vec::new());
-        }
+        Err(error) => return not_proved(format!("its conversions cannot be proved now: {error}")),
     };
     if let Some(first) = lossy.first() {
         let message = format!(
@@ -427,10 +421,7 @@ async fn compare(context: &Context, live: &Plugin, candidate: &Plugin) -> ProofR
     }
     let refused = match defaults::refused(context, live, candidate, &names).await {
         Ok(refused) => refused,
-        Err(error) => {
-            let message = format!("its defaults cannot be proved now: {error}");
-            return held("NotProved", message, Vec::new());
-        }
+        Err(error) => return not_proved(format!("its defaults cannot be proved now: {error}")),
     };
     if let Some(first) = refused.first() {
         let message = format!("{}: {}", first.object, first.message);
@@ -459,7 +450,7 @@ async fn compare(context: &Context, live: &Plugin, candidate: &Plugin) -> ProofR
             }
             Err(error) => {
                 let message = format!("its definition cannot be compared with the cluster's now: {error}");
-                return held("NotProved", message, Vec::new());
+                return not_proved(message);
             }
         }
     }
@@ -472,11 +463,7 @@ async fn compare(context: &Context, live: &Plugin, candidate: &Plugin) -> ProofR
         if let Some(parent) = context.parent(name)
             && let Err(error) = context.load_provenance_key(&parent, None).await
         {
-            return held(
-                "NotProved",
-                format!("it cannot be proved now: {error}"),
-                Vec::new(),
-            );
+            return not_proved(format!("it cannot be proved now: {error}"));
         }
         let Some(snapshot) = Snapshot::of(context, name, clock::now()) else {
             continue;

@@ -700,6 +700,12 @@ impl CallError {
         }
     }
 
+    /// Reports whether the host is the cause, so that nothing is known about the plugin.
+    #[must_use]
+    pub const fn is_of_host(&self) -> bool {
+        matches!(self.class(), Class::Busy | Class::Host)
+    }
+
     /// Returns the class of this error.
     #[must_use]
     pub const fn class(&self) -> Class {

@@ -19,6 +19,7 @@ use crate::crd::{definition, schema};
 use crate::defaults::unstable;
 use crate::dry_run::documents;
 use crate::dry_run::offline::{self, RenderError, Scene};
+use crate::json_difference;
 use crate::plugin::contract::{Description, Response};
 use crate::plugin::{Call, CallError, CodeOrigin, Limits, LoadError, Plugin, RandomSource};
 use crate::rbac::power;
@@ -322,8 +323,13 @@ async fn samples(plugin: &Plugin, args: &Args, report: &mut Report) -> Result<()
     };
     related.extend(render::objects(&args.related)?);
     rules(plugin, &related, left, report);
-    conversions(plugin, &parents, report).await;
-    default(plugin, &parents, report).await;
+    // Serialization of a resource cannot fail.
+    let objects: Vec<Value> = parents
+        .iter()
+        .map(|parent| serde_json::to_value(parent).unwrap_or_default())
+        .collect();
+    conversions(plugin, &objects, report).await;
+    default(plugin, &objects, report).await;
     for parent in parents {
         let name = parent.metadata.name.clone().unwrap_or_default();
         let scene = Scene {
@@ -405,54 +411,44 @@ fn rules(plugin: &Plugin, related: &[Arc<DynamicObject>], left: Vec<String>, rep
 }
 
 /// Converts the samples to every other version and back.
-async fn conversions(plugin: &Plugin, parents: &[DynamicObject], report: &mut Report) {
+async fn conversions(plugin: &Plugin, objects: &[Value], report: &mut Report) {
     let description = plugin.description();
     if !description.converts() {
         return;
     }
-    // Serialization of a resource cannot fail.
-    let objects: Vec<Value> = parents
-        .iter()
-        .map(|parent| serde_json::to_value(parent).unwrap_or_default())
-        .collect();
-    let lost = match there_and_back(plugin, &objects, Duration::MAX).await {
+    let lost = match there_and_back(plugin, objects, Duration::MAX).await {
         Ok(lost) => lost,
         Err(error) => {
             report.add(Level::Fail, "conversion", error.to_string());
             return;
         }
     };
-    for Lost { index, message } in &lost {
+    let fine = format!("nothing is lost between {}", description.versions.join(", "));
+    losses("conversion", objects, &lost, fine, report);
+}
+
+/// Reports what samples lose, or that all is fine.
+fn losses(what: &'static str, objects: &[Value], lost: &[Lost], fine: String, report: &mut Report) {
+    for Lost { index, message } in lost {
         let name = objects[*index]["metadata"]["name"].as_str().unwrap_or_default();
-        report.add(Level::Fail, "conversion", format!("{name}: {message}"));
+        report.add(Level::Fail, what, format!("{name}: {message}"));
     }
     if lost.is_empty() {
-        let message = format!("nothing is lost between {}", description.versions.join(", "));
-        report.add(Level::Ok, "conversion", message);
+        report.add(Level::Ok, what, fine);
     }
 }
 
 /// Asks for the defaults of the samples twice.
-async fn default(plugin: &Plugin, parents: &[DynamicObject], report: &mut Report) {
+async fn default(plugin: &Plugin, objects: &[Value], report: &mut Report) {
     if !plugin.description().defaults {
         return;
     }
-    // Serialization of a resource cannot fail.
-    let objects: Vec<Value> = parents
-        .iter()
-        .map(|parent| serde_json::to_value(parent).unwrap_or_default())
-        .collect();
-    let found = match unstable(plugin, &objects, Duration::MAX).await {
+    let found = match unstable(plugin, objects, Duration::MAX).await {
         Ok(found) => found,
         Err(error) => return report.add(Level::Fail, "defaults", error.to_string()),
     };
-    for Lost { index, message } in &found {
-        let name = objects[*index]["metadata"]["name"].as_str().unwrap_or_default();
-        report.add(Level::Fail, "defaults", format!("{name}: {message}"));
-    }
-    if found.is_empty() {
-        report.add(Level::Ok, "defaults", "asked twice, the answers are the same");
-    }
+    let fine = "asked twice, the answers are the same".to_owned();
+    losses("defaults", objects, &found, fine, report);
 }
 
 /// Checks the children and needs of an answer, as a reconcile does.
@@ -505,19 +501,7 @@ fn cost(plugin: &Plugin, name: &str, times: &mut [Duration], memory: usize, repo
 
 /// Returns the first place in which two documents differ.
 fn difference(a: &Value, b: &Value, path: &str) -> Option<String> {
-    match (a, b) {
-        (Value::Object(a), Value::Object(b)) => a.keys().chain(b.keys()).find_map(|key| {
-            let null = Value::Null;
-            let (a, b) = (a.get(key).unwrap_or(&null), b.get(key).unwrap_or(&null));
-            difference(a, b, &format!("{path}.{key}"))
-        }),
-        (Value::Array(a), Value::Array(b)) if a.len() == b.len() => a
-            .iter()
-            .zip(b)
-            .enumerate()
-            .find_map(|(index, (a, b))| difference(a, b, &format!("{path}[{index}]"))),
-        (a, b) => (a != b).then(|| format!("{} is {a}, then {b}", path.trim_start_matches('.'))),
-    }
+    json_difference::first(a, b, path).map(|(path, a, b)| format!("{path} is {a}, then {b}"))
 }
 
 #[cfg(test)]

@@ -181,10 +181,7 @@ fn check_name(what: &str, name: &str, problem: Option<String>) -> Result<(), Fai
 
 /// Returns an error in the API server's words.
 fn words(error: &kube::Error) -> String {
-    match error {
-        kube::Error::Api(status) => shorten(&status.message, MAX_ERROR),
-        other => shorten(&client::chain(other), MAX_ERROR),
-    }
+    shorten(&client::said(error), MAX_ERROR)
 }
 
 /// Prints the explanation.

@@ -31,7 +31,7 @@ pub(crate) use self::fence::{Deposed, is_deposed};
 use self::measured::Measured;
 pub use self::pace::Pace;
 use self::reach::Reach;
-pub(crate) use self::reach::chain;
+pub(crate) use self::reach::{chain, said};
 pub use self::server_clock::ServerClock;
 
 /// Path of a pod's token. Source: Kubernetes, "Accessing the Kubernetes API from a Pod".

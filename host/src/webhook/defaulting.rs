@@ -55,12 +55,8 @@ pub(super) async fn default(
     }
     let spec = Value::Object(first).to_string();
     let second = call(plugin, calls, before.for_plugin(Some(&spec))).await?;
-    if second
-        .as_ref()
-        .ok()
-        .map(|second| Value::from(second.clone()).to_string())
-        != Some(spec.clone())
-    {
+    let again = second.ok().map(|second| Value::Object(second).to_string());
+    if again.as_ref() != Some(&spec) {
         return Err(NoDecision::new(format!(
             "the `default` of the plugin {} changes its own answer for {}: called again, it must answer the same",
             description.name_and_version(),

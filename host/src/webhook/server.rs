@@ -254,11 +254,9 @@ impl Server {
         caller: &Admitted,
     ) -> Response<Answer> {
         let mut room = caller.review(length(&request)).await;
-        let read = body(request, REVIEW, &mut room);
-        let body = match tokio::time::timeout(CLIENT_TIMEOUT, read).await {
-            Ok(Ok(body)) => body,
-            Ok(Err(response)) => return response,
-            Err(_elapsed) => return plain(StatusCode::REQUEST_TIMEOUT, "the body did not arrive in time"),
+        let body = match body(request, REVIEW, &mut room).await {
+            Ok(body) => body,
+            Err(response) => return response,
         };
         let review = match Review::parse(&body) {
             Ok(review) => review,
@@ -307,11 +305,9 @@ impl Server {
         until: Instant,
     ) -> Response<Answer> {
         let mut body_room = caller.conversion(length(&request)).await;
-        let read = body(request, CONVERSION, &mut body_room);
-        let body = match tokio::time::timeout(CLIENT_TIMEOUT, read).await {
-            Ok(Ok(body)) => body,
-            Ok(Err(response)) => return response,
-            Err(_elapsed) => return plain(StatusCode::REQUEST_TIMEOUT, "the body did not arrive in time"),
+        let body = match body(request, CONVERSION, &mut body_room).await {
+            Ok(body) => body,
+            Err(response) => return response,
         };
         let review = match ConversionReview::parse(&body) {
             Ok(review) => review,
@@ -353,6 +349,21 @@ impl Server {
 
 /// Reads a whole body of a limited size into its room.
 async fn body(
+    request: Request<Incoming>,
+    limit: usize,
+    room: &mut BodyRoom,
+) -> Result<Vec<u8>, Response<Answer>> {
+    let read = tokio::time::timeout(CLIENT_TIMEOUT, whole_body(request, limit, room)).await;
+    match read {
+        Ok(read) => read,
+        Err(_elapsed) => Err(plain(
+            StatusCode::REQUEST_TIMEOUT,
+            "the body did not arrive in time",
+        )),
+    }
+}
+
+async fn whole_body(
     request: Request<Incoming>,
     limit: usize,
     room: &mut BodyRoom,

@@ -3,12 +3,10 @@
 //! Reads of the kind fail while nothing converts it, so a conversion needs neither caches, which need conversions
 //! themselves, nor a leader.
 
-use std::borrow::Cow;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::sync::atomic::Ordering::Relaxed;
 
-use serde::Deserialize;
 use serde_json::value::RawValue;
 use tokio::sync::watch;
 use tokio::time::Instant;
@@ -20,6 +18,7 @@ use super::{Decision, NoDecision, defaulting, memory_of};
 use crate::calls::Calls;
 use crate::config::ControllerConfig;
 use crate::conversion;
+use crate::json_text::member;
 use crate::plugin::Plugin;
 use crate::plugin::contract::Kind;
 use crate::plugin::registry::Live;
@@ -165,14 +164,10 @@ impl PluginTarget {
 }
 
 /// Returns the API version of an object; empty if it has none.
-fn api_version(object: &RawValue) -> Cow<'_, str> {
-    #[derive(Deserialize)]
-    struct Head<'a> {
-        #[serde(rename = "apiVersion", borrow)]
-        api_version: Cow<'a, str>,
-    }
-    let head: Result<Head<'_>, _> = serde_json::from_str(object.get());
-    head.map(|head| head.api_version).unwrap_or_default()
+fn api_version(object: &RawValue) -> String {
+    let text = member(object.get(), "apiVersion");
+    text.and_then(|text| serde_json::from_str(text).ok())
+        .unwrap_or_default()
 }
 
 #[cfg(test)]

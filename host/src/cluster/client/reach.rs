@@ -86,6 +86,17 @@ async fn log_recovery(reach: Reach) {
     }
 }
 
+/// Returns the API server's message, or why there is none.
+pub(crate) fn said(error: &kube::Error) -> String {
+    match error {
+        kube::Error::Api(status) if status.message.is_empty() => {
+            format!("the API server answers {}", status.code)
+        }
+        kube::Error::Api(status) => status.message.clone(),
+        other => chain(other),
+    }
+}
+
 /// Formats an error with its causes; the outermost error often omits the important one.
 pub(crate) fn chain(error: &dyn Error) -> String {
     let mut text = error.to_string();
