@@ -6,12 +6,15 @@
 //!
 //! Source: <https://kubernetes.io/docs/tasks/extend-kubernetes/custom-resources/custom-resource-definitions/#validation-rules>.
 
+mod defaults;
 mod eval;
 mod functions;
 mod lexer;
 mod libraries;
 mod names;
+mod operators;
 mod parser;
+mod patterns;
 mod quantity;
 mod rules;
 mod strings;
@@ -19,6 +22,7 @@ mod time;
 mod url;
 mod value;
 
+pub(crate) use defaults::fill_defaults;
 pub(crate) use rules::{Verdict, problems, validate};
 
 /// Why an expression has no value.
@@ -34,4 +38,10 @@ enum Fault {
     Unknown(String),
     /// It costs too much.
     Cost,
+}
+
+impl Fault {
+    fn overflow() -> Self {
+        Self::Error("integer overflow".to_owned())
+    }
 }

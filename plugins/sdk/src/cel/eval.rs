@@ -5,9 +5,12 @@ use std::rc::Rc;
 use serde_json::Value;
 
 use super::Fault;
-use super::functions::{self, Patterns};
+use super::functions;
+use super::operators;
 use super::parser::Expr;
-use super::value::{Fields, Fuel, Text, Val, compare, equal, keys};
+use super::patterns::Patterns;
+use super::strings::shown;
+use super::value::{Evaluated, Fields, Fuel, Text, Val, compare, equal, keys};
 
 /// The evaluation of one expression, with its variables. `'e` is the expression's lifetime, `'a` that of the resource.
 pub(super) struct Evaluation<'e, 'a> {
@@ -15,8 +18,6 @@ pub(super) struct Evaluation<'e, 'a> {
     pub(super) fuel: &'e Fuel,
     pub(super) patterns: &'e Patterns,
 }
-
-type Evaluated<'a> = Result<Val<'a>, Fault>;
 
 impl<'e, 'a> Evaluation<'e, 'a> {
     pub(super) fn eval(&mut self, expr: &'e Expr) -> Evaluated<'a> {
@@ -51,9 +52,9 @@ impl<'e, 'a> Evaluation<'e, 'a> {
                 _ => Err(Fault::Overload),
             },
             Expr::Minus(of) => match self.eval(of)? {
-                Val::Int(value) => value.checked_neg().map(Val::Int).ok_or_else(overflow),
+                Val::Int(value) => value.checked_neg().map(Val::Int).ok_or_else(Fault::overflow),
                 Val::Double(value) => Ok(Val::Double(-value)),
-                Val::Duration(value) => value.checked_neg().map(Val::Duration).ok_or_else(overflow),
+                Val::Duration(value) => value.checked_neg().map(Val::Duration).ok_or_else(Fault::overflow),
                 _ => Err(Fault::Overload),
             },
             Expr::Operation { operator, sides } => {
@@ -145,10 +146,10 @@ impl<'e, 'a> Evaluation<'e, 'a> {
                 _ => return Err(Fault::Overload),
             };
             at.map_or(Ok(None), |at| of.item(at, self.fuel))?
-                .ok_or_else(|| format!("index out of bounds: {}", functions::shown(&index)))
+                .ok_or_else(|| format!("index out of bounds: {}", shown(&index)))
         } else if of.is_map() {
             of.get(&index, self.fuel)?
-                .ok_or_else(|| format!("no such key: {}", functions::shown(&index)))
+                .ok_or_else(|| format!("no such key: {}", shown(&index)))
         } else {
             return Err(Fault::Overload);
         };
@@ -237,10 +238,7 @@ impl<'e, 'a> Evaluation<'e, 'a> {
     fn insert(&self, map: &mut Vec<(Val<'a>, Val<'a>)>, key: Val<'a>, value: Val<'a>) -> Result<(), Fault> {
         for (known, _) in &*map {
             if equal(known, &key, self.fuel)? {
-                return Err(Fault::Error(format!(
-                    "Failed with repeated key: {}",
-                    functions::shown(&key)
-                )));
+                return Err(Fault::Error(format!("Failed with repeated key: {}", shown(&key))));
             }
         }
         map.push((key, value));
@@ -265,7 +263,7 @@ impl<'e, 'a> Evaluation<'e, 'a> {
         match operator {
             "==" => Ok(Val::Bool(equal(left, right, self.fuel)?)),
             "!=" => Ok(Val::Bool(!equal(left, right, self.fuel)?)),
-            "in" => functions::contains(right, left, self.fuel),
+            "in" => operators::contains(right, left, self.fuel),
             "<" | "<=" | ">" | ">=" => {
                 let order = match (left, right) {
                     (Val::Quantity(_), _) => None,
@@ -287,7 +285,7 @@ impl<'e, 'a> Evaluation<'e, 'a> {
                     _ => order != Less,
                 }))
             }
-            _ => functions::arithmetic(operator, left, right, self.fuel),
+            _ => operators::arithmetic(operator, left, right, self.fuel),
         }
     }
 
@@ -410,8 +408,4 @@ const fn truth(value: &Val<'_>) -> Result<bool, Fault> {
         Val::Bool(value) => Ok(*value),
         _ => Err(Fault::Overload),
     }
-}
-
-pub(super) fn overflow() -> Fault {
-    Fault::Error("integer overflow".to_owned())
 }

@@ -5,58 +5,10 @@ use std::net::IpAddr;
 use std::rc::Rc;
 
 use super::Fault;
-use super::eval::overflow;
-use super::functions::{arithmetic, contains};
+use super::operators::{arithmetic, contains, items};
 use super::quantity::Quantity;
 use super::url::{self, Url};
-use super::value::{Fuel, Val, compare, equal};
-
-type Evaluated<'a> = Result<Val<'a>, Fault>;
-
-fn items<'a>(list: &Val<'a>, fuel: &Fuel) -> Result<Vec<Val<'a>>, Fault> {
-    let count = list.len().filter(|_| list.is_list()).ok_or(Fault::Overload)?;
-    fuel.burn(3 * count)?;
-    let items = (0..count).map(|index| list.item(index, fuel));
-    items.filter_map(Result::transpose).collect()
-}
-
-/// Joins two lists. A list of a resource that is a set or a map gets what it lacks, and of a map the newer items.
-pub(super) fn concat<'a>(a: &Val<'a>, b: &Val<'a>, fuel: &Fuel) -> Evaluated<'a> {
-    let mut all = items(a, fuel)?;
-    let type_ = match a {
-        Val::Items(_, schema) => schema["x-kubernetes-list-type"].as_str(),
-        _ => None,
-    };
-    let keys = match a {
-        Val::Items(_, schema) => schema["x-kubernetes-list-map-keys"].as_array(),
-        _ => None,
-    };
-    for item in items(b, fuel)? {
-        let same = |other: &Val<'a>| match (type_, other, &item) {
-            (Some("set"), other, item) => equal(other, item, fuel),
-            (Some("map"), Val::Object(a, ..), Val::Object(b, ..)) => {
-                fuel.burn(1)?;
-                let mut keys = keys.into_iter().flatten().filter_map(|key| key.as_str());
-                Ok(keys.all(|key| a.get(key) == b.get(key)))
-            }
-            _ => Ok(false),
-        };
-        let mut place = None;
-        if type_.is_some_and(|type_| type_ != "atomic") {
-            for (index, other) in all.iter().enumerate() {
-                if same(other)? {
-                    place = Some(index);
-                    break;
-                }
-            }
-        }
-        match place {
-            Some(index) => all[index] = item,
-            None => all.push(item),
-        }
-    }
-    Ok(Val::list(all))
-}
+use super::value::{Evaluated, Fuel, Val, compare, equal};
 
 /// Calls a function of sets.
 pub(super) fn sets<'a>(name: &str, args: &[Val<'a>], fuel: &Fuel) -> Evaluated<'a> {
@@ -195,8 +147,8 @@ fn quantity<'a>(name: &str, of: Quantity, args: &[Val<'a>]) -> Evaluated<'a> {
             integer.ok_or_else(|| Fault::Error("cannot convert value to integer".to_owned()))?
         }
         ("asApproximateFloat", None) => Val::Double(of.float()),
-        ("add", Some(other)) => Val::Quantity(of.plus(other).ok_or_else(overflow)?),
-        ("sub", Some(other)) => Val::Quantity(of.minus(other).ok_or_else(overflow)?),
+        ("add", Some(other)) => Val::Quantity(of.plus(other).ok_or_else(Fault::overflow)?),
+        ("sub", Some(other)) => Val::Quantity(of.minus(other).ok_or_else(Fault::overflow)?),
         ("isLessThan", Some(other)) => Val::Bool(of < other),
         ("isGreaterThan", Some(other)) => Val::Bool(of > other),
         ("compareTo", Some(other)) => Val::Int(of.cmp(&other) as i64),

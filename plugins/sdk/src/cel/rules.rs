@@ -9,9 +9,9 @@ use serde_json::{Map, Value};
 
 use super::Fault;
 use super::eval::Evaluation;
-use super::functions::Patterns;
 use super::names::unescaped;
 use super::parser::{Expr, parse};
+use super::patterns::Patterns;
 use super::value::{Fuel, Val};
 
 /// What one rule may cost for one value. The API server's limit.
@@ -62,7 +62,6 @@ fn applied(schema: &Value, object: &Value, old: Option<&Value>, deadline: Instan
                 within: None,
                 step: Step::Root,
                 schema,
-                is_root: true,
             },
             object,
             old,
@@ -109,7 +108,6 @@ struct Place<'a, 'w> {
     within: Option<&'w Place<'a, 'w>>,
     step: Step<'a>,
     schema: &'a Value,
-    is_root: bool,
 }
 
 /// How a place is reached from the one around it.
@@ -235,7 +233,6 @@ impl Walk {
                 within: Some(place),
                 step: Step::Index(index),
                 schema,
-                is_root: false,
             };
             self.value(&place, item, old);
         }
@@ -259,7 +256,6 @@ impl Walk {
                 within: Some(place),
                 step,
                 schema,
-                is_root: false,
             };
             self.value(&place, value, old.and_then(|old| old.get(name)));
         }
@@ -279,7 +275,8 @@ impl Walk {
             return;
         }
         self.fuel.begin(RULE);
-        let read = |value: &'a Value| Val::read(value, place.schema, place.is_root, &self.fuel);
+        let read =
+            |value: &'a Value| Val::read(value, place.schema, matches!(place.step, Step::Root), &self.fuel);
         let (Ok(this), Ok(before)) = (read(value), old.map(read).transpose()) else {
             return self.too_costly(place, shown);
         };

@@ -1,10 +1,8 @@
 //! The methods of strings.
 
 use super::Fault;
-use super::functions::{Patterns, formatted};
-use super::value::{Fuel, Val};
-
-type Evaluated<'a> = Result<Val<'a>, Fault>;
+use super::patterns::Patterns;
+use super::value::{Evaluated, Fields, Fuel, Val, keys};
 
 pub(super) fn matches<'a>(text: &str, pattern: &str, fuel: &Fuel, patterns: &Patterns) -> Evaluated<'a> {
     let regex = patterns.get(pattern, fuel)?;
@@ -160,4 +158,57 @@ fn format<'a>(text: &str, values: &Val<'a>, fuel: &Fuel) -> Evaluated<'a> {
     made.push_str(rest);
     fuel.bytes(made.len())?;
     Ok(Val::made(made))
+}
+
+/// Returns the text of a simple value, as `string` and `format` do.
+pub(super) fn shown(value: &Val<'_>) -> String {
+    match value {
+        Val::Null => "null".to_owned(),
+        Val::Bool(value) => value.to_string(),
+        Val::Int(value) => value.to_string(),
+        Val::Uint(value) => value.to_string(),
+        Val::Double(value) => value.to_string(),
+        Val::Text(text) => text.to_string(),
+        Val::Ip(address) => address.to_string(),
+        Val::Cidr(address, length) => format!("{address}/{length}"),
+        other => other.type_name().to_owned(),
+    }
+}
+
+/// Returns the text of a value for `%s`, within a list or a map as well.
+///
+/// # Errors
+/// When it costs too much, or only the API server knows the form.
+fn formatted(value: &Val<'_>, fuel: &Fuel) -> Result<String, Fault> {
+    fuel.burn(1)?;
+    match value {
+        Val::Text(text) => fuel.bytes(text.len())?,
+        list if list.is_list() => {
+            let mut items = Vec::new();
+            for index in 0..list.len().unwrap_or_default() {
+                if let Some(item) = list.item(index, fuel)? {
+                    items.push(formatted(&item, fuel)?);
+                }
+            }
+            return Ok(format!("[{}]", items.join(", ")));
+        }
+        map if map.is_map() => {
+            let mut entries = Vec::new();
+            for key in keys(map) {
+                let value = map.get(&key, fuel)?.unwrap_or(Val::Null);
+                entries.push(format!(
+                    "{}: {}",
+                    formatted(&key, fuel)?,
+                    formatted(&value, fuel)?
+                ));
+            }
+            return Ok(format!("{{{}}}", entries.join(", ")));
+        }
+        Val::Null | Val::Bool(_) | Val::Int(_) | Val::Uint(_) => {}
+        Val::Object(_, _, Fields::Declared | Fields::Resource | Fields::Metadata) => {
+            return Err(Fault::Overload);
+        }
+        _ => return Err(Fault::Unknown("format".to_owned())),
+    }
+    Ok(shown(value))
 }

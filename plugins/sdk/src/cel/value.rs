@@ -14,6 +14,9 @@ use super::quantity::Quantity;
 use super::time;
 use super::url::Url;
 
+/// The result of an evaluation.
+pub(super) type Evaluated<'a> = Result<Val<'a>, Fault>;
+
 /// Text that is borrowed from a resource or made by an expression.
 #[derive(Clone, Debug)]
 pub(super) enum Text<'a> {

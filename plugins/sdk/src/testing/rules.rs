@@ -53,7 +53,7 @@ impl Case {
             let mut resource = resource.clone();
             resource["apiVersion"] = parent.api_version.as_str().into();
             resource["kind"] = parent.kind.as_str().into();
-            fill_defaults(&mut resource, schema);
+            cel::fill_defaults(&mut resource, schema);
             resource
         };
         let (resource, old) = (completed(&self.parent), self.old.as_ref().map(completed));
@@ -77,29 +77,6 @@ pub(super) fn problems(definition: &Value) -> Vec<String> {
     problems
         .map(|(path, problem)| format!("{path} {problem}"))
         .collect()
-}
-
-/// Fills in the schema's defaults, as the API server does before it applies the rules.
-fn fill_defaults(value: &mut Value, schema: &Value) {
-    match value {
-        Value::Object(map) => {
-            for (name, schema) in schema["properties"].as_object().into_iter().flatten() {
-                if let (false, Some(default)) = (map.contains_key(name), schema.get("default")) {
-                    map.insert(name.clone(), default.clone());
-                }
-                if let Some(value) = map.get_mut(name) {
-                    fill_defaults(value, schema);
-                }
-            }
-            if let Some(schema) = schema.get("additionalProperties") {
-                map.values_mut().for_each(|value| fill_defaults(value, schema));
-            }
-        }
-        Value::Array(items) => items
-            .iter_mut()
-            .for_each(|item| fill_defaults(item, &schema["items"])),
-        _ => {}
-    }
 }
 
 #[cfg(test)]
@@ -132,6 +109,8 @@ mod tests {
     fn a_case_names_the_rules_that_it_violates() {
         let case = |spec: &str| Case::new(&format!("{{ metadata: {{ name: shop }}, spec: {spec} }}"));
         assert_eq!(case("{ max: 1 }").violations(&PLUGIN), [""; 0]);
+        // A null where the schema has a default is the default.
+        assert_eq!(case("{ min: null, max: 1 }").violations(&PLUGIN), [""; 0]);
         assert_eq!(
             case("{ min: 2, max: 1 }").violations(&PLUGIN),
             ["spec: Invalid value: min must not exceed max"]

@@ -1,0 +1,126 @@
+//! The operators on values.
+
+use super::Fault;
+use super::value::{Evaluated, Fuel, Val, equal};
+
+/// Implements `in`.
+pub(super) fn contains<'a>(list: &Val<'a>, value: &Val<'a>, fuel: &Fuel) -> Evaluated<'a> {
+    if list.is_map() {
+        return Ok(Val::Bool(list.get(value, fuel)?.is_some()));
+    }
+    let (Some(count), true) = (list.len(), list.is_list()) else {
+        return Err(Fault::Overload);
+    };
+    for index in 0..count {
+        if let Some(item) = list.item(index, fuel)?
+            && equal(&item, value, fuel)?
+        {
+            return Ok(Val::Bool(true));
+        }
+    }
+    Ok(Val::Bool(false))
+}
+
+/// Implements `+`, `-`, `*`, `/` and `%`.
+pub(super) fn arithmetic<'a>(operator: &str, left: &Val<'a>, right: &Val<'a>, fuel: &Fuel) -> Evaluated<'a> {
+    match (operator, left, right) {
+        ("/" | "%", Val::Int(_), Val::Int(0)) | ("/" | "%", Val::Uint(_), Val::Uint(0)) => {
+            let what = if operator == "/" { "division" } else { "modulus" };
+            Err(Fault::Error(format!("{what} by zero")))
+        }
+        (_, Val::Int(a), Val::Int(b)) => match operator {
+            "+" => a.checked_add(*b),
+            "-" => a.checked_sub(*b),
+            "*" => a.checked_mul(*b),
+            "/" => a.checked_div(*b),
+            _ => a.checked_rem(*b),
+        }
+        .map(Val::Int)
+        .ok_or_else(Fault::overflow),
+        (_, Val::Uint(a), Val::Uint(b)) => match operator {
+            "+" => a.checked_add(*b),
+            "-" => a.checked_sub(*b),
+            "*" => a.checked_mul(*b),
+            "/" => a.checked_div(*b),
+            _ => a.checked_rem(*b),
+        }
+        .map(Val::Uint)
+        .ok_or_else(|| Fault::Error("unsigned integer overflow".to_owned())),
+        (_, Val::Double(a), Val::Double(b)) => Ok(Val::Double(match operator {
+            "+" => a + b,
+            "-" => a - b,
+            "*" => a * b,
+            "/" => a / b,
+            _ => return Err(Fault::Overload),
+        })),
+        ("+", Val::Text(a), Val::Text(b)) => {
+            fuel.bytes(a.len() + b.len())?;
+            Ok(Val::made([&**a, &**b].concat()))
+        }
+        ("+", Val::Bytes(a), Val::Bytes(b)) => {
+            fuel.bytes(a.len() + b.len())?;
+            Ok(Val::Bytes([&**a, &**b].concat().into()))
+        }
+        ("+", a, b) if a.is_list() && b.is_list() => concat(a, b, fuel),
+        ("+", Val::Duration(a), Val::Duration(b)) => {
+            a.checked_add(*b).map(Val::Duration).ok_or_else(Fault::overflow)
+        }
+        ("-", Val::Duration(a), Val::Duration(b)) => {
+            a.checked_sub(*b).map(Val::Duration).ok_or_else(Fault::overflow)
+        }
+        ("+", Val::Time(a), Val::Duration(b)) | ("+", Val::Duration(b), Val::Time(a)) => {
+            Ok(Val::Time(a + i128::from(*b)))
+        }
+        ("-", Val::Time(a), Val::Duration(b)) => Ok(Val::Time(a - i128::from(*b))),
+        ("-", Val::Time(a), Val::Time(b)) => i64::try_from(a - b)
+            .map(Val::Duration)
+            .map_err(|_| Fault::overflow()),
+        _ => Err(Fault::Overload),
+    }
+}
+
+/// Returns the items of a list.
+pub(super) fn items<'a>(list: &Val<'a>, fuel: &Fuel) -> Result<Vec<Val<'a>>, Fault> {
+    let count = list.len().filter(|_| list.is_list()).ok_or(Fault::Overload)?;
+    fuel.burn(3 * count)?;
+    let items = (0..count).map(|index| list.item(index, fuel));
+    items.filter_map(Result::transpose).collect()
+}
+
+/// Joins two lists. A list of a resource that is a set or a map gets what it lacks, and of a map the newer items.
+pub(super) fn concat<'a>(a: &Val<'a>, b: &Val<'a>, fuel: &Fuel) -> Evaluated<'a> {
+    let mut all = items(a, fuel)?;
+    let type_ = match a {
+        Val::Items(_, schema) => schema["x-kubernetes-list-type"].as_str(),
+        _ => None,
+    };
+    let keys = match a {
+        Val::Items(_, schema) => schema["x-kubernetes-list-map-keys"].as_array(),
+        _ => None,
+    };
+    for item in items(b, fuel)? {
+        let same = |other: &Val<'a>| match (type_, other, &item) {
+            (Some("set"), other, item) => equal(other, item, fuel),
+            (Some("map"), Val::Object(a, ..), Val::Object(b, ..)) => {
+                fuel.burn(1)?;
+                let mut keys = keys.into_iter().flatten().filter_map(|key| key.as_str());
+                Ok(keys.all(|key| a.get(key) == b.get(key)))
+            }
+            _ => Ok(false),
+        };
+        let mut place = None;
+        if type_.is_some_and(|type_| type_ != "atomic") {
+            for (index, other) in all.iter().enumerate() {
+                if same(other)? {
+                    place = Some(index);
+                    break;
+                }
+            }
+        }
+        match place {
+            Some(index) => all[index] = item,
+            None => all.push(item),
+        }
+    }
+    Ok(Val::list(all))
+}

@@ -1,0 +1,104 @@
+//! The regular expressions of an evaluation.
+
+use std::cell::RefCell;
+use std::collections::HashMap;
+use std::rc::Rc;
+
+use regex::{Match, Regex, RegexBuilder};
+
+use super::Fault;
+use super::value::Fuel;
+
+/// The regular expressions of an evaluation, compiled once each.
+#[derive(Debug, Default)]
+pub(super) struct Patterns(RefCell<HashMap<String, Option<Rc<Pattern>>>>);
+
+/// Maximum number of compiled regular expressions.
+const PATTERNS: usize = 16;
+/// Sizes of a compiled regular expression in bytes, of which the last one is the limit.
+const SIZES: [usize; 4] = [1 << 10, 8 << 10, 32 << 10, 128 << 10];
+
+/// A compiled regular expression.
+#[derive(Debug)]
+pub(super) struct Pattern {
+    regex: Regex,
+    /// The length that a search is charged for. A short text such as `(a{100}){10}` can be a large expression.
+    length: usize,
+}
+
+impl Pattern {
+    /// Compiles a regular expression; `None` if the text is none, or too large.
+    fn new(text: &str) -> Option<Self> {
+        SIZES.iter().find_map(|size| {
+            let regex = RegexBuilder::new(text)
+                .size_limit(*size)
+                .dfa_size_limit(SIZES[SIZES.len() - 1])
+                .build();
+            Some(Self {
+                regex: regex.ok()?,
+                length: text.len().max(size / 64),
+            })
+        })
+    }
+
+    pub(super) fn is_match(&self, text: &str, fuel: &Fuel) -> Result<bool, Fault> {
+        self.charge(text.len(), fuel)?;
+        Ok(self.regex.is_match(text))
+    }
+
+    pub(super) fn find<'t>(&self, text: &'t str, fuel: &Fuel) -> Result<Option<Match<'t>>, Fault> {
+        self.charge(text.len(), fuel)?;
+        Ok(self.regex.find(text))
+    }
+
+    /// Returns what it matches, up to a limit.
+    pub(super) fn find_all<'t>(
+        &self,
+        text: &'t str,
+        limit: usize,
+        fuel: &Fuel,
+    ) -> Result<Vec<&'t str>, Fault> {
+        let (mut all, mut matches, mut from) = (Vec::new(), self.regex.find_iter(text), 0);
+        while all.len() < limit {
+            // Each search may read the text to its end before it settles on a match.
+            self.charge(text.len() - from, fuel)?;
+            let Some(found) = matches.next() else {
+                break;
+            };
+            fuel.items(1)?;
+            from = found.end();
+            all.push(found.as_str());
+        }
+        Ok(all)
+    }
+
+    /// Charges a search as the API server does: a tenth of the text times a fourth of the expression.
+    fn charge(&self, bytes: usize, fuel: &Fuel) -> Result<(), Fault> {
+        fuel.burn(1 + bytes.saturating_mul(self.length) / 40)
+    }
+}
+
+impl Patterns {
+    /// Returns a compiled regular expression.
+    ///
+    /// # Errors
+    /// When the text is none, or compiling it costs too much.
+    pub(super) fn get(&self, text: &str, fuel: &Fuel) -> Result<Rc<Pattern>, Fault> {
+        let mut known = self.0.borrow_mut();
+        if !known.contains_key(text) {
+            // A class of letters such as `\pL` takes thousands of bytes.
+            fuel.burn(2_000 + text.len().saturating_mul(100))?;
+            if known.len() >= PATTERNS {
+                known.clear();
+            }
+            let pattern = Pattern::new(text).map(Rc::new);
+            let length = pattern
+                .as_ref()
+                .map_or(SIZES[SIZES.len() - 1] / 64, |pattern| pattern.length);
+            known.insert(text.to_owned(), pattern);
+            fuel.burn(length.saturating_mul(8))?;
+        }
+        let pattern = known.get(text).cloned().flatten();
+        pattern.ok_or_else(|| Fault::Error(format!("error parsing regexp: `{text}`")))
+    }
+}
