@@ -47,13 +47,13 @@ impl Desk {
     }
 }
 
-struct Answer {
+pub(crate) struct Answer {
     code: Option<i32>,
-    out: String,
+    pub(crate) out: String,
     err: String,
 }
 
-fn host(arguments: &[&str]) -> Answer {
+pub(crate) fn host(arguments: &[&str]) -> Answer {
     call(program().args(arguments))
 }
 
@@ -91,7 +91,7 @@ fn call(command: &mut Command) -> Answer {
 }
 
 impl Answer {
-    fn expect(self, code: i32) -> Self {
+    pub(crate) fn expect(self, code: i32) -> Self {
         assert_eq!(self.code, Some(code), "{}{}", self.out, self.err);
         self
     }

@@ -11,6 +11,7 @@ use kube::api::{ListParams, Patch, PatchParams};
 use kube::core::DynamicObject;
 use serde_json::json;
 
+use crate::author_tools::host;
 use crate::mount::Mount;
 use crate::puppet::{FORMS, PUPPET, assert_contains, controller, variant_of};
 use crate::support::{Host, LIMIT, Scenario, own_cluster, resource};
@@ -304,16 +305,9 @@ fn check_converts_the_samples_there_and_back() {
             "spec": { "convert": how, "size": 1, "response": {} },
         });
         std::fs::write(&sample, resource.to_string()).unwrap();
-        let output = std::process::Command::new(env!("CARGO_BIN_EXE_operator-host"))
-            .arg("check")
-            .args([&plugin])
-            .arg("--sample")
-            .arg(&sample)
-            .output()
-            .unwrap();
-        let printed = String::from_utf8_lossy(&output.stdout);
-        assert_contains(&printed, &[expected]);
-        assert_eq!(output.status.code(), Some(code), "{printed}");
+        let [plugin, sample] = [&plugin, &sample].map(|path| path.to_str().unwrap());
+        let answer = host(&["check", plugin, "--sample", sample]).expect(code);
+        assert_contains(&answer.out, &[expected]);
     }
 }
 

@@ -4,6 +4,7 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use control_plane::Options;
+use control_plane::manifests::without_rules;
 use k8s_openapi::ByteString;
 use kube::Api;
 use kube::api::{DeleteParams, Patch, PatchParams};
@@ -17,7 +18,7 @@ use crate::puppet::{assert_contains, is_true};
 use crate::rights::rbac;
 use crate::support::{Host, LIMIT, Scenario, cluster, condition, own_cluster, resource};
 use crate::telemetry::{get, until_ready_is_without};
-use crate::webhook::{Authority, put};
+use crate::webhook::{Authority, minor, put};
 
 const FILE: &str = "shop.wasm";
 
@@ -55,8 +56,10 @@ impl<'a> Shops<'a> {
         self.scenario.config(&self.controller(definitions))
     }
 
-    fn start(&self) -> Host {
-        self.scenario.start_with(&self.config("install"), &[])
+    async fn start(&self) -> Host {
+        let host = self.scenario.start_with(&self.config("install"), &[]);
+        host.until_log(&["controller started"]).await;
+        host
     }
 
     async fn definition(&self) -> Option<DynamicObject> {
@@ -242,8 +245,7 @@ async fn until_ready_says(host: &Host, words: &[&str]) -> String {
 async fn a_definition_is_created_and_widened_before_the_version_that_needs_it_is_live() {
     let scenario = Scenario::new("install-fresh").await;
     let mut shops = Shops::new(&scenario);
-    let host = shops.start();
-    host.until_log(&["controller started"]).await;
+    let host = shops.start().await;
     let definition = shops.definition().await.unwrap();
     let managers = serde_json::to_string(&definition.metadata.managed_fields).unwrap();
     assert_contains(&managers, &["operator-host/shop/definition/"]);
@@ -293,8 +295,7 @@ async fn a_narrower_definition_waits_for_the_object_that_has_the_field() {
     let scenario = Scenario::new("install-narrower").await;
     let mut shops = Shops::new(&scenario);
     shops.put("1.0.0", &["a", "b"]);
-    let host = shops.start();
-    host.until_log(&["controller started"]).await;
+    let host = shops.start().await;
     shops.shop("user", json!({ "a": "x", "b": "y" })).await;
     let kind = shops.kind();
     shops.until_ready("user").await;
@@ -333,8 +334,7 @@ async fn a_version_in_which_objects_are_stored_stays() {
     let mut shops = Shops::new(&scenario);
     let both = [version("v1", &["a"], false), version("v0", &["a"], true)];
     shops.mount.put(FILE, &with_versions(&scenario, "1.0.0", &both));
-    let host = shops.start();
-    host.until_log(&["controller started"]).await;
+    let host = shops.start().await;
     shops.put("1.1.0", &["a"]);
     let held = host.until_log(&["plugin held back", "LossyDefinition"]).await;
     assert_contains(
@@ -373,8 +373,7 @@ async fn a_version_in_which_objects_are_stored_stays() {
 async fn an_edited_definition_is_left_alone_and_reported_with_its_editor() {
     let scenario = Scenario::new("install-edited").await;
     let mut shops = Shops::new(&scenario);
-    let host = shops.start();
-    host.until_log(&["controller started"]).await;
+    let host = shops.start().await;
     let annotation = json!({ "metadata": { "annotations": { "example.com/team": "shop" } } });
     shops.edit("team", annotation).await;
     shops
@@ -406,10 +405,8 @@ async fn an_edited_definition_is_left_alone_and_reported_with_its_editor() {
     let own = own.find(|manager| manager.starts_with("operator-host/")).unwrap();
     let given = definition(&scenario, &[version("v1", &["a"], true)]);
     let mut given: DynamicObject = serde_json::from_value(given).unwrap();
-    if !knows_rules(&scenario).await {
-        let spec = "/spec/versions/0/schema/openAPIV3Schema/properties/spec";
-        let spec = given.data.pointer_mut(spec).unwrap().as_object_mut().unwrap();
-        spec.remove("x-kubernetes-validations");
+    if minor(&scenario).await < 25 {
+        given = without_rules(&given);
     }
     let params = PatchParams::apply(own).force();
     let applied = definitions(&scenario)
@@ -422,20 +419,13 @@ async fn an_edited_definition_is_left_alone_and_reported_with_its_editor() {
     until_ready_is_without(&host, "vim").await;
 }
 
-async fn knows_rules(scenario: &Scenario) -> bool {
-    let version = scenario.client.apiserver_version().await.expect("a version");
-    let digits = version.minor.trim_end_matches(|c: char| !c.is_ascii_digit());
-    digits.parse::<u32>().unwrap() >= 25
-}
-
 #[tokio::test]
 async fn a_definition_of_kubectl_is_taken_over_while_nobody_has_edited_it() {
     let scenario = Scenario::new("install-kubectl").await;
     let mut shops = Shops::new(&scenario);
     let definition = definition(&scenario, &[version("v1", &["a"], true)]);
     crate::support::install(&scenario.client, scenario.folder.path(), &definition.to_string()).await;
-    let host = shops.start();
-    host.until_log(&["controller started"]).await;
+    let host = shops.start().await;
     assert_eq!(installs(&host.log()), 0, "it is as it should be");
     shops.put("1.1.0", &["a", "b"]);
     until_live(&host, "1.1.0").await;
@@ -603,8 +593,7 @@ async fn a_definition_with_several_versions_names_the_webhook_and_its_authority(
         let fixture = fixture(&scenario, number).definition(&both);
         fixture.versions(&["v1", "v2"]).build(Form::Command)
     };
-    let host = shops.start();
-    host.until_log(&["controller started"]).await;
+    let host = shops.start().await;
     shops.mount.put(FILE, &converting("1.1.0"));
     let held = host
         .until_log(&["plugin held back", "DefinitionNotInstalled"])
@@ -684,8 +673,7 @@ async fn objects_that_cannot_be_read_in_a_version_keep_its_fields() {
 async fn without_a_conversion_a_new_version_keeps_the_fields_of_objects() {
     let scenario = Scenario::new("install-new-version").await;
     let mut shops = Shops::new(&scenario);
-    let host = shops.start();
-    host.until_log(&["controller started"]).await;
+    let host = shops.start().await;
     shops.shop("user", json!({ "a": "x" })).await;
     shops.until_ready("user").await;
     let stores = |fields: &[&str]| [version("v1", &["a"], false), version("v2", fields, true)];
@@ -705,8 +693,7 @@ async fn without_a_conversion_a_new_version_keeps_the_fields_of_objects() {
 async fn a_definition_with_another_plural_is_refused() {
     let scenario = Scenario::new("install-plural").await;
     let mut shops = Shops::new(&scenario);
-    let host = shops.start();
-    host.until_log(&["controller started"]).await;
+    let host = shops.start().await;
     let mut other = definition(&scenario, &[version("v1", &["a", "b"], true)]);
     other["metadata"]["name"] = format!("stores.{}", group(&scenario)).into();
     other["spec"]["names"]["plural"] = "stores".into();

@@ -390,7 +390,7 @@ async fn only_this_machine_is_answered_and_a_browser_that_goes_away_leaves_nothi
     );
     let two_hosts = "host: localhost\r\nhost: evil.example.com";
     assert_eq!(send(port, "/ui/view", two_hosts).await.0, 400);
-    // Whoever is refused does not keep the connection, which HTTP/1.1 would.
+    // A refused caller does not keep the connection, which HTTP/1.1 would.
     let mut refused = TcpStream::connect(("127.0.0.1", port)).await.unwrap();
     let request = "GET /ui/ HTTP/1.1\r\nhost: evil.example.com\r\n\r\n";
     refused.write_all(request.as_bytes()).await.unwrap();

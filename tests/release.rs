@@ -194,7 +194,7 @@ fn an_archive_has_the_program_and_what_belongs_to_it_and_is_the_same_each_time()
             .len();
         assert!(length > 500, "{file} has {length} bytes");
     }
-    // Whoever unpacks it as root gets files of root's that others cannot write.
+    // Unpacked by root, the files are root's, and others cannot write them.
     let listed = printed(Command::new("tar").arg("-tvzf").arg(&archive));
     for line in listed.lines() {
         assert!(line.contains(" 0/0 ") && line.as_bytes()[8] == b'-', "{line}");
@@ -295,7 +295,7 @@ fn the_workflow_runs_every_script_of_a_release_and_nothing_that_is_not_there() {
 
 /// Packages the crates of a workspace as they would be published, and returns the folders with their contents. `make package`
 /// also builds them, which takes minutes.
-fn packaged(workspace: &str, crates: &[&str], into: &Path) -> Vec<PathBuf> {
+pub(crate) fn packaged(workspace: &str, crates: &[&str], into: &Path) -> Vec<PathBuf> {
     let mut cargo = Command::new("cargo");
     cargo.args(["package", "--no-verify", "--allow-dirty", "--quiet"]);
     cargo.args(crates.iter().flat_map(|name| ["--package", name]));

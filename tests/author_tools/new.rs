@@ -370,43 +370,11 @@ fn a_type_without_a_structural_schema_is_named_by_check() {
     }
 }
 
-/// Returns the SDK as it would be published, unpacked in a folder.
-fn published(desk: &TempDir) -> std::path::PathBuf {
-    let target = desk.path().join("packages");
-    let output = Command::new("cargo")
-        .args([
-            "package",
-            "--package",
-            "operator-plugin",
-            "--no-verify",
-            "--allow-dirty",
-            "--quiet",
-        ])
-        .current_dir(root().join("plugins"))
-        .env("CARGO_TARGET_DIR", &target)
-        .output()
-        .expect("cargo runs");
-    assert!(
-        output.status.success(),
-        "{}",
-        String::from_utf8_lossy(&output.stderr)
-    );
-    let name = concat!("operator-plugin-", env!("CARGO_PKG_VERSION"));
-    let status = Command::new("tar")
-        .arg("-xzf")
-        .arg(target.join(format!("package/{name}.crate")))
-        .arg("-C")
-        .arg(desk.path())
-        .status();
-    assert!(status.expect("tar runs").success());
-    desk.path().join(name)
-}
-
 /// The SDK is not published, so another source takes the place of the registry, as cargo offers it.
 #[test]
 fn a_plugin_depends_on_the_published_sdk_by_its_version_or_in_a_git_repository() {
     let desk = tempfile::tempdir().unwrap();
-    let sdk = published(&desk);
+    let sdk = crate::release::packaged("plugins", &["operator-plugin"], desk.path()).remove(0);
     let git = |arguments: &[&str]| {
         let identity = ["-c", "user.name=a", "-c", "user.email=a@example.com"];
         let output = Command::new("git")

@@ -3,10 +3,9 @@
 use std::net::TcpListener;
 use std::path::PathBuf;
 
-use kube::core::DynamicObject;
 use serde_json::json;
 
-use super::{CONVERTS, V2, serve_v2};
+use super::{CONVERTS, V2, serve_v2, until_v2};
 use crate::mount::Mount;
 use crate::puppet::{CONFIG_MAP, PUPPET, config_map, controller, variant_of};
 use crate::support::{LIMIT, Scenario, own_cluster};
@@ -18,11 +17,6 @@ fn configuration(scenario: &Scenario, plugin: &str) -> PathBuf {
     let address = free.local_addr().unwrap();
     let top = format!("webhook: {{address: '{address}', certificate: tls.crt, key: tls.key}}");
     scenario.config_with(&top, &controller(plugin, ""))
-}
-
-/// Waits until an object is read in v2.
-async fn until_read(scenario: &Scenario, name: &str) -> DynamicObject {
-    super::until_v2(scenario, name).await
 }
 
 /// Waits until reading an object in v2 fails with such words.
@@ -62,7 +56,7 @@ async fn while_nothing_converts_reads_in_the_stored_version_and_children_go_on()
         .patch(PUPPET, "one", json!({ "spec": { "text": "b" } }))
         .await;
     mount.put("plugin.wasm", &variant_of("puppet.wasm", CONVERTS));
-    assert_eq!(until_read(&scenario, "one").await.data["spec"]["note"], "b");
+    assert_eq!(until_v2(&scenario, "one").await.data["spec"]["note"], "b");
 
     // The host is away.
     assert_eq!(host.stop().await.code(), Some(0));
@@ -83,7 +77,7 @@ async fn while_nothing_converts_reads_in_the_stored_version_and_children_go_on()
         })
         .await;
     put(&scenario, authority.sign("1"));
-    assert_eq!(until_read(&scenario, "one").await.data["spec"]["note"], "b");
+    assert_eq!(until_v2(&scenario, "one").await.data["spec"]["note"], "b");
     host.until_log(&["the certificate expired"]).await;
     assert_eq!(host.stop().await.code(), Some(0));
 }

@@ -3,6 +3,7 @@
 use operator_host::plugin::Digest;
 
 use super::*;
+use crate::author_tools::host;
 use crate::mount::Mount;
 use crate::puppet::variant;
 
@@ -128,15 +129,8 @@ fn check_asks_for_the_defaults_of_the_samples_twice() {
             "apiVersion": "test.operator-host.dev/v1", "kind": "Puppet", "metadata": { "name": "p" }, "spec": spec,
         });
         std::fs::write(&sample, resource.to_string()).unwrap();
-        let output = Command::new(env!("CARGO_BIN_EXE_operator-host"))
-            .arg("check")
-            .args([&plugin])
-            .arg("--sample")
-            .arg(&sample)
-            .output()
-            .unwrap();
-        let printed = String::from_utf8_lossy(&output.stdout);
-        assert_contains(&printed, &[expected]);
-        assert_eq!(output.status.code(), Some(code), "{printed}");
+        let [plugin, sample] = [&plugin, &sample].map(|path| path.to_str().unwrap());
+        let answer = host(&["check", plugin, "--sample", sample]).expect(code);
+        assert_contains(&answer.out, &[expected]);
     }
 }
