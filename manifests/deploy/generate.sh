@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Writes what follows from base/config/config.yaml anew: the roles, and in components/webhook the configuration, the
+# Writes again what follows from base/config/config.yaml: the roles, and in components/webhook the configuration, the
 # webhooks, and the definitions of kinds that the host converts.
 #
 #   generate.sh PROGRAM [FOLDER]

@@ -47,7 +47,7 @@ pub(crate) struct Parked {
 
 /// What code is compiled from again if its entry in the cache is damaged.
 pub(crate) struct Origin {
-    /// The plugin's file. Whoever watches it usually has the same bytes in memory.
+    /// The plugin's file. The watch of the file usually has the same bytes in memory.
     file: std::sync::Mutex<Bytes>,
     limits: Limits,
 }

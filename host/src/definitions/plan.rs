@@ -177,7 +177,7 @@ pub(super) fn last_editor(installed: &Value) -> Option<String> {
 }
 
 /// Returns the conversion to apply so that how the API server reaches the webhook stays as somebody else wrote it; `None`
-/// if nobody else did.
+/// if the host wrote it, or it is not there.
 pub(super) fn other_webhook(installed: &Value) -> Option<Value> {
     let by_host = |field: &str| {
         let entries = installed["metadata"]["managedFields"].as_array();

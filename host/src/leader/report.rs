@@ -13,7 +13,7 @@ use super::lease::Candidate;
 use crate::config::leadership::LeadershipMode;
 use crate::object::shorten;
 
-/// Bytes of an identity: whoever may write Leases chooses it.
+/// Bytes of an identity: every client that may write Leases can choose it.
 const IDENTITY: usize = 253;
 /// Number of replicas that are listed.
 const REPLICAS: usize = 100;
@@ -138,7 +138,7 @@ mod tests {
     use crate::leader::assignment::Member;
 
     #[test]
-    fn whoever_writes_leases_cannot_make_the_report_large() {
+    fn the_author_of_leases_cannot_make_the_report_large() {
         let members: Members = (0..300)
             .map(|number| (format!("{number:03}{}", "x".repeat(10_000)), Member::default()))
             .collect();

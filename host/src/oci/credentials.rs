@@ -39,7 +39,7 @@ impl fmt::Debug for Credentials {
 /// Bytes of a secret that is recognized in the name of a host: a shorter one may be there by chance.
 const IN_HOST: usize = 8;
 
-/// What a registry was sent and nobody else may see.
+/// What was sent to a registry and must not be shown.
 #[derive(Default)]
 pub(super) struct Secrets {
     name: Option<String>,

@@ -90,7 +90,7 @@ async fn disagreements(
     let name = carried["metadata"]["name"].as_str().unwrap_or_default();
     match installed(client, name, &config.name).await {
         Ok(installed) => {
-            // An API server before Kubernetes 1.25 has dropped them, and so has whoever edits a definition by hand.
+            // An API server before Kubernetes 1.25 drops them, and an edit by hand may.
             let has_rules = installed
                 .as_ref()
                 .is_some_and(|crd| definition::has_rules_of(crd, carried));

@@ -37,7 +37,7 @@ impl Connections {
     /// Takes a place. When there is none, the connection that has waited longest without being let in loses its own.
     /// Returns `None` when everyone was let in.
     ///
-    /// Otherwise whoever opens enough connections, without a token, could keep everyone else away.
+    /// Otherwise a caller without a token who opens enough connections could keep all others away.
     pub(super) fn enter(&self) -> Option<Arc<Seat>> {
         let mut open = self.open();
         if open.len() >= self.limit {
@@ -66,7 +66,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn whoever_was_let_in_stays_and_the_oldest_of_the_others_makes_room() {
+    fn callers_who_were_let_in_stay_and_the_oldest_of_the_others_makes_room() {
         let connections = Connections::new(3);
         let [first, second, third] = [(); 3].map(|()| connections.enter().unwrap());
         first.know();

@@ -208,7 +208,7 @@ impl Server {
                     self.answer(&request).await
                 }
                 Err(mut refused) => {
-                    // Whoever is refused does not keep a connection.
+                    // A refused caller does not keep a connection.
                     let headers = refused.headers_mut();
                     headers.insert(CONNECTION_HEADER, HeaderValue::from_static("close"));
                     *refused
