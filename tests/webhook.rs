@@ -91,9 +91,7 @@ fn configuration(scenario: &Scenario) -> PathBuf {
 
 /// Returns the minor version of the API server.
 pub(crate) async fn minor(scenario: &Scenario) -> u32 {
-    let version = scenario.client.apiserver_version().await.expect("a version");
-    let digits = version.minor.trim_end_matches(|c: char| !c.is_ascii_digit());
-    digits.parse().unwrap()
+    control_plane::deployed::minor(&scenario.client).await.expect("a version")
 }
 
 /// Reports whether this API server supports `matchConditions`.

@@ -48,15 +48,23 @@ pub fn kustomize(folder: &Path, into: &Path) -> Result<Vec<DynamicObject>, Error
     manifests::read(into)
 }
 
+/// Returns the minor version of the API server, such as 36; 0 if it is no number.
+///
+/// # Errors
+/// [`Error::Api`] when the API server does not return its version.
+pub async fn minor(client: &Client) -> Result<u32, Error> {
+    let minor = client.apiserver_version().await?.minor;
+    let digits = minor.trim_end_matches(|c: char| !c.is_ascii_digit());
+    Ok(digits.parse().unwrap_or_default())
+}
+
 /// Converts objects to versions that this API server serves. Returns whether the server is an old one. Kubernetes
 /// 1.20 has no `policy/v1` yet, and 1.25 no longer has `policy/v1beta1`.
 ///
 /// # Errors
 /// [`Error::Api`] when the API server does not return its version.
 pub async fn for_server(client: &Client, objects: &mut [DynamicObject]) -> Result<bool, Error> {
-    let minor = client.apiserver_version().await?.minor;
-    let minor = minor.trim_end_matches('+').parse::<u32>();
-    let is_old = minor.is_ok_and(|minor| minor < 21);
+    let is_old = minor(client).await? < 21;
     if is_old {
         objects.iter_mut().for_each(for_old_servers);
     }

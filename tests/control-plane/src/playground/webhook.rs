@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::{Context, bail, ensure};
-use control_plane::manifests;
+use control_plane::{deployed, manifests};
 use kube::Client;
 use kube::api::DynamicObject;
 use tokio::process::Command;
@@ -106,7 +106,8 @@ impl Webhook {
             .arg(&self.certificate.file)
             .env(variable, compiled)
             .kill_on_drop(true);
-        if !knows_match_conditions(client).await? {
+        // They exist since Kubernetes 1.28.
+        if deployed::minor(client).await? < 28 {
             command.arg("--no-match-conditions");
         }
         let output = command.output().await.context("cannot run the host")?;
@@ -152,13 +153,6 @@ fn address(line: &str) -> Option<SocketAddr> {
     let line: serde_json::Value = serde_json::from_str(line).ok()?;
     let is_it = line["message"] == "serving the webhook";
     line["address"].as_str().filter(|_| is_it)?.parse().ok()
-}
-
-/// Reports whether the API server supports `matchConditions`: since Kubernetes 1.28.
-async fn knows_match_conditions(client: &Client) -> anyhow::Result<bool> {
-    let version = client.apiserver_version().await?;
-    let minor = version.minor.trim_end_matches(|c: char| !c.is_ascii_digit());
-    Ok(minor.parse::<u32>().is_ok_and(|minor| minor >= 28))
 }
 
 #[cfg(test)]
