@@ -91,7 +91,9 @@ fn configuration(scenario: &Scenario) -> PathBuf {
 
 /// Returns the minor version of the API server.
 pub(crate) async fn minor(scenario: &Scenario) -> u32 {
-    control_plane::deployed::minor(&scenario.client).await.expect("a version")
+    control_plane::deployed::minor(&scenario.client)
+        .await
+        .expect("a version")
 }
 
 /// Reports whether this API server supports `matchConditions`.

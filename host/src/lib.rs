@@ -67,6 +67,7 @@ mod calls;
 mod cel;
 mod clock;
 mod files;
+mod freed_memory;
 mod json_difference;
 mod json_text;
 mod printable;

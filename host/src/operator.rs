@@ -21,6 +21,7 @@ use crate::cluster::event_recorder::Events;
 use crate::config::Config;
 use crate::config::leadership::LeadershipMode;
 use crate::config::webhook::WebhookConfig;
+use crate::freed_memory;
 use crate::leader::Leadership;
 use crate::leader::term::Term;
 use crate::memory_limit::Memory;
@@ -222,6 +223,7 @@ pub async fn run(
     tokio::select! {
         () = stop.cancelled() => {}
         () = follow(&mut controllers, configurations, &setup.level, &start) => {}
+        () = freed_memory::keep_returning() => {}
     }
     instruments.health.stopping();
     info!("stopping: waiting for the reconciles in progress");
