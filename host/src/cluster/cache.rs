@@ -28,6 +28,7 @@ use tokio::task::JoinHandle;
 use tracing::{error, info, warn};
 
 use self::follow::run;
+use self::packed::Samples;
 use self::requests::Form;
 use self::store::Store;
 use self::text::{Kept, Owner, Taken, Text};
@@ -35,13 +36,14 @@ use self::trees::Trees;
 use super::discovery::Discovery;
 use crate::metrics::Metrics;
 use crate::object::{
-    CONTROLLER_LABEL, GENERATED_LABEL, NamespacedName, controller_of, is_reference_to, label, shorten, slim,
-    version,
+    CONTROLLER_LABEL, GENERATED_LABEL, NamespacedName, controller_of, is_reference_to, label, secret,
+    shorten, slim, version,
 };
 use crate::plugin::contract::Kind;
 use crate::printable::printable;
 
 mod follow;
+mod packed;
 mod page;
 mod requests;
 mod store;
@@ -152,7 +154,7 @@ impl<'a> Change<'a> {
 /// Callback for changes. It runs on the watch's task, so it must return quickly and must not block.
 pub type Subscriber = Arc<dyn Fn(&Kind, &Change<'_>) + Send + Sync>;
 
-/// An object as text, which takes a fraction of the memory of its tree. Shared with the cache.
+/// An object as compressed text, which takes a fraction of the memory of its tree. Shared with the cache.
 #[derive(Clone)]
 pub struct ObjectText(Arc<Text>);
 
@@ -160,9 +162,13 @@ impl ObjectText {
     /// Converts an object.
     #[must_use]
     pub fn of(object: &DynamicObject) -> Self {
+        Self::with(object, &Samples::none())
+    }
+
+    fn with(object: &DynamicObject, samples: &Samples) -> Self {
         let mut object = object.clone();
         let owner = Owner::of(&object);
-        Self(Arc::new(Text::of(&mut object, owner)))
+        Self(Arc::new(Text::of(&mut object, owner, samples)))
     }
 
     /// Returns the object, without its type.
@@ -440,7 +446,7 @@ impl Reflector {
     /// Returns this state of an object as text, which is shared with the cache if it has the same.
     #[must_use]
     pub fn text_of(&self, object: &DynamicObject) -> ObjectText {
-        let text = ObjectText::of(object);
+        let text = ObjectText::with(object, &self.inner.samples);
         match self.inner.read().get(&NamespacedName::of(object)) {
             Some(Kept::Text(known)) if known.has_same_content(&text.0) => ObjectText(known),
             _ => text,
@@ -539,6 +545,7 @@ struct Inner {
     keep: watch::Sender<Wanted>,
     metrics: Arc<Metrics>,
     store: RwLock<Store>,
+    samples: Samples,
     trees: Arc<Trees>,
     subscribers: Mutex<Vec<Subscriber>>,
     state: watch::Sender<WatchState>,
@@ -583,6 +590,10 @@ fn is_newer(a: &Kept, b: &Kept) -> bool {
 
 impl Inner {
     fn new(scope: Scope, keep: CachePolicy, metrics: Arc<Metrics>, trees: Arc<Trees>) -> Self {
+        let samples = match secret::is_secret_kind(&scope.kind) {
+            true => Samples::none(),
+            false => Samples::of_the_first(),
+        };
         Self {
             scope,
             keep: watch::Sender::new(Wanted {
@@ -591,6 +602,7 @@ impl Inner {
             }),
             metrics,
             store: RwLock::default(),
+            samples,
             trees,
             subscribers: Mutex::default(),
             state: watch::Sender::new(WatchState::Starting),
@@ -649,7 +661,7 @@ impl Inner {
         }
         let kept = match taken {
             Some(taken) => Kept::Taken(taken),
-            None => Kept::Text(Arc::new(Text::of(&mut object, owner))),
+            None => Kept::Text(Arc::new(Text::of(&mut object, owner, &self.samples))),
         };
         Prepared {
             name: NamespacedName::of(&object),

@@ -1,7 +1,8 @@
 //! What the cache keeps of one object: its JSON as text, or only that its name is taken.
 //!
-//! A tree of JSON values takes five to ten times the memory of its text. The cache therefore holds text, and makes a
-//! tree when somebody looks at an object. Two states of an object differ only in their version if and only if their
+//! A tree of JSON values takes five to ten times the memory of its text, and the text several times that of what sets it
+//! apart from others. The cache therefore holds compressed text (`packed`), and makes a tree when somebody looks at an
+//! object. Two states of an object differ only in their version if and only if their
 //! texts are equal: a serializer writes the fields in the same order each time.
 
 use std::borrow::Borrow;
@@ -15,6 +16,7 @@ use kube::core::{DynamicObject, ObjectMeta, TypeMeta};
 use serde::Deserialize;
 use serde_json::Value;
 
+use super::packed::{Packed, Samples};
 use crate::object::{NamespacedName, PARENT_ANNOTATION, annotation, controller_of};
 use crate::plugin::contract::Kind;
 
@@ -37,9 +39,11 @@ pub(super) struct Text {
     /// The value of the parent annotation.
     pub(super) parent: Option<Box<str>>,
     /// Metadata without the resource version, followed by all but metadata and type: `null` if that is not kept.
-    json: Box<str>,
+    json: Packed,
     /// Bytes of the metadata.
     metadata: usize,
+    /// Whether more than metadata is kept.
+    is_whole: bool,
     /// All but metadata and type, if it has a number that would be read from the text as another one.
     inexact: Option<Box<Value>>,
 }
@@ -119,7 +123,7 @@ impl Borrow<str> for Owner {
 
 impl Text {
     /// Converts an object with this owner. Leaves it as it is.
-    pub(super) fn of(object: &mut DynamicObject, owner: Option<Owner>) -> Self {
+    pub(super) fn of(object: &mut DynamicObject, owner: Option<Owner>, samples: &Samples) -> Self {
         let version = object.metadata.resource_version.take();
         // Objects from the API server have string keys only, so they can be serialized.
         let mut json = serde_json::to_string(&object.metadata).unwrap_or_default();
@@ -131,8 +135,9 @@ impl Text {
             uid: object.metadata.uid.as_deref().map(Into::into),
             owner,
             parent: annotation(object, PARENT_ANNOTATION).map(Into::into),
-            json: json.into(),
+            json: samples.pack(&json),
             metadata,
+            is_whole: !object.data.is_null(),
             inexact: has_inexact_number(&object.data).then(|| Box::new(object.data.clone())),
         }
     }
@@ -140,15 +145,16 @@ impl Text {
     /// Returns the object, with a type if there is one.
     #[allow(clippy::expect_used, reason = "`Text::of` wrote both parts")]
     pub(super) fn object(&self, types: Option<TypeMeta>) -> DynamicObject {
-        let (metadata, data) = self.json.split_at(self.metadata);
-        let mut metadata: ObjectMeta = serde_json::from_str(metadata).expect("metadata as JSON");
+        let text = self.json.text();
+        let (metadata, data) = text.split_at(self.metadata);
+        let mut metadata: ObjectMeta = serde_json::from_slice(metadata).expect("metadata as JSON");
         metadata.resource_version = self.version.as_deref().map(str::to_owned);
         DynamicObject {
             types,
             metadata,
             data: match &self.inexact {
                 Some(data) => Value::clone(data),
-                None => serde_json::from_str(data).expect("an object as JSON"),
+                None => serde_json::from_slice(data).expect("an object as JSON"),
             },
         }
     }
@@ -165,7 +171,8 @@ impl Text {
         struct Labelled {
             labels: BTreeMap<String, String>,
         }
-        let labelled: Labelled = serde_json::from_str(&self.json[..self.metadata]).unwrap_or_default();
+        let text = self.json.text();
+        let labelled: Labelled = serde_json::from_slice(&text[..self.metadata]).unwrap_or_default();
         labelled.labels
     }
 
@@ -179,10 +186,6 @@ impl Text {
         self.json == other.json && self.inexact == other.inexact
     }
 
-    fn is_whole(&self) -> bool {
-        &self.json[self.metadata..] != "null"
-    }
-
     /// Returns the same object without a version.
     pub(super) fn without_version(&self) -> Self {
         Self {
@@ -192,6 +195,7 @@ impl Text {
             parent: self.parent.clone(),
             json: self.json.clone(),
             metadata: self.metadata,
+            is_whole: self.is_whole,
             inexact: self.inexact.clone(),
         }
     }
@@ -247,7 +251,7 @@ impl Kept {
     pub(super) fn is_the_same(&self, other: &Self) -> bool {
         match (self, other) {
             (Self::Text(a), Self::Text(b)) => {
-                a.version == b.version && a.uid == b.uid && a.is_whole() == b.is_whole()
+                a.version == b.version && a.uid == b.uid && a.is_whole == b.is_whole
             }
             (Self::Taken(a), Self::Taken(b)) => a.version == b.version && a.uid == b.uid,
             _ => false,
@@ -359,11 +363,12 @@ mod tests {
     #[test]
     fn an_object_is_read_from_its_text_as_it_was() {
         let types = pod().types;
-        let text = Text::of(&mut pod(), Owner::of(&pod()));
+        let text = Text::of(&mut pod(), Owner::of(&pod()), &Samples::of_the_first());
         assert_eq!(text.object(types.clone()), pod());
-        assert_eq!(Text::of(&mut text.object(types), None).json, text.json);
+        let again = Text::of(&mut text.object(types), None, &Samples::none());
+        assert!(again.has_same_content(&text));
         assert_eq!(Some(text.labels()), pod().metadata.labels);
-        assert!(!text.json.contains("\"17\""));
+        assert!(!String::from_utf8(text.json.text()).unwrap().contains("\"17\""));
     }
 
     /// A number that changes each time looks like drift, and is applied again in each reconcile.
@@ -380,7 +385,7 @@ mod tests {
             }
             let mut object = pod();
             object.data["spec"] = json!({"ratio": number});
-            let text = Text::of(&mut object, None);
+            let text = Text::of(&mut object, None, &Samples::none());
             inexact += usize::from(text.inexact.is_some());
             assert_eq!(text.object(object.types.clone()), object);
         }
@@ -390,7 +395,7 @@ mod tests {
         );
         let mut usual = pod();
         usual.data["spec"] = json!({"ratio": 0.1, "cpu": 2.5, "count": 3, "large": 1e300});
-        assert!(Text::of(&mut usual, None).inexact.is_none());
+        assert!(Text::of(&mut usual, None, &Samples::none()).inexact.is_none());
     }
 
     #[test]

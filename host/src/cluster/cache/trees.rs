@@ -107,6 +107,7 @@ impl Generations {
 mod tests {
     use serde_json::json;
 
+    use super::super::packed::Samples;
     use super::*;
 
     fn text(bytes: usize) -> (Arc<Text>, DynamicObject) {
@@ -114,7 +115,7 @@ mod tests {
             "apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "a"}, "data": {"a": "a".repeat(bytes)},
         }))
         .unwrap();
-        (Arc::new(Text::of(&mut object, None)), object)
+        (Arc::new(Text::of(&mut object, None, &Samples::none())), object)
     }
 
     #[test]
