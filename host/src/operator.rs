@@ -131,7 +131,7 @@ pub async fn run(
     let default_namespace = client.default_namespace().to_owned();
     let kinds = Arc::new(Discovery::new(client.clone(), Arc::clone(&instruments.metrics)));
     let watches = Arc::new(SharedCache::new(
-        client.clone(),
+        connection.watch_client()?,
         Arc::clone(&kinds),
         Arc::clone(&instruments.metrics),
     ));

@@ -2,6 +2,7 @@
 
 mod fence;
 mod measured;
+mod multiplexed;
 mod pace;
 mod reach;
 mod retry_after;
@@ -10,16 +11,19 @@ mod server_clock;
 use std::sync::Arc;
 use std::time::Duration;
 
+use hyper::body::{Body as HttpBody, Bytes};
 use hyper::header::{HeaderValue, USER_AGENT};
-use hyper_rustls::HttpsConnector;
+use hyper::{Request, Response};
+use hyper_rustls::builderstates::WantsProtocols1;
+use hyper_rustls::{FixedServerNameResolver, HttpsConnector, HttpsConnectorBuilder};
 use hyper_util::client::legacy;
 use hyper_util::client::legacy::connect::HttpConnector;
-use hyper_util::rt::TokioExecutor;
+use hyper_util::rt::{TokioExecutor, TokioTimer};
 use kube::client::middleware::AuthLayer;
 use kube::client::{Body, ClientBuilder, ConfigExt};
 use kube::{Client, Config};
 use thiserror::Error;
-use tower::BoxError;
+use tower::{BoxError, Service};
 
 use crate::config::ServiceAccount;
 use crate::config::leadership::Timing;
@@ -29,6 +33,7 @@ use crate::metrics::Metrics;
 use self::fence::Fencing;
 pub(crate) use self::fence::{Deposed, is_deposed};
 use self::measured::Measured;
+use self::multiplexed::Multiplexed;
 pub use self::pace::Pace;
 use self::reach::Reach;
 pub(crate) use self::reach::{chain, said};
@@ -38,6 +43,8 @@ pub use self::server_clock::ServerClock;
 const POD_TOKEN: &str = "/var/run/secrets/kubernetes.io/serviceaccount/token";
 /// Idle time before the first TCP keepalive probe, and the interval between probes.
 const KEEPALIVE: Duration = Duration::from_secs(15);
+/// The most unused connections over HTTP/1.1, where each watch has its own.
+const MAX_IDLE: usize = 4;
 
 /// Why no client could be created.
 #[derive(Debug, Error)]
@@ -53,6 +60,9 @@ pub enum ClientError {
     /// The configuration names a cluster, but cannot be used.
     #[error("cannot use the cluster's configuration: {0}")]
     Setup(#[from] kube::Error),
+    /// `tls-server-name` is no name.
+    #[error("cannot use the cluster's configuration: `tls-server-name` is {0:?}, which is no server name")]
+    ServerName(String),
 }
 
 /// Creates a client for commands that only read.
@@ -68,7 +78,10 @@ type Transport = legacy::Client<HttpsConnector<Fencing<HttpConnector>>, Body>;
 pub struct Connection {
     config: Config,
     auth: Option<AuthLayer>,
+    /// For writes without a term.
     transport: Transport,
+    /// For discovery and Leases, of which a process with many controllers has many at the same time.
+    shared: Multiplexed,
     metrics: Arc<Metrics>,
     reach: Reach,
     clock: ServerClock,
@@ -97,6 +110,7 @@ impl Connection {
         Ok(Self {
             auth: config.auth_layer()?,
             transport: transport(&config, &Term::endless(), None)?,
+            shared: multiplexed(&config)?,
             config,
             metrics,
             reach: Reach::default(),
@@ -112,9 +126,20 @@ impl Connection {
         inside.then_some(&self.config.default_namespace)
     }
 
-    /// Returns the host's own client, for watches, discovery and Leases.
+    /// Returns the host's own client, for discovery and Leases.
+    ///
+    /// # Errors
+    /// When the configuration cannot be used.
     pub fn client(&self) -> Result<Client, ClientError> {
-        self.layered(&self.config, self.transport.clone(), Term::endless())
+        self.layered(&self.config, self.shared.clone(), Term::endless())
+    }
+
+    /// Returns the client for watches, which share connections of their own: a long list delays no Lease and no write.
+    ///
+    /// # Errors
+    /// When the configuration cannot be used.
+    pub fn watch_client(&self) -> Result<Client, ClientError> {
+        self.layered(&self.config, multiplexed(&self.config)?, Term::endless())
     }
 
     /// Creates the factory for the writers of one term. The writers have their own connections, which send nothing
@@ -138,7 +163,13 @@ impl Connection {
         })
     }
 
-    fn layered(&self, config: &Config, transport: Transport, term: Term) -> Result<Client, ClientError> {
+    fn layered<S, B>(&self, config: &Config, transport: S, term: Term) -> Result<Client, ClientError>
+    where
+        S: Service<Request<Body>, Response = Response<B>, Error = legacy::Error> + Clone + Send + 'static,
+        S::Future: Send,
+        B: HttpBody<Data = Bytes> + Send + 'static,
+        B::Error: Into<BoxError>,
+    {
         let metrics = Arc::clone(&self.metrics);
         let service = tower::ServiceBuilder::new()
             .layer_fn(|service| Measured::new(service, Arc::clone(&metrics)))
@@ -234,6 +265,28 @@ impl From<Client> for Writer {
 }
 
 fn transport(config: &Config, term: &Term, undelivered: Option<Duration>) -> Result<Transport, ClientError> {
+    let https = https(config)?.enable_http1();
+    let connector = https.wrap_connector(connector(config, term, undelivered));
+    Ok(legacy::Client::builder(TokioExecutor::new()).build(connector))
+}
+
+fn multiplexed(config: &Config) -> Result<Multiplexed, ClientError> {
+    let https = https(config)?.enable_all_versions();
+    let connector = https.wrap_connector(connector(config, &Term::endless(), None));
+    Ok(Multiplexed::new(move || {
+        legacy::Client::builder(TokioExecutor::new())
+            .timer(TokioTimer::new())
+            // Forgotten, it would not be used by the next request, although watches still use it.
+            .pool_idle_timeout(None)
+            .pool_max_idle_per_host(MAX_IDLE)
+            .http2_keep_alive_interval(KEEPALIVE)
+            .http2_keep_alive_timeout(KEEPALIVE)
+            .build(connector.clone())
+    }))
+}
+
+/// Creates fenced connections. `undelivered` limits how long the kernel tries to deliver data.
+fn connector(config: &Config, term: &Term, undelivered: Option<Duration>) -> Fencing<HttpConnector> {
     let mut connector = HttpConnector::new();
     connector.enforce_http(false);
     connector.set_nodelay(true);
@@ -244,7 +297,18 @@ fn transport(config: &Config, term: &Term, undelivered: Option<Duration>) -> Res
     connector.set_keepalive_retries(Some(2));
     #[cfg(target_os = "linux")]
     connector.set_tcp_user_timeout(undelivered);
-    let fencing = Fencing::new(connector, term.clone());
-    let https = config.rustls_https_connector_with_connector(fencing)?;
-    Ok(legacy::Client::builder(TokioExecutor::new()).build::<_, Body>(https))
+    Fencing::new(connector, term.clone())
+}
+
+/// Returns the TLS part of a connector, as kube's own has it, but with the choice of the HTTP version.
+fn https(config: &Config) -> Result<HttpsConnectorBuilder<WantsProtocols1>, ClientError> {
+    let mut https = HttpsConnectorBuilder::new()
+        .with_tls_config(config.rustls_client_config()?)
+        .https_or_http();
+    if let Some(name) = &config.tls_server_name {
+        let server = name.clone().try_into();
+        let server = server.map_err(|_| ClientError::ServerName(name.clone()))?;
+        https = https.with_server_name_resolver(FixedServerNameResolver::new(server));
+    }
+    Ok(https)
 }
