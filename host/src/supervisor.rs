@@ -285,7 +285,7 @@ fn context(
         (kind.clone(), watches(kind, namespaced, true))
     };
     let observer = Observer::new(config, &shared.instruments);
-    let queue = Arc::<Queue>::default();
+    let queue = Arc::new(Queue::new(config.concurrency));
     let gauge = Arc::downgrade(&queue);
     observer
         .metrics

@@ -2,7 +2,8 @@
 //!
 //! Invariants: a parent is given to one worker at a time; a parent that is enqueued while a worker processes it is
 //! processed again afterwards; reasons for the same parent are merged; no enqueued parent is lost; parents that are
-//! enqueued for another reason take precedence over a resync or reload of all parents, but do not starve it.
+//! enqueued for another reason take precedence over a resync or reload of all parents, but do not starve it; while
+//! parents are edited, a resync or reload takes a quarter of the workers, and of the processor and the API server.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -76,6 +77,11 @@ const MAX_REASONS: usize = 32;
 /// After this many urgent parents in a row, one bulk parent gets a turn.
 const TURNS: u32 = 4;
 
+/// How long after an edit of a parent the next one is expected, and most workers do no bulk work.
+const EDITING: Duration = Duration::from_secs(1);
+/// The share of the workers that do bulk work meanwhile, as a divisor. At least one does.
+const BULK_SHARE: usize = 4;
+
 #[derive(Debug)]
 struct Pending {
     reasons: Vec<ReconcileReason>,
@@ -105,7 +111,12 @@ struct State {
     /// How many of `urgent` were taken in a row while others waited in `bulk`.
     in_a_row: u32,
     pending: HashMap<NamespacedName, Pending>,
-    running: BTreeSet<NamespacedName>,
+    /// Whether each was taken from `bulk`.
+    running: BTreeMap<NamespacedName, bool>,
+    /// How many of them were.
+    bulk_running: usize,
+    /// When an edited parent was last given to a worker.
+    edited: Option<Instant>,
     /// At most one timer per parent: the earliest one requested since its last reconcile.
     timers: HashMap<NamespacedName, Instant>,
     by_time: BTreeSet<(Instant, NamespacedName)>,
@@ -115,11 +126,22 @@ struct State {
 /// The queue of one controller; see the module.
 #[derive(Default)]
 pub struct Queue {
+    /// The most bulk parents that workers process at a time while others are edited; `None` for no limit.
+    bulk_limit: Option<usize>,
     state: Mutex<State>,
     changed: Notify,
 }
 
 impl Queue {
+    /// Creates an empty queue for this many workers.
+    #[must_use]
+    pub fn new(workers: usize) -> Self {
+        Self {
+            bulk_limit: Some((workers / BULK_SHARE).max(1)),
+            ..Self::default()
+        }
+    }
+
     /// Enqueues a parent; it is processed as soon as a worker is free. Has no effect on a closed queue.
     pub fn enqueue(&self, parent: &NamespacedName, reason: ReconcileReason) {
         let mut state = self.lock();
@@ -161,14 +183,18 @@ impl Queue {
                     self.changed.notify_one();
                     return None;
                 }
-                state.fire_timers(Instant::now());
-                if let Some(work) = state.take() {
+                let now = Instant::now();
+                state.fire_timers(now);
+                let held_back = state.holds_bulk_back(self.bulk_limit, now);
+                if let Some(work) = state.take(held_back.is_none(), now) {
                     if !state.is_empty() {
                         self.changed.notify_one();
                     }
                     return Some(work);
                 }
-                state.by_time.first().map(|(at, _)| *at)
+                let until = held_back.filter(|_| !state.bulk.is_empty());
+                let timer = state.by_time.first().map(|(at, _)| *at);
+                until.into_iter().chain(timer).min()
             };
             match wake {
                 Some(at) => tokio::select! { () = changed => {}, () = sleep_until(at) => {} },
@@ -181,7 +207,9 @@ impl Queue {
     /// for the reconcile's own writes, are dropped; if others remain, the parent is processed again.
     pub fn done(&self, parent: &NamespacedName, is_own: impl Fn(&ReconcileReason) -> bool) {
         let mut state = self.lock();
-        state.running.remove(parent);
+        if state.running.remove(parent) == Some(true) {
+            state.bulk_running -= 1;
+        }
         if let Some(pending) = state.pending.get_mut(parent) {
             pending.reasons.retain(|reason| !is_own(reason));
             if pending.reasons.is_empty() {
@@ -250,7 +278,7 @@ impl State {
                 position: None,
             },
         );
-        if !self.running.contains(parent) {
+        if !self.running.contains_key(parent) {
             self.line_up(parent);
         }
     }
@@ -291,11 +319,18 @@ impl State {
         }
     }
 
-    fn take(&mut self) -> Option<Work> {
-        let bulk = self.urgent.is_empty() || (self.in_a_row >= TURNS && !self.bulk.is_empty());
-        self.in_a_row = match bulk || self.bulk.is_empty() {
-            true => 0,
-            false => self.in_a_row + 1,
+    /// Returns until when no worker may take another bulk parent, if so.
+    fn holds_bulk_back(&self, limit: Option<usize>, now: Instant) -> Option<Instant> {
+        let until = self.edited? + EDITING;
+        (self.bulk_running >= limit? && until > now).then_some(until)
+    }
+
+    fn take(&mut self, may_be_bulk: bool, now: Instant) -> Option<Work> {
+        let waits = may_be_bulk && !self.bulk.is_empty();
+        let bulk = waits && (self.urgent.is_empty() || self.in_a_row >= TURNS);
+        self.in_a_row = match waits && !bulk {
+            true => self.in_a_row + 1,
+            false => 0,
         };
         let line = match bulk {
             true => &mut self.bulk,
@@ -306,7 +341,12 @@ impl State {
         if let Some(at) = self.timers.remove(&parent) {
             self.by_time.remove(&(at, parent.clone()));
         }
-        self.running.insert(parent.clone());
+        self.bulk_running += usize::from(bulk);
+        self.running.insert(parent.clone(), bulk);
+        let is_edit = |reason: &ReconcileReason| matches!(reason, ReconcileReason::Parent { .. });
+        if pending.reasons.iter().any(is_edit) {
+            self.edited = Some(now);
+        }
         Some(Work {
             parent,
             reasons: pending.reasons,
@@ -320,6 +360,8 @@ mod model;
 #[cfg(test)]
 mod tests {
     use std::time::Duration;
+
+    use futures::FutureExt;
 
     use super::*;
 
@@ -475,6 +517,45 @@ mod tests {
             queue.done(&work.parent, |_| false);
         }
         assert_eq!(bulk, 3, "one in five is the reload's");
+    }
+
+    /// Regression: an edit during a resync took nine times as long, since it shared processor and API server with as many
+    /// other reconciles as there were workers.
+    #[tokio::test]
+    async fn a_resync_leaves_most_workers_to_the_next_edit() {
+        let queue = Queue::new(8);
+        for i in 0..20 {
+            queue.enqueue(&name(&i.to_string()), ReconcileReason::Resync);
+        }
+        let first = queue.next().await.unwrap().parent;
+        let (parent, reason) = edit("new");
+        let edited = Instant::now();
+        queue.enqueue(&parent, reason);
+        assert_eq!(queue.next().await.unwrap().parent, parent);
+        let second = queue.next().await.unwrap().parent;
+        assert!(queue.next().now_or_never().is_none(), "two of eight do bulk work");
+        // Another one when one of them has ended.
+        queue.done(&first, |_| false);
+        let third = queue.next().await.unwrap().parent;
+        assert!(queue.next().now_or_never().is_none());
+        // All of them when nobody edits any more.
+        for _ in 0..5 {
+            queue.next().await.unwrap();
+            assert!(edited.elapsed() >= EDITING);
+        }
+        queue.done(&second, |_| false);
+        queue.done(&third, |_| false);
+    }
+
+    #[tokio::test]
+    async fn one_worker_does_everything() {
+        let queue = Queue::new(1);
+        queue.enqueue(&name("a"), ReconcileReason::Resync);
+        let (parent, reason) = edit("new");
+        queue.enqueue(&parent, reason);
+        assert_eq!(queue.next().await.unwrap().parent, parent);
+        queue.done(&parent, |_| false);
+        assert_eq!(queue.next().await.unwrap().parent, name("a"));
     }
 
     #[tokio::test]
