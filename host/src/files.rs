@@ -45,7 +45,9 @@ pub(crate) fn open(path: &Path) -> io::Result<File> {
 
 /// Reads the rest of a file; returns `None` when it is larger than the limit.
 pub(crate) fn read_open(file: File, limit: usize) -> io::Result<Option<Vec<u8>>> {
-    let mut bytes = Vec::new();
+    // Exactly as much as it has: contents may be held for long. It may change its size meanwhile.
+    let size = file.metadata()?.len().min(limit as u64);
+    let mut bytes = Vec::with_capacity(usize::try_from(size).unwrap_or_default());
     file.take(limit as u64 + 1).read_to_end(&mut bytes)?;
     Ok(Some(bytes).filter(|bytes| bytes.len() <= limit))
 }
@@ -194,5 +196,16 @@ mod tests {
                 .contains("larger than 10 bytes")
         );
         assert_eq!(read(&path, 11).unwrap().len(), 11);
+    }
+
+    #[test]
+    fn what_is_read_takes_no_more_memory_than_the_file_has() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("file");
+        for size in [0, 1, 101_399] {
+            std::fs::write(&path, vec![1; size]).unwrap();
+            let bytes = read(&path, 1 << 20).unwrap();
+            assert_eq!((bytes.len(), bytes.capacity()), (size, size));
+        }
     }
 }

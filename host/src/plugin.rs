@@ -22,8 +22,8 @@ pub use candidate_check::Prefix;
 pub use location::Location;
 pub use operator_host_runtime::{
     Cache, CacheError, Call, CallError, CallStats, Class, CodeOrigin, Compiler, Digest, EngineError,
-    EngineOptions, Form, LOG_TARGET, Limited, Limits, LoadError, Plugin, RandomSource, Runtime, Share,
-    Subprocess, compile_memory, compile_plugin, container, contract, estimate, interfaces, limits,
+    EngineOptions, Form, LOG_TARGET, Limited, Limits, LoadError, Plugin, PluginBytes, RandomSource, Runtime,
+    Share, Subprocess, compile_memory, compile_plugin, container, contract, estimate, interfaces, limits,
     max_memory_of_call, max_memory_of_one_call,
 };
 

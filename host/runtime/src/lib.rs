@@ -38,6 +38,7 @@ mod error;
 mod failures;
 mod form;
 mod loader;
+mod plugin_bytes;
 mod resident;
 
 // The compiler, in this process or in a separate one.
@@ -86,6 +87,7 @@ pub use loader::CodeOrigin;
 pub use log::TARGET as LOG_TARGET;
 pub use memory_budget::{Share, max_memory_of_call, max_memory_of_one_call};
 pub use operator_host_contract as contract;
+pub use plugin_bytes::PluginBytes;
 pub use runtime::{Plugin, RandomSource, Runtime};
 pub use stats::CallStats;
 pub use subprocess::{Compiler, Subprocess, compile_memory};

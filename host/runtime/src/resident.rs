@@ -6,7 +6,6 @@
 use std::sync::{Arc, PoisonError, Weak};
 use std::time::Duration;
 
-use bytes::Bytes;
 use tokio::sync::{Mutex, OwnedMutexGuard};
 use tokio::time::{Instant, sleep_until, timeout};
 use tracing::debug;
@@ -16,6 +15,7 @@ use crate::contract::ContractVersion;
 use crate::error::LoadError;
 use crate::limits::Limits;
 use crate::loader::{Loader, Prepared};
+use crate::plugin_bytes::PluginBytes;
 
 /// How long code stays in memory that was loaded to ask for the description only.
 const UNCALLED: Duration = Duration::from_secs(2);
@@ -47,8 +47,8 @@ pub(crate) struct Parked {
 
 /// What code is compiled from again if its entry in the cache is damaged.
 pub(crate) struct Origin {
-    /// The plugin's file. The watch of the file usually has the same bytes in memory.
-    file: std::sync::Mutex<Bytes>,
+    /// The plugin's file. The watch of the file usually has the same.
+    file: std::sync::Mutex<PluginBytes>,
     limits: Limits,
 }
 
@@ -128,8 +128,16 @@ impl Resident {
         }
     }
 
-    /// Replaces the copy of the plugin's file that is held to compile it again.
-    pub(crate) fn share(&self, file: &Bytes) {
+    /// Returns the plugin's file, from which it can be compiled again; `None` when the code stays in memory.
+    pub(crate) fn file(&self) -> Option<PluginBytes> {
+        match self {
+            Self::Always(_) => None,
+            Self::WhileUsed(parked) => Some(parked.origin.file().clone()),
+        }
+    }
+
+    /// Replaces the copy of the plugin's file that is used to compile it again.
+    pub(crate) fn share(&self, file: &PluginBytes) {
         if let Self::WhileUsed(parked) = self {
             *parked.origin.file() = file.clone();
         }
@@ -137,14 +145,14 @@ impl Resident {
 }
 
 impl Origin {
-    pub(crate) const fn new(file: Bytes, limits: Limits) -> Self {
+    pub(crate) const fn new(file: PluginBytes, limits: Limits) -> Self {
         Self {
             file: std::sync::Mutex::new(file),
             limits,
         }
     }
 
-    fn file(&self) -> std::sync::MutexGuard<'_, Bytes> {
+    fn file(&self) -> std::sync::MutexGuard<'_, PluginBytes> {
         self.file.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -199,7 +207,13 @@ impl Parked {
             return Err(failed(message));
         }
         let file = self.origin.file().clone();
-        match self.loader.renew(file, &self.origin.limits).await {
+        let renewed = match file.read().await {
+            Ok(bytes) => self.loader.renew(bytes, &self.origin.limits).await,
+            Err(error) => Err(LoadError::Host {
+                message: format!("the plugin's file cannot be read again: {error}"),
+            }),
+        };
+        match renewed {
             Ok((prepared, stored)) => {
                 (state.stored, state.failed) = (stored, None);
                 Ok(prepared)

@@ -3,7 +3,6 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use bytes::Bytes;
 use serde_json::{Map, Value};
 
 use crate::call::{Call, Setting};
@@ -19,6 +18,7 @@ use crate::limits::{EngineOptions, Limits};
 use crate::loader::{CodeOrigin, LoadedCode, LoadedPlugin, Loader, Prepared};
 use crate::log::{LogSource, Rate};
 use crate::memory_budget::Share;
+use crate::plugin_bytes::PluginBytes;
 use crate::resident::{self, Resident};
 use crate::subprocess::Compiler;
 
@@ -69,9 +69,12 @@ impl Runtime {
     ///
     /// # Errors
     /// Returns an error when the file is not a plugin that this host can run; the message is for users.
-    pub async fn load(&self, file: impl Into<Bytes>, limits: Limits) -> Result<Plugin, LoadError> {
+    pub async fn load(&self, file: impl Into<PluginBytes>, limits: Limits) -> Result<Plugin, LoadError> {
         let file = file.into();
-        let size = file.len();
+        let bytes = file.read().await.map_err(|error| LoadError::Host {
+            message: format!("its file cannot be read again: {error}"),
+        })?;
+        let size = bytes.len();
         if size > limits.module {
             return Err(LoadError::TooLarge {
                 size,
@@ -83,7 +86,7 @@ impl Runtime {
             digest,
             made,
             took,
-        } = self.0.loader.load(file.clone(), &limits).await?;
+        } = self.0.loader.load(bytes, &limits).await?;
         let origin = resident::Origin::new(file, limits);
         let seat = self.0.engine.seat();
         let (code, described) = match code {
@@ -256,9 +259,16 @@ impl Plugin {
         move || version.strong_count() == 0
     }
 
+    /// Returns its file, from which it is compiled again should its compiled code be damaged; `None` when its code stays in
+    /// memory.
+    #[must_use]
+    pub fn file(&self) -> Option<PluginBytes> {
+        self.0.code.file()
+    }
+
     /// Uses `file`, which must be the plugin's file, to compile the plugin again should its compiled code be damaged. The
     /// copy from which it was loaded is then not held in memory any more.
-    pub fn share_file(&self, file: &Bytes) {
+    pub fn share_file(&self, file: &PluginBytes) {
         self.0.code.share(file);
     }
 

@@ -144,8 +144,8 @@ impl Follower {
         let bytes = match known {
             Some(known) => known.file.bytes.clone(),
             None => match self.slot.stored(found.layer.digest).await {
-                Some(bytes) => bytes,
-                None => puller.fetch(&found).await?,
+                Some(bytes) => bytes.into(),
+                None => puller.fetch(&found).await?.into(),
             },
         };
         let file = PluginFile {

@@ -145,7 +145,28 @@ impl Versions {
     /// # Errors
     /// Returns an error when the file is missing, too large or damaged.
     pub fn read(&self, kept: &KeptVersion, limit: usize) -> Result<Kept, KeptError> {
+        let bytes = self.read_bytes(&kept.digest, limit)?;
         let path = self.file(&kept.digest);
+        let signature = match self.read_file(&path.with_extension(SIGNATURE), SIGNATURE_LIMIT) {
+            Ok(signature) => Some(signature),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => None,
+            Err(error) => {
+                let problem = format!("its signature cannot be read: {error}");
+                return Err(KeptError { path, problem });
+            }
+        };
+        Ok(Kept {
+            bytes,
+            signature: signature.map(Bytes::from),
+        })
+    }
+
+    /// Reads the file of the version with this digest, without its signature, if it matches the digest.
+    ///
+    /// # Errors
+    /// Returns an error when the file is missing, too large or damaged.
+    pub(super) fn read_bytes(&self, digest: &str, limit: usize) -> Result<Bytes, KeptError> {
+        let path = self.file(digest);
         let wrong = |problem: String| KeptError {
             path: path.clone(),
             problem,
@@ -154,18 +175,15 @@ impl Versions {
             .read_file(&path, limit)
             .map_err(|error| wrong(error.to_string()))?;
         let found = Digest::of(&bytes).to_string();
-        if found != kept.digest {
+        if found != digest {
             return Err(wrong(format!("its digest is {found}: it is damaged")));
         }
-        let signature = match self.read_file(&path.with_extension(SIGNATURE), SIGNATURE_LIMIT) {
-            Ok(signature) => Some(signature),
-            Err(error) if error.kind() == io::ErrorKind::NotFound => None,
-            Err(error) => return Err(wrong(format!("its signature cannot be read: {error}"))),
-        };
-        Ok(Kept {
-            bytes: bytes.into(),
-            signature: signature.map(Bytes::from),
-        })
+        Ok(bytes.into())
+    }
+
+    /// Reports whether the file of a version is there. It may be damaged.
+    pub(super) fn has(&self, digest: &Digest) -> bool {
+        self.file(&digest.to_string()).is_file()
     }
 
     /// Stores a version as the first, and removes those over the count.

@@ -4,9 +4,11 @@
 mod held;
 mod live_reason;
 mod load;
+mod release;
 mod remote;
 mod trouble;
 
+use std::io;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
@@ -23,7 +25,7 @@ use super::contract::Kind;
 use super::history::{History, HistoryEntry, Why};
 use super::kept::{Kept, Versions};
 use super::report::{CandidateVersion, KeptVersion, LiveVersion, PluginReport};
-use super::{CodeOrigin, Digest, Limits, Location, Plugin, Prefix, Runtime};
+use super::{CodeOrigin, Digest, Limits, Location, Plugin, PluginBytes, Prefix, Runtime};
 use crate::metrics::ControllerMetrics;
 use crate::trace::Tracer;
 
@@ -57,7 +59,7 @@ pub struct Expected {
 #[derive(Clone)]
 pub struct PluginFile {
     /// The contents of the file.
-    pub bytes: Bytes,
+    pub bytes: PluginBytes,
     /// The digest of the contents.
     pub digest: Digest,
     /// The signature that was in the same folder.
@@ -68,11 +70,11 @@ pub struct PluginFile {
 
 impl PluginFile {
     /// Returns the data to keep on disk.
-    fn kept(&self) -> Kept {
-        Kept {
-            bytes: self.bytes.clone(),
+    async fn kept(&self) -> io::Result<Kept> {
+        Ok(Kept {
+            bytes: self.bytes.read().await?,
             signature: self.signature.clone(),
-        }
+        })
     }
 }
 
@@ -208,7 +210,11 @@ impl Slot {
             return;
         };
         match self.kept(&last).await {
-            Ok((plugin, _)) => self.promote(plugin, None, &LiveReason::Restored, None).await,
+            Ok((plugin, _)) => {
+                self.promote(plugin.clone(), None, &LiveReason::Restored, None)
+                    .await;
+                self.release_file_of(&plugin).await;
+            }
             Err(reason) => self.log_not_restored(&last, &reason),
         }
     }
@@ -243,6 +249,12 @@ impl Slot {
         if let Some(pin) = &orders.pin
             && !loaded.as_ref().is_some_and(|plugin| pin.matches(plugin.digest()))
         {
+            match file {
+                Some(file) if pin.matches(&file.digest) => self.release(&file.bytes, file.digest).await,
+                // The kept versions may lose it while another one is live.
+                Some(file) => drop(file.bytes.read().await),
+                None => {}
+            }
             // After a rollback the version in the file is no longer live: settle again, to report it.
             return self.follow(pin, loaded).await.then_some(Duration::ZERO);
         }
@@ -252,6 +264,7 @@ impl Slot {
                     // The version may have been loaded from the kept ones: their bytes are not needed twice.
                     live.share_file(&file.bytes);
                 }
+                self.release(&file.bytes, file.digest).await;
                 self.file_is_live();
             }
             return None;
@@ -268,7 +281,16 @@ impl Slot {
             self.fail(&older.to_string(), Some(file.digest));
             return None;
         }
-        let (kept, noticed) = (Some(file.kept()), Some(file.noticed));
+        let kept = match file.kept().await {
+            Ok(kept) => kept,
+            Err(error) => {
+                self.fail(
+                    &format!("its file cannot be read again: {error}"),
+                    Some(file.digest),
+                );
+                return None;
+            }
+        };
         let because = match (&self.proof, self.live_version()) {
             (_, None) => LiveReason::First,
             (_, Some(live)) if live.digest() == plugin.digest() => LiveReason::Reconfigured,
@@ -286,7 +308,9 @@ impl Slot {
                 }
             }
         };
-        self.promote(plugin, kept, &because, noticed).await;
+        self.promote(plugin, Some(kept), &because, Some(file.noticed))
+            .await;
+        self.release(&file.bytes, file.digest).await;
         None
     }
 
@@ -328,8 +352,9 @@ impl Slot {
         match kept {
             Some(kept) => match self.kept(&kept).await {
                 Ok((plugin, kept)) => {
-                    self.promote(plugin, Some(kept), &LiveReason::RolledBack, None)
+                    self.promote(plugin.clone(), Some(kept), &LiveReason::RolledBack, None)
                         .await;
+                    self.release_file_of(&plugin).await;
                     return true;
                 }
                 Err(reason) => self.log_not_restored(&kept, &reason),

@@ -141,7 +141,7 @@ impl Files {
         self.watch(source, move |look, noticed| match look {
             Look::New(content) => {
                 contents.send_replace(Some(PluginFile {
-                    bytes: content.bytes,
+                    bytes: content.bytes.into(),
                     digest: content.digest,
                     signature: content.signature,
                     noticed,

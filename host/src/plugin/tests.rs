@@ -1,6 +1,7 @@
 //! Versions of plugins, with the runtime and real WebAssembly. The plugins are in `tests/fixtures`.
 
 mod promotion;
+mod released;
 mod slow;
 mod swaps;
 

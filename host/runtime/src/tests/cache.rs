@@ -9,7 +9,7 @@ use plugin_fixtures::{FORMS, Fixture, Form, cases};
 
 use super::*;
 use crate::code::Code;
-use crate::{Cache, CacheError, CodeOrigin, Compiler};
+use crate::{Cache, CacheError, CodeOrigin, Compiler, PluginBytes};
 
 /// More than the tests need.
 const SIZE: u64 = 1 << 30;
@@ -365,6 +365,44 @@ async fn code_that_the_cache_cannot_take_again_stays_in_memory() {
 }
 
 #[tokio::test]
+async fn damaged_code_is_compiled_again_from_a_file_that_was_dropped_from_memory() {
+    let folder = tempfile::tempdir().unwrap();
+    let plugin = loaded(folder.path(), Form::Command).await;
+    let (file, own) = (plugin.file().unwrap(), folder.path().join("plugin.wasm"));
+    fs::write(&own, file.read().await.unwrap()).unwrap();
+    let source = own.clone();
+    file.release(*plugin.digest(), move || fs::read(&source).map(Into::into));
+    until_dropped(&plugin).await;
+    assert!(answers(&plugin).await);
+    assert!(!file.is_in_memory(), "valid code does not need the file");
+    until_dropped(&plugin).await;
+    fs::write(entries(folder.path()).remove(0), b"damaged").unwrap();
+    assert!(answers(&plugin).await);
+    assert!(file.is_in_memory());
+}
+
+#[tokio::test]
+async fn another_file_is_not_compiled_in_place_of_the_one_that_was_dropped_from_memory() {
+    let folder = tempfile::tempdir().unwrap();
+    let plugin = loaded(folder.path(), Form::Command).await;
+    let other = Fixture::new(cases::ANSWER)
+        .plugin_version("2.0.0")
+        .build(Form::Command);
+    plugin
+        .file()
+        .unwrap()
+        .release(*plugin.digest(), move || Ok(other.clone().into()));
+    until_dropped(&plugin).await;
+    fs::write(entries(folder.path()).remove(0), b"damaged").unwrap();
+    let call = plugin.reconcile(&request("2026-01-02T03:04:05Z")).await;
+    let error = call.outcome.unwrap_err().to_string();
+    assert!(
+        error.contains(&format!("expected {}", plugin.digest())),
+        "{error}"
+    );
+}
+
+#[tokio::test]
 async fn code_that_cannot_be_compiled_again_is_not_tried_with_every_call() {
     let folder = tempfile::tempdir().unwrap();
     let plugin = loaded(folder.path(), Form::Command).await;
@@ -372,7 +410,7 @@ async fn code_that_cannot_be_compiled_again_is_not_tried_with_every_call() {
     let entry = entries(folder.path()).remove(0);
     let good = fs::read(&entry).unwrap();
     fs::write(&entry, b"damaged").unwrap();
-    plugin.share_file(&bytes::Bytes::from_static(b"no plugin"));
+    plugin.share_file(&PluginBytes::from(b"no plugin".to_vec()));
     assert!(!answers(&plugin).await);
     // Neither is what would repair it looked at before a minute is over.
     fs::write(&entry, good).unwrap();

@@ -1,6 +1,5 @@
 //! Loads a plugin file's contents as a version that a controller may call.
 
-use bytes::Bytes;
 use thiserror::Error;
 use tracing::field::Empty;
 use tracing::{info_span, record_all};
@@ -11,7 +10,7 @@ use crate::plugin::acceptance::{Signed, Untrusted};
 use crate::plugin::contract::Kind;
 use crate::plugin::kept::Kept;
 use crate::plugin::report::KeptVersion;
-use crate::plugin::{Digest, LoadError, Plugin};
+use crate::plugin::{Digest, LoadError, Plugin, PluginBytes};
 use crate::trace;
 
 /// The reason why a candidate is refused.
@@ -98,21 +97,21 @@ impl Slot {
             .check(Digest::of(&file.bytes), parent, file.signature.as_deref())
             .map_err(|error| error.to_string())?;
         let plugin = self
-            .load(file.bytes.clone())
+            .load(file.bytes.clone().into())
             .await
             .and_then(|plugin| is_as_signed(plugin, signed.as_ref()))
             .map_err(|error| error.to_string())?;
         Ok((plugin, file))
     }
 
-    pub(super) async fn load(&self, bytes: Bytes) -> Result<Plugin, Refused> {
+    pub(super) async fn load(&self, file: PluginBytes) -> Result<Plugin, Refused> {
         let Expected {
             controller,
             parent,
             limits,
             ..
         } = &self.expected;
-        let plugin = self.runtime.load(bytes, *limits).await?;
+        let plugin = self.runtime.load(file, *limits).await?;
         let found = &plugin.description().parent;
         if found != parent {
             return Err(Refused::OtherKind {

@@ -16,7 +16,7 @@ use super::RUNTIME;
 use super::swaps::{expected, live, metrics, plugin_file, version};
 
 /// Holds back the versions in its list.
-struct Fake {
+pub(super) struct Fake {
     orders: watch::Sender<Option<Orders>>,
     holds: Mutex<Vec<u8>>,
     /// The announced reasons; `None` for an announcement that no version is held back.
@@ -24,7 +24,7 @@ struct Fake {
 }
 
 impl Fake {
-    fn new() -> Arc<Self> {
+    pub(super) fn new() -> Arc<Self> {
         Arc::new(Self {
             orders: watch::Sender::new(Some(Orders::default())),
             holds: Mutex::default(),
@@ -32,11 +32,11 @@ impl Fake {
         })
     }
 
-    fn hold(&self, numbers: &[u8]) {
+    pub(super) fn hold(&self, numbers: &[u8]) {
         *self.holds.lock().unwrap() = numbers.to_vec();
     }
 
-    fn order(&self, promote: Option<u8>, pin: Option<&str>) {
+    pub(super) fn order(&self, promote: Option<u8>, pin: Option<&str>) {
         self.orders.send_replace(Some(Orders {
             promote: promote.map(prefix).into_iter().collect(),
             pin: pin.map(|pin| Prefix::parse(pin).unwrap()),
@@ -84,7 +84,7 @@ impl CandidateCheck for Fake {
     }
 }
 
-fn digest(number: u8) -> Digest {
+pub(super) fn digest(number: u8) -> Digest {
     Digest::of(&version(number))
 }
 
@@ -92,7 +92,7 @@ fn prefix(number: u8) -> Prefix {
     Prefix::parse(&digest(number).to_string()).unwrap()
 }
 
-fn slot(proof: &Arc<Fake>, state: Option<&Path>) -> (Slot, watch::Receiver<Live>) {
+pub(super) fn slot(proof: &Arc<Fake>, state: Option<&Path>) -> (Slot, watch::Receiver<Live>) {
     let (slot, receiver) = Slot::new(RUNTIME.clone(), expected("Fixture"), metrics());
     let slot = slot.proved(Arc::clone(proof) as _);
     match state {
@@ -104,16 +104,16 @@ fn slot(proof: &Arc<Fake>, state: Option<&Path>) -> (Slot, watch::Receiver<Live>
     }
 }
 
-async fn settle(slot: &Slot, number: u8) -> Option<Duration> {
+pub(super) async fn settle(slot: &Slot, number: u8) -> Option<Duration> {
     slot.settle(Some(&plugin_file(&version(number)))).await
 }
 
 #[track_caller]
-fn assert_live(receiver: &watch::Receiver<Live>, number: u8) {
+pub(super) fn assert_live(receiver: &watch::Receiver<Live>, number: u8) {
     assert_eq!(*live(receiver).unwrap().digest(), digest(number));
 }
 
-fn because(slot: &Slot) -> String {
+pub(super) fn because(slot: &Slot) -> String {
     slot.report().borrow().live.clone().unwrap().because
 }
 
