@@ -216,10 +216,12 @@ impl Controllers {
         let stop = self.stop.child_token();
         let factory = self.shared.leadership.join(&config.name, config.lease_name())?;
         let pace = Arc::new(Pace::new(config.writes.qps, config.writes.burst));
-        let writers = ControllerWriters {
-            own: factory.writer(None)?.paced(&pace),
-            children: factory.writer(config.service_account.as_ref())?.paced(&pace),
+        let own = factory.writer(None)?.paced(&pace);
+        let children = match &config.service_account {
+            None => own.clone(),
+            account => factory.writer(account.as_ref())?.paced(&pace),
         };
+        let writers = ControllerWriters { own, children };
         installer.configure(Arc::clone(&config), writers.own.clone());
         self.tasks.spawn(Arc::clone(&installer).follow(
             live.clone(),
