@@ -436,7 +436,8 @@ async fn compare(context: &Context, live: &Plugin, candidate: &Plugin) -> ProofR
         match installed(&context.client, &name, &config.name).await {
             Ok(None) => {}
             Ok(Some(installed)) => {
-                let found = crd_compatibility::contradictions(&installed, carried, &config.parent, &objects);
+                let carried = carried.value();
+                let found = crd_compatibility::contradictions(&installed, &carried, &config.parent, &objects);
                 if let Some(first) = found.definition.first() {
                     let message = format!(
                         "its CustomResourceDefinition conflicts with the one in the cluster: {first}"

@@ -21,7 +21,7 @@ use std::sync::Arc;
 use jiff::Timestamp;
 use kube::core::DynamicObject;
 use schemars::JsonSchema;
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use serde_json::value::RawValue;
 use serde_json::{Map, Value};
 
@@ -87,7 +87,8 @@ pub struct Description {
     pub finalizer: bool,
     /// The CustomResourceDefinition of the parent, generated from the plugin's types.
     #[serde(default)]
-    pub crd: Option<Value>,
+    #[schemars(with = "Option<Value>")]
+    pub crd: Option<Definition>,
     /// The versions of the parent's kind that `convert` converts between, such as `v1beta1` and `v1`, each once, with
     /// the parent's own. Empty: there is only that one, and `convert` is not called. Since 0.3.0.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -108,6 +109,53 @@ impl Description {
     #[must_use]
     pub fn converts(&self) -> bool {
         self.versions.len() > 1
+    }
+}
+
+/// A CustomResourceDefinition as JSON text, because it is rarely read, and takes several times the memory as a tree. Two
+/// with the same contents are equal.
+///
+/// ```
+/// use operator_host_contract::Definition;
+///
+/// let definition: Definition = serde_json::from_str(r#"{ "spec": {}, "kind": "CustomResourceDefinition" }"#)?;
+/// assert_eq!(definition, serde_json::from_str(r#"{"kind":"CustomResourceDefinition","spec":{}}"#)?);
+/// assert_eq!(definition.value()["kind"], "CustomResourceDefinition");
+/// # Ok::<(), serde_json::Error>(())
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Definition(Box<str>);
+
+impl Definition {
+    /// Returns the definition as a tree.
+    #[must_use]
+    pub fn value(&self) -> Value {
+        // The text is the serialization of a tree.
+        serde_json::from_str(&self.0).unwrap_or_default()
+    }
+
+    /// Returns the definition as JSON text without spaces.
+    #[must_use]
+    pub fn text(&self) -> &str {
+        &self.0
+    }
+}
+
+impl From<Value> for Definition {
+    fn from(value: Value) -> Self {
+        Self(value.to_string().into())
+    }
+}
+
+impl Serialize for Definition {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        self.value().serialize(serializer)
+    }
+}
+
+impl<'de> Deserialize<'de> for Definition {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        Value::deserialize(deserializer).map(Self::from)
     }
 }
 

@@ -9,8 +9,8 @@ use serde_json::{Map, Value};
 use crate::bindings::operator_host::plugin::types as wit;
 use crate::contract::ContractVersion;
 use crate::contract::{
-    CleanupResponse, Condition, ConditionStatus, Conversion, Converted, Description, Event, EventType,
-    Failure, GeneratedSecret, GeneratedValue, Kind, Need, ObjectRef, Request, Response,
+    CleanupResponse, Condition, ConditionStatus, Conversion, Converted, Definition, Description, Event,
+    EventType, Failure, GeneratedSecret, GeneratedValue, Kind, Need, ObjectRef, Request, Response,
 };
 use crate::error::CallError;
 use crate::estimate::estimate;
@@ -124,7 +124,10 @@ pub(crate) fn description(
         makes: record.makes.into_iter().map(kind).collect(),
         reads: record.reads.into_iter().map(kind).collect(),
         finalizer: record.finalizer,
-        crd: record.crd.map(|text| reader.value("crd", &text)).transpose()?,
+        crd: record
+            .crd
+            .map(|text| reader.value("crd", &text).map(Definition::from))
+            .transpose()?,
         versions: record.versions,
         defaults: record.defaults,
     };

@@ -140,7 +140,7 @@ async fn resources(
         .iter()
         .filter_map(|description| description.crd.as_ref())
     {
-        resources.define(crd);
+        resources.define(&crd.value());
     }
     let named = config.controllers.iter().flat_map(|controller| {
         std::iter::once(&controller.parent)

@@ -17,7 +17,7 @@ use crate::crd::{definition, schema};
 use crate::desired::names;
 use crate::dry_run::documents::{self, Document};
 use crate::dry_run::offline::{self, RenderError, Scene};
-use crate::plugin::contract::Kind;
+use crate::plugin::contract::{Definition, Kind};
 use crate::plugin::{CallError, Limits, Plugin};
 use crate::reconcile::evaluate::EvaluateError;
 
@@ -182,8 +182,10 @@ pub(super) struct Resources {
 pub(super) fn resources(files: &[PathBuf], plugin: &Plugin, now: Timestamp) -> Result<Resources, Failure> {
     let description = plugin.description();
     let known = |kind: &Kind| description.makes.contains(kind) || description.reads.contains(kind);
-    let crd = description.crd.as_ref();
-    let schema = crd.and_then(|crd| definition::schema(crd, &description.parent));
+    let crd = description.crd.as_ref().map(Definition::value);
+    let schema = crd
+        .as_ref()
+        .and_then(|crd| definition::schema(crd, &description.parent));
     let mut parents = Vec::new();
     let mut related = Vec::new();
     let mut left = Vec::new();
@@ -227,7 +229,7 @@ pub(super) fn resources(files: &[PathBuf], plugin: &Plugin, now: Timestamp) -> R
                 }
             }
             match document.dynamic() {
-                Ok(object) => parents.push(offline::admit(object, crd, now)),
+                Ok(object) => parents.push(offline::admit(object, crd.as_ref(), now)),
                 Err(error) => wrong.push(format!("{}: {error}", place(file, &document))),
             }
         }

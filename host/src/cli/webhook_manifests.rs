@@ -202,7 +202,7 @@ pub(super) fn add_authority(client: &mut Value, file: Option<&Path>) -> Result<(
 fn converted(plugin: &Plugin, client: Option<&Value>) -> Option<Value> {
     let description = plugin.description();
     let crd = description.crd.as_ref().filter(|_| description.converts())?;
-    Some(conversion::with_webhook(crd, client?.clone()))
+    Some(conversion::with_webhook(&crd.value(), client?.clone()))
 }
 
 /// Reads the plurals from definitions in files, by group and kind.
@@ -263,7 +263,11 @@ async fn known(
         });
     }
     let plugin = loaded?.with_context(|| location.to_string())?;
-    let own = plugin.description().crd.as_ref().and_then(named);
+    let own = plugin
+        .description()
+        .crd
+        .as_ref()
+        .and_then(|crd| named(&crd.value()));
     let own = own.filter(|(of, _)| *of == key);
     let known = |(_, plural)| Known {
         plural,

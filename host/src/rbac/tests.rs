@@ -139,7 +139,7 @@ fn a_host_that_installs_a_definition_may_write_that_one_and_read_all_objects_of_
             makes: Vec::new(),
             reads: Vec::new(),
             finalizer: false,
-            crd: Some(json!({ "metadata": { "name": "things.test.dev" } })),
+            crd: Some(json!({ "metadata": { "name": "things.test.dev" } }).into()),
             versions: Vec::new(),
             defaults: false,
         };

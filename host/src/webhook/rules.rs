@@ -6,7 +6,7 @@ use super::NoDecision;
 use crate::cel::{Verdict, validate};
 use crate::crd::{definition, schema};
 use crate::plugin::Plugin;
-use crate::plugin::contract::Kind;
+use crate::plugin::contract::{Definition, Kind};
 
 /// Maximum number of warnings in an answer, and of characters of each: clients show no more of them.
 const WARNINGS: usize = 5;
@@ -23,14 +23,17 @@ pub(super) async fn verdict<Held: Send + 'static>(
     old: Option<&str>,
     held: Held,
 ) -> Result<(Verdict, Held), NoDecision> {
-    let description = plugin.description();
-    let has_rules = |crd: &&Value| definition::versions(crd).any(schema::has_rules);
-    if description.crd.as_ref().filter(has_rules).is_none() {
+    let may_have_rules = |crd: &Definition| schema::may_have_rules(crd.text());
+    let crd = plugin.description().crd.as_ref();
+    let Some(crd) = crd.filter(|crd| may_have_rules(crd)).cloned() else {
         return Ok((Verdict::default(), held));
-    }
+    };
     let (object, old) = (object.to_owned(), old.map(str::to_owned));
-    let plugin = plugin.clone();
     let evaluate = move || {
+        let crd = crd.value();
+        if !definition::versions(&crd).any(schema::has_rules) {
+            return Ok((Verdict::default(), held));
+        }
         let object: Value = serde_json::from_str(&object)?;
         let old: Option<Value> = old.map(|old| serde_json::from_str(&old)).transpose()?;
         let text = |name: &str| object[name].as_str().unwrap_or_default().to_owned();
@@ -38,8 +41,7 @@ pub(super) async fn verdict<Held: Send + 'static>(
             api_version: text("apiVersion"),
             kind: text("kind"),
         };
-        let crd = plugin.description().crd.as_ref();
-        let schema = crd.and_then(|crd| definition::schema(crd, &kind));
+        let schema = definition::schema(&crd, &kind);
         let verdict = schema.map(|schema| validate(schema, &object, old.as_ref()));
         Ok((verdict.unwrap_or_default(), held))
     };
