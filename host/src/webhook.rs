@@ -14,6 +14,7 @@ mod bounds;
 pub(crate) mod certificates;
 mod conversion;
 mod defaulting;
+mod elsewhere;
 pub mod fuzzing;
 mod review;
 mod rules;
@@ -30,6 +31,7 @@ use tracing::{debug, warn};
 
 use self::bounds::{Admitted, OBJECT, Room};
 use self::conversion::ConversionReview;
+use self::elsewhere::Elsewhere;
 use self::review::Review;
 use self::turns::Turns;
 use crate::config::ControllerConfig;
@@ -54,6 +56,9 @@ const LOG_INTERVAL: Duration = Duration::from_secs(60);
 /// What it means that objects are not converted.
 const NOT_CONVERTED: &str = "objects are not converted, so reading them in that version fails";
 
+/// What it means that this replica lacks what a conversion needs.
+const ASKED_AGAIN: &str = "this replica cannot convert objects, and the API server is asked to try again, which may reach another replica";
+
 /// What it means that a plugin sets no defaults.
 const NO_DEFAULTS: &str = "no defaults are set; the webhook's failurePolicy applies";
 
@@ -64,6 +69,7 @@ pub struct WebhookTargets {
     plugins: Mutex<Vec<Weak<PluginTarget>>>,
     /// The last logged reason for having no answer, by controller and what it means, so that it is logged once.
     last_logged: Mutex<BTreeMap<(String, &'static str), Logged>>,
+    elsewhere: Elsewhere,
 }
 
 struct Logged {
@@ -97,6 +103,8 @@ struct NoDecision {
     public: String,
     /// With all details, for the log and for verified callers.
     detail: String,
+    /// Whether the caller should try again, because another replica may answer.
+    try_again: bool,
 }
 
 impl NoDecision {
@@ -105,6 +113,15 @@ impl NoDecision {
         Self {
             detail: public.clone(),
             public,
+            try_again: false,
+        }
+    }
+
+    /// This replica lacks something that another one may have.
+    fn elsewhere(public: impl Into<String>) -> Self {
+        Self {
+            try_again: true,
+            ..Self::new(public)
         }
     }
 }
@@ -156,16 +173,26 @@ impl WebhookTargets {
         };
         let Some(target) = self.plugin_of(&kind) else {
             let kind = shorten(&kind.kind, 63);
-            return (
-                String::new(),
-                Err(NoDecision::new(format!("no controller for {kind} runs here yet"))),
-            );
+            let mut error = NoDecision::elsewhere(format!("no controller for {kind} runs here yet"));
+            error.try_again = self.elsewhere.is_worth_a_try("", &error.detail, Instant::now());
+            return (String::new(), Err(error));
         };
         let name = target.controller().to_owned();
-        let converted = target
+        let mut converted = target
             .convert(&review.to, &review.objects, body, caller, until)
             .await;
-        self.log(&name, NOT_CONVERTED, converted.as_ref().err());
+        if let Err(error) = &mut converted
+            && error.try_again
+        {
+            error.try_again = self
+                .elsewhere
+                .is_worth_a_try(&name, &error.detail, Instant::now());
+        }
+        let what = match &converted {
+            Err(error) if error.try_again => ASKED_AGAIN,
+            _ => NOT_CONVERTED,
+        };
+        self.log(&name, what, converted.as_ref().err());
         (name, converted.map(|(objects, room)| (objects, Some(room))))
     }
 
@@ -315,6 +342,7 @@ async fn ask(
         Err(error) => Err(NoDecision {
             public: error.public_message().to_owned(),
             detail: error.to_string(),
+            try_again: false,
         }),
     }
 }

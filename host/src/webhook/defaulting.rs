@@ -88,6 +88,7 @@ async fn call(
         Err(error) => Err(NoDecision {
             public: "the plugin gave no answer: the host's log says why".to_owned(),
             detail: error.to_string(),
+            try_again: false,
         }),
     }
 }

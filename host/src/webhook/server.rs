@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use http_body_util::BodyExt;
 use hyper::body::Incoming;
-use hyper::header::{CONTENT_LENGTH, CONTENT_TYPE, HeaderValue};
+use hyper::header::{CONNECTION, CONTENT_LENGTH, CONTENT_TYPE, HeaderValue, RETRY_AFTER};
 use hyper::service::service_fn;
 use hyper::{Method, Request, Response, StatusCode};
 use hyper_util::rt::{TokioIo, TokioTimer};
@@ -333,6 +333,9 @@ impl Server {
         );
         let (converted, room) = match converted {
             Ok((objects, room)) => (Ok(objects), room),
+            Err(error) if error.try_again => {
+                return again(if is_verified { &error.detail } else { &error.public });
+            }
             Err(error) if is_verified => (Err(error.detail), None),
             Err(error) => (Err(error.public), None),
         };
@@ -436,6 +439,16 @@ fn length(request: &Request<Incoming>) -> Option<usize> {
 fn plain(status: StatusCode, body: &str) -> Response<Answer> {
     let answer = Answer::new(vec![format!("{body}\n").into()]);
     respond(status, "text/plain; charset=utf-8", answer)
+}
+
+/// Asks the API server to send a request again, with another connection. The API server reports the text if that does not
+/// help, which it does not do with the text of a 503.
+fn again(body: &str) -> Response<Answer> {
+    let mut response = plain(StatusCode::INTERNAL_SERVER_ERROR, body);
+    let headers = response.headers_mut();
+    headers.insert(RETRY_AFTER, HeaderValue::from_static("1"));
+    headers.insert(CONNECTION, HeaderValue::from_static("close"));
+    response
 }
 
 fn respond(status: StatusCode, type_: &'static str, answer: Answer) -> Response<Answer> {

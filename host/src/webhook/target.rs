@@ -17,7 +17,7 @@ use super::turns::Turns;
 use super::{Decision, NoDecision, defaulting, memory_of};
 use crate::calls::Calls;
 use crate::config::ControllerConfig;
-use crate::conversion;
+use crate::conversion::{self, ConversionError};
 use crate::json_text::member;
 use crate::plugin::Plugin;
 use crate::plugin::contract::Kind;
@@ -106,6 +106,7 @@ impl PluginTarget {
         let converted = converted.map_err(|error| NoDecision {
             public: error.public_message(),
             detail: error.to_string(),
+            try_again: matches!(error, ConversionError::UnknownVersion(_)),
         })?;
         Ok((converted, room))
     }
@@ -157,8 +158,9 @@ impl PluginTarget {
             Ok(Live::Failed(why)) => Err(NoDecision {
                 public: "no version of the plugin can be used: the host's log says why".to_owned(),
                 detail: why.to_string(),
+                try_again: true,
             }),
-            Ok(Live::Loading) | Err(_) => Err(NoDecision::new("the host is stopping")),
+            Ok(Live::Loading) | Err(_) => Err(NoDecision::elsewhere("the host is stopping")),
         }
     }
 }
