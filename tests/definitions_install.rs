@@ -225,7 +225,7 @@ async fn until_live(host: &Host, version: &str) {
 }
 
 /// Waits until `/readyz` says all of this about the plugin.
-async fn until_ready_says(host: &Host, words: &[&str]) -> String {
+pub(crate) async fn until_ready_says(host: &Host, words: &[&str]) -> String {
     let start = Instant::now();
     loop {
         let (_, ready) = get(host, "/readyz?verbose").await;

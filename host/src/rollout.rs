@@ -9,9 +9,11 @@ mod compare;
 mod conversions;
 mod crd_compatibility;
 mod defaults;
+mod first_lists;
 mod shadow;
 
 use std::collections::BTreeMap;
+use std::convert::Infallible;
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
@@ -21,7 +23,7 @@ use kube::{Api, Client};
 use serde_json::Value;
 use tokio::sync::{Notify, watch};
 use tokio_util::sync::CancellationToken;
-use tracing::{debug, warn};
+use tracing::{debug, info, warn};
 
 use self::compare::{Findings, MAX_BLAMED, find};
 use self::shadow::Snapshot;
@@ -54,6 +56,8 @@ enum Stage {
     Starting,
     /// The cluster does not serve the kind, so there are no objects.
     Nothing,
+    /// The first lists are not complete.
+    Listing(Weak<Context>),
     /// The controller runs.
     Running(Weak<Context>),
 }
@@ -124,6 +128,11 @@ impl Proving {
     pub fn without_definition(&self) {
         self.stage.send_replace(Stage::Nothing);
         self.definition.send_replace(Some(None));
+    }
+
+    /// Records that the controller fills its caches.
+    pub fn listing(&self, context: &Arc<Context>) {
+        self.stage.send_replace(Stage::Listing(Arc::downgrade(context)));
     }
 
     /// Records that the controller runs.
@@ -222,19 +231,68 @@ impl Proving {
                         return Some(context);
                     }
                 }
-                Stage::Starting => {}
+                Stage::Starting | Stage::Listing(_) => {}
             }
             stage.changed().await.ok()?;
         }
+    }
+
+    /// Lets a candidate convert what the live version cannot, while that keeps the first lists from being complete. Never
+    /// returns.
+    async fn help_first_lists(&self, live: &Plugin, candidate: &Plugin) -> Infallible {
+        let (mut wait, mut last) = (first_lists::FIRST_RETRY, None);
+        loop {
+            let context = match &*self.stage.borrow() {
+                Stage::Listing(context) => context.upgrade(),
+                Stage::Starting | Stage::Nothing | Stage::Running(_) => None,
+            };
+            if let Some(context) = context
+                && first_lists::stopped_by_conversion(&context).is_some()
+            {
+                match self.help_lists(&context, live, candidate).await {
+                    Ok(()) => return std::future::pending().await,
+                    Err(why) if last.as_ref() != Some(&why) => {
+                        warn!(controller = context.config.name, digest = %candidate.digest(), "{why}");
+                        last = Some(why);
+                    }
+                    Err(_) => {}
+                }
+                wait = (wait * 2).min(first_lists::MAX_RETRY);
+            }
+            tokio::time::sleep(wait).await;
+        }
+    }
+
+    /// The same once, for lists that fail.
+    async fn help_lists(&self, context: &Context, live: &Plugin, candidate: &Plugin) -> Result<(), String> {
+        first_lists::check(context, live, candidate).await.map_err(|why| {
+            format!("the live version of the plugin cannot convert all resources, and the new one does not help: {why}")
+        })?;
+        info!(
+            controller = context.config.name,
+            digest = %candidate.digest(),
+            "the live version of the plugin cannot convert all resources: the new one converts those until it is proved"
+        );
+        self.converter.send_replace(Some(candidate.clone()));
+        Ok(())
     }
 
     async fn compared(&self, live: &Plugin, candidate: &Plugin) -> ProofResult {
         if self.config().proving.mode == ProvingMode::Off {
             return ProofResult::NotCompared("proving is off".to_owned());
         }
-        let Some(context) = self.context().await else {
+        let context = tokio::select! {
+            context = self.context() => context,
+            never = self.help_first_lists(live, candidate) => match never {},
+        };
+        let Some(context) = context else {
             return ProofResult::NotCompared("no object of this kind exists".to_owned());
         };
+        if let Some(failure) = first_lists::stopped_by_conversion(&context) {
+            let helped = self.help_lists(&context, live, candidate).await;
+            let why = helped.err().unwrap_or(failure);
+            return not_proved(format!("it cannot be proved now: {why}"));
+        }
         let start = Instant::now();
         let result = compare(&context, live, candidate).await;
         debug!(
@@ -269,6 +327,12 @@ impl CandidateCheck for Proving {
     }
 
     async fn prove(&self, live: &Plugin, candidate: &Plugin) -> ProofResult {
+        // It has become live. A later live version does not need its help.
+        self.converter.send_if_modified(|converter| {
+            converter
+                .take_if(|converter| converter.digest() == live.digest())
+                .is_some()
+        });
         let compared = self.compared(live, candidate).await;
         let result = match compared {
             ProofResult::HeldBack(_) => compared,
@@ -311,7 +375,7 @@ impl CandidateCheck for Proving {
         let definition = self.definition.borrow().clone()??;
         let context = match &*self.stage.borrow() {
             Stage::Running(context) => context.upgrade(),
-            Stage::Starting | Stage::Nothing => None,
+            Stage::Starting | Stage::Listing(_) | Stage::Nothing => None,
         }?;
         let definition = installed(&context.client, &definition, &context.config.name).await;
         let annotation = match order {
@@ -342,7 +406,7 @@ impl CandidateCheck for Proving {
         let before = self.blocking_parents.replace(now.clone());
         let context = match &*self.stage.borrow() {
             Stage::Running(context) => context.upgrade(),
-            Stage::Starting | Stage::Nothing => None,
+            Stage::Starting | Stage::Listing(_) | Stage::Nothing => None,
         };
         // Enqueue each of them, so that their conditions are updated.
         let Some(context) = context else { return };
@@ -357,20 +421,25 @@ impl CandidateCheck for Proving {
     }
 }
 
+fn held(reason: &'static str, message: String, objects: Vec<Blamed>) -> ProofResult {
+    ProofResult::HeldBack(Box::new(HeldBack {
+        reason,
+        message,
+        advice: String::new(),
+        diff: String::new(),
+        objects,
+    }))
+}
+
+fn not_proved(message: String) -> ProofResult {
+    held("NotProved", message, Vec::new())
+}
+
 async fn compare(context: &Context, live: &Plugin, candidate: &Plugin) -> ProofResult {
     let config = &context.config;
-    let held = |reason, message: String, objects| {
-        ProofResult::HeldBack(Box::new(HeldBack {
-            reason,
-            message,
-            advice: String::new(),
-            diff: String::new(),
-            objects,
-        }))
-    };
-    let not_proved = |message: String| held("NotProved", message, Vec::new());
     let mut names = sample(context);
-    let mut failure = None;
+    // Without any list, nothing is known about the parents.
+    let mut failure = context.parents_failure();
     // Skip parents whose watch fails: they are not reconciled either.
     names.retain(|name| {
         let found = context

@@ -129,6 +129,7 @@ pub async fn supervise(
                 let context = Arc::new(context);
                 shared.webhook_targets.open(&context);
                 shared.running.open(&context);
+                proving.listing(&context);
                 let running = {
                     let (proving, started) = (Arc::clone(&proving), Arc::clone(&context));
                     let installer = proving.installer();

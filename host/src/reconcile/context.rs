@@ -383,6 +383,13 @@ impl Context {
             .map(|(failure, _)| failure)
     }
 
+    /// Returns why no parent is known: every watch of them fails.
+    #[must_use]
+    pub fn parents_failure(&self) -> Option<String> {
+        let failures: Option<Vec<String>> = self.parents.all().iter().map(|watch| failure(watch)).collect();
+        failures?.into_iter().next()
+    }
+
     /// Returns why the state of these objects, which a plugin wants to have, is unknown: the watch that would show
     /// them fails.
     #[must_use]

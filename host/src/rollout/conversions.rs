@@ -1,7 +1,7 @@
 //! Proves the conversions of a new version: converts every object to each other version of its kind and back.
 
 use std::collections::BTreeSet;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use serde_json::Value;
 
@@ -11,6 +11,7 @@ use crate::conversion::{ConversionError, Lost, there_and_back};
 use crate::object::NamespacedName;
 use crate::plugin::Plugin;
 use crate::plugin::candidate_check::Blamed;
+use crate::plugin::contract::Kind;
 use crate::reconcile::context::Context;
 
 /// Objects that are converted, and held, at a time.
@@ -55,41 +56,55 @@ pub(super) async fn lossy(
             break;
         }
         let rest = BUDGET.saturating_sub(start.elapsed());
-        let lost = there_and_back(candidate, &objects, rest).await?;
-        if lost.is_empty() {
-            continue;
-        }
-        // The live version is asked only about these. It has a budget of its own, so that the candidate is not blamed
-        // because it used up the other.
-        let indexes: BTreeSet<usize> = lost.iter().map(|lost| lost.index).collect();
-        let indexes: Vec<usize> = indexes.into_iter().collect();
-        let asked: Vec<Value> = indexes.iter().map(|index| objects[*index].clone()).collect();
-        let known = match live.description().converts() {
-            true => there_and_back(live, &asked, BUDGET).await?,
-            false => Vec::new(),
-        };
-        let known: BTreeSet<Lost> = known
-            .into_iter()
-            .map(|lost| Lost {
-                index: indexes[lost.index],
-                ..lost
-            })
-            .collect();
-        blamed.extend(lost.into_iter().filter(|lost| !known.contains(lost)).map(|lost| {
-            let metadata = &objects[lost.index]["metadata"];
-            let name = metadata["name"].as_str().unwrap_or_default();
-            Blamed {
-                object: match metadata["namespace"].as_str() {
-                    Some(namespace) => format!("{namespace}/{name}"),
-                    None => name.to_owned(),
-                },
-                message: lost.message,
-                diff: String::new(),
-            }
-        }));
+        let parent = &candidate.description().parent;
+        blamed.extend(losses_of(live, candidate, parent, &objects, rest).await?);
     }
     blamed.truncate(MAX_BLAMED);
     Ok(blamed)
+}
+
+/// The same about these objects, which are in the version of `base`.
+pub(super) async fn losses_of(
+    live: &Plugin,
+    candidate: &Plugin,
+    base: &Kind,
+    objects: &[Value],
+    budget: Duration,
+) -> Result<Vec<Blamed>, ConversionError> {
+    let lost = there_and_back(candidate, base, objects, budget).await?;
+    if lost.is_empty() {
+        return Ok(Vec::new());
+    }
+    // The live version is asked only about these. It has a budget of its own, so that the candidate is not blamed
+    // because it used up the other.
+    let indexes: BTreeSet<usize> = lost.iter().map(|lost| lost.index).collect();
+    let indexes: Vec<usize> = indexes.into_iter().collect();
+    let asked: Vec<Value> = indexes.iter().map(|index| objects[*index].clone()).collect();
+    let known = match live.description().converts() {
+        true => there_and_back(live, base, &asked, BUDGET).await?,
+        false => Vec::new(),
+    };
+    let known: BTreeSet<Lost> = known
+        .into_iter()
+        .map(|lost| Lost {
+            index: indexes[lost.index],
+            ..lost
+        })
+        .collect();
+    let new = lost.into_iter().filter(|lost| !known.contains(lost));
+    let blamed = new.map(|lost| {
+        let metadata = &objects[lost.index]["metadata"];
+        let name = metadata["name"].as_str().unwrap_or_default();
+        Blamed {
+            object: match metadata["namespace"].as_str() {
+                Some(namespace) => format!("{namespace}/{name}"),
+                None => name.to_owned(),
+            },
+            message: lost.message,
+            diff: String::new(),
+        }
+    });
+    Ok(blamed.collect())
 }
 
 /// Takes the next objects, at least one if there is any.

@@ -1,0 +1,107 @@
+//! Lets a candidate convert what the live version of the plugin cannot, when that stops the controller's lists.
+//!
+//! A proof needs these lists, so that a candidate which mends the conversion could never be proved. In the version in which
+//! the resources are stored, they are read without a conversion. If the candidate loses nothing of them, it converts from
+//! then on where the live version fails. Then the lists succeed, and the proof begins.
+
+use std::time::{Duration, Instant};
+
+use kube::Api;
+use kube::api::ListParams;
+use kube::core::{ApiResource, DynamicObject};
+use serde_json::Value;
+
+use super::conversions::{dropped, losses_of};
+use super::{BUDGET, definition_name, installed};
+use crate::cluster::cache::{Reflector, WatchState};
+use crate::crd::definition::{is_served, versions};
+use crate::plugin::Plugin;
+use crate::plugin::contract::Kind;
+use crate::reconcile::context::Context;
+
+/// Resources in one list, which are in memory at a time.
+const PAGE: u32 = 50;
+/// The first wait before they are read again. It doubles each time.
+pub(super) const FIRST_RETRY: Duration = Duration::from_secs(2);
+/// The longest of these waits.
+pub(super) const MAX_RETRY: Duration = Duration::from_secs(60);
+
+/// Returns why a list of the parents fails, if that is because nothing converts them.
+pub(super) fn stopped_by_conversion(context: &Context) -> Option<String> {
+    let reason = |watch: &Reflector| match watch.state_now() {
+        WatchState::Failing(message) => Some(message),
+        WatchState::Starting | WatchState::Synced => watch.list_error().borrow().clone(),
+    };
+    let mut reasons = context
+        .parents
+        .all()
+        .into_iter()
+        .filter_map(|watch| reason(&watch));
+    reasons.find(|reason| reason.contains("conversion webhook"))
+}
+
+/// Checks that a candidate converts all resources, as they are stored, to each other version and back without a loss, unless
+/// the live version loses the same. Resources that are not reached within the budget are skipped.
+///
+/// # Errors
+/// Why the candidate must not convert.
+pub(super) async fn check(context: &Context, live: &Plugin, candidate: &Plugin) -> Result<(), String> {
+    if !candidate.description().converts() {
+        return Err("it does not convert".to_owned());
+    }
+    if let Some(version) = dropped(live, candidate).first() {
+        return Err(format!(
+            "it does not convert {version}, which the live version converts"
+        ));
+    }
+    let (resource, controller) = (&context.resource, &context.config.name);
+    let definition = installed(&context.client, &definition_name(resource), controller).await?;
+    let definition = definition.ok_or("the definition of the kind cannot be read")?;
+    let stored = versions(&definition).find(|version| version["storage"] == true && is_served(version));
+    let stored = stored.and_then(|version| version["name"].as_str());
+    let stored = stored.ok_or("the version in which resources are stored is not served")?;
+    if stored == context.config.parent.version() {
+        return Err(format!(
+            "resources are stored in {stored}, which the controller uses"
+        ));
+    }
+    let group = context.config.parent.group();
+    let base = Kind {
+        api_version: format!("{group}/{stored}"),
+        kind: context.config.parent.kind.clone(),
+    };
+    let api = ApiResource {
+        version: stored.to_owned(),
+        api_version: base.api_version.clone(),
+        ..resource.api.clone()
+    };
+    let start = Instant::now();
+    for watch in context.parents.all() {
+        let all: Api<DynamicObject> = match watch.namespace() {
+            Some(namespace) => Api::namespaced_with(context.client.clone(), namespace, &api),
+            None => Api::all_with(context.client.clone(), &api),
+        };
+        let mut page = ListParams::default().limit(PAGE);
+        while start.elapsed() < BUDGET {
+            let list = tokio::time::timeout(BUDGET, all.list(&page)).await;
+            let list = list.map_err(|_| format!("no answer within {BUDGET:?}"))?;
+            let list = list.map_err(|error| format!("cannot list the resources in {stored}: {error}"))?;
+            // Serialization of a resource cannot fail.
+            let objects = list
+                .items
+                .iter()
+                .map(|object| serde_json::to_value(object).unwrap_or_default());
+            let objects: Vec<Value> = objects.collect();
+            let rest = BUDGET.saturating_sub(start.elapsed());
+            let lost = losses_of(live, candidate, &base, &objects, rest).await;
+            if let Some(first) = lost.map_err(|error| error.to_string())?.first() {
+                return Err(format!("{}: {}", first.object, first.message));
+            }
+            match list.metadata.continue_.filter(|token| !token.is_empty()) {
+                Some(token) => page = page.continue_token(&token),
+                None => break,
+            }
+        }
+    }
+    Ok(())
+}
