@@ -66,6 +66,7 @@ pub mod plugin;
 mod calls;
 mod cel;
 mod clock;
+mod connections;
 mod files;
 mod freed_memory;
 mod json_difference;

@@ -11,7 +11,6 @@
 mod access;
 mod assets;
 mod certificate;
-mod connections;
 mod looks;
 mod server;
 mod stream;

@@ -6,8 +6,8 @@ use tokio::task::JoinSet;
 use super::callers::{call, call_from, greet, puppet_of, reach, review};
 use super::*;
 
-/// Maximum number of connections per address, and timeout for each part of a request: `host/src/webhook`.
-const CONNECTIONS: usize = 64;
+/// Maximum number of connections of one address, and timeout for each part of a request: `host/src/webhook`.
+const CONNECTIONS: usize = 192;
 const CLIENT_TIMEOUT: Duration = Duration::from_secs(10);
 /// Time limit of a plugin call, as set by [`configuration`].
 const DEADLINE: Duration = Duration::from_secs(20);
@@ -56,10 +56,10 @@ async fn callers_that_send_a_byte_a_second_are_cut_off_and_take_nobody_elses_pla
     let mut drops = JoinSet::new();
     for number in 0..CONNECTIONS {
         let stream = reach(&host, slow).await.expect("a connection");
-        match number % 3 {
+        match number % 6 {
             // A TLS record of 512 bytes, with the beginning of a handshake.
-            0 => drop(drops.spawn(async { ("", drip(stream, b"\x16\x03\x01\x02\x00\x01").await) })),
-            1 => {
+            0..4 => drop(drops.spawn(async { ("", drip(stream, b"\x16\x03\x01\x02\x00\x01").await) })),
+            4 => {
                 let stream = greet(stream, &authority, None).await.expect("TLS");
                 let head = b"POST /validate HTTP/1.1\r\nHost: h\r\nX-More: ";
                 drops.spawn(async { ("", drip(stream, head).await) });
@@ -71,15 +71,17 @@ async fn callers_that_send_a_byte_a_second_are_cut_off_and_take_nobody_elses_pla
             }
         }
     }
-    call_from(slow, &host, &authority, None, &good)
-        .await
-        .expect_err("this address has no place left");
     let begun = Instant::now();
     let answer = call(&host, &authority, None, &good).await.expect("an answer");
     assert_eq!(answer.status, 200, "{answer:?}");
-    assert!(begun.elapsed() < CLIENT_TIMEOUT / 2, "{:?}", begun.elapsed());
     assert_eq!(drops.len(), CONNECTIONS);
-    assert!(drops.try_join_next().is_none(), "none was cut off meanwhile");
+    assert!(drops.try_join_next().is_none(), "there was a place for it");
+    // This address has no place left: the connection that has waited the longest makes room.
+    let answer = call_from(slow, &host, &authority, None, &good).await;
+    assert_eq!(answer.expect("an answer").status, 200);
+    let (_, (took, _)) = drops.join_next().await.unwrap().unwrap();
+    assert!(begun.elapsed() < CLIENT_TIMEOUT / 2, "{:?}", begun.elapsed());
+    assert!(took < CLIENT_TIMEOUT, "{took:?}");
 
     while let Some(drop) = drops.join_next().await {
         let (words, (took, printed)) = drop.unwrap();
@@ -87,7 +89,7 @@ async fn callers_that_send_a_byte_a_second_are_cut_off_and_take_nobody_elses_pla
         assert!(printed.contains(words), "{printed:?} does not contain {words:?}");
     }
     let answer = call_from(slow, &host, &authority, None, &good).await;
-    assert_eq!(answer.expect("its places are free again").status, 200);
+    assert_eq!(answer.expect("an answer").status, 200);
 }
 
 /// Waits until the plugin has begun this many long calls; it logs this word in each.

@@ -31,10 +31,10 @@ use super::Sources;
 use super::access::{Access, Refusal};
 use super::assets::asset;
 use super::certificate::Certificate;
-use super::connections::{Connections, Seat};
 use super::looks::Looks;
 use super::stream::events;
 use super::view::View;
+use crate::connections::{Connections, Seat};
 use crate::journal::Journal;
 
 /// How long a client may take to send the head of a request.
@@ -155,7 +155,7 @@ pub async fn start(config: UiConfig, client: Client, sources: Sources) -> Result
         looks: Arc::new(Looks::new(sources)),
         streams: Arc::new(Semaphore::new(STREAMS)),
     });
-    let connections = Arc::new(Connections::new(CONNECTIONS));
+    let connections = Arc::new(Connections::new(CONNECTIONS, CONNECTIONS));
     tokio::spawn(async move {
         loop {
             let (stream, peer) = match listener.accept().await {
@@ -167,7 +167,7 @@ pub async fn start(config: UiConfig, client: Client, sources: Sources) -> Result
                     continue;
                 }
             };
-            let Some(seat) = connections.enter() else {
+            let Some(seat) = connections.enter(peer.ip()) else {
                 debug!(%peer, "too many connections for the page: closing this one");
                 continue;
             };
@@ -204,7 +204,7 @@ impl Server {
         let service = service_fn(|request| async move {
             let answer = match self.admit(&request).await {
                 Ok(()) => {
-                    seat.know();
+                    seat.keep();
                     self.answer(&request).await
                 }
                 Err(mut refused) => {

@@ -11,6 +11,8 @@ use hyper::body::{Body, Frame, SizeHint};
 use tokio::sync::{OwnedSemaphorePermit, watch};
 use tokio::time::Instant;
 
+use super::bounds::InUse;
+
 /// Bytes that are given to the connection at a time.
 const FRAME: usize = 64 << 10;
 
@@ -20,6 +22,7 @@ pub(super) struct Answer {
     pieces: VecDeque<Bytes>,
     left: usize,
     held: Vec<OwnedSemaphorePermit>,
+    _in_use: Option<InUse>,
 }
 
 impl Answer {
@@ -28,6 +31,15 @@ impl Answer {
             left: pieces.iter().map(Bytes::len).sum(),
             pieces: pieces.into_iter().filter(|piece| !piece.is_empty()).collect(),
             held: Vec::new(),
+            _in_use: None,
+        }
+    }
+
+    /// Keeps the place of the connection until the body is sent.
+    pub(super) fn during(self, in_use: InUse) -> Self {
+        Self {
+            _in_use: Some(in_use),
+            ..self
         }
     }
 

@@ -1,5 +1,6 @@
 //! Limits the resources that callers of the webhook can use at a time, since anyone who can reach the port can call
-//! it. One address gets at most half of each room that many requests share, so that it cannot take it all.
+//! it. One address gets at most half of each room that many requests share, so that it cannot take it all, and three
+//! quarters while it is the only one: behind a proxy all callers have one address.
 
 use std::collections::HashMap;
 use std::net::IpAddr;
@@ -9,9 +10,13 @@ use std::time::Duration;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::timeout;
 
-/// Maximum number of connections, in total and per address: an API server opens one per waiting review.
+use crate::connections::{Connections, Seat};
+
+/// Maximum number of connections: an API server opens one per waiting review. When there are more, those without a request
+/// make room for the next.
 const CONNECTIONS: usize = 256;
-const CONNECTIONS_OF_ONE: usize = 64;
+/// The connections that one address leaves to others.
+const LEFT_BY_ONE: usize = 64;
 /// Maximum size of the body of a review, in bytes: two versions of an object, each limited to 1.5 MiB by etcd. The API
 /// server limits requests to itself to 3 MiB.
 pub(super) const REVIEW: usize = 3 << 20;
@@ -41,6 +46,7 @@ const UNIT: usize = 1 << 10;
 /// The limits of the webhook.
 #[derive(Debug)]
 pub(super) struct Bounds {
+    connections: Connections,
     peers: Mutex<HashMap<IpAddr, Peer>>,
     /// What all addresses use together.
     all: Rooms,
@@ -51,7 +57,10 @@ pub(super) struct Bounds {
 #[derive(Debug)]
 struct Peer {
     connections: usize,
-    rooms: Rooms,
+    /// At most.
+    alone: Rooms,
+    /// While there are others.
+    half: Rooms,
 }
 
 /// Rooms in bytes, of all addresses or of one.
@@ -65,15 +74,15 @@ struct Rooms {
 }
 
 impl Rooms {
-    /// Returns the rooms of all addresses, each divided by `parts`, and the room for objects.
-    fn new(parts: usize, objects: usize) -> Self {
-        let room = |bytes: usize| Arc::new(Semaphore::new(bytes / UNIT));
+    /// Returns so many quarters of the rooms of all addresses. There is room for one object at least.
+    fn new(quarters: usize) -> Self {
+        let room = |bytes: usize| Arc::new(Semaphore::new(bytes / 4 * quarters / UNIT));
         Self {
-            reviews: room(REVIEWS / parts),
-            small_conversions: room(SMALL_CONVERSIONS / parts),
-            large_conversions: room(LARGE_CONVERSIONS / parts),
-            small_results: room(SMALL_RESULTS / parts),
-            objects: room(objects),
+            reviews: room(REVIEWS),
+            small_conversions: room(SMALL_CONVERSIONS),
+            large_conversions: room(LARGE_CONVERSIONS),
+            small_results: room(SMALL_RESULTS),
+            objects: Arc::new(Semaphore::new((OBJECTS / 4 * quarters).max(OBJECT) / UNIT)),
         }
     }
 }
@@ -82,7 +91,8 @@ impl Default for Peer {
     fn default() -> Self {
         Self {
             connections: 0,
-            rooms: Rooms::new(2, OBJECT),
+            alone: Rooms::new(3),
+            half: Rooms::new(2),
         }
     }
 }
@@ -90,8 +100,9 @@ impl Default for Peer {
 impl Default for Bounds {
     fn default() -> Self {
         Self {
+            connections: Connections::new(CONNECTIONS, LEFT_BY_ONE),
             peers: Mutex::default(),
-            all: Rooms::new(1, OBJECTS),
+            all: Rooms::new(4),
             large_results: Arc::new(Semaphore::new(LARGE_RESULTS / UNIT)),
         }
     }
@@ -101,8 +112,20 @@ impl Default for Bounds {
 #[derive(Debug)]
 pub(super) struct Admitted {
     bounds: Arc<Bounds>,
+    seat: Arc<Seat>,
     peer: IpAddr,
-    own: Rooms,
+    alone: Rooms,
+    half: Rooms,
+}
+
+/// Keeps the place of a connection while it is held.
+#[derive(Debug)]
+pub(super) struct InUse(Arc<Bounds>, Arc<Seat>);
+
+impl Drop for InUse {
+    fn drop(&mut self) {
+        self.0.connections.release(&self.1);
+    }
 }
 
 impl Admitted {
@@ -111,21 +134,56 @@ impl Admitted {
         self.peer
     }
 
+    /// Waits until another connection takes the place of this one.
+    pub(super) async fn taken(&self) {
+        self.seat.taken.cancelled().await;
+    }
+
+    /// Keeps the place during a request.
+    pub(super) fn in_use(&self) -> InUse {
+        self.seat.keep();
+        InUse(Arc::clone(&self.bounds), Arc::clone(&self.seat))
+    }
+
     /// Waits until this address may send a review of this size; of an unknown size, the largest.
     pub(super) async fn review(&self, length: Option<usize>) -> BodyRoom {
         let bytes = length.unwrap_or(REVIEW).min(REVIEW);
-        BodyRoom::wait(&self.own.reviews, &self.bounds.all.reviews, bytes).await
+        self.body(|rooms| &rooms.reviews, bytes).await
     }
 
     /// Waits until this address may send a conversion of this size; of an unknown size, the largest.
     pub(super) async fn conversion(&self, length: Option<usize>) -> BodyRoom {
         let bytes = length.unwrap_or(CONVERSION).min(CONVERSION);
-        let (own, all) = (&self.own, &self.bounds.all);
         if bytes <= SMALL {
-            BodyRoom::wait(&own.small_conversions, &all.small_conversions, bytes).await
+            self.body(|rooms| &rooms.small_conversions, bytes).await
         } else {
-            BodyRoom::wait(&own.large_conversions, &all.large_conversions, bytes).await
+            self.body(|rooms| &rooms.large_conversions, bytes).await
         }
+    }
+
+    async fn body(&self, room: fn(&Rooms) -> &Arc<Semaphore>, bytes: usize) -> BodyRoom {
+        BodyRoom {
+            own: self.own(room, bytes).await,
+            all: Arc::clone(room(&self.bounds.all)),
+            arrived: None,
+        }
+    }
+
+    /// Waits for the room of this address.
+    async fn own(&self, room: fn(&Rooms) -> &Arc<Semaphore>, bytes: usize) -> Vec<OwnedSemaphorePermit> {
+        let mut own = Vec::with_capacity(2);
+        own.extend(wait(room(&self.alone), bytes).await);
+        if self.bounds.peers().len() > 1 {
+            own.extend(wait(room(&self.half), bytes).await);
+        }
+        own
+    }
+
+    /// Waits for the room of this address, and for that of all.
+    async fn both(&self, room: fn(&Rooms) -> &Arc<Semaphore>, bytes: usize) -> Vec<OwnedSemaphorePermit> {
+        let mut held = self.own(room, bytes).await;
+        held.extend(wait(room(&self.bounds.all), bytes).await);
+        held
     }
 
     /// Waits for room for the converted objects of a request with a body of this size: twice as much as the body, since
@@ -133,19 +191,17 @@ impl Admitted {
     pub(super) async fn results(&self, body: usize) -> Room {
         let bytes = body.saturating_mul(2).clamp(SMALL, LARGE_RESULTS);
         let held = if body <= SMALL {
-            let own = wait(&self.own.small_results, bytes).await;
-            [own, wait(&self.bounds.all.small_results, bytes).await]
+            self.both(|rooms| &rooms.small_results, bytes).await
         } else {
-            [wait(&self.bounds.large_results, bytes).await, None]
+            let large = wait(&self.bounds.large_results, bytes).await;
+            large.into_iter().collect()
         };
-        let held = held.into_iter().flatten().collect();
         Room { bytes, held }
     }
 
     /// Waits for room for an object. An object no larger than [`OBJECT`] always gets it eventually.
-    pub(super) async fn object(&self, bytes: usize) -> [Option<OwnedSemaphorePermit>; 2] {
-        let own = wait(&self.own.objects, bytes).await;
-        [own, wait(&self.bounds.all.objects, bytes).await]
+    pub(super) async fn object(&self, bytes: usize) -> Vec<OwnedSemaphorePermit> {
+        self.both(|rooms| &rooms.objects, bytes).await
     }
 }
 
@@ -153,21 +209,13 @@ impl Admitted {
 #[derive(Debug)]
 pub(super) struct BodyRoom {
     /// The room of the address, for the whole body: reserved before it arrives.
-    own: Option<OwnedSemaphorePermit>,
+    own: Vec<OwnedSemaphorePermit>,
     all: Arc<Semaphore>,
     /// The room of all addresses, for what has arrived.
     arrived: Option<OwnedSemaphorePermit>,
 }
 
 impl BodyRoom {
-    async fn wait(own: &Arc<Semaphore>, all: &Arc<Semaphore>, bytes: usize) -> Self {
-        Self {
-            own: wait(own, bytes).await,
-            all: Arc::clone(all),
-            arrived: None,
-        }
-    }
-
     /// Waits a moment for room for a part of the body. Returns whether there is some.
     pub(super) async fn arrive(&mut self, bytes: usize) -> bool {
         let Ok(Some(more)) = timeout(PATIENCE, wait(&self.all, bytes)).await else {
@@ -181,7 +229,7 @@ impl BodyRoom {
     }
 
     /// Returns the reservation of the address: the body itself is gone, but the answer may be as large.
-    pub(super) fn into_own(self) -> Option<OwnedSemaphorePermit> {
+    pub(super) fn into_own(self) -> Vec<OwnedSemaphorePermit> {
         self.own
     }
 
@@ -212,6 +260,7 @@ impl Room {
 
 impl Drop for Admitted {
     fn drop(&mut self) {
+        self.bounds.connections.leave(&self.seat);
         let mut peers = self.bounds.peers();
         if let Some(peer) = peers.get_mut(&self.peer) {
             peer.connections -= 1;
@@ -223,20 +272,18 @@ impl Drop for Admitted {
 }
 
 impl Bounds {
-    /// Admits a connection, unless there are too many.
+    /// Admits a connection, unless there are too many with a request.
     pub(super) fn admit(self: &Arc<Self>, peer: IpAddr) -> Option<Admitted> {
+        let seat = self.connections.enter(peer)?;
         let mut peers = self.peers();
-        let all: usize = peers.values().map(|peer| peer.connections).sum();
-        let own = peers.get(&peer).map_or(0, |peer| peer.connections);
-        if all >= CONNECTIONS || own >= CONNECTIONS_OF_ONE {
-            return None;
-        }
         let entry = peers.entry(peer).or_default();
         entry.connections += 1;
         Some(Admitted {
             bounds: Arc::clone(self),
+            seat,
             peer,
-            own: entry.rooms.clone(),
+            alone: entry.alone.clone(),
+            half: entry.half.clone(),
         })
     }
 
@@ -259,20 +306,39 @@ mod tests {
 
     use super::*;
 
-    #[test]
-    fn one_address_has_room_for_some_connections_and_leaves_room_for_others() {
+    #[tokio::test]
+    async fn a_connection_without_a_request_makes_room_for_another() {
         let bounds = Arc::<Bounds>::default();
-        let peer = |n: u8| IpAddr::from([10, 0, 0, n]);
-        let mut held: Vec<_> = std::iter::from_fn(|| bounds.admit(peer(1))).collect();
-        assert_eq!(held.len(), CONNECTIONS_OF_ONE);
-        assert!(bounds.admit(peer(2)).is_some());
-        held.pop();
-        assert!(bounds.admit(peer(1)).is_some(), "one has ended");
-        let others = (2..100).flat_map(|n| std::iter::from_fn(move || Some(n)).take(10));
-        held.extend(others.filter_map(|n| bounds.admit(peer(n))));
-        assert_eq!(held.len(), CONNECTIONS);
-        drop(held);
+        let one: Vec<_> = (0..CONNECTIONS - LEFT_BY_ONE).map(|_| of(&bounds, 1)).collect();
+        let used = one[0].in_use();
+        let more = of(&bounds, 1);
+        assert!(waits(one[0].taken()) && !waits(one[1].taken()) && waits(one[2].taken()));
+        drop(used);
+        let used: Vec<_> = one.iter().chain([&more]).map(Admitted::in_use).collect();
+        assert!(bounds.admit(IpAddr::from([10, 0, 0, 1])).is_none());
+        let others: Vec<_> = (0..LEFT_BY_ONE).map(|_| of(&bounds, 2)).collect();
+        assert!(others.iter().all(|other| waits(other.taken())));
+        drop((used, one, more, others));
         assert!(bounds.peers().is_empty(), "nothing stays");
+    }
+
+    #[tokio::test]
+    async fn the_only_address_gets_three_quarters_of_the_room() {
+        let bounds = Arc::<Bounds>::default();
+        let one = of(&bounds, 1);
+        let mut held = Vec::new();
+        for _ in 0..REVIEWS / 4 * 3 / REVIEW {
+            let mut room = one.review(None).now_or_never().expect("room");
+            assert!(room.arrive(REVIEW).await);
+            held.push(room);
+        }
+        assert!(waits(one.review(Some(10))));
+        let other = of(&bounds, 2);
+        for _ in 0..REVIEWS / 4 / REVIEW {
+            let mut room = other.review(None).now_or_never().expect("room");
+            assert!(room.arrive(REVIEW).await);
+            held.push(room);
+        }
     }
 
     fn of(bounds: &Arc<Bounds>, n: u8) -> Admitted {
@@ -322,7 +388,7 @@ mod tests {
         assert!(!room.arrive(10).await, "nobody ends");
         let (has_room, ()) = tokio::join!(room.arrive(10), async { drop(held) });
         assert!(has_room);
-        assert_eq!(room.held().count(), 2);
+        assert_eq!(room.held().count(), 3);
     }
 
     #[tokio::test]
@@ -332,7 +398,7 @@ mod tests {
         let held = one.object(OBJECT).await;
         assert!(waits(one.object(1)) && !waits(other.object(OBJECTS - OBJECT)));
         let (second, ()) = tokio::join!(other.object(OBJECT), async { drop(held) });
-        assert!(second.iter().all(Option::is_some));
+        assert_eq!(second.len(), 3);
     }
 
     #[tokio::test]

@@ -99,7 +99,15 @@ pub async fn start(
                     let peer = share_of(peer.ip().to_canonical());
                     match server.bounds.admit(peer) {
                         Some(admitted) => {
-                            tokio::spawn(Arc::clone(&server).serve(stream, admitted));
+                            let server = Arc::clone(&server);
+                            tokio::spawn(async move {
+                                tokio::select! {
+                                    () = server.serve(stream, &admitted) => {}
+                                    () = admitted.taken() => {
+                                        debug!(%peer, "too many connections for the webhook: closing this one, which has no request");
+                                    }
+                                }
+                            });
                         }
                         None => debug!(%peer, "too many connections for the webhook: closing this one"),
                     }
@@ -146,7 +154,7 @@ struct Server {
 }
 
 impl Server {
-    async fn serve(self: Arc<Self>, stream: TcpStream, admitted: Admitted) {
+    async fn serve(&self, stream: TcpStream, admitted: &Admitted) {
         let Some(tls) = self.certificates.current() else {
             return debug!("closing a connection for the webhook: there is no certificate");
         };
@@ -159,14 +167,14 @@ impl Server {
         // The handshake has verified it.
         let shown = stream.get_ref().1.peer_certificates().is_some();
         let is_verified = self.verifies && shown;
-        let (this, admitted) = (&self, &admitted);
         let (limit, following) = watch::channel(None);
         let limit = &limit;
         let service = service_fn(|request| async move {
             limit.send_replace(None);
-            let answer = this.answer(request, is_verified, admitted).await;
+            let in_use = admitted.in_use();
+            let answer = self.answer(request, is_verified, admitted).await;
             limit.send_replace(Some(Instant::now() + TAKING_TIMEOUT));
-            Ok::<_, Infallible>(answer)
+            Ok::<_, Infallible>(answer.map(|body| body.during(in_use)))
         });
         // A graceful shutdown would close a new connection before its first request.
         let mut is_stopping = self.stop.is_cancelled();
