@@ -268,23 +268,25 @@ impl Loader {
     }
 
     /// Makes the code of a plugin again whose entry in the cache was lost, and returns it with its new entry; without one
-    /// if the cache cannot take it.
+    /// if the cache cannot take it. Also returns whether it was compiled, or another controller was faster.
     pub(crate) async fn renew(
         self: &Arc<Self>,
         file: Bytes,
         limits: &Limits,
-    ) -> Result<(Prepared, Option<Arc<Stored>>), LoadError> {
-        let LoadedPlugin { code, digest, .. } = self.load(file, limits).await?;
+    ) -> Result<(Prepared, Option<Arc<Stored>>, CodeOrigin), LoadError> {
+        let LoadedPlugin {
+            code, digest, made, ..
+        } = self.load(file, limits).await?;
         match code {
             LoadedCode::Prepared(prepared) => {
                 let stored = self
                     .blocking(move |loader| loader.cache.as_ref()?.stored(&loader.name(&digest)))
                     .await?;
-                Ok((prepared, stored.map(Arc::new)))
+                Ok((prepared, stored.map(Arc::new), made))
             }
             // Another controller with the same plugin was faster.
             LoadedCode::Stored(stored, _) => match self.restore(Arc::clone(&stored)).await? {
-                Some(prepared) => Ok((prepared, Some(stored))),
+                Some(prepared) => Ok((prepared, Some(stored), made)),
                 None => Err(LoadError::Host {
                     message: "its compiled code in the cache is damaged again; check the volume of the cache"
                         .into(),

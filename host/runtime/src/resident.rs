@@ -8,13 +8,14 @@ use std::time::Duration;
 
 use tokio::sync::{Mutex, OwnedMutexGuard};
 use tokio::time::{Instant, sleep_until, timeout};
-use tracing::debug;
+use tracing::{debug, warn};
 
 use crate::code_cache::Stored;
 use crate::contract::ContractVersion;
+use crate::digest::Digest;
 use crate::error::LoadError;
 use crate::limits::Limits;
-use crate::loader::{Loader, Prepared};
+use crate::loader::{CodeOrigin, Loader, Prepared};
 use crate::plugin_bytes::PluginBytes;
 
 /// How long code stays in memory that was loaded to ask for the description only.
@@ -53,9 +54,11 @@ pub(crate) struct Origin {
 }
 
 struct State {
-    /// The entry of the cache; `None` when the cache could not take the code again: it stays in memory.
+    /// The entry of the cache; `None` when the cache could not take the code again, or damages it: it stays in memory.
     stored: Option<Arc<Stored>>,
     loaded: Option<Loaded>,
+    /// Whether the entry was compiled again, and has not been loaded since.
+    is_renewed: bool,
     /// Why the code could not be made again, and until when that is not tried once more.
     failed: Option<(String, Instant)>,
 }
@@ -89,6 +92,7 @@ impl Resident {
                     prepared: Arc::new(prepared.made_for(contract)),
                     until: Instant::now() + idle.min(UNCALLED),
                 }),
+                is_renewed: false,
                 failed: None,
             })),
         });
@@ -178,7 +182,10 @@ impl Parked {
             None => None,
         };
         let prepared = match restored {
-            Some(prepared) => prepared,
+            Some(prepared) => {
+                state.is_renewed = false;
+                prepared
+            }
             None => self.renew(&mut state).await?,
         };
         let prepared = Arc::new(prepared.made_for(self.contract));
@@ -193,7 +200,8 @@ impl Parked {
     }
 
     /// Makes the code again, since its entry in the cache is damaged. A failure is not repeated for a while, however often
-    /// the plugin is called.
+    /// the plugin is called. Code whose new entry is damaged, too, stays in memory, so that it is not compiled after every
+    /// pause.
     async fn renew(&self, state: &mut State) -> Result<Prepared, LoadError> {
         state.stored = None;
         let failed = |message: &str| LoadError::Host {
@@ -208,14 +216,27 @@ impl Parked {
         }
         let file = self.origin.file().clone();
         let renewed = match file.read().await {
-            Ok(bytes) => self.loader.renew(bytes, &self.origin.limits).await,
+            Ok(bytes) => {
+                let digest = Digest::of(&bytes);
+                let renewed = self.loader.renew(bytes, &self.origin.limits).await;
+                renewed.map(|(prepared, stored, made)| (prepared, stored, made, digest))
+            }
             Err(error) => Err(LoadError::Host {
                 message: format!("the plugin's file cannot be read again: {error}"),
             }),
         };
         match renewed {
-            Ok((prepared, stored)) => {
-                (state.stored, state.failed) = (stored, None);
+            Ok((prepared, stored, made, digest)) => {
+                let is_compiled = made == CodeOrigin::Compiled;
+                if is_compiled && state.is_renewed {
+                    warn!(
+                        %digest,
+                        "the compiled code in the cache was damaged again: it stays in memory; check the volume of the cache"
+                    );
+                } else {
+                    state.stored = stored;
+                }
+                (state.is_renewed, state.failed) = (is_compiled, None);
                 Ok(prepared)
             }
             Err(error) => {

@@ -364,6 +364,22 @@ async fn code_that_the_cache_cannot_take_again_stays_in_memory() {
     assert!(plugin.is_in_memory().await);
 }
 
+/// Regression: on a volume that damages what is written, the plugin was compiled again after every pause.
+#[tokio::test]
+async fn code_whose_entry_is_damaged_again_after_it_was_replaced_stays_in_memory() {
+    let folder = tempfile::tempdir().unwrap();
+    let plugin = loaded(folder.path(), Form::Command).await;
+    for _ in 0..2 {
+        until_dropped(&plugin).await;
+        fs::write(entries(folder.path()).remove(0), b"damaged").unwrap();
+        assert!(answers(&plugin).await);
+    }
+    // Longer than code without a call stays in memory.
+    tokio::time::sleep(Duration::from_millis(100)).await;
+    assert!(plugin.is_in_memory().await);
+    assert!(answers(&plugin).await);
+}
+
 #[tokio::test]
 async fn damaged_code_is_compiled_again_from_a_file_that_was_dropped_from_memory() {
     let folder = tempfile::tempdir().unwrap();
