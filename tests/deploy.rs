@@ -348,7 +348,7 @@ fn the_overlays_fit_together() {
     let file = root().join("manifests/deploy/components/webhook/config/config.yaml");
     assert_eq!(config.as_str().unwrap(), std::fs::read_to_string(file).unwrap());
     let config: Value = serde_saphyr::from_str(config.as_str().unwrap()).unwrap();
-    for file in ["certificate", "key"] {
+    for file in ["certificate", "key", "certificateAuthority"] {
         let file = config["webhook"][file]
             .as_str()
             .unwrap()
@@ -739,7 +739,12 @@ async fn the_charts_webhook_is_the_kustomizations_and_its_image_can_be_a_digest(
     let text = std::fs::read_to_string(file).unwrap();
     std::fs::write(&config, &text).unwrap();
     let mut values = webhook_values(&config);
-    values["config"] = text.into();
+    // The chart adds how the API server reaches the webhook.
+    let is_added =
+        |line: &&str| line.starts_with("  service: ") || line.starts_with("  certificateAuthority: ");
+    assert_eq!(text.lines().filter(is_added).count(), 2);
+    let plain: Vec<&str> = text.lines().filter(|line| !is_added(line)).collect();
+    values["config"] = plain.join("\n").into();
     values["webhook"]["from"] = json!([{ "ipBlock": { "cidr": "192.0.2.1/32" } }]);
     let digest = format!("sha256:{}", "ab".repeat(32));
     values["image"] = json!({ "digest": digest });
@@ -761,7 +766,25 @@ async fn the_charts_webhook_is_the_kustomizations_and_its_image_can_be_a_digest(
         let error = not_rendered(&cluster, &open);
         assert!(error.contains(words), "{what}: {error}");
     }
+    let configured = |objects: &BTreeMap<String, Value>| {
+        objects["ConfigMap operator-host-config operator-host"]["data"].clone()
+    };
+    let mut own_authority = values.clone();
+    own_authority["webhook"]["certManager"] = false.into();
+    own_authority["webhook"]["secretName"] = "tls".into();
+    own_authority["webhook"]["caBundle"] = json!(k8s_openapi::ByteString(b"authority\n".to_vec()));
+    let (other, client_of_other, _folder_of_other) = bare_cluster().await;
+    let data = configured(&comparable(
+        rendered(&other, &client_of_other, &own_authority).await,
+    ));
+    assert_eq!(data["webhook-ca.crt"].as_str().unwrap().trim(), "authority");
+    let own = text.replace("../webhook/ca.crt", "webhook-ca.crt");
+    assert_eq!(data["config.yaml"].as_str().unwrap().trim(), own.trim());
     let from_helm = comparable(rendered(&cluster, &client, &values).await);
+    assert_eq!(
+        configured(&from_helm)["config.yaml"].as_str().unwrap().trim(),
+        text.trim()
+    );
     let mut from_kustomize = comparable(kustomized("manifests/deploy/overlays/webhook"));
     the_page_is_the_same(&from_helm, &mut from_kustomize);
     let of_webhook = |name: &&String| {

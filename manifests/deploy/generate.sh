@@ -27,6 +27,8 @@ cp base/config/config.yaml "$config"
     cat <<'END'
 
 webhook:
+  service: operator-host/operator-host-webhook
+  certificateAuthority: ../webhook/ca.crt
   certificate: ../webhook/tls.crt
   key: ../webhook/tls.key
 END
