@@ -679,6 +679,14 @@ impl Inner {
         }
     }
 
+    /// Stores an object that the watch reports. Most are known already: from the answers to this host's own writes.
+    fn reported(&self, object: DynamicObject) {
+        let known = self.read().get(&NamespacedName::of(&object));
+        if !known.is_some_and(|known| self.keeps_whole(&object) && known.is_whole_at(&object.metadata)) {
+            self.put(&self.prepare(object));
+        }
+    }
+
     /// Stores an object and notifies the subscribers, unless the same or a newer version is known.
     fn put(&self, object: &Prepared) {
         self.put_unless(object, |known| {

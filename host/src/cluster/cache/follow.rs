@@ -418,7 +418,7 @@ async fn changes(
         }
         match event {
             Some(Ok(WatchEvent::Added(object) | WatchEvent::Modified(object))) => {
-                inner.put(&inner.prepare(object));
+                inner.reported(object);
             }
             Some(Ok(WatchEvent::Deleted(object))) => inner.deleted(object),
             Some(Ok(WatchEvent::Bookmark(_))) => {}

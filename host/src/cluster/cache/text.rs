@@ -258,6 +258,18 @@ impl Kept {
         }
     }
 
+    /// Reports whether this is the whole object, at the version in this metadata.
+    pub(super) fn is_whole_at(&self, metadata: &ObjectMeta) -> bool {
+        match self {
+            Self::Text(text) => {
+                text.is_whole
+                    && text.version.as_deref() == metadata.resource_version.as_deref()
+                    && text.uid.as_deref() == metadata.uid.as_deref()
+            }
+            Self::Taken(_) => false,
+        }
+    }
+
     /// Reports whether both are equal, including the version.
     pub(super) fn is_equal(&self, other: &Self) -> bool {
         match (self, other) {
