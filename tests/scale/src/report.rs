@@ -262,12 +262,14 @@ fn machine() -> String {
         .trim_end_matches(" kB")
         .parse()
         .unwrap_or_default();
+    let release = read("/proc/sys/kernel/osrelease");
+    // What follows is the name that the distribution gave its build.
+    let linux = release.trim().split('-').next().unwrap_or_default().to_owned();
     format!(
-        "{}, {} cores, {} GiB, Linux {}",
+        "{}, {} cores, {} GiB, Linux {linux}",
         field("/proc/cpuinfo", "model name"),
         std::thread::available_parallelism().map_or(0, usize::from),
         memory >> 20,
-        read("/proc/sys/kernel/osrelease").trim()
     )
 }
 
