@@ -32,7 +32,7 @@ use crate::leader::term::Phase;
 use crate::object::{DEFINITION_VERSION_ANNOTATION, NamespacedName};
 use crate::plugin::Plugin;
 use crate::plugin::candidate_check::{HeldBack, Orders};
-use crate::plugin::contract::{Definition, Kind};
+use crate::plugin::contract::Kind;
 use crate::plugin::registry::Live;
 
 /// The first wait before a definition that was not installed is tried again. It doubles each time.
@@ -196,7 +196,7 @@ impl Installer {
         let Some(current) = self.current.borrow().clone().filter(Current::installs) else {
             return Ok(());
         };
-        let Some(carried) = &candidate.description().crd.as_ref().map(Definition::value) else {
+        let Some(carried) = &candidate.description().definition() else {
             return Ok(());
         };
         self.is_the_kinds_own(candidate, carried)
@@ -312,8 +312,7 @@ impl Installer {
                     *lock(&self.pending) = None;
                 }
                 last = digest;
-                let crd = plugin.and_then(|plugin| plugin.description().crd.as_ref());
-                let crd = crd.map(Definition::value);
+                let crd = plugin.and_then(|plugin| plugin.description().definition());
                 *lock(&self.name) = crd.as_ref().map(plan::name).unwrap_or_default().to_owned();
                 let ordered = orders.borrow_and_update().clone();
                 let authority = self.authority().await;
@@ -379,7 +378,7 @@ impl Installer {
 
     fn report(&self, plugin: &Plugin, refusal: Option<&Refusal>) {
         let trouble = refusal.map(|refusal| {
-            let crd = plugin.description().crd.as_ref().map(Definition::value);
+            let crd = plugin.description().definition();
             let text = format!(
                 "the definition {} of version {} is not installed: {}",
                 crd.as_ref().map(plan::name).unwrap_or_default(),
@@ -402,7 +401,7 @@ impl Installer {
         plugin: &Plugin,
         is_pinned: bool,
     ) -> Result<(), Refusal> {
-        let Some(carried) = &plugin.description().crd.as_ref().map(Definition::value) else {
+        let Some(carried) = &plugin.description().definition() else {
             return Err(Refusal::Stays(
                 "the plugin contains no CustomResourceDefinition".to_owned(),
             ));

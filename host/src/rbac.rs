@@ -28,7 +28,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use crate::config::leadership::{LeadershipConfig, LeadershipMode};
 use crate::config::{Config, ControllerConfig, DefinitionsMode, Removal, ServiceAccount};
 use crate::desired::provenance::KEY_SECRET;
-use crate::plugin::contract::{Definition, Description, Kind};
+use crate::plugin::contract::{Description, Kind};
 
 use self::resources::{Resource, Resources, UnknownKind};
 
@@ -331,7 +331,7 @@ impl Controller<'_> {
     }
 
     fn grant_definition(&self, rights: &mut Rights, parent: &Resource) {
-        let crd = self.description.crd.as_ref().map(Definition::value);
+        let crd = self.description.definition();
         let definition = crd.as_ref().and_then(|crd| crd["metadata"]["name"].as_str());
         let Some(definition) = definition.filter(|_| self.controller.definitions == DefinitionsMode::Install)
         else {

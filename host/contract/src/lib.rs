@@ -110,6 +110,12 @@ impl Description {
     pub fn converts(&self) -> bool {
         self.versions.len() > 1
     }
+
+    /// Returns the CustomResourceDefinition as a tree.
+    #[must_use]
+    pub fn definition(&self) -> Option<Value> {
+        self.crd.as_ref().map(Definition::value)
+    }
 }
 
 /// A CustomResourceDefinition as JSON text, because it is rarely read, and takes several times the memory as a tree. Two

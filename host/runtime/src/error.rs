@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use serde_json::{Map, Value};
 
-use crate::contract::{Condition, ContractVersion, Definition, Description, Failure, Kind, is_dns_label};
+use crate::contract::{Condition, ContractVersion, Description, Failure, Kind, is_dns_label};
 use crate::limits::{self, Limits, MIB};
 use crate::memory_budget;
 
@@ -350,7 +350,7 @@ fn check_versions(description: &Description) -> Result<(), LoadError> {
             "`versions` is {versions:?}; it must contain each version once, and the parent's own, {own:?}"
         ));
     }
-    let crd = description.crd.as_ref().map(Definition::value);
+    let crd = description.definition();
     let defined = crd.as_ref().and_then(|crd| crd["spec"]["versions"].as_array());
     let defined: BTreeSet<&str> = defined
         .into_iter()

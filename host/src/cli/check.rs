@@ -20,7 +20,7 @@ use crate::defaults::unstable;
 use crate::dry_run::documents;
 use crate::dry_run::offline::{self, RenderError, Scene};
 use crate::json_difference;
-use crate::plugin::contract::{Definition, Description, Response};
+use crate::plugin::contract::{Description, Response};
 use crate::plugin::{Call, CallError, CodeOrigin, Limits, LoadError, Plugin, RandomSource};
 use crate::rbac::power;
 use crate::reconcile::evaluate::EvaluateError;
@@ -228,7 +228,7 @@ fn imports(plugin: &Plugin) -> String {
 
 fn crd(plugin: &Plugin, report: &mut Report) {
     let description = plugin.description();
-    let Some(crd) = &description.crd.as_ref().map(Definition::value) else {
+    let Some(crd) = &description.definition() else {
         let message = "the plugin contains no CustomResourceDefinition: write one and install it by hand";
         return report.add(Level::Warn, "crd", message);
     };
@@ -270,7 +270,7 @@ fn configuration(plugin: &Plugin, config: &Config, report: &mut Report) {
             let message = format!("{}: allows what the plugin creates and reads", controller.name);
             report.add(Level::Ok, "config", message);
         }
-        if let Some(crd) = description.crd.as_ref().map(Definition::value)
+        if let Some(crd) = description.definition()
             && controller.definitions == DefinitionsMode::Install
         {
             let message = format!(
@@ -383,7 +383,7 @@ async fn samples(plugin: &Plugin, args: &Args, report: &mut Report) -> Result<()
 /// Reports what the rules in CEL say about other objects of the plugin's kind. The samples themselves violate none.
 fn rules(plugin: &Plugin, related: &[Arc<DynamicObject>], left: Vec<String>, report: &mut Report) {
     let description = plugin.description();
-    let Some(crd) = &description.crd.as_ref().map(Definition::value) else {
+    let Some(crd) = &description.definition() else {
         return;
     };
     for rule in left {

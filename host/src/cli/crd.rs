@@ -6,7 +6,6 @@ use anyhow::{Context, anyhow};
 use serde_json::{Value, json};
 
 use super::{Failure, conversion, plugin_file, webhook_manifests};
-use crate::plugin::contract::Definition;
 use crate::webhook::CONVERT_PATH;
 
 /// The options of `crd`.
@@ -39,7 +38,7 @@ pub async fn run(args: Args) -> Result<(), Failure> {
         .await?
         .with_context(|| file.display().to_string())?;
     let description = plugin.description();
-    let crd = &description.crd.as_ref().map(Definition::value).ok_or_else(|| {
+    let crd = &description.definition().ok_or_else(|| {
         anyhow!(
             "{}: the plugin contains no CustomResourceDefinition",
             file.display()

@@ -17,7 +17,7 @@ use crate::crd::{definition, schema};
 use crate::desired::names;
 use crate::dry_run::documents::{self, Document};
 use crate::dry_run::offline::{self, RenderError, Scene};
-use crate::plugin::contract::{Definition, Kind};
+use crate::plugin::contract::Kind;
 use crate::plugin::{CallError, Limits, Plugin};
 use crate::reconcile::evaluate::EvaluateError;
 
@@ -182,7 +182,7 @@ pub(super) struct Resources {
 pub(super) fn resources(files: &[PathBuf], plugin: &Plugin, now: Timestamp) -> Result<Resources, Failure> {
     let description = plugin.description();
     let known = |kind: &Kind| description.makes.contains(kind) || description.reads.contains(kind);
-    let crd = description.crd.as_ref().map(Definition::value);
+    let crd = description.definition();
     let schema = crd
         .as_ref()
         .and_then(|crd| definition::schema(crd, &description.parent));

@@ -263,11 +263,7 @@ async fn known(
         });
     }
     let plugin = loaded?.with_context(|| location.to_string())?;
-    let own = plugin
-        .description()
-        .crd
-        .as_ref()
-        .and_then(|crd| named(&crd.value()));
+    let own = plugin.description().definition().as_ref().and_then(named);
     let own = own.filter(|(of, _)| *of == key);
     let known = |(_, plural)| Known {
         plural,

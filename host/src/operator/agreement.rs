@@ -16,7 +16,7 @@ use crate::crd::definition::{self, is_served, versions};
 use crate::crd::pruned;
 use crate::health::Health;
 use crate::object::NamespacedName;
-use crate::plugin::contract::{Definition, Description};
+use crate::plugin::contract::Description;
 use crate::plugin::registry::Live;
 use crate::rollout::installed;
 use crate::webhook::PluginTarget;
@@ -84,7 +84,7 @@ async fn disagreements(
     target: &PluginTarget,
 ) -> (Vec<String>, Option<Duration>) {
     let mut found = config.disallows(description);
-    let Some(carried) = &description.crd.as_ref().map(Definition::value) else {
+    let Some(carried) = &description.definition() else {
         return (found, None);
     };
     let name = carried["metadata"]["name"].as_str().unwrap_or_default();

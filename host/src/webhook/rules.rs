@@ -6,7 +6,7 @@ use super::NoDecision;
 use crate::cel::{Verdict, validate};
 use crate::crd::{definition, schema};
 use crate::plugin::Plugin;
-use crate::plugin::contract::{Definition, Kind};
+use crate::plugin::contract::Kind;
 
 /// Maximum number of warnings in an answer, and of characters of each: clients show no more of them.
 const WARNINGS: usize = 5;
@@ -23,14 +23,14 @@ pub(super) async fn verdict<Held: Send + 'static>(
     old: Option<&str>,
     held: Held,
 ) -> Result<(Verdict, Held), NoDecision> {
-    let may_have_rules = |crd: &Definition| schema::may_have_rules(crd.text());
     let crd = plugin.description().crd.as_ref();
-    let Some(crd) = crd.filter(|crd| may_have_rules(crd)).cloned() else {
+    if !crd.is_some_and(|crd| schema::may_have_rules(crd.text())) {
         return Ok((Verdict::default(), held));
-    };
+    }
     let (object, old) = (object.to_owned(), old.map(str::to_owned));
+    let plugin = plugin.clone();
     let evaluate = move || {
-        let crd = crd.value();
+        let crd = plugin.description().definition().unwrap_or_default();
         if !definition::versions(&crd).any(schema::has_rules) {
             return Ok((Verdict::default(), held));
         }
