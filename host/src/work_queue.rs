@@ -124,10 +124,9 @@ struct State {
 }
 
 /// The queue of one controller; see the module.
-#[derive(Default)]
 pub struct Queue {
-    /// The most bulk parents that workers process at a time while others are edited; `None` for no limit.
-    bulk_limit: Option<usize>,
+    /// The most bulk parents that workers process at a time while others are edited.
+    bulk_limit: usize,
     state: Mutex<State>,
     changed: Notify,
 }
@@ -137,8 +136,9 @@ impl Queue {
     #[must_use]
     pub fn new(workers: usize) -> Self {
         Self {
-            bulk_limit: Some((workers / BULK_SHARE).max(1)),
-            ..Self::default()
+            bulk_limit: (workers / BULK_SHARE).max(1),
+            state: Mutex::default(),
+            changed: Notify::new(),
         }
     }
 
@@ -320,9 +320,9 @@ impl State {
     }
 
     /// Returns until when no worker may take another bulk parent, if so.
-    fn holds_bulk_back(&self, limit: Option<usize>, now: Instant) -> Option<Instant> {
+    fn holds_bulk_back(&self, limit: usize, now: Instant) -> Option<Instant> {
         let until = self.edited? + EDITING;
-        (self.bulk_running >= limit? && until > now).then_some(until)
+        (self.bulk_running >= limit && until > now).then_some(until)
     }
 
     fn take(&mut self, may_be_bulk: bool, now: Instant) -> Option<Work> {
@@ -365,6 +365,9 @@ mod tests {
 
     use super::*;
 
+    /// More than a test has parents.
+    const WORKERS: usize = 1000;
+
     fn name(name: &str) -> NamespacedName {
         NamespacedName {
             namespace: Some("default".into()),
@@ -394,7 +397,7 @@ mod tests {
 
     #[tokio::test]
     async fn reasons_of_one_parent_are_merged_and_a_running_parent_is_not_given_out_twice() {
-        let queue = Queue::default();
+        let queue = Queue::new(WORKERS);
         queue.enqueue(&name("a"), ReconcileReason::Resync);
         queue.enqueue(&name("a"), ReconcileReason::Reload);
         let work = queue.next().await.unwrap();
@@ -407,7 +410,7 @@ mod tests {
 
     #[tokio::test]
     async fn own_writes_do_not_run_the_parent_again_but_a_foreign_change_does() {
-        let queue = Queue::default();
+        let queue = Queue::new(WORKERS);
         queue.enqueue(&name("a"), ReconcileReason::Resync);
         queue.next().await.unwrap();
         queue.enqueue(&name("a"), child(7));
@@ -424,7 +427,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_timer_fires_once_at_its_earliest_time_and_a_reconcile_in_between_removes_it() {
-        let queue = Queue::default();
+        let queue = Queue::new(WORKERS);
         let (start, ms) = (Instant::now(), Duration::from_millis);
         queue.enqueue_at(&name("a"), start + ms(900));
         queue.enqueue_at(&name("a"), start + ms(50));
@@ -444,7 +447,7 @@ mod tests {
 
     #[tokio::test]
     async fn closing_wakes_every_worker() {
-        let queue = std::sync::Arc::new(Queue::default());
+        let queue = std::sync::Arc::new(Queue::new(WORKERS));
         let workers: Vec<_> = (0..8)
             .map(|_| {
                 let queue = std::sync::Arc::clone(&queue);
@@ -465,7 +468,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_closed_queue_reopens_empty() {
-        let queue = Queue::default();
+        let queue = Queue::new(WORKERS);
         queue.enqueue(&name("a"), ReconcileReason::Resync);
         queue.enqueue_at(&name("a"), Instant::now());
         queue.close();
@@ -484,7 +487,7 @@ mod tests {
     /// Regression: a user's change waited until all parents were resynced.
     #[tokio::test]
     async fn urgent_parents_precede_a_resync_of_all() {
-        let queue = Queue::default();
+        let queue = Queue::new(WORKERS);
         for i in 0..100 {
             queue.enqueue(&name(&i.to_string()), ReconcileReason::Resync);
         }
@@ -503,7 +506,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_stream_of_edits_does_not_starve_a_reload() {
-        let queue = Queue::default();
+        let queue = Queue::new(WORKERS);
         for i in 0..3 {
             queue.enqueue(&name(&format!("all-{i}")), ReconcileReason::Reload);
         }
@@ -561,7 +564,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_parent_that_is_edited_while_a_resync_of_it_runs_comes_first_after_it() {
-        let queue = Queue::default();
+        let queue = Queue::new(WORKERS);
         queue.enqueue(&name("a"), ReconcileReason::Resync);
         queue.next().await.unwrap();
         queue.enqueue(&name("b"), ReconcileReason::Resync);
@@ -574,7 +577,7 @@ mod tests {
 
     #[tokio::test]
     async fn no_parent_is_lost_with_concurrent_enqueues() {
-        let queue = std::sync::Arc::new(Queue::default());
+        let queue = std::sync::Arc::new(Queue::new(WORKERS));
         for i in 0..1000 {
             queue.enqueue(&name(&i.to_string()), ReconcileReason::Resync);
         }

@@ -92,7 +92,7 @@ proptest! {
     fn what_is_handed_out_is_what_was_marked(ops in prop::collection::vec(op(), 1..MAX_REASONS)) {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
         let _within = runtime.enter();
-        let (queue, mut model) = (Queue::default(), Model::default());
+        let (queue, mut model) = (Queue::new(1000), Model::default());
         let name = |parent: usize| NamespacedName { namespace: None, name: parent.to_string() };
         let past = Instant::now();
         let future = past + Duration::from_secs(3600);
