@@ -30,7 +30,7 @@ pub(super) enum Kept {
 }
 
 /// An object as text.
-#[derive(PartialEq)]
+#[derive(Clone, PartialEq)]
 pub(super) struct Text {
     /// The resource version, which is not in the text.
     version: Option<Box<str>>,
@@ -190,13 +190,7 @@ impl Text {
     pub(super) fn without_version(&self) -> Self {
         Self {
             version: None,
-            uid: self.uid.clone(),
-            owner: self.owner.clone(),
-            parent: self.parent.clone(),
-            json: self.json.clone(),
-            metadata: self.metadata,
-            is_whole: self.is_whole,
-            inexact: self.inexact.clone(),
+            ..self.clone()
         }
     }
 }
