@@ -173,27 +173,32 @@ impl WebhookTargets {
         };
         let Some(target) = self.plugin_of(&kind) else {
             let kind = shorten(&kind.kind, 63);
-            let mut error = NoDecision::elsewhere(format!("no controller for {kind} runs here yet"));
-            error.try_again = self.elsewhere.is_worth_a_try("", &error.detail, Instant::now());
-            return (String::new(), Err(error));
+            let error = NoDecision::elsewhere(format!("no controller for {kind} runs here yet"));
+            return (String::new(), Err(self.while_worth_a_try("", error)));
         };
         let name = target.controller().to_owned();
-        let mut converted = target
+        let converted = target
             .convert(&review.to, &review.objects, body, caller, until)
-            .await;
-        if let Err(error) = &mut converted
-            && error.try_again
-        {
-            error.try_again = self
-                .elsewhere
-                .is_worth_a_try(&name, &error.detail, Instant::now());
-        }
+            .await
+            .map_err(|error| self.while_worth_a_try(&name, error));
         let what = match &converted {
             Err(error) if error.try_again => ASKED_AGAIN,
             _ => NOT_CONVERTED,
         };
         self.log(&name, what, converted.as_ref().err());
         (name, converted.map(|(objects, room)| (objects, Some(room))))
+    }
+
+    /// Stops asking a controller's caller to try again once no other replica has helped for long.
+    fn while_worth_a_try(&self, controller: &str, error: NoDecision) -> NoDecision {
+        let is_worth_a_try = || {
+            self.elsewhere
+                .is_worth_a_try(controller, &error.detail, Instant::now())
+        };
+        NoDecision {
+            try_again: error.try_again && is_worth_a_try(),
+            ..error
+        }
     }
 
     /// Sets the defaults of a resource that is about to be written. Also returns the name of the controller.
