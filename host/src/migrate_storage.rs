@@ -15,7 +15,7 @@ use thiserror::Error;
 
 use crate::cluster::client::{Pace, said};
 use crate::cluster::refusal::is_missing_object;
-use crate::object::shorten;
+use crate::object::{next_page, shorten};
 
 /// Resources in one list.
 const PAGE: u32 = 500;
@@ -385,7 +385,7 @@ async fn rewrite(
                 .iter()
                 .map(|object| (object.namespace(), object.name_any())),
         );
-        match list.metadata.continue_.filter(|token| !token.is_empty()) {
+        match next_page(&list.metadata) {
             Some(token) => page = page.continue_token(&token),
             None => break,
         }

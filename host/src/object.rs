@@ -7,7 +7,7 @@ use std::fmt;
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
 use kube::ResourceExt;
-use kube::core::DynamicObject;
+use kube::core::{DynamicObject, ListMeta};
 use serde::Serialize;
 use serde_json::Value;
 use sha2::{Digest, Sha256};
@@ -53,6 +53,12 @@ pub const DEFINITION_VERSION_ANNOTATION: &str = "operator-host.dev/definition-ve
 #[must_use]
 pub fn is_order(annotation: &str) -> bool {
     matches!(annotation, PROMOTE_ANNOTATION | PIN_ANNOTATION)
+}
+
+/// Returns the token of a list's next page; `None` on the last page, where it may also be empty.
+#[must_use]
+pub(crate) fn next_page(list: &ListMeta) -> Option<String> {
+    list.continue_.clone().filter(|token| !token.is_empty())
 }
 
 /// Namespace and name of an object, without its kind.

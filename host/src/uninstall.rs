@@ -19,7 +19,7 @@ use crate::config::leadership::LeadershipMode;
 use crate::config::{Config, ControllerConfig, Removal};
 use crate::desired::ownership::{parent_of, removal};
 use crate::leader::lease::GROUP_LABEL;
-use crate::object::{CONTROLLER_LABEL, GENERATED_LABEL, NamespacedName, controller_of, label};
+use crate::object::{CONTROLLER_LABEL, GENERATED_LABEL, NamespacedName, controller_of, label, next_page};
 use crate::plugin::contract::Kind;
 
 /// The number of objects per page of a list.
@@ -358,8 +358,7 @@ impl Uninstall<'_> {
             loop {
                 match api.list_metadata(&params).await {
                     Ok(page) => {
-                        params.continue_token =
-                            page.metadata.continue_.clone().filter(|token| !token.is_empty());
+                        params.continue_token = next_page(&page.metadata);
                         objects.extend(page.items);
                     }
                     Err(error) => {

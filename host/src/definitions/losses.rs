@@ -11,7 +11,7 @@ use serde_json::Value;
 
 use crate::crd::definition::{converts, is_served, schema_of, stored_versions, version as find, versions};
 use crate::crd::{accepts, pruned, schema};
-use crate::object::NamespacedName;
+use crate::object::{NamespacedName, next_page};
 use crate::plugin::candidate_check::Blamed;
 
 /// Objects in one list, which are in memory at a time.
@@ -240,7 +240,7 @@ async fn ask(
                 });
             }
         }
-        match list.metadata.continue_.filter(|token| !token.is_empty()) {
+        match next_page(&list.metadata) {
             Some(token) if losses.of_objects.len() < MAX_BLAMED => page = page.continue_token(&token),
             _ => return Ok(()),
         }

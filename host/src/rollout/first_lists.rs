@@ -15,6 +15,7 @@ use super::conversions::{dropped, losses_of};
 use super::{BUDGET, definition_name, installed};
 use crate::cluster::cache::{Reflector, WatchState};
 use crate::crd::definition::{is_served, versions};
+use crate::object::next_page;
 use crate::plugin::Plugin;
 use crate::plugin::contract::Kind;
 use crate::reconcile::context::Context;
@@ -97,7 +98,7 @@ pub(super) async fn check(context: &Context, live: &Plugin, candidate: &Plugin) 
             if let Some(first) = lost.map_err(|error| error.to_string())?.first() {
                 return Err(format!("{}: {}", first.object, first.message));
             }
-            match list.metadata.continue_.filter(|token| !token.is_empty()) {
+            match next_page(&list.metadata) {
                 Some(token) => page = page.continue_token(&token),
                 None => break,
             }

@@ -20,7 +20,7 @@ use super::requests::{Form, Limits, Trouble, WatchSource};
 use super::{Inner, Listed, Wanted, WatchState};
 use crate::backoff::jittered;
 use crate::cluster::discovery::{Discovery, KindError, ResolvedKind};
-use crate::object::NotServed;
+use crate::object::{NotServed, next_page};
 
 /// First delay between attempts of a failing watch; doubled after each one.
 const FIRST_DELAY: Duration = Duration::from_millis(100);
@@ -328,7 +328,7 @@ fn take(
         listed.insert(&object.name);
         inner.put_listed(&object, list);
     })?;
-    *token = page.metadata.continue_.filter(|token| !token.is_empty());
+    *token = next_page(&page.metadata);
     if token.is_some() {
         return Ok(Taken::More);
     }
