@@ -18,7 +18,7 @@ use crate::puppet::{FORMS, PUPPET, assert_contains, controller, variant_of};
 use crate::support::{Host, LIMIT, Scenario, own_cluster, resource};
 use crate::telemetry::get;
 use crate::webhook::callers::call_to_convert;
-use crate::webhook::{Authority, port, put};
+use crate::webhook::{Authority, certified, port};
 
 /// The variant of the puppet that converts: v2 calls the field `text` of v1 `note`.
 const CONVERTS: u8 = 9;
@@ -103,8 +103,7 @@ async fn objects_are_read_and_written_in_every_version_and_wrong_conversions_are
         let scenario = Scenario::within(&cluster, &format!("conversion-{form}")).await;
         let plugin = scenario.file("plugin.wasm", variant_of(file, CONVERTS));
         let config = configuration(&scenario, &plugin.display().to_string());
-        let authority = Authority::new(&scenario, "ca");
-        put(&scenario, authority.sign("1"));
+        let authority = certified(&scenario);
         let host = scenario.start_with(&config, &[]);
         host.until_log(&["controller started"]).await;
         scenario
@@ -195,8 +194,7 @@ async fn a_review_may_have_ten_thousand_objects_and_one_that_is_too_large_is_ref
     let scenario = Scenario::new("conversion-many").await;
     let plugin = scenario.file("plugin.wasm", variant_of("puppet.wasm", CONVERTS));
     let config = configuration(&scenario, &plugin.display().to_string());
-    let authority = Authority::new(&scenario, "ca");
-    put(&scenario, authority.sign("1"));
+    let authority = certified(&scenario);
     let host = scenario.start_with(&config, &[]);
     host.until_log(&["the certificate is in use"]).await;
     let review = |count: usize, to: &str, kind: &str| {
@@ -346,8 +344,7 @@ async fn stored_resources_are_written_in_the_storage_version() {
     let folder = scenario.folder.path().join("mount");
     let mut mount = Mount::new(&folder, "puppet.wasm", &variant_of("puppet.wasm", CONVERTS));
     let config = configuration(&scenario, &folder.join("puppet.wasm").display().to_string());
-    let authority = Authority::new(&scenario, "ca");
-    put(&scenario, authority.sign("1"));
+    let authority = certified(&scenario);
     let host = scenario.start_with(&config, &[]);
     host.until_log(&["controller started"]).await;
     for name in ["a", "b", "bad"] {

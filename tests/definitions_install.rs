@@ -18,7 +18,7 @@ use crate::puppet::{assert_contains, is_true};
 use crate::rights::rbac;
 use crate::support::{Host, LIMIT, Scenario, cluster, condition, own_cluster, resource};
 use crate::telemetry::{get, until_ready_is_without};
-use crate::webhook::{Authority, minor, put};
+use crate::webhook::{Authority, certified, minor};
 
 const FILE: &str = "shop.wasm";
 
@@ -601,8 +601,7 @@ async fn a_definition_with_several_versions_names_the_webhook_and_its_authority(
     assert_contains(&held, &["set `webhook.service` or `webhook.url`"]);
     host.stop().await;
 
-    let authority = Authority::new(&scenario, "ca");
-    put(&scenario, authority.sign("1"));
+    let authority = certified(&scenario);
     let pem = || std::fs::read(authority.0.join("ca.crt")).unwrap();
     scenario.file("ca.crt", pem());
     let top = "webhook: {address: '127.0.0.1:0', certificate: tls.crt, key: tls.key, url: 'https://127.0.0.1:1', \
@@ -644,8 +643,7 @@ async fn objects_that_cannot_be_read_in_a_version_keep_its_fields() {
         fixture.versions(&["v1", "v2"]).build(Form::Command)
     };
     shops.mount.put(FILE, &converting("1.0.0", &["a", "b"]));
-    let authority = Authority::new(&scenario, "ca");
-    put(&scenario, authority.sign("1"));
+    certified(&scenario);
     // Nothing listens there.
     let top =
         "webhook: {address: '127.0.0.1:0', certificate: tls.crt, key: tls.key, url: 'https://127.0.0.1:1'}";

@@ -9,7 +9,7 @@ use crate::mount::Mount;
 use crate::puppet::{PUPPET, assert_contains, controller, variant};
 use crate::support::{Host, Scenario, plugin};
 use crate::webhook::callers::call;
-use crate::webhook::{Authority, put};
+use crate::webhook::{Authority, certified};
 
 const FILE: &str = "puppet.wasm";
 
@@ -124,8 +124,7 @@ async fn review(scenario: &Scenario, host: &Host, authority: &Authority, spec: &
 #[tokio::test]
 async fn needs_that_one_caller_refuses_are_refused_by_all_with_the_same_words() {
     let scenario = Scenario::new("evaluate").await;
-    let authority = Authority::new(&scenario, "ca");
-    put(&scenario, authority.sign("1"));
+    let authority = certified(&scenario);
     let mut mount = Mount::new(&scenario.folder.path().join("mount"), FILE, &variant(0));
     let more = "reads: [{apiVersion: v1, kind: ConfigMap}]\nlimits: {request: 1Mi}";
     let text = format!(

@@ -19,7 +19,7 @@ use crate::leaders::shared;
 use crate::mount::Mount;
 use crate::puppet::{CONFIG_MAP, PUPPET, assert_contains, config_map, controller, variant};
 use crate::support::{Host, LIMIT, LIMITED, Scenario, cluster};
-use crate::webhook::{Authority, put};
+use crate::webhook::certified;
 
 const PAGE: [&str; 2] = ["--ui-addr", "127.0.0.1:0"];
 const SECRETS: &str = "children: [{apiVersion: v1, kind: ConfigMap}, {apiVersion: v1, kind: Secret}]";
@@ -711,7 +711,7 @@ async fn on_an_address_that_others_reach_the_api_server_decides_who_sees_the_pag
         &["cannot serve the page on 0.0.0.0:0 without TLS"],
     );
 
-    put(&scenario, Authority::new(&scenario, "ca").sign("1"));
+    certified(&scenario);
     let file = |name: &str| scenario.folder.path().join(name).display().to_string();
     let (certificate, key) = (file("tls.crt"), file("tls.key"));
     let arguments = [

@@ -9,7 +9,7 @@ use serde_json::{Map, Value, json};
 
 use crate::puppet::assert_contains;
 use crate::support::{LIMIT, Scenario, resource};
-use crate::webhook::{Authority, install_for, minor, put};
+use crate::webhook::{certified, install_for, minor};
 
 const KIND: &str = "rules.fixtures.dev/v1/Ruled";
 
@@ -144,8 +144,7 @@ async fn rules_are_evaluated_alike_by_an_api_server_and_by_the_webhook_of_an_old
         plugin.display()
     );
     let config = scenario.config_with(top, &controllers);
-    let authority = Authority::new(&scenario, "ca");
-    put(&scenario, authority.sign("1"));
+    let authority = certified(&scenario);
     let host = scenario.start_with(&config, &[]);
     host.until_log(&["controller started"]).await;
     install_for(&scenario, &host, &config, &authority, &yaml, &[]).await;

@@ -79,6 +79,13 @@ impl Authority {
     }
 }
 
+/// Creates an authority and puts a certificate of it where the webhook finds it.
+pub(crate) fn certified(scenario: &Scenario) -> Authority {
+    let authority = Authority::new(scenario, "ca");
+    put(scenario, authority.sign("1"));
+    authority
+}
+
 pub(crate) fn put(scenario: &Scenario, (certificate, key): (Vec<u8>, Vec<u8>)) {
     scenario.file("tls.key", key);
     scenario.file("tls.crt", certificate);
@@ -251,8 +258,7 @@ fn invalid() -> Value {
 async fn what_the_plugin_calls_invalid_is_not_written_and_its_failures_follow_the_policy() {
     let scenario = Scenario::new("webhook").await;
     let config = configuration(&scenario);
-    let authority = Authority::new(&scenario, "ca");
-    put(&scenario, authority.sign("1"));
+    let authority = certified(&scenario);
     let host = scenario.start_with(&config, &[]);
     host.until_log(&["controller started"]).await;
     install(&scenario, &host, &config, &authority, &["--timeout", "2"]).await;
@@ -400,8 +406,7 @@ async fn certificates_that_are_missing_expired_or_replaced_are_named_and_followe
 async fn with_an_expired_certificate_deletions_succeed_where_the_api_server_knows_match_conditions() {
     let scenario = Scenario::new("webhook-expired").await;
     let config = configuration(&scenario);
-    let authority = Authority::new(&scenario, "ca");
-    put(&scenario, authority.sign("1"));
+    let authority = certified(&scenario);
     let host = scenario.start_with(&config, &[]);
     host.until_log(&["controller started"]).await;
     install(&scenario, &host, &config, &authority, &[]).await;

@@ -10,7 +10,7 @@ use crate::definitions_install::until_ready_says;
 use crate::mount::Mount;
 use crate::puppet::{CONFIG_MAP, PUPPET, config_map, controller, is_true, variant_of};
 use crate::support::{LIMIT, Scenario, own_cluster};
-use crate::webhook::{Authority, put};
+use crate::webhook::{certified, put};
 
 /// Writes a configuration whose webhook has the same port in every process.
 fn configuration(scenario: &Scenario, plugin: &str) -> PathBuf {
@@ -37,8 +37,7 @@ async fn until_refused(scenario: &Scenario, name: &str, words: &str) {
 async fn while_nothing_converts_reads_in_the_stored_version_and_children_go_on() {
     let cluster = own_cluster(control_plane::Options::default()).await;
     let scenario = Scenario::within(&cluster, "conversion-outages").await;
-    let authority = Authority::new(&scenario, "ca");
-    put(&scenario, authority.sign("1"));
+    let authority = certified(&scenario);
     // The version of the plugin before it had a v2.
     let folder = scenario.folder.path().join("plugins");
     let mut mount = Mount::new(&folder, "plugin.wasm", &variant_of("puppet.wasm", 1));
@@ -87,8 +86,7 @@ async fn while_nothing_converts_reads_in_the_stored_version_and_children_go_on()
 async fn a_version_that_converts_what_the_live_one_cannot_becomes_live_if_it_loses_nothing() {
     let cluster = own_cluster(control_plane::Options::default()).await;
     let scenario = Scenario::within(&cluster, "conversion-mended").await;
-    let authority = Authority::new(&scenario, "ca");
-    put(&scenario, authority.sign("1"));
+    let authority = certified(&scenario);
     let folder = scenario.folder.path().join("plugins");
     let mut mount = Mount::new(&folder, "plugin.wasm", &variant_of("puppet.wasm", CONVERTS));
     let config = configuration(&scenario, &folder.join("plugin.wasm").display().to_string());

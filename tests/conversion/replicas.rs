@@ -9,7 +9,7 @@ use tokio::net::{TcpListener, TcpStream};
 use super::{CONVERTS, V2, serve_v2_at};
 use crate::puppet::{controller, variant_of};
 use crate::support::{LIMIT, Scenario, own_cluster};
-use crate::webhook::{Authority, port, put};
+use crate::webhook::{certified, port};
 
 /// Forwards each connection to the next of these ports, like a Service. Returns its own port.
 async fn balance(ports: Vec<u16>) -> u16 {
@@ -32,8 +32,7 @@ async fn balance(ports: Vec<u16>) -> u16 {
 async fn while_a_replica_lacks_the_new_version_the_api_server_asks_another_one() {
     let cluster = own_cluster(control_plane::Options::default()).await;
     let scenario = Scenario::within(&cluster, "conversion-replicas").await;
-    let authority = Authority::new(&scenario, "ca");
-    put(&scenario, authority.sign("1"));
+    let authority = certified(&scenario);
     let start = |name: &str, variant: u8| {
         let plugin = scenario.file(&format!("{name}.wasm"), variant_of("puppet.wasm", variant));
         let top = "webhook: {address: '127.0.0.1:0', certificate: tls.crt, key: tls.key}";

@@ -10,7 +10,7 @@ use super::get;
 use crate::puppet::{assert_contains, controller, variant};
 use crate::support::Scenario;
 use crate::webhook::callers::{call_for_defaults, call_to_convert};
-use crate::webhook::{Authority, put};
+use crate::webhook::certified;
 
 /// The variant of the puppet that converts and sets defaults.
 const CONVERTS: u8 = 9;
@@ -45,8 +45,7 @@ async fn conversions_and_defaults_are_traced_counted_and_recorded() {
     let plugin = scenario.file("plugin.wasm", variant(CONVERTS));
     let top = "webhook: {address: '127.0.0.1:0', certificate: tls.crt, key: tls.key}";
     let config = scenario.config_with(top, &controller(&plugin.display().to_string(), ""));
-    let authority = Authority::new(&scenario, "ca");
-    put(&scenario, authority.sign("1"));
+    let authority = certified(&scenario);
     let folder = scenario.folder.path().join("records");
     let host = scenario.start_in(
         &config,

@@ -145,8 +145,7 @@ fn resident(host: &Host) -> u64 {
 async fn what_an_unverified_caller_sends_costs_little_and_reveals_nothing_of_the_plugin() {
     let scenario = Scenario::new("webhook-nobody").await;
     let config = configuration(&scenario);
-    let authority = Authority::new(&scenario, "ca");
-    put(&scenario, authority.sign("1"));
+    let authority = certified(&scenario);
     let host = scenario.start_with(&config, &[]);
     host.until_log(&["controller started"]).await;
     host.until_log(&["the certificate is in use"]).await;
@@ -233,8 +232,7 @@ async fn only_who_shows_a_certificate_of_the_configured_authority_is_answered() 
     let cluster = own_cluster(options).await;
     let scenario = Scenario::within(&cluster, "webhook-callers").await;
     let config = configuration(&scenario);
-    let authority = Authority::new(&scenario, "ca");
-    put(&scenario, authority.sign("1"));
+    let authority = certified(&scenario);
     let host = scenario.start_with(&config, &["--client-ca", &at("ca.crt")]);
     host.until_log(&["controller started"]).await;
     install(&scenario, &host, &config, &authority, &[]).await;
@@ -264,8 +262,7 @@ async fn a_plugin_that_cannot_be_used_takes_nobody_elses_webhook_away() {
         controller("puppet.wasm", "").to_owned() + &crate::echo::CONTROLLER.replace("echo.wasm", &broken);
     let top = "webhook: {address: '127.0.0.1:0', certificate: tls.crt, key: tls.key}";
     let config = scenario.config_with(top, &neighbour);
-    let authority = Authority::new(&scenario, "ca");
-    put(&scenario, authority.sign("1"));
+    let authority = certified(&scenario);
     let host = scenario.start_with(&config, &[]);
     host.until_log(&["broken.wasm cannot be used"]).await;
     // The Service's endpoints are the ready pods.

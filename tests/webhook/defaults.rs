@@ -16,8 +16,7 @@ async fn a_plugin_sets_defaults_and_refuses_changes_of_what_is_stored() {
     let plugin = scenario.file("plugin.wasm", variant(SETS_DEFAULTS));
     let top = "webhook: {address: '127.0.0.1:0', certificate: tls.crt, key: tls.key}";
     let config = scenario.config_with(top, &controller(plugin.to_str().unwrap(), ""));
-    let authority = Authority::new(&scenario, "ca");
-    put(&scenario, authority.sign("1"));
+    let authority = certified(&scenario);
     let host = scenario.start_with(&config, &[]);
     host.until_log(&["controller started"]).await;
     install(&scenario, &host, &config, &authority, &[]).await;
