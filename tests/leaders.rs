@@ -1,5 +1,6 @@
 //! Several replicas of which one writes: killed, suspended, disconnected, and with a Lease that is edited by hand.
 
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -11,6 +12,8 @@ use kube::Api;
 use kube::api::{DeleteParams, Patch, PatchParams, PostParams};
 use kube::core::DynamicObject;
 use serde_json::{Value, json};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::watch;
 
 use crate::puppet::{CONFIG_MAP, assert_contains, config_map, controller};
 use crate::support::{Host, LIMIT, LIMITED, Scenario, cluster, own_cluster};
@@ -471,6 +474,72 @@ async fn a_leader_cut_off_from_the_api_server_stops_and_goes_on_when_it_is_back(
     }
     load.stop().await;
     assert_never_two(&scenario, &cluster);
+}
+
+/// Forwards connections to the API server of a kubeconfig. Returns a kubeconfig for them, and what makes those that are
+/// open go dead: silently, while new ones are forwarded.
+async fn forwarded(scenario: &Scenario) -> (PathBuf, watch::Sender<()>) {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let own = listener.local_addr().unwrap();
+    let text = std::fs::read_to_string(scenario.kubeconfig()).unwrap();
+    let (_, server) = text.split_once("https://").expect("a server");
+    let server: String = server.chars().take_while(|c| !"\"\n/".contains(*c)).collect();
+    let kubeconfig = scenario.file("forwarded", text.replace(&server, &own.to_string()));
+    let (dead, connections) = watch::channel(());
+    tokio::spawn(async move {
+        loop {
+            let (mut near, _) = listener.accept().await.unwrap();
+            let mut far = TcpStream::connect(&server).await.unwrap();
+            let mut dead = connections.clone();
+            dead.mark_unchanged();
+            tokio::spawn(async move {
+                tokio::select! {
+                    _ = tokio::io::copy_bidirectional(&mut near, &mut far) => {}
+                    // The kernel still acknowledges what arrives.
+                    Ok(()) = dead.changed() => std::future::pending().await,
+                }
+            });
+        }
+    });
+    (kubeconfig, dead)
+}
+
+/// Regression: the next renewal waited on the same dead connection, and the leader stopped leading.
+#[tokio::test]
+async fn a_leader_whose_connections_go_dead_renews_over_another() {
+    let scenario = Scenario::new("leaders-dead-connections").await;
+    let config = shared(
+        &scenario,
+        "single",
+        ["8s", "6s", "500ms"],
+        &controller("puppet.wasm", ""),
+    );
+    let (kubeconfig, dead) = forwarded(&scenario).await;
+    let host = Host::through(&config, &kubeconfig, "leader", scenario.folder.path());
+    host.until_log(&["this replica leads"]).await;
+    scenario.puppet("p", json!({ "response": {} })).await;
+    scenario.until_ready("p").await;
+    let stood_by = || host.log().matches("this replica stands by").count();
+    let before = stood_by();
+    let renewed = async |since: &str| {
+        let start = Instant::now();
+        loop {
+            let lease = scenario.get(LEASE, NAME).await.unwrap();
+            let time = lease.data["spec"]["renewTime"].as_str().unwrap_or_default();
+            if time != since {
+                return time.to_owned();
+            }
+            assert!(start.elapsed() < LIMIT, "the Lease is not renewed");
+            tokio::time::sleep(Duration::from_millis(100)).await;
+        }
+    };
+    let mut last = renewed("").await;
+    dead.send_replace(());
+    // The renewal that was under way, and those after it.
+    for _ in 0..5 {
+        last = renewed(&last).await;
+    }
+    assert_eq!(stood_by(), before, "it has led all the time");
 }
 
 async fn grant(scenario: &Scenario, leases: &[&str]) {

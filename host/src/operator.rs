@@ -129,9 +129,13 @@ pub async fn run(
     let client = connection.client()?;
     let connection_namespace = connection.pod_namespace().map(str::to_owned);
     let default_namespace = client.default_namespace().to_owned();
-    let kinds = Arc::new(Discovery::new(client.clone(), Arc::clone(&instruments.metrics)));
+    let watch_client = connection.watch_client()?;
+    let kinds = Arc::new(Discovery::new(
+        watch_client.clone(),
+        Arc::clone(&instruments.metrics),
+    ));
     let watches = Arc::new(SharedCache::new(
-        connection.watch_client()?,
+        watch_client,
         Arc::clone(&kinds),
         Arc::clone(&instruments.metrics),
     ));

@@ -78,10 +78,7 @@ type Transport = legacy::Client<HttpsConnector<Fencing<HttpConnector>>, Body>;
 pub struct Connection {
     config: Config,
     auth: Option<AuthLayer>,
-    /// For writes without a term.
     transport: Transport,
-    /// For discovery and Leases, of which a process with many controllers has many at the same time.
-    shared: Multiplexed,
     metrics: Arc<Metrics>,
     reach: Reach,
     clock: ServerClock,
@@ -110,7 +107,6 @@ impl Connection {
         Ok(Self {
             auth: config.auth_layer()?,
             transport: transport(&config, &Term::endless(), None)?,
-            shared: multiplexed(&config)?,
             config,
             metrics,
             reach: Reach::default(),
@@ -126,15 +122,17 @@ impl Connection {
         inside.then_some(&self.config.default_namespace)
     }
 
-    /// Returns the host's own client, for discovery and Leases.
+    /// Returns the host's own client, for Leases and for reads that a reconcile waits for. When a connection goes dead
+    /// silently, a request loses no more than its time limit: the next one has another connection.
     ///
     /// # Errors
     /// When the configuration cannot be used.
     pub fn client(&self) -> Result<Client, ClientError> {
-        self.layered(&self.config, self.shared.clone(), Term::endless())
+        self.layered(&self.config, self.transport.clone(), Term::endless())
     }
 
-    /// Returns the client for watches, which share connections of their own: a long list delays no Lease and no write.
+    /// Returns the client for watches and discovery, of which a process with many controllers has many at the same time.
+    /// They share connections of their own: a long list delays no Lease and no write.
     ///
     /// # Errors
     /// When the configuration cannot be used.
