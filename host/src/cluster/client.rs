@@ -123,7 +123,7 @@ impl Connection {
     }
 
     /// Returns the host's own client, for Leases and for reads that a reconcile waits for. When a connection goes dead
-    /// silently, a request loses no more than its time limit: the next one has another connection.
+    /// silently, a request on it fails at its time limit, and the next one has another connection.
     ///
     /// # Errors
     /// When the configuration cannot be used.
