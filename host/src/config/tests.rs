@@ -150,6 +150,11 @@ fn every_refusal_names_line_and_column_and_what_is_expected() {
         "expected CamelCase",
     );
     refused(
+        &GOOD.replace("my-operator.dev/v1", "my-operator.dev/\u{31d}v2"),
+        "3:26",
+        "is not an API version",
+    );
+    refused(
         &GOOD.replace("    limits", "    concurrency: 0\n    limits"),
         "8:18",
         "from 1 to 1000",

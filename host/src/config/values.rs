@@ -19,10 +19,11 @@ pub(super) fn invalid(file: &Path, at: Location, message: impl Into<String>) -> 
 
 /// Whether the text is an API version such as `v1` or `v1beta2`.
 pub(super) fn is_version(text: &str) -> bool {
-    let mut rest = text.strip_prefix('v').unwrap_or_default();
-    rest = rest.trim_start_matches(|c: char| c.is_ascii_digit());
-    let digits_first = text.len() > 1 && text[1..].starts_with(|c: char| c.is_ascii_digit());
-    digits_first && rest.chars().all(|c| c.is_ascii_lowercase() || c.is_ascii_digit())
+    let Some(rest) = text.strip_prefix('v') else {
+        return false;
+    };
+    let more = rest.trim_start_matches(|c: char| c.is_ascii_digit());
+    more.len() < rest.len() && more.chars().all(|c| c.is_ascii_lowercase() || c.is_ascii_digit())
 }
 
 pub(super) fn dns_label(file: &Path, text: &Spanned<String>, what: &str) -> Result<(), ConfigError> {
