@@ -114,18 +114,40 @@ impl StandIns {
                 }
             }
             Value::Array(items) => items.iter_mut().for_each(|item| self.replace(item, copies)),
-            Value::String(text) => replace_copies(text, copies),
+            Value::String(text) if !is_masked(text) => replace_copies(text, copies),
             _ => {}
         }
     }
 }
 
+/// A part of a text: what is left of it, or a placeholder.
+#[derive(Clone, Copy)]
+enum Part<'a> {
+    Text(&'a str),
+    StandIn(&'a str),
+}
+
+/// Replaces the copies in a text. A value such as `masked` is not replaced in the placeholders.
 fn replace_copies(text: &mut String, copies: &[(String, String)]) {
-    for (copy, stand_in) in copies {
-        if text.contains(copy) {
-            *text = text.replace(copy, stand_in);
+    let mut parts = vec![Part::Text(text)];
+    for (copy, stand_in) in copies.iter().filter(|(copy, _)| text.contains(copy)) {
+        let mut replaced = Vec::new();
+        for part in parts {
+            let Part::Text(text) = part else {
+                replaced.push(part);
+                continue;
+            };
+            for (number, rest) in text.split(copy).enumerate() {
+                replaced.extend((number > 0).then_some(Part::StandIn(stand_in)));
+                replaced.push(Part::Text(rest));
+            }
         }
+        parts = replaced;
     }
+    let parts = parts.iter().map(|part| match part {
+        Part::Text(text) | Part::StandIn(text) => *text,
+    });
+    *text = parts.collect();
 }
 
 /// Returns whether a key contains a copy of a value.
@@ -141,6 +163,12 @@ fn is_copy(key: &str, copies: &[(String, String)]) -> bool {
 fn is_stand_in(text: &str) -> bool {
     text.strip_prefix("masked-")
         .is_some_and(|number| number.len() >= 4 && number.bytes().all(|byte| byte.is_ascii_digit()))
+}
+
+/// Returns whether a text is a placeholder, or its base64.
+fn is_masked(text: &str) -> bool {
+    let decoded = secret::decoded(&Value::from(text));
+    is_stand_in(text) || decoded.is_some_and(|bytes| std::str::from_utf8(&bytes).is_ok_and(is_stand_in))
 }
 
 /// Returns the bytes of a value: those that the base64 of `data` stands for, and the text of everything else.
@@ -215,6 +243,29 @@ mod tests {
         );
         assert_eq!(secret["data"]["empty"], "");
         assert_eq!(secret["metadata"]["annotations"], json!({"other": "stays"}));
+    }
+
+    /// Regression: a value that a placeholder contains was replaced in it, which made base64 unreadable and copies
+    /// different.
+    #[test]
+    fn a_value_that_a_placeholder_contains_leaves_it_as_it_is() {
+        let mut document = json!({
+            "related": [secret("correct horse"), secret("masked"), {
+                "apiVersion": "v1", "kind": "Secret", "data": {"password": "TAwMDE="},
+            }],
+            "url": "mysql://root:correct horse@db/masked",
+        });
+        mask(&mut document);
+        let stand_in = |number: usize| {
+            let bytes = decoded(&document["related"][number]["data"]["password"]).unwrap();
+            String::from_utf8(bytes).unwrap()
+        };
+        assert!(is_stand_in(&stand_in(2)));
+        let url = format!("mysql://root:{}@db/{}", stand_in(0), stand_in(1));
+        assert_eq!(document["url"], url);
+        let mut again = document.clone();
+        mask(&mut again);
+        assert_eq!(again, document);
     }
 
     #[test]
