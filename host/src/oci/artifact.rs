@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 
 use serde::de::IgnoredAny;
 use serde::{Deserialize, Serialize};
+use serde_json::value::RawValue;
 use serde_json::{Value, json};
 
 use crate::json_text::unquoted;
@@ -280,10 +281,11 @@ pub struct Interfaces {
 /// # Errors
 /// When `index` is not a list.
 pub fn with_referrer(index: Option<&[u8]>, referrer: &Artifact) -> Result<Vec<u8>, ArtifactError> {
+    /// The entries are text, so that those of others stay as they are.
     #[derive(Default, Deserialize)]
     struct Index {
         #[serde(default)]
-        manifests: Vec<Value>,
+        manifests: Vec<Box<RawValue>>,
     }
     let index: Option<Index> = index
         .map(serde_json::from_slice)
@@ -295,10 +297,18 @@ pub fn with_referrer(index: Option<&[u8]>, referrer: &Artifact) -> Result<Vec<u8
         ..referrer.descriptor()
     };
     let digest = added.digest.to_string();
-    manifests.retain(|manifest| manifest["digest"] != digest.as_str());
-    manifests.push(json!(added));
-    let index = json!({ "schemaVersion": 2, "mediaType": INDEX, "manifests": manifests });
-    Ok(index.to_string().into_bytes())
+    let is_same = |text: &str| {
+        let manifest: Option<Value> = serde_json::from_str(text).ok();
+        manifest.is_some_and(|manifest| manifest["digest"] == digest.as_str())
+    };
+    manifests.retain(|manifest| !is_same(manifest.get()));
+    let others = manifests.iter().map(|manifest| manifest.get().to_owned());
+    let all: Vec<String> = others.chain([json!(added).to_string()]).collect();
+    let index = format!(
+        r#"{{"schemaVersion":2,"mediaType":"{INDEX}","manifests":[{}]}}"#,
+        all.join(",")
+    );
+    Ok(index.into_bytes())
 }
 
 #[cfg(test)]
@@ -405,9 +415,11 @@ mod tests {
         let foreign = json!({"manifests": [
             {"mediaType": MANIFEST, "digest": "sha512:00", "size": 1, "platform": {"os": "linux"}}, 1, null,
         ]});
-        let index = with_referrer(Some(foreign.to_string().as_bytes()), &other).unwrap();
-        let kept: Value = serde_json::from_slice(&index).unwrap();
-        assert_eq!(kept["manifests"][0], foreign["manifests"][0]);
+        let foreign = foreign.to_string().replace("null", "99999.99999999999998");
+        let index = with_referrer(Some(foreign.as_bytes()), &other).unwrap();
+        let others = foreign.strip_suffix("]}").unwrap();
+        let others = others.strip_prefix(r#"{"manifests":["#).unwrap();
+        assert!(std::str::from_utf8(&index).unwrap().contains(others));
         assert_eq!(listed(&index).unwrap().len(), 1);
         assert!(listed(br#"{"manifests": 1}"#).is_err());
         assert!(with_referrer(Some(b"nonsense"), &other).is_err());
