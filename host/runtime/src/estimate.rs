@@ -16,6 +16,8 @@ pub struct Estimate {
 /// Estimates the size of a JSON text.
 #[must_use]
 pub fn estimate(text: &str) -> Estimate {
+    /// A value that is in no list or map.
+    const VALUE: usize = 32;
     /// A map with one entry has capacity for eleven.
     const MAP: usize = 704;
     /// A list with one value has capacity for four.
@@ -25,7 +27,7 @@ pub fn estimate(text: &str) -> Estimate {
     let bytes = text.as_bytes();
     let mut estimate = Estimate {
         values: 1,
-        bytes: bytes.len(),
+        bytes: VALUE + bytes.len(),
     };
     let mut at = 0;
     while let Some(&byte) = bytes.get(at) {
@@ -107,6 +109,10 @@ mod tests {
 
     #[test]
     fn the_bytes_are_an_upper_bound_for_what_is_made_to_be_large_and_kind_to_what_people_write() {
+        for small in ["{}", "[]", "7", "\"\""] {
+            let value: Value = serde_json::from_str(small).unwrap();
+            assert!(estimate(small).bytes >= memory_of(&value), "{small}");
+        }
         let deep = format!("{}1{},", "{\"a\":".repeat(100), "}".repeat(100));
         for dense in ["[],", "{\"a\":1},", "[[1]],", "0,", "\"\",", &deep] {
             let text = format!("[{}0]", dense.repeat(300_000 / dense.len()));
@@ -114,7 +120,7 @@ mod tests {
             assert!(estimate(&text).bytes >= memory_of(&value), "{dense}");
         }
         let kind = r#"{"a": "{[,\"{[,"}"#;
-        assert_eq!(estimate(kind).bytes, kind.len() + 704);
+        assert_eq!(estimate(kind).bytes, 32 + kind.len() + 704);
     }
 
     /// The memory of the tree: the leaves of maps, and the capacity of lists and texts.
