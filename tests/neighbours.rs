@@ -3,6 +3,7 @@
 use std::time::{Duration, Instant};
 
 use control_plane::Options;
+use control_plane::proxy::{Mode, Proxy, Seen};
 use futures::future::join_all;
 use kube::api::{Api, Patch, PatchParams};
 use kube::core::DynamicObject;
@@ -10,7 +11,7 @@ use serde_json::{Value, json};
 
 use crate::echo;
 use crate::puppet::{CONFIG_MAP, PUPPET, assert_contains, config_map, controller};
-use crate::support::{Host, Scenario, own_cluster, resource};
+use crate::support::{Host, LIMIT, Scenario, cluster, own_cluster, resource};
 
 /// How often Echo is measured, alone and next to each neighbour.
 const SAMPLES: usize = 15;
@@ -271,4 +272,50 @@ async fn a_controller_writes_no_faster_than_it_may() {
         "{:?}",
         start.elapsed()
     );
+}
+
+/// Regression: one controller had as many writes waiting for the API server as `concurrency` and its children allowed,
+/// each with a connection.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_controller_whose_writes_hang_has_64_of_them_and_does_not_hold_up_another_one() {
+    const MOST: usize = 64;
+    let proxy = Proxy::start(&cluster().await.kubeconfig())
+        .await
+        .expect("a proxy");
+    let scenario = Scenario::new("hanging-writes")
+        .await
+        .with_kubeconfig(proxy.kubeconfig());
+    let hanging = controller("puppet.wasm", "concurrency: 100");
+    let _host = scenario.start(&format!("{hanging}{}", echo::CONTROLLER));
+    scenario.apply(&echo::echo(1)).await;
+    scenario.until("v1/Pod", "e-pod-0", "there", |_| true).await;
+    let is_held = |seen: &Seen| seen.is_write() && seen.uri.contains("/configmaps/");
+    let held = || proxy.take_seen().iter().filter(|seen| is_held(seen)).count();
+    proxy.set_mode_of("/configmaps/", Mode::Stall);
+    let names: Vec<String> = (0..30).map(|number| format!("p{number}")).collect();
+    let created = names.iter().map(|name| {
+        let children = (0..4).map(|child| config_map(&format!("{name}-{child}"), "a"));
+        scenario.puppet(
+            name,
+            json!({"response": {"children": children.collect::<Vec<_>>()}}),
+        )
+    });
+    join_all(created).await;
+    let mut waiting = 0;
+    while waiting < MOST {
+        let more = tokio::time::timeout(LIMIT, proxy.until_seen(is_held)).await;
+        more.unwrap_or_else(|_| panic!("only {waiting} writes wait"));
+        waiting += held();
+    }
+    scenario
+        .patch(echo::ECHO, "e", json!({"spec": {"replicas": 10}}))
+        .await;
+    scenario.until("v1/Pod", "e-pod-9", "there", |_| true).await;
+    waiting += held();
+    assert_eq!(waiting, MOST);
+
+    proxy.set_mode(Mode::Pass);
+    for name in &names {
+        scenario.until_ready(name).await;
+    }
 }

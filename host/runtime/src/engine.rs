@@ -1,7 +1,5 @@
 //! The WebAssembly engine shared by all plugins of a process.
 
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
-
 use wasmtime::{Config, Enabled, InstanceAllocationStrategy, PoolingAllocationConfig};
 
 use crate::fair::{Fair, Member, Permit};
@@ -51,7 +49,6 @@ pub(crate) struct Engine {
     turns: Fair,
     memory: Budget,
     lane: Lane,
-    next: AtomicU64,
 }
 
 /// Registers a plugin with the resources that all plugins share.
@@ -90,7 +87,6 @@ impl Engine {
             Ticker::start(engines.map(wasmtime::Engine::weak).collect()).map_err(EngineError::Ticker)?;
         let turns = Fair::new(memory.turns() as usize, 1);
         let lane = Lane::start().map_err(EngineError::Lane)?;
-        let next = AtomicU64::new(0);
         Ok(Self {
             pooled,
             on_demand,
@@ -98,7 +94,6 @@ impl Engine {
             turns,
             memory,
             lane,
-            next,
         })
     }
 
@@ -114,11 +109,10 @@ impl Engine {
 
     /// Registers one more plugin.
     pub(crate) fn seat(&self) -> Seat {
-        let key = self.next.fetch_add(1, Relaxed);
         Seat {
-            turns: self.turns.join(key),
-            memory: self.memory.join(key),
-            slow: self.lane.join(key),
+            turns: self.turns.join(),
+            memory: self.memory.join(),
+            slow: self.lane.join(),
         }
     }
 

@@ -1,38 +1,40 @@
-//! A semaphore that one plugin cannot monopolize: waiting plugins are served in turn, and part of the
-//! capacity is reserved for plugins that hold nothing.
+//! A semaphore that one member cannot monopolize: waiting members are served in turn, and part of the
+//! capacity is reserved for members that hold nothing.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tokio::sync::oneshot;
 
-/// Identifies a plugin.
-pub(crate) type Key = u64;
+/// Identifies a member.
+type Key = u64;
 
 /// A fair semaphore; see the module. Clones share it.
 #[derive(Clone, Debug)]
-pub(crate) struct Fair(Arc<Shared>);
+pub struct Fair(Arc<Shared>);
 
 #[derive(Debug)]
 struct Shared {
     capacity: usize,
-    /// Capacity reserved for each plugin that holds nothing; at most half of the total.
+    /// Capacity reserved for each member that holds nothing; at most half of the total.
     kept: usize,
     state: Mutex<State>,
 }
 
 #[derive(Debug)]
 struct State {
+    /// The key of the next member.
+    next: Key,
     free: usize,
-    plugins: HashMap<Key, Plugin>,
-    /// Plugins with waiting calls, next one first.
+    members: HashMap<Key, Holding>,
+    /// Members that wait, next one first.
     order: VecDeque<Key>,
-    /// How many of `plugins` hold nothing.
+    /// How many of `members` hold nothing.
     idle: usize,
 }
 
 #[derive(Debug, Default)]
-struct Plugin {
+struct Holding {
     held: usize,
     waiting: VecDeque<Waiter>,
 }
@@ -45,27 +47,30 @@ struct Waiter {
 
 /// An amount of a [`Fair`], held until it is dropped.
 #[derive(Debug)]
-pub(crate) struct Permit {
+pub struct Permit {
     of: Fair,
     key: Key,
     amount: usize,
 }
 
-/// A plugin registered with a [`Fair`], until it is dropped.
+/// A member of a [`Fair`], until it is dropped.
 #[derive(Debug)]
-pub(crate) struct Member {
+pub struct Member {
     of: Fair,
     key: Key,
 }
 
 impl Fair {
-    pub(crate) fn new(capacity: usize, kept: usize) -> Self {
+    /// Creates a semaphore. Of its capacity, `kept` is reserved for each member that holds nothing; at most half in all.
+    #[must_use]
+    pub fn new(capacity: usize, kept: usize) -> Self {
         Self(Arc::new(Shared {
             capacity,
             kept,
             state: Mutex::new(State {
+                next: 0,
                 free: capacity,
-                plugins: HashMap::new(),
+                members: HashMap::new(),
                 order: VecDeque::new(),
                 idle: 0,
             }),
@@ -73,16 +78,19 @@ impl Fair {
     }
 
     /// Returns the total capacity.
-    pub(crate) fn capacity(&self) -> usize {
+    #[must_use]
+    pub fn capacity(&self) -> usize {
         self.0.capacity
     }
 
-    /// Registers a plugin.
-    pub(crate) fn join(&self, key: Key) -> Member {
+    /// Adds a member.
+    #[must_use]
+    pub fn join(&self) -> Member {
         let mut state = self.state();
-        if state.plugins.insert(key, Plugin::default()).is_none() {
-            state.idle += 1;
-        }
+        let key = state.next;
+        state.next += 1;
+        state.members.insert(key, Holding::default());
+        state.idle += 1;
         Member {
             of: self.clone(),
             key,
@@ -94,7 +102,7 @@ impl Fair {
         self.0.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Grants the waiting calls what is available. The permits are sent after the lock is released, because a
+    /// Grants those that wait what is available. The permits are sent after the lock is released, because a
     /// permit whose receiver was dropped is returned at once.
     fn serve(&self, mut state: MutexGuard<'_, State>) {
         let mut granted = Vec::new();
@@ -102,22 +110,22 @@ impl Fair {
         while passed_over < state.order.len() {
             let Some(key) = state.order.pop_front() else { break };
             let (kept, free) = (self.kept(&state), state.free);
-            let Some(plugin) = state.plugins.get_mut(&key) else {
+            let Some(member) = state.members.get_mut(&key) else {
                 continue;
             };
-            while plugin
+            while member
                 .waiting
                 .front()
                 .is_some_and(|waiter| waiter.grant.is_closed())
             {
-                plugin.waiting.pop_front();
+                member.waiting.pop_front();
             }
-            let Some(wanted) = plugin.waiting.front().map(|waiter| waiter.wanted) else {
+            let Some(wanted) = member.waiting.front().map(|waiter| waiter.wanted) else {
                 continue;
             };
-            let is_first = plugin.held == 0;
+            let is_first = member.held == 0;
             if wanted > free && is_first {
-                // A later plugin would otherwise take what this one waits for.
+                // A later member would otherwise take what this one waits for.
                 state.order.push_front(key);
                 break;
             }
@@ -127,8 +135,8 @@ impl Fair {
                 continue;
             }
             passed_over = 0;
-            if let Some(waiter) = plugin.waiting.pop_front() {
-                let more = !plugin.waiting.is_empty();
+            if let Some(waiter) = member.waiting.pop_front() {
+                let more = !member.waiting.is_empty();
                 granted.push((waiter.grant, self.grant(&mut state, key, wanted)));
                 if more {
                     state.order.push_back(key);
@@ -141,18 +149,18 @@ impl Fair {
         }
     }
 
-    /// Returns the capacity that a plugin which already holds some must leave free.
+    /// Returns the capacity that a member which already holds some must leave free.
     fn kept(&self, state: &State) -> usize {
         state.idle.saturating_mul(self.0.kept).min(self.0.capacity / 2)
     }
 
     fn grant(&self, state: &mut State, key: Key, amount: usize) -> Permit {
         state.free -= amount;
-        if let Some(plugin) = state.plugins.get_mut(&key) {
-            if plugin.held == 0 {
+        if let Some(member) = state.members.get_mut(&key) {
+            if member.held == 0 {
                 state.idle -= 1;
             }
-            plugin.held += amount;
+            member.held += amount;
         }
         Permit {
             of: self.clone(),
@@ -167,9 +175,9 @@ impl Fair {
         }
         let mut state = self.state();
         state.free += amount;
-        if let Some(plugin) = state.plugins.get_mut(&key) {
-            plugin.held -= amount;
-            if plugin.held == 0 {
+        if let Some(member) = state.members.get_mut(&key) {
+            member.held -= amount;
+            if member.held == 0 {
                 state.idle += 1;
             }
         }
@@ -179,7 +187,7 @@ impl Fair {
 
 impl Member {
     /// Waits for `amount`, limited to the capacity; 0 is granted at once. Dropping the future leaves the queue.
-    pub(crate) async fn acquire(&self, amount: usize) -> Permit {
+    pub async fn acquire(&self, amount: usize) -> Permit {
         let amount = amount.min(self.of.capacity());
         if amount == 0 {
             return self.nothing();
@@ -194,9 +202,9 @@ impl Member {
                 wanted: amount,
                 grant,
             };
-            if let Some(plugin) = state.plugins.get_mut(&self.key) {
-                plugin.waiting.push_back(waiter);
-                if plugin.waiting.len() == 1 {
+            if let Some(member) = state.members.get_mut(&self.key) {
+                member.waiting.push_back(waiter);
+                if member.waiting.len() == 1 {
                     state.order.push_back(self.key);
                 }
             }
@@ -221,12 +229,13 @@ impl Member {
 
 impl Permit {
     /// Returns the amount held.
-    pub(crate) fn amount(&self) -> usize {
+    #[must_use]
+    pub fn amount(&self) -> usize {
         self.amount
     }
 
     /// Returns everything above `amount`.
-    pub(crate) fn shrink(&mut self, amount: usize) {
+    pub fn shrink(&mut self, amount: usize) {
         let rest = self.amount.saturating_sub(amount);
         self.amount -= rest;
         self.of.give_back(self.key, rest);
@@ -235,7 +244,7 @@ impl Permit {
 
 impl Fair {
     fn may_have(&self, state: &State, key: Key, amount: usize) -> bool {
-        let is_first = state.plugins.get(&key).is_none_or(|plugin| plugin.held == 0);
+        let is_first = state.members.get(&key).is_none_or(|member| member.held == 0);
         let kept = if is_first { 0 } else { self.kept(state) };
         amount.saturating_add(kept) <= state.free
     }
@@ -251,9 +260,9 @@ impl Drop for Member {
     fn drop(&mut self) {
         let mut state = self.of.state();
         if state
-            .plugins
+            .members
             .remove(&self.key)
-            .is_some_and(|plugin| plugin.held == 0)
+            .is_some_and(|member| member.held == 0)
         {
             state.idle -= 1;
         }
@@ -274,9 +283,9 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn plugins_are_served_by_turns_however_many_of_one_wait() {
+    async fn members_are_served_by_turns_however_many_of_one_wait() {
         let fair = Fair::new(1, 0);
-        let (hog, quiet) = (fair.join(1), fair.join(2));
+        let (hog, quiet) = (fair.join(), fair.join());
         let first = hog.acquire(1).await;
         let order = Mutex::new(Vec::new());
         let note = async |name: &'static str, member: &Member| {
@@ -296,24 +305,24 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn something_is_kept_for_a_plugin_that_has_nothing() {
+    async fn something_is_kept_for_a_member_that_has_nothing() {
         let fair = Fair::new(8, 1);
-        let members: Vec<_> = (0..4).map(|key| fair.join(key)).collect();
+        let members: Vec<_> = (0..4).map(|_| fair.join()).collect();
         let held: Vec<_> = std::iter::from_fn(|| now(&members[0], 1)).collect();
         assert_eq!(held.len(), 5, "one is left for each of the other three");
         let others: Vec<_> = members[1..].iter().map(|member| now(member, 1)).collect();
         assert!(others.iter().all(Option::is_some));
-        // However many plugins there are, one may have half.
+        // However many members there are, one may have half.
         let many = Fair::new(8, 1);
-        let _crowd: Vec<_> = (1..100).map(|key| many.join(key)).collect();
-        let one = many.join(0);
+        let _crowd: Vec<_> = (1..100).map(|_| many.join()).collect();
+        let one = many.join();
         assert_eq!(std::iter::from_fn(|| now(&one, 1)).collect::<Vec<_>>().len(), 4);
     }
 
     #[tokio::test]
     async fn who_stops_waiting_leaves_the_line_and_nothing_is_lost() {
         let fair = Fair::new(4, 0);
-        let (a, b) = (fair.join(1), fair.join(2));
+        let (a, b) = (fair.join(), fair.join());
         let all = a.acquire(4).await;
         let mut gone = Box::pin(b.acquire(3));
         assert!(gone.as_mut().now_or_never().is_none());
@@ -329,7 +338,7 @@ mod tests {
     #[tokio::test]
     async fn a_large_share_is_not_passed_by_small_ones_for_ever() {
         let fair = Fair::new(4, 0);
-        let (small, large) = (fair.join(1), fair.join(2));
+        let (small, large) = (fair.join(), fair.join());
         let held = small.acquire(1).await;
         let mut wait = Box::pin(large.acquire(4));
         assert!(wait.as_mut().now_or_never().is_none());

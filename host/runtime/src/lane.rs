@@ -20,7 +20,7 @@ use tokio::runtime::Handle;
 use tokio::sync::{Notify, oneshot};
 use tracing::{Dispatch, Span, dispatcher};
 
-use crate::fair::{Fair, Key, Member, Permit};
+use crate::fair::{Fair, Member, Permit};
 use crate::ticker::TICK;
 
 /// The niceness of the threads: when others compete, they get a third of the others' time. With less, the
@@ -63,9 +63,9 @@ impl Lane {
     }
 
     /// Registers a plugin with the lane.
-    pub(crate) fn join(&self, key: Key) -> Slow {
+    pub(crate) fn join(&self) -> Slow {
         Slow {
-            slots: self.slots.join(key),
+            slots: self.slots.join(),
             jobs: self.jobs.clone(),
             allowance: Mutex::new((Instant::now(), SLOW_AT_ONCE)),
         }
@@ -246,7 +246,7 @@ mod tests {
     #[tokio::test]
     async fn a_short_call_stays_on_its_thread_and_a_long_one_leaves_it() {
         let lane = Lane::start().unwrap();
-        let slow = lane.join(1);
+        let slow = lane.join();
         let here = thread::current().id();
         let at = slow
             .run(soon(1000), Box::pin(async { thread::current().id() }))
@@ -268,7 +268,7 @@ mod tests {
     #[tokio::test]
     async fn what_spins_leaves_its_turn_to_others_and_ends_at_its_deadline() {
         let lane = Lane::start().unwrap();
-        let (hog, quiet) = (lane.join(1), lane.join(2));
+        let (hog, quiet) = (lane.join(), lane.join());
         let polls = Arc::new(AtomicUsize::new(0));
         let start = Instant::now();
         let deadline = soon(300);
@@ -290,14 +290,14 @@ mod tests {
         assert!(others > 0 || polls.load(SeqCst) < 50, "{others} beside {polls:?}");
         // A plugin that was slow does not begin on other threads for a while.
         hog.charge(SLOW_AT_ONCE);
-        assert!(!hog.may_begin_here() && lane.join(3).may_begin_here());
+        assert!(!hog.may_begin_here() && lane.join().may_begin_here());
         assert_eq!(hog.left(Instant::now() + Duration::from_secs(60)), SLOW_AT_ONCE);
     }
 
     #[tokio::test]
     async fn a_call_that_is_dropped_is_not_polled_again() {
         let lane = Lane::start().unwrap();
-        let slow = lane.join(1);
+        let slow = lane.join();
         let polls = Arc::new(AtomicUsize::new(0));
         let never = soon(60_000);
         let call = slow.run(never, spin(never, Arc::clone(&polls)));
@@ -315,7 +315,7 @@ mod tests {
     #[should_panic(expected = "the guest's bug")]
     async fn a_panic_in_the_lane_is_one_of_the_caller() {
         let lane = Lane::start().unwrap();
-        let slow = lane.join(1);
+        let slow = lane.join();
         let call = async {
             tokio::task::yield_now().await;
             panic!("the guest's bug")
@@ -333,7 +333,7 @@ mod tests {
             fields.split_whitespace().nth(16).unwrap().parse::<i32>().unwrap()
         };
         let lane = Lane::start().unwrap();
-        let slow = lane.join(1);
+        let slow = lane.join();
         let before = nice();
         let call = async move {
             tokio::task::yield_now().await;

@@ -26,7 +26,7 @@ mod runtime;
 
 // The WebAssembly engine, and how calls share threads and memory.
 mod engine;
-mod fair;
+pub mod fair;
 mod lane;
 mod memory_budget;
 mod ticker;

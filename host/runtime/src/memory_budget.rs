@@ -10,7 +10,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
-use crate::fair::{Fair, Key, Member, Permit};
+use crate::fair::{Fair, Member, Permit};
 use crate::limits::{Limits, MIB};
 
 /// The memory included in a turn: enough for most calls.
@@ -60,9 +60,9 @@ impl Budget {
         self.turns
     }
 
-    pub(crate) fn join(&self, key: Key) -> Owner {
+    pub(crate) fn join(&self) -> Owner {
         Owner {
-            large: self.large.join(key),
+            large: self.large.join(),
             usual: AtomicUsize::new(0),
         }
     }
@@ -208,7 +208,7 @@ mod tests {
     async fn who_needs_much_waits_for_the_whole_and_who_needs_little_for_nobody() {
         let budget = budget();
         assert_eq!((budget.turns(), budget.large.capacity()), (8, 48));
-        let (one, other) = (budget.join(1), budget.join(2));
+        let (one, other) = (budget.join(), budget.join());
         let first = one.share(40).await;
         let mut wait = Box::pin(other.most(&LIMITS));
         assert!(wait.as_mut().now_or_never().is_none());
@@ -221,7 +221,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_call_that_needs_more_is_outgrown_and_the_next_begins_with_as_much() {
-        let owner = budget().join(1);
+        let owner = budget().join();
         let small = owner.usual().await;
         assert!(!small.room.hold(22 * MIB) && small.is_outgrown());
         owner.note(&small);
@@ -239,7 +239,7 @@ mod tests {
 
     #[tokio::test]
     async fn what_an_answer_takes_is_held_after_the_call_and_no_more() {
-        let owner = budget().join(1);
+        let owner = budget().join();
         let mut share = owner.most(&LIMITS).await;
         assert!(share.room.hold(20 * MIB) && share.room.keep(5 * MIB / 2));
         share.keep_for_answer();

@@ -7,6 +7,7 @@ mod pace;
 mod reach;
 mod retry_after;
 mod server_clock;
+mod write_limits;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -22,6 +23,7 @@ use hyper_util::rt::{TokioExecutor, TokioTimer};
 use kube::client::middleware::AuthLayer;
 use kube::client::{Body, ClientBuilder, ConfigExt};
 use kube::{Client, Config};
+use operator_host_runtime::fair::Fair;
 use thiserror::Error;
 use tower::{BoxError, Service};
 
@@ -38,6 +40,7 @@ pub use self::pace::Pace;
 use self::reach::Reach;
 pub(crate) use self::reach::{chain, said};
 pub use self::server_clock::ServerClock;
+pub use self::write_limits::WriteLimits;
 
 /// Path of a pod's token. Source: Kubernetes, "Accessing the Kubernetes API from a Pod".
 const POD_TOKEN: &str = "/var/run/secrets/kubernetes.io/serviceaccount/token";
@@ -82,6 +85,8 @@ pub struct Connection {
     metrics: Arc<Metrics>,
     reach: Reach,
     clock: ServerClock,
+    /// The writes of all controllers.
+    writes: Fair,
 }
 
 impl Connection {
@@ -111,6 +116,7 @@ impl Connection {
             metrics,
             reach: Reach::default(),
             clock: ServerClock::default(),
+            writes: write_limits::of_all(),
         })
     }
 
@@ -199,6 +205,13 @@ impl WriterFactory {
         &self.term
     }
 
+    /// Creates the limits for the writes of one more controller: its own rate, and its part of the writes that all
+    /// controllers may send at the same time.
+    #[must_use]
+    pub fn write_limits(&self, pace: Pace) -> WriteLimits {
+        WriteLimits::new(pace, self.connection.writes.join())
+    }
+
     /// Returns a writer that acts as the host itself, or as a ServiceAccount.
     pub fn writer(&self, acts_as: Option<&ServiceAccount>) -> Result<Writer, ClientError> {
         let mut config = self.connection.config.clone();
@@ -217,7 +230,7 @@ impl WriterFactory {
             client,
             term: self.term.clone(),
             acts_as: acts_as.cloned(),
-            pace: None,
+            limits: None,
             clock: self.connection.clock.clone(),
         })
     }
@@ -232,18 +245,18 @@ pub struct Writer {
     pub term: Term,
     /// The ServiceAccount it acts as; `None` for the host itself.
     pub acts_as: Option<ServiceAccount>,
-    /// Its write rate limit; `None` for no limit.
-    pub pace: Option<Arc<Pace>>,
+    /// The limits of its writes; `None` for no limits.
+    pub limits: Option<Arc<WriteLimits>>,
     /// The API server's clock.
     pub clock: ServerClock,
 }
 
 impl Writer {
-    /// Returns the writer with a rate limit, which other writers may share.
+    /// Returns the writer with limits, which other writers may share.
     #[must_use]
-    pub fn paced(self, pace: &Arc<Pace>) -> Self {
+    pub fn limited(self, limits: &Arc<WriteLimits>) -> Self {
         Self {
-            pace: Some(Arc::clone(pace)),
+            limits: Some(Arc::clone(limits)),
             ..self
         }
     }
@@ -256,7 +269,7 @@ impl From<Client> for Writer {
             client,
             term: Term::endless(),
             acts_as: None,
-            pace: None,
+            limits: None,
             clock: ServerClock::default(),
         }
     }

@@ -8,7 +8,7 @@ use kube::api::{DeleteParams, ListParams, Patch, PatchParams, PostParams, Precon
 use kube::core::DynamicObject;
 use serde_json::Value;
 use tracing::field::Empty;
-use tracing::{debug, info_span};
+use tracing::info_span;
 
 use super::api_error::{ApiError, Fault, fault_of};
 use super::client::{Deposed, Writer, chain, is_deposed};
@@ -20,8 +20,6 @@ use crate::trace;
 /// The timeout of one request. The API server itself gives up after a minute, but a broken connection never returns a
 /// response.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(30);
-/// Waits for the controller's write limit that are longer than this are logged, because they explain a delay.
-const SLOW: Duration = Duration::from_millis(100);
 
 /// Sends requests for the objects of one resource.
 pub struct ResourceClient<'a> {
@@ -293,19 +291,14 @@ impl<'a> ResourceClient<'a> {
         secret: Option<&Value>,
         request: impl Future<Output = kube::Result<T>>,
     ) -> Result<T, ApiError> {
-        if let Some(pace) = self.writer.pace.as_ref().filter(|_| is_write(verb)) {
-            let waited = tokio::select! {
-                waited = pace.wait() => waited,
+        let _permit = match self.writer.limits.as_ref().filter(|_| is_write(verb)) {
+            Some(limits) => tokio::select! {
+                permit = limits.permit() => Some(permit),
                 // The request is refused below.
-                () = self.writer.term.ended() => Duration::ZERO,
-            };
-            if waited > SLOW {
-                debug!(
-                    ?waited,
-                    "delayed a write: the controller has reached its limit `writes` in the configuration"
-                );
-            }
-        }
+                () = self.writer.term.ended() => None,
+            },
+            None => None,
+        };
         let span = trace::child(|| {
             info_span!(
                 target: trace::TARGET,

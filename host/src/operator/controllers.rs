@@ -215,11 +215,12 @@ impl Controllers {
         let installer = proving.installer();
         let stop = self.stop.child_token();
         let factory = self.shared.leadership.join(&config.name, config.lease_name())?;
-        let pace = Arc::new(Pace::new(config.writes.qps, config.writes.burst));
-        let own = factory.writer(None)?.paced(&pace);
+        let pace = Pace::new(config.writes.qps, config.writes.burst);
+        let limits = Arc::new(factory.write_limits(pace));
+        let own = factory.writer(None)?.limited(&limits);
         let children = match &config.service_account {
             None => own.clone(),
-            account => factory.writer(account.as_ref())?.paced(&pace),
+            account => factory.writer(account.as_ref())?.limited(&limits),
         };
         let writers = ControllerWriters { own, children };
         installer.configure(Arc::clone(&config), writers.own.clone());
