@@ -47,6 +47,7 @@ mod packed;
 mod page;
 mod requests;
 mod store;
+mod taken_names;
 mod text;
 mod trees;
 

@@ -8,6 +8,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
 use kube::core::DynamicObject;
 use tokio::time::Instant;
 
+use super::taken_names::TakenNames;
 use super::text::{Kept, Owner, Taken, Text};
 use crate::object::{NamespacedName, version};
 
@@ -34,8 +35,8 @@ struct Dependents {
 #[derive(Default)]
 pub(super) struct Store {
     texts: HashMap<Arc<NamespacedName>, Arc<Text>>,
-    /// By namespace, which is empty for cluster-scoped objects, and by name.
-    taken: HashMap<Box<str>, HashMap<Box<str>, Taken>>,
+    /// By namespace, which is empty for cluster-scoped objects.
+    taken: HashMap<Box<str>, TakenNames>,
     /// By UID. What else the key says is of one of the dependents: anybody can write an owner reference.
     owners: HashMap<Owner, Dependents>,
     /// By the value of the parent annotation.
@@ -56,10 +57,7 @@ impl Store {
 
     /// Returns the bytes of the maps and texts of taken names and their owners.
     pub(super) fn bytes_of_taken_names(&self) -> usize {
-        let names = self.taken.values().map(|names| {
-            let slot = size_of::<(Box<str>, Taken)>() + 1;
-            names.capacity() * slot * 8 / 7 + names.keys().map(|name| name.len() + 16).sum::<usize>()
-        });
+        let names = self.taken.values().map(TakenNames::bytes);
         let owner = size_of::<(Owner, Dependents)>() + 1;
         let owners = self.owners.capacity() * owner * 8 / 7;
         names.sum::<usize>() + owners + self.owners.keys().map(Owner::bytes).sum::<usize>()
@@ -75,7 +73,7 @@ impl Store {
         match self.texts.get(name) {
             Some(text) => Some(Kept::Text(Arc::clone(text))),
             None => {
-                let taken = self.taken.get(namespace(name))?.get(&*name.name)?;
+                let taken = self.taken.get(namespace(name))?.get(&name.name)?;
                 Some(Kept::Taken(taken.clone()))
             }
         }
@@ -83,7 +81,7 @@ impl Store {
 
     /// Returns the number of objects.
     pub(super) fn count(&self) -> usize {
-        self.texts.len() + self.taken.values().map(HashMap::len).sum::<usize>()
+        self.texts.len() + self.taken.values().map(TakenNames::len).sum::<usize>()
     }
 
     /// Returns all objects.
@@ -96,7 +94,7 @@ impl Store {
             names.iter().map(|(name, taken)| {
                 let name = NamespacedName {
                     namespace: Some(String::from(&**namespace)).filter(|it| !it.is_empty()),
-                    name: String::from(&**name),
+                    name: name.to_owned(),
                 };
                 (name, Kept::Taken(taken.clone()))
             })
@@ -107,7 +105,8 @@ impl Store {
     /// Returns the versions of all objects.
     pub(super) fn versions(&self) -> impl Iterator<Item = u128> {
         let texts = self.texts.values().map(|text| text.number());
-        let taken = self.taken.values().flat_map(HashMap::values).map(Taken::number);
+        let taken = self.taken.values().flat_map(TakenNames::iter);
+        let taken = taken.map(|(_, taken)| taken.number());
         texts.chain(taken).flatten()
     }
 
@@ -187,7 +186,7 @@ impl Store {
                     Some(names) => names,
                     None => self.taken.entry(namespace(name).into()).or_default(),
                 };
-                names.insert(name.name.as_str().into(), taken);
+                names.insert(&name.name, taken);
             }
         }
         old
@@ -224,7 +223,7 @@ impl Store {
         for text in self.texts.values_mut() {
             *text = Arc::new(text.without_version());
         }
-        let taken = self.taken.values_mut().flat_map(HashMap::values_mut);
+        let taken = self.taken.values_mut().flat_map(TakenNames::values_mut);
         taken.for_each(Taken::forget_version);
     }
 
@@ -251,7 +250,7 @@ impl Store {
 
     fn take_taken(&mut self, name: &NamespacedName) -> Option<Taken> {
         let names = self.taken.get_mut(namespace(name))?;
-        let taken = names.remove(&*name.name)?;
+        let taken = names.remove(&name.name)?;
         if names.is_empty() {
             self.taken.remove(namespace(name));
         }

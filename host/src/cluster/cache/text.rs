@@ -59,7 +59,10 @@ pub(super) struct Taken {
 /// The controller owner of an object: UID, API version, kind and name, separated by zero bytes. Equal when the UID is.
 /// The dependents of one owner share it.
 #[derive(Clone)]
-pub(super) struct Owner(Arc<str>);
+pub(super) struct Owner(Arc<OwnerText>);
+
+/// The text of an [`Owner`]. Its length is here, so that each dependent has one word and not two.
+struct OwnerText(Box<str>);
 
 impl Owner {
     /// Returns the controller owner; `None` when there is none, or when it contains a zero byte, which no name in a
@@ -70,25 +73,26 @@ impl Owner {
         if parts.iter().any(|part| part.contains('\0')) {
             return None;
         }
-        Some(Self(parts.map(String::as_str).join("\0").into()))
+        let text = OwnerText(parts.map(String::as_str).join("\0").into());
+        Some(Self(Arc::new(text)))
     }
 
     pub(super) fn uid(&self) -> &str {
-        self.0.split('\0').next().unwrap_or_default()
+        self.whole().split('\0').next().unwrap_or_default()
     }
 
     /// Returns all parts. Owners that are equal may differ in the others than the UID.
     pub(super) fn whole(&self) -> &str {
-        &self.0
+        &self.0.0
     }
 
     #[cfg(test)]
     pub(super) fn bytes(&self) -> usize {
-        self.0.len() + 32
+        self.whole().len() + 56
     }
 
     pub(super) fn reference(&self) -> OwnerReference {
-        let mut parts = self.0.split('\0').map(str::to_owned);
+        let mut parts = self.whole().split('\0').map(str::to_owned);
         let mut next = || parts.next().unwrap_or_default();
         OwnerReference {
             uid: next(),
