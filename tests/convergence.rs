@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use kube::api::PostParams;
+use kube::core::DynamicObject;
 use serde_json::json;
 
 use crate::puppet::{CONFIG_MAP, PUPPET, assert_contains, config_map, controller};
@@ -117,4 +119,31 @@ async fn a_plugin_that_wants_to_be_called_all_the_time_is_called_ten_times_a_sec
     let took = host.until_reconciles("eager/p", 7).await;
     // There are five full delays between the first and the seventh reconcile.
     assert!(took >= Duration::from_millis(500), "{took:?}");
+}
+
+/// Regression: the API server reads the body of an apply as YAML. It refused some characters, and read others as line
+/// breaks.
+#[tokio::test]
+async fn characters_that_yaml_does_not_allow_reach_children_and_status_as_they_are() {
+    let scenario = Scenario::new("yaml-characters").await;
+    let _host = scenario.start(&controller("puppet.wasm", ""));
+    for (name, text) in [
+        ("refused", "a\u{7f}b\u{9f}c\u{feff}d\u{ffff}e \u{1f600}"),
+        ("line-breaks", "a \u{85} b \u{2028} c \u{2029} d"),
+    ] {
+        let puppet = json!({
+            "apiVersion": "test.operator-host.dev/v1", "kind": "Puppet", "metadata": {"name": name},
+            "spec": {"response": {"children": [config_map(name, text)], "status": {"seen": text}}},
+        });
+        let puppet: DynamicObject = serde_json::from_value(puppet).unwrap();
+        // Not applied, which would be the same defect here.
+        let api = scenario.api(PUPPET);
+        api.create(&PostParams::default(), &puppet)
+            .await
+            .expect("a puppet");
+        let ready = scenario.until_ready(name).await;
+        assert_eq!(ready.data["status"]["seen"], text);
+        let child = scenario.get(CONFIG_MAP, name).await.expect("the child");
+        assert_eq!(child.data["data"]["text"], text);
+    }
 }

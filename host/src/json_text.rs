@@ -1,6 +1,10 @@
-//! Reads parts of JSON text without parsing the rest.
+//! Reads parts of JSON text without parsing the rest, and writes JSON that is YAML, too.
 
+use std::fmt::Write as _;
+
+use serde_json::Value;
 use serde_json::error::Category;
+use serde_json::value::RawValue;
 
 /// Describes why a text is not the expected JSON, without a part of it: an error of serde_json would quote values, of any
 /// length, and those of others may be secret.
@@ -81,4 +85,37 @@ fn end_of_value(bytes: &[u8], start: usize) -> usize {
         }
     }
     bytes.len()
+}
+
+/// Returns a value as JSON that a YAML parser reads as the same value: the API server parses the body of an apply as YAML,
+/// where some characters are not allowed or end a line.
+///
+/// # Errors
+/// When the value cannot be written as JSON.
+pub(crate) fn as_yaml(value: &Value) -> serde_json::Result<Box<RawValue>> {
+    let mut text = serde_json::to_string(value)?;
+    if text.contains(is_special_in_yaml) {
+        let mut escaped = String::with_capacity(text.len() + 64);
+        // Outside of strings, JSON has none of them.
+        for c in text.chars() {
+            match is_special_in_yaml(c) {
+                true => {
+                    // Writing to a string cannot fail.
+                    let _ = write!(escaped, "\\u{:04x}", u32::from(c));
+                }
+                false => escaped.push(c),
+            }
+        }
+        text = escaped;
+    }
+    RawValue::from_string(text)
+}
+
+/// Reports whether a YAML parser refuses a character that JSON allows, or takes it for the end of a line. Source: YAML
+/// 1.1, sections 5.1 and 5.4.
+const fn is_special_in_yaml(c: char) -> bool {
+    matches!(
+        c,
+        '\u{7f}'..='\u{9f}' | '\u{2028}' | '\u{2029}' | '\u{feff}' | '\u{fffe}' | '\u{ffff}'
+    )
 }

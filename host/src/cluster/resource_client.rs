@@ -14,6 +14,7 @@ use super::api_error::{ApiError, Fault, fault_of};
 use super::client::{Deposed, Writer, chain, is_deposed};
 use super::discovery::ResolvedKind;
 use super::refusal::{asked_delay, refusal, without_values};
+use crate::json_text::as_yaml;
 use crate::object::NamespacedName;
 use crate::trace;
 
@@ -78,8 +79,10 @@ impl<'a> ResourceClient<'a> {
             ..PatchParams::default()
         };
         let api = self.api(name);
-        let patch = Patch::Apply(body);
-        let request = api.patch(&name.name, &params, &patch);
+        let request = async {
+            let body = as_yaml(body).map_err(kube::Error::SerdeError)?;
+            api.patch(&name.name, &params, &Patch::Apply(body)).await
+        };
         self.with_body("apply", name, self.secret(body), request).await
     }
 
@@ -152,12 +155,12 @@ impl<'a> ResourceClient<'a> {
             ..PatchParams::default()
         };
         let api = self.api(name);
-        self.bounded(
-            "apply the status of",
-            name,
-            api.patch_status(&name.name, &params, &Patch::Apply(body)),
-        )
-        .await
+        let request = async {
+            let body = as_yaml(body).map_err(kube::Error::SerdeError)?;
+            let patch = Patch::Apply(body);
+            api.patch_status(&name.name, &params, &patch).await
+        };
+        self.bounded("apply the status of", name, request).await
     }
 
     /// Changes an object with a JSON merge patch. With `metadata.resourceVersion` in the body, the API server refuses
