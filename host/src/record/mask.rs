@@ -114,7 +114,7 @@ impl StandIns {
                 }
             }
             Value::Array(items) => items.iter_mut().for_each(|item| self.replace(item, copies)),
-            Value::String(text) if !is_masked(text) => replace_copies(text, copies),
+            Value::String(text) if has_copy(text, copies) && !is_masked(text) => replace_copies(text, copies),
             _ => {}
         }
     }
@@ -156,7 +156,11 @@ fn replace_copies(text: &mut String, copies: &[(String, String)]) {
 /// and the value `metadata` not that of every object.
 fn is_copy(key: &str, copies: &[(String, String)]) -> bool {
     let is_word = key.bytes().all(|byte| byte.is_ascii_alphabetic());
-    !is_word && copies.iter().any(|(copy, _)| key.contains(copy))
+    !is_word && has_copy(key, copies)
+}
+
+fn has_copy(text: &str, copies: &[(String, String)]) -> bool {
+    copies.iter().any(|(copy, _)| text.contains(copy))
 }
 
 /// Returns whether a text is a placeholder that [`mask`] made.
