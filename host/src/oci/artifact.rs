@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use serde::de::IgnoredAny;
 use serde::{Deserialize, Serialize};
-use serde_json::value::RawValue;
+use serde_json::value::{RawValue, to_raw_value};
 use serde_json::{Value, json};
 
 use crate::json_text::unquoted;
@@ -287,6 +287,13 @@ pub fn with_referrer(index: Option<&[u8]>, referrer: &Artifact) -> Result<Vec<u8
         #[serde(default)]
         manifests: Vec<Box<RawValue>>,
     }
+    #[derive(Serialize)]
+    #[serde(rename_all = "camelCase")]
+    struct List {
+        schema_version: u8,
+        media_type: &'static str,
+        manifests: Vec<Box<RawValue>>,
+    }
     let index: Option<Index> = index
         .map(serde_json::from_slice)
         .transpose()
@@ -302,13 +309,13 @@ pub fn with_referrer(index: Option<&[u8]>, referrer: &Artifact) -> Result<Vec<u8
         manifest.is_some_and(|manifest| manifest["digest"] == digest.as_str())
     };
     manifests.retain(|manifest| !is_same(manifest.get()));
-    let others = manifests.iter().map(|manifest| manifest.get().to_owned());
-    let all: Vec<String> = others.chain([json!(added).to_string()]).collect();
-    let index = format!(
-        r#"{{"schemaVersion":2,"mediaType":"{INDEX}","manifests":[{}]}}"#,
-        all.join(",")
-    );
-    Ok(index.into_bytes())
+    manifests.push(to_raw_value(&added).map_err(|error| ArtifactError::format(&error))?);
+    let list = List {
+        schema_version: 2,
+        media_type: INDEX,
+        manifests,
+    };
+    serde_json::to_vec(&list).map_err(|error| ArtifactError::format(&error))
 }
 
 #[cfg(test)]
