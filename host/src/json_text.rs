@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 
 use serde_json::Value;
 use serde_json::error::Category;
-use serde_json::value::RawValue;
+use serde_json::value::{RawValue, to_raw_value};
 
 /// Describes why a text is not the expected JSON, without a part of it: an error of serde_json would quote values, of any
 /// length, and those of others may be secret.
@@ -93,22 +93,22 @@ fn end_of_value(bytes: &[u8], start: usize) -> usize {
 /// # Errors
 /// When the value cannot be written as JSON.
 pub(crate) fn as_yaml(value: &Value) -> serde_json::Result<Box<RawValue>> {
-    let mut text = serde_json::to_string(value)?;
-    if text.contains(is_special_in_yaml) {
-        let mut escaped = String::with_capacity(text.len() + 64);
-        // Outside of strings, JSON has none of them.
-        for c in text.chars() {
-            match is_special_in_yaml(c) {
-                true => {
-                    // Writing to a string cannot fail.
-                    let _ = write!(escaped, "\\u{:04x}", u32::from(c));
-                }
-                false => escaped.push(c),
-            }
-        }
-        text = escaped;
+    let json = to_raw_value(value)?;
+    if !json.get().contains(is_special_in_yaml) {
+        return Ok(json);
     }
-    RawValue::from_string(text)
+    let mut escaped = String::with_capacity(json.get().len() + 64);
+    // Outside of strings, JSON has none of them.
+    for c in json.get().chars() {
+        match is_special_in_yaml(c) {
+            true => {
+                // Writing to a string cannot fail.
+                let _ = write!(escaped, "\\u{:04x}", u32::from(c));
+            }
+            false => escaped.push(c),
+        }
+    }
+    RawValue::from_string(escaped)
 }
 
 /// Reports whether a YAML parser refuses a character that JSON allows, or takes it for the end of a line. Source: YAML

@@ -7,6 +7,7 @@ use kube::Api;
 use kube::api::{DeleteParams, ListParams, Patch, PatchParams, PostParams, Preconditions, PropagationPolicy};
 use kube::core::DynamicObject;
 use serde_json::Value;
+use serde_json::value::RawValue;
 use tracing::field::Empty;
 use tracing::info_span;
 
@@ -79,10 +80,7 @@ impl<'a> ResourceClient<'a> {
             ..PatchParams::default()
         };
         let api = self.api(name);
-        let request = async {
-            let body = as_yaml(body).map_err(kube::Error::SerdeError)?;
-            api.patch(&name.name, &params, &Patch::Apply(body)).await
-        };
+        let request = async { api.patch(&name.name, &params, &apply_patch(body)?).await };
         self.with_body("apply", name, self.secret(body), request).await
     }
 
@@ -155,11 +153,7 @@ impl<'a> ResourceClient<'a> {
             ..PatchParams::default()
         };
         let api = self.api(name);
-        let request = async {
-            let body = as_yaml(body).map_err(kube::Error::SerdeError)?;
-            let patch = Patch::Apply(body);
-            api.patch_status(&name.name, &params, &patch).await
-        };
+        let request = async { api.patch_status(&name.name, &params, &apply_patch(body)?).await };
         self.bounded("apply the status of", name, request).await
     }
 
@@ -383,6 +377,10 @@ impl<'a> ResourceClient<'a> {
             retry_after,
         })
     }
+}
+
+fn apply_patch(body: &Value) -> kube::Result<Patch<Box<RawValue>>> {
+    as_yaml(body).map(Patch::Apply).map_err(kube::Error::SerdeError)
 }
 
 const fn is_write(verb: &'static str) -> bool {
