@@ -522,16 +522,12 @@ async fn a_leader_whose_connections_go_dead_renews_over_another() {
     let stood_by = || host.log().matches("this replica stands by").count();
     let before = stood_by();
     let renewed = async |since: &str| {
-        let start = Instant::now();
-        loop {
-            let lease = scenario.get(LEASE, NAME).await.unwrap();
-            let time = lease.data["spec"]["renewTime"].as_str().unwrap_or_default();
-            if time != since {
-                return time.to_owned();
-            }
-            assert!(start.elapsed() < LIMIT, "the Lease is not renewed");
-            tokio::time::sleep(Duration::from_millis(100)).await;
-        }
+        let is_newer = |lease: &DynamicObject| lease.data["spec"]["renewTime"] != *since;
+        let lease = scenario.until(LEASE, NAME, "renewed", is_newer).await;
+        lease.data["spec"]["renewTime"]
+            .as_str()
+            .expect("a time")
+            .to_owned()
     };
     let mut last = renewed("").await;
     dead.send_replace(());
