@@ -228,7 +228,7 @@ impl Elector {
                 && election.due <= now
                 && let Step::Write(record) = election.candidate.step(now, clock)
             {
-                election.candidate.writing(&record);
+                election.candidate.writing(&record, now);
                 records.push((name.clone(), *record));
             }
         }
@@ -300,7 +300,7 @@ impl Elector {
                 && election.term.is_idle()
                 && let Step::Write(record) = election.candidate.step(now, clock)
             {
-                election.candidate.writing(&record);
+                election.candidate.writing(&record, now);
                 records.push((name.clone(), *record));
             }
         }

@@ -6,6 +6,9 @@
 //! deleted by hand: the previous holder may not know yet, so no other replica begins before that holder must
 //! have stopped.
 //!
+//! For the same reason every new version counts as a change, though client-go compares only the spec: the
+//! holder may have renewed in between, and somebody may have put the earlier spec back.
+//!
 //! For the same reason a create never begins or extends a term. It has no precondition: it succeeds when the
 //! Lease existed and was deleted since we looked, or when the request arrives late. Only an update, which
 //! contains the version it is based on, shows that no other replica led in between.
@@ -46,8 +49,8 @@ pub struct Candidate {
     timing: Timing,
     /// The lease as last read, `None` when it does not exist, and when this state was first seen.
     seen: Option<(Option<Lease>, Instant)>,
-    /// The last update that we sent, possibly without receiving an answer.
-    written: Option<LeaseSpec>,
+    /// The last update that we sent, possibly without receiving an answer, and when.
+    written: Option<(LeaseSpec, Instant)>,
     /// When we sent the update that made us the holder, or the last one that renewed it.
     renewed: Option<Instant>,
 }
@@ -77,9 +80,7 @@ impl Candidate {
     /// Records that the lease was read at `now`; `None` when it does not exist.
     pub fn observe(&mut self, lease: Option<Lease>, now: Instant) {
         let since = match &self.seen {
-            // A new version with the same spec does not show that the holder is alive; for example, an
-            // annotation was added.
-            Some((known, since)) if spec(known.as_ref()) == spec(lease.as_ref()) => *since,
+            Some((known, since)) if version(known.as_ref()) == version(lease.as_ref()) => *since,
             _ => now,
         };
         if self.renewed.is_some() && lease.is_some() && !self.names_me(lease.as_ref()) {
@@ -155,9 +156,9 @@ impl Candidate {
             };
         };
         let spec = lease.spec.as_ref();
-        // The record is what we wrote, or it names us while our term runs: no other replica can have led in
-        // between.
-        let ours = self.names_me(Some(lease)) && (self.holds(now) || self.written.as_ref() == spec);
+        // It names us while our term runs, or it is what we wrote, and another replica that saw that would still
+        // wait: none can have led in between.
+        let ours = self.names_me(Some(lease)) && (self.holds(now) || self.has_written(spec, now));
         let expiry = *since + self.validity(spec);
         if ours || is_released(lease) || expiry <= now {
             Step::Write(Box::new(self.record(Some(lease), clock)))
@@ -166,10 +167,11 @@ impl Candidate {
         }
     }
 
-    /// Records that a write of [`Step::Write`] is being sent.
-    pub fn writing(&mut self, record: &Lease) {
+    /// Records that a write of [`Step::Write`] is being sent at `now`.
+    pub fn writing(&mut self, record: &Lease, now: Instant) {
         let is_update = record.metadata.resource_version.is_some();
-        self.written = record.spec.clone().filter(|_| is_update);
+        let spec = record.spec.clone().filter(|_| is_update);
+        self.written = spec.map(|spec| (spec, now));
     }
 
     /// Records that a write sent at `sent` succeeded, with its answer. Returns whether it began or extended
@@ -227,6 +229,12 @@ impl Candidate {
         record
     }
 
+    /// Whether we sent this as an update, so recently that no other replica can have led since.
+    fn has_written(&self, spec: Option<&LeaseSpec>, now: Instant) -> bool {
+        let written = self.written.as_ref();
+        written.is_some_and(|(written, sent)| Some(written) == spec && now < *sent + self.timing.duration)
+    }
+
     fn names_me(&self, lease: Option<&Lease>) -> bool {
         spec(lease).is_some_and(|spec| spec.holder_identity.as_deref() == Some(&self.identity))
     }
@@ -281,6 +289,10 @@ impl Candidate {
 
 fn spec(lease: Option<&Lease>) -> Option<&LeaseSpec> {
     lease?.spec.as_ref()
+}
+
+fn version(lease: Option<&Lease>) -> Option<&str> {
+    lease?.metadata.resource_version.as_deref()
 }
 
 /// Whether its last holder released it. An empty holder alone could be the result of a manual edit.

@@ -64,7 +64,7 @@ impl Replicas {
             return None;
         }
         let mut record = self.own.own_record(Timestamp::now());
-        self.own.writing(&record);
+        self.own.writing(&record, now);
         let annotations = record.metadata.annotations.get_or_insert_default();
         let able: Vec<&str> = able.iter().map(String::as_str).collect();
         annotations.insert(ABLE_ANNOTATION.to_owned(), able.join(","));

@@ -40,6 +40,8 @@ const STEPS: [&str; 13] = [
 struct Server {
     lease: Option<Lease>,
     version: u32,
+    /// What was written, for users who put it back.
+    specs: Vec<LeaseSpec>,
 }
 
 impl Server {
@@ -49,6 +51,7 @@ impl Server {
             return None;
         }
         self.version += 1;
+        self.specs.extend(lease.spec.clone());
         lease.metadata.resource_version = Some(self.version.to_string());
         self.lease = Some(lease.clone());
         Some(lease)
@@ -92,7 +95,7 @@ fn elect(mut draw: RandomSource<'_>) {
             4 | 5 => {
                 // A replica has only one write in progress: it waits for the response, or gives up and reads again.
                 if let Step::Write(record) = replica.candidate.step(now, clock.read(&mut draw)) {
-                    replica.candidate.writing(&record);
+                    replica.candidate.writing(&record, now);
                     replica.answer = None;
                     replica
                         .late
@@ -149,7 +152,7 @@ fn tamper(server: &mut Server, clock: &mut Clock, draw: &mut RandomSource<'_>) {
         return;
     };
     let spec = lease.spec.get_or_insert_default();
-    match draw.below(7) {
+    match draw.below(8) {
         0 => {
             spec.holder_identity = draw
                 .pick(&[None, Some(""), Some("a"), Some("b"), Some("x")])
@@ -165,6 +168,7 @@ fn tamper(server: &mut Server, clock: &mut Clock, draw: &mut RandomSource<'_>) {
         5 => {
             lease.metadata.annotations = None;
         }
+        6 if !server.specs.is_empty() => *spec = server.specs[draw.below(server.specs.len())].clone(),
         _ => {
             server.lease = None;
             return;

@@ -34,6 +34,10 @@ enum Op {
     Edit(Option<usize>),
     /// Someone writes other times.
     EditTimes(i64),
+    /// Someone puts back what the Lease contained when it was last saved.
+    Restore,
+    /// Someone saves it.
+    Save,
     Delete,
 }
 
@@ -49,6 +53,8 @@ fn op() -> impl Strategy<Value = Op> {
         1 => replica.clone().prop_map(Op::Restart),
         1 => prop::option::of(replica).prop_map(Op::Edit),
         1 => (0..4_000_000_000_i64).prop_map(Op::EditTimes),
+        1 => Just(Op::Save),
+        1 => Just(Op::Restore),
         1 => Just(Op::Delete),
     ]
 }
@@ -63,6 +69,7 @@ struct World {
     now: Instant,
     server: Server,
     replicas: Vec<Replica>,
+    saved: Option<LeaseSpec>,
     starts: usize,
     looks: i64,
 }
@@ -73,6 +80,7 @@ impl World {
             now: Instant::now(),
             server: Server::default(),
             replicas: Vec::new(),
+            saved: None,
             starts: 0,
             looks: 0,
         };
@@ -108,7 +116,7 @@ impl World {
                 if replica.sent.is_none()
                     && let Step::Write(record) = replica.candidate.step(now, clock)
                 {
-                    replica.candidate.writing(&record);
+                    replica.candidate.writing(&record, now);
                     replica.sent = Some((*record, now));
                 }
             }
@@ -145,6 +153,11 @@ impl World {
             Op::EditTimes(second) => self.server.edit(|spec| {
                 spec.renew_time = Some(MicroTime(Timestamp::from_second(second).unwrap()));
             }),
+            Op::Save => self.saved = spec(self.server.lease.as_ref()).cloned(),
+            Op::Restore => {
+                let saved = self.saved.clone().unwrap_or_default();
+                self.server.edit(|spec| *spec = saved);
+            }
             Op::Delete => self.server.lease = None,
         }
     }
