@@ -281,12 +281,6 @@ pub struct Interfaces {
 /// # Errors
 /// When `index` is not a list.
 pub fn with_referrer(index: Option<&[u8]>, referrer: &Artifact) -> Result<Vec<u8>, ArtifactError> {
-    /// The entries are text, so that those of others stay as they are.
-    #[derive(Default, Deserialize)]
-    struct Index {
-        #[serde(default)]
-        manifests: Vec<Box<RawValue>>,
-    }
     #[derive(Serialize)]
     #[serde(rename_all = "camelCase")]
     struct List {
@@ -294,11 +288,18 @@ pub fn with_referrer(index: Option<&[u8]>, referrer: &Artifact) -> Result<Vec<u8
         media_type: &'static str,
         manifests: Vec<Box<RawValue>>,
     }
-    let index: Option<Index> = index
+    // A map: serde would also read a structure from an array.
+    let index: Option<BTreeMap<String, &RawValue>> = index
         .map(serde_json::from_slice)
         .transpose()
         .map_err(|error| ArtifactError::format(&error))?;
-    let mut manifests = index.unwrap_or_default().manifests;
+    // The entries are text, so that those of others stay as they are.
+    let mut manifests: Vec<Box<RawValue>> = match index.unwrap_or_default().get("manifests") {
+        Some(entries) => {
+            serde_json::from_str(entries.get()).map_err(|error| ArtifactError::format(&error))?
+        }
+        None => Vec::new(),
+    };
     let added = Descriptor {
         artifact_type: Some(SIGNATURE.to_owned()),
         ..referrer.descriptor()
