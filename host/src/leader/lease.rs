@@ -4,10 +4,8 @@
 //! by our own monotonic clock, from when we last saw the record change. So a clock that jumps, or a time
 //! edited by hand, cannot create two leaders. This is stricter than client-go when the record is edited or
 //! deleted by hand: the previous holder may not know yet, so no other replica begins before that holder must
-//! have stopped.
-//!
-//! For the same reason every new version counts as a change, though client-go compares only the spec: the
-//! holder may have renewed in between, and somebody may have put the earlier spec back.
+//! have stopped. And every new version counts as a change, where client-go compares only the spec: the holder
+//! may have renewed in between, and somebody may have put the earlier spec back.
 //!
 //! For the same reason a create never begins or extends a term. It has no precondition: it succeeds when the
 //! Lease existed and was deleted since we looked, or when the request arrives late. Only an update, which

@@ -431,5 +431,6 @@ mod tests {
         assert_eq!(listed(&index).unwrap().len(), 1);
         assert!(listed(br#"{"manifests": 1}"#).is_err());
         assert!(with_referrer(Some(b"nonsense"), &other).is_err());
+        assert!(with_referrer(Some(b"[[]]"), &other).is_err());
     }
 }

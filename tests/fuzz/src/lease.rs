@@ -168,7 +168,7 @@ fn tamper(server: &mut Server, clock: &mut Clock, draw: &mut RandomSource<'_>) {
         5 => {
             lease.metadata.annotations = None;
         }
-        6 if !server.specs.is_empty() => *spec = server.specs[draw.below(server.specs.len())].clone(),
+        6 => *spec = server.specs[draw.below(server.specs.len())].clone(),
         _ => {
             server.lease = None;
             return;

@@ -113,7 +113,7 @@ fn a_create_that_arrives_late_makes_no_holder() {
     let Step::Write(late) = b.step(start + 2 * S, clock()) else {
         panic!("it creates the Lease")
     };
-    b.writing(&late, start);
+    b.writing(&late, start + 2 * S);
     assert!(!turn(&mut a, &mut server, start - 2 * S));
     assert!(!turn(&mut a, &mut server, start));
     assert!(turn(&mut a, &mut server, start + 15 * S));
@@ -324,7 +324,7 @@ fn of_two_that_reach_for_it_at_once_one_gets_it() {
 fn a_holder_whose_renewal_was_undone_by_hand_is_not_replaced_before_it_must_have_stopped() {
     let start = start();
     let (mut server, mut a, mut b) = led_by_a(start);
-    let before = server.lease.clone().unwrap().spec.unwrap();
+    let before = spec(server.lease.as_ref()).cloned().unwrap();
     assert!(turn(&mut a, &mut server, start + 9 * S));
     server.edit(|spec| *spec = before);
     assert!(!turn(&mut b, &mut server, start + 15 * S));
@@ -334,10 +334,20 @@ fn a_holder_whose_renewal_was_undone_by_hand_is_not_replaced_before_it_must_have
 }
 
 #[test]
+fn a_touch_of_the_metadata_delays_a_standby_like_a_renewal() {
+    let start = start();
+    let (mut server, _, mut b) = led_by_a(start);
+    server.edit(|_| {});
+    assert!(!turn(&mut b, &mut server, start + 10 * S));
+    assert!(!turn(&mut b, &mut server, start + 24 * S));
+    assert!(turn(&mut b, &mut server, start + 25 * S));
+}
+
+#[test]
 fn a_record_that_was_put_back_by_hand_does_not_give_the_lease_to_who_wrote_it() {
     let start = start();
     let (mut server, mut a, mut b) = led_by_a(start);
-    let before = server.lease.clone().unwrap().spec.unwrap();
+    let before = spec(server.lease.as_ref()).cloned().unwrap();
     assert!(turn(&mut b, &mut server, start + 15 * S));
     server.edit(|spec| *spec = before);
     assert!(!turn(&mut a, &mut server, start + 16 * S));
