@@ -29,6 +29,7 @@ pub(crate) struct Stage {
     pub(crate) client: Client,
     folder: TempDir,
     host: PathBuf,
+    record: Option<PathBuf>,
 }
 
 impl Stage {
@@ -45,6 +46,7 @@ impl Stage {
             cluster,
             folder: tempfile::tempdir().context("create a folder")?,
             host: common.host.clone(),
+            record: common.record.clone(),
         };
         std::fs::create_dir(this.plugins()).context("create the folder of the plugins")?;
         let echo = std::fs::read(&common.plugin).with_context(|| common.plugin.display().to_string())?;
@@ -114,13 +116,16 @@ impl Stage {
             "--log",
             "info",
         ];
-        self.run("host", &self.host, &arguments)
+        let Some(list) = &self.record else {
+            return self.run("host", &self.host, &arguments);
+        };
+        let recorded = [&["record", path(list)?, path(&self.host)?], arguments.as_slice()];
+        self.run("host", &this_program()?, &recorded.concat())
     }
 
     /// Starts one of the contenders of this program.
     pub(crate) fn start_contender(&self, name: &'static str, namespace: &str) -> anyhow::Result<Running> {
-        let program = std::env::current_exe().context("find this program")?;
-        self.run(name, &program, &["contender", name, namespace])
+        self.run(name, &this_program()?, &["contender", name, namespace])
     }
 
     fn run(&self, name: &'static str, program: &Path, arguments: &[&str]) -> anyhow::Result<Running> {
@@ -423,6 +428,10 @@ async fn get(port: u16, url: &str) -> anyhow::Result<String> {
     let mut text = String::new();
     stream.read_to_string(&mut text).await?;
     Ok(text)
+}
+
+fn this_program() -> anyhow::Result<PathBuf> {
+    std::env::current_exe().context("find this program")
 }
 
 fn path(path: &Path) -> anyhow::Result<&str> {
