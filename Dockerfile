@@ -31,25 +31,8 @@ COPY plugins plugins
 # Cargo wants to see every member of the workspace; the program uses none of this.
 COPY tests tests
 
-# The same sources give the same program: versions from the lock file, and no path of this build in it.
-#
-# Small, too. With frame pointers the tables by which a stack is unwound are a third smaller, and profilers find their way
-# without them; C needs none, since no panic passes through it. On x86-64 Rust links with lld (since 1.90): functions that
-# are the same are there once, and relocations are packed (which glibc reads since 2.36). All of it is a twelfth of the
-# program.
-RUN set -eu; \
-    export CARGO_INCREMENTAL=0; \
-    cargo fetch --locked --target "$(rustc -vV | sed -n 's/^host: //p')"; \
-    export RUSTFLAGS="-Cforce-frame-pointers=yes --remap-path-prefix=/src=. --remap-path-prefix=${CARGO_HOME}=cargo"; \
-    for crates in "${CARGO_HOME}"/registry/src/*; do \
-        RUSTFLAGS="$RUSTFLAGS --remap-path-prefix=$crates="; \
-    done; \
-    if [ "$(uname -m)" = x86_64 ]; then \
-        RUSTFLAGS="$RUSTFLAGS -Clink-arg=-Wl,--icf=all -Clink-arg=-Wl,-z,pack-relative-relocs"; \
-    fi; \
-    export CFLAGS="-fno-asynchronous-unwind-tables -ffile-prefix-map=/target=target -ffile-prefix-map=${CARGO_HOME}=cargo"; \
-    OPERATOR_HOST_RELEASED_SDK="${RELEASED_SDK}" \
-    cargo build --locked --profile "${PROFILE}" --package operator-host --target-dir /target
+RUN CARGO_TARGET_DIR=/target OPERATOR_HOST_RELEASED_SDK="${RELEASED_SDK}" \
+    host/release/cargo.sh build --profile "${PROFILE}" --package operator-host
 
 # The image's root: what the loader says that the program needs, and for scanners which packages that is from and which
 # crates the program is made of.

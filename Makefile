@@ -4,7 +4,7 @@ SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
 .PHONY: help run run-deploy check test chaos fuzz image-test package manifests bench bench-scale soak crds schemas fmt lint doc \
-    docs clean prerequisites prerequisites-run
+    docs order clean prerequisites prerequisites-run
 
 target := $(or $(CARGO_TARGET_DIR),target)
 
@@ -14,10 +14,13 @@ chaos = --host $(target)/debug/operator-host --plugins plugins/target/plugins --
 # The samples whose tool-chains `make run` does without.
 languages = echo-js echo-python echo-zig echo-assemblyscript
 
-scale = --host $(target)/release/operator-host --plugin plugins/target/plugins/echo.wasm \
-    --crd manifests/crds/echoes.my-operator.dev.yaml --output host/docs/reference
+# Cargo with the options of a release, in a folder of its own.
+release = CARGO_TARGET_DIR=$(abspath $(target))/released host/release/cargo.sh
+scale = --host $(target)/released/release/operator-host --plugin plugins/target/plugins/echo.wasm \
+    --crd manifests/crds/echoes.my-operator.dev.yaml
+page = --output host/docs/reference
 build-scale = KUBEBUILDER_ASSETS="$$(tests/prepare.sh)"; export KUBEBUILDER_ASSETS; \
-	cargo build --release --package operator-host; cargo build --profile scale --package bench-scale
+	$(release) build --release --package operator-host; cargo build --profile scale --package bench-scale
 
 help: ## Print this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -116,15 +119,23 @@ manifests: ## Regenerate the roles and webhooks of manifests/deploy from its con
 
 bench: prerequisites ## Measure, and print the table that README shows
 	@KUBEBUILDER_ASSETS="$$(tests/prepare.sh)"; export KUBEBUILDER_ASSETS; \
-	cargo bench --workspace --bench figures
+	$(release) bench --workspace --bench figures
 
 bench-scale: prerequisites ## Measure how cost grows and write host/docs/reference/scale.md: ARGS="--only parents" (slow)
 	@$(build-scale); \
-	exec $(target)/scale/bench-scale measure $(scale) $(ARGS)
+	exec $(target)/scale/bench-scale measure $(scale) $(page) $(ARGS)
 
 soak: prerequisites ## Let users change objects for MINUTES=60, write that page, and fail if the host grows
 	@$(build-scale); \
-	exec $(target)/scale/bench-scale soak $(scale) --minutes $(or $(MINUTES),60)
+	exec $(target)/scale/bench-scale soak $(scale) $(page) --minutes $(or $(MINUTES),60)
+
+order: prerequisites ## Record which functions of the host run, and write host/release/functions.ld for its linker (x86-64, slow)
+	@export CARGO_PROFILE_RELEASE_STRIP=none; $(build-scale); \
+	rm -rf $(target)/order; mkdir -p $(target)/order; \
+	$(target)/scale/bench-scale measure $(scale) --output $(target)/order --record $(target)/order/functions \
+	    --repeat 1 --only controllers,parents --controllers 4 --parents 500 --by host; \
+	$(target)/scale/bench-scale order $(target)/order/functions >$(target)/order/functions.ld; \
+	mv $(target)/order/functions.ld host/release
 
 clean: ## Remove what was built here; the control plane stays in the user's cache
 	cargo clean
