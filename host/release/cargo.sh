@@ -15,7 +15,8 @@
 #
 # Small in memory as well: the functions that run in an ordinary day lie side by side (functions.ld, which `make order`
 # writes), so that the others need not be resident. The names there are those of the mangling v0: they contain the types of
-# generic functions, and of hashes only those of crates.
+# generic functions, and of hashes only those of crates. Functions that the compiler takes for unlikely are in sections like
+# all others, since some of them run at every start.
 set -eu
 cd "$(dirname "$0")/../.."
 home=${CARGO_HOME:-$HOME/.cargo}
@@ -28,6 +29,7 @@ for crates in "$home"/registry/src/*; do
 done
 if [ "$(uname -m)" = x86_64 ]; then
     RUSTFLAGS="$RUSTFLAGS -Clink-arg=-Wl,--icf=all -Clink-arg=-Wl,-z,pack-relative-relocs"
+    RUSTFLAGS="$RUSTFLAGS -Cllvm-args=-profile-guided-section-prefix=false"
     RUSTFLAGS="$RUSTFLAGS -Clink-arg=-Wl,-T,$PWD/host/release/functions.ld"
 fi
 export RUSTFLAGS CARGO_INCREMENTAL=0

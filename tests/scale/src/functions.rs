@@ -242,12 +242,16 @@ pub(crate) fn order(list: &str) -> String {
 }
 
 /// Returns a pattern for the symbol of a function that also fits in another folder and with other options: the hash of a
-/// crate is left open, and with it the references to earlier places of the symbol, whose numbers depend on its length.
+/// crate is left open, and with it the references to earlier places of the symbol, whose numbers depend on its length. So
+/// is the number behind a dot, by which LLVM tells functions of the same name apart.
 ///
-/// Source: https://doc.rust-lang.org/rustc/symbol-mangling/v0.html
+/// Source: <https://doc.rust-lang.org/rustc/symbol-mangling/v0.html>
 fn pattern(symbol: &str) -> String {
     let mut pattern = String::new();
-    let mut rest = symbol;
+    let (mut rest, end) = match symbol.split_once('.') {
+        Some((name, _)) => (name, ".*"),
+        None => (symbol, ""),
+    };
     while let Some(at) = rest.find(['C', 'B']) {
         let (before, tail) = rest.split_at(at);
         pattern.push_str(before);
@@ -268,7 +272,7 @@ fn pattern(symbol: &str) -> String {
             }
         }
     }
-    pattern + rest
+    pattern + rest + end
 }
 
 #[cfg(test)]
@@ -279,6 +283,7 @@ mod tests {
     fn a_pattern_leaves_the_hash_of_a_crate_and_references_open() {
         let symbol = "_RINvNtCs1bXw_5serde2de3fooNtCsfY8hzX_4kube6ClientB4_E";
         assert_eq!(pattern(symbol), "_RINvNtCs*_5serde2de3fooNtCs*_4kube6ClientB*_E");
+        assert_eq!(pattern("_RNvCsA_1a.2387"), "_RNvCs*_1a.*");
         // Names of C, and letters that only look like references.
         for same in [
             "aws_lc_0_47_0_EVP_Cipher",
