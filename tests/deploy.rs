@@ -952,10 +952,18 @@ fn the_dockerfile_ends_in_an_image_without_a_shell_that_runs_as_nobody() {
         .split_once("\nFROM scratch\n")
         .expect("the image is made from scratch");
     assert!(
-        build.contains("cargo build --locked"),
+        build.contains("host/release/cargo.sh build") && build.contains("SOURCE_DATE_EPOCH"),
+        "{build}"
+    );
+    let cargo = text("host/release/cargo.sh");
+    assert!(
+        cargo.contains(r#"exec cargo "$command" --locked "$@""#),
         "versions are from the lock file"
     );
-    assert!(build.contains("SOURCE_DATE_EPOCH") && build.contains("--remap-path-prefix=/src=."));
+    assert!(
+        cargo.contains("--remap-path-prefix=$PWD=."),
+        "the program names no path of its build"
+    );
     let instructions: Vec<_> = image
         .lines()
         .filter(|line| line.starts_with(|c: char| c.is_ascii_uppercase()))
