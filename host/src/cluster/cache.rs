@@ -4,7 +4,7 @@
 //! so that the next reconcile sees it before the watch delivers it; objects that no controller owns are kept as
 //! metadata only; and any number of tasks can wait for the first list. It also sends its own requests (`follow`,
 //! `requests`), because kube's `watcher` does not report that a watch has recovered after a failure, waits forever
-//! for an answer that does not arrive, and discards the delay of a `Retry-After` header.
+//! for an answer that does not arrive, reads an answer without limit, and discards the delay of a `Retry-After` header.
 //!
 //! It holds objects as text (`text`) and makes a tree of one when somebody looks at it (`trees`).
 //!
@@ -45,11 +45,13 @@ use crate::printable::printable;
 mod follow;
 mod packed;
 mod page;
+mod read;
 mod requests;
 mod store;
 mod taken_names;
 mod text;
 mod trees;
+mod watch_event;
 
 /// Longest reason why a list failed, in bytes.
 const LIST_ERROR: usize = 1024;

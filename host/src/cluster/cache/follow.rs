@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use kube::core::{DynamicObject, WatchEvent};
+use kube::core::DynamicObject;
 use kube::{Api, Client};
 use tokio::sync::watch;
 use tokio::time::Instant;
@@ -17,6 +17,7 @@ use tracing::debug;
 
 use super::page::Page;
 use super::requests::{Form, Limits, Trouble, WatchSource};
+use super::watch_event::Event;
 use super::{Inner, Listed, Wanted, WatchState};
 use crate::backoff::jittered;
 use crate::cluster::discovery::{Discovery, KindError, ResolvedKind};
@@ -129,11 +130,7 @@ fn source(inner: &Inner, client: &Client, resource: &ResolvedKind) -> WatchSourc
         }
         _ => Api::all_with(client.clone(), &resource.api),
     };
-    WatchSource {
-        api,
-        form: inner.scope.form,
-        limits: Limits::default(),
-    }
+    WatchSource::new(api, inner.scope.form, Limits::default())
 }
 
 /// The progress of a watch.
@@ -322,8 +319,7 @@ fn take(
     keep: &watch::Receiver<Wanted>,
 ) -> serde_json::Result<Taken> {
     let list = version_of(&page);
-    let is_whole = |object: &DynamicObject| form == Form::Whole && inner.keeps_whole(object);
-    page.for_each(is_whole, |object| {
+    page.for_each(reads_whole(inner, form), |object| {
         let object = inner.prepare(object);
         listed.insert(&object.name);
         inner.put_listed(&object, list);
@@ -341,6 +337,11 @@ fn take(
     let version = page.metadata.resource_version;
     let version = version.filter(|version| !version.is_empty());
     Ok(version.map_or(Taken::Unusable, Taken::All))
+}
+
+/// Whether more than the metadata of an object is read.
+fn reads_whole(inner: &Inner, form: Form) -> impl Fn(&DynamicObject) -> bool + Copy {
+    move |object| form == Form::Whole && inner.keeps_whole(object)
 }
 
 /// Why a watch ended.
@@ -366,6 +367,7 @@ async fn changes(
         Ok(changes) => changes,
         Err(trouble) => return End::Failed(trouble),
     };
+    let is_whole = reads_whole(inner, source.form);
     let begun = Instant::now();
     // An API server in trouble accepts a watch and ends it with an error a moment later. The failure count is kept
     // until the watch has lasted for a while.
@@ -396,17 +398,12 @@ async fn changes(
                 inner.synced(keep);
                 continue;
             }
-            event = changes.next() => event,
+            event = changes.next(is_whole) => event,
         };
-        let object = match &event {
-            Some(Ok(
-                WatchEvent::Added(object) | WatchEvent::Modified(object) | WatchEvent::Deleted(object),
-            )) => object.metadata.resource_version.clone(),
-            Some(Ok(WatchEvent::Bookmark(bookmark))) => Some(bookmark.metadata.resource_version.clone()),
-            _ => None,
-        };
-        if let Some(seen) = object.filter(|seen| !seen.is_empty()) {
-            *version = seen;
+        if let Some(Ok(event)) = &event
+            && let Some(seen) = event.version()
+        {
+            seen.clone_into(version);
             retry.reset();
             if !has_recovered {
                 has_recovered = true;
@@ -417,12 +414,10 @@ async fn changes(
             retry.reset();
         }
         match event {
-            Some(Ok(WatchEvent::Added(object) | WatchEvent::Modified(object))) => {
-                inner.reported(object);
-            }
-            Some(Ok(WatchEvent::Deleted(object))) => inner.deleted(object),
-            Some(Ok(WatchEvent::Bookmark(_))) => {}
-            Some(Ok(WatchEvent::Error(status))) => return End::Failed(Trouble::of_status(&status)),
+            Some(Ok(Event::Changed(object))) => inner.reported(object),
+            Some(Ok(Event::Deleted(object))) => inner.deleted(object),
+            Some(Ok(Event::Bookmark(_))) => {}
+            Some(Ok(Event::Failed(status))) => return End::Failed(Trouble::of_status(&status)),
             Some(Err(trouble)) => return End::Failed(trouble),
             None if begun.elapsed() < source.limits.healthy => {
                 // Back off from a server that ends watches as soon as they begin.

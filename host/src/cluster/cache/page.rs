@@ -1,18 +1,17 @@
-//! One page of a list, which is read object by object.
-//!
-//! A tree of a whole page would take more memory than everything that is kept of it. Of an object that is not kept whole
-//! only the metadata become a tree; the rest is skipped.
+//! One page of a list, which is read object by object: a tree of a whole page would take more memory than everything that
+//! is kept of it.
 
 use std::fmt;
 
-use kube::core::{DynamicObject, ListMeta, ObjectMeta, TypeMeta};
+use kube::core::{DynamicObject, ListMeta};
 use serde::Deserialize;
 use serde::de::{DeserializeSeed, Deserializer, IgnoredAny, MapAccess, SeqAccess, Visitor};
-use serde_json::{Map, Value};
+
+use super::read::Item;
 
 /// One page of a list.
 pub(super) struct Page {
-    text: String,
+    text: Vec<u8>,
     pub(super) metadata: ListMeta,
 }
 
@@ -21,12 +20,12 @@ impl Page {
     ///
     /// # Errors
     /// When it is not a list.
-    pub(super) fn new(text: String) -> serde_json::Result<Self> {
+    pub(super) fn new(text: Vec<u8>) -> serde_json::Result<Self> {
         #[derive(Deserialize)]
         struct Head {
             metadata: ListMeta,
         }
-        let Head { metadata } = serde_json::from_str(&text)?;
+        let Head { metadata } = serde_json::from_slice(&text)?;
         Ok(Self { text, metadata })
     }
 
@@ -39,7 +38,7 @@ impl Page {
         is_whole: impl Fn(&DynamicObject) -> bool,
         mut take: impl FnMut(DynamicObject),
     ) -> serde_json::Result<()> {
-        let mut text = serde_json::Deserializer::from_str(&self.text);
+        let mut text = serde_json::Deserializer::from_slice(&self.text);
         text.deserialize_map(List {
             is_whole: &is_whole,
             take: &mut take,
@@ -107,59 +106,10 @@ impl<'de, W: Fn(&DynamicObject) -> bool, T: FnMut(DynamicObject)> Visitor<'de> f
     }
 }
 
-struct Item<'a, W>(&'a W);
-
-impl<'de, W: Fn(&DynamicObject) -> bool> DeserializeSeed<'de> for Item<'_, W> {
-    type Value = DynamicObject;
-
-    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<DynamicObject, D::Error> {
-        deserializer.deserialize_map(self)
-    }
-}
-
-impl<'de, W: Fn(&DynamicObject) -> bool> Visitor<'de> for Item<'_, W> {
-    type Value = DynamicObject;
-
-    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("an object")
-    }
-
-    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<DynamicObject, A::Error> {
-        let (mut api_version, mut kind) = (None::<String>, None::<String>);
-        let mut object = DynamicObject {
-            types: None,
-            metadata: ObjectMeta::default(),
-            data: Value::Null,
-        };
-        let mut data = Map::new();
-        // What comes before the metadata is read; in the objects of an API server that is very little.
-        let mut is_whole = true;
-        while let Some(key) = map.next_key::<String>()? {
-            match key.as_str() {
-                "apiVersion" => api_version = map.next_value()?,
-                "kind" => kind = map.next_value()?,
-                "metadata" => {
-                    object.metadata = map.next_value()?;
-                    is_whole = (self.0)(&object);
-                }
-                _ if is_whole => drop(data.insert(key, map.next_value()?)),
-                _ => drop(map.next_value::<IgnoredAny>()?),
-            }
-        }
-        if is_whole {
-            object.data = Value::Object(data);
-        }
-        object.types = api_version
-            .zip(kind)
-            .map(|(api_version, kind)| TypeMeta { api_version, kind });
-        Ok(object)
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use kube::core::ObjectList;
-    use serde_json::json;
+    use serde_json::{Value, json};
 
     use super::*;
 
@@ -184,16 +134,17 @@ mod tests {
 
     #[test]
     fn objects_are_read_as_a_list_reads_them() {
-        let page = Page::new(list().to_string()).unwrap();
+        let page = Page::new(list().to_string().into()).unwrap();
         assert_eq!(page.metadata.resource_version.as_deref(), Some("7"));
         assert_eq!(page.metadata.continue_.as_deref(), Some("more"));
-        let expected: ObjectList<DynamicObject> = serde_json::from_value(list()).unwrap();
+        let mut expected: ObjectList<DynamicObject> = serde_json::from_value(list()).unwrap();
+        expected.items[1].metadata.managed_fields = None;
         assert_eq!(read(&page, |_| true), expected.items);
     }
 
     #[test]
     fn only_the_metadata_are_read_of_what_is_not_kept_whole() {
-        let page = Page::new(list().to_string()).unwrap();
+        let page = Page::new(list().to_string().into()).unwrap();
         let is_ours = |object: &DynamicObject| object.metadata.labels.is_some();
         let objects = read(&page, is_ours);
         assert!(!objects[0].data.is_null() && objects[1].data.is_null());
@@ -204,14 +155,14 @@ mod tests {
     fn a_list_may_be_empty_or_null_but_not_something_else() {
         for items in [json!([]), json!(null)] {
             let text = json!({"metadata": {}, "items": items}).to_string();
-            assert!(read(&Page::new(text).unwrap(), |_| true).is_empty());
+            assert!(read(&Page::new(text.into()).unwrap(), |_| true).is_empty());
         }
         assert!(read(&Page::new("{\"metadata\": {}}".into()).unwrap(), |_| true).is_empty());
         for text in ["[]", "{}", "{\"metadata\": {}, \"items\": [", ""] {
             assert!(Page::new(text.into()).is_err(), "{text}");
         }
         for items in [json!([1]), json!({}), json!([{"metadata": {"labels": 1}}])] {
-            let page = Page::new(json!({"metadata": {}, "items": items}).to_string()).unwrap();
+            let page = Page::new(json!({"metadata": {}, "items": items}).to_string().into()).unwrap();
             assert!(page.for_each(|_| true, drop).is_err());
         }
     }

@@ -1,23 +1,30 @@
 //! The requests behind a watch: list pages and the changes that follow. Each has a time limit, so that none waits
 //! forever on an open but silent connection.
 
-use std::pin::Pin;
+use std::io;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
-use futures::{Stream, StreamExt, TryStreamExt};
+use futures::io::{AsyncRead, AsyncReadExt as _};
+use hyper::header::{ACCEPT_ENCODING, HeaderValue};
 use kube::Api;
 use kube::api::{ListParams, WatchParams};
-use kube::core::metadata::PartialObjectMeta;
-use kube::core::{DynamicObject, Request, Status, WatchEvent};
+use kube::core::{DynamicObject, Request, Status};
 use tokio::time::{Instant, timeout, timeout_at};
 
 use super::page::Page;
+use super::watch_event::{Event, Lines};
 use crate::backoff::jittered;
 use crate::cluster::client::chain;
 use crate::cluster::refusal::{asked_delay, unknown_to_the_server};
 
 /// Page size of a list. A page is in memory as text.
 const PAGE: u32 = 250;
+/// Largest page in bytes. A larger one is requested again with fewer objects.
+const LARGEST_PAGE: usize = 32 << 20;
+/// Largest event of a watch in bytes. The store of an API server takes objects of 1.5 MiB, in its own encoding and without
+/// `managedFields` in JSON.
+const LARGEST_EVENT: usize = 16 << 20;
 
 /// How much of each object is requested.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -119,36 +126,66 @@ impl Trouble {
         match error {
             kube::Error::Api(status) => Self::of_status(status),
             kube::Error::SerdeError(error) => Self::unreadable(error),
-            other => Self::Unanswered(format!("the API server cannot be reached: {}", chain(other))),
+            other => unreachable(other),
         }
     }
 }
 
 /// The source of one watch's objects.
 pub(super) struct WatchSource {
-    pub(super) api: Api<DynamicObject>,
+    api: Api<DynamicObject>,
     pub(super) form: Form,
     pub(super) limits: Limits,
+    /// How many objects a page may have: fewer than [`PAGE`] as soon as a page was too large.
+    page_size: AtomicU32,
 }
 
 impl WatchSource {
+    pub(super) fn new(api: Api<DynamicObject>, form: Form, limits: Limits) -> Self {
+        Self {
+            api,
+            form,
+            limits,
+            page_size: AtomicU32::new(PAGE),
+        }
+    }
+
     /// Fetches one page of the list; `token` is the continue token of the previous page.
     pub(super) async fn page(&self, token: Option<&str>) -> Result<Page, Trouble> {
-        let mut params = ListParams::default().limit(PAGE);
+        loop {
+            let size = self.page_size.load(Ordering::Relaxed);
+            let request = self.page_of(size, token);
+            let answer = timeout(self.limits.page, request).await;
+            match answer.map_err(|_elapsed| unanswered(self.limits.page))?? {
+                Some(page) => return Ok(page),
+                None if size > 1 => self.page_size.store(size.div_ceil(4), Ordering::Relaxed),
+                None => return Err(too_large("an object", LARGEST_PAGE)),
+            }
+        }
+    }
+
+    /// Fetches a page of at most `size` objects; `None` when it is too large.
+    async fn page_of(&self, size: u32, token: Option<&str>) -> Result<Option<Page>, Trouble> {
+        let mut params = ListParams::default().limit(size);
         params.continue_token = token.map(str::to_owned);
-        let request = async {
-            let request = Request::new(self.api.resource_url());
-            let request = match self.form {
-                Form::Whole => request.list(&params),
-                Form::Metadata => request.list_metadata(&params),
-            };
-            let request = request.map_err(kube::Error::BuildRequest)?;
-            let text = self.api.clone().into_client().request_text(request).await?;
-            Page::new(text).map_err(kube::Error::SerdeError)
+        let request = Request::new(self.api.resource_url());
+        let request = match self.form {
+            Form::Whole => request.list(&params),
+            Form::Metadata => request.list_metadata(&params),
         };
-        match timeout(self.limits.page, request).await {
-            Ok(answer) => answer.map_err(|error| Trouble::of(&error)),
-            Err(_elapsed) => Err(unanswered(self.limits.page)),
+        let client = self.api.clone().into_client();
+        let body = async {
+            client
+                .request_stream(request.map_err(kube::Error::BuildRequest)?)
+                .await
+        };
+        let body = body.await.map_err(|error| Trouble::of(&error))?;
+        match at_most(body, LARGEST_PAGE).await {
+            Ok(Some(text)) => Page::new(text)
+                .map(Some)
+                .map_err(|error| Trouble::unreadable(&error)),
+            Ok(None) => Ok(None),
+            Err(error) => Err(unreachable(&error)),
         }
     }
 
@@ -169,23 +206,26 @@ impl WatchSource {
         let seconds = u32::try_from(asked.as_secs()).unwrap_or(u32::MAX).max(1);
         let params = WatchParams::default().timeout(seconds);
         let ends = Instant::now() + asked + self.limits.late;
-        let request = async {
-            let stream: Pin<Box<dyn Stream<Item = _> + Send>> = match self.form {
-                Form::Whole => self.api.watch(&params, version).await?.boxed(),
-                Form::Metadata => {
-                    let events = self.api.watch_metadata(&params, version).await?;
-                    events.map_ok(event_of_metadata).boxed()
-                }
-            };
-            Ok(Changes {
-                stream,
+        let request = Request::new(self.api.resource_url());
+        let request = match self.form {
+            Form::Whole => request.watch(&params, version),
+            Form::Metadata => request.watch_metadata(&params, version),
+        };
+        let body = async {
+            let mut request = request.map_err(kube::Error::BuildRequest)?;
+            // A compressed body reveals an event only when more follows.
+            let headers = request.headers_mut();
+            headers.insert(ACCEPT_ENCODING, HeaderValue::from_static("identity"));
+            self.api.clone().into_client().request_stream(request).await
+        };
+        match timeout(self.limits.start, body).await {
+            Ok(Ok(body)) => Ok(Changes {
+                lines: Lines::new(body, LARGEST_EVENT),
                 due: ends - self.limits.late,
                 ends,
                 silent: self.limits.silent,
-            })
-        };
-        match timeout(self.limits.start, request).await {
-            Ok(answer) => answer.map_err(|error: kube::Error| Trouble::of(&error)),
+            }),
+            Ok(Err(error)) => Err(Trouble::of(&error)),
             Err(_elapsed) => Err(Trouble::Unanswered(format!(
                 "the API server did not begin a watch within {:?}",
                 self.limits.start
@@ -194,13 +234,33 @@ impl WatchSource {
     }
 }
 
+/// Reads a body; `None` when it has more than `limit` bytes.
+async fn at_most(body: impl AsyncRead, limit: usize) -> io::Result<Option<Vec<u8>>> {
+    let mut text = Vec::new();
+    let mut body = std::pin::pin!(body.take(limit as u64 + 1));
+    body.read_to_end(&mut text).await?;
+    Ok(Some(text).filter(|text| text.len() <= limit))
+}
+
 fn unanswered(limit: Duration) -> Trouble {
     Trouble::Unanswered(format!("no answer from the API server within {limit:?}"))
 }
 
+fn unreachable(error: &(dyn std::error::Error + 'static)) -> Trouble {
+    Trouble::Unanswered(format!("the API server cannot be reached: {}", chain(error)))
+}
+
+fn too_large(what: &str, limit: usize) -> Trouble {
+    Trouble::Passing {
+        message: format!("{what} from the API server is larger than {} MiB", limit >> 20),
+        retry_after: None,
+        resumable: false,
+    }
+}
+
 /// A running watch.
 pub(super) struct Changes {
-    stream: Pin<Box<dyn Stream<Item = kube::Result<WatchEvent<DynamicObject>>> + Send>>,
+    lines: Lines,
     /// When the API server was asked to end it.
     due: Instant,
     ends: Instant,
@@ -208,14 +268,22 @@ pub(super) struct Changes {
 }
 
 impl Changes {
-    /// Returns the next event; `None` at the end or after a long silence. Cancel-safe: dropping the future loses no
-    /// event.
-    pub(super) async fn next(&mut self) -> Option<Result<WatchEvent<DynamicObject>, Trouble>> {
+    /// Returns the next event; `None` at the end or after a long silence. `is_whole` decides by the metadata of an object
+    /// whether the rest is read. Cancel-safe: dropping the future loses no event.
+    pub(super) async fn next(
+        &mut self,
+        is_whole: impl Fn(&DynamicObject) -> bool,
+    ) -> Option<Result<Event, Trouble>> {
         let silent = Instant::now() + self.silent;
-        match timeout_at(self.ends.min(silent), self.stream.next()).await {
-            Ok(Some(Err(error))) => Some(Err(Trouble::of(&error))),
-            Ok(Some(Ok(event))) => Some(Ok(event)),
-            Ok(None) => None,
+        match timeout_at(self.ends.min(silent), self.lines.next()).await {
+            Ok(Ok(Some(line))) => {
+                Some(Event::read(line, is_whole).map_err(|error| Trouble::unreadable(&error)))
+            }
+            Ok(Ok(None)) => None,
+            Ok(Err(error)) if error.kind() == io::ErrorKind::FileTooLarge => {
+                Some(Err(too_large("an event of a watch", LARGEST_EVENT)))
+            }
+            Ok(Err(error)) => Some(Err(unreachable(&error))),
             // Silence is not an error: the next watch resumes from here.
             Err(_elapsed) if silent < self.ends => None,
             Err(_elapsed) => Some(Err(Trouble::Unanswered(
@@ -229,24 +297,5 @@ impl Changes {
     pub(super) fn is_due(&self) -> bool {
         // The API server counts from when it received the request, and in whole seconds.
         self.due <= Instant::now() + Duration::from_secs(2)
-    }
-}
-
-fn metadata_only(object: PartialObjectMeta<DynamicObject>) -> DynamicObject {
-    DynamicObject {
-        // The type is that of partial metadata; the watch knows the kind.
-        types: None,
-        metadata: object.metadata,
-        data: serde_json::Value::Null,
-    }
-}
-
-fn event_of_metadata(event: WatchEvent<PartialObjectMeta<DynamicObject>>) -> WatchEvent<DynamicObject> {
-    match event {
-        WatchEvent::Added(object) => WatchEvent::Added(metadata_only(object)),
-        WatchEvent::Modified(object) => WatchEvent::Modified(metadata_only(object)),
-        WatchEvent::Deleted(object) => WatchEvent::Deleted(metadata_only(object)),
-        WatchEvent::Bookmark(bookmark) => WatchEvent::Bookmark(bookmark),
-        WatchEvent::Error(status) => WatchEvent::Error(status),
     }
 }

@@ -7,6 +7,7 @@ use futures::stream::{self, StreamExt};
 use http_body_util::combinators::UnsyncBoxBody;
 use http_body_util::{BodyExt, StreamBody};
 use hyper::body::{Bytes, Frame};
+use hyper::header::ACCEPT;
 use hyper::{Request, Response};
 use kube::client::Body;
 use kube::core::{ApiResource, GroupVersionKind};
@@ -32,6 +33,8 @@ enum Reply {
     ListWith(&'static str, &'static str, Value),
     /// Accepts a watch and sends these events. It stays open.
     Watch(Vec<Value>),
+    /// Sends one line or object that never ends.
+    Endless,
     Silence,
 }
 
@@ -86,6 +89,11 @@ async fn answer(reply: Reply) -> Response<UnsyncBoxBody<Bytes, Infallible>> {
             tokio::time::sleep(LATE).await;
             response.body(body(list(names, version, version, None), false))
         }
+        Reply::Endless => {
+            let more = Bytes::from(vec![b' '; 1 << 20]);
+            let body = stream::repeat_with(move || Ok(Frame::data(more.clone())));
+            response.body(StreamBody::new(body).boxed_unsync())
+        }
         Reply::Watch(events) => {
             let lines = events.iter().map(|event| format!("{event}\n")).collect();
             response.body(body(lines, true))
@@ -117,14 +125,18 @@ fn follow_within(limits: Limits, script: Vec<fn() -> Reply>, grace: Duration) ->
     follow_at(limits, script, grace, "1000000")
 }
 
-/// The server answers requests for a single object outside the script, with this version.
+/// The server answers requests for metadata outside the script, with this version.
 fn follow_at(limits: Limits, script: Vec<fn() -> Reply>, grace: Duration, newest: &'static str) -> Followed {
     let requests = Arc::<Mutex<Vec<String>>>::default();
     let seen = Arc::clone(&requests);
     let script = Arc::new(script);
     let service = tower::service_fn(move |request: Request<Body>| {
         let uri = request.uri().to_string();
-        let reply = if uri.contains("limit=1&") || uri.ends_with("limit=1") {
+        let accept = request
+            .headers()
+            .get(ACCEPT)
+            .and_then(|accept| accept.to_str().ok());
+        let reply = if accept.is_some_and(|accept| accept.contains("PartialObjectMetadata")) {
             Reply::ListAt(&[], newest)
         } else {
             let mut seen = seen.lock().unwrap();
@@ -153,11 +165,8 @@ fn follow_at(limits: Limits, script: Vec<fn() -> Reply>, grace: Duration, newest
         Arc::default(),
     ));
     let resource = ApiResource::from_gvk_with_plural(&GroupVersionKind::gvk("", "v1", "Pod"), "pods");
-    let source = WatchSource {
-        api: Api::all_with(Client::new(service, "default"), &resource),
-        form: Form::Whole,
-        limits,
-    };
+    let api = Api::all_with(Client::new(service, "default"), &resource);
+    let source = WatchSource::new(api, Form::Whole, limits);
     let followed = Arc::clone(&inner);
     let task = tokio::spawn(async move {
         let mut retry = Retry {
@@ -643,4 +652,48 @@ async fn a_kind_that_cannot_be_watched_keeps_failing() {
     followed.until("refused", |it| it.task.is_finished()).await;
     assert_eq!(followed.names(), ["a"]);
     assert!(!states.has_changed().unwrap(), "{:?}", followed.state());
+}
+
+#[tokio::test]
+async fn an_answer_without_end_is_given_up_and_asked_for_in_smaller_parts() {
+    let script: Vec<fn() -> Reply> = vec![
+        || Reply::Endless,
+        || Reply::Endless,
+        || Reply::List(&["a"], Some("more")),
+        || Reply::List(&["b"], None),
+        || Reply::Endless,
+        || Reply::List(&["a", "b", "c"], None),
+        || Reply::Watch(Vec::new()),
+    ];
+    let limits = Limits {
+        page: Duration::from_secs(20),
+        watch: Duration::from_secs(20),
+        ..Limits::default()
+    };
+    let followed = follow_within(limits, script, LONG);
+    followed
+        .until("listed again", |it| it.names() == ["a", "b", "c"])
+        .await;
+    let requests = followed.requests();
+    let sizes = [
+        "limit=250",
+        "limit=63",
+        "limit=16",
+        "limit=16",
+        "watch=true",
+        "limit=16",
+    ];
+    for (request, size) in requests.iter().zip(sizes) {
+        assert!(request.contains(size), "{size}: {requests:?}");
+    }
+}
+
+#[tokio::test]
+async fn one_object_that_is_too_large_is_a_failure_with_its_reason() {
+    let followed = follow_within(Limits::default(), vec![|| Reply::Endless], LONG);
+    let expected = "cannot list v1/Pod: an object from the API server is larger than 32 MiB";
+    let error = |it: &Followed| it.inner.list_error.borrow().clone();
+    followed
+        .until("failed", |it| error(it).as_deref() == Some(expected))
+        .await;
 }
