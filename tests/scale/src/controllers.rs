@@ -2,12 +2,10 @@
 
 use std::time::{Duration, Instant};
 
-use anyhow::Context;
-
 use crate::report::{Plot, Section, Table};
 use crate::stage::{Running, Stage, controllers};
 use crate::stats::Spread;
-use crate::{Measure, Part, plugins, process, progress};
+use crate::{Measure, Part, cgroup, process, progress};
 
 /// How long the host is left alone before its idle memory is read.
 const IDLE: Duration = Duration::from_secs(5);
@@ -19,6 +17,7 @@ struct Figures {
     compilers: f64,
     idle: f64,
     anonymous: f64,
+    working_set: f64,
     peak: f64,
     peak_with_compilers: f64,
 }
@@ -26,8 +25,6 @@ struct Figures {
 pub(crate) async fn run(measure: &Measure) -> anyhow::Result<Section> {
     progress::part("controllers: start and idle memory");
     let stage = Stage::start(&measure.common).await?;
-    let echo = std::fs::read(&measure.common.plugin).context("read the plugin")?;
-    let crd = std::fs::read_to_string(&measure.common.crd).context("read the definition")?;
     let mut table = Table::new(&[
         "controllers",
         "compiled cache",
@@ -37,6 +34,7 @@ pub(crate) async fn run(measure: &Measure) -> anyhow::Result<Section> {
         "of its compilers, s",
         "idle resident, MB",
         "of it anonymous, MB",
+        "its control group, MB",
         "peak, MB",
         "peak with compilers, MB",
     ]);
@@ -54,15 +52,7 @@ pub(crate) async fn run(measure: &Measure) -> anyhow::Result<Section> {
     );
     let mut installed = 0;
     for &count in &measure.controllers {
-        for number in installed..count {
-            stage.put_plugin(&format!("echo-{number:03}.wasm"), &plugins::copy(&echo, number)?)?;
-        }
-        let new: Vec<String> = (installed..count)
-            .map(|number| plugins::definition(&crd, number))
-            .collect();
-        if !new.is_empty() {
-            stage.install(&new.join("\n---\n")).await?;
-        }
+        stage.add_copies(&measure.common, installed..count).await?;
         installed = installed.max(count);
         stage.until_quiet().await?;
         let mut figures = [Vec::new(), Vec::new()];
@@ -81,13 +71,14 @@ pub(crate) async fn run(measure: &Measure) -> anyhow::Result<Section> {
             let spread = |pick: fn(&Figures) -> f64| Spread::of(samples.iter().map(pick));
             memory.add(state, count, spread(|figures| figures.idle));
             start.add(state, count, spread(|figures| figures.ready));
-            let picks: [fn(&Figures) -> f64; 8] = [
+            let picks: [fn(&Figures) -> f64; 9] = [
                 |figures| figures.first,
                 |figures| figures.ready,
                 |figures| figures.own,
                 |figures| figures.compilers,
                 |figures| figures.idle,
                 |figures| figures.anonymous,
+                |figures| figures.working_set,
                 |figures| figures.peak,
                 |figures| figures.peak_with_compilers,
             ];
@@ -113,8 +104,10 @@ pub(crate) async fn run(measure: &Measure) -> anyhow::Result<Section> {
         "Each controller has its own CustomResourceDefinition and its own plugin file, a copy of Echo for another API \
          group. *Cold* is the first start with an empty `--cache-dir`, *warm* the next one. Ready means that `/readyz` names every controller and plugin as ready. The \
          processor time is that of the serving process until it is ready; the compilers are child processes, whose \
-         memory is sampled. Idle is {} s later. A native operator for one kind, idle: {native} MB resident.",
-        IDLE.as_secs()
+         memory is sampled. Idle is {} s later. A native operator for one kind, idle: {native} MB resident. \
+         {}",
+        IDLE.as_secs(),
+        cgroup::EXPLAINED
     );
     section.tables.push(table);
     section.plots.extend([memory, start]);
@@ -129,7 +122,7 @@ async fn once(stage: &Stage, count: usize, cache: &std::path::Path) -> anyhow::R
     let (times, first) = (process::times(host.id())?, first(&mut host).await?);
     let idle_from = Instant::now() + IDLE;
     tokio::time::sleep_until(idle_from.into()).await;
-    let memory = process::memory(host.id())?;
+    let memory = host.memory()?;
     host.stop().await;
     Ok(Figures {
         first,
@@ -138,6 +131,7 @@ async fn once(stage: &Stage, count: usize, cache: &std::path::Path) -> anyhow::R
         compilers: times.children.as_secs_f64(),
         idle: megabytes(memory.resident),
         anonymous: megabytes(memory.anonymous),
+        working_set: memory.working_set.map_or(f64::NAN, megabytes),
         peak: megabytes(memory.peak),
         peak_with_compilers: megabytes(with_compilers.max(memory.peak)),
     })

@@ -17,7 +17,12 @@ use crate::stage::{GROUP, LIMIT, Running};
 const REQUESTS: usize = 50;
 
 pub(crate) fn api(client: &Client, namespace: &str) -> Api<DynamicObject> {
-    let resource = ApiResource::from_gvk_with_plural(&GroupVersionKind::gvk(GROUP, "v1", "Echo"), "echoes");
+    api_of(client, namespace, GROUP)
+}
+
+/// Returns the Echos of a group.
+pub(crate) fn api_of(client: &Client, namespace: &str, group: &str) -> Api<DynamicObject> {
+    let resource = ApiResource::from_gvk_with_plural(&GroupVersionKind::gvk(group, "v1", "Echo"), "echoes");
     Api::namespaced_with(client.clone(), namespace, &resource)
 }
 
@@ -26,9 +31,9 @@ pub(crate) fn pods(client: &Client, namespace: &str) -> Api<DynamicObject> {
     Api::namespaced_with(client.clone(), namespace, &resource)
 }
 
-pub(crate) fn echo(name: &str, replicas: usize) -> serde_json::Value {
+pub(crate) fn echo(group: &str, name: &str, replicas: usize) -> serde_json::Value {
     json!({
-        "apiVersion": format!("{GROUP}/v1"), "kind": "Echo", "metadata": {"name": name},
+        "apiVersion": format!("{group}/v1"), "kind": "Echo", "metadata": {"name": name},
         "spec": {"replicas": replicas, "image": "echo:1"},
     })
 }
@@ -40,7 +45,7 @@ pub(crate) async fn create(
     count: usize,
     replicas: usize,
 ) -> anyhow::Result<()> {
-    let objects = (0..count).map(|number| echo(&format!("e{number}"), replicas));
+    let objects = (0..count).map(|number| echo(GROUP, &format!("e{number}"), replicas));
     create_all(&api(client, namespace), objects).await
 }
 

@@ -11,7 +11,7 @@ use serde_json::json;
 use crate::echoes::{self, Observer};
 use crate::report::{Plot, Section, Table};
 use crate::stage::{Running, Stage};
-use crate::stats::{figure, percentile};
+use crate::stats::{Spread, percentile};
 use crate::{Measure, Part, plugins, progress};
 
 const CROWD: &str = "crowd";
@@ -27,9 +27,67 @@ const RELOADS: u8 = 10;
 /// When an edit was sent, and how long it took until its pod had the new image.
 type Samples = Arc<Mutex<Vec<(Instant, f64)>>>;
 
+/// What happens while edits are measured, with their latencies in milliseconds.
+type Phases = [(&'static str, Vec<f64>); 3];
+
 pub(crate) async fn run(measure: &Measure) -> anyhow::Result<Section> {
     progress::part("edit: latency of an edit during a resync");
-    let stage = Stage::start(&measure.common).await?;
+    let count = measure.resynced;
+    let mut rounds: Vec<Phases> = Vec::new();
+    let mut section = None;
+    for _ in 0..measure.repeat {
+        let stage = Stage::start(&measure.common).await?;
+        rounds.push(once(measure, &stage).await?);
+        if section.is_none() {
+            section = Some(Section::new(Part::Edit, measure, &format!("--resynced {count}"), &stage).await?);
+        }
+        stage.shutdown().await;
+    }
+    let mut table = Table::new(&[
+        "while",
+        "edits",
+        "median, ms",
+        "99th percentile, ms",
+        "most, ms",
+        "99th against quiet",
+    ]);
+    let mut plot = Plot::new("edit", "Latency of an edit", "percentile", "ms");
+    let names = rounds
+        .first()
+        .map(|phases| phases.each_ref().map(|(name, _)| *name));
+    for (phase, name) in names.into_iter().flatten().enumerate() {
+        let of_rounds = || rounds.iter().map(|phases| &phases[phase].1);
+        let at = |share| Spread::of(of_rounds().map(|latencies| percentile(latencies, share)));
+        let against_quiet = rounds.iter().map(|phases| {
+            let [(_, quiet), ..] = phases;
+            percentile(&phases[phase].1, 0.99) / percentile(quiet, 0.99)
+        });
+        table.row(vec![
+            name.to_owned(),
+            of_rounds().map(Vec::len).sum::<usize>().to_string(),
+            at(0.5).to_string(),
+            at(0.99).to_string(),
+            at(1.0).to_string(),
+            Spread::of(against_quiet).to_string(),
+        ]);
+        let all: Vec<f64> = of_rounds().flatten().copied().collect();
+        let points =
+            (0..100).map(|percent| (f64::from(percent), percentile(&all, f64::from(percent) / 100.0)));
+        plot.line(name, points);
+    }
+    let mut section = section.context("`--repeat` is at least 1")?;
+    section.text = format!(
+        "A user changes the image of {EDITS_OF} Echos of one pod in turn, one edit at a time. The latency runs from \
+         sending the edit until a watch shows the pod with the new image. Meanwhile a new version of the plugin makes \
+         the host reconcile {count} other Echos of {PODS} pods: first versions that answer as before, then one that \
+         changes a label of every pod. The figures are those of each round on a fresh control plane."
+    );
+    section.tables.push(table);
+    section.plots.push(plot);
+    Ok(section)
+}
+
+async fn once(measure: &Measure, stage: &Stage) -> anyhow::Result<Phases> {
     let count = measure.resynced;
     for (namespace, parents, replicas) in [(CROWD, count, PODS), (EDITED, EDITS_OF, 1)] {
         stage.namespace(namespace).await?;
@@ -50,46 +108,12 @@ pub(crate) async fn run(measure: &Measure) -> anyhow::Result<Section> {
     // In a task of its own, so that nothing else delays what it sees.
     let mut editor = tokio::spawn(edit(stage.client.clone(), samples.clone()));
     let phases = tokio::select! {
-        phases = phases(measure, &stage, &mut host, &samples) => phases?,
+        phases = phases(measure, stage, &mut host, &samples) => phases?,
         ended = &mut editor => bail!("the editor has ended: {ended:?}"),
     };
     editor.abort();
-
-    let mut table = Table::new(&[
-        "while",
-        "edits",
-        "median, ms",
-        "99th percentile, ms",
-        "most, ms",
-        "99th against quiet",
-    ]);
-    let mut plot = Plot::new("edit", "Latency of an edit", "percentile", "ms");
-    let quiet = percentile(&phases[0].1, 0.99);
-    for (name, latencies) in &phases {
-        let at = |share| percentile(latencies, share);
-        table.row(vec![
-            name.clone(),
-            latencies.len().to_string(),
-            figure(at(0.5)),
-            figure(at(0.99)),
-            figure(at(1.0)),
-            figure(at(0.99) / quiet),
-        ]);
-        let points = (0..100).map(|percent| (f64::from(percent), at(f64::from(percent) / 100.0)));
-        plot.line(name, points);
-    }
-    let mut section = Section::new(Part::Edit, measure, &format!("--resynced {count}"), &stage).await?;
-    section.text = format!(
-        "A user changes the image of {EDITS_OF} Echos of one pod in turn, one edit at a time. The latency runs from \
-         sending the edit until a watch shows the pod with the new image. Meanwhile a new version of the plugin makes \
-         the host reconcile {count} other Echos of {PODS} pods: first versions that answer as before, then one that \
-         changes a label of every pod."
-    );
-    section.tables.push(table);
-    section.plots.push(plot);
     host.stop().await;
-    stage.shutdown().await;
-    Ok(section)
+    Ok(phases)
 }
 
 /// Returns the latencies of each phase, in milliseconds.
@@ -98,7 +122,7 @@ async fn phases(
     stage: &Stage,
     host: &mut Running,
     samples: &Samples,
-) -> anyhow::Result<Vec<(String, Vec<f64>)>> {
+) -> anyhow::Result<Phases> {
     let echo = std::fs::read(&measure.common.plugin).context("read the plugin")?;
     let start = Instant::now();
     host.until("enough edits", async |_| {
@@ -128,10 +152,10 @@ async fn phases(
         "a resync that changes every pod: {:.1} ms",
         percentile(&changed, 0.99)
     ));
-    Ok(vec![
-        ("nothing else happens".to_owned(), quiet),
-        ("a resync changes nothing".to_owned(), unchanged),
-        ("a resync changes every pod".to_owned(), changed),
+    Ok([
+        ("nothing else happens", quiet),
+        ("a resync changes nothing", unchanged),
+        ("a resync changes every pod", changed),
     ])
 }
 

@@ -8,7 +8,7 @@ use crate::controllers::{join, megabytes};
 use crate::report::{Plot, Section, Table};
 use crate::stage::Stage;
 use crate::stats::Spread;
-use crate::{Measure, Part, echoes, process, progress};
+use crate::{Measure, Part, cgroup, echoes, process, progress};
 
 /// How long the host is left alone before its memory is read.
 const IDLE: Duration = Duration::from_secs(5);
@@ -19,6 +19,7 @@ struct Figures {
     own: f64,
     resident: f64,
     anonymous: f64,
+    working_set: f64,
     peak: f64,
 }
 
@@ -36,6 +37,7 @@ pub(crate) async fn run(measure: &Measure) -> anyhow::Result<Section> {
         "processor time, s",
         "resident, MB",
         "of it anonymous, MB",
+        "its control group, MB",
         "peak, MB",
         "bytes for each pod",
     ]);
@@ -57,13 +59,14 @@ pub(crate) async fn run(measure: &Measure) -> anyhow::Result<Section> {
             host.until_ready(1).await?;
             let (ready, times) = (host.started.elapsed(), process::times(host.id())?);
             tokio::time::sleep(IDLE).await;
-            let memory = process::memory(host.id())?;
+            let memory = host.memory()?;
             host.stop().await;
             let figures = Figures {
                 ready: ready.as_secs_f64(),
                 own: times.own.as_secs_f64(),
                 resident: megabytes(memory.resident),
                 anonymous: megabytes(memory.anonymous),
+                working_set: memory.working_set.map_or(f64::NAN, megabytes),
                 peak: megabytes(memory.peak),
             };
             progress::step(&format!(
@@ -87,6 +90,7 @@ pub(crate) async fn run(measure: &Measure) -> anyhow::Result<Section> {
             spread(|figures| figures.own).to_string(),
             resident.to_string(),
             spread(|figures| figures.anonymous).to_string(),
+            spread(|figures| figures.working_set).to_string(),
             spread(|figures| figures.peak).to_string(),
             each,
         ]);
@@ -95,8 +99,9 @@ pub(crate) async fn run(measure: &Measure) -> anyhow::Result<Section> {
     let mut section = Section::new(Part::Foreign, measure, &options, &stage).await?;
     section.text = format!(
         "The host starts with one controller for Echo, without any Echo, in a cluster with so many pods of others, \
-         which look like those of a Deployment. The memory is that of {} s after it is ready.",
-        IDLE.as_secs()
+         which look like those of a Deployment. The memory is that of {} s after it is ready. {}",
+        IDLE.as_secs(),
+        cgroup::EXPLAINED
     );
     section.tables.push(table);
     section.plots.push(plot);
@@ -105,7 +110,7 @@ pub(crate) async fn run(measure: &Measure) -> anyhow::Result<Section> {
 }
 
 /// Returns a pod like one of a Deployment.
-fn pod(number: usize) -> Value {
+pub(crate) fn pod(number: usize) -> Value {
     let (set, name) = (number / 10, format!("web-{}-7c5ddbdf54-{number}", number / 10));
     json!({
         "apiVersion": "v1", "kind": "Pod",

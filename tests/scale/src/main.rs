@@ -5,11 +5,12 @@
 //! `scale/results.json` beside the page that is written from them, so that a part can be measured again alone.
 //!
 //! Modules in reading order: `stage` the control plane and the measured processes, `plugins` copies of Echo, `echoes`
-//! parents and their observer; the parts `controllers`, `parents`, `foreign`, `edit` and `soak`; the contenders `bare`
-//! and `native`; `process` reads `/proc`, `stats` computes, `report` with `plot` writes the page, `progress` prints.
+//! parents and their observer; the parts `controllers`, `parents`, `together`, `foreign`, `edit` and `soak`; the contenders
+//! `bare` and `native`; `process` reads `/proc`, `cgroup` control groups, `stats` computes, `report` with `plot` writes the page, `progress` prints.
 //! `functions` finds out which functions of the host run meanwhile: `make order`.
 
 mod bare;
+mod cgroup;
 mod controllers;
 mod echoes;
 mod edit;
@@ -26,6 +27,7 @@ mod report;
 mod soak;
 mod stage;
 mod stats;
+mod together;
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -101,15 +103,15 @@ struct Measure {
     /// How often each figure is measured
     #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..))]
     repeat: u32,
-    /// Also measure 10,000 parents and 50,000 foreign pods
-    #[arg(long)]
-    full: bool,
     /// Numbers of controllers, in ascending order
     #[arg(long, value_delimiter = ',', default_value = "1,4,10,60,100")]
     controllers: Vec<usize>,
     /// Numbers of parents
-    #[arg(long, value_delimiter = ',', default_value = "100,500,1000,5000")]
+    #[arg(long, value_delimiter = ',', default_value = "100,500,1000,5000,10000")]
     parents: Vec<usize>,
+    /// Numbers of controllers that have parents
+    #[arg(long, value_delimiter = ',', default_value = "1,10,100")]
+    across: Vec<usize>,
     /// Who reconciles the parents
     #[arg(
         long = "by",
@@ -119,7 +121,7 @@ struct Measure {
     )]
     contenders: Vec<parents::By>,
     /// Numbers of foreign pods, in ascending order
-    #[arg(long, value_delimiter = ',', default_value = "0,10000")]
+    #[arg(long, value_delimiter = ',', default_value = "0,10000,50000")]
     foreign: Vec<usize>,
     /// Number of parents that are resynced while others are edited
     #[arg(long, default_value_t = 5000)]
@@ -144,6 +146,8 @@ enum Part {
     Controllers,
     /// Time, processor time and memory, by number of parents
     Parents,
+    /// The same number of parents, by number of controllers
+    Together,
     /// Memory, by number of pods of others
     Foreign,
     /// Latency of an edit during a resync
@@ -190,11 +194,7 @@ fn main() -> anyhow::Result<ExitCode> {
     })
 }
 
-async fn run(mut measure: Measure) -> anyhow::Result<ExitCode> {
-    if measure.full {
-        measure.parents.push(10_000);
-        measure.foreign.push(50_000);
-    }
+async fn run(measure: Measure) -> anyhow::Result<ExitCode> {
     let mut results = Results::of(&measure.common.output)?;
     let wanted = |part| measure.only.is_empty() || measure.only.contains(&part);
     // Each part is written when it is measured: a later one that fails loses nothing.
@@ -205,6 +205,7 @@ async fn run(mut measure: Measure) -> anyhow::Result<ExitCode> {
         let section = match part {
             Part::Controllers => controllers::run(&measure).await?,
             Part::Parents => parents::run(&measure).await?,
+            Part::Together => together::run(&measure).await?,
             Part::Foreign => foreign::run(&measure).await?,
             Part::Edit => edit::run(&measure).await?,
             Part::Soak => continue,

@@ -5,7 +5,7 @@ use crate::echoes::{self, Observer};
 use crate::report::{Plot, Section, Table};
 use crate::stage::{Stage, servers};
 use crate::stats::{Spread, figure};
-use crate::{Common, Measure, Part, process, progress};
+use crate::{Common, Measure, Part, cgroup, process, progress};
 use anyhow::{Context, ensure};
 
 const PODS: usize = 3;
@@ -37,6 +37,7 @@ struct Figures {
     writes: f64,
     reads: f64,
     resident: f64,
+    working_set: f64,
     peak: f64,
 }
 
@@ -66,6 +67,7 @@ pub(crate) async fn run(measure: &Measure) -> anyhow::Result<Section> {
         "writes",
         "reads",
         "resident after, MB",
+        "its control group, MB",
         "peak, MB",
     ]);
     let plot = |name, title, y| Plot::new(name, title, "parents, with 3 pods each", y).logarithmic();
@@ -93,13 +95,14 @@ pub(crate) async fn run(measure: &Measure) -> anyhow::Result<Section> {
             wall.add(name, count, spread(|figures| figures.wall));
             own.add(name, count, spread(|figures| figures.own));
             memory.add(name, count, spread(|figures| figures.resident));
-            let picks: [fn(&Figures) -> f64; 7] = [
+            let picks: [fn(&Figures) -> f64; 8] = [
                 |figures| figures.own,
                 |figures| figures.apiserver,
                 |figures| figures.etcd,
                 |figures| figures.writes,
                 |figures| figures.reads,
                 |figures| figures.resident,
+                |figures| figures.working_set,
                 |figures| figures.peak,
             ];
             let took = spread(|figures| figures.wall);
@@ -119,8 +122,9 @@ pub(crate) async fn run(measure: &Measure) -> anyhow::Result<Section> {
          written with kube-rs (`tests/scale/src/native.rs`), compiled for speed. Each works on {} parents at a time. \
          The time runs from the start of the process until the status of the last parent names all its pods. Processor \
          time, requests and memory include what the contender does afterwards until it is idle. Requests are those of \
-         pods, Echos and Events, counted by the API server; watches are not among them.",
-        crate::CONCURRENCY
+         pods, Echos and Events, counted by the API server; watches are not among them. {}",
+        crate::CONCURRENCY,
+        cgroup::EXPLAINED
     );
     section.tables.push(table);
     section.plots.extend([wall, own, memory]);
@@ -146,7 +150,7 @@ async fn once(
     };
     let done = observer.until_done(count, PODS, &mut running).await?;
     running.until_idle().await?;
-    let memory = process::memory(running.id())?;
+    let memory = running.memory()?;
     let own = process::times(running.id())?.own;
     let [apiserver_after, etcd_after] = servers()?;
     let (writes_after, reads_after) = stage.requests().await?;
@@ -167,6 +171,7 @@ async fn once(
         writes: writes_after - writes,
         reads: reads_after - reads,
         resident: megabytes(memory.resident),
+        working_set: memory.working_set.map_or(f64::NAN, megabytes),
         peak: megabytes(memory.peak),
     })
 }

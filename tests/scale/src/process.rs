@@ -27,6 +27,8 @@ pub(crate) struct Memory {
     pub(crate) anonymous: u64,
     /// The most that was resident.
     pub(crate) peak: u64,
+    /// Of its control group, where it has one.
+    pub(crate) working_set: Option<u64>,
 }
 
 /// What a process has open.
@@ -50,6 +52,7 @@ pub(crate) fn memory(pid: u32) -> anyhow::Result<Memory> {
         resident: field("VmRSS:")?,
         anonymous: field("RssAnon:")?,
         peak: field("VmHWM:")?,
+        working_set: None,
     })
 }
 

@@ -46,6 +46,9 @@ struct Run {
     machine: String,
     kubernetes: String,
     host: String,
+    /// The commit that was checked out, if there was one.
+    #[serde(default)]
+    commit: Option<String>,
     command: String,
 }
 
@@ -154,6 +157,7 @@ impl Section {
                 machine: machine(),
                 kubernetes: kubernetes.git_version,
                 host: String::from_utf8_lossy(&version.stdout).trim().to_owned(),
+                commit: commit(),
                 command,
             },
             text: String::new(),
@@ -168,6 +172,7 @@ impl std::fmt::Display for Section {
         let title = match self.part {
             Part::Controllers => "Controllers",
             Part::Parents => "Parents",
+            Part::Together => "Many controllers with objects",
             Part::Foreign => "Objects of others",
             Part::Edit => "An edit during a resync",
             Part::Soak => "Churn",
@@ -184,11 +189,14 @@ impl std::fmt::Display for Section {
             machine,
             kubernetes,
             host,
+            commit,
             command,
         } = &self.run;
+        let commit = commit.as_ref().map(|commit| format!(" ({commit})"));
+        let commit = commit.unwrap_or_default();
         writeln!(
             f,
-            "{date}: {host}, Kubernetes {kubernetes}, {machine}. `{command}`"
+            "{date}: {host}{commit}, Kubernetes {kubernetes}, {machine}. `{command}`"
         )
     }
 }
@@ -250,6 +258,14 @@ impl Plot {
     }
 }
 
+/// Returns the commit that is checked out; `-dirty` says that files have changed since.
+fn commit() -> Option<String> {
+    let describe = ["describe", "--always", "--abbrev=10", "--dirty", "--exclude", "*"];
+    let output = Command::new("git").args(describe).output().ok()?;
+    let commit = String::from_utf8_lossy(&output.stdout).trim().to_owned();
+    (output.status.success() && !commit.is_empty()).then_some(commit)
+}
+
 fn machine() -> String {
     let read = |file: &str| std::fs::read_to_string(file).unwrap_or_default();
     let field = |file: &str, name: &str| {
@@ -291,6 +307,7 @@ mod tests {
                 machine: "a processor, 2 cores".to_owned(),
                 kubernetes: "v1.36.0".to_owned(),
                 host: "operator-host 0.1.0".to_owned(),
+                commit: Some("0123456789".to_owned()),
                 command: "make bench-scale".to_owned(),
             },
             text: text.to_owned(),
@@ -317,7 +334,7 @@ mod tests {
         place("| parents | s |\n|---|---|\n| 100 | 1.20 |\n");
         place("![Time](scale/time.svg)");
         place(
-            "2026-01-02: operator-host 0.1.0, Kubernetes v1.36.0, a processor, 2 cores. `make bench-scale`",
+            "2026-01-02: operator-host 0.1.0 (0123456789), Kubernetes v1.36.0, a processor, 2 cores. `make bench-scale`",
         );
         let svg = std::fs::read_to_string(folder.path().join("scale/time.svg")).unwrap();
         assert!(

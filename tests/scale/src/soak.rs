@@ -10,7 +10,7 @@ use serde_json::json;
 
 use crate::controllers::megabytes;
 use crate::report::{Plot, Section, Table};
-use crate::stage::{Running, Stage};
+use crate::stage::{GROUP, Running, Stage};
 use crate::stats::{figure, grew, quarters};
 use crate::{Common, Part, echoes, process, progress};
 
@@ -152,7 +152,7 @@ async fn churn(client: Client, namespace: String) {
         let (name, action) = action(step);
         let outcome = match action {
             Action::Apply { replicas, image } => {
-                let mut echo = echoes::echo(&name, replicas);
+                let mut echo = echoes::echo(GROUP, &name, replicas);
                 echo["spec"]["image"] = json!(format!("echo:{image}"));
                 let params = PatchParams::apply("user").force();
                 echoes.patch(&name, &params, &Patch::Apply(echo)).await.map(drop)

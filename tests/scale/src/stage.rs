@@ -1,6 +1,7 @@
 //! The control plane of a measurement, and the processes that are measured.
 
 use std::fmt::Write as _;
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 use std::time::{Duration, Instant};
@@ -14,6 +15,7 @@ use tempfile::TempDir;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 
+use crate::cgroup::Group;
 use crate::{CONCURRENCY, Common, plugins, process, progress};
 
 /// How long anything may take before a measurement fails.
@@ -84,6 +86,20 @@ impl Stage {
             .with_context(|| format!("write {}", file.display()))
     }
 
+    /// Adds copies of Echo with their definitions.
+    pub(crate) async fn add_copies(&self, common: &Common, numbers: Range<usize>) -> anyhow::Result<()> {
+        let echo = std::fs::read(&common.plugin).context("read the plugin")?;
+        let crd = std::fs::read_to_string(&common.crd).context("read the definition")?;
+        for number in numbers.clone() {
+            self.put_plugin(&format!("echo-{number:03}.wasm"), &plugins::copy(&echo, number)?)?;
+        }
+        let new: Vec<String> = numbers.map(|number| plugins::definition(&crd, number)).collect();
+        if new.is_empty() {
+            return Ok(());
+        }
+        self.install(&new.join("\n---\n")).await
+    }
+
     fn plugins(&self) -> PathBuf {
         self.folder.path().join("plugins")
     }
@@ -137,12 +153,28 @@ impl Stage {
             ("KUBECONFIG", kubeconfig.as_path()),
             ("OPERATOR_HOST_HEALTH_ADDR", Path::new("127.0.0.1:0")),
         ];
-        let arguments: Vec<String> = arguments.iter().map(ToString::to_string).collect();
+        let mut arguments: Vec<String> = arguments.iter().map(ToString::to_string).collect();
+        let mut program = program;
+        // A traced host has other memory anyway.
+        let group = self.record.is_none().then(Group::create).flatten();
+        if let Some(group) = &group {
+            // It becomes the program within the group.
+            let processes = group.processes();
+            let shell = [
+                "-c",
+                r#"echo $$ >"$0" && exec "$@""#,
+                path(&processes)?,
+                path(program)?,
+            ];
+            arguments.splice(0..0, shell.map(str::to_owned));
+            program = Path::new("sh");
+        }
         let output = Output::File(log.clone());
         let (started, started_at) = (Instant::now(), jiff::Timestamp::now());
         let process = Component::spawn(name, program, &arguments, &environment, output)?;
         Ok(Running {
             process,
+            group,
             log,
             port: OnceLock::new(),
             started,
@@ -246,6 +278,8 @@ pub(crate) fn controllers(count: usize) -> Vec<String> {
 /// A measured process, which is killed when dropped.
 pub(crate) struct Running {
     process: Component,
+    /// Dropped after the process.
+    group: Option<Group>,
     log: PathBuf,
     port: OnceLock<u16>,
     pub(crate) started: Instant,
@@ -255,6 +289,13 @@ pub(crate) struct Running {
 impl Running {
     pub(crate) fn id(&self) -> u32 {
         self.process.id()
+    }
+
+    pub(crate) fn memory(&self) -> anyhow::Result<process::Memory> {
+        Ok(process::Memory {
+            working_set: self.group.as_ref().and_then(Group::working_set),
+            ..process::memory(self.id())?
+        })
     }
 
     /// Fails with the end of its log when it has ended.

@@ -17,7 +17,7 @@ impl Spread {
         let samples: Vec<f64> = samples.into_iter().collect();
         let at = |share| percentile(&samples, share);
         Self {
-            median: at(0.5),
+            median: median(&samples),
             low: at(0.0),
             high: at(1.0),
         }
@@ -27,6 +27,9 @@ impl Spread {
 /// `4.20 (4.00 to 5.10)`, and only the figure when all samples are printed alike.
 impl fmt::Display for Spread {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.median.is_nan() {
+            return f.write_str("not measured");
+        }
         let digits = digits(self.median);
         let [median, low, high] = [self.median, self.low, self.high].map(|value| format!("{value:.digits$}"));
         if low == high {
@@ -48,6 +51,17 @@ fn digits(value: f64) -> usize {
         small if small < 10.0 => 2,
         middle if middle < 100.0 => 1,
         _ => 0,
+    }
+}
+
+/// Returns the middle sample, or the mean of the two in the middle; NaN when there is none.
+pub(crate) fn median(samples: &[f64]) -> f64 {
+    let mut sorted = samples.to_vec();
+    sorted.sort_by(f64::total_cmp);
+    let (below, above) = (sorted.len().saturating_sub(1) / 2, sorted.len() / 2);
+    match (sorted.get(below), sorted.get(above)) {
+        (Some(below), Some(above)) => below.midpoint(*above),
+        _ => f64::NAN,
     }
 }
 
@@ -81,6 +95,8 @@ mod tests {
         let spread = Spread::of([3.0, 1.0, 2.0]);
         assert_eq!(spread.to_string(), "2.00 (1.00 to 3.00)");
         assert_eq!(Spread::of([12.34]).to_string(), "12.3");
+        assert_eq!(Spread::of([4.0, 1.0, 2.0, 9.0]).median, 3.0);
+        assert_eq!(Spread::of([]).to_string(), "not measured");
         assert_eq!(Spread::of([1234.5, 1234.4]).to_string(), "1234");
         assert_eq!(Spread::of([0.0, 0.0]).to_string(), "0");
     }
