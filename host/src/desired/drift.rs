@@ -1,5 +1,7 @@
 //! Detects drift between the applied and the current state of an object.
 
+use std::collections::{HashMap, VecDeque};
+
 use serde_json::Value;
 
 use super::field_path::{FieldPath, MERGE_KEYS};
@@ -138,10 +140,10 @@ impl Matcher {
             (Value::Array(live), Value::Array(desired))
                 if !desired.is_empty() && desired.iter().all(has_merge_key) =>
             {
-                let mut free: Vec<&Value> = live.iter().collect();
+                let mut free = FreeElements::of(live);
                 desired.iter().all(|desired| {
-                    let at = free.iter().position(|live| self.value(context, live, desired));
-                    at.map(|at| free.swap_remove(at)).is_some()
+                    let keys = self.exact_keys(context, desired);
+                    free.take(&keys, |live| self.value(context, live, desired))
                 })
             }
             (Value::Array(live), Value::Array(desired)) => {
@@ -188,8 +190,19 @@ impl Matcher {
                 self.difference(context, name, live.get(name), desired, path.clone())
             }),
             (Value::Array(live), Value::Array(desired)) => {
+                let by_key = by_key(live);
                 let missing = desired.iter().find(|desired| {
-                    has_merge_key(desired) && !live.iter().any(|live| self.value(&context, live, desired))
+                    let keys = self.exact_keys(&context, desired);
+                    let is_match = |live: &Value| self.value(&context, live, desired);
+                    let is_there = match rarest(&by_key, &keys) {
+                        Some(key) => by_key
+                            .get(key)
+                            .into_iter()
+                            .flatten()
+                            .any(|at| is_match(&live[*at])),
+                        None => live.iter().any(is_match),
+                    };
+                    has_merge_key(desired) && !is_there
                 });
                 missing.map(|desired| {
                     let same = live.iter().find(|live| has_same_key(live, desired));
@@ -204,6 +217,19 @@ impl Matcher {
             _ => None,
         };
         deeper.unwrap_or(path)
+    }
+
+    /// Returns the merge keys of an element of the list in this field that an element must have with the same value to
+    /// contain it.
+    fn exact_keys<'v>(&self, context: &FieldContext<'_>, desired: &'v Value) -> Vec<Key<'v>> {
+        let keys = MERGE_KEYS
+            .iter()
+            .filter_map(|key| Some((*key, desired.get(*key)?)));
+        keys.filter(|(key, value)| {
+            let may_differ = self.built_in && context.field(key).is_quantity();
+            (value.is_string() || value.is_number()) && !self.is_left_out(key, value) && !may_differ
+        })
+        .collect()
     }
 
     /// Reports whether the API server omits a field with this value. It cannot where the default is a different
@@ -222,6 +248,75 @@ impl Matcher {
             Value::String(text) => zero && text.is_empty(),
             Value::Number(number) => zero && number.as_f64() == Some(0.0),
         }
+    }
+}
+
+/// A merge key of a list's element and its value.
+type Key<'v> = (&'static str, &'v Value);
+
+/// The positions of a list's elements by their merge keys.
+type Positions<'v> = HashMap<Key<'v>, VecDeque<usize>>;
+
+fn by_key(live: &[Value]) -> Positions<'_> {
+    let mut by_key = Positions::new();
+    for (at, element) in live.iter().enumerate() {
+        for key in MERGE_KEYS {
+            if let Some(value) = element.get(key) {
+                by_key.entry((key, value)).or_default().push_back(at);
+            }
+        }
+    }
+    by_key
+}
+
+/// Returns the key that the fewest elements have; `None` when there is no key.
+fn rarest<'k, 'v>(by_key: &Positions<'v>, keys: &'k [Key<'v>]) -> Option<&'k Key<'v>> {
+    keys.iter()
+        .min_by_key(|key| by_key.get(key).map_or(0, VecDeque::len))
+}
+
+/// The elements of a list that no desired element has taken yet.
+struct FreeElements<'v> {
+    live: &'v [Value],
+    is_taken: Vec<bool>,
+    first: usize,
+    /// Made when it is needed: most lists are in the desired order.
+    by_key: Option<Positions<'v>>,
+}
+
+impl<'v> FreeElements<'v> {
+    fn of(live: &'v [Value]) -> Self {
+        Self {
+            live,
+            is_taken: vec![false; live.len()],
+            first: 0,
+            by_key: None,
+        }
+    }
+
+    /// Takes the first free element that matches. Every match has these keys.
+    fn take(&mut self, keys: &[Key<'v>], is_match: impl Fn(&Value) -> bool) -> bool {
+        while self.is_taken.get(self.first) == Some(&true) {
+            self.first += 1;
+        }
+        let has_keys = |live: &Value| keys.iter().all(|(key, value)| live.get(key) == Some(value));
+        let at = match self.live.get(self.first) {
+            Some(live) if has_keys(live) && is_match(live) => Some(self.first),
+            _ => self.find(keys, is_match),
+        };
+        at.map(|at| self.is_taken[at] = true).is_some()
+    }
+
+    fn find(&mut self, keys: &[Key<'v>], is_match: impl Fn(&Value) -> bool) -> Option<usize> {
+        let (live, is_taken) = (self.live, &self.is_taken);
+        let is_free_match = |at: &usize| !is_taken[*at] && is_match(&live[*at]);
+        let by_key = self.by_key.get_or_insert_with(|| by_key(live));
+        let Some(key) = rarest(by_key, keys) else {
+            return (self.first..live.len()).find(is_free_match);
+        };
+        let positions = by_key.get_mut(key)?;
+        let found = positions.iter().position(is_free_match)?;
+        positions.remove(found)
     }
 }
 
@@ -309,6 +404,8 @@ fn quantity(value: &Value) -> Option<f64> {
 mod model;
 #[cfg(test)]
 mod tests {
+    use std::cell::Cell;
+
     use serde_json::json;
 
     use super::*;
@@ -485,6 +582,34 @@ mod tests {
             at(json!({}), json!({ "replicas": 3 })).as_deref(),
             Some("spec.replicas")
         );
+    }
+
+    /// Regression: elements were compared with each other in the square of their number, even in identical lists.
+    #[test]
+    fn the_elements_of_a_merged_list_are_compared_about_once_each_in_any_order() {
+        const ELEMENTS: usize = 1000;
+        let matcher = Matcher { built_in: true };
+        let context = FieldContext::default();
+        let element =
+            |number: usize| json!({ "mountPath": format!("/{number}"), "name": "data", "size": number });
+        let desired: Vec<_> = (0..ELEMENTS).map(element).collect();
+        let reversed: Vec<_> = desired.iter().rev().cloned().collect();
+        let mut interleaved: Vec<_> = desired.iter().cloned().step_by(2).collect();
+        interleaved.extend(desired.iter().skip(1).step_by(2).cloned());
+        let mut injected = desired.clone();
+        injected.insert(0, json!({ "name": "of-another" }));
+        for live in [desired.clone(), reversed, interleaved, injected] {
+            let comparisons = Cell::new(0);
+            let mut free = FreeElements::of(&live);
+            for desired in &desired {
+                let keys = matcher.exact_keys(&context, desired);
+                assert!(free.take(&keys, |live| {
+                    comparisons.set(comparisons.get() + 1);
+                    matcher.value(&context, live, desired)
+                }));
+            }
+            assert_eq!(comparisons.get(), ELEMENTS);
+        }
     }
 
     #[test]

@@ -35,6 +35,32 @@ fn desired() -> impl Strategy<Value = Value> {
     prop::collection::btree_map("[a-c]", value, 1..4).prop_map(|map| json!({ "spec": map }))
 }
 
+/// An element of a merged list. Elements may have the same key, and one may have more fields than another.
+fn element() -> impl Strategy<Value = Value> {
+    let key = prop::sample::select(vec!["name", "port", "type", "divisor"]);
+    let value = prop_oneof![
+        prop::sample::select(vec!["", "a", "b", "1", "1000m"]).prop_map(Value::from),
+        (0..3_i64).prop_map(Value::from),
+        Just(Value::Null),
+        Just(json!({ "a": 1 })),
+    ];
+    prop::collection::btree_map(key, value, 1..4).prop_map(|map| json!(map))
+}
+
+/// Takes for each desired element the first one that contains it, by comparing it with all.
+fn compared_with_all(
+    matcher: &Matcher,
+    context: &FieldContext<'_>,
+    live: &[Value],
+    desired: &[Value],
+) -> bool {
+    let mut free: Vec<&Value> = live.iter().collect();
+    desired.iter().all(|desired| {
+        let at = free.iter().position(|live| matcher.value(context, live, desired));
+        at.map(|at| free.remove(at)).is_some()
+    })
+}
+
 fn stands(live: &Value, desired: &Value) -> bool {
     contains("apps", live, desired)
 }
@@ -107,6 +133,27 @@ fn damaged(value: &Value) -> Vec<Value> {
 }
 
 proptest! {
+    #[test]
+    fn keys_find_what_a_comparison_with_all_elements_finds(
+        (live, desired) in prop::collection::vec(element(), 1..8).prop_flat_map(|live| {
+            let some = prop::sample::subsequence(live.clone(), 1..=live.len()).prop_shuffle();
+            let desired = prop_oneof![some, prop::collection::vec(element(), 1..4)];
+            (Just(live), desired)
+        }),
+        within in prop::sample::select(vec!["ports", "limits"]),
+        built_in in any::<bool>(),
+    ) {
+        let matcher = Matcher { built_in };
+        let context = FieldContext::default().field(within);
+        let expected = compared_with_all(&matcher, &context, &live, &desired);
+        let mut free = FreeElements::of(&live);
+        let found = desired.iter().all(|desired| {
+            let keys = matcher.exact_keys(&context, desired);
+            free.take(&keys, |live| matcher.value(&context, live, desired))
+        });
+        prop_assert_eq!(found, expected);
+    }
+
     #[test]
     fn what_the_server_and_others_add_is_no_drift(desired in desired(), defaults in any::<bool>()) {
         prop_assert!(stands(&shown(&desired, defaults), &desired));
