@@ -493,11 +493,11 @@ fn namespace_changed(context: &Context, namespace: &str, change: NamespaceChange
 }
 
 fn related_changed(context: &Context, kind: &Kind, change: &Change<'_>) {
-    if change.is_same() || !context.has_needs() {
+    if change.is_same() || !context.state.needs.has_kind(kind) {
         return;
     }
     for object in change.both() {
-        for parent in context.parents_in_need_of(kind, object) {
+        for parent in context.state.needs.parents_in_need_of(kind, object) {
             context.queue.enqueue(&parent, ReconcileReason::Related);
         }
     }

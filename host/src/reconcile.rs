@@ -176,9 +176,7 @@ async fn converge(
         }
     }
     let mut answer = iterate(context, &plugin, &parent, changes).await?;
-    context.memory_of(&NamespacedName::of(&parent), |memory| {
-        memory.invalid_needs.clear();
-    });
+    context.state.needs.forget_invalid(&NamespacedName::of(&parent));
     let left = predecessor::sweep(context, &NamespacedName::of(&parent), Some(&parent), changes).await?;
     answer.requeue = answer.requeue.into_iter().chain(left).min();
     Ok(Some(answer))

@@ -1,5 +1,7 @@
 //! Matches objects against a need: by name, namespace and label selector.
 
+use std::sync::Arc;
+
 use kube::core::{DynamicObject, Expression, Selector, SelectorExt};
 
 use crate::object::NamespacedName;
@@ -21,15 +23,40 @@ pub fn selects(need: &Need, parent: &NamespacedName, kind: &Kind, object: &Dynam
             .is_ok_and(|selector| selector.matches(object.metadata.labels.as_ref().unwrap_or(&empty)))
 }
 
-/// Returns the label selector of a need, or why it is invalid.
-pub(crate) fn selector(need: &Need) -> Result<Selector, String> {
-    need.label_selector
-        .as_deref()
-        .map_or_else(|| Ok(Selector::default()), parse_selector)
+/// Returns the label selector of a need.
+///
+/// # Errors
+/// Why it is invalid.
+pub fn selector(need: &Need) -> Result<Selector, String> {
+    let expressions = parse_expressions(need.label_selector.as_deref().unwrap_or_default());
+    Ok(expressions?.into_iter().collect())
+}
+
+/// A parsed label selector.
+#[derive(Debug)]
+pub(crate) struct Parsed {
+    pub(crate) selector: Arc<Selector>,
+    /// A label, with its value, that an object must have to be selected, if there is one.
+    pub(crate) required: Option<(String, String)>,
+}
+
+impl Parsed {
+    /// Parses the text of a label selector, or returns why it is invalid.
+    pub(crate) fn of(text: &str) -> Result<Self, String> {
+        let expressions = parse_expressions(text)?;
+        let required = expressions.iter().find_map(|expression| match expression {
+            Expression::Equal(key, value) => Some((key.clone(), value.clone())),
+            _ => None,
+        });
+        Ok(Self {
+            selector: Arc::new(expressions.into_iter().collect()),
+            required,
+        })
+    }
 }
 
 /// Parses the syntax of `kubectl get -l`: `a=b,c!=d,e in (f,g),h notin (i),j,!k`.
-fn parse_selector(text: &str) -> Result<Selector, String> {
+fn parse_expressions(text: &str) -> Result<Vec<Expression>, String> {
     let mut expressions = Vec::new();
     let mut rest = text.trim();
     while !rest.is_empty() {
@@ -47,7 +74,7 @@ fn parse_selector(text: &str) -> Result<Selector, String> {
         expressions.push(parse_expression(one.trim())?);
         rest = after.trim_start();
     }
-    Ok(expressions.into_iter().collect())
+    Ok(expressions)
 }
 
 fn parse_expression(text: &str) -> Result<Expression, String> {
@@ -111,11 +138,15 @@ mod tests {
             ("app.kubernetes.io/name", "b=1", false),
         ];
         for (selector, on, expected) in cases {
-            let parsed = parse_selector(selector).unwrap();
-            assert_eq!(parsed.matches(&labels(on)), expected, "{selector} on {on}");
+            let parsed = Parsed::of(selector).unwrap();
+            assert_eq!(
+                parsed.selector.matches(&labels(on)),
+                expected,
+                "{selector} on {on}"
+            );
         }
         for bad in ["=1", "a b", "a of (1)", "a in (1", "in (1)"] {
-            assert!(parse_selector(bad).is_err(), "{bad}");
+            assert!(Parsed::of(bad).is_err(), "{bad}");
         }
     }
 }

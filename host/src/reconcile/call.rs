@@ -24,13 +24,13 @@ pub(super) async fn call<T: PluginExport>(
     observed: &[Arc<DynamicObject>],
 ) -> Result<(T, Option<Share>), ReconcileError> {
     let name = NamespacedName::of(parent);
-    let known = context.memory_of(&name, |memory| {
+    context.memory_of(&name, |memory| {
         if memory.asked.replace(*plugin.digest()) != Some(*plugin.digest()) {
             memory.versions.clear();
         }
-        memory.needs.clone()
     });
-    let remember = |needs: &[Need]| context.memory_of(&name, |memory| memory.needs = needs.to_vec());
+    let known = context.state.needs.of(&name);
+    let remember = |needs: &[Need]| context.state.needs.set(&name, needs);
     let subject = Subject {
         parent,
         children: observed,

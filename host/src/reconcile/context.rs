@@ -3,6 +3,7 @@
 pub(super) mod contests;
 mod memory;
 mod name_conflicts;
+mod needs;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -16,6 +17,7 @@ pub use self::contests::Contests;
 use self::memory::LastValid;
 pub use self::memory::ParentMemory;
 use self::name_conflicts::NameConflicts;
+use self::needs::Needs;
 use super::held_back::BlockingParents;
 use super::observer::Observer;
 use super::provenance_key::{Provenance, ProvenanceError};
@@ -85,6 +87,8 @@ pub struct ControllerState {
     /// The subscriptions to changes. They are replaced when the namespaces change.
     pub(crate) subscriptions: watch::Sender<Vec<Subscription>>,
     memory: Mutex<HashMap<NamespacedName, ParentMemory>>,
+    /// What the plugin asked to read for each parent.
+    pub(crate) needs: Needs,
     /// The parents that are blocked by an object that they do not own.
     pub(crate) name_conflicts: NameConflicts,
 }
@@ -472,21 +476,23 @@ impl Context {
     /// Forgets a deleted parent.
     pub fn forget(&self, parent: &NamespacedName) {
         self.memory().remove(parent);
+        self.state.needs.forget(parent);
         self.state.name_conflicts.set(parent, Vec::new());
     }
 
     /// Forgets all parents outside of these namespaces.
     pub fn forget_outside(&self, namespaces: &BTreeSet<String>) {
-        self.memory().retain(|parent, _| {
-            parent
-                .namespace
-                .as_ref()
-                .is_none_or(|namespace| namespaces.contains(namespace))
-        });
+        let is_within = |parent: &NamespacedName| {
+            let namespace = parent.namespace.as_ref();
+            namespace.is_none_or(|namespace| namespaces.contains(namespace))
+        };
+        self.memory().retain(|parent, _| is_within(parent));
+        self.state.needs.retain(is_within);
     }
 
     /// Forgets everything about all parents except which of them are in doubt.
     pub fn forget_all(&self) {
+        self.state.needs.retain(|_| false);
         let mut memory = self.memory();
         memory.retain(|_, memory| memory.parent_in_doubt);
         for memory in memory.values_mut() {
@@ -513,30 +519,6 @@ impl Context {
         self.memory_of(&name, |memory| {
             memory.last_valid = Some(LastValid::new(parent, text));
         });
-    }
-
-    /// Reports whether the plugin needs an object for any parent.
-    #[must_use]
-    pub fn has_needs(&self) -> bool {
-        let memory = self.memory();
-        memory
-            .values()
-            .any(|memory| !memory.needs.is_empty() || !memory.invalid_needs.is_empty())
-    }
-
-    /// Returns the parents whose plugin needs an object.
-    #[must_use]
-    pub fn parents_in_need_of(&self, kind: &Kind, object: &DynamicObject) -> Vec<NamespacedName> {
-        let memory = self.memory();
-        let in_need = |parent: &NamespacedName, memory: &ParentMemory| {
-            let mut needs = memory.needs.iter().chain(&memory.invalid_needs);
-            needs.any(|need| crate::desired::selectors::selects(need, parent, kind, object))
-        };
-        memory
-            .iter()
-            .filter(|(parent, memory)| in_need(parent, memory))
-            .map(|(parent, _)| parent.clone())
-            .collect()
     }
 
     fn memory(&self) -> MutexGuard<'_, HashMap<NamespacedName, ParentMemory>> {

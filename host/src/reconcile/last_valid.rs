@@ -37,12 +37,9 @@ pub(super) async fn keep(
         Live::Loading | Live::Failed(_) => return None,
     };
     let name = NamespacedName::of(parent);
-    let last = context.memory_of(&name, |memory| {
-        let last = memory.last_valid_before(parent)?;
-        // A change of one of these objects may make the spec valid.
-        memory.invalid_needs = memory.needs.clone();
-        Some(last)
-    })?;
+    let last = context.memory_of(&name, |memory| memory.last_valid_before(parent))?;
+    // A change of one of these objects may make the spec valid.
+    context.state.needs.keep_for_invalid(&name);
     debug!(
         generation = last.metadata.generation,
         "the spec is invalid: keeping the children of the last valid one"

@@ -118,6 +118,10 @@ pub trait RelatedObjects: Sync {
     fn rights(&self) -> Rights<'_>;
     /// Reports whether a kind is namespaced; true for an unknown kind.
     fn is_namespaced(&self, kind: &Kind) -> bool;
+    /// Returns the label selector of a need, or why it is invalid.
+    fn selector(&self, need: &Need) -> Result<Arc<Selector>, String> {
+        selector(need).map(Arc::new)
+    }
     /// Returns the objects that a need selects, in the form of [`Related::objects`].
     fn read(
         &self,
@@ -145,7 +149,7 @@ pub struct Wanted<'a> {
     /// The namespace to read; `None` for a cluster-scoped kind.
     pub namespace: Option<String>,
     /// Its label selector.
-    pub selector: Selector,
+    pub selector: Arc<Selector>,
 }
 
 impl Wanted<'_> {
@@ -171,7 +175,7 @@ pub async fn read_all(
     let mut related = Vec::with_capacity(needs.len());
     for need in needs {
         let namespaced = source.is_namespaced(&kind_of(need));
-        let wanted = check(source.rights(), namespaced, parent, need)?;
+        let wanted = check(source.rights(), namespaced, parent, need, source.selector(need))?;
         related.push(Related {
             id: need.id.clone(),
             objects: source.read(&wanted).await?,
@@ -180,7 +184,7 @@ pub async fn read_all(
     Ok(related)
 }
 
-/// Checks that a need is allowed and valid.
+/// Checks that a need is allowed and valid. `selector` is its label selector, or why that is invalid.
 ///
 /// # Errors
 /// When it is forbidden or invalid.
@@ -189,6 +193,7 @@ pub fn check<'a>(
     namespaced: bool,
     parent: &DynamicObject,
     need: &'a Need,
+    selector: Result<Arc<Selector>, String>,
 ) -> Result<Wanted<'a>, NeedError> {
     let id = need.id.clone();
     let kind = kind_of(need);
@@ -229,7 +234,7 @@ pub fn check<'a>(
             namespace: namespace.clone(),
         });
     }
-    let selector = selector(need).map_err(|problem| NeedError::BadSelector {
+    let selector = selector.map_err(|problem| NeedError::BadSelector {
         id,
         selector: need.label_selector.clone().unwrap_or_default(),
         problem,

@@ -2,11 +2,11 @@
 
 use std::sync::Arc;
 
-use kube::core::DynamicObject;
+use kube::core::{DynamicObject, Selector};
 
 use super::context::Context;
 use super::needs::{NeedError, RelatedObjects, Rights, Wanted};
-use crate::plugin::contract::Kind;
+use crate::plugin::contract::{Kind, Need};
 
 /// Reads the current caches and returns the error of a failing watch. The caller has already checked the watches
 /// that every reconcile needs (`Context::watch_failure`).
@@ -19,6 +19,10 @@ impl RelatedObjects for Context {
         self.resources
             .get(kind)
             .is_none_or(|resource| resource.namespaced)
+    }
+
+    fn selector(&self, need: &Need) -> Result<Arc<Selector>, String> {
+        self.state.needs.selector(need)
     }
 
     async fn read(&self, wanted: &Wanted<'_>) -> Result<Vec<Arc<DynamicObject>>, NeedError> {

@@ -57,7 +57,7 @@ impl Snapshot {
         }
         Some(Self {
             children: context.owned(&parent),
-            needs: context.memory_of(name, |memory| memory.needs.clone()),
+            needs: context.state.needs.of(name),
             parent,
             now,
         })

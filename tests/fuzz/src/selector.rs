@@ -1,12 +1,13 @@
 //! Label selectors: an accepted selector matches according to kubectl's grammar.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use kube::core::{DynamicObject, SelectorExt as _};
 use operator_host::config::ControllerConfig;
 use operator_host::desired::selectors;
 use operator_host::plugin::contract::Need;
-use operator_host::reconcile::needs::{self, Rights};
+use operator_host::reconcile::needs::{self, NeedError, Rights, Wanted};
 use serde_json::json;
 
 use crate::answer;
@@ -39,6 +40,15 @@ pub(crate) fn run(bytes: &[u8]) {
     }
 }
 
+fn check<'a>(
+    config: &ControllerConfig,
+    parent: &DynamicObject,
+    need: &'a Need,
+) -> Result<Wanted<'a>, NeedError> {
+    let selector = selectors::selector(need).map(Arc::new);
+    needs::check(Rights::Configured(config), true, parent, need, selector)
+}
+
 /// Parsing is deterministic, accepted text is a valid selector, and the policy's limits are respected.
 fn any_text(config: &ControllerConfig, mut draw: RandomSource<'_>) {
     let labels = labels(&mut draw);
@@ -51,7 +61,7 @@ fn any_text(config: &ControllerConfig, mut draw: RandomSource<'_>) {
     need.namespace = namespace.map(str::to_owned);
     kind.clone_into(&mut need.kind);
     let parent = answer::parent(Some("default"));
-    match needs::check(Rights::Configured(config), true, &parent, &need) {
+    match check(config, &parent, &need) {
         Ok(wanted) => {
             assert_eq!(kind, "ConfigMap", "a kind that may not be read");
             assert!(
@@ -80,8 +90,7 @@ fn a_selector(config: &ControllerConfig, mut draw: RandomSource<'_>) {
     }
     let need = need(&text);
     let parent = answer::parent(Some("default"));
-    let wanted = needs::check(Rights::Configured(config), true, &parent, &need)
-        .unwrap_or_else(|error| panic!("{text:?}: {error}"));
+    let wanted = check(config, &parent, &need).unwrap_or_else(|error| panic!("{text:?}: {error}"));
     assert_eq!(wanted.selector.matches(&labels), picks, "{text:?} on {labels:?}");
 
     let object: DynamicObject = serde_json::from_value(json!({

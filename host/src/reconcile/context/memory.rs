@@ -13,7 +13,6 @@ use crate::cluster::cache::ObjectText;
 use crate::desired::api_versions::Used;
 use crate::object::{ChildRef, Identity, version};
 use crate::plugin::Digest;
-use crate::plugin::contract::Need;
 use crate::work_queue::ReconcileReason;
 
 /// What the host remembers of one parent between reconciles. Losing it costs a few needless requests, except for
@@ -26,12 +25,8 @@ pub struct ParentMemory {
     pub last_logged: Option<String>,
     /// The plugin version that was last asked about it.
     pub asked: Option<Digest>,
-    /// What the plugin last asked to read.
-    pub needs: Vec<Need>,
     /// The parent when the plugin last had a valid answer for it.
     pub last_valid: Option<LastValid>,
-    /// While the spec is invalid: what the plugin asked to read for it. `needs` are then those of `last_valid`.
-    pub invalid_needs: Vec<Need>,
     /// The version in which that plugin named each child, if a child can be seen in several.
     pub versions: Used,
     /// The resource version of the last own write to each child, in any version of its kind.
