@@ -14,9 +14,10 @@ use tracing::field::Empty;
 use tracing::{Instrument, Span, debug, error, info, info_span};
 
 use crate::backoff;
-use crate::cluster::cache::{Change, Reflector, WatchState};
+use crate::cluster::cache::{Change, Interest, Reflector, Subscriber, WatchState};
 use crate::cluster::kind_reflectors::KindReflectors;
 use crate::cluster::namespaces::NamespaceChange;
+use crate::config::ControllerConfig;
 use crate::definitions::Installer;
 use crate::desired::ownership::{parent_by_owner, parent_of};
 use crate::leader::term::Warmth;
@@ -365,31 +366,33 @@ fn root_span(
     span
 }
 
+type Reaction = fn(&Context, &Kind, &Change<'_>);
+
 /// Subscribes to the watches, so that changes in the cluster enqueue parents.
 fn subscribe(context: &Arc<Context>) {
     let mut subscriptions = Vec::new();
     // A weak reference avoids a cycle: the context owns the watches, and they own the subscribers.
     let weak = Arc::downgrade(context);
-    let of = |watches: &KindReflectors, react: fn(&Context, &Kind, &Change<'_>)| {
+    let of = |watches: &KindReflectors, interests: &[Interest<'static>], react: Reaction| {
+        let weak = weak.clone();
+        let subscriber: Subscriber = Arc::new(move |kind, change| {
+            if let Some(context) = weak.upgrade() {
+                react(&context, kind, change);
+            }
+        });
+        let watches = watches.all().into_iter();
         watches
-            .all()
-            .into_iter()
-            .map(|watch| {
-                let weak = weak.clone();
-                watch.subscribe(Arc::new(move |kind, change| {
-                    if let Some(context) = weak.upgrade() {
-                        react(&context, kind, change);
-                    }
-                }))
-            })
+            .map(|watch| watch.subscribe_to(interests.to_vec(), Arc::clone(&subscriber)))
             .collect::<Vec<_>>()
     };
-    subscriptions.extend(of(&context.parents, parent_changed));
+    let all = [Interest::All];
+    subscriptions.extend(of(&context.parents, &all, parent_changed));
+    let of_children = interests_in_children(&context.config);
     for watches in context.children.values() {
-        subscriptions.extend(of(watches, child_changed));
+        subscriptions.extend(of(watches, &of_children, child_changed));
     }
     for watches in context.reads.values() {
-        subscriptions.extend(of(watches, related_changed));
+        subscriptions.extend(of(watches, &all, related_changed));
     }
     subscriptions.extend(context.namespaces.on_change({
         let weak = weak.clone();
@@ -401,6 +404,17 @@ fn subscribe(context: &Arc<Context>) {
     }));
     // Drop the previous subscriptions only now, so that no change is missed.
     context.state.subscriptions.send_replace(subscriptions);
+}
+
+/// Returns the objects that may have a parent of this controller, as [`parent_of`] finds it.
+fn interests_in_children(config: &ControllerConfig) -> Vec<Interest<'static>> {
+    let owned = Interest::OwnedBy {
+        group: config.parent.group().to_owned().into(),
+        kind: config.parent.kind.clone().into(),
+    };
+    let names = config.formerly.iter().chain([&config.name]);
+    let labeled = names.map(|name| Interest::Labeled(name.clone().into()));
+    labeled.chain([owned]).collect()
 }
 
 fn parent_changed(context: &Context, _: &Kind, change: &Change<'_>) {
@@ -438,11 +452,6 @@ fn child_changed(context: &Context, kind: &Kind, change: &Change<'_>) {
         child: child.clone(),
         version: own_write_version(change),
     };
-    if !change.is_same() {
-        for parent in context.state.name_conflicts.waiting_for(&child) {
-            context.queue.enqueue(&parent, ReconcileReason::Related);
-        }
-    }
     // A child that loses its label or its owner affects its former parent.
     let mut parents: Vec<NamespacedName> = change
         .both()
@@ -516,3 +525,6 @@ fn own_write_version(change: &Change<'_>) -> Option<u128> {
     let is_newer = change.is_new() || change.old_version().is_some_and(|old| old < new);
     is_newer.then_some(new)
 }
+
+#[cfg(test)]
+mod tests;

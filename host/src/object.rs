@@ -198,8 +198,12 @@ pub fn controller_of(object: &DynamicObject) -> Option<&OwnerReference> {
 
 /// Reports whether an owner reference refers to a kind, in any of its versions.
 pub(crate) fn is_reference_to(kind: &Kind, owner: &OwnerReference) -> bool {
-    let group = owner.api_version.split_once('/').map_or("", |(group, _)| group);
-    owner.kind == kind.kind && group == kind.group()
+    owner.kind == kind.kind && group_of(&owner.api_version) == kind.group()
+}
+
+/// Returns the group of an API version; empty for the core group.
+pub(crate) fn group_of(api_version: &str) -> &str {
+    api_version.split_once('/').map_or("", |(group, _)| group)
 }
 
 /// Returns the value of a label.

@@ -407,10 +407,7 @@ fn make_plan(
         Ok(_) => Vec::new(),
         Err(_) => blocked.take(),
     };
-    context
-        .state
-        .name_conflicts
-        .set(&NamespacedName::of(parent), blocked);
+    context.wait_for(&NamespacedName::of(parent), &blocked);
     let plan = plan.map_err(ReconcileError::Refused)?;
     let desired = plan.desired.iter().map(|desired| &desired.key);
     let keys = desired

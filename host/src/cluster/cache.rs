@@ -31,6 +31,8 @@ use self::follow::run;
 use self::packed::Samples;
 use self::requests::Form;
 use self::store::Store;
+pub use self::subscribers::{Interest, Subscriber, Subscription};
+use self::subscribers::{Subscribers, met};
 use self::text::{Kept, Owner, Taken, Text};
 use self::trees::Trees;
 use super::discovery::Discovery;
@@ -48,6 +50,7 @@ mod page;
 mod read;
 mod requests;
 mod store;
+mod subscribers;
 mod taken_names;
 mod text;
 mod trees;
@@ -153,9 +156,6 @@ impl<'a> Change<'a> {
         self.is_same
     }
 }
-
-/// Callback for changes. It runs on the watch's task, so it must return quickly and must not block.
-pub type Subscriber = Arc<dyn Fn(&Kind, &Change<'_>) + Send + Sync>;
 
 /// An object as compressed text, which takes a fraction of the memory of its tree. Shared with the cache.
 #[derive(Clone)]
@@ -381,22 +381,6 @@ impl Drop for Reflector {
     }
 }
 
-/// Ends a subscription when it is dropped.
-pub struct Subscription {
-    inner: Weak<Inner>,
-    subscriber: Subscriber,
-}
-
-impl Drop for Subscription {
-    fn drop(&mut self) {
-        if let Some(inner) = self.inner.upgrade() {
-            inner
-                .subscribers()
-                .retain(|other| !Arc::ptr_eq(other, &self.subscriber));
-        }
-    }
-}
-
 impl Reflector {
     /// Returns a receiver for the current state and every later one.
     #[must_use]
@@ -432,10 +416,17 @@ impl Reflector {
     /// Calls `subscriber` for every later change. Objects already in the store are not replayed.
     #[must_use]
     pub fn subscribe(&self, subscriber: Subscriber) -> Subscription {
-        self.inner.subscribers().push(Arc::clone(&subscriber));
+        self.subscribe_to(vec![Interest::All], subscriber)
+    }
+
+    /// Calls `subscriber` for every later change of the objects of interest, once per change.
+    #[must_use]
+    pub fn subscribe_to(&self, interests: Vec<Interest<'static>>, subscriber: Subscriber) -> Subscription {
+        let id = self.inner.subscribers().add(&interests, subscriber);
         Subscription {
             inner: Arc::downgrade(&self.inner),
-            subscriber,
+            id,
+            interests,
         }
     }
 
@@ -550,7 +541,7 @@ struct Inner {
     store: RwLock<Store>,
     samples: Samples,
     trees: Arc<Trees>,
-    subscribers: Mutex<Vec<Subscriber>>,
+    subscribers: Mutex<Subscribers>,
     state: watch::Sender<WatchState>,
     /// Why the last list failed; `None` once one is complete.
     list_error: watch::Sender<Option<String>>,
@@ -622,7 +613,7 @@ impl Inner {
         self.store.write().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn subscribers(&self) -> std::sync::MutexGuard<'_, Vec<Subscriber>> {
+    fn subscribers(&self) -> std::sync::MutexGuard<'_, Subscribers> {
         self.subscribers.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -724,11 +715,14 @@ impl Inner {
             let is_generated = label(tree, GENERATED_LABEL).is_some();
             old.is_equal_but_for_version(kept) && (!is_generated || old.is_equal(kept))
         });
-        self.notify(&Change {
-            old: old.as_ref().map(|old| self.old(name, old)),
-            new: Some(tree),
-            is_same,
-        });
+        self.notify(
+            name,
+            &Change {
+                old: old.as_ref().map(|old| self.old(name, old)),
+                new: Some(tree),
+                is_same,
+            },
+        );
     }
 
     fn deleted(&self, object: DynamicObject) {
@@ -746,11 +740,14 @@ impl Inner {
             }
         };
         // A write by this host may have removed it already; notify the subscribers anyway.
-        self.notify(&Change {
-            old: Some(old.as_ref().map_or(Old::Tree(&tree), |old| self.old(&name, old))),
-            new: None,
-            is_same: false,
-        });
+        self.notify(
+            &name,
+            &Change {
+                old: Some(old.as_ref().map_or(Old::Tree(&tree), |old| self.old(&name, old))),
+                new: None,
+                is_same: false,
+            },
+        );
     }
 
     fn old<'a>(&'a self, name: &'a NamespacedName, kept: &'a Kept) -> Old<'a> {
@@ -798,17 +795,21 @@ impl Inner {
         };
         self.was_listed.store(true, Ordering::Relaxed);
         for (name, old) in &gone {
-            self.notify(&Change {
-                old: Some(self.old(name, old)),
-                new: None,
-                is_same: false,
-            });
+            self.notify(
+                name,
+                &Change {
+                    old: Some(self.old(name, old)),
+                    new: None,
+                    is_same: false,
+                },
+            );
         }
     }
 
-    fn notify(&self, change: &Change<'_>) {
-        let subscribers = self.subscribers().clone();
-        for subscriber in &subscribers {
+    fn notify(&self, name: &NamespacedName, change: &Change<'_>) {
+        let interests: Vec<_> = met(name, change).collect();
+        let subscribers = self.subscribers().with(interests);
+        for subscriber in subscribers.values() {
             subscriber(&self.scope.kind, change);
         }
     }
@@ -860,4 +861,4 @@ impl Inner {
 }
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;

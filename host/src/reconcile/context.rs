@@ -5,6 +5,7 @@ mod memory;
 mod name_conflicts;
 mod needs;
 
+use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -22,7 +23,7 @@ use super::held_back::BlockingParents;
 use super::observer::Observer;
 use super::provenance_key::{Provenance, ProvenanceError};
 use crate::cluster::api_error::ApiError;
-use crate::cluster::cache::{ObjectText, Reflector, Subscription, WatchState};
+use crate::cluster::cache::{Interest, ObjectText, Reflector, Subscriber, Subscription, WatchState};
 use crate::cluster::client::Writer;
 use crate::cluster::discovery::ResolvedKind;
 use crate::cluster::event_recorder::Events;
@@ -90,7 +91,7 @@ pub struct ControllerState {
     /// What the plugin asked to read for each parent.
     pub(crate) needs: Needs,
     /// The parents that are blocked by an object that they do not own.
-    pub(crate) name_conflicts: NameConflicts,
+    name_conflicts: NameConflicts,
 }
 
 impl Context {
@@ -473,6 +474,23 @@ impl Context {
         }
     }
 
+    /// Replaces the objects that block a parent: they have the names of children that the plugin wants, and the parent
+    /// does not own them. A change of one of them enqueues the parent.
+    pub(super) fn wait_for(&self, parent: &NamespacedName, blocking: &[ChildRef]) {
+        let subscriptions = blocking.iter().filter_map(|key| {
+            let watch = self.children.get(&key.kind)?.of(key.name.namespace.as_deref())?;
+            let (queue, parent) = (Arc::clone(&self.queue), parent.clone());
+            let subscriber: Subscriber = Arc::new(move |_, change| {
+                if !change.is_same() {
+                    queue.enqueue(&parent, ReconcileReason::Related);
+                }
+            });
+            let name = Interest::Named(Cow::Owned(key.name.clone()));
+            Some(watch.subscribe_to(vec![name], subscriber))
+        });
+        self.state.name_conflicts.set(parent, subscriptions.collect());
+    }
+
     /// Forgets a deleted parent.
     pub fn forget(&self, parent: &NamespacedName) {
         self.memory().remove(parent);
@@ -488,6 +506,7 @@ impl Context {
         };
         self.memory().retain(|parent, _| is_within(parent));
         self.state.needs.retain(is_within);
+        self.state.name_conflicts.retain(is_within);
     }
 
     /// Forgets everything about all parents except which of them are in doubt.

@@ -11,6 +11,11 @@ fn watch() -> Reflector {
         all: true,
         ..CachePolicy::default()
     };
+    watch_of(kind, keep)
+}
+
+/// A watch that reports only what a test puts into it or deletes. Needs a runtime.
+pub(crate) fn watch_of(kind: Kind, keep: CachePolicy) -> Reflector {
     let scope = Scope {
         kind,
         namespace: None,
@@ -26,6 +31,14 @@ fn watch() -> Reflector {
         inner,
         task: tokio::spawn(async {}),
     }
+}
+
+pub(crate) fn put(watch: &Reflector, object: DynamicObject) {
+    watch.inner.put(&watch.inner.prepare(object));
+}
+
+pub(crate) fn delete(watch: &Reflector, object: DynamicObject) {
+    watch.inner.deleted(object);
 }
 
 fn object(version: u32, value: &str) -> DynamicObject {

@@ -86,6 +86,12 @@ impl Owner {
         &self.0.0
     }
 
+    /// Returns its API version and kind.
+    pub(super) fn kind(&self) -> Option<(&str, &str)> {
+        let mut parts = self.whole().split('\0').skip(1);
+        Some((parts.next()?, parts.next()?))
+    }
+
     #[cfg(test)]
     pub(super) fn bytes(&self) -> usize {
         self.whole().len() + 56

@@ -1,36 +1,32 @@
 //! Names that a plugin wants for children but that other objects already use.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use crate::object::{ChildRef, NamespacedName};
+use crate::cluster::cache::Subscription;
+use crate::object::NamespacedName;
 
-/// Objects of others that exist where a plugin wants a child, with the parents that wait for their deletion.
+/// The parents that wait until an object of others is deleted or gets another owner, each with subscriptions to the
+/// changes of these objects.
 #[derive(Default)]
-pub(crate) struct NameConflicts(Mutex<HashMap<ChildRef, BTreeSet<NamespacedName>>>);
+pub(crate) struct NameConflicts(Mutex<HashMap<NamespacedName, Vec<Subscription>>>);
 
 impl NameConflicts {
-    /// Replaces the objects that are recorded as blocking a parent.
-    pub(crate) fn set(&self, parent: &NamespacedName, keys: Vec<ChildRef>) {
-        let mut blocked = self.lock();
-        if keys.is_empty() && blocked.is_empty() {
-            return;
-        }
-        blocked.retain(|_, parents| {
-            parents.remove(parent);
-            !parents.is_empty()
-        });
-        for key in keys {
-            blocked.entry(key).or_default().insert(parent.clone());
-        }
+    /// Replaces the subscriptions to the objects that block a parent.
+    pub(super) fn set(&self, parent: &NamespacedName, objects: Vec<Subscription>) {
+        // Dropped after the lock.
+        let _earlier = match objects.is_empty() {
+            true => self.lock().remove(parent),
+            false => self.lock().insert(parent.clone(), objects),
+        };
     }
 
-    /// Returns the parents that an object blocks.
-    pub(crate) fn waiting_for(&self, key: &ChildRef) -> Vec<NamespacedName> {
-        self.lock().get(key).into_iter().flatten().cloned().collect()
+    /// Forgets the conflicts of all other parents than these.
+    pub(super) fn retain(&self, is_kept: impl Fn(&NamespacedName) -> bool) {
+        self.lock().retain(|parent, _| is_kept(parent));
     }
 
-    fn lock(&self) -> MutexGuard<'_, HashMap<ChildRef, BTreeSet<NamespacedName>>> {
+    fn lock(&self) -> MutexGuard<'_, HashMap<NamespacedName, Vec<Subscription>>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
