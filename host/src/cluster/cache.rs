@@ -27,6 +27,7 @@ use tokio::sync::watch;
 use tokio::task::JoinHandle;
 use tracing::{error, info, warn};
 
+use self::first_lists::FirstLists;
 use self::follow::run;
 use self::packed::Samples;
 use self::requests::Form;
@@ -44,6 +45,7 @@ use crate::object::{
 use crate::plugin::contract::Kind;
 use crate::printable::printable;
 
+mod first_lists;
 mod follow;
 mod packed;
 mod page;
@@ -260,6 +262,7 @@ pub struct SharedCache {
     kinds: Arc<Discovery>,
     metrics: Arc<Metrics>,
     trees: Arc<Trees>,
+    first_lists: Arc<FirstLists>,
     running: Mutex<Running>,
 }
 
@@ -288,6 +291,7 @@ impl SharedCache {
             kinds,
             metrics,
             trees: Arc::default(),
+            first_lists: Arc::default(),
             running: Mutex::default(),
         }
     }
@@ -346,6 +350,7 @@ impl SharedCache {
             Arc::clone(&inner),
             self.client.clone(),
             Arc::clone(&self.kinds),
+            Arc::clone(&self.first_lists),
         ));
         let watch = Arc::new(Reflector { inner, task });
         running.watches.retain(|_, watch| watch.strong_count() > 0);
@@ -355,9 +360,19 @@ impl SharedCache {
 }
 
 /// Runs a watch again after a panic, which would otherwise leave its cache as it is, and apparently healthy.
-async fn run_for_ever(inner: Arc<Inner>, client: Client, kinds: Arc<Discovery>) {
+async fn run_for_ever(
+    inner: Arc<Inner>,
+    client: Client,
+    kinds: Arc<Discovery>,
+    first_lists: Arc<FirstLists>,
+) {
     loop {
-        let running = run(Arc::clone(&inner), client.clone(), Arc::clone(&kinds));
+        let running = run(
+            Arc::clone(&inner),
+            client.clone(),
+            Arc::clone(&kinds),
+            &first_lists,
+        );
         let Err(panic) = AssertUnwindSafe(running).catch_unwind().await;
         let text = panic
             .downcast_ref::<String>()

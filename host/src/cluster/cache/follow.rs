@@ -15,6 +15,7 @@ use tokio::sync::watch;
 use tokio::time::Instant;
 use tracing::debug;
 
+use super::first_lists::FirstLists;
 use super::page::Page;
 use super::requests::{Form, Limits, Trouble, WatchSource};
 use super::watch_event::Event;
@@ -88,7 +89,12 @@ impl Retry {
 }
 
 /// Runs one watch until its last handle is dropped.
-pub(super) async fn run(inner: Arc<Inner>, client: Client, kinds: Arc<Discovery>) -> Infallible {
+pub(super) async fn run(
+    inner: Arc<Inner>,
+    client: Client,
+    kinds: Arc<Discovery>,
+    first_lists: &FirstLists,
+) -> Infallible {
     let mut changed = kinds.subscribe();
     let mut retry = Retry::default();
     loop {
@@ -97,7 +103,7 @@ pub(super) async fn run(inner: Arc<Inner>, client: Client, kinds: Arc<Discovery>
         let last = match kinds.resolve(&inner.scope.kind).await {
             Ok(resource) => {
                 let source = source(&inner, &client, &resource);
-                inner.fail(follow(&inner, &source, &mut retry).await);
+                inner.fail(follow(&inner, &source, &mut retry, first_lists).await);
                 // The definition may have been deleted, or recreated with another plural.
                 kinds.forget(&inner.scope.kind);
                 MAX_DELAY_REFUSED
@@ -175,11 +181,20 @@ impl Position {
 }
 
 /// Follows one kind until the API server permanently refuses it, and returns the reason.
-pub(super) async fn follow(inner: &Inner, source: &WatchSource, retry: &mut Retry) -> String {
+pub(super) async fn follow(
+    inner: &Inner,
+    source: &WatchSource,
+    retry: &mut Retry,
+    first_lists: &FirstLists,
+) -> String {
     let mut keep = inner.keep.subscribe();
     let mut filled_under = keep.borrow_and_update().clone();
     let mut position = Position::start(false);
+    let mut turn = None;
     loop {
+        if !inner.was_listed.load(Ordering::Relaxed) && turn.is_none() {
+            turn = Some(first_lists.turn().await);
+        }
         // A list under way goes on when only the schema has changed: many definitions may change one after the other.
         let is_listing = matches!(position, Position::Listing { token: Some(_), .. });
         let lacks_nothing = filled_under.policy.covers(&keep.borrow().policy);
@@ -199,7 +214,12 @@ pub(super) async fn follow(inner: &Inner, source: &WatchSource, retry: &mut Retr
                 has_gone_back,
             } => {
                 let newest_before = if token.is_none() { inner.newest() } else { None };
-                match source.page(token.as_deref()).await {
+                let page = source.page(token.as_deref());
+                let page = match &mut turn {
+                    Some(turn) => turn.wait_for(page).await,
+                    None => page.await,
+                };
+                match page {
                     Ok(page) => {
                         if token.is_none() {
                             inner.rewind_to(version_of(&page), newest_before, *has_gone_back);
@@ -210,6 +230,7 @@ pub(super) async fn follow(inner: &Inner, source: &WatchSource, retry: &mut Retr
                                 continue;
                             }
                             Ok(Taken::All(version)) => {
+                                turn = None;
                                 retry.since = None;
                                 position = Position::after(version);
                                 continue;
@@ -253,6 +274,7 @@ pub(super) async fn follow(inner: &Inner, source: &WatchSource, retry: &mut Retr
                 }
             }
         };
+        turn = None;
         let (message, retry_after) = match trouble {
             Trouble::Refused(message) => return message,
             Trouble::NotServed if inner.was_listed.load(Ordering::Relaxed) && !retry.has_lasted(UNSERVED) => {

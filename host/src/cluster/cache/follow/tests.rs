@@ -127,6 +127,16 @@ fn follow_within(limits: Limits, script: Vec<fn() -> Reply>, grace: Duration) ->
 
 /// The server answers requests for metadata outside the script, with this version.
 fn follow_at(limits: Limits, script: Vec<fn() -> Reply>, grace: Duration, newest: &'static str) -> Followed {
+    follow_in_turn(limits, script, grace, newest, Arc::default())
+}
+
+fn follow_in_turn(
+    limits: Limits,
+    script: Vec<fn() -> Reply>,
+    grace: Duration,
+    newest: &'static str,
+    first_lists: Arc<FirstLists>,
+) -> Followed {
     let requests = Arc::<Mutex<Vec<String>>>::default();
     let seen = Arc::clone(&requests);
     let script = Arc::new(script);
@@ -173,7 +183,7 @@ fn follow_at(limits: Limits, script: Vec<fn() -> Reply>, grace: Duration, newest
             grace,
             ..Retry::default()
         };
-        follow(&followed, &source, &mut retry).await
+        follow(&followed, &source, &mut retry, &first_lists).await
     });
     Followed {
         inner,
@@ -223,6 +233,62 @@ impl Followed {
 }
 
 const LONG: Duration = Duration::from_secs(600);
+
+/// Limits of a server that answers in its own time.
+fn patient() -> Limits {
+    Limits {
+        page: LONG,
+        ..Limits::default()
+    }
+}
+
+#[tokio::test]
+async fn a_first_list_waits_for_the_one_before_it() {
+    let first_lists = Arc::new(FirstLists::new(1, LONG));
+    let follow = |script| follow_in_turn(patient(), script, LONG, "10", Arc::clone(&first_lists));
+    let before = follow(vec![|| Reply::LateListAt(&["a"], VERSION), || {
+        Reply::Watch(Vec::new())
+    }]);
+    before.until("asked", |it| it.lists() == 1).await;
+    let after = follow(vec![
+        || Reply::List(&["b"], Some("more")),
+        || Reply::List(&["c"], None),
+        || Reply::Watch(Vec::new()),
+    ]);
+    after.until("asked", |it| it.lists() > 0).await;
+    assert_eq!(
+        before.names(),
+        ["a"],
+        "it was asked after the list before was complete"
+    );
+    after.until("listed", |it| it.names() == ["b", "c"]).await;
+}
+
+#[tokio::test]
+async fn a_first_list_that_fails_lets_the_next_one_begin_and_tries_again() {
+    let first_lists = Arc::new(FirstLists::new(1, LONG));
+    let follow = |script| follow_in_turn(patient(), script, LONG, "10", Arc::clone(&first_lists));
+    let failing = follow(vec![
+        || Reply::Refuse(500),
+        || Reply::Refuse(500),
+        || Reply::List(&["a"], None),
+        || Reply::Watch(Vec::new()),
+    ]);
+    let other = follow(vec![|| Reply::List(&["b"], None), || Reply::Watch(Vec::new())]);
+    other.until("listed", |it| it.names() == ["b"]).await;
+    failing.until("listed", |it| it.names() == ["a"]).await;
+}
+
+#[tokio::test]
+async fn a_first_list_that_hangs_holds_up_no_other_for_longer_than_its_turn() {
+    let first_lists = Arc::new(FirstLists::new(1, Duration::from_millis(20)));
+    let follow = |script| follow_in_turn(patient(), script, LONG, "10", Arc::clone(&first_lists));
+    let hanging = follow(vec![|| Reply::Silence]);
+    hanging.until("asked", |it| it.lists() == 1).await;
+    let other = follow(vec![|| Reply::List(&["b"], None), || Reply::Watch(Vec::new())]);
+    other.until("listed", |it| it.names() == ["b"]).await;
+    assert_eq!(hanging.lists(), 1, "it still waits for its answer");
+}
 
 #[tokio::test]
 async fn the_reason_why_the_first_list_fails_is_known_until_it_is_complete() {
