@@ -232,10 +232,12 @@ async fn until_changed(
             }
             () = stop.cancelled() => return,
         }
+        // A result that another controller has just asked for serves this one, too.
+        let outdated = delay / 4;
         delay = (delay * 2).min(RETRY);
         // The kinds of the core group and of groups such as `apps` do not change.
         for kind in kinds().filter(|kind| kind.group().contains('.')) {
-            shared.kinds.forget(kind);
+            shared.kinds.forget_older(kind, outdated);
         }
         match shared.kinds.resolve_all(config).await {
             Ok(now) if now.serves_the_same(resolved) => {}

@@ -1,28 +1,33 @@
 //! Maps kinds to resources with the API server's discovery; plurals are never guessed.
+//!
+//! One request answers for all kinds of a group and version, and all who ask at the same time share it.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
 use hyper::Request;
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::APIGroup;
-use kube::core::GroupVersionKind;
-use kube::discovery::Scope;
-use kube::{Client, discovery};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{APIGroup, APIResourceList};
+use kube::Client;
+use kube::core::{ApiResource, GroupVersionKind};
 use thiserror::Error;
 use tokio::sync::watch;
 
+use self::shared_requests::SharedRequests;
 use super::client::chain;
-use super::refusal::refusal;
+use super::refusal::{asked_delay, refusal};
 use crate::config::ControllerConfig;
 use crate::metrics::Metrics;
 use crate::object::NotServed;
 use crate::plugin::contract::Kind;
 
+mod shared_requests;
+
 /// Describes how to address the objects of one kind.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ResolvedKind {
     /// Group, version, kind and plural.
-    pub api: kube::core::ApiResource,
+    pub api: ApiResource,
     /// Whether the kind is namespaced.
     pub namespaced: bool,
     /// Whether the resource has the `status` subresource.
@@ -30,7 +35,7 @@ pub struct ResolvedKind {
 }
 
 /// Timeout of one discovery request.
-const DISCOVERY_TIMEOUT: std::time::Duration = std::time::Duration::from_secs(30);
+const DISCOVERY_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// Why a kind could not be resolved.
 #[derive(Clone, Debug, Error)]
@@ -45,8 +50,25 @@ pub enum KindError {
         kind: Kind,
         /// The error of the API server or the connection.
         message: String,
+        /// The delay before the next request that the API server asks for.
+        retry_after: Option<Duration>,
     },
 }
+
+/// The resources of a group and version, by the name of their kind.
+type Resources = HashMap<String, Arc<ResolvedKind>>;
+
+/// Why the resources of a group and version are not known.
+#[derive(Clone)]
+enum Failure {
+    NotServed,
+    Failed {
+        message: String,
+        retry_after: Option<Duration>,
+    },
+}
+
+type Answer = Result<Arc<Resources>, Failure>;
 
 /// The resources that a controller needs, as the cluster serves them now.
 #[derive(Clone, Debug)]
@@ -71,7 +93,10 @@ impl Resolved {
 pub struct Discovery {
     client: Client,
     metrics: Arc<Metrics>,
-    known: Mutex<HashMap<Kind, Arc<ResolvedKind>>>,
+    /// By API version.
+    resources: SharedRequests<Answer>,
+    /// The API versions of each group. They serve only as advice, so they are never kept.
+    versions: SharedRequests<Arc<[String]>>,
     generation: watch::Sender<u64>,
     /// How often the definitions of each group have changed.
     groups: Mutex<HashMap<String, u64>>,
@@ -84,7 +109,8 @@ impl Discovery {
         Self {
             client,
             metrics,
-            known: Mutex::default(),
+            resources: SharedRequests::default(),
+            versions: SharedRequests::default(),
             generation: watch::Sender::new(0),
             groups: Mutex::default(),
         }
@@ -95,44 +121,38 @@ impl Discovery {
     /// # Errors
     /// When the API server does not serve the kind or does not answer.
     pub async fn resolve(&self, kind: &Kind) -> Result<Arc<ResolvedKind>, KindError> {
-        if let Some(resource) = self.lock().get(kind) {
-            return Ok(Arc::clone(resource));
+        match self.resources_with(kind).await {
+            Ok(resources) => {
+                if let Some(found) = resources.get(&kind.kind) {
+                    let api = &found.api;
+                    self.metrics.know_kind(&api.group, &api.plural, &api.kind);
+                    return Ok(Arc::clone(found));
+                }
+            }
+            Err(Failure::NotServed) => {}
+            Err(Failure::Failed { message, retry_after }) => {
+                return Err(KindError::Discovery {
+                    kind: kind.clone(),
+                    message,
+                    retry_after,
+                });
+            }
         }
-        let found = self.ask(kind).await?;
-        self.metrics
-            .know_kind(&found.api.group, &found.api.plural, &found.api.kind);
-        self.lock().insert(kind.clone(), Arc::clone(&found));
-        Ok(found)
+        Err(KindError::Unknown(NotServed {
+            kind: kind.clone(),
+            versions: self.versions_of(kind).await,
+        }))
     }
 
-    /// Asks the API server for the resource of a kind.
-    async fn ask(&self, kind: &Kind) -> Result<Arc<ResolvedKind>, KindError> {
-        let gvk = gvk(kind);
-        let asked = tokio::time::timeout(DISCOVERY_TIMEOUT, discovery::pinned_kind(&self.client, &gvk)).await;
-        let Ok(asked) = asked else {
-            return Err(KindError::Discovery {
-                kind: kind.clone(),
-                message: format!("no answer within {DISCOVERY_TIMEOUT:?}"),
-            });
+    /// Returns the resources of the kind's API version. Answers without the kind are not kept: it may be served since.
+    async fn resources_with(&self, kind: &Kind) -> Answer {
+        let has_it = |answer: &Answer| {
+            answer
+                .as_ref()
+                .is_ok_and(|resources| resources.contains_key(&kind.kind))
         };
-        match asked {
-            Ok((api, capabilities)) => Ok(Arc::new(ResolvedKind {
-                api,
-                namespaced: capabilities.scope == Scope::Namespaced,
-                has_status: capabilities
-                    .subresources
-                    .iter()
-                    .any(|(sub, _)| sub.plural == "status"),
-            })),
-            Err(error) if is_missing(&error) => Err(KindError::Unknown(NotServed {
-                kind: kind.clone(),
-                versions: self.versions_of(kind).await,
-            })),
-            Err(error) => Err(KindError::Discovery {
-                kind: kind.clone(),
-                message: in_words(&error),
-            }),
-        }
+        let ask = || ask(self.client.clone(), kind.api_version.clone());
+        self.resources.get(&kind.api_version, has_it, ask).await
     }
 
     /// Returns the API versions in which the API server serves a kind of this name in the same group; none when it does
@@ -143,39 +163,35 @@ impl Discovery {
         if group.is_empty() {
             return Vec::new();
         }
-        let ask = async {
-            let request = Request::get(format!("/apis/{group}")).body(Vec::new()).ok()?;
-            let group: APIGroup = self.client.request(request).await.ok()?;
-            let mut versions = Vec::new();
-            for version in group.versions {
-                let version = version.group_version;
-                let served = self.client.list_api_group_resources(&version).await.ok()?;
-                if served.resources.iter().any(|resource| resource.kind == kind.kind) {
-                    versions.push(version);
-                }
+        let ask = || ask_versions(self.client.clone(), group.to_owned());
+        let mut served = Vec::new();
+        for version in self.versions.get(group, |_| false, ask).await.iter() {
+            let there = Kind {
+                api_version: version.clone(),
+                kind: kind.kind.clone(),
+            };
+            match self.resources_with(&there).await {
+                Ok(resources) if resources.contains_key(&kind.kind) => served.push(version.clone()),
+                Ok(_) | Err(Failure::NotServed) => {}
+                Err(Failure::Failed { .. }) => return Vec::new(),
             }
-            Some(versions)
-        };
-        let asked = tokio::time::timeout(DISCOVERY_TIMEOUT, ask).await;
-        asked.ok().flatten().unwrap_or_default()
+        }
+        served
     }
 
-    /// Asks the API server again for every known kind that a definition could have changed, and calls
+    /// Asks the API server again for everything that is known and that a definition could have changed, and calls
     /// [`Self::changed`] where it has: for hosts that may not watch definitions.
     pub async fn ask_again(&self) {
-        let known: Vec<_> = {
-            let known = self.lock();
-            let of_definitions = known.iter().filter(|(kind, _)| kind.group().contains('.'));
-            of_definitions
-                .map(|(kind, was)| (kind.clone(), Arc::clone(was)))
-                .collect()
-        };
-        for (kind, was) in known {
-            match self.ask(&kind).await {
+        for (api_version, was) in self.resources.known() {
+            let group = gvk_of(&api_version, "").group;
+            let Some(was) = was.ok().filter(|_| group.contains('.')) else {
+                continue;
+            };
+            match ask(self.client.clone(), api_version).await {
                 Ok(now) if now == was => {}
                 // The server is unreachable: keep the last result.
-                Err(KindError::Discovery { .. }) => {}
-                _ => self.changed(kind.group()),
+                Err(Failure::Failed { .. }) => {}
+                Ok(_) | Err(Failure::NotServed) => self.changed(&group),
             }
         }
     }
@@ -209,14 +225,22 @@ impl Discovery {
     /// Forgets the discovery results of a group whose CustomResourceDefinition was created, changed or deleted, and
     /// wakes the tasks that wait for a kind. Built-in kinds do not change while a server runs.
     pub fn changed(&self, group: &str) {
-        self.lock().retain(|kind, _| gvk(kind).group != group);
+        self.resources
+            .forget(|api_version| gvk_of(api_version, "").group == group);
         *self.groups().entry(group.to_owned()).or_default() += 1;
         self.generation.send_modify(|generation| *generation += 1);
     }
 
-    /// Forgets the discovery result of one kind, which may be outdated.
+    /// Forgets the discovery results of the kind's API version, which are outdated.
     pub fn forget(&self, kind: &Kind) {
-        self.lock().remove(kind);
+        self.resources
+            .forget(|api_version| api_version == kind.api_version);
+    }
+
+    /// Forgets the discovery results of the kind's API version that were asked for at least this long ago: they may be
+    /// outdated. Those who call this one after the other share a result.
+    pub fn forget_older(&self, kind: &Kind, age: Duration) {
+        self.resources.forget_older(&kind.api_version, age);
     }
 
     /// Returns how often the definitions of a group have changed.
@@ -238,35 +262,71 @@ impl Discovery {
     fn groups(&self) -> std::sync::MutexGuard<'_, HashMap<String, u64>> {
         self.groups.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
 
-    fn lock(&self) -> std::sync::MutexGuard<'_, HashMap<Kind, Arc<ResolvedKind>>> {
-        self.known.lock().unwrap_or_else(PoisonError::into_inner)
+/// Asks the API server for the resources of an API version.
+async fn ask(client: Client, api_version: String) -> Answer {
+    let request = async {
+        if api_version.contains('/') {
+            client.list_api_group_resources(&api_version).await
+        } else {
+            client.list_core_api_resources(&api_version).await
+        }
+    };
+    match tokio::time::timeout(DISCOVERY_TIMEOUT, request).await {
+        Ok(Ok(list)) => Ok(Arc::new(resources_in(&list, &api_version))),
+        Ok(Err(kube::Error::Api(status))) if status.code == 404 => Err(Failure::NotServed),
+        Ok(Err(kube::Error::Api(status))) => Err(Failure::Failed {
+            message: refusal(&status, None),
+            retry_after: asked_delay(&status),
+        }),
+        Ok(Err(other)) => Err(Failure::Failed {
+            message: chain(&other),
+            retry_after: None,
+        }),
+        Err(_elapsed) => Err(Failure::Failed {
+            message: format!("no answer within {DISCOVERY_TIMEOUT:?}"),
+            retry_after: None,
+        }),
     }
+}
+
+fn resources_in(list: &APIResourceList, api_version: &str) -> Resources {
+    let names: HashSet<&str> = list.resources.iter().map(|it| it.name.as_str()).collect();
+    let mut resources = Resources::new();
+    for resource in list.resources.iter().filter(|it| !it.name.contains('/')) {
+        let gvk = gvk_of(api_version, &resource.kind);
+        resources.entry(gvk.kind.clone()).or_insert_with(|| {
+            Arc::new(ResolvedKind {
+                api: ApiResource::from_gvk_with_plural(&gvk, &resource.name),
+                namespaced: resource.namespaced,
+                has_status: names.contains(format!("{}/status", resource.name).as_str()),
+            })
+        });
+    }
+    resources
+}
+
+/// Asks the API server for the API versions of a group; none when it does not answer.
+async fn ask_versions(client: Client, group: String) -> Arc<[String]> {
+    let Ok(request) = Request::get(format!("/apis/{group}")).body(Vec::new()) else {
+        return Arc::default();
+    };
+    let answer = tokio::time::timeout(DISCOVERY_TIMEOUT, client.request::<APIGroup>(request)).await;
+    let versions = answer.ok().and_then(Result::ok).map(|group| group.versions);
+    let versions = versions.into_iter().flatten();
+    versions.map(|version| version.group_version).collect()
 }
 
 /// Converts the kind to kube's type.
 #[must_use]
 pub fn gvk(kind: &Kind) -> GroupVersionKind {
-    let (group, version) = kind
-        .api_version
-        .split_once('/')
-        .unwrap_or(("", &kind.api_version));
-    GroupVersionKind::gvk(group, version, &kind.kind)
+    gvk_of(&kind.api_version, &kind.kind)
 }
 
-fn in_words(error: &kube::Error) -> String {
-    match error {
-        kube::Error::Api(status) => refusal(status, None),
-        other => chain(other),
-    }
-}
-
-fn is_missing(error: &kube::Error) -> bool {
-    match error {
-        kube::Error::Api(status) => status.code == 404,
-        kube::Error::Discovery(_) => true,
-        _ => false,
-    }
+fn gvk_of(api_version: &str, kind: &str) -> GroupVersionKind {
+    let (group, version) = api_version.split_once('/').unwrap_or(("", api_version));
+    GroupVersionKind::gvk(group, version, kind)
 }
 
 #[cfg(test)]
@@ -276,7 +336,6 @@ mod tests {
 
     use hyper::Response;
     use kube::client::Body;
-    use kube::core::Status;
     use serde_json::json;
 
     use super::*;
@@ -340,16 +399,145 @@ mod tests {
         assert!(error.contains("it serves CronJob as batch/v1beta1"), "{error}");
     }
 
-    #[test]
-    fn a_refused_lookup_is_reported_in_the_server_s_words_and_with_what_to_do() {
-        let refused = |code, message: &str| {
-            let status = Status::failure(message, "Forbidden").with_code(code);
-            in_words(&kube::Error::Api(Box::new(status)))
-        };
+    /// Answers after a moment, and counts the requests for each path.
+    fn counting(code: u16) -> (Discovery, Arc<Mutex<BTreeMap<String, u32>>>) {
+        let counts = Arc::<Mutex<BTreeMap<String, u32>>>::default();
+        let seen = Arc::clone(&counts);
+        let service = tower::service_fn(move |request: Request<Body>| {
+            let path = request.uri().path().to_owned();
+            *seen.lock().unwrap().entry(path.clone()).or_default() += 1;
+            let names = ["Pod", "Secret", "Thing"];
+            let resource = |kind: &str| json!({ "name": kind.to_lowercase(), "singularName": "", "kind": kind, "namespaced": true, "verbs": ["list"] });
+            let answer = match code {
+                200 => {
+                    json!({ "kind": "APIResourceList", "groupVersion": "v1", "resources": names.map(resource) })
+                }
+                code => {
+                    json!({ "kind": "Status", "code": code, "status": "Failure", "message": "busy", "reason": "",
+                    "details": { "retryAfterSeconds": 7 } })
+                }
+            };
+            async move {
+                tokio::task::yield_now().await;
+                let body = Body::from(answer.to_string().into_bytes());
+                Ok::<_, Infallible>(Response::builder().status(code).body(body).unwrap())
+            }
+        });
+        let kinds = Discovery::new(Client::new(service, "default"), Arc::new(Metrics::unread()));
+        (kinds, counts)
+    }
+
+    fn kind(api_version: &str, kind: &str) -> Kind {
+        Kind {
+            api_version: api_version.into(),
+            kind: kind.into(),
+        }
+    }
+
+    #[tokio::test]
+    async fn a_hundred_controllers_ask_once_for_each_api_version() {
+        let (kinds, counts) = counting(200);
+        let resolve =
+            async |api_version: &str, name: &str| kinds.resolve(&kind(api_version, name)).await.unwrap();
+        futures::future::join_all((0..100).map(|_| async {
+            resolve("v1", "Pod").await;
+            resolve("v1", "Secret").await;
+            resolve("g.dev/v1", "Thing").await;
+        }))
+        .await;
+        let once = || BTreeMap::from([("/api/v1".to_owned(), 1), ("/apis/g.dev/v1".to_owned(), 1)]);
+        assert_eq!(*counts.lock().unwrap(), once());
+
+        // Each of them checks whether its kinds are served otherwise by now.
+        futures::future::join_all((0..100).map(|_| async {
+            kinds.forget_older(&kind("g.dev/v1", "Thing"), Duration::ZERO);
+            resolve("g.dev/v1", "Thing").await;
+        }))
+        .await;
+        let mut expected = once();
+        expected.insert("/apis/g.dev/v1".to_owned(), 2);
+        assert_eq!(*counts.lock().unwrap(), expected);
+
+        kinds.changed("g.dev");
+        resolve("v1", "Pod").await;
+        resolve("g.dev/v1", "Thing").await;
+        expected.insert("/apis/g.dev/v1".to_owned(), 3);
         assert_eq!(
-            refused(403, "forbidden: User \"host\" cannot get path \"/apis/a/v1\""),
-            "forbidden: User \"host\" cannot get path \"/apis/a/v1\"; give the host's role that permission"
+            *counts.lock().unwrap(),
+            expected,
+            "a change concerns its own group"
         );
-        assert_eq!(refused(500, "no etcd"), "no etcd");
+    }
+
+    #[tokio::test]
+    async fn a_kind_that_was_not_served_is_asked_for_again() {
+        let (kinds, counts) = counting(200);
+        kinds.resolve(&kind("v1", "Pod")).await.unwrap();
+        let missing = kind("v1", "Nothing");
+        for count in 2..4 {
+            let error = kinds.resolve(&missing).await.unwrap_err();
+            assert!(matches!(error, KindError::Unknown(_)), "{error}");
+            assert_eq!(counts.lock().unwrap()["/api/v1"], count);
+        }
+    }
+
+    #[tokio::test]
+    async fn a_failure_is_shared_names_each_kind_and_is_not_kept() {
+        let (kinds, counts) = counting(429);
+        let (pod, secret) = (kind("v1", "Pod"), kind("v1", "Secret"));
+        for count in 1..3 {
+            let (one, other) = tokio::join!(kinds.resolve(&pod), kinds.resolve(&secret));
+            for (error, name) in [(one, "Pod"), (other, "Secret")] {
+                let error = error.unwrap_err();
+                assert!(
+                    matches!(&error, KindError::Discovery { retry_after: Some(delay), .. } if delay.as_secs() == 7),
+                    "{error:?}"
+                );
+                assert!(error.to_string().contains(name), "{error}");
+            }
+            assert_eq!(counts.lock().unwrap()["/api/v1"], count);
+        }
+    }
+
+    /// A controller may be removed while it asks.
+    #[tokio::test]
+    async fn a_request_that_nobody_waits_for_any_more_holds_up_no_other() {
+        let (kinds, counts) = counting(200);
+        let pod = kind("v1", "Pod");
+        let asked = async {
+            while counts.lock().unwrap().is_empty() {
+                tokio::task::yield_now().await;
+            }
+        };
+        tokio::select! {
+            biased;
+            () = asked => {}
+            _ = kinds.resolve(&pod) => panic!("the answer is there already"),
+        }
+        kinds.resolve(&pod).await.unwrap();
+        assert_eq!(counts.lock().unwrap()["/api/v1"], 2);
+    }
+
+    #[tokio::test]
+    async fn a_refused_lookup_is_reported_in_the_server_s_words_and_with_what_to_do() {
+        let refused = async |code: u16, message: &'static str| {
+            let service = tower::service_fn(move |_: Request<Body>| {
+                let status = json!({ "kind": "Status", "code": code, "status": "Failure", "message": message,
+                    "reason": "Forbidden" });
+                let body = Body::from(status.to_string().into_bytes());
+                async move { Ok::<_, Infallible>(Response::builder().status(code).body(body).unwrap()) }
+            });
+            let kinds = Discovery::new(Client::new(service, "default"), Arc::new(Metrics::unread()));
+            kinds.resolve(&kind("a/v1", "A")).await.unwrap_err().to_string()
+        };
+        let error = refused(403, "forbidden: User \"host\" cannot get path \"/apis/a/v1\"").await;
+        assert!(
+            error.ends_with(
+                ": forbidden: User \"host\" cannot get path \"/apis/a/v1\"; give the host's role that permission"
+            ),
+            "{error}"
+        );
+        let error = refused(500, "no etcd").await;
+        assert!(error.ends_with(": no etcd"), "{error}");
     }
 }

@@ -105,7 +105,7 @@ pub(super) async fn run(
                 let source = source(&inner, &client, &resource);
                 inner.fail(follow(&inner, &source, &mut retry, first_lists).await);
                 // The definition may have been deleted, or recreated with another plural.
-                kinds.forget(&inner.scope.kind);
+                kinds.forget_older(&inner.scope.kind, Duration::ZERO);
                 MAX_DELAY_REFUSED
             }
             Err(error @ KindError::Unknown(_)) => {
