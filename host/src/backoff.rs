@@ -21,6 +21,16 @@ pub fn jittered(time: Duration, part: f64) -> Duration {
     time.mul_f64(1.0 - random * part)
 }
 
+/// Longest `Retry-After` that is honored.
+pub const MAX_RETRY_AFTER: Duration = Duration::from_secs(60);
+
+/// Returns the delay that the API server asks for, with jitter that is added to it.
+#[must_use]
+pub fn at_least(asked: Duration) -> Duration {
+    let asked = asked.min(MAX_RETRY_AFTER);
+    asked + jittered(asked / 2, 1.0)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -10,7 +10,7 @@ use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
-use crate::backoff::jittered;
+use crate::backoff::{at_least, jittered};
 use crate::cluster::cache::{Reflector, SharedCache, Subscription, WatchState};
 use crate::cluster::client::Writer;
 use crate::cluster::discovery::{Discovery, KindError, Resolved};
@@ -187,7 +187,8 @@ pub async fn supervise(
                     warn!(controller = config.name, "{text}");
                     last_logged = Some(text);
                 }
-                delay = delay.min(RETRY_UNREACHABLE);
+                let asked = error.retry_after().map(at_least).unwrap_or_default();
+                delay = delay.min(RETRY_UNREACHABLE).max(asked);
             }
         }
         tokio::select! {
@@ -219,11 +220,13 @@ async fn until_changed(
         .any(|kind| !resolved.others.contains_key(kind));
     // Discovery may have been stale when `resolve` ran.
     let mut delay = SETTLE;
+    // What the API server has asked for in its last answer.
+    let mut asked = Duration::ZERO;
     loop {
         let seen = changes();
         tokio::select! {
             // Kinds of an aggregated API server have no definition that could change.
-            () = tokio::time::sleep(delay), if delay <= SETTLED || is_incomplete => {}
+            () = tokio::time::sleep(delay.max(asked)), if delay <= SETTLED || is_incomplete => {}
             Ok(()) = changed.changed() => {
                 if changes() != seen {
                     delay = SETTLE;
@@ -232,6 +235,7 @@ async fn until_changed(
             }
             () = stop.cancelled() => return,
         }
+        asked = Duration::ZERO;
         // A result that another controller has just asked for serves this one, too.
         let outdated = delay / 4;
         delay = (delay * 2).min(RETRY);
@@ -256,7 +260,10 @@ async fn until_changed(
                 return;
             }
             // The server is unreachable: keep the last result.
-            Err(KindError::Discovery { .. }) => delay = RETRY_UNREACHABLE,
+            Err(KindError::Discovery { retry_after, .. }) => {
+                delay = RETRY_UNREACHABLE;
+                asked = retry_after.map(at_least).unwrap_or_default();
+            }
         }
     }
 }

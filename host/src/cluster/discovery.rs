@@ -16,6 +16,7 @@ use tokio::sync::watch;
 use self::shared_requests::SharedRequests;
 use super::client::chain;
 use super::refusal::{asked_delay, refusal};
+use crate::backoff::MAX_RETRY_AFTER;
 use crate::config::ControllerConfig;
 use crate::metrics::Metrics;
 use crate::object::NotServed;
@@ -53,6 +54,17 @@ pub enum KindError {
         /// The delay before the next request that the API server asks for.
         retry_after: Option<Duration>,
     },
+}
+
+impl KindError {
+    /// Returns the delay before the next request that the API server asks for.
+    #[must_use]
+    pub const fn retry_after(&self) -> Option<Duration> {
+        match self {
+            Self::Unknown(_) => None,
+            Self::Discovery { retry_after, .. } => *retry_after,
+        }
+    }
 }
 
 /// The resources of a group and version, by the name of their kind.
@@ -145,14 +157,17 @@ impl Discovery {
     }
 
     /// Returns the resources of the kind's API version. Answers without the kind are not kept: it may be served since.
+    /// Refusals are, for as long as the API server asks not to be asked again.
     async fn resources_with(&self, kind: &Kind) -> Answer {
-        let has_it = |answer: &Answer| {
-            answer
-                .as_ref()
-                .is_ok_and(|resources| resources.contains_key(&kind.kind))
+        let is_enough = |answer: &Answer, age: Duration| match answer {
+            Ok(resources) => resources.contains_key(&kind.kind),
+            Err(Failure::NotServed) => false,
+            Err(Failure::Failed { retry_after, .. }) => {
+                age < retry_after.unwrap_or_default().min(MAX_RETRY_AFTER)
+            }
         };
         let ask = || ask(self.client.clone(), kind.api_version.clone());
-        self.resources.get(&kind.api_version, has_it, ask).await
+        self.resources.get(&kind.api_version, is_enough, ask).await
     }
 
     /// Returns the API versions in which the API server serves a kind of this name in the same group; none when it does
@@ -165,7 +180,7 @@ impl Discovery {
         }
         let ask = || ask_versions(self.client.clone(), group.to_owned());
         let mut served = Vec::new();
-        for version in self.versions.get(group, |_| false, ask).await.iter() {
+        for version in self.versions.get(group, |_, _| false, ask).await.iter() {
             let there = Kind {
                 api_version: version.clone(),
                 kind: kind.kind.clone(),
@@ -414,7 +429,7 @@ mod tests {
                 }
                 code => {
                     json!({ "kind": "Status", "code": code, "status": "Failure", "message": "busy", "reason": "",
-                    "details": { "retryAfterSeconds": 7 } })
+                    "details": { "retryAfterSeconds": if code == 429 { 7 } else { 0 } } })
                 }
             };
             async move {
@@ -482,19 +497,21 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_failure_is_shared_names_each_kind_and_is_not_kept() {
+    async fn a_failure_is_shared_names_each_kind_and_is_kept_as_long_as_the_api_server_asks() {
         let (kinds, counts) = counting(429);
         let (pod, secret) = (kind("v1", "Pod"), kind("v1", "Secret"));
-        for count in 1..3 {
+        for _ in 0..2 {
             let (one, other) = tokio::join!(kinds.resolve(&pod), kinds.resolve(&secret));
             for (error, name) in [(one, "Pod"), (other, "Secret")] {
                 let error = error.unwrap_err();
-                assert!(
-                    matches!(&error, KindError::Discovery { retry_after: Some(delay), .. } if delay.as_secs() == 7),
-                    "{error:?}"
-                );
+                assert_eq!(error.retry_after(), Some(Duration::from_secs(7)), "{error:?}");
                 assert!(error.to_string().contains(name), "{error}");
             }
+            assert_eq!(counts.lock().unwrap()["/api/v1"], 1);
+        }
+        let (kinds, counts) = counting(500);
+        for count in 1..3 {
+            assert!(kinds.resolve(&pod).await.is_err());
             assert_eq!(counts.lock().unwrap()["/api/v1"], count);
         }
     }

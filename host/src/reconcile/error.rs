@@ -1,7 +1,6 @@
 //! Errors that abort a reconcile.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use thiserror::Error;
 
@@ -9,13 +8,10 @@ use super::action::Action;
 use super::evaluate::EvaluateError;
 use super::needs::NeedError;
 use super::provenance_key::ProvenanceError;
-use crate::backoff::jittered;
+use crate::backoff::at_least;
 use crate::cluster::api_error::ApiError;
 use crate::desired::plan::Refusal;
 use crate::plugin::CallError;
-
-/// Longest `Retry-After` that is honored.
-const MAX_RETRY_AFTER: Duration = Duration::from_secs(60);
 
 /// Why a reconcile failed.
 #[derive(Debug, Error)]
@@ -83,10 +79,7 @@ impl ReconcileError {
             _ => &[],
         };
         let asked = errors.iter().filter_map(|error| error.retry_after).max();
-        asked.map_or(Action::Backoff, |asked| {
-            let asked = asked.min(MAX_RETRY_AFTER);
-            Action::BackoffAtLeast(asked + jittered(asked / 2, 1.0))
-        })
+        asked.map_or(Action::Backoff, |asked| Action::BackoffAtLeast(at_least(asked)))
     }
 }
 

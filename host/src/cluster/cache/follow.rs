@@ -20,7 +20,7 @@ use super::page::Page;
 use super::requests::{Form, Limits, Trouble, WatchSource};
 use super::watch_event::Event;
 use super::{Inner, Listed, Wanted, WatchState};
-use crate::backoff::jittered;
+use crate::backoff::{at_least, jittered};
 use crate::cluster::discovery::{Discovery, KindError, ResolvedKind};
 use crate::object::{NotServed, next_page};
 
@@ -31,8 +31,6 @@ const FIRST_DELAY: Duration = Duration::from_millis(100);
 const MAX_DELAY_UNREACHABLE: Duration = Duration::from_secs(1);
 /// Longest delay while the API server refuses. A restored permission is noticed within this time.
 const MAX_DELAY_REFUSED: Duration = Duration::from_secs(5);
-/// Longest `Retry-After` that is honored.
-const MAX_RETRY_AFTER: Duration = Duration::from_secs(60);
 /// How long a transient error may last before it is reported.
 const GRACE: Duration = Duration::from_secs(60);
 /// How long a kind that was listed before may be missing. An API server that has just started does not serve the kinds
@@ -72,9 +70,7 @@ impl Retry {
         let delay = FIRST_DELAY.saturating_mul(1 << self.failures.min(16)).min(last);
         self.failures = self.failures.saturating_add(1);
         self.since.get_or_insert(sent);
-        let asked = asked.unwrap_or_default().min(MAX_RETRY_AFTER);
-        // The delay that the server asks for is the minimum; jitter is added to it.
-        jittered(delay, 0.5).max(asked + jittered(asked / 2, 1.0))
+        jittered(delay, 0.5).max(asked.map(at_least).unwrap_or_default())
     }
 
     /// Reports whether the first failed request was sent at least this long ago.
@@ -100,17 +96,17 @@ pub(super) async fn run(
     loop {
         changed.mark_unchanged();
         let sent = Instant::now();
-        let last = match kinds.resolve(&inner.scope.kind).await {
+        let (last, asked) = match kinds.resolve(&inner.scope.kind).await {
             Ok(resource) => {
                 let source = source(&inner, &client, &resource);
                 inner.fail(follow(&inner, &source, &mut retry, first_lists).await);
                 // The definition may have been deleted, or recreated with another plural.
                 kinds.forget_older(&inner.scope.kind, Duration::ZERO);
-                MAX_DELAY_REFUSED
+                (MAX_DELAY_REFUSED, None)
             }
             Err(error @ KindError::Unknown(_)) => {
                 inner.fail(error.to_string());
-                MAX_DELAY_REFUSED
+                (MAX_DELAY_REFUSED, None)
             }
             Err(error) => {
                 debug!(kind = %inner.scope.kind, %error, "discovery failed");
@@ -118,12 +114,12 @@ pub(super) async fn run(
                 if retry.is_lasting() {
                     inner.fail(error.to_string());
                 }
-                MAX_DELAY_UNREACHABLE
+                (MAX_DELAY_UNREACHABLE, error.retry_after())
             }
         };
         // Retry soon after a CustomResourceDefinition was added or changed.
         tokio::select! {
-            () = tokio::time::sleep(retry.delay(sent, last, None)) => {}
+            () = tokio::time::sleep(retry.delay(sent, last, asked)) => {}
             _ = changed.changed() => retry.reset(),
         }
     }

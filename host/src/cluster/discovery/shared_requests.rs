@@ -30,15 +30,20 @@ impl<T: Clone> Asked<T> {
 }
 
 impl<T: Clone + Send + Sync + 'static> SharedRequests<T> {
-    /// Returns the known answer when it is good enough; otherwise that of a request under way, or of a new one.
-    pub(super) async fn get<F>(&self, key: &str, is_enough: impl Fn(&T) -> bool, ask: impl FnOnce() -> F) -> T
+    /// Returns the known answer when it is good enough at its age; otherwise that of a request under way, or of a new one.
+    pub(super) async fn get<F>(
+        &self,
+        key: &str,
+        is_enough: impl Fn(&T, Duration) -> bool,
+        ask: impl FnOnce() -> F,
+    ) -> T
     where
         F: Future<Output = T> + Send + 'static,
     {
         let answer = {
             let mut all = self.lock();
             let usable = |asked: &&Asked<T>| match asked.answer.peek() {
-                Some(answer) => is_enough(answer),
+                Some(answer) => is_enough(answer, asked.since.elapsed()),
                 None => !asked.is_abandoned(),
             };
             if let Some(asked) = all.get(key).filter(usable) {

@@ -14,6 +14,7 @@ use kube::core::{ApiResource, GroupVersionKind};
 use serde_json::{Value, json};
 
 use super::*;
+use crate::backoff::MAX_RETRY_AFTER;
 use crate::cluster::cache::{CachePolicy, Form, Scope};
 use crate::metrics::Metrics;
 use crate::plugin::contract::Kind;
