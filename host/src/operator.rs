@@ -15,7 +15,7 @@ use tracing::{info, warn};
 use self::config_reload::{Configurations, Follower};
 use self::controllers::{Controllers, SlotParts};
 use crate::cluster::cache::SharedCache;
-use crate::cluster::client::{ClientError, Connection};
+use crate::cluster::client::{ClientError, Connection, Pace};
 use crate::cluster::discovery::Discovery;
 use crate::cluster::event_recorder::Events;
 use crate::config::Config;
@@ -141,9 +141,10 @@ pub async fn run(
     ));
     let instance = std::env::var("HOSTNAME").unwrap_or_else(|_| "operator-host".to_owned());
     let election = &setup.config.leadership;
-    let own = connection
-        .writer_factory(&Term::endless(), &election.timing)?
-        .writer(None)?;
+    let factory = connection.writer_factory(&Term::endless(), &election.timing)?;
+    // Only Events about elections, which have a rate of their own.
+    let limits = Arc::new(factory.write_limits(Pace::new(1, 1)));
+    let own = factory.writer(None)?.limited(&limits);
     let (events, writer) = Events::start(own, instance, Arc::clone(&instruments.metrics));
     let definitions = watch_definitions(&kinds, &watches);
     let (leadership, elections) = Leadership::start(

@@ -2,7 +2,8 @@
 //!
 //! Events are written outside of the reconcile, at a limited rate. Each controller has its own queue with its own
 //! capacity and rate, and the queues take turns. A controller with too many Events drops and counts its own and
-//! delays no other. A repeated Event increments the count of its series instead of creating a new one.
+//! delays no other. A repeated Event increments the count of its series instead of creating a new one. Events are under
+//! the limit of writes that wait for an answer, with the other writes of their controller.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -24,6 +25,8 @@ use tokio::time::{Instant, Interval, MissedTickBehavior, interval, timeout};
 use tracing::{debug, warn};
 
 use super::client::Writer;
+use super::refusal::{asked_delay, refusal};
+use crate::backoff::at_least;
 use crate::metrics::Metrics;
 use crate::object::{DIGEST_ANNOTATION, conventional_reason, shorten};
 use crate::plugin::Digest;
@@ -42,6 +45,8 @@ const PACE_OF_ONE: Duration = Duration::from_millis(80);
 const SERIES: Duration = Duration::from_secs(360);
 /// Timeout of one write.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
+/// How often one Event is sent while the API server asks to come back later.
+const ATTEMPTS: u32 = 3;
 /// The API server rejects a longer note or reason.
 const MAX_NOTE: usize = 1024;
 const MAX_REASON: usize = 128;
@@ -266,47 +271,77 @@ async fn write(instance: Arc<str>, mut messages: mpsc::Receiver<Message>, pace: 
                 continue;
             }
         };
-        own_pace.tick().await;
-        pace.lock().await.tick().await;
-        // The new leader reports its own Events.
-        let Some(limit) = writer.term.allowance().map(|left| left.min(REQUEST_TIMEOUT)) else {
-            continue;
-        };
         written.retain(|_, event| event.last.elapsed() < SERIES);
-        // Events of cluster-scoped objects are stored in `default`, as by Kubernetes' own recorder.
-        let namespace = entry.regarding.namespace.as_deref().unwrap_or("default");
-        let api: Api<Event> = Api::namespaced(writer.client.clone(), namespace);
-        let now = Timestamp::now();
-        if let Some(event) = written.get_mut(&entry) {
-            event.count += 1;
-            event.last = Instant::now();
-            let series = EventSeries {
-                count: event.count,
-                last_observed_time: MicroTime(now),
-            };
-            let metadata = serde_json::json!({ "annotations": annotations });
-            let patch = Patch::Merge(serde_json::json!({ "series": series, "metadata": metadata }));
-            let params = PatchParams::default();
-            match send(&entry, limit, api.patch(&event.name, &params, &patch)).await {
-                // Start a new series.
-                Sent::Missing => written.remove(&entry),
-                // The next repetition contains the count of one that failed.
-                Sent::Done | Sent::Failed => continue,
-            };
-        }
-        let name = event_name(&entry.regarding.name, now);
-        let event = event(&entry, annotations, &instance, &name, now);
-        if let Sent::Done = send(&entry, limit, api.create(&PostParams::default(), &event)).await {
-            written.insert(
-                entry,
-                Written {
-                    name,
-                    count: 1,
-                    last: Instant::now(),
-                },
-            );
+        for _ in 0..ATTEMPTS {
+            own_pace.tick().await;
+            pace.lock().await.tick().await;
+            let sent = put(&mut written, &instance, &entry, annotations.as_ref(), &writer).await;
+            let Sent::Later(delay) = sent else { break };
+            tokio::select! {
+                () = tokio::time::sleep(delay) => {}
+                // The new leader reports its own Events.
+                () = writer.term.ended() => break,
+            }
         }
     }
+}
+
+/// Writes one Event: a new one, or the count of its series.
+async fn put(
+    written: &mut HashMap<Entry, Written>,
+    instance: &str,
+    entry: &Entry,
+    annotations: Option<&Annotations>,
+    writer: &Writer,
+) -> Sent {
+    // Held until the answer is there.
+    let _slot = match &writer.limits {
+        Some(limits) => Some(limits.slot().await),
+        None => None,
+    };
+    // The new leader reports its own Events.
+    let Some(limit) = writer.term.allowance().map(|left| left.min(REQUEST_TIMEOUT)) else {
+        return Sent::Failed;
+    };
+    // Events of cluster-scoped objects are stored in `default`, as by Kubernetes' own recorder.
+    let namespace = entry.regarding.namespace.as_deref().unwrap_or("default");
+    let api: Api<Event> = Api::namespaced(writer.client.clone(), namespace);
+    let now = Timestamp::now();
+    if let Some(event) = written.get_mut(entry) {
+        let series = EventSeries {
+            count: event.count + 1,
+            last_observed_time: MicroTime(now),
+        };
+        let metadata = serde_json::json!({ "annotations": annotations });
+        let patch = Patch::Merge(serde_json::json!({ "series": series, "metadata": metadata }));
+        let params = PatchParams::default();
+        let sent = send(entry, limit, api.patch(&event.name, &params, &patch)).await;
+        match sent {
+            // Start a new series.
+            Sent::Missing => {
+                written.remove(entry);
+            }
+            // The next repetition contains the count of one that failed.
+            Sent::Done | Sent::Failed => {
+                event.count += 1;
+                event.last = Instant::now();
+                return sent;
+            }
+            Sent::Later(_) => return sent,
+        }
+    }
+    let name = event_name(&entry.regarding.name, now);
+    let event = event(entry, annotations.cloned(), instance, &name, now);
+    let sent = send(entry, limit, api.create(&PostParams::default(), &event)).await;
+    if matches!(sent, Sent::Done) {
+        let event = Written {
+            name,
+            count: 1,
+            last: Instant::now(),
+        };
+        written.insert(entry.clone(), event);
+    }
+    sent
 }
 
 /// Returns a unique name for an Event about an object. A name may have 253 characters and must not end a part of it
@@ -322,7 +357,9 @@ enum Sent {
     Done,
     /// The Event expired in the cluster, or its namespace was deleted.
     Missing,
-    /// It was logged.
+    /// The API server asks to send it after this time.
+    Later(Duration),
+    /// It was logged, or the term is over.
     Failed,
 }
 
@@ -337,7 +374,11 @@ async fn send<T>(entry: &Entry, limit: Duration, request: impl Future<Output = k
             debug!(reason = entry.reason, %error, "cannot write an Event");
         }
         Ok(Err(kube::Error::Api(status))) => {
-            let error = super::refusal::refusal(&status, None);
+            let error = refusal(&status, None);
+            if let Some(asked) = asked_delay(&status) {
+                debug!(reason = entry.reason, error, "cannot write an Event yet");
+                return Sent::Later(at_least(asked));
+            }
             warn!(reason = entry.reason, error, "cannot write an Event");
         }
         Ok(Err(error)) => warn!(reason = entry.reason, %error, "cannot write an Event"),
@@ -405,9 +446,124 @@ mod tests {
     use http::{Method, Request, Response};
     use kube::Client;
     use kube::client::Body;
-    use serde_json::json;
+    use operator_host_runtime::fair::Fair;
+    use serde_json::{Value, json};
 
     use super::*;
+    use crate::cluster::client::{Pace, WriteLimits};
+
+    /// An API server that accepts Events, and refuses as many as `busy` first.
+    struct Server {
+        client: Client,
+        /// The controllers of the Events that it was sent, and when.
+        sent: tokio::sync::watch::Receiver<Vec<(String, Instant)>>,
+    }
+
+    impl Server {
+        fn new(busy: usize) -> Self {
+            let (sender, sent) = tokio::sync::watch::channel(Vec::new());
+            let sender = Arc::new(sender);
+            let service = tower::service_fn(move |request: Request<Body>| {
+                let sender = Arc::clone(&sender);
+                async move {
+                    let body = request.into_body().collect_bytes().await.unwrap();
+                    let event: Value = serde_json::from_slice(&body).unwrap();
+                    let controller = event["reportingController"].as_str().unwrap().to_owned();
+                    sender.send_modify(|sent: &mut Vec<_>| sent.push((controller, Instant::now())));
+                    let (code, body) = match sender.borrow().len() <= busy {
+                        true => (
+                            429,
+                            json!({ "kind": "Status", "code": 429, "status": "Failure", "message": "busy",
+                            "reason": "TooManyRequests", "details": { "retryAfterSeconds": 1 } }),
+                        ),
+                        false => (201, json!({ "metadata": { "name": "e" }, "eventTime": null })),
+                    };
+                    Response::builder()
+                        .status(code)
+                        .body(Body::from(body.to_string().into_bytes()))
+                }
+            });
+            Self {
+                client: Client::new(service, "default"),
+                sent,
+            }
+        }
+
+        fn count(&self, controller: &str) -> usize {
+            let controller = format!("operator-host/{controller}");
+            self.sent
+                .borrow()
+                .iter()
+                .filter(|(of, _)| *of == controller)
+                .count()
+        }
+
+        async fn until_sent(&self, controller: &str, count: usize) {
+            let mut sent = self.sent.clone();
+            while self.count(controller) < count {
+                sent.changed().await.unwrap();
+            }
+        }
+    }
+
+    fn publish(events: &Events, controller: &str, note: usize) {
+        let parent =
+            serde_json::from_value(json!({ "metadata": { "name": "a", "namespace": "b" } })).unwrap();
+        let note = note.to_string();
+        events.publish(controller, None, &parent, EventType::Warning, "Reason", &note);
+    }
+
+    #[tokio::test]
+    async fn a_flood_of_events_is_dropped_and_counted_and_neither_drops_nor_delays_those_of_others() {
+        let server = Server::new(0);
+        let metrics = Arc::new(Metrics::unread());
+        let writer = Writer::from(server.client.clone());
+        let (events, _task) = Events::start(writer, "host".into(), Arc::clone(&metrics));
+        let flood = CAPACITY + 50;
+        (0..flood).for_each(|note| publish(&events, "flood", note));
+        let few = 5;
+        (0..few).for_each(|note| publish(&events, "quiet", note));
+        server.until_sent("quiet", few).await;
+        let before = server.count("flood");
+        assert!(
+            before <= few + 2,
+            "the queues take turns: {before} of the flood came first"
+        );
+        // Some are written while the others arrive.
+        let dropped = metrics.event_dropped();
+        assert!((46..=50).contains(&dropped), "{dropped} were dropped");
+    }
+
+    #[tokio::test]
+    async fn an_event_waits_while_the_writes_of_its_controller_hang_and_delays_no_other() {
+        let server = Server::new(0);
+        let writer = || Writer::from(server.client.clone());
+        let (events, _task) = Events::start(writer(), "host".into(), Arc::new(Metrics::unread()));
+        let all = Fair::new(2, 1);
+        let limits = [all.join(), all.join()].map(|it| Arc::new(WriteLimits::new(Pace::new(1, 1), it)));
+        let [busy, idle] = limits
+            .each_ref()
+            .map(|limits| events.of(writer().limited(limits)));
+        let hangs = limits[0].slot().await;
+        publish(&busy, "busy", 0);
+        (0..3).for_each(|note| publish(&idle, "idle", note));
+        server.until_sent("idle", 3).await;
+        assert_eq!(server.count("busy"), 0);
+        drop(hangs);
+        server.until_sent("busy", 1).await;
+    }
+
+    #[tokio::test]
+    async fn an_event_that_the_api_server_has_no_time_for_is_sent_again_when_it_asks_for_it() {
+        let server = Server::new(1);
+        let writer = Writer::from(server.client.clone());
+        let (events, _task) = Events::start(writer, "host".into(), Arc::new(Metrics::unread()));
+        publish(&events, "c", 0);
+        events.flush().await;
+        let sent = server.sent.borrow().clone();
+        assert_eq!(sent.len(), 2);
+        assert!(sent[1].1 - sent[0].1 >= Duration::from_secs(1), "{sent:?}");
+    }
 
     /// Regression: after any failure, a repetition became a new Event beside the first one.
     #[tokio::test]

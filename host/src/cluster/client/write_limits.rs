@@ -40,7 +40,7 @@ pub struct WritePermit<'a> {
 }
 
 impl WriteLimits {
-    pub(super) fn new(pace: Pace, of_all: Member) -> Self {
+    pub(in crate::cluster) fn new(pace: Pace, of_all: Member) -> Self {
         Self {
             pace,
             own: Semaphore::new(OF_ONE),
@@ -57,6 +57,12 @@ impl WriteLimits {
                 "delayed a write: the controller has reached its limit `writes` in the configuration"
             );
         }
+        self.slot().await
+    }
+
+    /// Waits until the controller may have one more write that waits for an answer, whatever its rate is: Events have a
+    /// rate of their own.
+    pub async fn slot(&self) -> WritePermit<'_> {
         let start = Instant::now();
         let permit = WritePermit {
             // It is never closed.
