@@ -1,6 +1,7 @@
 //! A proxy between the host and the API server refuses requests, is silent, or forwards only some: transient errors
 //! have no consequences, and a permanent one affects only what depends on it.
 
+use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 use control_plane::Options;
@@ -39,6 +40,66 @@ fn lists(seen: &[Seen]) -> Vec<&str> {
         .filter(|seen| seen.is_list() && !asks_for_version(seen))
         .map(|seen| seen.uri.as_str())
         .collect()
+}
+
+/// Returns when each path was requested.
+fn by_path(seen: &[Seen]) -> BTreeMap<String, Vec<Instant>> {
+    let mut paths = BTreeMap::<_, Vec<_>>::new();
+    for seen in seen {
+        let path = seen.uri.split('?').next().unwrap_or_default();
+        paths.entry(path.to_owned()).or_default().push(seen.at);
+    }
+    paths
+}
+
+#[track_caller]
+fn assert_apart(path: &str, at: &[Instant], delay: Duration) {
+    let gaps: Vec<_> = at.windows(2).map(|pair| pair[1] - pair[0]).collect();
+    // The proxy notes a request a moment before it refuses it.
+    assert!(gaps.iter().all(|gap| *gap >= delay), "{path}: {gaps:.1?}");
+}
+
+/// Regression: discovery and the election asked again several times a second.
+#[tokio::test]
+async fn discovery_and_the_election_wait_as_long_as_the_api_server_asks() {
+    let (scenario, proxy) = behind_a_proxy("retry-after").await;
+    let top = format!(
+        "leadership: single\nlease: {{namespace: {}, duration: 15s, renewDeadline: 10s, retryPeriod: 1s}}",
+        scenario.namespace
+    );
+    let config = scenario.config_with(&top, CONTROLLER);
+    proxy.set_mode(Mode::Refuse {
+        status: 429,
+        retry_after: Some(2),
+    });
+    let _host = scenario.start_with(&config, &[]);
+    let lease = format!(
+        "/apis/coordination.k8s.io/v1/namespaces/{}/leases/operator-host",
+        scenario.namespace
+    );
+    let discovery = "/apis/my-operator.dev/v1".to_owned();
+    let mut seen = Vec::new();
+    // Until both have been tried a few times.
+    while [&lease, &discovery]
+        .iter()
+        .any(|path| by_path(&seen).get(*path).is_none_or(|at| at.len() < 4))
+    {
+        proxy.until_seen(|_| true).await;
+        seen.extend(proxy.take_seen());
+    }
+    let paths = by_path(&seen);
+    assert_apart(&discovery, &paths[&discovery], Duration::from_secs(2));
+    // Two read the Lease: the election, and the watch before it begins.
+    let at = &paths[&lease];
+    let after = at[at.len() - 1] - at[0];
+    assert!(
+        at.len() <= 2 + 2 * usize::try_from(after.as_secs()).unwrap() / 2,
+        "{} in {after:.1?}",
+        at.len()
+    );
+    proxy.set_mode(Mode::Pass);
+    apply(&scenario, "e", 1).await;
+    until_exact(&scenario).await;
 }
 
 /// Regression: after 3.5 s each watch gave up its position, all parents got a condition and an Event, and once the
@@ -87,11 +148,13 @@ async fn ten_seconds_of_refusals_cost_no_list_no_status_and_no_event() {
         refused.retain(|seen| seen.is_list() || seen.is_watch());
         assert!(!refused.is_empty(), "the watches ended");
         assert_eq!(lists(&refused), [""; 0]);
-        assert!(
-            refused.len() < 60,
-            "each of the few watches waits between tries: {}",
-            refused.len()
-        );
+        for (path, at) in by_path(&refused) {
+            match retry_after {
+                Some(seconds) => assert_apart(&path, &at, Duration::from_secs(seconds.into())),
+                // The delay doubles from 0.1 s to 1 s, less a half by jitter.
+                None => assert!(at.len() <= 14, "{path}: {} tries in 5 s", at.len()),
+            }
+        }
         proxy.set_mode(Mode::Pass);
         scenario
             .until(POD, "w0-pod-1", "recreated", |pod| {

@@ -182,13 +182,19 @@ fn grant_leases(rights: &mut Rights, leadership: &LeadershipConfig, account: &Se
         LeadershipMode::None => {}
         LeadershipMode::Single => {
             rights.grant(&scopes, leases, &["create"], why);
-            rights.grant_named(&scopes, leases, &leadership.name, &["get", "update"], why);
+            rights.grant_named(
+                &scopes,
+                leases,
+                &leadership.name,
+                &["get", "watch", "update"],
+                why,
+            );
         }
         LeadershipMode::PerController => {
             rights.grant(
                 &scopes,
                 leases,
-                &["get", "list", "create", "update", "delete"],
+                &["get", "list", "watch", "create", "update", "delete"],
                 why,
             );
         }

@@ -15,10 +15,11 @@ use tracing::{debug, info, warn};
 use super::Roster;
 use super::assignment::{Member, allotted, surplus};
 use super::lease::{Candidate, Step};
-use super::leases::{LeaseOutcome, Leases};
+use super::leases::{LeaseError, LeaseOutcome, Leases};
 use super::replicas::Replicas;
 use super::report::{LeadershipReport, LeaseReport, LeaseState};
 use super::term::{Phase, Term, Warmth};
+use crate::backoff::at_least;
 use crate::cluster::event_recorder::Events;
 use crate::config::leadership::{LeadershipConfig, LeadershipMode};
 use crate::health::Pulse;
@@ -53,6 +54,8 @@ pub(super) struct Elector {
     events: Events,
     instruments: Instruments,
     pulse: Pulse,
+    /// Until when the API server has asked to be left alone. Renewals have deadlines of their own.
+    quiet_until: Option<Instant>,
     /// The last problem that was logged, so that it is logged once.
     last_logged: Option<String>,
     /// What is reported to people, and who receives it.
@@ -87,6 +90,7 @@ impl Elector {
             replicas,
             events,
             instruments,
+            quiet_until: None,
             last_logged: None,
         }
     }
@@ -99,6 +103,7 @@ impl Elector {
             tokio::select! {
                 () = tokio::time::sleep_until(next.into()) => {}
                 () = roster.changed.notified() => {}
+                () = self.leases.changed() => {}
                 () = stop.cancelled() => {}
             }
         }
@@ -107,7 +112,8 @@ impl Elector {
         }
     }
 
-    /// Returns how often a replica that does not lead reads the Leases.
+    /// Returns how often a replica that does not lead looks at the Leases, which the watch keeps up to date, and how
+    /// often it reads them without a watch.
     fn poll(&self) -> Duration {
         self.config.timing.retry_period / 4
     }
@@ -121,11 +127,18 @@ impl Elector {
                 .elections
                 .values()
                 .any(|election| !election.candidate.holds(Instant::now()));
+        if must_read {
+            self.leases.follow();
+        } else {
+            self.leases.unfollow();
+        }
+        let is_quiet = self.quiet_until.is_some_and(|until| Instant::now() < until);
         let renewals = self.renewals();
         let eligible = self.eligible();
         let own = self
             .replicas
             .as_mut()
+            .filter(|_| !is_quiet)
             .and_then(|replicas| replicas.record(&eligible, Instant::now()));
         // The replica's own Lease is written first: another replica that sees an expired one must not find
         // later that this one holds a lease.
@@ -133,8 +146,8 @@ impl Elector {
             self.write_own(record, eligible).await;
         }
         let all = async {
-            if must_read {
-                Some(self.leases.read(|name| self.elections.contains_key(name)).await)
+            if must_read && !is_quiet {
+                Some(self.leases.all(|name| self.elections.contains_key(name)).await)
             } else {
                 None
             }
@@ -149,7 +162,7 @@ impl Elector {
                 self.take(&all).await;
                 self.delete_stale_leases().await;
             }
-            Some(Err(error)) => self.complain(error),
+            Some(Err(error)) => self.failed(&error),
         }
         self.give_up().await;
         self.report_changes();
@@ -244,7 +257,7 @@ impl Elector {
         match outcome {
             LeaseOutcome::Won(answer) => replicas.written(answer, eligible, sent),
             LeaseOutcome::Lost(lease) => replicas.refused(lease),
-            LeaseOutcome::Failed(error) => self.complain(error),
+            LeaseOutcome::Failed(error) => self.failed(&error),
         }
     }
 
@@ -274,7 +287,12 @@ impl Elector {
             }
             LeaseOutcome::Failed(error) => {
                 election.due = now + poll;
-                self.complain(error);
+                if let (Some(asked), Some((until, _))) = (error.retry_after, election.candidate.term()) {
+                    // A leader that waits as long as it was asked to must still have time for another attempt.
+                    let latest = until.checked_sub(retry).unwrap_or(now);
+                    election.due = election.due.max(latest.min(now + asked));
+                }
+                self.failed(&error);
             }
         }
     }
@@ -415,7 +433,7 @@ impl Elector {
             match outcome {
                 LeaseOutcome::Won(lease) => election.candidate.observe(Some(lease), Instant::now()),
                 LeaseOutcome::Lost(lease) => election.candidate.observe(lease, Instant::now()),
-                LeaseOutcome::Failed(error) => self.complain(error),
+                LeaseOutcome::Failed(error) => self.failed(&error),
             }
         }
     }
@@ -513,7 +531,14 @@ impl Elector {
         });
     }
 
-    fn complain(&mut self, text: String) {
+    /// Reports a failed request, and leaves the API server alone for as long as it asks. Not for too long: other
+    /// replicas count this one as gone when it does not renew its own Lease.
+    fn failed(&mut self, error: &LeaseError) {
+        if let Some(asked) = error.retry_after {
+            let quiet = at_least(asked).min(self.config.timing.renew_deadline / 2);
+            self.quiet_until = Some(Instant::now() + quiet);
+        }
+        let text = error.to_string();
         self.report.problem = Some(text.clone());
         if self.last_logged.as_ref() == Some(&text) {
             debug!("{text}");

@@ -1,4 +1,4 @@
-//! Requests for Leases. Each has a timeout, and each error is a message for users.
+//! Requests for Leases, and what is known of them. Each request has a timeout, and each error is a message for users.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -7,12 +7,36 @@ use futures::future::join_all;
 use k8s_openapi::api::coordination::v1::Lease;
 use kube::Api;
 use kube::api::{DeleteParams, ListParams, PostParams, Preconditions};
+use thiserror::Error;
 use tracing::debug;
 
 use super::lease::GROUP_LABEL;
+use super::lease_watch::{LeaseWatch, Source};
 use crate::cluster::client::chain;
-use crate::cluster::refusal::is_missing_object;
-use crate::config::leadership::{LeadershipConfig, LeadershipMode};
+use crate::cluster::refusal::{asked_delay, is_missing_object};
+use crate::config::leadership::{LeadershipConfig, LeadershipMode, Timing};
+
+/// Why a request failed.
+#[derive(Debug, Error)]
+#[error("{message}")]
+pub(super) struct LeaseError {
+    /// For users, with what to do.
+    message: String,
+    /// The delay before the next request that the API server asks for.
+    pub(super) retry_after: Option<Duration>,
+}
+
+impl LeaseError {
+    fn new(verb: &str, name: &str, error: Option<&kube::Error>) -> Self {
+        Self {
+            message: in_words(verb, name, error),
+            retry_after: match error {
+                Some(kube::Error::Api(status)) => asked_delay(status),
+                _ => None,
+            },
+        }
+    }
+}
 
 /// The result of a write.
 pub(super) enum LeaseOutcome {
@@ -20,8 +44,8 @@ pub(super) enum LeaseOutcome {
     Won(Lease),
     /// Another writer was faster; this is the Lease now.
     Lost(Option<Lease>),
-    /// A message with what to do.
-    Failed(String),
+    /// The write failed, or may have.
+    Failed(LeaseError),
 }
 
 /// The Leases of a group of replicas.
@@ -30,8 +54,9 @@ pub(super) struct Leases {
     group: String,
     /// Whether the group has more Leases than the one with its name.
     shared: bool,
-    /// How long to wait for an answer.
-    patience: Duration,
+    timing: Timing,
+    /// While it is of use.
+    watch: Option<LeaseWatch>,
 }
 
 impl Leases {
@@ -40,7 +65,38 @@ impl Leases {
             api,
             group: config.name.clone(),
             shared: config.mode == LeadershipMode::PerController,
-            patience: config.timing.renew_deadline / 2,
+            timing: config.timing,
+            watch: None,
+        }
+    }
+
+    /// Follows the Leases by a watch from now on.
+    pub(super) fn follow(&mut self) {
+        self.watch.get_or_insert_with(|| {
+            LeaseWatch::start(Source {
+                api: self.api.clone(),
+                only: (!self.shared).then(|| self.group.clone()),
+                timing: self.timing,
+            })
+        });
+    }
+
+    /// Ends the watch.
+    pub(super) fn unfollow(&mut self) {
+        self.watch = None;
+    }
+
+    /// Waits until the watch has reported more than renewals.
+    pub(super) async fn changed(&mut self) {
+        match &mut self.watch {
+            Some(watch) => watch.changed().await,
+            None => std::future::pending().await,
+        }
+    }
+
+    fn record(&self, lease: &Lease) {
+        if let Some(watch) = &self.watch {
+            watch.record(lease);
         }
     }
 
@@ -70,19 +126,28 @@ impl Leases {
             }
         };
         match self.bounded(request).await {
-            Ok(lease) => LeaseOutcome::Won(lease),
+            Ok(lease) => {
+                self.record(&lease);
+                LeaseOutcome::Won(lease)
+            }
             Err(Some(kube::Error::Api(status))) if matches!(status.code, 404 | 409) => {
                 match self.get(&name).await {
-                    Ok(None) if is_missing_namespace(&status) => LeaseOutcome::Failed(format!(
-                        "cannot write the Lease {name}: {}; create the namespace, or set another in `lease.namespace` of \
-                         the configuration",
-                        status.message
-                    )),
-                    Ok(lease) => LeaseOutcome::Lost(lease),
-                    Err(error) => LeaseOutcome::Failed(in_words("read", &name, error.as_ref())),
+                    Ok(None) if is_missing_namespace(&status) => LeaseOutcome::Failed(LeaseError {
+                        message: format!(
+                            "cannot write the Lease {name}: {}; create the namespace, or set another in \
+                             `lease.namespace` of the configuration",
+                            status.message
+                        ),
+                        retry_after: None,
+                    }),
+                    Ok(lease) => {
+                        lease.iter().for_each(|lease| self.record(lease));
+                        LeaseOutcome::Lost(lease)
+                    }
+                    Err(error) => LeaseOutcome::Failed(LeaseError::new("read", &name, error.as_ref())),
                 }
             }
-            Err(error) => LeaseOutcome::Failed(in_words("write", &name, error.as_ref())),
+            Err(error) => LeaseOutcome::Failed(LeaseError::new("write", &name, error.as_ref())),
         }
     }
 
@@ -94,23 +159,26 @@ impl Leases {
         }
     }
 
-    /// Reads the Leases of this group, and those in `is_known`, by name.
+    /// Returns the Leases of this group, and those in `is_known`, by name: as the watch reports them, or read.
     ///
     /// # Errors
-    /// Returns a message with what to do.
-    pub(super) async fn read(
+    /// When they are not followed and cannot be read.
+    pub(super) async fn all(
         &self,
         is_known: impl Fn(&str) -> bool,
-    ) -> Result<BTreeMap<String, Lease>, String> {
+    ) -> Result<BTreeMap<String, Lease>, LeaseError> {
+        let followed = self.watch.as_ref().and_then(LeaseWatch::known);
         let what = if self.shared { "list" } else { "read" };
-        let words = |error: Option<kube::Error>| in_words(what, &self.group, error.as_ref());
-        let found = if self.shared {
+        let failed = |error: Option<kube::Error>| LeaseError::new(what, &self.group, error.as_ref());
+        let found: Vec<Lease> = if let Some(known) = followed {
+            known.into_values().collect()
+        } else if self.shared {
             // Not listed by label, because the label could have been removed.
             let list = self.bounded(async { self.api.list(&ListParams::default()).await });
-            list.await.map_err(words)?.items
+            list.await.map_err(failed)?.items
         } else {
             let lease = self.get(&self.group).await;
-            lease.map_err(words)?.into_iter().collect()
+            lease.map_err(failed)?.into_iter().collect()
         };
         let named = found.into_iter().filter_map(|lease| {
             let name = lease.metadata.name.clone()?;
@@ -140,7 +208,7 @@ impl Leases {
         &self,
         request: impl Future<Output = kube::Result<T>>,
     ) -> Result<T, Option<kube::Error>> {
-        match tokio::time::timeout(self.patience, request).await {
+        match tokio::time::timeout(self.timing.renew_deadline / 2, request).await {
             Ok(answer) => answer.map_err(Some),
             Err(_elapsed) => Err(None),
         }
@@ -155,11 +223,11 @@ fn is_missing_namespace(status: &kube::core::Status) -> bool {
         .is_some_and(|details| details.kind == "namespaces")
 }
 
-fn in_words(verb: &str, name: &str, error: Option<&kube::Error>) -> String {
+pub(super) fn in_words(verb: &str, name: &str, error: Option<&kube::Error>) -> String {
     let why = match error {
         None => "no answer from the API server in time".to_owned(),
         Some(kube::Error::Api(status)) if status.code == 403 => format!(
-            "{}; give the host's role the verbs get, list, create, update and delete on leases in that namespace",
+            "{}; give the host's role the verbs get, list, watch, create, update and delete on leases in that namespace",
             status.message
         ),
         Some(error) => chain(error),

@@ -1,5 +1,5 @@
-//! A model test with replicas, a server that answers late or never, people who edit the Lease, and clocks
-//! that differ. Whatever the order of events, two replicas never hold the Lease at once, and one holds it
+//! A model test with replicas, a server that answers late or never, watches that lag behind and go back, people who
+//! edit the Lease, and clocks that differ. Whatever the order of events, two replicas never hold the Lease at once, and one holds it
 //! once no more events occur.
 
 use proptest::prelude::*;
@@ -20,6 +20,8 @@ enum Op {
     Wait(u64),
     /// A replica reads the Lease.
     Look(usize),
+    /// A replica that does not hold the Lease hears from its watch what the Lease was this many steps ago.
+    Hear(usize, usize),
     /// A replica sends what it may write, unless it waits for an answer.
     Send(usize),
     /// A replica's request arrives at the server; whether it receives the answer.
@@ -46,6 +48,7 @@ fn op() -> impl Strategy<Value = Op> {
     prop_oneof![
         6 => (0..6000_u64).prop_map(Op::Wait),
         6 => replica.clone().prop_map(Op::Look),
+        6 => (replica.clone(), 0..12_usize).prop_map(|(i, ago)| Op::Hear(i, ago)),
         6 => replica.clone().prop_map(Op::Send),
         6 => (replica.clone(), prop::bool::weighted(0.8)).prop_map(|(i, answers)| Op::Arrive(i, answers)),
         1 => replica.clone().prop_map(Op::Lose),
@@ -68,6 +71,8 @@ struct Replica {
 struct World {
     now: Instant,
     server: Server,
+    /// The Lease after each step.
+    past: Vec<Option<Lease>>,
     replicas: Vec<Replica>,
     saved: Option<LeaseSpec>,
     starts: usize,
@@ -79,6 +84,7 @@ impl World {
         let mut this = Self {
             now: Instant::now(),
             server: Server::default(),
+            past: Vec::new(),
             replicas: Vec::new(),
             saved: None,
             starts: 0,
@@ -110,6 +116,14 @@ impl World {
             Op::Look(i) => {
                 let lease = self.server.lease.clone();
                 self.replicas[i].candidate.observe(lease, now);
+            }
+            Op::Hear(i, ago) => {
+                let candidate = &mut self.replicas[i].candidate;
+                if let Some(lease) = self.past.iter().nth_back(ago)
+                    && !candidate.holds(now)
+                {
+                    candidate.observe(lease.clone(), now);
+                }
             }
             Op::Send(i) => {
                 let replica = &mut self.replicas[i];
@@ -160,6 +174,7 @@ impl World {
             }
             Op::Delete => self.server.lease = None,
         }
+        self.past.push(self.server.lease.clone());
     }
 
     fn holders(&self) -> Vec<&str> {
