@@ -211,6 +211,14 @@ async fn bare_cluster() -> (ControlPlane, Client, TempDir) {
     (cluster, client, folder)
 }
 
+/// Kubernetes 1.29 and later do.
+async fn serves_priority_levels(client: &Client) -> bool {
+    let served = client
+        .list_api_group_resources("flowcontrol.apiserver.k8s.io/v1")
+        .await;
+    served.is_ok()
+}
+
 #[tokio::test]
 async fn the_api_server_takes_every_manifest_as_it_is() {
     let (_cluster, client, _folder) = bare_cluster().await;
@@ -233,11 +241,16 @@ async fn the_api_server_takes_every_manifest_as_it_is() {
             "{expected} is not in {kinds:?}"
         );
     }
-    let overlays = ["webhook", "versions", "registry", "page", "everything"]
-        .map(|name| kustomized(&format!("manifests/deploy/overlays/{name}")));
-    for object in objects.iter().chain(overlays.iter().flatten()) {
+    let mut overlays = vec!["webhook", "versions", "registry", "page", "everything"];
+    if serves_priority_levels(&client).await {
+        overlays.push("priority");
+    }
+    let overlays = overlays
+        .iter()
+        .flat_map(|name| kustomized(&format!("manifests/deploy/overlays/{name}")));
+    for object in objects.iter().cloned().chain(overlays) {
         // Both versions of `policy` are the same for the fields used here.
-        let mut object = [object.clone()];
+        let mut object = [object];
         deployed::for_server(&client, &mut object).await.unwrap();
         dry_run(&client, &object[0]).await;
     }
@@ -588,6 +601,8 @@ async fn the_helm_chart_makes_the_same_objects_as_the_kustomization() {
         values["pluginConfigMaps"][packed]["optional"] = true.into();
     }
     values["serviceMonitor"] = json!({ "enabled": true });
+    let has_level = serves_priority_levels(&client).await;
+    values["priorityLevel"] = json!({ "enabled": has_level });
     // For port-forward alone: one variable and nothing else.
     values["page"] = json!({ "enabled": true });
     // Beside the tag there is the digest.
@@ -603,6 +618,12 @@ async fn the_helm_chart_makes_the_same_objects_as_the_kustomization() {
     let mut from_kustomize = comparable(kustomized("manifests/deploy/overlays/monitoring"));
     // Helm creates the namespace with an option, and the plugins are too large for a release.
     from_kustomize.retain(|name, _| !name.starts_with("Namespace") && !name.contains("-plugin"));
+    if has_level {
+        let mut level = comparable(kustomized("manifests/deploy/overlays/priority"));
+        level.retain(|name, _| name.starts_with("FlowSchema ") || name.starts_with("PriorityLevel"));
+        assert_eq!(level.len(), 2);
+        from_kustomize.extend(level);
+    }
     let count = from_kustomize.len();
     let roles: Vec<DynamicObject> = serde_json::from_value(roles["items"].clone()).unwrap();
     from_kustomize.extend(comparable(roles));
