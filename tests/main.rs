@@ -28,6 +28,7 @@ mod crds;
 mod definitions;
 mod definitions_install;
 mod deploy;
+mod discovery;
 mod echo;
 mod evaluate;
 mod explain;
