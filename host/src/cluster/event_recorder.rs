@@ -490,20 +490,20 @@ mod tests {
         }
 
         fn count(&self, controller: &str) -> usize {
-            let controller = format!("operator-host/{controller}");
-            self.sent
-                .borrow()
-                .iter()
-                .filter(|(of, _)| *of == controller)
-                .count()
+            count(&self.sent.borrow(), controller)
         }
 
-        async fn until_sent(&self, controller: &str, count: usize) {
+        async fn until_sent(&self, controller: &str, wanted: usize) {
             let mut sent = self.sent.clone();
-            while self.count(controller) < count {
-                sent.changed().await.unwrap();
-            }
+            let all = sent.wait_for(|sent| count(sent, controller) >= wanted);
+            let all = timeout(Duration::from_secs(30), all).await;
+            all.expect("they are sent").unwrap();
         }
+    }
+
+    fn count(sent: &[(String, Instant)], controller: &str) -> usize {
+        let controller = format!("operator-host/{controller}");
+        sent.iter().filter(|(of, _)| *of == controller).count()
     }
 
     fn publish(events: &Events, controller: &str, note: usize) {
