@@ -148,3 +148,67 @@ impl<Spec: DeserializeOwned, Status: DeserializeOwned> Request<Spec, Status> {
 fn objects(texts: Vec<String>) -> Vec<Object> {
     texts.into_iter().map(Object::from_text).collect()
 }
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+    use crate::kinds::{CONFIG_MAP, SECRET};
+
+    fn request(parent_namespace: Option<&str>, children: &[Value]) -> Request<Value, Value> {
+        let mut parent = json!({ "apiVersion": "a.dev/v1", "kind": "Thing", "metadata": { "name": "one" } });
+        if let Some(namespace) = parent_namespace {
+            parent["metadata"]["namespace"] = namespace.into();
+        }
+        let request = wit::Request {
+            parent: parent.to_string(),
+            children: children.iter().map(Value::to_string).collect(),
+            related: Vec::new(),
+            now: String::new(),
+            traceparent: None,
+            namespace_terminating: false,
+            old_parent: None,
+        };
+        Request::from_wit(request).unwrap()
+    }
+
+    fn config_map(namespace: Option<&str>, owner: &str) -> Value {
+        let mut child = json!({ "apiVersion": "v1", "kind": "ConfigMap", "metadata": { "name": "same" },
+            "data": { "of": owner } });
+        if let Some(namespace) = namespace {
+            child["metadata"]["namespace"] = namespace.into();
+        }
+        child
+    }
+
+    fn owner(child: Option<&Object>) -> Option<&str> {
+        child?.value()["data"]["of"].as_str()
+    }
+
+    #[test]
+    fn of_two_children_with_one_name_the_one_in_the_namespace_is_found() {
+        let children = [
+            config_map(Some("b"), "in b"),
+            config_map(Some("a"), "in a"),
+            config_map(None, "in none"),
+        ];
+        let namespaced = request(Some("a"), &children);
+        assert_eq!(owner(namespaced.child(CONFIG_MAP, "same")), Some("in a"));
+        for (namespace, expected) in [
+            (Some("a"), Some("in a")),
+            (Some("b"), Some("in b")),
+            (None, Some("in none")),
+            (Some("c"), None),
+        ] {
+            let child = namespaced.child_in(CONFIG_MAP, namespace, "same");
+            assert_eq!(owner(child), expected, "{namespace:?}");
+        }
+        assert!(namespaced.child_in(SECRET, Some("a"), "same").is_none());
+        assert!(namespaced.child_in(CONFIG_MAP, Some("a"), "other").is_none());
+        let cluster_scoped = request(None, &children);
+        assert_eq!(owner(cluster_scoped.child(CONFIG_MAP, "same")), Some("in none"));
+        let elsewhere = request(Some("c"), &children);
+        assert!(elsewhere.child(CONFIG_MAP, "same").is_none());
+    }
+}
