@@ -5,6 +5,7 @@
 //! controller runs, the plugin's slot asks it for a proof, and reconciles read from its [`BlockingParents`]
 //! whether their parent holds a version back.
 
+mod answer;
 mod compare;
 mod conversions;
 mod crd_compatibility;
@@ -25,6 +26,7 @@ use tokio::sync::{Notify, watch};
 use tokio_util::sync::CancellationToken;
 use tracing::{debug, info, warn};
 
+use self::answer::SecretValues;
 use self::compare::{Findings, MAX_BLAMED, find};
 use self::shadow::Snapshot;
 use crate::clock;
@@ -505,8 +507,12 @@ async fn compare(context: &Context, live: &Plugin, candidate: &Plugin) -> ProofR
         match installed(&context.client, &name, &config.name).await {
             Ok(None) => {}
             Ok(Some(installed)) => {
-                let carried = carried.value();
-                let found = crd_compatibility::contradictions(&installed, &carried, &config.parent, &objects);
+                let (carried, parent) = (carried.value(), config.parent.clone());
+                let work = move || crd_compatibility::contradictions(&installed, &carried, &parent, &objects);
+                let found = match off_the_serving_threads(work).await {
+                    Ok(found) => found,
+                    Err(error) => return not_proved(error),
+                };
                 if let Some(first) = found.definition.first() {
                     let message = format!(
                         "its CustomResourceDefinition conflicts with the one in the cluster: {first}"
@@ -538,15 +544,34 @@ async fn compare(context: &Context, live: &Plugin, candidate: &Plugin) -> ProofR
         let Some(snapshot) = Snapshot::of(context, name, clock::now()) else {
             continue;
         };
-        let was = snapshot.evaluate(context, live, RandomSource::First).await;
-        let first = snapshot.evaluate(context, candidate, RandomSource::First).await;
+        let mut values = SecretValues::default();
+        let mut evaluate =
+            async |plugin, random| snapshot.evaluate(context, plugin, random, &mut values).await;
+        let was = evaluate(live, RandomSource::First).await;
+        let first = evaluate(candidate, RandomSource::First).await;
         let second = match &first {
-            Ok(_) => Some(snapshot.evaluate(context, candidate, RandomSource::Second).await),
+            Ok(_) => Some(evaluate(candidate, RandomSource::Second).await),
             Err(_) => None,
         };
-        findings.add(name, snapshot.deletable(context), find(was, first, second));
+        let (name, children) = (name.clone(), snapshot.deletable(context));
+        let work = move || {
+            findings.add(&name, children, find(was, first, second));
+            findings
+        };
+        findings = match off_the_serving_threads(work).await {
+            Ok(findings) => findings,
+            Err(error) => return not_proved(error),
+        };
     }
     findings.decide(config.proving.max_deletions)
+}
+
+/// Does work whose time grows with the size of answers and objects where it delays nobody else.
+async fn off_the_serving_threads<T: Send + 'static>(
+    work: impl FnOnce() -> T + Send + 'static,
+) -> Result<T, String> {
+    let done = tokio::task::spawn_blocking(work).await;
+    done.map_err(|error| format!("it cannot be proved now: {error}"))
 }
 
 /// Returns all parents in a stable order that does not depend on their names, so that the first of them are a fair

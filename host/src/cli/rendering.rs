@@ -1,6 +1,7 @@
 //! Formats the output of `render`.
 
 use std::fmt::Write;
+use std::time::Duration;
 
 use clap::ValueEnum;
 use serde_json::{Value, json};
@@ -22,6 +23,9 @@ pub(super) enum Output {
     /// The children's names, in the form of `kubectl -o name`
     Name,
 }
+
+/// Time limit of the search for the smallest difference, which takes minutes for large texts that have nothing in common.
+const DIFF_TIME: Duration = Duration::from_secs(2);
 
 /// Formats all renderings as one text.
 pub(super) fn print(output: Output, parent: &Kind, done: &[(Scene, Rendering)]) -> Result<String, Failure> {
@@ -119,7 +123,7 @@ fn yaml(kind: &Kind, scene: &Scene, rendering: &Rendering) -> Result<String, Fai
 
 /// Returns the unified diff of two texts with these names; empty when they are equal.
 pub(super) fn diff((from, to): (&str, &str), before: &str, after: &str, colour: bool) -> String {
-    let diff = TextDiff::from_lines(before, after);
+    let diff = TextDiff::configure().timeout(DIFF_TIME).diff_lines(before, after);
     let mut text = String::new();
     for hunk in diff.unified_diff().context_radius(3).iter_hunks() {
         if text.is_empty() {

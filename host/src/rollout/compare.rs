@@ -1,12 +1,13 @@
 //! Compares the answers of two plugin versions and decides whether the new one may take over. Pure.
 
 use std::fmt::Write;
+use std::time::Duration;
 
-use serde_json::{Map, Value};
 use similar::{ChangeTag, TextDiff};
 
+use super::answer::Answer;
 use super::shadow::Effect;
-use crate::object::{NamespacedName, secret, shorten};
+use crate::object::{NamespacedName, shorten};
 use crate::plugin::candidate_check::{Blamed, HeldBack, ProofResult};
 
 /// Maximum number of objects named when a version is held back.
@@ -17,6 +18,9 @@ const MAX_DIFFS: usize = 3;
 const MAX_LINES: usize = 40;
 /// Maximum size of each difference in bytes, since a line may be long.
 const MAX_BYTES: usize = 3000;
+/// Time limit of the search for the smallest difference of two answers. Without one, it takes minutes for answers that have
+/// nothing in common.
+const DIFF_TIME: Duration = Duration::from_millis(200);
 /// Maximum number of children named for each object.
 const MAX_NAMED: usize = 5;
 
@@ -41,7 +45,7 @@ pub(super) fn find(
 ) -> Finding {
     let candidate = match (first, second) {
         (Ok(first), Some(Ok(second))) if first != second => {
-            return Finding::NotDeterministic(first_difference(&first.answer, &second.answer));
+            return Finding::NotDeterministic(first_difference(&first, &second));
         }
         (Ok(_), Some(Err(error))) => {
             return Finding::NotDeterministic(format!("the second call failed: {error}"));
@@ -126,7 +130,7 @@ impl Findings {
                 let is_shown = diffs.len() < MAX_DIFFS;
                 let mut diff = String::new();
                 if is_shown || is_blamed {
-                    let before = live.as_ref().map_or(&Value::Null, |live| &live.answer);
+                    let before = live.as_ref().map(|live| &live.answer);
                     diff = difference(object, before, &candidate.answer);
                 }
                 if is_shown {
@@ -249,11 +253,10 @@ fn named(children: &[String]) -> String {
     names.join(", ")
 }
 
-/// Returns the diff of two answers for one object, without the values of Secrets.
-fn difference(object: &NamespacedName, live: &Value, candidate: &Value) -> String {
-    let (live, candidate) = without_secrets(live, candidate);
-    let (live, candidate) = (yaml(&live), yaml(&candidate));
-    let diff = TextDiff::from_lines(&live, &candidate);
+/// Returns the diff of two answers for one object.
+fn difference(object: &NamespacedName, live: Option<&Answer>, candidate: &Answer) -> String {
+    let live = live.map_or("", |live| &live.shown);
+    let diff = compared(live, &candidate.shown);
     let mut unified = diff.unified_diff();
     let text = unified
         .context_radius(2)
@@ -263,10 +266,8 @@ fn difference(object: &NamespacedName, live: &Value, candidate: &Value) -> Strin
 }
 
 /// Returns the first lines in which two answers of one version differ.
-fn first_difference(first: &Value, second: &Value) -> String {
-    let (first, second) = without_secrets(first, second);
-    let (first, second) = (yaml(&first), yaml(&second));
-    let diff = TextDiff::from_lines(&first, &second);
+fn first_difference(first: &Effect, second: &Effect) -> String {
+    let diff = compared(&first.answer.shown, &second.answer.shown);
     let mut text = String::new();
     for change in diff
         .iter_all_changes()
@@ -280,14 +281,18 @@ fn first_difference(first: &Value, second: &Value) -> String {
         let _ = write!(text, "{sign}{change}");
     }
     if text.is_empty() {
-        text.push_str("only in what it would delete\n");
+        text.push_str(if first.answer == second.answer {
+            "only in what it would delete\n"
+        } else {
+            "only after the part of the answer that is compared line by line\n"
+        });
     }
     bounded(&text)
 }
 
-fn yaml(value: &Value) -> String {
-    // Every JSON value can be represented as YAML.
-    serde_saphyr::to_string(value).unwrap_or_default()
+/// Compares two texts line by line, without searching for the smallest difference for long.
+fn compared<'a>(before: &'a str, after: &'a str) -> TextDiff<'a, 'a, 'a, str> {
+    TextDiff::configure().timeout(DIFF_TIME).diff_lines(before, after)
 }
 
 fn bounded(text: &str) -> String {
@@ -297,42 +302,6 @@ fn bounded(text: &str) -> String {
         let _ = write!(shown, "\n… {} more lines", lines.len() - MAX_LINES);
     }
     shorten(&shown, MAX_BYTES)
-}
-
-const HIDDEN: &str = "(hidden)";
-const HIDDEN_OTHER: &str = "(hidden, another)";
-
-/// Removes the values of Secrets from both answers in such a way that different values still differ.
-fn without_secrets(live: &Value, candidate: &Value) -> (Value, Value) {
-    let mut before = live.clone();
-    let mut after = candidate.clone();
-    for child in secrets(&mut after) {
-        let name = name(child);
-        let twin = secrets(&mut before).find(|other| self::name(other) == name);
-        let twin = twin.map(|twin| Value::Object(twin.clone())).unwrap_or_default();
-        secret::replace_values(child, |field, key, value| {
-            let same = secret::value_at(&twin, field, key).is_none_or(|other| other == value);
-            if same { HIDDEN } else { HIDDEN_OTHER }.into()
-        });
-    }
-    for child in secrets(&mut before) {
-        secret::replace_values(child, |_, _, _| HIDDEN.into());
-    }
-    (before, after)
-}
-
-fn name(child: &Map<String, Value>) -> Value {
-    let metadata = child.get("metadata").unwrap_or(&Value::Null);
-    metadata["name"].clone()
-}
-
-fn secrets(answer: &mut Value) -> impl Iterator<Item = &mut Map<String, Value>> {
-    let children = answer.get_mut("children").and_then(Value::as_array_mut);
-    children
-        .into_iter()
-        .flatten()
-        .filter_map(Value::as_object_mut)
-        .filter(|child| secret::is_secret(child))
 }
 
 #[cfg(test)]

@@ -8,6 +8,8 @@ use jiff::Timestamp;
 use kube::core::DynamicObject;
 use serde_json::{Map, Value, json};
 
+use super::answer::{Answer, SecretValues};
+use super::off_the_serving_threads;
 use crate::config::Removal;
 use crate::desired::api_versions::{self, Used};
 use crate::desired::plan::{Plan, Policy, plan};
@@ -32,8 +34,8 @@ pub(super) struct Snapshot {
 /// The effect of an answer.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Effect {
-    /// The answer in a canonical order.
-    pub(super) answer: Value,
+    /// The answer, with its parts in a canonical order.
+    pub(super) answer: Answer,
     /// Observed children that would be deleted.
     pub(super) deleted: BTreeSet<Identity>,
     /// Observed children that are retained and would no longer be managed.
@@ -77,7 +79,7 @@ impl Snapshot {
         once.iter().filter(is_deletable).count()
     }
 
-    /// Returns the effect that a version would have on this object.
+    /// Returns the effect that a version would have on this object. `values` are those of Secrets in its other answers.
     ///
     /// # Errors
     /// The error with which a reconcile would fail.
@@ -86,8 +88,9 @@ impl Snapshot {
         context: &Context,
         plugin: &Plugin,
         random: RandomSource,
+        values: &mut SecretValues,
     ) -> Result<Effect, String> {
-        let (response, done, _share) = if !is_terminating(&self.parent) {
+        let (response, done, share) = if !is_terminating(&self.parent) {
             self.call::<Response>(context, plugin, random).await?
         } else if plugin.description().finalizer {
             self.call::<CleanupResponse>(context, plugin, random).await?
@@ -95,7 +98,21 @@ impl Snapshot {
             (Response::default(), Some(true), None)
         };
         let plan = self.plan(context, plugin, &response)?;
-        Ok(self.effect(context, &response, &plan, done))
+        let (deleted, left) = self.removed(context, &plan, done);
+        let mut known = std::mem::take(values);
+        let work = move || {
+            let answer = Answer::new(shown(&response, &plan, done), &mut known);
+            // The answer as a whole is gone.
+            drop((response, plan, share));
+            (answer, known)
+        };
+        let answer;
+        (answer, *values) = off_the_serving_threads(work).await?;
+        Ok(Effect {
+            answer,
+            deleted,
+            left,
+        })
     }
 
     /// Returns the answer, whether a cleanup is done, and the answer's share of the memory of all calls. Needs are
@@ -140,7 +157,13 @@ impl Snapshot {
         })
     }
 
-    fn effect(&self, context: &Context, response: &Response, plan: &Plan, done: Option<bool>) -> Effect {
+    /// Returns the observed children that would be deleted, and those that would no longer be managed.
+    fn removed(
+        &self,
+        context: &Context,
+        plan: &Plan,
+        done: Option<bool>,
+    ) -> (BTreeSet<Identity>, BTreeSet<Identity>) {
         let (mut deleted, mut left) = (BTreeSet::new(), BTreeSet::new());
         // While a parent is being deleted, children that the answer does not name stay.
         let named = plan.named(&|key| context.existing(key));
@@ -156,11 +179,7 @@ impl Snapshot {
                 None => {}
             }
         }
-        Effect {
-            answer: shown(response, plan, done),
-            deleted,
-            left,
-        }
+        (deleted, left)
     }
 }
 

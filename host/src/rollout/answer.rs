@@ -1,0 +1,139 @@
+//! The answer of a plugin version, as it is compared and shown: of bounded size, and without the values of Secrets.
+
+use std::collections::HashMap;
+use std::io::{Error, Write};
+
+use serde_json::{Map, Value};
+use sha2::{Digest, Sha256};
+
+use crate::object::secret;
+
+/// Maximum number of bytes of an answer that can be shown. A few answers are held outside of the memory of plugin calls,
+/// and only their first differences are shown.
+pub(super) const MAX_SHOWN: usize = 256 << 10;
+
+/// What is shown for the first value at one place, for the second, and for the third: one for each answer.
+const HIDDEN: [&str; 3] = ["(hidden)", "(hidden, another)", "(hidden, a third)"];
+
+type Hash = [u8; 32];
+
+/// An answer.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct Answer {
+    /// Of the whole answer.
+    hash: Hash,
+    /// The beginning of the answer, as YAML.
+    pub(super) shown: String,
+}
+
+/// The different values that the answers for one object have at each place in a Secret, as hashes.
+#[derive(Debug, Default)]
+pub(super) struct SecretValues(HashMap<Hash, Vec<Hash>>);
+
+impl Answer {
+    /// Hides the values of Secrets, in such a way that values that differ between answers still differ.
+    pub(super) fn new(mut answer: Value, values: &mut SecretValues) -> Self {
+        let hash = hash(&answer);
+        for child in secrets(&mut answer) {
+            values.hide(child);
+        }
+        let mut shown = Beginning(Vec::new());
+        // It fails at the end of the beginning. Every JSON value can be represented as YAML.
+        let _ = serde_saphyr::to_io_writer(&mut shown, &answer);
+        Self {
+            hash,
+            shown: String::from_utf8_lossy(&shown.0).into_owned(),
+        }
+    }
+}
+
+impl SecretValues {
+    fn hide(&mut self, secret: &mut Map<String, Value>) {
+        let name = secret.get("metadata").map(|metadata| metadata["name"].clone());
+        secret::replace_values(secret, |field, key, value| {
+            let known = self.0.entry(hash(&(&name, field, key))).or_default();
+            let value = hash(value);
+            let index = known.iter().position(|known| *known == value);
+            let index = index.unwrap_or_else(|| {
+                known.push(value);
+                known.len() - 1
+            });
+            HIDDEN[index.min(HIDDEN.len() - 1)].into()
+        });
+    }
+}
+
+fn hash(value: &impl serde::Serialize) -> Hash {
+    let mut hash = Sha256::new();
+    // Neither JSON nor a hash can fail.
+    let _ = serde_json::to_writer(&mut hash, value);
+    hash.finalize().into()
+}
+
+fn secrets(answer: &mut Value) -> impl Iterator<Item = &mut Map<String, Value>> {
+    let children = answer.get_mut("children").and_then(Value::as_array_mut);
+    children
+        .into_iter()
+        .flatten()
+        .filter_map(Value::as_object_mut)
+        .filter(|child| secret::is_secret(child))
+}
+
+/// Keeps what is written first, and fails as soon as there is more.
+struct Beginning(Vec<u8>);
+
+impl Write for Beginning {
+    fn write(&mut self, bytes: &[u8]) -> Result<usize, Error> {
+        let taken = bytes.len().min(MAX_SHOWN - self.0.len());
+        self.0.extend_from_slice(&bytes[..taken]);
+        Ok(taken)
+    }
+
+    fn flush(&mut self) -> Result<(), Error> {
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn of_a_large_answer_only_the_beginning_is_held_and_yet_all_of_it_is_compared() {
+        let large = |last: u32| {
+            let mut list: Vec<_> = (0..200_000).collect();
+            list.push(last);
+            Answer::new(
+                json!({ "status": { "list": list } }),
+                &mut SecretValues::default(),
+            )
+        };
+        let (one, other) = (large(1), large(2));
+        assert_eq!(one.shown.len(), MAX_SHOWN);
+        assert_eq!(one.shown, other.shown);
+        assert_eq!(one, large(1));
+        assert_ne!(one, other);
+    }
+
+    #[test]
+    fn each_value_of_a_secret_is_hidden_and_another_value_differs() {
+        let mut values = SecretValues::default();
+        let mut shown = |name: &str, value: &str| {
+            let secret = json!({ "apiVersion": "v1", "kind": "Secret", "metadata": { "name": name },
+                "stringData": { "password": value } });
+            Answer::new(json!({ "children": [secret] }), &mut values).shown
+        };
+        for (name, value, expected) in [
+            ("a", "x", "password: (hidden)"),
+            ("a", "y", "password: (hidden, another)"),
+            ("a", "x", "password: (hidden)"),
+            ("a", "z", "password: (hidden, a third)"),
+            ("b", "y", "password: (hidden)"),
+        ] {
+            let shown = shown(name, value);
+            assert!(shown.trim_end().ends_with(expected), "{shown}");
+        }
+    }
+}
