@@ -40,6 +40,7 @@ mod killed;
 mod leaders;
 mod left_fields;
 mod lifecycle;
+mod limits;
 mod many_echoes;
 mod myapp;
 mod mysql;

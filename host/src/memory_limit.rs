@@ -1,4 +1,4 @@
-//! Divides the memory of the process between plugin calls and everything else.
+//! Divides the memory of the process between plugin calls, the callers of the webhook, records, and everything else.
 
 use tracing::info;
 
@@ -8,6 +8,10 @@ use crate::plugin::{container, max_memory_of_call, max_memory_of_one_call};
 /// The divisor of the process's memory that gives the memory for plugin calls. The rest is for caches, which hold the
 /// objects of all kinds that controllers need, for compiled plugins and for the program itself.
 const CALLS_PART: usize = 2;
+/// The divisor for what callers of the webhook can make the host hold.
+const WEBHOOK_PART: usize = 4;
+/// The divisor for recorded calls that wait to be written.
+const RECORDS_PART: usize = 32;
 
 const MIB: usize = 1 << 20;
 
@@ -30,6 +34,18 @@ impl Memory {
     #[must_use]
     pub const fn calls(&self) -> usize {
         self.process / CALLS_PART
+    }
+
+    /// Returns the bytes that callers of the webhook can make the host hold.
+    #[must_use]
+    pub const fn webhook(&self) -> usize {
+        self.process / WEBHOOK_PART
+    }
+
+    /// Returns the bytes of recorded calls that wait to be written.
+    #[must_use]
+    pub const fn records(&self) -> usize {
+        self.process / RECORDS_PART
     }
 
     /// Logs the limits.

@@ -162,6 +162,7 @@ pub async fn run(
         };
         webhook::start(
             config,
+            setup.memory.webhook(),
             Arc::clone(&webhook_targets),
             instruments.clone(),
             stop.clone(),

@@ -19,6 +19,7 @@ pub mod fuzzing;
 mod review;
 mod rules;
 mod server;
+mod sizes;
 mod target;
 mod turns;
 
@@ -29,7 +30,7 @@ use std::time::{Duration, Instant};
 use tokio::sync::watch;
 use tracing::{debug, warn};
 
-use self::bounds::{Admitted, OBJECT, Room};
+use self::bounds::{Admitted, Room};
 use self::conversion::ConversionReview;
 use self::elsewhere::Elsewhere;
 use self::review::Review;
@@ -317,7 +318,7 @@ async fn ask(
     caller: &Admitted,
     by_rules: bool,
 ) -> Result<Decision, NoDecision> {
-    let memory = memory_of([Some(object), old])?;
+    let memory = memory_of([Some(object), old], caller.sizes().object)?;
     let mut held = (turns.take(caller.peer()).await, caller.object(memory).await);
     let unreadable = |error| NoDecision::new(format!("cannot read the object: {error}"));
     let plugin = match &*context.plugin.borrow() {
@@ -352,18 +353,19 @@ async fn ask(
     }
 }
 
-/// Returns the number of bytes that an object and the one that it replaces may take in memory.
-fn memory_of(objects: [Option<&str>; 2]) -> Result<usize, NoDecision> {
+/// Returns the number of bytes that an object and the one that it replaces may take in memory, unless they are more than
+/// `most`.
+fn memory_of(objects: [Option<&str>; 2], most: usize) -> Result<usize, NoDecision> {
     let memory: usize = objects
         .iter()
         .flatten()
         .map(|object| estimate(object).bytes)
         .sum();
-    if memory > OBJECT {
+    if memory > most {
         return Err(NoDecision::new(format!(
             "the object would take {} MiB of memory; the limit is {} MiB",
             memory >> 20,
-            OBJECT >> 20
+            most >> 20
         )));
     }
     Ok(memory)

@@ -164,6 +164,7 @@ pub async fn run(args: Args) -> Result<(), Failure> {
             Bounds {
                 files: args.record_calls,
                 bytes: args.record_size,
+                waiting: memory.records(),
             },
         )?),
         None => None,

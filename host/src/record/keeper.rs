@@ -5,33 +5,39 @@ use std::collections::VecDeque;
 use std::io::Write;
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Duration;
 
 use jiff::Timestamp;
 use thiserror::Error;
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot};
 use tracing::{info, warn};
 
 use super::{Asked, Record, RecordedAnswer, Version, mask};
 use crate::conversion::Before;
 use crate::metrics::ControllerMetrics;
 use crate::plugin::contract::Export;
+use crate::plugin::estimate::estimate;
 use crate::plugin::{CallError, Plugin};
 
-/// The number of calls that may wait to be written. The objects in their requests are shared with the caches.
+/// The number of calls that may wait to be written.
 const QUEUE: usize = 64;
+/// Bytes per semaphore permit, since the number of permits is limited.
+const UNIT: usize = 1 << 10;
 /// How long to write the last calls when the process ends.
 const FLUSH: Duration = Duration::from_secs(2);
 /// The largest record is the folder's size limit divided by this.
 const LARGEST_PART: u64 = 4;
 
-/// The limits of the folder; the oldest records are deleted first.
+/// The limits of the folder, whose oldest records are deleted first, and of the memory before it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Bounds {
     /// The number of files, of all controllers together.
     pub files: usize,
     /// The bytes of all files together.
     pub bytes: u64,
+    /// The bytes of memory for calls that wait to be written. Larger calls are never recorded.
+    pub waiting: usize,
 }
 
 /// Why calls cannot be recorded.
@@ -50,7 +56,10 @@ pub struct Keeper {
 
 /// Queues calls for the thread. Cheap to clone.
 #[derive(Clone, Debug)]
-pub struct Recorder(mpsc::Sender<Job>);
+pub struct Recorder {
+    jobs: mpsc::Sender<Job>,
+    waiting: Arc<Semaphore>,
+}
 
 #[derive(Debug)]
 enum Job {
@@ -58,15 +67,17 @@ enum Job {
     End(oneshot::Sender<()>),
 }
 
-/// A call as a reconcile leaves it: only the answer is copied.
+/// A call as a reconcile leaves it. Only the answer is copied, as JSON, which is smaller than its values.
 #[derive(Debug)]
 struct Call {
     controller: String,
     plugin: Version,
     export: Export,
     asked: Asked,
-    answer: RecordedAnswer,
+    answer: String,
     metrics: ControllerMetrics,
+    /// Its part of the memory, until it is written.
+    _memory: OwnedSemaphorePermit,
 }
 
 impl Keeper {
@@ -95,7 +106,12 @@ impl Keeper {
             .map_err(failed)?;
         info!(folder = %folder.display(), "recording every plugin call");
         Ok(Self {
-            recorder: Recorder(sender),
+            recorder: Recorder {
+                jobs: sender,
+                waiting: Arc::new(Semaphore::new(
+                    (bounds.waiting / UNIT).min(Semaphore::MAX_PERMITS),
+                )),
+            },
         })
     }
 
@@ -109,7 +125,7 @@ impl Keeper {
     pub async fn finish(self) {
         let (done, wait) = oneshot::channel();
         let finish = async {
-            if self.recorder.0.send(Job::End(done)).await.is_ok() {
+            if self.recorder.jobs.send(Job::End(done)).await.is_ok() {
                 let _ = wait.await;
             }
         };
@@ -120,7 +136,7 @@ impl Keeper {
 }
 
 impl Recorder {
-    /// Queues a call. Never waits: when the queue is full, the call is dropped and counted.
+    /// Queues a call. Never waits: when the queue or its memory is full, the call is dropped and counted.
     pub fn call<T: Clone + Into<RecordedAnswer>>(
         &self,
         controller: &str,
@@ -130,7 +146,12 @@ impl Recorder {
         outcome: &Result<T, CallError>,
         metrics: &ControllerMetrics,
     ) {
-        let Ok(place) = self.0.try_reserve() else {
+        let Ok(place) = self.jobs.try_reserve() else {
+            return metrics.record_dropped();
+        };
+        // An answer can be represented as JSON, from which it was read.
+        let answer = serde_json::to_string(&RecordedAnswer::of(outcome)).unwrap_or_default();
+        let Some(memory) = self.memory_for(&asked, &answer) else {
             return metrics.record_dropped();
         };
         place.send(Job::Call(Box::new(Call {
@@ -138,9 +159,22 @@ impl Recorder {
             plugin: Version::of(plugin),
             export,
             asked,
-            answer: RecordedAnswer::of(outcome),
+            answer,
             metrics: metrics.clone(),
+            _memory: memory,
         })));
+    }
+
+    /// Takes what a call occupies until it is written: the request, and the values of its answer.
+    fn memory_for(&self, asked: &Asked, answer: &str) -> Option<OwnedSemaphorePermit> {
+        let request = match asked {
+            // Its objects are shared with the caches.
+            Asked::Request(_) => 0,
+            Asked::Conversion(conversion) => conversion.objects.iter().map(|object| object.get().len()).sum(),
+            Asked::Parent(parent) => parent.get().len(),
+        };
+        let units = u32::try_from((request + estimate(answer).bytes).div_ceil(UNIT)).ok()?;
+        Arc::clone(&self.waiting).try_acquire_many_owned(units).ok()
     }
 }
 
@@ -294,10 +328,52 @@ fn named(object: &str) -> (Option<String>, Option<String>) {
 }
 
 fn text(call: Call) -> std::io::Result<Vec<u8>> {
-    let record = Record::new(call.plugin, call.export, call.asked, call.answer);
+    let answer = serde_json::from_str(&call.answer)?;
+    let record = Record::new(call.plugin, call.export, call.asked, answer);
     let mut document = serde_json::to_value(record)?;
     mask(&mut document);
     let mut text = serde_json::to_vec_pretty(&document)?;
     text.push(b'\n');
     Ok(text)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::plugin::contract::Response;
+    use crate::plugin::{EngineOptions, Limits, Runtime};
+    use crate::telemetry::Instruments;
+
+    /// Regression: 64 answers of any size could wait, outside of all limits of memory.
+    #[tokio::test]
+    async fn calls_that_wait_to_be_written_have_limited_memory() {
+        let runtime = Runtime::new(EngineOptions::default()).unwrap();
+        let file = plugin_fixtures::Fixture::new(plugin_fixtures::cases::ANSWER)
+            .build(plugin_fixtures::Form::Command);
+        let plugin = runtime.load(file, Limits::default()).await.unwrap();
+        let config = crate::desired::plan::tests::config();
+        let metrics = Instruments::unread().metrics.of(&config.name, &config.parent);
+        let (jobs, mut queue) = mpsc::channel(QUEUE);
+        let recorder = Recorder {
+            jobs,
+            waiting: Arc::new(Semaphore::new(100)),
+        };
+        let queued = |bytes: usize| {
+            let status = serde_json::json!({ "text": "x".repeat(bytes) });
+            let response = Response {
+                status: status.as_object().cloned(),
+                ..Response::default()
+            };
+            let parent = serde_json::value::RawValue::from_string("{}".into()).unwrap();
+            let asked = Asked::Parent(parent.into());
+            recorder.call("a", &plugin, Export::Default, asked, &Ok(response), &metrics);
+            queue.len()
+        };
+        assert_eq!(queued(200 << 10), 0, "it alone is larger than the memory");
+        assert_eq!(queued(60 << 10), 1);
+        assert_eq!(queued(60 << 10), 1, "there is no memory for another");
+        assert_eq!(queued(10 << 10), 2);
+        while queue.try_recv().is_ok() {}
+        assert_eq!(recorder.waiting.available_permits(), 100);
+    }
 }

@@ -10,6 +10,7 @@ use std::time::Duration;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::timeout;
 
+use super::sizes::Sizes;
 use crate::connections::{Connections, Seat};
 
 /// Maximum number of connections: an API server opens one per waiting review. When there are more, those without a request
@@ -17,27 +18,6 @@ use crate::connections::{Connections, Seat};
 const CONNECTIONS: usize = 256;
 /// The connections that one address leaves to others.
 const LEFT_BY_ONE: usize = 64;
-/// Maximum size of the body of a review, in bytes: two versions of an object, each limited to 1.5 MiB by etcd. The API
-/// server limits requests to itself to 3 MiB.
-pub(super) const REVIEW: usize = 3 << 20;
-/// Maximum total size of the received bodies of reviews, in bytes.
-const REVIEWS: usize = 24 << 20;
-/// Maximum size of the body of one conversion, in bytes. A list in another version is converted as a whole: this is a
-/// list of 10,000 objects of 2.4 KiB.
-pub(super) const CONVERSION: usize = 24 << 20;
-/// Maximum size of the body of a small conversion, in bytes. Large ones do not delay small ones.
-const SMALL: usize = 1 << 20;
-/// Maximum total size of the received bodies of conversions, in bytes: of small ones and of large ones.
-const SMALL_CONVERSIONS: usize = 16 << 20;
-const LARGE_CONVERSIONS: usize = 2 * CONVERSION;
-/// Maximum total size of converted objects that wait until they are sent, in bytes: of small conversions and of large
-/// ones.
-const SMALL_RESULTS: usize = 16 << 20;
-const LARGE_RESULTS: usize = 48 << 20;
-/// Maximum total memory of objects under review, in bytes.
-const OBJECTS: usize = 96 << 20;
-/// Maximum memory of one object under review, and of those from one address, in bytes.
-pub(super) const OBJECT: usize = 64 << 20;
 /// How long a part of a body waits for room that others use. Those who hold the room may be waiting for more.
 const PATIENCE: Duration = Duration::from_secs(1);
 /// Bytes per semaphore permit, since the number of permits is limited.
@@ -46,6 +26,7 @@ const UNIT: usize = 1 << 10;
 /// The limits of the webhook.
 #[derive(Debug)]
 pub(super) struct Bounds {
+    sizes: Sizes,
     connections: Connections,
     peers: Mutex<HashMap<IpAddr, Peer>>,
     /// What all addresses use together.
@@ -75,35 +56,24 @@ struct Rooms {
 
 impl Rooms {
     /// Returns so many quarters of the rooms of all addresses. There is room for one object at least.
-    fn new(quarters: usize) -> Self {
-        let room = |bytes: usize| Arc::new(Semaphore::new(bytes / 4 * quarters / UNIT));
+    fn new(sizes: &Sizes, quarters: usize) -> Self {
+        let room = |bytes: usize| Arc::new(Semaphore::new(bytes / UNIT));
         Self {
-            reviews: room(REVIEWS),
-            small_conversions: room(SMALL_CONVERSIONS),
-            large_conversions: room(LARGE_CONVERSIONS),
-            small_results: room(SMALL_RESULTS),
-            objects: Arc::new(Semaphore::new((OBJECTS / 4 * quarters).max(OBJECT) / UNIT)),
+            reviews: room(sizes.reviews / 4 * quarters),
+            small_conversions: room(sizes.small_conversions / 4 * quarters),
+            large_conversions: room(sizes.large_conversions / 4 * quarters),
+            small_results: room(sizes.small_results / 4 * quarters),
+            objects: room((sizes.objects / 4 * quarters).max(sizes.object)),
         }
     }
 }
 
-impl Default for Peer {
-    fn default() -> Self {
+impl Peer {
+    fn new(sizes: &Sizes) -> Self {
         Self {
             connections: 0,
-            alone: Rooms::new(3),
-            half: Rooms::new(2),
-        }
-    }
-}
-
-impl Default for Bounds {
-    fn default() -> Self {
-        Self {
-            connections: Connections::new(CONNECTIONS, LEFT_BY_ONE),
-            peers: Mutex::default(),
-            all: Rooms::new(4),
-            large_results: Arc::new(Semaphore::new(LARGE_RESULTS / UNIT)),
+            alone: Rooms::new(sizes, 3),
+            half: Rooms::new(sizes, 2),
         }
     }
 }
@@ -129,6 +99,11 @@ impl Drop for InUse {
 }
 
 impl Admitted {
+    /// Returns the maximum sizes of a request.
+    pub(super) fn sizes(&self) -> &Sizes {
+        &self.bounds.sizes
+    }
+
     /// Returns the address.
     pub(super) const fn peer(&self) -> IpAddr {
         self.peer
@@ -147,14 +122,16 @@ impl Admitted {
 
     /// Waits until this address may send a review of this size; of an unknown size, the largest.
     pub(super) async fn review(&self, length: Option<usize>) -> BodyRoom {
-        let bytes = length.unwrap_or(REVIEW).min(REVIEW);
+        let most = self.sizes().review;
+        let bytes = length.unwrap_or(most).min(most);
         self.body(|rooms| &rooms.reviews, bytes).await
     }
 
     /// Waits until this address may send a conversion of this size; of an unknown size, the largest.
     pub(super) async fn conversion(&self, length: Option<usize>) -> BodyRoom {
-        let bytes = length.unwrap_or(CONVERSION).min(CONVERSION);
-        if bytes <= SMALL {
+        let most = self.sizes().conversion;
+        let bytes = length.unwrap_or(most).min(most);
+        if bytes <= self.sizes().small {
             self.body(|rooms| &rooms.small_conversions, bytes).await
         } else {
             self.body(|rooms| &rooms.large_conversions, bytes).await
@@ -187,10 +164,11 @@ impl Admitted {
     }
 
     /// Waits for room for the converted objects of a request with a body of this size: twice as much as the body, since
-    /// a conversion may add fields, and at least 1 MiB.
+    /// a conversion may add fields, and at least as much as a small body.
     pub(super) async fn results(&self, body: usize) -> Room {
-        let bytes = body.saturating_mul(2).clamp(SMALL, LARGE_RESULTS);
-        let held = if body <= SMALL {
+        let sizes = self.sizes();
+        let bytes = body.saturating_mul(2).clamp(sizes.small, sizes.large_results);
+        let held = if body <= sizes.small {
             self.both(|rooms| &rooms.small_results, bytes).await
         } else {
             let large = wait(&self.bounds.large_results, bytes).await;
@@ -199,7 +177,7 @@ impl Admitted {
         Room { bytes, held }
     }
 
-    /// Waits for room for an object. An object no larger than [`OBJECT`] always gets it eventually.
+    /// Waits for room for an object. An object no larger than [`Sizes::object`] always gets it eventually.
     pub(super) async fn object(&self, bytes: usize) -> Vec<OwnedSemaphorePermit> {
         self.both(|rooms| &rooms.objects, bytes).await
     }
@@ -272,11 +250,23 @@ impl Drop for Admitted {
 }
 
 impl Bounds {
+    /// Creates the limits for callers who may hold `memory` bytes in total.
+    pub(super) fn new(memory: usize) -> Self {
+        let sizes = Sizes::within(memory);
+        Self {
+            connections: Connections::new(CONNECTIONS, LEFT_BY_ONE),
+            peers: Mutex::default(),
+            all: Rooms::new(&sizes, 4),
+            large_results: Arc::new(Semaphore::new(sizes.large_results / UNIT)),
+            sizes,
+        }
+    }
+
     /// Admits a connection, unless there are too many with a request.
     pub(super) fn admit(self: &Arc<Self>, peer: IpAddr) -> Option<Admitted> {
         let seat = self.connections.enter(peer)?;
         let mut peers = self.peers();
-        let entry = peers.entry(peer).or_default();
+        let entry = peers.entry(peer).or_insert_with(|| Peer::new(&self.sizes));
         entry.connections += 1;
         Some(Admitted {
             bounds: Arc::clone(self),
@@ -306,9 +296,40 @@ mod tests {
 
     use super::*;
 
+    const REVIEW: usize = Sizes::FULL.review;
+    const REVIEWS: usize = Sizes::FULL.reviews;
+    const CONVERSION: usize = Sizes::FULL.conversion;
+    const SMALL: usize = Sizes::FULL.small;
+    const SMALL_CONVERSIONS: usize = Sizes::FULL.small_conversions;
+    const OBJECT: usize = Sizes::FULL.object;
+    const OBJECTS: usize = Sizes::FULL.objects;
+
+    fn bounds() -> Arc<Bounds> {
+        Arc::new(Bounds::new(usize::MAX))
+    }
+
+    /// Regression: the rooms were 248 MiB in a container of any size.
+    #[tokio::test]
+    async fn in_a_small_process_callers_get_less_and_the_largest_request_of_each_still_fits() {
+        let bounds = Arc::new(Bounds::new(32 << 20));
+        let (one, other) = (of(&bounds, 1), of(&bounds, 2));
+        let sizes = *one.sizes();
+        assert!(sizes.total() <= 32 << 20 && sizes.review < REVIEW);
+        for caller in [&one, &other] {
+            let mut room = caller.review(Some(REVIEW)).now_or_never().expect("room");
+            assert!(room.arrive(sizes.review).now_or_never() == Some(true));
+            assert!(!waits(caller.conversion(None)) && !waits(caller.conversion(Some(sizes.small))));
+            assert!(!waits(caller.object(sizes.object)));
+            for body in [sizes.small, sizes.conversion] {
+                let results = caller.results(body).now_or_never().expect("room");
+                assert_eq!(results.bytes, 2 * body);
+            }
+        }
+    }
+
     #[tokio::test]
     async fn a_connection_without_a_request_makes_room_for_another() {
-        let bounds = Arc::<Bounds>::default();
+        let bounds = bounds();
         let one: Vec<_> = (0..CONNECTIONS - LEFT_BY_ONE).map(|_| of(&bounds, 1)).collect();
         let used = one[0].in_use();
         let more = of(&bounds, 1);
@@ -324,7 +345,7 @@ mod tests {
 
     #[tokio::test]
     async fn the_only_address_gets_three_quarters_of_the_room() {
-        let bounds = Arc::<Bounds>::default();
+        let bounds = bounds();
         let one = of(&bounds, 1);
         let mut held = Vec::new();
         for _ in 0..REVIEWS / 4 * 3 / REVIEW {
@@ -352,7 +373,7 @@ mod tests {
 
     #[tokio::test]
     async fn one_address_gets_half_of_the_room_for_bodies_and_leaves_the_rest_to_others() {
-        let bounds = Arc::<Bounds>::default();
+        let bounds = bounds();
         let (one, same, other) = (of(&bounds, 1), of(&bounds, 1), of(&bounds, 2));
         let mut reviews = Vec::new();
         let mut small = Vec::new();
@@ -374,7 +395,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_body_waits_a_moment_for_the_room_of_others() {
-        let bounds = Arc::<Bounds>::default();
+        let bounds = bounds();
         let (one, other, third) = (of(&bounds, 1), of(&bounds, 2), of(&bounds, 3));
         let mut held = Vec::new();
         for peer in [&one, &other] {
@@ -393,7 +414,7 @@ mod tests {
 
     #[tokio::test]
     async fn objects_of_one_address_leave_room_for_others() {
-        let bounds = Arc::<Bounds>::default();
+        let bounds = bounds();
         let (one, other) = (of(&bounds, 1), of(&bounds, 2));
         let held = one.object(OBJECT).await;
         assert!(waits(one.object(1)) && !waits(other.object(OBJECTS - OBJECT)));
@@ -403,7 +424,7 @@ mod tests {
 
     #[tokio::test]
     async fn large_conversions_delay_neither_small_ones_nor_those_of_others() {
-        let bounds = Arc::<Bounds>::default();
+        let bounds = bounds();
         let (one, same, other) = (of(&bounds, 1), of(&bounds, 1), of(&bounds, 2));
         let held = one.conversion(Some(CONVERSION - (2 << 20))).await;
         assert!(waits(same.conversion(Some(3 << 20))));

@@ -5,6 +5,7 @@ use serde_json::Value;
 
 use super::conversion::ConversionReview;
 use super::review::{self, Review};
+use super::sizes::Sizes;
 use super::{Decision, memory_of, server};
 use crate::conversion::Before;
 
@@ -41,7 +42,7 @@ pub struct Asked {
 pub fn review(body: &[u8]) -> Result<Reviewed, String> {
     let review = Review::parse(body).map_err(|error| error.to_string())?;
     let asked = review.asked_about().map(|text| {
-        let room = memory_of([Some(text), None]).map_err(|error| error.public)?;
+        let room = memory_of([Some(text), None], Sizes::FULL.object).map_err(|error| error.public)?;
         let object = review::object(text).map_err(|error| error.to_string());
         let text = text.to_owned();
         Ok::<_, String>(Asked { text, room, object })

@@ -21,7 +21,7 @@ use tokio_util::sync::CancellationToken;
 use tracing::{debug, info, warn};
 
 use super::answer::{Answer, overdue};
-use super::bounds::{Admitted, BodyRoom, Bounds, CONVERSION, REVIEW};
+use super::bounds::{Admitted, BodyRoom, Bounds};
 use super::certificates::Certificates;
 use super::conversion::{self, ConversionReview};
 use super::review::Review;
@@ -62,12 +62,13 @@ pub enum ServerError {
 
 /// Listens, and answers requests as soon as the certificate's files are valid, until the process ends. After `stop`
 /// each connection is for one request only, so that the API server connects to another replica as soon as the Service
-/// no longer has this one.
+/// no longer has this one. Callers can make the host hold `memory` bytes in total.
 ///
 /// # Errors
 /// When the address cannot be used.
 pub async fn start(
     config: WebhookConfig,
+    memory: usize,
     webhook_targets: Arc<WebhookTargets>,
     instruments: Instruments,
     stop: CancellationToken,
@@ -81,7 +82,7 @@ pub async fn start(
     let server = Arc::new(Server {
         webhook_targets,
         metrics: Arc::clone(&instruments.metrics),
-        bounds: Arc::default(),
+        bounds: Arc::new(Bounds::new(memory)),
         certificates: Arc::clone(&certificates),
         verifies: config.client_ca.is_some(),
         stop,
@@ -262,7 +263,7 @@ impl Server {
         caller: &Admitted,
     ) -> Response<Answer> {
         let mut room = caller.review(length(&request)).await;
-        let body = match body(request, REVIEW, &mut room).await {
+        let body = match body(request, caller.sizes().review, &mut room).await {
             Ok(body) => body,
             Err(response) => return response,
         };
@@ -313,7 +314,7 @@ impl Server {
         until: Instant,
     ) -> Response<Answer> {
         let mut body_room = caller.conversion(length(&request)).await;
-        let body = match body(request, CONVERSION, &mut body_room).await {
+        let body = match body(request, caller.sizes().conversion, &mut body_room).await {
             Ok(body) => body,
             Err(response) => return response,
         };

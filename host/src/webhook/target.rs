@@ -135,7 +135,7 @@ impl PluginTarget {
         object: &str,
         caller: &Admitted,
     ) -> Result<Decision, NoDecision> {
-        let memory = memory_of([Some(object), None])?;
+        let memory = memory_of([Some(object), None], caller.sizes().object)?;
         let _turn = self.turns.take(caller.peer()).await;
         let _room = caller.object(memory).await;
         defaulting::default(&self.plugin().await?, &self.calls, review, object).await
