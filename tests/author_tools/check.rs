@@ -6,6 +6,31 @@ use super::{Desk, host, sample};
 use crate::support::root;
 
 #[test]
+fn check_warns_of_each_kind_that_gives_a_plugin_power_over_others() {
+    for (name, kinds) in [
+        ("echo", vec!["v1/Pod: its pods run any image"]),
+        ("webapp", vec!["apps/v1/Deployment: its pods run any image"]),
+        (
+            "mysql",
+            vec![
+                "v1/Secret: other programs may trust the Secret",
+                "v1/Pod: its pods run any image",
+            ],
+        ),
+    ] {
+        let answer = host(&["check", &sample(name)]).expect(0);
+        for kind in kinds {
+            let warning = format!("warn  privileges    the plugin creates {kind}");
+            assert!(answer.out.contains(&warning), "{warning}: {}", answer.out);
+        }
+    }
+    let desk = Desk::new();
+    let harmless = desk.file("harmless.wasm", Fixture::new(cases::ANSWER).build(Form::Command));
+    let answer = host(&["check", harmless.to_str().unwrap()]).expect(0);
+    assert!(!answer.out.contains("privileges"), "{}", answer.out);
+}
+
+#[test]
 fn check_lists_what_is_right_and_what_is_wrong_and_its_exit_code_shows_which() {
     for (name, resource) in [
         ("echo", "echo"),
