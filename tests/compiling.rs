@@ -6,6 +6,7 @@ use std::io::Write as _;
 use std::os::unix::process::ExitStatusExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use operator_host::plugin::{
@@ -15,7 +16,7 @@ use plugin_fixtures::{FORMS, Fixture, Form, another_world, cases, hard, library}
 
 use crate::echo::{CONTROLLER, ECHO, echo};
 use crate::mount::Mount;
-use crate::support::{Host, LIMIT, Scenario, plugin};
+use crate::support::{Host, LIMIT, Scenario, plugin, root};
 
 const PROGRAM: &str = env!("CARGO_BIN_EXE_operator-host");
 const MIB: usize = 1 << 20;
@@ -217,11 +218,41 @@ async fn a_compiler_that_fails_is_distinguished_from_a_bad_plugin() {
 async fn without_a_process_this_one_compiles() {
     let none = Compiler::Subprocess(Subprocess::program("/nowhere/operator-host", MEMORY));
     let runtime = runtime(none, None);
-    let plugin = runtime
-        .load(answer(Form::Component), Limits::default())
-        .await
-        .unwrap();
-    assert_eq!(plugin.code_origin(), CodeOrigin::Compiled);
+    let log = Log::default();
+    let lines = log.clone();
+    let subscriber = tracing_subscriber::fmt().with_writer(move || lines.clone());
+    let guard = tracing::subscriber::set_default(subscriber.finish());
+    for form in FORMS {
+        let plugin = runtime.load(answer(form), Limits::default()).await.unwrap();
+        assert_eq!(plugin.code_origin(), CodeOrigin::Compiled);
+    }
+    let corpus = root().join("tests/fuzz/corpora/plugin-file/circular-packages");
+    let circular = fs::read(corpus).unwrap();
+    let error = refused(runtime.load(circular, Limits::default()).await).to_string();
+    assert!(error.contains("more than one package"), "{error}");
+    drop(guard);
+    let log = String::from_utf8(log.0.lock().unwrap().clone()).unwrap();
+    let warned = log.matches("cannot start a process to compile plugins").count();
+    assert_eq!(warned, 1, "{log}");
+    assert!(
+        log.contains("WARN") && log.contains("/nowhere/operator-host"),
+        "{log}"
+    );
+}
+
+/// What was logged.
+#[derive(Clone, Default)]
+struct Log(Arc<Mutex<Vec<u8>>>);
+
+impl std::io::Write for Log {
+    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+        self.0.lock().unwrap().extend_from_slice(bytes);
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        Ok(())
+    }
 }
 
 #[tokio::test]

@@ -1,7 +1,4 @@
-//! Compiles a plugin's file to machine code bytes. This is the work of the compiling process.
-
-use std::any::Any;
-use std::panic::{AssertUnwindSafe, catch_unwind};
+//! Compiles a plugin's file to machine code bytes: the work of the compiling process, and of `in_process`.
 
 use wasmtime::Engine;
 
@@ -29,25 +26,4 @@ pub(crate) fn machine_code(engine: &Engine, file: &[u8]) -> Result<Vec<u8>, Load
             message: format!("{error:#}"),
         }
     })
-}
-
-/// Does what [`machine_code`] does in a process that goes on when the compiler panics.
-///
-/// # Errors
-/// See [`machine_code`].
-pub(crate) fn without_panic(engine: &Engine, file: &[u8]) -> Result<Vec<u8>, LoadError> {
-    // Nothing that the compiler has changed is used after a panic.
-    catch_unwind(AssertUnwindSafe(|| machine_code(engine, file))).unwrap_or_else(|panic| {
-        Err(LoadError::Compiler {
-            message: words(&*panic).to_owned(),
-        })
-    })
-}
-
-/// Returns the message of a panic.
-fn words(panic: &(dyn Any + Send)) -> &str {
-    let owned = panic.downcast_ref::<String>().map(String::as_str);
-    owned
-        .or_else(|| panic.downcast_ref::<&str>().copied())
-        .unwrap_or("it panicked")
 }

@@ -122,6 +122,15 @@ pub enum LoadError {
         /// How the compiler ended, and its output.
         message: String,
     },
+    /// The file can be compiled only in a separate process, and the host cannot start one.
+    #[error(
+        "the plugin has {what}, which the host compiles only in a separate process, and it cannot start one: allow the \
+         container to start processes, or turn the module into a component when you build it"
+    )]
+    NeedsProcess {
+        /// What could end the process that compiles it.
+        what: &'static str,
+    },
     /// The compilation failed recently.
     #[error(
         "{reason} (failed {} min ago; not retried for {} min, and then only at a start, unless `limits.compile` or \
@@ -197,7 +206,7 @@ impl LoadError {
             Self::Refused { part, .. } => *part,
             Self::Compiler { .. } | Self::FailedBefore { .. } => Part::Compiler,
             Self::Describe(_) | Self::DescriptionTooLarge | Self::Description { .. } => Part::Describe,
-            Self::Host { .. } => Part::Host,
+            Self::Host { .. } | Self::NeedsProcess { .. } => Part::Host,
         }
     }
 
@@ -206,6 +215,7 @@ impl LoadError {
         !matches!(
             self,
             Self::Host { .. }
+                | Self::NeedsProcess { .. }
                 | Self::FailedBefore { .. }
                 | Self::Describe(_)
                 | Self::DescriptionTooLarge

@@ -45,6 +45,7 @@ mod resident;
 mod child;
 mod compile;
 mod counts;
+mod in_process;
 mod inspect;
 mod subprocess;
 

@@ -12,13 +12,13 @@ use wasmtime::Engine;
 use crate::code::{Code, Machine};
 use crate::code_cache::{self, Cache, Described, Stored};
 use crate::command::CommandForm;
-use crate::compile;
 use crate::component::ComponentForm;
 use crate::contract::ContractVersion;
 use crate::digest::Digest;
 use crate::error::LoadError;
 use crate::failures::{CompileLimits, Failure};
 use crate::form::Form;
+use crate::in_process;
 use crate::limits::Limits;
 use crate::subprocess::{Compiler, Failed, Subprocess};
 
@@ -199,7 +199,10 @@ impl Loader {
             return Ok(in_memory(self.link(cached).await?, CodeOrigin::Cached, start));
         }
         let compiled = match &self.compiler {
-            Compiler::InProcess => self.compile_in_process(file, digest, limits, turn).await,
+            Compiler::InProcess => {
+                self.compile_in_process(in_process::compile, file, digest, limits, turn)
+                    .await
+            }
             Compiler::Subprocess(subprocess) => {
                 self.compile_in_subprocess(subprocess, file, digest, limits, turn)
                     .await
@@ -326,7 +329,8 @@ impl Loader {
                          to start processes"
                     );
                 }
-                self.compile_in_process(file, digest, limits, turn).await
+                self.compile_in_process(in_process::compile_or_refuse, file, digest, limits, turn)
+                    .await
             }
         }
     }
@@ -335,6 +339,7 @@ impl Loader {
     /// it is done, and only then does its turn end.
     async fn compile_in_process(
         self: &Arc<Self>,
+        compile: fn(&Engine, &[u8]) -> Result<Vec<u8>, LoadError>,
         file: Bytes,
         digest: Digest,
         limits: &Limits,
@@ -342,7 +347,7 @@ impl Loader {
     ) -> Result<Loaded, LoadError> {
         let work = self.blocking(move |loader| {
             let _turn = turn;
-            let code = compile::without_panic(&loader.on_demand.engine, &file)?;
+            let code = compile(&loader.on_demand.engine, &file)?;
             loader.store_and_load(&digest, &Code::compiled(code))
         });
         tokio::time::timeout(limits.compile, work)
