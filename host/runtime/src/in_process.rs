@@ -1,4 +1,4 @@
-//! Compiles in this process, for programs that end afterwards, and for when no other process can be started.
+//! Compiles in this process, for tests, and for when no other process can be started.
 //!
 //! A panic of the compiler ends the compilation, but an overflow of the stack would end this process. For a process that
 //! must go on, [`compile_or_refuse`] therefore refuses what can make the compiler recurse without a bound: types in a

@@ -37,7 +37,7 @@ const STDERR_LIMIT: u64 = 64 << 10;
 /// How plugins are compiled.
 #[derive(Clone, Debug)]
 pub enum Compiler {
-    /// In this process: for programs that end after inspecting a plugin, and for tests.
+    /// In this process: for tests.
     InProcess,
     /// In a separate process for each file.
     Subprocess(Subprocess),
