@@ -19,6 +19,8 @@ release = CARGO_TARGET_DIR=$(abspath $(target))/released host/release/cargo.sh
 scale = --host $(target)/released/release/operator-host --plugin plugins/target/plugins/echo.wasm \
     --crd manifests/crds/echoes.my-operator.dev.yaml
 page = --output host/docs/reference
+# What tests measure, for the end of `make test`.
+figures = $(target)/tmp/figures
 build-scale = KUBEBUILDER_ASSETS="$$(tests/prepare.sh)"; export KUBEBUILDER_ASSETS; \
 	$(release) build --release --package operator-host; cargo build --profile scale --package bench-scale
 
@@ -56,10 +58,11 @@ test: prerequisites ## Check format, spelling, lints and documentation, run ever
 	@KUBEBUILDER_ASSETS="$$(tests/prepare.sh)"; export KUBEBUILDER_ASSETS; \
 	plugins/build.sh tests/fixtures/puppet tests/fixtures/cluster-puppet $(languages) >&2; \
 	$(MAKE) --no-print-directory lint doc; \
-	cargo test --workspace; \
+	rm -rf $(figures); cargo test --workspace; \
 	$(target)/debug/chaos $(chaos) --rounds 20 --seed 100 --regressions tests/chaos/regressions; \
 	cd plugins && cargo test --workspace
 	@cd plugins/hello && GOTOOLCHAIN=local "$$(../go.sh)" vet . && GOTOOLCHAIN=local "$$(../go.sh)" test .
+	@cat $(figures)/*
 
 chaos: prerequisites ## Break everything around the host at random: ROUNDS=20, SEED=n, FAULTS=words of their names
 	@KUBEBUILDER_ASSETS="$$(tests/prepare.sh)"; export KUBEBUILDER_ASSETS; \
@@ -117,9 +120,10 @@ manifests: ## Regenerate the roles and webhooks of manifests/deploy from its con
 	plugins/build.sh
 	manifests/deploy/generate.sh $(target)/debug/operator-host
 
-bench: prerequisites ## Measure, and print the table that README shows
+bench: prerequisites ## Measure, and write the tables in README and the page about hostile plugins; PARTS="call reload" prints those only
 	@KUBEBUILDER_ASSETS="$$(tests/prepare.sh)"; export KUBEBUILDER_ASSETS; \
-	$(release) bench --workspace --bench figures
+	plugins/build.sh tests/fixtures/puppet >&2; \
+	$(release) bench --workspace --bench figures -- $(PARTS)
 
 bench-scale: prerequisites ## Measure how cost grows and write host/docs/reference/scale.md: ARGS="--only parents" (slow)
 	@$(build-scale); \

@@ -15,8 +15,10 @@ use operator_host::plugin::{
 use plugin_fixtures::{FORMS, Fixture, Form, another_world, cases, hard, library};
 
 use crate::echo::{CONTROLLER, ECHO, echo};
+use crate::measure::{MB, report};
 use crate::mount::Mount;
-use crate::support::{Host, LIMIT, Scenario, plugin, root};
+use crate::reload_memory::before_and_after;
+use crate::support::{LIMIT, Scenario, plugin, root};
 
 const PROGRAM: &str = env!("CARGO_BIN_EXE_operator-host");
 const MIB: usize = 1 << 20;
@@ -438,48 +440,15 @@ fn echo_file() -> Vec<u8> {
     fs::read(plugin("echo")).unwrap()
 }
 
-/// Returns another file with the same answers: the sample with an additional custom section.
-fn same_answers(number: u8) -> Vec<u8> {
-    let mut file = echo_file();
-    file.extend([0, 3, 1, b'v', number]);
-    file
-}
-
-async fn until_loaded(host: &Host, count: usize) {
-    until(&format!("{count} versions"), || {
-        host.log().matches("plugin loaded").count() >= count
-    })
-    .await;
-}
-
 #[tokio::test]
 async fn twenty_reloads_leave_the_hosts_memory_as_it_was() {
-    let scenario = Scenario::new("compile-memory").await;
-    let files = |number| BTreeMap::from([("echo.wasm".to_owned(), same_answers(number))]);
-    let controller = format!("{CONTROLLER}  proving: {{mode: off}}\n");
-    let (mut mount, config) = mounted(&scenario, &files(0), &controller);
-    let host = scenario.start_with(&config, &[]);
-    scenario.apply(&echo(2)).await;
-    scenario
-        .until(ECHO, "e", "ready", |e| e.data["status"]["isReady"] == true)
-        .await;
-    // The first reload has one-time costs: threads, and the buffers of a second version.
-    mount.project(&files(1));
-    until_loaded(&host, 2).await;
-    let resident = || memory(host.process().id(), "VmRSS");
-    let before = resident();
-    for number in 2..22 {
-        mount.project(&files(number));
-        until_loaded(&host, usize::from(number) + 1).await;
-    }
-    let after = resident();
-    eprintln!(
-        "resident before 20 reloads {:.1} MB, after {:.1} MB",
-        before as f64 / 1e6,
-        after as f64 / 1e6
+    let [before, after] = before_and_after(&Scenario::new("compile-memory").await).await;
+    let [b, a] = [before, after].map(|bytes| bytes as f64 / MB);
+    report(
+        "reload-memory",
+        &format!("resident memory before 20 reloads {b:.1} MB, after {a:.1} MB"),
     );
     assert!(after < before + 2_000_000, "{before} {after}");
-    assert_eq!(host.stop().await.code(), Some(0));
 }
 
 #[tokio::test]

@@ -2,26 +2,10 @@
 
 use serde_json::json;
 
+pub use crate::bystander::{CONTROLLER, ECHO, echo};
 use crate::support::{Scenario, cluster, condition};
 
-/// The controller as the samples configure it.
-pub const CONTROLLER: &str = "\
-- name: echo
-  parent: {apiVersion: my-operator.dev/v1, kind: Echo}
-  plugin: echo.wasm
-  children: [{apiVersion: v1, kind: Pod}]
-  backoff: {initial: 100ms, max: 1s}
-";
-
-pub const ECHO: &str = "my-operator.dev/v1/Echo";
 const POD: &str = "v1/Pod";
-
-pub fn echo(replicas: u32) -> String {
-    format!(
-        "apiVersion: my-operator.dev/v1\nkind: Echo\nmetadata: {{name: e}}\n\
-         spec: {{replicas: {replicas}, image: 'echo:1'}}"
-    )
-}
 
 #[tokio::test]
 async fn pods_follow_the_replicas_and_the_status_shows_what_is_observed() {

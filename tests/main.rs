@@ -8,8 +8,11 @@
 // A helper that fails is a failed test.
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
+mod bystander;
+mod measure;
 mod mount;
 mod puppet;
+mod reload_memory;
 mod support;
 
 mod author_tools;
@@ -32,6 +35,7 @@ mod discovery;
 mod echo;
 mod evaluate;
 mod explain;
+mod figures;
 mod hello;
 mod hostile;
 mod impersonation;

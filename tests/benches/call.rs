@@ -8,7 +8,7 @@ use operator_host::plugin::{EngineOptions, Limits, Runtime};
 use serde_json::{Value, json};
 
 use super::support::plugin;
-use super::table::{Spread, Table, micros};
+use super::table::{Figure, Spread, Table, micros};
 
 const CALLS: usize = 3000;
 
@@ -84,17 +84,28 @@ pub async fn run(table: &mut Table) {
     eprintln!("plugin calls");
     // In a task, like the reconciles of a controller.
     let measured = tokio::spawn(measure()).await.expect("the calls");
-    for (what, unit, figure, target) in measured {
-        table.row(&what, unit, figure, target);
+    for (what, figure) in measured {
+        table.fill(what, figure);
     }
 }
 
-async fn measure() -> Vec<(String, &'static str, String, &'static str)> {
+async fn measure() -> Vec<(&'static str, Figure)> {
     let mut rows = Vec::new();
     let runtime = Runtime::new(EngineOptions::default()).expect("an engine");
     let request = request();
     let mut native_samples = Vec::with_capacity(CALLS);
-    for (form, file) in [("component", "echo"), ("command", "echo-command")] {
+    for (form, file, what) in [
+        (
+            "component",
+            "echo",
+            "one call of Echo with 3 pods, fresh sandbox, component",
+        ),
+        (
+            "command",
+            "echo-command",
+            "one call of Echo with 3 pods, fresh sandbox, command",
+        ),
+    ] {
         let bytes = std::fs::read(plugin(file)).expect("the plugin");
         let echo = runtime.load(bytes, Limits::default()).await.expect("a plugin");
         let mut samples = Vec::with_capacity(CALLS);
@@ -114,17 +125,13 @@ async fn measure() -> Vec<(String, &'static str, String, &'static str)> {
             }
         }
         let spread = Spread::of(samples, micros);
-        let target = if form == "component" { "at most 60" } else { "" };
-        let what = format!("one call of Echo with 3 pods, fresh sandbox, {form}");
-        let median = spread.median;
-        rows.push((what, "µs", spread.to_string(), target));
         if form == "component" {
             let native = Spread::of(native_samples.clone(), micros);
-            let ratio = median / native.median;
-            let what = "the same mapping compiled natively";
-            rows.push((what.to_owned(), "µs", native.to_string(), ""));
-            rows.push(("ratio of the two".to_owned(), "", format!("{ratio:.1}"), ""));
+            let ratio = spread.median / native.median;
+            rows.push(("ratio of the component to native code", Figure::number(ratio, 1)));
+            rows.push(("the same mapping compiled natively", native.into()));
         }
+        rows.push((what, spread.into()));
     }
     rows
 }

@@ -4,15 +4,13 @@ use std::path::Path;
 use std::time::{Duration, Instant, SystemTime};
 
 use control_plane::{ControlPlane, Options};
-use futures::{StreamExt, TryStreamExt, stream};
-use kube::api::{Api, DeleteParams, ListParams, Patch, PatchParams};
-use kube::core::DynamicObject;
-use kube::runtime::{WatchStreamExt, watcher};
+use futures::{StreamExt, stream};
+use kube::api::{DeleteParams, ListParams, Patch, PatchParams};
 use serde_json::{Value, json};
-use tokio::sync::mpsc;
 
-use super::support::{Host, Scenario, own_cluster, resource};
-use super::table::{Spread, Table, millis};
+use super::measure::{Changes, follow, resident};
+use super::support::{Host, Scenario, own_cluster};
+use super::table::{Figure, Spread, Table, megabytes, millis};
 
 const ECHOES: usize = 500;
 const PODS: usize = 3;
@@ -84,14 +82,11 @@ async fn start(table: &mut Table, cluster: &ControlPlane) {
             assert!(host.stop().await.success());
         }
     }
-    for (how, samples) in [("compiled", compiled), ("from the compiled cache", restored)] {
-        table.row(
-            &format!("start of the process to its first child applied, two plugins {how}"),
-            "ms",
-            Spread::of(samples, millis),
-            "",
-        );
-    }
+    table.fill(
+        "start of the process to its first child applied, two plugins compiled",
+        Spread::of(compiled, millis),
+    );
+    table.fill("the same, from the compiled cache", Spread::of(restored, millis));
 }
 
 /// Reconciles one Echo at a time and measures from the parent's watch event to the last child, with the same
@@ -139,20 +134,10 @@ async fn single(table: &mut Table, cluster: &ControlPlane, cache: &Path) -> Valu
     }
     let (host_time, bare_time) = (Spread::of(with_host, millis), Spread::of(without, millis));
     let ratio = host_time.median / bare_time.median;
-    table.row(
-        "parent's watch event to the last of 3 children",
-        "ms",
-        host_time,
-        "",
-    );
-    table.row("the same 3 requests by a bare client", "ms", bare_time, "");
-    table.row("ratio of the two", "", format!("{ratio:.2}"), "at most 1.3");
-    table.row(
-        "resident memory, idle with two plugins",
-        "MB",
-        format!("{idle:.1}"),
-        "",
-    );
+    table.fill("parent's watch event to the last of 3 children", host_time);
+    table.fill("the same 3 requests by a bare client", bare_time);
+    table.fill("ratio of the host to the bare client", Figure::number(ratio, 2));
+    table.fill("resident memory, idle with two plugins", megabytes(idle));
     assert!(host.stop().await.success());
     status
 }
@@ -161,7 +146,7 @@ async fn single(table: &mut Table, cluster: &ControlPlane, cache: &Path) -> Valu
 async fn many(table: &mut Table, cluster: &ControlPlane, cache: &Path, status: &Value) {
     let (mut with_host, mut without, mut ratios) = (Vec::new(), Vec::new(), Vec::new());
     let (mut own, mut servers, mut bare_servers) = (Vec::new(), Vec::new(), Vec::new());
-    let mut memory = 0.0;
+    let mut memory = 0;
     let mut resync_writes = 0;
     for round in 0..ROUNDS {
         eprintln!("{ECHOES} at once, round {}", round + 1);
@@ -186,39 +171,33 @@ async fn many(table: &mut Table, cluster: &ControlPlane, cache: &Path, status: &
         }
         clear(&scenario).await;
     }
-    table.row(
+    table.fill(
         "500 Echos of 3 pods from nothing to the last status",
-        "ms",
         Spread::of(with_host, millis),
-        "",
     );
-    table.row(
+    table.fill(
         "the same 2,000 applies by a bare client, 10 at a time",
-        "ms",
         Spread::of(without, millis),
-        "",
     );
-    table.row(
-        "ratio of the two, round by round",
-        "",
+    table.fill(
+        "ratio of the two for the 500, round by round",
         Spread::of_figures(ratios),
-        "at most 1.25",
     );
-    for (whose, samples) in [
+    for (what, samples) in [
         // Including the host's start, which the time above excludes.
-        ("API server and etcd with the host, its start included,", servers),
-        ("API server and etcd with the bare client", bare_servers),
-        ("the host, its start included,", own),
+        ("processor time of the host for the 500, its start included", own),
+        (
+            "processor time of API server and etcd for the 500, with the host",
+            servers,
+        ),
+        ("the same, with the bare client", bare_servers),
     ] {
-        let what = format!("processor time of {whose} for the 500");
-        table.row(&what, "ms", Spread::of(samples, millis), "");
+        table.fill(what, Spread::of(samples, millis));
     }
-    table.row("resident memory after the 500", "MB", format!("{memory:.1}"), "");
-    table.row(
+    table.fill("resident memory after the 500", megabytes(memory));
+    table.fill(
         "writes in two full resyncs of the 500, unchanged, after a restart",
-        "",
-        resync_writes,
-        "0",
+        Figure::number(resync_writes as f64, 0),
     );
 }
 
@@ -251,7 +230,7 @@ fn processor_time(names: &[&str]) -> Duration {
     TICK * ticks.sum::<u32>()
 }
 
-async fn host_many(scenario: &Scenario, cache: &Path, memory: &mut f64) -> Taken {
+async fn host_many(scenario: &Scenario, cache: &Path, memory: &mut u64) -> Taken {
     for i in 0..ECHOES {
         create(scenario, &format!("e{i}"), PODS).await;
     }
@@ -308,7 +287,7 @@ async fn bare_many(scenario: &Scenario, bare: &Scenario, status: &Value) -> Take
 }
 
 /// Waits until the observer has seen a complete status of every Echo.
-async fn all_statuses(parents: &mut mpsc::UnboundedReceiver<(Instant, DynamicObject)>) {
+async fn all_statuses(parents: &mut Changes) {
     let mut done = std::collections::HashSet::new();
     while done.len() < ECHOES {
         let (_, parent) = parents.recv().await.expect("a status");
@@ -372,32 +351,6 @@ async fn clear(scenario: &Scenario) {
     }
 }
 
-/// Returns every later state of every object of a kind, with the time at which it was received.
-async fn follow(scenario: &Scenario, kind: &str) -> mpsc::UnboundedReceiver<(Instant, DynamicObject)> {
-    let api: Api<DynamicObject> =
-        Api::namespaced_with(scenario.client.clone(), &scenario.namespace, &resource(kind));
-    let (sender, receiver) = mpsc::unbounded_channel();
-    let (ready, is_ready) = tokio::sync::oneshot::channel();
-    tokio::spawn(async move {
-        let mut ready = Some(ready);
-        let mut events = std::pin::pin!(watcher(api, watcher::Config::default()).default_backoff());
-        while let Ok(Some(event)) = events.try_next().await {
-            match event {
-                watcher::Event::InitDone => drop(ready.take().map(|ready| ready.send(()))),
-                watcher::Event::Apply(object) => {
-                    let seen = (Instant::now(), object);
-                    if sender.send(seen).is_err() {
-                        return;
-                    }
-                }
-                _ => {}
-            }
-        }
-    });
-    is_ready.await.expect("a list");
-    receiver
-}
-
 /// Starts a host with a short resync period on unchanged objects, waits for two full resyncs, and counts the writes
 /// of all clients meanwhile.
 async fn writes_of_a_resync(scenario: &Scenario) -> u64 {
@@ -430,21 +383,4 @@ async fn writes(scenario: &Scenario) -> u64 {
         .filter(|line| !line.contains("resource=\"leases\"") && !line.contains("resource=\"events\""))
         .filter_map(|line| line.rsplit(' ').next()?.parse::<f64>().ok())
         .sum::<f64>() as u64
-}
-
-/// Returns the resident memory of a host, in MB.
-fn resident(host: &Host) -> f64 {
-    let status =
-        std::fs::read_to_string(format!("/proc/{}/status", host.process().id())).expect("its status");
-    let kib = status
-        .lines()
-        .find_map(|line| {
-            line.strip_prefix("VmRSS:")?
-                .trim()
-                .strip_suffix(" kB")?
-                .parse::<f64>()
-                .ok()
-        })
-        .expect("VmRSS");
-    kib * 1024.0 / 1e6
 }

@@ -1,19 +1,33 @@
 //! The figures of `make bench`: medians with their spread, ratios within one run, and the machine's name.
 //!
 //! Every comparison with a bare client sends the same requests to the same API server in the same run, since the
-//! cost of a request depends on the server. `cargo bench --workspace --bench figures -- call cluster` measures only
-//! the named parts: call, convert, reload, cluster, telemetry.
+//! cost of a request depends on the server. A run of all parts writes the tables in README and in
+//! `host/docs/reference/hostile-plugins.md`. `make bench PARTS="call cluster"` measures only the named parts (call,
+//! convert, reload, cluster, telemetry, hostile) and prints their rows; `PARTS="hostile loop drip"` measures only those
+//! hostile plugins.
 
 #![allow(missing_docs, unreachable_pub, dead_code)]
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
+#[path = "../bystander.rs"]
+mod bystander;
+#[path = "../measure.rs"]
+mod measure;
+#[path = "../mount.rs"]
+mod mount;
+#[path = "../puppet.rs"]
+mod puppet;
+#[path = "../reload_memory.rs"]
+mod reload_memory;
 #[path = "../support.rs"]
 mod support;
 
 mod call;
 mod cluster;
 mod convert;
+mod hostile;
 mod reload;
+mod rows;
 mod table;
 mod telemetry;
 
@@ -21,22 +35,34 @@ use std::process::ExitCode;
 
 use table::Table;
 
+const PARTS: [&str; 6] = ["call", "convert", "reload", "cluster", "telemetry", "hostile"];
+
 fn main() -> ExitCode {
     // `cargo test --benches` and similar commands only check that it builds.
     if !std::env::args().any(|argument| argument == "--bench") {
         return ExitCode::SUCCESS;
     }
-    let parts: Vec<String> = std::env::args()
+    let arguments: Vec<String> = std::env::args()
         .skip(1)
-        .filter(|part| !part.starts_with('-'))
+        .filter(|argument| !argument.starts_with('-'))
         .collect();
-    let wanted = |part: &str| parts.is_empty() || parts.iter().any(|wanted| wanted == part);
+    let (parts, cases): (Vec<&str>, Vec<&str>) = arguments
+        .iter()
+        .map(String::as_str)
+        .partition(|argument| PARTS.contains(argument));
+    let is_known = |case: &&str| rows::HOSTILE.iter().any(|row| row.case == *case);
+    if let Some(unknown) = cases.iter().find(|case| !is_known(case)) {
+        eprintln!("{unknown:?} is neither a part nor a hostile plugin");
+        return ExitCode::FAILURE;
+    }
+    let is_complete = arguments.is_empty();
+    let wanted = |part: &str| is_complete || parts.contains(&part);
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .enable_all()
         .build()
         .expect("a runtime");
     let mut table = Table::new();
-    runtime.block_on(async {
+    let hostile = runtime.block_on(async {
         if wanted("call") {
             call::run(&mut table).await;
         }
@@ -52,7 +78,20 @@ fn main() -> ExitCode {
         if wanted("telemetry") {
             telemetry::run(&mut table).await;
         }
+        if wanted("hostile") {
+            Some(hostile::run(&mut table, &cases).await)
+        } else {
+            None
+        }
     });
-    table.print();
+    let figures = table.text();
+    println!("\n{figures}");
+    if let Some(hostile) = &hostile {
+        println!("\n{hostile}");
+        if is_complete {
+            table::write("README.md", &figures);
+            table::write("host/docs/reference/hostile-plugins.md", hostile);
+        }
+    }
     ExitCode::SUCCESS
 }

@@ -1,4 +1,4 @@
-//! Measures from the swap of a mounted ConfigMap to the first answer of the new version.
+//! Reloads: from the swap of a mounted ConfigMap to the first answer of the new version, and the memory that they add.
 
 use std::fs;
 use std::os::unix::fs::symlink;
@@ -6,6 +6,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Instant;
 
+use control_plane::Options;
 use operator_host::metrics::Metrics;
 use operator_host::plugin::acceptance::Trust;
 use operator_host::plugin::contract::Kind;
@@ -14,13 +15,31 @@ use operator_host::plugin::reload::Files;
 use operator_host::plugin::{EngineOptions, Limits, Runtime};
 
 use super::call::request;
-use super::support::plugin;
-use super::table::{Spread, Table, millis};
+use super::measure::MB;
+use super::reload_memory::before_and_after;
+use super::support::{Scenario, own_cluster, plugin};
+use super::table::{Figure, Spread, Table, millis};
 
 const SWAPS: usize = 30;
 
 pub async fn run(table: &mut Table) {
     eprintln!("reload");
+    time(table).await;
+    memory(table).await;
+}
+
+/// Measures 20 reloads in the program.
+async fn memory(table: &mut Table) {
+    let cluster = own_cluster(Options::default()).await;
+    let scenario = Scenario::within(&cluster, "bench-reload").await;
+    let [before, after] = before_and_after(&scenario).await;
+    let added = (after as f64 - before as f64) / MB;
+    table.fill("resident memory added by 20 reloads", Figure::number(added, 1));
+    cluster.shutdown().await;
+}
+
+/// Measures the time of a reload in this process.
+async fn time(table: &mut Table) {
     let echo = fs::read(plugin("echo")).expect("the plugin");
     let folder = tempfile::tempdir().expect("a folder");
     swap(folder.path(), 0, &echo);
@@ -56,11 +75,10 @@ pub async fn run(table: &mut Table) {
         plugin.reconcile(&request).await.outcome.expect("a response");
         samples.push(start.elapsed());
     }
-    let what = format!(
-        "from an updated ConfigMap to the first call, Echo ({} KB)",
-        echo.len() / 1000
+    table.fill(
+        "from an updated ConfigMap to the first call, Echo, without proving",
+        Spread::of(samples, millis),
     );
-    table.row(&what, "ms", Spread::of(samples, millis), "at most 250");
 }
 
 /// Swaps the folder as the kubelet does. Returns when the new contents replaced the old ones.

@@ -1,21 +1,31 @@
 //! The output format of the figures.
 
-use std::fmt::Display;
 use std::time::Duration;
+
+use super::measure::MB;
+use super::rows::{HEADER, ROWS};
+use super::support::root;
 
 /// With fewer samples, percentiles add nothing to the extremes.
 const FEW: usize = 20;
 
-/// Rows of figures, each with its limit where it has one.
+/// README's table, with the figures of the parts that were measured.
 pub struct Table {
-    rows: Vec<[String; 4]>,
+    figures: Vec<Option<Figure>>,
+}
+
+/// A figure: its text, and the number that a target is compared with.
+pub struct Figure {
+    text: String,
+    value: f64,
 }
 
 /// A median with its spread.
 pub struct Spread {
     pub median: f64,
-    pub low: f64,
-    pub high: f64,
+    low: f64,
+    high: f64,
+    is_few: bool,
 }
 
 impl Spread {
@@ -28,12 +38,14 @@ impl Spread {
     /// Does the same for plain numbers.
     pub fn of_figures(mut samples: Vec<f64>) -> Self {
         samples.sort_by(f64::total_cmp);
-        let tail = if samples.len() < FEW { 0.0 } else { 0.1 };
+        let is_few = samples.len() < FEW;
+        let tail = if is_few { 0.0 } else { 0.1 };
         let at = |share: f64| samples[((samples.len() - 1) as f64 * share).round() as usize];
         Self {
             median: at(0.5),
             low: at(tail),
             high: at(1.0 - tail),
+            is_few,
         }
     }
 }
@@ -41,39 +53,84 @@ impl Spread {
 impl std::fmt::Display for Spread {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let digits = if self.median < 10.0 { 2 } else { 1 };
+        let range = if self.is_few { "min to max: " } else { "" };
         write!(
             f,
-            "{:.digits$} ({:.digits$} to {:.digits$})",
+            "{:.digits$} ({range}{:.digits$} to {:.digits$})",
             self.median, self.low, self.high
         )
     }
 }
 
-impl Table {
-    pub fn new() -> Self {
-        Self { rows: Vec::new() }
-    }
-
-    /// Adds a figure; `target` is a description, empty if there is none.
-    pub fn row(&mut self, what: &str, unit: &str, figure: impl Display, target: &str) {
-        let figure = figure.to_string();
-        eprintln!("  {what}: {figure} {unit}");
-        self.rows
-            .push([what.to_owned(), figure, unit.to_owned(), target.to_owned()]);
-    }
-
-    pub fn print(&self) {
-        println!("\n{}\n", machine());
-        println!(
-            "| figure | median (10th to 90th percentile; under 20 samples: smallest to largest) | unit | target |\n|---|---|---|---|"
-        );
-        for row in &self.rows {
-            println!("| {} |", row.join(" | "));
+impl From<Spread> for Figure {
+    fn from(spread: Spread) -> Self {
+        Self {
+            text: spread.to_string(),
+            value: spread.median,
         }
     }
 }
 
-fn machine() -> String {
+impl Figure {
+    /// Returns a single number with so many digits after the point.
+    pub fn number(value: f64, digits: usize) -> Self {
+        Self {
+            text: format!("{value:.digits$}"),
+            value,
+        }
+    }
+
+    /// Returns the text, marked if the figure is larger than the target.
+    pub fn marked(&self, at_most: Option<f64>) -> String {
+        match at_most {
+            Some(most) if self.value > most => format!("**{}: misses the target**", self.text),
+            _ => self.text.clone(),
+        }
+    }
+}
+
+impl Table {
+    pub fn new() -> Self {
+        Self {
+            figures: ROWS.iter().map(|_| None).collect(),
+        }
+    }
+
+    /// Fills the row with this name.
+    pub fn fill(&mut self, what: &str, figure: impl Into<Figure>) {
+        let index = ROWS.iter().position(|row| row.what == what);
+        let index = index.unwrap_or_else(|| panic!("no row has the name {what:?}"));
+        let figure = figure.into();
+        eprintln!("  {what}: {} {}", figure.text, ROWS[index].unit);
+        let before = self.figures[index].replace(figure);
+        assert!(before.is_none(), "two figures for {what:?}");
+    }
+
+    /// Returns the table of all rows that have a figure.
+    pub fn text(&self) -> String {
+        let rows = ROWS.iter().zip(&self.figures);
+        let rows = rows.filter_map(|(row, figure)| Some((row, figure.as_ref()?)));
+        let rows = rows.map(|(row, figure)| {
+            let figure = figure.marked(row.at_most);
+            format!("| {} | {figure} | {} | {} |\n", row.what, row.unit, row.target())
+        });
+        format!("{}\n\n{HEADER}\n{}", machine(), rows.collect::<String>())
+    }
+}
+
+/// Replaces what `make bench` wrote into a page before.
+pub fn write(page: &str, text: &str) {
+    const BEGIN: &str = "<!-- bench:begin -->\n";
+    const END: &str = "<!-- bench:end -->";
+    let file = root().join(page);
+    let before = std::fs::read_to_string(&file).expect("the page");
+    let (head, rest) = before.split_once(BEGIN).expect("the mark of the table's begin");
+    let (_, tail) = rest.split_once(END).expect("the mark of the table's end");
+    std::fs::write(&file, format!("{head}{BEGIN}{text}{END}{tail}")).expect("the page can be written");
+}
+
+/// Returns the first line above a table.
+pub fn machine() -> String {
     let read = |file: &str| std::fs::read_to_string(file).unwrap_or_default();
     let cpu = read("/proc/cpuinfo");
     let model = cpu
@@ -93,7 +150,10 @@ fn machine() -> String {
                 .ok()
         })
         .unwrap_or_default();
-    format!("{model}, {cores} cores, {} GiB", kib >> 20)
+    format!(
+        "{model}, {cores} cores, {} GiB. A row that misses its target is marked.",
+        kib >> 20
+    )
 }
 
 pub fn micros(duration: Duration) -> f64 {
@@ -102,4 +162,9 @@ pub fn micros(duration: Duration) -> f64 {
 
 pub fn millis(duration: Duration) -> f64 {
     duration.as_secs_f64() * 1e3
+}
+
+/// Returns bytes as a figure in MB.
+pub fn megabytes(bytes: u64) -> Figure {
+    Figure::number(bytes as f64 / MB, 1)
 }

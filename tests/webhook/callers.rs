@@ -12,6 +12,7 @@ use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
 
 use super::*;
+use crate::measure::peak;
 use crate::support::own_cluster;
 
 /// The result of a call.
@@ -131,16 +132,6 @@ pub(super) fn puppet_of(spec: &str) -> String {
     )
 }
 
-/// Returns the resident memory in MiB.
-fn resident(host: &Host) -> u64 {
-    let status = std::fs::read_to_string(format!("/proc/{}/status", host.process().id())).unwrap();
-    let line = status
-        .lines()
-        .find_map(|line| line.strip_prefix("VmHWM:"))
-        .unwrap();
-    line.trim().trim_end_matches(" kB").parse::<u64>().unwrap() >> 10
-}
-
 #[tokio::test]
 async fn what_an_unverified_caller_sends_costs_little_and_reveals_nothing_of_the_plugin() {
     let scenario = Scenario::new("webhook-nobody").await;
@@ -154,7 +145,7 @@ async fn what_an_unverified_caller_sends_costs_little_and_reveals_nothing_of_the
     let good = ask(&review(&puppet_of("{}"))).await;
     assert_eq!(good.status, 200, "{good:?}");
     assert_contains(&good.text, &["\"allowed\":true", "\"uid\":\"1\""]);
-    let before = resident(&host);
+    let before = peak(&host);
 
     // 16 MiB, with and without a length; and an object that is small as text and large when parsed.
     let huge = review(&puppet_of(&format!("[{}0]", "{},".repeat(5 << 20))));
@@ -170,7 +161,7 @@ async fn what_an_unverified_caller_sends_costs_little_and_reveals_nothing_of_the
     for body in [&b"{}"[..], b"[", &[b'['; 100_000]] {
         assert_eq!(ask(body).await.status, 400);
     }
-    let grown = resident(&host) - before;
+    let grown = (peak(&host) - before) >> 20;
     assert!(grown < 64, "{grown} MiB more than before, at the most");
 
     // The plugin's output is in the log, but this caller does not get it.
