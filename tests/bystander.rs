@@ -83,16 +83,14 @@ impl Comparison {
     /// Whether the others hold up the Echo little enough for a host without optimizations, on a machine that is busy
     /// with other tests. `make bench` holds the release program to 2 and 3 times.
     pub fn is_bearable(&self) -> bool {
-        let within = |share, times| {
+        let within = |share, times, slack| {
             let quiet = percentile(&self.quiet, share);
-            percentile(&self.loud, share) <= (quiet * times).max(quiet + SLACK)
+            percentile(&self.loud, share) <= (quiet * times).max(quiet + slack)
         };
-        within(0.5, 3) && within(0.95, 4)
+        // The slack is what a few time slices of other tests cost a change.
+        within(0.5, 3, Duration::from_millis(50)) && within(0.95, 6, Duration::from_millis(250))
     }
 }
-
-/// What a time slice or two of other tests cost a change.
-const SLACK: Duration = Duration::from_millis(50);
 
 impl fmt::Display for Comparison {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

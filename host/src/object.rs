@@ -3,7 +3,7 @@
 mod not_served;
 pub(crate) mod secret;
 
-use std::fmt;
+use std::{fmt, io};
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
 use kube::ResourceExt;
@@ -316,6 +316,27 @@ pub fn fingerprint(value: &impl Serialize) -> String {
         })
 }
 
+/// Reports whether the value's JSON text has more bytes than this. Takes no longer than to write so many bytes.
+#[must_use]
+pub(crate) fn is_larger_than(value: &impl Serialize, bytes: usize) -> bool {
+    struct Room(usize);
+    impl io::Write for Room {
+        fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+            self.0 = self
+                .0
+                .checked_sub(bytes.len())
+                .ok_or(io::ErrorKind::FileTooLarge)?;
+            Ok(bytes.len())
+        }
+
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+    // Nothing else fails: see `fingerprint`.
+    serde_json::to_writer(Room(bytes), value).is_err()
+}
+
 /// Returns a child's manifest without the fields that the host adds.
 pub(crate) fn without_host_metadata(mut child: Value) -> Value {
     let Some(metadata) = child.get_mut("metadata").and_then(Value::as_object_mut) else {
@@ -345,6 +366,14 @@ pub(crate) fn without_host_metadata(mut child: Value) -> Value {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_size_of_a_value_is_that_of_its_text() {
+        let value = serde_json::json!({ "a": "\"\n", "b": [1, null] });
+        let size = value.to_string().len();
+        assert!(!is_larger_than(&value, size));
+        assert!(is_larger_than(&value, size - 1));
+    }
 
     #[test]
     fn a_reason_of_a_plugin_becomes_one_that_the_api_server_accepts() {

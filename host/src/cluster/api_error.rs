@@ -91,13 +91,14 @@ impl ApiError {
         self.is_overload() || self.fault == Fault::NotServed || (server && !self.is_invalid())
     }
 
-    /// Reports whether the request violates the kind's schema, independent of the client.
+    /// Reports whether the request violates the kind's schema or is too large, independent of the client.
     ///
     /// Older API servers respond with an internal error to a server-side apply of a value of the wrong type.
     #[must_use]
     pub fn is_invalid(&self) -> bool {
         match self.fault {
             Fault::Refused(400 | 422) => !self.is_lost_race(),
+            Fault::Refused(413) => true,
             Fault::Refused(500) => self.message.contains("failed to create typed patch object"),
             _ => false,
         }

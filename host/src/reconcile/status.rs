@@ -8,10 +8,13 @@ use serde_json::{Map, Value, json};
 
 use super::context::Context;
 use crate::clock::now;
-use crate::cluster::api_error::ApiError;
+use crate::cluster::api_error::{ApiError, Fault};
 use crate::cluster::resource_client::ResourceClient;
 use crate::desired::conditions::{StatusUpdate, compose, current, set_contested, set_held_back};
-use crate::object::{NamespacedName, fingerprint};
+use crate::object::{NamespacedName, fingerprint, is_larger_than};
+
+/// Maximum bytes of a request that an API server accepts (`MaxRequestBodyBytes` of its generic configuration).
+const REQUEST: usize = 3 << 20;
 
 /// Computes the desired status. `before` is the current one, from which missing parts are kept.
 pub(super) fn desired(
@@ -37,17 +40,24 @@ pub(super) fn desired(
 /// one.
 ///
 /// # Errors
-/// When the API server refuses a request. A deleted parent is not an error.
+/// When the API server refuses a request, or would refuse it for its size. A deleted parent is not an error.
 pub async fn write(
     context: &Context,
     parent: &DynamicObject,
     update: &StatusUpdate<'_>,
 ) -> Result<bool, ApiError> {
+    let name = NamespacedName::of(parent);
+    // Before anything else: to copy, hash and send it would hold up the reconciles of other controllers.
+    if update
+        .fields
+        .is_some_and(|fields| is_larger_than(fields, REQUEST))
+    {
+        return Err(too_large(context, name));
+    }
     let mut status = desired(context, parent, current(parent), update);
     if !context.resource.has_status || *current(parent) == status {
         return Ok(false);
     }
-    let name = NamespacedName::of(parent);
     let before = fingerprint(current(parent));
     // Without the times: on a server that drops the conditions they would differ in each reconcile.
     let body_fingerprint = fingerprint(&without_times(&status));
@@ -97,6 +107,18 @@ pub async fn write(
             Ok(false)
         }
         Err(error) => Err(error),
+    }
+}
+
+fn too_large(context: &Context, name: NamespacedName) -> ApiError {
+    ApiError {
+        verb: "apply the status of",
+        kind: context.config.parent.kind.as_str().into(),
+        name,
+        fault: Fault::Refused(413),
+        message: "the status is larger than 3 MiB, which no API server accepts: make the plugin answer with a smaller one"
+            .into(),
+        retry_after: None,
     }
 }
 
