@@ -100,7 +100,7 @@ async fn measure(table: &mut Table, cluster: &ControlPlane) {
     hosts.iter().for_each(|host| signal(host, "-CONT"));
     assert!(!collector.spans().is_empty(), "nothing was traced");
     let of = |i: usize, pick: fn(&Cost) -> f64| median(costs[i].iter().map(pick).collect());
-    for (whats, pick) in [
+    for (names, pick) in [
         (
             [
                 "a no-op reconcile with telemetry off",
@@ -119,10 +119,10 @@ async fn measure(table: &mut Table, cluster: &ControlPlane) {
         ),
     ] {
         let off = of(0, pick);
-        table.fill(whats[0], Figure::number(off * 1e3, 1));
+        table.fill(names[0], Figure::number(off * 1e3, 1));
         for i in [1, 2] {
             let more = (of(i, pick) / off - 1.0) * 100.0;
-            table.fill(whats[i], Figure::number(more, 1));
+            table.fill(names[i], Figure::number(more, 1));
         }
     }
     for host in hosts {
