@@ -33,6 +33,8 @@ const SHORT: Duration = Duration::from_millis(1);
 /// at once.
 const SLOW_SHARE: f64 = 0.1;
 const SLOW_AT_ONCE: Duration = Duration::from_millis(20);
+/// One call counts as at most this long: a machine that was suspended is no reason to distrust a plugin for hours.
+const SLOW_AT_MOST: Duration = Duration::from_secs(1);
 
 /// The threads of the lane.
 #[derive(Debug)]
@@ -64,10 +66,11 @@ impl Lane {
 
     /// Registers a plugin with the lane.
     pub(crate) fn join(&self) -> Slow {
+        let now = Instant::now();
         Slow {
             slots: self.slots.join(),
             jobs: self.jobs.clone(),
-            allowance: Mutex::new((Instant::now(), SLOW_AT_ONCE)),
+            used_up: Mutex::new(now.checked_sub(SLOW_AT_ONCE.div_f64(SLOW_SHARE)).unwrap_or(now)),
         }
     }
 }
@@ -92,8 +95,9 @@ fn work(queue: &Mutex<mpsc::Receiver<Job>>) {
 pub(crate) struct Slow {
     slots: Member,
     jobs: mpsc::Sender<Job>,
-    /// When the allowance was last computed, and its value then.
-    allowance: Mutex<(Instant, Duration)>,
+    /// When the allowance was used up. A call that took more than was left moves this into the future: a poll ends
+    /// when the guest yields, and what becomes of a large answer takes several times the whole allowance.
+    used_up: Mutex<Instant>,
 }
 
 /// A future that is polled in slices; it owns everything it needs.
@@ -105,10 +109,10 @@ impl Slow {
     /// From `deadline` on the call must be ready when it is polled: it is then polled on this thread, so that
     /// no queue can delay it. Dropping this future ends the call at the next tick at the latest.
     pub(crate) async fn run<T: Send + 'static>(&self, deadline: Instant, mut call: Owned<T>) -> T {
-        if self.may_begin_here() {
+        if self.may_begin_here(Instant::now()) {
             let start = Instant::now();
             let first = std::future::poll_fn(|context| Poll::Ready(call.as_mut().poll(context))).await;
-            self.charge(start.elapsed());
+            self.charge(Instant::now(), start.elapsed());
             if let Poll::Ready(result) = first {
                 return result;
             }
@@ -161,26 +165,19 @@ impl Slow {
     }
 
     /// Whether the remaining allowance covers the time until a call is handed over.
-    fn may_begin_here(&self) -> bool {
-        self.left(Instant::now()) >= TICK
+    fn may_begin_here(&self, now: Instant) -> bool {
+        let used_up = *self.used_up.lock().unwrap_or_else(PoisonError::into_inner);
+        now.saturating_duration_since(used_up).mul_f64(SLOW_SHARE) >= TICK
     }
 
-    fn charge(&self, taken: Duration) {
+    fn charge(&self, now: Instant, taken: Duration) {
         if taken < SHORT {
             return;
         }
-        self.left(Instant::now());
-        let mut allowance = self.allowance.lock().unwrap_or_else(PoisonError::into_inner);
-        allowance.1 = allowance.1.saturating_sub(taken);
-    }
-
-    fn left(&self, now: Instant) -> Duration {
-        let mut allowance = self.allowance.lock().unwrap_or_else(PoisonError::into_inner);
-        let (last, left) = &mut *allowance;
-        let earned = now.saturating_duration_since(*last).mul_f64(SLOW_SHARE);
-        *left = left.saturating_add(earned).min(SLOW_AT_ONCE);
-        *last = now;
-        *left
+        let mut used_up = self.used_up.lock().unwrap_or_else(PoisonError::into_inner);
+        let earned = now.saturating_duration_since(*used_up);
+        let kept = earned.min(SLOW_AT_ONCE.div_f64(SLOW_SHARE));
+        *used_up += earned - kept + taken.min(SLOW_AT_MOST).div_f64(SLOW_SHARE);
     }
 }
 
@@ -288,10 +285,24 @@ mod tests {
             start.elapsed()
         );
         assert!(others > 0 || polls.load(SeqCst) < 50, "{others} beside {polls:?}");
-        // A plugin that was slow does not begin on other threads for a while.
-        hog.charge(SLOW_AT_ONCE);
-        assert!(!hog.may_begin_here() && lane.join().may_begin_here());
-        assert_eq!(hog.left(Instant::now() + Duration::from_secs(60)), SLOW_AT_ONCE);
+    }
+
+    /// Regression: a call that took many times the allowance was forgiven as soon as one that took all of it.
+    #[tokio::test]
+    async fn a_plugin_begins_on_other_threads_again_when_it_has_made_up_for_its_slow_calls() {
+        let lane = Lane::start().unwrap();
+        let slow = lane.join();
+        let now = Instant::now();
+        let after = |milliseconds| now + Duration::from_millis(milliseconds);
+        assert!(slow.may_begin_here(now));
+        slow.charge(now, SLOW_AT_ONCE);
+        assert!(!slow.may_begin_here(after(50)) && slow.may_begin_here(after(150)));
+        slow.charge(after(150), Duration::from_millis(200));
+        assert!(!slow.may_begin_here(after(1000)) && slow.may_begin_here(after(2200)));
+        // Nothing is saved for later.
+        slow.charge(after(100_000), SLOW_AT_ONCE);
+        assert!(!slow.may_begin_here(after(100_050)));
+        assert!(lane.join().may_begin_here(Instant::now()));
     }
 
     #[tokio::test]

@@ -11,7 +11,7 @@ use crate::clock::now;
 use crate::cluster::api_error::{ApiError, Fault};
 use crate::cluster::resource_client::ResourceClient;
 use crate::desired::conditions::{StatusUpdate, compose, current, set_contested, set_held_back};
-use crate::object::{NamespacedName, fingerprint, is_larger_than};
+use crate::object::{NamespacedName, fingerprint, least_size};
 
 /// Maximum bytes of a request that an API server accepts (`MaxRequestBodyBytes` of its generic configuration).
 const REQUEST: usize = 3 << 20;
@@ -48,10 +48,7 @@ pub async fn write(
 ) -> Result<bool, ApiError> {
     let name = NamespacedName::of(parent);
     // Before anything else: to copy, hash and send it would hold up the reconciles of other controllers.
-    if update
-        .fields
-        .is_some_and(|fields| is_larger_than(fields, REQUEST))
-    {
+    if update.fields.is_some_and(|fields| least_size(fields) > REQUEST) {
         return Err(too_large(context, name));
     }
     let mut status = desired(context, parent, current(parent), update);
