@@ -168,8 +168,8 @@ impl Recorder {
     /// Takes what a call occupies until it is written: the request, and the values of its answer.
     fn memory_for(&self, asked: &Asked, answer: &str) -> Option<OwnedSemaphorePermit> {
         let request = match asked {
-            // Its objects are shared with the caches.
-            Asked::Request(_) => 0,
+            // The caches hold texts, so these trees may have no other owner by the time they are written.
+            Asked::Request(request) => estimate(&serde_json::to_string(request).ok()?).bytes,
             Asked::Conversion(conversion) => conversion.objects.iter().map(|object| object.get().len()).sum(),
             Asked::Parent(parent) => parent.get().len(),
         };
@@ -374,6 +374,19 @@ mod tests {
         assert_eq!(queued(60 << 10), 1, "there is no memory for another");
         assert_eq!(queued(10 << 10), 2);
         while queue.try_recv().is_ok() {}
+        let parent = serde_json::json!({ "metadata": {}, "spec": "x".repeat(200 << 10) });
+        let request = serde_json::json!({ "parent": parent, "children": [], "related": [],
+            "now": "2026-01-01T00:00:00Z" });
+        let asked = Asked::Request(serde_json::from_value(request).unwrap());
+        recorder.call(
+            "a",
+            &plugin,
+            Export::Reconcile,
+            asked,
+            &Ok(Response::default()),
+            &metrics,
+        );
+        assert_eq!(queue.len(), 0, "a request counts, too");
         assert_eq!(recorder.waiting.available_permits(), 100);
     }
 }
