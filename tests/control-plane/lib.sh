@@ -43,6 +43,14 @@ cargo_tool() {
     echo "$cache/bin/$program"
 }
 
+cargo_deny_version=0.20.2
+cargo_deny_cache=${XDG_CACHE_HOME:-$HOME/.cache}/operator-host/cargo-deny/$cargo_deny_version
+
+# Prints the program cargo-deny, if there is one.
+cargo_deny() {
+    command -v cargo-deny || ! [[ -x $cargo_deny_cache/cargo-deny ]] || echo "$cargo_deny_cache/cargo-deny"
+}
+
 # One background job at a time, in a process group of its own, so that all of it can be stopped: the children of
 # a script's ordinary background job do not even see Ctrl-C.
 job=''
