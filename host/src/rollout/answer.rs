@@ -24,6 +24,8 @@ pub(super) struct Answer {
     hash: Hash,
     /// The beginning of the answer, as YAML.
     pub(super) shown: String,
+    /// Whether the answer goes on after it.
+    pub(super) is_cut: bool,
 }
 
 /// The different values that the answers for one object have at each place in a Secret, as hashes.
@@ -38,10 +40,11 @@ impl Answer {
             values.hide(child);
         }
         let mut shown = Beginning(Vec::new());
-        // It fails at the end of the beginning. Every JSON value can be represented as YAML.
-        let _ = serde_saphyr::to_io_writer(&mut shown, &answer);
+        // It fails at the end of the beginning and nowhere else: every JSON value can be represented as YAML.
+        let is_cut = serde_saphyr::to_io_writer(&mut shown, &answer).is_err();
         Self {
             hash,
+            is_cut,
             shown: String::from_utf8_lossy(&shown.0).into_owned(),
         }
     }
@@ -49,7 +52,8 @@ impl Answer {
 
 impl SecretValues {
     fn hide(&mut self, secret: &mut Map<String, Value>) {
-        let name = secret.get("metadata").map(|metadata| metadata["name"].clone());
+        let metadata = secret.get("metadata");
+        let name = metadata.map(|metadata| (metadata["namespace"].clone(), metadata["name"].clone()));
         secret::replace_values(secret, |field, key, value| {
             let known = self.0.entry(hash(&(&name, field, key))).or_default();
             let value = hash(value);
@@ -113,6 +117,7 @@ mod tests {
         let (one, other) = (large(1), large(2));
         assert_eq!(one.shown.len(), MAX_SHOWN);
         assert_eq!(one.shown, other.shown);
+        assert!(one.is_cut);
         assert_eq!(one, large(1));
         assert_ne!(one, other);
     }

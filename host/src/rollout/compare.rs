@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use similar::{ChangeTag, TextDiff};
 
-use super::answer::Answer;
+use super::answer::{Answer, MAX_SHOWN};
 use super::shadow::Effect;
 use crate::object::{NamespacedName, shorten};
 use crate::plugin::candidate_check::{Blamed, HeldBack, ProofResult};
@@ -255,6 +255,7 @@ fn named(children: &[String]) -> String {
 
 /// Returns the diff of two answers for one object.
 fn difference(object: &NamespacedName, live: Option<&Answer>, candidate: &Answer) -> String {
+    let is_cut = candidate.is_cut || live.is_some_and(|live| live.is_cut);
     let live = live.map_or("", |live| &live.shown);
     let diff = compared(live, &candidate.shown);
     let mut unified = diff.unified_diff();
@@ -262,7 +263,16 @@ fn difference(object: &NamespacedName, live: Option<&Answer>, candidate: &Answer
         .context_radius(2)
         .header(&format!("{object}, live"), &format!("{object}, candidate"))
         .to_string();
-    bounded(&text)
+    let mut text = bounded(&text);
+    if is_cut {
+        // Where one of the two is longer, the end of this part looks removed or added.
+        let _ = write!(
+            text,
+            "\n… only the first {} KiB of the answers are compared line by line",
+            MAX_SHOWN >> 10
+        );
+    }
+    text
 }
 
 /// Returns the first lines in which two answers of one version differ.
