@@ -16,6 +16,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use opentelemetry::Context as Telemetry;
+use rustix::time::{ClockId, clock_gettime};
 use tokio::runtime::Handle;
 use tokio::sync::{Notify, oneshot};
 use tracing::{Dispatch, Span, dispatcher};
@@ -100,6 +101,12 @@ pub(crate) struct Slow {
     used_up: Mutex<Instant>,
 }
 
+/// Returns the processor time of this thread: a plugin is not to blame when the machine is busy.
+fn thread_time() -> Duration {
+    let time = clock_gettime(ClockId::ThreadCPUTime);
+    Duration::try_from(time).unwrap_or_default()
+}
+
 /// A future that is polled in slices; it owns everything it needs.
 pub(crate) type Owned<T> = Pin<Box<dyn Future<Output = T> + Send>>;
 
@@ -110,9 +117,9 @@ impl Slow {
     /// no queue can delay it. Dropping this future ends the call at the next tick at the latest.
     pub(crate) async fn run<T: Send + 'static>(&self, deadline: Instant, mut call: Owned<T>) -> T {
         if self.may_begin_here(Instant::now()) {
-            let start = Instant::now();
+            let start = thread_time();
             let first = std::future::poll_fn(|context| Poll::Ready(call.as_mut().poll(context))).await;
-            self.charge(Instant::now(), start.elapsed());
+            self.charge(Instant::now(), thread_time().saturating_sub(start));
             if let Poll::Ready(result) = first {
                 return result;
             }
