@@ -22,13 +22,6 @@ impl<T: Clone> Default for SharedRequests<T> {
     }
 }
 
-impl<T: Clone> Asked<T> {
-    /// Reports whether all who waited for the answer have gone before it was there.
-    fn is_abandoned(&self) -> bool {
-        self.answer.peek().is_none() && self.answer.strong_count() == Some(1)
-    }
-}
-
 impl<T: Clone + Send + Sync + 'static> SharedRequests<T> {
     /// Returns the known answer when it is good enough at its age; otherwise that of a request under way, or of a new one.
     pub(super) async fn get<F>(
@@ -44,12 +37,14 @@ impl<T: Clone + Send + Sync + 'static> SharedRequests<T> {
             let mut all = self.lock();
             let usable = |asked: &&Asked<T>| match asked.answer.peek() {
                 Some(answer) => is_enough(answer, asked.since.elapsed()),
-                None => !asked.is_abandoned(),
+                None => true,
             };
             if let Some(asked) = all.get(key).filter(usable) {
                 asked.answer.clone()
             } else {
                 let (answer, since) = (ask().boxed().shared(), Instant::now());
+                // It ends even if nobody waits for it any more: a request that is not polled holds up its connection.
+                tokio::spawn(answer.clone());
                 let asked = Asked {
                     answer: answer.clone(),
                     since,
