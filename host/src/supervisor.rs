@@ -222,14 +222,16 @@ async fn until_changed(
     let mut delay = SETTLE;
     // What the API server has asked for in its last answer.
     let mut asked = Duration::ZERO;
+    // Taken before the answer that may not have the next change yet.
+    let mut seen = changes();
     loop {
-        let seen = changes();
         tokio::select! {
             // Kinds of an aggregated API server have no definition that could change.
             () = tokio::time::sleep(delay.max(asked)), if delay <= SETTLED || is_incomplete => {}
             Ok(()) = changed.changed() => {
-                if changes() != seen {
-                    delay = SETTLE;
+                let now = changes();
+                if now != seen {
+                    (seen, delay) = (now, SETTLE);
                 }
                 continue;
             }
