@@ -224,7 +224,8 @@ async fn sort(instance: String, mut messages: mpsc::Receiver<Message>, metrics: 
         let line = lines.entry(controller.clone()).or_insert_with(|| {
             // One more than the capacity leaves room for a flush.
             let (line, messages) = mpsc::channel(CAPACITY + 1);
-            writers.spawn(write(Arc::clone(&instance), messages, Arc::clone(&pace)));
+            let (instance, pace, metrics) = (Arc::clone(&instance), Arc::clone(&pace), Arc::clone(&metrics));
+            writers.spawn(write(instance, messages, pace, metrics));
             line
         });
         if line.capacity() <= 1 || line.try_send(message).is_err() {
@@ -260,7 +261,12 @@ fn paced(pace: Duration) -> Interval {
 
 /// Writes the Events of one controller. All queues share `pace`, which serves its waiters in order, and each queue
 /// waits once.
-async fn write(instance: Arc<str>, mut messages: mpsc::Receiver<Message>, pace: Arc<Mutex<Interval>>) {
+async fn write(
+    instance: Arc<str>,
+    mut messages: mpsc::Receiver<Message>,
+    pace: Arc<Mutex<Interval>>,
+    metrics: Arc<Metrics>,
+) {
     let mut written: HashMap<Entry, Written> = HashMap::new();
     let mut own_pace = paced(PACE_OF_ONE);
     while let Some(message) = messages.recv().await {
@@ -272,11 +278,15 @@ async fn write(instance: Arc<str>, mut messages: mpsc::Receiver<Message>, pace: 
             }
         };
         written.retain(|_, event| event.last.elapsed() < SERIES);
-        for _ in 0..ATTEMPTS {
+        for attempt in 1..=ATTEMPTS {
             own_pace.tick().await;
             pace.lock().await.tick().await;
             let sent = put(&mut written, &instance, &entry, annotations.as_ref(), &writer).await;
             let Sent::Later(delay) = sent else { break };
+            if attempt == ATTEMPTS {
+                dropped(&metrics, &entry.controller);
+                break;
+            }
             tokio::select! {
                 () = tokio::time::sleep(delay) => {}
                 // The new leader reports its own Events.
