@@ -125,7 +125,7 @@ pub enum LoadError {
     /// The file can be compiled only in a separate process, and the host cannot start one.
     #[error(
         "the plugin has {what}, which the host compiles only in a separate process, and it cannot start one: allow the \
-         container to start processes, or turn the module into a component when you build it"
+         container to start processes"
     )]
     NeedsProcess {
         /// What could end the process that compiles it.

@@ -15,7 +15,7 @@ use wasmtime::Engine;
 
 use crate::compile::machine_code;
 use crate::error::LoadError;
-use crate::inspect::inspect;
+use crate::inspect::{Shape, inspect};
 use crate::limits::MIB;
 
 /// Maximum number of bytes of types in one section. Each level of nested types takes three or more.
@@ -38,8 +38,7 @@ pub(crate) fn compile(engine: &Engine, file: &[u8]) -> Result<Vec<u8>, LoadError
 /// See [`machine_code`]. Also refuses files that are left to a separate process.
 pub(crate) fn compile_or_refuse(engine: &Engine, file: &[u8]) -> Result<Vec<u8>, LoadError> {
     on_large_stack(|| {
-        inspect(file)?;
-        check(file)?;
+        check(file, inspect(file)?)?;
         machine_code(engine, file)
     })
 }
@@ -70,8 +69,9 @@ fn words(panic: &(dyn Any + Send)) -> &str {
 }
 
 /// Refuses a file on which the compiler could recurse without a bound.
-fn check(file: &[u8]) -> Result<(), LoadError> {
-    let has_bindings = Parser::is_core_wasm(file);
+fn check(file: &[u8], shape: Shape) -> Result<(), LoadError> {
+    // Those of a command are not read.
+    let has_bindings = shape == Shape::Bindings;
     let mut packages = BTreeSet::new();
     for payload in Parser::new(0).parse_all(file) {
         match payload? {
@@ -221,12 +221,12 @@ mod tests {
         let engine = crate::engine::compiling().unwrap();
         let deep = nested(TYPES - 10);
         let compiled = on_large_stack(|| {
-            check(&deep)?;
+            check(&deep, Shape::Component)?;
             add_packages(&deep, &mut BTreeSet::new())?;
             engine.precompile_component(&deep).map_err(LoadError::bindings)
         });
         compiled.unwrap();
-        let error = check(&nested(TYPES + 10)).unwrap_err();
+        let error = check(&nested(TYPES + 10), Shape::Component).unwrap_err();
         assert!(matches!(error, LoadError::NeedsProcess { .. }), "{error}");
     }
 }
