@@ -4,7 +4,7 @@
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use futures::TryStreamExt;
+use futures::StreamExt as _;
 use kube::core::DynamicObject;
 use kube::runtime::{WatchStreamExt, watcher};
 use tokio::sync::mpsc;
@@ -25,10 +25,11 @@ pub async fn follow(scenario: &Scenario, kind: &str) -> Changes {
     tokio::spawn(async move {
         let mut ready = Some(ready);
         let mut events = std::pin::pin!(watcher(api, watcher::Config::default()).default_backoff());
-        while let Ok(Some(event)) = events.try_next().await {
+        while let Some(event) = events.next().await {
             match event {
-                watcher::Event::InitDone => drop(ready.take().map(|ready| ready.send(()))),
-                watcher::Event::Apply(object) => {
+                Ok(watcher::Event::InitDone) => drop(ready.take().map(|ready| ready.send(()))),
+                // `InitApply` after the first list: a list again, after a lost watch.
+                Ok(watcher::Event::Apply(object) | watcher::Event::InitApply(object)) if ready.is_none() => {
                     let seen = (Instant::now(), object);
                     if sender.send(seen).is_err() {
                         return;

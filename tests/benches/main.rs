@@ -56,7 +56,7 @@ fn main() -> ExitCode {
         return ExitCode::FAILURE;
     }
     let is_complete = arguments.is_empty();
-    let wanted = |part: &str| is_complete || parts.contains(&part);
+    let wanted = |part: &str| is_complete || parts.contains(&part) || part == "hostile" && !cases.is_empty();
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .enable_all()
         .build()

@@ -227,7 +227,7 @@ pub(super) fn in_words(verb: &str, name: &str, error: Option<&kube::Error>) -> S
     let why = match error {
         None => "no answer from the API server in time".to_owned(),
         Some(kube::Error::Api(status)) if status.code == 403 => format!(
-            "{}; give the host's role the verbs get, list, watch, create, update and delete on leases in that namespace",
+            "{}; give the host's role the rule on leases that `operator-host rbac` prints",
             status.message
         ),
         Some(error) => chain(error),

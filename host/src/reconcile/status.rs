@@ -47,12 +47,15 @@ pub async fn write(
     update: &StatusUpdate<'_>,
 ) -> Result<bool, ApiError> {
     let name = NamespacedName::of(parent);
+    if !context.resource.has_status {
+        return Ok(false);
+    }
     // Before anything else: to copy, hash and send it would hold up the reconciles of other controllers.
     if update.fields.is_some_and(|fields| least_size(fields) > REQUEST) {
         return Err(too_large(context, name));
     }
     let mut status = desired(context, parent, current(parent), update);
-    if !context.resource.has_status || *current(parent) == status {
+    if *current(parent) == status {
         return Ok(false);
     }
     let before = fingerprint(current(parent));

@@ -159,7 +159,7 @@ impl WatchSource {
             match answer.map_err(|_elapsed| unanswered(self.limits.page))?? {
                 Some(page) => return Ok(page),
                 None if size > 1 => self.page_size.store(size.div_ceil(4), Ordering::Relaxed),
-                None => return Err(too_large("an object", LARGEST_PAGE)),
+                None => return Err(too_large("a page with one object", LARGEST_PAGE)),
             }
         }
     }

@@ -758,7 +758,7 @@ async fn an_answer_without_end_is_given_up_and_asked_for_in_smaller_parts() {
 #[tokio::test]
 async fn one_object_that_is_too_large_is_a_failure_with_its_reason() {
     let followed = follow_within(Limits::default(), vec![|| Reply::Endless], LONG);
-    let expected = "cannot list v1/Pod: an object from the API server is larger than 32 MiB";
+    let expected = "cannot list v1/Pod: a page with one object from the API server is larger than 32 MiB";
     let error = |it: &Followed| it.inner.list_error.borrow().clone();
     followed
         .until("failed", |it| error(it).as_deref() == Some(expected))
