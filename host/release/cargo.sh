@@ -32,6 +32,10 @@ if [ "$(uname -m)" = x86_64 ]; then
     RUSTFLAGS="$RUSTFLAGS -Cllvm-args=-profile-guided-section-prefix=false"
     RUSTFLAGS="$RUSTFLAGS -Clink-arg=-Wl,-T,$PWD/host/release/functions.ld"
 fi
+# Cargo does not see that the linker would read another script.
+if [ -n "$(find host/release/functions.ld -newer host/src/main.rs)" ]; then
+    touch host/src/main.rs
+fi
 export RUSTFLAGS CARGO_INCREMENTAL=0
 export CFLAGS="-fno-asynchronous-unwind-tables -ffile-prefix-map=$CARGO_TARGET_DIR=target -ffile-prefix-map=$home=cargo"
 command=$1

@@ -465,7 +465,9 @@ impl History {
     fn not_leading(&self, shape: Shape) -> Vec<Fault> {
         let mut faults = Vec::new();
         let mut leases: Vec<_> = self.leases.iter().collect();
-        leases.sort_by(|a, b| a.stage_timestamp.cmp(&b.stage_timestamp));
+        // Each of these writes is based on the one before it, so it was received after it. The answer to a release may take
+        // longer than the takeover by a replica that watches.
+        leases.sort_by(|a, b| a.request_received_timestamp.cmp(&b.request_received_timestamp));
         for write in self.writes() {
             let Some(sample) = Sample::of_object(&object(write).name) else {
                 continue;
@@ -475,7 +477,8 @@ impl History {
                 _ => format!("{LEASE}-{}", sample.name()),
             };
             let mut before = leases.iter().rev().filter(|lease| {
-                object(lease).name == name && lease.stage_timestamp <= write.request_received_timestamp
+                let is_before = lease.request_received_timestamp <= write.request_received_timestamp;
+                object(lease).name == name && is_before
             });
             let leader = before.next().and_then(|lease| replica(lease));
             if leader != replica(write) {

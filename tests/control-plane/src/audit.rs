@@ -41,9 +41,6 @@ pub struct AuditEvent {
     /// When the request was received, in RFC 3339 with microseconds, so that strings compare as times.
     #[serde(default)]
     pub request_received_timestamp: String,
-    /// When it was answered, in the same format.
-    #[serde(default)]
-    pub stage_timestamp: String,
     /// The user agent.
     #[serde(default)]
     pub user_agent: String,
