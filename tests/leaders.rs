@@ -645,7 +645,7 @@ async fn a_role_that_allows_no_watch_of_leases_is_named_and_enough() {
         &line,
         &[
             "cannot watch resource",
-            "give the host's role the verbs get, list, watch",
+            "give the host's role the rule on leases that `operator-host rbac` prints",
         ],
     );
     let ended = tokio::spawn(leader.stop());
@@ -716,7 +716,10 @@ async fn rights_on_leases_that_are_missing_or_withdrawn_are_named_and_their_retu
         .await;
     assert_contains(
         &line,
-        &["cannot update resource", "give the host's role the verbs"],
+        &[
+            "cannot update resource",
+            "give the host's role the rule on leases",
+        ],
     );
 
     grant(&scenario, &["get", "create", "update"]).await;
