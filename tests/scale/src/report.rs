@@ -258,12 +258,17 @@ impl Plot {
     }
 }
 
-/// Returns the commit that is checked out; `-dirty` says that files have changed since.
+/// Returns the commit that is checked out; `-dirty` says that files have changed since, other than this page.
 fn commit() -> Option<String> {
-    let describe = ["describe", "--always", "--abbrev=10", "--dirty", "--exclude", "*"];
-    let output = Command::new("git").args(describe).output().ok()?;
-    let commit = String::from_utf8_lossy(&output.stdout).trim().to_owned();
-    (output.status.success() && !commit.is_empty()).then_some(commit)
+    let git = |arguments: &[&str]| {
+        let output = Command::new("git").args(arguments).output().ok()?;
+        let text = String::from_utf8_lossy(&output.stdout).trim().to_owned();
+        output.status.success().then_some(text)
+    };
+    let commit = git(&["rev-parse", "--short=10", "HEAD"])?;
+    let changed = git(&["status", "--porcelain", "--", ":/", ":/!host/docs/reference"])?;
+    let dirty = if changed.is_empty() { "" } else { "-dirty" };
+    Some(format!("{commit}{dirty}"))
 }
 
 fn machine() -> String {
