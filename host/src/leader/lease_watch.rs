@@ -18,9 +18,9 @@ use tokio::task::JoinHandle;
 use tokio::time::{Instant, timeout};
 use tracing::{debug, warn};
 
-use super::leases::in_words;
+use super::leases::LeaseError;
 use crate::backoff::at_least;
-use crate::cluster::refusal::{asked_delay, is_missing_object};
+use crate::cluster::refusal::is_missing_object;
 use crate::config::leadership::Timing;
 
 /// How long one watch lasts. The API server is asked to end it then.
@@ -31,10 +31,12 @@ const REFUSED: Duration = Duration::from_secs(30);
 /// All Leases that are followed, by name; `None` while the watch is interrupted.
 type Known = Option<BTreeMap<String, Lease>>;
 
-/// What to follow, and how.
+/// What to read or to follow, and how.
+#[derive(Clone)]
 pub(super) struct Source {
     pub(super) api: Api<Lease>,
-    /// The name of the only Lease to follow; `None` for all of the namespace.
+    /// The name of the only Lease; `None` for all of the namespace, whatever their labels are: somebody may have removed
+    /// one.
     pub(super) only: Option<String>,
     pub(super) timing: Timing,
 }
@@ -98,27 +100,23 @@ async fn run(source: Source, known: watch::Sender<Known>) {
             known.send_replace(None);
         }
         let delay = match end {
-            End::Failed(kube::Error::Api(status)) if matches!(status.code, 401 | 403) => {
-                let name = source.only.as_deref().unwrap_or("of this namespace");
-                let text = in_words("watch", name, Some(&kube::Error::Api(status)));
-                if has_warned {
-                    debug!("{text}");
-                } else {
-                    warn!("{text}; until then this replica reads it several times in each `retryPeriod`");
-                    has_warned = true;
-                }
-                REFUSED
-            }
             End::Failed(error) => {
-                debug!(%error, "the watch of Leases failed");
-                let asked = match &error {
-                    kube::Error::Api(status) => asked_delay(status),
-                    _ => None,
-                };
-                source
-                    .timing
-                    .retry_period
-                    .max(asked.map(at_least).unwrap_or_default())
+                let is_refused =
+                    matches!(&error, kube::Error::Api(status) if matches!(status.code, 401 | 403));
+                let name = source.only.as_deref().unwrap_or("of this namespace");
+                let error = LeaseError::new("watch", name, Some(&error));
+                if is_refused && !has_warned {
+                    warn!("{error}; until then this replica reads it several times in each `retryPeriod`");
+                    has_warned = true;
+                } else {
+                    debug!("{error}");
+                }
+                let asked = error.retry_after.map(at_least).unwrap_or_default();
+                if is_refused {
+                    REFUSED
+                } else {
+                    source.timing.retry_period.max(asked)
+                }
             }
             End::Silent | End::Regular => source.timing.retry_period,
         };
@@ -163,7 +161,7 @@ async fn follow(source: &Source, known: &watch::Sender<Known>) -> End {
 }
 
 /// Reads the Leases, and the version after which to watch them.
-async fn read(source: &Source) -> kube::Result<(BTreeMap<String, Lease>, String)> {
+pub(super) async fn read(source: &Source) -> kube::Result<(BTreeMap<String, Lease>, String)> {
     let Some(name) = &source.only else {
         let list = source.api.list(&ListParams::default()).await?;
         let version = list.metadata.resource_version.unwrap_or_default();

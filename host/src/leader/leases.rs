@@ -6,15 +6,15 @@ use std::time::{Duration, Instant};
 use futures::future::join_all;
 use k8s_openapi::api::coordination::v1::Lease;
 use kube::Api;
-use kube::api::{DeleteParams, ListParams, PostParams, Preconditions};
+use kube::api::{DeleteParams, PostParams, Preconditions};
 use thiserror::Error;
 use tracing::debug;
 
 use super::lease::GROUP_LABEL;
-use super::lease_watch::{LeaseWatch, Source};
+use super::lease_watch::{LeaseWatch, Source, read};
 use crate::cluster::client::chain;
 use crate::cluster::refusal::{asked_delay, is_missing_object};
-use crate::config::leadership::{LeadershipConfig, LeadershipMode, Timing};
+use crate::config::leadership::{LeadershipConfig, LeadershipMode};
 
 /// Why a request failed.
 #[derive(Debug, Error)]
@@ -27,7 +27,7 @@ pub(super) struct LeaseError {
 }
 
 impl LeaseError {
-    fn new(verb: &str, name: &str, error: Option<&kube::Error>) -> Self {
+    pub(super) fn new(verb: &str, name: &str, error: Option<&kube::Error>) -> Self {
         Self {
             message: in_words(verb, name, error),
             retry_after: match error {
@@ -50,11 +50,8 @@ pub(super) enum LeaseOutcome {
 
 /// The Leases of a group of replicas.
 pub(super) struct Leases {
-    api: Api<Lease>,
+    source: Source,
     group: String,
-    /// Whether the group has more Leases than the one with its name.
-    shared: bool,
-    timing: Timing,
     /// While it is of use.
     watch: Option<LeaseWatch>,
 }
@@ -62,23 +59,20 @@ pub(super) struct Leases {
 impl Leases {
     pub(super) fn new(api: Api<Lease>, config: &LeadershipConfig) -> Self {
         Self {
-            api,
+            source: Source {
+                api,
+                only: (config.mode != LeadershipMode::PerController).then(|| config.name.clone()),
+                timing: config.timing,
+            },
             group: config.name.clone(),
-            shared: config.mode == LeadershipMode::PerController,
-            timing: config.timing,
             watch: None,
         }
     }
 
     /// Follows the Leases by a watch from now on.
     pub(super) fn follow(&mut self) {
-        self.watch.get_or_insert_with(|| {
-            LeaseWatch::start(Source {
-                api: self.api.clone(),
-                only: (!self.shared).then(|| self.group.clone()),
-                timing: self.timing,
-            })
-        });
+        self.watch
+            .get_or_insert_with(|| LeaseWatch::start(self.source.clone()));
     }
 
     /// Ends the watch.
@@ -121,8 +115,8 @@ impl Leases {
         };
         let request = async {
             match record.metadata.resource_version {
-                Some(_) => self.api.replace(&name, &params, record).await,
-                None => self.api.create(&params, record).await,
+                Some(_) => self.source.api.replace(&name, &params, record).await,
+                None => self.source.api.create(&params, record).await,
             }
         };
         match self.bounded(request).await {
@@ -153,7 +147,7 @@ impl Leases {
 
     /// Reads one Lease; `None` when it does not exist.
     async fn get(&self, name: &str) -> Result<Option<Lease>, Option<kube::Error>> {
-        match self.bounded(self.api.get(name)).await {
+        match self.bounded(self.source.api.get(name)).await {
             Err(Some(kube::Error::Api(status))) if is_missing_object(&status, name) => Ok(None),
             answer => answer.map(Some),
         }
@@ -168,25 +162,21 @@ impl Leases {
         is_known: impl Fn(&str) -> bool,
     ) -> Result<BTreeMap<String, Lease>, LeaseError> {
         let followed = self.watch.as_ref().and_then(LeaseWatch::known);
-        let what = if self.shared { "list" } else { "read" };
-        let failed = |error: Option<kube::Error>| LeaseError::new(what, &self.group, error.as_ref());
-        let found: Vec<Lease> = if let Some(known) = followed {
-            known.into_values().collect()
-        } else if self.shared {
-            // Not listed by label, because the label could have been removed.
-            let list = self.bounded(async { self.api.list(&ListParams::default()).await });
-            list.await.map_err(failed)?.items
+        let what = if self.source.only.is_none() {
+            "list"
         } else {
-            let lease = self.get(&self.group).await;
-            lease.map_err(failed)?.into_iter().collect()
+            "read"
         };
-        let named = found.into_iter().filter_map(|lease| {
-            let name = lease.metadata.name.clone()?;
+        let failed = |error: Option<kube::Error>| LeaseError::new(what, &self.group, error.as_ref());
+        let mut found = match followed {
+            Some(known) => known,
+            None => self.bounded(read(&self.source)).await.map_err(failed)?.0,
+        };
+        found.retain(|name, lease| {
             let group = lease.metadata.labels.as_ref().and_then(|l| l.get(GROUP_LABEL));
-            let ours = is_known(&name) || group == Some(&self.group);
-            ours.then_some((name, lease))
+            is_known(name) || group == Some(&self.group)
         });
-        Ok(named.collect())
+        Ok(found)
     }
 
     /// Deletes the Lease with this version, or with any version. A failure is only logged.
@@ -198,7 +188,7 @@ impl Leases {
             }),
             ..DeleteParams::default()
         };
-        if let Err(error) = self.bounded(self.api.delete(name, &params)).await {
+        if let Err(error) = self.bounded(self.source.api.delete(name, &params)).await {
             debug!("{}", in_words("delete", name, error.as_ref()));
         }
     }
@@ -208,7 +198,7 @@ impl Leases {
         &self,
         request: impl Future<Output = kube::Result<T>>,
     ) -> Result<T, Option<kube::Error>> {
-        match tokio::time::timeout(self.timing.renew_deadline / 2, request).await {
+        match tokio::time::timeout(self.source.timing.renew_deadline / 2, request).await {
             Ok(answer) => answer.map_err(Some),
             Err(_elapsed) => Err(None),
         }
@@ -223,7 +213,7 @@ fn is_missing_namespace(status: &kube::core::Status) -> bool {
         .is_some_and(|details| details.kind == "namespaces")
 }
 
-pub(super) fn in_words(verb: &str, name: &str, error: Option<&kube::Error>) -> String {
+fn in_words(verb: &str, name: &str, error: Option<&kube::Error>) -> String {
     let why = match error {
         None => "no answer from the API server in time".to_owned(),
         Some(kube::Error::Api(status)) if status.code == 403 => format!(
