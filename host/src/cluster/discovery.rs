@@ -19,7 +19,7 @@ use super::refusal::{asked_delay, refusal};
 use crate::backoff::MAX_RETRY_AFTER;
 use crate::config::ControllerConfig;
 use crate::metrics::Metrics;
-use crate::object::NotServed;
+use crate::object::{NotServed, group_of};
 use crate::plugin::contract::Kind;
 
 mod shared_requests;
@@ -198,7 +198,7 @@ impl Discovery {
     /// [`Self::changed`] where it has: for hosts that may not watch definitions.
     pub async fn ask_again(&self) {
         for (api_version, was) in self.resources.known() {
-            let group = gvk_of(&api_version, "").group;
+            let group = group_of(&api_version).to_owned();
             let Some(was) = was.ok().filter(|_| group.contains('.')) else {
                 continue;
             };
@@ -241,7 +241,7 @@ impl Discovery {
     /// wakes the tasks that wait for a kind. Built-in kinds do not change while a server runs.
     pub fn changed(&self, group: &str) {
         self.resources
-            .forget(|api_version| gvk_of(api_version, "").group == group);
+            .forget(|api_version| group_of(api_version) == group);
         *self.groups().entry(group.to_owned()).or_default() += 1;
         self.generation.send_modify(|generation| *generation += 1);
     }
