@@ -191,19 +191,21 @@ impl Matcher {
             }),
             (Value::Array(live), Value::Array(desired)) => {
                 let by_key = by_key(live);
-                let missing = desired.iter().find(|desired| {
-                    let keys = self.exact_keys(&context, desired);
-                    let is_match = |live: &Value| self.value(&context, live, desired);
-                    let is_there = match rarest(&by_key, &keys) {
-                        Some(key) => by_key
-                            .get(key)
-                            .into_iter()
-                            .flatten()
-                            .any(|at| is_match(&live[*at])),
-                        None => live.iter().any(is_match),
-                    };
-                    has_merge_key(desired) && !is_there
-                });
+                let missing = desired
+                    .iter()
+                    .filter(|desired| has_merge_key(desired))
+                    .find(|desired| {
+                        let keys = self.exact_keys(&context, desired);
+                        let is_match = |live: &Value| self.value(&context, live, desired);
+                        !match rarest(&by_key, &keys) {
+                            Some(key) => by_key
+                                .get(key)
+                                .into_iter()
+                                .flatten()
+                                .any(|at| is_match(&live[*at])),
+                            None => live.iter().any(is_match),
+                        }
+                    });
                 missing.map(|desired| {
                     let same = live.iter().find(|live| has_same_key(live, desired));
                     // The live element has defaults among its keys, such as the protocol of a port.
