@@ -173,13 +173,9 @@ impl WatchSource {
             Form::Whole => request.list(&params),
             Form::Metadata => request.list_metadata(&params),
         };
-        let client = self.api.clone().into_client();
-        let body = async {
-            client
-                .request_stream(request.map_err(kube::Error::BuildRequest)?)
-                .await
-        };
-        let body = body.await.map_err(|error| Trouble::of(&error))?;
+        let request = request.map_err(|error| Trouble::of(&kube::Error::BuildRequest(error)))?;
+        let body = self.api.clone().into_client().request_stream(request).await;
+        let body = body.map_err(|error| Trouble::of(&error))?;
         match at_most(body, LARGEST_PAGE).await {
             Ok(Some(text)) => Page::new(text)
                 .map(Some)
@@ -211,14 +207,12 @@ impl WatchSource {
             Form::Whole => request.watch(&params, version),
             Form::Metadata => request.watch_metadata(&params, version),
         };
-        let body = async {
-            let mut request = request.map_err(kube::Error::BuildRequest)?;
-            // A compressed body reveals an event only when more follows.
-            let headers = request.headers_mut();
-            headers.insert(ACCEPT_ENCODING, HeaderValue::from_static("identity"));
-            self.api.clone().into_client().request_stream(request).await
-        };
-        match timeout(self.limits.start, body).await {
+        let mut request = request.map_err(|error| Trouble::of(&kube::Error::BuildRequest(error)))?;
+        // A compressed body reveals an event only when more follows.
+        let headers = request.headers_mut();
+        headers.insert(ACCEPT_ENCODING, HeaderValue::from_static("identity"));
+        let client = self.api.clone().into_client();
+        match timeout(self.limits.start, client.request_stream(request)).await {
             Ok(Ok(body)) => Ok(Changes {
                 lines: Lines::new(body, LARGEST_EVENT),
                 due: ends - self.limits.late,
