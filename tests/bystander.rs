@@ -3,9 +3,10 @@
 use std::fmt;
 use std::time::{Duration, Instant};
 
+use control_plane::Changes;
 use serde_json::json;
 
-use crate::measure::{Changes, follow, percentile};
+use crate::measure::{follow, percentile};
 use crate::support::{LIMIT, Scenario};
 
 /// The controller as the samples configure it.

@@ -2,45 +2,18 @@
 //! percentiles.
 
 use std::path::Path;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use futures::StreamExt as _;
-use kube::core::DynamicObject;
-use kube::runtime::{WatchStreamExt, watcher};
-use tokio::sync::mpsc;
+use control_plane::{Changes, observe};
 
 use crate::support::{Host, Scenario};
 
 /// One megabyte in bytes.
 pub const MB: f64 = 1e6;
 
-/// States of objects, each with the time at which it was received.
-pub type Changes = mpsc::UnboundedReceiver<(Instant, DynamicObject)>;
-
 /// Returns every later state of every object of a kind.
 pub async fn follow(scenario: &Scenario, kind: &str) -> Changes {
-    let api = scenario.api(kind);
-    let (sender, receiver) = mpsc::unbounded_channel();
-    let (ready, is_ready) = tokio::sync::oneshot::channel();
-    tokio::spawn(async move {
-        let mut ready = Some(ready);
-        let mut events = std::pin::pin!(watcher(api, watcher::Config::default()).default_backoff());
-        while let Some(event) = events.next().await {
-            match event {
-                Ok(watcher::Event::InitDone) => drop(ready.take().map(|ready| ready.send(()))),
-                // `InitApply` after the first list: a list again, after a lost watch.
-                Ok(watcher::Event::Apply(object) | watcher::Event::InitApply(object)) if ready.is_none() => {
-                    let seen = (Instant::now(), object);
-                    if sender.send(seen).is_err() {
-                        return;
-                    }
-                }
-                _ => {}
-            }
-        }
-    });
-    is_ready.await.expect("a list");
-    receiver
+    observe(scenario.api(kind)).await.expect("a list")
 }
 
 /// Returns the resident memory of a host in bytes.

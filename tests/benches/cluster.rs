@@ -3,12 +3,12 @@
 use std::path::Path;
 use std::time::{Duration, Instant, SystemTime};
 
-use control_plane::{ControlPlane, Options};
+use control_plane::{Changes, ControlPlane, Options};
 use futures::{StreamExt, stream};
 use kube::api::{DeleteParams, ListParams, Patch, PatchParams};
 use serde_json::{Value, json};
 
-use super::measure::{Changes, follow, resident};
+use super::measure::{follow, resident};
 use super::support::{Host, Scenario, own_cluster};
 use super::table::{Figure, Spread, Table, megabytes, millis};
 

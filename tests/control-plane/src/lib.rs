@@ -10,8 +10,8 @@
 //! when there is no kube-controller-manager to remove its finalizers.
 //!
 //! Modules in reading order: `options` what to start, `cluster` the control plane, `component` one process,
-//! `ports`, `binaries` and `install.sh` that provide the programs, `client`, `manifests`, `audit`, `accounts`,
-//! `deployed` programs that have no node here, `proxy` network faults between a client and the API server, then
+//! `ports`, `binaries` and `install.sh` that provide the programs, `client`, `manifests`, `audit`, `observe`,
+//! `accounts`, `deployed` programs that have no node here, `proxy` network faults between a client and the API server, then
 //! `node`.
 
 mod accounts;
@@ -25,6 +25,7 @@ pub mod deployed;
 mod error;
 pub mod manifests;
 pub mod node;
+mod observe;
 mod options;
 mod ports;
 pub mod proxy;
@@ -34,4 +35,5 @@ pub use client::connect;
 pub use cluster::ControlPlane;
 pub use component::{Component, Output};
 pub use error::Error;
+pub use observe::{Changes, observe};
 pub use options::{Options, User};

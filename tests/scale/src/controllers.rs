@@ -131,7 +131,7 @@ async fn once(stage: &Stage, count: usize, cache: &std::path::Path) -> anyhow::R
         compilers: times.children.as_secs_f64(),
         idle: megabytes(memory.resident),
         anonymous: megabytes(memory.anonymous),
-        working_set: memory.working_set.map_or(f64::NAN, megabytes),
+        working_set: megabytes_if_measured(memory.working_set),
         peak: megabytes(memory.peak),
         peak_with_compilers: megabytes(with_compilers.max(memory.peak)),
     })
@@ -146,6 +146,11 @@ async fn first(host: &mut Running) -> anyhow::Result<f64> {
 
 pub(crate) fn megabytes(bytes: u64) -> f64 {
     bytes as f64 / 1e6
+}
+
+/// Returns NaN for what was not measured.
+pub(crate) fn megabytes_if_measured(bytes: Option<u64>) -> f64 {
+    bytes.map_or(f64::NAN, megabytes)
 }
 
 pub(crate) fn join(numbers: &[usize]) -> String {

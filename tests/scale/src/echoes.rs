@@ -4,12 +4,11 @@ use std::collections::HashSet;
 use std::time::Instant;
 
 use anyhow::{Context, bail};
+use control_plane::{Changes, observe};
 use futures::{StreamExt as _, TryStreamExt as _, stream};
 use kube::Client;
 use kube::api::{Api, ApiResource, DynamicObject, GroupVersionKind, ListParams, PostParams};
-use kube::runtime::{WatchStreamExt as _, watcher};
 use serde_json::json;
-use tokio::sync::mpsc;
 
 use crate::stage::{GROUP, LIMIT, Running};
 
@@ -73,34 +72,12 @@ pub(crate) async fn count(api: &Api<DynamicObject>) -> anyhow::Result<usize> {
 }
 
 /// Later states of the objects of an API, with the time at which each was received.
-pub(crate) struct Observer(mpsc::UnboundedReceiver<(Instant, DynamicObject)>);
+pub(crate) struct Observer(Changes);
 
 impl Observer {
     /// Returns when the objects that exist now are known. They are not observed.
     pub(crate) async fn start(api: Api<DynamicObject>) -> anyhow::Result<Self> {
-        let (sender, receiver) = mpsc::unbounded_channel();
-        let (ready, is_ready) = tokio::sync::oneshot::channel();
-        tokio::spawn(async move {
-            let mut ready = Some(ready);
-            let mut events = std::pin::pin!(watcher(api, watcher::Config::default()).default_backoff());
-            while let Some(event) = events.next().await {
-                match event {
-                    Ok(watcher::Event::InitDone) => drop(ready.take().map(|ready| ready.send(()))),
-                    // `InitApply` after the first list: a list again, after a lost watch.
-                    Ok(watcher::Event::Apply(object) | watcher::Event::InitApply(object))
-                        if ready.is_none() =>
-                    {
-                        let seen = (Instant::now(), object);
-                        if sender.send(seen).is_err() {
-                            return;
-                        }
-                    }
-                    _ => {}
-                }
-            }
-        });
-        is_ready.await.context("the observer's first list")?;
-        Ok(Self(receiver))
+        observe(api).await.map(Self).context("the observer's first list")
     }
 
     pub(crate) async fn next(&mut self) -> anyhow::Result<(Instant, DynamicObject)> {

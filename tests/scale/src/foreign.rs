@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
-use crate::controllers::{join, megabytes};
+use crate::controllers::{join, megabytes, megabytes_if_measured};
 use crate::report::{Plot, Section, Table};
 use crate::stage::Stage;
 use crate::stats::Spread;
@@ -66,7 +66,7 @@ pub(crate) async fn run(measure: &Measure) -> anyhow::Result<Section> {
                 own: times.own.as_secs_f64(),
                 resident: megabytes(memory.resident),
                 anonymous: megabytes(memory.anonymous),
-                working_set: memory.working_set.map_or(f64::NAN, megabytes),
+                working_set: megabytes_if_measured(memory.working_set),
                 peak: megabytes(memory.peak),
             };
             progress::step(&format!(

@@ -1,6 +1,6 @@
 //! Cost of bringing parents to their state from nothing: the host, a bare client and a native operator.
 
-use crate::controllers::{join, megabytes};
+use crate::controllers::{join, megabytes, megabytes_if_measured};
 use crate::echoes::{self, Observer};
 use crate::report::{Plot, Section, Table};
 use crate::stage::{Stage, servers};
@@ -171,7 +171,7 @@ async fn once(
         writes: writes_after - writes,
         reads: reads_after - reads,
         resident: megabytes(memory.resident),
-        working_set: memory.working_set.map_or(f64::NAN, megabytes),
+        working_set: megabytes_if_measured(memory.working_set),
         peak: megabytes(memory.peak),
     })
 }

@@ -1,6 +1,6 @@
 //! The same parents, distributed over more and more controllers: what a controller costs besides its objects.
 
-use crate::controllers::{join, megabytes};
+use crate::controllers::{join, megabytes, megabytes_if_measured};
 use crate::echoes::{self, Observer};
 use crate::report::{Plot, Section, Table};
 use crate::stage::{Stage, controllers, servers};
@@ -132,7 +132,7 @@ async fn once(measure: &Measure, stage: &Stage, count: usize) -> anyhow::Result<
         apiserver: (apiserver_after - apiserver).as_secs_f64(),
         writes: writes_after - writes,
         resident: megabytes(memory.resident),
-        working_set: memory.working_set.map_or(f64::NAN, megabytes),
+        working_set: megabytes_if_measured(memory.working_set),
         foreign: foreign.as_secs_f64() * 1e6 / FOREIGN_PODS as f64,
     })
 }
