@@ -566,7 +566,7 @@ async fn compare(context: &Context, live: &Plugin, candidate: &Plugin) -> ProofR
     findings.decide(config.proving.max_deletions)
 }
 
-/// Does work whose time grows with the size of answers and objects where it delays nobody else.
+/// Runs work whose time grows with the size of answers and objects, so that it blocks no serving thread.
 async fn off_the_serving_threads<T: Send + 'static>(
     work: impl FnOnce() -> T + Send + 'static,
 ) -> Result<T, String> {
