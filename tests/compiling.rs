@@ -13,6 +13,7 @@ use operator_host::plugin::{
     Cache, CodeOrigin, Compiler, EngineOptions, Limits, LoadError, Plugin, Runtime, Subprocess,
 };
 use plugin_fixtures::{FORMS, Fixture, Form, another_world, cases, hard, library};
+use rustix::process::{Pid, Signal, kill_process};
 
 use crate::echo::{CONTROLLER, ECHO, echo};
 use crate::measure::{MB, report};
@@ -403,24 +404,42 @@ async fn a_compiling_process_ends_with_its_host_and_works_for_no_other() {
     assert_eq!(output.status.signal(), None);
 }
 
+/// Returns the compiling process of this test program that has this time limit, in seconds.
+fn compiling_within(seconds: u64) -> Option<u32> {
+    let limit = format!("\0{seconds}\0");
+    let command = |process: &u32| fs::read_to_string(format!("/proc/{process}/cmdline")).unwrap_or_default();
+    let mut processes = compiling(std::process::id()).into_iter();
+    processes.find(|process| command(process).contains(&limit))
+}
+
 #[tokio::test]
 async fn compiling_ends_with_the_load_that_wanted_it() {
     let runtime = runtime(outside(MEMORY), None);
-    let own = std::process::id();
+    // No other test has this time limit.
     let load = async move { runtime.load(hard::slow(), within(Duration::from_secs(50))).await };
     let load = tokio::spawn(load);
-    // The only process with this time limit.
-    let ours = || {
-        let seconds =
-            |process: &u32| fs::read_to_string(format!("/proc/{process}/cmdline")).unwrap_or_default();
-        let processes = compiling(own).into_iter();
-        processes
-            .filter(|process| seconds(process).contains("\x0050\0"))
-            .count()
-    };
-    until("the compiling process", || ours() == 1).await;
+    until("the compiling process", || compiling_within(50).is_some()).await;
     load.abort();
-    until("its end", || ours() == 0).await;
+    until("its end", || compiling_within(50).is_none()).await;
+}
+
+#[tokio::test]
+async fn a_plugin_is_compiled_while_the_compilation_of_another_takes_long() {
+    let runtime = runtime(outside(MEMORY), None);
+    let other = runtime.clone();
+    // No other test has this time limit.
+    let endless = async move { other.load(hard::slow(), within(Duration::from_secs(51))).await };
+    let endless = tokio::spawn(endless);
+    until("the compiling process", || compiling_within(51).is_some()).await;
+    let process = Pid::from_raw(compiling_within(51).unwrap() as i32).unwrap();
+    kill_process(process, Signal::STOP).unwrap();
+    let quick = runtime.load(answer(Form::Component), Limits::default());
+    let quick = tokio::time::timeout(LIMIT, quick)
+        .await
+        .expect("it waits for the other");
+    quick.unwrap();
+    assert!(!endless.is_finished() && compiling_within(51).is_some());
+    endless.abort();
 }
 
 /// Creates a scenario with Echo's plugin in a folder like a mounted ConfigMap, and a controller for its own kind.
