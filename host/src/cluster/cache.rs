@@ -47,6 +47,7 @@ use crate::printable::printable;
 
 mod first_lists;
 mod follow;
+pub mod fuzzing;
 mod packed;
 mod page;
 mod read;

@@ -22,6 +22,7 @@ mod plugin_file;
 mod registry;
 mod review;
 mod selector;
+mod watch;
 
 mod quantities;
 mod scanner;
@@ -70,6 +71,7 @@ pub const TARGETS: &[Target] = &[
     target("scan", scanner::run, 4 << 10, 5_000),
     target("quantity", quantities::run, 256, 10_000),
     target("lease", lease::run, 1 << 10, 2_000),
+    target("watch", watch::run, 4 << 10, 2_000),
 ];
 
 const fn target(name: &'static str, run: fn(&[u8]), longest: usize, mutations: u32) -> Target {

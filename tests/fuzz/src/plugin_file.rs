@@ -4,7 +4,7 @@ use std::sync::LazyLock;
 use std::time::Duration;
 
 use operator_host::plugin::contract::is_dns_label;
-use operator_host::plugin::{Limits, Plugin, Runtime};
+use operator_host::plugin::{Compiler, Limits, Plugin, Runtime, Subprocess};
 use operator_host_runtime::fuzzing;
 
 const LIMITS: Limits = Limits {
@@ -21,16 +21,17 @@ static TOKIO: LazyLock<tokio::runtime::Runtime> = LazyLock::new(|| {
     let mut builder = tokio::runtime::Builder::new_multi_thread();
     builder.worker_threads(1).enable_all().build().expect("threads")
 });
-static ENGINE: LazyLock<Runtime> = LazyLock::new(|| Runtime::new(Default::default()).expect("an engine"));
+/// Compiles in this process as the host does when it may start no other: it must refuse whatever would end this one.
+static ENGINE: LazyLock<Runtime> = LazyLock::new(|| {
+    let no_program = Subprocess::program("/dev/null/none", 1 << 30);
+    Runtime::with(Default::default(), Compiler::Subprocess(no_program), None).expect("an engine")
+});
 
 pub(crate) fn run(bytes: &[u8]) {
     let _ = &*ENGINE;
     let inspected = fuzzing::inspect(bytes);
     if let Err(error) = &inspected {
         speaks(&error.to_string());
-    }
-    if has_other_bindings(bytes) {
-        return;
     }
     match TOKIO.block_on(ENGINE.load(bytes.to_vec(), LIMITS)) {
         Ok(plugin) => {
@@ -39,50 +40,6 @@ pub(crate) fn run(bytes: &[u8]) {
         }
         Err(error) => speaks(&error.to_string()),
     }
-}
-
-/// Reports whether a module has bindings that are not those of a plugin in the corpus. wit-component follows circular
-/// packages in them until its stack overflows (`corpora/plugin-file/circular-packages`). In the host that ends only the
-/// process that compiles, but it would end this one.
-fn has_other_bindings(bytes: &[u8]) -> bool {
-    static KNOWN: LazyLock<Vec<Vec<u8>>> = LazyLock::new(|| {
-        let corpus = concat!(env!("CARGO_MANIFEST_DIR"), "/corpora/plugin-file");
-        let files = ["command", "component", "empty-component", "other-world"].iter();
-        let read = |name| std::fs::read(format!("{corpus}/{name}")).expect("a file of the corpus");
-        files.flat_map(|name| bindings(&read(name))).collect()
-    });
-    bindings(bytes).iter().any(|found| !KNOWN.contains(found))
-}
-
-/// Returns the custom sections of a module that contain bindings.
-fn bindings(module: &[u8]) -> Vec<Vec<u8>> {
-    let mut found = Vec::new();
-    let mut rest = module.get(8..).unwrap_or_default();
-    while let Some((id, after)) = rest.split_first() {
-        let Some((length, after)) = leb128(after) else {
-            break;
-        };
-        let (section, after) = after.split_at(length.min(after.len()));
-        let name = leb128(section).and_then(|(length, name)| name.get(..length));
-        if *id == 0 && name.is_some_and(|name| name.starts_with(b"component-type")) {
-            found.push(section.to_vec());
-        }
-        rest = after;
-    }
-    found
-}
-
-/// Reads a number, and returns the bytes after it.
-fn leb128(bytes: &[u8]) -> Option<(usize, &[u8])> {
-    let end = bytes.iter().position(|byte| byte & 0x80 == 0)?;
-    let (number, rest) = bytes.split_at(end + 1);
-    let shifted = number
-        .iter()
-        .zip((0..).step_by(7))
-        .try_fold(0_usize, |sum, (byte, shift)| {
-            Some(sum | usize::from(byte & 0x7f).checked_shl(shift)?)
-        });
-    Some((shifted?, rest))
 }
 
 fn can_be_used(plugin: &Plugin, bytes: &[u8]) {

@@ -1,0 +1,94 @@
+//! Watches and lists: what the API server sends is read as serde_json reads it, without what the cache does not keep,
+//! and is the same after the cache has kept it.
+
+use kube::core::DynamicObject;
+use operator_host::cluster::cache::fuzzing;
+use serde_json::{Value, json};
+
+pub(crate) fn run(bytes: &[u8]) {
+    lines(bytes);
+    // Whatever it is, it is refused or read.
+    for is_whole in [true, false] {
+        let _ = fuzzing::event(bytes, is_whole);
+        let _ = fuzzing::page(bytes, is_whole);
+    }
+    let Ok(sent) = serde_json::from_slice::<Value>(bytes) else {
+        return;
+    };
+    // Of a field that is there twice, the last counts.
+    let text = sent.to_string();
+    let object = &sent["object"];
+    if let "ADDED" | "MODIFIED" | "DELETED" = sent["type"].as_str().unwrap_or_default() {
+        let expected = read(object);
+        for is_whole in [true, false] {
+            let event = fuzzing::event(text.as_bytes(), is_whole);
+            let event = event.ok().map(|object| object.expect("an object"));
+            same(event.as_ref(), expected.as_ref(), is_whole);
+        }
+    }
+    let items = sent["items"].as_array();
+    let expected: Vec<_> = items.into_iter().flatten().map(read).collect();
+    for is_whole in [true, false] {
+        let Ok(objects) = fuzzing::page(text.as_bytes(), is_whole) else {
+            continue;
+        };
+        assert_eq!(objects.len(), expected.len());
+        for (object, expected) in objects.iter().zip(&expected) {
+            same(Some(object), expected.as_ref(), is_whole);
+        }
+    }
+    let objects: Vec<DynamicObject> = expected.into_iter().flatten().chain(read(object)).collect();
+    let kept = fuzzing::kept(&objects);
+    assert_eq!(kept.len(), objects.len());
+    for (kept, object) in kept.iter().zip(&objects) {
+        assert_eq!(kept.data, object.data);
+        assert_eq!(kept.types, object.types);
+        assert_eq!(json!(kept.metadata), json!(object.metadata));
+    }
+}
+
+/// Reads an object with the library's types; `None` if it is none. Of an object whose type is not a text they make
+/// another one.
+fn read(object: &Value) -> Option<DynamicObject> {
+    let mut object = object.clone();
+    if let Some(metadata) = object.get_mut("metadata") {
+        metadata.as_object_mut()?.remove("managedFields");
+    }
+    object.as_object()?;
+    let mut object: DynamicObject = serde_json::from_value(object).ok()?;
+    let data = object.data.as_object_mut()?;
+    // Only a type with both parts is one.
+    let rest = ["apiVersion", "kind"].map(|field| data.remove(field));
+    let is_text = |rest: &Option<Value>| {
+        rest.as_ref()
+            .is_none_or(|rest| rest.is_string() || rest.is_null())
+    };
+    rest.iter().all(is_text).then_some(object)
+}
+
+fn same(object: Option<&DynamicObject>, expected: Option<&DynamicObject>, is_whole: bool) {
+    let (Some(object), Some(expected)) = (object, expected) else {
+        assert!(expected.is_none(), "not read: {expected:?}");
+        return;
+    };
+    assert_eq!(object.types, expected.types);
+    assert_eq!(object.metadata, expected.metadata);
+    if is_whole || !object.data.is_null() {
+        assert_eq!(object.data, expected.data);
+    }
+}
+
+/// The lines are the same, whatever the pieces are in which they arrive; one that is too long ends the watch.
+fn lines(bytes: &[u8]) {
+    let size = usize::from(bytes.first().copied().unwrap_or_default()).max(1);
+    let longest = usize::from(bytes.get(1).copied().unwrap_or_default());
+    let pieces = bytes.chunks(size).map(<[u8]>::to_vec).collect();
+    let (read, error) = fuzzing::lines(pieces, longest);
+    // What follows the last line break is no line.
+    let mut whole: Vec<&[u8]> = bytes.split(|byte| *byte == b'\n').collect();
+    let unfinished = whole.pop().unwrap_or_default();
+    let fitting = whole.iter().take_while(|line| line.len() <= longest).count();
+    assert_eq!(read, whole[..fitting]);
+    let is_too_long = fitting < whole.len() || unfinished.len() > longest;
+    assert_eq!(error, is_too_long.then_some(std::io::ErrorKind::FileTooLarge));
+}
