@@ -17,7 +17,7 @@ use kube::api::ListParams;
 use plugin_fixtures::{FORMS as BINARY_FORMS, Fixture};
 use serde_json::{Value, json};
 
-use self::cases::{CLOCKS, End, TABLES, cases};
+use self::cases::{BRIEF, CLOCKS, End, TABLES, cases};
 use crate::bystander::{Bystander, CONTROLLER, Comparison};
 use crate::measure::{forget_peak, peak, percentile, report, resident};
 use crate::puppet::{CONFIG_MAP, FORMS, PUPPET, assert_contains, config_map, controller};
@@ -221,9 +221,9 @@ async fn commands_that_mean_harm_hurt_nobody() {
 }
 
 #[tokio::test]
-async fn tables_that_grow_and_waits_for_everything_hurt_nobody() {
+async fn tables_that_grow_quick_failures_and_waits_for_everything_hurt_nobody() {
     for (form, name) in BINARY_FORMS.into_iter().zip(["component", "command"]) {
-        for (what, text) in [("tables", TABLES), ("clocks", CLOCKS)] {
+        for (what, text) in [("tables", TABLES), ("brief", BRIEF), ("clocks", CLOCKS)] {
             let plugin = Fixture::new(text)
                 .parent("test.operator-host.dev/v1", "Puppet")
                 .build(form);

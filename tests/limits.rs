@@ -16,7 +16,7 @@ const RULES: &str = "plugins/sdk/src/cel/rules.rs";
 
 /// The beginning of a row, its words with `{}` for a number, and where the number is: a file, the code before it, and the
 /// unit in the row.
-const ROWS: [(&str, &str, &str, &str, u64); 47] = [
+const ROWS: [(&str, &str, &str, &str, u64); 48] = [
     ("plugin file", "{} MiB", LIMITS, "module: ", MIB),
     (
         "manifest",
@@ -235,6 +235,13 @@ const ROWS: [(&str, &str, &str, &str, u64); 47] = [
         "longer than {} ms",
         "host/runtime/src/ticker.rs",
         "const TICK: Duration = Duration::from_millis(",
+        1,
+    ),
+    (
+        "",
+        "within {} µs",
+        "host/runtime/src/lane.rs",
+        "const SHORT: Duration = Duration::from_micros(",
         1,
     ),
     (

@@ -104,6 +104,7 @@ pub async fn run(table: &mut Table, names: &[&str]) -> String {
     for (row, measured) in HOSTILE.iter().zip(&mut measured) {
         let text = match row.case {
             "tables" => cases::TABLES,
+            "brief" => cases::BRIEF,
             "clocks" => cases::CLOCKS,
             _ => continue,
         };

@@ -164,6 +164,7 @@ pub const HOSTILE: &[Hostile] = &[
     hostile("allocates memory without end", "memory", By::Component),
     hostile("recurses without end", "recursion", By::Component),
     hostile("grows a table without end", "tables", By::Text),
+    hostile("fails within 100 µs", "brief", By::Text),
     hostile("polls 200,000 clocks at once", "clocks", By::Text),
     hostile("answers 2,000 children", "many-children", By::Component),
     hostile(

@@ -149,6 +149,14 @@ pub const TABLES: &str = "
       (br_if $more (i32.ne (table.grow $table (ref.null func) (i32.const 10000)) (i32.const -1))))
     unreachable)";
 
+/// Fails after some 50 µs: too soon to count as a slow call, and again and again.
+pub const BRIEF: &str = "
+  (func $case (local $left i32)
+    (local.set $left (i32.const 40000))
+    (loop $more
+      (br_if $more (local.tee $left (i32.sub (local.get $left) (i32.const 1)))))
+    unreachable)";
+
 /// One poll of 200,000 clocks, each of which would be an object in the host.
 pub const CLOCKS: &str = "
   (func $case

@@ -4,8 +4,8 @@
 //! A call begins on the thread that requests it, because most calls end sooner than a hand-over takes. A call
 //! that is still running when the epoch ticks is handed to a thread of low priority for one slice after
 //! another, a tick each. There are fewer of those threads than processors, and plugins take turns on them, so
-//! that one with many calls gets no more than one with a single call. The calls of a plugin that was recently
-//! slow begin in the lane.
+//! that one with many calls gets no more than one with a single call. The calls of a plugin that has recently taken
+//! too much of the serving threads' time begin in the lane, whether it took that by long calls or by many.
 
 use std::future::Future;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
@@ -28,10 +28,10 @@ use crate::ticker::TICK;
 /// deadlines of well-behaved plugins would depend on the load of the machine.
 const NICE: i32 = 5;
 
-/// A call that ends sooner costs the others nothing.
-const SHORT: Duration = Duration::from_millis(1);
-/// The share of its time in which a plugin may block a serving thread for longer than that, and the maximum
-/// at once.
+/// A call that ends sooner does not count. Whatever else is served may wait for as many of them as a controller makes at
+/// once, and waits several times on its way.
+const SHORT: Duration = Duration::from_micros(100);
+/// The share of its time in which a plugin may block a serving thread with calls that count, and the maximum at once.
 const SLOW_SHARE: f64 = 0.1;
 const SLOW_AT_ONCE: Duration = Duration::from_millis(20);
 /// One call counts as at most this long: a machine that was suspended is no reason to distrust a plugin for hours.
@@ -310,6 +310,22 @@ mod tests {
         slow.charge(after(100_000), SLOW_AT_ONCE);
         assert!(!slow.may_begin_here(after(100_050)));
         assert!(lane.join().may_begin_here(Instant::now()));
+    }
+
+    /// Regression: calls of almost a millisecond each were free, and eight at once took the serving threads.
+    #[tokio::test]
+    async fn many_calls_of_half_a_millisecond_count_and_those_of_microseconds_do_not() {
+        let lane = Lane::start().unwrap();
+        let slow = lane.join();
+        let now = Instant::now();
+        for _ in 0..1_000 {
+            slow.charge(now, Duration::from_micros(60));
+        }
+        assert!(slow.may_begin_here(now));
+        for _ in 0..40 {
+            slow.charge(now, Duration::from_micros(500));
+        }
+        assert!(!slow.may_begin_here(now));
     }
 
     #[tokio::test]
