@@ -49,6 +49,7 @@ impl Applied {
 /// Applies the children that differ. One failure does not prevent the other applies.
 pub async fn apply(context: &Context, parent: &DynamicObject, desired: &[Desired]) -> Applied {
     let mut applied = Applied::default();
+    let mut blocked = Vec::new();
     let order = &Order::of(desired);
     // One kind after the other, since a pod may need the claim before it.
     for group in desired.chunk_by(|a, b| a.depth == b.depth && a.key.kind == b.key.kind) {
@@ -64,6 +65,9 @@ pub async fn apply(context: &Context, parent: &DynamicObject, desired: &[Desired
                 Some(Ok(ApplyOutcome::Waiting(why))) => applied.waiting.push(why),
                 Some(Ok(ApplyOutcome::Unchanged)) | None => {}
                 Some(Err(error)) => {
+                    if error.is_conflict() {
+                        blocked.push(desired.key.clone());
+                    }
                     // The next child would fail, too. A terminating namespace, however, stops only its own parents;
                     // a cluster-scoped parent may have children elsewhere.
                     let stops = error.stops_others()
@@ -76,6 +80,10 @@ pub async fn apply(context: &Context, parent: &DynamicObject, desired: &[Desired
                 }
             }
         }
+    }
+    if !blocked.is_empty() {
+        // The parent is reconciled again when such an object is deleted, or gets another owner.
+        context.wait_for(&NamespacedName::of(parent), &blocked);
     }
     contest::end(context, parent, desired);
     applied

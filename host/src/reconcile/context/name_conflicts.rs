@@ -6,7 +6,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use crate::cluster::cache::Subscription;
 use crate::object::NamespacedName;
 
-/// The parents that wait until an object of others is deleted or gets another owner, each with subscriptions to the
+/// The parents that wait until an object of others is deleted or gets another owner, also one that cannot be adopted, each with subscriptions to the
 /// changes of these objects.
 #[derive(Default)]
 pub(crate) struct NameConflicts(Mutex<HashMap<NamespacedName, Vec<Subscription>>>);
