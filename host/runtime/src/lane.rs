@@ -28,8 +28,8 @@ use crate::ticker::TICK;
 /// deadlines of well-behaved plugins would depend on the load of the machine.
 const NICE: i32 = 5;
 
-/// A call that ends sooner does not count. Whatever else is served may wait for as many of them as a controller makes at
-/// once, and waits several times on its way.
+/// A call that ends sooner does not count. Another request can wait behind one such call of each worker of a controller,
+/// several times in a reconcile.
 const SHORT: Duration = Duration::from_micros(100);
 /// The share of its time in which a plugin may block a serving thread with calls that count, and the maximum at once.
 const SLOW_SHARE: f64 = 0.1;
