@@ -27,8 +27,18 @@ static ENGINE: LazyLock<Runtime> = LazyLock::new(|| {
     Runtime::with(Default::default(), Compiler::Subprocess(no_program), None).expect("an engine")
 });
 
+/// libFuzzer ends the process at each panic. One of the compiler, on its own thread, is an error to the host.
+static COMPILER_MAY_PANIC: LazyLock<()> = LazyLock::new(|| {
+    let usual = std::panic::take_hook();
+    std::panic::set_hook(Box::new(move |panic| {
+        if std::thread::current().name() != Some("compiler") {
+            usual(panic);
+        }
+    }));
+});
+
 pub(crate) fn run(bytes: &[u8]) {
-    let _ = &*ENGINE;
+    let _ = (&*ENGINE, &*COMPILER_MAY_PANIC);
     let inspected = fuzzing::inspect(bytes);
     if let Err(error) = &inspected {
         speaks(&error.to_string());

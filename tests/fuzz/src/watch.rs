@@ -57,16 +57,18 @@ fn read(object: &Value) -> Option<DynamicObject> {
     if let Some(metadata) = object.get_mut("metadata") {
         metadata.as_object_mut()?.remove("managedFields");
     }
+    let is_text = |field: &Value| field.is_null() || field.is_string();
+    if !(is_text(&object["apiVersion"]) && is_text(&object["kind"])) {
+        return None;
+    }
     object.as_object()?;
     let mut object: DynamicObject = serde_json::from_value(object).ok()?;
-    let data = object.data.as_object_mut()?;
     // Only a type with both parts is one.
-    let rest = ["apiVersion", "kind"].map(|field| data.remove(field));
-    let is_text = |rest: &Option<Value>| {
-        rest.as_ref()
-            .is_none_or(|rest| rest.is_string() || rest.is_null())
-    };
-    rest.iter().all(is_text).then_some(object)
+    let data = object.data.as_object_mut()?;
+    for field in ["apiVersion", "kind"] {
+        data.remove(field);
+    }
+    Some(object)
 }
 
 fn same(object: Option<&DynamicObject>, expected: Option<&DynamicObject>, is_whole: bool) {
