@@ -27,6 +27,16 @@ fn folder(scenario: &Scenario, name: &str) -> PathBuf {
     folder
 }
 
+/// Writes a configuration with the plugins in this folder.
+fn config_for(scenario: &Scenario, plugins: &Path, controllers: &str) -> PathBuf {
+    let config = scenario.config(controllers);
+    let text = fs::read_to_string(&config).unwrap();
+    let first = text.lines().next().unwrap();
+    let plugins = format!("plugins: {}", plugins.display());
+    fs::write(&config, text.replace(first, &plugins)).unwrap();
+    config
+}
+
 /// Returns the path of a folder as the host sees it.
 fn seen_by(host: &Host, folder: &Path) -> PathBuf {
     let root = PathBuf::from(format!("/proc/{}/root", host.process().id()));
@@ -158,10 +168,7 @@ async fn a_volume_that_is_unmounted_and_mounted_again_leaves_the_live_version_an
     }
     let plugins = folder(&scenario, "plugins");
     let path = plugins.display().to_string();
-    let config = scenario.config(CONTROLLER);
-    let text = fs::read_to_string(&config).unwrap();
-    let first = text.lines().next().unwrap();
-    fs::write(&config, text.replace(first, &format!("plugins: {path}"))).unwrap();
+    let config = config_for(&scenario, &plugins, CONTROLLER);
     let mount = format!("mount -t tmpfs tmpfs {path}");
     let fill = format!("{mount}\ncp {} {path}/", plugin("echo").display());
     let host = scenario.start_after(&fill, &config, &[]);
@@ -196,11 +203,8 @@ async fn a_host_that_may_execute_no_file_compiles_inside_and_refuses_what_could_
     }
     let (plugins, volume) = (folder(&scenario, "plugins"), folder(&scenario, "volume"));
     let path = volume.display().to_string();
-    let config = scenario.config(&format!("{CONTROLLER}{}", controller("puppet.wasm", "")));
-    let text = fs::read_to_string(&config).unwrap();
-    let first = text.lines().next().unwrap();
-    let text = text.replace(first, &format!("plugins: {}", plugins.display()));
-    fs::write(&config, text).unwrap();
+    let controllers = format!("{CONTROLLER}{}", controller("puppet.wasm", ""));
+    let config = config_for(&scenario, &plugins, &controllers);
     for name in ["echo.wasm", "puppet.wasm"] {
         fs::write(plugins.join(name), "no plugin yet").unwrap();
     }
