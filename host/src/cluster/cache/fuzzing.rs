@@ -46,16 +46,11 @@ pub fn lines(pieces: Vec<Vec<u8>>, longest: usize) -> (Vec<Vec<u8>>, Option<io::
     }
 }
 
-/// Returns objects of one kind as the cache returns them after it has kept them as text.
+/// Returns objects of one kind as the cache returns them after it has kept them as text, without their type.
 #[must_use]
 pub fn kept(objects: &[DynamicObject]) -> Vec<DynamicObject> {
     let samples = Samples::of_the_first();
     let keep = |object: &DynamicObject| Text::of(&mut object.clone(), None, &samples);
     let texts: Vec<Text> = objects.iter().map(keep).collect();
-    let types = objects.iter().map(|object| object.types.clone());
-    texts
-        .iter()
-        .zip(types)
-        .map(|(text, types)| text.object(types))
-        .collect()
+    texts.iter().map(|text| text.object(None)).collect()
 }
