@@ -336,6 +336,80 @@ async fn an_object_that_has_a_child_s_name_by_now_is_not_overwritten() {
     );
 }
 
+/// Regression: an object that others made just before the host's first apply became the child, where no field of theirs
+/// was in conflict.
+#[tokio::test]
+async fn an_object_that_others_made_before_the_host_saw_it_is_not_taken_over() {
+    let scenario = Scenario::new("made-before").await;
+    let proxy = Proxy::start(scenario.kubeconfig()).await.expect("a proxy");
+    let config = scenario.config(&controller("puppet.wasm", ""));
+    let host = Host::through(&config, &proxy.kubeconfig(), "host", scenario.folder.path());
+    host.until_log(&["controller started"]).await;
+    hold(&proxy, "configmaps");
+    let users =
+        json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "a"}, "data": {"user": "u"}});
+    let users = scenario.apply(&users.to_string()).await;
+    drop(proxy.take_seen());
+    scenario
+        .puppet("p", json!({"response": {"children": [config_map("a", "1")]}}))
+        .await;
+    let tries_to_create = |seen: &Seen| seen.method == "PATCH" && seen.uri.contains("/configmaps/a?");
+    proxy.until_seen(tries_to_create).await;
+    let before = host.reconciles("made-before/p");
+    host.until_reconciles("made-before/p", before + 1).await;
+    let now = scenario.get(CONFIG_MAP, "a").await.unwrap();
+    assert_eq!(now.metadata.resource_version, users.metadata.resource_version);
+    // It is refused by name once the host sees it, and the parent gets its child when it is gone.
+    proxy.set_mode(Mode::Pass);
+    scenario.until_stalled("p", "ChildRefused").await;
+    scenario.delete(CONFIG_MAP, "a").await;
+    scenario.until_ready("p").await;
+}
+
+/// Regression: of two parents that named one new child at the same moment, the second took it from the first.
+#[tokio::test]
+async fn of_two_parents_that_create_one_child_at_once_the_first_has_it() {
+    let scenario = Scenario::new("two-at-once").await;
+    let proxy = Proxy::start(scenario.kubeconfig()).await.expect("a proxy");
+    let config = scenario.config(&controller("puppet.wasm", ""));
+    let host = Host::through(&config, &proxy.kubeconfig(), "host", scenario.folder.path());
+    host.until_log(&["controller started"]).await;
+    // Both requests wait in the proxy, and so do the watches.
+    proxy.set_mode_of("/configmaps", Mode::Stall);
+    let children = json!({"response": {"children": [config_map("a", "1")]}});
+    for name in ["p", "q"] {
+        drop(proxy.take_seen());
+        scenario.puppet(name, children.clone()).await;
+        proxy
+            .until_seen(|seen| seen.method == "PATCH" && seen.uri.contains("/configmaps/a?"))
+            .await;
+    }
+    proxy.set_mode(Mode::Pass);
+    let is_settled = |puppet: &kube::core::DynamicObject| {
+        let conditions = puppet.data["status"]["conditions"].to_string();
+        conditions.contains("\"Reconciled\"") || conditions.contains("ChildRefused")
+    };
+    for name in ["p", "q"] {
+        scenario
+            .until(PUPPET, name, "reconciled or refused", is_settled)
+            .await;
+    }
+    let writes = scenario.all_writes(cluster().await).await;
+    let answers: Vec<_> = writes
+        .iter()
+        .filter(|write| write.object_ref.as_ref().is_some_and(|object| object.name == "a"))
+        .filter_map(|write| write.response_status.as_ref().map(|status| status.code))
+        .collect();
+    assert_eq!(
+        answers.iter().filter(|code| **code == 201).count(),
+        1,
+        "{answers:?}"
+    );
+    assert!(answers.contains(&409) && !answers.contains(&200), "{answers:?}");
+    let child = scenario.get(CONFIG_MAP, "a").await.unwrap();
+    assert_eq!(child.metadata.owner_references.unwrap().len(), 1);
+}
+
 /// Regression: the status after a failure restored outdated values of others' fields by force.
 #[tokio::test]
 async fn a_failure_s_status_leaves_alone_what_another_manager_writes() {

@@ -151,6 +151,20 @@ impl ApiError {
 }
 
 impl ApiError {
+    /// Says in plain words that an object exists, if that is why the API server refused to create it. Its own words are
+    /// about a change.
+    #[must_use]
+    pub(super) fn of_existing(mut self) -> Self {
+        if self.is_lost_race() {
+            self.message = format!(
+                "the object exists, and the host has not seen it yet: somebody has just created it ({})",
+                self.message
+            )
+            .into();
+        }
+        self
+    }
+
     /// Replaces the advice about the fields of another manager, if that is what the API server refused and `field` is
     /// one of them.
     #[must_use]
@@ -218,6 +232,17 @@ mod tests {
             );
         }
         assert!(refused(409, "Operation cannot be fulfilled: uid mismatch").is_lost_race());
+    }
+
+    #[test]
+    fn a_refusal_to_create_says_that_the_object_exists_unless_fields_are_in_conflict() {
+        let race = refused(409, "the object has been modified").of_existing();
+        assert!(
+            race.is_lost_race() && race.message.contains("the object exists"),
+            "{race}"
+        );
+        let fields = refused(409, "Apply failed with 1 conflict: conflict with \"x\": .spec").of_existing();
+        assert!(!fields.message.contains("the object exists"), "{fields}");
     }
 
     #[test]

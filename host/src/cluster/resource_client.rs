@@ -23,6 +23,13 @@ use crate::trace;
 /// response.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(30);
 
+/// A resource version that no object has: an empty etcd is at revision 1, and the first write makes it 2.
+const VERSION_OF_NONE: &str = "1";
+
+/// How old API servers, such as 1.20, refuse to create a Service whose body has a resource version. For all other kinds,
+/// and in later API servers, a resource version is ignored when an object is created.
+const VERSION_REFUSED: &str = "resourceVersion should not be set on objects to be created";
+
 /// Sends requests for the objects of one resource.
 pub struct ResourceClient<'a> {
     writer: &'a Writer,
@@ -49,6 +56,33 @@ impl<'a> ResourceClient<'a> {
         force: bool,
     ) -> Result<DynamicObject, ApiError> {
         self.apply_with(name, body, manager, force, false).await
+    }
+
+    /// Creates an object with server-side apply. The API server refuses it as a conflict if the object exists, whoever
+    /// made it: the body has a resource version, which the API server compares with an existing object's.
+    ///
+    /// Old API servers, such as 1.20, cannot do this for Services. There, a Service that exists is changed if no field of
+    /// another manager is in conflict.
+    ///
+    /// # Errors
+    /// As [`ResourceClient::apply`].
+    pub async fn apply_new(
+        &self,
+        name: &NamespacedName,
+        mut body: Value,
+        manager: &str,
+    ) -> Result<DynamicObject, ApiError> {
+        body["metadata"]["resourceVersion"] = VERSION_OF_NONE.into();
+        let answer = self.apply(name, &body, manager, false).await;
+        match answer {
+            Err(refused) if refused.message.contains(VERSION_REFUSED) => {
+                if let Some(metadata) = body["metadata"].as_object_mut() {
+                    metadata.remove("resourceVersion");
+                }
+                self.apply(name, &body, manager, false).await
+            }
+            answer => answer.map_err(ApiError::of_existing),
+        }
     }
 
     /// Returns the result that [`ResourceClient::apply`] would have, with a server-side dry run.

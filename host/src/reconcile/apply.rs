@@ -134,8 +134,8 @@ async fn apply_one(
     if live.is_none() && !may_create(context, parent_object, &desired.key).await? {
         return Ok(ApplyOutcome::Unchanged);
     }
-    // Take over fields only in objects that are known to be ours. An object that is not in the cache yet must not
-    // be overwritten: there, a field of another manager is a conflict.
+    // Take over fields only in objects that are known to be ours. In an object that is adopted, a field of another manager
+    // is a conflict.
     let force = live.as_deref().is_some_and(|live| {
         owns(&context.config, parent_object, live)
             || retains(&context.config, context.provenance.proof(), parent_object, live)
@@ -176,19 +176,20 @@ async fn apply_one(
         // Refused if another manager changes a left field meanwhile.
         body["metadata"]["resourceVersion"] = fresh.metadata.resource_version.into();
     }
-    let answer = ResourceClient::new(&context.children_writer, resource)
-        .apply(&desired.key.name, &body, &manager, force)
-        .await
-        .map_err(|error| match live.as_deref() {
-            Some(live) => advise_about_label(context, live, error),
-            None => error,
-        })
-        .inspect_err(|error| {
-            context.record_refused_namespace(error);
-            if error.is_lost_race() {
-                context.doubt(parent);
-            }
-        })?;
+    let objects = ResourceClient::new(&context.children_writer, resource);
+    let answer = match &live {
+        None => objects.apply_new(&desired.key.name, body, &manager).await,
+        Some(live) => objects
+            .apply(&desired.key.name, &body, &manager, force)
+            .await
+            .map_err(|error| advise_about_label(context, live, error)),
+    };
+    let answer = answer.inspect_err(|error| {
+        context.record_refused_namespace(error);
+        if error.is_lost_race() {
+            context.doubt(parent);
+        }
+    })?;
     let was = live
         .as_ref()
         .and_then(|live| live.metadata.resource_version.clone());
