@@ -229,6 +229,8 @@ async fn a_new_default_value_reaches_the_objects_that_are_there() {
 async fn a_plugin_that_wants_more_than_its_configuration_allows_is_reported_when_it_is_loaded() {
     let scenario = Scenario::new("disagreements").await;
     let host = scenario.start(&controller("puppet.wasm", ""));
+    // Until the first lists are there, the host is not ready, for another reason.
+    until_ready_is_without(&host, "[-]").await;
     for words in [
         "the plugin creates v1/Secret, which is not in `children`",
         "the plugin reads v1/ConfigMap, which is not in `reads`",
