@@ -155,9 +155,13 @@ impl ApiError {
     /// about a change.
     #[must_use]
     pub(super) fn of_existing(mut self) -> Self {
-        if self.is_lost_race() {
+        // A ResourceQuota that many requests change at once is a conflict, too.
+        let is_about_it = self
+            .message
+            .contains(&format!("{:?}: the object has been modified", self.name.name));
+        if self.is_lost_race() && is_about_it {
             self.message = format!(
-                "the object exists, and the host has not seen it yet: somebody has just created it ({})",
+                "an object of this name exists, which the host's watch has not reported yet: {}",
                 self.message
             )
             .into();
@@ -236,13 +240,20 @@ mod tests {
 
     #[test]
     fn a_refusal_to_create_says_that_the_object_exists_unless_fields_are_in_conflict() {
-        let race = refused(409, "the object has been modified").of_existing();
-        assert!(
-            race.is_lost_race() && race.message.contains("the object exists"),
-            "{race}"
-        );
+        let modified = |what: &str| {
+            let message = format!(
+                "Operation cannot be fulfilled on {what}: the object has been modified; please apply your changes to the \
+                 latest version and try again"
+            );
+            refused(409, &message).of_existing()
+        };
+        let exists = "an object of this name exists";
+        let race = modified("pods \"web\"");
+        assert!(race.is_lost_race() && race.message.contains(exists), "{race}");
+        let quota = modified("resourcequotas \"small\"");
+        assert!(quota.is_lost_race() && !quota.message.contains(exists), "{quota}");
         let fields = refused(409, "Apply failed with 1 conflict: conflict with \"x\": .spec").of_existing();
-        assert!(!fields.message.contains("the object exists"), "{fields}");
+        assert!(!fields.message.contains(exists), "{fields}");
     }
 
     #[test]

@@ -26,8 +26,8 @@ const REQUEST_TIMEOUT: Duration = Duration::from_secs(30);
 /// A resource version that no object has: an empty etcd is at revision 1, and the first write makes it 2.
 const VERSION_OF_NONE: &str = "1";
 
-/// How old API servers, such as 1.20, refuse to create a Service whose body has a resource version. For all other kinds,
-/// and in later API servers, a resource version is ignored when an object is created.
+/// How old API servers, such as 1.20, refuse to create a Service whose body has a resource version. For the other
+/// kinds of Kubernetes, and in later API servers, a resource version is ignored when an object is created.
 const VERSION_REFUSED: &str = "resourceVersion should not be set on objects to be created";
 
 /// Sends requests for the objects of one resource.
@@ -61,8 +61,8 @@ impl<'a> ResourceClient<'a> {
     /// Creates an object with server-side apply. The API server refuses it as a conflict if the object exists, whoever
     /// made it: the body has a resource version, which the API server compares with an existing object's.
     ///
-    /// Old API servers, such as 1.20, cannot do this for Services. There, a Service that exists is changed if no field of
-    /// another manager is in conflict.
+    /// Old API servers, such as 1.20, refuse to create a Service with a resource version. The second request has none, so a
+    /// Service that others make between the two is changed if no field of another manager is in conflict.
     ///
     /// # Errors
     /// As [`ResourceClient::apply`].
