@@ -14,6 +14,19 @@ fn hold(proxy: &Proxy, resource: &str) {
     proxy.set_mode_of(&format!("/{resource}?&watch=true"), Mode::Stall);
 }
 
+/// Starts a host whose requests go through a proxy, with the puppet's controller and these `options`.
+async fn behind_a_proxy(scenario: &Scenario, options: &str) -> (Proxy, Host) {
+    let proxy = Proxy::start(scenario.kubeconfig()).await.expect("a proxy");
+    let config = scenario.config(&controller("puppet.wasm", options));
+    let host = Host::through(&config, &proxy.kubeconfig(), "host", scenario.folder.path());
+    (proxy, host)
+}
+
+/// Reports whether a request applies the ConfigMap `a`.
+fn applies_a(seen: &Seen) -> bool {
+    seen.method == "PATCH" && seen.uri.contains("/configmaps/a?")
+}
+
 /// Returns the writes to the ConfigMaps of a scenario, such as `patch a`.
 async fn writes_of_children(scenario: &Scenario) -> Vec<String> {
     let writes = scenario.all_writes(cluster().await).await;
@@ -145,9 +158,7 @@ async fn a_forged_generation_annotation_is_corrected_and_blocks_nothing() {
 #[tokio::test]
 async fn children_that_go_with_a_parent_are_not_recreated_by_a_host_that_has_not_seen_the_deletion() {
     let scenario = Scenario::new("late-news").await;
-    let proxy = Proxy::start(scenario.kubeconfig()).await.expect("a proxy");
-    let config = scenario.config(&controller("puppet.wasm", "resync: 200ms"));
-    let host = Host::through(&config, &proxy.kubeconfig(), "host", scenario.folder.path());
+    let (proxy, host) = behind_a_proxy(&scenario, "resync: 200ms").await;
     let children = json!({"response": {"children": [config_map("a", "1")]}});
     scenario.puppet("p", children).await;
     scenario.until_ready("p").await;
@@ -188,9 +199,7 @@ async fn children_that_go_during_a_call_are_not_recreated_for_a_parent_that_is_k
 /// the host's watches deliver both deletions, not only the child's.
 async fn deleted_during_a_call(namespace: &str, seen: bool) {
     let scenario = Scenario::new(namespace).await;
-    let proxy = Proxy::start(scenario.kubeconfig()).await.expect("a proxy");
-    let config = scenario.config(&controller("puppet.wasm", "limits: {deadline: 20s}"));
-    let host = Host::through(&config, &proxy.kubeconfig(), "host", scenario.folder.path());
+    let (proxy, host) = behind_a_proxy(&scenario, "limits: {deadline: 20s}").await;
     let children = json!({"children": [config_map("a", "1")]});
     scenario.puppet("p", json!({ "response": children })).await;
     scenario.until_ready("p").await;
@@ -255,9 +264,7 @@ async fn a_spec_that_is_first_seen_in_the_answer_to_a_status_write_is_reconciled
 #[tokio::test]
 async fn a_child_that_a_user_has_released_is_not_deleted() {
     let scenario = Scenario::new("released").await;
-    let proxy = Proxy::start(scenario.kubeconfig()).await.expect("a proxy");
-    let config = scenario.config(&controller("puppet.wasm", ""));
-    let host = Host::through(&config, &proxy.kubeconfig(), "host", scenario.folder.path());
+    let (proxy, host) = behind_a_proxy(&scenario, "").await;
     scenario
         .puppet("p", json!({"response": {"children": [config_map("a", "1")]}}))
         .await;
@@ -281,9 +288,7 @@ async fn a_child_that_a_user_has_released_is_not_deleted() {
 #[tokio::test]
 async fn a_kind_that_is_not_served_for_a_moment_is_no_deletion_of_its_objects() {
     let scenario = Scenario::new("not-served").await;
-    let proxy = Proxy::start(scenario.kubeconfig()).await.expect("a proxy");
-    let config = scenario.config(&controller("puppet.wasm", ""));
-    let _host = Host::through(&config, &proxy.kubeconfig(), "host", scenario.folder.path());
+    let (proxy, _host) = behind_a_proxy(&scenario, "").await;
     let spec = |text: &str| json!({"response": {"children": [config_map("a", text)], "status": {"text": text}}, "cleanup": {"done": true}});
     let not_served = Mode::Refuse {
         status: 404,
@@ -310,9 +315,7 @@ async fn a_kind_that_is_not_served_for_a_moment_is_no_deletion_of_its_objects() 
 #[tokio::test]
 async fn an_object_that_has_a_child_s_name_by_now_is_not_overwritten() {
     let scenario = Scenario::new("another-uid").await;
-    let proxy = Proxy::start(scenario.kubeconfig()).await.expect("a proxy");
-    let config = scenario.config(&controller("puppet.wasm", ""));
-    let host = Host::through(&config, &proxy.kubeconfig(), "host", scenario.folder.path());
+    let (proxy, host) = behind_a_proxy(&scenario, "").await;
     let spec = |text: &str| json!({"response": {"children": [config_map("a", text)]}});
     scenario.puppet("p", spec("1")).await;
     scenario.until_ready("p").await;
@@ -341,9 +344,7 @@ async fn an_object_that_has_a_child_s_name_by_now_is_not_overwritten() {
 #[tokio::test]
 async fn an_object_that_others_made_before_the_host_saw_it_is_not_taken_over() {
     let scenario = Scenario::new("made-before").await;
-    let proxy = Proxy::start(scenario.kubeconfig()).await.expect("a proxy");
-    let config = scenario.config(&controller("puppet.wasm", ""));
-    let host = Host::through(&config, &proxy.kubeconfig(), "host", scenario.folder.path());
+    let (proxy, host) = behind_a_proxy(&scenario, "").await;
     host.until_log(&["controller started"]).await;
     hold(&proxy, "configmaps");
     let users =
@@ -353,8 +354,7 @@ async fn an_object_that_others_made_before_the_host_saw_it_is_not_taken_over() {
     scenario
         .puppet("p", json!({"response": {"children": [config_map("a", "1")]}}))
         .await;
-    let tries_to_create = |seen: &Seen| seen.method == "PATCH" && seen.uri.contains("/configmaps/a?");
-    proxy.until_seen(tries_to_create).await;
+    proxy.until_seen(applies_a).await;
     let before = host.reconciles("made-before/p");
     host.until_reconciles("made-before/p", before + 1).await;
     let now = scenario.get(CONFIG_MAP, "a").await.unwrap();
@@ -370,9 +370,7 @@ async fn an_object_that_others_made_before_the_host_saw_it_is_not_taken_over() {
 #[tokio::test]
 async fn of_two_parents_that_create_one_child_at_once_the_first_has_it() {
     let scenario = Scenario::new("two-at-once").await;
-    let proxy = Proxy::start(scenario.kubeconfig()).await.expect("a proxy");
-    let config = scenario.config(&controller("puppet.wasm", ""));
-    let host = Host::through(&config, &proxy.kubeconfig(), "host", scenario.folder.path());
+    let (proxy, host) = behind_a_proxy(&scenario, "").await;
     host.until_log(&["controller started"]).await;
     // Both requests wait in the proxy, and so do the watches.
     proxy.set_mode_of("/configmaps", Mode::Stall);
@@ -380,9 +378,7 @@ async fn of_two_parents_that_create_one_child_at_once_the_first_has_it() {
     for name in ["p", "q"] {
         drop(proxy.take_seen());
         scenario.puppet(name, children.clone()).await;
-        proxy
-            .until_seen(|seen| seen.method == "PATCH" && seen.uri.contains("/configmaps/a?"))
-            .await;
+        proxy.until_seen(applies_a).await;
     }
     proxy.set_mode(Mode::Pass);
     let is_settled = |puppet: &kube::core::DynamicObject| {
