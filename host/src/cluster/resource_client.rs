@@ -58,8 +58,8 @@ impl<'a> ResourceClient<'a> {
         self.apply_with(name, body, manager, force, false).await
     }
 
-    /// Creates an object with server-side apply. The API server refuses it as a conflict if the object exists, whoever
-    /// made it: the body has a resource version, which the API server compares with an existing object's.
+    /// Creates an object with server-side apply. The API server refuses it as a conflict if an object of this name exists:
+    /// the body has a resource version, which the API server compares with that of the existing object.
     ///
     /// Old API servers, such as 1.20, refuse to create a Service with a resource version. The second request has none, so a
     /// Service that others make between the two is changed if no field of another manager is in conflict.
