@@ -8,23 +8,26 @@ here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 source "$here/control-plane/lib.sh"
 cd "$here/.."
 
-folder=$(mktemp)
-trap 'stop_job; rm -f "$folder"' EXIT
+trap stop_job EXIT
 
-# Beside cargo, which waits for downloads and for single crates. cargo is quiet: on a terminal, the line that is written
-# over and over is the control plane's.
-control_plane() {
-    tests/control-plane/install.sh >"$folder"
+# cargo runs beside the installation, since it waits for downloads and for single crates. The installation is in the
+# foreground: apt-get and sudo use the terminal, and the system stops a background job that does. cargo is quiet: on a
+# terminal, the line that is written over and over is the control plane's.
+host() {
+    cargo build --workspace --quiet >&2
 }
-[[ ${CLUSTER:-local} == current ]] || start_job control_plane
-
 say "Building the host"
-cargo build --workspace --quiet >&2 || fail "the host does not build" "See the compiler's messages above."
+start_job host
+
+folder=''
+if [[ ${CLUSTER:-local} != current ]]; then
+    folder=$(tests/control-plane/install.sh) || fail "there is no control plane" "See the messages above."
+fi
 status=0
-[[ -z $job ]] || wait "$job" || status=$?
+wait "$job" || status=$?
 job=''
-((status == 0)) || fail "there is no control plane" "See the messages above."
+((status == 0)) || fail "the host does not build" "See the compiler's messages above."
 # After the others: it may install Debian packages, and apt does one thing at a time.
 say "Building the plugins"
 plugins/build.sh >&2
-cat "$folder"
+[[ -z $folder ]] || echo "$folder"

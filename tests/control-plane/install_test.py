@@ -8,6 +8,7 @@ import os
 import pty
 import random
 import re
+import select
 import shutil
 import signal
 import subprocess
@@ -478,6 +479,42 @@ class BeforeADownload(Install):
         links = {name: (Path(printed.rstrip("\n")) / name).resolve() for name in PROGRAMS}
         self.assertEqual(links["kube-controller-manager"], self.cache / DOWNLOADED / "kube-controller-manager")
         self.assertEqual({links["etcd"].parent, links["kube-apiserver"].parent}, {assets})
+
+
+class OnATerminal(Install):
+    """A person starts prepare.sh, which starts install.sh."""
+
+    def test_apt_get_may_use_the_terminal(self):
+        root = Path(self.environment["HOME"])
+        (root / "plugins").mkdir()
+        (root / "tests").mkdir()
+        (root / "tests/control-plane").symlink_to(self.scripts)
+        shutil.copy(HERE.parent / "prepare.sh", root / "tests")
+        self.server.answers[ARCHIVE] = missing
+        for name, text in {
+            "df": "echo Avail; echo 9999999999",
+            "id": "echo 0",
+            "dpkg-query": "exit 1",
+            "cargo": "exit 0",
+            # As apt-get does around dpkg. The system stops a program that does so in the background.
+            "apt-get": "stty sane </dev/tty; echo $1 for the packages; exit 100",
+        }.items():
+            self.stub(name, text)
+        child, terminal = pty.fork()
+        if child == 0:
+            os.execve(root / "tests/prepare.sh", ["prepare.sh"], self.environment)
+        said = b""
+        # A terminal whose program has ended is an error for who reads from it.
+        with contextlib.suppress(OSError):
+            while select.select([terminal], [], [], 20)[0]:
+                said += os.read(terminal, 65536)
+        self.addCleanup(os.close, terminal)
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(child, signal.SIGKILL)
+        _, status = os.waitpid(child, 0)
+        self.assertEqual(os.waitstatus_to_exitcode(status), 1, said.decode())
+        self.assertIn("apt-get update failed", said.decode())
+        self.assertIn("there is no control plane", said.decode())
 
 
 class Release(unittest.TestCase):

@@ -52,11 +52,11 @@ cargo_deny() {
 }
 
 # One background job at a time, in a process group of its own, so that all of it can be stopped: the children of
-# a script's ordinary background job do not even see Ctrl-C.
+# a script's ordinary background job do not even see Ctrl-C. It must not use the terminal: the system would stop it.
 job=''
 start_job() {
     set -m
-    "$@" &
+    "$@" </dev/null &
     job=$!
     set +m
 }
