@@ -7,7 +7,7 @@ use serde_json::json;
 
 use crate::leaders::shared;
 use crate::puppet::{CONFIG_MAP, PUPPET, config_map, controller};
-use crate::support::{Host, LIMIT, Scenario, cluster, root};
+use crate::support::{Host, Scenario, cluster, root};
 
 /// Silences the watches of a resource, by its plural.
 fn hold(proxy: &Proxy, resource: &str) {
@@ -366,6 +366,34 @@ async fn an_object_that_others_made_before_the_host_saw_it_is_not_taken_over() {
     scenario.until_ready("p").await;
 }
 
+/// Regression: an object that took the name of the one to adopt, unknown to the host, was adopted in its place.
+#[tokio::test]
+async fn an_object_that_has_the_name_of_the_one_to_adopt_by_now_is_not_adopted_before_it_is_seen() {
+    let scenario = Scenario::new("adopted-again").await;
+    let users =
+        json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "a"}, "data": {"user": "u"}})
+            .to_string();
+    scenario.apply(&users).await;
+    let options = "adopt: true\nbackoff: {initial: 30m, max: 30m}";
+    let (proxy, host) = behind_a_proxy(&scenario, options).await;
+    host.until_log(&["controller started"]).await;
+    hold(&proxy, "configmaps");
+    scenario.delete(CONFIG_MAP, "a").await;
+    let again = scenario.apply(&users).await;
+    scenario
+        .puppet("p", json!({"response": {"children": [config_map("a", "1")]}}))
+        .await;
+    host.until_reconciles("adopted-again/p", 1).await;
+    let now = scenario.get(CONFIG_MAP, "a").await.unwrap();
+    assert_eq!(now.metadata.resource_version, again.metadata.resource_version);
+    // It is adopted as soon as the host sees it, long before the back-off ends.
+    proxy.set_mode(Mode::Pass);
+    scenario.until_ready("p").await;
+    let adopted = scenario.get(CONFIG_MAP, "a").await.unwrap();
+    assert_eq!(adopted.metadata.uid, again.metadata.uid);
+    assert_eq!(adopted.data["data"], json!({"user": "u", "text": "1"}));
+}
+
 /// Regression: of two parents that named one new child at the same moment, the second took it from the first.
 #[tokio::test]
 async fn of_two_parents_that_create_one_child_at_once_the_first_has_it() {
@@ -521,9 +549,7 @@ async fn the_children_of_a_successor_are_not_deleted_for_its_predecessor() {
     proxy.set_mode_of("/configmaps?", Mode::Stall);
     let second = Host::through(&config, &proxy.kubeconfig(), "second", &folder);
     let watches_parents = |seen: &Seen| seen.is_watch() && seen.uri.contains("/puppets?");
-    tokio::time::timeout(LIMIT, proxy.until_seen(watches_parents))
-        .await
-        .expect("the second host watches the parents");
+    proxy.until_seen(watches_parents).await;
     let all_lists_and_watches = "s?";
     proxy.set_mode_of(all_lists_and_watches, Mode::Stall);
     scenario.delete(PUPPET, "p").await;

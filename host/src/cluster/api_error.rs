@@ -135,7 +135,7 @@ impl ApiError {
 
     /// Reports whether the object was deleted or changed before the write. The next reconcile handles its new state.
     ///
-    /// API servers before 1.24 respond that a UID cannot be changed; later ones report a conflict.
+    /// The API server responds that a UID cannot be changed when another object has the name, and with a conflict when none has.
     #[must_use]
     pub fn is_lost_race(&self) -> bool {
         match self.fault {

@@ -65,7 +65,8 @@ pub async fn apply(context: &Context, parent: &DynamicObject, desired: &[Desired
                 Some(Ok(ApplyOutcome::Waiting(why))) => applied.waiting.push(why),
                 Some(Ok(ApplyOutcome::Unchanged)) | None => {}
                 Some(Err(error)) => {
-                    if error.is_conflict() {
+                    // Another object may have the name: the API server calls that a conflict, or an invalid UID.
+                    if error.is_conflict() || error.is_lost_race() {
                         blocked.push(desired.key.clone());
                     }
                     // The next child would fail, too. A terminating namespace, however, stops only its own parents;
@@ -157,12 +158,13 @@ async fn apply_one(
     let manager = context.config.field_manager();
     let mut body = match &live {
         None => desired.new_body(),
-        Some(_) => desired.body.clone(),
+        Some(live) => {
+            let mut body = desired.body.clone();
+            // The decision to apply it is about this object only, not about a new one of the same name.
+            body["metadata"]["uid"] = live.metadata.uid.clone().into();
+            body
+        }
     };
-    if let Some(live) = live.as_ref().filter(|_| force) {
-        // The ownership check applies to this object only, not to a new one of the same name.
-        body["metadata"]["uid"] = live.metadata.uid.clone().into();
-    }
     if live.is_some() && !desired.left.is_empty() {
         // The caches contain no managed fields.
         let fresh = ResourceClient::new(&context.writer, resource)

@@ -26,6 +26,9 @@ use tokio::task::JoinHandle;
 use crate::client;
 use crate::error::{Context, Error};
 
+/// How long a request may be waited for.
+const LIMIT: Duration = Duration::from_secs(120);
+
 /// How requests are handled.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum Mode {
@@ -175,13 +178,18 @@ impl Proxy {
     }
 
     /// Waits until a request like this has been received since the last [`Proxy::take_seen`].
+    ///
+    /// # Panics
+    /// When none is received within two minutes.
     pub async fn until_seen(&self, is_like_this: impl Fn(&Seen) -> bool) {
-        // The sender is in `self`.
-        let _ = self
-            .seen
-            .subscribe()
-            .wait_for(|seen| seen.iter().any(&is_like_this))
-            .await;
+        let mut seen = self.seen.subscribe();
+        let is_there = seen.wait_for(|seen| seen.iter().any(&is_like_this));
+        let in_time = tokio::time::timeout(LIMIT, is_there).await.is_ok();
+        assert!(
+            in_time,
+            "no such request within {LIMIT:?}, but {:?}",
+            self.seen.borrow()
+        );
     }
 
     /// Returns the requests received since the last call, in order.
