@@ -86,14 +86,16 @@ async fn migrate_child(
     let Some(resource) = context.resources.get(&key.kind) else {
         return Ok(());
     };
-    let objects = ResourceClient::new(&context.children_writer, resource);
-    let fresh = objects.read(&key.name).await?;
+    // An impersonated ServiceAccount may only write.
+    let fresh = ResourceClient::new(&context.writer, resource)
+        .read(&key.name)
+        .await?;
     let fresh = fresh.filter(|fresh| fresh.metadata.uid == child.metadata.uid);
     // Deleted by now, or already migrated.
     let Some(patch) = fresh.and_then(|fresh| renamed(&context.config, &fresh.metadata)) else {
         return Ok(());
     };
-    let answer = objects
+    let answer = ResourceClient::new(&context.children_writer, resource)
         .merge(&key.name, &patch, &context.config.field_manager())
         .await?;
     context.record_child(parent, &key, answer);
