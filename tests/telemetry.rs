@@ -15,9 +15,11 @@ use opentelemetry_proto::tonic::trace::v1::status::StatusCode;
 use serde_json::Value;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
+use tokio::time::timeout;
 
 use self::collector::{Collector, hex, sum, text};
 use crate::echo::CONTROLLER;
+use crate::measure::resident;
 use crate::support::{Host, Scenario, cluster};
 
 const ECHO: &str = "my-operator.dev/v1/Echo";
@@ -317,6 +319,37 @@ async fn a_collector_that_is_away_or_silent_does_not_hold_up_the_end() {
         "it took {:?}",
         start.elapsed()
     );
+}
+
+/// Regression: whoever reached the health port could make the host hold 400 KB for each of any number of connections.
+#[tokio::test]
+async fn hundreds_of_slow_requests_to_the_health_port_cost_little_and_keep_no_probe_away() {
+    let scenario = Scenario::new("health-flood").await;
+    let host = scenario.start(CONTROLLER);
+    host.until_log(&["controller started"]).await;
+    let port = port(&host).await;
+    let before = resident(&host);
+    let mut connections = Vec::new();
+    for _ in 0..400 {
+        let mut stream = TcpStream::connect(("127.0.0.1", port)).await.unwrap();
+        // The host may close it at any time.
+        let _ = stream.write_all(b"GET /livez HTTP/1.1\r\nx: ").await;
+        let _ = timeout(Duration::from_millis(5), stream.write_all(&[b'x'; 300_000])).await;
+        connections.push(stream);
+    }
+    assert_eq!(get_from(port, "/livez").await, (200, "ok".into()));
+    let grown = resident(&host).saturating_sub(before) >> 20;
+    assert!(grown <= 16, "it grew by {grown} MiB");
+    // Answers that nobody reads.
+    for stream in &mut connections {
+        *stream = TcpStream::connect(("127.0.0.1", port)).await.unwrap();
+        let _ = stream
+            .write_all("GET /metrics HTTP/1.1\r\nhost: a\r\n\r\n".repeat(50).as_bytes())
+            .await;
+    }
+    assert_eq!(get_from(port, "/livez").await, (200, "ok".into()));
+    let grown = resident(&host).saturating_sub(before) >> 20;
+    assert!(grown <= 16, "it grew by {grown} MiB");
 }
 
 #[tokio::test]

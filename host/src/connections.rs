@@ -1,6 +1,6 @@
 //! The connections to a server at one time. Those that are in use keep their place; the others make room.
 
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv6Addr};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -96,6 +96,17 @@ impl Connections {
     }
 }
 
+/// Returns the address to which a caller's share belongs: a machine often has a whole network of IPv6 addresses.
+pub(crate) fn share_of(peer: IpAddr) -> IpAddr {
+    match peer.to_canonical() {
+        IpAddr::V6(address) => {
+            let [a, b, c, d, ..] = address.segments();
+            Ipv6Addr::new(a, b, c, d, 0, 0, 0, 0).into()
+        }
+        v4 @ IpAddr::V4(_) => v4,
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -154,5 +165,14 @@ mod tests {
         assert!(others.iter().all(|seat| !seat.taken.is_cancelled()));
         connections.enter(peer(4)).unwrap();
         assert!(others[0].taken.is_cancelled());
+    }
+
+    #[test]
+    fn a_network_of_ipv6_addresses_has_one_share() {
+        let of = |text: &str| share_of(text.parse().unwrap());
+        assert_eq!(of("2001:db8:1:2::5"), of("2001:db8:1:2:ffff::6"));
+        assert_ne!(of("2001:db8:1:2::5"), of("2001:db8:1:3::5"));
+        assert_ne!(of("10.0.0.1"), of("10.0.0.2"));
+        assert_eq!(of("::ffff:10.0.0.1"), of("10.0.0.1"));
     }
 }

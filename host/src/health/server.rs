@@ -27,10 +27,17 @@ use tokio::net::{TcpListener, UnixListener};
 use tracing::{debug, info, warn};
 
 use super::{Check, Health};
+use crate::connections::{Connections, share_of};
 use crate::plugin::report::{PluginReport, hide};
 
-/// How long a client may take to send the request headers.
-const HEADERS: Duration = Duration::from_secs(10);
+/// How long a client may take to send the head of a request.
+const HEAD: Duration = Duration::from_secs(10);
+/// Maximum size of that head.
+const MAX_HEAD: usize = 16 << 10;
+/// Maximum number of connections. The oldest one makes room for the next.
+const CONNECTIONS: usize = 64;
+/// How many of them one address leaves to others, such as the kubelet.
+const SHARE: usize = 8;
 
 /// The address cannot be listened on.
 #[derive(Debug, Error)]
@@ -51,9 +58,10 @@ pub async fn start(address: SocketAddr, health: Arc<Health>, registry: Registry)
     let failed = |error| ServerError { address, error };
     let listener = TcpListener::bind(address).await.map_err(failed)?;
     info!(address = %listener.local_addr().map_err(failed)?, "serving health and metrics");
+    let connections = Arc::new(Connections::new(CONNECTIONS, SHARE));
     tokio::spawn(async move {
         loop {
-            let (stream, _) = match listener.accept().await {
+            let (stream, peer) = match listener.accept().await {
                 Ok(accepted) => accepted,
                 Err(error) => {
                     // For example, too many open files; other connections end meanwhile.
@@ -62,8 +70,21 @@ pub async fn start(address: SocketAddr, health: Arc<Health>, registry: Registry)
                     continue;
                 }
             };
+            // No connection keeps its place, so that answers which nobody reads keep no probe away.
+            let Some(seat) = connections.enter(share_of(peer.ip())) else {
+                continue;
+            };
             let (health, registry) = (Arc::clone(&health), registry.clone());
-            tokio::spawn(serve(stream, health, registry, false));
+            let connections = Arc::clone(&connections);
+            tokio::spawn(async move {
+                tokio::select! {
+                    () = serve(stream, health, registry, false) => {}
+                    () = seat.taken.cancelled() => {
+                        debug!(%peer, "too many connections for health and metrics: closing this one");
+                    }
+                }
+                connections.leave(&seat);
+            });
         }
     });
     Ok(())
@@ -120,7 +141,8 @@ where
     });
     let connection = hyper::server::conn::http1::Builder::new()
         .timer(TokioTimer::new())
-        .header_read_timeout(HEADERS)
+        .header_read_timeout(HEAD)
+        .max_buf_size(MAX_HEAD)
         .serve_connection(TokioIo::new(stream), service);
     if let Err(error) = connection.await {
         debug!(%error, "a connection for health and metrics ended early");

@@ -1,7 +1,7 @@
 //! The HTTPS server that the API server calls.
 
 use std::convert::Infallible;
-use std::net::{IpAddr, Ipv6Addr, SocketAddr};
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -27,6 +27,7 @@ use super::conversion::{self, ConversionReview};
 use super::review::Review;
 use super::{Decision, WebhookTargets};
 use crate::config::webhook::WebhookConfig;
+use crate::connections::share_of;
 use crate::metrics::Metrics;
 use crate::telemetry::Instruments;
 
@@ -97,7 +98,7 @@ pub async fn start(
         loop {
             match listener.accept().await {
                 Ok((stream, peer)) => {
-                    let peer = share_of(peer.ip().to_canonical());
+                    let peer = share_of(peer.ip());
                     match server.bounds.admit(peer) {
                         Some(admitted) => {
                             let server = Arc::clone(&server);
@@ -122,17 +123,6 @@ pub async fn start(
         }
     });
     Ok(())
-}
-
-/// Returns the address to which a caller's share belongs: a machine often has a whole network of IPv6 addresses.
-fn share_of(peer: IpAddr) -> IpAddr {
-    match peer {
-        IpAddr::V4(_) => peer,
-        IpAddr::V6(address) => {
-            let [a, b, c, d, ..] = address.segments();
-            Ipv6Addr::new(a, b, c, d, 0, 0, 0, 0).into()
-        }
-    }
 }
 
 /// What the API server asks.
@@ -472,14 +462,6 @@ fn respond(status: StatusCode, type_: &'static str, answer: Answer) -> Response<
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn a_network_of_ipv6_addresses_has_one_share() {
-        let of = |text: &str| share_of(text.parse().unwrap());
-        assert_eq!(of("2001:db8:1:2::5"), of("2001:db8:1:2:ffff::6"));
-        assert_ne!(of("2001:db8:1:2::5"), of("2001:db8:1:3::5"));
-        assert_ne!(of("10.0.0.1"), of("10.0.0.2"));
-    }
 
     #[test]
     fn the_time_is_what_the_api_server_gives() {
