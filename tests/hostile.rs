@@ -45,13 +45,28 @@ struct Stage {
     scenario: Scenario,
     host: Host,
     echo: Bystander,
-    /// The Echo's times in all cases so far.
-    all: Comparison,
+    measured: Measured,
+}
+
+/// What the cases of one test did to the host and the Echo.
+#[derive(Default)]
+struct Measured {
+    /// The Echo's times in all cases.
+    echo: Comparison,
     figures: String,
 }
 
+impl Measured {
+    fn report(&self, test: &str) {
+        let figures = format!("{}{test}, all: {}", self.figures, self.echo);
+        report(test, &figures);
+        assert!(self.echo.is_bearable(), "{figures}");
+    }
+}
+
 impl Stage {
-    async fn new(name: &str, file: impl FnOnce(&Scenario) -> String) -> Self {
+    /// Starts the host. `measured` is what earlier stages of the same test measured.
+    async fn new(name: &str, file: impl FnOnce(&Scenario) -> String, measured: Measured) -> Self {
         let scenario = Scenario::new(name).await;
         let more = format!("{LIMITS}\nreads: [{{apiVersion: v1, kind: ConfigMap}}]");
         let controllers = controller(&file(&scenario), &more);
@@ -62,8 +77,7 @@ impl Stage {
             scenario,
             host,
             echo,
-            all: Comparison::default(),
-            figures: String::new(),
+            measured,
         }
     }
 
@@ -96,7 +110,7 @@ impl Stage {
         assert_eq!(nameless, None, "{name}: which object is it about?");
         let [alone, beside] = [&quiet, &loud].map(|taken| percentile(taken, 0.5));
         let _ = writeln!(
-            self.figures,
+            self.measured.figures,
             "{}, {name}: grew by {grown} MiB; an Echo took {alone:.1?}, beside it {beside:.1?}; {lines} lines, and {own} KiB \
              of the host's",
             self.name
@@ -104,14 +118,14 @@ impl Stage {
         assert!(self.host.is_alive(), "{}", self.scenario.log_tail());
         assert_eq!(snapshot(&self.scenario).await, before, "{name}");
         assert!(grown <= GROWTH, "{name}: it grew by {grown} MiB, over {GROWTH}");
-        // So few samples say little on a busy machine; `end` is about all cases.
+        // So few samples say little on a busy machine; `Measured::report` is about all cases.
         let limit = (alone * 4).max(Duration::from_millis(500));
         assert!(
             beside <= limit,
             "{name}: Echo took {beside:?}, and {alone:?} in peace"
         );
-        self.all.quiet.extend(quiet);
-        self.all.loud.extend(loud);
+        self.measured.echo.quiet.extend(quiet);
+        self.measured.echo.loud.extend(loud);
         let seconds = usize::try_from(begun.elapsed().as_secs()).unwrap() + 1;
         let may = LINES_AT_ONCE + seconds * LINES_PER_SECOND;
         assert!(
@@ -121,16 +135,14 @@ impl Stage {
         assert!(own <= OWN_WORDS, "{name}: {own} KiB of the host's own in the log");
     }
 
-    async fn end(self) {
-        let figures = format!("{}{}, all: {}", self.figures, self.name, self.all);
-        report(&self.name, &figures);
-        assert!(self.all.is_bearable(), "{figures}");
+    async fn end(self) -> Measured {
         assert!(
             !self.host.log().contains("internal error: "),
             "{}",
             self.scenario.log_tail()
         );
         assert_eq!(self.host.stop().await.code(), Some(0));
+        self.measured
     }
 }
 
@@ -175,7 +187,7 @@ async fn until_stalled(scenario: &Scenario, name: &str, reasons: &[&str]) -> Str
 }
 
 async fn suite(name: &str, file: &str) {
-    let mut stage = Stage::new(name, |_| file.to_owned()).await;
+    let mut stage = Stage::new(name, |_| file.to_owned(), Measured::default()).await;
     // The objects to read: 6 MB.
     for number in 0..20 {
         let large = config_map(&format!("large-{number}"), &"b".repeat(300_000));
@@ -207,7 +219,7 @@ async fn suite(name: &str, file: &str) {
         }
         all_ready(&stage.scenario).await;
     }
-    stage.end().await;
+    stage.end().await.report(name);
 }
 
 #[tokio::test]
@@ -222,15 +234,14 @@ async fn commands_that_mean_harm_hurt_nobody() {
 
 #[tokio::test]
 async fn tables_that_grow_quick_failures_and_waits_for_everything_hurt_nobody() {
+    let mut measured = Measured::default();
     for (form, name) in BINARY_FORMS.into_iter().zip(["component", "command"]) {
         for (what, text) in [("tables", TABLES), ("brief", BRIEF), ("clocks", CLOCKS)] {
             let plugin = Fixture::new(text)
                 .parent("test.operator-host.dev/v1", "Puppet")
                 .build(form);
-            let mut stage = Stage::new(&format!("hostile-{what}-{name}"), |scenario| {
-                scenario.file("hostile.wasm", plugin).display().to_string()
-            })
-            .await;
+            let file = |scenario: &Scenario| scenario.file("hostile.wasm", plugin).display().to_string();
+            let mut stage = Stage::new(&format!("hostile-{what}-{name}"), file, measured).await;
             stage
                 .harm(what, &json!({}), async |scenario| {
                     for object in objects() {
@@ -239,7 +250,8 @@ async fn tables_that_grow_quick_failures_and_waits_for_everything_hurt_nobody() 
                     }
                 })
                 .await;
-            stage.end().await;
+            measured = stage.end().await;
         }
     }
+    measured.report("hostile-binaries");
 }
