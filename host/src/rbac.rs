@@ -13,7 +13,7 @@
 //! | `reconcile` | `patch` of the parents, when the plugin has a finalizer or the controller had another name |
 //! | `cluster::event_recorder` | `create` and `patch` of Events |
 //! | `reconcile::provenance_key` | `get` and `create` of the Secret with the key that proves what was generated |
-//! | `leader` | `get`, `create` and `update` of its Lease; with a Lease per controller also `list` and `delete` |
+//! | `leader` | `get`, `watch`, `create` and `update` of its Lease; with a Lease per controller also `list` and `delete` |
 //! | `definitions` | `create` and `patch` of the definitions that it installs, and `list` of all their objects |
 //! | `ui::access` | `create` of TokenReviews and SubjectAccessReviews, unless `--ui-addr` is a loopback address |
 //! | `client` | `impersonate` of the ServiceAccounts that controllers name, which then need the verbs on children |
