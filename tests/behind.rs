@@ -394,6 +394,28 @@ async fn an_object_that_has_the_name_of_the_one_to_adopt_by_now_is_not_adopted_b
     assert_eq!(adopted.data["data"], json!({"user": "u", "text": "1"}));
 }
 
+/// Regression: an object that the watch reported while the host waited for the answer to its apply was not looked at
+/// before the back-off ended.
+#[tokio::test]
+async fn an_object_that_is_seen_while_its_apply_is_refused_is_looked_at_at_once() {
+    let scenario = Scenario::new("seen-meanwhile").await;
+    let options = "backoff: {initial: 30m, max: 30m}";
+    let (proxy, host) = behind_a_proxy(&scenario, options).await;
+    host.until_log(&["controller started"]).await;
+    let children = |name: &str| json!({"response": {"children": [config_map(name, "1")]}});
+    proxy.set_mode_of("/configmaps/a?", Mode::Stall);
+    scenario.puppet("p", children("a")).await;
+    proxy.until_seen(applies_a).await;
+    for name in ["a", "z"] {
+        scenario.apply(&config_map(name, "user").to_string()).await;
+    }
+    // The watch reports them in this order.
+    scenario.puppet("q", children("z")).await;
+    scenario.until_stalled("q", "ChildRefused").await;
+    proxy.set_mode(Mode::Pass);
+    scenario.until_stalled("p", "ChildRefused").await;
+}
+
 /// Regression: of two parents that named one new child at the same moment, the second took it from the first.
 #[tokio::test]
 async fn of_two_parents_that_create_one_child_at_once_the_first_has_it() {

@@ -12,7 +12,7 @@ use self::action::after;
 pub use self::admit::{Admission, admit};
 use self::apply::apply;
 use self::call::call;
-use self::context::Context;
+use self::context::{Blocking, Context};
 use self::error::ReconcileError;
 use self::failure::{count_failure, fail, report, status_not_written};
 use self::finalizer::{remove_finalizer, set_finalizers};
@@ -388,7 +388,7 @@ fn make_plan(
     let existing = |key: &ChildRef| {
         let existing = context.existing(key)?;
         if !owns(&context.config, parent, &existing) {
-            blocked.borrow_mut().push(key.clone());
+            blocked.borrow_mut().push(Blocking::new(key, Some(&existing)));
         }
         Some(existing)
     };

@@ -1,5 +1,7 @@
 //! Applies the children that differ from their known state, with server-side apply.
 
+use std::sync::Arc;
+
 use futures::StreamExt;
 use futures::stream;
 use kube::core::DynamicObject;
@@ -7,7 +9,7 @@ use tokio::time::Instant;
 use tracing::debug;
 
 use super::contest;
-use super::context::Context;
+use super::context::{Blocking, Context};
 use super::difference::{content, difference, is_as_applied};
 use super::freshness::may_create;
 use crate::cluster::api_error::ApiError;
@@ -55,7 +57,11 @@ pub async fn apply(context: &Context, parent: &DynamicObject, desired: &[Desired
     for group in desired.chunk_by(|a, b| a.depth == b.depth && a.key.kind == b.key.kind) {
         let requests: Vec<_> = group
             .iter()
-            .map(|desired| apply_one(context, parent, desired, order))
+            .map(|desired| async move {
+                let live = context.existing(&desired.key);
+                let outcome = apply_one(context, parent, desired, live.clone(), order).await;
+                outcome.map_err(|error| (error, live))
+            })
             .collect();
         let mut results = std::pin::pin!(stream::iter(requests).buffered(CONCURRENCY));
         for desired in group {
@@ -64,10 +70,10 @@ pub async fn apply(context: &Context, parent: &DynamicObject, desired: &[Desired
                 Some(Ok(ApplyOutcome::Updated)) => applied.updated.push(desired.key.clone()),
                 Some(Ok(ApplyOutcome::Waiting(why))) => applied.waiting.push(why),
                 Some(Ok(ApplyOutcome::Unchanged)) | None => {}
-                Some(Err(error)) => {
+                Some(Err((error, live))) => {
                     // Another object may have the name: the API server calls that a conflict, or an invalid UID.
                     if error.is_conflict() || error.is_lost_race() {
-                        blocked.push(desired.key.clone());
+                        blocked.push(Blocking::new(&desired.key, live.as_deref()));
                     }
                     // The next child would fail, too. A terminating namespace, however, stops only its own parents;
                     // a cluster-scoped parent may have children elsewhere.
@@ -102,10 +108,10 @@ async fn apply_one(
     context: &Context,
     parent_object: &DynamicObject,
     desired: &Desired,
+    live: Option<Arc<DynamicObject>>,
     order: &Order<'_>,
 ) -> Result<ApplyOutcome, ApiError> {
     let parent = &NamespacedName::of(parent_object);
-    let live = context.existing(&desired.key);
     if live
         .as_deref()
         .is_some_and(|live| !needs_apply(context, parent_object, desired, live))

@@ -94,6 +94,22 @@ pub struct ControllerState {
     name_conflicts: NameConflicts,
 }
 
+/// An object that has the name of a child that the plugin wants, as it was examined.
+pub(super) struct Blocking {
+    key: ChildRef,
+    /// Its resource version; `None` when no such object was known.
+    version: Option<String>,
+}
+
+impl Blocking {
+    pub(super) fn new(key: &ChildRef, examined: Option<&DynamicObject>) -> Self {
+        Self {
+            key: key.clone(),
+            version: examined.and_then(|object| object.metadata.resource_version.clone()),
+        }
+    }
+}
+
 impl Context {
     /// Queues an Event about a parent, with the plugin version that was last asked about it.
     pub fn publish(&self, parent: &DynamicObject, type_: EventType, reason: &str, note: &str) {
@@ -475,9 +491,9 @@ impl Context {
     }
 
     /// Replaces the objects that block a parent: they have the names of children that the plugin wants, and the parent
-    /// does not own them. A change of one of them enqueues the parent.
-    pub(super) fn wait_for(&self, parent: &NamespacedName, blocking: &[ChildRef]) {
-        let subscriptions = blocking.iter().filter_map(|key| {
+    /// does not own them. A change of one of them since it was examined enqueues the parent.
+    pub(super) fn wait_for(&self, parent: &NamespacedName, blocking: &[Blocking]) {
+        let subscriptions = blocking.iter().filter_map(|Blocking { key, .. }| {
             let watch = self.children.get(&key.kind)?.of(key.name.namespace.as_deref())?;
             let (queue, parent) = (Arc::clone(&self.queue), parent.clone());
             let subscriber: Subscriber = Arc::new(move |_, change| {
@@ -489,6 +505,14 @@ impl Context {
             Some(watch.subscribe_to(vec![name], subscriber))
         });
         self.state.name_conflicts.set(parent, subscriptions.collect());
+        let has_changed = |Blocking { key, version }: &Blocking| {
+            self.existing(key)
+                .and_then(|now| now.metadata.resource_version.clone())
+                != *version
+        };
+        if blocking.iter().any(has_changed) {
+            self.queue.enqueue(parent, ReconcileReason::Related);
+        }
     }
 
     /// Forgets a deleted parent.
