@@ -1,11 +1,20 @@
 //! Detects drift between the applied and the current state of an object.
 
+use std::cell::Cell;
 use std::collections::{HashMap, VecDeque};
 
 use serde_json::Value;
 
 use super::field_path::{FieldPath, MERGE_KEYS};
 use crate::object::is_built_in;
+
+/// Maximum number of values that one comparison of two objects looks at. A plugin may give many elements of a list the
+/// same key, in another order than the live ones. Then each is compared with each, without an await. Beyond the limit,
+/// the objects count as different: an apply that changes nothing is harmless, and its result is remembered.
+///
+/// It is above what one comparison of the largest object takes: the API server stores at most 1.5 MiB, which is less
+/// than 800,000 values, and an element of a list counts three times.
+const MAX_COMPARISONS: usize = 4_000_000;
 
 /// Reports whether the content `live` contains every field of the body `desired`, of an object of this API group,
 /// with the same value. Type and metadata are not compared.
@@ -18,9 +27,7 @@ use crate::object::is_built_in;
 /// its default differs, and it rewrites a quantity of `1000m` to `1`. Neither is drift.
 #[must_use]
 pub fn contains(group: &str, live: &Value, desired: &Value) -> bool {
-    let matcher = Matcher {
-        built_in: is_built_in(group),
-    };
+    let matcher = Matcher::new(is_built_in(group));
     let content = desired
         .as_object()
         .into_iter()
@@ -35,9 +42,7 @@ pub fn contains(group: &str, live: &Value, desired: &Value) -> bool {
 /// [`contains`].
 #[must_use]
 pub fn first_difference(group: &str, live: &Value, desired: &Value) -> Option<FieldPath> {
-    let matcher = Matcher {
-        built_in: is_built_in(group),
-    };
+    let matcher = Matcher::new(is_built_in(group));
     let desired = desired.as_object()?;
     let mut content = desired
         .iter()
@@ -48,7 +53,7 @@ pub fn first_difference(group: &str, live: &Value, desired: &Value) -> Option<Fi
             name,
             live.get(name),
             desired,
-            FieldPath::default(),
+            &FieldPath::default(),
         )
     })
 }
@@ -122,9 +127,25 @@ impl<'a> FieldContext<'a> {
 
 struct Matcher {
     built_in: bool,
+    /// How many more values may be compared.
+    left: Cell<usize>,
 }
 
 impl Matcher {
+    fn new(built_in: bool) -> Self {
+        Self {
+            built_in,
+            left: Cell::new(MAX_COMPARISONS),
+        }
+    }
+
+    /// Counts comparisons; `false` when there were too many. Then every further value counts as different.
+    fn count(&self, comparisons: usize) -> bool {
+        let left = self.left.get().checked_sub(comparisons);
+        self.left.set(left.unwrap_or(0));
+        left.is_some()
+    }
+
     fn field(&self, context: FieldContext<'_>, name: &str, live: Option<&Value>, desired: &Value) -> bool {
         match live {
             Some(live) => self.value(&context.field(name), live, desired),
@@ -133,6 +154,11 @@ impl Matcher {
     }
 
     fn value(&self, context: &FieldContext<'_>, live: &Value, desired: &Value) -> bool {
+        // Every element of a list is looked at, even if the first ones differ: for its keys.
+        let elements = |value: &Value| value.as_array().map_or(0, Vec::len);
+        if !self.count(1 + elements(live) + elements(desired)) {
+            return false;
+        }
         match (live, desired) {
             (Value::Object(live), Value::Object(desired)) => desired
                 .iter()
@@ -140,7 +166,7 @@ impl Matcher {
             (Value::Array(live), Value::Array(desired))
                 if !desired.is_empty() && desired.iter().all(has_merge_key) =>
             {
-                let mut free = FreeElements::of(live);
+                let mut free = FreeElements::of(self, live);
                 desired.iter().all(|desired| {
                     let keys = self.exact_keys(context, desired);
                     free.take(&keys, |live| self.value(context, live, desired))
@@ -171,24 +197,25 @@ impl Matcher {
         name: &str,
         live: Option<&Value>,
         desired: &Value,
-        within: FieldPath,
+        within: &FieldPath,
     ) -> Option<FieldPath> {
         if self.field(context, name, live, desired) {
             return None;
         }
-        let path = within.field(name);
-        Some(live.map_or_else(
-            || path.clone(),
-            |live| self.within(context.field(name), live, desired, path.clone()),
-        ))
+        // Only now: most fields do not differ.
+        let path = within.clone().field(name);
+        Some(match live {
+            Some(live) => self.within(context.field(name), live, desired, path),
+            None => path,
+        })
     }
 
     /// Returns the path of the first difference between two values at `path` that are known to differ.
     fn within(&self, context: FieldContext<'_>, live: &Value, desired: &Value, path: FieldPath) -> FieldPath {
         let deeper = match (live, desired) {
-            (Value::Object(live), Value::Object(desired)) => desired.iter().find_map(|(name, desired)| {
-                self.difference(context, name, live.get(name), desired, path.clone())
-            }),
+            (Value::Object(live), Value::Object(desired)) => desired
+                .iter()
+                .find_map(|(name, desired)| self.difference(context, name, live.get(name), desired, &path)),
             (Value::Array(live), Value::Array(desired)) => {
                 let by_key = by_key(live);
                 let missing = desired
@@ -210,10 +237,10 @@ impl Matcher {
                     let same = live.iter().find(|live| has_same_key(live, desired));
                     // The live element has defaults among its keys, such as the protocol of a port.
                     let path = path.clone().element(same.unwrap_or(desired));
-                    same.map_or_else(
-                        || path.clone(),
-                        |live| self.within(context, live, desired, path.clone()),
-                    )
+                    match same {
+                        Some(live) => self.within(context, live, desired, path),
+                        None => path,
+                    }
                 })
             }
             _ => None,
@@ -237,6 +264,9 @@ impl Matcher {
     /// Reports whether the API server omits a field with this value. It cannot where the default is a different
     /// value: then the field is present and compared.
     fn is_left_out(&self, name: &str, value: &Value) -> bool {
+        if !self.count(1) {
+            return false;
+        }
         let zero = self.built_in && !NONE_IS_NOT_ZERO.contains(&name);
         match value {
             Value::Null => true,
@@ -279,6 +309,7 @@ fn rarest<'k, 'v>(by_key: &Positions<'v>, keys: &'k [Key<'v>]) -> Option<&'k Key
 
 /// The elements of a list that no desired element has taken yet.
 struct FreeElements<'v> {
+    matcher: &'v Matcher,
     live: &'v [Value],
     is_taken: Vec<bool>,
     first: usize,
@@ -287,8 +318,9 @@ struct FreeElements<'v> {
 }
 
 impl<'v> FreeElements<'v> {
-    fn of(live: &'v [Value]) -> Self {
+    fn of(matcher: &'v Matcher, live: &'v [Value]) -> Self {
         Self {
+            matcher,
             live,
             is_taken: vec![false; live.len()],
             first: 0,
@@ -310,8 +342,8 @@ impl<'v> FreeElements<'v> {
     }
 
     fn find(&mut self, keys: &[Key<'v>], is_match: impl Fn(&Value) -> bool) -> Option<usize> {
-        let (live, is_taken) = (self.live, &self.is_taken);
-        let is_free_match = |at: &usize| !is_taken[*at] && is_match(&live[*at]);
+        let (matcher, live, is_taken) = (self.matcher, self.live, &self.is_taken);
+        let is_free_match = |at: &usize| matcher.count(1) && !is_taken[*at] && is_match(&live[*at]);
         let by_key = self.by_key.get_or_insert_with(|| by_key(live));
         let Some(key) = rarest(by_key, keys) else {
             return (self.first..live.len()).find(is_free_match);
@@ -406,9 +438,7 @@ fn quantity(value: &Value) -> Option<f64> {
 mod model;
 #[cfg(test)]
 mod tests {
-    use std::cell::Cell;
-
-    use serde_json::json;
+    use serde_json::{Map, json};
 
     use super::*;
 
@@ -590,7 +620,7 @@ mod tests {
     #[test]
     fn the_elements_of_a_merged_list_are_compared_about_once_each_in_any_order() {
         const ELEMENTS: usize = 1000;
-        let matcher = Matcher { built_in: true };
+        let matcher = Matcher::new(true);
         let context = FieldContext::default();
         let element =
             |number: usize| json!({ "mountPath": format!("/{number}"), "name": "data", "size": number });
@@ -602,7 +632,7 @@ mod tests {
         injected.insert(0, json!({ "name": "of-another" }));
         for live in [desired.clone(), reversed, interleaved, injected] {
             let comparisons = Cell::new(0);
-            let mut free = FreeElements::of(&live);
+            let mut free = FreeElements::of(&matcher, &live);
             for desired in &desired {
                 let keys = matcher.exact_keys(&context, desired);
                 assert!(free.take(&keys, |live| {
@@ -612,6 +642,44 @@ mod tests {
             }
             assert_eq!(comparisons.get(), ELEMENTS);
         }
+    }
+
+    /// Regression: a plugin kept a thread of the host busy with such a list for tens of seconds.
+    #[test]
+    fn elements_with_the_same_key_are_not_compared_in_the_square_of_their_number() {
+        let lists = |elements: usize| {
+            let desired: Vec<_> = (0..elements)
+                .map(|number| json!({ "name": "a", "value": number }))
+                .collect();
+            let reversed: Vec<_> = desired.iter().rev().cloned().collect();
+            (json!(reversed), json!(desired))
+        };
+        let (live, desired) = lists(500);
+        assert!(contains(&live, &desired));
+        let (live, desired) = lists(30_000);
+        let matcher = Matcher::new(true);
+        assert!(!matcher.value(&FieldContext::default(), &live, &desired));
+        assert_eq!(matcher.left.get(), 0);
+        // The path of the difference is still found, without further comparisons.
+        let path = matcher.within(FieldContext::default(), &live, &desired, FieldPath::default());
+        assert_eq!(path.to_string(), "[name=a].name");
+        // A list that large in the desired order is compared as a whole.
+        assert!(contains(&desired, &desired));
+    }
+
+    /// Regression: the element was copied for each of its fields.
+    #[test]
+    fn the_difference_in_an_element_with_many_fields_is_found_soon() {
+        let with = |last: usize| {
+            let mut fields: Map<_, _> = (0..20_000)
+                .map(|number| (format!("f{number}"), json!(number)))
+                .collect();
+            fields.insert("name".to_owned(), json!("a"));
+            fields.insert("z".to_owned(), json!(last));
+            json!({ "list": [fields] })
+        };
+        let path = first_difference("apps", &with(1), &with(2)).map(|path| path.to_string());
+        assert_eq!(path.as_deref(), Some("list[name=a].z"));
     }
 
     #[test]

@@ -1,6 +1,8 @@
 //! Paths of fields in an object, and who owns a field according to `metadata.managedFields`.
 
+use std::collections::{BTreeSet, HashMap};
 use std::fmt;
+use std::sync::Arc;
 
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ManagedFieldsEntry;
@@ -30,8 +32,8 @@ pub struct FieldPath(Vec<Step>);
 enum Step {
     /// A field of an object.
     Field(String),
-    /// This element of a list.
-    Element(Value),
+    /// This element of a list. It is shared: it may be large, and so may be those within it, and paths are copied.
+    Element(Arc<Value>),
 }
 
 impl FieldPath {
@@ -45,7 +47,7 @@ impl FieldPath {
     /// Returns the path of an element of this list.
     #[must_use]
     pub fn element(mut self, element: &Value) -> Self {
-        self.0.push(Step::Element(element.clone()));
+        self.0.push(Step::Element(Arc::new(element.clone())));
         self
     }
 
@@ -121,8 +123,9 @@ pub fn owned_part(value: &Value, ours: &Value, others: &[&Value]) -> Option<Valu
             (!own.is_empty()).then_some(Value::Object(own))
         }
         Value::Array(elements) if !below.is_empty() => {
+            let names = ElementNames::of(below.iter().map(|(name, _)| name.as_str()));
             let own = elements.iter().filter_map(|element| {
-                let (name, ours) = below.iter().find(|(name, _)| is_element(element, name))?;
+                let (name, ours) = below[names.first(element)?];
                 let mut own = owned_part(element, ours, &others_in(name))?;
                 // An element is recognized by its keys, whoever owns them.
                 if let (Some(keys), Value::Object(own)) = (name.strip_prefix("k:"), &mut own) {
@@ -137,17 +140,57 @@ pub fn owned_part(value: &Value, ours: &Value, others: &[&Value]) -> Option<Valu
     }
 }
 
+/// The names of a list's elements in `FieldsV1`, parsed once: a large list has as many names as elements, and to
+/// compare each with each takes the square of their number.
+#[derive(Default)]
+struct ElementNames {
+    /// The position of the first name with this meaning; see [`parse_name`].
+    positions: HashMap<(bool, Value), usize>,
+    /// The fields that are keys. All elements have the same ones, unless the schema of the list has changed.
+    keys: BTreeSet<Vec<String>>,
+}
+
+impl ElementNames {
+    fn of<'a>(names: impl Iterator<Item = &'a str>) -> Self {
+        let mut all = Self::default();
+        for (at, name) in names.enumerate() {
+            let Some(meaning) = parse_name(name) else { continue };
+            if let (true, Value::Object(keys)) = &meaning {
+                all.keys.insert(keys.keys().cloned().collect());
+            }
+            all.positions.entry(meaning).or_insert(at);
+        }
+        all
+    }
+
+    /// Returns the position of the first name that denotes this list element.
+    fn first(&self, element: &Value) -> Option<usize> {
+        let by_key = self.keys.iter().filter_map(|keys| {
+            let key = keys
+                .iter()
+                .map(|key| Some((key.clone(), element.get(key)?.clone())));
+            let key = key.collect::<Option<Map<_, _>>>()?;
+            self.positions.get(&(true, Value::Object(key)))
+        });
+        let by_value = self.positions.get(&(false, element.clone()));
+        by_key.chain(by_value).min().copied()
+    }
+}
+
+/// Parses the name of a list element in `FieldsV1`: whether it is the element's keys, and these or its value; `None`
+/// when it is not such a name.
+fn parse_name(name: &str) -> Option<(bool, Value)> {
+    let (how, text) = name.split_once(':')?;
+    let named = serde_json::from_str::<Value>(text).ok()?;
+    let by_key = how == "k" && named.is_object();
+    (by_key || how == "v").then_some((by_key, named))
+}
+
 /// Reports whether a name in `FieldsV1` denotes this list element.
 fn is_element(element: &Value, name: &str) -> bool {
-    let Some((how, text)) = name.split_once(':') else {
-        return false;
-    };
-    let Ok(named) = serde_json::from_str::<Value>(text) else {
-        return false;
-    };
-    match (how, &named) {
-        ("k", Value::Object(keys)) => keys.iter().all(|(key, value)| element.get(key) == Some(value)),
-        ("v", value) => element == value,
+    match parse_name(name) {
+        Some((true, Value::Object(keys))) => keys.iter().all(|(key, value)| element.get(key) == Some(value)),
+        Some((false, value)) => *element == value,
         _ => false,
     }
 }
@@ -266,6 +309,69 @@ mod tests {
         let last = other_writer(&entries(&later), &paused, "operator-host/echo").unwrap();
         assert_eq!((last.manager.as_str(), last.is_owner), ("kubectl", false));
         assert_eq!(writer(&paused, &json!([])), None);
+    }
+
+    /// Regression: every name was parsed for every element.
+    #[test]
+    fn the_owned_part_of_a_large_list_is_found_without_comparing_each_element_with_each_name() {
+        const ELEMENTS: usize = 20_000;
+        let ours: Map<_, _> = (0..ELEMENTS)
+            .map(|number| (format!("k:{{\"port\":{number}}}"), json!({ "f:weight": {} })))
+            .collect();
+        let elements = |other: bool| -> Value {
+            let element = |number: usize| {
+                if other {
+                    json!({ "port": number, "weight": 1, "other": 2 })
+                } else {
+                    json!({ "port": number, "weight": 1 })
+                }
+            };
+            (0..ELEMENTS).map(element).collect()
+        };
+        let own = owned_part(&elements(true), &Value::Object(ours), &[]);
+        assert!(own == Some(elements(false)));
+    }
+
+    #[test]
+    fn the_first_name_that_denotes_an_element_is_found_as_by_comparing_it_with_each() {
+        let names = [
+            r#"k:{"name":"a","port":1}"#,
+            r#"k:{"port":1}"#,
+            r#"v:{"port":1}"#,
+            r#"k:{"port":2}"#,
+            r#"k:{"port":1.0}"#,
+            r#"k:{"name":null}"#,
+            "k:[1]",
+            "v:[1]",
+            r#"v:"x""#,
+            "v:1",
+            "i:2",
+            "f:port",
+            "v:{",
+        ];
+        let elements = [
+            json!({ "port": 1 }),
+            json!({ "port": 1, "name": "a" }),
+            json!({ "port": 1.0 }),
+            json!({ "port": 2, "name": null }),
+            json!({ "port": 3, "name": null }),
+            json!({}),
+            json!([1]),
+            json!("x"),
+            json!(1),
+            json!(2),
+            json!(null),
+        ];
+        for skipped in 0..names.len() {
+            let names = &names[skipped..];
+            for element in &elements {
+                let expected = names.iter().position(|name| is_element(element, name));
+                let found = ElementNames::of(names.iter().copied()).first(element);
+                assert_eq!(found, expected, "{element} in {names:?}");
+            }
+        }
+        let everything = ElementNames::of(["k:{}"].into_iter());
+        assert_eq!(everything.first(&json!("x")), Some(0));
     }
 
     #[test]

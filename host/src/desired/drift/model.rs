@@ -143,10 +143,10 @@ proptest! {
         within in prop::sample::select(vec!["ports", "limits"]),
         built_in in any::<bool>(),
     ) {
-        let matcher = Matcher { built_in };
+        let matcher = Matcher::new(built_in);
         let context = FieldContext::default().field(within);
         let expected = compared_with_all(&matcher, &context, &live, &desired);
-        let mut free = FreeElements::of(&live);
+        let mut free = FreeElements::of(&matcher, &live);
         let found = desired.iter().all(|desired| {
             let keys = matcher.exact_keys(&context, desired);
             free.take(&keys, |live| matcher.value(&context, live, desired))
