@@ -247,6 +247,19 @@ async fn a_review_may_have_ten_thousand_objects_and_one_that_is_too_large_is_ref
     for body in [&b"{}"[..], b"[", &[b'['; 100_000]] {
         assert_eq!(ask(body.to_vec()).await.status, 400);
     }
+    // No room is held for these answers, so they are small whatever the request was.
+    let good = String::from_utf8(review(0, v2, "Puppet")).unwrap();
+    let text = format!("\"{}\"", "\u{7f}".repeat(10 << 20));
+    for (from, words) in [
+        ("\"apiextensions.k8s.io/v1\"", "`apiVersion` is"),
+        ("\"1\"", "`uid` is longer than 253 bytes"),
+        ("[]", "`objects` is a text"),
+    ] {
+        let answer = ask(good.replacen(from, &text, 1).into_bytes()).await;
+        assert!(answer.text.len() < 8 << 10, "{} bytes", answer.text.len());
+        assert_eq!(answer.status, 400, "{}", answer.text);
+        assert_contains(&answer.text, &[words]);
+    }
     assert_eq!(host.stop().await.code(), Some(0));
 }
 

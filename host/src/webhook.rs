@@ -48,8 +48,15 @@ use crate::telemetry::Instruments;
 pub use self::server::{CONVERT_PATH, DEFAULT_PATH, PATH, ServerError, start};
 pub use self::target::PluginTarget;
 
-/// Maximum number of characters of a plugin's message in a decision.
+/// Longest message of a plugin in a decision, and longest reason for having none, in bytes.
 const MESSAGE: usize = 2048;
+
+/// Longest words of an answer without a decision, in bytes. No room is held for them, while a caller may take long to
+/// read them.
+const WORDS: usize = 4 << 10;
+
+/// Longest UID of a request, in bytes: no room is held for the answer that repeats it. Those of the API server have 36.
+const LONGEST_UID: usize = 253;
 
 /// The shortest time between two logged reasons of one controller.
 const LOG_INTERVAL: Duration = Duration::from_secs(60);
@@ -109,8 +116,10 @@ struct NoDecision {
 }
 
 impl NoDecision {
+    /// The reason may quote the request, so it is cut: it goes into the answer and into the log.
     fn new(public: impl Into<String>) -> Self {
-        let public = public.into();
+        let public: String = public.into();
+        let public = shorten(&public, MESSAGE);
         Self {
             detail: public.clone(),
             public,
@@ -320,7 +329,6 @@ async fn ask(
 ) -> Result<Decision, NoDecision> {
     let memory = memory_of([Some(object), old], caller.sizes().object)?;
     let mut held = (turns.take(caller.peer()).await, caller.object(memory).await);
-    let unreadable = |error| NoDecision::new(format!("cannot read the object: {error}"));
     let plugin = match &*context.plugin.borrow() {
         Live::Plugin(plugin) => Some(plugin.clone()),
         Live::Loading | Live::Failed(_) => None,
@@ -337,8 +345,11 @@ async fn ask(
     // Only these plugins get it.
     let old =
         old.filter(|_| plugin.is_some_and(|plugin| plugin.description().contract >= ContractVersion::V0_3));
-    let object = review::object(object).map_err(unreadable)?;
-    let old = old.map(review::object).transpose().map_err(unreadable)?;
+    let object = review::object(object).map_err(|error| unreadable(&error))?;
+    let old = old
+        .map(review::object)
+        .transpose()
+        .map_err(|error| unreadable(&error))?;
     let admission = admit(context, object, old).await;
     drop(held);
     match admission {
@@ -351,6 +362,10 @@ async fn ask(
             try_again: false,
         }),
     }
+}
+
+fn unreadable(error: &serde_json::Error) -> NoDecision {
+    NoDecision::new(format!("cannot read the object: {error}"))
 }
 
 /// Returns the number of bytes that an object and the one that it replaces may take in memory, unless they are more than
@@ -396,5 +411,15 @@ mod tests {
             targets.is_new("b", NOT_CONVERTED, Some("x"), start),
             "another controller"
         );
+    }
+
+    /// Regression: the whole text was in the answer and in the log, each byte as `\u{7f}`.
+    #[test]
+    fn a_reason_quotes_little_of_an_object_that_cannot_be_read() {
+        let text = "\u{7f}".repeat(3 << 20);
+        let object = format!(r#"{{"metadata": {{"generation": "{text}"}}}}"#);
+        let NoDecision { public, detail, .. } = unreadable(&review::object(&object).unwrap_err());
+        assert!(public.contains("cannot read the object: invalid type: string"));
+        assert!(public.len() <= MESSAGE && detail.len() <= MESSAGE);
     }
 }

@@ -161,8 +161,25 @@ async fn what_an_unverified_caller_sends_costs_little_and_reveals_nothing_of_the
     for body in [&b"{}"[..], b"[", &[b'['; 100_000]] {
         assert_eq!(ask(body).await.status, 400);
     }
+    // No room is held for these answers, so they are small whatever the request was.
+    let text = "\u{7f}".repeat(2 << 20);
+    let good = String::from_utf8(review(&puppet_of("{}"))).unwrap();
+    for (from, words) in [
+        ("\"admission.k8s.io/v1\"", "`apiVersion` is"),
+        ("\"1\"", "`uid` is longer than 253 bytes"),
+    ] {
+        let answer = ask(good.replacen(from, &format!("\"{text}\""), 1).as_bytes()).await;
+        assert!(answer.text.len() < 8 << 10, "{} bytes", answer.text.len());
+        assert_eq!(answer.status, 400, "{}", answer.text);
+        assert_contains(&answer.text, &[words]);
+    }
     let grown = (peak(&host) - before) >> 20;
     assert!(grown < 64, "{grown} MiB more than before, at the most");
+    let strange = good.replacen("\"uid\": \"u\"", &format!("\"generation\": \"{text}\""), 1);
+    let answer = ask(strange.as_bytes()).await;
+    assert!(answer.text.len() < 8 << 10, "{} bytes", answer.text.len());
+    assert_eq!(answer.status, 500, "{}", answer.text);
+    assert_contains(&answer.text, &["cannot read the object: invalid type"]);
 
     // The plugin's output is in the log, but this caller does not get it.
     let traps = ask(&review(&puppet_of(r#"{"misbehave": "panic"}"#))).await;

@@ -4,16 +4,23 @@ use std::fmt;
 
 use bytes::Bytes;
 use serde::Deserialize;
-use serde::de::{Deserializer, Error, SeqAccess, Visitor};
+use serde::de::value::MapAccessDeserializer;
+use serde::de::{Deserializer, Error, MapAccess, SeqAccess, Visitor};
 use serde_json::value::RawValue;
 use serde_json::{Value, json};
 
+use super::{LONGEST_UID, WORDS};
 use crate::conversion::Before;
+use crate::object::shorten;
 use crate::plugin::contract::Kind;
 
 const API_VERSION: &str = "apiextensions.k8s.io/v1";
 /// Maximum number of objects in a review. The API server reads lists in pages of at most 10,000 objects.
 const MAX_OBJECTS: usize = 20_000;
+/// Longest API version to convert to, in bytes: a group and a version. Messages and the log contain it.
+const LONGEST_VERSION: usize = 253 + 1 + 63;
+/// How much of another version of the review a message quotes, in bytes.
+const QUOTED: usize = 63;
 
 /// A ConversionReview that borrows from the request's body.
 #[derive(Debug)]
@@ -27,7 +34,7 @@ pub(super) struct ConversionReview<'a> {
 #[serde(rename_all = "camelCase")]
 struct RawReview<'a> {
     api_version: String,
-    #[serde(borrow)]
+    #[serde(borrow, deserialize_with = "request")]
     request: RawRequest<'a>,
 }
 
@@ -40,7 +47,29 @@ struct RawRequest<'a> {
     objects: Vec<&'a RawValue>,
 }
 
-/// Reads a limited number of objects.
+/// Reads a request. Where a text stands instead of it, serde would write an error with all of it, which is longer than the
+/// text: so any value is accepted first.
+fn request<'de, D: Deserializer<'de>>(deserializer: D) -> Result<RawRequest<'de>, D::Error> {
+    struct Request;
+    impl<'de> Visitor<'de> for Request {
+        type Value = RawRequest<'de>;
+
+        fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+            f.write_str("a request")
+        }
+
+        fn visit_str<E: Error>(self, _: &str) -> Result<Self::Value, E> {
+            Err(E::custom("`request` is a text"))
+        }
+
+        fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<Self::Value, A::Error> {
+            RawRequest::deserialize(MapAccessDeserializer::new(map))
+        }
+    }
+    deserializer.deserialize_any(Request)
+}
+
+/// Reads a limited number of objects. Any value is accepted first, as for [`request`].
 fn objects<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<&'de RawValue>, D::Error> {
     struct Objects;
     impl<'de> Visitor<'de> for Objects {
@@ -48,6 +77,10 @@ fn objects<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<&'de RawVal
 
         fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
             f.write_str("a list of objects")
+        }
+
+        fn visit_str<E: Error>(self, _: &str) -> Result<Self::Value, E> {
+            Err(E::custom("`objects` is a text"))
         }
 
         fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<Self::Value, A::Error> {
@@ -63,7 +96,7 @@ fn objects<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<&'de RawVal
             Ok(objects)
         }
     }
-    deserializer.deserialize_seq(Objects)
+    deserializer.deserialize_any(Objects)
 }
 
 impl<'a> ConversionReview<'a> {
@@ -72,11 +105,15 @@ impl<'a> ConversionReview<'a> {
     /// # Errors
     /// When the body is not a review of the supported version.
     pub(super) fn parse(body: &'a [u8]) -> Result<Self, String> {
+        // Serde would quote a text here, too.
+        if !body.trim_ascii_start().starts_with(b"{") {
+            return Err("it is not a JSON object".to_owned());
+        }
         let review: RawReview<'a> = serde_json::from_slice(body).map_err(|error| error.to_string())?;
         if review.api_version != API_VERSION {
             return Err(format!(
                 "`apiVersion` is {:?}, expected {API_VERSION}",
-                review.api_version
+                shorten(&review.api_version, QUOTED)
             ));
         }
         let RawRequest {
@@ -86,6 +123,14 @@ impl<'a> ConversionReview<'a> {
         } = review.request;
         if uid.is_empty() || to.is_empty() {
             return Err("`uid` or `desiredAPIVersion` is empty".to_owned());
+        }
+        for (field, text, most) in [
+            ("uid", &uid, LONGEST_UID),
+            ("desiredAPIVersion", &to, LONGEST_VERSION),
+        ] {
+            if text.len() > most {
+                return Err(format!("`{field}` is longer than {most} bytes"));
+            }
         }
         Ok(Self { uid, to, objects })
     }
@@ -104,7 +149,11 @@ impl<'a> ConversionReview<'a> {
 pub(super) fn response(uid: &str, converted: Result<Vec<String>, String>) -> Vec<Bytes> {
     let (objects, result) = match converted {
         Ok(objects) => (objects, json!({ "status": "Success" })),
-        Err(message) => (Vec::new(), json!({ "status": "Failure", "message": message })),
+        Err(message) => {
+            // It may quote the request.
+            let message = shorten(&message, WORDS);
+            (Vec::new(), json!({ "status": "Failure", "message": message }))
+        }
     };
     let head = format!(
         "{{\"apiVersion\":\"{API_VERSION}\",\"kind\":\"ConversionReview\",\"response\":{{\"uid\":{},\"result\":{result},\
@@ -158,6 +207,42 @@ mod tests {
             failed["response"],
             json!({ "uid": "1", "result": result, "convertedObjects": [] })
         );
+    }
+
+    /// Regression: an answer quoted such a text, each byte as `\u{7f}`, and repeated any UID.
+    #[test]
+    fn what_is_refused_is_quoted_in_a_few_words_however_long_it_is() {
+        let long = "\u{7f}".repeat(3 << 20);
+        for (place, expected) in [
+            ("", "not a JSON object"),
+            ("/apiVersion", "`apiVersion` is \"\\u{7f}"),
+            ("/request", "`request` is a text"),
+            ("/request/uid", "`uid` is longer than 253 bytes"),
+            (
+                "/request/desiredAPIVersion",
+                "`desiredAPIVersion` is longer than 317 bytes",
+            ),
+            ("/request/objects", "`objects` is a text"),
+        ] {
+            let body = review(|review| *review.pointer_mut(place).unwrap() = long.as_str().into());
+            let error = ConversionReview::parse(&body).unwrap_err();
+            assert!(
+                error.contains(expected) && error.len() < 1000,
+                "{place}: {} bytes",
+                error.len()
+            );
+        }
+        for place in ["/request/objects/0", "/request/objects/0/metadata"] {
+            let body = review(|review| *review.pointer_mut(place).unwrap() = long.as_str().into());
+            let review = ConversionReview::parse(&body).unwrap();
+            let error = review.kind().unwrap().unwrap_err();
+            assert!(error.len() < 1000, "{place}: {} bytes", error.len());
+        }
+        let failed = response("1", Err(long)).concat();
+        assert!(failed.len() < 2 * WORDS, "{} bytes", failed.len());
+        let longest = "u".repeat(LONGEST_UID);
+        let body = review(|review| review["request"]["uid"] = longest.as_str().into());
+        assert_eq!(ConversionReview::parse(&body).unwrap().uid, longest);
     }
 
     #[test]

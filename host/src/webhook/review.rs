@@ -6,9 +6,13 @@ use serde::Deserialize;
 use serde::de::IgnoredAny;
 use serde_json::{Map, Value};
 
+use super::LONGEST_UID;
 use crate::json_text::{member, members};
+use crate::object::shorten;
 
 const API_VERSION: &str = "admission.k8s.io/v1";
+/// How much of another version a message quotes, in bytes.
+const QUOTED: usize = 63;
 
 /// A review that borrows from the request's body.
 #[derive(Debug, Default, PartialEq)]
@@ -33,6 +37,8 @@ pub(super) enum ReviewError {
     Version(String),
     #[error("`{0}` is missing or invalid")]
     Field(&'static str),
+    #[error("`uid` is longer than {LONGEST_UID} bytes")]
+    Uid,
 }
 
 #[derive(Deserialize)]
@@ -58,7 +64,7 @@ impl<'a> Review<'a> {
         let text = std::str::from_utf8(body).map_err(|error| ReviewError::Json(error.to_string()))?;
         let version: String = read(member(text, "apiVersion"), "apiVersion")?;
         if version != API_VERSION {
-            return Err(ReviewError::Version(version));
+            return Err(ReviewError::Version(shorten(&version, QUOTED)));
         }
         let request = member(text, "request").ok_or(ReviewError::Field("request"))?;
         let mut review = Self::default();
@@ -68,7 +74,7 @@ impl<'a> Review<'a> {
                 "uid" => review.uid = read(Some(value), "uid")?,
                 "operation" => review.operation = read(Some(value), "operation")?,
                 "kind" => {
-                    let kind: GroupKind = read(Some(value), "kind")?;
+                    let kind: GroupKind = read(Some(value).filter(is_no_text), "kind")?;
                     (review.group, review.kind) = (kind.group, kind.kind);
                 }
                 "subResource" => review.subresource = optional()?,
@@ -87,6 +93,9 @@ impl<'a> Review<'a> {
             if text.is_empty() {
                 return Err(ReviewError::Field(field));
             }
+        }
+        if review.uid.len() > LONGEST_UID {
+            return Err(ReviewError::Uid);
         }
         Ok(review)
     }
@@ -108,9 +117,16 @@ impl<'a> Review<'a> {
 
     fn is_going(&self) -> bool {
         let metadata = self.object.and_then(|object| member(object, "metadata"));
+        let metadata = metadata.filter(is_no_text);
         let going: Option<Going> = metadata.and_then(|metadata| serde_json::from_str(metadata).ok());
         going.is_some_and(|going| going.deletion_timestamp.is_some())
     }
+}
+
+/// Reports whether a value may be an object. Where a text stands instead of one, serde would write an error with all of
+/// it, which is longer than the text.
+fn is_no_text(value: &&str) -> bool {
+    !value.starts_with('"')
 }
 
 fn read<T: serde::de::DeserializeOwned>(value: Option<&str>, field: &'static str) -> Result<T, ReviewError> {
@@ -254,5 +270,39 @@ mod tests {
         assert!(object(&deep).unwrap_err().to_string().contains("recursion"));
         let review = format!("{{\"apiVersion\": \"{API_VERSION}\", \"request\": {{\"object\": {deep}}}}}");
         assert_eq!(Review::parse(review.as_bytes()), Err(ReviewError::Field("uid")));
+    }
+
+    /// Regression: an answer quoted the version, each byte as `\u{7f}`, and repeated any UID.
+    #[test]
+    fn what_is_refused_is_quoted_in_a_few_words_however_long_it_is() {
+        let long = "\u{7f}".repeat(3 << 20);
+        let valid = json!({"apiVersion": API_VERSION, "request": {
+            "uid": "1", "kind": {"group": "a.dev", "kind": "Thing"}, "operation": "CREATE",
+        }});
+        for (place, expected) in [
+            ("/apiVersion", "`apiVersion` is \"\\u{7f}"),
+            ("/request", "`uid`"),
+            ("/request/uid", "`uid` is longer than 253 bytes"),
+            ("/request/kind", "`kind`"),
+        ] {
+            let mut review = valid.clone();
+            *review.pointer_mut(place).unwrap() = long.as_str().into();
+            let error = Review::parse(review.to_string().as_bytes())
+                .unwrap_err()
+                .to_string();
+            assert!(
+                error.contains(expected) && error.len() < 1000,
+                "{place}: {} bytes",
+                error.len()
+            );
+        }
+        let with = |uid: &str| {
+            let mut review = valid.clone();
+            review["request"]["uid"] = uid.into();
+            Review::parse(review.to_string().as_bytes()).map(|review| review.uid)
+        };
+        let longest = "u".repeat(LONGEST_UID);
+        assert_eq!(with(&longest), Ok(longest.clone()));
+        assert_eq!(with(&(longest + "u")), Err(ReviewError::Uid));
     }
 }

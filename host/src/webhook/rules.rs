@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 
-use super::NoDecision;
+use super::{NoDecision, unreadable};
 use crate::cel::{Verdict, validate};
 use crate::crd::{definition, schema};
 use crate::plugin::Plugin;
@@ -49,7 +49,7 @@ pub(super) async fn verdict<Held: Send + 'static>(
     let verdict: Result<_, serde_json::Error> = tokio::task::spawn_blocking(evaluate)
         .await
         .map_err(|_| NoDecision::new("the host is stopping"))?;
-    verdict.map_err(|error| NoDecision::new(format!("cannot read the object: {error}")))
+    verdict.map_err(|error| unreadable(&error))
 }
 
 /// Returns the violations as the API server joins them.

@@ -25,10 +25,11 @@ use super::bounds::{Admitted, BodyRoom, Bounds};
 use super::certificates::Certificates;
 use super::conversion::{self, ConversionReview};
 use super::review::Review;
-use super::{Decision, WebhookTargets};
+use super::{Decision, WORDS, WebhookTargets};
 use crate::config::webhook::WebhookConfig;
 use crate::connections::share_of;
 use crate::metrics::Metrics;
+use crate::object::shorten;
 use crate::telemetry::Instruments;
 
 /// The path for reviews.
@@ -278,8 +279,8 @@ impl Server {
         self.metrics.admission(&controller, result);
         debug!(
             controller,
-            name = review.name,
-            namespace = review.namespace,
+            name = shorten(&review.name, 253),
+            namespace = shorten(&review.namespace, 63),
             result,
             "reviewed"
         );
@@ -435,8 +436,10 @@ fn length(request: &Request<Incoming>) -> Option<usize> {
     length.to_str().ok()?.parse().ok()
 }
 
+/// Answers with words. They are cut, since they may quote the request, and nothing else limits how much memory the answers
+/// take that nobody reads.
 fn plain(status: StatusCode, body: &str) -> Response<Answer> {
-    let answer = Answer::new(vec![format!("{body}\n").into()]);
+    let answer = Answer::new(vec![format!("{}\n", shorten(body, WORDS)).into()]);
     respond(status, "text/plain; charset=utf-8", answer)
 }
 
@@ -469,6 +472,16 @@ mod tests {
         assert_eq!(timeout("a=b&timeout=1m30s"), MAX_TIMEOUT);
         for bad in ["", "timeout=", "timeout=-3s", "timeout=soon"] {
             assert_eq!(timeout(bad), MAX_TIMEOUT, "{bad}");
+        }
+    }
+
+    #[test]
+    fn the_words_of_an_answer_are_few_whatever_they_quote() {
+        for (words, expected) in [("no", 3), (&*"é".repeat(1 << 20), WORDS + 1)] {
+            for answer in [plain(StatusCode::BAD_REQUEST, words), again(words)] {
+                let length = answer.into_body().len();
+                assert!(length <= expected && length + 2 > expected, "{length}");
+            }
         }
     }
 }

@@ -139,6 +139,7 @@ impl Second {
             uid, kind, operation, ..
         } = &self.request;
         self.api_version == "admission.k8s.io/v1"
+            && uid.len() <= 253
             && ![uid, &kind.kind, operation].iter().any(|text| text.is_empty())
     }
 }
