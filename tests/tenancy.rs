@@ -279,6 +279,56 @@ async fn without_the_right_to_the_key_nothing_is_generated_and_the_parent_names_
     scenario.until_ready("p").await;
 }
 
+/// Regression: one object that was nested deeper than the host reads made the list and the watch of all others fail.
+#[tokio::test]
+async fn an_object_that_is_nested_too_deep_is_refused_alone() {
+    let scenario = Scenario::new("too-deep").await;
+    let puppets = "/apis/test.operator-host.dev/v1/namespaces/too-deep/puppets";
+    let client = scenario.api(PUPPET).into_client();
+    let create = async |name: &str| {
+        let object = format!(
+            r#"{{"apiVersion": "test.operator-host.dev/v1", "kind": "Puppet", "metadata": {{"name": "{name}"}},
+                "spec": {{"deep": {}{}}}}}"#,
+            "[".repeat(1_000),
+            "]".repeat(1_000)
+        );
+        let request = http::Request::post(puppets).header("content-type", "application/json");
+        let created = client
+            .request_text(request.body(object.into_bytes()).unwrap())
+            .await;
+        created.expect("it is created");
+    };
+    // Our own client does not read it either.
+    let until_refused = async |name: &str| {
+        let start = std::time::Instant::now();
+        loop {
+            let request = http::Request::get(format!("{puppets}/{name}"));
+            let text = client
+                .request_text(request.body(Vec::new()).unwrap())
+                .await
+                .unwrap();
+            if text.contains("\"TooDeep\"") && text.contains("`spec` is nested deeper than 120 levels") {
+                return;
+            }
+            assert!(start.elapsed() < crate::support::LIMIT, "{}", scenario.log_tail());
+            tokio::time::sleep(std::time::Duration::from_millis(50)).await;
+        }
+    };
+    create("a").await;
+    let host = scenario.start(&controller("puppet.wasm", ""));
+    let spec = |text: &str| json!({"response": {"children": [config_map("child", text)]}});
+    scenario.puppet("p", spec("1")).await;
+    scenario.until_ready("p").await;
+    until_refused("a").await;
+    create("b").await;
+    until_refused("b").await;
+    scenario.puppet("p", spec("2")).await;
+    scenario.until_ready("p").await;
+    // It is reported, and then left alone.
+    let reconciles = host.reconciles("too-deep/a");
+    assert!(reconciles <= 4, "{reconciles}");
+}
+
 #[tokio::test]
 async fn a_parent_in_the_hosts_own_namespace_is_refused_unless_that_is_allowed() {
     let scenario = Scenario::new("beside-the-host").await;

@@ -40,6 +40,8 @@ pub const CLEANED_UP_ANNOTATION: &str = "operator-host.dev/cleaned-up";
 pub const LEAVE_ANNOTATION: &str = "operator-host.dev/leave";
 /// Annotation of a parent: with the value `true`, the host does not touch it or its children.
 pub const PAUSED_ANNOTATION: &str = "operator-host.dev/paused";
+/// The fields of an object that are nested too deep to be read, such as `spec`. Only in the host's caches.
+pub const TOO_DEEP_ANNOTATION: &str = "operator-host.dev/too-deep";
 /// Annotation of a parent kind's CustomResourceDefinition: the version with this digest takes over whatever proving
 /// finds.
 pub const PROMOTE_ANNOTATION: &str = "operator-host.dev/promote";

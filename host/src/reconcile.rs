@@ -28,7 +28,9 @@ use crate::desired::order::Waiting;
 use crate::desired::ownership::owns;
 use crate::desired::plan::{Plan, Policy, plan};
 use crate::desired::readiness;
-use crate::object::{ChildRef, NamespacedName, PAUSED_ANNOTATION, annotation, is_terminating};
+use crate::object::{
+    ChildRef, NamespacedName, PAUSED_ANNOTATION, TOO_DEEP_ANNOTATION, annotation, is_terminating,
+};
 use crate::plugin::contract::{CleanupResponse, Kind, Response};
 use crate::plugin::registry::Live;
 use crate::plugin::{CallError, Plugin};
@@ -148,6 +150,9 @@ async fn converge(
         Live::Failed(why) => return Err(ReconcileError::NoPlugin(Arc::clone(why))),
     };
     check_watches(context, parent)?;
+    if let Some(fields) = annotation(parent, TOO_DEEP_ANNOTATION) {
+        return Err(ReconcileError::TooDeep(fields.to_owned()));
+    }
     context.load_provenance_key(parent, Some(&context.writer)).await?;
     changes.updated.extend(release(context, parent).await?);
     let finalizer = context.config.finalizer();

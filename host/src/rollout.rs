@@ -35,7 +35,9 @@ use crate::cluster::discovery::ResolvedKind;
 use crate::config::{ControllerConfig, DefinitionsMode, ProvingMode};
 use crate::definitions::Installer;
 use crate::desired::conditions::Reason;
-use crate::object::{NamespacedName, PIN_ANNOTATION, PROMOTE_ANNOTATION, annotation, fingerprint};
+use crate::object::{
+    NamespacedName, PIN_ANNOTATION, PROMOTE_ANNOTATION, TOO_DEEP_ANNOTATION, annotation, fingerprint,
+};
 use crate::plugin::candidate_check::{Blamed, CandidateCheck, HeldBack, Order, Orders, Prefix, ProofResult};
 use crate::plugin::contract::{EventType, Kind};
 use crate::plugin::{Digest, Plugin, RandomSource};
@@ -442,12 +444,12 @@ async fn compare(context: &Context, live: &Plugin, candidate: &Plugin) -> ProofR
     let mut names = sample(context);
     // Without any list, nothing is known about the parents.
     let mut failure = context.parents_failure();
-    // Skip parents whose watch fails: they are not reconciled either.
+    // Skip parents whose watch fails, and those that are nested too deep: they are not reconciled either.
     names.retain(|name| {
-        let found = context
-            .parent(name)
-            .and_then(|parent| context.watch_failure(&parent));
-        let is_shown = found.is_none();
+        let parent = context.parent(name);
+        let found = parent.as_ref().and_then(|parent| context.watch_failure(parent));
+        let is_read = parent.is_none_or(|parent| annotation(&parent, TOO_DEEP_ANNOTATION).is_none());
+        let is_shown = found.is_none() && is_read;
         failure = failure.take().or(found);
         is_shown
     });

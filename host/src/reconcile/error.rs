@@ -28,6 +28,8 @@ pub(super) enum ReconcileError {
     Need(NeedError),
     #[error("{0}")]
     Namespace(String),
+    #[error("`{0}` is nested deeper than 120 levels, which the host does not read: make it less deep")]
+    TooDeep(String),
     #[error(transparent)]
     Provenance(#[from] ProvenanceError),
     #[error("{}", join(.0))]
@@ -63,6 +65,7 @@ impl ReconcileError {
             Self::Call(error) => error.class().as_str(),
             Self::Need(_) => "need",
             Self::Namespace(_) => "namespace",
+            Self::TooDeep(_) => "too_deep",
             Self::Provenance(_) => "provenance",
             Self::Refused(_) => "refused",
             Self::Api(_) => "api",

@@ -246,6 +246,7 @@ fn judge(
         ReconcileError::Need(NeedError::Unreadable { .. }) => (reconciling("WatchFailed"), Action::Backoff),
         ReconcileError::Need(_) => (stalled("NeedRefused"), Action::Backoff),
         ReconcileError::Namespace(_) => (stalled("NamespaceRefused"), Action::OnChange),
+        ReconcileError::TooDeep(_) => (stalled("TooDeep"), Action::OnChange),
         ReconcileError::Provenance(_) => (reconciling("ProvenanceUnknown"), Action::Backoff),
         ReconcileError::Refused(_) if is_waiting_for_deletion(error) => {
             (reconciling("WaitingForDeletion"), Action::Backoff)

@@ -1,15 +1,26 @@
 //! Reads objects from JSON, and only what is kept of them: without `managedFields`, which are often half of an object, and
 //! of an object that is not kept whole no more than the metadata. The rest is skipped without becoming a tree.
 
+use std::cell::Cell;
 use std::fmt;
 
 use kube::core::{DynamicObject, ObjectMeta, TypeMeta};
 use serde::Deserialize;
-use serde::de::{DeserializeSeed, Deserializer, IgnoredAny, IntoDeserializer as _, MapAccess, Visitor};
+use serde::de::{
+    DeserializeSeed, Deserializer, IgnoredAny, IntoDeserializer as _, MapAccess, SeqAccess, Visitor,
+};
 use serde::forward_to_deserialize_any;
-use serde_json::{Map, Value};
+use serde_json::{Map, Number, Value};
+
+use crate::object::TOO_DEEP_ANNOTATION;
+
+/// Maximum number of levels in a field of an object. In a list the field is in three more, and `serde_json` refuses 128.
+const MAX_DEPTH: usize = 120;
 
 /// An object. The function decides by the metadata whether the rest is read; otherwise it is null.
+///
+/// A field that is nested too deep is left out, and named in [`TOO_DEEP_ANNOTATION`]. API servers take many more levels than
+/// can be read here, and one such object must not make the list of all others unreadable.
 pub(super) struct Item<'a, W>(pub(super) &'a W);
 
 impl<'de, W: Fn(&DynamicObject) -> bool> DeserializeSeed<'de> for Item<'_, W> {
@@ -35,6 +46,7 @@ impl<'de, W: Fn(&DynamicObject) -> bool> Visitor<'de> for Item<'_, W> {
             data: Value::Null,
         };
         let mut data = Map::new();
+        let mut too_deep = Vec::new();
         // What comes before the metadata is read; in the objects of an API server that is very little.
         let mut is_whole = true;
         while let Some(key) = map.next_key::<String>()? {
@@ -45,17 +57,120 @@ impl<'de, W: Fn(&DynamicObject) -> bool> Visitor<'de> for Item<'_, W> {
                     object.metadata = map.next_value_seed(Metadata)?;
                     is_whole = (self.0)(&object);
                 }
-                _ if is_whole => drop(data.insert(key, map.next_value()?)),
+                _ if is_whole => {
+                    let is_too_deep = Cell::new(false);
+                    let value = map.next_value_seed(Tree {
+                        levels: MAX_DEPTH,
+                        is_too_deep: &is_too_deep,
+                    })?;
+                    if is_too_deep.get() {
+                        too_deep.push(key);
+                    } else {
+                        data.insert(key, value);
+                    }
+                }
                 _ => drop(map.next_value::<IgnoredAny>()?),
             }
         }
         if is_whole {
             object.data = Value::Object(data);
         }
+        if !too_deep.is_empty() {
+            let annotations = object.metadata.annotations.get_or_insert_default();
+            annotations.insert(TOO_DEEP_ANNOTATION.to_owned(), too_deep.join(","));
+        }
         object.types = api_version
             .zip(kind)
             .map(|(api_version, kind)| TypeMeta { api_version, kind });
         Ok(object)
+    }
+}
+
+/// A value of at most so many levels; what is below them is null.
+#[derive(Clone, Copy)]
+struct Tree<'a> {
+    levels: usize,
+    is_too_deep: &'a Cell<bool>,
+}
+
+impl Tree<'_> {
+    /// Returns what reads the values within; `None` when they are too deep.
+    fn below(self) -> Option<Self> {
+        let levels = self.levels.checked_sub(1);
+        self.is_too_deep.set(self.is_too_deep.get() || levels.is_none());
+        Some(Self {
+            levels: levels?,
+            ..self
+        })
+    }
+}
+
+impl<'de> DeserializeSeed<'de> for Tree<'_> {
+    type Value = Value;
+
+    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<Value, D::Error> {
+        deserializer.deserialize_any(self)
+    }
+}
+
+impl<'de> Visitor<'de> for Tree<'_> {
+    type Value = Value;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a value")
+    }
+
+    fn visit_unit<E>(self) -> Result<Value, E> {
+        Ok(Value::Null)
+    }
+
+    fn visit_bool<E>(self, value: bool) -> Result<Value, E> {
+        Ok(value.into())
+    }
+
+    fn visit_i64<E>(self, value: i64) -> Result<Value, E> {
+        Ok(value.into())
+    }
+
+    fn visit_u64<E>(self, value: u64) -> Result<Value, E> {
+        Ok(value.into())
+    }
+
+    fn visit_f64<E>(self, value: f64) -> Result<Value, E> {
+        Ok(Number::from_f64(value).map_or(Value::Null, Value::Number))
+    }
+
+    fn visit_str<E>(self, value: &str) -> Result<Value, E> {
+        Ok(value.into())
+    }
+
+    fn visit_string<E>(self, value: String) -> Result<Value, E> {
+        Ok(value.into())
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut items: A) -> Result<Value, A::Error> {
+        let Some(below) = self.below() else {
+            // Skipped without recursion, so at any depth.
+            while items.next_element::<IgnoredAny>()?.is_some() {}
+            return Ok(Value::Null);
+        };
+        let mut list = Vec::new();
+        while let Some(item) = items.next_element_seed(below)? {
+            list.push(item);
+        }
+        Ok(Value::Array(list))
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Value, A::Error> {
+        let Some(below) = self.below() else {
+            while map.next_entry::<IgnoredAny, IgnoredAny>()?.is_some() {}
+            return Ok(Value::Null);
+        };
+        let mut object = Map::new();
+        while let Some(key) = map.next_key()? {
+            object.insert(key, map.next_value_seed(below)?);
+        }
+        Ok(Value::Object(object))
     }
 }
 
@@ -153,6 +268,34 @@ mod tests {
             (metadata_only.metadata, metadata_only.data),
             (expected.metadata, Value::Null)
         );
+    }
+
+    #[test]
+    fn a_field_that_is_nested_too_deep_is_left_out_and_named() {
+        let nested = |levels: usize| format!("{}1{}", "[".repeat(levels), "]".repeat(levels));
+        let object = |spec: &str| {
+            format!(
+                r#"{{"metadata": {{"name": "a"}}, "spec": {spec}, "status": {{"a": {{"b": [null, true, -1, 1.5, "c"]}}}}}}"#
+            )
+        };
+        let in_a_list = |spec: &str| {
+            let text = format!(r#"{{"metadata": {{}}, "items": [{0}, {0}]}}"#, object(spec));
+            let mut objects = Vec::new();
+            let page = super::super::page::Page::new(text.into()).unwrap();
+            page.for_each(|_| true, |object| objects.push(object)).unwrap();
+            assert_eq!(objects.len(), 2);
+            objects.remove(1)
+        };
+        let status = json!({"a": {"b": [null, true, -1, 1.5, "c"]}});
+        let whole = in_a_list(&nested(MAX_DEPTH));
+        assert_eq!(whole.data["spec"].to_string(), nested(MAX_DEPTH));
+        assert_eq!(whole.metadata.annotations, None);
+        let maps = format!("{}1{}", r#"{"a":"#.repeat(9_000), "}".repeat(9_000));
+        for spec in [nested(MAX_DEPTH + 1), nested(9_000), maps] {
+            let object = in_a_list(&spec);
+            assert_eq!(object.data, json!({ "status": status }));
+            assert_eq!(object.metadata.annotations.unwrap()[TOO_DEEP_ANNOTATION], "spec");
+        }
     }
 
     #[test]
