@@ -16,7 +16,28 @@ const RULES: &str = "plugins/sdk/src/cel/rules.rs";
 
 /// The beginning of a row, its words with `{}` for a number, and where the number is: a file, the code before it, and the
 /// unit in the row.
-const ROWS: [(&str, &str, &str, &str, u64); 48] = [
+const ROWS: [(&str, &str, &str, &str, u64); 52] = [
+    (
+        "message of a failure",
+        "{} KiB",
+        "host/runtime/src/error.rs",
+        "const MAX_TEXT: usize = ",
+        KIB,
+    ),
+    (
+        "connections to the health port",
+        "{}, of which",
+        "host/src/health/server.rs",
+        "const CONNECTIONS: usize = ",
+        1,
+    ),
+    (
+        "connections to the health port",
+        "leaves {} to",
+        "host/src/health/server.rs",
+        "const SHARE: usize = ",
+        1,
+    ),
     ("plugin file", "{} MiB", LIMITS, "module: ", MIB),
     (
         "manifest",
@@ -158,6 +179,13 @@ const ROWS: [(&str, &str, &str, &str, u64); 48] = [
         "leaves {}",
         "host/src/webhook/bounds.rs",
         "const LEFT_BY_ONE: usize = ",
+        1,
+    ),
+    (
+        "`uid` of a review",
+        "{} bytes",
+        "host/src/webhook.rs",
+        "const LONGEST_UID: usize = ",
         1,
     ),
     ("body of a review", "{} MiB;", SIZES, " review: ", MIB),

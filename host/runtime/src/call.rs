@@ -10,7 +10,7 @@ use wasmtime::{Store, Trap, WasmBacktrace};
 use wasmtime_wasi::I32Exit;
 
 use crate::deterministic::Origin;
-use crate::error::CallError;
+use crate::error::{CallError, shortened};
 use crate::limits::Limits;
 use crate::log::{CallLog, LogSource};
 use crate::memory_budget::{Room, Share};
@@ -209,7 +209,7 @@ fn functions(error: &wasmtime::Error) -> Vec<String> {
         return Vec::new();
     };
     let names = backtrace.frames().iter().map(|frame| match frame.func_name() {
-        Some(name) => name.to_owned(),
+        Some(name) => shortened(name.to_owned()),
         None => format!("function {}", frame.func_index()),
     });
     names.collect()

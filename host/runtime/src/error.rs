@@ -544,6 +544,19 @@ pub struct Shown {
     pub conditions: Vec<Condition>,
 }
 
+/// Maximum size in bytes of a text of a plugin in an error, which conditions, spans and the log repeat.
+const MAX_TEXT: usize = 4 << 10;
+
+/// Cuts a text that a plugin or a file determines.
+pub(crate) fn shortened(mut text: String) -> String {
+    if text.len() > MAX_TEXT {
+        text.truncate(text.floor_char_boundary(MAX_TEXT));
+        text.push('…');
+        text.shrink_to_fit();
+    }
+    text
+}
+
 /// Why a call gave no response. The messages are for users: they contain what happened and the next step.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum CallError {
@@ -739,7 +752,7 @@ impl CallError {
 
     pub(crate) fn protocol(message: impl Into<String>) -> Self {
         Self::Protocol {
-            message: message.into(),
+            message: shortened(message.into()),
         }
     }
 
@@ -766,8 +779,8 @@ impl From<Failure> for CallError {
                 status,
                 conditions,
             } => Self::Invalid {
-                reason,
-                message,
+                reason: reason.map(shortened),
+                message: shortened(message),
                 shown: Shown { status, conditions },
             },
             Failure::Retry {
@@ -776,7 +789,7 @@ impl From<Failure> for CallError {
                 status,
                 conditions,
             } => Self::Retry {
-                message,
+                message: shortened(message),
                 after: after_ms.map(Duration::from_millis),
                 shown: Shown { status, conditions },
             },

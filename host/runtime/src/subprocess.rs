@@ -20,7 +20,7 @@ use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::process::{Child, Command};
 
 use crate::child::{COMMAND, Limited, REFUSED, UNLIMITED};
-use crate::error::{LoadError, Part};
+use crate::error::{LoadError, Part, shortened};
 use crate::limits::MIB;
 
 /// Ratio of the wall-clock limit to the processor time limit. Compiling has a low priority, and no file can make it
@@ -153,7 +153,8 @@ fn refused(output: &[u8]) -> LoadError {
             .into_iter()
             .find(|known| known.as_str() == part)
             .unwrap_or(Part::Compiler),
-        message: message.to_owned(),
+        // It may list the imports of the file, or repeat their names.
+        message: shortened(message.to_owned()),
     }
 }
 

@@ -27,7 +27,11 @@ use super::kept::{Kept, Versions};
 use super::report::{CandidateVersion, KeptVersion, LiveVersion, PluginReport};
 use super::{CodeOrigin, Digest, Limits, Location, Plugin, PluginBytes, Prefix, Runtime};
 use crate::metrics::ControllerMetrics;
+use crate::object::shorten;
 use crate::trace::Tracer;
+
+/// Maximum size in bytes of the reason why a file is refused.
+const MAX_REASON: usize = 4 << 10;
 
 /// The plugin that a controller calls.
 #[derive(Clone)]
@@ -319,6 +323,8 @@ impl Slot {
         let Expected {
             controller, location, ..
         } = &self.expected;
+        // The reason may list the imports of the file; the log, the conditions and the health port repeat it.
+        let reason = shorten(reason, MAX_REASON);
         let message = format!("the plugin {} cannot be used: {reason}", location.name());
         self.forget_waiting();
         let refused = CandidateVersion::refused(digest.as_ref(), &message);
