@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use control_plane::{Component, Output};
+use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::net::TcpStream;
@@ -18,13 +19,17 @@ pub const ENTER: &str = "\u{e007}";
 pub struct Browser {
     port: u16,
     session: String,
-    // The browser ends with the driver's process group.
     driver: Component,
+    /// The browser, which does not end with its driver.
+    process: Option<Pid>,
 }
 
 impl Drop for Browser {
     fn drop(&mut self) {
         self.driver.kill();
+        if let Some(process) = self.process {
+            let _ = kill_process(process, Signal::KILL);
+        }
     }
 }
 
@@ -73,9 +78,13 @@ impl Browser {
             port,
             session: String::new(),
             driver,
+            process: None,
         };
         let answer = browser.send("POST", "/session", capabilities).await;
         browser.session = answer["sessionId"].as_str().expect("a session").to_owned();
+        let process = answer["capabilities"]["goog:processID"].as_i64();
+        browser.process = process.and_then(|process| Pid::from_raw(process.try_into().ok()?));
+        assert!(browser.process.is_some(), "{answer}");
         browser
     }
 
