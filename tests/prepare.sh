@@ -8,13 +8,16 @@ here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 source "$here/control-plane/lib.sh"
 cd "$here/.."
 
-trap stop_job EXIT
+words=$(mktemp)
+trap 'stop_job; rm -f "$words"' EXIT
 
 # cargo runs beside the installation, since it waits for downloads and for single crates. The installation is in the
-# foreground: apt-get and sudo use the terminal, and the system stops a background job that does. cargo is quiet: on a
-# terminal, the line that is written over and over is the control plane's.
+# foreground: apt-get and sudo use the terminal, and the system stops a background job that does. What cargo says follows
+# when both have ended.
+color=never
+[[ ! -t 2 ]] || color=always
 host() {
-    cargo build --workspace --quiet >&2
+    cargo build --workspace --quiet --color "$color" >"$words" 2>&1
 }
 say "Building the host"
 start_job host
@@ -26,6 +29,7 @@ fi
 status=0
 wait "$job" || status=$?
 job=''
+cat "$words" >&2
 ((status == 0)) || fail "the host does not build" "See the compiler's messages above."
 # After the others: it may install Debian packages, and apt does one thing at a time.
 say "Building the plugins"

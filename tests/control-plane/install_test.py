@@ -482,39 +482,61 @@ class BeforeADownload(Install):
 
 
 class OnATerminal(Install):
-    """A person starts prepare.sh, which starts install.sh."""
+    """A person starts prepare.sh, which builds the host and starts install.sh, where the packages are missing."""
 
-    def test_apt_get_may_use_the_terminal(self):
-        root = Path(self.environment["HOME"])
-        (root / "plugins").mkdir()
-        (root / "tests").mkdir()
-        (root / "tests/control-plane").symlink_to(self.scripts)
-        shutil.copy(HERE.parent / "prepare.sh", root / "tests")
+    def setUp(self):
+        super().setUp()
+        self.root = Path(self.environment["HOME"])
+        (self.root / "plugins").mkdir()
+        (self.root / "tests").mkdir()
+        (self.root / "tests/control-plane").symlink_to(self.scripts)
+        shutil.copy(HERE.parent / "prepare.sh", self.root / "tests")
         self.server.answers[ARCHIVE] = missing
-        for name, text in {
-            "df": "echo Avail; echo 9999999999",
-            "id": "echo 0",
-            "dpkg-query": "exit 1",
-            "cargo": "exit 0",
-            # As apt-get does around dpkg. The system stops a program that does so in the background.
-            "apt-get": "stty sane </dev/tty; echo $1 for the packages; exit 100",
-        }.items():
-            self.stub(name, text)
-        child, terminal = pty.fork()
-        if child == 0:
-            os.execve(root / "tests/prepare.sh", ["prepare.sh"], self.environment)
+        self.stub("df", "echo Avail; echo 9999999999")
+        self.stub("id", "echo 0")
+        self.stub("dpkg-query", "exit 1")
+
+    def open_terminal(self) -> int:
+        self.child, terminal = pty.fork()
+        if self.child == 0:
+            try:
+                os.execve(self.root / "tests/prepare.sh", ["prepare.sh"], self.environment)
+            finally:
+                os._exit(127)
+        self.addCleanup(os.close, terminal)
+        return terminal
+
+    def read_all(self, terminal: int) -> tuple[int, str]:
+        """The exit code, and what it said. What is silent for 20 seconds is killed."""
         said = b""
         # A terminal whose program has ended is an error for who reads from it.
         with contextlib.suppress(OSError):
             while select.select([terminal], [], [], 20)[0]:
                 said += os.read(terminal, 65536)
-        self.addCleanup(os.close, terminal)
         with contextlib.suppress(ProcessLookupError):
-            os.killpg(child, signal.SIGKILL)
-        _, status = os.waitpid(child, 0)
-        self.assertEqual(os.waitstatus_to_exitcode(status), 1, said.decode())
-        self.assertIn("apt-get update failed", said.decode())
-        self.assertIn("there is no control plane", said.decode())
+            os.killpg(self.child, signal.SIGKILL)
+        _, status = os.waitpid(self.child, 0)
+        return os.waitstatus_to_exitcode(status), said.decode()
+
+    def test_apt_get_may_use_the_terminal(self):
+        self.stub("cargo", "echo a word of cargo; exit 0")
+        # As apt-get does around dpkg. The system stops a program that does so in the background.
+        self.stub("apt-get", "stty sane </dev/tty; exit 100")
+        code, said = self.read_all(self.open_terminal())
+        self.assertEqual(code, 1, said)
+        self.assertIn("apt-get update failed", said)
+        self.assertIn("there is no control plane", said)
+
+    def test_ctrl_c_stops_the_build_of_the_host_too(self):
+        pid = self.root / "cargo"
+        self.stub("cargo", f"echo $$ >{pid}.new; mv {pid}.new {pid}; exec sleep 600")
+        self.stub("apt-get", f"touch {self.root}/installs; exec sleep 600")
+        terminal = self.open_terminal()
+        self.until("both are under way", lambda: pid.exists() and (self.root / "installs").exists())
+        os.write(terminal, b"\x03")
+        code, said = self.read_all(terminal)
+        self.assertEqual(code, 130, said)
+        self.until("cargo is stopped", lambda: not Path("/proc", pid.read_text().strip()).exists())
 
 
 class Release(unittest.TestCase):
