@@ -14,7 +14,7 @@ use self::apply::apply;
 use self::call::call;
 use self::context::{Blocking, Context};
 use self::error::ReconcileError;
-use self::failure::{count_failure, fail, report, status_not_written};
+use self::failure::{count_failure, fail, log_once, report, status_not_written};
 use self::finalizer::{remove_finalizer, set_finalizers};
 use self::freshness::up_to_date;
 use self::iterations::Iterations;
@@ -31,7 +31,7 @@ use crate::desired::readiness;
 use crate::object::{
     ChildRef, NamespacedName, PAUSED_ANNOTATION, TOO_DEEP_ANNOTATION, annotation, is_terminating,
 };
-use crate::plugin::contract::{CleanupResponse, Kind, Response};
+use crate::plugin::contract::{CleanupResponse, EventType, Kind, Response};
 use crate::plugin::registry::Live;
 use crate::plugin::{CallError, Plugin};
 use crate::trace;
@@ -84,6 +84,9 @@ pub async fn reconcile(context: &Context, name: &NamespacedName, span: &Span) ->
         k8s.object.uid = parent.metadata.uid.as_deref().unwrap_or_default(),
         k8s.object.generation = parent.metadata.generation.unwrap_or_default(),
     );
+    if let Some(fields) = annotation(&parent, TOO_DEEP_ANNOTATION) {
+        return refuse_too_deep(context, &parent, fields).await;
+    }
     if annotation(&parent, PAUSED_ANNOTATION) == Some("true") {
         contest::forget(context, name);
         return finish(context, &parent, None, Verdict::Paused, Action::OnChange).await;
@@ -136,6 +139,35 @@ pub async fn reconcile(context: &Context, name: &NamespacedName, span: &Span) ->
     }
 }
 
+/// Refuses a parent with fields that are nested too deep to be read. Writes no status: what it would have to repeat may be
+/// among these fields, and the API server's answer would be as deep.
+async fn refuse_too_deep(context: &Context, parent: &DynamicObject, fields: &str) -> Action {
+    let error = ReconcileError::TooDeep(format!("`{fields}` of the resource"));
+    context
+        .observer
+        .fails(&NamespacedName::of(parent), error.class(), &error);
+    context.observer.metrics.failed(error.class());
+    if log_once(context, &NamespacedName::of(parent), &error) {
+        context.publish(parent, EventType::Warning, "TooDeep", &error.to_string());
+    }
+    if annotation(parent, PAUSED_ANNOTATION) == Some("true") {
+        return Action::OnChange;
+    }
+    // What is retained must not go with its parent, whatever the parent is.
+    let released = async {
+        context.load_provenance_key(parent, Some(&context.writer)).await?;
+        Ok::<_, ReconcileError>(release(context, parent).await?)
+    };
+    match released.await {
+        Ok(_) => Action::OnChange,
+        Err(error) => {
+            count_failure(context, &NamespacedName::of(parent));
+            log_once(context, &NamespacedName::of(parent), &error);
+            error.backoff()
+        }
+    }
+}
+
 /// Reconciles a parent that is up to date and not paused. Returns `None` when no status is to be written, for example
 /// because the parent was deleted.
 async fn converge(
@@ -150,9 +182,6 @@ async fn converge(
         Live::Failed(why) => return Err(ReconcileError::NoPlugin(Arc::clone(why))),
     };
     check_watches(context, parent)?;
-    if let Some(fields) = annotation(parent, TOO_DEEP_ANNOTATION) {
-        return Err(ReconcileError::TooDeep(fields.to_owned()));
-    }
     context.load_provenance_key(parent, Some(&context.writer)).await?;
     changes.updated.extend(release(context, parent).await?);
     let finalizer = context.config.finalizer();

@@ -499,6 +499,8 @@ class OnATerminal(Install):
     def open_terminal(self) -> int:
         self.child, terminal = pty.fork()
         if self.child == 0:
+            # Whoever runs this test in the background has it ignored.
+            signal.signal(signal.SIGINT, signal.SIG_DFL)
             try:
                 os.execve(self.root / "tests/prepare.sh", ["prepare.sh"], self.environment)
             finally:

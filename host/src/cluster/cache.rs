@@ -45,6 +45,8 @@ use crate::object::{
 use crate::plugin::contract::Kind;
 use crate::printable::printable;
 
+pub(super) use self::read::without_deep_fields;
+
 mod first_lists;
 mod follow;
 pub mod fuzzing;

@@ -12,6 +12,7 @@ use tracing::field::Empty;
 use tracing::info_span;
 
 use super::api_error::{ApiError, Fault, fault_of};
+use super::cache::without_deep_fields;
 use super::client::{Deposed, Writer, chain, is_deposed};
 use super::discovery::ResolvedKind;
 use super::refusal::{asked_delay, refusal, without_values};
@@ -115,7 +116,8 @@ impl<'a> ResourceClient<'a> {
         };
         let api = self.api(name);
         let request = async { api.patch(&name.name, &params, &apply_patch(body)?).await };
-        self.with_body("apply", name, self.secret(body), request).await
+        let answer = self.with_body("apply", name, self.secret(body), request).await;
+        answer.map(without_deep_fields)
     }
 
     /// Returns one object in its current state; `None` when it does not exist.
@@ -124,7 +126,7 @@ impl<'a> ResourceClient<'a> {
     /// As [`ResourceClient::apply`].
     pub async fn get(&self, name: &NamespacedName) -> Result<Option<DynamicObject>, ApiError> {
         match self.bounded("get", name, self.api(name).get(&name.name)).await {
-            Ok(object) => Ok(Some(object)),
+            Ok(object) => Ok(Some(without_deep_fields(object))),
             Err(error) if error.is_not_found() => Ok(None),
             Err(error) => Err(error),
         }
@@ -168,7 +170,7 @@ impl<'a> ResourceClient<'a> {
             api_version: self.resource.api.api_version.clone(),
             kind: self.resource.api.kind.clone(),
         });
-        object
+        without_deep_fields(object)
     }
 
     /// Writes the status subresource with server-side apply.
@@ -188,7 +190,8 @@ impl<'a> ResourceClient<'a> {
         };
         let api = self.api(name);
         let request = async { api.patch_status(&name.name, &params, &apply_patch(body)?).await };
-        self.bounded("apply the status of", name, request).await
+        let answer = self.bounded("apply the status of", name, request).await;
+        answer.map(without_deep_fields)
     }
 
     /// Changes an object with a JSON merge patch. With `metadata.resourceVersion` in the body, the API server refuses
@@ -209,7 +212,8 @@ impl<'a> ResourceClient<'a> {
         let api = self.api(name);
         let patch = Patch::Merge(body);
         let request = api.patch(&name.name, &params, &patch);
-        self.with_body("patch", name, self.secret(body), request).await
+        let answer = self.with_body("patch", name, self.secret(body), request).await;
+        answer.map(without_deep_fields)
     }
 
     /// Creates an object.
@@ -232,7 +236,8 @@ impl<'a> ResourceClient<'a> {
             .is_secret()
             .then(|| serde_json::to_value(&body).unwrap_or_default());
         let request = api.create(&params, &body);
-        self.with_body("create", name, secret.as_ref(), request).await
+        let answer = self.with_body("create", name, secret.as_ref(), request).await;
+        answer.map(without_deep_fields)
     }
 
     /// Deletes the object with this UID, and only at this resource version when one is given. `propagation` is when its
@@ -262,7 +267,10 @@ impl<'a> ResourceClient<'a> {
             .bounded("delete", name, api.delete(&name.name, &params))
             .await
         {
-            Ok(answer) => Ok(answer.left().filter(crate::object::is_terminating)),
+            Ok(answer) => Ok(answer
+                .left()
+                .map(without_deep_fields)
+                .filter(crate::object::is_terminating)),
             Err(error) if error.is_not_found() => Ok(None),
             Err(error) => Err(error),
         }

@@ -14,7 +14,7 @@ use serde_json::Value;
 
 use super::conditions::{Reason, Verdict};
 use super::plan::Plan;
-use crate::object::{ChildRef, is_built_in, is_terminating};
+use crate::object::{ChildRef, TOO_DEEP_ANNOTATION, annotation, is_built_in, is_terminating};
 
 /// Returns the verdict on a parent whose children are all applied. `existing` returns a child as last seen, and `missing`
 /// why one that does not exist, with this body, is not ready.
@@ -54,6 +54,9 @@ pub fn verdict(
 pub fn unready(child: &DynamicObject) -> Option<String> {
     if is_terminating(child) {
         return Some(terminating(child));
+    }
+    if let Some(fields) = annotation(child, TOO_DEEP_ANNOTATION) {
+        return Some(format!("`{fields}` is nested too deep to be read"));
     }
     let status = Status(&child.data["status"]);
     if let Some(observed) = status.0["observedGeneration"].as_i64()
@@ -297,6 +300,17 @@ mod tests {
     struct Case {
         object: DynamicObject,
         unready: Option<String>,
+    }
+
+    #[test]
+    fn what_cannot_be_read_is_not_ready() {
+        let child: DynamicObject = serde_json::from_value(serde_json::json!({
+            "apiVersion": "example.com/v1", "kind": "Tree",
+            "metadata": { "name": "a", "annotations": { TOO_DEEP_ANNOTATION: "status" } },
+        }))
+        .unwrap();
+        let words = Some("`status` is nested too deep to be read".to_owned());
+        assert_eq!(unready(&child), words);
     }
 
     #[test]

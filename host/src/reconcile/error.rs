@@ -28,7 +28,7 @@ pub(super) enum ReconcileError {
     Need(NeedError),
     #[error("{0}")]
     Namespace(String),
-    #[error("`{0}` is nested deeper than 120 levels, which the host does not read: make it less deep")]
+    #[error("{0} is nested deeper than 120 levels, which the host does not read: make it less deep")]
     TooDeep(String),
     #[error(transparent)]
     Provenance(#[from] ProvenanceError),

@@ -174,8 +174,8 @@ pub(super) fn note_transient(context: &Context, parent: &DynamicObject, error: &
 /// Maximum size of an error in the log, in bytes: a plugin may choose its text.
 const MAX_LINE: usize = 4096;
 
-/// Logs a parent's error once, however often it is retried.
-pub(super) fn log_once(context: &Context, name: &NamespacedName, error: &dyn std::fmt::Display) {
+/// Logs a parent's error once, however often it is retried. Returns whether it is new.
+pub(super) fn log_once(context: &Context, name: &NamespacedName, error: &dyn std::fmt::Display) -> bool {
     let text = shorten(&error.to_string(), MAX_LINE);
     let is_new = context.memory_of(name, |memory| {
         let is_new = memory.last_logged.as_ref() != Some(&text);
@@ -187,6 +187,7 @@ pub(super) fn log_once(context: &Context, name: &NamespacedName, error: &dyn std
     } else {
         debug!("{text}");
     }
+    is_new
 }
 
 pub(super) fn count_failure(context: &Context, name: &NamespacedName) {

@@ -75,14 +75,44 @@ impl<'de, W: Fn(&DynamicObject) -> bool> Visitor<'de> for Item<'_, W> {
         if is_whole {
             object.data = Value::Object(data);
         }
-        if !too_deep.is_empty() {
-            let annotations = object.metadata.annotations.get_or_insert_default();
-            annotations.insert(TOO_DEEP_ANNOTATION.to_owned(), too_deep.join(","));
-        }
+        mark(&mut object, &too_deep);
         object.types = api_version
             .zip(kind)
             .map(|(api_version, kind)| TypeMeta { api_version, kind });
         Ok(object)
+    }
+}
+
+/// Leaves out the fields that are nested too deep, as they are left out of what watches and lists report.
+pub(in crate::cluster) fn without_deep_fields(mut object: DynamicObject) -> DynamicObject {
+    fn is_deeper(value: &Value, levels: usize) -> bool {
+        match value {
+            Value::Array(items) => levels == 0 || items.iter().any(|item| is_deeper(item, levels - 1)),
+            Value::Object(fields) => levels == 0 || fields.values().any(|field| is_deeper(field, levels - 1)),
+            _ => false,
+        }
+    }
+    let mut too_deep = Vec::new();
+    if let Value::Object(data) = &mut object.data {
+        data.retain(|key, value| {
+            let is_too_deep = is_deeper(value, MAX_DEPTH);
+            if is_too_deep {
+                too_deep.push(key.clone());
+            }
+            !is_too_deep
+        });
+    }
+    mark(&mut object, &too_deep);
+    object
+}
+
+/// Names the fields that are left out. Nobody else can: the annotation is no one's outside of the host.
+fn mark(object: &mut DynamicObject, too_deep: &[String]) {
+    if !too_deep.is_empty() {
+        let annotations = object.metadata.annotations.get_or_insert_default();
+        annotations.insert(TOO_DEEP_ANNOTATION.to_owned(), too_deep.join(","));
+    } else if let Some(annotations) = &mut object.metadata.annotations {
+        annotations.remove(TOO_DEEP_ANNOTATION);
     }
 }
 
@@ -236,6 +266,7 @@ mod tests {
     use serde_json::json;
 
     use super::*;
+    use crate::object::annotation;
 
     fn read(object: &Value, is_whole: bool) -> serde_json::Result<DynamicObject> {
         let text = object.to_string();
@@ -290,6 +321,13 @@ mod tests {
         let whole = in_a_list(&nested(MAX_DEPTH));
         assert_eq!(whole.data["spec"].to_string(), nested(MAX_DEPTH));
         assert_eq!(whole.metadata.annotations, None);
+        for levels in [MAX_DEPTH, MAX_DEPTH + 1] {
+            let answer = serde_json::from_str(&object(&nested(levels))).unwrap();
+            assert_eq!(without_deep_fields(answer), in_a_list(&nested(levels)));
+        }
+        let forged = r#"{"metadata": {"annotations": {"operator-host.dev/too-deep": "spec"}}}"#;
+        let forged = without_deep_fields(serde_json::from_str(forged).unwrap());
+        assert_eq!(annotation(&forged, TOO_DEEP_ANNOTATION), None);
         let maps = format!("{}1{}", r#"{"a":"#.repeat(9_000), "}".repeat(9_000));
         for spec in [nested(MAX_DEPTH + 1), nested(9_000), maps] {
             let object = in_a_list(&spec);
