@@ -321,7 +321,7 @@ async fn a_collector_that_is_away_or_silent_does_not_hold_up_the_end() {
     );
 }
 
-/// Regression: whoever reached the health port could make the host hold 400 KB for each of any number of connections.
+/// Regression: any client of the health port could make the host hold 400 KB for each of any number of connections.
 #[tokio::test]
 async fn hundreds_of_slow_requests_to_the_health_port_cost_little_and_keep_no_probe_away() {
     let scenario = Scenario::new("health-flood").await;

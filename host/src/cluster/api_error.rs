@@ -135,7 +135,8 @@ impl ApiError {
 
     /// Reports whether the object was deleted or changed before the write. The next reconcile handles its new state.
     ///
-    /// The API server responds that a UID cannot be changed when another object has the name, and with a conflict when none has.
+    /// When another object has the name, the API server responds that a UID cannot be changed; when none has, with a
+    /// conflict.
     #[must_use]
     pub fn is_lost_race(&self) -> bool {
         match self.fault {

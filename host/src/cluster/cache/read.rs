@@ -106,7 +106,7 @@ pub(in crate::cluster) fn without_deep_fields(mut object: DynamicObject) -> Dyna
     object
 }
 
-/// Names the fields that are left out. Nobody else can: the annotation is no one's outside of the host.
+/// Names the fields that are left out. Drops an annotation of this name that a user has set.
 fn mark(object: &mut DynamicObject, too_deep: &[String]) {
     if !too_deep.is_empty() {
         let annotations = object.metadata.annotations.get_or_insert_default();
