@@ -8,6 +8,7 @@ use std::fmt;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
 use kube::ResourceExt;
 use kube::core::{DynamicObject, ListMeta};
+pub use operator_host_runtime::shorten;
 use serde::Serialize;
 use serde_json::{Map, Value};
 use sha2::{Digest, Sha256};
@@ -261,16 +262,6 @@ pub fn slim(object: &mut DynamicObject) {
         data.values_mut()
             .for_each(|value| *value = Value::String(String::new()));
     }
-}
-
-/// Truncates the text to at most `max` bytes (at least 3) at a character boundary, and appends `…` if it was cut.
-#[must_use]
-pub fn shorten(text: &str, max: usize) -> String {
-    if text.len() <= max {
-        return text.to_owned();
-    }
-    let end = text.floor_char_boundary(max - '…'.len_utf8());
-    format!("{}…", &text[..end])
 }
 
 /// Returns a reason of at most `max` bytes as the API server accepts it in a condition: a plugin may have answered with

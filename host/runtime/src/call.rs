@@ -209,7 +209,7 @@ fn functions(error: &wasmtime::Error) -> Vec<String> {
         return Vec::new();
     };
     let names = backtrace.frames().iter().map(|frame| match frame.func_name() {
-        Some(name) => shortened(name.to_owned()),
+        Some(name) => shortened(name),
         None => format!("function {}", frame.func_index()),
     });
     names.collect()

@@ -548,13 +548,18 @@ pub struct Shown {
 const MAX_TEXT: usize = 4 << 10;
 
 /// Cuts a text that a plugin or a file determines.
-pub(crate) fn shortened(mut text: String) -> String {
-    if text.len() > MAX_TEXT {
-        text.truncate(text.floor_char_boundary(MAX_TEXT));
-        text.push('…');
-        text.shrink_to_fit();
+pub(crate) fn shortened(text: &str) -> String {
+    shorten(text, MAX_TEXT)
+}
+
+/// Truncates the text to at most `max` bytes (at least 3) at a character boundary, and appends `…` if it was cut.
+#[must_use]
+pub fn shorten(text: &str, max: usize) -> String {
+    if text.len() <= max {
+        return text.to_owned();
     }
-    text
+    let end = text.floor_char_boundary(max - '…'.len_utf8());
+    format!("{}…", &text[..end])
 }
 
 /// Why a call gave no response. The messages are for users: they contain what happened and the next step.
@@ -752,7 +757,7 @@ impl CallError {
 
     pub(crate) fn protocol(message: impl Into<String>) -> Self {
         Self::Protocol {
-            message: shortened(message.into()),
+            message: shortened(&message.into()),
         }
     }
 
@@ -779,8 +784,8 @@ impl From<Failure> for CallError {
                 status,
                 conditions,
             } => Self::Invalid {
-                reason: reason.map(shortened),
-                message: shortened(message),
+                reason: reason.as_deref().map(shortened),
+                message: shortened(&message),
                 shown: Shown { status, conditions },
             },
             Failure::Retry {
@@ -789,7 +794,7 @@ impl From<Failure> for CallError {
                 status,
                 conditions,
             } => Self::Retry {
-                message: shortened(message),
+                message: shortened(&message),
                 after: after_ms.map(Duration::from_millis),
                 shown: Shown { status, conditions },
             },

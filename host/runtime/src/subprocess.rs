@@ -154,7 +154,7 @@ fn refused(output: &[u8]) -> LoadError {
             .find(|known| known.as_str() == part)
             .unwrap_or(Part::Compiler),
         // It may list the imports of the file, or repeat their names.
-        message: shortened(message.to_owned()),
+        message: shortened(message),
     }
 }
 
