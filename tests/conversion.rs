@@ -30,7 +30,7 @@ fn configuration(scenario: &Scenario, plugin: &str) -> std::path::PathBuf {
     scenario.config_with(top, &controller(plugin, "limits: {deadline: 2s}"))
 }
 
-/// Adds v2 to the definition of puppets, with a conversion by this host.
+/// Adds v2 to the definition of puppets, with a conversion by this host, and waits until it is served.
 async fn serve_v2(scenario: &Scenario, host: &Host, authority: &Authority, stored: &str) {
     serve_v2_at(scenario, port(host).await, authority, stored).await;
 }
@@ -58,9 +58,20 @@ async fn serve_v2_at(scenario: &Scenario, port: u16, authority: &Authority, stor
         .patch(DEFINITION, &PatchParams::default(), &patch)
         .await
         .expect("two versions");
+    // A changed definition takes effect after a moment. Until then nothing is found; then an object is not, by its name.
+    let start = Instant::now();
+    loop {
+        let none = scenario.api(V2).get("none").await;
+        if matches!(&none, Err(kube::Error::Api(status)) if status.details.as_ref().is_some_and(|of| of.name == "none"))
+        {
+            break;
+        }
+        assert!(start.elapsed() < LIMIT, "v2 is never served: {none:?}");
+        tokio::time::sleep(std::time::Duration::from_millis(20)).await;
+    }
 }
 
-/// Waits until an object is read in v2: a changed definition takes effect after a moment.
+/// Waits until an object is read in v2.
 async fn until_v2(scenario: &Scenario, name: &str) -> DynamicObject {
     let start = Instant::now();
     loop {
