@@ -8,7 +8,7 @@ use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
-use control_plane::{Component, Output};
+use control_plane::{Component, Output, ports};
 use serde_json::Value;
 
 use self::server::{Access, Registry};
@@ -370,10 +370,11 @@ async fn the_script_that_make_run_names_moves_echo_to_a_registry_and_back() {
     let before = before.replace("../plugins", root().join("plugins").to_str().unwrap());
     fs::write(&config, &before).unwrap();
     let log = folder.path().join("log");
+    let port = ports::reserve().unwrap();
     let environment = [
         ("CONFIG", config.as_path()),
         ("HOST", Path::new(env!("CARGO_BIN_EXE_operator-host"))),
-        ("REGISTRY_PORT", Path::new(&server::free_port().to_string())),
+        ("REGISTRY_PORT", Path::new(&port.number.to_string())),
     ]
     .map(|(name, value)| (name, value.to_owned()));
     let environment: Vec<_> = environment

@@ -1,8 +1,8 @@
 //! Reads in a version that is not stored while the host cannot convert.
 
-use std::net::TcpListener;
 use std::path::PathBuf;
 
+use control_plane::ports::{self, Port};
 use serde_json::json;
 
 use super::{CONVERTS, V2, serve_v2, until_v2};
@@ -12,10 +12,9 @@ use crate::puppet::{CONFIG_MAP, PUPPET, config_map, controller, is_true, variant
 use crate::support::{LIMIT, Scenario, own_cluster};
 use crate::webhook::{certified, put};
 
-/// Writes a configuration whose webhook has the same port in every process.
-fn configuration(scenario: &Scenario, plugin: &str) -> PathBuf {
-    let free = TcpListener::bind("127.0.0.1:0").unwrap();
-    let address = free.local_addr().unwrap();
+/// Writes a configuration whose webhook has this port in every process.
+fn configuration(scenario: &Scenario, plugin: &str, port: &Port) -> PathBuf {
+    let address = format!("127.0.0.1:{}", port.number);
     let top = format!("webhook: {{address: '{address}', certificate: tls.crt, key: tls.key}}");
     scenario.config_with(&top, &controller(plugin, ""))
 }
@@ -42,7 +41,8 @@ async fn while_nothing_converts_reads_in_the_stored_version_and_children_go_on()
     let folder = scenario.folder.path().join("plugins");
     let mut mount = Mount::new(&folder, "plugin.wasm", &variant_of("puppet.wasm", 1));
     let plugin = folder.join("plugin.wasm");
-    let config = configuration(&scenario, &plugin.display().to_string());
+    let port = ports::reserve().unwrap();
+    let config = configuration(&scenario, &plugin.display().to_string(), &port);
     let host = scenario.start_with(&config, &[]);
     host.until_log(&["controller started"]).await;
     let spec = json!({ "text": "a", "response": { "children": [config_map("child", "x")] } });
@@ -89,7 +89,9 @@ async fn a_version_that_converts_what_the_live_one_cannot_becomes_live_if_it_los
     let authority = certified(&scenario);
     let folder = scenario.folder.path().join("plugins");
     let mut mount = Mount::new(&folder, "plugin.wasm", &variant_of("puppet.wasm", CONVERTS));
-    let config = configuration(&scenario, &folder.join("plugin.wasm").display().to_string());
+    let plugin = folder.join("plugin.wasm");
+    let port = ports::reserve().unwrap();
+    let config = configuration(&scenario, &plugin.display().to_string(), &port);
     let host = scenario.start_with(&config, &[]);
     host.until_log(&["controller started"]).await;
     serve_v2(&scenario, &host, &authority, "v2").await;

@@ -2,12 +2,14 @@
 
 use std::fmt::Write as _;
 use std::fs;
-use std::net::TcpListener;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
-use control_plane::{Component, Output};
+use control_plane::{
+    Component, Output,
+    ports::{self, Port},
+};
 use tokio::net::TcpStream;
 
 use crate::support::LIMIT;
@@ -39,7 +41,7 @@ pub struct Registry {
 /// The folder of a registry that is stopped.
 pub struct Folder {
     path: PathBuf,
-    port: u16,
+    port: Port,
     access: Access,
 }
 
@@ -47,11 +49,12 @@ impl Registry {
     /// Starts a registry without contents in a new folder.
     pub async fn start(path: &Path, access: Access) -> Self {
         fs::create_dir_all(path).unwrap();
-        let port = free_port();
+        let port = ports::reserve().unwrap();
         let mut config = format!(
             "version: 0.1\nlog: {{level: warn, accesslog: {{disabled: true}}}}\nstorage: {{filesystem: {{rootdirectory: \
-             {0}/data}}, delete: {{enabled: true}}}}\nhttp:\n  addr: 127.0.0.1:{port}\n",
-            path.display()
+             {}/data}}, delete: {{enabled: true}}}}\nhttp:\n  addr: 127.0.0.1:{}\n",
+            path.display(),
+            port.number
         );
         if access == Access::Private {
             certificate(path);
@@ -82,7 +85,7 @@ impl Registry {
 
     /// Returns its name in references.
     pub fn name(&self) -> String {
-        format!("127.0.0.1:{}", self.folder.port)
+        format!("127.0.0.1:{}", self.folder.port.number)
     }
 
     /// Whether it speaks TLS.
@@ -176,12 +179,6 @@ impl Folder {
         }
         registry
     }
-}
-
-/// Returns a port that nothing listens at.
-pub fn free_port() -> u16 {
-    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-    listener.local_addr().unwrap().port()
 }
 
 /// Creates an authority, and a certificate of it for this machine.

@@ -1,12 +1,14 @@
 //! Checks the dashboard and the alert rules against the metrics of a real host and a real Prometheus.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::net::TcpListener;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
-use control_plane::{Component, Output};
+use control_plane::{
+    Component, Output,
+    ports::{self, Port},
+};
 use operator_host::metrics::definitions::{ALL, Instrument};
 use serde_json::{Value, json};
 use tokio::net::TcpStream;
@@ -148,12 +150,8 @@ fn the_alert_rules_are_valid_and_pass_their_tests() {
 }
 
 /// Starts a Prometheus that scrapes one host, and returns its port.
-fn prometheus(folder: &Path, target: u16) -> (Component, u16) {
-    let port = TcpListener::bind("127.0.0.1:0")
-        .unwrap()
-        .local_addr()
-        .unwrap()
-        .port();
+fn prometheus(folder: &Path, target: u16) -> (Component, Port) {
+    let port = ports::reserve().unwrap();
     let config = json!({
         "global": { "scrape_interval": "250ms", "scrape_timeout": "250ms", "evaluation_interval": "1s" },
         "rule_files": [monitoring().join("alerts.yaml")],
@@ -167,7 +165,7 @@ fn prometheus(folder: &Path, target: u16) -> (Component, u16) {
     let arguments = [
         format!("--config.file={}", file.display()),
         format!("--storage.tsdb.path={}", folder.join("prometheus").display()),
-        format!("--web.listen-address=127.0.0.1:{port}"),
+        format!("--web.listen-address=127.0.0.1:{}", port.number),
     ];
     let output = Output::File(folder.join("prometheus.log"));
     let process = Component::spawn("prometheus", Path::new("prometheus"), &arguments, &[], output);
@@ -196,7 +194,8 @@ async fn a_real_prometheus_answers_every_query_of_the_dashboard() {
         Some(&scenario.file("metrics.txt", &metrics)),
     );
 
-    let (_prometheus, port) = prometheus(scenario.folder.path(), port(&host).await);
+    let (_prometheus, reserved) = prometheus(scenario.folder.path(), port(&host).await);
+    let port = reserved.number;
     let deadline = tokio::time::Instant::now() + LIMIT;
     let scraped = "count_over_time(operator_leader[1m]) > 4";
     while !is_ready_to_answer(port).await || query(port, scraped).await["data"]["result"] == json!([]) {

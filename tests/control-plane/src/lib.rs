@@ -27,7 +27,7 @@ pub mod manifests;
 pub mod node;
 mod observe;
 mod options;
-mod ports;
+pub mod ports;
 pub mod proxy;
 
 pub use audit::{AuditEvent, AuditObject, AuditStatus, AuditUser, read_since as audit_events_since};

@@ -15,15 +15,20 @@ use crate::error::{Context, Error};
 
 const FROM: u16 = 15_000;
 
-/// A reserved port.
+/// A port that is reserved until this is dropped.
 #[derive(Debug)]
-pub(crate) struct Port {
-    pub(crate) number: u16,
+pub struct Port {
+    /// Its number.
+    pub number: u16,
     _lock: File,
 }
 
 /// Reserves a free port.
-pub(crate) fn reserve() -> Result<Port, Error> {
+///
+/// # Errors
+///
+/// Fails when a file in the shared folder cannot be opened, or no port is free.
+pub fn reserve() -> Result<Port, Error> {
     let folder = shared_folder()?.join("ports");
     std::fs::create_dir_all(&folder).context(|| format!("create {}", folder.display()))?;
     let to = ephemeral_from().clamp(FROM + 1, 32_768);

@@ -10,7 +10,10 @@ use std::{
 
 use anyhow::Context;
 use clap::ValueEnum;
-use control_plane::{Component, Output};
+use control_plane::{
+    Component, Output,
+    ports::{self, Port},
+};
 
 use crate::{Arguments, DRAIN, plugin_changes, screen::Screen};
 
@@ -38,6 +41,8 @@ pub(crate) struct Host {
     program: PathBuf,
     address: String,
     page: String,
+    /// Those of the two addresses that the user has not chosen.
+    _ports: Vec<Port>,
     compiled: PathBuf,
     log: PathBuf,
     reader: Option<std::thread::JoinHandle<()>>,
@@ -59,9 +64,10 @@ impl Host {
         let (reader, writer) = std::io::pipe()?;
         let mut environment: Vec<_> = kubeconfig.iter().map(|path| ("KUBECONFIG", *path)).collect();
         environment.extend(more.iter().map(|(name, value)| (name.as_str(), value.as_path())));
-        let address = address("OPERATOR_HOST_HEALTH_ADDR")?;
+        let mut ports = Vec::new();
+        let address = address("OPERATOR_HOST_HEALTH_ADDR", &mut ports)?;
         environment.push(("OPERATOR_HOST_HEALTH_ADDR", Path::new(&address)));
-        let page = self::address("OPERATOR_HOST_UI_ADDR")?;
+        let page = self::address("OPERATOR_HOST_UI_ADDR", &mut ports)?;
         environment.push(("OPERATOR_HOST_UI_ADDR", Path::new(&page)));
         environment.push(("OPERATOR_HOST_LOG_FORMAT", Path::new("json")));
         let compiled = logs.join(COMPILED);
@@ -85,6 +91,7 @@ impl Host {
             program: program.to_owned(),
             address,
             page,
+            _ports: ports,
             compiled,
             log,
             reader: Some(reader),
@@ -151,13 +158,15 @@ impl Host {
     }
 }
 
-/// Returns the address that the user wants, or one with a free port.
-fn address(variable: &str) -> anyhow::Result<String> {
+/// Returns the address that the user wants, or one with a free port, which is then among the reserved ones.
+fn address(variable: &str, reserved: &mut Vec<Port>) -> anyhow::Result<String> {
     if let Ok(address) = std::env::var(variable) {
         return Ok(address);
     }
-    let free = std::net::TcpListener::bind("127.0.0.1:0")?;
-    Ok(free.local_addr()?.to_string())
+    let port = ports::reserve()?;
+    let address = format!("127.0.0.1:{}", port.number);
+    reserved.push(port);
+    Ok(address)
 }
 
 fn copy(reader: PipeReader, mut file: File, shown: HostLog, screen: &Screen) {
