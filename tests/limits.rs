@@ -27,7 +27,7 @@ const ROWS: [(&str, &str, &str, &str, u64); 54] = [
     (
         "depth of JSON",
         "about {} levels",
-        "host/src/cluster/cache/read.rs",
+        "host/src/object.rs",
         "const MAX_DEPTH: usize = ",
         1,
     ),

@@ -28,6 +28,7 @@ mod contract;
 mod convergence;
 mod conversion;
 mod crds;
+mod deep;
 mod definitions;
 mod definitions_install;
 mod deploy;

@@ -279,55 +279,6 @@ async fn without_the_right_to_the_key_nothing_is_generated_and_the_parent_names_
     scenario.until_ready("p").await;
 }
 
-/// Regression: one object that was nested deeper than the host reads made the list and the watch of all others fail.
-#[tokio::test]
-async fn an_object_that_is_nested_too_deep_is_refused_alone() {
-    let scenario = Scenario::new("too-deep").await;
-    let puppets = "/apis/test.operator-host.dev/v1/namespaces/too-deep/puppets";
-    let client = scenario.api(PUPPET).into_client();
-    let create = async |name: &str| {
-        let object = format!(
-            r#"{{"apiVersion": "test.operator-host.dev/v1", "kind": "Puppet", "metadata": {{"name": "{name}"}},
-                "spec": {{"deep": {}{}}}}}"#,
-            "[".repeat(1_000),
-            "]".repeat(1_000)
-        );
-        let request = http::Request::post(puppets).header("content-type", "application/json");
-        let created = client
-            .request_text(request.body(object.into_bytes()).unwrap())
-            .await;
-        created.expect("it is created");
-    };
-    let until_refused = async |name: &str| {
-        let words = "`spec` of the resource is nested deeper than 120 levels";
-        scenario.until_event_with(name, "Warning", "TooDeep", words).await;
-    };
-    create("a").await;
-    let host = scenario.start(&controller("puppet.wasm", ""));
-    let spec = |text: &str| json!({"response": {"children": [config_map("child", text)]}});
-    scenario.puppet("p", spec("1")).await;
-    scenario.until_ready("p").await;
-    until_refused("a").await;
-    create("b").await;
-    until_refused("b").await;
-    scenario.puppet("p", spec("2")).await;
-    scenario.until_ready("p").await;
-    // One that was ready keeps its child, and goes on when it is readable again.
-    let deep = format!("{}{}", "[".repeat(125), "]".repeat(125));
-    let deep: Value = serde_json::from_str(&deep).unwrap();
-    scenario.patch(PUPPET, "p", json!({"spec": {"deep": deep}})).await;
-    until_refused("p").await;
-    assert!(scenario.get(CONFIG_MAP, "child").await.is_some());
-    scenario.patch(PUPPET, "p", json!({"spec": {"deep": null}})).await;
-    scenario.puppet("p", spec("3")).await;
-    scenario.until_ready("p").await;
-    let is_changed = |child: &DynamicObject| child.data["data"]["text"] == "3";
-    scenario.until(CONFIG_MAP, "child", "changed", is_changed).await;
-    // It is reported, and then left alone.
-    let reconciles = host.reconciles("too-deep/a");
-    assert!(reconciles <= 4, "{reconciles}");
-}
-
 #[tokio::test]
 async fn a_parent_in_the_hosts_own_namespace_is_refused_unless_that_is_allowed() {
     let scenario = Scenario::new("beside-the-host").await;

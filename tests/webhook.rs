@@ -91,7 +91,7 @@ pub(crate) fn put(scenario: &Scenario, (certificate, key): (Vec<u8>, Vec<u8>)) {
     scenario.file("tls.crt", certificate);
 }
 
-fn configuration(scenario: &Scenario) -> PathBuf {
+pub(crate) fn configuration(scenario: &Scenario) -> PathBuf {
     let top = "webhook: {address: '127.0.0.1:0', certificate: tls.crt, key: tls.key}";
     scenario.config_with(top, &controller("puppet.wasm", "limits: {deadline: 20s}"))
 }
@@ -150,7 +150,13 @@ pub(crate) async fn manifests(
 }
 
 /// Applies the webhooks for puppets.
-async fn install(scenario: &Scenario, host: &Host, config: &Path, authority: &Authority, more: &[&str]) {
+pub(crate) async fn install(
+    scenario: &Scenario,
+    host: &Host,
+    config: &Path,
+    authority: &Authority,
+    more: &[&str],
+) {
     install_for(scenario, host, config, authority, &puppets(), more).await;
 }
 
@@ -217,7 +223,7 @@ async fn create(
 }
 
 /// Repeats this until the API server refuses it with these words: a new webhook takes effect after a moment.
-async fn until_refused(scenario: &Scenario, spec: &Value, words: &str) -> kube::core::Status {
+pub(crate) async fn until_refused(scenario: &Scenario, spec: &Value, words: &str) -> kube::core::Status {
     let start = Instant::now();
     loop {
         let answer = create(scenario, "probe", spec, true).await;
@@ -250,7 +256,7 @@ fn good() -> Value {
     json!({"response": {"children": [config_map("good", "1")]}})
 }
 
-fn invalid() -> Value {
+pub(crate) fn invalid() -> Value {
     json!({"failure": {"invalid": {"reason": "TooSmall", "message": "spec.size: 3 is less than 5"}}})
 }
 

@@ -10,5 +10,6 @@ pub mod namespaces;
 
 pub mod api_error;
 pub mod event_recorder;
+pub(crate) mod objects;
 pub(crate) mod refusal;
 pub mod resource_client;

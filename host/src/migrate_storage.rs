@@ -7,13 +7,14 @@
 
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use kube::api::{ListParams, Patch, PatchParams};
-use kube::core::{DynamicObject, Status};
+use kube::core::Status;
 use kube::discovery::ApiResource;
 use kube::{Api, Client, ResourceExt};
 use serde_json::{Value, json};
 use thiserror::Error;
 
 use crate::cluster::client::{Pace, said};
+use crate::cluster::objects::Objects;
 use crate::cluster::refusal::is_missing_object;
 use crate::object::{next_page, shorten};
 
@@ -368,7 +369,7 @@ async fn rewrite(
         kind: spec.names.kind.clone(),
         plural: spec.names.plural.clone(),
     };
-    let all: Api<DynamicObject> = Api::all_with(client.clone(), &resource);
+    let all = Objects::new(client.clone(), &resource, None);
     // Names first: the pages of one list must be read within minutes.
     let mut names = Vec::new();
     let mut page = ListParams::default().limit(PAGE);
@@ -396,10 +397,7 @@ async fn rewrite(
             progress(index, names.len());
         }
         pace.wait().await;
-        let one: Api<DynamicObject> = match namespace {
-            Some(namespace) => Api::namespaced_with(client.clone(), namespace, &resource),
-            None => all.clone(),
-        };
+        let one = Objects::new(client.clone(), &resource, namespace.as_deref());
         let Err(error) = write(&one, name, pace).await else {
             done += 1;
             continue;
@@ -425,7 +423,7 @@ async fn rewrite(
 }
 
 /// Writes one resource. A deleted one is no error.
-async fn write(api: &Api<DynamicObject>, name: &str, pace: &Pace) -> Result<(), kube::Error> {
+async fn write(api: &Objects, name: &str, pace: &Pace) -> Result<(), kube::Error> {
     let nothing = Patch::Merge(json!({}));
     for attempt in 1.. {
         match api.patch_metadata(name, &PatchParams::default(), &nothing).await {

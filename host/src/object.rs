@@ -41,7 +41,10 @@ pub const CLEANED_UP_ANNOTATION: &str = "operator-host.dev/cleaned-up";
 pub const LEAVE_ANNOTATION: &str = "operator-host.dev/leave";
 /// Annotation of a parent: with the value `true`, the host does not touch it or its children.
 pub const PAUSED_ANNOTATION: &str = "operator-host.dev/paused";
-/// The fields of an object that are nested too deep to be read, such as `spec`. Only in the host's caches.
+/// Maximum number of levels in a field of an object that is read. In a list the field is in three more, and `serde_json`
+/// refuses 128.
+pub const MAX_DEPTH: usize = 120;
+/// The fields of an object that are nested deeper than [`MAX_DEPTH`], such as `spec`. Only in what the host has read.
 pub const TOO_DEEP_ANNOTATION: &str = "operator-host.dev/too-deep";
 /// Annotation of a parent kind's CustomResourceDefinition: the version with this digest takes over whatever proving
 /// finds.
@@ -51,6 +54,13 @@ pub const PIN_ANNOTATION: &str = "operator-host.dev/pin";
 
 /// Annotation of a CustomResourceDefinition that the host has installed: the version of the plugin that it is from.
 pub const DEFINITION_VERSION_ANNOTATION: &str = "operator-host.dev/definition-version";
+
+/// Returns the message about what is nested deeper than [`MAX_DEPTH`].
+pub(crate) fn is_too_deep(what: &str) -> String {
+    format!(
+        "{what} is nested deeper than {MAX_DEPTH} levels, which the host does not read: make it less deep"
+    )
+}
 
 /// Reports whether an annotation of a definition promotes or pins a plugin version.
 #[must_use]

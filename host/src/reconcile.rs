@@ -153,6 +153,10 @@ async fn refuse_too_deep(context: &Context, parent: &DynamicObject, fields: &str
     if annotation(parent, PAUSED_ANNOTATION) == Some("true") {
         return Action::OnChange;
     }
+    let result = Err(error);
+    if leaving::check_deadline(context, parent, &result) {
+        return leaving::abandon(context, parent, &result).await;
+    }
     // What is retained must not go with its parent, whatever the parent is.
     let released = async {
         context.load_provenance_key(parent, Some(&context.writer)).await?;

@@ -8,12 +8,13 @@ use std::time::Duration;
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::coordination::v1::Lease;
 use kube::api::{ListParams, Patch, PatchParams};
-use kube::core::{DynamicObject, PartialObjectMeta, TypeMeta};
+use kube::core::{DynamicObject, TypeMeta};
 use kube::{Api, Client, ResourceExt};
 use serde_json::json;
 use thiserror::Error;
 
 use crate::cluster::discovery::{Discovery, KindError, ResolvedKind};
+use crate::cluster::objects::Objects;
 use crate::cluster::refusal::is_missing_object;
 use crate::config::leadership::LeadershipMode;
 use crate::config::{Config, ControllerConfig, Removal};
@@ -202,7 +203,7 @@ impl Uninstall<'_> {
                 continue;
             }
             let held = Held {
-                name: name_of(&parent),
+                name: NamespacedName::of(&parent),
                 terminating: parent.metadata.deletion_timestamp.is_some(),
             };
             if !self.dry_run
@@ -232,9 +233,9 @@ impl Uninstall<'_> {
         &self,
         controller: &ControllerConfig,
         resource: &ResolvedKind,
-        parent: PartialObjectMeta<DynamicObject>,
+        parent: DynamicObject,
     ) -> Result<(), UninstallError> {
-        let name = name_of(&parent);
+        let name = NamespacedName::of(&parent);
         let api = api(&self.client, resource, name.namespace.as_deref());
         let failed = |message: String| UninstallError::Release {
             kind: controller.parent.clone(),
@@ -336,7 +337,7 @@ impl Uninstall<'_> {
         resource: &Arc<ResolvedKind>,
         selector: &str,
         more: &[String],
-    ) -> (Vec<PartialObjectMeta<DynamicObject>>, Vec<UninstallError>) {
+    ) -> (Vec<DynamicObject>, Vec<UninstallError>) {
         let mut scopes: Vec<Option<&str>> = Vec::new();
         if resource.namespaced && !self.config.namespaces.is_empty() {
             scopes.extend(
@@ -379,25 +380,14 @@ impl Uninstall<'_> {
     }
 }
 
-fn api(client: &Client, resource: &ResolvedKind, namespace: Option<&str>) -> Api<DynamicObject> {
-    match namespace {
-        Some(namespace) if resource.namespaced => {
-            Api::namespaced_with(client.clone(), namespace, &resource.api)
-        }
-        _ => Api::all_with(client.clone(), &resource.api),
-    }
+fn api(client: &Client, resource: &ResolvedKind, namespace: Option<&str>) -> Objects {
+    let namespace = namespace.filter(|_| resource.namespaced);
+    Objects::new(client.clone(), &resource.api, namespace)
 }
 
 /// Whether a finalizer belongs to a controller, by its current name or a former one.
 fn is_of(controller: &ControllerConfig, finalizer: &str) -> bool {
     finalizer == controller.finalizer() || controller.former_finalizers().any(|former| former == finalizer)
-}
-
-fn name_of(object: &PartialObjectMeta<DynamicObject>) -> NamespacedName {
-    NamespacedName {
-        namespace: object.metadata.namespace.clone(),
-        name: object.metadata.name.clone().unwrap_or_default(),
-    }
 }
 
 /// Returns the API server's message.

@@ -36,7 +36,7 @@ use self::elsewhere::Elsewhere;
 use self::review::Review;
 use self::turns::Turns;
 use crate::config::ControllerConfig;
-use crate::object::shorten;
+use crate::object::{is_too_deep, shorten};
 use crate::plugin::Plugin;
 use crate::plugin::contract::{ContractVersion, Kind};
 use crate::plugin::estimate::estimate;
@@ -327,6 +327,12 @@ async fn ask(
     caller: &Admitted,
     by_rules: bool,
 ) -> Result<Decision, NoDecision> {
+    if let Some(field) = review::too_deep(object) {
+        let message = is_too_deep(&format!("`{}`", shorten(&field, 253)));
+        return Ok(Decision::Denied(message));
+    }
+    // It may be mended.
+    let old = old.filter(|old| review::too_deep(old).is_none());
     let memory = memory_of([Some(object), old], caller.sizes().object)?;
     let mut held = (turns.take(caller.peer()).await, caller.object(memory).await);
     let plugin = match &*context.plugin.borrow() {

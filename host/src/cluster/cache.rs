@@ -45,7 +45,7 @@ use crate::object::{
 use crate::plugin::contract::Kind;
 use crate::printable::printable;
 
-pub(super) use self::read::without_deep_fields;
+pub(super) use self::read::Shallow;
 
 mod first_lists;
 mod follow;

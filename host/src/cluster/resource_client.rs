@@ -3,7 +3,6 @@
 
 use std::time::Duration;
 
-use kube::Api;
 use kube::api::{DeleteParams, ListParams, Patch, PatchParams, PostParams, Preconditions, PropagationPolicy};
 use kube::core::DynamicObject;
 use serde_json::Value;
@@ -12,9 +11,9 @@ use tracing::field::Empty;
 use tracing::info_span;
 
 use super::api_error::{ApiError, Fault, fault_of};
-use super::cache::without_deep_fields;
 use super::client::{Deposed, Writer, chain, is_deposed};
 use super::discovery::ResolvedKind;
+use super::objects::Objects;
 use super::refusal::{asked_delay, refusal, without_values};
 use crate::json_text::as_yaml;
 use crate::object::NamespacedName;
@@ -116,8 +115,7 @@ impl<'a> ResourceClient<'a> {
         };
         let api = self.api(name);
         let request = async { api.patch(&name.name, &params, &apply_patch(body)?).await };
-        let answer = self.with_body("apply", name, self.secret(body), request).await;
-        answer.map(without_deep_fields)
+        self.with_body("apply", name, self.secret(body), request).await
     }
 
     /// Returns one object in its current state; `None` when it does not exist.
@@ -126,7 +124,7 @@ impl<'a> ResourceClient<'a> {
     /// As [`ResourceClient::apply`].
     pub async fn get(&self, name: &NamespacedName) -> Result<Option<DynamicObject>, ApiError> {
         match self.bounded("get", name, self.api(name).get(&name.name)).await {
-            Ok(object) => Ok(Some(without_deep_fields(object))),
+            Ok(object) => Ok(Some(object)),
             Err(error) if error.is_not_found() => Ok(None),
             Err(error) => Err(error),
         }
@@ -170,7 +168,7 @@ impl<'a> ResourceClient<'a> {
             api_version: self.resource.api.api_version.clone(),
             kind: self.resource.api.kind.clone(),
         });
-        without_deep_fields(object)
+        object
     }
 
     /// Writes the status subresource with server-side apply.
@@ -190,8 +188,7 @@ impl<'a> ResourceClient<'a> {
         };
         let api = self.api(name);
         let request = async { api.patch_status(&name.name, &params, &apply_patch(body)?).await };
-        let answer = self.bounded("apply the status of", name, request).await;
-        answer.map(without_deep_fields)
+        self.bounded("apply the status of", name, request).await
     }
 
     /// Changes an object with a JSON merge patch. With `metadata.resourceVersion` in the body, the API server refuses
@@ -212,8 +209,7 @@ impl<'a> ResourceClient<'a> {
         let api = self.api(name);
         let patch = Patch::Merge(body);
         let request = api.patch(&name.name, &params, &patch);
-        let answer = self.with_body("patch", name, self.secret(body), request).await;
-        answer.map(without_deep_fields)
+        self.with_body("patch", name, self.secret(body), request).await
     }
 
     /// Creates an object.
@@ -236,8 +232,7 @@ impl<'a> ResourceClient<'a> {
             .is_secret()
             .then(|| serde_json::to_value(&body).unwrap_or_default());
         let request = api.create(&params, &body);
-        let answer = self.with_body("create", name, secret.as_ref(), request).await;
-        answer.map(without_deep_fields)
+        self.with_body("create", name, secret.as_ref(), request).await
     }
 
     /// Deletes the object with this UID, and only at this resource version when one is given. `propagation` is when its
@@ -267,22 +262,15 @@ impl<'a> ResourceClient<'a> {
             .bounded("delete", name, api.delete(&name.name, &params))
             .await
         {
-            Ok(answer) => Ok(answer
-                .left()
-                .map(without_deep_fields)
-                .filter(crate::object::is_terminating)),
+            Ok(answer) => Ok(answer),
             Err(error) if error.is_not_found() => Ok(None),
             Err(error) => Err(error),
         }
     }
 
-    fn api(&self, name: &NamespacedName) -> Api<DynamicObject> {
-        match &name.namespace {
-            Some(namespace) if self.resource.namespaced => {
-                Api::namespaced_with(self.writer.client.clone(), namespace, &self.resource.api)
-            }
-            _ => Api::all_with(self.writer.client.clone(), &self.resource.api),
-        }
+    fn api(&self, name: &NamespacedName) -> Objects {
+        let namespace = name.namespace.as_deref().filter(|_| self.resource.namespaced);
+        Objects::new(self.writer.client.clone(), &self.resource.api, namespace)
     }
 
     /// Adds the missing permission to the message of a refused apply. The API server does not name it when the apply

@@ -4,14 +4,15 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
+use kube::Client;
 use kube::api::ListParams;
-use kube::core::{ApiResource, DynamicObject};
-use kube::{Api, Client};
+use kube::core::ApiResource;
 use serde_json::Value;
 
+use crate::cluster::objects::Objects;
 use crate::crd::definition::{converts, is_served, schema_of, stored_versions, version as find, versions};
 use crate::crd::{accepts, pruned, schema};
-use crate::object::{NamespacedName, next_page};
+use crate::object::{NamespacedName, TOO_DEEP_ANNOTATION, annotation, is_too_deep, next_page};
 use crate::plugin::candidate_check::Blamed;
 
 /// Objects in one list, which are in memory at a time.
@@ -214,7 +215,7 @@ async fn ask(
         kind: text("/spec/names/kind"),
         plural: text("/spec/names/plural"),
     };
-    let all: Api<DynamicObject> = Api::all_with(client.clone(), &resource);
+    let all = Objects::new(client.clone(), &resource, None);
     let mut page = ListParams::default().limit(PAGE);
     loop {
         let list = all.list(&page).await.map_err(|error| match error {
@@ -228,8 +229,10 @@ async fn ask(
         for object in &list.items {
             // Serialization of a resource cannot fail.
             let value = serde_json::to_value(object).unwrap_or_default();
+            let too_deep =
+                annotation(object, TOO_DEEP_ANNOTATION).map(|fields| is_too_deep(&format!("`{fields}`")));
             let object = NamespacedName::of(object).to_string();
-            if let Some(message) = objection(&value)
+            if let Some(message) = too_deep.or_else(|| objection(&value))
                 && losses.of_objects.len() < MAX_BLAMED
                 && !losses.of_objects.iter().any(|blamed| blamed.object == object)
             {

@@ -11,6 +11,7 @@ use super::provenance_key::ProvenanceError;
 use crate::backoff::at_least;
 use crate::cluster::api_error::ApiError;
 use crate::desired::plan::Refusal;
+use crate::object::is_too_deep;
 use crate::plugin::CallError;
 
 /// Why a reconcile failed.
@@ -28,7 +29,7 @@ pub(super) enum ReconcileError {
     Need(NeedError),
     #[error("{0}")]
     Namespace(String),
-    #[error("{0} is nested deeper than 120 levels, which the host does not read: make it less deep")]
+    #[error("{}", is_too_deep(.0))]
     TooDeep(String),
     #[error(transparent)]
     Provenance(#[from] ProvenanceError),

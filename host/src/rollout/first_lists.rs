@@ -6,7 +6,6 @@
 
 use std::time::{Duration, Instant};
 
-use kube::Api;
 use kube::api::ListParams;
 use kube::core::{ApiResource, DynamicObject};
 use serde_json::Value;
@@ -14,8 +13,9 @@ use serde_json::Value;
 use super::conversions::{dropped, losses_of};
 use super::{BUDGET, definition_name, installed};
 use crate::cluster::cache::{Reflector, WatchState};
+use crate::cluster::objects::Objects;
 use crate::crd::definition::{is_served, versions};
-use crate::object::next_page;
+use crate::object::{NamespacedName, TOO_DEEP_ANNOTATION, annotation, is_too_deep, next_page};
 use crate::plugin::Plugin;
 use crate::plugin::contract::Kind;
 use crate::reconcile::context::Context;
@@ -78,15 +78,22 @@ pub(super) async fn check(context: &Context, live: &Plugin, candidate: &Plugin) 
     };
     let start = Instant::now();
     for watch in context.parents.all() {
-        let all: Api<DynamicObject> = match watch.namespace() {
-            Some(namespace) => Api::namespaced_with(context.client.clone(), namespace, &api),
-            None => Api::all_with(context.client.clone(), &api),
-        };
+        let all = Objects::new(context.client.clone(), &api, watch.namespace());
         let mut page = ListParams::default().limit(PAGE);
         while start.elapsed() < BUDGET {
             let list = tokio::time::timeout(BUDGET, all.list(&page)).await;
             let list = list.map_err(|_| format!("no answer within {BUDGET:?}"))?;
             let list = list.map_err(|error| format!("cannot list the resources in {stored}: {error}"))?;
+            let too_deep = |object: &DynamicObject| {
+                let fields = annotation(object, TOO_DEEP_ANNOTATION)?;
+                Some(is_too_deep(&format!(
+                    "`{fields}` of {}",
+                    NamespacedName::of(object)
+                )))
+            };
+            if let Some(message) = list.items.iter().find_map(too_deep) {
+                return Err(message);
+            }
             // Serialization of a resource cannot fail.
             let objects = list
                 .items

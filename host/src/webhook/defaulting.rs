@@ -5,7 +5,7 @@ use std::sync::Arc;
 use serde_json::value::RawValue;
 use serde_json::{Map, Value};
 
-use super::review::Review;
+use super::review::{self, Review};
 use super::{Decision, MESSAGE, NoDecision};
 use crate::calls::Calls;
 use crate::conversion::Before;
@@ -37,6 +37,10 @@ pub(super) async fn default(
             shorten(&before.api_version, 63),
             description.parent.api_version
         )));
+    }
+    if review::too_deep(object).is_some() {
+        // Its validation refuses it.
+        return Ok(Decision::Allowed);
     }
     let given = match member(object, "spec") {
         Some(spec) => serde_json::from_str(spec).map_err(|why| unreadable(&why))?,

@@ -8,7 +8,7 @@ use serde_json::{Map, Value};
 
 use super::LONGEST_UID;
 use crate::json_text::{member, members};
-use crate::object::shorten;
+use crate::object::{MAX_DEPTH, shorten};
 
 const API_VERSION: &str = "admission.k8s.io/v1";
 /// How much of another version a message quotes, in bytes.
@@ -153,6 +153,32 @@ fn wants(object: &str) -> Vec<(String, &str)> {
     wants
 }
 
+/// Returns the name of a field that is nested deeper than the host reads, if the object has one.
+pub(super) fn too_deep(object: &str) -> Option<String> {
+    let mut fields = members(object).filter(|(key, _)| key != "metadata");
+    fields.find_map(|(key, value)| (levels(value) > MAX_DEPTH).then_some(key))
+}
+
+/// Returns how deep valid JSON is nested.
+fn levels(text: &str) -> usize {
+    let (mut level, mut most) = (0, 0);
+    let (mut in_text, mut is_escaped) = (false, false);
+    for byte in text.bytes() {
+        match byte {
+            _ if is_escaped => is_escaped = false,
+            b'\\' => is_escaped = in_text,
+            b'"' => in_text = !in_text,
+            b'[' | b'{' if !in_text => {
+                level += 1;
+                most = most.max(level);
+            }
+            b']' | b'}' if !in_text => level -= 1,
+            _ => {}
+        }
+    }
+    most
+}
+
 /// Parses an object into the form in which plugins get it. It takes no more memory than `memory_of` computes for its
 /// text.
 pub(super) fn object(text: &str) -> Result<DynamicObject, serde_json::Error> {
@@ -266,6 +292,7 @@ mod tests {
             let error = Review::parse(body.as_bytes()).unwrap_err().to_string();
             assert!(error.contains(expected), "{body}: {error}");
         }
+        assert_eq!(levels(r#"{"]\\\"[": [], "b\\\\": [[1], {"c": {}}]}"#), 4);
         let deep = format!("{{\"spec\": {}1{}}}", "[".repeat(100_000), "]".repeat(100_000));
         assert!(object(&deep).unwrap_err().to_string().contains("recursion"));
         let review = format!("{{\"apiVersion\": \"{API_VERSION}\", \"request\": {{\"object\": {deep}}}}}");

@@ -13,6 +13,7 @@ use serde_json::Value;
 
 use super::kinds::{CONCURRENCY, Kinds, Served, full_name};
 use super::{Advice, Child, Condition, Event, Explanation, Proposed, advice, words};
+use crate::cluster::objects::Objects;
 use crate::desired::field_path::is_only_status;
 use crate::desired::names;
 use crate::desired::readiness::unready;
@@ -54,16 +55,18 @@ pub(super) async fn explain(
     let namespace = served
         .is_namespaced
         .then(|| namespace.unwrap_or(client.default_namespace()));
-    let found = api(client, resource, namespace).get_opt(name).await;
-    let found = found.map_err(|error| anyhow!("cannot read {} {name}: {}", resource.kind, words(&error)))?;
-    let Some(parent) = found else {
+    let found = Objects::new(client.clone(), resource, namespace).get(name).await;
+    if let Err(kube::Error::Api(status)) = &found
+        && status.code == 404
+    {
         let place = namespace.map(|namespace| format!(" in the namespace {namespace}"));
         return Err(anyhow!(
             "there is no {} {name}{}",
             resource.kind,
             place.unwrap_or_default()
         ));
-    };
+    }
+    let parent = found.map_err(|error| anyhow!("cannot read {} {name}: {}", resource.kind, words(&error)))?;
     let mut unread = Unread::default();
     for (version, why) in &kinds.unreadable {
         unread.add(version, why);
@@ -93,13 +96,6 @@ pub(super) async fn explain(
         events,
         unreadable,
     })
-}
-
-fn api(client: &Client, resource: &ApiResource, namespace: Option<&str>) -> Api<DynamicObject> {
-    match namespace {
-        Some(namespace) => Api::namespaced_with(client.clone(), namespace, resource),
-        None => Api::all_with(client.clone(), resource),
-    }
 }
 
 fn kind_of(resource: &ApiResource) -> Kind {
@@ -193,7 +189,7 @@ async fn labelled(
     resource: &ApiResource,
     namespace: Option<&str>,
 ) -> kube::Result<Vec<DynamicObject>> {
-    let api = api(client, resource, namespace);
+    let api = Objects::new(client.clone(), resource, namespace);
     let selected = ListParams::default().labels(CONTROLLER_LABEL);
     let metadata = api.list_metadata(&selected).await?.items;
     if metadata.is_empty() || METADATA_ONLY.contains(&resource.kind.as_str()) {
@@ -240,7 +236,7 @@ async fn descendants(client: &Client, namespace: Option<&str>, unread: &mut Unre
             kind: kind.to_owned(),
             plural: plural.to_owned(),
         };
-        match api(client, &resource, namespace)
+        match Objects::new(client.clone(), &resource, namespace)
             .list(&ListParams::default())
             .await
         {

@@ -1,5 +1,8 @@
 //! Reads objects from JSON, and only what is kept of them: without `managedFields`, which are often half of an object, and
 //! of an object that is not kept whole no more than the metadata. The rest is skipped without becoming a tree.
+//!
+//! A field that is nested too deep is left out, and named in [`TOO_DEEP_ANNOTATION`]. API servers take many more levels than
+//! can be read here, and one such object must not make the list of all others unreadable.
 
 use std::cell::Cell;
 use std::fmt;
@@ -7,31 +10,51 @@ use std::fmt;
 use kube::core::{DynamicObject, ObjectMeta, TypeMeta};
 use serde::Deserialize;
 use serde::de::{
-    DeserializeSeed, Deserializer, IgnoredAny, IntoDeserializer as _, MapAccess, SeqAccess, Visitor,
+    DeserializeSeed, Deserializer, Error as _, IgnoredAny, IntoDeserializer as _, MapAccess, SeqAccess,
+    Visitor,
 };
 use serde::forward_to_deserialize_any;
+use serde_json::value::RawValue;
 use serde_json::{Map, Number, Value};
 
-use crate::object::TOO_DEEP_ANNOTATION;
+use crate::object::{MAX_DEPTH, TOO_DEEP_ANNOTATION};
 
-/// Maximum number of levels in a field of an object. In a list the field is in three more, and `serde_json` refuses 128.
-const MAX_DEPTH: usize = 120;
-
-/// An object. The function decides by the metadata whether the rest is read; otherwise it is null.
-///
-/// A field that is nested too deep is left out, and named in [`TOO_DEEP_ANNOTATION`]. API servers take many more levels than
-/// can be read here, and one such object must not make the list of all others unreadable.
+/// An object as the caches have it. The function decides by the metadata whether the rest is read; otherwise it is null.
 pub(super) struct Item<'a, W>(pub(super) &'a W);
 
 impl<'de, W: Fn(&DynamicObject) -> bool> DeserializeSeed<'de> for Item<'_, W> {
     type Value = DynamicObject;
 
     fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<DynamicObject, D::Error> {
-        deserializer.deserialize_map(self)
+        deserializer.deserialize_map(Fields {
+            is_whole: self.0,
+            managed_fields: false,
+        })
     }
 }
 
-impl<'de, W: Fn(&DynamicObject) -> bool> Visitor<'de> for Item<'_, W> {
+/// A whole object in an answer, with its `managedFields`. These are left out when they are nested too deep, since then the
+/// fields of which they speak are, too.
+#[derive(Clone)]
+pub(in crate::cluster) struct Shallow(pub(in crate::cluster) DynamicObject);
+
+impl<'de> Deserialize<'de> for Shallow {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let fields = Fields {
+            is_whole: &|_: &DynamicObject| true,
+            managed_fields: true,
+        };
+        deserializer.deserialize_map(fields).map(Self)
+    }
+}
+
+/// The fields of an object.
+struct Fields<'a, W> {
+    is_whole: &'a W,
+    managed_fields: bool,
+}
+
+impl<'de, W: Fn(&DynamicObject) -> bool> Visitor<'de> for Fields<'_, W> {
     type Value = DynamicObject;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -54,8 +77,10 @@ impl<'de, W: Fn(&DynamicObject) -> bool> Visitor<'de> for Item<'_, W> {
                 "apiVersion" => api_version = map.next_value()?,
                 "kind" => kind = map.next_value()?,
                 "metadata" => {
-                    object.metadata = map.next_value_seed(Metadata)?;
-                    is_whole = (self.0)(&object);
+                    object.metadata = map.next_value_seed(Metadata {
+                        managed_fields: self.managed_fields,
+                    })?;
+                    is_whole = (self.is_whole)(&object);
                 }
                 _ if is_whole => {
                     let is_too_deep = Cell::new(false);
@@ -81,29 +106,6 @@ impl<'de, W: Fn(&DynamicObject) -> bool> Visitor<'de> for Item<'_, W> {
             .map(|(api_version, kind)| TypeMeta { api_version, kind });
         Ok(object)
     }
-}
-
-/// Leaves out the fields that are nested too deep, as they are left out of what watches and lists report.
-pub(in crate::cluster) fn without_deep_fields(mut object: DynamicObject) -> DynamicObject {
-    fn is_deeper(value: &Value, levels: usize) -> bool {
-        match value {
-            Value::Array(items) => levels == 0 || items.iter().any(|item| is_deeper(item, levels - 1)),
-            Value::Object(fields) => levels == 0 || fields.values().any(|field| is_deeper(field, levels - 1)),
-            _ => false,
-        }
-    }
-    let mut too_deep = Vec::new();
-    if let Value::Object(data) = &mut object.data {
-        data.retain(|key, value| {
-            let is_too_deep = is_deeper(value, MAX_DEPTH);
-            if is_too_deep {
-                too_deep.push(key.clone());
-            }
-            !is_too_deep
-        });
-    }
-    mark(&mut object, &too_deep);
-    object
 }
 
 /// Names the fields that are left out. Drops an annotation of this name that a user has set.
@@ -204,8 +206,10 @@ impl<'de> Visitor<'de> for Tree<'_> {
     }
 }
 
-/// Metadata without `managedFields`.
-struct Metadata;
+/// Metadata, with or without `managedFields`.
+struct Metadata {
+    managed_fields: bool,
+}
 
 impl<'de> DeserializeSeed<'de> for Metadata {
     type Value = ObjectMeta;
@@ -223,14 +227,30 @@ impl<'de> Visitor<'de> for Metadata {
     }
 
     fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<ObjectMeta, A::Error> {
-        ObjectMeta::deserialize(WithoutManagedFields(map))
+        let mut text = None;
+        let mut metadata = ObjectMeta::deserialize(WithoutManagedFields {
+            map,
+            text: self.managed_fields.then_some(&mut text),
+        })?;
+        if let Some(text) = text {
+            metadata.managed_fields = match serde_json::from_str(text.get()) {
+                Ok(managed_fields) => managed_fields,
+                // It has been read once, so it is JSON, but for the levels.
+                Err(error) if error.is_syntax() => None,
+                Err(error) => return Err(A::Error::custom(error)),
+            };
+        }
+        Ok(metadata)
     }
 }
 
-/// The fields of metadata but for one.
-struct WithoutManagedFields<A>(A);
+/// The fields of metadata but for one, of which only the text is kept, if that.
+struct WithoutManagedFields<'a, A> {
+    map: A,
+    text: Option<&'a mut Option<Box<RawValue>>>,
+}
 
-impl<'de, A: MapAccess<'de>> Deserializer<'de> for WithoutManagedFields<A> {
+impl<'de, A: MapAccess<'de>> Deserializer<'de> for WithoutManagedFields<'_, A> {
     type Error = A::Error;
 
     fn deserialize_any<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, A::Error> {
@@ -243,21 +263,24 @@ impl<'de, A: MapAccess<'de>> Deserializer<'de> for WithoutManagedFields<A> {
     }
 }
 
-impl<'de, A: MapAccess<'de>> MapAccess<'de> for WithoutManagedFields<A> {
+impl<'de, A: MapAccess<'de>> MapAccess<'de> for WithoutManagedFields<'_, A> {
     type Error = A::Error;
 
     fn next_key_seed<K: DeserializeSeed<'de>>(&mut self, seed: K) -> Result<Option<K::Value>, A::Error> {
-        while let Some(key) = self.0.next_key::<String>()? {
+        while let Some(key) = self.map.next_key::<String>()? {
             if key != "managedFields" {
                 return seed.deserialize(key.into_deserializer()).map(Some);
             }
-            self.0.next_value::<IgnoredAny>()?;
+            match &mut self.text {
+                Some(text) => **text = Some(self.map.next_value()?),
+                None => drop(self.map.next_value::<IgnoredAny>()?),
+            }
         }
         Ok(None)
     }
 
     fn next_value_seed<V: DeserializeSeed<'de>>(&mut self, seed: V) -> Result<V::Value, A::Error> {
-        self.0.next_value_seed(seed)
+        self.map.next_value_seed(seed)
     }
 }
 
@@ -321,19 +344,48 @@ mod tests {
         let whole = in_a_list(&nested(MAX_DEPTH));
         assert_eq!(whole.data["spec"].to_string(), nested(MAX_DEPTH));
         assert_eq!(whole.metadata.annotations, None);
-        for levels in [MAX_DEPTH, MAX_DEPTH + 1] {
-            let answer = serde_json::from_str(&object(&nested(levels))).unwrap();
-            assert_eq!(without_deep_fields(answer), in_a_list(&nested(levels)));
+        let answer = |text: &str| serde_json::from_str::<Shallow>(text).unwrap().0;
+        for levels in [MAX_DEPTH, MAX_DEPTH + 1, 9_000] {
+            assert_eq!(answer(&object(&nested(levels))), in_a_list(&nested(levels)));
         }
         let forged = r#"{"metadata": {"annotations": {"operator-host.dev/too-deep": "spec"}}}"#;
-        let forged = without_deep_fields(serde_json::from_str(forged).unwrap());
-        assert_eq!(annotation(&forged, TOO_DEEP_ANNOTATION), None);
+        assert_eq!(annotation(&answer(forged), TOO_DEEP_ANNOTATION), None);
         let maps = format!("{}1{}", r#"{"a":"#.repeat(9_000), "}".repeat(9_000));
         for spec in [nested(MAX_DEPTH + 1), nested(9_000), maps] {
             let object = in_a_list(&spec);
             assert_eq!(object.data, json!({ "status": status }));
             assert_eq!(object.metadata.annotations.unwrap()[TOO_DEEP_ANNOTATION], "spec");
         }
+    }
+
+    #[test]
+    fn an_answer_has_the_managed_fields_of_all_that_is_read() {
+        let maps = |levels: usize, prefix: &str| {
+            let within = format!(r#"{{"{prefix}a":"#).repeat(levels - 1);
+            format!("{within}{{}}{}", "}".repeat(levels - 1))
+        };
+        let read = |levels: usize| {
+            let text = format!(
+                r#"{{"items": [{{
+                    "metadata": {{"name": "a", "managedFields": [{{"manager": "m", "fieldsV1": {{"f:spec": {}}}}}]}},
+                    "spec": {}}}]}}"#,
+                maps(levels + 1, "f:"),
+                maps(levels, "")
+            );
+            let list: kube::core::ObjectList<Shallow> = serde_json::from_str(&text).unwrap();
+            list.items[0].0.clone()
+        };
+        let deepest = read(MAX_DEPTH);
+        assert!(deepest.data["spec"].is_object());
+        assert_eq!(
+            deepest.metadata.managed_fields.unwrap()[0].manager.as_deref(),
+            Some("m")
+        );
+        let deeper = read(1_000);
+        assert_eq!(annotation(&deeper, TOO_DEEP_ANNOTATION), Some("spec"));
+        assert_eq!(deeper.metadata.managed_fields, None);
+        let wrong = r#"{"metadata": {"managedFields": [1]}}"#;
+        assert!(serde_json::from_str::<Shallow>(wrong).is_err());
     }
 
     #[test]

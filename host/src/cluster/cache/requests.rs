@@ -154,7 +154,7 @@ impl WatchSource {
     pub(super) async fn page(&self, token: Option<&str>) -> Result<Page, Trouble> {
         loop {
             let size = self.page_size.load(Ordering::Relaxed);
-            let request = self.page_of(size, token);
+            let request = self.page_of(self.form, size, token);
             let answer = timeout(self.limits.page, request).await;
             match answer.map_err(|_elapsed| unanswered(self.limits.page))?? {
                 Some(page) => return Ok(page),
@@ -165,11 +165,11 @@ impl WatchSource {
     }
 
     /// Fetches a page of at most `size` objects; `None` when it is too large.
-    async fn page_of(&self, size: u32, token: Option<&str>) -> Result<Option<Page>, Trouble> {
+    async fn page_of(&self, form: Form, size: u32, token: Option<&str>) -> Result<Option<Page>, Trouble> {
         let mut params = ListParams::default().limit(size);
         params.continue_token = token.map(str::to_owned);
         let request = Request::new(self.api.resource_url());
-        let request = match self.form {
+        let request = match form {
             Form::Whole => request.list(&params),
             Form::Metadata => request.list_metadata(&params),
         };
@@ -187,12 +187,11 @@ impl WatchSource {
 
     /// Returns the version of the newest object of any kind; `None` when versions are not numbers.
     pub(super) async fn newest(&self) -> Result<Option<u128>, Trouble> {
-        let params = ListParams::default().limit(1);
-        match timeout(self.limits.page, self.api.list_metadata(&params)).await {
-            Ok(Ok(list)) => Ok(list.metadata.resource_version.and_then(|it| it.parse().ok())),
-            Ok(Err(error)) => Err(Trouble::of(&error)),
-            Err(_elapsed) => Err(unanswered(self.limits.page)),
-        }
+        let request = self.page_of(Form::Metadata, 1, None);
+        let answer = timeout(self.limits.page, request).await;
+        let page = answer.map_err(|_elapsed| unanswered(self.limits.page))??;
+        let version = page.and_then(|page| page.metadata.resource_version);
+        Ok(version.and_then(|version| version.parse().ok()))
     }
 
     /// Starts a watch after a resource version; returns once the API server has accepted it.
