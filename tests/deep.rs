@@ -175,22 +175,24 @@ async fn what_is_nested_too_deep_is_explained_and_can_be_deleted() {
     for (nesting, parent, kid) in [(Nesting::Lists, "one", "kid-one"), (maps, "two", "kid-two")] {
         deepen(&scenario, kid, nesting).await;
         until_refused(&scenario, kid).await;
-        // The plugin would see a child without a spec.
+        // It can be neither compared nor changed.
         let message = scenario.until_stalled(parent, "TooDeep").await;
         let words = format!("`spec` of Puppet too-deep-gone/{kid} is nested deeper than 120 levels");
         assert_contains(&message, &[&words]);
         let explained = explain(&scenario, kid);
-        assert_contains(&explained, &["TooDeep", "is nested deeper than 120 levels"]);
+        assert_contains(
+            &explained,
+            &["The host does not reconcile it: `spec` is nested deeper than 120 levels"],
+        );
         assert_contains(&explain(&scenario, parent), &[kid]);
     }
     for (parent, kid) in [("one", "kid-one"), ("two", "kid-two")] {
         scenario.delete(PUPPET, parent).await;
         scenario.until_gone(PUPPET, parent).await;
         until_gone(&scenario, kid).await;
-        for name in [parent, kid] {
-            let note = scenario.until_event(name, "Warning", "CleanupAbandoned").await;
-            assert_contains(&note, &["is nested deeper than 120 levels"]);
-        }
+        // The plugin cannot be asked to clean up.
+        let note = scenario.until_event(kid, "Warning", "CleanupAbandoned").await;
+        assert_contains(&note, &["is nested deeper than 120 levels"]);
     }
     assert_eq!(host.stop().await.code(), Some(0));
     let host = start();
@@ -201,6 +203,69 @@ async fn what_is_nested_too_deep_is_explained_and_can_be_deleted() {
     let (code, printed) = run(&scenario, &["uninstall", "--config", config.to_str().unwrap()]);
     assert_eq!(code, Some(0), "{printed}");
     assert_contains(&printed, &["0 of 1 parents released"]);
+}
+
+/// Regression: a tenant who made such an object with the marks of another's child stopped that parent, and kept it from
+/// being deleted.
+#[tokio::test]
+async fn a_forged_child_that_is_nested_too_deep_is_deleted_like_any_other() {
+    let scenario = Scenario::new("too-deep-forged").await;
+    let _host = scenario.start(&controller("puppet.wasm", CHILDREN));
+    let spec = |text: &str| json!({"response": {"children": [config_map("child", text)]}});
+    let parent = scenario.puppet("p", spec("1")).await;
+    scenario.until_ready("p").await;
+    let marks = json!({
+        "name": "forged", "labels": {"operator-host.dev/controller": "puppet"},
+        "ownerReferences": [{"apiVersion": "test.operator-host.dev/v1", "kind": "Puppet", "name": "p",
+            "uid": parent.metadata.uid, "controller": true}],
+    });
+    let forged = puppet("forged", Nesting::Lists, 1_000).replace(r#"{"name": "forged"}"#, &marks.to_string());
+    assert!(forged.contains("ownerReferences"));
+    send(&scenario, "POST", "", "", forged)
+        .await
+        .expect("it is created");
+    until_gone(&scenario, "forged").await;
+    scenario.puppet("p", spec("2")).await;
+    scenario.until_ready("p").await;
+    scenario.delete(PUPPET, "p").await;
+    scenario.until_gone(PUPPET, "p").await;
+}
+
+/// Regression: the host wrote it, and then refused the parent, which nobody could mend but by hand.
+#[tokio::test]
+async fn what_the_host_could_not_read_again_is_not_written() {
+    let scenario = Scenario::new("too-deep-answers").await;
+    let _host = scenario.start(&controller("puppet.wasm", CHILDREN));
+    let child = |name: &str, spec: &Value| json!({"apiVersion": "test.operator-host.dev/v1", "kind": "Puppet", "metadata": {"name": name}, "spec": spec});
+    let kid = child("kid", &json!({"response": {}}));
+    let spec = json!({"response": {"children": [kid], "status": {"kids": "$children"}}});
+    scenario.puppet("p", spec).await;
+    scenario.until_ready("p").await;
+    scenario.until_ready("kid").await;
+    let deep: Value = serde_json::from_str(&format!("{}{}", "[".repeat(118), "]".repeat(118))).unwrap();
+    scenario
+        .patch(PUPPET, "kid", json!({"spec": {"deep": deep}}))
+        .await;
+    let message = scenario.until_stalled("p", "StatusRefused").await;
+    assert_contains(
+        &message,
+        &["the status in the plugin's answer is nested deeper than 120 levels"],
+    );
+    let copy = child("copy", &json!({"response": {}, "kids": "$children"}));
+    let spec = json!({"response": {"children": [kid, copy]}});
+    scenario.puppet("p", spec).await;
+    let message = scenario.until_stalled("p", "ChildRefused").await;
+    assert_contains(
+        &message,
+        &["Puppet too-deep-answers/copy: `spec` is nested deeper than 120 levels"],
+    );
+    assert!(scenario.get(PUPPET, "copy").await.is_none());
+    scenario
+        .patch(PUPPET, "kid", json!({"spec": {"deep": null}}))
+        .await;
+    scenario.until(PUPPET, "copy", "created", |_| true).await;
+    scenario.delete(PUPPET, "p").await;
+    scenario.until_gone(PUPPET, "p").await;
 }
 
 /// Regression: the webhook gave no decision about it, so that it was stored with `failurePolicy: Ignore`, and could not be

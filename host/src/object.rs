@@ -44,7 +44,7 @@ pub const PAUSED_ANNOTATION: &str = "operator-host.dev/paused";
 /// Maximum number of levels in a field of an object that is read. In a list the field is in three more, and `serde_json`
 /// refuses 128.
 pub const MAX_DEPTH: usize = 120;
-/// The fields of an object that are nested deeper than [`MAX_DEPTH`], such as `spec`. Only in what the host has read.
+/// What of an object is nested deeper than [`MAX_DEPTH`]: `spec`, `status` or `other`. Only in what the host has read.
 pub const TOO_DEEP_ANNOTATION: &str = "operator-host.dev/too-deep";
 /// Annotation of a parent kind's CustomResourceDefinition: the version with this digest takes over whatever proving
 /// finds.
@@ -55,11 +55,35 @@ pub const PIN_ANNOTATION: &str = "operator-host.dev/pin";
 /// Annotation of a CustomResourceDefinition that the host has installed: the version of the plugin that it is from.
 pub const DEFINITION_VERSION_ANNOTATION: &str = "operator-host.dev/definition-version";
 
-/// Returns the message about what is nested deeper than [`MAX_DEPTH`].
+/// Returns what of an object was not read, because it is nested too deep.
+#[must_use]
+pub fn too_deep(object: &DynamicObject) -> Option<&'static str> {
+    annotation(object, TOO_DEEP_ANNOTATION).map(field_in_words)
+}
+
+/// Returns a field in words. Who writes an object chooses the names of other fields than these, and may choose any text.
+pub(crate) fn field_in_words(name: &str) -> &'static str {
+    match name {
+        "spec" => "`spec`",
+        "status" => "`status`",
+        _ => "a field beside `spec` and `status`",
+    }
+}
+
+/// Returns the message about what is nested too deep.
 pub(crate) fn is_too_deep(what: &str) -> String {
     format!(
         "{what} is nested deeper than {MAX_DEPTH} levels, which the host does not read: make it less deep"
     )
+}
+
+/// Reports whether a value has more levels.
+pub(crate) fn is_deeper(value: &Value, levels: usize) -> bool {
+    match value {
+        Value::Array(items) => levels == 0 || items.iter().any(|item| is_deeper(item, levels - 1)),
+        Value::Object(fields) => levels == 0 || fields.values().any(|field| is_deeper(field, levels - 1)),
+        _ => false,
+    }
 }
 
 /// Reports whether an annotation of a definition promotes or pins a plugin version.

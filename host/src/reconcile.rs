@@ -28,9 +28,7 @@ use crate::desired::order::Waiting;
 use crate::desired::ownership::owns;
 use crate::desired::plan::{Plan, Policy, plan};
 use crate::desired::readiness;
-use crate::object::{
-    ChildRef, NamespacedName, PAUSED_ANNOTATION, TOO_DEEP_ANNOTATION, annotation, is_terminating,
-};
+use crate::object::{ChildRef, NamespacedName, PAUSED_ANNOTATION, annotation, is_terminating, too_deep};
 use crate::plugin::contract::{CleanupResponse, EventType, Kind, Response};
 use crate::plugin::registry::Live;
 use crate::plugin::{CallError, Plugin};
@@ -84,8 +82,8 @@ pub async fn reconcile(context: &Context, name: &NamespacedName, span: &Span) ->
         k8s.object.uid = parent.metadata.uid.as_deref().unwrap_or_default(),
         k8s.object.generation = parent.metadata.generation.unwrap_or_default(),
     );
-    if let Some(fields) = annotation(&parent, TOO_DEEP_ANNOTATION) {
-        return refuse_too_deep(context, &parent, fields).await;
+    if let Some(field) = too_deep(&parent) {
+        return refuse_too_deep(context, &parent, field).await;
     }
     if annotation(&parent, PAUSED_ANNOTATION) == Some("true") {
         contest::forget(context, name);
@@ -141,8 +139,8 @@ pub async fn reconcile(context: &Context, name: &NamespacedName, span: &Span) ->
 
 /// Refuses a parent with fields that are nested too deep to be read. Writes no status: what it would have to repeat may be
 /// among these fields, and the API server's answer would be as deep.
-async fn refuse_too_deep(context: &Context, parent: &DynamicObject, fields: &str) -> Action {
-    let error = ReconcileError::TooDeep(format!("`{fields}` of the resource"));
+async fn refuse_too_deep(context: &Context, parent: &DynamicObject, field: &str) -> Action {
+    let error = ReconcileError::TooDeep(format!("{field} of the resource"));
     context
         .observer
         .fails(&NamespacedName::of(parent), error.class(), &error);

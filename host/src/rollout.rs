@@ -35,9 +35,7 @@ use crate::cluster::discovery::ResolvedKind;
 use crate::config::{ControllerConfig, DefinitionsMode, ProvingMode};
 use crate::definitions::Installer;
 use crate::desired::conditions::Reason;
-use crate::object::{
-    NamespacedName, PIN_ANNOTATION, PROMOTE_ANNOTATION, TOO_DEEP_ANNOTATION, annotation, fingerprint,
-};
+use crate::object::{NamespacedName, PIN_ANNOTATION, PROMOTE_ANNOTATION, annotation, fingerprint, too_deep};
 use crate::plugin::candidate_check::{Blamed, CandidateCheck, HeldBack, Order, Orders, Prefix, ProofResult};
 use crate::plugin::contract::{EventType, Kind};
 use crate::plugin::{Digest, Plugin, RandomSource};
@@ -448,7 +446,7 @@ async fn compare(context: &Context, live: &Plugin, candidate: &Plugin) -> ProofR
     names.retain(|name| {
         let parent = context.parent(name);
         let found = parent.as_ref().and_then(|parent| context.watch_failure(parent));
-        let is_read = parent.is_none_or(|parent| annotation(&parent, TOO_DEEP_ANNOTATION).is_none());
+        let is_read = parent.is_none_or(|parent| too_deep(&parent).is_none());
         let is_shown = found.is_none() && is_read;
         failure = failure.take().or(found);
         is_shown

@@ -328,8 +328,7 @@ async fn ask(
     by_rules: bool,
 ) -> Result<Decision, NoDecision> {
     if let Some(field) = review::too_deep(object) {
-        let message = is_too_deep(&format!("`{}`", shorten(&field, 253)));
-        return Ok(Decision::Denied(message));
+        return Ok(Decision::Denied(is_too_deep(field)));
     }
     // It may be mended.
     let old = old.filter(|old| review::too_deep(old).is_none());

@@ -12,7 +12,7 @@ use serde_json::Value;
 use crate::cluster::objects::Objects;
 use crate::crd::definition::{converts, is_served, schema_of, stored_versions, version as find, versions};
 use crate::crd::{accepts, pruned, schema};
-use crate::object::{NamespacedName, TOO_DEEP_ANNOTATION, annotation, is_too_deep, next_page};
+use crate::object::{NamespacedName, is_too_deep, next_page, too_deep};
 use crate::plugin::candidate_check::Blamed;
 
 /// Objects in one list, which are in memory at a time.
@@ -229,10 +229,9 @@ async fn ask(
         for object in &list.items {
             // Serialization of a resource cannot fail.
             let value = serde_json::to_value(object).unwrap_or_default();
-            let too_deep =
-                annotation(object, TOO_DEEP_ANNOTATION).map(|fields| is_too_deep(&format!("`{fields}`")));
+            let unreadable = too_deep(object).map(is_too_deep);
             let object = NamespacedName::of(object).to_string();
-            if let Some(message) = too_deep.or_else(|| objection(&value))
+            if let Some(message) = unreadable.or_else(|| objection(&value))
                 && losses.of_objects.len() < MAX_BLAMED
                 && !losses.of_objects.iter().any(|blamed| blamed.object == object)
             {

@@ -24,9 +24,9 @@ use super::provenance::{ACCEPT_ANNOTATION, PROVENANCE_ANNOTATION, SecretProof, i
 use crate::config::{Allow, ControllerConfig, Removal};
 use crate::object::{
     APPLIED_ANNOTATION, CONTROLLER_LABEL, ChildRef, DIGEST_ANNOTATION, GENERATED_LABEL,
-    GENERATION_ANNOTATION, Identity, LEAVE_ANNOTATION, NamespacedName, NotServed, PARENT_ANNOTATION,
-    PLUGIN_ANNOTATION, annotation, controller_of, fingerprint, generation_mark, is_reference_to, label,
-    name_problem, secret, shorten,
+    GENERATION_ANNOTATION, Identity, LEAVE_ANNOTATION, MAX_DEPTH, NamespacedName, NotServed,
+    PARENT_ANNOTATION, PLUGIN_ANNOTATION, annotation, controller_of, field_in_words, fingerprint,
+    generation_mark, is_deeper, is_reference_to, is_too_deep, label, name_problem, secret, shorten, too_deep,
 };
 use crate::plugin::contract::{GeneratedSecret, Kind, ObjectRef};
 
@@ -258,6 +258,11 @@ impl Policy<'_> {
         {
             return Err(Refusal::BadValue { which, problem });
         }
+        let mut fields = child.as_object().into_iter().flatten();
+        if let Some((field, _)) = fields.find(|(_, value)| is_deeper(value, MAX_DEPTH)) {
+            let problem = is_too_deep(field_in_words(field));
+            return Err(Refusal::BadValue { which, problem });
+        }
         let mut body = child.clone();
         // `key` has checked that both are objects.
         if let Some(metadata) = body.get_mut("metadata").and_then(Value::as_object_mut) {
@@ -485,6 +490,10 @@ impl Policy<'_> {
             return Ok(());
         };
         let which = key.to_string();
+        // It can be neither compared nor changed without what was not read.
+        if let Some(field) = too_deep(&existing) {
+            return Err(Refusal::TooDeep { which, field });
+        }
         if let Some(owner) = controller_of(&existing) {
             if Some(&owner.uid) == self.parent.metadata.uid.as_ref() {
                 return Ok(());

@@ -14,7 +14,7 @@ use serde_json::Value;
 
 use super::conditions::{Reason, Verdict};
 use super::plan::Plan;
-use crate::object::{ChildRef, TOO_DEEP_ANNOTATION, annotation, is_built_in, is_terminating};
+use crate::object::{ChildRef, is_built_in, is_terminating, too_deep};
 
 /// Returns the verdict on a parent whose children are all applied. `existing` returns a child as last seen, and `missing`
 /// why one that does not exist, with this body, is not ready.
@@ -55,8 +55,8 @@ pub fn unready(child: &DynamicObject) -> Option<String> {
     if is_terminating(child) {
         return Some(terminating(child));
     }
-    if let Some(fields) = annotation(child, TOO_DEEP_ANNOTATION) {
-        return Some(format!("`{fields}` is nested too deep to be read"));
+    if let Some(field) = too_deep(child) {
+        return Some(format!("{field} is nested too deep to be read"));
     }
     let status = Status(&child.data["status"]);
     if let Some(observed) = status.0["observedGeneration"].as_i64()
@@ -295,6 +295,7 @@ mod tests {
     use serde::Deserialize;
 
     use super::*;
+    use crate::object::TOO_DEEP_ANNOTATION;
 
     #[derive(Deserialize)]
     struct Case {

@@ -27,7 +27,9 @@ use crate::desired::plan::{Desired, DesiredSecret, Plan, Policy, Refusal, plan};
 use crate::desired::provenance::SecretProof;
 use crate::desired::{api_versions, left_fields};
 use crate::dry_run::offline;
-use crate::object::{ChildRef, GENERATED_LABEL, NamespacedName, NotServed, is_terminating, label, slim};
+use crate::object::{
+    ChildRef, GENERATED_LABEL, NamespacedName, NotServed, is_terminating, is_too_deep, label, slim, too_deep,
+};
 use crate::plugin::Plugin;
 use crate::plugin::contract::Kind;
 use crate::reconcile::evaluate::{EvaluateError, Subject};
@@ -50,6 +52,9 @@ pub enum PreviewError {
     /// The plugin asked for something that it may not have; one line each.
     #[error("the plugin's answer is refused:\n  {}", .0.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n  "))]
     Refused(Vec<Refusal>),
+    /// The parent is nested too deep.
+    #[error("{0}")]
+    TooDeep(String),
     /// The parent does not exist.
     #[error("there is no {kind} {name}")]
     NoParent {
@@ -169,6 +174,11 @@ impl<'a> Preview<'a> {
     /// When the plugin fails or its answer is refused, or the API server refuses a child.
     pub async fn differences(&self, parent: DynamicObject) -> Result<Vec<Difference>, PreviewError> {
         let mut parent = parent;
+        if let Some(field) = too_deep(&parent) {
+            return Err(PreviewError::TooDeep(is_too_deep(&format!(
+                "{field} of the resource"
+            ))));
+        }
         slim(&mut parent);
         let parent = Arc::new(parent);
         let there = self.there(&parent).await?;

@@ -9,7 +9,7 @@ use super::error::ReconcileError;
 use super::evaluate::{PluginExport, Subject, evaluate};
 use super::observer::span_of_call;
 use crate::clock::now;
-use crate::object::{ChildRef, NamespacedName, TOO_DEEP_ANNOTATION, annotation};
+use crate::object::NamespacedName;
 use crate::plugin::contract::{Need, Request, Response};
 use crate::plugin::{Plugin, Share};
 use crate::trace;
@@ -65,14 +65,6 @@ async fn evaluate_traced<T: PluginExport>(
     known: Vec<Need>,
     remember: impl Fn(&[Need]),
 ) -> Result<(T, Option<Share>), ReconcileError> {
-    // It would be shown without these fields, as if it had none.
-    let too_deep = |child: &Arc<DynamicObject>| {
-        let fields = annotation(child, TOO_DEEP_ANNOTATION)?;
-        Some(format!("`{fields}` of {}", ChildRef::of(child)))
-    };
-    if let Some(fields) = subject.children.iter().find_map(too_deep) {
-        return Err(ReconcileError::TooDeep(fields));
-    }
     let call = |mut request: Request| async move {
         let span = span_of_call(plugin, T::EXPORT.as_str());
         request.traceparent = trace::traceparent(&span);

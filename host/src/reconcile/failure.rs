@@ -16,6 +16,7 @@ use super::outcome::Kept;
 use super::status;
 use crate::cluster::api_error::{ApiError, Fault};
 use crate::desired::conditions::{Reason, StatusUpdate, Verdict, current};
+use crate::desired::plan::Refusal;
 use crate::object::{NamespacedName, is_terminating, shorten};
 use crate::plugin::contract::EventType;
 use crate::plugin::{CallError, Class};
@@ -251,6 +252,14 @@ fn judge(
         ReconcileError::Provenance(_) => (reconciling("ProvenanceUnknown"), Action::Backoff),
         ReconcileError::Refused(_) if is_waiting_for_deletion(error) => {
             (reconciling("WaitingForDeletion"), Action::Backoff)
+        }
+        // An event of the child follows when it is less deep.
+        ReconcileError::Refused(refusals)
+            if refusals
+                .iter()
+                .all(|refusal| matches!(refusal, Refusal::TooDeep { .. })) =>
+        {
+            (stalled("TooDeep"), Action::OnChange)
         }
         ReconcileError::Refused(_) => (stalled("ChildRefused"), Action::Backoff),
         ReconcileError::NoPlugin(_) => (stalled("PluginNotLoaded"), Action::OnChange),

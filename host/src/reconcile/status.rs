@@ -11,7 +11,7 @@ use crate::clock::now;
 use crate::cluster::api_error::{ApiError, Fault};
 use crate::cluster::resource_client::ResourceClient;
 use crate::desired::conditions::{StatusUpdate, compose, current, set_contested, set_held_back};
-use crate::object::{NamespacedName, fingerprint, least_size};
+use crate::object::{MAX_DEPTH, NamespacedName, fingerprint, is_deeper, is_too_deep, least_size};
 
 /// Maximum bytes of a request that an API server accepts (`MaxRequestBodyBytes` of its generic configuration).
 const REQUEST: usize = 3 << 20;
@@ -52,7 +52,21 @@ pub async fn write(
     }
     // Before anything else: to copy, hash and send it would hold up the reconciles of other controllers.
     if update.fields.is_some_and(|fields| least_size(fields) > REQUEST) {
-        return Err(too_large(context, name));
+        let why = "the status is larger than 3 MiB, which no API server accepts: make the plugin answer with a smaller one";
+        return Err(refused(context, name, 413, why));
+    }
+    // Neither this host nor another could read it again.
+    let is_too_deep_for = |value: &Value| is_deeper(value, MAX_DEPTH - 1);
+    if update
+        .fields
+        .is_some_and(|fields| fields.values().any(is_too_deep_for))
+    {
+        return Err(refused(
+            context,
+            name,
+            422,
+            &is_too_deep("the status in the plugin's answer"),
+        ));
     }
     let mut status = desired(context, parent, current(parent), update);
     if *current(parent) == status {
@@ -110,14 +124,14 @@ pub async fn write(
     }
 }
 
-fn too_large(context: &Context, name: NamespacedName) -> ApiError {
+/// Returns the error for a status that is not sent.
+fn refused(context: &Context, name: NamespacedName, code: u16, why: &str) -> ApiError {
     ApiError {
         verb: "apply the status of",
         kind: context.config.parent.kind.as_str().into(),
         name,
-        fault: Fault::Refused(413),
-        message: "the status is larger than 3 MiB, which no API server accepts: make the plugin answer with a smaller one"
-            .into(),
+        fault: Fault::Refused(code),
+        message: why.into(),
         retry_after: None,
     }
 }

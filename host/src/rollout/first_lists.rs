@@ -15,7 +15,7 @@ use super::{BUDGET, definition_name, installed};
 use crate::cluster::cache::{Reflector, WatchState};
 use crate::cluster::objects::Objects;
 use crate::crd::definition::{is_served, versions};
-use crate::object::{NamespacedName, TOO_DEEP_ANNOTATION, annotation, is_too_deep, next_page};
+use crate::object::{NamespacedName, is_too_deep, next_page, too_deep};
 use crate::plugin::Plugin;
 use crate::plugin::contract::Kind;
 use crate::reconcile::context::Context;
@@ -84,14 +84,11 @@ pub(super) async fn check(context: &Context, live: &Plugin, candidate: &Plugin) 
             let list = tokio::time::timeout(BUDGET, all.list(&page)).await;
             let list = list.map_err(|_| format!("no answer within {BUDGET:?}"))?;
             let list = list.map_err(|error| format!("cannot list the resources in {stored}: {error}"))?;
-            let too_deep = |object: &DynamicObject| {
-                let fields = annotation(object, TOO_DEEP_ANNOTATION)?;
-                Some(is_too_deep(&format!(
-                    "`{fields}` of {}",
-                    NamespacedName::of(object)
-                )))
+            let unreadable = |object: &DynamicObject| {
+                let field = too_deep(object)?;
+                Some(is_too_deep(&format!("{field} of {}", NamespacedName::of(object))))
             };
-            if let Some(message) = list.items.iter().find_map(too_deep) {
+            if let Some(message) = list.items.iter().find_map(unreadable) {
                 return Err(message);
             }
             // Serialization of a resource cannot fail.

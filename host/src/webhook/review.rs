@@ -8,7 +8,7 @@ use serde_json::{Map, Value};
 
 use super::LONGEST_UID;
 use crate::json_text::{member, members};
-use crate::object::{MAX_DEPTH, shorten};
+use crate::object::{MAX_DEPTH, field_in_words, shorten};
 
 const API_VERSION: &str = "admission.k8s.io/v1";
 /// How much of another version a message quotes, in bytes.
@@ -153,10 +153,10 @@ fn wants(object: &str) -> Vec<(String, &str)> {
     wants
 }
 
-/// Returns the name of a field that is nested deeper than the host reads, if the object has one.
-pub(super) fn too_deep(object: &str) -> Option<String> {
+/// Returns what of an object is nested deeper than the host reads.
+pub(super) fn too_deep(object: &str) -> Option<&'static str> {
     let mut fields = members(object).filter(|(key, _)| key != "metadata");
-    fields.find_map(|(key, value)| (levels(value) > MAX_DEPTH).then_some(key))
+    fields.find_map(|(key, value)| (levels(value) > MAX_DEPTH).then(|| field_in_words(&key)))
 }
 
 /// Returns how deep valid JSON is nested.

@@ -19,7 +19,8 @@ use crate::desired::names;
 use crate::desired::readiness::unready;
 use crate::object::{
     CONTROLLER_LABEL, DIGEST_ANNOTATION, GENERATION_ANNOTATION, NamespacedName, PARENT_ANNOTATION,
-    PAUSED_ANNOTATION, PLUGIN_ANNOTATION, annotation, controller_of, is_terminating, label,
+    PAUSED_ANNOTATION, PLUGIN_ANNOTATION, annotation, controller_of, is_terminating, is_too_deep, label,
+    too_deep,
 };
 use crate::plugin::contract::Kind;
 
@@ -318,6 +319,9 @@ fn state(parent: &DynamicObject) -> Vec<String> {
             .to_owned(),
         (None, Some(_)) => "The host has written a status.".to_owned(),
     });
+    if let Some(field) = too_deep(parent) {
+        state.push(format!("The host does not reconcile it: {}.", is_too_deep(field)));
+    }
     if is_terminating(parent) {
         let finalizers = parent.finalizers();
         state.push(match finalizers {

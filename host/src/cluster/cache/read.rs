@@ -1,7 +1,7 @@
 //! Reads objects from JSON, and only what is kept of them: without `managedFields`, which are often half of an object, and
 //! of an object that is not kept whole no more than the metadata. The rest is skipped without becoming a tree.
 //!
-//! A field that is nested too deep is left out, and named in [`TOO_DEEP_ANNOTATION`]. API servers take many more levels than
+//! A field that is nested too deep is left out, and [`TOO_DEEP_ANNOTATION`] says so. API servers take many more levels than
 //! can be read here, and one such object must not make the list of all others unreadable.
 
 use std::cell::Cell;
@@ -108,11 +108,16 @@ impl<'de, W: Fn(&DynamicObject) -> bool> Visitor<'de> for Fields<'_, W> {
     }
 }
 
-/// Names the fields that are left out. Drops an annotation of this name that a user has set.
+/// Says what was left out: the first of the fields, in this order. Drops an annotation of this name that a user has set.
 fn mark(object: &mut DynamicObject, too_deep: &[String]) {
+    let is_left_out = |field: &&str| too_deep.iter().any(|name| name == field);
     if !too_deep.is_empty() {
+        let field = ["spec", "status"]
+            .into_iter()
+            .find(is_left_out)
+            .unwrap_or("other");
         let annotations = object.metadata.annotations.get_or_insert_default();
-        annotations.insert(TOO_DEEP_ANNOTATION.to_owned(), too_deep.join(","));
+        annotations.insert(TOO_DEEP_ANNOTATION.to_owned(), field.to_owned());
     } else if let Some(annotations) = &mut object.metadata.annotations {
         annotations.remove(TOO_DEEP_ANNOTATION);
     }

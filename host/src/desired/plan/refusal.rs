@@ -2,7 +2,7 @@
 
 use thiserror::Error;
 
-use crate::object::{AFTER_ANNOTATION, ChildRef, LEAVE_ANNOTATION, NotServed};
+use crate::object::{AFTER_ANNOTATION, ChildRef, LEAVE_ANNOTATION, NotServed, is_too_deep};
 use crate::plugin::contract::Kind;
 
 /// Kubernetes fills a Secret of this type with a token. Source: Kubernetes, "Secrets", service account tokens.
@@ -81,6 +81,8 @@ pub enum Refusal {
         "{which} has the label and annotation of a child, but no owner reference: it was created by someone else, or while its kind was retained; delete it, or set `adopt: true` for the controller {controller:?}"
     )]
     NotProved { which: String, controller: String },
+    #[error("{}", is_too_deep(&format!("{field} of {which}")))]
+    TooDeep { which: String, field: &'static str },
     #[error("the generated Secret {which}: {problem}")]
     BadSecret { which: String, problem: String },
     #[error("{which}: its annotation `{AFTER_ANNOTATION}` {problem}")]

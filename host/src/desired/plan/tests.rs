@@ -4,7 +4,7 @@ use std::time::Duration;
 use super::*;
 use crate::config::{DEFAULT_BACKOFF, DEFAULT_PROVING, DEFAULT_WRITES};
 use crate::desired::ownership::owns;
-use crate::object::{AFTER_ANNOTATION, NotServed, made_at};
+use crate::object::{AFTER_ANNOTATION, NotServed, TOO_DEEP_ANNOTATION, made_at};
 use crate::plugin::Limits;
 
 fn kind(api_version: &str, kind: &str) -> Kind {
@@ -697,6 +697,35 @@ fn tokens_of_service_accounts_and_finalizers_are_refused_unless_they_are_allowed
     let mut empty = pod("p");
     empty["metadata"]["finalizers"] = json!([]);
     planned(&[empty, secret(json!({"type": "Opaque"}))]);
+}
+
+#[test]
+fn a_child_that_could_not_be_read_again_is_refused_and_so_is_one_that_was_not_read() {
+    let nested = |levels: usize| (0..levels).fold(json!(1), |value, _| json!([value]));
+    let mut deep = pod("p");
+    for (field, expected) in [
+        ("spec", "`spec` is nested deeper than 120 levels"),
+        ("x\n", "a field beside `spec` and `status` is nested"),
+    ] {
+        deep[field] = nested(120);
+        planned(&[deep.clone()]);
+        deep[field] = nested(121);
+        refused(&[deep.clone()], expected);
+        deep[field] = nested(1);
+    }
+    let existing = json!({
+        "apiVersion": "v1", "kind": "Pod", "metadata": {
+            "name": "p", "namespace": "n", "annotations": { TOO_DEEP_ANNOTATION: "spec" },
+            "ownerReferences": [{
+                "apiVersion": "example.com/v1", "kind": "Shop", "name": "a", "uid": "uid-a", "controller": true,
+            }],
+        },
+    });
+    let refusals = plan_with(&config(), &parent(Some("n")), Some(&existing), &[pod("p")], &[]).unwrap_err();
+    assert!(
+        refusals[0].starts_with("`spec` of Pod n/p is nested deeper than 120 levels"),
+        "{refusals:?}"
+    );
 }
 
 #[test]
