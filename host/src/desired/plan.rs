@@ -26,7 +26,8 @@ use crate::object::{
     APPLIED_ANNOTATION, CONTROLLER_LABEL, ChildRef, DIGEST_ANNOTATION, GENERATED_LABEL,
     GENERATION_ANNOTATION, Identity, LEAVE_ANNOTATION, MAX_DEPTH, NamespacedName, NotServed,
     PARENT_ANNOTATION, PLUGIN_ANNOTATION, annotation, controller_of, field_in_words, fingerprint,
-    generation_mark, is_deeper, is_reference_to, is_too_deep, label, name_problem, secret, shorten, too_deep,
+    generation_mark, is_deeper, is_reference_to, is_terminating, is_too_deep, label, name_problem, secret,
+    shorten, too_deep,
 };
 use crate::plugin::contract::{GeneratedSecret, Kind, ObjectRef};
 
@@ -522,6 +523,7 @@ impl Policy<'_> {
                 which,
                 owner: owner.to_owned(),
             }),
+            _ if self.config.adopt && is_terminating(&existing) => Err(Refusal::Going { which }),
             _ if self.config.adopt => Ok(()),
             Some(_) if marked == Some(&controller) => Err(Refusal::NotProved { which, controller }),
             _ => Err(Refusal::NotAdopted { which, controller }),
