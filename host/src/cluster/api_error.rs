@@ -270,6 +270,13 @@ mod tests {
         );
         assert!(!advised.is_lost_race());
         assert!(!conflict(".spec").message.contains("set it back"));
+        let marks = conflict(".metadata.annotations.operator-host.dev/applied");
+        assert!(
+            marks
+                .message
+                .contains("Remove the annotations of operator-host.dev there"),
+            "{marks}"
+        );
     }
 
     #[test]
