@@ -196,13 +196,15 @@ async fn what_is_nested_too_deep_is_explained_and_can_be_deleted() {
     }
     assert_eq!(host.stop().await.code(), Some(0));
     let host = start();
-    create(&scenario, "three", maps).await;
+    scenario.puppet("three", json!({"response": {}})).await;
+    scenario.until_ready("three").await;
+    deepen(&scenario, "three", maps).await;
     until_refused(&scenario, "three").await;
     assert_eq!(host.stop().await.code(), Some(0));
     let config = scenario.folder.path().join("config.yaml");
     let (code, printed) = run(&scenario, &["uninstall", "--config", config.to_str().unwrap()]);
     assert_eq!(code, Some(0), "{printed}");
-    assert_contains(&printed, &["0 of 1 parents released"]);
+    assert_contains(&printed, &["1 of 1 parents released"]);
 }
 
 /// Regression: a tenant who made such an object with the marks of another's child stopped that parent, and kept it from

@@ -151,23 +151,21 @@ async fn refuse_too_deep(context: &Context, parent: &DynamicObject, field: &str)
     if annotation(parent, PAUSED_ANNOTATION) == Some("true") {
         return Action::OnChange;
     }
-    let result = Err(error);
-    if leaving::check_deadline(context, parent, &result) {
-        return leaving::abandon(context, parent, &result).await;
-    }
     // What is retained must not go with its parent, whatever the parent is.
     let released = async {
         context.load_provenance_key(parent, Some(&context.writer)).await?;
         Ok::<_, ReconcileError>(release(context, parent).await?)
     };
-    match released.await {
-        Ok(_) => Action::OnChange,
-        Err(error) => {
-            count_failure(context, &NamespacedName::of(parent));
-            log_once(context, &NamespacedName::of(parent), &error);
-            error.backoff()
-        }
+    if let Err(error) = released.await {
+        count_failure(context, &NamespacedName::of(parent));
+        log_once(context, &NamespacedName::of(parent), &error);
+        return error.backoff();
     }
+    let result = Err(error);
+    if leaving::check_deadline(context, parent, &result) {
+        return leaving::abandon(context, parent, &result).await;
+    }
+    Action::OnChange
 }
 
 /// Reconciles a parent that is up to date and not paused. Returns `None` when no status is to be written, for example

@@ -330,8 +330,13 @@ async fn ask(
     if let Some(field) = review::too_deep(object) {
         return Ok(Decision::Denied(is_too_deep(field)));
     }
+    let (object, old) = (
+        review::without_deep_status(object),
+        old.map(review::without_deep_status),
+    );
+    let object = object.as_ref();
     // It may be mended.
-    let old = old.filter(|old| review::too_deep(old).is_none());
+    let old = old.as_deref().filter(|old| review::too_deep(old).is_none());
     let memory = memory_of([Some(object), old], caller.sizes().object)?;
     let mut held = (turns.take(caller.peer()).await, caller.object(memory).await);
     let plugin = match &*context.plugin.borrow() {

@@ -1,5 +1,5 @@
-//! The objects of one kind at the API server, read as those of a watch are: a field that is nested too deep is left out and
-//! named, and the answer is read all the same. `kube::Api` reads none of an answer with such an object.
+//! The objects of one kind at the API server, read as those of a watch are: a field that is nested too deep is left out, and
+//! the object says so. `kube::Api` reads nothing of an answer with such an object, and logs the whole text of it.
 
 use kube::api::{DeleteParams, GetParams, ListParams, Patch, PatchParams, PostParams, Request};
 use kube::core::{ApiResource, DynamicObject, ObjectList};
@@ -11,7 +11,6 @@ use super::cache::Shallow;
 
 /// The objects of one kind, in one namespace or in the whole cluster. Each method is that of `kube::Api`; where the name has
 /// `metadata`, objects are read without the rest.
-#[derive(Clone)]
 pub(crate) struct Objects {
     client: Client,
     request: Request,

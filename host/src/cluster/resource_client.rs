@@ -258,13 +258,12 @@ impl<'a> ResourceClient<'a> {
             ..DeleteParams::default()
         };
         let api = self.api(name);
-        match self
+        let answer = self
             .bounded("delete", name, api.delete(&name.name, &params))
-            .await
-        {
-            Ok(answer) => Ok(answer),
+            .await;
+        match answer {
             Err(error) if error.is_not_found() => Ok(None),
-            Err(error) => Err(error),
+            answer => answer,
         }
     }
 

@@ -25,9 +25,9 @@ use crate::config::{Allow, ControllerConfig, Removal};
 use crate::object::{
     APPLIED_ANNOTATION, CONTROLLER_LABEL, ChildRef, DIGEST_ANNOTATION, GENERATED_LABEL,
     GENERATION_ANNOTATION, Identity, LEAVE_ANNOTATION, MAX_DEPTH, NamespacedName, NotServed,
-    PARENT_ANNOTATION, PLUGIN_ANNOTATION, annotation, controller_of, field_in_words, fingerprint,
-    generation_mark, is_deeper, is_reference_to, is_terminating, is_too_deep, label, name_problem, secret,
-    shorten, too_deep,
+    PARENT_ANNOTATION, PLUGIN_ANNOTATION, TOO_DEEP_ANNOTATION, annotation, controller_of, field_in_words,
+    fingerprint, generation_mark, is_deeper, is_reference_to, is_terminating, is_too_deep, label,
+    name_problem, secret, shorten, too_deep,
 };
 use crate::plugin::contract::{GeneratedSecret, Kind, ObjectRef};
 
@@ -291,6 +291,7 @@ impl Policy<'_> {
             }
             if let Some(annotations) = metadata.get_mut("annotations").and_then(Value::as_object_mut) {
                 annotations.remove(PROVENANCE_ANNOTATION);
+                annotations.remove(TOO_DEEP_ANNOTATION);
             }
         }
         if let Some(body) = body.as_object_mut() {
@@ -490,12 +491,20 @@ impl Policy<'_> {
         let Some(existing) = (self.existing)(key) else {
             return Ok(());
         };
-        let which = key.to_string();
-        // It can be neither compared nor changed without what was not read.
-        if let Some(field) = too_deep(&existing) {
-            return Err(Refusal::TooDeep { which, field });
+        self.check_owner(key, &existing)?;
+        match too_deep(&existing).filter(|_| !is_terminating(&existing)) {
+            // It can be neither compared nor changed without what was not read.
+            Some(field) => Err(Refusal::TooDeep {
+                which: key.to_string(),
+                field,
+            }),
+            None => Ok(()),
         }
-        if let Some(owner) = controller_of(&existing) {
+    }
+
+    fn check_owner(&self, key: &ChildRef, existing: &DynamicObject) -> Result<(), Refusal> {
+        let which = key.to_string();
+        if let Some(owner) = controller_of(existing) {
             if Some(&owner.uid) == self.parent.metadata.uid.as_ref() {
                 return Ok(());
             }
@@ -512,18 +521,17 @@ impl Policy<'_> {
                 owner: format!("{} {}", owner.kind, owner.name),
             });
         }
-        if retains(self.config, self.proof, self.parent, &existing) {
+        if retains(self.config, self.proof, self.parent, existing) {
             return Ok(());
         }
         let controller = self.config.name.clone();
-        let marked = label(&existing, CONTROLLER_LABEL);
-        match annotation(&existing, PARENT_ANNOTATION).filter(|_| marked.is_some()) {
+        let marked = label(existing, CONTROLLER_LABEL);
+        match annotation(existing, PARENT_ANNOTATION).filter(|_| marked.is_some()) {
             // An object that another parent retains cannot be adopted.
             Some(owner) if *owner != *self.name() => Err(Refusal::OwnedByOther {
                 which,
                 owner: owner.to_owned(),
             }),
-            _ if self.config.adopt && is_terminating(&existing) => Err(Refusal::Going { which }),
             _ if self.config.adopt => Ok(()),
             Some(_) if marked == Some(&controller) => Err(Refusal::NotProved { which, controller }),
             _ => Err(Refusal::NotAdopted { which, controller }),

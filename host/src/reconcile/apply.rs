@@ -20,7 +20,7 @@ use crate::desired::ownership::{owns, retains};
 use crate::desired::plan::Desired;
 use crate::object::{
     APPLIED_ANNOTATION, CONTROLLER_LABEL, ChildRef, NamespacedName, annotation, controller_of,
-    is_terminating, label, made_at,
+    is_terminating, label, made_at, too_deep,
 };
 use crate::plugin::contract::Kind;
 
@@ -69,7 +69,14 @@ pub async fn apply(context: &Context, parent: &DynamicObject, desired: &[Desired
                 Some(Ok(ApplyOutcome::Created)) => applied.created.push(desired.key.clone()),
                 Some(Ok(ApplyOutcome::Updated)) => applied.updated.push(desired.key.clone()),
                 Some(Ok(ApplyOutcome::Waiting(why))) => applied.waiting.push(why),
-                Some(Ok(ApplyOutcome::Unchanged)) | None => {}
+                Some(Ok(ApplyOutcome::Unchanged)) => {
+                    // Without an owner, no event of it is one of a child.
+                    let going = context.existing(&desired.key).filter(|live| is_terminating(live));
+                    if let Some(live) = going.filter(|live| !owns(&context.config, parent, live)) {
+                        blocked.push(Blocking::new(&desired.key, Some(&live)));
+                    }
+                }
+                None => {}
                 Some(Err((error, live))) => {
                     // Another object may have the name: the API server calls that a conflict, or an invalid UID.
                     if error.is_conflict() || error.is_lost_race() {
@@ -180,6 +187,10 @@ async fn apply_one(
             // The watch reports the deletion.
             return Ok(ApplyOutcome::Unchanged);
         };
+        if too_deep(&fresh).is_some() {
+            // Nobody knows which of these fields it has. The watch reports it.
+            return Ok(ApplyOutcome::Unchanged);
+        }
         left_fields::add_owned(&desired.left, &fresh, &manager, &mut body);
         // Refused if another manager changes a left field meanwhile.
         body["metadata"]["resourceVersion"] = fresh.metadata.resource_version.into();

@@ -9,7 +9,7 @@ use super::error::ReconcileError;
 use super::evaluate::{PluginExport, Subject, evaluate};
 use super::observer::span_of_call;
 use crate::clock::now;
-use crate::object::NamespacedName;
+use crate::object::{NamespacedName, too_deep};
 use crate::plugin::contract::{Need, Request, Response};
 use crate::plugin::{Plugin, Share};
 use crate::trace;
@@ -65,6 +65,10 @@ async fn evaluate_traced<T: PluginExport>(
     known: Vec<Need>,
     remember: impl Fn(&[Need]),
 ) -> Result<(T, Option<Share>), ReconcileError> {
+    // It may have become so since it was looked at. The plugin would see it without that field.
+    if let Some(field) = too_deep(subject.parent) {
+        return Err(ReconcileError::TooDeep(format!("{field} of the resource")));
+    }
     let call = |mut request: Request| async move {
         let span = span_of_call(plugin, T::EXPORT.as_str());
         request.traceparent = trace::traceparent(&span);

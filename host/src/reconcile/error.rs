@@ -102,8 +102,8 @@ impl From<ApiError> for ReconcileError {
     }
 }
 
-/// Reports whether the only obstacle is objects that are being deleted, or will be with the earlier parent of this name.
+/// Reports whether the only obstacle is children of an earlier parent of this name.
 pub(super) fn is_waiting_for_deletion(error: &ReconcileError) -> bool {
     matches!(error, ReconcileError::Refused(refusals)
-        if refusals.iter().all(|refusal| matches!(refusal, Refusal::OfPredecessor { .. } | Refusal::Going { .. })))
+        if refusals.iter().all(|refusal| matches!(refusal, Refusal::OfPredecessor { .. })))
 }

@@ -13,7 +13,7 @@ use super::context::Context;
 use crate::cluster::api_error::ApiError;
 use crate::cluster::resource_client::ResourceClient;
 use crate::config::ControllerConfig;
-use crate::object::{CONTROLLER_LABEL, ChildRef, NamespacedName, is_terminating, label};
+use crate::object::{CONTROLLER_LABEL, ChildRef, NamespacedName, is_terminating, label, too_deep};
 
 /// Migrates a parent and its children, each with one write that is refused when the object has changed. Returns the
 /// resulting parent; `None` when it was deleted or replaced.
@@ -90,7 +90,8 @@ async fn migrate_child(
     let fresh = ResourceClient::new(&context.writer, resource)
         .read(&key.name)
         .await?;
-    let fresh = fresh.filter(|fresh| fresh.metadata.uid == child.metadata.uid);
+    // The managers of one that is nested too deep are not known.
+    let fresh = fresh.filter(|fresh| fresh.metadata.uid == child.metadata.uid && too_deep(fresh).is_none());
     // Deleted by now, or already migrated.
     let Some(patch) = fresh.and_then(|fresh| renamed(&context.config, &fresh.metadata)) else {
         return Ok(());

@@ -11,7 +11,7 @@ use crate::clock::now;
 use crate::cluster::api_error::{ApiError, Fault};
 use crate::cluster::resource_client::ResourceClient;
 use crate::desired::conditions::{StatusUpdate, compose, current, set_contested, set_held_back};
-use crate::object::{MAX_DEPTH, NamespacedName, fingerprint, is_deeper, is_too_deep, least_size};
+use crate::object::{MAX_DEPTH, NamespacedName, fingerprint, is_deeper, is_too_deep, least_size, too_deep};
 
 /// Maximum bytes of a request that an API server accepts (`MaxRequestBodyBytes` of its generic configuration).
 const REQUEST: usize = 3 << 20;
@@ -47,7 +47,8 @@ pub async fn write(
     update: &StatusUpdate<'_>,
 ) -> Result<bool, ApiError> {
     let name = NamespacedName::of(parent);
-    if !context.resource.has_status {
+    // What it would have to repeat may not have been read, and the answer would be as deep.
+    if !context.resource.has_status || too_deep(parent).is_some() {
         return Ok(false);
     }
     // Before anything else: to copy, hash and send it would hold up the reconciles of other controllers.
@@ -88,7 +89,9 @@ pub async fn write(
     }
     if update.repeats(current(parent)) {
         let fresh = objects.read(&name).await?;
-        let Some(mut fresh) = fresh.filter(|fresh| fresh.metadata.uid == parent.metadata.uid) else {
+        let is_it =
+            |fresh: &DynamicObject| fresh.metadata.uid == parent.metadata.uid && too_deep(fresh).is_none();
+        let Some(mut fresh) = fresh.filter(is_it) else {
             return Ok(false);
         };
         metadata["resourceVersion"] = fresh.metadata.resource_version.clone().into();

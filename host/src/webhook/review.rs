@@ -1,6 +1,8 @@
 //! Parses admission reviews. Of an object only the fields needed for a decision are read from its text; it is
 //! parsed completely only when the plugin is called, since the parsed form can be a hundred times as large.
 
+use std::borrow::Cow;
+
 use kube::core::{DynamicObject, ObjectMeta, TypeMeta};
 use serde::Deserialize;
 use serde::de::IgnoredAny;
@@ -153,15 +155,28 @@ fn wants(object: &str) -> Vec<(String, &str)> {
     wants
 }
 
-/// Returns what of an object is nested deeper than the host reads.
+/// Returns what of an object, beside its metadata and its status, is nested deeper than the host reads. A status is no part
+/// of what the user asks for.
 pub(super) fn too_deep(object: &str) -> Option<&'static str> {
-    let mut fields = members(object).filter(|(key, _)| key != "metadata");
+    let mut fields = members(object).filter(|(key, _)| !matches!(key.as_str(), "metadata" | "status"));
     fields.find_map(|(key, value)| (levels(value) > MAX_DEPTH).then(|| field_in_words(&key)))
+}
+
+/// Returns an object without its status if that is nested deeper than the host reads.
+pub(super) fn without_deep_status(object: &str) -> Cow<'_, str> {
+    if member(object, "status").is_none_or(|status| levels(status) <= MAX_DEPTH) {
+        return Cow::Borrowed(object);
+    }
+    let fields = members(object).filter(|(key, _)| key != "status");
+    let fields: Vec<String> = fields
+        .map(|(key, value)| format!("{}:{value}", Value::from(key)))
+        .collect();
+    Cow::Owned(format!("{{{}}}", fields.join(",")))
 }
 
 /// Returns how deep valid JSON is nested.
 fn levels(text: &str) -> usize {
-    let (mut level, mut most) = (0, 0);
+    let (mut level, mut most) = (0_usize, 0);
     let (mut in_text, mut is_escaped) = (false, false);
     for byte in text.bytes() {
         match byte {
@@ -172,7 +187,7 @@ fn levels(text: &str) -> usize {
                 level += 1;
                 most = most.max(level);
             }
-            b']' | b'}' if !in_text => level -= 1,
+            b']' | b'}' if !in_text => level = level.saturating_sub(1),
             _ => {}
         }
     }
@@ -292,6 +307,11 @@ mod tests {
             let error = Review::parse(body.as_bytes()).unwrap_err().to_string();
             assert!(error.contains(expected), "{body}: {error}");
         }
+        let nested = format!("{}{}", "[".repeat(121), "]".repeat(121));
+        let stored = format!(r#"{{"a\"": {{"b": 1}}, "status": {nested}, "spec": [2]}}"#);
+        assert_eq!(without_deep_status(&stored), r#"{"a\"":{"b": 1},"spec":[2]}"#);
+        assert_eq!(too_deep(&stored), None);
+        assert_eq!(too_deep(&stored.replace("[2]", &nested)), Some("`spec`"));
         assert_eq!(levels(r#"{"]\\\"[": [], "b\\\\": [[1], {"c": {}}]}"#), 4);
         let deep = format!("{{\"spec\": {}1{}}}", "[".repeat(100_000), "]".repeat(100_000));
         assert!(object(&deep).unwrap_err().to_string().contains("recursion"));

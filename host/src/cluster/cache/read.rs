@@ -33,8 +33,7 @@ impl<'de, W: Fn(&DynamicObject) -> bool> DeserializeSeed<'de> for Item<'_, W> {
     }
 }
 
-/// A whole object in an answer, with its `managedFields`. These are left out when they are nested too deep, since then the
-/// fields of which they speak are, too.
+/// A whole object in an answer, with its `managedFields`. All of these are left out when one is nested too deep.
 #[derive(Clone)]
 pub(in crate::cluster) struct Shallow(pub(in crate::cluster) DynamicObject);
 
@@ -240,7 +239,7 @@ impl<'de> Visitor<'de> for Metadata {
         if let Some(text) = text {
             metadata.managed_fields = match serde_json::from_str(text.get()) {
                 Ok(managed_fields) => managed_fields,
-                // It has been read once, so it is JSON, but for the levels.
+                // It has been skipped once, so the levels are too many, or a text or a number is none.
                 Err(error) if error.is_syntax() => None,
                 Err(error) => return Err(A::Error::custom(error)),
             };

@@ -125,7 +125,6 @@ impl Trouble {
     fn of(error: &kube::Error) -> Self {
         match error {
             kube::Error::Api(status) => Self::of_status(status),
-            kube::Error::SerdeError(error) => Self::unreadable(error),
             other => unreachable(other),
         }
     }
@@ -185,7 +184,7 @@ impl WatchSource {
         }
     }
 
-    /// Returns the version of the newest object of any kind; `None` when versions are not numbers.
+    /// Returns the version of the newest object of any kind; `None` when it is unknown, since versions need not be numbers.
     pub(super) async fn newest(&self) -> Result<Option<u128>, Trouble> {
         let request = self.page_of(Form::Metadata, 1, None);
         let answer = timeout(self.limits.page, request).await;

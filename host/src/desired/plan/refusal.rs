@@ -74,10 +74,6 @@ pub enum Refusal {
         child: Box<ChildRef>,
     },
     #[error(
-        "{which} exists, was not created by this host, and is being deleted; it is created once it is gone"
-    )]
-    Going { which: String },
-    #[error(
         "{which} exists and was not created by this host; delete or rename it, or set `adopt: true` for the controller {controller:?}"
     )]
     NotAdopted { which: String, controller: String },

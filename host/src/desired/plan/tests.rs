@@ -713,17 +713,37 @@ fn a_child_that_could_not_be_read_again_is_refused_and_so_is_one_that_was_not_re
         refused(&[deep.clone()], expected);
         deep[field] = nested(1);
     }
-    let existing = json!({
+    let marks = json!({ TOO_DEEP_ANNOTATION: "spec" });
+    let mut existing = json!({
         "apiVersion": "v1", "kind": "Pod", "metadata": {
-            "name": "p", "namespace": "n", "annotations": { TOO_DEEP_ANNOTATION: "spec" },
+            "name": "p", "namespace": "n", "annotations": marks,
             "ownerReferences": [{
                 "apiVersion": "example.com/v1", "kind": "Shop", "name": "a", "uid": "uid-a", "controller": true,
             }],
         },
     });
-    let refusals = plan_with(&config(), &parent(Some("n")), Some(&existing), &[pod("p")], &[]).unwrap_err();
+    let plan = |existing: &Value| {
+        let mut child = pod("p");
+        child["metadata"]["annotations"] = marks.clone();
+        plan_with(&config(), &parent(Some("n")), Some(existing), &[child], &[])
+    };
+    let refusals = plan(&existing).unwrap_err();
     assert!(
         refusals[0].starts_with("`spec` of Pod n/p is nested deeper than 120 levels"),
+        "{refusals:?}"
+    );
+    // It is not compared, but created again when it is gone.
+    existing["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z".into();
+    let desired = &plan(&existing).unwrap().desired[0];
+    assert_eq!(
+        desired.body["metadata"]["annotations"][TOO_DEEP_ANNOTATION],
+        Value::Null
+    );
+    // Whose it is matters more.
+    existing["metadata"]["ownerReferences"] = json!([]);
+    let refusals = plan(&existing).unwrap_err();
+    assert!(
+        refusals[0].contains("was not created by this host"),
         "{refusals:?}"
     );
 }
