@@ -21,17 +21,17 @@ use crate::webhook::callers::call_to_convert;
 use crate::webhook::{Authority, certified, port};
 
 /// The variant of the puppet that converts: v2 calls the field `text` of v1 `note`.
-const CONVERTS: u8 = 9;
+pub(crate) const CONVERTS: u8 = 9;
 const DEFINITION: &str = "puppets.test.operator-host.dev";
-const V2: &str = "test.operator-host.dev/v2/Puppet";
+pub(crate) const V2: &str = "test.operator-host.dev/v2/Puppet";
 
-fn configuration(scenario: &Scenario, plugin: &str) -> std::path::PathBuf {
+pub(crate) fn configuration(scenario: &Scenario, plugin: &str) -> std::path::PathBuf {
     let top = "webhook: {address: '127.0.0.1:0', certificate: tls.crt, key: tls.key}";
     scenario.config_with(top, &controller(plugin, "limits: {deadline: 2s}"))
 }
 
 /// Adds v2 to the definition of puppets, with a conversion by this host, and waits until it is served.
-async fn serve_v2(scenario: &Scenario, host: &Host, authority: &Authority, stored: &str) {
+pub(crate) async fn serve_v2(scenario: &Scenario, host: &Host, authority: &Authority, stored: &str) {
     serve_v2_at(scenario, port(host).await, authority, stored).await;
 }
 

@@ -5,8 +5,9 @@ use std::process::Command;
 use kube::core::DynamicObject;
 use serde_json::{Value, json};
 
-use crate::puppet::{CONFIG_MAP, PUPPET, assert_contains, config_map, controller};
-use crate::support::{Host, LIMIT, Scenario};
+use crate::conversion;
+use crate::puppet::{CONFIG_MAP, PUPPET, assert_contains, config_map, controller, variant_of};
+use crate::support::{Host, LIMIT, Scenario, own_cluster};
 use crate::webhook::{
     certified, configuration, install, invalid, minor, until_refused as until_webhook_refuses,
 };
@@ -296,4 +297,56 @@ async fn the_webhook_denies_what_is_nested_too_deep_and_lets_it_be_mended() {
     let mended = send(&scenario, "PATCH", "/before", "", body).await;
     mended.expect("it is less deep now");
     scenario.until_ready("before").await;
+}
+
+/// Regression: the plugin could not read it, so that no list of the kind could be converted, for any tenant.
+#[tokio::test]
+async fn what_is_nested_too_deep_is_carried_over_by_a_conversion() {
+    let cluster = own_cluster(control_plane::Options::default()).await;
+    let scenario = Scenario::within(&cluster, "too-deep-converted").await;
+    let authority = certified(&scenario);
+    let plugin = scenario.file("plugin.wasm", variant_of("puppet.wasm", conversion::CONVERTS));
+    let config = conversion::configuration(&scenario, &plugin.display().to_string());
+    let host = scenario.start_with(&config, &[]);
+    host.until_log(&["controller started"]).await;
+    conversion::serve_v2(&scenario, &host, &authority, "v1").await;
+    create(&scenario, "deep", Nesting::Lists).await;
+    until_refused(&scenario, "deep").await;
+    let status = format!(
+        r#"{{"status": {{"deep": {}{}}}}}"#,
+        "[".repeat(300),
+        "]".repeat(300)
+    );
+    scenario.puppet("status", json!({"response": {}})).await;
+    let written = send(&scenario, "PATCH", "/status", "/status", status).await;
+    written.expect("it is written");
+
+    let namespace = &scenario.namespace;
+    let path = format!("/apis/test.operator-host.dev/v2/namespaces/{namespace}/puppets");
+    let list = scenario
+        .client
+        .request_text(http::Request::get(&path).body(Vec::new()).unwrap());
+    let list = list.await.expect("a list in v2");
+    assert!(list.contains(&"[".repeat(1_000)) && list.contains(&"[".repeat(300)));
+    assert!(!list.contains("operator-host-deep"), "{list}");
+    // What is not as deep is converted.
+    let body = r#"{"spec": {"text": "a"}}"#.to_owned();
+    send(&scenario, "PATCH", "/deep", "", body)
+        .await
+        .expect("it is changed");
+    let one = scenario.client.request_text(
+        http::Request::get(format!("{path}/deep"))
+            .body(Vec::new())
+            .unwrap(),
+    );
+    let one = one.await.expect("an object in v2");
+    assert!(
+        one.contains(r#""note":"a""#) && one.contains(&"[".repeat(1_000)),
+        "{one}"
+    );
+    let mend = r#"{"spec": {"deep": null, "response": {}}}"#.to_owned();
+    send(&scenario, "PATCH", "/deep", "", mend)
+        .await
+        .expect("it is mended");
+    scenario.until_ready("deep").await;
 }

@@ -5,8 +5,10 @@
 //! wrong, and restores the metadata that a conversion may not change.
 
 mod checks;
+mod deep;
 mod there_and_back;
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -222,9 +224,11 @@ async fn convert_call(
     room: &mut usize,
 ) -> Result<Vec<String>, ConversionError> {
     let name = plugin.description().name_and_version();
-    let mut objects = Vec::with_capacity(same.len());
+    let (mut objects, mut deep) = (Vec::with_capacity(same.len()), Vec::with_capacity(same.len()));
     for before in same {
-        let text = RawValue::from_string(before.for_plugin(None));
+        let mut text = before.for_plugin(None);
+        deep.push(deep::take_out(&mut text));
+        let text = RawValue::from_string(text);
         objects.push(Json::from(text.map_err(|error| before.refused(to, &error))?));
     }
     let conversion = Arc::new(Conversion {
@@ -248,14 +252,20 @@ async fn convert_call(
         error: Box::new(error),
     })?;
     let mut converted = Vec::with_capacity(same.len());
-    for (before, result) in same.iter().zip(&results) {
+    for ((before, deep), result) in same.iter().zip(deep).zip(&results) {
         let text = match result {
-            Converted::Object(object) => before.restore(object.get(), to).map_err(|why| {
-                before.refused(
-                    to,
-                    &format_args!("the answer of the plugin {name} is wrong: {why}"),
-                )
-            })?,
+            Converted::Object(object) => {
+                let object = match deep {
+                    Some(deep) => Cow::Owned(deep.put_back(object.get())),
+                    None => Cow::Borrowed(object.get()),
+                };
+                before.restore(&object, to).map_err(|why| {
+                    before.refused(
+                        to,
+                        &format_args!("the answer of the plugin {name} is wrong: {why}"),
+                    )
+                })?
+            }
             Converted::Error(message) => return Err(before.refused(to, message)),
         };
         converted.push(take(room, before, text, to)?);

@@ -330,10 +330,7 @@ async fn ask(
     if let Some(field) = review::too_deep(object) {
         return Ok(Decision::Denied(is_too_deep(field)));
     }
-    let (object, old) = (
-        review::without_deep_status(object),
-        old.map(review::without_deep_status),
-    );
+    let (object, old) = (review::readable(object), old.map(review::readable));
     let object = object.as_ref();
     // It may be mended.
     let old = old.as_deref().filter(|old| review::too_deep(old).is_none());

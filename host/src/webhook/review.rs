@@ -162,16 +162,22 @@ pub(super) fn too_deep(object: &str) -> Option<&'static str> {
     fields.find_map(|(key, value)| (levels(value) > MAX_DEPTH).then(|| field_in_words(&key)))
 }
 
-/// Returns an object without its status if that is nested deeper than the host reads.
-pub(super) fn without_deep_status(object: &str) -> Cow<'_, str> {
-    if member(object, "status").is_none_or(|status| levels(status) <= MAX_DEPTH) {
+/// Returns an object without its status and its managed fields if these are nested deeper than the host reads.
+pub(super) fn readable(object: &str) -> Cow<'_, str> {
+    let is_deep = |field: &str| member(object, field).is_some_and(|value| levels(value) > MAX_DEPTH);
+    if !is_deep("status") && !is_deep("metadata") {
         return Cow::Borrowed(object);
     }
-    let fields = members(object).filter(|(key, _)| key != "status");
-    let fields: Vec<String> = fields
-        .map(|(key, value)| format!("{}:{value}", Value::from(key)))
-        .collect();
-    Cow::Owned(format!("{{{}}}", fields.join(",")))
+    let without = |object: &str, field: &str, metadata: Option<&str>| {
+        let fields = members(object).filter(|(key, _)| key != field);
+        let fields = fields.map(|(key, value)| {
+            let value = metadata.filter(|_| key == "metadata").unwrap_or(value);
+            format!("{}:{value}", Value::from(key))
+        });
+        format!("{{{}}}", fields.collect::<Vec<_>>().join(","))
+    };
+    let metadata = member(object, "metadata").map(|metadata| without(metadata, "managedFields", None));
+    Cow::Owned(without(object, "status", metadata.as_deref()))
 }
 
 /// Returns how deep valid JSON is nested.
@@ -309,7 +315,17 @@ mod tests {
         }
         let nested = format!("{}{}", "[".repeat(121), "]".repeat(121));
         let stored = format!(r#"{{"a\"": {{"b": 1}}, "status": {nested}, "spec": [2]}}"#);
-        assert_eq!(without_deep_status(&stored), r#"{"a\"":{"b": 1},"spec":[2]}"#);
+        assert_eq!(readable(&stored), r#"{"a\"":{"b": 1},"spec":[2]}"#);
+        let managed = stored.replace(
+            "\"status\"",
+            r#""metadata": {"name": "a", "managedFields": [], "x": 1}, "status""#,
+        );
+        assert_eq!(
+            readable(&managed),
+            r#"{"a\"":{"b": 1},"metadata":{"name":"a","x":1},"spec":[2]}"#
+        );
+        let managed = format!(r#"{{"metadata": {{"managedFields": {nested}}}, "status": 1}}"#);
+        assert_eq!(readable(&managed), r#"{"metadata":{}}"#);
         assert_eq!(too_deep(&stored), None);
         assert_eq!(too_deep(&stored.replace("[2]", &nested)), Some("`spec`"));
         assert_eq!(levels(r#"{"]\\\"[": [], "b\\\\": [[1], {"c": {}}]}"#), 4);
