@@ -183,7 +183,10 @@ async fn what_is_nested_too_deep_is_explained_and_can_be_deleted() {
         let explained = explain(&scenario, kid);
         assert_contains(
             &explained,
-            &["The host does not reconcile it: `spec` is nested deeper than 120 levels"],
+            &[
+                "or delete the child",
+                "The host does not reconcile it: `spec` is nested deeper than 120 levels",
+            ],
         );
         assert_contains(&explain(&scenario, parent), &[kid]);
     }

@@ -88,7 +88,7 @@ pub(super) async fn explain(
         namespace: parent.namespace(),
         name: parent.name_any(),
         state: state(&parent),
-        next: next(&conditions),
+        next: next(&parent, &conditions),
         proposed: proposed(&conditions),
         reconciles: None,
         conditions,
@@ -314,6 +314,9 @@ fn state(parent: &DynamicObject) -> Vec<String> {
             "The host has not reconciled the current spec: generation {generation}, last reconciled {observed}."
         ),
         (Some(generation), Some(_)) => format!("The host has seen the current spec, generation {generation}."),
+        (_, None) if parent.data["status"].is_null() && too_deep(parent) == Some("`status`") => {
+            "The status is not shown.".to_owned()
+        }
         (_, None) => "No host has written a status yet: no controller has seen the resource, or its definition has no \
                       status subresource."
             .to_owned(),
@@ -354,16 +357,19 @@ fn conditions(parent: &DynamicObject) -> Vec<Condition> {
 }
 
 /// Returns what to do about each condition that is not as it should be.
-fn next(conditions: &[Condition]) -> Vec<Advice> {
+fn next(parent: &DynamicObject, conditions: &[Condition]) -> Vec<Advice> {
     let mut next: Vec<Advice> = Vec::new();
-    for condition in conditions {
-        let is_known = next.iter().any(|advice| advice.reason == condition.reason);
-        if condition.is_problem()
-            && !is_known
-            && let Some(text) = advice::about(&condition.reason)
-        {
+    // The host writes no condition about it.
+    let unread = too_deep(parent).map(|_| "TooDeep");
+    let problems = conditions.iter().filter(|condition| condition.is_problem());
+    for reason in unread
+        .into_iter()
+        .chain(problems.map(|condition| condition.reason.as_str()))
+    {
+        let is_known = next.iter().any(|advice| advice.reason == reason);
+        if !is_known && let Some(text) = advice::about(reason) {
             next.push(Advice {
-                reason: condition.reason.clone(),
+                reason: reason.to_owned(),
                 text,
             });
         }
