@@ -256,10 +256,13 @@ async fn convert_call(
         let text = match result {
             Converted::Object(object) => {
                 let object = match deep {
-                    Some(deep) => Cow::Owned(deep.put_back(object.get())),
-                    None => Cow::Borrowed(object.get()),
+                    Some(deep) => deep.put_back(object.get()).map(Cow::Owned),
+                    None => Ok(Cow::Borrowed(object.get())),
                 };
-                before.restore(&object, to).map_err(|why| {
+                let restored = object
+                    .map_err(str::to_owned)
+                    .and_then(|object| before.restore(&object, to));
+                restored.map_err(|why| {
                     before.refused(
                         to,
                         &format_args!("the answer of the plugin {name} is wrong: {why}"),

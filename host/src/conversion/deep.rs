@@ -67,8 +67,11 @@ pub(super) fn take_out(object: &mut String) -> Option<Deep> {
 }
 
 impl Deep {
-    /// Puts the values back into the converted object, each once: what a plugin repeats stays a text.
-    pub(super) fn put_back(mut self, converted: &str) -> String {
+    /// Puts the values back into the converted object, each once.
+    ///
+    /// # Errors
+    /// When such a text is somewhere else, for example within another text: the value would be lost with it.
+    pub(super) fn put_back(mut self, converted: &str) -> Result<String, &'static str> {
         let mut object = String::with_capacity(converted.len());
         let mut pieces = converted.split(&self.mark);
         object.push_str(pieces.next().unwrap_or_default());
@@ -88,7 +91,12 @@ impl Deep {
                 }
             }
         }
-        object
+        match object.contains(self.mark.trim_start_matches('"')) {
+            false => Ok(object),
+            true => Err(
+                "it has the text in place of a value that is nested too deep, `operator-host-deep-…`, twice or within another text",
+            ),
+        }
     }
 }
 
@@ -118,7 +126,7 @@ mod tests {
         assert_eq!(read["spec"]["c"][0], 1);
         assert!(object.len() < before.len());
         let moved = object.replace("spec", "other");
-        assert_eq!(taken.put_back(&moved), before.replace("spec", "other"));
+        assert_eq!(taken.put_back(&moved).unwrap(), before.replace("spec", "other"));
     }
 
     #[test]
@@ -133,14 +141,26 @@ mod tests {
     }
 
     #[test]
-    fn what_a_plugin_repeats_or_makes_up_stays_a_text() {
-        let mut object = lists(200, "");
-        let taken = take_out(&mut object).unwrap();
-        let text = object.trim_matches(['[', ']']).to_owned();
-        let invented = text.replace("-0\"", "-1\"");
-        let endless = text.trim_end_matches('"');
-        let converted = format!("[{text},{text},{invented},{endless}");
-        let expected = format!("[{},{text},{invented},{endless}", lists(200 - 59, ""));
-        assert_eq!(taken.put_back(&converted), expected);
+    fn a_value_that_would_be_lost_is_an_error_and_one_that_the_plugin_drops_is_not() {
+        let converted = |answer: &dyn Fn(&str) -> String| {
+            let mut object = lists(200, "");
+            let taken = take_out(&mut object).unwrap();
+            taken.put_back(&answer(object.trim_matches(['[', ']'])))
+        };
+        assert_eq!(
+            converted(&|text| format!("[{text}]")),
+            Ok(format!("[{}]", lists(200 - 59, "")))
+        );
+        assert_eq!(converted(&|_| "[]".to_owned()), Ok("[]".to_owned()));
+        for answer in [
+            &|text: &str| format!("[{text},{text}]") as String,
+            &|text: &str| text.replace("-0\"", "-1\""),
+            &|text: &str| text.replace("-0\"", "-0"),
+            // In an annotation, for the way back.
+            &|text: &str| serde_json::Value::from(text).to_string(),
+        ] as [&dyn Fn(&str) -> String; 4]
+        {
+            assert!(converted(answer).is_err());
+        }
     }
 }
