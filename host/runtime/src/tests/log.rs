@@ -1,11 +1,13 @@
 //! A guest's output is written to the host's log.
 
 use std::io;
-use std::sync::{Mutex, MutexGuard};
+use std::sync::{Mutex, MutexGuard, Once};
 
 use plugin_fixtures::{FORMS, Form, cases};
 use tracing::Instrument as _;
+use tracing::level_filters::LevelFilter;
 use tracing_subscriber::fmt::MakeWriter;
+use tracing_subscriber::layer::SubscriberExt as _;
 
 use super::*;
 
@@ -34,7 +36,18 @@ impl io::Write for Writer<'_> {
     }
 }
 
+/// Has a subscriber for all threads. Without one, a place in the code that another test reaches first, on a thread without a
+/// subscriber, can stay switched off for every thread.
+fn keep_switched_on() {
+    static ONCE: Once = Once::new();
+    ONCE.call_once(|| {
+        let all = tracing_subscriber::registry().with(LevelFilter::INFO);
+        tracing::subscriber::set_global_default(all).expect("the only one");
+    });
+}
+
 async fn log_of(form: Form, case: &str) -> String {
+    keep_switched_on();
     let plugin = plugin(form, case, Limits::default()).await;
     let kept = Kept::default();
     let subscriber = tracing_subscriber::fmt()
