@@ -24,11 +24,7 @@ pub(super) struct Deep {
 
 /// Takes the values out of an object that are nested too deep; `None` when there are none. The object must be valid JSON.
 pub(super) fn take_out(object: &mut String) -> Option<Deep> {
-    // Nobody who made the object can have foreseen it.
-    let mark = format!(
-        "\"operator-host-deep-{:016x}-",
-        RandomState::new().hash_one(&*object)
-    );
+    let mut mark = String::new();
     let (mut rest, mut values, mut copied) = (String::new(), Vec::new(), 0);
     let (mut level, mut deepest, mut start) = (0_usize, 0, 0);
     let (mut quoted, mut escaped) = (false, false);
@@ -47,6 +43,10 @@ pub(super) fn take_out(object: &mut String) -> Option<Deep> {
             }
             b'}' | b']' => {
                 if level == REPLACED && deepest > READ {
+                    if values.is_empty() {
+                        // Nobody who made the object can have foreseen it.
+                        mark = format!("\"operator-host-deep-{:016x}-", RandomState::new().hash_one(at));
+                    }
                     rest.push_str(object.get(copied..start)?);
                     // Writing to a string cannot fail.
                     let _ = write!(rest, "{mark}{}\"", values.len());
