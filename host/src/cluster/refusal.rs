@@ -58,7 +58,7 @@ pub(crate) fn refusal(status: &Status, acts_as: Option<&ServiceAccount>) -> Stri
         (403, None) if is_missing_permission(message) => {
             format!("{message}; give the host's role that permission")
         }
-        // A restored copy of a child, for example: whoever restored it has set these, too.
+        // A child that was restored from a backup has them from the client that restored it.
         (409, _) if is_field_conflict(message) && message.contains(".annotations.operator-host.dev/") => {
             format!(
                 "{message}; {FIELD_ADVICE}. Remove the annotations of operator-host.dev there: the host sets its own"
