@@ -87,6 +87,26 @@ fn end_of_value(bytes: &[u8], start: usize) -> usize {
     bytes.len()
 }
 
+/// Returns how deep valid JSON is nested.
+pub(crate) fn levels(text: &str) -> usize {
+    let (mut level, mut most) = (0_usize, 0);
+    let (mut in_text, mut is_escaped) = (false, false);
+    for byte in text.bytes() {
+        match byte {
+            _ if is_escaped => is_escaped = false,
+            b'\\' => is_escaped = in_text,
+            b'"' => in_text = !in_text,
+            b'[' | b'{' if !in_text => {
+                level += 1;
+                most = most.max(level);
+            }
+            b']' | b'}' if !in_text => level = level.saturating_sub(1),
+            _ => {}
+        }
+    }
+    most
+}
+
 /// Returns a value as JSON that a YAML parser reads as the same value: the API server parses the body of an apply as YAML,
 /// where some characters are not allowed or end a line.
 ///

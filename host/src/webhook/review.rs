@@ -9,7 +9,7 @@ use serde::de::IgnoredAny;
 use serde_json::{Map, Value};
 
 use super::LONGEST_UID;
-use crate::json_text::{member, members};
+use crate::json_text::{levels, member, members};
 use crate::object::{MAX_DEPTH, field_in_words, shorten};
 
 const API_VERSION: &str = "admission.k8s.io/v1";
@@ -178,26 +178,6 @@ pub(super) fn readable(object: &str) -> Cow<'_, str> {
     };
     let metadata = member(object, "metadata").map(|metadata| without(metadata, "managedFields", None));
     Cow::Owned(without(object, "status", metadata.as_deref()))
-}
-
-/// Returns how deep valid JSON is nested.
-fn levels(text: &str) -> usize {
-    let (mut level, mut most) = (0_usize, 0);
-    let (mut in_text, mut is_escaped) = (false, false);
-    for byte in text.bytes() {
-        match byte {
-            _ if is_escaped => is_escaped = false,
-            b'\\' => is_escaped = in_text,
-            b'"' => in_text = !in_text,
-            b'[' | b'{' if !in_text => {
-                level += 1;
-                most = most.max(level);
-            }
-            b']' | b'}' if !in_text => level = level.saturating_sub(1),
-            _ => {}
-        }
-    }
-    most
 }
 
 /// Parses an object into the form in which plugins get it. It takes no more memory than `memory_of` computes for its
