@@ -5,7 +5,7 @@
 //! wrong, and restores the metadata that a conversion may not change.
 
 mod checks;
-mod deep;
+pub(crate) mod deep;
 mod there_and_back;
 
 use std::borrow::Cow;

@@ -67,20 +67,18 @@ fn skip(bytes: &[u8], from: usize, what: impl Fn(u8) -> bool) -> usize {
 
 /// Returns the end of the value that begins at `start`.
 fn end_of_value(bytes: &[u8], start: usize) -> usize {
-    let (mut depth, mut quoted, mut escaped) = (0_usize, false, false);
-    for (at, &byte) in bytes.iter().enumerate().skip(start) {
+    let value = bytes.get(start..).unwrap_or_default();
+    let is_string = value.first() == Some(&b'"');
+    let mut depth = 0_usize;
+    for (at, byte) in outside_strings(value) {
         match byte {
-            _ if escaped => escaped = false,
-            b'\\' if quoted => escaped = true,
-            b'"' if quoted && depth == 0 => return at + 1,
-            b'"' => quoted = !quoted,
-            _ if quoted => {}
             b'{' | b'[' => depth += 1,
-            b'}' | b']' if depth == 1 => return at + 1,
             b'}' | b']' if depth > 1 => depth -= 1,
+            b'}' | b']' if depth == 1 => return start + at + 1,
+            b'"' if is_string && at > 0 => return start + at + 1,
             // A number or a literal ends at the next delimiter.
-            b'}' | b']' | b',' if depth == 0 => return at,
-            _ if depth == 0 && byte.is_ascii_whitespace() => return at,
+            b'}' | b']' | b',' if depth == 0 => return start + at,
+            _ if depth == 0 && byte.is_ascii_whitespace() => return start + at,
             _ => {}
         }
     }
@@ -90,21 +88,59 @@ fn end_of_value(bytes: &[u8], start: usize) -> usize {
 /// Returns how deep valid JSON is nested.
 pub(crate) fn levels(text: &str) -> usize {
     let (mut level, mut most) = (0_usize, 0);
-    let (mut in_text, mut is_escaped) = (false, false);
-    for byte in text.bytes() {
+    for (_, byte) in outside_strings(text.as_bytes()) {
         match byte {
-            _ if is_escaped => is_escaped = false,
-            b'\\' => is_escaped = in_text,
-            b'"' => in_text = !in_text,
-            b'[' | b'{' if !in_text => {
+            b'[' | b'{' => {
                 level += 1;
                 most = most.max(level);
             }
-            b']' | b'}' if !in_text => level = level.saturating_sub(1),
+            b']' | b'}' => level = level.saturating_sub(1),
             _ => {}
         }
     }
     most
+}
+
+/// Returns the bytes of valid JSON that are not within a string, with their places. The quotes of strings are among them.
+pub(crate) fn outside_strings(text: &[u8]) -> impl Iterator<Item = (usize, u8)> {
+    let (mut is_quoted, mut is_escaped) = (false, false);
+    text.iter().copied().enumerate().filter(move |(_, byte)| {
+        match byte {
+            _ if is_escaped => is_escaped = false,
+            b'\\' => is_escaped = is_quoted,
+            b'"' => {
+                is_quoted = !is_quoted;
+                return true;
+            }
+            _ => {}
+        }
+        !is_quoted
+    })
+}
+
+/// The text of a JSON object that is being written.
+pub(crate) struct ObjectText(String);
+
+impl ObjectText {
+    pub(crate) fn with_capacity(bytes: usize) -> Self {
+        let mut text = String::with_capacity(bytes + 64);
+        text.push('{');
+        Self(text)
+    }
+
+    /// Adds a member with the text of its value.
+    pub(crate) fn add(&mut self, key: &str, value: &str) {
+        if self.0.len() > 1 {
+            self.0.push(',');
+        }
+        // Writing to a string cannot fail.
+        let _ = write!(self.0, "{}:{value}", Value::from(key));
+    }
+
+    pub(crate) fn end(mut self) -> String {
+        self.0.push('}');
+        self.0
+    }
 }
 
 /// Returns a value as JSON that a YAML parser reads as the same value: the API server parses the body of an apply as YAML,

@@ -3,12 +3,11 @@
 //! metadata. The host restores that metadata.
 
 use std::collections::BTreeMap;
-use std::fmt::Write;
 
 use serde::Deserialize;
 use serde_json::value::RawValue;
 
-use crate::json_text::members;
+use crate::json_text::{ObjectText, members};
 use crate::plugin::contract::is_dns_label;
 
 /// Maximum size of all annotations of an object, as in Kubernetes.
@@ -98,12 +97,12 @@ impl<'a> Before<'a> {
     /// there is one.
     pub(crate) fn for_plugin(&self, spec: Option<&str>) -> String {
         let managed = |key: &str| key == "managedFields";
-        let mut metadata = Object::with_capacity(self.metadata.len());
+        let mut metadata = ObjectText::with_capacity(self.metadata.len());
         for (key, value) in members(self.metadata).filter(|(key, _)| !managed(key)) {
             metadata.add(&key, value);
         }
         let metadata = metadata.end();
-        let mut object = Object::with_capacity(self.text.len() + spec.map_or(0, str::len));
+        let mut object = ObjectText::with_capacity(self.text.len() + spec.map_or(0, str::len));
         for (key, value) in members(self.text).filter(|(key, _)| spec.is_none() || key != "spec") {
             object.add(&key, if key == "metadata" { &metadata } else { value });
         }
@@ -147,7 +146,7 @@ impl<'a> Before<'a> {
         )?;
         annotations.as_ref().map_or(Ok(()), check_annotations)?;
 
-        let mut metadata = Object::with_capacity(self.metadata.len());
+        let mut metadata = ObjectText::with_capacity(self.metadata.len());
         let texts = |key: &str| matches!(key, "labels" | "annotations");
         for (key, value) in members(self.metadata).filter(|(key, _)| !texts(key)) {
             metadata.add(&key, value);
@@ -162,7 +161,7 @@ impl<'a> Before<'a> {
             }
         }
         let metadata = metadata.end();
-        let mut object = Object::with_capacity(converted.len() + metadata.len());
+        let mut object = ObjectText::with_capacity(converted.len() + metadata.len());
         for (key, value) in members(converted) {
             object.add(&key, if key == "metadata" { &metadata } else { value });
         }
@@ -240,30 +239,6 @@ fn is_name(text: &str) -> bool {
         && bytes
             .iter()
             .all(|byte| byte.is_ascii_alphanumeric() || b"-_.".contains(byte))
-}
-
-/// The text of a JSON object that is being written.
-struct Object(String);
-
-impl Object {
-    fn with_capacity(bytes: usize) -> Self {
-        let mut text = String::with_capacity(bytes + 64);
-        text.push('{');
-        Self(text)
-    }
-
-    fn add(&mut self, key: &str, value: &str) {
-        if self.0.len() > 1 {
-            self.0.push(',');
-        }
-        // Writing to a string cannot fail.
-        let _ = write!(self.0, "{}:{value}", serde_json::Value::from(key));
-    }
-
-    fn end(mut self) -> String {
-        self.0.push('}');
-        self.0
-    }
 }
 
 #[cfg(test)]

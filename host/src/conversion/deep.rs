@@ -6,6 +6,7 @@ use std::collections::hash_map::RandomState;
 use std::fmt::Write as _;
 use std::hash::BuildHasher as _;
 
+use crate::json_text::outside_strings;
 use crate::object::MAX_DEPTH;
 
 /// Levels of an object that a plugin gets: its own, and those of its fields.
@@ -16,24 +17,19 @@ const REPLACED: usize = 60;
 
 /// The values that were taken out of an object.
 #[derive(Debug)]
-pub(super) struct Deep {
+pub(crate) struct Deep {
     /// What the texts in their places begin with, each as a JSON string.
     mark: String,
     values: Vec<String>,
 }
 
 /// Takes the values out of an object that are nested too deep; `None` when there are none. The object must be valid JSON.
-pub(super) fn take_out(object: &mut String) -> Option<Deep> {
+pub(crate) fn take_out(object: &mut String) -> Option<Deep> {
     let mut mark = String::new();
     let (mut rest, mut values, mut copied) = (String::new(), Vec::new(), 0);
     let (mut level, mut deepest, mut start) = (0_usize, 0, 0);
-    let (mut quoted, mut escaped) = (false, false);
-    for (at, byte) in object.bytes().enumerate() {
+    for (at, byte) in outside_strings(object.as_bytes()) {
         match byte {
-            _ if escaped => escaped = false,
-            b'\\' if quoted => escaped = true,
-            b'"' => quoted = !quoted,
-            _ if quoted => {}
             b'{' | b'[' => {
                 level += 1;
                 if level == REPLACED {
@@ -71,7 +67,7 @@ impl Deep {
     ///
     /// # Errors
     /// When such a text is somewhere else, for example within another text: the value would be lost with it.
-    pub(super) fn put_back(mut self, converted: &str) -> Result<String, &'static str> {
+    pub(crate) fn put_back(mut self, converted: &str) -> Result<String, &'static str> {
         let mut object = String::with_capacity(converted.len());
         let mut pieces = converted.split(&self.mark);
         object.push_str(pieces.next().unwrap_or_default());

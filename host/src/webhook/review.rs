@@ -9,7 +9,7 @@ use serde::de::IgnoredAny;
 use serde_json::{Map, Value};
 
 use super::LONGEST_UID;
-use crate::json_text::{levels, member, members};
+use crate::json_text::{ObjectText, levels, member, members};
 use crate::object::{MAX_DEPTH, field_in_words, shorten};
 
 const API_VERSION: &str = "admission.k8s.io/v1";
@@ -169,12 +169,11 @@ pub(super) fn readable(object: &str) -> Cow<'_, str> {
         return Cow::Borrowed(object);
     }
     let without = |object: &str, field: &str, metadata: Option<&str>| {
-        let fields = members(object).filter(|(key, _)| key != field);
-        let fields = fields.map(|(key, value)| {
-            let value = metadata.filter(|_| key == "metadata").unwrap_or(value);
-            format!("{}:{value}", Value::from(key))
-        });
-        format!("{{{}}}", fields.collect::<Vec<_>>().join(","))
+        let mut rest = ObjectText::with_capacity(object.len());
+        for (key, value) in members(object).filter(|(key, _)| key != field) {
+            rest.add(&key, metadata.filter(|_| key == "metadata").unwrap_or(value));
+        }
+        rest.end()
     };
     let metadata = member(object, "metadata").map(|metadata| without(metadata, "managedFields", None));
     Cow::Owned(without(object, "status", metadata.as_deref()))
