@@ -16,7 +16,7 @@ const RULES: &str = "plugins/sdk/src/cel/rules.rs";
 
 /// The beginning of a row, its words with `{}` for a number, and where the number is: a file, the code before it, and the
 /// unit in the row.
-const ROWS: [(&str, &str, &str, &str, u64); 54] = [
+const ROWS: [(&str, &str, &str, &str, u64); 55] = [
     (
         "comparisons of a child",
         "{}. Then",
@@ -143,7 +143,20 @@ const ROWS: [(&str, &str, &str, &str, u64); 54] = [
         "const MAX_EVENTS: usize = ",
         1,
     ),
-    ("conditions", "{}", LIMITS, "const CONDITIONS: usize = ", 1),
+    (
+        "conditions",
+        "{}, and of",
+        LIMITS,
+        "const CONDITIONS: usize = ",
+        1,
+    ),
+    (
+        "conditions",
+        "first {} KiB",
+        "host/src/desired/conditions.rs",
+        "const LONGEST_MESSAGE: usize = ",
+        KIB,
+    ),
     (
         "answer of `describe`",
         "{} MiB",

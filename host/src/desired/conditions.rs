@@ -59,10 +59,13 @@ pub struct Reason {
     pub message: String,
 }
 
-/// Longer ones are truncated, and a reason gets the form of one, since the API server would reject the whole status. Source: `metav1.Condition`. The
-/// limit for messages is well below the API server's, for readability.
+/// Longer ones are truncated, and a reason gets the form of one, since the API server would reject the whole status where the
+/// definition has the limits of `metav1.Condition`.
 const MAX_REASON: usize = 1024;
+/// Maximum bytes of a message of the host, well below [`LONGEST_MESSAGE`] for readability.
 const MAX_MESSAGE: usize = 4096;
+/// Maximum bytes of a plugin's message. Source: `metav1.Condition`, which counts characters.
+pub(crate) const LONGEST_MESSAGE: usize = 32 << 10;
 
 impl Reason {
     /// Creates a reason and truncates overlong parts.
@@ -305,7 +308,7 @@ fn render(
         "type": condition.type_,
         "status": status,
         "reason": conventional_reason(&condition.reason, MAX_REASON),
-        "message": condition.message,
+        "message": shorten(&condition.message, LONGEST_MESSAGE),
         "lastTransitionTime": since.map_or_else(|| now.to_string(), str::to_owned),
     });
     if let Some(generation) = generation {
@@ -396,6 +399,30 @@ mod tests {
 
     fn stalled() -> Verdict {
         Verdict::Stalled(Reason::new("InvalidSpec", "replicas: greater than 20"))
+    }
+
+    /// Regression: one of 270 KB was written, or the whole status rejected where the definition limits the length.
+    #[test]
+    fn a_long_message_of_a_plugin_is_cut_and_the_same_again_changes_nothing() {
+        let given = [Condition {
+            type_: READY.to_owned(),
+            status: ConditionStatus::False,
+            reason: "Long".to_owned(),
+            message: "ä".repeat(100_000),
+        }];
+        let first = desired(
+            &parent(&json!({})),
+            None,
+            Some(&given),
+            &Verdict::Reconciled,
+            at(1),
+        );
+        let message = first["conditions"][0]["message"].as_str().unwrap();
+        assert!(message.ends_with("ä…") && message.len() > LONGEST_MESSAGE - 5);
+        assert!(message.len() <= LONGEST_MESSAGE);
+        let parent = parent(&first.clone().into());
+        let again = desired(&parent, None, Some(&given), &Verdict::Reconciled, at(9));
+        assert_eq!(again, first);
     }
 
     #[test]
