@@ -10,12 +10,12 @@ use crate::puppet::{CONFIG_MAP, PUPPET, config_map, controller};
 use crate::support::{Host, Scenario, cluster, root};
 
 /// Silences the watches of a resource, by its plural.
-fn hold(proxy: &Proxy, resource: &str) {
+pub(crate) fn hold(proxy: &Proxy, resource: &str) {
     proxy.set_mode_of(&format!("/{resource}?&watch=true"), Mode::Stall);
 }
 
 /// Starts a host whose requests go through a proxy, with the puppet's controller and these `options`.
-async fn behind_a_proxy(scenario: &Scenario, options: &str) -> (Proxy, Host) {
+pub(crate) async fn behind_a_proxy(scenario: &Scenario, options: &str) -> (Proxy, Host) {
     let proxy = Proxy::start(scenario.kubeconfig()).await.expect("a proxy");
     let config = scenario.config(&controller("puppet.wasm", options));
     let host = Host::through(&config, &proxy.kubeconfig(), "host", scenario.folder.path());

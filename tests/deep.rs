@@ -1,5 +1,7 @@
 //! Objects that are nested deeper than the host reads: they hurt nobody but themselves.
 
+mod meanwhile;
+
 use std::process::Command;
 
 use kube::core::DynamicObject;
@@ -58,16 +60,13 @@ fn puppet(name: &str, nesting: Nesting, levels: usize) -> String {
     )
 }
 
-/// Sends a request about the puppets, and returns the text of the answer, which the client cannot read.
-async fn send(
+/// Sends a request, and returns the text of the answer, which the client cannot read.
+pub async fn request(
     scenario: &Scenario,
     method: &str,
-    name: &str,
-    query: &str,
+    path: &str,
     body: String,
 ) -> Result<String, kube::Error> {
-    let namespace = &scenario.namespace;
-    let path = format!("/apis/test.operator-host.dev/v1/namespaces/{namespace}/puppets{name}{query}");
     let content = match method {
         "PATCH" => "application/merge-patch+json",
         _ => "application/json",
@@ -77,22 +76,44 @@ async fn send(
     scenario.client.request_text(request.unwrap()).await
 }
 
+/// Returns the path of the puppets in a version.
+fn puppets(scenario: &Scenario, version: &str) -> String {
+    let namespace = &scenario.namespace;
+    format!("/apis/test.operator-host.dev/{version}/namespaces/{namespace}/puppets")
+}
+
+/// Sends a request about the puppets, or about the one that `rest` names.
+pub async fn send(
+    scenario: &Scenario,
+    method: &str,
+    rest: &str,
+    body: String,
+) -> Result<String, kube::Error> {
+    let path = format!("{}{rest}", puppets(scenario, "v1"));
+    request(scenario, method, &path, body).await
+}
+
+/// Returns the text of a list within lists.
+pub fn lists(levels: usize) -> String {
+    format!("{}{}", "[".repeat(levels), "]".repeat(levels))
+}
+
 async fn create(scenario: &Scenario, name: &str, nesting: Nesting) {
-    let created = send(scenario, "POST", "", "", puppet(name, nesting, nesting.levels())).await;
+    let created = send(scenario, "POST", "", puppet(name, nesting, nesting.levels())).await;
     created.expect("it is created");
 }
 
 /// Makes the spec of a puppet deep.
 async fn deepen(scenario: &Scenario, name: &str, nesting: Nesting) {
     let body = puppet(name, nesting, nesting.levels());
-    let patched = send(scenario, "PATCH", &format!("/{name}"), "", body).await;
+    let patched = send(scenario, "PATCH", &format!("/{name}"), body).await;
     patched.expect("it is changed");
 }
 
 async fn until_gone(scenario: &Scenario, name: &str) {
     let start = std::time::Instant::now();
     loop {
-        match send(scenario, "GET", &format!("/{name}"), "", String::new()).await {
+        match send(scenario, "GET", &format!("/{name}"), String::new()).await {
             Err(kube::Error::Api(status)) if status.code == 404 => return,
             other => assert!(start.elapsed() < LIMIT, "{name} is still there: {other:?}"),
         }
@@ -139,8 +160,7 @@ async fn an_object_that_is_nested_too_deep_is_refused_alone() {
     scenario.puppet("p", spec("2")).await;
     scenario.until_ready("p").await;
     // One that was ready keeps its child, and goes on when it is readable again.
-    let deep = format!("{}{}", "[".repeat(125), "]".repeat(125));
-    let deep: Value = serde_json::from_str(&deep).unwrap();
+    let deep: Value = serde_json::from_str(&lists(125)).unwrap();
     scenario.patch(PUPPET, "p", json!({"spec": {"deep": deep}})).await;
     until_refused(&scenario, "p").await;
     assert!(scenario.get(CONFIG_MAP, "child").await.is_some());
@@ -149,6 +169,24 @@ async fn an_object_that_is_nested_too_deep_is_refused_alone() {
     scenario.until_ready("p").await;
     let is_changed = |child: &DynamicObject| child.data["data"]["text"] == "3";
     scenario.until(CONFIG_MAP, "child", "changed", is_changed).await;
+    // A preview says so, too.
+    let config = scenario.folder.path().join("config.yaml");
+    let arguments = [
+        "diff",
+        "--controller",
+        "puppet",
+        "--config",
+        config.to_str().unwrap(),
+        "-n",
+        &scenario.namespace,
+        "a",
+    ];
+    let (code, printed) = run(&scenario, &arguments);
+    assert_eq!(code, Some(2), "{printed}");
+    assert_contains(
+        &printed,
+        &["`spec` of the resource is nested deeper than 120 levels"],
+    );
     // It is reported, and then left alone.
     let reconciles = host.reconciles("too-deep/a");
     assert!(reconciles <= 4, "{reconciles}");
@@ -211,6 +249,65 @@ async fn what_is_nested_too_deep_is_explained_and_can_be_deleted() {
     assert_contains(&printed, &["1 of 1 parents released"]);
 }
 
+/// Regression: `releaseAfter` did not hold for a parent with the finalizer of a former name only, and a child that is
+/// retained went with such a parent.
+#[tokio::test]
+async fn a_parent_that_is_too_deep_is_released_under_another_name_and_without_what_is_retained() {
+    let scenario = Scenario::new("too-deep-renamed").await;
+    let host = scenario.start(&controller("puppet.wasm", CHILDREN));
+    let kid = json!({"apiVersion": "test.operator-host.dev/v1", "kind": "Puppet", "metadata": {"name": "kid"},
+        "spec": {"response": {}}});
+    let spec = json!({"response": {"children": [config_map("kept", "1"), kid]}});
+    scenario.puppet("p", spec.clone()).await;
+    scenario.until_ready("p").await;
+    scenario.until_ready("kid").await;
+    assert_eq!(host.stop().await.code(), Some(0));
+    deepen(&scenario, "p", Nesting::Lists).await;
+    deepen(&scenario, "kid", Nesting::Lists).await;
+
+    let renamed = controller("puppet.wasm", &format!("{CHILDREN}formerly: [puppet]"))
+        .replace("name: puppet\n", "name: marionette\n")
+        .replace("kind: ConfigMap}", "kind: ConfigMap, onRemoval: retain}");
+    let host = scenario.start(&renamed);
+    until_refused(&scenario, "p").await;
+    let is_free = |child: &DynamicObject| child.metadata.owner_references.iter().flatten().count() == 0;
+    scenario.until(CONFIG_MAP, "kept", "released", is_free).await;
+    let text = send(&scenario, "GET", "/p", String::new()).await;
+    assert_contains(&text.expect("an answer"), &["marionette"]);
+    // The rest is handed over once it can be read.
+    send(&scenario, "PATCH", "/p", r#"{"spec": {"deep": null}}"#.to_owned())
+        .await
+        .expect("it is mended");
+    let message = scenario.until_stalled("p", "TooDeep").await;
+    assert_contains(&message, &["`spec` of Puppet too-deep-renamed/kid"]);
+    send(
+        &scenario,
+        "PATCH",
+        "/kid",
+        r#"{"spec": {"deep": null}}"#.to_owned(),
+    )
+    .await
+    .expect("it is mended");
+    scenario.until_ready("p").await;
+    for name in ["p", "kid"] {
+        let object = scenario.get(PUPPET, name).await.unwrap();
+        let managers = object.metadata.managed_fields.iter().flatten();
+        let managers: Vec<_> = managers.filter_map(|entry| entry.manager.as_deref()).collect();
+        assert!(
+            !managers.contains(&"operator-host/puppet"),
+            "{name}: {managers:?}"
+        );
+    }
+    deepen(&scenario, "p", Nesting::Lists).await;
+    until_refused(&scenario, "p").await;
+    let deleted = send(&scenario, "DELETE", "/p", String::new()).await;
+    deleted.expect("it is deleted");
+    until_gone(&scenario, "p").await;
+    until_gone(&scenario, "kid").await;
+    assert!(scenario.get(CONFIG_MAP, "kept").await.is_some());
+    assert_eq!(host.stop().await.code(), Some(0));
+}
+
 /// Regression: a tenant who made such an object with the marks of another's child stopped that parent, and kept it from
 /// being deleted.
 #[tokio::test]
@@ -227,9 +324,7 @@ async fn a_forged_child_that_is_nested_too_deep_is_deleted_like_any_other() {
     });
     let forged = puppet("forged", Nesting::Lists, 1_000).replace(r#"{"name": "forged"}"#, &marks.to_string());
     assert!(forged.contains("ownerReferences"));
-    send(&scenario, "POST", "", "", forged)
-        .await
-        .expect("it is created");
+    send(&scenario, "POST", "", forged).await.expect("it is created");
     until_gone(&scenario, "forged").await;
     scenario.puppet("p", spec("2")).await;
     scenario.until_ready("p").await;
@@ -248,7 +343,7 @@ async fn what_the_host_could_not_read_again_is_not_written() {
     scenario.puppet("p", spec).await;
     scenario.until_ready("p").await;
     scenario.until_ready("kid").await;
-    let deep: Value = serde_json::from_str(&format!("{}{}", "[".repeat(118), "]".repeat(118))).unwrap();
+    let deep: Value = serde_json::from_str(&lists(118)).unwrap();
     scenario
         .patch(PUPPET, "kid", json!({"spec": {"deep": deep}}))
         .await;
@@ -288,16 +383,16 @@ async fn the_webhook_denies_what_is_nested_too_deep_and_lets_it_be_mended() {
     install(&scenario, &host, &config, &authority, &[]).await;
     until_webhook_refuses(&scenario, &invalid(), "denied the request").await;
     for (nesting, levels) in [(Nesting::Lists, 119), (maps, 125), (maps, 200)] {
-        let answer = send(&scenario, "POST", "", "", puppet("deep", nesting, levels)).await;
+        let answer = send(&scenario, "POST", "", puppet("deep", nesting, levels)).await;
         let error = answer.expect_err("it is denied").to_string();
         let words = "denied the request: `spec` is nested deeper than 120 levels";
         assert_contains(&error, &[words]);
     }
-    let deepest = send(&scenario, "POST", "", "", puppet("deepest", maps, 118)).await;
+    let deepest = send(&scenario, "POST", "", puppet("deepest", maps, 118)).await;
     deepest.expect("the spec has 120 levels");
     scenario.until_ready("deepest").await;
     let body = r#"{"spec": {"deep": null, "response": {}}}"#.to_owned();
-    let mended = send(&scenario, "PATCH", "/before", "", body).await;
+    let mended = send(&scenario, "PATCH", "/before", body).await;
     mended.expect("it is less deep now");
     scenario.until_ready("before").await;
 }
@@ -315,40 +410,29 @@ async fn what_is_nested_too_deep_is_carried_over_by_a_conversion() {
     conversion::serve_v2(&scenario, &host, &authority, "v1").await;
     create(&scenario, "deep", Nesting::Lists).await;
     until_refused(&scenario, "deep").await;
-    let status = format!(
-        r#"{{"status": {{"deep": {}{}}}}}"#,
-        "[".repeat(300),
-        "]".repeat(300)
-    );
+    let status = format!(r#"{{"status": {{"deep": {}}}}}"#, lists(300));
     scenario.puppet("status", json!({"response": {}})).await;
-    let written = send(&scenario, "PATCH", "/status", "/status", status).await;
+    let written = send(&scenario, "PATCH", "/status/status", status).await;
     written.expect("it is written");
 
-    let namespace = &scenario.namespace;
-    let path = format!("/apis/test.operator-host.dev/v2/namespaces/{namespace}/puppets");
-    let list = scenario
-        .client
-        .request_text(http::Request::get(&path).body(Vec::new()).unwrap());
-    let list = list.await.expect("a list in v2");
+    let path = puppets(&scenario, "v2");
+    let list = request(&scenario, "GET", &path, String::new()).await;
+    let list = list.expect("a list in v2");
     assert!(list.contains(&"[".repeat(1_000)) && list.contains(&"[".repeat(300)));
     assert!(!list.contains("operator-host-deep"), "{list}");
     // What is not as deep is converted.
     let body = r#"{"spec": {"text": "a"}}"#.to_owned();
-    send(&scenario, "PATCH", "/deep", "", body)
+    send(&scenario, "PATCH", "/deep", body)
         .await
         .expect("it is changed");
-    let one = scenario.client.request_text(
-        http::Request::get(format!("{path}/deep"))
-            .body(Vec::new())
-            .unwrap(),
-    );
-    let one = one.await.expect("an object in v2");
+    let one = request(&scenario, "GET", &format!("{path}/deep"), String::new()).await;
+    let one = one.expect("an object in v2");
     assert!(
         one.contains(r#""note":"a""#) && one.contains(&"[".repeat(1_000)),
         "{one}"
     );
     let mend = r#"{"spec": {"deep": null, "response": {}}}"#.to_owned();
-    send(&scenario, "PATCH", "/deep", "", mend)
+    send(&scenario, "PATCH", "/deep", mend)
         .await
         .expect("it is mended");
     scenario.until_ready("deep").await;

@@ -139,7 +139,7 @@ pub async fn reconcile(context: &Context, name: &NamespacedName, span: &Span) ->
 
 /// Refuses a parent with fields that are nested too deep to be read. Writes no status: what it would have to repeat may be
 /// among these fields, and the API server's answer would be as deep.
-async fn refuse_too_deep(context: &Context, parent: &DynamicObject, field: &str) -> Action {
+async fn refuse_too_deep(context: &Context, parent: &Arc<DynamicObject>, field: &str) -> Action {
     let error = ReconcileError::TooDeep(format!("{field} of the resource"));
     context
         .observer
@@ -151,19 +151,30 @@ async fn refuse_too_deep(context: &Context, parent: &DynamicObject, field: &str)
     if annotation(parent, PAUSED_ANNOTATION) == Some("true") {
         return Action::OnChange;
     }
-    // What is retained must not go with its parent, whatever the parent is.
     let released = async {
-        context.load_provenance_key(parent, Some(&context.writer)).await?;
-        Ok::<_, ReconcileError>(release(context, parent).await?)
+        let parent = handover::take_over(context, Arc::clone(parent)).await;
+        let Some(parent) = parent.map_err(|(_, error)| error)? else {
+            return Ok(None);
+        };
+        // What is retained must not go with its parent, whatever the parent is.
+        context
+            .load_provenance_key(&parent, Some(&context.writer))
+            .await?;
+        release(context, &parent).await?;
+        Ok::<_, ReconcileError>(Some(parent))
     };
-    if let Err(error) = released.await {
-        count_failure(context, &NamespacedName::of(parent));
-        log_once(context, &NamespacedName::of(parent), &error);
-        return error.backoff();
-    }
+    let parent = match released.await {
+        Ok(Some(parent)) => parent,
+        Ok(None) => return Action::OnChange,
+        Err(error) => {
+            count_failure(context, &NamespacedName::of(parent));
+            log_once(context, &NamespacedName::of(parent), &error);
+            return error.backoff();
+        }
+    };
     let result = Err(error);
-    if leaving::check_deadline(context, parent, &result) {
-        return leaving::abandon(context, parent, &result).await;
+    if leaving::check_deadline(context, &parent, &result) {
+        return leaving::abandon(context, &parent, &result).await;
     }
     Action::OnChange
 }

@@ -4,6 +4,7 @@ use operator_host::plugin::Digest;
 
 use super::*;
 use crate::author_tools::host;
+use crate::deep::{lists, send};
 use crate::mount::Mount;
 use crate::puppet::variant;
 
@@ -44,9 +45,20 @@ async fn a_plugin_sets_defaults_and_refuses_changes_of_what_is_stored() {
     for (how, words) in [
         ("grow", "changes its own answer for probe"),
         ("trap", "failed calling webhook"),
+        (
+            "deep",
+            "the spec in the answer of the `default` of the plugin puppet",
+        ),
     ] {
         until_refused(&scenario, &json!({"default": how}), words).await;
     }
+
+    let deep = r#"{"apiVersion": "test.operator-host.dev/v1", "kind": "Puppet", "metadata": {"name": "q"}, "spec": {"deep": "#;
+    let refused = send(&scenario, "POST", "", format!("{deep}{}}}}}", lists(120))).await;
+    assert_contains(
+        &refused.unwrap_err().to_string(),
+        &["denied the request: `spec` is nested deeper than 120 levels"],
+    );
 
     let change = async |spec: Value| {
         let patch = Patch::Merge(json!({ "spec": spec }));

@@ -38,7 +38,8 @@ pub(super) async fn take_over(
             Ok(None) => return Ok(None),
             Err(error) => return Err((parent, error)),
         }
-        context.memory_of(&name, |memory| memory.handed_over = true);
+        // The managers of one that is nested too deep are not known.
+        context.memory_of(&name, |memory| memory.handed_over = too_deep(&parent).is_none());
     }
     let mut seen = HashSet::new();
     for child in context.owned(&parent) {

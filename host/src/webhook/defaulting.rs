@@ -10,7 +10,7 @@ use super::{Decision, MESSAGE, NoDecision};
 use crate::calls::Calls;
 use crate::conversion::Before;
 use crate::json_text::member;
-use crate::object::shorten;
+use crate::object::{MAX_DEPTH, is_deeper, is_too_deep, shorten};
 use crate::plugin::contract::Json;
 use crate::plugin::{CallError, Plugin};
 
@@ -57,7 +57,15 @@ pub(super) async fn default(
     if given.as_object() == Some(&first) || (given.is_null() && first.is_empty()) {
         return Ok(Decision::Allowed);
     }
-    let spec = Value::Object(first).to_string();
+    let first = Value::Object(first);
+    if is_deeper(&first, MAX_DEPTH) {
+        // The validation would refuse it as if the user had written it.
+        return Err(NoDecision::new(is_too_deep(&format!(
+            "the spec in the answer of the `default` of the plugin {}",
+            description.name_and_version()
+        ))));
+    }
+    let spec = first.to_string();
     let second = call(plugin, calls, before.for_plugin(Some(&spec))).await?;
     let again = second.ok().map(|second| Value::Object(second).to_string());
     if again.as_ref() != Some(&spec) {
