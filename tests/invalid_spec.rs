@@ -167,8 +167,11 @@ async fn a_failure_shows_its_status_and_conditions_and_changes_no_child() {
             scenario.until_stalled("p", "InvalidSpec").await,
             "it failed again"
         );
-        host.until_log(&["the API server rejected the status of a failure", "status.count"])
-            .await;
+        host.until_log(&[
+            "the status that the plugin gave with its failure was not written",
+            "status.count",
+        ])
+        .await;
 
         scenario.puppet("p", valid(&[config_map("a", "1")])).await;
         let puppet = scenario.until_ready("p").await;

@@ -37,7 +37,7 @@ pub(super) enum ReconcileError {
     Refused(Vec<Refusal>),
     #[error("{}", join(.0))]
     Api(Vec<ApiError>),
-    #[error("the API server rejected the status from the plugin: {0}")]
+    #[error("the status from the plugin was not written: {0}")]
     Status(ApiError),
     #[error(
         "the plugin's answers did not settle within {calls} calls: each answer changed the children again. An answer \

@@ -103,7 +103,7 @@ pub(super) async fn report(
         log_once(
             context,
             name,
-            &format!("the API server rejected the status of a failure: {refused}"),
+            &format!("the status that the plugin gave with its failure was not written: {refused}"),
         );
         let without = StatusUpdate {
             fields: answer.and_then(|answer| answer.status.as_ref()),
