@@ -12,6 +12,7 @@ use kube::core::DynamicObject;
 use plugin_fixtures::{Fixture, Form, cases};
 use serde_json::{Value, json};
 
+use crate::deep;
 use crate::leaders::shared;
 use crate::mount::Mount;
 use crate::puppet::{assert_contains, is_true};
@@ -326,6 +327,36 @@ async fn a_narrower_definition_waits_for_the_object_that_has_the_field() {
     assert!(
         line(&host, &["\"plugin loaded\"", "1.1.0"]) < line(&host, &["\"definition installed\"", "1.1.0"])
     );
+}
+
+#[tokio::test]
+async fn a_narrower_definition_waits_for_an_object_that_is_nested_too_deep() {
+    let scenario = Scenario::new("install-too-deep").await;
+    let mut shops = Shops::new(&scenario);
+    shops.put("1.0.0", &["a", "b"]);
+    let host = shops.start().await;
+    shops.shop("user", json!({ "a": "x" })).await;
+    shops.until_ready("user").await;
+    let path = format!(
+        "/apis/{}/v1/namespaces/install-too-deep/shops/user/status",
+        group(&scenario)
+    );
+    let write = async |conditions: String| {
+        let body = format!(r#"{{"status": {{"conditions": {conditions}}}}}"#);
+        deep::request(&scenario, "PATCH", &path, body)
+            .await
+            .expect("it is written");
+    };
+    write(format!(r#"[{{"type": "Deep", "within": {}}}]"#, deep::lists(300))).await;
+    shops.put("1.1.0", &["a"]);
+    let held = host.until_log(&["plugin held back", "LossyDefinition"]).await;
+    assert_contains(
+        &held,
+        &["install-too-deep/user: `status` is nested deeper than 120 levels"],
+    );
+    write("[]".to_owned()).await;
+    until_live(&host, "1.1.0").await;
+    shops.until_fields(&["a"]).await;
 }
 
 #[tokio::test]

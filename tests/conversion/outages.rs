@@ -6,6 +6,7 @@ use control_plane::ports::{self, Port};
 use serde_json::json;
 
 use super::{CONVERTS, V2, serve_v2, until_v2};
+use crate::deep;
 use crate::definitions_install::until_ready_says;
 use crate::mount::Mount;
 use crate::puppet::{CONFIG_MAP, PUPPET, config_map, controller, is_true, variant_of};
@@ -106,9 +107,26 @@ async fn a_version_that_converts_what_the_live_one_cannot_becomes_live_if_it_los
     let broken = json!({ "9": { "convert": "trap" }, "8": { "convert": "lose" } });
     scenario.apply(&puppet(broken).to_string()).await;
 
+    let path = "/apis/test.operator-host.dev/v2/namespaces/conversion-mended/puppets";
+    let deep = format!(
+        r#"{{"apiVersion": "test.operator-host.dev/v2", "kind": "Puppet", "metadata": {{"name": "deep"}},
+            "spec": {{"response": {{}}, "within": {}}}}}"#,
+        deep::lists(300)
+    );
+    let created = deep::request(&scenario, "POST", path, deep).await;
+    created.expect("it is stored");
+
     let host = scenario.start_named("again", &config);
     until_ready_says(&host, &["cannot list", "`convert` of the plugin puppet"]).await;
     mount.put("plugin.wasm", &variant_of("puppet.wasm", 8));
+    host.until_log(&[
+        "the new one does not help",
+        "`spec` of conversion-mended/deep is nested deeper than 120 levels",
+    ])
+    .await;
+    let mend = r#"{"spec": {"within": null}}"#.to_owned();
+    let mended = deep::request(&scenario, "PATCH", &format!("{path}/deep"), mend).await;
+    mended.expect("it is mended");
     host.until_log(&[
         "the live version of the plugin cannot convert all resources, and the new one does not help",
         "conversion-mended/one: spec.size is lost when it is converted to test.operator-host.dev/v1 and back",
