@@ -25,7 +25,7 @@ use super::table::{Figure, Spread, Table, machine, millis};
 const OBJECTS: usize = 20;
 const ROUNDS: usize = 5;
 /// Changes of the Echo in one state of one round.
-const CHANGES: usize = 16;
+const CHANGES: usize = 48;
 
 /// The objects that the plugin reads: 6 MB.
 const READ: usize = 20;
