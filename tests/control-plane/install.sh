@@ -204,7 +204,7 @@ build_instead() {
     clean_up
     # A download that was damaged may have hidden it.
     [[ -n $(entry_fault "$built") ]] || return 0
-    say "Building a Kubernetes control plane ($kubernetes) for tests and make run: about 4 minutes on 2 cores, once"
+    say "Building a Kubernetes control plane ($kubernetes) for tests and make run: 4 to 12 minutes on 2 cores, once"
     build
 }
 
