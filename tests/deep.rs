@@ -261,9 +261,16 @@ async fn a_parent_that_is_too_deep_is_released_under_another_name_and_without_wh
     scenario.puppet("p", spec.clone()).await;
     scenario.until_ready("p").await;
     scenario.until_ready("kid").await;
+    let gone = json!({"response": {"children": [config_map("kept-too", "1")]}});
+    scenario.puppet("gone", gone).await;
+    scenario.until_ready("gone").await;
     assert_eq!(host.stop().await.code(), Some(0));
-    deepen(&scenario, "p", Nesting::Lists).await;
-    deepen(&scenario, "kid", Nesting::Lists).await;
+    for name in ["p", "kid", "gone"] {
+        deepen(&scenario, name, Nesting::Lists).await;
+    }
+    // Nobody can add a finalizer to this one any more.
+    let deleted = send(&scenario, "DELETE", "/gone", String::new()).await;
+    deleted.expect("it is being deleted");
 
     let renamed = controller("puppet.wasm", &format!("{CHILDREN}formerly: [puppet]"))
         .replace("name: puppet\n", "name: marionette\n")
@@ -272,6 +279,8 @@ async fn a_parent_that_is_too_deep_is_released_under_another_name_and_without_wh
     until_refused(&scenario, "p").await;
     let is_free = |child: &DynamicObject| child.metadata.owner_references.iter().flatten().count() == 0;
     scenario.until(CONFIG_MAP, "kept", "released", is_free).await;
+    until_gone(&scenario, "gone").await;
+    scenario.until(CONFIG_MAP, "kept-too", "released", is_free).await;
     let text = send(&scenario, "GET", "/p", String::new()).await;
     assert_contains(&text.expect("an answer"), &["marionette"]);
     // The rest is handed over once it can be read.
@@ -299,7 +308,6 @@ async fn a_parent_that_is_too_deep_is_released_under_another_name_and_without_wh
         );
     }
     deepen(&scenario, "p", Nesting::Lists).await;
-    until_refused(&scenario, "p").await;
     let deleted = send(&scenario, "DELETE", "/p", String::new()).await;
     deleted.expect("it is deleted");
     until_gone(&scenario, "p").await;

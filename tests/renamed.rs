@@ -146,3 +146,41 @@ async fn replicas_under_the_old_and_the_new_name_share_one_lease() {
         .until(CONFIG_MAP, "a", "labelled with the new name", is_new)
         .await;
 }
+
+/// Regression: the API server refused the finalizer of the new name, so that the parent was never cleaned up.
+#[tokio::test]
+async fn a_parent_that_was_deleted_under_a_former_name_is_cleaned_up_and_released() {
+    let scenario = Scenario::new("renamed-late").await;
+    let host = scenario.start(&named("puppet", ""));
+    let child = config_map("a", "1");
+    let spec = json!({"response": {"children": [child]}, "cleanup": {"done": false, "children": [child]}});
+    scenario.puppet("p", spec).await;
+    scenario.until_ready("p").await;
+    scenario.delete(PUPPET, "p").await;
+    scenario
+        .until_condition(PUPPET, "p", "Reconciling", "True", "CleaningUp")
+        .await;
+    assert_eq!(host.stop().await.code(), Some(0));
+
+    let host = scenario.start(&named("marionette", "formerly: [puppet]"));
+    let is_new = |object: &DynamicObject| {
+        object.metadata.labels.as_ref().unwrap()["operator-host.dev/controller"] == "marionette"
+    };
+    scenario
+        .until(CONFIG_MAP, "a", "labelled with the new name", is_new)
+        .await;
+    let message = scenario
+        .until_condition(PUPPET, "p", "Reconciling", "True", "CleaningUp")
+        .await;
+    assert!(
+        message.contains("keeps the finalizer operator-host.dev/puppet until"),
+        "{message}"
+    );
+    let p = scenario.get(PUPPET, "p").await.unwrap();
+    assert!(!managers(&p).contains(&"operator-host/puppet".to_owned()));
+    scenario
+        .patch(PUPPET, "p", json!({"spec": {"cleanup": {"done": true}}}))
+        .await;
+    scenario.until_gone(PUPPET, "p").await;
+    assert_eq!(host.stop().await.code(), Some(0));
+}

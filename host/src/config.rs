@@ -150,6 +150,12 @@ impl ControllerConfig {
         self.formerly.iter().map(|name| finalizer(name))
     }
 
+    /// Whether a finalizer is the controller's, by its current name or a former one.
+    #[must_use]
+    pub fn owns_finalizer(&self, finalizer: &str) -> bool {
+        finalizer == self.finalizer() || self.former_finalizers().any(|former| former == finalizer)
+    }
+
     /// Returns the field manager of everything that the controller applies.
     #[must_use]
     pub fn field_manager(&self) -> String {

@@ -14,8 +14,8 @@ use self::apply::apply;
 use self::call::call;
 use self::context::{Blocking, Context};
 use self::error::ReconcileError;
-use self::failure::{count_failure, fail, log_once, report, status_not_written};
-use self::finalizer::{remove_finalizer, set_finalizers};
+use self::failure::{count_failure, fail, log_once, note_transient, report, status_not_written};
+use self::finalizer::{finalizer_of, remove_finalizer, set_finalizers};
 use self::freshness::up_to_date;
 use self::iterations::Iterations;
 use self::outcome::{Changes, FinalAnswer, collect_events};
@@ -141,35 +141,27 @@ pub async fn reconcile(context: &Context, name: &NamespacedName, span: &Span) ->
 /// among these fields, and the API server's answer would be as deep.
 async fn refuse_too_deep(context: &Context, parent: &Arc<DynamicObject>, field: &str) -> Action {
     let error = ReconcileError::TooDeep(format!("{field} of the resource"));
-    context
-        .observer
-        .fails(&NamespacedName::of(parent), error.class(), &error);
+    let name = NamespacedName::of(parent);
+    context.observer.fails(&name, error.class(), &error);
     context.observer.metrics.failed(error.class());
-    if log_once(context, &NamespacedName::of(parent), &error) {
+    let released = match annotation(parent, PAUSED_ANNOTATION) {
+        Some("true") => Ok(None),
+        _ => release_too_deep(context, parent).await,
+    };
+    // One text for both, so that each is logged once.
+    let told = match &released {
+        Err(other) if !note_transient(context, parent, other) => format!("{error}; besides, {other}"),
+        _ => error.to_string(),
+    };
+    if log_once(context, &name, &told) {
         context.publish(parent, EventType::Warning, "TooDeep", &error.to_string());
     }
-    if annotation(parent, PAUSED_ANNOTATION) == Some("true") {
-        return Action::OnChange;
-    }
-    let released = async {
-        let parent = handover::take_over(context, Arc::clone(parent)).await;
-        let Some(parent) = parent.map_err(|(_, error)| error)? else {
-            return Ok(None);
-        };
-        // What is retained must not go with its parent, whatever the parent is.
-        context
-            .load_provenance_key(&parent, Some(&context.writer))
-            .await?;
-        release(context, &parent).await?;
-        Ok::<_, ReconcileError>(Some(parent))
-    };
-    let parent = match released.await {
+    let parent = match released {
         Ok(Some(parent)) => parent,
         Ok(None) => return Action::OnChange,
-        Err(error) => {
-            count_failure(context, &NamespacedName::of(parent));
-            log_once(context, &NamespacedName::of(parent), &error);
-            return error.backoff();
+        Err(other) => {
+            count_failure(context, &name);
+            return other.backoff();
         }
     };
     let result = Err(error);
@@ -177,6 +169,26 @@ async fn refuse_too_deep(context: &Context, parent: &Arc<DynamicObject>, field: 
         return leaving::abandon(context, &parent, &result).await;
     }
     Action::OnChange
+}
+
+/// Hands over a parent that is nested too deep from a former name of its controller, and releases its children that are
+/// retained: they must not go with it. Returns the resulting parent; `None` when it was deleted or is less deep now.
+async fn release_too_deep(
+    context: &Context,
+    parent: &Arc<DynamicObject>,
+) -> Result<Option<Arc<DynamicObject>>, ReconcileError> {
+    let (parent, failed) = match handover::take_over(context, Arc::clone(parent)).await {
+        // The watch delivers it.
+        Ok(None) => return Ok(None),
+        Ok(Some(parent)) if too_deep(&parent).is_none() => return Ok(None),
+        Ok(Some(parent)) => (parent, None),
+        Err((parent, error)) => (parent, Some(error)),
+    };
+    context
+        .load_provenance_key(&parent, Some(&context.writer))
+        .await?;
+    release(context, &parent).await?;
+    failed.map_or(Ok(Some(parent)), |error| Err(error.into()))
 }
 
 /// Reconciles a parent that is up to date and not paused. Returns `None` when no status is to be written, for example
@@ -195,8 +207,7 @@ async fn converge(
     check_watches(context, parent)?;
     context.load_provenance_key(parent, Some(&context.writer)).await?;
     changes.updated.extend(release(context, parent).await?);
-    let finalizer = context.config.finalizer();
-    let has_finalizer = parent.finalizers().contains(&finalizer);
+    let has_finalizer = finalizer_of(context, parent).is_some();
     if is_terminating(parent) {
         return match has_finalizer {
             true => wind_down(context, &plugin, parent, changes).await,
@@ -214,7 +225,8 @@ async fn converge(
     let mut parent = Arc::clone(parent);
     if plugin.description().finalizer && !has_finalizer {
         // Set it before the first child is created, so that the cleanup sees every child.
-        let all = parent.finalizers().iter().cloned().chain([finalizer]).collect();
+        let all = parent.finalizers().iter().cloned();
+        let all = all.chain([context.config.finalizer()]).collect();
         match set_finalizers(context, &parent, all).await? {
             Some(with_finalizer) => parent = with_finalizer,
             None => return Ok(None),

@@ -199,7 +199,11 @@ impl Uninstall<'_> {
                     *left.foreign.entry(other.clone()).or_default() += 1;
                 }
             }
-            if !parent.finalizers().iter().any(|other| is_of(controller, other)) {
+            if !parent
+                .finalizers()
+                .iter()
+                .any(|other| controller.owns_finalizer(other))
+            {
                 continue;
             }
             let held = Held {
@@ -225,7 +229,7 @@ impl Uninstall<'_> {
                 .config
                 .controllers
                 .iter()
-                .any(|controller| is_of(controller, finalizer))
+                .any(|controller| controller.owns_finalizer(finalizer))
     }
 
     /// Removes the finalizer, unless the parent has changed since it was read: then reads it again and retries.
@@ -248,7 +252,7 @@ impl Uninstall<'_> {
                 .finalizers
                 .iter()
                 .flatten()
-                .filter(|other| !is_of(controller, other))
+                .filter(|other| !controller.owns_finalizer(other))
                 .collect();
             let patch = json!({
                 "metadata": { "resourceVersion": metadata.resource_version, "finalizers": rest },
@@ -383,11 +387,6 @@ impl Uninstall<'_> {
 fn api(client: &Client, resource: &ResolvedKind, namespace: Option<&str>) -> Objects {
     let namespace = namespace.filter(|_| resource.namespaced);
     Objects::new(client.clone(), &resource.api, namespace)
-}
-
-/// Whether a finalizer belongs to a controller, by its current name or a former one.
-fn is_of(controller: &ControllerConfig, finalizer: &str) -> bool {
-    finalizer == controller.finalizer() || controller.former_finalizers().any(|former| former == finalizer)
 }
 
 /// Returns the API server's message.

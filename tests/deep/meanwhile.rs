@@ -33,6 +33,7 @@ async fn change_during_a_call(
         let (_, query) = seen.uri.split_once("/puppets?").unwrap_or_default();
         seen.method == "GET" && query.ends_with(&format!("fieldSelector=metadata.name%3D{name}"))
     };
+    assert!(!proxy.take_seen().iter().any(reads), "it was too late");
     proxy.until_seen(reads).await;
     host.until_reconciles(&parent, before + 1).await;
     proxy.set_mode(Mode::Pass);

@@ -11,10 +11,17 @@ use crate::cluster::api_error::ApiError;
 use crate::cluster::resource_client::ResourceClient;
 use crate::object::NamespacedName;
 
+/// Returns the host's finalizer of the parent. If the parent was deleted under a former name of its controller, it is that
+/// one's: API servers let nobody add a finalizer to an object that is being deleted.
+pub(super) fn finalizer_of<'a>(context: &Context, parent: &'a DynamicObject) -> Option<&'a str> {
+    let mut all = parent.finalizers().iter().map(String::as_str);
+    all.find(|finalizer| context.config.owns_finalizer(finalizer))
+}
+
 /// Removes the host's finalizer from the parent.
 pub(super) async fn remove_finalizer(context: &Context, parent: &DynamicObject) -> Result<(), ApiError> {
-    let finalizer = context.config.finalizer();
-    let rest = parent.finalizers().iter().filter(|other| **other != finalizer);
+    let all = parent.finalizers().iter();
+    let rest = all.filter(|finalizer| !context.config.owns_finalizer(finalizer));
     set_finalizers(context, parent, rest.cloned().collect()).await?;
     Ok(())
 }

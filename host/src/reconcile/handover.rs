@@ -38,7 +38,7 @@ pub(super) async fn take_over(
             Ok(None) => return Ok(None),
             Err(error) => return Err((parent, error)),
         }
-        // The managers of one that is nested too deep are not known.
+        // The managers of one that is nested too deep may not be known.
         context.memory_of(&name, |memory| memory.handed_over = too_deep(&parent).is_none());
     }
     let mut seen = HashSet::new();
@@ -91,7 +91,7 @@ async fn migrate_child(
     let fresh = ResourceClient::new(&context.writer, resource)
         .read(&key.name)
         .await?;
-    // The managers of one that is nested too deep are not known.
+    // The managers of one that is nested too deep may not be known.
     let fresh = fresh.filter(|fresh| fresh.metadata.uid == child.metadata.uid && too_deep(fresh).is_none());
     // Deleted by now, or already migrated.
     let Some(patch) = fresh.and_then(|fresh| renamed(&context.config, &fresh.metadata)) else {
@@ -136,7 +136,9 @@ fn renamed(config: &ControllerConfig, metadata: &ObjectMeta) -> Option<Value> {
     }
     let finalizers = metadata.finalizers.as_deref().unwrap_or_default();
     let former: Vec<String> = config.former_finalizers().collect();
-    if finalizers.iter().any(|finalizer| former.contains(finalizer)) {
+    // While a parent is being deleted, API servers refuse a finalizer that it does not have yet.
+    let may_add = metadata.deletion_timestamp.is_none();
+    if may_add && finalizers.iter().any(|finalizer| former.contains(finalizer)) {
         let others = finalizers.iter().filter(|other| !former.contains(other)).cloned();
         let mut all: Vec<String> = others.collect();
         if !all.contains(&config.finalizer()) {

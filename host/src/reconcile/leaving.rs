@@ -2,7 +2,6 @@
 
 use std::time::Duration;
 
-use kube::ResourceExt;
 use kube::core::DynamicObject;
 use tokio::time::Instant;
 use tracing::{info, warn};
@@ -11,7 +10,7 @@ use super::action::Action;
 use super::context::Context;
 use super::error::ReconcileError;
 use super::failure::{fail, note_transient};
-use super::finalizer::remove_finalizer;
+use super::finalizer::{finalizer_of, remove_finalizer};
 use super::outcome::FinalAnswer;
 use super::teardown;
 use crate::desired::conditions::{Reason, Verdict};
@@ -20,7 +19,7 @@ use crate::plugin::contract::EventType;
 
 /// Returns the verdict on a parent whose cleanup succeeded but is not done. Reports it the first time.
 pub(super) fn cleaning_up_verdict(context: &Context, parent: &DynamicObject) -> Verdict {
-    let reason = Reason::cleaning_up(&context.config.finalizer());
+    let reason = Reason::cleaning_up(finalizer_of(context, parent).unwrap_or_default());
     let name = NamespacedName::of(parent);
     if !context.memory_of(&name, |memory| std::mem::replace(&mut memory.leaving, true)) {
         info!("{}", reason.message);
@@ -41,8 +40,7 @@ pub(super) fn check_deadline(
         Ok(answer) => answer.is_some(),
         Err(error) => !note_transient(context, parent, error),
     };
-    let finalizer = context.config.finalizer();
-    if !is_terminating(parent) || !parent.finalizers().contains(&finalizer) {
+    if !is_terminating(parent) || finalizer_of(context, parent).is_none() {
         return false;
     }
     let (Some(limit), Some(since)) = (context.config.release_after, &parent.metadata.deletion_timestamp)

@@ -9,6 +9,7 @@ use serde_json::json;
 
 use super::context::Context;
 use super::error::ReconcileError;
+use super::finalizer::finalizer_of;
 use super::outcome::Changes;
 use super::prune::prune;
 use crate::cluster::resource_client::ResourceClient;
@@ -90,7 +91,7 @@ pub(super) async fn delete_in_order(
     let message = format!(
         "its children are deleted in the reverse of their order, and {} of them are left, so the finalizer {} stays{}",
         left.len(),
-        context.config.finalizer(),
+        finalizer_of(context, &parent).unwrap_or_default(),
         going.unwrap_or_default()
     );
     Ok(Teardown::Waiting(Reason::new("DeletingChildren", message)))

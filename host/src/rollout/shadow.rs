@@ -48,10 +48,9 @@ impl Snapshot {
     pub(super) fn of(context: &Context, name: &NamespacedName, now: Timestamp) -> Option<Self> {
         let parent = context.parent(name)?;
         let config = &context.config;
-        let mut own = config.former_finalizers().chain([config.finalizer()]);
         let finalizers = parent.metadata.finalizers.as_deref().unwrap_or_default();
         if is_terminating(&parent) {
-            if !own.any(|finalizer| finalizers.contains(&finalizer)) {
+            if !finalizers.iter().any(|it| config.owns_finalizer(it)) {
                 return None;
             }
         } else if context.is_in_host_namespace(&parent) {
