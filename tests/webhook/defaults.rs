@@ -60,6 +60,14 @@ async fn a_plugin_sets_defaults_and_refuses_changes_of_what_is_stored() {
         &["denied the request: `spec` is nested deeper than 120 levels"],
     );
 
+    // A status is no reason to refuse a change.
+    let status = format!(r#"{{"status": {{"deep": {}}}}}"#, lists(300));
+    let written = send(&scenario, "PATCH", "/p/status", status).await;
+    written.expect("nobody is asked about a status");
+    let body = r#"{"spec": {"size": null}}"#.to_owned();
+    let changed = send(&scenario, "PATCH", "/p", body).await.expect("it is taken");
+    assert_contains(&changed, &[r#""size":3"#, &lists(300)]);
+
     let change = async |spec: Value| {
         let patch = Patch::Merge(json!({ "spec": spec }));
         scenario
