@@ -29,8 +29,6 @@ pub(super) async fn default(
         return Ok(Decision::Allowed);
     }
     let unreadable = |why: &dyn std::fmt::Display| NoDecision::new(format!("cannot read the object: {why}"));
-    let object = review::readable(object);
-    let object = object.as_ref();
     let before = Before::read(object).map_err(|why| unreadable(&why))?;
     if before.api_version != description.parent.api_version {
         return Err(NoDecision::new(format!(

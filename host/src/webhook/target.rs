@@ -12,7 +12,7 @@ use tokio::sync::watch;
 use tokio::time::Instant;
 
 use super::bounds::{Admitted, Room};
-use super::review::Review;
+use super::review::{self, Review};
 use super::turns::Turns;
 use super::{Decision, NoDecision, defaulting, memory_of};
 use crate::calls::Calls;
@@ -135,10 +135,11 @@ impl PluginTarget {
         object: &str,
         caller: &Admitted,
     ) -> Result<Decision, NoDecision> {
-        let memory = memory_of([Some(object), None], caller.sizes().object)?;
+        let object = review::readable(object);
+        let memory = memory_of([Some(&object), None], caller.sizes().object)?;
         let _turn = self.turns.take(caller.peer()).await;
         let _room = caller.object(memory).await;
-        defaulting::default(&self.plugin().await?, &self.calls, review, object).await
+        defaulting::default(&self.plugin().await?, &self.calls, review, &object).await
     }
 
     /// Returns the version that converts these objects: the live one, or, for versions of the kind that it does not know,
