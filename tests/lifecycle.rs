@@ -1,12 +1,15 @@
 //! The deletion of a resource: the finalizer, and the plugin's cleanup before it is released.
 
+use std::time::{Duration, Instant};
+
+use control_plane::proxy::{Mode, Proxy};
 use k8s_openapi::api::core::v1::Namespace;
 use kube::Api;
 use kube::api::{DeleteParams, ListParams};
 use serde_json::json;
 
 use crate::puppet::{CONFIG_MAP, FORMS, PUPPET, assert_contains, config_map, controller};
-use crate::support::Scenario;
+use crate::support::{Host, Scenario};
 
 #[tokio::test]
 async fn a_deleted_resource_waits_until_the_plugin_reports_that_it_is_done() {
@@ -195,4 +198,40 @@ async fn a_cleanup_that_needs_a_child_in_a_terminating_namespace_reports_it() {
     let done = json!({"spec": {"cleanup": {"done": true, "children": null}}});
     scenario.patch(PUPPET, "p", done).await;
     scenario.until_gone(PUPPET, "p").await;
+}
+
+/// Regression: the parent was released, and the garbage collector deleted the child that must be retained.
+#[tokio::test]
+async fn a_time_limit_does_not_release_a_parent_before_its_retained_children() {
+    let scenario = Scenario::new("limit-retained").await;
+    let limited = |removal: &str| {
+        let children = format!("children: [{{apiVersion: v1, kind: ConfigMap, onRemoval: {removal}}}]");
+        controller(
+            "puppet.wasm",
+            &format!("{children}\nfinalizer: {{releaseAfter: 1s}}"),
+        )
+    };
+    let host = scenario.start(&limited("delete"));
+    let spec = json!({"response": {"children": [config_map("a", "1")]}, "cleanup": {"done": true}});
+    scenario.puppet("p", spec).await;
+    scenario.until_ready("p").await;
+    assert_eq!(host.stop().await.code(), Some(0));
+    let proxy = Proxy::start(scenario.kubeconfig()).await.expect("a proxy");
+    let refuse = Mode::Refuse {
+        status: 403,
+        retry_after: None,
+    };
+    proxy.set_mode_of("/configmaps/a?", refuse);
+    let config = scenario.config(&limited("retain"));
+    let _host = Host::through(&config, &proxy.kubeconfig(), "host", scenario.folder.path());
+    scenario.delete(PUPPET, "p").await;
+    let over = Instant::now() + Duration::from_secs(2);
+    proxy
+        .until_seen(|seen| seen.refused == Some(403) && seen.at > over)
+        .await;
+    assert!(scenario.get(PUPPET, "p").await.is_some());
+    proxy.set_mode(Mode::Pass);
+    scenario.until_gone(PUPPET, "p").await;
+    let a = scenario.get(CONFIG_MAP, "a").await.expect("it is retained");
+    assert_eq!(a.metadata.owner_references.iter().flatten().count(), 0);
 }

@@ -89,13 +89,16 @@ pub async fn reconcile(context: &Context, name: &NamespacedName, span: &Span) ->
         contest::forget(context, name);
         return finish(context, &parent, None, Verdict::Paused, Action::OnChange).await;
     }
-    let parent = match handover::take_over(context, parent).await {
-        Ok(Some(parent)) => parent,
+    let (parent, handed_over) = match handover::take_over(context, parent).await {
+        Ok(Some(parent)) => (parent, Ok(())),
         Ok(None) => return Action::OnChange,
-        Err((parent, error)) => return fail(context, &parent, &error.into()).await,
+        Err((parent, error)) => (parent, Err(error)),
     };
     let mut changes = Changes::default();
-    let result = converge(context, &parent, &mut changes).await;
+    let result = match handed_over {
+        Ok(()) => converge(context, &parent, &mut changes).await,
+        Err(error) => Err(error.into()),
+    };
     let kept = match &result {
         Err(ReconcileError::Call(CallError::Invalid { .. })) => {
             last_valid::keep(context, &parent, &mut changes).await
@@ -140,55 +143,52 @@ pub async fn reconcile(context: &Context, name: &NamespacedName, span: &Span) ->
 /// Refuses a parent with fields that are nested too deep to be read. Writes no status: what it would have to repeat may be
 /// among these fields, and the API server's answer would be as deep.
 async fn refuse_too_deep(context: &Context, parent: &Arc<DynamicObject>, field: &str) -> Action {
-    let error = ReconcileError::TooDeep(format!("{field} of the resource"));
     let name = NamespacedName::of(parent);
+    let error = ReconcileError::TooDeep(format!("{field} of the resource"));
     context.observer.fails(&name, error.class(), &error);
     context.observer.metrics.failed(error.class());
-    let released = match annotation(parent, PAUSED_ANNOTATION) {
-        Some("true") => Ok(None),
-        _ => release_too_deep(context, parent).await,
+    if annotation(parent, PAUSED_ANNOTATION) == Some("true") {
+        tell_too_deep(context, parent, &error.to_string());
+        return Action::OnChange;
+    }
+    let (parent, failed) = match handover::take_over(context, Arc::clone(parent)).await {
+        Ok(Some(parent)) => (parent, None),
+        Ok(None) => return Action::OnChange,
+        Err((parent, error)) => (parent, Some(error.into())),
     };
-    // One text for both, so that each is logged once.
-    let told = match &released {
-        Err(other) if !note_transient(context, parent, other) => format!("{error}; besides, {other}"),
+    if too_deep(&parent).is_none() {
+        // The watch delivers it.
+        return Action::OnChange;
+    }
+    // What is retained must not go with its parent, whatever the parent is.
+    let failed = release(context, &parent).await.err().or(failed);
+    let told = match &failed {
+        Some(other) if !note_transient(context, &parent, other) => format!("{error}; besides, {other}"),
         _ => error.to_string(),
     };
-    if log_once(context, &name, &told) {
-        context.publish(parent, EventType::Warning, "TooDeep", &error.to_string());
-    }
-    let parent = match released {
-        Ok(Some(parent)) => parent,
-        Ok(None) => return Action::OnChange,
-        Err(other) => {
+    let (result, next) = match failed {
+        None => {
+            context.memory_of(&name, |memory| memory.failures = 0);
+            (Err(error), Action::OnChange)
+        }
+        Some(other) => {
             count_failure(context, &name);
-            return other.backoff();
+            context.observer.metrics.failed(other.class());
+            let next = other.backoff();
+            (Err(other), next)
         }
     };
-    let result = Err(error);
     if leaving::check_deadline(context, &parent, &result) {
         return leaving::abandon(context, &parent, &result).await;
     }
-    Action::OnChange
+    tell_too_deep(context, &parent, &told);
+    next
 }
 
-/// Hands over a parent that is nested too deep from a former name of its controller, and releases its children that are
-/// retained: they must not go with it. Returns the resulting parent; `None` when it was deleted or is less deep now.
-async fn release_too_deep(
-    context: &Context,
-    parent: &Arc<DynamicObject>,
-) -> Result<Option<Arc<DynamicObject>>, ReconcileError> {
-    let (parent, failed) = match handover::take_over(context, Arc::clone(parent)).await {
-        // The watch delivers it.
-        Ok(None) => return Ok(None),
-        Ok(Some(parent)) if too_deep(&parent).is_none() => return Ok(None),
-        Ok(Some(parent)) => (parent, None),
-        Err((parent, error)) => (parent, Some(error)),
-    };
-    context
-        .load_provenance_key(&parent, Some(&context.writer))
-        .await?;
-    release(context, &parent).await?;
-    failed.map_or(Ok(Some(parent)), |error| Err(error.into()))
+fn tell_too_deep(context: &Context, parent: &DynamicObject, message: &str) {
+    if log_once(context, &NamespacedName::of(parent), &message) {
+        context.publish(parent, EventType::Warning, "TooDeep", message);
+    }
 }
 
 /// Reconciles a parent that is up to date and not paused. Returns `None` when no status is to be written, for example
@@ -205,7 +205,6 @@ async fn converge(
         Live::Failed(why) => return Err(ReconcileError::NoPlugin(Arc::clone(why))),
     };
     check_watches(context, parent)?;
-    context.load_provenance_key(parent, Some(&context.writer)).await?;
     changes.updated.extend(release(context, parent).await?);
     let has_finalizer = finalizer_of(context, parent).is_some();
     if is_terminating(parent) {

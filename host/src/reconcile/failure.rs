@@ -11,7 +11,7 @@ use super::action::{Action, MIN_DELAY};
 use super::contest;
 use super::context::Context;
 use super::error::{ReconcileError, is_waiting_for_deletion};
-use super::finalizer::finalizer_of;
+use super::finalizer::shown_finalizer;
 use super::needs::NeedError;
 use super::outcome::Kept;
 use super::status;
@@ -198,8 +198,7 @@ pub(super) fn count_failure(context: &Context, name: &NamespacedName) {
 
 /// Returns why a parent that is being deleted stays, and what can be done about it.
 fn deletion_blocked(context: &Context, parent: &DynamicObject, error: &ReconcileError) -> String {
-    let finalizer = finalizer_of(context, parent);
-    let finalizer = finalizer.map_or_else(|| context.config.finalizer(), str::to_owned);
+    let finalizer = shown_finalizer(context, parent);
     let going =
         matches!(error, ReconcileError::Api(errors) if errors.iter().any(ApiError::is_namespace_terminating));
     if going {

@@ -18,6 +18,11 @@ pub(super) fn finalizer_of<'a>(context: &Context, parent: &'a DynamicObject) -> 
     all.find(|finalizer| context.config.owns_finalizer(finalizer))
 }
 
+/// Returns the host's finalizer of the parent for a message, also when somebody has removed it meanwhile.
+pub(super) fn shown_finalizer(context: &Context, parent: &DynamicObject) -> String {
+    finalizer_of(context, parent).map_or_else(|| context.config.finalizer(), str::to_owned)
+}
+
 /// Removes the host's finalizer from the parent.
 pub(super) async fn remove_finalizer(context: &Context, parent: &DynamicObject) -> Result<(), ApiError> {
     let all = parent.finalizers().iter();

@@ -10,8 +10,9 @@ use super::action::Action;
 use super::context::Context;
 use super::error::ReconcileError;
 use super::failure::{fail, note_transient};
-use super::finalizer::{finalizer_of, remove_finalizer};
+use super::finalizer::{finalizer_of, remove_finalizer, shown_finalizer};
 use super::outcome::FinalAnswer;
+use super::release::release;
 use super::teardown;
 use crate::desired::conditions::{Reason, Verdict};
 use crate::object::{NamespacedName, is_terminating};
@@ -19,7 +20,7 @@ use crate::plugin::contract::EventType;
 
 /// Returns the verdict on a parent whose cleanup succeeded but is not done. Reports it the first time.
 pub(super) fn cleaning_up_verdict(context: &Context, parent: &DynamicObject) -> Verdict {
-    let reason = Reason::cleaning_up(finalizer_of(context, parent).unwrap_or_default());
+    let reason = Reason::cleaning_up(&shown_finalizer(context, parent));
     let name = NamespacedName::of(parent);
     if !context.memory_of(&name, |memory| std::mem::replace(&mut memory.leaving, true)) {
         info!("{}", reason.message);
@@ -67,6 +68,10 @@ pub(super) async fn abandon(
         Ok(_) => "the plugin did not say that it is done".to_owned(),
         Err(error) => error.to_string(),
     };
+    // What is retained must not go with its parent. The reconcile may have failed before, or because of it.
+    if let Err(error) = release(context, parent).await {
+        return fail(context, parent, &error).await;
+    }
     let limit = context.config.release_after.unwrap_or_default();
     let message = if teardown::has_begun(context, parent) {
         format!(

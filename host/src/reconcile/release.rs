@@ -7,7 +7,7 @@ use kube::core::DynamicObject;
 use serde_json::json;
 
 use super::context::Context;
-use crate::cluster::api_error::ApiError;
+use super::error::ReconcileError;
 use crate::cluster::resource_client::ResourceClient;
 use crate::config::Removal;
 use crate::desired::ownership::{owns, removal};
@@ -17,8 +17,12 @@ use crate::object::{ChildRef, NamespacedName, is_terminating};
 /// and returns those children. A reconcile begins with it, so that it happens even when the plugin fails.
 ///
 /// # Errors
-/// The first error of the API server.
-pub async fn release(context: &Context, parent: &DynamicObject) -> Result<Vec<ChildRef>, ApiError> {
+/// When it is not known which Secrets are generated, and the first error of the API server.
+pub(super) async fn release(
+    context: &Context,
+    parent: &DynamicObject,
+) -> Result<Vec<ChildRef>, ReconcileError> {
+    context.load_provenance_key(parent, Some(&context.writer)).await?;
     let mut released = Vec::new();
     // An object that is watched in two versions is handled once.
     let mut seen = HashSet::new();

@@ -9,7 +9,7 @@ use serde_json::json;
 
 use super::context::Context;
 use super::error::ReconcileError;
-use super::finalizer::finalizer_of;
+use super::finalizer::shown_finalizer;
 use super::outcome::Changes;
 use super::prune::prune;
 use crate::cluster::resource_client::ResourceClient;
@@ -91,7 +91,7 @@ pub(super) async fn delete_in_order(
     let message = format!(
         "its children are deleted in the reverse of their order, and {} of them are left, so the finalizer {} stays{}",
         left.len(),
-        finalizer_of(context, &parent).unwrap_or_default(),
+        shown_finalizer(context, &parent),
         going.unwrap_or_default()
     );
     Ok(Teardown::Waiting(Reason::new("DeletingChildren", message)))
@@ -114,7 +114,7 @@ async fn begin(
     parent: &DynamicObject,
 ) -> Result<Option<Arc<DynamicObject>>, ReconcileError> {
     let body = json!({ "metadata": {
-        "resourceVersion": parent.resource_version(), "annotations": { CLEANED_UP_ANNOTATION: mark(&context.config.finalizer(), parent) },
+        "resourceVersion": parent.resource_version(), "annotations": { CLEANED_UP_ANNOTATION: mark(&shown_finalizer(context, parent), parent) },
     } });
     let name = NamespacedName::of(parent);
     let objects = ResourceClient::new(&context.writer, &context.resource);
