@@ -22,6 +22,19 @@ pub(crate) async fn behind_a_proxy(scenario: &Scenario, options: &str) -> (Proxy
     (proxy, host)
 }
 
+/// Starts a host with these controllers. Its requests whose path contains `part` are refused as forbidden.
+pub(crate) async fn refusing(scenario: &Scenario, part: &str, controllers: &str) -> (Proxy, Host) {
+    let proxy = Proxy::start(scenario.kubeconfig()).await.expect("a proxy");
+    let forbidden = Mode::Refuse {
+        status: 403,
+        retry_after: None,
+    };
+    proxy.set_mode_of(part, forbidden);
+    let config = scenario.config(controllers);
+    let host = Host::through(&config, &proxy.kubeconfig(), "host", scenario.folder.path());
+    (proxy, host)
+}
+
 /// Reports whether a request applies the ConfigMap `a`.
 fn applies_a(seen: &Seen) -> bool {
     seen.method == "PATCH" && seen.uri.contains("/configmaps/a?")

@@ -2,14 +2,15 @@
 
 use std::time::{Duration, Instant};
 
-use control_plane::proxy::{Mode, Proxy};
+use control_plane::proxy::Mode;
 use k8s_openapi::api::core::v1::Namespace;
 use kube::Api;
 use kube::api::{DeleteParams, ListParams};
 use serde_json::json;
 
+use crate::behind::refusing;
 use crate::puppet::{CONFIG_MAP, FORMS, PUPPET, assert_contains, config_map, controller};
-use crate::support::{Host, Scenario};
+use crate::support::Scenario;
 
 #[tokio::test]
 async fn a_deleted_resource_waits_until_the_plugin_reports_that_it_is_done() {
@@ -216,14 +217,7 @@ async fn a_time_limit_does_not_release_a_parent_before_its_retained_children() {
     scenario.puppet("p", spec).await;
     scenario.until_ready("p").await;
     assert_eq!(host.stop().await.code(), Some(0));
-    let proxy = Proxy::start(scenario.kubeconfig()).await.expect("a proxy");
-    let refuse = Mode::Refuse {
-        status: 403,
-        retry_after: None,
-    };
-    proxy.set_mode_of("/configmaps/a?", refuse);
-    let config = scenario.config(&limited("retain"));
-    let _host = Host::through(&config, &proxy.kubeconfig(), "host", scenario.folder.path());
+    let (proxy, _host) = refusing(&scenario, "/configmaps/a?", &limited("retain")).await;
     scenario.delete(PUPPET, "p").await;
     let over = Instant::now() + Duration::from_secs(2);
     proxy

@@ -1,13 +1,13 @@
 //! A controller gets another name: it still owns everything that it created under the old one, including every
 //! field.
 
-use control_plane::proxy::{Mode, Proxy};
 use kube::core::DynamicObject;
 use serde_json::json;
 
+use crate::behind::refusing;
 use crate::leaders::shared;
 use crate::puppet::{CONFIG_MAP, PUPPET, config_map, controller};
-use crate::support::{Host, Scenario, cluster};
+use crate::support::{Scenario, cluster};
 
 const SECRET: &str = "v1/Secret";
 const KINDS: &str =
@@ -195,15 +195,8 @@ async fn a_child_that_cannot_be_handed_over_does_not_keep_its_parent_beyond_the_
     scenario.puppet("p", spec).await;
     scenario.until_ready("p").await;
     assert_eq!(host.stop().await.code(), Some(0));
-    let proxy = Proxy::start(scenario.kubeconfig()).await.expect("a proxy");
-    let refuse = Mode::Refuse {
-        status: 403,
-        retry_after: None,
-    };
-    proxy.set_mode_of("/configmaps/a?", refuse);
     let config = named("marionette", "formerly: [puppet]\nfinalizer: {releaseAfter: 1s}");
-    let config = scenario.config(&config);
-    let _host = Host::through(&config, &proxy.kubeconfig(), "host", scenario.folder.path());
+    let (_proxy, _host) = refusing(&scenario, "/configmaps/a?", &config).await;
     scenario.delete(PUPPET, "p").await;
     scenario.until_gone(PUPPET, "p").await;
     let note = scenario.until_event("p", "Warning", "CleanupAbandoned").await;
