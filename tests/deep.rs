@@ -9,6 +9,7 @@ use serde_json::{Value, json};
 
 use crate::conversion;
 use crate::puppet::{CONFIG_MAP, PUPPET, assert_contains, config_map, controller, variant_of};
+use crate::renamed::managers;
 use crate::support::{Host, LIMIT, Scenario, own_cluster};
 use crate::webhook::{
     certified, configuration, install, invalid, minor, until_refused as until_webhook_refuses,
@@ -300,10 +301,9 @@ async fn a_parent_that_is_too_deep_is_released_under_another_name_and_without_wh
     scenario.until_ready("p").await;
     for name in ["p", "kid"] {
         let object = scenario.get(PUPPET, name).await.unwrap();
-        let managers = object.metadata.managed_fields.iter().flatten();
-        let managers: Vec<_> = managers.filter_map(|entry| entry.manager.as_deref()).collect();
+        let managers = managers(&object);
         assert!(
-            !managers.contains(&"operator-host/puppet"),
+            !managers.contains(&"operator-host/puppet".to_owned()),
             "{name}: {managers:?}"
         );
     }

@@ -18,9 +18,20 @@ fn named(name: &str, more: &str) -> String {
         .replace("name: puppet\n", &format!("name: {name}\n"))
 }
 
-fn managers(object: &DynamicObject) -> Vec<String> {
+/// Returns the field managers of an object.
+pub(crate) fn managers(object: &DynamicObject) -> Vec<String> {
     let entries = object.metadata.managed_fields.iter().flatten();
     entries.filter_map(|entry| entry.manager.clone()).collect()
+}
+
+/// Waits until an object has the label of the new name, `marionette`.
+async fn until_renamed(scenario: &Scenario, kind: &str, name: &str) -> DynamicObject {
+    let is_new = |object: &DynamicObject| {
+        object.metadata.labels.as_ref().unwrap()["operator-host.dev/controller"] == "marionette"
+    };
+    scenario
+        .until(kind, name, "labelled with the new name", is_new)
+        .await
 }
 
 #[tokio::test]
@@ -68,12 +79,7 @@ async fn a_renamed_controller_takes_over_without_conflicts_or_leftovers() {
 
     let host = scenario.start(&named("marionette", "formerly: [puppet]"));
     for ((kind, name), uid) in objects.into_iter().zip(uids) {
-        let is_new = |object: &DynamicObject| {
-            object.metadata.labels.as_ref().unwrap()["operator-host.dev/controller"] == "marionette"
-        };
-        let object = scenario
-            .until(kind, name, "labelled with the new name", is_new)
-            .await;
+        let object = until_renamed(&scenario, kind, name).await;
         assert_eq!(object.metadata.uid, uid);
         let managers = managers(&object);
         assert!(
@@ -140,12 +146,7 @@ async fn replicas_under_the_old_and_the_new_name_share_one_lease() {
     assert_eq!(second.reconciles("renamed-lease/p"), 0, "the first leads");
     first.terminate();
     second.until_reconciles("renamed-lease/p", 1).await;
-    let is_new = |object: &DynamicObject| {
-        object.metadata.labels.as_ref().unwrap()["operator-host.dev/controller"] == "marionette"
-    };
-    scenario
-        .until(CONFIG_MAP, "a", "labelled with the new name", is_new)
-        .await;
+    until_renamed(&scenario, CONFIG_MAP, "a").await;
 }
 
 /// Regression: the API server refused the finalizer of the new name, so that the parent was never cleaned up.
@@ -164,12 +165,7 @@ async fn a_parent_that_was_deleted_under_a_former_name_is_cleaned_up_and_release
     assert_eq!(host.stop().await.code(), Some(0));
 
     let host = scenario.start(&named("marionette", "formerly: [puppet]"));
-    let is_new = |object: &DynamicObject| {
-        object.metadata.labels.as_ref().unwrap()["operator-host.dev/controller"] == "marionette"
-    };
-    scenario
-        .until(CONFIG_MAP, "a", "labelled with the new name", is_new)
-        .await;
+    until_renamed(&scenario, CONFIG_MAP, "a").await;
     let message = scenario
         .until_condition(PUPPET, "p", "Reconciling", "True", "CleaningUp")
         .await;
