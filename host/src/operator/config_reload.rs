@@ -122,9 +122,9 @@ impl Follower {
                 }
                 Err(reason) => {
                     if refused.as_ref() != Some(&reason) {
-                        error!("the configuration is refused, the previous one stays in use: {reason}");
                         self.metrics.config_reloaded("refused");
                         self.health.configuration(Some(reason.clone()));
+                        error!("the configuration is refused, the previous one stays in use: {reason}");
                     }
                     refused = Some(reason);
                 }

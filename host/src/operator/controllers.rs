@@ -130,13 +130,6 @@ impl Controllers {
             .filter(new)
             .map(|controller| controller.name.clone())
             .collect();
-        info!(
-            added = added.join(", "),
-            changed = changed.join(", "),
-            removed = removed.join(", "),
-            "configuration applied"
-        );
-
         // Stop all of them before one starts: a kind may move from one controller to another.
         for running in outdated.values() {
             running.stop.cancel();
@@ -145,12 +138,12 @@ impl Controllers {
             // A panic was logged where it occurred.
             let _ = (&mut running.task).await;
         }
-        for name in removed {
-            self.shared.leadership.leave(&name);
-            self.shared.instruments.health.forget(&name);
-            self.shared.instruments.metrics.forget(&name);
+        for name in &removed {
+            self.shared.leadership.leave(name);
+            self.shared.instruments.health.forget(name);
+            self.shared.instruments.metrics.forget(name);
             if let Some(journal) = &self.shared.instruments.journal {
-                journal.forget(&name);
+                journal.forget(name);
             }
         }
         self.shared.watches.keep(keep_policy(config));
@@ -183,6 +176,12 @@ impl Controllers {
                 }
             }
         }
+        info!(
+            added = added.join(", "),
+            changed = changed.join(", "),
+            removed = removed.join(", "),
+            "configuration applied"
+        );
     }
 
     /// Waits until all controllers have ended, after `stop`. Their plugins convert as long as `self` is held.

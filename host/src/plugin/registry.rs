@@ -331,14 +331,15 @@ impl Slot {
         self.report.send_modify(|report| report.candidate = Some(refused));
         let digest = digest.map(tracing::field::display);
         self.metrics.reloaded("refused");
+        // Whoever reads the line finds the same published, here and below.
         match self.digest() {
             Some(live) => {
+                self.trouble.of_file(Some(message.as_str().into()));
                 warn!(controller, file = %location, digest, %live, "{message}; the previous version stays live");
-                self.trouble.of_file(Some(message.into()));
             }
             None => {
+                self.has_no_live_version(message.as_str().into());
                 error!(controller, file = %location, digest, "{message}");
-                self.has_no_live_version(message.into());
             }
         }
     }
@@ -374,8 +375,8 @@ impl Slot {
                 match self.digest() {
                     Some(live) => warn!(controller, %live, "{message}; the live version stays"),
                     None => {
+                        self.has_no_live_version(message.as_str().into());
                         error!(controller, "{message}");
-                        self.has_no_live_version(message.into());
                     }
                 }
             }
@@ -392,28 +393,6 @@ impl Slot {
     ) {
         let before = self.digest();
         let description = plugin.description();
-        info!(
-            controller = self.expected.controller,
-            plugin = description.name,
-            version = description.version,
-            digest = %plugin.digest(),
-            before = before.map(tracing::field::display),
-            form = plugin.form().as_str(),
-            contract = %description.contract,
-            bytes = plugin.size(),
-            compiled = plugin.code_origin() == CodeOrigin::Compiled,
-            compile_ms = millis(plugin.compile_time()),
-            reload_ms = noticed.map(|noticed| millis(noticed.elapsed())),
-            because = %because,
-            "plugin loaded"
-        );
-        if !because.diff().is_empty() {
-            debug!(
-                controller = self.expected.controller,
-                diff = because.diff(),
-                "differences from the previous version"
-            );
-        }
         self.metrics.plugin_live(&plugin);
         self.metrics.reloaded("loaded");
         let kept = KeptVersion::of(&plugin);
@@ -437,6 +416,28 @@ impl Slot {
         });
         if !aside {
             self.forget_waiting();
+        }
+        info!(
+            controller = self.expected.controller,
+            plugin = description.name,
+            version = description.version,
+            digest = %plugin.digest(),
+            before = before.map(tracing::field::display),
+            form = plugin.form().as_str(),
+            contract = %description.contract,
+            bytes = plugin.size(),
+            compiled = plugin.code_origin() == CodeOrigin::Compiled,
+            compile_ms = millis(plugin.compile_time()),
+            reload_ms = noticed.map(|noticed| millis(noticed.elapsed())),
+            because = %because,
+            "plugin loaded"
+        );
+        if !because.diff().is_empty() {
+            debug!(
+                controller = self.expected.controller,
+                diff = because.diff(),
+                "differences from the previous version"
+            );
         }
         let (Some(versions), Some(file)) = (self.versions.clone(), file) else {
             return;

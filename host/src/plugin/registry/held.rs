@@ -60,6 +60,9 @@ impl Slot {
         self.report
             .send_modify(|report| report.candidate = Some(candidate));
         if is_new {
+            self.trouble.of_file(Some(
+                format!("the plugin's file is held back: {}", held.message).into(),
+            ));
             let digest = plugin.digest();
             warn!(controller, file = %location, %digest, live = self.digest().map(tracing::field::display),
                 reason = held.reason, "plugin held back: {}", held.message);
@@ -67,9 +70,6 @@ impl Slot {
             if let Some(proof) = &self.proof {
                 proof.announce(Some(&held));
             }
-            self.trouble.of_file(Some(
-                format!("the plugin's file is held back: {}", held.message).into(),
-            ));
             waiting.reported = Some(held);
         }
         delay

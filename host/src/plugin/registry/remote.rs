@@ -22,16 +22,16 @@ impl Slot {
         } = &self.expected;
         let message = format!("the plugin {} cannot be pulled: {reason}", location.name());
         self.metrics.reloaded("refused");
+        self.trouble.of_registry(Some(message.as_str().into()));
         match self.digest() {
             Some(live) => {
                 warn!(controller, file = %location, %live, "{message}; the live version stays");
             }
             None => {
-                error!(controller, file = %location, "{message}");
                 self.has_no_live_version(message.as_str().into());
+                error!(controller, file = %location, "{message}");
             }
         }
-        self.trouble.of_registry(Some(message.into()));
     }
 
     /// Reports that the registry answered, and the manifest that it named.
@@ -48,8 +48,8 @@ impl Slot {
             let Expected {
                 controller, location, ..
             } = &self.expected;
-            info!(controller, file = %location, "the registry gives the plugin again");
             self.trouble.of_registry(None);
+            info!(controller, file = %location, "the registry gives the plugin again");
         }
     }
 
