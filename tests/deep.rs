@@ -4,9 +4,11 @@ mod meanwhile;
 
 use std::process::Command;
 
+use control_plane::proxy::{Mode, Seen};
 use kube::core::DynamicObject;
 use serde_json::{Value, json};
 
+use crate::behind::refusing;
 use crate::conversion;
 use crate::puppet::{CONFIG_MAP, PUPPET, assert_contains, config_map, controller, variant_of};
 use crate::renamed::managers;
@@ -314,6 +316,47 @@ async fn a_parent_that_is_too_deep_is_released_under_another_name_and_without_wh
     until_gone(&scenario, "kid").await;
     assert!(scenario.get(CONFIG_MAP, "kept").await.is_some());
     assert_eq!(host.stop().await.code(), Some(0));
+}
+
+/// A refusal that lasts is reported once, however often it is tried.
+#[tokio::test]
+async fn a_parent_that_is_too_deep_and_cannot_be_handed_over_is_reported_once() {
+    let scenario = Scenario::new("too-deep-refused").await;
+    let host = scenario.start(&controller("puppet.wasm", ""));
+    scenario.puppet("p", json!({"response": {}})).await;
+    scenario.until_ready("p").await;
+    assert_eq!(host.stop().await.code(), Some(0));
+    deepen(&scenario, "p", Nesting::Lists).await;
+    let renamed =
+        controller("puppet.wasm", "formerly: [puppet]").replace("name: puppet\n", "name: marionette\n");
+    let (proxy, host) = refusing(&scenario, "/puppets/p?", &renamed).await;
+    let is_tried = |seen: &Seen| seen.method == "PATCH" && seen.uri.contains("/puppets/p?");
+    for _ in 0..4 {
+        proxy.until_seen(is_tried).await;
+        drop(proxy.take_seen());
+    }
+    let words = "besides, ";
+    let reported = scenario.until_event_with("p", "Warning", "TooDeep", words).await;
+    assert_contains(
+        &reported,
+        &["`spec` of the resource", "cannot patch Puppet too-deep-refused/p"],
+    );
+    let log = host.log();
+    let told = log
+        .lines()
+        .filter(|line| line.contains("\"WARN\"") && line.contains(words));
+    assert_eq!(told.count(), 1, "{log}");
+    proxy.set_mode_of("/puppets/p?", Mode::Pass);
+    proxy.until_seen(is_tried).await;
+    let start = std::time::Instant::now();
+    while !send(&scenario, "GET", "/p", String::new())
+        .await
+        .expect("an answer")
+        .contains("operator-host.dev/marionette")
+    {
+        assert!(start.elapsed() < LIMIT, "it is not handed over");
+        tokio::time::sleep(std::time::Duration::from_millis(50)).await;
+    }
 }
 
 /// Regression: a tenant who made such an object with the marks of another's child stopped that parent, and kept it from

@@ -121,6 +121,41 @@ async fn a_resource_that_waits_for_its_cleanup_shows_it_and_is_released_when_its
     scenario.until_gone(CONFIG_MAP, "a").await;
 }
 
+#[tokio::test]
+async fn a_finalizer_that_is_removed_during_a_cleanup_is_not_added_again() {
+    let scenario = Scenario::new("finalizer-removed").await;
+    let host = scenario.start(&controller("puppet.wasm", "limits: {deadline: 20s}"));
+    let spec = json!({"response": {"children": [config_map("a", "1")]}, "cleanup": {"done": false}});
+    scenario.puppet("p", spec).await;
+    scenario.until_ready("p").await;
+    let both = json!({"metadata": {"finalizers": ["operator-host.dev/puppet", "example.com/other"]}});
+    scenario.patch(PUPPET, "p", both).await;
+    scenario.delete(PUPPET, "p").await;
+    scenario
+        .until_condition(PUPPET, "p", "Ready", "False", "CleaningUp")
+        .await;
+    scenario.patch(PUPPET, "p", json!({"spec": {"busy": 400}})).await;
+    host.until_log(&["busy"]).await;
+    let other = json!({"metadata": {"finalizers": ["example.com/other"]}});
+    scenario.patch(PUPPET, "p", other).await;
+    let (log, parent) = (host.log(), "finalizer-removed/p");
+    let (_, during) = log.split_once("busy").unwrap();
+    assert!(!during.contains("reconcile done"), "it was too late: {during}");
+    host.until_reconciles(parent, host.reconciles(parent) + 2).await;
+    let left = scenario.get(PUPPET, "p").await.unwrap();
+    assert_eq!(
+        left.metadata.finalizers,
+        Some(vec!["example.com/other".to_owned()])
+    );
+    assert!(scenario.get(CONFIG_MAP, "a").await.is_some());
+    assert_eq!(host.log().matches("busy").count(), 1, "{}", host.log());
+    let none = json!({"metadata": {"finalizers": null}});
+    scenario.patch(PUPPET, "p", none).await;
+    scenario.until_gone(PUPPET, "p").await;
+    scenario.until_gone(CONFIG_MAP, "a").await;
+    assert!(!host.log().contains("\"ERROR\""), "{}", host.log());
+}
+
 /// Regression: only the Events of the last iteration were published, and the cleanup's conditions replaced all others.
 #[tokio::test]
 async fn a_cleanup_that_creates_children_loses_no_events_and_no_conditions() {

@@ -60,8 +60,9 @@ async fn a_plugin_sets_defaults_and_refuses_changes_of_what_is_stored() {
         &["denied the request: `spec` is nested deeper than 120 levels"],
     );
 
-    // A status is no reason to refuse a change.
-    let status = format!(r#"{{"status": {{"deep": {}}}}}"#, lists(300));
+    // A status is no reason to refuse a change, even if it alone would need more memory than an object may.
+    let wide = vec![r#"{"a":0}"#; 170_000].join(",");
+    let status = format!(r#"{{"status": {{"wide": [{wide}], "deep": {}}}}}"#, lists(300));
     let written = send(&scenario, "PATCH", "/p/status", status).await;
     written.expect("nobody is asked about a status");
     let body = r#"{"spec": {"size": null}}"#.to_owned();

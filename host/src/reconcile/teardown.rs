@@ -27,10 +27,10 @@ const ORPHAN: &str = "orphan";
 /// Reports whether the deletion of the children has begun. Then the plugin's cleanup is done, and is not called again: it
 /// would miss children that are deleted already.
 pub(super) fn has_begun(context: &Context, parent: &DynamicObject) -> bool {
-    let config = &context.config;
-    let mut finalizers = config.former_finalizers().chain([config.finalizer()]);
-    let begun = annotation(parent, CLEANED_UP_ANNOTATION);
-    begun.is_some() && finalizers.any(|finalizer| begun == Some(&mark(&finalizer, parent)))
+    let mark = annotation(parent, CLEANED_UP_ANNOTATION).and_then(|mark| mark.rsplit_once('/'));
+    mark.is_some_and(|(finalizer, uid)| {
+        context.config.owns_finalizer(finalizer) && parent.metadata.uid.as_deref() == Some(uid)
+    })
 }
 
 /// Returns the value of the annotation. A copy of the parent must not look cleaned up, and neither must it for another
