@@ -4,7 +4,8 @@ mod meanwhile;
 
 use std::process::Command;
 
-use control_plane::proxy::{Mode, Seen};
+use control_plane::proxy::{Mode, Proxy, Seen};
+use kube::api::ListParams;
 use kube::core::DynamicObject;
 use serde_json::{Value, json};
 
@@ -318,7 +319,32 @@ async fn a_parent_that_is_too_deep_is_released_under_another_name_and_without_wh
     assert_eq!(host.stop().await.code(), Some(0));
 }
 
-/// A refusal that lasts is reported once, however often it is tried.
+/// Waits until a change that is refused was tried several times, and checks that the refusal is reported once.
+async fn reported_once(scenario: &Scenario, (proxy, host): &(Proxy, Host), part: &str, change: &str) {
+    for _ in 0..4 {
+        let is_tried = |seen: &Seen| seen.method == "PATCH" && seen.uri.contains(part);
+        proxy.until_seen(is_tried).await;
+        drop(proxy.take_seen());
+    }
+    let reported = scenario
+        .until_event_with("p", "Warning", "TooDeep", "besides, ")
+        .await;
+    assert_contains(&reported, &["`spec` of the resource", change]);
+    let log = host.log();
+    let told = log
+        .lines()
+        .filter(|line| line.contains("\"WARN\"") && line.contains("besides, "));
+    assert_eq!(told.count(), 1, "{log}");
+    let events = scenario.api("events.k8s.io/v1/Event");
+    let events = events.list(&ListParams::default()).await.expect("a list");
+    let repeated = events.iter().filter(|event| {
+        event.data["regarding"]["name"] == "p"
+            && (event.data["reason"] == "ApplyFailed" || !event.data["series"].is_null())
+    });
+    assert_eq!(repeated.count(), 0, "{:?}", events.items);
+    proxy.set_mode_of(part, Mode::Pass);
+}
+
 #[tokio::test]
 async fn a_parent_that_is_too_deep_and_cannot_be_handed_over_is_reported_once() {
     let scenario = Scenario::new("too-deep-refused").await;
@@ -329,25 +355,9 @@ async fn a_parent_that_is_too_deep_and_cannot_be_handed_over_is_reported_once() 
     deepen(&scenario, "p", Nesting::Lists).await;
     let renamed =
         controller("puppet.wasm", "formerly: [puppet]").replace("name: puppet\n", "name: marionette\n");
-    let (proxy, host) = refusing(&scenario, "/puppets/p?", &renamed).await;
-    let is_tried = |seen: &Seen| seen.method == "PATCH" && seen.uri.contains("/puppets/p?");
-    for _ in 0..4 {
-        proxy.until_seen(is_tried).await;
-        drop(proxy.take_seen());
-    }
-    let words = "besides, ";
-    let reported = scenario.until_event_with("p", "Warning", "TooDeep", words).await;
-    assert_contains(
-        &reported,
-        &["`spec` of the resource", "cannot patch Puppet too-deep-refused/p"],
-    );
-    let log = host.log();
-    let told = log
-        .lines()
-        .filter(|line| line.contains("\"WARN\"") && line.contains(words));
-    assert_eq!(told.count(), 1, "{log}");
-    proxy.set_mode_of("/puppets/p?", Mode::Pass);
-    proxy.until_seen(is_tried).await;
+    let refusing = refusing(&scenario, "/puppets/p?", &renamed).await;
+    let change = "cannot patch Puppet too-deep-refused/p";
+    reported_once(&scenario, &refusing, "/puppets/p?", change).await;
     let start = std::time::Instant::now();
     while !send(&scenario, "GET", "/p", String::new())
         .await
@@ -357,6 +367,30 @@ async fn a_parent_that_is_too_deep_and_cannot_be_handed_over_is_reported_once() 
         assert!(start.elapsed() < LIMIT, "it is not handed over");
         tokio::time::sleep(std::time::Duration::from_millis(50)).await;
     }
+}
+
+/// Regression: the Event was repeated at each retry once the time was over, and did not say what is too deep.
+#[tokio::test]
+async fn a_parent_that_is_too_deep_and_cannot_be_released_is_reported_once() {
+    let scenario = Scenario::new("too-deep-retained").await;
+    let host = scenario.start(&controller("puppet.wasm", ""));
+    let spec = json!({"response": {"children": [config_map("kept", "1")]}});
+    scenario.puppet("p", spec).await;
+    scenario.until_ready("p").await;
+    assert_eq!(host.stop().await.code(), Some(0));
+    deepen(&scenario, "p", Nesting::Lists).await;
+    let deleted = send(&scenario, "DELETE", "/p", String::new()).await;
+    deleted.expect("it is being deleted");
+    let retaining = "children: [{apiVersion: v1, kind: ConfigMap, onRemoval: retain}]";
+    let limited = controller(
+        "puppet.wasm",
+        &format!("{retaining}\nfinalizer: {{releaseAfter: 1s}}"),
+    );
+    let refusing = refusing(&scenario, "/configmaps/kept?", &limited).await;
+    let change = "ConfigMap too-deep-retained/kept";
+    reported_once(&scenario, &refusing, "/configmaps/kept?", change).await;
+    until_gone(&scenario, "p").await;
+    assert!(scenario.get(CONFIG_MAP, "kept").await.is_some());
 }
 
 /// Regression: a tenant who made such an object with the marks of another's child stopped that parent, and kept it from

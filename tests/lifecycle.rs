@@ -258,7 +258,18 @@ async fn a_time_limit_does_not_release_a_parent_before_its_retained_children() {
     proxy
         .until_seen(|seen| seen.refused == Some(403) && seen.at > over)
         .await;
-    assert!(scenario.get(PUPPET, "p").await.is_some());
+    // Regression: it said that the deletion waits for the plugin's cleanup.
+    let is_over = |p: &kube::core::DynamicObject| {
+        let status = p.data["status"].to_string();
+        [
+            "`finalizer.releaseAfter`",
+            "cannot be released",
+            "ConfigMap limit-retained/a",
+        ]
+        .iter()
+        .all(|words| status.contains(words))
+    };
+    scenario.until(PUPPET, "p", "says why it stays", is_over).await;
     proxy.set_mode(Mode::Pass);
     scenario.until_gone(PUPPET, "p").await;
     let a = scenario.get(CONFIG_MAP, "a").await.expect("it is retained");

@@ -182,6 +182,34 @@ async fn a_parent_that_was_deleted_under_a_former_name_is_cleaned_up_and_release
     assert_eq!(host.stop().await.code(), Some(0));
 }
 
+/// Regression: a host under the old name that ran a little longer gave the parent its finalizer back, and nobody removed
+/// it again.
+#[tokio::test]
+async fn a_former_finalizer_that_comes_back_is_removed_again() {
+    let scenario = Scenario::new("renamed-again").await;
+    let host = scenario.start(&named("marionette", "formerly: [puppet]"));
+    let spec = json!({"response": {"children": [config_map("a", "1")]}});
+    scenario.puppet("p", spec).await;
+    scenario.until_ready("p").await;
+    for given in [
+        json!(["operator-host.dev/marionette", "operator-host.dev/puppet"]),
+        json!(["operator-host.dev/puppet"]),
+    ] {
+        scenario
+            .patch(PUPPET, "p", json!({"metadata": {"finalizers": given}}))
+            .await;
+        let is_new = |p: &DynamicObject| {
+            p.metadata.finalizers == Some(vec!["operator-host.dev/marionette".to_owned()])
+        };
+        scenario
+            .until(PUPPET, "p", "with the new finalizer only", is_new)
+            .await;
+    }
+    scenario.delete(PUPPET, "p").await;
+    scenario.until_gone(PUPPET, "p").await;
+    assert_eq!(host.stop().await.code(), Some(0));
+}
+
 /// Regression: a child that nobody may change kept its parent for ever.
 #[tokio::test]
 async fn a_child_that_cannot_be_handed_over_does_not_keep_its_parent_beyond_the_time_limit() {

@@ -106,8 +106,19 @@ pub async fn reconcile(context: &Context, name: &NamespacedName, span: &Span) ->
         _ => None,
     };
     changes.publish(context, &parent);
-    if leaving::check_deadline(context, &parent, &result) {
-        return leaving::abandon(context, &parent, &result).await;
+    let has_tried = match &result {
+        Ok(answer) => answer.is_some(),
+        Err(error) => !note_transient(context, &parent, error),
+    };
+    if leaving::check_deadline(context, &parent, has_tried) {
+        let why = match &result {
+            Ok(_) => "the plugin did not say that it is done".to_owned(),
+            Err(error) => error.to_string(),
+        };
+        return match leaving::abandon(context, &parent, &why).await {
+            Ok(()) => Action::OnChange,
+            Err(error) => fail(context, &parent, &error).await,
+        };
     }
     match result {
         Ok(None) => {
@@ -161,28 +172,29 @@ async fn refuse_too_deep(context: &Context, parent: &Arc<DynamicObject>, field: 
         return Action::OnChange;
     }
     // What is retained must not go with its parent, whatever the parent is.
-    let failed = release(context, &parent).await.err().or(failed);
+    let mut failed = release(context, &parent).await.err().or(failed);
+    let has_tried = failed
+        .as_ref()
+        .is_none_or(|other| !note_transient(context, &parent, other));
+    if leaving::check_deadline(context, &parent, has_tried) {
+        let why = failed.as_ref().unwrap_or(&error).to_string();
+        match leaving::abandon(context, &parent, &why).await {
+            Ok(()) => return Action::OnChange,
+            Err(other) => failed = Some(other),
+        }
+    }
     let told = match &failed {
         Some(other) if !note_transient(context, &parent, other) => format!("{error}; besides, {other}"),
         _ => error.to_string(),
     };
-    let (result, next) = match failed {
-        None => {
-            context.memory_of(&name, |memory| memory.failures = 0);
-            (Err(error), Action::OnChange)
-        }
-        Some(other) => {
-            count_failure(context, &name);
-            context.observer.metrics.failed(other.class());
-            let next = other.backoff();
-            (Err(other), next)
-        }
-    };
-    if leaving::check_deadline(context, &parent, &result) {
-        return leaving::abandon(context, &parent, &result).await;
-    }
     tell_too_deep(context, &parent, &told);
-    next
+    let Some(other) = failed else {
+        context.memory_of(&name, |memory| memory.failures = 0);
+        return Action::OnChange;
+    };
+    count_failure(context, &name);
+    context.observer.metrics.failed(other.class());
+    other.backoff()
 }
 
 fn tell_too_deep(context: &Context, parent: &DynamicObject, message: &str) {

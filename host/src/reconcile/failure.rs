@@ -12,6 +12,7 @@ use super::contest;
 use super::context::Context;
 use super::error::{ReconcileError, is_waiting_for_deletion};
 use super::finalizer::shown_finalizer;
+use super::leaving::time_left;
 use super::needs::NeedError;
 use super::outcome::Kept;
 use super::status;
@@ -199,6 +200,12 @@ pub(super) fn count_failure(context: &Context, name: &NamespacedName) {
 /// Returns why a parent that is being deleted stays, and what can be done about it.
 fn deletion_blocked(context: &Context, parent: &DynamicObject, error: &ReconcileError) -> String {
     let finalizer = shown_finalizer(context, parent);
+    if time_left(context, parent).is_some_and(|left| left.is_zero()) {
+        return format!(
+            "its time is over (`finalizer.releaseAfter`), but it cannot be released, so the finalizer {finalizer} stays: \
+             {error}"
+        );
+    }
     let going =
         matches!(error, ReconcileError::Api(errors) if errors.iter().any(ApiError::is_namespace_terminating));
     if going {

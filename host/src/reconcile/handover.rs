@@ -5,6 +5,7 @@ use std::collections::HashSet;
 use std::sync::Arc;
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ManagedFieldsEntry, ObjectMeta};
+use kube::ResourceExt;
 use kube::core::DynamicObject;
 use serde_json::{Map, Value, json};
 use tracing::info;
@@ -32,7 +33,12 @@ pub(super) async fn take_over(
     }
     let name = NamespacedName::of(&parent);
     let mut parent = parent;
-    if context.memory_of(&name, |memory| !memory.handed_over) {
+    // A host under the former name that still runs may have given it back its finalizer.
+    let has_former = |parent: &DynamicObject| {
+        let mut former = context.config.former_finalizers();
+        !is_terminating(parent) && former.any(|former| parent.finalizers().contains(&former))
+    };
+    if has_former(&parent) || context.memory_of(&name, |memory| !memory.handed_over) {
         match migrate_parent(context, &parent).await {
             Ok(Some(now)) => parent = now,
             Ok(None) => return Ok(None),

@@ -6,16 +6,13 @@ use kube::core::DynamicObject;
 use tokio::time::Instant;
 use tracing::{info, warn};
 
-use super::action::Action;
 use super::context::Context;
 use super::error::ReconcileError;
-use super::failure::{fail, note_transient};
 use super::finalizer::{finalizer_of, remove_finalizer, shown_finalizer};
-use super::outcome::FinalAnswer;
 use super::release::release;
 use super::teardown;
 use crate::desired::conditions::{Reason, Verdict};
-use crate::object::{NamespacedName, is_terminating};
+use crate::object::NamespacedName;
 use crate::plugin::contract::EventType;
 
 /// Returns the verdict on a parent whose cleanup succeeded but is not done. Reports it the first time.
@@ -32,24 +29,10 @@ pub(super) fn cleaning_up_verdict(context: &Context, parent: &DynamicObject) -> 
 /// Checks whether the time limit of a parent's cleanup is over. The cleanup is tried at least once, however late.
 ///
 /// Schedules another check for when the time is over.
-pub(super) fn check_deadline(
-    context: &Context,
-    parent: &DynamicObject,
-    result: &Result<Option<FinalAnswer>, ReconcileError>,
-) -> bool {
-    let has_tried = match result {
-        Ok(answer) => answer.is_some(),
-        Err(error) => !note_transient(context, parent, error),
-    };
-    if !is_terminating(parent) || finalizer_of(context, parent).is_none() {
-        return false;
-    }
-    let (Some(limit), Some(since)) = (context.config.release_after, &parent.metadata.deletion_timestamp)
-    else {
+pub(super) fn check_deadline(context: &Context, parent: &DynamicObject, has_tried: bool) -> bool {
+    let Some(left) = time_left(context, parent) else {
         return false;
     };
-    let waited = context.writer.clock.now().duration_since(since.0);
-    let left = limit.saturating_sub(Duration::try_from(waited).unwrap_or_default());
     if !left.is_zero() {
         context
             .queue
@@ -58,20 +41,26 @@ pub(super) fn check_deadline(
     has_tried && left.is_zero()
 }
 
-/// Releases the parent without its cleanup, and reports it.
+/// Returns how long a parent may still wait for its cleanup; `None` when that is not limited.
+pub(super) fn time_left(context: &Context, parent: &DynamicObject) -> Option<Duration> {
+    let limit = context.config.release_after?;
+    let since = parent.metadata.deletion_timestamp.as_ref()?;
+    finalizer_of(context, parent)?;
+    let waited = context.writer.clock.now().duration_since(since.0);
+    Some(limit.saturating_sub(Duration::try_from(waited).unwrap_or_default()))
+}
+
+/// Releases the parent without its cleanup, and reports it. `why` is the reason why the cleanup is not done.
+///
+/// # Errors
+/// When the parent stays, because it or its retained children cannot be released.
 pub(super) async fn abandon(
     context: &Context,
     parent: &DynamicObject,
-    result: &Result<Option<FinalAnswer>, ReconcileError>,
-) -> Action {
-    let why = match result {
-        Ok(_) => "the plugin did not say that it is done".to_owned(),
-        Err(error) => error.to_string(),
-    };
+    why: &str,
+) -> Result<(), ReconcileError> {
     // What is retained must not go with its parent. The reconcile may have failed before, or because of it.
-    if let Err(error) = release(context, parent).await {
-        return fail(context, parent, &error).await;
-    }
+    release(context, parent).await?;
     let limit = context.config.release_after.unwrap_or_default();
     let message = if teardown::has_begun(context, parent) {
         format!(
@@ -84,10 +73,8 @@ pub(super) async fn abandon(
              it. It may leave behind what it should have cleaned up: {why}"
         )
     };
-    if let Err(error) = remove_finalizer(context, parent).await {
-        return fail(context, parent, &error.into()).await;
-    }
+    remove_finalizer(context, parent).await?;
     warn!("{message}");
     context.publish(parent, EventType::Warning, "CleanupAbandoned", &message);
-    Action::OnChange
+    Ok(())
 }
