@@ -275,3 +275,35 @@ async fn a_time_limit_does_not_release_a_parent_before_its_retained_children() {
     let a = scenario.get(CONFIG_MAP, "a").await.expect("it is retained");
     assert_eq!(a.metadata.owner_references.iter().flatten().count(), 0);
 }
+
+/// Regression: with a plugin without a finalizer, the garbage collector then deleted the others with their parent.
+#[tokio::test]
+async fn a_child_that_cannot_be_released_does_not_keep_the_others_from_it() {
+    for (name, formerly) in [("puppet", ""), ("marionette", "formerly: [puppet]")] {
+        let scenario = Scenario::new(&format!("retained-for-{name}")).await;
+        let host = scenario.start(&controller("puppet.wasm", ""));
+        let names = ["a", "b", "c"];
+        let children = names.map(|name| config_map(name, "1"));
+        scenario
+            .puppet("p", json!({"response": {"children": children}}))
+            .await;
+        scenario.until_ready("p").await;
+        assert_eq!(host.stop().await.code(), Some(0));
+        let retain = "children: [{apiVersion: v1, kind: ConfigMap, onRemoval: retain}]";
+        let config = controller("puppet.wasm", &format!("{retain}\n{formerly}"));
+        let config = config.replace("name: puppet\n", &format!("name: {name}\n"));
+        // Whatever the order, one of them comes before another one.
+        let (proxy, _host) = refusing(&scenario, "/configmaps/b?", &config).await;
+        let is_free = |child: &kube::core::DynamicObject| child.metadata.owner_references.is_none();
+        for name in ["a", "c"] {
+            scenario.until(CONFIG_MAP, name, "released", is_free).await;
+        }
+        let message = scenario
+            .until_condition(PUPPET, "p", "Reconciling", "True", "ApplyFailed")
+            .await;
+        assert_contains(&message, &[&format!("ConfigMap {}/b", scenario.namespace)]);
+        proxy.set_mode_of("/configmaps/b?", Mode::Pass);
+        scenario.until(CONFIG_MAP, "b", "released", is_free).await;
+        scenario.until_ready("p").await;
+    }
+}

@@ -97,7 +97,11 @@ pub async fn reconcile(context: &Context, name: &NamespacedName, span: &Span) ->
     let mut changes = Changes::default();
     let result = match handed_over {
         Ok(()) => converge(context, &parent, &mut changes).await,
-        Err(error) => Err(error.into()),
+        Err(errors) => {
+            // What is retained must not go with its parent.
+            let released = release(context, &parent, &mut changes.updated).await;
+            Err(released.err().unwrap_or(ReconcileError::Api(errors)))
+        }
     };
     let kept = match &result {
         Err(ReconcileError::Call(CallError::Invalid { .. })) => {
@@ -165,14 +169,14 @@ async fn refuse_too_deep(context: &Context, parent: &Arc<DynamicObject>, field: 
     let (parent, failed) = match handover::take_over(context, Arc::clone(parent)).await {
         Ok(Some(parent)) => (parent, None),
         Ok(None) => return Action::OnChange,
-        Err((parent, error)) => (parent, Some(error.into())),
+        Err((parent, errors)) => (parent, Some(ReconcileError::Api(errors))),
     };
     if too_deep(&parent).is_none() {
         // The watch delivers it.
         return Action::OnChange;
     }
     // What is retained must not go with its parent, whatever the parent is.
-    let mut failed = release(context, &parent).await.err().or(failed);
+    let mut failed = release(context, &parent, &mut Vec::new()).await.err().or(failed);
     let has_tried = failed
         .as_ref()
         .is_none_or(|other| !note_transient(context, &parent, other));
@@ -217,7 +221,7 @@ async fn converge(
         Live::Failed(why) => return Err(ReconcileError::NoPlugin(Arc::clone(why))),
     };
     check_watches(context, parent)?;
-    changes.updated.extend(release(context, parent).await?);
+    release(context, parent, &mut changes.updated).await?;
     let has_finalizer = finalizer_of(context, parent).is_some();
     if is_terminating(parent) {
         return match has_finalizer {

@@ -17,17 +17,17 @@ use crate::config::ControllerConfig;
 use crate::object::{CONTROLLER_LABEL, ChildRef, NamespacedName, is_terminating, label, too_deep};
 
 /// Migrates a parent and its children, each with one write that is refused when the object has changed. Returns the
-/// resulting parent; `None` when it was deleted or replaced.
+/// resulting parent; `None` when it was deleted or replaced. One child that cannot be migrated does not keep the others.
 ///
 /// Field managers are not in the caches, so each parent is read once after every start for as long as former names
 /// are configured.
 ///
 /// # Errors
-/// With the parent as known, when the API server refuses a write.
+/// With the parent as known, when the API server refuses writes.
 pub(super) async fn take_over(
     context: &Context,
     parent: Arc<DynamicObject>,
-) -> Result<Option<Arc<DynamicObject>>, (Arc<DynamicObject>, ApiError)> {
+) -> Result<Option<Arc<DynamicObject>>, (Arc<DynamicObject>, Vec<ApiError>)> {
     if context.config.formerly.is_empty() {
         return Ok(Some(parent));
     }
@@ -42,22 +42,29 @@ pub(super) async fn take_over(
         match migrate_parent(context, &parent).await {
             Ok(Some(now)) => parent = now,
             Ok(None) => return Ok(None),
-            Err(error) => return Err((parent, error)),
+            Err(error) => return Err((parent, vec![error])),
         }
         // The managers of one that is nested too deep may not be known.
         context.memory_of(&name, |memory| memory.handed_over = too_deep(&parent).is_none());
     }
-    let mut seen = HashSet::new();
+    let (mut seen, mut failed) = (HashSet::new(), Vec::new());
     for child in context.owned(&parent) {
         let current = label(&child, CONTROLLER_LABEL) == Some(&context.config.name);
         if current || is_terminating(&child) || !seen.insert(child.metadata.uid.clone()) {
             continue;
         }
         if let Err(error) = migrate_child(context, &name, &child).await {
-            return Err((parent, error));
+            let stops = error.stops_others();
+            failed.push(error);
+            if stops {
+                break;
+            }
         }
     }
-    Ok(Some(parent))
+    match failed.is_empty() {
+        true => Ok(Some(parent)),
+        false => Err((parent, failed)),
+    }
 }
 
 async fn migrate_parent(

@@ -60,7 +60,7 @@ pub(super) async fn abandon(
     why: &str,
 ) -> Result<(), ReconcileError> {
     // What is retained must not go with its parent. The reconcile may have failed before, or because of it.
-    release(context, parent).await?;
+    release(context, parent, &mut Vec::new()).await?;
     let limit = context.config.release_after.unwrap_or_default();
     let message = if teardown::has_begun(context, parent) {
         format!(

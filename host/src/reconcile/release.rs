@@ -13,17 +13,19 @@ use crate::config::Removal;
 use crate::desired::ownership::{owns, removal};
 use crate::object::{ChildRef, NamespacedName, is_terminating};
 
-/// Removes the owner reference of every child that is retained now and has one, whether the plugin names it or not,
-/// and returns those children. A reconcile begins with it, so that it happens even when the plugin fails.
+/// Removes the owner reference of every child that is retained now and has one, whether the plugin names it or not, and
+/// adds those children to `released`. A reconcile begins with it, so that it happens even when the plugin fails. One child
+/// that cannot be released does not keep the others.
 ///
 /// # Errors
-/// When it is not known which Secrets are generated, and the first error of the API server.
+/// When it is not known which Secrets are generated, and the errors of the API server.
 pub(super) async fn release(
     context: &Context,
     parent: &DynamicObject,
-) -> Result<Vec<ChildRef>, ReconcileError> {
+    released: &mut Vec<ChildRef>,
+) -> Result<(), ReconcileError> {
     context.load_provenance_key(parent, Some(&context.writer)).await?;
-    let mut released = Vec::new();
+    let mut failed = Vec::new();
     // An object that is watched in two versions is handled once.
     let mut seen = HashSet::new();
     for child in context.owned(parent) {
@@ -53,11 +55,25 @@ pub(super) async fn release(
             "ownerReferences": others,
         }});
         let manager = context.config.field_manager();
-        let answer = ResourceClient::new(&context.children_writer, resource)
+        match ResourceClient::new(&context.children_writer, resource)
             .merge(&key.name, &body, &manager)
-            .await?;
-        context.record_child(&NamespacedName::of(parent), &key, answer);
-        released.push(key);
+            .await
+        {
+            Ok(answer) => {
+                context.record_child(&NamespacedName::of(parent), &key, answer);
+                released.push(key);
+            }
+            Err(error) => {
+                let stops = error.stops_others();
+                failed.push(error);
+                if stops {
+                    break;
+                }
+            }
+        }
     }
-    Ok(released)
+    match failed.is_empty() {
+        true => Ok(()),
+        false => Err(ReconcileError::Api(failed)),
+    }
 }
