@@ -5,7 +5,8 @@ use serde_json::{Value, json};
 use crate::puppet::{CONFIG_MAP, config_map};
 use crate::support::{Scenario, condition};
 use k8s_openapi::api::core::v1::Namespace;
-use kube::api::{Api, DeleteParams, Patch, PatchParams};
+use k8s_openapi::api::events::v1::Event;
+use kube::api::{Api, DeleteParams, ListParams, Patch, PatchParams};
 use kube::core::DynamicObject;
 use kube::runtime::wait::await_condition;
 
@@ -61,6 +62,27 @@ async fn a_cluster_scoped_parent_has_children_in_the_namespaces_that_are_listed_
     apply(&[within("cluster-scoped-2"), within("kube-system")]).await;
     host.until_log(&["kube-system", "is not allowed", "`otherNamespaces`"])
         .await;
+    // Regression: the Event was repeated at each retry.
+    for _ in 0..4 {
+        host.until_reconciles("cp", host.reconciles("cp") + 1).await;
+    }
+    let events = Api::<Event>::all(scenario.client.clone());
+    let events = events.list(&ListParams::default()).await.unwrap();
+    let refused = events.iter().filter(|event| {
+        event.reason.as_deref() == Some("ChildRefused")
+            && event
+                .regarding
+                .as_ref()
+                .is_some_and(|regarding| regarding.name.as_deref() == Some("cp"))
+    });
+    let told: Vec<_> = refused.map(|event| (&event.note, &event.series)).collect();
+    // Kubernetes 1.20 refuses Events about cluster-scoped objects in `default`.
+    let log = host.log();
+    let failed = log
+        .lines()
+        .filter(|line| line.contains("cannot write an Event") && line.contains("\"ChildRefused\""));
+    assert_eq!(told.len() + failed.count(), 1, "{told:?} {log}");
+    assert!(told.iter().all(|(_, series)| series.is_none()), "{told:?}");
     apply(&[within("cluster-scoped-2"), config_map("a", "1")]).await;
     host.until_log(&["must name a namespace"]).await;
     let need = json!({"id": "settings", "apiVersion": "v1", "kind": "ConfigMap", "name": "settings"});

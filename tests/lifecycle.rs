@@ -293,7 +293,7 @@ async fn a_child_that_cannot_be_released_does_not_keep_the_others_from_it() {
         let config = controller("puppet.wasm", &format!("{retain}\n{formerly}"));
         let config = config.replace("name: puppet\n", &format!("name: {name}\n"));
         // Whatever the order, one of them comes before another one.
-        let (proxy, _host) = refusing(&scenario, "/configmaps/b?", &config).await;
+        let (proxy, host) = refusing(&scenario, "/configmaps/b?", &config).await;
         let is_free = |child: &kube::core::DynamicObject| child.metadata.owner_references.is_none();
         for name in ["a", "c"] {
             scenario.until(CONFIG_MAP, name, "released", is_free).await;
@@ -305,5 +305,27 @@ async fn a_child_that_cannot_be_released_does_not_keep_the_others_from_it() {
         proxy.set_mode_of("/configmaps/b?", Mode::Pass);
         scenario.until(CONFIG_MAP, "b", "released", is_free).await;
         scenario.until_ready("p").await;
+        // Regression: one that was released and applied was named twice.
+        host.until_log(&["updated ConfigMap b"]).await;
+        assert!(!host.log().contains("ConfigMap b, ConfigMap b"), "{}", host.log());
     }
+}
+
+/// Regression: while no version of the plugin could be called, the garbage collector deleted it with its parent.
+#[tokio::test]
+async fn what_is_retained_is_released_without_a_plugin() {
+    let scenario = Scenario::new("retained-alone").await;
+    let host = scenario.start(&controller("puppet.wasm", ""));
+    scenario
+        .puppet("p", json!({"response": {"children": [config_map("a", "1")]}}))
+        .await;
+    scenario.until_ready("p").await;
+    assert_eq!(host.stop().await.code(), Some(0));
+    let broken = scenario.file("broken.wasm", b"not WebAssembly");
+    let retain = "children: [{apiVersion: v1, kind: ConfigMap, onRemoval: retain}]";
+    let host = scenario.start(&controller(broken.to_str().unwrap(), retain));
+    let is_free = |child: &kube::core::DynamicObject| child.metadata.owner_references.is_none();
+    scenario.until(CONFIG_MAP, "a", "released", is_free).await;
+    scenario.until_stalled("p", "PluginNotLoaded").await;
+    host.until_log(&["updated ConfigMap a\""]).await;
 }

@@ -214,6 +214,7 @@ async fn converge(
     parent: &Arc<DynamicObject>,
     changes: &mut Changes,
 ) -> Result<Option<FinalAnswer>, ReconcileError> {
+    release(context, parent, &mut changes.updated).await?;
     let plugin = match &*context.plugin.borrow() {
         Live::Plugin(plugin) => plugin.clone(),
         // Workers start only when loading has ended.
@@ -221,7 +222,6 @@ async fn converge(
         Live::Failed(why) => return Err(ReconcileError::NoPlugin(Arc::clone(why))),
     };
     check_watches(context, parent)?;
-    release(context, parent, &mut changes.updated).await?;
     let has_finalizer = finalizer_of(context, parent).is_some();
     if is_terminating(parent) {
         return match has_finalizer {
@@ -511,6 +511,7 @@ async fn finish(
             context.memory_of(&name, |memory| {
                 memory.failures = 0;
                 memory.last_logged = None;
+                memory.last_published = None;
                 memory.transient_since = None;
             });
             next

@@ -1,5 +1,6 @@
 //! Handles a failed reconcile: the parent's condition, the log and the next attempt.
 
+use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 use std::time::Duration;
 
 use kube::ResourceExt;
@@ -93,7 +94,9 @@ pub(super) async fn report(
     let before = current(&parent);
     let conditions = status::desired(context, &parent, before, &of_host).remove("conditions");
     let is_news = conditions.as_ref() != before.get("conditions");
-    if let Some(reason) = reason.filter(|_| !waits && is_news) {
+    if let Some(reason) = reason.filter(|_| !waits && is_news)
+        && is_unpublished(context, &parent, reason)
+    {
         context.publish(&parent, EventType::Warning, &reason.reason, &reason.message);
     }
     let mut written = status::write(context, &parent, &update).await;
@@ -123,6 +126,16 @@ pub(super) async fn report(
             status_not_written(context, &parent, error)
         }
     }
+}
+
+/// Whether a failure was not published yet. The conditions alone do not tell it for a kind that has none.
+fn is_unpublished(context: &Context, parent: &DynamicObject, reason: &Reason) -> bool {
+    let mut hasher = DefaultHasher::new();
+    (&reason.reason, &reason.message, parent.metadata.generation).hash(&mut hasher);
+    let failure = Some(hasher.finish());
+    context.memory_of(&NamespacedName::of(parent), |memory| {
+        std::mem::replace(&mut memory.last_published, failure) != failure
+    })
 }
 
 /// Reports that the status could not be written, and returns when to try again. The caller counts the failure.

@@ -118,13 +118,16 @@ impl Changes {
 /// Lists the first few by name, with the number of the others.
 fn list(children: &[ChildRef]) -> String {
     const SHOWN: usize = 5;
-    let mut names: Vec<String> = children
+    let mut seen = HashSet::new();
+    // One that was released, and applied after that, was changed twice.
+    let once: Vec<_> = children.iter().filter(|child| seen.insert(*child)).collect();
+    let mut names: Vec<String> = once
         .iter()
         .take(SHOWN)
         .map(|c| format!("{} {}", c.kind.kind, c.name.name))
         .collect();
-    if children.len() > SHOWN {
-        names.push(format!("{} more", children.len() - SHOWN));
+    if once.len() > SHOWN {
+        names.push(format!("{} more", once.len() - SHOWN));
     }
     names.join(", ")
 }

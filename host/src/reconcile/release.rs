@@ -11,7 +11,7 @@ use super::error::ReconcileError;
 use crate::cluster::resource_client::ResourceClient;
 use crate::config::Removal;
 use crate::desired::ownership::{owns, removal};
-use crate::object::{ChildRef, NamespacedName, is_terminating};
+use crate::object::{ChildRef, GENERATED_LABEL, NamespacedName, is_terminating, label};
 
 /// Removes the owner reference of every child that is retained now and has one, whether the plugin names it or not, and
 /// adds those children to `released`. A reconcile begins with it, so that it happens even when the plugin fails. One child
@@ -24,7 +24,10 @@ pub(super) async fn release(
     parent: &DynamicObject,
     released: &mut Vec<ChildRef>,
 ) -> Result<(), ReconcileError> {
-    context.load_provenance_key(parent, Some(&context.writer)).await?;
+    let unknown = context
+        .load_provenance_key(parent, Some(&context.writer))
+        .await
+        .err();
     let mut failed = Vec::new();
     // An object that is watched in two versions is handled once.
     let mut seen = HashSet::new();
@@ -36,6 +39,7 @@ pub(super) async fn release(
         if removal(&context.config, generated, &child) != Some(Removal::Retain)
             || !owns(&context.config, parent, &child)
             || is_terminating(&child)
+            || (unknown.is_some() && label(&child, GENERATED_LABEL).is_some())
             || !seen.insert(child.metadata.uid.clone())
         {
             continue;
@@ -72,8 +76,9 @@ pub(super) async fn release(
             }
         }
     }
-    match failed.is_empty() {
-        true => Ok(()),
-        false => Err(ReconcileError::Api(failed)),
+    match (unknown, failed.is_empty()) {
+        (Some(error), _) => Err(error.into()),
+        (None, false) => Err(ReconcileError::Api(failed)),
+        (None, true) => Ok(()),
     }
 }
