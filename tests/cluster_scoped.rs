@@ -3,7 +3,8 @@
 use serde_json::{Value, json};
 
 use crate::puppet::{CONFIG_MAP, config_map};
-use crate::support::{Scenario, condition};
+use crate::support::{Host, Scenario, condition, own_cluster};
+use control_plane::Options;
 use k8s_openapi::api::core::v1::Namespace;
 use k8s_openapi::api::events::v1::Event;
 use kube::api::{Api, DeleteParams, ListParams, Patch, PatchParams};
@@ -121,6 +122,91 @@ async fn a_cluster_scoped_parent_has_children_in_the_namespaces_that_are_listed_
         .await
         .expect("it goes")
         .unwrap();
+}
+
+/// Regression: who could create ConfigMaps in one namespace stopped a parent in all others, and kept it from being deleted.
+#[tokio::test]
+async fn a_namespace_with_too_many_children_does_not_stop_the_others() {
+    let cluster = own_cluster(Options::default()).await;
+    let full = Scenario::within(&cluster, "full").await;
+    let other = Scenario::within(&cluster, "other").await;
+    let config = CONTROLLER.replace("cluster-scoped-2, cluster-scoped-1", "full, other");
+    let config = format!("{config}  limits: {{request: 64Ki}}\n");
+    let host = full.start(&config);
+    let parents: Api<DynamicObject> = Api::all_with(
+        full.client.clone(),
+        &crate::support::resource("test.operator-host.dev/v1/ClusterPuppet"),
+    );
+    let apply = async |text: &str| {
+        let children = ["full", "other"].map(|namespace| {
+            let mut child = config_map("a", text);
+            child["metadata"]["namespace"] = namespace.into();
+            child
+        });
+        let puppet = json!({
+            "apiVersion": "test.operator-host.dev/v1", "kind": "ClusterPuppet", "metadata": {"name": "cp"},
+            "spec": {"response": {"children": children}},
+        });
+        let params = PatchParams::apply("user").force();
+        parents
+            .patch("cp", &params, &Patch::Apply(&puppet))
+            .await
+            .unwrap();
+    };
+    let has = |text: &'static str| move |map: &DynamicObject| map.data["data"]["text"] == text;
+    apply("1").await;
+    let made = full.until(CONFIG_MAP, "a", "made", has("1")).await;
+    other.until(CONFIG_MAP, "a", "made", has("1")).await;
+    let forge = async |host: Host| {
+        // The host would delete them one by one.
+        assert_eq!(host.stop().await.code(), Some(0));
+        for number in 0..4 {
+            let forged = json!({
+                "apiVersion": "v1", "kind": "ConfigMap", "data": {"text": "x".repeat(30 << 10)},
+                "metadata": {
+                    "name": format!("forged-{number}"), "labels": made.metadata.labels,
+                    "annotations": {"operator-host.dev/parent": "cp"},
+                    "ownerReferences": made.metadata.owner_references,
+                },
+            });
+            full.apply(&forged.to_string()).await;
+        }
+    };
+    forge(host).await;
+    let host = full.start(&config);
+    host.until_log(&[
+        "\"WARN\"",
+        "5 children in the namespace full",
+        "ConfigMap full/forged-0",
+    ])
+    .await;
+    apply("2").await;
+    other.until(CONFIG_MAP, "a", "changed", has("2")).await;
+    other.delete(CONFIG_MAP, "a").await;
+    other.until(CONFIG_MAP, "a", "made again", has("2")).await;
+    let names = full.names(CONFIG_MAP).await;
+    assert_eq!(
+        names.iter().filter(|name| name.starts_with("forged-")).count(),
+        4,
+        "{names:?}"
+    );
+    assert!(has("1")(&full.get(CONFIG_MAP, "a").await.unwrap()));
+
+    // Once enough of them are deleted, the host deletes the others.
+    for name in ["forged-3", "forged-2", "forged-1"] {
+        full.delete(CONFIG_MAP, name).await;
+    }
+    full.until_gone(CONFIG_MAP, "forged-0").await;
+    full.until(CONFIG_MAP, "a", "changed", has("2")).await;
+    forge(host).await;
+    parents.delete("cp", &DeleteParams::default()).await.unwrap();
+    let host = full.start(&config);
+    let gone = await_condition(parents.clone(), "cp", |o: Option<&DynamicObject>| o.is_none());
+    tokio::time::timeout(crate::support::LIMIT, gone)
+        .await
+        .expect("it goes")
+        .unwrap();
+    assert_eq!(host.stop().await.code(), Some(0));
 }
 
 #[tokio::test]

@@ -11,7 +11,7 @@ pub use self::action::Action;
 use self::action::after;
 pub use self::admit::{Admission, admit};
 use self::apply::apply;
-use self::call::call;
+use self::call::call_beside_crowded;
 use self::context::{Blocking, Context};
 use self::error::ReconcileError;
 use self::failure::{count_failure, fail, log_once, note_transient, report, status_not_written};
@@ -50,6 +50,7 @@ mod action;
 mod admit;
 mod call;
 mod contest;
+mod crowded;
 mod difference;
 mod error;
 mod failure;
@@ -325,8 +326,9 @@ async fn iterate(
     let mut iterations = Iterations::default();
     while iterations.begin_next(changes) {
         let observed = context.observed(parent, plugin);
-        let (response, share): (Response, _) = call(context, plugin, parent, &observed).await?;
-        let plan = match make_plan(context, plugin, parent, &response) {
+        let (response, share, crowded): (Response, _, _) =
+            call_beside_crowded(context, plugin, parent, &observed).await?;
+        let mut plan = match make_plan(context, plugin, parent, &response) {
             Ok(plan) => plan,
             Err(error) if predecessor::clear(context, parent, &error, changes).await? => {
                 debug!("{error}: cleared the children of the earlier parent, asking the plugin again");
@@ -335,6 +337,9 @@ async fn iterate(
             Err(error) => return Err(error),
         };
         context.remember_valid(parent);
+        if let Some(crowded) = &crowded {
+            plan.leave_out(|key| crowded.has(&key.name));
+        }
         let mut changed = false;
         for secret in &plan.secrets {
             match generate(context, parent, secret).await? {
@@ -350,6 +355,10 @@ async fn iterate(
         changes.updated.extend(applied.updated);
         if !applied.failed.is_empty() {
             return Err(ReconcileError::Api(applied.failed));
+        }
+        if let Some(crowded) = crowded {
+            // The plugin may have left out others because of what it has not seen.
+            return Err(crowded.into());
         }
         // What waits may replace what is no longer wanted, and what it waits for may have to be replaced first.
         let may_go = |kind: &Kind| {
@@ -407,7 +416,7 @@ async fn cleanup(
     let mut iterations = Iterations::default();
     while iterations.begin_next(changes) {
         let observed = context.observed(parent, plugin);
-        let (response, share) = call(context, plugin, parent, &observed).await?;
+        let (response, share, crowded) = call_beside_crowded(context, plugin, parent, &observed).await?;
         let CleanupResponse {
             done,
             children,
@@ -421,7 +430,10 @@ async fn cleanup(
             children,
             ..Response::default()
         };
-        let plan = make_plan(context, plugin, parent, &response)?;
+        let mut plan = make_plan(context, plugin, parent, &response)?;
+        if let Some(crowded) = &crowded {
+            plan.leave_out(|key| crowded.has(&key.name));
+        }
         let applied = apply(context, parent, &plan.desired).await;
         let changed = applied.changed();
         changes.created.extend(applied.created);
@@ -432,6 +444,9 @@ async fn cleanup(
         collect_events(&mut events, new);
         let waiting = applied.waiting.into_iter().next();
         let done = done && waiting.is_none();
+        if let Some(crowded) = crowded.filter(|_| !done) {
+            return Err(crowded.into());
+        }
         if done || !changed {
             return Ok(FinalAnswer {
                 status,

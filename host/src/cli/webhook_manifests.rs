@@ -34,7 +34,7 @@ pub struct Args {
     /// The Service's port
     #[arg(long, default_value_t = 443, value_name = "PORT")]
     port: u16,
-    /// The URL of the host's webhook, instead of a Service, such as `https://10.0.0.1:8443/validate`
+    /// The URL of the host's webhook, instead of a Service, such as `https://10.0.0.1:8443`
     #[arg(long, value_name = "URL")]
     url: Option<String>,
     /// The PEM file of the certificate authority that the API server should trust; omit it when another component
@@ -171,9 +171,18 @@ fn account(text: &str) -> Result<String, Failure> {
     Ok(format!("system:serviceaccount:{namespace}:{name}"))
 }
 
+/// Returns the URL with the webhook's path, unless it has a path.
+fn with_path(url: &str) -> String {
+    let address = url.trim_end_matches('/');
+    match address.split_once("://") {
+        Some((_, host)) if !host.contains('/') => format!("{address}{PATH}"),
+        _ => url.to_owned(),
+    }
+}
+
 fn client_config(args: &Args) -> Result<Value, Failure> {
     let mut client = match &args.url {
-        Some(url) => json!({ "url": url }),
+        Some(url) => json!({ "url": with_path(url) }),
         None => {
             let (namespace, name) = args
                 .service
@@ -340,4 +349,23 @@ fn webhook(
         });
     }
     webhook
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Regression: the API server asked for the path `/`, and every change of a resource was refused.
+    #[test]
+    fn a_url_without_a_path_gets_that_of_the_webhook() {
+        for (given, url) in [
+            ("https://10.0.0.1:8443", "https://10.0.0.1:8443/validate"),
+            ("https://10.0.0.1:8443/", "https://10.0.0.1:8443/validate"),
+            ("https://a/validate", "https://a/validate"),
+            ("https://gateway/host/validate", "https://gateway/host/validate"),
+            ("nonsense", "nonsense"),
+        ] {
+            assert_eq!(with_path(given), url);
+        }
+    }
 }

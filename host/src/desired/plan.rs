@@ -99,6 +99,12 @@ pub struct Plan {
 }
 
 impl Plan {
+    /// Removes what is not to be changed.
+    pub fn leave_out(&mut self, is_left_out: impl Fn(&ChildRef) -> bool) {
+        self.desired.retain(|desired| !is_left_out(&desired.key));
+        self.secrets.retain(|secret| !is_left_out(&secret.key));
+    }
+
     /// Returns every child that the plan names, as the plugin named it.
     pub fn keys(&self) -> impl Iterator<Item = &ChildRef> {
         let desired = self.desired.iter().map(|desired| &desired.key);

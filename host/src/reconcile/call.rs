@@ -5,13 +5,14 @@ use std::sync::Arc;
 use kube::core::DynamicObject;
 
 use super::context::Context;
+use super::crowded::Crowded;
 use super::error::ReconcileError;
 use super::evaluate::{PluginExport, Subject, evaluate};
 use super::observer::span_of_call;
 use crate::clock::now;
 use crate::object::{NamespacedName, too_deep};
 use crate::plugin::contract::{Need, Request, Response};
-use crate::plugin::{Plugin, Share};
+use crate::plugin::{CallError, Plugin, Share};
 use crate::trace;
 
 /// Calls the plugin within a reconcile, and remembers the needs that it returns.
@@ -39,6 +40,27 @@ pub(super) async fn call<T: PluginExport>(
         old_parent: None,
     };
     evaluate_traced(context, plugin, &subject, known, remember).await
+}
+
+/// Does what [`call`] does. When the children of a cluster-scoped parent are too large for a request, the plugin is called
+/// without the contents of the namespaces with the most, which are returned.
+pub(super) async fn call_beside_crowded<T: PluginExport>(
+    context: &Context,
+    plugin: &Plugin,
+    parent: &Arc<DynamicObject>,
+    observed: &[Arc<DynamicObject>],
+) -> Result<(T, Option<Share>, Option<Crowded>), ReconcileError> {
+    let (error, limit) = match call(context, plugin, parent, observed).await {
+        Err(ReconcileError::Call(error @ CallError::Request { limit, .. })) => (error, limit),
+        other => return other.map(|(answer, share)| (answer, share, None)),
+    };
+    let crowded = Crowded::of(parent, observed, limit, error).map_err(ReconcileError::Call)?;
+    match call(context, plugin, parent, &crowded.shown).await {
+        Ok((answer, share)) => Ok((answer, share, Some(crowded))),
+        // It may fail because of what it does not see.
+        Err(ReconcileError::Call(_)) => Err(crowded.into()),
+        Err(other) => Err(other),
+    }
 }
 
 /// Calls the plugin for an object that is not written yet. Remembers nothing.

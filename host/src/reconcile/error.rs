@@ -5,6 +5,7 @@ use std::sync::Arc;
 use thiserror::Error;
 
 use super::action::Action;
+use super::crowded::Crowded;
 use super::evaluate::EvaluateError;
 use super::needs::NeedError;
 use super::provenance_key::ProvenanceError;
@@ -12,7 +13,7 @@ use crate::backoff::at_least;
 use crate::cluster::api_error::ApiError;
 use crate::desired::plan::Refusal;
 use crate::object::is_too_deep;
-use crate::plugin::CallError;
+use crate::plugin::{CallError, Class};
 
 /// Why a reconcile failed.
 #[derive(Debug, Error)]
@@ -25,6 +26,8 @@ pub(super) enum ReconcileError {
     NamespaceTerminating,
     #[error(transparent)]
     Call(CallError),
+    #[error("{0}")]
+    Crowded(String),
     #[error(transparent)]
     Need(NeedError),
     #[error("{0}")]
@@ -64,6 +67,7 @@ impl ReconcileError {
             Self::Watch(_) | Self::Need(NeedError::Unreadable { .. }) => "watch",
             Self::NamespaceTerminating => "namespace_terminating",
             Self::Call(error) => error.class().as_str(),
+            Self::Crowded(_) => Class::Request.as_str(),
             Self::Need(_) => "need",
             Self::Namespace(_) => "namespace",
             Self::TooDeep(_) => "too_deep",
@@ -93,6 +97,12 @@ impl From<EvaluateError> for ReconcileError {
             EvaluateError::Need(error) => Self::Need(error),
             EvaluateError::Call(error) => Self::Call(error),
         }
+    }
+}
+
+impl From<Crowded> for ReconcileError {
+    fn from(crowded: Crowded) -> Self {
+        Self::Crowded(crowded.to_string())
     }
 }
 

@@ -266,6 +266,7 @@ fn judge(
         }
         ReconcileError::Call(CallError::Busy { .. }) => (reconciling("HostBusy"), Action::Backoff),
         ReconcileError::Call(error) => (stalled(fault(error.class())), Action::Backoff),
+        ReconcileError::Crowded(_) => (stalled(fault(Class::Request)), Action::Backoff),
         ReconcileError::Need(NeedError::Unreadable { .. }) => (reconciling("WatchFailed"), Action::Backoff),
         ReconcileError::Need(_) => (stalled("NeedRefused"), Action::Backoff),
         ReconcileError::Namespace(_) => (stalled("NamespaceRefused"), Action::OnChange),
