@@ -3,7 +3,8 @@
 use serde_json::{Value, json};
 
 use crate::puppet::{CONFIG_MAP, config_map};
-use crate::support::{Host, Scenario, condition, own_cluster};
+use crate::support::{Host, LIMIT, Scenario, condition, own_cluster};
+use crate::webhook::{certified, install, invalid};
 use control_plane::Options;
 use k8s_openapi::api::core::v1::Namespace;
 use k8s_openapi::api::events::v1::Event;
@@ -131,8 +132,11 @@ async fn a_namespace_with_too_many_children_does_not_stop_the_others() {
     let full = Scenario::within(&cluster, "full").await;
     let other = Scenario::within(&cluster, "other").await;
     let config = CONTROLLER.replace("cluster-scoped-2, cluster-scoped-1", "full, other");
-    let config = format!("{config}  limits: {{request: 64Ki}}\n");
-    let host = full.start(&config);
+    let top = "webhook: {address: '127.0.0.1:0', certificate: tls.crt, key: tls.key}";
+    let authority = certified(&full);
+    let config = full.config_with(top, &format!("{config}  limits: {{request: 64Ki}}\n"));
+    // Each has its own log, from which the port of its webhook is read.
+    let host = full.start_named("first", &config);
     let parents: Api<DynamicObject> = Api::all_with(
         full.client.clone(),
         &crate::support::resource("test.operator-host.dev/v1/ClusterPuppet"),
@@ -173,13 +177,23 @@ async fn a_namespace_with_too_many_children_does_not_stop_the_others() {
         }
     };
     forge(host).await;
-    let host = full.start(&config);
+    let host = full.start_named("second", &config);
     host.until_log(&[
         "\"WARN\"",
         "5 children in the namespace full",
         "ConfigMap full/forged-0",
     ])
     .await;
+    // The plugin has its say about changes, too.
+    install(&full, &host, &config, &authority, &["--failure-policy", "ignore"]).await;
+    let refused =
+        json!({"apiVersion": "test.operator-host.dev/v1", "kind": "ClusterPuppet", "spec": invalid()});
+    let dry = PatchParams::apply("user").force().dry_run();
+    let since = std::time::Instant::now();
+    while parents.patch("cp", &dry, &Patch::Apply(&refused)).await.is_ok() {
+        assert!(since.elapsed() < LIMIT, "it is not refused");
+        tokio::time::sleep(std::time::Duration::from_millis(50)).await;
+    }
     apply("2").await;
     other.until(CONFIG_MAP, "a", "changed", has("2")).await;
     other.delete(CONFIG_MAP, "a").await;
@@ -200,7 +214,7 @@ async fn a_namespace_with_too_many_children_does_not_stop_the_others() {
     full.until(CONFIG_MAP, "a", "changed", has("2")).await;
     forge(host).await;
     parents.delete("cp", &DeleteParams::default()).await.unwrap();
-    let host = full.start(&config);
+    let host = full.start_named("third", &config);
     let gone = await_condition(parents.clone(), "cp", |o: Option<&DynamicObject>| o.is_none());
     tokio::time::timeout(crate::support::LIMIT, gone)
         .await

@@ -50,11 +50,10 @@ pub(super) async fn call_beside_crowded<T: PluginExport>(
     parent: &Arc<DynamicObject>,
     observed: &[Arc<DynamicObject>],
 ) -> Result<(T, Option<Share>, Option<Crowded>), ReconcileError> {
-    let (error, limit) = match call(context, plugin, parent, observed).await {
-        Err(ReconcileError::Call(error @ CallError::Request { limit, .. })) => (error, limit),
-        other => return other.map(|(answer, share)| (answer, share, None)),
+    let crowded = match call(context, plugin, parent, observed).await {
+        Ok((answer, share)) => return Ok((answer, share, None)),
+        Err(error) => crowded(parent, observed, error)?,
     };
-    let crowded = Crowded::of(parent, observed, limit, error).map_err(ReconcileError::Call)?;
     match call(context, plugin, parent, &crowded.shown).await {
         Ok((answer, share)) => Ok((answer, share, Some(crowded))),
         // It may fail because of what it does not see.
@@ -63,19 +62,42 @@ pub(super) async fn call_beside_crowded<T: PluginExport>(
     }
 }
 
-/// Calls the plugin for an object that is not written yet. Remembers nothing.
+fn crowded(
+    parent: &DynamicObject,
+    observed: &[Arc<DynamicObject>],
+    error: ReconcileError,
+) -> Result<Crowded, ReconcileError> {
+    match error {
+        ReconcileError::Call(error @ CallError::Request { limit, .. }) => {
+            Crowded::of(parent, observed, limit, error).map_err(ReconcileError::Call)
+        }
+        other => Err(other),
+    }
+}
+
+/// Calls the plugin for an object that is not written yet, without crowded namespaces. Remembers nothing.
 pub(super) async fn call_for_admission(
     context: &Context,
     plugin: &Plugin,
     parent: &Arc<DynamicObject>,
     old_parent: Option<&Arc<DynamicObject>>,
 ) -> Result<(Response, Option<Share>), ReconcileError> {
+    let observed = context.observed(parent, plugin);
     let subject = Subject {
         parent,
-        children: &context.observed(parent, plugin),
+        children: &observed,
         now: now(),
         namespace_terminating: context.is_namespace_terminating(parent),
         old_parent,
+    };
+    let error = match evaluate_traced(context, plugin, &subject, Vec::new(), |_| {}).await {
+        Ok(answer) => return Ok(answer),
+        Err(error) => error,
+    };
+    let crowded = crowded(parent, &observed, error)?;
+    let subject = Subject {
+        children: &crowded.shown,
+        ..subject
     };
     evaluate_traced(context, plugin, &subject, Vec::new(), |_| {}).await
 }
