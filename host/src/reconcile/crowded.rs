@@ -96,7 +96,7 @@ impl fmt::Display for Crowded {
         });
         write!(
             f,
-            "{}. Most of it are {} children {}, such as {}: delete those that the plugin did not make. Until then nothing \
+            "{}. {} children {} take most of it, such as {}: delete those that the plugin did not make. Until then nothing \
              is changed there, and no child of this resource is deleted",
             self.error,
             self.children,
@@ -196,7 +196,7 @@ mod tests {
         let words = crowded.to_string();
         assert!(
             words.contains(
-                "9 children in the namespace full, such as ConfigMap full/f8 (1 KiB), ConfigMap full/f7"
+                "9 children in the namespace full take most of it, such as ConfigMap full/f8 (1 KiB), ConfigMap full/f7"
             ),
             "{words}"
         );
