@@ -125,9 +125,10 @@ async fn a_cluster_scoped_parent_has_children_in_the_namespaces_that_are_listed_
         .unwrap();
 }
 
-/// Regression: who could create ConfigMaps in one namespace stopped a parent in all others, and kept it from being deleted.
+/// Regression: who could create ConfigMaps in one namespace stopped a parent in all others, and with many large ones kept it
+/// from being deleted.
 #[tokio::test]
-async fn a_namespace_with_too_many_children_does_not_stop_the_others() {
+async fn what_is_in_one_namespace_does_not_stop_the_others() {
     let cluster = own_cluster(Options::default()).await;
     let full = Scenario::within(&cluster, "full").await;
     let other = Scenario::within(&cluster, "other").await;
@@ -158,9 +159,20 @@ async fn a_namespace_with_too_many_children_does_not_stop_the_others() {
             .unwrap();
     };
     let has = |text: &'static str| move |map: &DynamicObject| map.data["data"]["text"] == text;
+    // Regression: an object in the way in one namespace stopped the others.
+    full.apply(&config_map("a", "theirs").to_string()).await;
+    apply("0").await;
+    other.until(CONFIG_MAP, "a", "made", has("0")).await;
+    host.until_log(&[
+        "\"WARN\"",
+        "ConfigMap full/a exists and was not created by this host",
+    ])
+    .await;
     apply("1").await;
+    other.until(CONFIG_MAP, "a", "changed", has("1")).await;
+    assert!(has("theirs")(&full.get(CONFIG_MAP, "a").await.unwrap()));
+    full.delete(CONFIG_MAP, "a").await;
     let made = full.until(CONFIG_MAP, "a", "made", has("1")).await;
-    other.until(CONFIG_MAP, "a", "made", has("1")).await;
     let forge = async |host: Host| {
         // The host would delete them one by one.
         assert_eq!(host.stop().await.code(), Some(0));

@@ -13,7 +13,7 @@ pub use self::admit::{Admission, admit};
 use self::apply::apply;
 use self::call::call_beside_crowded;
 use self::context::{Blocking, Context};
-use self::error::ReconcileError;
+use self::error::{ReconcileError, is_waiting_for_deletion};
 use self::failure::{count_failure, fail, log_once, note_transient, report, status_not_written};
 use self::finalizer::{finalizer_of, remove_finalizer, set_finalizers};
 use self::freshness::up_to_date;
@@ -26,7 +26,7 @@ use self::teardown::Teardown;
 use crate::desired::conditions::{Reason, StatusUpdate, Verdict};
 use crate::desired::order::Waiting;
 use crate::desired::ownership::owns;
-use crate::desired::plan::{Plan, Policy, plan};
+use crate::desired::plan::{Plan, Policy, beside_obstacles, plan};
 use crate::desired::readiness;
 use crate::object::{ChildRef, NamespacedName, PAUSED_ANNOTATION, annotation, is_terminating, too_deep};
 use crate::plugin::contract::{CleanupResponse, EventType, Kind, Response};
@@ -328,8 +328,8 @@ async fn iterate(
         let observed = context.observed(parent, plugin);
         let (response, share, crowded): (Response, _, _) =
             call_beside_crowded(context, plugin, parent, &observed).await?;
-        let mut plan = match make_plan(context, plugin, parent, &response) {
-            Ok(plan) => plan,
+        let (mut plan, left_out) = match make_plan(context, plugin, parent, &response) {
+            Ok(planned) => planned,
             Err(error) if predecessor::clear(context, parent, &error, changes).await? => {
                 debug!("{error}: cleared the children of the earlier parent, asking the plugin again");
                 continue;
@@ -356,9 +356,12 @@ async fn iterate(
         if !applied.failed.is_empty() {
             return Err(ReconcileError::Api(applied.failed));
         }
-        if let Some(crowded) = crowded {
-            // The plugin may have left out others because of what it has not seen.
-            return Err(crowded.into());
+        if let Some(error) = crowded.map(ReconcileError::from).or(left_out) {
+            if changed {
+                continue;
+            }
+            // Nothing is deleted: the plugin may have left out something because of what it has not seen.
+            return Err(error);
         }
         // What waits may replace what is no longer wanted, and what it waits for may have to be replaced first.
         let may_go = |kind: &Kind| {
@@ -430,7 +433,7 @@ async fn cleanup(
             children,
             ..Response::default()
         };
-        let mut plan = make_plan(context, plugin, parent, &response)?;
+        let (mut plan, left_out) = make_plan(context, plugin, parent, &response)?;
         if let Some(crowded) = &crowded {
             plan.leave_out(|key| crowded.has(&key.name));
         }
@@ -444,8 +447,11 @@ async fn cleanup(
         collect_events(&mut events, new);
         let waiting = applied.waiting.into_iter().next();
         let done = done && waiting.is_none();
-        if let Some(crowded) = crowded.filter(|_| !done) {
-            return Err(crowded.into());
+        let crowded = crowded.filter(|_| !done).map(ReconcileError::from);
+        match left_out.or(crowded) {
+            None => {}
+            Some(_) if changed => continue,
+            Some(error) => return Err(error),
         }
         if done || !changed {
             return Ok(FinalAnswer {
@@ -464,12 +470,13 @@ async fn cleanup(
     })
 }
 
+/// Returns the plan, and the error for what it leaves out.
 fn make_plan(
     context: &Context,
     plugin: &Plugin,
     parent: &DynamicObject,
     response: &Response,
-) -> Result<Plan, ReconcileError> {
+) -> Result<(Plan, Option<ReconcileError>), ReconcileError> {
     // Existing objects that have the name of a desired child, but another owner.
     let blocked = RefCell::new(Vec::new());
     let existing = |key: &ChildRef| {
@@ -488,21 +495,34 @@ fn make_plan(
         existing: &existing,
         proof: context.provenance.proof(),
     };
-    let plan = plan(&policy, &response.children, &response.keep, &response.generate);
+    let whole = plan(&policy, &response.children, &response.keep, &response.generate);
     // When such an object is deleted or gets another owner, the parent is reconciled again.
-    let blocked = match &plan {
+    let in_the_way = match &whole {
         Ok(_) => Vec::new(),
         Err(_) => blocked.take(),
     };
-    context.wait_for(&NamespacedName::of(parent), &blocked);
-    let plan = plan.map_err(ReconcileError::Refused)?;
+    context.wait_for(&NamespacedName::of(parent), &in_the_way);
+    let (plan, left_out) = match whole.map_err(ReconcileError::Refused) {
+        Ok(plan) => (plan, None),
+        // They are deleted first.
+        Err(error) if is_waiting_for_deletion(&error) => return Err(error),
+        Err(error) => {
+            let others = beside_obstacles(&policy, &response.children);
+            let others =
+                others.and_then(|others| plan(&policy, &others, &response.keep, &response.generate).ok());
+            match others {
+                Some(plan) => (plan, Some(error)),
+                None => return Err(error),
+            }
+        }
+    };
     let desired = plan.desired.iter().map(|desired| &desired.key);
     let keys = desired
         .chain(plan.secrets.iter().map(|secret| &secret.key))
         .chain(&plan.keep);
     match context.watch_failure_of(keys) {
         Some(failure) => Err(ReconcileError::Watch(failure)),
-        None => Ok(plan),
+        None => Ok((plan, left_out)),
     }
 }
 

@@ -2,7 +2,7 @@
 //! arguments; nothing is read or written.
 //!
 //! An answer is used completely or not at all: a plugin that asks for one forbidden child is not trusted with the
-//! rest.
+//! rest. Where an existing object is in the way of a child of a cluster-scoped parent, only its namespace is left out.
 
 mod refusal;
 mod resolve_order;
@@ -212,6 +212,29 @@ pub fn plan(
         (place(a), &a.key).cmp(&(place(b), &b.key))
     });
     Ok(plan)
+}
+
+/// Returns the children of a cluster-scoped parent without those in namespaces where an existing object is in the way of
+/// one: who made it there must not stop the others. `None` when no object is in the way.
+#[must_use]
+pub fn beside_obstacles(policy: &Policy<'_>, children: &[Value]) -> Option<Vec<Value>> {
+    if policy.parent.namespace().is_some() {
+        return None;
+    }
+    let keys = children.iter().enumerate();
+    let keys: Vec<_> = keys.map(|(index, child)| policy.key(index, child).ok()).collect();
+    let obstructed = keys
+        .iter()
+        .flatten()
+        .filter(|key| policy.check_existing(key).is_err());
+    let obstructed: HashSet<_> = obstructed.map(|key| &key.name.namespace).collect();
+    // A child without a valid key is refused again.
+    let is_left = |key: &Option<ChildRef>| {
+        key.as_ref()
+            .is_none_or(|key| !obstructed.contains(&key.name.namespace))
+    };
+    let left = children.iter().zip(&keys).filter(|(_, key)| is_left(key));
+    (!obstructed.is_empty()).then(|| left.map(|(child, _)| child.clone()).collect())
 }
 
 /// Maximum number of bytes of an unchecked kind or name in a refusal; the rule follows after it.
