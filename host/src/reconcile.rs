@@ -11,9 +11,9 @@ pub use self::action::Action;
 use self::action::after;
 pub use self::admit::{Admission, admit};
 use self::apply::apply;
-use self::call::call_beside_crowded;
+use self::call::call;
 use self::context::{Blocking, Context};
-use self::error::{ReconcileError, is_waiting_for_deletion};
+use self::error::ReconcileError;
 use self::failure::{count_failure, fail, log_once, note_transient, report, status_not_written};
 use self::finalizer::{finalizer_of, remove_finalizer, set_finalizers};
 use self::freshness::up_to_date;
@@ -50,7 +50,6 @@ mod action;
 mod admit;
 mod call;
 mod contest;
-mod crowded;
 mod difference;
 mod error;
 mod failure;
@@ -64,6 +63,7 @@ mod outcome;
 mod predecessor;
 mod related;
 mod teardown;
+mod too_large;
 
 /// Reconciles one parent and returns when to reconcile it next. Never fails: it reports errors in the parent's
 /// conditions, in an Event and in the log.
@@ -326,9 +326,8 @@ async fn iterate(
     let mut iterations = Iterations::default();
     while iterations.begin_next(changes) {
         let observed = context.observed(parent, plugin);
-        let (response, share, crowded): (Response, _, _) =
-            call_beside_crowded(context, plugin, parent, &observed).await?;
-        let (mut plan, left_out) = match make_plan(context, plugin, parent, &response) {
+        let (response, share): (Response, _) = call(context, plugin, parent, &observed).await?;
+        let (plan, left_out) = match make_plan(context, plugin, parent, &response) {
             Ok(planned) => planned,
             Err(error) if predecessor::clear(context, parent, &error, changes).await? => {
                 debug!("{error}: cleared the children of the earlier parent, asking the plugin again");
@@ -337,9 +336,6 @@ async fn iterate(
             Err(error) => return Err(error),
         };
         context.remember_valid(parent);
-        if let Some(crowded) = &crowded {
-            plan.leave_out(|key| crowded.has(&key.name));
-        }
         let mut changed = false;
         for secret in &plan.secrets {
             match generate(context, parent, secret).await? {
@@ -356,11 +352,11 @@ async fn iterate(
         if !applied.failed.is_empty() {
             return Err(ReconcileError::Api(applied.failed));
         }
-        if let Some(error) = crowded.map(ReconcileError::from).or(left_out) {
-            if changed {
+        if let Some(error) = left_out {
+            if changed || predecessor::clear(context, parent, &error, changes).await? {
                 continue;
             }
-            // Nothing is deleted: the plugin may have left out something because of what it has not seen.
+            // Nothing is deleted before all that is wanted is there.
             return Err(error);
         }
         // What waits may replace what is no longer wanted, and what it waits for may have to be replaced first.
@@ -419,7 +415,7 @@ async fn cleanup(
     let mut iterations = Iterations::default();
     while iterations.begin_next(changes) {
         let observed = context.observed(parent, plugin);
-        let (response, share, crowded) = call_beside_crowded(context, plugin, parent, &observed).await?;
+        let (response, share) = call(context, plugin, parent, &observed).await?;
         let CleanupResponse {
             done,
             children,
@@ -433,10 +429,7 @@ async fn cleanup(
             children,
             ..Response::default()
         };
-        let (mut plan, left_out) = make_plan(context, plugin, parent, &response)?;
-        if let Some(crowded) = &crowded {
-            plan.leave_out(|key| crowded.has(&key.name));
-        }
+        let (plan, left_out) = make_plan(context, plugin, parent, &response)?;
         let applied = apply(context, parent, &plan.desired).await;
         let changed = applied.changed();
         changes.created.extend(applied.created);
@@ -447,8 +440,7 @@ async fn cleanup(
         collect_events(&mut events, new);
         let waiting = applied.waiting.into_iter().next();
         let done = done && waiting.is_none();
-        let crowded = crowded.filter(|_| !done).map(ReconcileError::from);
-        match left_out.or(crowded) {
+        match left_out {
             None => {}
             Some(_) if changed => continue,
             Some(error) => return Err(error),
@@ -502,17 +494,15 @@ fn make_plan(
         Err(_) => blocked.take(),
     };
     context.wait_for(&NamespacedName::of(parent), &in_the_way);
-    let (plan, left_out) = match whole.map_err(ReconcileError::Refused) {
+    let (plan, left_out) = match whole {
         Ok(plan) => (plan, None),
-        // They are deleted first.
-        Err(error) if is_waiting_for_deletion(&error) => return Err(error),
-        Err(error) => {
-            let others = beside_obstacles(&policy, &response.children);
+        Err(refusals) => {
+            let others = beside_obstacles(&policy, &response.children, &refusals);
             let others =
                 others.and_then(|others| plan(&policy, &others, &response.keep, &response.generate).ok());
-            match others {
-                Some(plan) => (plan, Some(error)),
-                None => return Err(error),
+            match (others, ReconcileError::Refused(refusals)) {
+                (Some(plan), error) => (plan, Some(error)),
+                (None, error) => return Err(error),
             }
         }
     };

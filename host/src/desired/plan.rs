@@ -99,12 +99,6 @@ pub struct Plan {
 }
 
 impl Plan {
-    /// Removes what is not to be changed.
-    pub fn leave_out(&mut self, is_left_out: impl Fn(&ChildRef) -> bool) {
-        self.desired.retain(|desired| !is_left_out(&desired.key));
-        self.secrets.retain(|secret| !is_left_out(&secret.key));
-    }
-
     /// Returns every child that the plan names, as the plugin named it.
     pub fn keys(&self) -> impl Iterator<Item = &ChildRef> {
         let desired = self.desired.iter().map(|desired| &desired.key);
@@ -214,27 +208,25 @@ pub fn plan(
     Ok(plan)
 }
 
-/// Returns the children of a cluster-scoped parent without those in namespaces where an existing object is in the way of
-/// one: who made it there must not stop the others. `None` when no object is in the way.
+/// Returns the children of a cluster-scoped parent without those in the namespaces where existing objects are in the way: who
+/// made such an object there must not stop the children in other namespaces. `None` when something else is refused.
 #[must_use]
-pub fn beside_obstacles(policy: &Policy<'_>, children: &[Value]) -> Option<Vec<Value>> {
-    if policy.parent.namespace().is_some() {
+pub fn beside_obstacles(policy: &Policy<'_>, children: &[Value], refusals: &[Refusal]) -> Option<Vec<Value>> {
+    if policy.parent.namespace().is_some() || !refusals.iter().all(Refusal::is_obstacle) {
         return None;
     }
     let keys = children.iter().enumerate();
-    let keys: Vec<_> = keys.map(|(index, child)| policy.key(index, child).ok()).collect();
-    let obstructed = keys
-        .iter()
-        .flatten()
-        .filter(|key| policy.check_existing(key).is_err());
+    let keys: Option<Vec<_>> = keys.map(|(index, child)| policy.key(index, child).ok()).collect();
+    let keys = keys?;
+    let obstructed = keys.iter().filter(|key| policy.check_existing(key).is_err());
     let obstructed: HashSet<_> = obstructed.map(|key| &key.name.namespace).collect();
-    // A child without a valid key is refused again.
-    let is_left = |key: &Option<ChildRef>| {
-        key.as_ref()
-            .is_none_or(|key| !obstructed.contains(&key.name.namespace))
-    };
-    let left = children.iter().zip(&keys).filter(|(_, key)| is_left(key));
-    (!obstructed.is_empty()).then(|| left.map(|(child, _)| child.clone()).collect())
+    if obstructed.contains(&None) {
+        // It is nobody's namespace, and others may depend on it.
+        return None;
+    }
+    let left = children.iter().zip(&keys);
+    let left = left.filter(|(_, key)| !obstructed.contains(&key.name.namespace));
+    Some(left.map(|(child, _)| child.clone()).collect())
 }
 
 /// Maximum number of bytes of an unchecked kind or name in a refusal; the rule follows after it.

@@ -5,10 +5,10 @@ use std::sync::Arc;
 use kube::core::DynamicObject;
 
 use super::context::Context;
-use super::crowded::Crowded;
 use super::error::ReconcileError;
 use super::evaluate::{PluginExport, Subject, evaluate};
 use super::observer::span_of_call;
+use super::too_large::too_large;
 use crate::clock::now;
 use crate::object::{NamespacedName, too_deep};
 use crate::plugin::contract::{Need, Request, Response};
@@ -39,65 +39,26 @@ pub(super) async fn call<T: PluginExport>(
         namespace_terminating: context.is_namespace_terminating(parent),
         old_parent: None,
     };
-    evaluate_traced(context, plugin, &subject, known, remember).await
+    let called = evaluate_traced(context, plugin, &subject, known, remember).await;
+    called.map_err(|error| match error {
+        ReconcileError::Call(error @ CallError::Request { limit, .. }) => too_large(observed, limit, error),
+        other => other,
+    })
 }
 
-/// Does what [`call`] does. When the children of a cluster-scoped parent are too large for a request, the plugin is called
-/// without the contents of the namespaces with the most, which are returned.
-pub(super) async fn call_beside_crowded<T: PluginExport>(
-    context: &Context,
-    plugin: &Plugin,
-    parent: &Arc<DynamicObject>,
-    observed: &[Arc<DynamicObject>],
-) -> Result<(T, Option<Share>, Option<Crowded>), ReconcileError> {
-    let crowded = match call(context, plugin, parent, observed).await {
-        Ok((answer, share)) => return Ok((answer, share, None)),
-        Err(error) => crowded(parent, observed, error)?,
-    };
-    match call(context, plugin, parent, &crowded.shown).await {
-        Ok((answer, share)) => Ok((answer, share, Some(crowded))),
-        // It may fail because of what it does not see.
-        Err(ReconcileError::Call(_)) => Err(crowded.into()),
-        Err(other) => Err(other),
-    }
-}
-
-fn crowded(
-    parent: &DynamicObject,
-    observed: &[Arc<DynamicObject>],
-    error: ReconcileError,
-) -> Result<Crowded, ReconcileError> {
-    match error {
-        ReconcileError::Call(error @ CallError::Request { limit, .. }) => {
-            Crowded::of(parent, observed, limit, error).map_err(ReconcileError::Call)
-        }
-        other => Err(other),
-    }
-}
-
-/// Calls the plugin for an object that is not written yet, without crowded namespaces. Remembers nothing.
+/// Calls the plugin for an object that is not written yet. Remembers nothing.
 pub(super) async fn call_for_admission(
     context: &Context,
     plugin: &Plugin,
     parent: &Arc<DynamicObject>,
     old_parent: Option<&Arc<DynamicObject>>,
 ) -> Result<(Response, Option<Share>), ReconcileError> {
-    let observed = context.observed(parent, plugin);
     let subject = Subject {
         parent,
-        children: &observed,
+        children: &context.observed(parent, plugin),
         now: now(),
         namespace_terminating: context.is_namespace_terminating(parent),
         old_parent,
-    };
-    let error = match evaluate_traced(context, plugin, &subject, Vec::new(), |_| {}).await {
-        Ok(answer) => return Ok(answer),
-        Err(error) => error,
-    };
-    let crowded = crowded(parent, &observed, error)?;
-    let subject = Subject {
-        children: &crowded.shown,
-        ..subject
     };
     evaluate_traced(context, plugin, &subject, Vec::new(), |_| {}).await
 }

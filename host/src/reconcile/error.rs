@@ -5,7 +5,6 @@ use std::sync::Arc;
 use thiserror::Error;
 
 use super::action::Action;
-use super::crowded::Crowded;
 use super::evaluate::EvaluateError;
 use super::needs::NeedError;
 use super::provenance_key::ProvenanceError;
@@ -27,7 +26,7 @@ pub(super) enum ReconcileError {
     #[error(transparent)]
     Call(CallError),
     #[error("{0}")]
-    Crowded(String),
+    ChildrenTooLarge(String),
     #[error(transparent)]
     Need(NeedError),
     #[error("{0}")]
@@ -67,7 +66,7 @@ impl ReconcileError {
             Self::Watch(_) | Self::Need(NeedError::Unreadable { .. }) => "watch",
             Self::NamespaceTerminating => "namespace_terminating",
             Self::Call(error) => error.class().as_str(),
-            Self::Crowded(_) => Class::Request.as_str(),
+            Self::ChildrenTooLarge(_) => Class::Request.as_str(),
             Self::Need(_) => "need",
             Self::Namespace(_) => "namespace",
             Self::TooDeep(_) => "too_deep",
@@ -97,12 +96,6 @@ impl From<EvaluateError> for ReconcileError {
             EvaluateError::Need(error) => Self::Need(error),
             EvaluateError::Call(error) => Self::Call(error),
         }
-    }
-}
-
-impl From<Crowded> for ReconcileError {
-    fn from(crowded: Crowded) -> Self {
-        Self::Crowded(crowded.to_string())
     }
 }
 

@@ -131,7 +131,8 @@ pub(super) async fn report(
 /// Whether a failure was not published yet. The conditions alone do not tell it for a kind that has none.
 fn is_unpublished(context: &Context, parent: &DynamicObject, reason: &Reason) -> bool {
     let mut hasher = DefaultHasher::new();
-    (&reason.reason, &reason.message, parent.metadata.generation).hash(&mut hasher);
+    let of = (&parent.metadata.uid, parent.metadata.generation);
+    (of, &reason.reason, &reason.message).hash(&mut hasher);
     let failure = Some(hasher.finish());
     context.memory_of(&NamespacedName::of(parent), |memory| {
         std::mem::replace(&mut memory.last_published, failure) != failure
@@ -266,7 +267,7 @@ fn judge(
         }
         ReconcileError::Call(CallError::Busy { .. }) => (reconciling("HostBusy"), Action::Backoff),
         ReconcileError::Call(error) => (stalled(fault(error.class())), Action::Backoff),
-        ReconcileError::Crowded(_) => (stalled(fault(Class::Request)), Action::Backoff),
+        ReconcileError::ChildrenTooLarge(_) => (stalled(fault(Class::Request)), Action::Backoff),
         ReconcileError::Need(NeedError::Unreadable { .. }) => (reconciling("WatchFailed"), Action::Backoff),
         ReconcileError::Need(_) => (stalled("NeedRefused"), Action::Backoff),
         ReconcileError::Namespace(_) => (stalled("NamespaceRefused"), Action::OnChange),
@@ -275,13 +276,18 @@ fn judge(
         ReconcileError::Refused(_) if is_waiting_for_deletion(error) => {
             (reconciling("WaitingForDeletion"), Action::Backoff)
         }
-        // An event of the child follows when it is less deep.
         ReconcileError::Refused(refusals)
             if refusals
                 .iter()
                 .all(|refusal| matches!(refusal, Refusal::TooDeep { .. })) =>
         {
-            (stalled("TooDeep"), Action::OnChange)
+            let next = match parent.metadata.namespace {
+                // An event of the child follows when it is less deep.
+                Some(_) => Action::OnChange,
+                // The children in other namespaces are reconciled meanwhile.
+                None => Action::Backoff,
+            };
+            (stalled("TooDeep"), next)
         }
         ReconcileError::Refused(_) => (stalled("ChildRefused"), Action::Backoff),
         ReconcileError::NoPlugin(_) => (stalled("PluginNotLoaded"), Action::OnChange),

@@ -88,3 +88,18 @@ pub enum Refusal {
     #[error("{which}: its annotation `{AFTER_ANNOTATION}` {problem}")]
     BadOrder { which: String, problem: String },
 }
+
+impl Refusal {
+    /// Whether the reason is an existing object, not the plugin's answer.
+    #[must_use]
+    pub const fn is_obstacle(&self) -> bool {
+        matches!(
+            self,
+            Self::OwnedByOther { .. }
+                | Self::OfPredecessor { .. }
+                | Self::NotAdopted { .. }
+                | Self::NotProved { .. }
+                | Self::TooDeep { .. }
+        )
+    }
+}

@@ -23,7 +23,8 @@ pub struct ParentMemory {
     pub failures: u32,
     /// The last message logged about it, so that it is logged once.
     pub last_logged: Option<String>,
-    /// The last failure that was published as an Event: a hash of the reason, the message, and the parent's generation.
+    /// The last failure that was published as an Event: a hash of the reason, the message, and the parent's UID and
+    /// generation.
     pub last_published: Option<u64>,
     /// The plugin version that was last asked about it.
     pub asked: Option<Digest>,
