@@ -261,6 +261,53 @@ fn a_cluster_scoped_parent_may_use_the_listed_namespaces_only() {
 }
 
 #[test]
+fn what_is_in_the_way_leaves_out_its_namespace_of_a_cluster_scoped_parent_only() {
+    let mut config = config();
+    config.other_namespaces.insert("second".into());
+    let within = |namespace: &str, name: &str| {
+        let mut child = pod(name);
+        child["metadata"]["namespace"] = namespace.into();
+        child
+    };
+    let node = json!({ "apiVersion": "v1", "kind": "Node", "metadata": { "name": "n" } });
+    let left = |parent: &DynamicObject, children: &[Value], obstacle: &Value| {
+        let policy = Policy {
+            config: &config,
+            parent,
+            digest: "sha256:d",
+            plugin: "shop 1.0",
+            namespaced: &namespaced,
+            existing: &|key| {
+                let obstacle = object(obstacle.clone());
+                (ChildRef::of(&obstacle) == *key).then(|| Arc::new(obstacle))
+            },
+            proof: SecretProof::Key(None),
+        };
+        let refusals = plan(&policy, children, &[], &[]).unwrap_err();
+        let left = beside_obstacles(&policy, children, &refusals)?;
+        Some(plan(&policy, &left, &[], &[]).unwrap().desired.len())
+    };
+    let children = [within("spare", "p"), within("spare", "q"), within("second", "p")];
+    let cluster = parent(None);
+    assert_eq!(left(&cluster, &children, &children[0]), Some(1));
+    let mut deep = children[0].clone();
+    deep["metadata"]["annotations"] = json!({ TOO_DEEP_ANNOTATION: "spec" });
+    deep["metadata"]["ownerReferences"] = json!([{
+        "apiVersion": "example.com/v1", "kind": "Shop", "name": "a", "uid": cluster.metadata.uid, "controller": true,
+    }]);
+    assert_eq!(left(&cluster, &children, &deep), Some(1));
+    // An object of no namespace, and a mistake of the plugin, stop everything.
+    let with_node = [node.clone(), children[2].clone()];
+    assert_eq!(left(&cluster, &with_node, &node), None);
+    let with_mistake = [children[0].clone(), children[2].clone(), children[2].clone()];
+    assert_eq!(left(&cluster, &with_mistake, &children[0]), None);
+    assert_eq!(
+        left(&parent(Some("default")), &[pod("p")], &within("default", "p")),
+        None
+    );
+}
+
+#[test]
 fn what_belongs_to_somebody_else_is_never_touched() {
     let existing = |metadata: Value| {
         let mut existing = pod("p");
