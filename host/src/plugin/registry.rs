@@ -331,7 +331,7 @@ impl Slot {
         self.report.send_modify(|report| report.candidate = Some(refused));
         let digest = digest.map(tracing::field::display);
         self.metrics.reloaded("refused");
-        // Whoever reads the line finds the same published, here and below.
+        // Published before it is logged, here and below, so that a log line and `/readyz` agree.
         match self.digest() {
             Some(live) => {
                 self.trouble.of_file(Some(message.as_str().into()));

@@ -5,7 +5,6 @@ use std::collections::HashSet;
 use std::sync::Arc;
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ManagedFieldsEntry, ObjectMeta};
-use kube::ResourceExt;
 use kube::core::DynamicObject;
 use serde_json::{Map, Value, json};
 use tracing::info;
@@ -34,11 +33,8 @@ pub(super) async fn take_over(
     let name = NamespacedName::of(&parent);
     let mut parent = parent;
     // A host under the former name that still runs may have given it back its finalizer.
-    let has_former = |parent: &DynamicObject| {
-        let mut former = context.config.former_finalizers();
-        !is_terminating(parent) && former.any(|former| parent.finalizers().contains(&former))
-    };
-    if has_former(&parent) || context.memory_of(&name, |memory| !memory.handed_over) {
+    let is_back = has_finalizer_to_replace(&context.config, &parent.metadata);
+    if is_back || context.memory_of(&name, |memory| !memory.handed_over) {
         match migrate_parent(context, &parent).await {
             Ok(Some(now)) => parent = now,
             Ok(None) => return Ok(None),
@@ -117,6 +113,14 @@ async fn migrate_child(
     Ok(())
 }
 
+/// Whether a parent has a finalizer of a former name that can be replaced. While a parent is being deleted, API servers
+/// refuse a finalizer that it does not have yet.
+fn has_finalizer_to_replace(config: &ControllerConfig, metadata: &ObjectMeta) -> bool {
+    let mut finalizers = metadata.finalizers.iter().flatten();
+    metadata.deletion_timestamp.is_none()
+        && finalizers.any(|finalizer| config.former_finalizers().any(|former| former == *finalizer))
+}
+
 /// Returns the merge patch that replaces the former names by the current one; `None` when there are none.
 fn renamed(config: &ControllerConfig, metadata: &ObjectMeta) -> Option<Value> {
     let mut patch = Map::new();
@@ -149,9 +153,7 @@ fn renamed(config: &ControllerConfig, metadata: &ObjectMeta) -> Option<Value> {
     }
     let finalizers = metadata.finalizers.as_deref().unwrap_or_default();
     let former: Vec<String> = config.former_finalizers().collect();
-    // While a parent is being deleted, API servers refuse a finalizer that it does not have yet.
-    let may_add = metadata.deletion_timestamp.is_none();
-    if may_add && finalizers.iter().any(|finalizer| former.contains(finalizer)) {
+    if has_finalizer_to_replace(config, metadata) {
         let others = finalizers.iter().filter(|other| !former.contains(other)).cloned();
         let mut all: Vec<String> = others.collect();
         if !all.contains(&config.finalizer()) {

@@ -5,7 +5,6 @@ use std::io;
 use std::sync::Arc;
 
 use kube::core::DynamicObject;
-use serde::Serialize;
 
 use super::error::ReconcileError;
 use crate::object::ChildRef;
@@ -16,7 +15,7 @@ const NAMED: usize = 3;
 
 /// Adds to the error for a request of more than `limit` bytes what takes most of it, if it is the children.
 pub(super) fn too_large(observed: &[Arc<DynamicObject>], limit: usize, error: CallError) -> ReconcileError {
-    let mut sized: Vec<_> = observed.iter().map(|child| (size(&**child), child)).collect();
+    let mut sized: Vec<_> = observed.iter().map(|child| (size(child), child)).collect();
     let total: usize = sized.iter().map(|(size, _)| size).sum();
     let mut sizes: BTreeMap<_, (usize, usize)> = BTreeMap::new();
     for (size, child) in &sized {
@@ -46,7 +45,7 @@ pub(super) fn too_large(observed: &[Arc<DynamicObject>], limit: usize, error: Ca
 }
 
 /// Returns the number of bytes of an object's JSON.
-fn size(object: &impl Serialize) -> usize {
+fn size(object: &DynamicObject) -> usize {
     struct Count(usize);
     impl io::Write for Count {
         fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {

@@ -1,4 +1,4 @@
-//! What a slot logs is already published: whoever reads a log line finds the same in `/readyz` and in the report.
+//! A slot publishes its state before it logs it, so that a log line, `/readyz` and the report agree.
 
 use std::fmt::Debug;
 use std::sync::{Arc, Mutex};
