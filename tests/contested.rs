@@ -174,7 +174,7 @@ async fn a_client_that_removes_a_field_is_not_named_and_a_pause_ends_the_contest
         .until_condition(PUPPET, "p", "Contested", "True", "FieldContested")
         .await;
     // A client that owns nothing is not in `managedFields`.
-    assert_contains(&message, &["the last time data by another client"]);
+    assert_contains(&message, &["the last time data.text by another client"]);
     let paused = json!({ "metadata": { "annotations": { "operator-host.dev/paused": "true" } } });
     scenario.patch(PUPPET, "p", paused).await;
     scenario

@@ -20,6 +20,7 @@ use thiserror::Error;
 
 use self::leadership::LeadershipConfig;
 use self::webhook::WebhookConfig;
+use crate::object::FIELD_MANAGER_PREFIX;
 use crate::plugin::acceptance::Trust;
 use crate::plugin::contract::{Description, Kind};
 use crate::plugin::{Limits, Location};
@@ -202,7 +203,7 @@ fn finalizer(controller: &str) -> String {
 }
 
 fn field_manager(controller: &str) -> String {
-    format!("operator-host/{controller}")
+    format!("{FIELD_MANAGER_PREFIX}{controller}")
 }
 
 /// What happens to a child that is no longer wanted, and to all children when the parent is deleted.

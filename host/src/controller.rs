@@ -269,6 +269,9 @@ async fn work(context: Arc<Context>) {
             reasons,
             since,
         } = work;
+        if reasons.contains(&ReconcileReason::Resync) {
+            context.forget_unowned(&parent);
+        }
         let first = reasons.first().map_or("none", ReconcileReason::as_str);
         let observer = &context.observer;
         let waited = since.elapsed();
@@ -465,6 +468,7 @@ fn child_changed(context: &Context, kind: &Kind, change: &Change<'_>) {
         if change.after().is_none() {
             // The child may be deleted because its parent is.
             context.doubt(&parent);
+            context.note_removal(&parent, &child, object);
         }
         if !change.is_same() {
             enqueue(context, &parent, reason.clone());

@@ -10,6 +10,7 @@ pub mod conditions;
 pub mod drift;
 pub mod field_path;
 pub mod left_fields;
+pub mod managed_fields;
 pub mod names;
 pub mod order;
 pub mod readiness;

@@ -17,6 +17,9 @@ pub use self::not_served::NotServed;
 pub(crate) use self::not_served::is_built_in;
 use crate::plugin::contract::Kind;
 
+/// What the names of all field managers of controllers begin with.
+pub const FIELD_MANAGER_PREFIX: &str = "operator-host/";
+
 /// Label of every child: the name of the controller that created it.
 pub const CONTROLLER_LABEL: &str = "operator-host.dev/controller";
 /// Label of a Secret whose values the host generated.

@@ -10,7 +10,7 @@ use tracing::{Span, debug, record_all, warn};
 pub use self::action::Action;
 use self::action::after;
 pub use self::admit::{Admission, admit};
-use self::apply::apply;
+use self::apply::{BACK_OFF, apply};
 use self::call::call;
 use self::context::{Blocking, Context};
 use self::error::ReconcileError;
@@ -50,7 +50,6 @@ mod action;
 mod admit;
 mod call;
 mod contest;
-mod difference;
 mod error;
 mod failure;
 mod finalizer;
@@ -62,6 +61,7 @@ mod leaving;
 mod outcome;
 mod predecessor;
 mod related;
+mod repair;
 mod teardown;
 mod too_large;
 
@@ -70,6 +70,11 @@ mod too_large;
 ///
 /// `span` is the span of this reconcile.
 pub async fn reconcile(context: &Context, name: &NamespacedName, span: &Span) -> Action {
+    let decided = reconcile_now(context, name, span).await;
+    contest::next(context, name, decided)
+}
+
+async fn reconcile_now(context: &Context, name: &NamespacedName, span: &Span) -> Action {
     let Some(parent) = context.parent(name) else {
         return without_parent(context, name).await;
     };
@@ -132,7 +137,7 @@ pub async fn reconcile(context: &Context, name: &NamespacedName, span: &Span) ->
         }
         Ok(Some(answer)) => {
             answer.publish(context, &parent);
-            let next = contest::next(context, name, answer.requeue);
+            let next = answer.requeue.map_or(Action::OnChange, Action::After);
             let Some(parent) = context.as_seen(&parent) else {
                 return Action::OnChange;
             };
@@ -386,6 +391,9 @@ async fn iterate(
                 events,
                 requeue: requeue_after_ms.map(after),
                 verdict: Some(match applied.waiting.into_iter().next() {
+                    _ if !applied.held.is_empty() => {
+                        Verdict::Reconciling(Reason::new(BACK_OFF, applied.held.join(". ")))
+                    }
                     Some(waiting) => Verdict::Reconciling(Reason::waiting(waiting.why)),
                     // One that is missing was deleted after it was applied.
                     None => readiness::verdict(

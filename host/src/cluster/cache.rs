@@ -20,7 +20,7 @@ use std::sync::{Arc, Mutex, PoisonError, RwLock, Weak};
 use std::time::Duration;
 
 use futures::FutureExt;
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ManagedFieldsEntry, OwnerReference};
 use kube::Client;
 use kube::core::{DynamicObject, Selector, SelectorExt};
 use tokio::sync::watch;
@@ -37,10 +37,11 @@ use self::subscribers::{Subscribers, met};
 use self::text::{Kept, Owner, Taken, Text};
 use self::trees::Trees;
 use super::discovery::Discovery;
+use crate::desired::managed_fields::{is_apply_of, is_only_status};
 use crate::metrics::Metrics;
 use crate::object::{
-    CONTROLLER_LABEL, GENERATED_LABEL, NamespacedName, controller_of, is_reference_to, label, secret,
-    shorten, slim, version,
+    CONTROLLER_LABEL, FIELD_MANAGER_PREFIX, GENERATED_LABEL, NamespacedName, controller_of, is_reference_to,
+    label, secret, shorten, slim, version,
 };
 use crate::plugin::contract::Kind;
 use crate::printable::printable;
@@ -176,7 +177,7 @@ impl ObjectText {
     fn with(object: &DynamicObject, samples: &Samples) -> Self {
         let mut object = object.clone();
         let owner = Owner::of(&object);
-        Self(Arc::new(Text::of(&mut object, owner, samples)))
+        Self(Arc::new(Text::of(&mut object, owner, &[], samples)))
     }
 
     /// Returns the object, without its type.
@@ -455,6 +456,20 @@ impl Reflector {
         Some(self.inner.tree(name, &kept))
     }
 
+    /// Returns one object as last known, with its managed fields if a host applied it.
+    #[must_use]
+    pub fn get_managed(
+        &self,
+        name: &NamespacedName,
+    ) -> Option<(Arc<DynamicObject>, Vec<ManagedFieldsEntry>)> {
+        let kept = self.inner.read().get(name)?;
+        let managed = match &kept {
+            Kept::Text(text) => text.managed_fields(),
+            Kept::Taken(_) => Vec::new(),
+        };
+        Some((self.inner.tree(name, &kept), managed))
+    }
+
     /// Returns this state of an object as text, which is shared with the cache if it has the same.
     #[must_use]
     pub fn text_of(&self, object: &DynamicObject) -> ObjectText {
@@ -595,6 +610,21 @@ impl Listed {
     }
 }
 
+/// Takes the managed fields out of an object, and returns those of a child: who owns which field, but for the status.
+fn managed_fields(object: &mut DynamicObject) -> Vec<ManagedFieldsEntry> {
+    let mut managed = object.metadata.managed_fields.take().unwrap_or_default();
+    let is_of_a_host = |entry: &ManagedFieldsEntry| {
+        let manager = entry.manager.as_deref().unwrap_or_default();
+        manager.starts_with(FIELD_MANAGER_PREFIX) && is_apply_of(entry, manager)
+    };
+    if managed.iter().any(is_of_a_host) {
+        managed.retain(|entry| !is_only_status(entry));
+    } else {
+        managed.clear();
+    }
+    managed
+}
+
 /// Reports whether `a` is certainly newer than `b`.
 fn is_newer(a: &Kept, b: &Kept) -> bool {
     matches!((a.version(), b.version()), (Some(a), Some(b)) if a > b)
@@ -651,6 +681,7 @@ impl Inner {
             api_version: kind.api_version.clone(),
             kind: kind.kind.clone(),
         });
+        let managed = managed_fields(&mut object);
         slim(&mut object);
         let owner = Owner::of(&object).map(|owner| self.read().shared(owner));
         let (is_whole, is_of_concern) = {
@@ -673,7 +704,7 @@ impl Inner {
         }
         let kept = match taken {
             Some(taken) => Kept::Taken(taken),
-            None => Kept::Text(Arc::new(Text::of(&mut object, owner, &self.samples))),
+            None => Kept::Text(Arc::new(Text::of(&mut object, owner, &managed, &self.samples))),
         };
         Prepared {
             name: NamespacedName::of(&object),

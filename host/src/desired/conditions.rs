@@ -255,7 +255,8 @@ fn paused(parent: &DynamicObject, before: &Map<String, Value>, now: Timestamp) -
     status
 }
 
-fn is_host_type(type_: &str) -> bool {
+/// Reports whether the host alone sets conditions of this type.
+pub(crate) fn is_host_type(type_: &str) -> bool {
     matches!(
         type_,
         RECONCILING | STALLED | SYNCED | PAUSED | PLUGIN_HELD_BACK | CONTESTED

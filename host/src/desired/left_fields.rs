@@ -6,10 +6,9 @@
 //! Source: Kubernetes, "Server-Side Apply", transferring ownership.
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ManagedFieldsEntry;
-use kube::core::DynamicObject;
 use serde_json::{Value, json};
 
-use super::field_path::owned_part;
+use super::managed_fields::{fields, is_apply_of, owned_part};
 
 /// Maximum number of left fields of a child.
 const MAX_FIELDS: usize = 32;
@@ -60,15 +59,22 @@ pub fn add_initial(fields: &[LeftField], body: &mut Value) {
     }
 }
 
-/// Adds the current values of what only this manager owns in the fields. `live` must contain its managed fields.
-pub fn add_owned(fields: &[LeftField], live: &DynamicObject, manager: &str, body: &mut Value) {
-    for LeftField { path, .. } in fields {
-        let entries = live.metadata.managed_fields.iter().flatten();
-        let (ours, others): (Vec<_>, Vec<_>) = entries
+/// Adds the current values of what only this manager owns in the fields. `live` is the content of the object with these
+/// `managed` fields.
+pub fn add_owned(
+    left: &[LeftField],
+    live: &Value,
+    managed: &[ManagedFieldsEntry],
+    manager: &str,
+    body: &mut Value,
+) {
+    for LeftField { path, .. } in left {
+        let (ours, others): (Vec<_>, Vec<_>) = managed
+            .iter()
             .filter_map(|entry| Some((entry, part(entry, path)?)))
             .partition(|(entry, _)| is_apply_of(entry, manager));
         let others: Vec<&Value> = others.into_iter().map(|(_, part)| part).collect();
-        if let Some(value) = path.iter().try_fold(&live.data, |value, name| value.get(name))
+        if let Some(value) = path.iter().try_fold(live, |value, name| value.get(name))
             && let Some((_, ours)) = ours.first()
             && let Some(own) = owned_part(value, ours, &others)
         {
@@ -77,15 +83,10 @@ pub fn add_owned(fields: &[LeftField], live: &DynamicObject, manager: &str, body
     }
 }
 
-fn is_apply_of(entry: &ManagedFieldsEntry, manager: &str) -> bool {
-    entry.manager.as_deref() == Some(manager) && entry.operation.as_deref() == Some("Apply")
-}
-
 /// Returns what an entry contains of a field.
 fn part<'a>(entry: &'a ManagedFieldsEntry, path: &[String]) -> Option<&'a Value> {
-    let fields = entry.fields_v1.as_ref().map(|fields| &fields.0)?;
     let mut names = path.iter();
-    names.try_fold(fields, |fields, name| fields.get(format!("f:{name}")))
+    names.try_fold(fields(entry)?, |fields, name| fields.get(format!("f:{name}")))
 }
 
 fn remove(body: &mut Value, path: &[String]) -> Option<Value> {
@@ -105,6 +106,8 @@ fn insert(body: &mut Value, path: &[String], value: Value) {
 
 #[cfg(test)]
 mod tests {
+    use kube::core::DynamicObject;
+
     use super::*;
 
     const US: &str = "operator-host/shop";
@@ -131,7 +134,9 @@ mod tests {
         let mut body = json!({ "spec": { "replicas": 2, "paused": true } });
         let fields = take("spec.replicas", &mut body).unwrap();
         assert_eq!(body, json!({ "spec": { "paused": true } }));
-        add_owned(&fields, &deployment(owners), US, &mut body);
+        let live = deployment(owners);
+        let managed = live.metadata.managed_fields.unwrap_or_default();
+        add_owned(&fields, &live.data, &managed, US, &mut body);
         body
     }
 
@@ -165,7 +170,8 @@ mod tests {
         .unwrap();
         let mut body = json!({ "data": { "a": "0", "b": "0" }, "rules": [] });
         let fields = take("data, rules", &mut body).unwrap();
-        add_owned(&fields, &live, US, &mut body);
+        let managed = live.metadata.managed_fields.unwrap_or_default();
+        add_owned(&fields, &live.data, &managed, US, &mut body);
         assert_eq!(
             body,
             json!({ "data": { "a": "1" }, "rules": [{ "port": 80, "name": "web" }] })

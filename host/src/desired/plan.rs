@@ -317,6 +317,9 @@ impl Policy<'_> {
         }
         if let Some(body) = body.as_object_mut() {
             body.remove("status");
+            if secret::is_secret_kind(&key.kind) {
+                secret::encode(body);
+            }
         }
         let left = match &child["metadata"]["annotations"][LEAVE_ANNOTATION] {
             Value::String(text) => {

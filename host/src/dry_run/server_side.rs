@@ -296,7 +296,8 @@ impl<'a> Preview<'a> {
             None => desired.new_body(),
             Some(live) => {
                 let mut body = desired.body.clone();
-                left_fields::add_owned(&desired.left, live, &manager, &mut body);
+                let managed = live.metadata.managed_fields.as_deref().unwrap_or_default();
+                left_fields::add_owned(&desired.left, &live.data, managed, &manager, &mut body);
                 body
             }
         };

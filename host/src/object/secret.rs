@@ -1,7 +1,7 @@
 //! The values of Secrets, for everything that shows an object to people.
 
 use k8s_openapi::ByteString;
-use serde_json::{Map, Value};
+use serde_json::{Map, Value, json};
 
 use crate::plugin::contract::Kind;
 
@@ -66,6 +66,22 @@ pub(crate) fn decoded(value: &Value) -> Option<Vec<u8>> {
     decoded.ok().map(|ByteString(bytes)| bytes)
 }
 
+/// Moves the values of `stringData` to `data`, as the API server does. It does not do so in `managedFields`: nobody would own
+/// the values.
+pub(crate) fn encode(secret: &mut Map<String, Value>) {
+    if let Some(Value::Object(texts)) = secret.remove("stringData") {
+        let data = secret.entry("data").or_insert(Value::Null);
+        if data.is_null() {
+            *data = Value::Object(Map::new());
+        }
+        for (key, text) in texts {
+            if let (Some(data), Value::String(text)) = (data.as_object_mut(), text) {
+                data.insert(key, json!(ByteString(text.into_bytes())));
+            }
+        }
+    }
+}
+
 /// Returns the value in this field and under this key; the whole field without a key.
 pub(crate) fn value_at<'a>(secret: &'a Value, field: &str, key: Option<&str>) -> Option<&'a Value> {
     let values = secret.get(field)?;
@@ -102,8 +118,6 @@ const SHOWN: usize = 100;
 
 #[cfg(test)]
 mod tests {
-    use serde_json::json;
-
     use super::*;
 
     fn map(value: &Value) -> Map<String, Value> {
@@ -138,6 +152,20 @@ mod tests {
         }
         let good = json!({"data": {"a": "QQ==", "b": null}, "stringData": null});
         assert_eq!(type_problem(&map(&good)), None);
+    }
+
+    #[test]
+    fn texts_replace_the_data_under_the_same_key() {
+        let mut secret =
+            map(&json!({ "data": { "a": "QQ==", "b": "Qg==" }, "stringData": { "a": "x", "c": null } }));
+        encode(&mut secret);
+        assert_eq!(
+            Value::Object(secret),
+            json!({ "data": { "a": "eA==", "b": "Qg==" } })
+        );
+        let mut secret = map(&json!({ "stringData": { "a": "A" } }));
+        encode(&mut secret);
+        assert_eq!(Value::Object(secret), json!({ "data": { "a": "QQ==" } }));
     }
 
     #[test]

@@ -4,25 +4,31 @@ use std::sync::Arc;
 
 use futures::StreamExt;
 use futures::stream;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ManagedFieldsEntry;
 use kube::core::DynamicObject;
+use serde_json::Value;
 use tokio::time::Instant;
-use tracing::debug;
+use tracing::{debug, warn};
 
 use super::contest;
-use super::context::{Blocking, Context};
-use super::difference::{content, difference, is_as_applied};
+use super::context::pace::Cause;
+use super::context::{Blocking, Context, Paced};
 use super::freshness::may_create;
+use super::repair;
 use crate::cluster::api_error::ApiError;
 use crate::cluster::resource_client::ResourceClient;
+use crate::desired::drift::drift;
+use crate::desired::field_path::FieldPath;
 use crate::desired::left_fields;
+use crate::desired::managed_fields::applied_by;
 use crate::desired::order::{Order, Waiting};
 use crate::desired::ownership::{owns, retains};
 use crate::desired::plan::Desired;
 use crate::object::{
-    APPLIED_ANNOTATION, CONTROLLER_LABEL, ChildRef, NamespacedName, annotation, controller_of,
-    is_terminating, label, made_at, too_deep,
+    APPLIED_ANNOTATION, CONTROLLER_LABEL, ChildRef, GENERATION_ANNOTATION, NamespacedName, annotation,
+    controller_of, fingerprint, is_terminating, label, made_at,
 };
-use crate::plugin::contract::Kind;
+use crate::plugin::contract::{EventType, Kind};
 
 /// Maximum number of concurrent applies per parent.
 const CONCURRENCY: usize = 4;
@@ -36,6 +42,8 @@ pub struct Applied {
     pub updated: Vec<ChildRef>,
     /// What children wait for that were not applied.
     pub waiting: Vec<Waiting>,
+    /// What is said of the children that are not applied yet, because they were written too often.
+    pub held: Vec<String>,
     /// Errors for children that the API server rejected.
     pub failed: Vec<ApiError>,
 }
@@ -58,9 +66,9 @@ pub async fn apply(context: &Context, parent: &DynamicObject, desired: &[Desired
         let requests: Vec<_> = group
             .iter()
             .map(|desired| async move {
-                let live = context.existing(&desired.key);
-                let outcome = apply_one(context, parent, desired, live.clone(), order).await;
-                outcome.map_err(|error| (error, live))
+                let live = Live::of(context, &desired.key);
+                let outcome = apply_one(context, parent, desired, live.as_ref(), order).await;
+                outcome.map_err(|error| (error, live.map(|live| live.object)))
             })
             .collect();
         let mut results = std::pin::pin!(stream::iter(requests).buffered(CONCURRENCY));
@@ -69,6 +77,7 @@ pub async fn apply(context: &Context, parent: &DynamicObject, desired: &[Desired
                 Some(Ok(ApplyOutcome::Created)) => applied.created.push(desired.key.clone()),
                 Some(Ok(ApplyOutcome::Updated)) => applied.updated.push(desired.key.clone()),
                 Some(Ok(ApplyOutcome::Waiting(why))) => applied.waiting.push(why),
+                Some(Ok(ApplyOutcome::Held(why))) => applied.held.push(why),
                 Some(Ok(ApplyOutcome::Unchanged)) => {
                     // Without an owner, no event of it is one of a child.
                     let going = context.existing(&desired.key).filter(|live| is_terminating(live));
@@ -109,22 +118,37 @@ enum ApplyOutcome {
     Unchanged,
     /// It comes after a child that is not ready.
     Waiting(Waiting),
+    /// It was written too often.
+    Held(String),
+}
+
+/// A child as it is in the cluster.
+pub(super) struct Live {
+    pub(super) object: Arc<DynamicObject>,
+    /// Its managed fields, but for those of the status.
+    pub(super) managed: Vec<ManagedFieldsEntry>,
+}
+
+impl Live {
+    fn of(context: &Context, key: &ChildRef) -> Option<Self> {
+        let (object, managed) = context.existing_managed(key)?;
+        Some(Self { object, managed })
+    }
 }
 
 async fn apply_one(
     context: &Context,
     parent_object: &DynamicObject,
     desired: &Desired,
-    live: Option<Arc<DynamicObject>>,
+    live: Option<&Live>,
     order: &Order<'_>,
 ) -> Result<ApplyOutcome, ApiError> {
     let parent = &NamespacedName::of(parent_object);
-    if live
-        .as_deref()
-        .is_some_and(|live| !needs_apply(context, parent_object, desired, live))
-    {
+    let drift = live.and_then(|live| drift_of(context, parent_object, desired, live));
+    let object = live.map(|live| &*live.object);
+    if object.is_some() && drift.is_none() {
         let (key, now) = (&desired.key, Instant::now());
-        let is_going = live.as_deref().is_some_and(is_terminating);
+        let is_going = object.is_some_and(is_terminating);
         context.memory_of(parent, |memory| match is_going {
             true => memory.contests.forget(key),
             false => memory.contests.is_as_desired(key, now),
@@ -132,7 +156,7 @@ async fn apply_one(
         return Ok(ApplyOutcome::Unchanged);
     }
     // What the plugin wanted before is restored at once, and a cleanup can change what exists.
-    let may_wait = live.as_deref().is_none_or(|live| {
+    let may_wait = object.is_none_or(|live| {
         !is_terminating(parent_object) && annotation(live, APPLIED_ANNOTATION) != Some(&desired.fingerprint)
     });
     let has_status = |kind: &Kind| context.resources.get(kind).is_some_and(|kind| kind.has_status);
@@ -140,6 +164,11 @@ async fn apply_one(
         // It is not applied, so it cannot be changed back.
         context.memory_of(parent, |memory| memory.contests.forget(&desired.key));
         return Ok(ApplyOutcome::Waiting(waiting));
+    }
+    let is_correction =
+        object.is_some_and(|live| annotation(live, APPLIED_ANNOTATION) == Some(&desired.fingerprint));
+    if !is_correction && let Some(why) = held(context, parent_object, &desired.key) {
+        return Ok(ApplyOutcome::Held(why));
     }
     // `desired::plan` has refused kinds that the cluster does not serve.
     let Some(resource) = context.resources.get(&desired.key.kind) else {
@@ -150,58 +179,37 @@ async fn apply_one(
     }
     // Take over fields only in objects that are known to be ours. In an object that is adopted, a field of another manager
     // is a conflict.
-    let force = live.as_deref().is_some_and(|live| {
+    let force = object.is_some_and(|live| {
         owns(&context.config, parent_object, live)
             || retains(&context.config, context.provenance.proof(), parent_object, live)
     });
     // Without its label it is a child that cannot be forced, and that others may contest all the same.
     let is_child = force
-        || live.as_deref().is_some_and(|live| {
+        || object.is_some_and(|live| {
             controller_of(live).is_some_and(|owner| Some(&owner.uid) == parent_object.metadata.uid.as_ref())
         });
-    if let Some(live) = live.as_deref().filter(|_| is_child)
-        && contest::is_on_hold(context, parent_object, desired, live).await
-    {
-        return Ok(ApplyOutcome::Unchanged);
-    }
-    if let Some(live) = &live {
-        let path = difference(desired, live).map_or_else(|| "its marks".to_owned(), |path| path.to_string());
-        debug!("applying {}, because it differs in {path}", desired.key);
+    if let (Some(live), Some(drift)) = (live, &drift) {
+        if is_child && contest::is_on_hold(context, parent_object, desired, live, drift) {
+            return Ok(ApplyOutcome::Unchanged);
+        }
+        debug!("applying {}, because {drift} is not as applied", desired.key);
     }
     let manager = context.config.field_manager();
-    let mut body = match &live {
-        None => desired.new_body(),
-        Some(live) => {
-            let mut body = desired.body.clone();
-            // The decision to apply it is about this object only, not about a new one of the same name.
-            body["metadata"]["uid"] = live.metadata.uid.clone().into();
-            body
-        }
-    };
-    if live.is_some() && !desired.left.is_empty() {
-        // The caches contain no managed fields.
-        let fresh = ResourceClient::new(&context.writer, resource)
-            .read(&desired.key.name)
-            .await?;
-        let Some(fresh) = fresh else {
-            // The watch reports the deletion.
-            return Ok(ApplyOutcome::Unchanged);
-        };
-        if too_deep(&fresh).is_some() {
-            // Nobody knows which of these fields it has. The watch reports it.
-            return Ok(ApplyOutcome::Unchanged);
-        }
-        left_fields::add_owned(&desired.left, &fresh, &manager, &mut body);
-        // Refused if another manager changes a left field meanwhile.
-        body["metadata"]["resourceVersion"] = fresh.metadata.resource_version.into();
-    }
     let objects = ResourceClient::new(&context.children_writer, resource);
-    let answer = match &live {
-        None => objects.apply_new(&desired.key.name, body, &manager).await,
-        Some(live) => objects
-            .apply(&desired.key.name, &body, &manager, force)
-            .await
-            .map_err(|error| advise_about_label(context, live, error)),
+    let answer = match live {
+        None => {
+            objects
+                .apply_new(&desired.key.name, desired.new_body(), &manager)
+                .await
+        }
+        Some(live) => {
+            let body = body_for(desired, live, &manager);
+            let answer = match force {
+                true => repair::apply(&objects, desired, live, &body, &manager).await,
+                false => objects.apply(&desired.key.name, &body, &manager, false).await,
+            };
+            answer.map_err(|error| advise_about_label(context, &live.object, error))
+        }
     };
     let answer = answer.inspect_err(|error| {
         context.record_refused_namespace(error);
@@ -209,23 +217,69 @@ async fn apply_one(
             context.doubt(parent);
         }
     })?;
-    let was = live
-        .as_ref()
-        .and_then(|live| live.metadata.resource_version.clone());
-    let outcome = match &live {
+    let was = object.and_then(|live| live.metadata.resource_version.as_ref());
+    let outcome = match object {
         None => ApplyOutcome::Created,
-        Some(_) if was == answer.metadata.resource_version => ApplyOutcome::Unchanged,
+        Some(_) if was == answer.metadata.resource_version.as_ref() => ApplyOutcome::Unchanged,
         Some(_) => ApplyOutcome::Updated,
     };
     remember(context, parent, desired, &answer);
-    if let Some(live) = live.as_deref().filter(|_| is_child) {
-        contest::applied(context, parent_object, desired, live, &answer);
+    context.memory_of(parent, |memory| {
+        let pace = memory.paces.get_mut(&Paced::Child(desired.key.identity()));
+        match (&outcome, pace) {
+            (ApplyOutcome::Created, Some(pace)) => pace.created(Instant::now()),
+            // The corrections of what others change are counted as contests.
+            (ApplyOutcome::Updated, _) if !is_correction => {
+                let pace = memory.pace(Paced::Child(desired.key.identity()));
+                pace.wrote(Cause::Change, Instant::now());
+            }
+            _ => {}
+        }
+    });
+    if let Some(live) = object.filter(|_| is_child) {
+        contest::applied(context, parent_object, desired, live);
     }
     // A response without a change is not our write: the plugin may not have seen that version.
     if !matches!(outcome, ApplyOutcome::Unchanged) {
         context.record_child(parent, &desired.key, answer);
     }
     Ok(outcome)
+}
+
+/// The reason of the condition and of the Event about children that back off.
+pub(super) const BACK_OFF: &str = "BackOff";
+
+/// Returns what is said of a child that was written too often to be written now; `None` when it may be written.
+fn held(context: &Context, parent: &DynamicObject, key: &ChildRef) -> Option<String> {
+    let (why, is_published) = context.memory_of(&NamespacedName::of(parent), |memory| {
+        let pace = memory.paces.get_mut(&Paced::Child(key.identity()))?;
+        let _wait = pace.wait(Instant::now())?;
+        Some((format!("{key} {pace}"), pace.publish()))
+    })?;
+    if !is_published {
+        warn!("{why}");
+        context.publish(parent, EventType::Warning, BACK_OFF, &why);
+    }
+    Some(why)
+}
+
+/// Returns the body to apply to a child that exists.
+fn body_for(desired: &Desired, live: &Live, manager: &str) -> Value {
+    let mut body = desired.body.clone();
+    // The decision to apply it is about this object only, not about a new one of the same name.
+    body["metadata"]["uid"] = live.object.metadata.uid.clone().into();
+    if !desired.left.is_empty() {
+        left_fields::add_owned(
+            &desired.left,
+            &live.object.data,
+            &live.managed,
+            manager,
+            &mut body,
+        );
+        // Refused if another manager changes a left field meanwhile.
+        body["metadata"]["resourceVersion"] = live.object.metadata.resource_version.clone().into();
+    }
+    body
 }
 
 /// Explains why the host does not take over the fields of a child: its label says that another controller made it.
@@ -242,37 +296,47 @@ fn advise_about_label(context: &Context, live: &DynamicObject, error: ApiError) 
     }
 }
 
-/// Reports whether an existing child must be applied.
-fn needs_apply(context: &Context, parent: &DynamicObject, desired: &Desired, live: &DynamicObject) -> bool {
-    if is_terminating(live) {
+/// Returns the first field in which an existing child is not as it is to be applied; `None` if it is.
+fn drift_of(context: &Context, parent: &DynamicObject, desired: &Desired, live: &Live) -> Option<FieldPath> {
+    let annotation_path = |name| {
+        FieldPath::default()
+            .field("metadata")
+            .field("annotations")
+            .field(name)
+    };
+    if is_terminating(&live.object) {
         // It is recreated after its deletion, which the watch reports.
-        return false;
+        return None;
     }
-    if annotation(live, APPLIED_ANNOTATION) != Some(&desired.fingerprint) {
-        return true;
+    if annotation(&live.object, APPLIED_ANNOTATION) != Some(&desired.fingerprint) {
+        return Some(annotation_path(APPLIED_ANNOTATION));
     }
     // No generation is newer than the parent's: `freshness` has asked the API server.
-    if made_at(parent, live) > parent.metadata.generation {
-        return true;
+    if made_at(parent, &live.object) > parent.metadata.generation {
+        return Some(annotation_path(GENERATION_ANNOTATION));
     }
-    if is_as_applied(desired, live) {
-        return false;
-    }
-    // The API server may permanently normalize a value, and the host does not hold the values of a generated Secret. Then
-    // compare with the result of the last apply.
-    let now = (desired.fingerprint.clone(), content(live));
-    context.memory_of(&NamespacedName::of(parent), |memory| {
-        memory.normalized.get(&desired.key) != Some(&now)
-    })
+    let manager = context.config.field_manager();
+    let drift = drift(&live.managed, &manager, &desired.body, &live.object)?;
+    let owned = owned(desired, &live.managed, &manager);
+    let is_known = context.memory_of(&NamespacedName::of(parent), |memory| {
+        memory.unowned.get(&desired.key) == Some(&owned)
+    });
+    (!is_known).then_some(drift)
 }
 
+/// Remembers what an apply owns in its answer, if that is not the whole body.
 fn remember(context: &Context, parent: &NamespacedName, desired: &Desired, answer: &DynamicObject) {
-    context.memory_of(parent, |memory| {
-        if is_as_applied(desired, answer) {
-            memory.normalized.remove(&desired.key);
-        } else {
-            let result = (desired.fingerprint.clone(), content(answer));
-            memory.normalized.insert(desired.key.clone(), result);
-        }
+    let manager = context.config.field_manager();
+    let managed = answer.metadata.managed_fields.as_deref().unwrap_or_default();
+    let drift = drift(managed, &manager, &desired.body, answer);
+    let unowned = drift.map(|_| owned(desired, managed, &manager));
+    context.memory_of(parent, |memory| match unowned {
+        Some(owned) => drop(memory.unowned.insert(desired.key.clone(), owned)),
+        None => drop(memory.unowned.remove(&desired.key)),
     });
+}
+
+/// Returns a hash of a body and of what the manager owns after its apply.
+fn owned(desired: &Desired, managed: &[ManagedFieldsEntry], manager: &str) -> String {
+    fingerprint(&(&desired.fingerprint, applied_by(managed, manager)))
 }

@@ -26,6 +26,7 @@ pub(super) async fn call<T: PluginExport>(
 ) -> Result<(T, Option<Share>), ReconcileError> {
     let name = NamespacedName::of(parent);
     context.memory_of(&name, |memory| {
+        memory.begin(parent.metadata.generation, *plugin.digest());
         if memory.asked.replace(*plugin.digest()) != Some(*plugin.digest()) {
             memory.versions.clear();
         }

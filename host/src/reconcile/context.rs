@@ -4,11 +4,14 @@ pub(super) mod contests;
 mod memory;
 mod name_conflicts;
 mod needs;
+pub(super) mod pace;
 
 use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use jiff::SignedDuration;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ManagedFieldsEntry;
 use kube::Client;
 use kube::core::{DynamicObject, Selector, SelectorExt};
 use serde_json::Value;
@@ -16,12 +19,13 @@ use tokio::sync::watch;
 
 pub use self::contests::Contests;
 use self::memory::LastValid;
-pub use self::memory::ParentMemory;
+pub use self::memory::{Paced, ParentMemory};
 use self::name_conflicts::NameConflicts;
 use self::needs::Needs;
 use super::held_back::BlockingParents;
 use super::observer::Observer;
 use super::provenance_key::{Provenance, ProvenanceError};
+use crate::clock::now;
 use crate::cluster::api_error::ApiError;
 use crate::cluster::cache::{Interest, ObjectText, Reflector, Subscriber, Subscription, WatchState};
 use crate::cluster::client::Writer;
@@ -33,7 +37,7 @@ use crate::config::{Allow, ControllerConfig};
 use crate::desired::api_versions::{self, Used};
 use crate::desired::ownership::{owns, retains};
 use crate::desired::plan::Plan;
-use crate::object::{ChildRef, GENERATED_LABEL, NamespacedName, NotServed, label, version};
+use crate::object::{ChildRef, GENERATED_LABEL, NamespacedName, NotServed, label, shorten, version};
 use crate::plugin::Plugin;
 use crate::plugin::contract::{EventType, Kind};
 use crate::plugin::registry::Live;
@@ -92,6 +96,23 @@ pub struct ControllerState {
     pub(crate) needs: Needs,
     /// The parents that are blocked by an object that they do not own.
     name_conflicts: NameConflicts,
+}
+
+/// A child that lives no longer than this was removed within moments of its creation.
+const MOMENTS: SignedDuration = SignedDuration::from_secs(10);
+
+/// Says what became of a child that is gone.
+fn removal_in_words(child: &DynamicObject) -> String {
+    let text = |field: &str| {
+        child.data["status"][field]
+            .as_str()
+            .map(|text| shorten(text, 100))
+    };
+    match (text("phase"), text("reason")) {
+        (Some(phase), Some(reason)) => format!("its phase was {phase} ({reason})"),
+        (Some(phase), None) if phase != "Pending" && phase != "Running" => format!("its phase was {phase}"),
+        _ => "it was deleted".to_owned(),
+    }
 }
 
 /// An object that has the name of a child that the plugin wants, as it was examined.
@@ -281,8 +302,17 @@ impl Context {
     /// version has not seen it yet, the other versions are searched.
     #[must_use]
     pub fn existing(&self, key: &ChildRef) -> Option<Arc<DynamicObject>> {
-        let in_this_version = self.children.get(&key.kind).and_then(|it| it.get(&key.name));
-        in_this_version.or_else(|| self.other_versions(&key.kind).find_map(|it| it.get(&key.name)))
+        let watches = self.children.get(&key.kind).into_iter();
+        let mut watches = watches.chain(self.other_versions(&key.kind));
+        watches.find_map(|it| it.get(&key.name))
+    }
+
+    /// Does what [`Context::existing`] does, and returns the object's managed fields, too, if a host applied it.
+    #[must_use]
+    pub fn existing_managed(&self, key: &ChildRef) -> Option<(Arc<DynamicObject>, Vec<ManagedFieldsEntry>)> {
+        let watches = self.children.get(&key.kind).into_iter();
+        let mut watches = watches.chain(self.other_versions(&key.kind));
+        watches.find_map(|it| it.of(key.name.namespace.as_deref())?.get_managed(&key.name))
     }
 
     /// Returns the watches of the same kind in its other versions.
@@ -347,8 +377,31 @@ impl Context {
     pub fn forget_written(&self, parent: &NamespacedName, key: &ChildRef) {
         if let Some(memory) = self.memory().get_mut(parent) {
             memory.written.remove(&key.identity());
-            memory.normalized.remove(key);
+            memory.unowned.remove(key);
             memory.contests.forget(key);
+        }
+    }
+
+    /// Forgets which children are as applied although nothing shows it: each is applied once more.
+    pub fn forget_unowned(&self, parent: &NamespacedName) {
+        if let Some(memory) = self.memory().get_mut(parent) {
+            memory.unowned.clear();
+        }
+    }
+
+    /// Notes that a child is gone, or is being deleted. If that is within moments of its creation, the next one may wait.
+    pub fn note_removal(&self, parent: &NamespacedName, key: &ChildRef, child: &DynamicObject) {
+        let created = child
+            .metadata
+            .creation_timestamp
+            .as_ref()
+            .map(|created| created.0);
+        let is_young = created.is_some_and(|created| now().duration_since(created) < MOMENTS);
+        if is_young && self.has_parent(parent) {
+            let why = removal_in_words(child);
+            self.memory_of(parent, |memory| {
+                memory.pace(Paced::Child(key.identity())).removed(why)
+            });
         }
     }
 

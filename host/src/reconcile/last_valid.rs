@@ -12,7 +12,7 @@ use kube::core::{DynamicObject, ObjectMeta};
 use serde_json::Value;
 use tracing::debug;
 
-use super::contest;
+use super::action::Action;
 use super::context::Context;
 use super::error::ReconcileError;
 use super::failure::note_transient;
@@ -48,7 +48,7 @@ pub(super) async fn keep(
         Ok(answer) => {
             context.memory_of(&name, |memory| memory.failures = 0);
             Kept {
-                next: contest::next(context, &name, answer.requeue),
+                next: answer.requeue.map_or(Action::OnChange, Action::After),
                 answer: Some(answer),
                 problem: None,
             }

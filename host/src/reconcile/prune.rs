@@ -111,6 +111,7 @@ async fn delete(
         Err(error) if error.is_conflict() => return Ok(false),
         Err(error) => return Err(error),
     }
+    context.note_removal(parent, key, child);
     Ok(true)
 }
 

@@ -5,13 +5,21 @@ mod owned;
 use kube::ResourceExt;
 use kube::core::DynamicObject;
 use serde_json::{Map, Value, json};
+use tokio::time::Instant;
+use tracing::warn;
 
-use super::context::Context;
+use super::apply::BACK_OFF;
+use super::context::pace::Cause;
+use super::context::{Context, Paced};
 use crate::clock::now;
 use crate::cluster::api_error::{ApiError, Fault};
 use crate::cluster::resource_client::ResourceClient;
-use crate::desired::conditions::{StatusUpdate, compose, current, set_contested, set_held_back};
+use crate::desired::conditions::{
+    StatusUpdate, compose, current, is_host_type, set_contested, set_held_back,
+};
+use crate::desired::managed_fields::{below, fields};
 use crate::object::{MAX_DEPTH, NamespacedName, fingerprint, is_deeper, is_too_deep, least_size, too_deep};
+use crate::plugin::contract::EventType;
 
 /// Maximum bytes of a request that an API server accepts (`MaxRequestBodyBytes` of its generic configuration).
 const REQUEST: usize = 3 << 20;
@@ -25,9 +33,14 @@ pub(super) fn desired(
 ) -> Map<String, Value> {
     let name = NamespacedName::of(parent);
     let held_back = context.blocking_parents.reason(&name);
-    let contested = context.memory_of(&name, |memory| memory.contests.condition());
+    let (contested, shares_conditions) = context.memory_of(&name, |memory| {
+        (memory.contests.condition(), memory.shares_conditions)
+    });
     let now = now();
     let mut status = compose(parent, before, update, now);
+    if shares_conditions {
+        keep_others_conditions(current(parent), &mut status);
+    }
     set_held_back(parent, held_back.as_ref(), &mut status, now);
     set_contested(parent, contested.as_ref(), &mut status, now);
     status
@@ -81,7 +94,30 @@ pub async fn write(
     if context.memory_of(&name, |memory| memory.status_normalized.as_ref() == Some(&known)) {
         return Ok(false);
     }
+    // What it says next is read from the caches again when it is due.
+    let now = Instant::now();
+    let cause = context.memory_of(&name, |memory| {
+        let is_correction = memory.status_written.as_ref() == Some(&body_fingerprint);
+        let may_write = memory.pace(Paced::Status).wait(now).is_none();
+        may_write.then_some(if is_correction {
+            Cause::Correction
+        } else {
+            Cause::Progress
+        })
+    });
+    let Some(cause) = cause else {
+        publish_back_off(context, parent);
+        return Ok(false);
+    };
     let objects = ResourceClient::new(&context.writer, &context.resource);
+    if cause == Cause::Correction && !context.memory_of(&name, |memory| memory.shares_conditions) {
+        let fresh = objects.read(&name).await?;
+        let shares = fresh.is_some_and(|fresh| shares_conditions(&fresh, &context.config.field_manager()));
+        context.memory_of(&name, |memory| memory.shares_conditions = shares);
+        if shares {
+            status = desired(context, parent, current(parent), update);
+        }
+    }
     // A new parent may have the name by now.
     let mut metadata = json!({ "name": parent.name_any(), "uid": parent.metadata.uid });
     if let Some(namespace) = parent.namespace() {
@@ -114,7 +150,9 @@ pub async fn write(
             let after = (body_fingerprint, fingerprint(current(&answer)));
             let differs = Value::Object(current(&answer).clone()) != body["status"];
             context.memory_of(&name, |memory| {
+                memory.status_written = Some(after.0.clone());
                 memory.status_normalized = differs.then_some(after);
+                memory.pace(Paced::Status).wrote(cause, now);
             });
             context.record_parent(parent, Some(&body["status"]), answer);
             Ok(true)
@@ -124,6 +162,46 @@ pub async fn write(
             Ok(false)
         }
         Err(error) => Err(error),
+    }
+}
+
+/// Reports whether another manager has the conditions, too, and has them as one value: the definition does not say that they
+/// are a list of type map, so each apply by one replaces those of the other.
+fn shares_conditions(parent: &DynamicObject, manager: &str) -> bool {
+    let managed = parent.metadata.managed_fields.iter().flatten();
+    let others = managed.filter(|entry| entry.manager.as_deref() != Some(manager));
+    others.filter_map(fields).any(|fields| {
+        let conditions = fields
+            .get("f:status")
+            .and_then(|status| status.get("f:conditions"));
+        conditions.is_some_and(|conditions| below(conditions).next().is_none())
+    })
+}
+
+/// Adds the conditions of types that the host and the plugin do not set.
+fn keep_others_conditions(current: &Map<String, Value>, status: &mut Map<String, Value>) {
+    let is_in = |all: &[Value], type_: &Value| all.iter().any(|condition| condition["type"] == *type_);
+    if let (Some(Value::Array(current)), Some(Value::Array(wanted))) =
+        (current.get("conditions"), status.get_mut("conditions"))
+    {
+        for condition in current {
+            let is_own = condition["type"].as_str().is_none_or(is_host_type);
+            if !is_own && !is_in(wanted, &condition["type"]) {
+                wanted.push(condition.clone());
+            }
+        }
+    }
+}
+
+/// Publishes once that the status backs off.
+fn publish_back_off(context: &Context, parent: &DynamicObject) {
+    let why = context.memory_of(&NamespacedName::of(parent), |memory| {
+        let pace = memory.pace(Paced::Status);
+        (!pace.publish()).then(|| format!("the status {pace}"))
+    });
+    if let Some(why) = why {
+        warn!("{why}");
+        context.publish(parent, EventType::Warning, BACK_OFF, &why);
     }
 }
 

@@ -14,13 +14,13 @@ use serde_json::Value;
 use super::kinds::{CONCURRENCY, Kinds, Served, full_name};
 use super::{Advice, Child, Condition, Event, Explanation, Proposed, advice, words};
 use crate::cluster::objects::Objects;
-use crate::desired::field_path::is_only_status;
+use crate::desired::managed_fields::is_only_status;
 use crate::desired::names;
 use crate::desired::readiness::unready;
 use crate::object::{
-    CONTROLLER_LABEL, DIGEST_ANNOTATION, GENERATION_ANNOTATION, NamespacedName, PARENT_ANNOTATION,
-    PAUSED_ANNOTATION, PLUGIN_ANNOTATION, annotation, controller_of, is_terminating, is_too_deep, label,
-    too_deep,
+    CONTROLLER_LABEL, DIGEST_ANNOTATION, FIELD_MANAGER_PREFIX, GENERATION_ANNOTATION, NamespacedName,
+    PARENT_ANNOTATION, PAUSED_ANNOTATION, PLUGIN_ANNOTATION, annotation, controller_of, is_terminating,
+    is_too_deep, label, too_deep,
 };
 use crate::plugin::contract::Kind;
 
@@ -290,7 +290,7 @@ fn is_scaled_down(child: &Child, descendants: &[DynamicObject]) -> bool {
 
 /// Returns who else owns fields of an object. Managers that write only its status, such as the kubelet, are left out.
 fn other_managers(object: &DynamicObject) -> Vec<String> {
-    let is_own = |manager: &str| manager.starts_with("operator-host/");
+    let is_own = |manager: &str| manager.starts_with(FIELD_MANAGER_PREFIX);
     let mut managers = BTreeSet::new();
     if label(object, CONTROLLER_LABEL).is_none() {
         return Vec::new();

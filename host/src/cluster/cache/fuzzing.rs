@@ -50,7 +50,7 @@ pub fn lines(pieces: Vec<Vec<u8>>, longest: usize) -> (Vec<Vec<u8>>, Option<io::
 #[must_use]
 pub fn kept(objects: &[DynamicObject]) -> Vec<DynamicObject> {
     let samples = Samples::of_the_first();
-    let keep = |object: &DynamicObject| Text::of(&mut object.clone(), None, &samples);
+    let keep = |object: &DynamicObject| Text::of(&mut object.clone(), None, &[], &samples);
     let texts: Vec<Text> = objects.iter().map(keep).collect();
     texts.iter().map(|text| text.object(None)).collect()
 }

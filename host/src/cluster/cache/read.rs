@@ -1,5 +1,6 @@
-//! Reads objects from JSON, and only what is kept of them: without `managedFields`, which are often half of an object, and
-//! of an object that is not kept whole no more than the metadata. The rest is skipped without becoming a tree.
+//! Reads objects from JSON, and only what is kept of them: `managedFields`, which are often half of an object, of those
+//! that a host applied, and of an object that is not kept whole no more than the metadata. The rest is skipped without
+//! becoming a tree.
 //!
 //! A field that is nested too deep is left out, and [`TOO_DEEP_ANNOTATION`] says so. API servers take many more levels than
 //! can be read here, and one such object must not make the list of all others unreadable.
@@ -7,6 +8,7 @@
 use std::cell::Cell;
 use std::fmt;
 
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ManagedFieldsEntry;
 use kube::core::{DynamicObject, ObjectMeta, TypeMeta};
 use serde::Deserialize;
 use serde::de::{
@@ -17,7 +19,7 @@ use serde::forward_to_deserialize_any;
 use serde_json::value::RawValue;
 use serde_json::{Map, Number, Value};
 
-use crate::object::{MAX_DEPTH, TOO_DEEP_ANNOTATION};
+use crate::object::{FIELD_MANAGER_PREFIX, MAX_DEPTH, TOO_DEEP_ANNOTATION};
 
 /// An object as the caches have it. The function decides by the metadata whether the rest is read; otherwise it is null.
 pub(super) struct Item<'a, W>(pub(super) &'a W);
@@ -28,7 +30,7 @@ impl<'de, W: Fn(&DynamicObject) -> bool> DeserializeSeed<'de> for Item<'_, W> {
     fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<DynamicObject, D::Error> {
         deserializer.deserialize_map(Fields {
             is_whole: self.0,
-            managed_fields: false,
+            has_managed_fields: &|managed| managed.contains(FIELD_MANAGER_PREFIX),
         })
     }
 }
@@ -41,7 +43,7 @@ impl<'de> Deserialize<'de> for Shallow {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let fields = Fields {
             is_whole: &|_: &DynamicObject| true,
-            managed_fields: true,
+            has_managed_fields: &|_| true,
         };
         deserializer.deserialize_map(fields).map(Self)
     }
@@ -50,7 +52,8 @@ impl<'de> Deserialize<'de> for Shallow {
 /// The fields of an object.
 struct Fields<'a, W> {
     is_whole: &'a W,
-    managed_fields: bool,
+    /// Whether its managed fields, of which this is the text, are read.
+    has_managed_fields: &'a dyn Fn(&str) -> bool,
 }
 
 impl<'de, W: Fn(&DynamicObject) -> bool> Visitor<'de> for Fields<'_, W> {
@@ -76,10 +79,14 @@ impl<'de, W: Fn(&DynamicObject) -> bool> Visitor<'de> for Fields<'_, W> {
                 "apiVersion" => api_version = map.next_value()?,
                 "kind" => kind = map.next_value()?,
                 "metadata" => {
-                    object.metadata = map.next_value_seed(Metadata {
-                        managed_fields: self.managed_fields,
-                    })?;
+                    let (metadata, managed) = map.next_value_seed(Metadata)?;
+                    object.metadata = metadata;
                     is_whole = (self.is_whole)(&object);
+                    let managed = managed.filter(|text| is_whole && (self.has_managed_fields)(text.get()));
+                    if let Some(managed) = managed {
+                        object.metadata.managed_fields =
+                            managed_fields(&managed).map_err(A::Error::custom)?;
+                    }
                 }
                 _ if is_whole => {
                     let is_too_deep = Cell::new(false);
@@ -210,48 +217,43 @@ impl<'de> Visitor<'de> for Tree<'_> {
     }
 }
 
-/// Metadata, with or without `managedFields`.
-struct Metadata {
-    managed_fields: bool,
-}
+/// Metadata without `managedFields`, and the text of these.
+struct Metadata;
 
 impl<'de> DeserializeSeed<'de> for Metadata {
-    type Value = ObjectMeta;
+    type Value = (ObjectMeta, Option<Box<RawValue>>);
 
-    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<ObjectMeta, D::Error> {
+    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<Self::Value, D::Error> {
         deserializer.deserialize_map(self)
     }
 }
 
 impl<'de> Visitor<'de> for Metadata {
-    type Value = ObjectMeta;
+    type Value = (ObjectMeta, Option<Box<RawValue>>);
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("metadata")
     }
 
-    fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<ObjectMeta, A::Error> {
+    fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<Self::Value, A::Error> {
         let mut text = None;
-        let mut metadata = ObjectMeta::deserialize(WithoutManagedFields {
-            map,
-            text: self.managed_fields.then_some(&mut text),
-        })?;
-        if let Some(text) = text {
-            metadata.managed_fields = match serde_json::from_str(text.get()) {
-                Ok(managed_fields) => managed_fields,
-                // It has been skipped once, so the levels are too many, or a text or a number is none.
-                Err(error) if error.is_syntax() => None,
-                Err(error) => return Err(A::Error::custom(error)),
-            };
-        }
-        Ok(metadata)
+        let metadata = ObjectMeta::deserialize(WithoutManagedFields { map, text: &mut text })?;
+        Ok((metadata, text))
     }
 }
 
-/// The fields of metadata but for one, of which only the text is kept, if that.
+fn managed_fields(text: &RawValue) -> serde_json::Result<Option<Vec<ManagedFieldsEntry>>> {
+    match serde_json::from_str(text.get()) {
+        // It has been skipped once, so the levels are too many, or a text or a number is none.
+        Err(error) if error.is_syntax() => Ok(None),
+        managed => managed,
+    }
+}
+
+/// The fields of metadata but for one, of which only the text is kept.
 struct WithoutManagedFields<'a, A> {
     map: A,
-    text: Option<&'a mut Option<Box<RawValue>>>,
+    text: &'a mut Option<Box<RawValue>>,
 }
 
 impl<'de, A: MapAccess<'de>> Deserializer<'de> for WithoutManagedFields<'_, A> {
@@ -275,10 +277,7 @@ impl<'de, A: MapAccess<'de>> MapAccess<'de> for WithoutManagedFields<'_, A> {
             if key != "managedFields" {
                 return seed.deserialize(key.into_deserializer()).map(Some);
             }
-            match &mut self.text {
-                Some(text) => **text = Some(self.map.next_value()?),
-                None => drop(self.map.next_value::<IgnoredAny>()?),
-            }
+            *self.text = Some(self.map.next_value()?);
         }
         Ok(None)
     }
@@ -301,7 +300,7 @@ mod tests {
     }
 
     #[test]
-    fn everything_but_the_managed_fields_is_read() {
+    fn everything_but_the_managed_fields_of_others_is_read() {
         let mut object = json!({
             "apiVersion": "v1",
             "kind": "Pod",
@@ -326,6 +325,11 @@ mod tests {
             (metadata_only.metadata, metadata_only.data),
             (expected.metadata, Value::Null)
         );
+        let managed = json!([{"manager": "m"}, {"manager": "operator-host/a", "operation": "Apply"}]);
+        object["metadata"]["managedFields"] = managed.clone();
+        let child = read(&object, true).unwrap();
+        assert_eq!(json!(child.metadata.managed_fields), managed);
+        assert_eq!(read(&object, false).unwrap().metadata.managed_fields, None);
     }
 
     #[test]

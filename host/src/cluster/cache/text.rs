@@ -11,7 +11,7 @@ use std::hash::{Hash, Hasher};
 use std::num::NonZeroU64;
 use std::sync::Arc;
 
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ManagedFieldsEntry, OwnerReference};
 use kube::core::{DynamicObject, ObjectMeta, TypeMeta};
 use serde::Deserialize;
 use serde_json::Value;
@@ -38,10 +38,13 @@ pub(super) struct Text {
     pub(super) owner: Option<Owner>,
     /// The value of the parent annotation.
     pub(super) parent: Option<Box<str>>,
-    /// Metadata without the resource version, followed by all but metadata and type: `null` if that is not kept.
+    /// Metadata without the resource version, all but metadata and type, which is `null` if that is not kept, and the
+    /// managed fields if there are any.
     json: Packed,
-    /// Bytes of the metadata.
+    /// Where the metadata end.
     metadata: usize,
+    /// Where the managed fields begin.
+    managed: usize,
     /// Whether more than metadata is kept.
     is_whole: bool,
     /// All but metadata and type, if it has a number that would be read from the text as another one.
@@ -132,13 +135,22 @@ impl Borrow<str> for Owner {
 }
 
 impl Text {
-    /// Converts an object with this owner. Leaves it as it is.
-    pub(super) fn of(object: &mut DynamicObject, owner: Option<Owner>, samples: &Samples) -> Self {
+    /// Converts an object with this owner, which has no managed fields but these. Leaves it as it is.
+    pub(super) fn of(
+        object: &mut DynamicObject,
+        owner: Option<Owner>,
+        managed_fields: &[ManagedFieldsEntry],
+        samples: &Samples,
+    ) -> Self {
         let version = object.metadata.resource_version.take();
         // Objects from the API server have string keys only, so they can be serialized.
         let mut json = serde_json::to_string(&object.metadata).unwrap_or_default();
         let metadata = json.len();
         json.push_str(&serde_json::to_string(&object.data).unwrap_or_default());
+        let managed = json.len();
+        if !managed_fields.is_empty() {
+            json.push_str(&serde_json::to_string(managed_fields).unwrap_or_default());
+        }
         object.metadata.resource_version.clone_from(&version);
         Self {
             version: version.map(Into::into),
@@ -147,6 +159,7 @@ impl Text {
             parent: annotation(object, PARENT_ANNOTATION).map(Into::into),
             json: samples.pack(&json),
             metadata,
+            managed,
             is_whole: !object.data.is_null(),
             inexact: has_inexact_number(&object.data).then(|| Box::new(object.data.clone())),
         }
@@ -156,7 +169,7 @@ impl Text {
     #[allow(clippy::expect_used, reason = "`Text::of` wrote both parts")]
     pub(super) fn object(&self, types: Option<TypeMeta>) -> DynamicObject {
         let text = self.json.text();
-        let (metadata, data) = text.split_at(self.metadata);
+        let (metadata, data) = text[..self.managed].split_at(self.metadata);
         let mut metadata: ObjectMeta = serde_json::from_slice(metadata).expect("metadata as JSON");
         metadata.resource_version = self.version.as_deref().map(str::to_owned);
         DynamicObject {
@@ -167,6 +180,12 @@ impl Text {
                 None => serde_json::from_slice(data).expect("an object as JSON"),
             },
         }
+    }
+
+    /// Returns the managed fields.
+    pub(super) fn managed_fields(&self) -> Vec<ManagedFieldsEntry> {
+        let text = self.json.text();
+        serde_json::from_slice(&text[self.managed..]).unwrap_or_default()
     }
 
     /// Returns the resource version as a number, if it is one.
@@ -379,9 +398,9 @@ mod tests {
     #[test]
     fn an_object_is_read_from_its_text_as_it_was() {
         let types = pod().types;
-        let text = Text::of(&mut pod(), Owner::of(&pod()), &Samples::of_the_first());
+        let text = Text::of(&mut pod(), Owner::of(&pod()), &[], &Samples::of_the_first());
         assert_eq!(text.object(types.clone()), pod());
-        let again = Text::of(&mut text.object(types), None, &Samples::none());
+        let again = Text::of(&mut text.object(types), None, &[], &Samples::none());
         assert!(again.has_same_content(&text));
         assert_eq!(Some(text.labels()), pod().metadata.labels);
         assert!(!String::from_utf8(text.json.text()).unwrap().contains("\"17\""));
@@ -401,7 +420,7 @@ mod tests {
             }
             let mut object = pod();
             object.data["spec"] = json!({"ratio": number});
-            let text = Text::of(&mut object, None, &Samples::none());
+            let text = Text::of(&mut object, None, &[], &Samples::none());
             inexact += usize::from(text.inexact.is_some());
             assert_eq!(text.object(object.types.clone()), object);
         }
@@ -411,7 +430,11 @@ mod tests {
         );
         let mut usual = pod();
         usual.data["spec"] = json!({"ratio": 0.1, "cpu": 2.5, "count": 3, "large": 1e300});
-        assert!(Text::of(&mut usual, None, &Samples::none()).inexact.is_none());
+        assert!(
+            Text::of(&mut usual, None, &[], &Samples::none())
+                .inexact
+                .is_none()
+        );
     }
 
     #[test]

@@ -115,7 +115,10 @@ mod tests {
             "apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "a"}, "data": {"a": "a".repeat(bytes)},
         }))
         .unwrap();
-        (Arc::new(Text::of(&mut object, None, &Samples::none())), object)
+        (
+            Arc::new(Text::of(&mut object, None, &[], &Samples::none())),
+            object,
+        )
     }
 
     #[test]

@@ -532,7 +532,7 @@ fn a_child_of_the_same_name_is_the_rest_of_a_generated_secret() {
     assert_eq!(child.key, generated.key);
     assert_eq!(generated.body["type"], "kubernetes.io/basic-auth");
     assert_eq!(child.body["metadata"]["labels"]["app"], "db");
-    assert_eq!(child.body["stringData"]["username"], "root");
+    assert_eq!(child.body["data"]["username"], "cm9vdA==");
     // It is kept as generated Secrets are, and not as other Secrets.
     assert!(child.body["metadata"].get("ownerReferences").is_none());
 

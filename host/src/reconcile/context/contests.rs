@@ -7,7 +7,7 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use crate::desired::conditions::{FIELD_CONTESTED, Reason};
-use crate::desired::field_path::FieldWriter;
+use crate::desired::managed_fields::FieldWriter;
 use crate::metrics::ContestedChild;
 use crate::object::ChildRef;
 
@@ -211,17 +211,6 @@ impl Contests {
         }
     }
 
-    /// Notes that an apply did not put the last difference right, which was no change back, then.
-    pub(in crate::reconcile) fn take_back(&mut self, key: &ChildRef) {
-        if let Some(contest) = self.0.get_mut(key) {
-            contest.is_changed = false;
-            contest.times = contest.times.saturating_sub(1);
-            if !contest.is_contested() {
-                contest.report = None;
-            }
-        }
-    }
-
     /// Notes that a child is as desired.
     pub(in crate::reconcile) fn is_as_desired(&mut self, key: &ChildRef, now: Instant) {
         let changed = self.0.get_mut(key).filter(|contest| contest.is_changed);
@@ -230,11 +219,6 @@ impl Contests {
             contest.is_changed = false;
             contest.applied = now;
         }
-    }
-
-    /// Reports whether a child was changed back since it was last applied.
-    pub(in crate::reconcile) fn is_changed(&self, key: &ChildRef) -> bool {
-        self.0.get(key).is_some_and(|contest| contest.is_changed)
     }
 
     /// Reports whether no child was changed back.
@@ -488,21 +472,9 @@ mod tests {
         contests.differs(&key, "f", Some("f"), now);
         // It may be changed back and forth until it is the host's turn.
         contests.is_as_desired(&key, now);
-        assert!(contests.is_changed(&key));
         now += contests.next(now).unwrap();
         contests.is_as_desired(&key, now);
         assert_eq!(contests.end(|_| true, now + QUIET.0).len(), 1);
-    }
-
-    /// Regression: when the API server writes a field otherwise, every change of others counted as a change of it.
-    #[test]
-    fn a_difference_that_an_apply_does_not_put_right_is_no_contest() {
-        let (mut contests, now) = (Contests::default(), Instant::now());
-        let key = child("a/web");
-        for _ in 0..2 * CONTESTED_AFTER {
-            assert_eq!(contests.differs(&key, "f", Some("f"), now), Seen::Edit);
-            contests.take_back(&key);
-        }
     }
 
     #[test]

@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};
+use std::time::Duration;
 
 use kube::core::DynamicObject;
 use opentelemetry::trace::SpanContext;
@@ -9,6 +10,7 @@ use serde_json::Value;
 use tokio::time::Instant;
 
 use super::contests::Contests;
+use super::pace::Pace;
 use crate::cluster::cache::ObjectText;
 use crate::desired::api_versions::Used;
 use crate::object::{ChildRef, Identity, version};
@@ -36,11 +38,19 @@ pub struct ParentMemory {
     pub written: HashMap<Identity, u128>,
     /// The resource versions that the last own writes gave to the parent, oldest first.
     pub parent_written: Vec<u128>,
-    /// Children whose live object differs from the applied body although the API server accepted it: the
-    /// fingerprints of the applied body and of the result.
-    pub normalized: HashMap<ChildRef, (String, String)>,
-    /// The same for the status.
+    /// Children that are as applied although not every field of the body is owned, for example because the API server keeps
+    /// no `managedFields` for them: a hash of the body and of what was owned after the apply.
+    pub unowned: HashMap<ChildRef, String>,
+    /// The fingerprints of the applied status and of the result, if they differ although the API server accepted it.
     pub status_normalized: Option<(String, String)>,
+    /// A hash of the status that was last written, without its times.
+    pub status_written: Option<String>,
+    /// Whether others have conditions in the same list, which each write replaces as a whole.
+    pub shares_conditions: bool,
+    /// How often children and the status are written; see [`ParentMemory::begin`].
+    pub(in crate::reconcile) paces: HashMap<Paced, Pace>,
+    /// The generation and the plugin version that these are about.
+    pub(super) paced: Option<(Option<i64>, Digest)>,
     /// Children that others may be changing back.
     pub contests: Contests,
     /// Whether the parent was checked for traces of the controller's former names.
@@ -85,10 +95,39 @@ impl LastValid {
     }
 }
 
+/// What is written at a pace of its own.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum Paced {
+    /// A child, in any version of its kind.
+    Child(Identity),
+    /// The parent's status.
+    Status,
+}
+
 /// How many writes of the parent are remembered. One reconcile writes its finalizers and its status.
 const PARENT_WRITES: usize = 4;
 
 impl ParentMemory {
+    /// Begins a reconcile: a new spec or a new plugin version is written at once, whatever was written before.
+    pub(in crate::reconcile) fn begin(&mut self, generation: Option<i64>, plugin: Digest) {
+        let paced = Some((generation, plugin));
+        if std::mem::replace(&mut self.paced, paced) != paced {
+            self.paces.clear();
+        }
+        let now = Instant::now();
+        self.paces.retain(|_, pace| !pace.is_over(now));
+    }
+
+    /// Returns the pace of a child or of the status.
+    pub(in crate::reconcile) fn pace(&mut self, of: Paced) -> &mut Pace {
+        self.paces.entry(of).or_insert_with(|| Pace::new(Instant::now()))
+    }
+
+    /// Returns when the next of what backs off may be written.
+    pub(in crate::reconcile) fn next_write(&self, now: Instant) -> Option<Duration> {
+        self.paces.values().filter_map(|pace| pace.wait(now)).min()
+    }
+
     /// Remembers the resource version that an own write gave to the parent, unless the response contains changes that
     /// others made just before and that the reconcile, which has seen `seen`, does not know. `status` is the status
     /// that was written, if it was.

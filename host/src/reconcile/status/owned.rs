@@ -3,7 +3,7 @@
 use kube::core::DynamicObject;
 use serde_json::{Map, Value};
 
-use crate::desired::field_path::owned_part;
+use crate::desired::managed_fields::owned_part;
 
 /// Returns the part of an object's status that this manager owns.
 pub(super) fn status(object: &DynamicObject, manager: &str) -> Map<String, Value> {
