@@ -264,15 +264,12 @@ async fn a_definition_is_created_and_widened_before_the_version_that_needs_it_is
     shops.shop("one", json!({ "a": "x", "b": "y" })).await;
     assert_eq!(shops.spec("one").await, json!({ "a": "x", "b": "y" }));
 
-    // Another version with the same definition writes nothing.
-    let before = shops.definition().await.unwrap().metadata.resource_version;
+    // Another version with the same definition changes nothing but the record of the live version.
+    let before = shops.definition().await.unwrap().metadata.generation;
     shops.put("1.2.0", &["a", "b"]);
     until_live(&host, "1.2.0").await;
     shops.until_ready("one").await;
-    assert_eq!(
-        shops.definition().await.unwrap().metadata.resource_version,
-        before
-    );
+    assert_eq!(shops.definition().await.unwrap().metadata.generation, before);
     assert_eq!(installs(&host.log()), 2);
 
     // It is created again when somebody deletes it.
@@ -574,7 +571,7 @@ async fn without_the_permission_the_missing_rule_is_named() {
     );
     let words = [
         "is not installed",
-        "cannot patch resource",
+        "cannot create resource",
         "give the host's role that permission",
     ];
     host.until_log(&[&["\"WARN\"", "customresourcedefinitions"], &words[..]].concat())

@@ -4,6 +4,7 @@
 
 mod orders;
 mod projected;
+mod replaced;
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -26,6 +27,8 @@ struct Stage<'a> {
     scenario: &'a Scenario,
     mount: Mount,
     state: PathBuf,
+    /// Further lines of the configuration, and of its controller.
+    top: String,
     more: String,
 }
 
@@ -37,6 +40,7 @@ impl<'a> Stage<'a> {
             scenario,
             mount: Mount::new(&folder.join("mount"), FILE, &variant(0)),
             state: folder.join("state"),
+            top: String::new(),
             more: more.to_owned(),
         }
     }
@@ -44,12 +48,17 @@ impl<'a> Stage<'a> {
     /// Writes the configuration, which a running host follows.
     fn configure(&self) -> PathBuf {
         let text = format!(
-            "plugins: {}\nnamespaces: [{}]\ncontrollers:\n{}",
+            "{}\nplugins: {}\nnamespaces: [{}]\ncontrollers:\n{}",
+            self.top,
             self.mount.path.display(),
             self.scenario.namespace,
             controller(FILE, &self.more)
         );
-        self.scenario.file("config.yaml", text)
+        // A host that starts meanwhile must not read half of it.
+        let (part, file) = (self.scenario.file("config.part", text), "config.yaml");
+        let file = part.with_file_name(file);
+        std::fs::rename(part, &file).unwrap();
+        file
     }
 
     fn start(&self) -> Host {

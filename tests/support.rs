@@ -134,11 +134,17 @@ impl Scenario {
         api.create(&PostParams::default(), &namespace)
             .await
             .expect("a namespace of its own");
+        let folder = tempfile::tempdir().unwrap();
+        // The host's own namespace distinguishes its records from those of other hosts in the cluster.
+        let kubeconfig = std::fs::read_to_string(cluster.kubeconfig()).expect("a kubeconfig");
+        let own = kubeconfig.replace("namespace: default", &format!("namespace: {name}"));
+        let kubeconfig = folder.path().join("kubeconfig");
+        std::fs::write(&kubeconfig, own).expect("a kubeconfig");
         Self {
             client,
             namespace: name.to_owned(),
-            folder: tempfile::tempdir().unwrap(),
-            kubeconfig: cluster.kubeconfig(),
+            folder,
+            kubeconfig,
         }
     }
 

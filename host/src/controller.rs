@@ -19,6 +19,7 @@ use crate::cluster::kind_reflectors::KindReflectors;
 use crate::cluster::namespaces::NamespaceChange;
 use crate::config::ControllerConfig;
 use crate::definitions::Installer;
+use crate::definitions::record::LiveRecord;
 use crate::desired::ownership::{parent_by_owner, parent_of};
 use crate::leader::term::Warmth;
 use crate::object::{ChildRef, NamespacedName, is_terminating, version};
@@ -33,11 +34,12 @@ use crate::work_queue::{ReconcileReason, Work};
 /// Runs one controller until `stop`, then waits for the running reconciles. While another replica leads, the controller
 /// only keeps its caches up to date.
 ///
-/// Calls `started` once the first lists are complete and the plugin is loaded or has failed to load.
+/// Calls `listed` once the first lists are complete: a version may have to be proved on them before it is live.
 pub async fn run(
     context: Arc<Context>,
-    started: impl FnOnce(),
+    listed: impl FnOnce(),
     installer: Arc<Installer>,
+    record: Arc<LiveRecord>,
     stop: CancellationToken,
 ) {
     // Ignore changes until this replica leads: `lead` then enqueues every parent, and the caches contain the changes.
@@ -47,6 +49,7 @@ pub async fn run(
     let ready = async {
         // Wait for complete caches: an object that the first list does not contain yet would look missing.
         scope::wait_for_lists(&all_watches(&context)).await;
+        listed();
         // An error means that the sender is dropped, so there is nothing to wait for.
         let _ = plugin.wait_for(|live| !matches!(live, Live::Loading)).await;
     };
@@ -57,16 +60,16 @@ pub async fn run(
     }
     context.observer.started();
     let term = &context.writer.term;
-    started();
     info!(controller = context.config.name, parent = %context.config.parent, "controller started");
     let work = async {
         while !stop.is_cancelled() {
             tokio::select! {
-                () = stand_by(&context, &installer) => {}
+                () = stand_by(&context, &installer, &record, &plugin) => {}
                 () = stop.cancelled() => break,
             }
             let stay = term.stay();
-            lead(&context, plugin.clone(), &stop).await;
+            lead(&context, plugin.clone(), &record, &stop).await;
+            record.stand_by();
             drop(stay);
         }
     };
@@ -110,8 +113,14 @@ async fn keep_warm(context: &Context, mut plugin: tokio::sync::watch::Receiver<L
     }
 }
 
-/// Waits until the term begins, and its definition is decided about. Reports the waiting controller as alive.
-async fn stand_by(context: &Context, installer: &Installer) {
+/// Waits until the term begins, its definition is decided about, and the live version may write. Reports the waiting
+/// controller as alive.
+async fn stand_by(
+    context: &Context,
+    installer: &Installer,
+    record: &LiveRecord,
+    plugin: &tokio::sync::watch::Receiver<Live>,
+) {
     let Observer {
         enqueuing, working, ..
     } = &context.observer;
@@ -119,6 +128,9 @@ async fn stand_by(context: &Context, installer: &Installer) {
     let begun = async {
         context.writer.term.begun().await;
         installer.decided().await;
+        record
+            .confirm(&context.resource.definition_name(), plugin.clone())
+            .await;
     };
     let mut begun = std::pin::pin!(begun);
     loop {
@@ -133,7 +145,12 @@ async fn stand_by(context: &Context, installer: &Installer) {
 }
 
 /// Reconciles parents until the term ends or `stop`, then waits for the running reconciles.
-async fn lead(context: &Arc<Context>, plugin: tokio::sync::watch::Receiver<Live>, stop: &CancellationToken) {
+async fn lead(
+    context: &Arc<Context>,
+    plugin: tokio::sync::watch::Receiver<Live>,
+    record: &LiveRecord,
+    stop: &CancellationToken,
+) {
     // Another replica may have led meanwhile.
     context.forget_all();
     context.queue.open();
@@ -145,7 +162,8 @@ async fn lead(context: &Arc<Context>, plugin: tokio::sync::watch::Receiver<Live>
     }
     workers.close();
     tokio::select! {
-        () = keep_enqueueing(context, plugin) => {}
+        () = keep_enqueueing(context, plugin.clone()) => {}
+        () = record.keep(plugin) => {}
         () = context.writer.term.ended() => {}
         () = stop.cancelled() => {}
     }

@@ -9,6 +9,7 @@
 mod decide;
 mod losses;
 mod plan;
+pub mod record;
 mod requests;
 
 use std::sync::{Arc, Mutex, PoisonError};
@@ -25,7 +26,7 @@ use self::requests::Requests;
 use crate::cluster::api_error::ApiError;
 use crate::cluster::cache::Reflector;
 use crate::cluster::client::Writer;
-use crate::cluster::discovery::{Discovery, KindError, ResolvedKind};
+use crate::cluster::discovery::{Discovery, KindError};
 use crate::config::webhook::WebhookReach;
 use crate::config::{ControllerConfig, DefinitionsMode};
 use crate::leader::term::Phase;
@@ -507,9 +508,8 @@ impl Installer {
 
     /// Returns the name of the definition of a kind that the cluster serves, in this or another version.
     async fn served_as(&self, kind: &Kind) -> Result<Option<String>, Refusal> {
-        let name = |resource: &ResolvedKind| format!("{}.{}", resource.api.plural, resource.api.group);
         let other = match self.kinds.resolve(kind).await {
-            Ok(resource) => return Ok(Some(name(&resource))),
+            Ok(resource) => return Ok(Some(resource.definition_name())),
             Err(KindError::Unknown(why)) => why.versions.into_iter().next(),
             Err(error) => return Err(Refusal::NotNow(error.to_string())),
         };
@@ -521,7 +521,7 @@ impl Installer {
         // It may have been outdated, too.
         self.kinds.forget(&kind);
         match self.kinds.resolve(&kind).await {
-            Ok(resource) => Ok(Some(name(&resource))),
+            Ok(resource) => Ok(Some(resource.definition_name())),
             Err(KindError::Unknown(_)) => Ok(None),
             Err(error) => Err(Refusal::NotNow(error.to_string())),
         }

@@ -226,10 +226,14 @@ impl Health {
                 Readiness::Waiting(kind) => Ok(format!("waits for the CustomResourceDefinition of {kind}")),
             };
             let live = &*expected.plugin.borrow();
-            // The API server cannot list the kind before a ready replica converts it, so its lists may wait for this.
+            // The API server cannot list the kind before a ready replica converts it, so its lists may wait for this, and its
+            // plugin for the lists.
             let converts = matches!(live, Live::Plugin(plugin) if !plugin.description().versions.is_empty());
+            let is_listing = matches!(expected.readiness, Readiness::Starting(_));
+            let waits =
+                matches!(&expected.readiness, Readiness::Starting(Some(error)) if needs_conversion(error));
             checks.push(Check {
-                counts: !(converts && matches!(expected.readiness, Readiness::Starting(_))),
+                counts: !(converts && is_listing || waits),
                 ..Check::new(format!("controller/{name}"), result)
             });
             let result = match live {
@@ -249,7 +253,7 @@ impl Health {
                 Live::Failed(why) => Err(why.to_string()),
             };
             checks.push(Check {
-                counts: !(some_live && matches!(live, Live::Failed(_))),
+                counts: !(some_live && matches!(live, Live::Failed(_)) || waits),
                 ..Check::new(format!("plugin/{name}"), result)
             });
         }
@@ -268,6 +272,12 @@ impl Health {
         }
         checks
     }
+}
+
+/// Reports whether a list fails because nothing converts the objects. The words are the API server's.
+#[must_use]
+pub fn needs_conversion(error: &str) -> bool {
+    error.contains("conversion webhook")
 }
 
 /// Lets a loop report that it makes progress. Clones share the pulse.
@@ -358,6 +368,12 @@ mod tests {
         let (file, trouble) = watch::channel(None);
         health.expect("a", live, trouble);
         assert_eq!(failing(&health.ready()), ["controller/a", "plugin/a"]);
+        let waiting = "cannot list v1/Thing: conversion webhook for v2, Kind=Thing failed";
+        health.set("a", Readiness::Starting(Some(waiting.into())));
+        assert!(
+            failing(&health.ready()).is_empty(),
+            "it converts when it is ready"
+        );
         health.set(
             "a",
             Readiness::Starting(Some("cannot list v1/Pod: the API server answers 500".into())),

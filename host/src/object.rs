@@ -54,6 +54,9 @@ pub const TOO_DEEP_ANNOTATION: &str = "operator-host.dev/too-deep";
 pub const PROMOTE_ANNOTATION: &str = "operator-host.dev/promote";
 /// Annotation of a parent kind's CustomResourceDefinition: only the version with this digest may be live.
 pub const PIN_ANNOTATION: &str = "operator-host.dev/pin";
+/// End of the prefix of an annotation of a parent kind's CustomResourceDefinition: which version of a controller's plugin is
+/// live.
+const LIVE_DOMAIN: &str = ".live.operator-host.dev";
 
 /// Annotation of a CustomResourceDefinition that the host has installed: the version of the plugin that it is from.
 pub const DEFINITION_VERSION_ANNOTATION: &str = "operator-host.dev/definition-version";
@@ -89,10 +92,21 @@ pub(crate) fn is_deeper(value: &Value, levels: usize) -> bool {
     }
 }
 
-/// Reports whether an annotation of a definition promotes or pins a plugin version.
+/// Returns the annotation that records the live version of a controller's plugin. `installation` is a namespace, and
+/// distinguishes hosts in one cluster.
 #[must_use]
-pub fn is_order(annotation: &str) -> bool {
-    matches!(annotation, PROMOTE_ANNOTATION | PIN_ANNOTATION)
+pub fn live_annotation(installation: &str, controller: &str) -> String {
+    format!("{installation}{LIVE_DOMAIN}/{controller}")
+}
+
+/// Reports whether an annotation of a definition promotes, pins or records a plugin version.
+#[must_use]
+pub fn is_about_versions(annotation: &str) -> bool {
+    let is_record = |annotation: &str| {
+        let prefix = annotation.split_once('/').map(|(prefix, _)| prefix);
+        prefix.is_some_and(|prefix| prefix.ends_with(LIVE_DOMAIN))
+    };
+    matches!(annotation, PROMOTE_ANNOTATION | PIN_ANNOTATION) || is_record(annotation)
 }
 
 /// Returns the token of a list's next page; `None` on the last page, where it may also be empty.

@@ -14,6 +14,7 @@
 //! | `cluster::event_recorder` | `create` and `patch` of Events |
 //! | `reconcile::provenance_key` | `get` and `create` of the Secret with the key that proves what was generated |
 //! | `leader` | `get`, `watch`, `create` and `update` of its Lease; with a Lease per controller also `list` and `delete` |
+//! | `definitions::record` | `patch` of the definitions of the parents' kinds, to annotate them |
 //! | `definitions` | `create` and `patch` of the definitions that it installs, and `list` of all their objects |
 //! | `ui::access` | `create` of TokenReviews and SubjectAccessReviews, unless `--ui-addr` is a loopback address |
 //! | `client` | `impersonate` of the ServiceAccounts that controllers name, which then need the verbs on children |
@@ -328,6 +329,12 @@ impl Controller<'_> {
             let resource = &self.resources.of(kind)?;
             let why = format!("{name}: what its plugin may read");
             rights.grant(&self.watched(resource), resource.name(), &READ, &why);
+        }
+        // A kind of Kubernetes itself has no definition.
+        if parent.group.contains('.') {
+            let definition = format!("{}.{}", parent.plural, parent.group);
+            let why = format!("{name}: the record of its plugin's live version");
+            rights.grant_named(&[Scope::Cluster], DEFINITIONS, &definition, &["patch"], &why);
         }
         self.grant_definition(rights, parent);
         for disagreement in self.controller.disallows(self.description) {

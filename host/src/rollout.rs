@@ -34,9 +34,12 @@ use crate::cluster::cache::{Reflector, WatchState};
 use crate::cluster::discovery::ResolvedKind;
 use crate::config::{ControllerConfig, DefinitionsMode, ProvingMode};
 use crate::definitions::Installer;
+use crate::definitions::record::LiveRecord;
 use crate::desired::conditions::Reason;
 use crate::object::{NamespacedName, PIN_ANNOTATION, PROMOTE_ANNOTATION, annotation, fingerprint, too_deep};
-use crate::plugin::candidate_check::{Blamed, CandidateCheck, HeldBack, Order, Orders, Prefix, ProofResult};
+use crate::plugin::candidate_check::{
+    Blamed, CandidateCheck, HeldBack, Order, Orders, Prefix, ProofResult, Recorded,
+};
 use crate::plugin::contract::{EventType, Kind};
 use crate::plugin::{Digest, Plugin, RandomSource};
 use crate::reconcile::context::Context;
@@ -58,9 +61,9 @@ enum Stage {
     Starting,
     /// The cluster does not serve the kind, so there are no objects.
     Nothing,
-    /// The first lists are not complete.
+    /// The first lists are in progress.
     Listing(Weak<Context>),
-    /// The controller runs.
+    /// The first lists are complete.
     Running(Weak<Context>),
 }
 
@@ -73,6 +76,7 @@ pub struct Proving {
     orders: watch::Sender<Option<Orders>>,
     blocking_parents: Arc<BlockingParents>,
     installer: Arc<Installer>,
+    record: Arc<LiveRecord>,
     /// The last candidate that was proved and converts its kind.
     converter: watch::Sender<Option<Plugin>>,
 }
@@ -80,7 +84,7 @@ pub struct Proving {
 impl Proving {
     /// Creates the state of a controller that does not run yet.
     #[must_use]
-    pub fn new(config: Arc<ControllerConfig>, installer: Arc<Installer>) -> Self {
+    pub fn new(config: Arc<ControllerConfig>, installer: Arc<Installer>, record: Arc<LiveRecord>) -> Self {
         Self {
             config: watch::Sender::new(config),
             stage: watch::Sender::default(),
@@ -88,6 +92,7 @@ impl Proving {
             orders: watch::Sender::default(),
             blocking_parents: Arc::default(),
             installer,
+            record,
             converter: watch::Sender::default(),
         }
     }
@@ -96,6 +101,12 @@ impl Proving {
     #[must_use]
     pub fn installer(&self) -> Arc<Installer> {
         Arc::clone(&self.installer)
+    }
+
+    /// Returns the record of the live version.
+    #[must_use]
+    pub fn record(&self) -> Arc<LiveRecord> {
+        Arc::clone(&self.record)
     }
 
     /// Returns the last candidate that was proved and converts its kind. Its definition may be installed before it is
@@ -116,7 +127,7 @@ impl Proving {
 
     /// Records that the controller is about to run.
     pub fn starting(&self, parent: &ResolvedKind) {
-        let definition = definition_name(parent);
+        let definition = parent.definition_name();
         self.stage.send_replace(Stage::Starting);
         self.definition.send_if_modified(|known| {
             let definition = Some(Some(definition));
@@ -137,7 +148,7 @@ impl Proving {
         self.stage.send_replace(Stage::Listing(Arc::downgrade(context)));
     }
 
-    /// Records that the controller runs.
+    /// Records that the first lists are complete.
     pub fn running(&self, context: &Arc<Context>) {
         self.stage.send_replace(Stage::Running(Arc::downgrade(context)));
     }
@@ -156,16 +167,37 @@ impl Proving {
         let mut state = definitions.state();
         let mut name = self.definition.subscribe();
         let mut config = self.config.subscribe();
+        let mut overtaken = self.record.overtaken();
         let mut last_logged = None;
         loop {
             let configured = config.has_changed().unwrap_or(false);
             config.mark_unchanged();
-            let known = match (&*name.borrow_and_update(), &*state.borrow_and_update()) {
+            overtaken.mark_unchanged();
+            let (name_now, state_now) = (
+                name.borrow_and_update().clone(),
+                state.borrow_and_update().clone(),
+            );
+            let known = match (name_now, state_now) {
                 (None, _) | (Some(Some(_)), WatchState::Starting) => None,
-                (Some(None), _) => Some(self.ordered(None, &mut last_logged)),
+                (Some(None), _) => {
+                    self.record.observe(Recorded::Nothing);
+                    Some(self.ordered(None, &mut last_logged))
+                }
                 // Without permission to read definitions, their annotations have no effect.
-                (Some(Some(name)), WatchState::Synced | WatchState::Failing(_)) => {
-                    let definition = definitions.get(&NamespacedName::parse(name));
+                (Some(Some(name)), state @ (WatchState::Synced | WatchState::Failing(_))) => {
+                    let definition = definitions.get(&NamespacedName::parse(&name));
+                    let recorded = match (&definition, state) {
+                        (None, WatchState::Failing(_)) => {
+                            let read = stop.run_until_cancelled(self.record.read(&name)).await;
+                            let Some(read) = read else { return };
+                            read.unwrap_or_else(Recorded::Unknown)
+                        }
+                        (None, _) => Recorded::Nothing,
+                        (Some(definition), _) => self
+                            .record
+                            .of(&self.config(), |name| annotation(definition, name)),
+                    };
+                    self.record.observe(recorded);
                     Some(self.ordered(definition.as_deref(), &mut last_logged))
                 }
             };
@@ -182,6 +214,7 @@ impl Proving {
                 Ok(()) = state.changed() => {}
                 Ok(()) = name.changed() => {}
                 Ok(()) = config.changed() => config.mark_changed(),
+                Ok(()) = overtaken.changed() => {}
                 () = stop.cancelled() => return,
             }
         }
@@ -209,6 +242,7 @@ impl Proving {
                 .collect(),
             pin,
             definition: definition.and_then(|definition| definition.metadata.generation),
+            overtaken: *self.record.overtaken().borrow(),
         }
     }
 
@@ -241,7 +275,7 @@ impl Proving {
 
     /// Lets a candidate convert what the live version cannot, while that keeps the first lists from being complete. Never
     /// returns.
-    async fn help_first_lists(&self, live: &Plugin, candidate: &Plugin) -> Infallible {
+    async fn help_first_lists(&self, live: Option<&Plugin>, candidate: &Plugin) -> Infallible {
         let (mut wait, mut last) = (first_lists::FIRST_RETRY, None);
         loop {
             let context = match &*self.stage.borrow() {
@@ -266,20 +300,25 @@ impl Proving {
     }
 
     /// The same once, for lists that fail.
-    async fn help_lists(&self, context: &Context, live: &Plugin, candidate: &Plugin) -> Result<(), String> {
+    async fn help_lists(
+        &self,
+        context: &Context,
+        live: Option<&Plugin>,
+        candidate: &Plugin,
+    ) -> Result<(), String> {
         first_lists::check(context, live, candidate).await.map_err(|why| {
-            format!("the live version of the plugin cannot convert all resources, and the new one does not help: {why}")
+            format!("no live version of the plugin converts all resources, and the new one does not help: {why}")
         })?;
         info!(
             controller = context.config.name,
             digest = %candidate.digest(),
-            "the live version of the plugin cannot convert all resources: the new one converts those until it is proved"
+            "no live version of the plugin converts all resources: the new one converts those until it is proved"
         );
         self.converter.send_replace(Some(candidate.clone()));
         Ok(())
     }
 
-    async fn compared(&self, live: &Plugin, candidate: &Plugin) -> ProofResult {
+    async fn compared(&self, live: Option<&Plugin>, candidate: &Plugin) -> ProofResult {
         if self.config().proving.mode == ProvingMode::Off {
             return ProofResult::NotCompared("proving is off".to_owned());
         }
@@ -307,7 +346,7 @@ impl Proving {
     }
 
     /// Returns what to do about a version that is held back.
-    fn advice(&self, candidate: &Plugin) -> String {
+    fn advice(&self, live: Option<&Plugin>, candidate: &Plugin) -> String {
         let promote = match &*self.definition.borrow() {
             Some(Some(definition)) => format!(
                 "kubectl annotate crd {definition} {PROMOTE_ANNOTATION}={}",
@@ -318,7 +357,25 @@ impl Proving {
                 candidate.digest().short()
             ),
         };
-        format!("fix the plugin, or promote this version anyway: {promote}")
+        if live.is_some() {
+            return format!("fix the plugin, or promote this version anyway: {promote}");
+        }
+        let known = self.record.known();
+        let (missing, back) = match &*known.borrow() {
+            Some(Recorded::Version(version)) => (
+                format!(
+                    "the version {} that was live is neither in the plugin's file nor among the kept versions",
+                    version.short()
+                ),
+                "put that version back into the plugin's file, fix the plugin",
+            ),
+            Some(Recorded::Unknown(why)) => (
+                format!("which version was live is not known, because {why}"),
+                "fix the plugin",
+            ),
+            Some(Recorded::Nothing) | None => ("no version is live".to_owned(), "fix the plugin"),
+        };
+        format!("{missing}, so nothing is changed; {back}, or promote this version anyway: {promote}")
     }
 }
 
@@ -328,11 +385,23 @@ impl CandidateCheck for Proving {
         self.orders.subscribe()
     }
 
-    async fn prove(&self, live: &Plugin, candidate: &Plugin) -> ProofResult {
+    async fn recorded(&self) -> Recorded {
+        let mut known = self.record.known();
+        let known = known.wait_for(Option::is_some).await;
+        known
+            .map_or_else(|_| None, |known| known.clone())
+            .unwrap_or_default()
+    }
+
+    async fn accept(&self, version: &Plugin, over: &Recorded) {
+        self.record.accept(version, over).await;
+    }
+
+    async fn prove(&self, live: Option<&Plugin>, candidate: &Plugin) -> ProofResult {
         // It has become live. A later live version does not need its help.
         self.converter.send_if_modified(|converter| {
             converter
-                .take_if(|converter| converter.digest() == live.digest())
+                .take_if(|converter| live.is_some_and(|live| converter.digest() == live.digest()))
                 .is_some()
         });
         let compared = self.compared(live, candidate).await;
@@ -346,12 +415,18 @@ impl CandidateCheck for Proving {
         match result {
             ProofResult::HeldBack(mut held) => {
                 let version = &candidate.description().version;
-                let (digest, advice) = (candidate.digest().short(), self.advice(candidate));
+                let (digest, advice) = (candidate.digest().short(), self.advice(live, candidate));
                 held.message = format!(
                     "version {version} ({digest}) is held back: {}; {advice}",
                     held.message
                 );
-                held.advice = format!("version {version} ({digest}) is held back; {advice}");
+                held.advice = match live {
+                    Some(_) => format!("version {version} ({digest}) is held back; {advice}"),
+                    None => format!(
+                        "version {version} ({digest}) is held back ({}); {advice}",
+                        held.reason
+                    ),
+                };
                 ProofResult::HeldBack(held)
             }
             proved => proved,
@@ -437,7 +512,7 @@ fn not_proved(message: String) -> ProofResult {
     held("NotProved", message, Vec::new())
 }
 
-async fn compare(context: &Context, live: &Plugin, candidate: &Plugin) -> ProofResult {
+async fn compare(context: &Context, live: Option<&Plugin>, candidate: &Plugin) -> ProofResult {
     let config = &context.config;
     let mut names = sample(context);
     // Without any list, nothing is known about the parents.
@@ -466,7 +541,10 @@ async fn compare(context: &Context, live: &Plugin, candidate: &Plugin) -> ProofR
             })
             .collect()
     };
-    let beyond = beyond(config, live, candidate);
+    // Without a live version, what an answer has of them is refused below.
+    let beyond = live
+        .map(|live| beyond(config, live, candidate))
+        .unwrap_or_default();
     if !beyond.is_empty() {
         let message = format!(
             "the configuration of the controller {:?} does not allow it {}",
@@ -475,7 +553,7 @@ async fn compare(context: &Context, live: &Plugin, candidate: &Plugin) -> ProofR
         );
         return held("NotAllowed", message.clone(), all(&message));
     }
-    if let Some(version) = conversions::dropped(live, candidate).first() {
+    if let Some(version) = live.and_then(|live| conversions::dropped(live, candidate).into_iter().next()) {
         let message = format!("it does not convert {version}, which the live version converts");
         return held("Incompatible", message.clone(), all(&message));
     }
@@ -499,11 +577,11 @@ async fn compare(context: &Context, live: &Plugin, candidate: &Plugin) -> ProofR
         return held("UnstableDefaults", message, refused);
     }
     if let Some(carried) = &candidate.description().crd
-        && live.description().crd.as_ref() != Some(carried)
+        && live.and_then(|live| live.description().crd.as_ref()) != Some(carried)
         && config.definitions == DefinitionsMode::Check
     {
         let objects: Vec<_> = parents.iter().filter_map(|name| context.parent(name)).collect();
-        let name = definition_name(&context.resource);
+        let name = context.resource.definition_name();
         match installed(&context.client, &name, &config.name).await {
             Ok(None) => {}
             Ok(Some(installed)) => {
@@ -530,7 +608,7 @@ async fn compare(context: &Context, live: &Plugin, candidate: &Plugin) -> ProofR
             }
         }
     }
-    let mut findings = Findings::of(names.len());
+    let mut findings = Findings::of(names.len(), live.is_none());
     let start = Instant::now();
     for name in parents {
         if findings.is_settled() || start.elapsed() > BUDGET {
@@ -547,7 +625,10 @@ async fn compare(context: &Context, live: &Plugin, candidate: &Plugin) -> ProofR
         let mut values = SecretValues::default();
         let mut evaluate =
             async |plugin, random| snapshot.evaluate(context, plugin, random, &mut values).await;
-        let was = evaluate(live, RandomSource::First).await;
+        let was = match live {
+            Some(live) => Some(evaluate(live, RandomSource::First).await),
+            None => snapshot.failure(),
+        };
         let first = evaluate(candidate, RandomSource::First).await;
         let second = match &first {
             Ok(_) => Some(evaluate(candidate, RandomSource::Second).await),
@@ -638,11 +719,6 @@ fn manager_of(object: &Value, annotation: &str) -> Option<String> {
         .filter(owns)
         .max_by_key(|entry| entry["time"].as_str());
     last?["manager"].as_str().map(str::to_owned)
-}
-
-/// Returns the name of the kind's definition.
-fn definition_name(resource: &ResolvedKind) -> String {
-    format!("{}.{}", resource.api.plural, resource.api.group)
 }
 
 #[cfg(test)]

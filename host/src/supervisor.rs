@@ -132,11 +132,12 @@ pub async fn supervise(
                 proving.listing(&context);
                 let running = {
                     let (proving, started) = (Arc::clone(&proving), Arc::clone(&context));
-                    let installer = proving.installer();
+                    let (installer, record) = (proving.installer(), proving.record());
                     tokio::spawn(controller::run(
                         Arc::clone(&context),
                         move || proving.running(&started),
                         installer,
+                        record,
                         stop_one.clone(),
                     ))
                 };

@@ -11,6 +11,7 @@ use crate::definitions_install::until_ready_says;
 use crate::mount::Mount;
 use crate::puppet::{CONFIG_MAP, PUPPET, config_map, controller, is_true, variant_of};
 use crate::support::{LIMIT, Scenario, own_cluster};
+use crate::telemetry::get;
 use crate::webhook::{certified, put};
 
 /// Writes a configuration whose webhook has this port in every process.
@@ -84,6 +85,40 @@ async fn while_nothing_converts_reads_in_the_stored_version_and_children_go_on()
 }
 
 #[tokio::test]
+async fn a_new_host_converts_with_another_version_until_that_is_proved_on_what_it_converts() {
+    let cluster = own_cluster(control_plane::Options::default()).await;
+    let scenario = Scenario::within(&cluster, "conversion-replaced").await;
+    let authority = certified(&scenario);
+    let folder = scenario.folder.path().join("plugins");
+    let mut mount = Mount::new(&folder, "plugin.wasm", &variant_of("puppet.wasm", CONVERTS));
+    let plugin = folder.join("plugin.wasm");
+    let port = ports::reserve().unwrap();
+    let config = configuration(&scenario, &plugin.display().to_string(), &port);
+    let host = scenario.start_with(&config, &[]);
+    host.until_log(&["controller started"]).await;
+    serve_v2(&scenario, &host, &authority, "v2").await;
+    scenario
+        .puppet(
+            "one",
+            json!({ "text": "a", "response": { "children": [config_map("a", "x")] } }),
+        )
+        .await;
+    scenario.until_ready("one").await;
+    assert_eq!(host.stop().await.code(), Some(0));
+
+    // Nothing converts, so nothing can be listed, and the version that was live is not at hand.
+    mount.put("plugin.wasm", &variant_of("puppet.wasm", 8));
+    let host = scenario.start_named("again", &config);
+    host.until_log(&["the new one converts those until it is proved"])
+        .await;
+    host.until_log(&["plugin loaded", "1 object, without the version that was live"])
+        .await;
+    scenario.until_ready("one").await;
+    let (status, ready) = get(&host, "/readyz?verbose").await;
+    assert_eq!(status, 200, "{ready}");
+}
+
+#[tokio::test]
 async fn a_version_that_converts_what_the_live_one_cannot_becomes_live_if_it_loses_nothing() {
     let cluster = own_cluster(control_plane::Options::default()).await;
     let scenario = Scenario::within(&cluster, "conversion-mended").await;
@@ -128,7 +163,7 @@ async fn a_version_that_converts_what_the_live_one_cannot_becomes_live_if_it_los
     let mended = deep::request(&scenario, "PATCH", &format!("{path}/deep"), mend).await;
     mended.expect("it is mended");
     host.until_log(&[
-        "the live version of the plugin cannot convert all resources, and the new one does not help",
+        "no live version of the plugin converts all resources, and the new one does not help",
         "conversion-mended/one: spec.size is lost when it is converted to test.operator-host.dev/v1 and back",
     ])
     .await;

@@ -45,7 +45,7 @@ async fn after_a_restart_the_last_good_version_runs_and_the_other_is_held_back_a
     assert_eq!(scenario.get(CONFIG_MAP, "a").await.unwrap().metadata.uid, uid);
     assert_eq!(host.stop().await.code(), Some(0));
 
-    // A damaged version is not used, which the log reports: then only the file is left.
+    // A damaged version is not used, which the log reports. The version in the file is still held back.
     let kept = stage
         .state
         .join("puppet")
@@ -55,7 +55,8 @@ async fn after_a_restart_the_last_good_version_runs_and_the_other_is_held_back_a
     let host = stage.start();
     host.until_log(&["a kept version of the plugin cannot be restored", "damaged"])
         .await;
-    until_live(&host, 1, "it was the first").await;
+    until_held_back(&host, 1).await;
+    assert_eq!(scenario.get(CONFIG_MAP, "a").await.unwrap().metadata.uid, uid);
 }
 
 #[tokio::test]

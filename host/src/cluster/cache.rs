@@ -694,9 +694,9 @@ impl Inner {
         let mut taken = None;
         if !is_whole {
             object.data = serde_json::Value::Null;
-            // Promote and pin annotations are read from the definition of the kind.
+            // Orders about plugin versions and the record of the live one are read from the definition of the kind.
             if let Some(annotations) = &mut object.metadata.annotations {
-                annotations.retain(|key, _| is_definition && crate::object::is_order(key));
+                annotations.retain(|key, _| is_definition && crate::object::is_about_versions(key));
             }
             if !is_definition && !is_of_concern {
                 taken = Taken::of(&object, owner.clone());

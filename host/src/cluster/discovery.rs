@@ -35,6 +35,14 @@ pub struct ResolvedKind {
     pub has_status: bool,
 }
 
+impl ResolvedKind {
+    /// Returns the name of the kind's CustomResourceDefinition, if it has one.
+    #[must_use]
+    pub fn definition_name(&self) -> String {
+        format!("{}.{}", self.api.plural, self.api.group)
+    }
+}
+
 /// Timeout of one discovery request.
 const DISCOVERY_TIMEOUT: Duration = Duration::from_secs(30);
 

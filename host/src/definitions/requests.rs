@@ -102,6 +102,12 @@ impl<'a> Requests<'a> {
         Ok(value(&result))
     }
 
+    /// Changes the definition with a JSON merge patch.
+    pub(super) async fn merge(&self, writer: &Writer, body: &Value, manager: &str) -> Result<(), ApiError> {
+        let client = ResourceClient::new(writer, &self.resource);
+        client.merge(&self.name, body, manager).await.map(drop)
+    }
+
     /// Waits until the API server serves all served versions of a definition, which was changed at that time.
     ///
     /// # Errors

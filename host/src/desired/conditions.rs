@@ -33,6 +33,11 @@ pub const CONTESTED: &str = "Contested";
 /// The reason of [`CONTESTED`].
 pub(crate) const FIELD_CONTESTED: &str = "FieldContested";
 
+/// The reason while no version of the plugin can be called.
+pub(crate) const NO_PLUGIN: &str = "PluginNotLoaded";
+/// The reason while the plugin asks to be called again.
+pub(crate) const RETRYING: &str = "Retrying";
+
 /// The result of a reconcile, for the conditions.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Verdict {

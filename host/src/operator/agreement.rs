@@ -34,7 +34,7 @@ pub(super) async fn follow(
     definitions: Arc<Reflector>,
     health: Arc<Health>,
     target: Arc<PluginTarget>,
-    mut installer: watch::Receiver<Option<Arc<str>>>,
+    mut troubles: [watch::Receiver<Option<Arc<str>>>; 2],
 ) {
     let changed = Arc::new(Notify::new());
     let hint = Arc::clone(&changed);
@@ -51,27 +51,35 @@ pub(super) async fn follow(
             Live::Plugin(plugin) => Some(plugin.description().clone()),
             Live::Loading | Live::Failed(_) => None,
         };
-        let (mut found, retry) = match &description {
+        let (found, retry) = match &description {
             Some(description) => disagreements(&config, description, &client, &target).await,
             None => (Vec::new(), None),
         };
-        found.extend(installer.borrow_and_update().as_deref().map(str::to_owned));
-        health.disagrees(&config.name, found.clone());
-        for news in found.iter().filter(|message| !logged.contains(*message)) {
-            warn!(controller = config.name, "{news}");
-        }
-        logged = found;
-        let pause = async {
-            match retry {
-                Some(pause) => tokio::time::sleep(pause).await,
-                None => std::future::pending().await,
+        loop {
+            let mut all = found.clone();
+            for trouble in &mut troubles {
+                all.extend(trouble.borrow_and_update().as_deref().map(str::to_owned));
             }
-        };
-        tokio::select! {
-            () = changed.notified() => {}
-            () = pause => {}
-            Ok(()) = installer.changed() => {}
-            changed = live.changed() => if changed.is_err() { return },
+            health.disagrees(&config.name, all.clone());
+            for news in all.iter().filter(|message| !logged.contains(*message)) {
+                warn!(controller = config.name, "{news}");
+            }
+            logged = all;
+            let pause = async {
+                match retry {
+                    Some(pause) => tokio::time::sleep(pause).await,
+                    None => std::future::pending().await,
+                }
+            };
+            let [installer, record] = &mut troubles;
+            tokio::select! {
+                () = changed.notified() => break,
+                () = pause => break,
+                // The definition need not be read again.
+                Ok(()) = installer.changed() => {}
+                Ok(()) = record.changed() => {}
+                changed = live.changed() => if changed.is_err() { return } else { break },
+            }
         }
     }
 }

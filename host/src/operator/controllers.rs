@@ -17,6 +17,7 @@ use crate::cluster::client::{ClientError, Pace};
 use crate::config::webhook::WebhookReach;
 use crate::config::{Config, ControllerConfig};
 use crate::definitions::Installer;
+use crate::definitions::record::LiveRecord;
 use crate::plugin::Runtime;
 use crate::plugin::candidate_check::CandidateCheck as _;
 use crate::plugin::kept::{Room, Versions};
@@ -222,7 +223,9 @@ impl Controllers {
             account => factory.writer(account.as_ref())?.limited(&limits),
         };
         let writers = ControllerWriters { own, children };
+        let record = proving.record();
         installer.configure(Arc::clone(&config), writers.own.clone());
+        record.configure(Arc::clone(&config), writers.own.clone());
         self.tasks.spawn(Arc::clone(&installer).follow(
             live.clone(),
             proving.orders(),
@@ -236,7 +239,7 @@ impl Controllers {
             Arc::clone(&self.slot_parts.definitions),
             Arc::clone(&self.shared.instruments.health),
             Arc::clone(&plugin.target),
-            installer.trouble(),
+            [installer.trouble(), record.trouble()],
         );
         let stopped = stop.clone();
         self.tasks
@@ -314,7 +317,9 @@ impl Controllers {
             self.slot_parts.installation.clone(),
             self.slot_parts.reach.clone(),
         );
-        let proving = Arc::new(Proving::new(Arc::clone(config), Arc::new(installer)));
+        let record = LiveRecord::new(shared.client.clone(), self.slot_parts.installation.clone());
+        let proving = Proving::new(Arc::clone(config), Arc::new(installer), Arc::new(record));
+        let proving = Arc::new(proving);
         let stop = self.stop.child_token();
         let listening = Arc::clone(&proving);
         let (definitions, until) = (Arc::clone(&self.slot_parts.definitions), stop.clone());

@@ -54,6 +54,21 @@ pub struct Orders {
     pub pin: Option<Prefix>,
     /// The generation of the definition. A candidate is examined again when it changes.
     pub definition: Option<i64>,
+    /// How often another version was recorded than the live one when this replica began to lead. The slot then decides
+    /// again, as at a start.
+    pub overtaken: u64,
+}
+
+/// Which version of one controller's plugin was live last, by the record in the cluster.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum Recorded {
+    /// None was live yet.
+    #[default]
+    Nothing,
+    /// This one.
+    Version(Digest),
+    /// The record cannot be read, for this reason.
+    Unknown(String),
 }
 
 /// An order about a version.
@@ -127,9 +142,16 @@ pub trait CandidateCheck: Send + Sync {
     /// Returns the current orders; `None` until they are known.
     fn orders(&self) -> watch::Receiver<Option<Orders>>;
 
-    /// Compares a candidate with the live version. Waits until there are objects to compare them on. Dropping
-    /// the future ends the proof.
-    async fn prove(&self, live: &Plugin, candidate: &Plugin) -> ProofResult;
+    /// Returns which version the cluster records as live, once that is known.
+    async fn recorded(&self) -> Recorded;
+
+    /// Records a version that is about to become live, if this replica leads. `over` is what was recorded when the version
+    /// was accepted.
+    async fn accept(&self, version: &Plugin, over: &Recorded);
+
+    /// Compares a candidate with the live version, or without one examines it alone. Waits until there are objects to do so.
+    /// Dropping the future ends the proof.
+    async fn prove(&self, live: Option<&Plugin>, candidate: &Plugin) -> ProofResult;
 
     /// Installs the definition of a candidate that becomes live by an order, as far as nothing is lost by it.
     async fn install(&self, candidate: &Plugin);

@@ -9,6 +9,7 @@ mod remote;
 mod trouble;
 
 use std::io;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
@@ -20,7 +21,7 @@ use self::held::Waiting;
 use self::live_reason::LiveReason;
 use self::trouble::Trouble;
 use super::acceptance::Trust;
-use super::candidate_check::{CandidateCheck, Orders, ProofResult};
+use super::candidate_check::{CandidateCheck, Orders, ProofResult, Recorded};
 use super::contract::Kind;
 use super::history::{History, HistoryEntry, Why};
 use super::kept::{Kept, Versions};
@@ -99,6 +100,8 @@ pub struct Slot {
     versions: Option<Arc<Versions>>,
     history: Arc<History>,
     waiting: Arc<Mutex<Option<Waiting>>>,
+    /// As in the last orders.
+    overtaken: Arc<AtomicU64>,
     report: Arc<watch::Sender<PluginReport>>,
 }
 
@@ -127,6 +130,7 @@ impl Slot {
             versions: None,
             history: Arc::default(),
             waiting: Arc::default(),
+            overtaken: Arc::default(),
             report: Arc::new(watch::Sender::new(report)),
         };
         (slot, receiver)
@@ -205,22 +209,39 @@ impl Slot {
     }
 
     /// Makes the last good version live, if it was kept.
-    pub async fn restore(&self) {
-        let last = self
-            .versions
-            .as_ref()
-            .and_then(|versions| versions.list().into_iter().next());
-        let Some(last) = last.filter(|_| self.live_version().is_none()) else {
+    pub(in crate::plugin) async fn restore(&self) {
+        let kept = self.versions.as_ref().map(|versions| versions.list());
+        let mut kept = kept.unwrap_or_default().into_iter();
+        if kept.len() == 0 {
             return;
+        }
+        let recorded = self.recorded().await;
+        let last = match &recorded {
+            // Another replica may have gone on to a version that was not kept here.
+            Recorded::Version(digest) => kept.find(|kept| kept.digest == digest.to_string()),
+            Recorded::Nothing | Recorded::Unknown(_) => kept.next(),
         };
+        let Some(last) = last else { return };
         match self.kept(&last).await {
             Ok((plugin, _)) => {
-                self.promote(plugin.clone(), None, &LiveReason::Restored, None)
+                self.promote(plugin.clone(), None, &LiveReason::Restored, &recorded, None)
                     .await;
                 self.release_file_of(&plugin).await;
             }
             Err(reason) => self.log_not_restored(&last, &reason),
         }
+    }
+
+    /// Takes the live version back when another one is recorded: another replica has led meanwhile.
+    fn take_back_if_overtaken(&self) -> bool {
+        let orders = self.orders().and_then(|orders| orders.borrow().clone());
+        let overtaken = orders.unwrap_or_default().overtaken;
+        let is_overtaken = self.overtaken.swap(overtaken, Ordering::Relaxed) < overtaken;
+        if is_overtaken {
+            self.live.send_replace(Live::Loading);
+            self.report.send_modify(|report| report.live = None);
+        }
+        is_overtaken
     }
 
     /// Loads a file and makes its version live when that is proved. A file that cannot be loaded, or is not
@@ -232,6 +253,14 @@ impl Slot {
     /// Selects the live version from the file's contents, the kept versions and the current live version.
     /// Returns when to check again even if nothing changes. The future can be dropped at any time.
     pub async fn settle(&self, file: Option<&PluginFile>) -> Option<Duration> {
+        if self.take_back_if_overtaken() && file.is_none() {
+            let message =
+                "another version was recorded as live meanwhile, and the plugin's file cannot be read";
+            self.has_no_live_version(message.into());
+        }
+        if self.live_version().is_none() {
+            self.restore().await;
+        }
         // Loaded first, because that takes the longest and needs no orders.
         let loaded = match file {
             Some(file) if !self.is_live(file) => match self.loaded(file).await {
@@ -295,24 +324,32 @@ impl Slot {
                 return None;
             }
         };
+        let recorded = self.recorded().await;
         let because = match (&self.proof, self.live_version()) {
-            (_, None) => LiveReason::First,
             (_, Some(live)) if live.digest() == plugin.digest() => LiveReason::Reconfigured,
+            (_, None) if recorded == Recorded::Nothing => LiveReason::First,
+            (_, None) if recorded == Recorded::Version(*plugin.digest()) => LiveReason::Recorded,
             (None, _) => LiveReason::Unproved,
             (Some(proof), _) if orders.forces(plugin.digest()) => {
                 proof.install(&plugin).await;
                 LiveReason::Forced
             }
-            (Some(proof), Some(live)) => {
+            (Some(proof), live) => {
                 self.report_proving(&plugin);
-                match proof.prove(&live, &plugin).await {
+                match proof.prove(live.as_ref(), &plugin).await {
                     ProofResult::Proved { on, diff } => LiveReason::Proved { on, diff },
                     ProofResult::NotCompared(why) => LiveReason::NotCompared(why),
-                    ProofResult::HeldBack(held) => return Some(self.hold_back(&plugin, *held)),
+                    ProofResult::HeldBack(held) => {
+                        let again = self.hold_back(&plugin, (*held).clone());
+                        if live.is_none() {
+                            self.has_no_live_version(held.advice.into());
+                        }
+                        return Some(again);
+                    }
                 }
             }
         };
-        self.promote(plugin, Some(kept), &because, Some(file.noticed))
+        self.promote(plugin, Some(kept), &because, &recorded, Some(file.noticed))
             .await;
         self.release(&file.bytes, file.digest).await;
         None
@@ -359,7 +396,8 @@ impl Slot {
         match kept {
             Some(kept) => match self.kept(&kept).await {
                 Ok((plugin, kept)) => {
-                    self.promote(plugin.clone(), Some(kept), &LiveReason::RolledBack, None)
+                    let over = self.recorded().await;
+                    self.promote(plugin.clone(), Some(kept), &LiveReason::RolledBack, &over, None)
                         .await;
                     self.release_file_of(&plugin).await;
                     return true;
@@ -389,8 +427,12 @@ impl Slot {
         plugin: Plugin,
         file: Option<Kept>,
         because: &LiveReason,
+        over: &Recorded,
         noticed: Option<Instant>,
     ) {
+        if let Some(proof) = &self.proof {
+            proof.accept(&plugin, over).await;
+        }
         let before = self.digest();
         let description = plugin.description();
         self.metrics.plugin_live(&plugin);
@@ -500,6 +542,13 @@ impl Slot {
             digest = kept.digest,
             "a kept version of the plugin cannot be restored: {reason}"
         );
+    }
+
+    async fn recorded(&self) -> Recorded {
+        match &self.proof {
+            Some(proof) => proof.recorded().await,
+            None => Recorded::Nothing,
+        }
     }
 
     async fn known_orders(&self) -> Orders {

@@ -195,11 +195,6 @@ async fn fill(
     restored: CancellationToken,
 ) {
     let mut orders = slot.orders();
-    tokio::select! {
-        () = stop.cancelled() => return,
-        () = slot.restore() => {}
-    }
-    restored.cancel();
     loop {
         let file = contents.borrow_and_update().clone();
         if let Some(orders) = &mut orders {
@@ -213,6 +208,7 @@ async fn fill(
             () = orders_changed(&mut orders) => continue,
             again = slot.settle(file.as_ref()) => again,
         };
+        restored.cancel();
         let again = async {
             match again {
                 Some(again) => tokio::time::sleep(again).await,

@@ -93,6 +93,7 @@ fn without_namespaces_everything_is_granted_in_the_cluster() {
         texts(&rights),
         [
             "* customresourcedefinitions.apiextensions.k8s.io: list watch",
+            "* customresourcedefinitions.apiextensions.k8s.io things.test.dev: patch",
             "* events.events.k8s.io: create patch",
             "* namespaces.: list watch",
             "* persistentvolumeclaims.: create list patch watch",
@@ -113,6 +114,7 @@ fn with_namespaces_only_definitions_are_granted_in_the_cluster_and_other_namespa
         texts(&rights),
         [
             "* customresourcedefinitions.apiextensions.k8s.io: list watch",
+            "* customresourcedefinitions.apiextensions.k8s.io things.test.dev: patch",
             "a events.events.k8s.io: create patch",
             "a pods.: create delete list patch watch",
             "a things.test.dev: list patch watch",
@@ -181,6 +183,7 @@ fn a_cluster_scoped_parent_writes_children_in_other_namespaces_only_and_has_its_
         texts(&rights),
         [
             "* customresourcedefinitions.apiextensions.k8s.io: list watch",
+            "* customresourcedefinitions.apiextensions.k8s.io realms.test.dev: patch",
             "* namespaces.: list watch",
             "* pods.: list watch",
             "* realms.test.dev: list watch",

@@ -18,7 +18,7 @@ use super::needs::NeedError;
 use super::outcome::Kept;
 use super::status;
 use crate::cluster::api_error::{ApiError, Fault};
-use crate::desired::conditions::{Reason, StatusUpdate, Verdict, current};
+use crate::desired::conditions::{NO_PLUGIN, RETRYING, Reason, StatusUpdate, Verdict, current};
 use crate::desired::plan::Refusal;
 use crate::object::{NamespacedName, is_terminating, shorten};
 use crate::plugin::contract::EventType;
@@ -261,7 +261,7 @@ fn judge(
             kept.map_or(Action::OnChange, |kept| kept.next),
         ),
         ReconcileError::Call(CallError::Retry { after, .. }) => {
-            let verdict = reconciling("Retrying");
+            let verdict = reconciling(RETRYING);
             let next = after.map_or(Action::Backoff, |delay| Action::After(delay.max(MIN_DELAY)));
             (verdict, next)
         }
@@ -290,7 +290,7 @@ fn judge(
             (stalled("TooDeep"), next)
         }
         ReconcileError::Refused(_) => (stalled("ChildRefused"), Action::Backoff),
-        ReconcileError::NoPlugin(_) => (stalled("PluginNotLoaded"), Action::OnChange),
+        ReconcileError::NoPlugin(_) => (stalled(NO_PLUGIN), Action::OnChange),
         ReconcileError::Watch(_) => (reconciling("WatchFailed"), Action::Backoff),
         // `NamespaceTerminating` does not reach this function: `note_transient` filters it out.
         ReconcileError::NamespaceTerminating | ReconcileError::Api(_) => {
@@ -305,7 +305,7 @@ fn judge(
 const fn fault(class: Class) -> &'static str {
     match class {
         Class::Invalid => "InvalidSpec",
-        Class::Retry => "Retrying",
+        Class::Retry => RETRYING,
         Class::Trap => "PluginTrapped",
         Class::Timeout => "PluginTimedOut",
         Class::Memory => "PluginOutOfMemory",

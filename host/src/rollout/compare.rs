@@ -37,9 +37,10 @@ pub(super) enum Finding {
     NotDeterministic(String),
 }
 
-/// Classifies the results for one object. Each version was asked the same question; the candidate twice.
+/// Classifies the results for one object. Each version was asked the same question; the candidate twice. `live` is `None`
+/// without a live version.
 pub(super) fn find(
-    live: Result<Effect, String>,
+    live: Option<Result<Effect, String>>,
     first: Result<Effect, String>,
     second: Option<Result<Effect, String>>,
 ) -> Finding {
@@ -51,15 +52,14 @@ pub(super) fn find(
             return Finding::NotDeterministic(format!("the second call failed: {error}"));
         }
         (Ok(first), _) => first,
-        (Err(error), _) if live.is_ok() => return Finding::Fails(shorten(&error, MAX_BYTES)),
+        (Err(error), _) if live.as_ref().is_none_or(Result::is_ok) => {
+            return Finding::Fails(shorten(&error, MAX_BYTES));
+        }
         (Err(_), _) => return Finding::Unchanged,
     };
-    match live {
-        Ok(live) if live == candidate => Finding::Unchanged,
-        live => Finding::Changed {
-            live: live.ok(),
-            candidate,
-        },
+    match live.and_then(Result::ok) {
+        Some(live) if live == candidate => Finding::Unchanged,
+        live => Finding::Changed { live, candidate },
     }
 }
 
@@ -68,6 +68,8 @@ pub(super) fn find(
 pub(super) struct Findings {
     /// Number of existing objects.
     objects: usize,
+    /// Whether there is no live version to compare with.
+    alone: bool,
     examined: usize,
     unchanged: usize,
     changed: usize,
@@ -83,10 +85,11 @@ pub(super) struct Findings {
 }
 
 impl Findings {
-    /// Creates an empty result for this number of objects.
-    pub(super) fn of(objects: usize) -> Self {
+    /// Creates an empty result for this number of objects. `alone` is true without a live version to compare with.
+    pub(super) fn of(objects: usize, alone: bool) -> Self {
         Self {
             objects,
+            alone,
             ..Self::default()
         }
     }
@@ -127,7 +130,8 @@ impl Findings {
                 let loses = !deleted.is_empty() || !left.is_empty();
                 let is_blamed = loses && self.deleting.len() < MAX_BLAMED;
                 let diffs = if loses { &mut self.losses } else { &mut self.diffs };
-                let is_shown = diffs.len() < MAX_DIFFS;
+                // Without a live version, all of an answer would be a difference.
+                let is_shown = diffs.len() < MAX_DIFFS && (loses || !self.alone);
                 let mut diff = String::new();
                 if is_shown || is_blamed {
                     let before = live.as_ref().map(|live| &live.answer);
@@ -162,7 +166,10 @@ impl Findings {
         } else {
             count(self.examined, "object")
         };
-        let mut text = format!("{sample}: {} unchanged, {} changed", self.unchanged, self.changed);
+        let mut text = match self.alone {
+            false => format!("{sample}: {} unchanged, {} changed", self.unchanged, self.changed),
+            true => format!("{sample}, without the version that was live"),
+        };
         if self.deleted > 0 {
             let _ = write!(
                 text,
@@ -195,8 +202,13 @@ impl Findings {
         }
         if let Some(first) = self.failing.first() {
             let more = if self.is_settled() { "at least " } else { "" };
+            let other = if self.alone {
+                ""
+            } else {
+                " where the live version does not"
+            };
             let message = format!(
-                "it fails on {more}{} where the live version does not: {}: {}",
+                "it fails on {more}{}{other}: {}: {}",
                 count(self.failing.len(), "object"),
                 first.object,
                 first.message

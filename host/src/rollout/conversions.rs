@@ -36,7 +36,7 @@ pub(super) fn dropped(live: &Plugin, candidate: &Plugin) -> Vec<String> {
 /// When the host cannot call a version now.
 pub(super) async fn lossy(
     context: &Context,
-    live: &Plugin,
+    live: Option<&Plugin>,
     candidate: &Plugin,
     names: &[NamespacedName],
 ) -> Result<Vec<Blamed>, ConversionError> {
@@ -65,7 +65,7 @@ pub(super) async fn lossy(
 
 /// The same about these objects, which are in the version of `base`.
 pub(super) async fn losses_of(
-    live: &Plugin,
+    live: Option<&Plugin>,
     candidate: &Plugin,
     base: &Kind,
     objects: &[Value],
@@ -80,9 +80,9 @@ pub(super) async fn losses_of(
     let indexes: BTreeSet<usize> = lost.iter().map(|lost| lost.index).collect();
     let indexes: Vec<usize> = indexes.into_iter().collect();
     let asked: Vec<Value> = indexes.iter().map(|index| objects[*index].clone()).collect();
-    let known = match live.description().converts() {
-        true => there_and_back(live, base, &asked, BUDGET).await?,
-        false => Vec::new(),
+    let known = match live.filter(|live| live.description().converts()) {
+        Some(live) => there_and_back(live, base, &asked, BUDGET).await?,
+        None => Vec::new(),
     };
     let known: BTreeSet<Lost> = known
         .into_iter()

@@ -17,7 +17,7 @@ use crate::reconcile::context::Context;
 /// When the host cannot call a version now.
 pub(super) async fn refused(
     context: &Context,
-    live: &Plugin,
+    live: Option<&Plugin>,
     candidate: &Plugin,
     names: &[NamespacedName],
 ) -> Result<Vec<Blamed>, CallError> {
@@ -40,7 +40,11 @@ pub(super) async fn refused(
             continue;
         };
         // Only what the new version does worse holds it back. The live one has a budget of its own.
-        if unstable(live, &object, BUDGET).await?.is_empty() {
+        let is_worse = match live {
+            Some(live) => unstable(live, &object, BUDGET).await?.is_empty(),
+            None => true,
+        };
+        if is_worse {
             blamed.push(Blamed {
                 object: name.to_string(),
                 message: found.message,

@@ -11,10 +11,11 @@ use kube::core::{ApiResource, DynamicObject};
 use serde_json::Value;
 
 use super::conversions::{dropped, losses_of};
-use super::{BUDGET, definition_name, installed};
+use super::{BUDGET, installed};
 use crate::cluster::cache::{Reflector, WatchState};
 use crate::cluster::objects::Objects;
 use crate::crd::definition::{is_served, versions};
+use crate::health::needs_conversion;
 use crate::object::{NamespacedName, is_too_deep, next_page, too_deep};
 use crate::plugin::Plugin;
 use crate::plugin::contract::Kind;
@@ -38,7 +39,7 @@ pub(super) fn stopped_by_conversion(context: &Context) -> Option<String> {
         .all()
         .into_iter()
         .filter_map(|watch| reason(&watch));
-    reasons.find(|reason| reason.contains("conversion webhook"))
+    reasons.find(|reason| needs_conversion(reason))
 }
 
 /// Checks that a candidate converts all resources, as they are stored, to each other version and back without a loss, unless
@@ -46,17 +47,21 @@ pub(super) fn stopped_by_conversion(context: &Context) -> Option<String> {
 ///
 /// # Errors
 /// Why the candidate must not convert.
-pub(super) async fn check(context: &Context, live: &Plugin, candidate: &Plugin) -> Result<(), String> {
+pub(super) async fn check(
+    context: &Context,
+    live: Option<&Plugin>,
+    candidate: &Plugin,
+) -> Result<(), String> {
     if !candidate.description().converts() {
         return Err("it does not convert".to_owned());
     }
-    if let Some(version) = dropped(live, candidate).first() {
+    if let Some(version) = live.and_then(|live| dropped(live, candidate).into_iter().next()) {
         return Err(format!(
             "it does not convert {version}, which the live version converts"
         ));
     }
     let (resource, controller) = (&context.resource, &context.config.name);
-    let definition = installed(&context.client, &definition_name(resource), controller).await?;
+    let definition = installed(&context.client, &resource.definition_name(), controller).await?;
     let definition = definition.ok_or("the definition of the kind cannot be read")?;
     let stored = versions(&definition).find(|version| version["storage"] == true && is_served(version));
     let stored = stored.and_then(|version| version["name"].as_str());

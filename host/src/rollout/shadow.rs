@@ -12,6 +12,7 @@ use super::answer::{Answer, SecretValues};
 use super::off_the_serving_threads;
 use crate::config::Removal;
 use crate::desired::api_versions::{self, Used};
+use crate::desired::conditions::{NO_PLUGIN, RECONCILING, RETRYING, STALLED};
 use crate::desired::plan::{Plan, Policy, plan};
 use crate::object::without_host_metadata;
 use crate::object::{ChildRef, Identity, NamespacedName, is_terminating};
@@ -62,6 +63,11 @@ impl Snapshot {
             parent,
             now,
         })
+    }
+
+    /// Returns that the version that was live failed for this object, if its conditions say so.
+    pub(super) fn failure(&self) -> Option<Result<Effect, String>> {
+        failed(&self.parent, !self.children.is_empty()).then(|| Err("it failed before".to_owned()))
     }
 
     fn seen_by(&self, context: &Context, plugin: &Plugin) -> Vec<Arc<DynamicObject>> {
@@ -180,6 +186,24 @@ impl Snapshot {
         }
         (deleted, left)
     }
+}
+
+/// Reports whether the last plugin call for a parent failed, by the conditions that the host wrote, or whether there was none.
+fn failed(parent: &DynamicObject, has_children: bool) -> bool {
+    let conditions = parent.data["status"]["conditions"].as_array();
+    let mut conditions = conditions.into_iter().flatten();
+    let mut is_new = !has_children;
+    conditions.any(|condition| {
+        is_new = false;
+        let reason = condition["reason"].as_str().unwrap_or_default();
+        condition["status"] == "True"
+            && match condition["type"].as_str() {
+                // Without a plugin there was no call.
+                Some(STALLED) => reason != NO_PLUGIN,
+                Some(RECONCILING) => reason == RETRYING,
+                _ => false,
+            }
+    }) || is_new
 }
 
 /// Returns an answer in the form that is compared and shown, without empty parts.

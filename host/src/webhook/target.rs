@@ -142,19 +142,18 @@ impl PluginTarget {
         defaulting::default(&self.plugin().await?, &self.calls, review, &object).await
     }
 
-    /// Returns the version that converts these objects: the live one, or, for versions of the kind that it does not know,
-    /// the next one, whose definition may be installed already.
+    /// Returns the version that converts these objects: the live one, or, without one or for versions of the kind that it does
+    /// not know, the next one, whose definition may be installed already.
     async fn converting(&self, to: &str, objects: &[&RawValue]) -> Result<Plugin, NoDecision> {
         let live = match &*self.converter().borrow() {
             Live::Plugin(plugin) => Some(plugin.clone()),
             Live::Loading | Live::Failed(_) => None,
         };
-        let live = match live {
-            Some(live) => live,
-            None => self.plugin().await?,
-        };
-        let Some(next) = self.next.borrow().clone() else {
-            return Ok(live);
+        let next = self.next.borrow().clone();
+        let (live, next) = match (live, next) {
+            (Some(live), Some(next)) => (live, next),
+            (Some(one), None) | (None, Some(one)) => return Ok(one),
+            (None, None) => return self.plugin().await,
         };
         let known = |api_version: &str| {
             let version = api_version.rsplit('/').next().unwrap_or_default();

@@ -13,6 +13,7 @@ pub(super) enum LiveReason {
     Forced,
     RolledBack,
     Restored,
+    Recorded,
 }
 
 impl std::fmt::Display for LiveReason {
@@ -25,6 +26,7 @@ impl std::fmt::Display for LiveReason {
             Self::Reconfigured => f.write_str("its limits were changed"),
             Self::Forced => f.write_str("promoted by force"),
             Self::RolledBack => f.write_str("rolled back to the pinned version"),
+            Self::Recorded => f.write_str("it is the one that the cluster records as live"),
             Self::Restored => f.write_str("it was the last good one before the restart"),
         }
     }
@@ -39,7 +41,7 @@ impl LiveReason {
             Self::NotCompared(_) | Self::Unproved => Some(Why::NotCompared),
             Self::Forced => Some(Why::Forced),
             Self::RolledBack => Some(Why::RolledBack),
-            Self::Reconfigured | Self::Restored => None,
+            Self::Reconfigured | Self::Restored | Self::Recorded => None,
         }
     }
 

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use tokio::sync::watch;
 
-use super::super::candidate_check::{CandidateCheck, HeldBack, Order, Orders, Prefix, ProofResult};
+use super::super::candidate_check::{CandidateCheck, HeldBack, Order, Orders, Prefix, ProofResult, Recorded};
 use super::super::kept::{Room, Versions};
 use super::super::registry::{Live, Slot};
 use super::super::report::CandidateState;
@@ -18,6 +18,7 @@ use super::swaps::{expected, live, metrics, plugin_file, version};
 /// Holds back the versions in its list.
 pub(super) struct Fake {
     orders: watch::Sender<Option<Orders>>,
+    recorded: Mutex<Recorded>,
     holds: Mutex<Vec<u8>>,
     /// The announced reasons; `None` for an announcement that no version is held back.
     announced: Mutex<Vec<Option<String>>>,
@@ -27,6 +28,7 @@ impl Fake {
     pub(super) fn new() -> Arc<Self> {
         Arc::new(Self {
             orders: watch::Sender::new(Some(Orders::default())),
+            recorded: Mutex::default(),
             holds: Mutex::default(),
             announced: Mutex::default(),
         })
@@ -40,8 +42,13 @@ impl Fake {
         self.orders.send_replace(Some(Orders {
             promote: promote.map(prefix).into_iter().collect(),
             pin: pin.map(|pin| Prefix::parse(pin).unwrap()),
-            definition: None,
+            ..Orders::default()
         }));
+    }
+
+    /// Records a version as live, as another replica does.
+    fn record(&self, recorded: Recorded) {
+        *self.recorded.lock().unwrap() = recorded;
     }
 
     fn announced(&self) -> Vec<Option<String>> {
@@ -55,7 +62,15 @@ impl CandidateCheck for Fake {
         self.orders.subscribe()
     }
 
-    async fn prove(&self, _live: &Plugin, candidate: &Plugin) -> ProofResult {
+    async fn recorded(&self) -> Recorded {
+        self.recorded.lock().unwrap().clone()
+    }
+
+    async fn accept(&self, version: &Plugin, _over: &Recorded) {
+        *self.recorded.lock().unwrap() = Recorded::Version(*version.digest());
+    }
+
+    async fn prove(&self, _live: Option<&Plugin>, candidate: &Plugin) -> ProofResult {
         let holds = self.holds.lock().unwrap();
         if holds.iter().any(|number| digest(*number) == *candidate.digest()) {
             return ProofResult::HeldBack(Box::new(HeldBack {
@@ -265,6 +280,82 @@ async fn the_last_good_version_is_live_again_after_a_restart() {
     let (without, receiver) = slot(&proof, None);
     without.restore().await;
     assert_eq!(live(&receiver).err().unwrap(), "loading");
+}
+
+#[tokio::test]
+async fn without_the_recorded_version_another_one_is_live_only_when_it_is_proved_or_promoted() {
+    let proof = Fake::new();
+    proof.hold(&[2]);
+    for recorded in [
+        Recorded::Version(digest(1)),
+        Recorded::Unknown("it is no digest".into()),
+    ] {
+        proof.record(recorded.clone());
+        let (slot, receiver) = slot(&proof, None);
+        assert!(settle(&slot, 2).await.is_some(), "it is tried again");
+        assert_eq!(live(&receiver).err().unwrap(), "correct it");
+        assert!(proof.announced().contains(&Some("Fails".into())));
+        settle(&slot, 3).await;
+        assert_live(&receiver, 3);
+        assert_eq!(because(&slot), "proved: 2 objects");
+        proof.record(recorded);
+        let (slot, receiver) = self::slot(&proof, None);
+        proof.order(Some(2), None);
+        settle(&slot, 2).await;
+        assert_live(&receiver, 2);
+        proof.order(None, None);
+    }
+    proof.record(Recorded::Version(digest(2)));
+    let (slot, receiver) = slot(&proof, None);
+    settle(&slot, 2).await;
+    assert_live(&receiver, 2);
+    assert_eq!(because(&slot), "it is the one that the cluster records as live");
+}
+
+#[tokio::test]
+async fn only_the_recorded_one_of_the_kept_versions_is_live_again() {
+    let state = tempfile::tempdir().unwrap();
+    let proof = Fake::new();
+    let (before, _) = slot(&proof, Some(state.path()));
+    settle(&before, 1).await;
+    settle(&before, 2).await;
+    proof.record(Recorded::Version(digest(1)));
+    let (after, receiver) = slot(&proof, Some(state.path()));
+    after.settle(None).await;
+    assert_live(&receiver, 1);
+    proof.record(Recorded::Version(digest(3)));
+    let (after, receiver) = slot(&proof, Some(state.path()));
+    after.settle(None).await;
+    assert_eq!(live(&receiver).err().unwrap(), "loading");
+}
+
+#[tokio::test]
+async fn a_version_that_another_replica_has_replaced_is_decided_about_again_once() {
+    let proof = Fake::new();
+    let (slot, receiver) = slot(&proof, None);
+    settle(&slot, 1).await;
+    proof.hold(&[1]);
+    let overtaken = |times| {
+        proof.record(Recorded::Version(digest(2)));
+        proof.orders.send_replace(Some(Orders {
+            overtaken: times,
+            ..Orders::default()
+        }));
+    };
+    settle(&slot, 1).await;
+    assert_live(&receiver, 1);
+    overtaken(1);
+    settle(&slot, 1).await;
+    assert_eq!(live(&receiver).err().unwrap(), "correct it");
+    settle(&slot, 2).await;
+    assert_live(&receiver, 2);
+    overtaken(1);
+    settle(&slot, 2).await;
+    assert_live(&receiver, 2);
+    overtaken(2);
+    slot.settle(None).await;
+    let reason = live(&receiver).err().unwrap();
+    assert!(reason.contains("the plugin's file cannot be read"), "{reason}");
 }
 
 #[tokio::test]

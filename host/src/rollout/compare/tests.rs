@@ -51,16 +51,16 @@ fn held(result: ProofResult) -> HeldBack {
 fn deletes(names: &[&str]) -> Finding {
     let live = effect(json!({"children": [{"name": "a"}]}), &[], &[]);
     let candidate = effect(json!({"children": []}), names, &[]);
-    find(Ok(live), Ok(candidate.clone()), Some(Ok(candidate)))
+    find(Some(Ok(live)), Ok(candidate.clone()), Some(Ok(candidate)))
 }
 
 #[test]
 fn the_same_answer_is_unchanged_and_another_one_is_changed() {
     assert_eq!(
-        find(answers("a"), answers("a"), Some(answers("a"))),
+        find(Some(answers("a")), answers("a"), Some(answers("a"))),
         Finding::Unchanged
     );
-    let changed = find(answers("a"), answers("b"), Some(answers("b")));
+    let changed = find(Some(answers("a")), answers("b"), Some(answers("b")));
     assert!(matches!(changed, Finding::Changed { .. }));
     let ProofResult::Proved { on, diff } = result([Finding::Unchanged, changed]) else {
         panic!("a change of the status deletes nothing");
@@ -72,14 +72,14 @@ fn the_same_answer_is_unchanged_and_another_one_is_changed() {
 #[test]
 fn what_failed_before_may_fail_again_or_work() {
     let fails = || Err("no".to_owned());
-    assert_eq!(find(fails(), fails(), None), Finding::Unchanged);
-    let works = find(fails(), answers("a"), Some(answers("a")));
+    assert_eq!(find(Some(fails()), fails(), None), Finding::Unchanged);
+    let works = find(Some(fails()), answers("a"), Some(answers("a")));
     assert!(matches!(result([works]), ProofResult::Proved { .. }));
 }
 
 #[test]
 fn a_version_that_fails_where_the_live_one_works_is_held_back_with_the_object() {
-    let finding = find(answers("a"), Err("it trapped".into()), None);
+    let finding = find(Some(answers("a")), Err("it trapped".into()), None);
     let held = held(result([Finding::Unchanged, finding]));
     assert_eq!(held.reason, "Fails");
     assert_eq!(
@@ -87,6 +87,27 @@ fn a_version_that_fails_where_the_live_one_works_is_held_back_with_the_object() 
         "it fails on 1 object where the live version does not: n/o1: it trapped"
     );
     assert_eq!(held.objects.len(), 1);
+}
+
+#[test]
+fn without_a_live_version_the_answers_are_judged_alone() {
+    let alone = |finding| {
+        let mut findings = Findings::of(1, true);
+        findings.add(&object("o"), 2, finding);
+        findings.decide(20)
+    };
+    let ProofResult::Proved { on, diff } = alone(find(None, answers("a"), Some(answers("a")))) else {
+        panic!("it deletes nothing");
+    };
+    assert_eq!(
+        (on.as_str(), diff.as_str()),
+        ("1 object, without the version that was live", "")
+    );
+    let fails = held(alone(find(None, Err("it trapped".into()), None)));
+    assert_eq!(fails.message, "it fails on 1 object: o: it trapped");
+    let candidate = effect(json!({}), &["a"], &[]);
+    let deletes = find(None, Ok(candidate.clone()), Some(Ok(candidate)));
+    assert_eq!(held(alone(deletes)).reason, "WouldDelete");
 }
 
 #[test]
@@ -101,11 +122,11 @@ fn after_enough_failures_no_more_objects_are_asked_about() {
 
 #[test]
 fn two_answers_to_one_request_are_held_back_with_the_first_difference() {
-    let finding = find(answers("a"), answers("b"), Some(answers("c")));
+    let finding = find(Some(answers("a")), answers("b"), Some(answers("c")));
     let held = held(result([finding]));
     assert_eq!(held.reason, "NotDeterministic");
     assert_eq!(held.diff, "-  text: b\n+  text: c");
-    let sometimes = find(answers("a"), answers("a"), Some(Err("it trapped".into())));
+    let sometimes = find(Some(answers("a")), answers("a"), Some(Err("it trapped".into())));
     assert_eq!(self::held(result([sometimes])).reason, "NotDeterministic");
 }
 
@@ -132,14 +153,14 @@ fn what_the_live_version_deletes_too_does_not_count() {
     let names = ["a", "b", "c"];
     let live = effect(json!({"children": ["x"]}), &names, &[]);
     let candidate = effect(json!({"children": ["y"]}), &names, &[]);
-    let finding = find(Ok(live), Ok(candidate.clone()), Some(Ok(candidate)));
+    let finding = find(Some(Ok(live)), Ok(candidate.clone()), Some(Ok(candidate)));
     assert!(matches!(result([finding]), ProofResult::Proved { .. }));
 }
 
 #[test]
 fn deletions_count_also_where_the_live_version_fails() {
     let candidate = effect(json!({}), &["a", "b", "c"], &[]);
-    let finding = find(Err("no".into()), Ok(candidate.clone()), Some(Ok(candidate)));
+    let finding = find(Some(Err("no".into())), Ok(candidate.clone()), Some(Ok(candidate)));
     assert_eq!(held(result([finding])).reason, "WouldDelete");
 }
 
@@ -147,7 +168,7 @@ fn deletions_count_also_where_the_live_version_fails() {
 fn not_one_retained_child_may_be_left() {
     let live = effect(json!({"children": ["claim"]}), &[], &[]);
     let candidate = effect(json!({}), &[], &["claim"]);
-    let finding = find(Ok(live), Ok(candidate.clone()), Some(Ok(candidate)));
+    let finding = find(Some(Ok(live)), Ok(candidate.clone()), Some(Ok(candidate)));
     let held = held(result([finding]));
     assert_eq!(held.reason, "WouldDelete");
     assert!(held.message.contains("stop managing 1 child"), "{}", held.message);
@@ -225,7 +246,7 @@ fn the_difference_of_large_answers_takes_little_time() {
 #[test]
 fn answers_that_differ_only_beyond_what_is_kept_differ() {
     let long = |end: &str| answers(&format!("{}{end}", "x\n".repeat(super::super::answer::MAX_SHOWN)));
-    let held = held(result([find(long(""), long("a"), Some(long("b")))]));
+    let held = held(result([find(Some(long("")), long("a"), Some(long("b")))]));
     assert_eq!(held.reason, "NotDeterministic");
     assert!(held.diff.contains("only after the part"), "{}", held.diff);
 }
@@ -236,7 +257,7 @@ fn each_object_is_blamed_with_its_own_difference_and_no_other() {
     let deletes = |image: &str| {
         let live = effect(json!({"children": [{"name": "a", "image": image}]}), &[], &[]);
         let candidate = effect(json!({}), &["a", "b", "c", "d", "e"], &[]);
-        find(Ok(live), Ok(candidate.clone()), Some(Ok(candidate)))
+        find(Some(Ok(live)), Ok(candidate.clone()), Some(Ok(candidate)))
     };
     let held = held(result([deletes("one"), deletes("two")]));
     let [first, second] = held.objects.as_slice() else {

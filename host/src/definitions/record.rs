@@ -1,0 +1,294 @@
+//! Records in the cluster which version of a controller's plugin is live: as an annotation of the kind's definition, where
+//! every replica sees it, and where it outlives all of them.
+//!
+//! A host that starts with another file than the recorded version proves it before it writes anything. The leader records a
+//! version before it reconciles with it. A replica that begins to lead reads the record again ([`LiveRecord::confirm`]):
+//! another replica may have gone on to a version that this one does not have.
+
+use std::str::FromStr as _;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use kube::Client;
+use serde_json::{Value, json};
+use tokio::sync::watch;
+use tracing::{debug, warn};
+
+use super::requests::Requests;
+use super::{Current, lock};
+use crate::cluster::api_error::Fault;
+use crate::cluster::client::Writer;
+use crate::config::ControllerConfig;
+use crate::object::live_annotation;
+use crate::plugin::candidate_check::Recorded;
+use crate::plugin::registry::Live;
+use crate::plugin::{Digest, Plugin};
+
+/// The first wait before a request that failed is sent again. It doubles each time.
+const FIRST_RETRY: Duration = Duration::from_secs(1);
+/// The longest of these waits.
+const MAX_RETRY: Duration = Duration::from_secs(300);
+/// How long a version that is about to become live waits for its record.
+const LIMIT: Duration = Duration::from_secs(5);
+
+/// The record of one controller's live version; see the module.
+pub struct LiveRecord {
+    client: Client,
+    /// Distinguishes this host from others in the cluster.
+    installation: String,
+    current: Mutex<Option<Current>>,
+    known: watch::Sender<Option<Recorded>>,
+    /// The version that was accepted last, and what was recorded then.
+    accepted: Mutex<Option<(Digest, Recorded)>>,
+    written: Mutex<Option<Digest>>,
+    overtaken: watch::Sender<u64>,
+    /// The name of the kind's definition, while this replica leads.
+    leads: Mutex<Option<String>>,
+    trouble: watch::Sender<Option<Arc<str>>>,
+}
+
+impl LiveRecord {
+    /// Creates the record of a controller. `installation` is the same for all replicas of a host.
+    #[must_use]
+    pub fn new(client: Client, installation: String) -> Self {
+        Self {
+            client,
+            installation,
+            current: Mutex::default(),
+            known: watch::Sender::default(),
+            accepted: Mutex::default(),
+            written: Mutex::default(),
+            overtaken: watch::Sender::default(),
+            leads: Mutex::default(),
+            trouble: watch::Sender::default(),
+        }
+    }
+
+    /// Applies a new configuration of the controller.
+    pub fn configure(&self, config: Arc<ControllerConfig>, writer: Writer) {
+        *lock(&self.current) = Some(Current { config, writer });
+    }
+
+    /// Returns what is recorded; `None` until that is known.
+    #[must_use]
+    pub fn known(&self) -> watch::Receiver<Option<Recorded>> {
+        self.known.subscribe()
+    }
+
+    /// Returns why the live version cannot be recorded.
+    #[must_use]
+    pub fn trouble(&self) -> watch::Receiver<Option<Arc<str>>> {
+        self.trouble.subscribe()
+    }
+
+    /// Returns how often another version was recorded than the live one when this replica began to lead.
+    #[must_use]
+    pub fn overtaken(&self) -> watch::Receiver<u64> {
+        self.overtaken.subscribe()
+    }
+
+    /// Takes note of what is recorded.
+    pub fn observe(&self, recorded: Recorded) {
+        let recorded = Some(recorded);
+        self.known.send_if_modified(|known| {
+            let is_changed = *known != recorded;
+            *known = recorded;
+            is_changed
+        });
+    }
+
+    /// Returns what the annotations of a definition record for a controller, under its name or a former one.
+    #[must_use]
+    pub fn of<'a>(
+        &self,
+        config: &ControllerConfig,
+        annotation: impl Fn(&str) -> Option<&'a str>,
+    ) -> Recorded {
+        let names = std::iter::once(&config.name).chain(&config.formerly);
+        let mut keys = names.map(|name| live_annotation(&self.installation, name));
+        let found = keys.find_map(|key| annotation(&key).map(|text| (key, text)));
+        match found {
+            None => Recorded::Nothing,
+            Some((key, text)) => Digest::from_str(text).map_or_else(
+                |()| Recorded::Unknown(format!("the annotation {key} has {text:?} instead of a digest")),
+                Recorded::Version,
+            ),
+        }
+    }
+
+    /// Records a version that is about to become live, if this replica leads. `over` is what was recorded when it was
+    /// accepted.
+    pub async fn accept(&self, version: &Plugin, over: &Recorded) {
+        let digest = *version.digest();
+        *lock(&self.accepted) = Some((digest, over.clone()));
+        let leads = lock(&self.leads).clone();
+        if let Some(definition) = leads {
+            // Without it the version becomes live nevertheless: `keep` tries it again.
+            let _ = tokio::time::timeout(LIMIT, self.write(&definition, digest)).await;
+        }
+    }
+
+    /// Notes that this replica does not lead any more.
+    pub fn stand_by(&self) {
+        *lock(&self.leads) = None;
+    }
+
+    /// Waits until this replica may write with its live version, which it then records: until it is the recorded one, or
+    /// was accepted in its place. Otherwise the version is taken back, and decided about again.
+    pub async fn confirm(&self, definition: &str, mut live: watch::Receiver<Live>) {
+        let mut pause = FIRST_RETRY;
+        loop {
+            let plugin = match live
+                .wait_for(|live| !matches!(live, Live::Loading))
+                .await
+                .as_deref()
+            {
+                Ok(Live::Plugin(plugin)) => Some(*plugin.digest()),
+                Ok(Live::Loading | Live::Failed(_)) | Err(_) => None,
+            };
+            // Without a version, only conditions are written.
+            let Some(digest) = plugin else { break };
+            let recorded = match self.read(definition).await {
+                Ok(recorded) => recorded,
+                Err(error) => {
+                    debug!("cannot read which version of the plugin is recorded as live: {error}");
+                    tokio::time::sleep(pause).await;
+                    pause = MAX_RETRY.min(pause * 2);
+                    continue;
+                }
+            };
+            self.observe(recorded.clone());
+            if recorded == Recorded::Version(digest) {
+                break;
+            }
+            if self.is_accepted(digest, &recorded) {
+                let _ = tokio::time::timeout(LIMIT, self.write(definition, digest)).await;
+                break;
+            }
+            warn!(controller = self.controller(), live = %digest, ?recorded,
+                "another version was recorded as live meanwhile: this one is examined again before it writes");
+            self.overtaken.send_modify(|times| *times += 1);
+            // A version that becomes live before the slot learns of it may be the recorded one.
+            let _ = live.changed().await;
+        }
+        *lock(&self.leads) = Some(definition.to_owned());
+    }
+
+    /// Keeps the live version recorded while this replica leads. Never returns.
+    pub async fn keep(&self, mut live: watch::Receiver<Live>) {
+        let mut known = self.known.subscribe();
+        let mut pause = FIRST_RETRY;
+        loop {
+            let digest = match &*live.borrow_and_update() {
+                Live::Plugin(plugin) => Some(*plugin.digest()),
+                Live::Loading | Live::Failed(_) => None,
+            };
+            let recorded = known.borrow_and_update().clone().unwrap_or_default();
+            let definition = lock(&self.leads).clone();
+            let is_recorded = match (digest, &recorded) {
+                (None, _) => true,
+                (Some(digest), Recorded::Version(recorded)) => {
+                    // What someone else recorded afterwards stays.
+                    *recorded == digest || *lock(&self.written) == Some(digest)
+                }
+                (Some(_), Recorded::Nothing | Recorded::Unknown(_)) => false,
+            };
+            let mut again = None;
+            if is_recorded {
+                self.set_trouble(None);
+            } else if let (Some(digest), Some(definition)) = (digest, definition) {
+                if self.write(&definition, digest).await {
+                    pause = FIRST_RETRY;
+                    known.mark_unchanged();
+                } else {
+                    again = Some(pause);
+                    pause = MAX_RETRY.min(pause * 2);
+                }
+            }
+            let retry = async {
+                match again {
+                    Some(pause) => tokio::time::sleep(pause).await,
+                    None => std::future::pending().await,
+                }
+            };
+            tokio::select! {
+                changed = live.changed() => if changed.is_err() { return std::future::pending().await },
+                // A failing write is tried again later.
+                Ok(()) = known.changed(), if again.is_none() => {}
+                () = retry => {}
+            }
+        }
+    }
+
+    fn is_accepted(&self, digest: Digest, recorded: &Recorded) -> bool {
+        let accepted = lock(&self.accepted);
+        accepted
+            .as_ref()
+            .is_some_and(|(version, over)| *version == digest && over == recorded)
+    }
+
+    /// Reads what a definition records. Without the permission to do so, nothing is recorded: `keep` reports that.
+    ///
+    /// # Errors
+    /// Why it cannot be read now.
+    pub async fn read(&self, definition: &str) -> Result<Recorded, String> {
+        let Some(Current { config, .. }) = lock(&self.current).clone() else {
+            return Err("the controller has no configuration yet".to_owned());
+        };
+        match Requests::new(&self.client, definition).read().await {
+            Ok(None) => Ok(Recorded::Nothing),
+            Ok(Some(definition)) => {
+                let annotations = &definition["metadata"]["annotations"];
+                Ok(self.of(&config, |key| annotations.get(key).and_then(Value::as_str)))
+            }
+            Err(error) if error.fault == Fault::Refused(403) => Ok(Recorded::Nothing),
+            Err(error) => Err(error.to_string()),
+        }
+    }
+
+    /// Records a version. Returns whether that need not be tried again.
+    async fn write(&self, definition: &str, digest: Digest) -> bool {
+        let Some(Current { config, writer }) = lock(&self.current).clone() else {
+            return false;
+        };
+        let key = live_annotation(&self.installation, &config.name);
+        let body = json!({ "metadata": { "annotations": { key: digest.to_string() } } });
+        let requests = Requests::new(&self.client, definition);
+        let manager = format!("operator-host/{}", config.name);
+        let failed = match requests.merge(&writer, &body, &manager).await {
+            Ok(()) => {
+                *lock(&self.written) = Some(digest);
+                self.observe(Recorded::Version(digest));
+                None
+            }
+            // The definition was deleted, or this replica does not lead any more: there is nothing to record.
+            Err(error) if error.is_not_found() || error.fault == Fault::Deposed => return true,
+            Err(error) => Some(error),
+        };
+        let is_written = failed.is_none();
+        self.set_trouble(failed.map(|error| {
+            let text = format!(
+                "the live version cannot be recorded, so a version that is held back could take over when the host's pods are \
+                 replaced: {error}"
+            );
+            Arc::from(text)
+        }));
+        is_written
+    }
+
+    fn set_trouble(&self, now: Option<Arc<str>>) {
+        self.trouble.send_if_modified(|trouble| {
+            let is_changed = *trouble != now;
+            *trouble = now;
+            is_changed
+        });
+    }
+
+    fn controller(&self) -> String {
+        let current = lock(&self.current);
+        current
+            .as_ref()
+            .map(|current| current.config.name.clone())
+            .unwrap_or_default()
+    }
+}
