@@ -605,9 +605,11 @@ async fn the_helm_chart_makes_the_same_objects_as_the_kustomization() {
     values["priorityLevel"] = json!({ "enabled": has_level });
     // For port-forward alone: one variable and nothing else.
     values["page"] = json!({ "enabled": true });
+    values["versions"] = json!({ "enabled": true });
     // Beside the tag there is the digest.
     values["image"] = json!({ "tag": "0.1.0" });
     let mut from_helm = comparable(rendered(&cluster, &client, &values).await);
+    the_versions_are_the_same(&mut from_helm);
     let pod = "/spec/template/spec/containers/0/env";
     let variables = from_helm.get_mut(DEPLOYMENT).unwrap().pointer_mut(pod);
     let page = variables.unwrap().as_array_mut().unwrap().pop();
@@ -663,6 +665,32 @@ const SERVICE: &str = "Service operator-host operator-host";
 const POLICY: &str = "NetworkPolicy operator-host operator-host";
 const DEPLOYMENT: &str = "Deployment operator-host operator-host";
 const DELEGATOR: &str = "ClusterRoleBinding operator-host:system:auth-delegator ";
+
+/// Compares what the chart adds for the versions of plugins with what the component adds, and removes it.
+fn the_versions_are_the_same(from_helm: &mut BTreeMap<String, Value>) {
+    let mut component = comparable(kustomized("manifests/deploy/overlays/versions"));
+    let claim = "PersistentVolumeClaim operator-host-versions operator-host";
+    let claims = [from_helm.remove(claim), component.remove(claim)];
+    assert!(claims[0].is_some());
+    assert_eq!(claims[0], claims[1]);
+    for (place, name) in [
+        ("volumes", "versions"),
+        ("containers/0/volumeMounts", "versions"),
+        ("containers/0/env", "OPERATOR_HOST_STATE_DIR"),
+    ] {
+        let take = |objects: &mut BTreeMap<String, Value>| -> Vec<Value> {
+            let list = objects
+                .get_mut(DEPLOYMENT)
+                .unwrap()
+                .pointer_mut(&format!("/spec/template/spec/{place}"));
+            let list = list.unwrap().as_array_mut().unwrap();
+            list.extract_if(.., |item| item["name"] == name).collect()
+        };
+        let taken = [take(from_helm), take(&mut component)];
+        assert_eq!(taken[0].len(), 1, "{place}");
+        assert_eq!(taken[0], taken[1]);
+    }
+}
 
 /// Compares what the chart adds for the page with what the component adds, and adds that to the other objects.
 fn the_page_is_the_same(from_helm: &BTreeMap<String, Value>, others: &mut BTreeMap<String, Value>) {
