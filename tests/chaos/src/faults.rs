@@ -86,6 +86,10 @@ pub(crate) enum Fault {
     ConfigEdited {
         edit: Edit,
     },
+    /// All hosts are replaced at once by new ones without any state, while a bad version is in the plugin's file.
+    HostsReplaced {
+        content: Content,
+    },
 }
 
 /// The resource that a fault affects. Faults of the same lane must not overlap.
@@ -178,6 +182,7 @@ impl Fault {
         let other = *draw.pick(&[Content::Newer, Content::Torn, Content::Garbage]);
         let variant = Content::Variant(1 + draw.below(3) as u8);
         let edit = *draw.pick(&[Edit::Without(sample), Edit::Otherwise(sample), Edit::Broken]);
+        let bad = Content::Variant(2 + draw.below(2) as u8);
         let puppet = Sample::Puppet;
         *draw.weighted(&[
             (4, Self::HostKilled { replica }),
@@ -213,6 +218,7 @@ impl Fault {
                 },
             ),
             (2, Self::ConfigEdited { edit }),
+            (2, Self::HostsReplaced { content: bad }),
         ])
     }
 
@@ -236,7 +242,9 @@ impl Fault {
             | Self::WatchesCut
             | Self::WatchesStalled
             | Self::AnswersLost => Lane::Wire,
-            Self::PluginSwapped { .. } | Self::ConfigEdited { .. } => Lane::Files,
+            Self::PluginSwapped { .. } | Self::ConfigEdited { .. } | Self::HostsReplaced { .. } => {
+                Lane::Files
+            }
         }
     }
 
@@ -265,6 +273,11 @@ impl Fault {
             Self::AnswersLost => stage.wire.set_mode(Mode::DropAnswers),
             Self::PluginSwapped { sample, content } => stage.files.put_plugin(sample, content)?,
             Self::ConfigEdited { edit } => stage.files.put_config(edit)?,
+            Self::HostsReplaced { content } => {
+                let mut fleet = stage.fleet.lock().await;
+                stage.files.put_plugin(Sample::Puppet, content)?;
+                fleet.replace().await?;
+            }
         }
         Ok(())
     }
@@ -293,6 +306,7 @@ impl Fault {
             | Self::AnswersLost => stage.wire.set_mode(Mode::Pass),
             Self::PluginSwapped { sample, .. } => stage.files.put_plugin(sample, Content::Own)?,
             Self::ConfigEdited { .. } => stage.files.put_config(Edit::None)?,
+            Self::HostsReplaced { .. } => stage.files.put_plugin(Sample::Puppet, Content::Own)?,
         }
         Ok(())
     }
@@ -321,16 +335,15 @@ impl fmt::Display for Fault {
             Self::WatchesStalled => f.write_str("watches-stalled"),
             Self::AnswersLost => f.write_str("answers-lost"),
             Self::PluginSwapped { sample, content } => {
-                let what = match content {
-                    Content::Own => "own".to_owned(),
-                    Content::Newer => "newer".to_owned(),
-                    Content::Torn => "torn".to_owned(),
-                    Content::Garbage => "garbage".to_owned(),
-                    Content::Variant(1) => "slow".to_owned(),
-                    Content::Variant(2) => "wants-nothing".to_owned(),
-                    Content::Variant(_) => "fails".to_owned(),
-                };
-                write!(f, "plugin-{}-{what}", sample.name())
+                write!(f, "plugin-{}-{}", sample.name(), content.name())
+            }
+            Self::HostsReplaced { content } => {
+                write!(
+                    f,
+                    "hosts-replaced-with-{}-{}",
+                    Sample::Puppet.name(),
+                    content.name()
+                )
             }
             Self::ConfigEdited { edit } => match edit {
                 Edit::None => f.write_str("config-as-it-is"),

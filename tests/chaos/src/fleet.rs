@@ -199,6 +199,26 @@ impl Fleet {
         self.tend()
     }
 
+    /// Terminates all replicas and removes the versions that they have stored; those that should run start again at once.
+    pub(crate) async fn replace(&mut self) -> anyhow::Result<()> {
+        for index in 0..self.replicas.len() {
+            let wanted = self.replicas[index].wanted;
+            // One that is stopped would not end.
+            self.resume(index);
+            self.terminate(index).await?;
+            let replica = &mut self.replicas[index];
+            (replica.wanted, replica.not_before) = (wanted, Instant::now());
+            let versions = replica.folder.join("cache/versions");
+            match std::fs::remove_dir_all(&versions) {
+                Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+                    return Err(error).with_context(|| versions.display().to_string());
+                }
+                _ => {}
+            }
+        }
+        self.tend()
+    }
+
     /// Sends SIGSTOP.
     pub(crate) fn pause(&self, replica: usize) {
         if let Some(process) = &self.replicas[replica].process {
