@@ -7,7 +7,7 @@ use std::path::Path;
 use crate::support::root;
 
 /// The code that precedes a reason in the sources, without white space.
-const BEFORE: [&str; 10] = [
+const BEFORE: [&str; 12] = [
     "stalled(\"",
     "reconciling(\"",
     "held(\"",
@@ -17,6 +17,8 @@ const BEFORE: [&str; 10] = [
     "reason:\"",
     "EVENT:&str=\"",
     "FIELD_CONTESTED:&str=\"",
+    "NO_PLUGIN:&str=\"",
+    "RETRYING:&str=\"",
     "unwrap_or(\"",
 ];
 

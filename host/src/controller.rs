@@ -60,12 +60,21 @@ pub async fn run(
     }
     context.observer.started();
     let term = &context.writer.term;
-    info!(controller = context.config.name, parent = %context.config.parent, "controller started");
+    let say_started =
+        || info!(controller = context.config.name, parent = %context.config.parent, "controller started");
+    if term.is_elected() {
+        say_started();
+    }
     let work = async {
+        // Without elections, it reconciles from then on.
+        let mut is_first = !term.is_elected();
         while !stop.is_cancelled() {
             tokio::select! {
                 () = stand_by(&context, &installer, &record, &plugin) => {}
                 () = stop.cancelled() => break,
+            }
+            if std::mem::take(&mut is_first) {
+                say_started();
             }
             let stay = term.stay();
             lead(&context, plugin.clone(), &record, &stop).await;
