@@ -59,10 +59,13 @@ pub fn unready(child: &DynamicObject) -> Option<String> {
         return Some(format!("{field} is nested too deep to be read"));
     }
     let status = Status(&child.data["status"]);
-    if let Some(observed) = status.0["observedGeneration"].as_i64()
-        && child.metadata.generation.is_some_and(|wanted| observed < wanted)
-    {
-        return Some("its controller has not seen the current spec".to_owned());
+    let behind = |of: &Value| {
+        let observed = of["observedGeneration"].as_i64();
+        let is_behind = observed.is_some_and(|observed| child.metadata.generation > Some(observed));
+        is_behind.then(|| "its controller has not seen the current spec".to_owned())
+    };
+    if let Some(why) = behind(status.0) {
+        return Some(why);
     }
     let types = child.types.as_ref();
     let api_version = types.map_or("", |types| types.api_version.as_str());
@@ -73,11 +76,13 @@ pub fn unready(child: &DynamicObject) -> Option<String> {
         ("apps", "StatefulSet") => stateful_set(spec, &status),
         ("apps", "DaemonSet") => daemon_set(spec, &status),
         ("apps", "ReplicaSet") | ("", "ReplicationController") => replicas(spec, &status),
-        ("batch", "Job") => job(&status),
+        ("batch", "Job") => job(spec, &status),
+        ("apiextensions.k8s.io", "CustomResourceDefinition") => definition(&status),
         ("", "Pod") => pod(spec, &status),
         ("", "PersistentVolumeClaim") => claim(&status),
         ("", "Service") => service(spec, &status),
-        _ => conditions(&status),
+        // Where the status has conditions only, each says for itself which spec it is about.
+        _ => conditions(&status).or_else(|| behind(status.condition("Ready")?)),
     }
 }
 
@@ -97,7 +102,11 @@ pub fn unfinished(child: &DynamicObject, has_status: bool) -> Option<String> {
         }
         ("batch", "Job") => unready(child).or_else(|| {
             let completed = status.condition_with("Complete", "True").is_some();
-            (!completed).then(|| "it has not completed".to_owned())
+            let why = match is_suspended(&child.data["spec"]) {
+                true => "it is suspended",
+                false => "it has not completed",
+            };
+            (!completed).then(|| why.to_owned())
         }),
         _ if has_status && !is_built_in(group) && status.0.is_null() => {
             Some("its controller has not written a status yet".to_owned())
@@ -222,10 +231,17 @@ fn replicas(spec: &Value, status: &Status<'_>) -> Option<String> {
         .or_else(|| at_least(status.count("availableReplicas"), wanted, "available"))
 }
 
-/// A Job is ready as soon as it runs: a parent does not wait for a backup.
-fn job(status: &Status<'_>) -> Option<String> {
+fn is_suspended(job: &Value) -> bool {
+    job["suspend"] == true
+}
+
+/// A Job is ready as soon as it runs: a parent does not wait for a backup. A suspended one does what its spec asks for.
+fn job(spec: &Value, status: &Status<'_>) -> Option<String> {
     if let Some(failed) = status.condition_with("Failed", "True") {
         return Some(explain(failed, "it has failed"));
+    }
+    if is_suspended(spec) {
+        return None;
     }
     let has_started = !status.0["startTime"].is_null() || status.condition_with("Complete", "True").is_some();
     (!has_started).then(|| "it has not started".to_owned())
@@ -266,6 +282,17 @@ fn waiting_container(status: &Status<'_>) -> Option<String> {
             reason.is_some_and(|reason| !matches!(reason, "ContainerCreating" | "PodInitializing"))
         })
         .map(|waiting| explain(waiting, "a container waits"))
+}
+
+fn definition(status: &Status<'_>) -> Option<String> {
+    if status.condition_with("Established", "True").is_some() {
+        return None;
+    }
+    let refused = status.condition_with("NamesAccepted", "False");
+    Some(explain(
+        refused.unwrap_or(&Value::Null),
+        "it is not established yet",
+    ))
 }
 
 fn claim(status: &Status<'_>) -> Option<String> {
@@ -328,6 +355,10 @@ mod tests {
             unfinished(&job(running), true).as_deref(),
             Some("it has not completed")
         );
+        let mut suspended = job(Value::Null);
+        suspended.data["spec"] = serde_json::json!({ "suspend": true });
+        assert_eq!(unready(&suspended), None);
+        assert_eq!(unfinished(&suspended, true).as_deref(), Some("it is suspended"));
         let complete = serde_json::json!({ "conditions": [{ "type": "Complete", "status": "True" }] });
         assert_eq!(unfinished(&job(complete), true), None);
     }

@@ -1,6 +1,8 @@
 //! Whether an object does what its spec asks for, by the rules of kstatus. The host derives the condition `Ready` of a
 //! parent by the same rules.
 
+use serde_json::Value;
+
 use crate::kinds::POD;
 use crate::object::Object;
 
@@ -22,6 +24,7 @@ impl Object {
             ("apps", "DaemonSet") => self.daemon_set_is_ready(),
             ("apps", "ReplicaSet") | ("", "ReplicationController") => self.replica_set_is_ready(),
             ("batch", "Job") => self.job_is_ready(),
+            ("apiextensions.k8s.io", "CustomResourceDefinition") => self.has_condition("Established", "True"),
             ("", "Pod") => self.is_ready_pod(),
             ("", "PersistentVolumeClaim") => self.string(&["status", "phase"]) == Some("Bound"),
             ("", "Service") => self.service_is_ready(),
@@ -47,7 +50,10 @@ impl Object {
 
     /// Reports whether the object's controller has not seen the current spec.
     fn is_behind(&self) -> bool {
-        let observed = self.number(&["status", "observedGeneration"]);
+        self.is_before_spec(self.number(&["status", "observedGeneration"]))
+    }
+
+    fn is_before_spec(&self, observed: Option<i64>) -> bool {
         observed.is_some_and(|observed| observed < self.number(&["metadata", "generation"]).unwrap_or(0))
     }
 
@@ -112,8 +118,10 @@ impl Object {
     }
 
     fn job_is_ready(&self) -> bool {
-        let has_started =
-            self.string(&["status", "startTime"]).is_some() || self.has_condition("Complete", "True");
+        // A suspended one does what its spec asks for.
+        let has_started = self.get("/spec/suspend") == Some(&Value::Bool(true))
+            || self.string(&["status", "startTime"]).is_some()
+            || self.has_condition("Complete", "True");
         has_started && !self.has_condition("Failed", "True")
     }
 
@@ -123,17 +131,19 @@ impl Object {
     }
 
     fn conditions_are_ready(&self) -> bool {
-        self.condition_status("Ready")
-            .is_none_or(|status| status == "True")
-            && !self.has_condition("Reconciling", "True")
+        let conditions = self.get("/status/conditions").and_then(Value::as_array);
+        let mut conditions = conditions.into_iter().flatten();
+        let ready = conditions.find(|condition| condition["type"] == "Ready");
+        // Where the status has conditions only, each says for itself which spec it is about.
+        ready.is_none_or(|ready| {
+            ready["status"] == "True" && !self.is_before_spec(ready["observedGeneration"].as_i64())
+        }) && !self.has_condition("Reconciling", "True")
             && !self.has_condition("Stalled", "True")
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use serde_json::Value;
-
     use super::*;
 
     #[test]
