@@ -37,6 +37,8 @@ pub(crate) const FIELD_CONTESTED: &str = "FieldContested";
 pub(crate) const NO_PLUGIN: &str = "PluginNotLoaded";
 /// The reason while the plugin asks to be called again.
 pub(crate) const RETRYING: &str = "Retrying";
+/// The message of the host's own [`READY`].
+const ALL_READY: &str = "every child is applied and ready";
 
 /// The result of a reconcile, for the conditions.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -196,7 +198,7 @@ pub(crate) fn compose(
                 let ready = match verdict {
                     Verdict::Progressing(reason) => host(READY, ConditionStatus::False, reason),
                     _ => {
-                        let reason = Reason::new("Reconciled", "every child is applied and ready");
+                        let reason = Reason::new("Reconciled", ALL_READY);
                         host(READY, ConditionStatus::True, &reason)
                     }
                 };
@@ -333,7 +335,8 @@ pub(crate) fn set_held_back(
     set_condition(PLUGIN_HELD_BACK, parent, held_back, status, now);
 }
 
-/// Sets or removes the condition about contested children. While there is one, not every child is as applied.
+/// Sets or removes the condition about contested children. While there is one, not every child is as applied, so the
+/// host does not call the parent ready.
 pub(crate) fn set_contested(
     parent: &DynamicObject,
     contested: Option<&Reason>,
@@ -348,16 +351,23 @@ pub(crate) fn set_contested(
         // The status of a parent that was paused during a contest.
         conditions.retain(|condition| condition["type"] != SYNCED || condition["reason"] != FIELD_CONTESTED);
     }
-    let is_synced = |condition: &&mut Value| condition["type"] == SYNCED && condition["status"] == "True";
-    let synced = conditions.iter_mut().find(is_synced);
-    if let (Some(synced), Some(Reason { reason, .. })) = (synced, contested) {
+    let Some(Reason { reason, .. }) = contested else {
+        return;
+    };
+    let is_contradicted = |condition: &&mut Value| match condition["type"].as_str() {
+        Some(SYNCED) => condition["status"] == "True",
+        // The plugin's own has another message.
+        Some(READY) => condition["message"] == ALL_READY,
+        _ => false,
+    };
+    for contradicted in conditions.iter_mut().filter(is_contradicted) {
         let condition = Condition {
-            type_: SYNCED.to_owned(),
+            type_: contradicted["type"].as_str().unwrap_or_default().to_owned(),
             status: ConditionStatus::False,
             reason: reason.clone(),
             message: format!("see the condition {CONTESTED}"),
         };
-        *synced = render(&condition, current(parent), parent.metadata.generation, now);
+        *contradicted = render(&condition, current(parent), parent.metadata.generation, now);
     }
 }
 
@@ -592,6 +602,33 @@ mod tests {
             "`Backed` is repeated from the current status"
         );
         assert_eq!(compose(&parent, &status, &update, at(5)), status);
+    }
+
+    /// Regression: the host called such a parent ready, because every child was "applied and ready".
+    #[test]
+    fn a_parent_with_a_contested_child_is_not_ready_unless_the_plugin_says_so() {
+        let ready = |given: &[Condition]| {
+            let parent = parent(&json!({}));
+            let mut status = desired(&parent, None, Some(given), &Verdict::Reconciled, at(1));
+            let contested = Reason::new(FIELD_CONTESTED, "by others");
+            set_contested(&parent, Some(&contested), &mut status, at(1));
+            let all: Vec<_> = raw_conditions(&status).cloned().collect();
+            let synced = all.iter().find(|c| c["type"] == SYNCED).unwrap();
+            assert_eq!(synced["status"], "False");
+            all.into_iter().find(|c| c["type"] == READY).unwrap()
+        };
+        let of_host = ready(&[]);
+        assert_eq!(
+            [&of_host["status"], &of_host["reason"], &of_host["message"]],
+            ["False", FIELD_CONTESTED, "see the condition Contested"]
+        );
+        let own = Condition {
+            type_: READY.into(),
+            status: ConditionStatus::True,
+            reason: "Enough".into(),
+            message: "enough servers".into(),
+        };
+        assert_eq!(ready(&[own])["status"], "True");
     }
 
     #[test]
