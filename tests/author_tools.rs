@@ -100,3 +100,30 @@ impl Answer {
 fn sample(name: &str) -> String {
     plugin(name).to_str().unwrap().to_owned()
 }
+
+/// Regression: it panicked, with a backtrace.
+#[test]
+fn a_command_ends_in_silence_when_nobody_reads_its_output() {
+    let echo = plugin("echo").display().to_string();
+    let commands: [&[&str]; 4] = [
+        &["schema", "request"],
+        &["completions", "bash"],
+        &["crd", &echo],
+        &["check", &echo],
+    ];
+    for arguments in commands {
+        let (reader, writer) = std::io::pipe().unwrap();
+        drop(reader);
+        let output = Command::new(env!("CARGO_BIN_EXE_operator-host"))
+            .args(arguments)
+            .stdout(writer)
+            .output()
+            .expect("the program runs");
+        let errors = String::from_utf8_lossy(&output.stderr);
+        assert!(
+            output.status.success() && errors.is_empty(),
+            "{arguments:?}: {} {errors}",
+            output.status
+        );
+    }
+}

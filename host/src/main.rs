@@ -7,6 +7,9 @@ use operator_host::cli::{self, Cli, Command};
 
 fn main() -> ExitCode {
     let command = Cli::parse().command;
+    if !matches!(command, Command::Run(_)) {
+        end_with_the_reader();
+    }
     // The child lowers its priority, which only threads started afterwards inherit.
     if let Command::CompilePlugin(args) = &command {
         return cli::compile_plugin::run(args);
@@ -53,8 +56,32 @@ fn main() -> ExitCode {
         Ok(code) => code,
         Err(failure) => {
             let (cli::Failure::Usage(error) | cli::Failure::Other(error)) = &failure;
+            let is_unread = |cause: &std::io::Error| cause.kind() == std::io::ErrorKind::BrokenPipe;
+            if error
+                .chain()
+                .any(|cause| cause.downcast_ref().is_some_and(is_unread))
+            {
+                return ExitCode::SUCCESS;
+            }
             eprintln!("operator-host: {}", cli::words(error));
             ExitCode::from(failure.exit_code())
         }
     }
+}
+
+/// Ends the process in silence when it prints and nobody reads its output any more, as in `operator-host schema request |
+/// head -1`. Then `print!` panics, and so do libraries that print. A default action for SIGPIPE would end the process at a closed connection,
+/// too.
+fn end_with_the_reader() {
+    let usual = std::panic::take_hook();
+    std::panic::set_hook(Box::new(move |panic| {
+        // With the text of the operating system.
+        if panic
+            .payload_as_str()
+            .is_some_and(|text| text.contains("Broken pipe"))
+        {
+            std::process::exit(0);
+        }
+        usual(panic);
+    }));
 }
