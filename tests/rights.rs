@@ -248,6 +248,8 @@ async fn with_the_printed_rights_everything_works_and_without_any_one_of_them_th
         permissions(&all),
         "the controllers need together what all need"
     );
+    // Only an admission plugin that this control plane does not have checks it.
+    cases.retain(|(_, resource, _)| !resource.ends_with("/finalizers"));
     let cases = cases
         .iter()
         .enumerate()

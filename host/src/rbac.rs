@@ -1,6 +1,6 @@
 //! The minimal permissions that a configuration needs, as Roles and bindings: `operator-host rbac`.
 //!
-//! It grants exactly the requests that the host's code sends:
+//! It grants exactly what the requests need that the host's code sends:
 //!
 //! | component | verbs |
 //! |---|---|
@@ -17,6 +17,7 @@
 //! | `definitions::record` | `patch` of the definitions of the parents' kinds, to annotate them |
 //! | `definitions` | `create` and `patch` of the definitions that it installs, and `list` of all their objects |
 //! | `ui::access` | `create` of TokenReviews and SubjectAccessReviews, unless `--ui-addr` is a loopback address |
+//! | `desired::plan` | `update` of the parents' `finalizers`, which one admission plugin asks for to set an owner reference |
 //! | `client` | `impersonate` of the ServiceAccounts that controllers name, which then need the verbs on children |
 //!
 //! Every authenticated user may use discovery.
@@ -404,6 +405,14 @@ impl Controller<'_> {
         if removal == Removal::Delete || generated {
             let why = format!("{name}: children that are no longer wanted");
             rights.grant_to(who, &written, child.name(), None, &["delete"], &why);
+            // Such a child has an owner reference with `blockOwnerDeletion`.
+            let finalizers = format!("{}/finalizers", parent.plural);
+            let why = format!(
+                "{name}: children that block the deletion of their parent, where the admission plugin \
+                 OwnerReferencesPermissionEnforcement checks it"
+            );
+            let own = self.own_scopes(parent);
+            rights.grant_to(who, &own, (&parent.group, &finalizers), None, &["update"], &why);
         }
         Ok(())
     }

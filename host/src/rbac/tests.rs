@@ -100,6 +100,7 @@ fn without_namespaces_everything_is_granted_in_the_cluster() {
             "* pods.: create delete list patch watch",
             "* secrets.: list watch",
             "* things.test.dev: list watch",
+            "* things/finalizers.test.dev: update",
             "* things/status.test.dev: patch",
         ]
     );
@@ -118,6 +119,7 @@ fn with_namespaces_only_definitions_are_granted_in_the_cluster_and_other_namespa
             "a events.events.k8s.io: create patch",
             "a pods.: create delete list patch watch",
             "a things.test.dev: list patch watch",
+            "a things/finalizers.test.dev: update",
             "a things/status.test.dev: patch",
             "b pods.: list watch",
         ]
@@ -187,6 +189,7 @@ fn a_cluster_scoped_parent_writes_children_in_other_namespaces_only_and_has_its_
             "* namespaces.: list watch",
             "* pods.: list watch",
             "* realms.test.dev: list watch",
+            "* realms/finalizers.test.dev: update",
             "* realms/status.test.dev: patch",
             "b pods.: create delete patch",
             "default events.events.k8s.io: create patch",
