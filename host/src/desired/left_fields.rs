@@ -5,6 +5,8 @@
 //!
 //! Source: Kubernetes, "Server-Side Apply", transferring ownership.
 
+mod paths;
+
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ManagedFieldsEntry;
 use serde_json::{Value, json};
 
@@ -22,12 +24,19 @@ pub struct LeftField {
     initial: Option<Value>,
 }
 
-/// Takes the fields that the text of the annotation lists, such as `spec.replicas`, out of a body.
+/// Takes the fields that the text of the annotation lists, such as `spec.replicas`, out of a body. `live` is the object as
+/// it exists.
 ///
 /// # Errors
-/// When the text is not a list of fields that can be left.
-pub fn take(text: &str, body: &mut Value) -> Result<Vec<LeftField>, String> {
-    let paths: Vec<&str> = text.split(',').map(str::trim).collect();
+/// When the text is not a list of fields that can be left, or a field is neither in the body nor in the object.
+pub fn take(text: &str, body: &mut Value, live: Option<&DynamicObject>) -> Result<Vec<LeftField>, String> {
+    let wrong = |text: &str| {
+        format!(
+            "{text:?} is not a field that can be left; list fields such as `spec.replicas` or `data[\"app.properties\"]`, \
+             separated by commas"
+        )
+    };
+    let paths = paths::parse(text).map_err(wrong)?;
     if paths.len() > MAX_FIELDS {
         return Err(format!(
             "it lists {} fields; the limit is {MAX_FIELDS}",
@@ -36,18 +45,31 @@ pub fn take(text: &str, body: &mut Value) -> Result<Vec<LeftField>, String> {
     }
     paths
         .into_iter()
-        .map(|text| {
-            let path: Vec<String> = text.split('.').map(str::to_owned).collect();
-            let is_of_the_host = matches!(path[0].as_str(), "apiVersion" | "kind" | "metadata" | "status");
-            if is_of_the_host || path.iter().any(String::is_empty) {
-                return Err(format!(
-                    "{text:?} is not a field that can be left; list fields such as `spec.replicas`, separated by commas"
-                ));
+        .map(|(path, text)| {
+            if matches!(path[0].as_str(), "apiVersion" | "kind" | "metadata" | "status") {
+                return Err(wrong(text));
             }
             let initial = remove(body, &path);
+            if initial.is_none() && !may_appear(body, &path, live) {
+                return Err(format!(
+                    "the child has no field {text:?}: correct the path, or give the field its first value. A name that has \
+                     dots is written as in `data[\"app.properties\"]`"
+                ));
+            }
             Ok(LeftField { path, initial })
         })
         .collect()
+}
+
+/// Reports whether a field that the plugin gives no value can have one: it exists, or the API server may default it when it
+/// creates the object.
+fn may_appear(body: &Value, path: &[String], live: Option<&DynamicObject>) -> bool {
+    let (place, way) = match live {
+        Some(live) => (&live.data, path),
+        None => (body, &path[..path.len() - 1]),
+    };
+    let found = way.iter().try_fold(place, |place, name| place.get(name));
+    found.is_some_and(|found| live.is_some() || found.is_object())
 }
 
 /// Adds the values for an object that does not exist yet.
@@ -132,7 +154,7 @@ mod tests {
 
     fn applied(owners: &[(&str, &str)]) -> Value {
         let mut body = json!({ "spec": { "replicas": 2, "paused": true } });
-        let fields = take("spec.replicas", &mut body).unwrap();
+        let fields = take("spec.replicas", &mut body, None).unwrap();
         assert_eq!(body, json!({ "spec": { "paused": true } }));
         let live = deployment(owners);
         let managed = live.metadata.managed_fields.unwrap_or_default();
@@ -169,7 +191,7 @@ mod tests {
         }))
         .unwrap();
         let mut body = json!({ "data": { "a": "0", "b": "0" }, "rules": [] });
-        let fields = take("data, rules", &mut body).unwrap();
+        let fields = take("data, rules", &mut body, None).unwrap();
         let managed = live.metadata.managed_fields.unwrap_or_default();
         add_owned(&fields, &live.data, &managed, US, &mut body);
         assert_eq!(
@@ -182,10 +204,35 @@ mod tests {
     fn a_new_object_gets_the_values_of_the_plugin() {
         let whole = json!({ "spec": { "replicas": 2, "strategy": { "type": "Recreate" } } });
         let mut body = whole.clone();
-        let fields = take("spec.replicas, spec.strategy.type, spec.paused", &mut body).unwrap();
+        let fields = take("spec.replicas, spec.strategy.type, spec.paused", &mut body, None).unwrap();
         assert_eq!(body, json!({ "spec": { "strategy": {} } }));
         add_initial(&fields, &mut body);
         assert_eq!(body, whole);
+    }
+
+    /// Regression: the dots in the key were those of a path, which matched nothing, and the host reset the field.
+    #[test]
+    fn a_path_that_matches_nothing_is_refused() {
+        let live: DynamicObject = serde_json::from_value(json!({
+            "apiVersion": "v1", "kind": "ConfigMap", "metadata": { "name": "a" }, "data": { "live.only": "1" },
+        }))
+        .unwrap();
+        let check = |text: &str, live: Option<&DynamicObject>| {
+            let mut body = json!({ "data": { "app.properties": "a=1", "b": "2" } });
+            take(text, &mut body, live).map(|_| body)
+        };
+        let rest = check("data[\"app.properties\"]", None).unwrap();
+        assert_eq!(rest, json!({ "data": { "b": "2" } }));
+        assert!(check("data[\"live.only\"]", Some(&live)).is_ok());
+        for (text, live) in [
+            ("data.app.properties", None),
+            ("data.app.properties", Some(&live)),
+            ("data.c", Some(&live)),
+            ("date.b", None),
+        ] {
+            let error = check(text, live).unwrap_err();
+            assert!(error.contains(&format!("no field {text:?}")), "{error}");
+        }
     }
 
     #[test]
@@ -198,7 +245,7 @@ mod tests {
             "kind",
             "spec.replicas,",
         ] {
-            let error = take(text, &mut json!({})).unwrap_err();
+            let error = take(text, &mut json!({}), None).unwrap_err();
             assert!(
                 error.contains("is not a field that can be left"),
                 "{text:?}: {error}"
@@ -206,7 +253,7 @@ mod tests {
         }
         let many = vec!["spec.a"; MAX_FIELDS + 1].join(",");
         assert!(
-            take(&many, &mut json!({}))
+            take(&many, &mut json!({"spec": {}}), None)
                 .unwrap_err()
                 .contains("the limit is 32")
         );

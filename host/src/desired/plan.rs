@@ -323,7 +323,8 @@ impl Policy<'_> {
         }
         let left = match &child["metadata"]["annotations"][LEAVE_ANNOTATION] {
             Value::String(text) => {
-                left_fields::take(text, &mut body).map_err(|problem| Refusal::BadLeave {
+                let live = (self.existing)(&key);
+                left_fields::take(text, &mut body, live.as_deref()).map_err(|problem| Refusal::BadLeave {
                     which: which.clone(),
                     problem,
                 })?
