@@ -98,7 +98,10 @@ fn cases(namespace: &str) -> Vec<Case> {
         case(
             "others-child",
             child(config_map("neighbours", "mine")),
-            &["/neighbours", "belongs to Puppet neighbour"],
+            &[
+                "/neighbours",
+                "belongs to Puppet.test.operator-host.dev neighbour",
+            ],
         ),
         case(
             "users-object",

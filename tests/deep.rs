@@ -220,7 +220,9 @@ async fn what_is_nested_too_deep_is_explained_and_can_be_deleted() {
         until_refused(&scenario, kid).await;
         // It can be neither compared nor changed.
         let message = scenario.until_stalled(parent, "TooDeep").await;
-        let words = format!("`spec` of Puppet too-deep-gone/{kid} is nested deeper than 120 levels");
+        let words = format!(
+            "`spec` of Puppet.test.operator-host.dev too-deep-gone/{kid} is nested deeper than 120 levels"
+        );
         assert_contains(&message, &[&words]);
         let explained = explain(&scenario, kid);
         assert_contains(
@@ -292,7 +294,10 @@ async fn a_parent_that_is_too_deep_is_released_under_another_name_and_without_wh
         .await
         .expect("it is mended");
     let message = scenario.until_stalled("p", "TooDeep").await;
-    assert_contains(&message, &["`spec` of Puppet too-deep-renamed/kid"]);
+    assert_contains(
+        &message,
+        &["`spec` of Puppet.test.operator-host.dev too-deep-renamed/kid"],
+    );
     send(
         &scenario,
         "PATCH",
@@ -356,7 +361,7 @@ async fn a_parent_that_is_too_deep_and_cannot_be_handed_over_is_reported_once() 
     let renamed =
         controller("puppet.wasm", "formerly: [puppet]").replace("name: puppet\n", "name: marionette\n");
     let refusing = refusing(&scenario, "/puppets/p?", &renamed).await;
-    let change = "cannot patch Puppet too-deep-refused/p";
+    let change = "cannot patch Puppet.test.operator-host.dev too-deep-refused/p";
     reported_once(&scenario, &refusing, "/puppets/p?", change).await;
     let start = std::time::Instant::now();
     while !send(&scenario, "GET", "/p", String::new())
@@ -443,7 +448,7 @@ async fn what_the_host_could_not_read_again_is_not_written() {
     let message = scenario.until_stalled("p", "ChildRefused").await;
     assert_contains(
         &message,
-        &["Puppet too-deep-answers/copy: `spec` is nested deeper than 120 levels"],
+        &["Puppet.test.operator-host.dev too-deep-answers/copy: `spec` is nested deeper than 120 levels"],
     );
     assert!(scenario.get(PUPPET, "copy").await.is_none());
     scenario

@@ -3,6 +3,7 @@
 mod not_served;
 pub(crate) mod secret;
 
+use std::borrow::Cow;
 use std::fmt;
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
@@ -89,6 +90,54 @@ pub(crate) fn is_deeper(value: &Value, levels: usize) -> bool {
         Value::Array(items) => levels == 0 || items.iter().any(|item| is_deeper(item, levels - 1)),
         Value::Object(fields) => levels == 0 || fields.values().any(|field| is_deeper(field, levels - 1)),
         _ => false,
+    }
+}
+
+/// Removes the members that are null: in what a plugin answers, null means absent. Generators of many languages write it for
+/// every field without a value.
+pub(crate) fn remove_nulls(fields: &mut Map<String, Value>) {
+    fn within(value: &mut Value) {
+        match value {
+            Value::Array(items) => items.iter_mut().for_each(within),
+            Value::Object(fields) => remove_nulls(fields),
+            _ => {}
+        }
+    }
+    fields.retain(|_, value| !value.is_null());
+    fields.values_mut().for_each(within);
+}
+
+/// Maximum number of characters of a name in an object. Requests are YAML, which limits a key to 1,024 with its quotes.
+const MAX_KEY: usize = 1000;
+
+/// Returns what is wrong with the first key that is too long to be sent.
+pub(crate) fn long_key(fields: &Map<String, Value>) -> Option<String> {
+    fn within(value: &Value) -> Option<String> {
+        match value {
+            Value::Array(items) => items.iter().find_map(within),
+            Value::Object(fields) => long_key(fields),
+            _ => None,
+        }
+    }
+    let is_long = |key: &str| {
+        let text = || Value::from(key).to_string();
+        key.len() > MAX_KEY / 6 && text().chars().count() > MAX_KEY + "\"\"".len()
+    };
+    fields.iter().find_map(|(key, value)| match is_long(key) {
+        true => Some(format!(
+            "the key that begins with {:?} has more than {MAX_KEY} characters: make it shorter",
+            shorten(key, 40)
+        )),
+        false => within(value),
+    })
+}
+
+/// Names a kind in a message. One that is not Kubernetes' own may share its name with others, so it has its group, as in
+/// `Service.serving.knative.dev`.
+pub(crate) fn kind_in_words<'a>(group: &str, kind: &'a str) -> Cow<'a, str> {
+    match is_built_in(group) {
+        true => kind.into(),
+        false => format!("{kind}.{group}").into(),
     }
 }
 
@@ -229,13 +278,14 @@ pub struct Identity {
 
 impl fmt::Display for Identity {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} {}", self.kind, self.name)
+        write!(f, "{} {}", kind_in_words(&self.group, &self.kind), self.name)
     }
 }
 
 impl fmt::Display for ChildRef {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} {}", self.kind.kind, self.name)
+        let kind = kind_in_words(self.kind.group(), &self.kind.kind);
+        write!(f, "{kind} {}", self.name)
     }
 }
 
@@ -417,6 +467,46 @@ mod tests {
         }
         let large = serde_json::json!({ "a": ["x".repeat(1000)] });
         assert!(least_size(large.as_object().unwrap()) > 1000);
+    }
+
+    #[test]
+    fn null_means_absent_except_in_a_list() {
+        let mut value =
+            serde_json::json!({ "a": null, "b": { "c": null, "d": 0 }, "e": [null, { "f": null }] });
+        remove_nulls(value.as_object_mut().unwrap());
+        assert_eq!(value, serde_json::json!({ "b": { "d": 0 }, "e": [null, {}] }));
+    }
+
+    /// Regression: the API server refused the whole request, and quoted it.
+    #[test]
+    fn a_key_that_yaml_does_not_take_is_found_wherever_it_is() {
+        let with = |key: &str| {
+            let value = serde_json::json!({ "a": [{ key: 1 }] });
+            value.as_object().and_then(long_key)
+        };
+        assert_eq!(with(&"k".repeat(1000)), None);
+        let problem = with(&"k".repeat(1001)).unwrap();
+        assert!(problem.contains("more than 1000 characters"), "{problem}");
+        assert_eq!(with(&"ä".repeat(1000)), None);
+        assert!(with(&"\n".repeat(501)).is_some(), "as it is written");
+    }
+
+    #[test]
+    fn a_kind_that_is_not_of_kubernetes_is_named_with_its_group() {
+        let named = |api_version: &str, kind: &str| {
+            let kind = Kind {
+                api_version: api_version.into(),
+                kind: kind.into(),
+            };
+            let name = NamespacedName::parse("shop/web");
+            ChildRef { kind, name }.to_string()
+        };
+        assert_eq!(named("v1", "Service"), "Service shop/web");
+        assert_eq!(named("apps/v1", "Deployment"), "Deployment shop/web");
+        assert_eq!(
+            named("serving.knative.dev/v1", "Service"),
+            "Service.serving.knative.dev shop/web"
+        );
     }
 
     #[test]

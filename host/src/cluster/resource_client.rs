@@ -16,7 +16,7 @@ use super::discovery::ResolvedKind;
 use super::objects::Objects;
 use super::refusal::{asked_delay, refusal, without_values};
 use crate::json_text::as_yaml;
-use crate::object::NamespacedName;
+use crate::object::{NamespacedName, kind_in_words};
 use crate::trace;
 
 /// The timeout of one request. The API server itself gives up after a minute, but a broken connection never returns a
@@ -399,7 +399,7 @@ impl<'a> ResourceClient<'a> {
         }
         Err(ApiError {
             verb,
-            kind: self.resource.api.kind.as_str().into(),
+            kind: kind_in_words(&self.resource.api.group, &self.resource.api.kind).into(),
             name: name.clone(),
             fault,
             message: message.into(),

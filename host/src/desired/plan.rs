@@ -26,8 +26,8 @@ use crate::object::{
     APPLIED_ANNOTATION, CONTROLLER_LABEL, ChildRef, DIGEST_ANNOTATION, GENERATED_LABEL,
     GENERATION_ANNOTATION, Identity, LEAVE_ANNOTATION, MAX_DEPTH, NamespacedName, NotServed,
     PARENT_ANNOTATION, PLUGIN_ANNOTATION, TOO_DEEP_ANNOTATION, annotation, controller_of, field_in_words,
-    fingerprint, generation_mark, is_deeper, is_reference_to, is_terminating, is_too_deep, label,
-    name_problem, secret, shorten, too_deep,
+    fingerprint, generation_mark, group_of, is_deeper, is_reference_to, is_terminating, is_too_deep,
+    kind_in_words, label, long_key, name_problem, secret, shorten, too_deep,
 };
 use crate::plugin::contract::{GeneratedSecret, Kind, ObjectRef};
 
@@ -308,6 +308,9 @@ impl Policy<'_> {
             self.complete(metadata, &key, *removal);
             // Only the host may set these marks, on the Secrets that it generated.
             if let Some(labels) = metadata.get_mut("labels").and_then(Value::as_object_mut) {
+        if let Some(problem) = child.as_object().and_then(long_key) {
+            return Err(Refusal::BadValue { which, problem });
+        }
                 labels.remove(GENERATED_LABEL);
             }
             if let Some(annotations) = metadata.get_mut("annotations").and_then(Value::as_object_mut) {
@@ -488,7 +491,10 @@ impl Policy<'_> {
     }
 
     fn namespace(&self, kind: &Kind, name: &str, given: Option<&str>) -> Result<Option<String>, Refusal> {
-        let which = || format!("{} {name}", shorten(&kind.kind, SHOWN));
+        let which = || {
+            let shown = kind_in_words(kind.group(), &kind.kind);
+            format!("{} {name}", shorten(&shown, SHOWN))
+        };
         if !self.config.children.contains_key(kind) {
             return Err(self.kind_not_allowed(which(), kind));
         }
@@ -500,13 +506,13 @@ impl Policy<'_> {
             (Some(own), None) => Ok(Some(own)),
             (Some(own), Some(given)) if own == given => Ok(Some(own)),
             (Some(_), Some(given)) => Err(Refusal::OtherNamespace {
-                which: format!("{} {given}/{name}", kind.kind),
+                which: format!("{} {given}/{name}", kind_in_words(kind.group(), &kind.kind)),
                 parent: NamespacedName::of(self.parent).to_string(),
             }),
             (None, None) => Err(Refusal::NoNamespace { which: which() }),
             (None, Some(given)) if self.config.other_namespaces.contains(given) => Ok(Some(given.to_owned())),
             (None, Some(given)) => Err(Refusal::NamespaceNotAllowed {
-                which: format!("{} {given}/{name}", kind.kind),
+                which: format!("{} {given}/{name}", kind_in_words(kind.group(), &kind.kind)),
                 namespace: given.to_owned(),
             }),
         }
@@ -564,6 +570,7 @@ impl Policy<'_> {
     }
 
     fn complete(&self, metadata: &mut Map<String, Value>, key: &ChildRef, removal: Removal) {
+            let kind = kind_in_words(group_of(&owner.api_version), &owner.kind);
         // The API server sets these fields; generated objects often contain nulls for them.
         for field in [
             "managedFields",

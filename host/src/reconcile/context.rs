@@ -37,7 +37,9 @@ use crate::config::{Allow, ControllerConfig};
 use crate::desired::api_versions::{self, Used};
 use crate::desired::ownership::{owns, retains};
 use crate::desired::plan::Plan;
-use crate::object::{ChildRef, GENERATED_LABEL, NamespacedName, NotServed, label, shorten, version};
+use crate::object::{
+    ChildRef, GENERATED_LABEL, NamespacedName, NotServed, kind_in_words, label, shorten, version,
+};
 use crate::plugin::Plugin;
 use crate::plugin::contract::{EventType, Kind};
 use crate::plugin::registry::Live;
@@ -521,7 +523,8 @@ impl Context {
     pub fn check_namespace(&self, key: &ChildRef) -> Result<(), ApiError> {
         match &key.name.namespace {
             Some(namespace) if self.namespaces.is_terminating(namespace) => {
-                Err(ApiError::namespace_terminating(&key.kind.kind, &key.name))
+                let kind = kind_in_words(key.kind.group(), &key.kind.kind);
+                Err(ApiError::namespace_terminating(&kind, &key.name))
             }
             _ => Ok(()),
         }

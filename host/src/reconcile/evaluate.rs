@@ -27,9 +27,11 @@ use std::sync::Arc;
 
 use jiff::Timestamp;
 use kube::core::DynamicObject;
+use serde_json::{Map, Value};
 use thiserror::Error;
 
 use super::needs::{self, MAX_NEED_ROUNDS, NeedError, RelatedObjects};
+use crate::object::remove_nulls;
 use crate::plugin::contract::{CleanupResponse, Export, Need, Request, Response};
 use crate::plugin::{Call, CallError, Plugin, RandomSource, Share};
 use crate::record::RecordedAnswer;
@@ -102,7 +104,7 @@ where
             // Without those objects it may ask for less.
             remember(&[]);
         }
-        let answer = outcome?;
+        let answer = without_nulls(outcome)?;
         needs::validate(answer.needs())?;
         let settled = answer.needs().iter().all(|need| needs.contains(need));
         needs = answer.needs().to_vec();
@@ -112,6 +114,24 @@ where
         }
     }
     Err(NeedError::Unsettled.into())
+}
+
+/// Removes what is null from the children and the status: it means absent.
+fn without_nulls<T: PluginExport>(mut outcome: Result<T, CallError>) -> Result<T, CallError> {
+    let status = match &mut outcome {
+        Ok(answer) => {
+            let (children, status) = answer.objects();
+            children
+                .iter_mut()
+                .filter_map(Value::as_object_mut)
+                .for_each(remove_nulls);
+            status
+        }
+        Err(CallError::Invalid { shown, .. } | CallError::Retry { shown, .. }) => &mut shown.status,
+        Err(_) => &mut None,
+    };
+    status.iter_mut().for_each(remove_nulls);
+    outcome
 }
 
 /// The two exports: reconcile and cleanup.
@@ -128,6 +148,8 @@ pub trait PluginExport: Clone + Into<RecordedAnswer> + Send {
     ) -> impl Future<Output = Call<Self>> + Send;
     /// Returns the needs in the answer.
     fn needs(&self) -> &[Need];
+    /// Returns the children and the status in the answer.
+    fn objects(&mut self) -> (&mut Vec<Value>, &mut Option<Map<String, Value>>);
     /// Returns the number of children in the answer.
     fn children(&self) -> usize;
     /// Returns the answer in the form common to both exports, and for a cleanup whether it is done.
@@ -151,6 +173,10 @@ impl PluginExport for Response {
 
     fn needs(&self) -> &[Need] {
         &self.needs
+    }
+
+    fn objects(&mut self) -> (&mut Vec<Value>, &mut Option<Map<String, Value>>) {
+        (&mut self.children, &mut self.status)
     }
 
     fn children(&self) -> usize {
@@ -179,6 +205,10 @@ impl PluginExport for CleanupResponse {
 
     fn needs(&self) -> &[Need] {
         &self.needs
+    }
+
+    fn objects(&mut self) -> (&mut Vec<Value>, &mut Option<Map<String, Value>>) {
+        (&mut self.children, &mut self.status)
     }
 
     fn children(&self) -> usize {

@@ -9,7 +9,7 @@ use tracing::info;
 use super::action::Action;
 use super::context::Context;
 use crate::desired::conditions::Verdict;
-use crate::object::ChildRef;
+use crate::object::{ChildRef, kind_in_words};
 use crate::plugin::Share;
 use crate::plugin::contract::{Condition, Event, EventType};
 
@@ -124,7 +124,7 @@ fn list(children: &[ChildRef]) -> String {
     let mut names: Vec<String> = once
         .iter()
         .take(SHOWN)
-        .map(|c| format!("{} {}", c.kind.kind, c.name.name))
+        .map(|c| format!("{} {}", kind_in_words(c.kind.group(), &c.kind.kind), c.name.name))
         .collect();
     if once.len() > SHOWN {
         names.push(format!("{} more", once.len() - SHOWN));

@@ -18,7 +18,7 @@ use crate::desired::conditions::{
     StatusUpdate, compose, current, is_host_type, set_contested, set_held_back,
 };
 use crate::desired::managed_fields::{below, fields};
-use crate::object::{MAX_DEPTH, NamespacedName, fingerprint, is_deeper, is_too_deep, least_size, too_deep};
+use crate::object::{MAX_DEPTH, NamespacedName, fingerprint, is_deeper, is_too_deep, least_size, long_key, too_deep};
 use crate::plugin::contract::EventType;
 
 /// Maximum bytes of a request that an API server accepts (`MaxRequestBodyBytes` of its generic configuration).
@@ -81,6 +81,10 @@ pub async fn write(
             422,
             &is_too_deep("the status in the plugin's answer"),
         ));
+    }
+    if let Some(problem) = update.fields.and_then(long_key) {
+        let why = format!("the status in the plugin's answer: {problem}");
+        return Err(refused(context, name, 422, &why));
     }
     let mut status = desired(context, parent, current(parent), update);
     if *current(parent) == status {
