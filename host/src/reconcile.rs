@@ -545,6 +545,8 @@ async fn finish(
                 memory.failures = 0;
                 memory.last_logged = None;
                 memory.last_published = None;
+    // Those of a kind that a child defines, and that is not served yet, wait.
+    let keys = keys.filter(|key| context.resources.contains_key(&key.kind));
                 memory.transient_since = None;
             });
             next

@@ -7,7 +7,7 @@
 mod refusal;
 mod resolve_order;
 
-use std::collections::{BTreeMap, HashSet};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::fmt::Write;
 use std::sync::Arc;
 
@@ -151,6 +151,15 @@ pub fn plan(
     keep: &[ObjectRef],
     generate: &[GeneratedSecret],
 ) -> Result<Plan, Vec<Refusal>> {
+    let defined = defined_in(children);
+    let namespaced = |kind: &Kind| {
+        let defined = || defined.get(&(kind.group(), kind.kind.as_str()));
+        (policy.namespaced)(kind).or_else(|why| defined().copied().ok_or(why))
+    };
+    let policy = &Policy {
+        namespaced: &namespaced,
+        ..*policy
+    };
     let mut plan = Plan::default();
     let mut refusals = Vec::new();
     let mut seen = HashSet::new();
@@ -206,6 +215,20 @@ pub fn plan(
         (place(a), &a.key).cmp(&(place(b), &b.key))
     });
     Ok(plan)
+}
+
+/// Returns the kinds that definitions among the children define, by group and name, and whether each is namespaced. Objects
+/// of such a kind are applied once the cluster serves it.
+fn defined_in(children: &[Value]) -> HashMap<(&str, &str), bool> {
+    let definitions = children
+        .iter()
+        .filter(|child| child["kind"] == "CustomResourceDefinition");
+    let defined = definitions.filter_map(|definition| {
+        let spec = &definition["spec"];
+        let kind = (spec["group"].as_str()?, spec["names"]["kind"].as_str()?);
+        Some((kind, spec["scope"] == "Namespaced"))
+    });
+    defined.collect()
 }
 
 /// Returns the children of a cluster-scoped parent without those in the namespaces where existing objects are in the way: who
@@ -285,6 +308,9 @@ impl Policy<'_> {
             let problem = is_too_deep(field_in_words(field));
             return Err(Refusal::BadValue { which, problem });
         }
+        if let Some(problem) = child.as_object().and_then(long_key) {
+            return Err(Refusal::BadValue { which, problem });
+        }
         let mut body = child.clone();
         // `key` has checked that both are objects.
         if let Some(metadata) = body.get_mut("metadata").and_then(Value::as_object_mut) {
@@ -308,9 +334,6 @@ impl Policy<'_> {
             self.complete(metadata, &key, *removal);
             // Only the host may set these marks, on the Secrets that it generated.
             if let Some(labels) = metadata.get_mut("labels").and_then(Value::as_object_mut) {
-        if let Some(problem) = child.as_object().and_then(long_key) {
-            return Err(Refusal::BadValue { which, problem });
-        }
                 labels.remove(GENERATED_LABEL);
             }
             if let Some(annotations) = metadata.get_mut("annotations").and_then(Value::as_object_mut) {
@@ -547,9 +570,10 @@ impl Policy<'_> {
                     child: Box::new(key.clone()),
                 });
             }
+            let kind = kind_in_words(group_of(&owner.api_version), &owner.kind);
             return Err(Refusal::OwnedByOther {
                 which,
-                owner: format!("{} {}", owner.kind, owner.name),
+                owner: format!("{kind} {}", owner.name),
             });
         }
         if retains(self.config, self.proof, self.parent, existing) {
@@ -570,7 +594,6 @@ impl Policy<'_> {
     }
 
     fn complete(&self, metadata: &mut Map<String, Value>, key: &ChildRef, removal: Removal) {
-            let kind = kind_in_words(group_of(&owner.api_version), &owner.kind);
         // The API server sets these fields; generated objects often contain nulls for them.
         for field in [
             "managedFields",

@@ -284,9 +284,10 @@ impl<'a> Preview<'a> {
             // The object is recreated once it is deleted.
             return Ok(None);
         }
-        // `plan` has refused kinds that the cluster does not serve.
+        // `plan` has refused other kinds than those that a child defines, which can be shown only as they are wanted.
         let Some(resource) = self.others.get(&desired.key.kind) else {
-            return Ok(None);
+            let wanted = serde_json::from_value(desired.new_body()).ok();
+            return Ok(Difference::between(&desired.key, None, wanted.as_ref()));
         };
         // As in `reconcile::apply`.
         let force = live

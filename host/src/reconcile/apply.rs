@@ -175,7 +175,9 @@ async fn apply_one(
         return Ok(ApplyOutcome::Unchanged);
     };
     if live.is_none() && !may_create(context, parent_object, &desired.key).await? {
-        return Ok(ApplyOutcome::Unchanged);
+        let kind = desired.key.kind.clone();
+        let why = format!("{} waits until the cluster serves {kind}", desired.key);
+        return Ok(ApplyOutcome::Waiting(Waiting { kind, why }));
     }
     // Take over fields only in objects that are known to be ours. In an object that is adopted, a field of another manager
     // is a conflict.
