@@ -224,6 +224,105 @@ async fn what_is_in_the_way_in_one_namespace_does_not_stop_the_others() {
     assert_eq!(host.stop().await.code(), Some(0));
 }
 
+/// The definition of the parents, with the status that they lack in the shared cluster.
+const WITH_STATUS: &str = "\
+apiVersion: apiextensions.k8s.io/v1
+kind: CustomResourceDefinition
+metadata: {name: clusterpuppets.test.operator-host.dev}
+spec:
+  group: test.operator-host.dev
+  scope: Cluster
+  names: {plural: clusterpuppets, singular: clusterpuppet, kind: ClusterPuppet}
+  versions:
+    - name: v1
+      served: true
+      storage: true
+      subresources: {status: {}}
+      schema: {openAPIV3Schema: {type: object, x-kubernetes-preserve-unknown-fields: true}}
+";
+
+/// A definition that is a child, and an object of its kind that is one, too.
+fn widget() -> [Value; 2] {
+    let schema = json!({"openAPIV3Schema": {"type": "object", "x-kubernetes-preserve-unknown-fields": true}});
+    let definition = json!({
+        "apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition",
+        "metadata": {"name": "widgets.parts.example.com"},
+        "spec": {
+            "group": "parts.example.com", "scope": "Namespaced", "names": {"plural": "widgets", "kind": "Widget"},
+            "versions": [{"name": "v1", "served": true, "storage": true, "schema": schema}],
+        },
+    });
+    let after = "CustomResourceDefinition.apiextensions.k8s.io/widgets.parts.example.com";
+    let resource = json!({
+        "apiVersion": "parts.example.com/v1", "kind": "Widget", "spec": {"size": 3},
+        "metadata": {
+            "name": "w", "namespace": "parts", "annotations": {"operator-host.dev/after": after},
+        },
+    });
+    [definition, resource]
+}
+
+#[tokio::test]
+async fn a_namespace_that_is_missing_is_said_and_a_resource_waits_for_its_definition() {
+    let cluster = own_cluster(Options::default()).await;
+    let scenario = Scenario::within(&cluster, "parts").await;
+    scenario.apply(WITH_STATUS).await;
+    let config = CONTROLLER
+        .replace("cluster-scoped-2, cluster-scoped-1", "parts, team-x")
+        .replace(
+            "children: [",
+            "children: [{apiVersion: apiextensions.k8s.io/v1, kind: CustomResourceDefinition}, \
+             {apiVersion: parts.example.com/v1, kind: Widget}, ",
+        );
+    let _host = scenario.start(&config);
+    let parents: Api<DynamicObject> = Api::all_with(
+        scenario.client.clone(),
+        &crate::support::resource("test.operator-host.dev/v1/ClusterPuppet"),
+    );
+    let apply = async |name: &str, children: &[Value]| {
+        let puppet = json!({
+            "apiVersion": "test.operator-host.dev/v1", "kind": "ClusterPuppet", "metadata": {"name": name},
+            "spec": {"response": {"children": children}},
+        });
+        let params = PatchParams::apply("user").force();
+        parents
+            .patch(name, &params, &Patch::Apply(&puppet))
+            .await
+            .unwrap()
+    };
+    let until = async |name: &str, type_: &str| {
+        let is_true = |object: Option<&DynamicObject>| {
+            object.is_some_and(|object| crate::puppet::is_true(object, type_))
+        };
+        let start = std::time::Instant::now();
+        let wait = tokio::time::timeout(LIMIT, await_condition(parents.clone(), name, is_true)).await;
+        let object = wait.unwrap_or_else(|_| panic!("{}", scenario.log_tail()));
+        let object = object.expect("a watch").expect("an object");
+        let message = condition(&object, type_).unwrap()["message"].clone();
+        (start.elapsed(), message.as_str().unwrap().to_owned())
+    };
+    let within = |namespace: &str, name: &str| {
+        let mut child = config_map(name, "1");
+        child["metadata"]["namespace"] = namespace.into();
+        child
+    };
+    apply("missing", &[within("team-x", "a"), within("parts", "b")]).await;
+    let (elapsed, message) = until("missing", "Reconciling").await;
+    assert!(elapsed < std::time::Duration::from_secs(15), "{elapsed:?}");
+    assert!(message.contains("namespace team-x does not exist"), "{message}");
+    scenario.until(CONFIG_MAP, "b", "applied", |_| true).await;
+    let team: Namespace = serde_json::from_value(json!({"metadata": {"name": "team-x"}})).unwrap();
+    let namespaces = Api::<Namespace>::all(scenario.client.clone());
+    let params = kube::api::PostParams::default();
+    namespaces.create(&params, &team).await.unwrap();
+    until("missing", "Ready").await;
+
+    apply("widget", &widget()).await;
+    until("widget", "Ready").await;
+    let made = scenario.get("parts.example.com/v1/Widget", "w").await;
+    assert_eq!(made.expect("the resource").data["spec"]["size"], 3);
+}
+
 #[tokio::test]
 async fn a_host_sees_only_the_namespaces_of_its_configuration() {
     let inside = Scenario::new("watched").await;

@@ -59,6 +59,7 @@ mod outages;
 mod ownership;
 mod packs;
 mod page;
+mod permanent_errors;
 mod permissions;
 mod process;
 mod proving;

@@ -343,6 +343,7 @@ async fn work(context: Arc<Context>) {
             Action::OnChange => None,
             Action::After(delay) => Some(delay),
             Action::Backoff => Some(after_failures()),
+            Action::BackoffAtMost(most) => Some(after_failures().min(most)),
             Action::BackoffAtLeast(least) => Some(after_failures().max(least)),
         };
         debug!(controller = context.config.name, %parent, reasons = ?reasons, ?delay, "reconcile done");

@@ -14,7 +14,10 @@ use self::apply::{BACK_OFF, apply};
 use self::call::call;
 use self::context::{Blocking, Context};
 use self::error::ReconcileError;
-use self::failure::{count_failure, fail, log_once, note_transient, report, status_not_written};
+use self::failure::{
+    FIRST_GRACE, count_failure, fail, is_unreported, log_once, note_transient, report, status_not_written,
+    tell_repeated,
+};
 use self::finalizer::{finalizer_of, remove_finalizer, set_finalizers};
 use self::freshness::up_to_date;
 use self::iterations::Iterations;
@@ -101,14 +104,15 @@ async fn reconcile_now(context: &Context, name: &NamespacedName, span: &Span) ->
         Err((parent, error)) => (parent, Err(error)),
     };
     let mut changes = Changes::default();
-    let result = match handed_over {
-        Ok(()) => converge(context, &parent, &mut changes).await,
+    let mut result = match handed_over {
+        Ok(()) => with_first_sign(context, &parent, converge(context, &parent, &mut changes)).await,
         Err(errors) => {
             // What is retained must not go with its parent.
             let released = release(context, &parent, &mut changes.updated).await;
             Err(released.err().unwrap_or(ReconcileError::Api(errors)))
         }
     };
+    tell_repeated(context, name, &mut result);
     let kept = match &result {
         Err(ReconcileError::Call(CallError::Invalid { .. })) => {
             last_valid::keep(context, &parent, &mut changes).await
@@ -211,6 +215,29 @@ fn tell_too_deep(context: &Context, parent: &DynamicObject, message: &str) {
     if log_once(context, &NamespacedName::of(parent), &message) {
         context.publish(parent, EventType::Warning, "TooDeep", message);
     }
+}
+
+/// Writes a first condition about a parent that has none while `work` takes long: until a webhook answers, for example.
+async fn with_first_sign<T>(context: &Context, parent: &DynamicObject, work: impl Future<Output = T>) -> T {
+    let mut work = std::pin::pin!(work);
+    if !is_unreported(context, parent) {
+        return work.await;
+    }
+    if let Ok(done) = tokio::time::timeout(FIRST_GRACE, &mut work).await {
+        return done;
+    }
+    let why = "waiting for the first answers of the plugin and of the API server about the children";
+    let update = StatusUpdate {
+        fields: None,
+        conditions: None,
+        added: &[],
+        verdict: &Verdict::Reconciling(Reason::new("Waiting", why)),
+    };
+    let (done, written) = tokio::join!(work, status::write(context, parent, &update));
+    if let Err(error) = written {
+        debug!("{error}");
+    }
+    done
 }
 
 /// Reconciles a parent that is up to date and not paused. Returns `None` when no status is to be written, for example
@@ -518,6 +545,8 @@ fn make_plan(
     let keys = desired
         .chain(plan.secrets.iter().map(|secret| &secret.key))
         .chain(&plan.keep);
+    // Those of a kind that a child defines, and that is not served yet, wait.
+    let keys = keys.filter(|key| context.resources.contains_key(&key.kind));
     match context.watch_failure_of(keys) {
         Some(failure) => Err(ReconcileError::Watch(failure)),
         None => Ok((plan, left_out)),
@@ -545,8 +574,6 @@ async fn finish(
                 memory.failures = 0;
                 memory.last_logged = None;
                 memory.last_published = None;
-    // Those of a kind that a child defines, and that is not served yet, wait.
-    let keys = keys.filter(|key| context.resources.contains_key(&key.kind));
                 memory.transient_since = None;
             });
             next

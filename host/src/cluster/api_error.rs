@@ -5,7 +5,8 @@ use std::time::Duration;
 use thiserror::Error;
 
 use super::refusal::{
-    FIELD_ADVICE, is_field_conflict, is_message_of_a_webhook, is_missing_object, is_of_a_webhook,
+    FIELD_ADVICE, is_field_conflict, is_message_of_a_webhook, is_missing_namespace, is_missing_object,
+    is_of_a_webhook, status_of,
 };
 use crate::object::NamespacedName;
 
@@ -36,8 +37,12 @@ pub enum Fault {
     Missing,
     /// The API server does not serve the kind, or does not serve it yet.
     NotServed,
+    /// The object's namespace does not exist.
+    NamespaceMissing,
     /// The object's namespace is being deleted, so nothing can be created in it.
     NamespaceTerminating,
+    /// The API server responds with the same internal error again and again, while it answers others.
+    Repeated,
     /// The request did not reach the API server. The client has logged the failure.
     Unreachable,
     /// The response is not one of an API server.
@@ -63,11 +68,15 @@ impl ApiError {
         match self.fault {
             // A response of a proxy that is JSON and no Status has no code.
             Fault::Silent | Fault::Unreachable | Fault::Refused(0 | 429 | 502..=504) => true,
-            Fault::Refused(500) => self.message.contains("etcdserver"),
+            Fault::Refused(500) => {
+                self.message.contains("etcdserver") || self.message.contains("rpc error: code = Unavailable")
+            }
             Fault::Refused(_)
             | Fault::Missing
             | Fault::NotServed
+            | Fault::NamespaceMissing
             | Fault::NamespaceTerminating
+            | Fault::Repeated
             | Fault::Unreadable
             | Fault::Host
             | Fault::Deposed => false,
@@ -80,26 +89,41 @@ impl ApiError {
         self.is_overload() || self.fault == Fault::Deposed
     }
 
+    /// Reports whether no other request would be answered, for an object of whatever kind.
+    #[must_use]
+    pub fn stops_everything(&self) -> bool {
+        matches!(self.fault, Fault::Silent | Fault::Unreachable | Fault::Deposed)
+    }
+
     /// Reports whether the error is transient: the API server failed, not the object.
-    ///
-    /// The API server responds with an internal error when a webhook is unavailable. That error is not transient: a
-    /// person must repair the webhook.
     #[must_use]
     pub fn is_transient(&self) -> bool {
-        let server = matches!(self.fault, Fault::Refused(500..=599)) && !self.message.contains("webhook");
         // After a start, an API server serves its built-in kinds before those of CustomResourceDefinitions.
-        self.is_overload() || self.fault == Fault::NotServed || (server && !self.is_invalid())
+        self.is_overload() || self.fault == Fault::NotServed || self.is_internal()
+    }
+
+    /// Reports whether the API server failed for a reason that its response does not tell. If it repeats the response
+    /// while it answers others, the object is the reason, or something that a person must repair.
+    ///
+    /// An unavailable webhook, which must be repaired, is an internal error that the response tells.
+    #[must_use]
+    pub fn is_internal(&self) -> bool {
+        let server = matches!(self.fault, Fault::Refused(500..=599));
+        server && !self.is_overload() && !self.message.contains("webhook")
+    }
+
+    /// Reports whether the error passes by itself: nothing in the object or the configuration is wrong.
+    #[must_use]
+    pub fn is_passing(&self) -> bool {
+        self.is_transient() || self.is_lost_race() || self.fault == Fault::Deposed
     }
 
     /// Reports whether the request violates the kind's schema or is too large, independent of the client.
-    ///
-    /// Older API servers respond with an internal error to a server-side apply of a value of the wrong type.
     #[must_use]
     pub fn is_invalid(&self) -> bool {
         match self.fault {
             Fault::Refused(400 | 422) => !self.is_lost_race(),
             Fault::Refused(413) => true,
-            Fault::Refused(500) => self.message.contains("failed to create typed patch object"),
             _ => false,
         }
     }
@@ -182,10 +206,11 @@ impl ApiError {
 }
 
 /// Returns the part that failed when the API server responded to a request for the object `name` with this status.
-pub(super) fn fault_of(status: &kube::core::Status, name: &str) -> Fault {
-    match status.code {
+pub(super) fn fault_of(status: &kube::core::Status, name: &NamespacedName) -> Fault {
+    match status_of(status) {
         403 if status.message.contains("because it is being terminated") => Fault::NamespaceTerminating,
-        404 if is_missing_object(status, name) => Fault::Missing,
+        404 if is_missing_namespace(status, name) => Fault::NamespaceMissing,
+        404 if is_missing_object(status, &name.name) => Fault::Missing,
         404 if !is_of_a_webhook(status) => Fault::NotServed,
         code => Fault::Refused(code),
     }
@@ -196,6 +221,10 @@ mod tests {
     use super::*;
     use crate::cluster::refusal::refusal;
 
+    fn web() -> NamespacedName {
+        NamespacedName::parse("shop/web")
+    }
+
     fn refused(code: u16, message: &str) -> ApiError {
         let status = kube::core::Status {
             code,
@@ -205,11 +234,8 @@ mod tests {
         ApiError {
             verb: "apply",
             kind: "Pod".into(),
-            name: NamespacedName {
-                namespace: Some("shop".to_owned()),
-                name: "web".to_owned(),
-            },
-            fault: fault_of(&status, "web"),
+            name: web(),
+            fault: fault_of(&status, &web()),
             message: refusal(&status, None).into(),
             retry_after: None,
         }
@@ -283,27 +309,85 @@ mod tests {
     fn an_object_is_missing_only_if_the_response_names_it() {
         let page =
             kube::core::Status::failure("404 page not found", "Failed to parse error data").with_code(404);
-        assert_eq!(fault_of(&page, "web"), Fault::NotServed);
+        assert_eq!(fault_of(&page, &web()), Fault::NotServed);
         let resource: kube::core::Status = serde_json::from_value(serde_json::json!({
             "status": "Failure", "reason": "NotFound", "code": 404, "details": {},
             "message": "the server could not find the requested resource",
         }))
         .unwrap();
-        assert_eq!(fault_of(&resource, "web"), Fault::NotServed);
+        assert_eq!(fault_of(&resource, &web()), Fault::NotServed);
         let object: kube::core::Status = serde_json::from_value(serde_json::json!({
             "status": "Failure", "reason": "NotFound", "code": 404, "details": { "name": "web", "kind": "pods" },
             "message": "pods \"web\" not found",
         }))
         .unwrap();
-        assert_eq!(fault_of(&object, "web"), Fault::Missing);
-        assert_eq!(fault_of(&object, "other"), Fault::NotServed);
+        assert_eq!(fault_of(&object, &web()), Fault::Missing);
+        assert_eq!(
+            fault_of(&object, &NamespacedName::parse("shop/other")),
+            Fault::NotServed
+        );
         // Validators pass on the error of their own request.
         let webhook = kube::core::Status {
             message: "admission webhook \"v.example.com\" denied the request: pods \"web\" not found"
                 .to_owned(),
             ..object
         };
-        assert_eq!(fault_of(&webhook, "web"), Fault::Refused(404));
+        assert_eq!(fault_of(&webhook, &web()), Fault::Refused(404));
+    }
+
+    /// Regression: the API server calls both internal errors, so they counted as trouble of its own for a minute.
+    #[test]
+    fn what_is_the_objects_fault_is_told_from_trouble_of_the_api_server() {
+        for (message, code) in [
+            ("etcdserver: request is too large", 413),
+            (
+                "rpc error: code = ResourceExhausted desc = trying to send message larger than max (2100000 vs. 2097152)",
+                413,
+            ),
+            (
+                "failed to create typed patch object (a/b; apps/v1, Kind=Deployment): .spec.replicas: expected numeric",
+                422,
+            ),
+            (
+                "failed to convert new object (a/b; apps/v1, Kind=Deployment) to proper version: quantities must match",
+                422,
+            ),
+        ] {
+            let error = refused(500, message);
+            assert_eq!(error.fault, Fault::Refused(code), "{message}");
+            assert!(
+                error.is_invalid() && !error.is_passing() && !error.stops_others(),
+                "{error}"
+            );
+        }
+        for message in [
+            "etcdserver: leader changed",
+            "rpc error: code = Unavailable desc = closing",
+        ] {
+            let error = refused(500, message);
+            assert!(error.is_overload() && !error.is_internal(), "{error}");
+        }
+        let unknown = refused(500, "something failed");
+        assert!(unknown.is_internal() && unknown.is_passing() && !unknown.stops_others());
+        assert!(!refused(500, "failed calling webhook \"w\"").is_passing());
+    }
+
+    /// Regression: it counted as a kind that is not served.
+    #[test]
+    fn a_namespace_that_does_not_exist_is_neither_the_object_nor_its_kind() {
+        let missing = |name: &str| -> kube::core::Status {
+            serde_json::from_value(serde_json::json!({
+                "status": "Failure", "reason": "NotFound", "code": 404,
+                "details": { "name": name, "kind": "namespaces" },
+                "message": format!("namespaces {name:?} not found"),
+            }))
+            .unwrap()
+        };
+        assert_eq!(fault_of(&missing("shop"), &web()), Fault::NamespaceMissing);
+        let same = NamespacedName::parse("shop/shop");
+        assert_eq!(fault_of(&missing("shop"), &same), Fault::NamespaceMissing);
+        let itself = NamespacedName::parse("shop");
+        assert_eq!(fault_of(&missing("shop"), &itself), Fault::Missing);
     }
 
     #[test]

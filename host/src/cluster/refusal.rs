@@ -6,7 +6,7 @@ use kube::core::Status;
 use serde_json::Value;
 
 use crate::config::ServiceAccount;
-use crate::object::secret;
+use crate::object::{NamespacedName, secret};
 
 /// What to do about fields of another manager.
 pub(super) const FIELD_ADVICE: &str =
@@ -29,6 +29,41 @@ pub(crate) fn is_missing_object(status: &Status, name: &str) -> bool {
     status.code == 404 && is_named && !is_of_a_webhook(status)
 }
 
+/// Reports whether the namespace of the object of this name does not exist.
+pub(super) fn is_missing_namespace(status: &Status, name: &NamespacedName) -> bool {
+    let namespace = status
+        .details
+        .as_ref()
+        .filter(|details| details.kind == "namespaces");
+    let is_its_own = namespace.is_some_and(|details| name.namespace.as_deref() == Some(&details.name));
+    status.code == 404 && is_its_own && !is_of_a_webhook(status)
+}
+
+/// How etcd, and the API server's connection to it, refuse a large object.
+const TOO_LARGE: [&str; 2] = [
+    "etcdserver: request is too large",
+    "trying to send message larger than max",
+];
+
+/// How server-side apply refuses a value that it cannot convert to the type of its field. Source: the package
+/// `managedfields` of Kubernetes' apimachinery.
+const UNCONVERTIBLE: [&str; 4] = [
+    "failed to create typed patch object",
+    "failed to convert new object",
+    "failed to convert new typed object",
+    "failed to convert to unversioned",
+];
+
+/// Returns the HTTP status that a refusal deserves: the API server calls some errors internal that are the object's fault.
+pub(super) fn status_of(status: &Status) -> u16 {
+    let says = |texts: &[&str]| texts.iter().any(|text| status.message.contains(text));
+    match status.code {
+        500 if says(&TOO_LARGE) => 413,
+        500 if says(&UNCONVERTIBLE) => 422,
+        code => code,
+    }
+}
+
 /// Reports whether an admission webhook refused the request.
 pub(crate) fn is_of_a_webhook(status: &Status) -> bool {
     is_message_of_a_webhook(&status.message)
@@ -42,7 +77,10 @@ pub(crate) fn is_message_of_a_webhook(message: &str) -> bool {
 /// Returns the server's message, with advice where it is not obvious what to do.
 pub(crate) fn refusal(status: &Status, acts_as: Option<&ServiceAccount>) -> String {
     let message = &status.message;
-    match (status.code, acts_as) {
+    match (status_of(status), acts_as) {
+        (413, _) => {
+            format!("{message}; make the object smaller, or divide it: etcd takes 1.5 MiB by default")
+        }
         (401, _) => unknown_to_the_server(message),
         (403, Some(account)) if message.contains("cannot impersonate") => format!(
             "{message}; the controller acts as the ServiceAccount {account}: give the host's role the verb impersonate on \

@@ -344,7 +344,7 @@ impl<'a> ResourceClient<'a> {
             Some(limit) => trace::around(&span, tokio::time::timeout(limit, request)).await,
             None => Ok(Err(kube::Error::Service(Box::new(Deposed)))),
         };
-        let mut retry_after = None;
+        let (mut retry_after, mut code) = (None, None);
         let (fault, message) = match answer {
             Ok(Ok(answer)) => return Ok(answer),
             Ok(Err(kube::Error::Api(mut status))) => {
@@ -352,11 +352,18 @@ impl<'a> ResourceClient<'a> {
                 if self.is_secret() {
                     status.message = without_values(&status.message, secret);
                 }
-                retry_after = asked_delay(&status);
-                let fault = fault_of(&status, &name.name);
-                if fault == Fault::NotServed {
-                    let kind = &self.resource.api.kind;
-                    status.message = format!("the API server does not serve {kind}: {}", status.message);
+                (retry_after, code) = (asked_delay(&status), Some(status.code));
+                let fault = fault_of(&status, name);
+                let namespace = name.namespace.as_deref().unwrap_or_default();
+                match fault {
+                    Fault::NotServed => {
+                        let kind = &self.resource.api.kind;
+                        status.message = format!("the API server does not serve {kind}: {}", status.message);
+                    }
+                    Fault::NamespaceMissing => {
+                        status.message = format!("namespace {namespace} does not exist");
+                    }
+                    _ => {}
                 }
                 (fault, refusal(&status, self.writer.acts_as.as_ref()))
             }
@@ -379,16 +386,6 @@ impl<'a> ResourceClient<'a> {
                     limit.unwrap_or(REQUEST_TIMEOUT)
                 ),
             ),
-        };
-        let code = match fault {
-            Fault::Refused(code) => Some(code),
-            Fault::Missing | Fault::NotServed => Some(404),
-            Fault::NamespaceTerminating
-            | Fault::Unreachable
-            | Fault::Unreadable
-            | Fault::Silent
-            | Fault::Host
-            | Fault::Deposed => None,
         };
         if let Some(code) = code {
             span.record("http.response.status_code", i64::from(code));

@@ -14,6 +14,8 @@ pub enum Action {
     After(Duration),
     /// After the parent's back-off delay.
     Backoff,
+    /// After the parent's back-off delay, but not after this time.
+    BackoffAtMost(Duration),
     /// After the parent's back-off delay, but not before the `Retry-After` of the API server.
     BackoffAtLeast(Duration),
 }

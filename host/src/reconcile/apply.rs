@@ -1,6 +1,7 @@
 //! Applies the children that differ from their known state, with server-side apply.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use futures::StreamExt;
 use futures::stream;
@@ -63,10 +64,14 @@ pub async fn apply(context: &Context, parent: &DynamicObject, desired: &[Desired
     let order = &Order::of(desired);
     // One kind after the other, since a pod may need the claim before it.
     for group in desired.chunk_by(|a, b| a.depth == b.depth && a.key.kind == b.key.kind) {
+        let is_stopped = &AtomicBool::new(false);
         let requests: Vec<_> = group
             .iter()
             .map(|desired| async move {
                 let live = Live::of(context, &desired.key);
+                if is_stopped.load(Ordering::Relaxed) {
+                    return Ok(ApplyOutcome::Unchanged);
+                }
                 let outcome = apply_one(context, parent, desired, live.as_ref(), order).await;
                 outcome.map_err(|error| (error, live.map(|live| live.object)))
             })
@@ -91,9 +96,11 @@ pub async fn apply(context: &Context, parent: &DynamicObject, desired: &[Desired
                     if error.is_conflict() || error.is_lost_race() {
                         blocked.push(Blocking::new(&desired.key, live.as_deref()));
                     }
-                    // The next child would fail, too. A terminating namespace, however, stops only its own parents;
-                    // a cluster-scoped parent may have children elsewhere.
-                    let stops = error.stops_others()
+                    // The next child of the kind would fail, too; one of another kind may fail for good, which is said.
+                    is_stopped.fetch_or(error.stops_others(), Ordering::Relaxed);
+                    // A terminating namespace stops only its own parents; a cluster-scoped parent may have children
+                    // elsewhere.
+                    let stops = error.stops_everything()
                         || (error.is_namespace_terminating() && parent.metadata.namespace.is_some());
                     applied.failed.push(error);
                     if stops {
@@ -170,14 +177,15 @@ async fn apply_one(
     if !is_correction && let Some(why) = held(context, parent_object, &desired.key) {
         return Ok(ApplyOutcome::Held(why));
     }
-    // `desired::plan` has refused kinds that the cluster does not serve.
+    // `desired::plan` has refused other kinds than those that a child defines. When the cluster serves it, the controller
+    // starts again.
     let Some(resource) = context.resources.get(&desired.key.kind) else {
-        return Ok(ApplyOutcome::Unchanged);
-    };
-    if live.is_none() && !may_create(context, parent_object, &desired.key).await? {
         let kind = desired.key.kind.clone();
         let why = format!("{} waits until the cluster serves {kind}", desired.key);
         return Ok(ApplyOutcome::Waiting(Waiting { kind, why }));
+    };
+    if live.is_none() && !may_create(context, parent_object, &desired.key).await? {
+        return Ok(ApplyOutcome::Unchanged);
     }
     // Take over fields only in objects that are known to be ours. In an object that is adopted, a field of another manager
     // is a conflict.

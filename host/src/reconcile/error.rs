@@ -37,7 +37,7 @@ pub(super) enum ReconcileError {
     Provenance(#[from] ProvenanceError),
     #[error("{}", join(.0))]
     Refused(Vec<Refusal>),
-    #[error("{}", join(.0))]
+    #[error("{}", join(&lasting(.0)))]
     Api(Vec<ApiError>),
     #[error("the status from the plugin was not written: {0}")]
     Status(ApiError),
@@ -56,6 +56,15 @@ fn join<E: std::fmt::Display>(errors: &[E]) -> String {
         texts.push(format!("and {} more", errors.len() - SHOWN));
     }
     texts.join("; ")
+}
+
+/// Returns the errors that do not pass by themselves; all if each does.
+fn lasting(errors: &[ApiError]) -> Vec<&ApiError> {
+    let lasting: Vec<_> = errors.iter().filter(|error| !error.is_passing()).collect();
+    match lasting.is_empty() {
+        true => errors.iter().collect(),
+        false => lasting,
+    }
 }
 
 impl ReconcileError {

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use kube::ResourceExt;
 use kube::core::DynamicObject;
+use serde_json::Value;
 use tokio::time::Instant;
 use tracing::{debug, warn};
 
@@ -41,7 +42,11 @@ pub(super) async fn report(
     if note_transient(context, parent, error) {
         debug!("{error}");
         count_failure(context, name);
-        return error.backoff();
+        return match error.backoff() {
+            // Soon enough to say something in time.
+            Action::Backoff if is_unreported(context, parent) => Action::BackoffAtMost(FIRST_GRACE / 2),
+            next => next,
+        };
     }
     let Some(parent) = context.as_seen(parent) else {
         // A new parent of the same name, if any, is enqueued separately.
@@ -156,6 +161,14 @@ pub(super) fn status_not_written(context: &Context, parent: &DynamicObject, erro
 
 /// How long an overload of the API server is tolerated before the status reports it.
 const GRACE: Duration = Duration::from_secs(60);
+/// The same for a parent without any condition: its user does not know whether anything happens at all.
+pub(super) const FIRST_GRACE: Duration = Duration::from_secs(2);
+
+/// Reports whether the host has not reported anything about a parent, and could.
+pub(super) fn is_unreported(context: &Context, parent: &DynamicObject) -> bool {
+    let conditions = current(parent).get("conditions").and_then(Value::as_array);
+    context.resource.has_status && conditions.is_none_or(Vec::is_empty)
+}
 
 /// Reports whether a failure is transient or not caused by the parent, so that the status does not show it. Notes
 /// since when it is transient.
@@ -163,29 +176,62 @@ pub(super) fn note_transient(context: &Context, parent: &DynamicObject, error: &
     let name = &NamespacedName::of(parent);
     let errors = match error {
         ReconcileError::NamespaceTerminating => return true,
-        ReconcileError::Api(errors) => errors,
-        _ => {
-            context.memory_of(name, |memory| memory.transient_since = None);
-            return false;
-        }
+        ReconcileError::Api(errors) => errors.as_slice(),
+        _ => &[],
     };
-    // After losing a race, just reconcile the current state again. A race that is lost for a minute has another cause.
-    let is_transient = context.memory_of(name, |memory| {
-        let has_transient =
-            errors.iter().any(ApiError::is_transient) || errors.iter().all(ApiError::is_lost_race);
-        memory.transient_since = has_transient.then(|| memory.transient_since.unwrap_or_else(Instant::now));
-        memory
-            .transient_since
-            .is_some_and(|since| since.elapsed() < GRACE)
-    });
     // The parent is deleted with its namespace, unless its cleanup needs an object that cannot be created.
-    (name.namespace.is_some()
+    if name.namespace.is_some()
         && !is_terminating(parent)
-        && errors.iter().any(ApiError::is_namespace_terminating))
-        || errors
-            .iter()
-            .any(|error| matches!(error.fault, Fault::Unreachable | Fault::Deposed))
-        || is_transient
+        && errors.iter().any(ApiError::is_namespace_terminating)
+    {
+        return true;
+    }
+    // What stays must not be hidden by what passes. A race that is lost for a minute has another cause than the race.
+    let is_transient = !errors.is_empty() && errors.iter().all(ApiError::is_passing);
+    let since = context.memory_of(name, |memory| {
+        memory.transient_since = is_transient.then(|| memory.transient_since.unwrap_or_else(Instant::now));
+        memory.transient_since
+    });
+    let grace = match is_unreported(context, parent) {
+        true => FIRST_GRACE,
+        false => GRACE,
+    };
+    let cannot_be_told = || {
+        let mut faults = errors.iter().map(|error| error.fault);
+        faults.any(|fault| matches!(fault, Fault::Unreachable | Fault::Deposed))
+    };
+    since.is_some_and(|since| since.elapsed() < grace || cannot_be_told())
+}
+
+/// Tells internal errors that the API server repeats word for word from an outage. If it is one, the status cannot be
+/// written, either.
+pub(super) fn tell_repeated<T>(
+    context: &Context,
+    parent: &NamespacedName,
+    result: &mut Result<T, ReconcileError>,
+) {
+    let errors = match result {
+        Err(ReconcileError::Api(errors)) => errors.as_mut_slice(),
+        _ => &mut [],
+    };
+    let hash = |error: &ApiError| {
+        let mut hasher = DefaultHasher::new();
+        error.to_string().hash(&mut hasher);
+        hasher.finish()
+    };
+    let internal = errors
+        .iter()
+        .filter(|error| error.is_internal())
+        .map(hash)
+        .collect();
+    let before = context.memory_of(parent, |memory| {
+        std::mem::replace(&mut memory.internal_errors, internal)
+    });
+    for error in errors {
+        if error.is_internal() && before.contains(&hash(error)) {
+            error.fault = Fault::Repeated;
+        }
+    }
 }
 
 /// Maximum size of an error in the log, in bytes: a plugin may choose its text.

@@ -69,6 +69,8 @@ pub struct ParentMemory {
     pub last_span: Option<SpanContext>,
     /// Since when the API server has been overloaded or silent for it.
     pub transient_since: Option<Instant>,
+    /// Hashes of the internal errors of the API server in the last reconcile.
+    pub internal_errors: Vec<u64>,
 }
 
 /// A parent for which the plugin had a valid answer. In the usual case it shares the text of the object in the cache.
