@@ -4,7 +4,7 @@ use serde_json::json;
 
 use crate::echo::{CONTROLLER as ECHO_CONTROLLER, ECHO, echo};
 use crate::puppet::{CONFIG_MAP, PUPPET, assert_contains, config_map, controller};
-use crate::support::{Host, Scenario, plugin};
+use crate::support::{Host, Scenario, condition, plugin};
 use crate::telemetry::get;
 
 const POD: &str = "v1/Pod";
@@ -289,4 +289,26 @@ async fn another_namespace_is_watched_while_the_others_go_on() {
         "{seen:#?}"
     );
     assert_eq!(starts(&host, "echo"), 1);
+}
+
+/// Regression: nothing told that the host had stopped to look after them.
+#[tokio::test]
+async fn children_of_a_kind_that_is_no_longer_listed_are_named_until_they_are_gone() {
+    let scenario = Scenario::new("unlisted").await;
+    let secret = json!({"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "s"}});
+    let children = "children: [{apiVersion: v1, kind: ConfigMap}, {apiVersion: v1, kind: Secret}]";
+    let host = scenario.start(&controller("puppet.wasm", children));
+    let wants = |children: &[serde_json::Value]| json!({"response": {"children": children}});
+    scenario.puppet("p", wants(&[config_map("a", "1"), secret])).await;
+    scenario.until_ready("p").await;
+    assert_eq!(host.stop().await.code(), Some(0));
+    scenario.puppet("p", wants(&[config_map("a", "1")])).await;
+    let _host = scenario.start(&controller("puppet.wasm", ""));
+    let message = scenario
+        .until_condition(PUPPET, "p", "KindNotListed", "True", "KindNotListed")
+        .await;
+    assert_contains(&message, &["Secret unlisted/s", "\"puppet\""]);
+    scenario.delete("v1/Secret", "s").await;
+    let is_silent = |p: &kube::core::DynamicObject| condition(p, "KindNotListed").is_none();
+    scenario.until(PUPPET, "p", "no complaint", is_silent).await;
 }

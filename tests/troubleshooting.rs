@@ -7,7 +7,7 @@ use std::path::Path;
 use crate::support::root;
 
 /// The code that precedes a reason in the sources, without white space.
-const BEFORE: [&str; 12] = [
+const BEFORE: [&str; 14] = [
     "stalled(\"",
     "reconciling(\"",
     "held(\"",
@@ -19,6 +19,8 @@ const BEFORE: [&str; 12] = [
     "FIELD_CONTESTED:&str=\"",
     "NO_PLUGIN:&str=\"",
     "RETRYING:&str=\"",
+    "KIND_NOT_LISTED:&str=\"",
+    "BACK_OFF:&str=\"",
     "unwrap_or(\"",
 ];
 

@@ -181,7 +181,7 @@ impl ControllerConfig {
         let makes = makes
             .filter(|kind| !self.children.contains_key(kind))
             .map(|kind| {
-                format!("the plugin creates {kind}, which is not in `children`: such a child is refused")
+                format!("the plugin creates {kind}, which is not in `children`: such a child is refused, and one that exists stays as it is")
             });
         let reads = description.reads.iter();
         let reads = reads

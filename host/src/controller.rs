@@ -27,7 +27,7 @@ use crate::plugin::contract::Kind;
 use crate::plugin::registry::Live;
 use crate::reconcile::context::Context;
 use crate::reconcile::observer::Observer;
-use crate::reconcile::{Action, reconcile};
+use crate::reconcile::{Action, reconcile, unlisted};
 use crate::trace;
 use crate::work_queue::{ReconcileReason, Work};
 
@@ -172,7 +172,8 @@ async fn lead(
     workers.close();
     tokio::select! {
         () = keep_enqueueing(context, plugin.clone()) => {}
-        () = record.keep(plugin) => {}
+        () = record.keep(plugin.clone()) => {}
+        () = unlisted::follow(context, plugin) => {}
         () = context.writer.term.ended() => {}
         () = stop.cancelled() => {}
     }

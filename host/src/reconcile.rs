@@ -48,6 +48,7 @@ pub mod prune;
 pub mod release;
 pub mod secrets;
 pub mod status;
+pub mod unlisted;
 
 mod action;
 mod admit;

@@ -306,6 +306,7 @@ fn context(
     Context {
         events: shared.events.of(writers.own.clone()),
         client: shared.client.clone(),
+        kinds: Arc::clone(&shared.kinds),
         writer: writers.own,
         children_writer: writers.children,
         resource: Arc::clone(&resolved.parent),

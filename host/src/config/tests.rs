@@ -353,7 +353,7 @@ fn what_a_plugin_makes_or_reads_without_permission_is_named() {
     assert_eq!(
         echo.disallows(&description(&["Pod", "Service"], &["Secret"])),
         [
-            "the plugin creates v1/Service, which is not in `children`: such a child is refused",
+            "the plugin creates v1/Service, which is not in `children`: such a child is refused, and one that exists stays as it is",
             "the plugin reads v1/Secret, which is not in `reads`: such a need is refused",
         ]
     );

@@ -40,6 +40,9 @@ pub(crate) const RETRYING: &str = "Retrying";
 /// The message of the host's own [`READY`].
 const ALL_READY: &str = "every child is applied and ready";
 
+/// Present and true while there are children of a kind that the configuration does not list any more. Its reason is the same.
+pub const KIND_NOT_LISTED: &str = "KindNotListed";
+
 /// The result of a reconcile, for the conditions.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Verdict {
@@ -266,7 +269,7 @@ fn paused(parent: &DynamicObject, before: &Map<String, Value>, now: Timestamp) -
 pub(crate) fn is_host_type(type_: &str) -> bool {
     matches!(
         type_,
-        RECONCILING | STALLED | SYNCED | PAUSED | PLUGIN_HELD_BACK | CONTESTED
+        RECONCILING | STALLED | SYNCED | PAUSED | PLUGIN_HELD_BACK | CONTESTED | KIND_NOT_LISTED
     )
 }
 
@@ -372,7 +375,7 @@ pub(crate) fn set_contested(
 }
 
 /// Sets a condition of the host to true, or removes it.
-fn set_condition(
+pub(crate) fn set_condition(
     type_: &str,
     parent: &DynamicObject,
     reason: Option<&Reason>,

@@ -25,11 +25,12 @@ use self::needs::Needs;
 use super::held_back::BlockingParents;
 use super::observer::Observer;
 use super::provenance_key::{Provenance, ProvenanceError};
+use super::unlisted::Unlisted;
 use crate::clock::now;
 use crate::cluster::api_error::ApiError;
 use crate::cluster::cache::{Interest, ObjectText, Reflector, Subscriber, Subscription, WatchState};
 use crate::cluster::client::Writer;
-use crate::cluster::discovery::ResolvedKind;
+use crate::cluster::discovery::{Discovery, ResolvedKind};
 use crate::cluster::event_recorder::Events;
 use crate::cluster::kind_reflectors::KindReflectors;
 use crate::cluster::namespaces::Namespaces;
@@ -56,6 +57,8 @@ pub struct Context {
     pub writer: Writer,
     /// Writes the children, as the controller's ServiceAccount if it has one.
     pub children_writer: Writer,
+    /// Looks up kinds that the configuration does not list.
+    pub kinds: Arc<Discovery>,
     /// The parent's resource.
     pub resource: Arc<ResolvedKind>,
     /// The resources of the kinds that the plugin may create or read, as far as the cluster serves them.
@@ -96,6 +99,8 @@ pub struct ControllerState {
     memory: Mutex<HashMap<NamespacedName, ParentMemory>>,
     /// What the plugin asked to read for each parent.
     pub(crate) needs: Needs,
+    /// Children of kinds that the configuration does not list any more.
+    pub(crate) unlisted: Unlisted,
     /// The parents that are blocked by an object that they do not own.
     name_conflicts: NameConflicts,
 }

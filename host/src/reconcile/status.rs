@@ -15,7 +15,7 @@ use crate::clock::now;
 use crate::cluster::api_error::{ApiError, Fault};
 use crate::cluster::resource_client::ResourceClient;
 use crate::desired::conditions::{
-    StatusUpdate, compose, current, is_host_type, set_contested, set_held_back,
+    KIND_NOT_LISTED, StatusUpdate, compose, current, is_host_type, set_condition, set_contested, set_held_back,
 };
 use crate::desired::managed_fields::{below, fields};
 use crate::object::{MAX_DEPTH, NamespacedName, fingerprint, is_deeper, is_too_deep, least_size, long_key, too_deep};
@@ -43,6 +43,8 @@ pub(super) fn desired(
     }
     set_held_back(parent, held_back.as_ref(), &mut status, now);
     set_contested(parent, contested.as_ref(), &mut status, now);
+    let unlisted = context.state.unlisted.reason(&name, &context.config.name);
+    set_condition(KIND_NOT_LISTED, parent, unlisted.as_ref(), &mut status, now);
     status
 }
 
