@@ -183,3 +183,37 @@ async fn a_child_that_is_no_object_is_named_by_its_place() {
         assert_contains(&message, &["`children[1]` is a number", "must be a JSON object"]);
     }
 }
+
+/// Regression: the API server refused a null where the schema wants a number, and a child with one differed for ever.
+#[tokio::test]
+async fn null_means_absent_and_a_key_that_is_too_long_is_refused_in_words() {
+    for (form, file) in FORMS {
+        let scenario = Scenario::new(&format!("nulls-{form}")).await;
+        let _host = scenario.start(&controller(file, ""));
+        let mut child = config_map("a", "1");
+        child["immutable"] = json!(null);
+        child["data"]["gone"] = json!(null);
+        child["metadata"]["annotations"] = json!({ "a": null, "b": "2" });
+        let response = json!({ "children": [child], "status": { "count": null, "phase": "Fine" } });
+        scenario.puppet("p", json!({ "response": response })).await;
+        let puppet = scenario.until_ready("p").await;
+        assert_eq!(puppet.data["status"]["phase"], "Fine");
+        let made = scenario.get("v1/ConfigMap", "a").await.expect("the child");
+        assert_eq!(made.data["data"], json!({ "text": "1" }));
+
+        let long = "k".repeat(1001);
+        let mut child = config_map("b", "1");
+        child["data"][&long] = "2".into();
+        scenario
+            .puppet("p", json!({ "response": { "children": [child] } }))
+            .await;
+        let words = ["ConfigMap", "more than 1000 characters"];
+        assert_contains(&scenario.until_stalled("p", "ChildRefused").await, &words);
+        let status = json!({ "map": { long: 1 } });
+        scenario
+            .puppet("p", json!({ "response": { "status": status } }))
+            .await;
+        let words = ["the status in the plugin's answer", "more than 1000 characters"];
+        assert_contains(&scenario.until_stalled("p", "StatusRefused").await, &words);
+    }
+}
