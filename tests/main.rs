@@ -82,6 +82,7 @@ mod threat_model;
 mod transient_errors;
 mod troubleshooting;
 mod uninstall;
+mod untouched;
 mod versions;
 mod volumes;
 mod webapp;

@@ -18,10 +18,14 @@ const CONTROLLER: &str = "\
 ";
 
 fn uninstall(scenario: &Scenario, more: &[&str]) -> Output {
+    let config = scenario.folder.path().join("config.yaml").display().to_string();
+    program(scenario, &[&["uninstall", "--config", &config], more].concat())
+}
+
+/// Runs the program with these arguments.
+pub fn program(scenario: &Scenario, arguments: &[&str]) -> Output {
     Command::new(env!("CARGO_BIN_EXE_operator-host"))
-        .args(["uninstall", "--config"])
-        .arg(scenario.folder.path().join("config.yaml"))
-        .args(more)
+        .args(arguments)
         .env("KUBECONFIG", scenario.kubeconfig())
         .output()
         .expect("the program runs")
@@ -51,7 +55,7 @@ async fn the_finalizers_are_released_the_children_stay_and_what_is_left_is_print
     scenario
         .puppet(
             "a",
-            json!({ "response": { "children": [config_map("a", "1"), claim] } }),
+            json!({ "response": { "children": [config_map("a", "1"), claim], "status": { "note": "the plugin's" } } }),
         )
         .await;
     scenario
@@ -95,6 +99,7 @@ async fn the_finalizers_are_released_the_children_stay_and_what_is_left_is_print
     for words in [
         "2 of 2 parents released",
         "uninstall/b released: it is being deleted and skips its cleanup",
+        "the host's conditions were removed from the status of 2 parents",
         "1 v1/PersistentVolumeClaim stay until somebody deletes them: uninstall/data",
         "v1/ConfigMap stay until their parents are deleted",
         "operator-host.dev/old of a controller that is not in this configuration",
@@ -105,6 +110,9 @@ async fn the_finalizers_are_released_the_children_stay_and_what_is_left_is_print
         );
     }
     assert!(!printed_text.contains("forged"), "{printed_text}");
+    // Nobody updates the conditions any more.
+    let status = &scenario.get(PUPPET, "a").await.unwrap().data["status"];
+    assert_eq!(*status, json!({ "note": "the plugin's" }));
     assert_eq!(finalizers(&scenario, "a").await, others);
     scenario.until_gone(PUPPET, "b").await;
     assert!(scenario.get(CONFIG_MAP, "a").await.is_some());

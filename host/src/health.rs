@@ -26,7 +26,7 @@ pub enum Readiness {
     Starting(Option<String>),
     /// It reconciles.
     Ready,
-    /// Its kind is not in the cluster, which is not an error of the host.
+    /// Its kind is not one that it can reconcile, which is not an error of the host: what it waits for.
     Waiting(String),
 }
 
@@ -223,7 +223,7 @@ impl Health {
                     Err(format!("its first lists fail and are tried again: {error}"))
                 }
                 Readiness::Ready => Ok(String::new()),
-                Readiness::Waiting(kind) => Ok(format!("waits for the CustomResourceDefinition of {kind}")),
+                Readiness::Waiting(why) => Ok(why.clone()),
             };
             let live = &*expected.plugin.borrow();
             // The API server cannot list the kind before a ready replica converts it, so its lists may wait for this, and its
@@ -250,7 +250,7 @@ impl Health {
                         .collect();
                     Ok(all.join("; "))
                 }
-                Live::Failed(why) => Err(why.to_string()),
+                Live::Failed(failed) => Err(failed.why.to_string()),
             };
             checks.push(Check {
                 counts: !(some_live && matches!(live, Live::Failed(_)) || waits),

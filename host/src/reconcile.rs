@@ -92,6 +92,12 @@ async fn reconcile_now(context: &Context, name: &NamespacedName, span: &Span) ->
         k8s.object.uid = parent.metadata.uid.as_deref().unwrap_or_default(),
         k8s.object.generation = parent.metadata.generation.unwrap_or_default(),
     );
+    if matches!(&*context.plugin.borrow(), Live::Failed(failed) if failed.is_of_other_kind)
+        && finalizer_of(context, &parent).is_none()
+    {
+        // A mistake in the configuration must not write into the objects of another operator.
+        return Action::OnChange;
+    }
     if let Some(field) = too_deep(&parent) {
         return refuse_too_deep(context, &parent, field).await;
     }
@@ -253,7 +259,7 @@ async fn converge(
         Live::Plugin(plugin) => plugin.clone(),
         // Workers start only when loading has ended.
         Live::Loading => return Ok(None),
-        Live::Failed(why) => return Err(ReconcileError::NoPlugin(Arc::clone(why))),
+        Live::Failed(failed) => return Err(ReconcileError::NoPlugin(Arc::clone(&failed.why))),
     };
     check_watches(context, parent)?;
     let has_finalizer = finalizer_of(context, parent).is_some();

@@ -43,6 +43,8 @@ const RETRY: Duration = Duration::from_secs(10);
 const RETRY_UNREACHABLE: Duration = Duration::from_secs(1);
 /// The first wait after a definition changes, doubled each time: discovery reflects the change a moment later.
 const SETTLE: Duration = Duration::from_millis(100);
+/// The wait from which on a kind without a definition is not one whose definition has just been deleted.
+const DELETED: Duration = Duration::from_secs(1);
 /// The last of these waits, after which discovery reflects the change.
 const SETTLED: Duration = Duration::from_secs(3);
 /// How often a host that may not watch definitions asks whether a kind has changed.
@@ -105,12 +107,10 @@ pub async fn supervise(
             Ok(resolved) => {
                 last_logged = None;
                 delay = SETTLE;
-                if !resolved.parent.has_status {
+                if let Some(missing) = missing_in_status(&resolved) {
                     warn!(
                         controller = config.name,
-                        "the CustomResourceDefinition of {} has no status subresource, so the host writes no status: \
-                         add `subresources: {{status: {{}}}}` to its version",
-                        config.parent
+                        "the CustomResourceDefinition of {} {missing}", config.parent
                     );
                 }
                 let stop_one = stop.child_token();
@@ -172,13 +172,23 @@ pub async fn supervise(
                     [] => String::new(),
                     versions => format!("; the cluster serves {} as {}", kind.kind, versions.join(" and ")),
                 };
-                shared
-                    .instruments
-                    .health
-                    .set(&config.name, Readiness::Waiting(format!("{kind}{served}")));
-                let text = format!("waiting for the CustomResourceDefinition of {kind}{served}");
+                let what = format!("the CustomResourceDefinition of {kind}{served}");
+                let waits = Readiness::Waiting(format!("waits for {what}"));
+                shared.instruments.health.set(&config.name, waits);
+                let text = format!("waiting for {what}");
                 if last_logged.as_ref() != Some(&text) {
                     info!(controller = config.name, "{text}");
+                    last_logged = Some(text);
+                }
+            }
+            // For a moment, discovery still has the kind of a definition that was deleted.
+            Err(KindError::NotDefined(_)) if delay < DELETED => {}
+            Err(error @ KindError::NotDefined(_)) => {
+                let text = error.to_string();
+                let waits = Readiness::Waiting(text.clone());
+                shared.instruments.health.set(&config.name, waits);
+                if last_logged.as_ref() != Some(&text) {
+                    warn!(controller = config.name, "{text}");
                     last_logged = Some(text);
                 }
             }
@@ -262,6 +272,8 @@ async fn until_changed(
                 );
                 return;
             }
+            // Whoever serves it now has the status of its own.
+            Err(KindError::NotDefined(_)) => return,
             // The server is unreachable: keep the last result.
             Err(KindError::Discovery { retry_after, .. }) => {
                 delay = RETRY_UNREACHABLE;
@@ -269,6 +281,18 @@ async fn until_changed(
             }
         }
     }
+}
+
+/// Returns what the definition lacks for the host's reports, and the consequence.
+fn missing_in_status(resolved: &Resolved) -> Option<&'static str> {
+    if !resolved.parent.has_status {
+        return Some(
+            "has no status subresource, so the host writes no status: add `subresources: {status: {}}` to its version",
+        );
+    }
+    (!resolved.status.has_conditions()).then_some(
+        "has no `conditions` in the schema of its status, so the host writes none and reports by Events only: add them",
+    )
 }
 
 fn context(
@@ -310,6 +334,7 @@ fn context(
         writer: writers.own,
         children_writer: writers.children,
         resource: Arc::clone(&resolved.parent),
+        status_fields: resolved.status,
         resources: resolved.others.clone(),
         not_served: resolved.not_served.clone(),
         parents: watches(&config.parent, resolved.parent.namespaced, false),

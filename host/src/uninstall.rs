@@ -1,5 +1,5 @@
-//! Removes the host's finalizers from the parents, so that they can be deleted without the host, and counts what
-//! remains.
+//! Removes what the host wrote on the parents: its finalizers, so that they can be deleted without it, and its conditions,
+//! which nobody updates any more. Counts what remains.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -10,7 +10,7 @@ use k8s_openapi::api::coordination::v1::Lease;
 use kube::api::{ListParams, Patch, PatchParams};
 use kube::core::{DynamicObject, TypeMeta};
 use kube::{Api, Client, ResourceExt};
-use serde_json::json;
+use serde_json::{Map, Value, json};
 use thiserror::Error;
 
 use crate::cluster::discovery::{Discovery, KindError, ResolvedKind};
@@ -20,8 +20,12 @@ use crate::config::leadership::LeadershipMode;
 use crate::config::{Config, ControllerConfig, Removal};
 use crate::desired::ownership::{parent_of, removal};
 use crate::leader::lease::GROUP_LABEL;
-use crate::object::{CONTROLLER_LABEL, GENERATED_LABEL, NamespacedName, controller_of, label, next_page};
+use crate::object::{
+    CLEANED_UP_ANNOTATION, CONTROLLER_LABEL, GENERATED_LABEL, NamespacedName, controller_of, label,
+    next_page, too_deep,
+};
 use crate::plugin::contract::Kind;
+use crate::reconcile::status::owned;
 
 /// The number of objects per page of a list.
 const PAGE: u32 = 500;
@@ -29,6 +33,9 @@ const PAGE: u32 = 500;
 const TRIES: usize = 5;
 /// The number of further attempts, one second apart, to find a kind that the API server does not serve.
 const TRIES_OF_DISCOVERY: usize = 3;
+
+/// The fields of a status that the host sets, and not the plugin.
+const HOST_FIELDS: [&str; 2] = ["conditions", "observedGeneration"];
 
 /// Why something could not be listed or released.
 #[derive(Debug, Error)]
@@ -46,7 +53,7 @@ pub enum UninstallError {
         /// The API server's message.
         message: String,
     },
-    /// The API server refuses to remove a finalizer.
+    /// The API server refuses to remove what the host wrote.
     #[error("cannot release {kind} {name}: {message}")]
     Release {
         /// The kind.
@@ -88,6 +95,8 @@ pub struct Left {
     pub held: Vec<Held>,
     /// The number of parents.
     pub parents: usize,
+    /// The number of parents whose status had the host's conditions, or has them if nothing is changed.
+    pub reported: usize,
     /// Children with an owner, by kind: they are deleted with their parents.
     pub owned: BTreeMap<Kind, usize>,
     /// Children without an owner: they stay when their parents are deleted.
@@ -199,6 +208,19 @@ impl Uninstall<'_> {
                     *left.foreign.entry(other.clone()).or_default() += 1;
                 }
             }
+            let name = NamespacedName::of(&parent);
+            for manager in managers(controller) {
+                if !owned::has_status(&parent, &manager) {
+                    continue;
+                }
+                match self
+                    .withdraw(&controller.parent, &resource, &name, &manager)
+                    .await
+                {
+                    Ok(was_there) => left.reported += usize::from(was_there),
+                    Err(error) => left.errors.push(error),
+                }
+            }
             if !parent
                 .finalizers()
                 .iter()
@@ -207,7 +229,7 @@ impl Uninstall<'_> {
                 continue;
             }
             let held = Held {
-                name: NamespacedName::of(&parent),
+                name,
                 terminating: parent.metadata.deletion_timestamp.is_some(),
             };
             if !self.dry_run
@@ -232,6 +254,57 @@ impl Uninstall<'_> {
                 .any(|controller| controller.owns_finalizer(finalizer))
     }
 
+    /// Removes the host's conditions from a parent's status, and leaves the plugin's fields and what others wrote. Returns
+    /// whether there were any.
+    async fn withdraw(
+        &self,
+        kind: &Kind,
+        resource: &ResolvedKind,
+        name: &NamespacedName,
+        manager: &str,
+    ) -> Result<bool, UninstallError> {
+        let failed = |error: kube::Error| UninstallError::Release {
+            kind: kind.clone(),
+            name: name.clone(),
+            message: with_hint(plain(&error)),
+        };
+        let api = api(&self.client, resource, name.namespace.as_deref());
+        let is_gone = |error: &kube::Error| matches!(error, kube::Error::Api(status) if is_missing_object(status, &name.name));
+        let mut tries = TRIES;
+        loop {
+            let parent = match api.get(&name.name).await {
+                Err(error) if is_gone(&error) => return Ok(false),
+                parent => parent.map_err(failed)?,
+            };
+            let own = owned::status(&parent, manager);
+            if too_deep(&parent).is_some() || HOST_FIELDS.iter().all(|field| !own.contains_key(*field)) {
+                return Ok(false);
+            }
+            if self.dry_run {
+                return Ok(true);
+            }
+            let list = |conditions: &Value| conditions.as_array().cloned().unwrap_or_default();
+            let own = list(&own.get("conditions").cloned().unwrap_or_default());
+            let mut others = list(&parent.data["status"]["conditions"]);
+            others.retain(|condition| own.iter().all(|own| own["type"] != condition["type"]));
+            let mut status = Map::from_iter(HOST_FIELDS.map(|field| (field.to_owned(), Value::Null)));
+            if !others.is_empty() {
+                status.insert("conditions".to_owned(), others.into());
+            }
+            let version = &parent.metadata.resource_version;
+            let patch = Patch::Merge(json!({ "metadata": { "resourceVersion": version }, "status": status }));
+            match api
+                .patch_status(&name.name, &PatchParams::default(), &patch)
+                .await
+            {
+                Ok(_) => return Ok(true),
+                Err(error) if is_gone(&error) => return Ok(false),
+                Err(kube::Error::Api(status)) if status.code == 409 && tries > 0 => tries -= 1,
+                Err(error) => return Err(failed(error)),
+            }
+        }
+    }
+
     /// Removes the finalizer, unless the parent has changed since it was read: then reads it again and retries.
     async fn release(
         &self,
@@ -254,9 +327,10 @@ impl Uninstall<'_> {
                 .flatten()
                 .filter(|other| !controller.owns_finalizer(other))
                 .collect();
-            let patch = json!({
-                "metadata": { "resourceVersion": metadata.resource_version, "finalizers": rest },
-            });
+            let marks = json!({ CLEANED_UP_ANNOTATION: null });
+            let patch = json!({ "metadata": {
+                "resourceVersion": metadata.resource_version, "finalizers": rest, "annotations": marks,
+            } });
             let params = PatchParams {
                 field_manager: Some(controller.field_manager()),
                 ..PatchParams::default()
@@ -382,6 +456,12 @@ impl Uninstall<'_> {
         }
         (objects, errors)
     }
+}
+
+/// Returns the field managers with which the host wrote a controller's parents.
+fn managers(controller: &ControllerConfig) -> impl Iterator<Item = String> {
+    let former = controller.former_field_managers();
+    former.chain([controller.field_manager()])
 }
 
 fn api(client: &Client, resource: &ResolvedKind, namespace: Option<&str>) -> Objects {

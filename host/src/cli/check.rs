@@ -20,6 +20,7 @@ use crate::defaults::unstable;
 use crate::dry_run::documents;
 use crate::dry_run::offline::{self, RenderError, Scene};
 use crate::json_difference;
+use crate::object::is_built_in;
 use crate::plugin::contract::{Description, Response};
 use crate::plugin::{Call, CallError, CodeOrigin, Limits, LoadError, Plugin, RandomSource};
 use crate::rbac::power;
@@ -228,6 +229,13 @@ fn imports(plugin: &Plugin) -> String {
 
 fn crd(plugin: &Plugin, report: &mut Report) {
     let description = plugin.description();
+    if is_built_in(description.parent.group()) {
+        let message = format!(
+            "{} is a kind of Kubernetes itself, whose objects others write: the host reconciles custom resources only",
+            description.parent
+        );
+        return report.add(Level::Fail, "parent", message);
+    }
     let Some(crd) = &description.definition() else {
         let message = "the plugin contains no CustomResourceDefinition: write one and install it by hand";
         return report.add(Level::Warn, "crd", message);

@@ -157,7 +157,9 @@ async fn resources(
     for kind in missing {
         let found = match &kinds {
             Ok(kinds) => kinds.resolve(kind).await.map_err(|error| match error {
-                KindError::Unknown(_) => "the current cluster does not serve it".to_owned(),
+                KindError::Unknown(_) | KindError::NotDefined(_) => {
+                    "the current cluster does not serve it".to_owned()
+                }
                 KindError::Discovery { message, .. } => message,
             }),
             Err(error) => Err(error.to_string()),

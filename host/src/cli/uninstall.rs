@@ -93,6 +93,17 @@ fn print(controller: &str, kind: &str, left: &Left, dry_run: bool) {
             left.parents
         );
     }
+    if left.reported > 0 {
+        let removed = if dry_run {
+            "would be removed"
+        } else {
+            "were removed"
+        };
+        println!(
+            "  the host's conditions {removed} from the status of {} parents",
+            left.reported
+        );
+    }
     for (kind, count) in &left.owned {
         println!("  {count} {kind} stay until their parents are deleted");
     }

@@ -22,7 +22,10 @@ use crate::metrics::Metrics;
 use crate::object::{NotServed, group_of};
 use crate::plugin::contract::Kind;
 
+mod defined;
 mod shared_requests;
+
+pub use self::defined::StatusFields;
 
 /// Describes how to address the objects of one kind.
 #[derive(Clone, Debug, PartialEq)]
@@ -52,6 +55,12 @@ pub enum KindError {
     /// The API server does not serve the kind.
     #[error(transparent)]
     Unknown(NotServed),
+    /// No CustomResourceDefinition serves the kind of the parents.
+    #[error(
+        "no CustomResourceDefinition serves {0}, so the kind belongs to another API server: the host reconciles custom \
+         resources only, and leaves these objects alone; name a kind of your own as the `parent`"
+    )]
+    NotDefined(Kind),
     /// Discovery failed.
     #[error("cannot look up the kind {kind} in the cluster: {message}")]
     Discovery {
@@ -69,7 +78,7 @@ impl KindError {
     #[must_use]
     pub const fn retry_after(&self) -> Option<Duration> {
         match self {
-            Self::Unknown(_) => None,
+            Self::Unknown(_) | Self::NotDefined(_) => None,
             Self::Discovery { retry_after, .. } => *retry_after,
         }
     }
@@ -95,6 +104,8 @@ type Answer = Result<Arc<Resources>, Failure>;
 pub struct Resolved {
     /// The resource of its parents.
     pub parent: Arc<ResolvedKind>,
+    /// What the schema of their status has.
+    pub status: StatusFields,
     /// Those of its children and reads, as far as they are served.
     pub others: BTreeMap<Kind, Arc<ResolvedKind>>,
     /// Why the remaining ones are not.
@@ -105,7 +116,7 @@ impl Resolved {
     /// Reports whether the same kinds are served in the same way.
     #[must_use]
     pub fn serves_the_same(&self, other: &Self) -> bool {
-        self.parent == other.parent && self.others == other.others
+        self.parent == other.parent && self.status == other.status && self.others == other.others
     }
 }
 
@@ -117,6 +128,8 @@ pub struct Discovery {
     resources: SharedRequests<Answer>,
     /// The API versions of each group. They serve only as advice, so they are never kept.
     versions: SharedRequests<Arc<[String]>>,
+    /// What the definitions of the parents' kinds say, by API version and plural.
+    defined: SharedRequests<defined::Answer>,
     generation: watch::Sender<u64>,
     /// How often the definitions of each group have changed.
     groups: Mutex<HashMap<String, u64>>,
@@ -131,6 +144,7 @@ impl Discovery {
             metrics,
             resources: SharedRequests::default(),
             versions: SharedRequests::default(),
+            defined: SharedRequests::default(),
             generation: watch::Sender::new(0),
             groups: Mutex::default(),
         }
@@ -223,9 +237,10 @@ impl Discovery {
     /// objects of the remaining kinds fails and reports why.
     ///
     /// # Errors
-    /// When the API server does not serve the parent's kind, or does not answer.
+    /// When the API server does not serve the parent's kind, no definition serves it, or the server does not answer.
     pub async fn resolve_all(&self, config: &ControllerConfig) -> Result<Resolved, KindError> {
         let parent = self.resolve(&config.parent).await?;
+        let status = self.status_fields(&config.parent, &parent).await?;
         let (mut others, mut not_served) = (BTreeMap::new(), BTreeMap::new());
         for kind in config.children.keys().chain(&config.reads) {
             match self.resolve(kind).await {
@@ -240,6 +255,7 @@ impl Discovery {
         }
         Ok(Resolved {
             parent,
+            status,
             others,
             not_served,
         })
@@ -250,6 +266,7 @@ impl Discovery {
     pub fn changed(&self, group: &str) {
         self.resources
             .forget(|api_version| group_of(api_version) == group);
+        self.defined.forget(|api_version| group_of(api_version) == group);
         *self.groups().entry(group.to_owned()).or_default() += 1;
         self.generation.send_modify(|generation| *generation += 1);
     }

@@ -18,7 +18,7 @@ use super::{
     Allow, BackoffConfig, Config, ConfigError, ControllerConfig, DEFAULT_BACKOFF, DEFAULT_CONCURRENCY,
     DEFAULT_RESYNC, DEFAULT_WRITES, DefinitionsMode, Removal, WritesConfig,
 };
-use crate::object::secret;
+use crate::object::{is_built_in, secret};
 use crate::oci::settings::Settings;
 use crate::plugin::acceptance::Trust;
 use crate::plugin::contract::{Kind, is_dns_label};
@@ -256,7 +256,14 @@ impl RawController {
             }
             formerly.push(former.value);
         }
+        let parent_at = self.parent.kind.referenced;
         let parent = self.parent.validate(file)?;
+        if is_built_in(parent.group()) {
+            let message = format!(
+                "{parent} is a kind of Kubernetes itself, whose objects others write: `parent` must be a custom resource"
+            );
+            return Err(invalid(file, parent_at, message));
+        }
         let plugin = location(file, &self.plugin, folder, registry)?;
         if let Location::File(path) = &plugin
             && needs_plugins

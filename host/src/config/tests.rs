@@ -129,6 +129,20 @@ fn every_refusal_names_line_and_column_and_what_is_expected() {
         "8:38",
         "expected a value such as `500ms`",
     );
+    for (group, kind) in [
+        ("v1", "Node"),
+        ("apps/v1", "Deployment"),
+        ("networking.k8s.io/v1", "Ingress"),
+    ] {
+        refused(
+            &GOOD.replace(
+                "apiVersion: my-operator.dev/v1, kind: Echo",
+                &format!("kind: {kind}, apiVersion: {group}"),
+            ),
+            "3:20",
+            "`parent` must be a custom resource",
+        );
+    }
     refused(
         &GOOD.replace("echo.wasm", "gone.wasm"),
         "4:13",

@@ -93,6 +93,7 @@ impl<'a> Preview<'a> {
             parent,
             others,
             not_served,
+            ..
         } = kinds.resolve_all(config).await?;
         Ok(Self {
             writer: Writer::from(client.clone()),

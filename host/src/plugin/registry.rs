@@ -41,8 +41,26 @@ pub enum Live {
     Loading,
     /// This version is called.
     Plugin(Plugin),
-    /// No version can be called; the text contains the reason and what to do.
-    Failed(Arc<str>),
+    /// No version can be called.
+    Failed(Unusable),
+}
+
+/// Why no version of a plugin can be called.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Unusable {
+    /// The reason and what to do.
+    pub why: Arc<str>,
+    /// The plugin is for another kind: perhaps the objects of the configured one are not this host's to touch.
+    pub is_of_other_kind: bool,
+}
+
+impl<T: Into<Arc<str>>> From<T> for Unusable {
+    fn from(why: T) -> Self {
+        Self {
+            why: why.into(),
+            is_of_other_kind: false,
+        }
+    }
 }
 
 /// The requirements for a controller's plugin.
@@ -266,7 +284,7 @@ impl Slot {
             Some(file) if !self.is_live(file) => match self.loaded(file).await {
                 Ok(plugin) => Some(plugin),
                 Err(reason) => {
-                    self.fail(&reason.to_string(), Some(file.digest));
+                    self.fail_with(&reason.to_string(), Some(file.digest), reason.is_of_other_kind());
                     None
                 }
             },
@@ -357,6 +375,10 @@ impl Slot {
 
     /// Reports a problem with the file. The live version stays.
     pub fn fail(&self, reason: &str, digest: Option<Digest>) {
+        self.fail_with(reason, digest, false);
+    }
+
+    fn fail_with(&self, reason: &str, digest: Option<Digest>, is_of_other_kind: bool) {
         let Expected {
             controller, location, ..
         } = &self.expected;
@@ -375,7 +397,10 @@ impl Slot {
                 warn!(controller, file = %location, digest, %live, "{message}; the previous version stays live");
             }
             None => {
-                self.has_no_live_version(message.as_str().into());
+                self.has_no_live_version(Unusable {
+                    why: message.as_str().into(),
+                    is_of_other_kind,
+                });
                 error!(controller, file = %location, digest, "{message}");
             }
         }
@@ -562,7 +587,7 @@ impl Slot {
     }
 
     /// Publishes why no version can be called, unless another task has made one live meanwhile.
-    fn has_no_live_version(&self, reason: Arc<str>) {
+    fn has_no_live_version(&self, reason: Unusable) {
         self.live.send_if_modified(|live| {
             let changes = match live {
                 Live::Plugin(_) => false,

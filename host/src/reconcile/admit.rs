@@ -75,7 +75,7 @@ pub async fn admit(
     let plugin = match &*context.plugin.borrow() {
         Live::Plugin(plugin) => plugin.clone(),
         Live::Loading => return Err(NoAnswer::Loading),
-        Live::Failed(why) => return Err(NoAnswer::Failed(why.to_string())),
+        Live::Failed(failed) => return Err(NoAnswer::Failed(failed.why.to_string())),
     };
     if context.is_starting(&NamespacedName::of(&object)) {
         return Err(NoAnswer::Starting);

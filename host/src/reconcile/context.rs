@@ -30,7 +30,7 @@ use crate::clock::now;
 use crate::cluster::api_error::ApiError;
 use crate::cluster::cache::{Interest, ObjectText, Reflector, Subscriber, Subscription, WatchState};
 use crate::cluster::client::Writer;
-use crate::cluster::discovery::{Discovery, ResolvedKind};
+use crate::cluster::discovery::{Discovery, ResolvedKind, StatusFields};
 use crate::cluster::event_recorder::Events;
 use crate::cluster::kind_reflectors::KindReflectors;
 use crate::cluster::namespaces::Namespaces;
@@ -61,6 +61,8 @@ pub struct Context {
     pub kinds: Arc<Discovery>,
     /// The parent's resource.
     pub resource: Arc<ResolvedKind>,
+    /// What the schema of the parent's status has.
+    pub status_fields: StatusFields,
     /// The resources of the kinds that the plugin may create or read, as far as the cluster serves them.
     pub resources: BTreeMap<Kind, Arc<ResolvedKind>>,
     /// Why the cluster does not serve the remaining ones.

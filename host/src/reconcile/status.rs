@@ -1,6 +1,6 @@
 //! Writes the parent's status if it changed.
 
-mod owned;
+pub(crate) mod owned;
 
 use kube::ResourceExt;
 use kube::core::DynamicObject;
@@ -45,6 +45,7 @@ pub(super) fn desired(
     set_contested(parent, contested.as_ref(), &mut status, now);
     let unlisted = context.state.unlisted.reason(&name, &context.config.name);
     set_condition(KIND_NOT_LISTED, parent, unlisted.as_ref(), &mut status, now);
+    context.status_fields.restrict(&mut status);
     status
 }
 

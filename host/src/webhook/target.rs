@@ -169,9 +169,9 @@ impl PluginTarget {
         let live = plugin.wait_for(|live| !matches!(live, Live::Loading)).await;
         match live.as_deref() {
             Ok(Live::Plugin(plugin)) => Ok(plugin.clone()),
-            Ok(Live::Failed(why)) => Err(NoDecision {
+            Ok(Live::Failed(failed)) => Err(NoDecision {
                 public: "no version of the plugin can be used: the host's log says why".to_owned(),
-                detail: why.to_string(),
+                detail: failed.why.to_string(),
                 try_again: true,
             }),
             Ok(Live::Loading) | Err(_) => Err(NoDecision::elsewhere("the host is stopping")),

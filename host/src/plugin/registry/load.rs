@@ -30,6 +30,12 @@ pub(super) enum Refused {
     },
 }
 
+impl Refused {
+    pub(super) const fn is_of_other_kind(&self) -> bool {
+        matches!(self, Self::OtherKind { .. })
+    }
+}
+
 impl Slot {
     /// Returns the plugin in a file. Loads it unless it is loaded already.
     pub(super) async fn loaded(&self, file: &PluginFile) -> Result<Plugin, Refused> {

@@ -43,7 +43,7 @@ async fn a_plugin_that_compiles_for_long_is_given_up() {
         .await
         .unwrap()
     {
-        Live::Failed(why) => assert!(why.contains("not compiled within"), "{why}"),
+        Live::Failed(failed) => assert!(failed.why.contains("not compiled within"), "{}", failed.why),
         _ => panic!("it was compiled"),
     }
 }

@@ -44,7 +44,7 @@ pub(super) fn version(number: u8) -> Vec<u8> {
 pub(super) fn live(receiver: &tokio::sync::watch::Receiver<Live>) -> Result<Plugin, String> {
     match &*receiver.borrow() {
         Live::Plugin(plugin) => Ok(plugin.clone()),
-        Live::Failed(reason) => Err(reason.to_string()),
+        Live::Failed(failed) => Err(failed.why.to_string()),
         Live::Loading => Err("loading".into()),
     }
 }

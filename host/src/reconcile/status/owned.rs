@@ -6,7 +6,7 @@ use serde_json::{Map, Value};
 use crate::desired::managed_fields::owned_part;
 
 /// Returns the part of an object's status that this manager owns.
-pub(super) fn status(object: &DynamicObject, manager: &str) -> Map<String, Value> {
+pub(crate) fn status(object: &DynamicObject, manager: &str) -> Map<String, Value> {
     let status = object.data.get("status").unwrap_or(&Value::Null);
     let mut own = Value::Object(Map::new());
     for entry in object.metadata.managed_fields.iter().flatten() {
@@ -22,6 +22,16 @@ pub(super) fn status(object: &DynamicObject, manager: &str) -> Map<String, Value
         Value::Object(own) => own,
         _ => Map::new(),
     }
+}
+
+/// Reports whether this manager owns a part of an object's status. Needs its metadata only.
+pub(crate) fn has_status(object: &DynamicObject, manager: &str) -> bool {
+    let mut entries = object.metadata.managed_fields.iter().flatten();
+    entries.any(|entry| {
+        let fields = entry.fields_v1.as_ref();
+        entry.manager.as_deref() == Some(manager)
+            && fields.is_some_and(|fields| !fields.0["f:status"].is_null())
+    })
 }
 
 /// Merges the entries of one manager: its applies and its updates.
