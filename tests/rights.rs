@@ -165,10 +165,15 @@ impl Limited {
         }
     }
 
-    /// Removes a value of the generated Secret, which the host generates again.
+    /// Removes a value of the generated Secret, which the host generates again by order.
     async fn lose_the_password(&self) {
         let name = "shop-db-root";
-        self.scenario.until(SECRET, name, "made", |_| true).await;
+        let secret = self.scenario.until(SECRET, name, "made", |_| true).await;
+        let order = format!("{}/password", secret.metadata.uid.unwrap());
+        let order = json!({ "metadata": { "annotations": { "operator-host.dev/generate-again": order } } });
+        self.scenario
+            .patch("database.example.com/v2/MySQLCluster", "shop-db", order)
+            .await;
         let patch = json!({ "data": { "password": null } });
         self.scenario.patch(SECRET, name, patch).await;
     }

@@ -282,3 +282,86 @@ async fn a_change_of_what_is_retained_reaches_what_exists_at_once() {
     }
     assert_eq!(values(&scenario.get(SECRET, "s").await.unwrap()), password);
 }
+
+/// Regression: another password was drawn within a second, which the database did not know, and the parent was ready.
+#[tokio::test]
+async fn a_generated_secret_that_is_lost_is_not_drawn_again_until_a_user_orders_it() {
+    let scenario = Scenario::new("lost").await;
+    let config = controller(
+        "puppet.wasm",
+        "children: [{apiVersion: v1, kind: Secret}, {apiVersion: v1, kind: ConfigMap, onRemoval: retain}]",
+    );
+    let host = scenario.start(&config);
+    let mut with_data = spec(&[password()]);
+    with_data["response"]["children"] = json!([config_map("data", "")]);
+    scenario.puppet("p", with_data.clone()).await;
+    scenario.until_ready("p").await;
+    let first = scenario.get(SECRET, "s").await.unwrap();
+    let lost = async |what: &str| {
+        let message = scenario.until_stalled("p", "GeneratedSecretLost").await;
+        assert_contains(&message, &["lost/s", what, "restore it from a backup"]);
+        let (_, order) = message.split_once("operator-host.dev/generate-again=").unwrap();
+        order
+            .split_whitespace()
+            .next()
+            .unwrap()
+            .trim_end_matches([';', '.'])
+            .to_owned()
+    };
+    let order = async |order: &str| {
+        let annotations = json!({ "operator-host.dev/generate-again": order });
+        scenario
+            .patch(PUPPET, "p", json!({ "metadata": { "annotations": annotations } }))
+            .await;
+    };
+    let gone = async || {
+        scenario.delete(SECRET, "s").await;
+        lost("it is gone").await
+    };
+
+    assert_eq!(gone().await, first.metadata.uid.clone().unwrap());
+    assert_eq!(host.stop().await.code(), Some(0));
+    // The record is in the cluster.
+    let host = scenario.start(&config);
+    host.until_reconciles("lost/p", 1).await;
+    gone_still(&scenario).await;
+
+    // Restored from a backup.
+    let mut backup = serde_json::to_value(&first).unwrap();
+    for field in ["uid", "resourceVersion", "managedFields", "creationTimestamp"] {
+        backup["metadata"].as_object_mut().unwrap().remove(field);
+    }
+    scenario.apply(&backup.to_string()).await;
+    scenario.until_ready("p").await;
+    assert_eq!(values(&scenario.get(SECRET, "s").await.unwrap()), values(&first));
+
+    // A key that is lost, and not the whole Secret.
+    scenario
+        .patch(SECRET, "s", json!({ "data": { "password": null } }))
+        .await;
+    let uid = lost("its key \"password\" is gone").await;
+    order(&uid).await;
+    scenario.until_ready("p").await;
+    let drawn = scenario.get(SECRET, "s").await.unwrap();
+    assert_ne!(values(&drawn)["password"], values(&first)["password"]);
+
+    // An order is about one Secret, and does not hold for the next.
+    order(&gone().await).await;
+    scenario.until_ready("p").await;
+    gone().await;
+
+    // The next parent of that name finds what was retained beside it.
+    scenario.delete(PUPPET, "p").await;
+    scenario.until_gone(PUPPET, "p").await;
+    scenario.puppet("p", with_data).await;
+    assert_eq!(lost("a child that was retained from then").await, "s");
+    gone_still(&scenario).await;
+    order("s").await;
+    scenario.until_ready("p").await;
+    assert!(scenario.get(SECRET, "s").await.is_some());
+}
+
+async fn gone_still(scenario: &Scenario) {
+    scenario.until_stalled("p", "GeneratedSecretLost").await;
+    assert!(scenario.get(SECRET, "s").await.is_none());
+}

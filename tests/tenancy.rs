@@ -173,7 +173,7 @@ async fn a_planted_password_is_refused_by_name_until_it_is_gone_or_accepted() {
         let message = scenario.until_stalled(parent, "ChildRefused").await;
         let accept = format!("accept-secrets={}", planted.metadata.uid.as_deref().unwrap());
         let which = format!("planted/{secret}");
-        assert_contains(&message, &[&which, "no proof of it", "Delete it", &accept]);
+        assert_contains(&message, &[&which, "no proof of it", &accept, "Do not delete it"]);
         let now = scenario.version(SECRET, secret).await;
         assert_eq!(Some(now), planted.metadata.resource_version);
         let puppet = scenario.get(PUPPET, parent).await.unwrap();
@@ -231,12 +231,33 @@ async fn hosts_that_need_the_key_at_the_same_time_share_one_and_need_it_again_af
     first.until_ready("p").await;
     let now = first.get(SECRET, "s").await.unwrap();
     assert_eq!(now.data["data"], proofs[0].data["data"]);
-    // Without the key nothing is proved: the Secret is refused by name, and no value is replaced.
+    // Removed and installed again: the key went with the namespace, and the parent says which Secret is its own.
     assert_eq!(host.stop().await.code(), Some(0));
     home.delete(SECRET, KEY).await;
+    let host = start(first);
+    let is_proved_again = |secret: &DynamicObject| secret.annotations()[PROOF] != now.annotations()[PROOF];
+    let kept = first
+        .until(SECRET, "s", "proved by the new key", is_proved_again)
+        .await;
+    assert_eq!(kept.data["data"], proofs[0].data["data"]);
+    first.until_ready("p").await;
+    // A parent that is made again says nothing: the Secret is refused by name, and no value is replaced.
+    assert_eq!(host.stop().await.code(), Some(0));
+    home.delete(SECRET, KEY).await;
+    first.delete(PUPPET, "p").await;
     let _host = start(first);
+    first.until_gone(PUPPET, "p").await;
+    first.puppet("p", generates("s")).await;
     let message = first.until_stalled("p", "ChildRefused").await;
     assert_contains(&message, &["key-a/s", "a host with another key"]);
+    let (keep, delete) = (
+        message.find("keep them: kubectl annotate"),
+        message.find("delete"),
+    );
+    assert!(
+        keep.is_some() && keep < delete,
+        "the safe advice comes first: {message}"
+    );
     let kept = first.get(SECRET, "s").await.unwrap();
     assert_eq!(kept.data["data"], proofs[0].data["data"]);
 }

@@ -9,6 +9,7 @@ pub mod api_versions;
 pub mod conditions;
 pub mod drift;
 pub mod field_path;
+pub mod generated;
 pub mod left_fields;
 pub mod managed_fields;
 pub mod names;

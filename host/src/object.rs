@@ -16,6 +16,7 @@ use sha2::{Digest, Sha256};
 
 pub use self::not_served::NotServed;
 pub(crate) use self::not_served::is_built_in;
+use crate::desired::generated::BESIDE_ANNOTATION;
 use crate::plugin::contract::Kind;
 
 /// What the names of all field managers of controllers begin with.
@@ -438,6 +439,7 @@ pub(crate) fn without_host_metadata(mut child: Value) -> Value {
         DIGEST_ANNOTATION,
         PLUGIN_ANNOTATION,
         GENERATION_ANNOTATION,
+        BESIDE_ANNOTATION,
     ];
     for name in ["labels", "annotations"] {
         let Some(map) = metadata.get_mut(name).and_then(Value::as_object_mut) else {

@@ -30,6 +30,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use crate::config::leadership::{LeadershipConfig, LeadershipMode};
 use crate::config::{Config, ControllerConfig, DefinitionsMode, Removal, ServiceAccount};
 use crate::desired::provenance::KEY_SECRET;
+use crate::object::secret::is_secret_kind;
 use crate::plugin::contract::{Description, Kind};
 
 use self::resources::{Resource, Resources, UnknownKind};
@@ -303,6 +304,10 @@ impl Controller<'_> {
         }
         if self.description.finalizer || !self.controller.formerly.is_empty() {
             let why = format!("{name}: its parents' finalizer");
+            rights.grant(&own, parent.name(), &["patch"], &why);
+        }
+        if self.controller.children.keys().any(is_secret_kind) {
+            let why = format!("{name}: its parents' record of generated Secrets");
             rights.grant(&own, parent.name(), &["patch"], &why);
         }
         let events = match parent.namespaced {

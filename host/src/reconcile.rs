@@ -24,7 +24,7 @@ use self::iterations::Iterations;
 use self::outcome::{Changes, FinalAnswer, collect_events};
 use self::prune::prune;
 use self::release::release;
-use self::secrets::{Generated, generate};
+use self::secrets::{Generated, generate, record};
 use self::teardown::Teardown;
 use crate::desired::conditions::{Reason, StatusUpdate, Verdict};
 use crate::desired::order::Waiting;
@@ -361,29 +361,32 @@ async fn iterate(
     parent: &Arc<DynamicObject>,
     changes: &mut Changes,
 ) -> Result<FinalAnswer, ReconcileError> {
+    let mut parent = Arc::clone(parent);
     let mut events = Vec::new();
     let mut iterations = Iterations::default();
     while iterations.begin_next(changes) {
-        let observed = context.observed(parent, plugin);
-        let (response, share): (Response, _) = call(context, plugin, parent, &observed).await?;
-        let (plan, left_out) = match make_plan(context, plugin, parent, &response) {
+        let observed = context.observed(&parent, plugin);
+        let (response, share): (Response, _) = call(context, plugin, &parent, &observed).await?;
+        let (plan, left_out) = match make_plan(context, plugin, &parent, &response) {
             Ok(planned) => planned,
-            Err(error) if predecessor::clear(context, parent, &error, changes).await? => {
+            Err(error) if predecessor::clear(context, &parent, &error, changes).await? => {
                 debug!("{error}: cleared the children of the earlier parent, asking the plugin again");
                 continue;
             }
             Err(error) => return Err(error),
         };
-        context.remember_valid(parent);
+        context.remember_valid(&parent);
         let mut changed = false;
         for secret in &plan.secrets {
-            match generate(context, parent, secret).await? {
+            match generate(context, &parent, secret).await? {
                 Generated::Created => changes.created.push(secret.key.clone()),
                 Generated::Updated => changes.updated.push(secret.key.clone()),
                 Generated::Unchanged => continue,
             }
             changed = true;
         }
+        parent = record(context, &parent, &plan.secrets).await?;
+        let parent = &parent;
         let applied = apply(context, parent, &plan.desired).await;
         changed |= applied.changed();
         changes.created.extend(applied.created);

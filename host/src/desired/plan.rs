@@ -17,6 +17,7 @@ use serde_json::{Map, Value, json};
 
 pub use self::refusal::Refusal;
 use self::refusal::{TOKEN_ANNOTATION, TOKEN_TYPE};
+use super::generated::{self, BESIDE_ANNOTATION};
 use super::left_fields::{self, LeftField};
 use super::names;
 use super::ownership::retains;
@@ -176,11 +177,7 @@ pub fn plan(
     }
     let mut seen = HashSet::new();
     for secret in generate {
-        let rest = plan
-            .desired
-            .iter()
-            .find(|desired| policy.is_rest_of(&desired.key, secret));
-        match policy.secret(secret, rest) {
+        match policy.secret(secret, &plan.desired) {
             Ok(secret) if !seen.insert(secret.key.identity()) => {
                 refusals.push(Refusal::Twice {
                     which: secret.key.to_string(),
@@ -339,6 +336,11 @@ impl Policy<'_> {
             if let Some(annotations) = metadata.get_mut("annotations").and_then(Value::as_object_mut) {
                 annotations.remove(PROVENANCE_ANNOTATION);
                 annotations.remove(TOO_DEEP_ANNOTATION);
+                annotations.remove(BESIDE_ANNOTATION);
+                if *removal == Removal::Retain && !generate.is_empty() {
+                    let names: Vec<&str> = generate.iter().map(|secret| &*secret.name).collect();
+                    annotations.insert(BESIDE_ANNOTATION.into(), names.join(",").into());
+                }
             }
         }
         if let Some(body) = body.as_object_mut() {
@@ -378,8 +380,11 @@ impl Policy<'_> {
             && child.name.namespace == self.parent.namespace()
     }
 
-    /// Completes a Secret to generate. `rest` is the child that has the same name.
-    fn secret(&self, secret: &GeneratedSecret, rest: Option<&Desired>) -> Result<DesiredSecret, Refusal> {
+    /// Completes a Secret to generate. The one of these children that has the same name is the rest of it.
+    fn secret(&self, secret: &GeneratedSecret, desired: &[Desired]) -> Result<DesiredSecret, Refusal> {
+        let rest = desired
+            .iter()
+            .find(|desired| self.is_rest_of(&desired.key, secret));
         Self::check_name("generate", "name", &secret.name, name_problem)?;
         Self::check_name("generate", "name", &secret.name, |name| {
             names::problem(&secret_kind(), name)
@@ -404,8 +409,20 @@ impl Policy<'_> {
         if let Some(problem) = secret_problem(secret) {
             return Err(Refusal::BadSecret { which, problem });
         }
-        if let Some(existing) = (self.existing)(&key) {
-            self.check_generated(&key, &existing)?;
+        let existing = (self.existing)(&key);
+        if let Some(existing) = &existing {
+            self.check_generated(&key, existing)?;
+        }
+        let beside = || {
+            let existing = desired.iter().filter_map(|desired| (self.existing)(&desired.key));
+            existing
+                .into_iter()
+                .any(|child| generated::is_beside(&child, &secret.name))
+        };
+        if matches!(self.proof, SecretProof::Key(_))
+            && let Some(problem) = generated::lost(self.parent, secret, existing.as_deref(), beside())
+        {
+            return Err(Refusal::SecretLost { which, problem });
         }
         let mut metadata = Map::new();
         metadata.insert("labels".into(), json!({ GENERATED_LABEL: "true" }));
@@ -442,9 +459,11 @@ impl Policy<'_> {
             && !is_accepted(self.parent, existing)
         {
             let problem = format!(
-                "it carries the label of a Secret that the host generated for this parent, but no proof of it: somebody \
-                 else made it, or a host with another key. Delete it to get new values; or, if you know its \
-                 values and want them, kubectl annotate {} {} {ACCEPT_ANNOTATION}={}",
+                "it carries the label of a Secret that the host generated for this parent, but no proof of it: a host with \
+                 another key made it, or somebody else. If you know where its values come from, keep them: kubectl \
+                 annotate --overwrite -n {} {} {} {ACCEPT_ANNOTATION}={}. Do not delete it while something, such as a \
+                 database, uses its values: it would not know new ones",
+                self.parent.namespace().unwrap_or_default(),
                 kind.to_lowercase(),
                 self.parent.name_any(),
                 existing.metadata.uid.as_deref().unwrap_or_default(),

@@ -5,12 +5,16 @@
 //! a Secret in the host's own namespace, which is created when it is missing and shared by all replicas. So a proof
 //! stays valid after a restart, a failover, and when a parent is recreated for retained data. The values are not
 //! part of the proof: anyone who may update the Secret may change them.
+//!
+//! The [record](super::generated) on the parent is a second proof, which does not need the key: who may change the parent
+//! may accept any Secret.
 
 use std::fmt::Write;
 
 use aws_lc_rs::hmac;
 use kube::core::DynamicObject;
 
+use super::generated::Record;
 use crate::object::{GENERATED_LABEL, NamespacedName, PARENT_ANNOTATION, annotation, label};
 use crate::plugin::contract::Kind;
 
@@ -91,7 +95,7 @@ fn bytes(hex: &str) -> Option<Vec<u8>> {
 /// How to verify that a Secret was generated.
 #[derive(Clone, Copy)]
 pub enum SecretProof<'a> {
-    /// By the host's key. Without a key, no Secret counts as generated.
+    /// By the host's key, or the record on the parent.
     Key(Option<&'a Key>),
     /// By the label alone: where there is no cluster, or no permission to read the key, and nothing is written.
     Label,
@@ -104,14 +108,20 @@ impl SecretProof<'_> {
         if label(secret, GENERATED_LABEL).is_none() {
             return false;
         }
-        let parent = NamespacedName::of(parent).to_string();
         match self {
-            Self::Key(key) => {
-                annotation(secret, PARENT_ANNOTATION) == Some(&parent)
-                    && key.is_some_and(|key| key.verifies(kind, &parent, secret))
-            }
+            Self::Key(_) => self.has_key_of(kind, parent, secret) || Record::of(parent).has(secret),
             Self::Label => true,
         }
+    }
+
+    /// Reports whether the proof on the Secret itself is by this key.
+    #[must_use]
+    pub fn has_key_of(&self, kind: &Kind, parent: &DynamicObject, secret: &DynamicObject) -> bool {
+        let Self::Key(Some(key)) = self else {
+            return false;
+        };
+        let parent = NamespacedName::of(parent).to_string();
+        annotation(secret, PARENT_ANNOTATION) == Some(&parent) && key.verifies(kind, &parent, secret)
     }
 }
 

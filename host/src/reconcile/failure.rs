@@ -335,6 +335,13 @@ fn judge(
             };
             (stalled("TooDeep"), next)
         }
+        ReconcileError::Refused(refusals)
+            if refusals
+                .iter()
+                .any(|refusal| matches!(refusal, Refusal::SecretLost { .. })) =>
+        {
+            (stalled("GeneratedSecretLost"), Action::Backoff)
+        }
         ReconcileError::Refused(_) => (stalled("ChildRefused"), Action::Backoff),
         ReconcileError::NoPlugin(_) => (stalled(NO_PLUGIN), Action::OnChange),
         ReconcileError::Watch(_) => (reconciling("WatchFailed"), Action::Backoff),

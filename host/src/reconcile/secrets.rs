@@ -5,6 +5,7 @@
 //! contain it blanked.
 
 use std::collections::BTreeSet;
+use std::sync::Arc;
 
 use kube::core::DynamicObject;
 use serde_json::{Map, Value, json};
@@ -14,6 +15,7 @@ use super::freshness::may_create;
 use crate::cluster::api_error::{ApiError, Fault};
 use crate::cluster::resource_client::ResourceClient;
 use crate::config::Removal;
+use crate::desired::generated::{RECORD_ANNOTATION, Record};
 use crate::desired::ownership::owns;
 use crate::desired::plan::DesiredSecret;
 use crate::desired::provenance::PROVENANCE_ANNOTATION;
@@ -77,10 +79,12 @@ pub async fn generate(
             && !owns(&context.config, parent, live)
             && !is_terminating(live)
     });
-    // A Secret without proof gets here only if the parent accepts it: `desired::plan` refuses all others.
-    let lacks_proof = live
-        .as_ref()
-        .is_some_and(|live| !provenance.proof().holds(&context.config.parent, parent, live));
+    // A Secret without this proof gets here only if the parent's record has it, or the parent accepts it: `desired::plan` refuses all others.
+    let lacks_proof = live.as_ref().is_some_and(|live| {
+        !provenance
+            .proof()
+            .has_key_of(&context.config.parent, parent, live)
+    });
     if live.is_some() && missing.is_empty() && !lacks_owner && !lacks_proof {
         return Ok(Generated::Unchanged);
     }
@@ -121,6 +125,40 @@ pub async fn generate(
     };
     context.record_child(&NamespacedName::of(parent), key, answer);
     Ok(outcome)
+}
+
+/// Records on the parent which Secrets are generated. Returns the parent as it is then.
+///
+/// # Errors
+/// When the API server refuses the request.
+pub async fn record(
+    context: &Context,
+    parent: &Arc<DynamicObject>,
+    secrets: &[DesiredSecret],
+) -> Result<Arc<DynamicObject>, ApiError> {
+    let parent = context.as_seen(parent).unwrap_or_else(|| Arc::clone(parent));
+    let before = Record::of(&parent);
+    let mut now = before.clone();
+    if context.config.generated == Removal::Delete {
+        now.keep_only(secrets);
+    }
+    for secret in secrets {
+        if let Some(existing) = context.existing(&secret.key) {
+            now.add(secret, &existing);
+        }
+    }
+    if now == before {
+        return Ok(parent);
+    }
+    let name = NamespacedName::of(&parent);
+    // A parent that was made again in the meantime has another UID.
+    let body = json!({ "metadata": { "uid": parent.metadata.uid, "annotations": { RECORD_ANNOTATION: now.text() } } });
+    let objects = ResourceClient::new(&context.writer, &context.resource);
+    match objects.merge(&name, &body, &context.config.field_manager()).await {
+        Ok(answer) => Ok(context.record_parent(&parent, None, answer).unwrap_or(parent)),
+        Err(error) if error.is_not_found() => Ok(parent),
+        Err(error) => Err(error),
+    }
 }
 
 fn draw(entry: &GeneratedValue) -> Result<String, getrandom::Error> {

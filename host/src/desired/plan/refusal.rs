@@ -85,6 +85,8 @@ pub enum Refusal {
     TooDeep { which: String, field: &'static str },
     #[error("the generated Secret {which}: {problem}")]
     BadSecret { which: String, problem: String },
+    #[error("the generated Secret {which}: {problem}")]
+    SecretLost { which: String, problem: String },
     #[error("{which}: its annotation `{AFTER_ANNOTATION}` {problem}")]
     BadOrder { which: String, problem: String },
 }

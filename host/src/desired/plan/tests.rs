@@ -698,7 +698,12 @@ fn a_secret_that_only_claims_to_be_generated_is_refused_unless_the_parent_accept
     for owner in [None, Some("uid-a")] {
         for accept in [None, Some("x"), Some("another,one")] {
             let refusals = with(accept, owner).unwrap_err();
-            for words in ["default/x", "no proof", "accept-secrets=planted", "Delete it"] {
+            for words in [
+                "default/x",
+                "no proof",
+                "accept-secrets=planted",
+                "Do not delete it",
+            ] {
                 assert!(refusals[0].contains(words), "{words:?} is not in {refusals:?}");
             }
         }
