@@ -1,9 +1,33 @@
 //! The host's clock.
 
-use jiff::{Timestamp, Unit};
+use jiff::{RoundMode, Timestamp, TimestampRound, Unit};
 
 /// Returns the host's clock in whole seconds: a finer one would make equal requests differ.
 pub(crate) fn now() -> Timestamp {
-    let now = Timestamp::now();
-    now.round(Unit::Second).unwrap_or(now)
+    whole_seconds(Timestamp::now())
+}
+
+/// Drops the fraction of a second. Rounded up, the time would be in the future, and a plugin would act too early.
+fn whole_seconds(time: Timestamp) -> Timestamp {
+    let down = TimestampRound::new()
+        .smallest(Unit::Second)
+        .mode(RoundMode::Floor);
+    time.round(down).unwrap_or(time)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_clock_is_never_ahead() {
+        let at = |text: &str| text.parse::<Timestamp>().unwrap();
+        for time in [
+            "2026-01-02T03:04:05Z",
+            "2026-01-02T03:04:05.5Z",
+            "2026-01-02T03:04:05.999999Z",
+        ] {
+            assert_eq!(whole_seconds(at(time)), at("2026-01-02T03:04:05Z"));
+        }
+    }
 }
