@@ -150,3 +150,38 @@ fn check_calls_the_plugin_with_the_objects_that_it_needs() {
         assert!(out.contains(allowed), "{out}");
     }
 }
+
+#[test]
+fn check_calls_the_plugin_with_the_children_and_the_time_that_it_is_given() {
+    let desk = Desk::new();
+    let spec = |chain: &str| {
+        format!(
+            "apiVersion: test.operator-host.dev/v1\nkind: Puppet\nmetadata: {{name: p}}\nspec: {{{chain}}}\n"
+        )
+    };
+    let child = |name: &str| format!("{{apiVersion: v1, kind: ConfigMap, metadata: {{name: {name}}}}}");
+    let chain = format!("chain: [{}, {}], response: {{}}", child("a"), child("b"));
+    let sample_of_chain = desk.file("chain.yaml", spec(&chain));
+    let existing = desk.file("children.yaml", child("a"));
+    let puppet = sample("puppet");
+    let (chain, existing) = (sample_of_chain.to_str().unwrap(), existing.to_str().unwrap());
+    let said = |answer: &str, words: &str| assert!(answer.contains(words), "{words:?} is not in: {answer}");
+    said(
+        &host(&["check", &puppet, "--sample", chain]).out,
+        "p: 1, all of them allowed",
+    );
+    let more = host(&["check", &puppet, "--sample", chain, "--children", existing]);
+    said(&more.out, "p: 2, all of them allowed");
+
+    let now = format!("response: {{children: [{}]}}", child("$now"));
+    let now = desk.file("now.yaml", spec(&now));
+    let now = [
+        "check",
+        &puppet,
+        "--sample",
+        now.to_str().unwrap(),
+        "--now",
+        "2026-03-29T01:30:00Z",
+    ];
+    said(&host(&now).out, "2026-03-29T01:30:00Z");
+}

@@ -41,6 +41,17 @@ pub struct Args {
     /// Objects that the plugin finds when it asks to read others; repeatable
     #[arg(long, value_name = "FILE")]
     related: Vec<PathBuf>,
+    /// Existing children of the samples, such as the output of `kubectl get pods -o yaml`; repeatable
+    #[arg(long, value_name = "FILE")]
+    children: Vec<PathBuf>,
+    /// The time of the host's clock. The default is fixed, so that the same files give the same result
+    #[arg(
+        long,
+        env = "OPERATOR_HOST_NOW",
+        default_value = "1970-01-01T00:00:00Z",
+        value_name = "RFC3339"
+    )]
+    now: Timestamp,
     /// A configuration whose controller of the plugin's kind must allow what the plugin creates and reads, and whose
     /// limits apply
     #[arg(long, short, value_name = "FILE")]
@@ -102,7 +113,7 @@ impl Report {
 /// When a file cannot be read.
 pub async fn run(args: Args) -> Result<ExitCode, Failure> {
     plugin_file::show_log("off")?;
-    let config = args.config.as_deref().map(Config::load_without_plugins);
+    let config = args.config.as_deref().map(Config::load);
     let config = config.transpose().map_err(|error| Failure::Usage(error.into()))?;
     let mut report = Report::default();
     match load(&args, config.as_ref()).await? {
@@ -316,7 +327,7 @@ async fn samples(plugin: &Plugin, args: &Args, report: &mut Report) -> Result<()
         report.add(Level::Warn, "samples", message);
         return Ok(());
     }
-    let now = Timestamp::UNIX_EPOCH;
+    let now = args.now;
     let render::Resources {
         parents,
         mut related,
@@ -330,6 +341,7 @@ async fn samples(plugin: &Plugin, args: &Args, report: &mut Report) -> Result<()
         Err(other) => return Err(other),
     };
     related.extend(render::objects(&args.related)?);
+    let existing = render::objects(&args.children)?;
     rules(plugin, &related, left, report);
     // Serialization of a resource cannot fail.
     let objects: Vec<Value> = parents
@@ -341,8 +353,8 @@ async fn samples(plugin: &Plugin, args: &Args, report: &mut Report) -> Result<()
     for parent in parents {
         let name = parent.metadata.name.clone().unwrap_or_default();
         let scene = Scene {
+            children: offline::own(&existing, &parent, plugin.description()),
             parent: Arc::new(parent),
-            children: Vec::new(),
             related: related.clone(),
             now,
         };
@@ -600,7 +612,7 @@ mod tests {
             let folder = tempfile::tempdir().unwrap();
             let file = folder.path().join("config.yaml");
             std::fs::write(&file, text).unwrap();
-            let config = Config::load_without_plugins(&file).unwrap();
+            let config = Config::load(&file).unwrap();
             let mut report = Report::default();
             configuration(&plugin, &config, &mut report);
             let failed = report.failed();

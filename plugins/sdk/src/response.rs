@@ -266,8 +266,8 @@ macro_rules! shared {
                 self
             }
 
-            /// Requests another call after this time even if nothing changes. Rarely useful: a change of the
-            /// parent, of a child or of an object of a need causes one anyway.
+            /// Requests another call after this time even if nothing changes, for work that depends on the time. A change
+            /// of the parent, of a child or of an object of a need causes one anyway.
             pub fn requeue_after(mut self, after: Duration) -> Self {
                 self.requeue_after = Some(after);
                 self
