@@ -6,11 +6,12 @@ use control_plane::proxy::Mode;
 use k8s_openapi::api::core::v1::Namespace;
 use kube::Api;
 use kube::api::{DeleteParams, ListParams};
+use kube::core::DynamicObject;
 use serde_json::json;
 
 use crate::behind::refusing;
 use crate::puppet::{CONFIG_MAP, FORMS, PUPPET, assert_contains, config_map, controller};
-use crate::support::Scenario;
+use crate::support::{Scenario, condition};
 
 #[tokio::test]
 async fn a_deleted_resource_waits_until_the_plugin_reports_that_it_is_done() {
@@ -119,6 +120,31 @@ async fn a_resource_that_waits_for_its_cleanup_shows_it_and_is_released_when_its
     assert_contains(&note, &["not done within 1s", "did not say that it is done"]);
     host.until_log(&["\"WARN\"", "is released without it"]).await;
     scenario.until_gone(CONFIG_MAP, "a").await;
+}
+
+/// Regression: a paused resource that was deleted stayed for ever, and said only that it was paused.
+#[tokio::test]
+async fn a_paused_resource_that_is_deleted_says_what_it_waits_for_and_is_released_after_its_time() {
+    let scenario = Scenario::new("paused-deleted").await;
+    let host = scenario.start(&controller("puppet.wasm", ""));
+    scenario
+        .puppet("p", json!({"response": {"children": [config_map("a", "1")]}}))
+        .await;
+    scenario.until_ready("p").await;
+    let paused = json!({"metadata": {"annotations": {"operator-host.dev/paused": "true"}}});
+    scenario.patch(PUPPET, "p", paused).await;
+    scenario.delete(PUPPET, "p").await;
+    let says = |puppet: &DynamicObject| {
+        let message = condition(puppet, "Paused").map(|paused| paused["message"].to_string());
+        message.is_some_and(|message| message.contains("it is being deleted, and waits for its removal"))
+    };
+    scenario.until(PUPPET, "p", "what it waits for", says).await;
+    assert_eq!(host.stop().await.code(), Some(0));
+
+    let _host = scenario.start(&controller("puppet.wasm", "finalizer: {releaseAfter: 1s}"));
+    scenario.until_gone(PUPPET, "p").await;
+    let note = scenario.until_event("p", "Warning", "CleanupAbandoned").await;
+    assert_contains(&note, &["not done within 1s", "the resource is paused"]);
 }
 
 #[tokio::test]

@@ -98,10 +98,17 @@ async fn reconcile_now(context: &Context, name: &NamespacedName, span: &Span) ->
         // A mistake in the configuration must not write into the objects of another operator.
         return Action::OnChange;
     }
+    let is_paused = annotation(&parent, PAUSED_ANNOTATION) == Some("true");
+    if is_paused && leaving::check_deadline(context, &parent, true) {
+        return match leaving::abandon(context, &parent, "the resource is paused").await {
+            Ok(()) => Action::OnChange,
+            Err(error) => fail(context, &parent, &error).await,
+        };
+    }
     if let Some(field) = too_deep(&parent) {
         return refuse_too_deep(context, &parent, field).await;
     }
-    if annotation(&parent, PAUSED_ANNOTATION) == Some("true") {
+    if is_paused {
         contest::forget(context, name);
         return finish(context, &parent, None, Verdict::Paused, Action::OnChange).await;
     }

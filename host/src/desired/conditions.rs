@@ -10,7 +10,7 @@ use jiff::Timestamp;
 use kube::core::DynamicObject;
 use serde_json::{Map, Value, json};
 
-use crate::object::{conventional_reason, shorten};
+use crate::object::{conventional_reason, is_terminating, shorten};
 use crate::plugin::contract::{Condition, ConditionStatus};
 
 /// The condition that reports whether the resource is in the desired state.
@@ -247,8 +247,12 @@ pub(crate) fn compose(
 /// Returns the current status with the `Paused` condition. `observedGeneration` stays unchanged.
 fn paused(parent: &DynamicObject, before: &Map<String, Value>, now: Timestamp) -> Map<String, Value> {
     let current = current(parent);
+    let waits = match is_terminating(parent) {
+        true => "; it is being deleted, and waits for its removal",
+        false => "",
+    };
     let message = format!(
-        "nothing is done while the annotation {} is true",
+        "nothing is done while the annotation {} is true{waits}",
         crate::object::PAUSED_ANNOTATION
     );
     let condition = Condition {
