@@ -349,7 +349,7 @@ impl Proving {
     fn advice(&self, live: Option<&Plugin>, candidate: &Plugin) -> String {
         let promote = match &*self.definition.borrow() {
             Some(Some(definition)) => format!(
-                "kubectl annotate crd {definition} {PROMOTE_ANNOTATION}={}",
+                "kubectl annotate crd {definition} {PROMOTE_ANNOTATION}={} --overwrite",
                 candidate.digest().short()
             ),
             _ => format!(

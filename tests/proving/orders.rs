@@ -13,6 +13,7 @@ use super::{
     DEFINITION, Stage, digest, is_held_back, offer_one_that_deletes, response, until_held_back, until_live,
     until_report,
 };
+use crate::definitions_install::until_ready_says;
 use crate::puppet::{CONFIG_MAP, PUPPET, assert_contains};
 use crate::support::{Host, LIMIT, Scenario, own_cluster, resource};
 use crate::telemetry::port;
@@ -178,6 +179,7 @@ async fn annotations_promote_by_force_roll_back_and_release() {
     // Neither in the file nor kept: only reported.
     annotate(&scenario, json!({"operator-host.dev/pin": "0123456789abcdef"})).await;
     host.until_log(&["0123456789abcdef is pinned", "stays"]).await;
+    until_ready_says(&host, &["0123456789abcdef is pinned", "remove the pin"]).await;
     // Without annotations the file's version is proved again.
     annotate(
         &scenario,

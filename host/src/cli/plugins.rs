@@ -183,7 +183,7 @@ fn table(reports: &[PluginReport], now: Timestamp, colour: bool) -> String {
             format!("{digest} {}", candidate.state.as_str()).trim().to_owned()
         });
         let live_digest = live.map(|live| short(&live.digest));
-        let pinned = report.pinned.as_ref().map_or("", |_| " (pinned)");
+        let pinned = if is_pinned(report) { " (pinned)" } else { "" };
         rows.push([
             report.controller.clone(),
             text(live.map(|live| live.name.as_str())),
@@ -260,7 +260,10 @@ fn details(text: &mut String, report: &PluginReport, now: Timestamp, colour: boo
         }
     }
     if let Some(pinned) = &report.pinned {
-        let _ = writeln!(text, "  pinned: {pinned}");
+        let missing = "; no version has this digest, so the live one stays and new files are put aside: put it into the \
+                       plugin's file, or remove the pin";
+        let missing = if is_pinned(report) { "" } else { missing };
+        let _ = writeln!(text, "  pinned: {pinned}{missing}");
     }
     if let Some(candidate) = &report.candidate {
         let code = match candidate.state {
@@ -282,6 +285,16 @@ fn details(text: &mut String, report: &PluginReport, now: Timestamp, colour: boo
     if !others.is_empty() {
         let _ = writeln!(text, "  earlier versions: {}", others.join(", "));
     }
+}
+
+/// Reports whether the live version is the pinned one.
+fn is_pinned(report: &PluginReport) -> bool {
+    let digits = |digest: &str| digest.trim_start_matches("sha256:").to_lowercase();
+    let pinned = report.pinned.as_deref().map(digits);
+    let live = report.live.as_ref().map(|live| digits(&live.digest));
+    pinned
+        .zip(live)
+        .is_some_and(|(pinned, live)| live.starts_with(&pinned))
 }
 
 /// Shortens a digest for a table.
@@ -366,6 +379,28 @@ mod tests {
                  +b\n     \
                   c\n  \
                earlier versions: cccccccccccc (0.9.0, live 25h ago)\n"
+        );
+        let [echo, _] = &reports;
+        let pinned = |digest: &str| {
+            let pinned = Some(digest.to_owned());
+            table(
+                &[PluginReport {
+                    pinned,
+                    ..echo.clone()
+                }],
+                now,
+                false,
+            )
+        };
+        let matches = pinned("sha256:aaaaaaaa");
+        assert!(
+            matches.contains("aaaaaaaaaaaa (pinned)") && !matches.contains("no version"),
+            "{matches}"
+        );
+        let none = pinned("0123456789");
+        assert!(
+            !none.contains("(pinned)") && none.contains("pinned: 0123456789; no version has this digest"),
+            "{none}"
         );
         let coloured = table(&reports, now, true);
         assert!(coloured.contains("\x1b[31m-a\x1b[0m"), "{coloured}");

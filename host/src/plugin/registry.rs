@@ -297,6 +297,10 @@ impl Slot {
             report.pinned.clone_from(&pinned);
             changed
         });
+        let is_missing = |pin: &Prefix| !self.digest().is_some_and(|live| pin.matches(&live));
+        if !orders.pin.as_ref().is_some_and(is_missing) {
+            self.trouble.of_pin(None);
+        }
         if let Some(pin) = &orders.pin
             && !loaded.as_ref().is_some_and(|plugin| pin.matches(plugin.digest()))
         {
@@ -436,7 +440,10 @@ impl Slot {
                      it into the file, or remove the pin"
                 );
                 match self.digest() {
-                    Some(live) => warn!(controller, %live, "{message}; the live version stays"),
+                    Some(live) => {
+                        self.trouble.of_pin(Some(message.as_str().into()));
+                        warn!(controller, %live, "{message}; the live version stays");
+                    }
                     None => {
                         self.has_no_live_version(message.as_str().into());
                         error!(controller, "{message}");

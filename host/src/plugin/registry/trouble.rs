@@ -1,13 +1,13 @@
-//! The problems while a version is live: one of the plugin's file, and one of the registry that it comes from.
+//! The problems while a version is live: of the plugin's file, of the registry that it comes from, and of a pin.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
 use tokio::sync::watch;
 
-/// Publishes both problems as one text.
+/// Publishes the problems as one text.
 #[derive(Default)]
 pub(super) struct Trouble {
-    parts: Mutex<[Option<Arc<str>>; 2]>,
+    parts: Mutex<[Option<Arc<str>>; 3]>,
     text: watch::Sender<Option<Arc<str>>>,
 }
 
@@ -24,6 +24,11 @@ impl Trouble {
     /// Sets the problem of the registry.
     pub(super) fn of_registry(&self, problem: Option<Arc<str>>) {
         self.set(1, problem);
+    }
+
+    /// Sets the problem of the pin.
+    pub(super) fn of_pin(&self, problem: Option<Arc<str>>) {
+        self.set(2, problem);
     }
 
     fn set(&self, part: usize, problem: Option<Arc<str>>) {
