@@ -32,12 +32,6 @@ async fn a_wrong_configuration_is_reported_with_its_position_and_nothing_is_star
             "a kind can have one controller only",
         ),
         (
-            "no-file",
-            good.replace("puppet.wasm", "nobody.wasm"),
-            ":6:13: ",
-            "there is no plugin file",
-        ),
-        (
             "duration",
             format!("{good}  resync: soon\n"),
             ":9:13: ",

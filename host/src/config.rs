@@ -287,18 +287,10 @@ impl Config {
     /// Reads and validates the file. Relative paths in it start at its folder.
     ///
     /// # Errors
-    /// When the file cannot be read, is not YAML, has an unknown field or an invalid value, or names a plugin that does
-    /// not exist.
+    /// When the file cannot be read, is not YAML, or has an unknown field or an invalid value. A plugin file may be missing:
+    /// its controller waits for it.
     pub fn load(file: &Path) -> Result<Self, ConfigError> {
         Self::parse(file, &read(file)?)
-    }
-
-    /// Does what [`Config::load`] does, but accepts missing plugin files, for commands that run no plugin.
-    ///
-    /// # Errors
-    /// As [`Config::load`], except for those files.
-    pub fn load_without_plugins(file: &Path) -> Result<Self, ConfigError> {
-        raw::parse(file, &read(file)?)?.validate(file, false)
     }
 
     /// Validates the text of `file`; see [`Config::load`].
@@ -306,7 +298,7 @@ impl Config {
     /// # Errors
     /// As [`Config::load`].
     pub fn parse(file: &Path, text: &str) -> Result<Self, ConfigError> {
-        raw::parse(file, text)?.validate(file, true)
+        raw::parse(file, text)?.validate(file)
     }
 }
 

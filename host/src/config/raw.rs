@@ -20,9 +20,9 @@ use super::{
 };
 use crate::object::{is_built_in, secret};
 use crate::oci::settings::Settings;
+use crate::plugin::Limits;
 use crate::plugin::acceptance::Trust;
 use crate::plugin::contract::{Kind, is_dns_label};
-use crate::plugin::{Limits, Location, source};
 use crate::telemetry::log;
 
 /// Parses the text and checks its shape.
@@ -165,7 +165,7 @@ impl RawLimits {
 
 impl RawConfig {
     /// Validates the meaning.
-    pub(super) fn validate(self, file: &Path, needs_plugins: bool) -> Result<Config, ConfigError> {
+    pub(super) fn validate(self, file: &Path) -> Result<Config, ConfigError> {
         let here = file.parent().unwrap_or(Path::new(""));
         let folder = self
             .plugins
@@ -193,7 +193,7 @@ impl RawConfig {
                 definitions: raw.definitions.or(Some(self.definitions)),
                 ..raw
             };
-            let controller = raw.validate(file, &folder, &registry, needs_plugins)?;
+            let controller = raw.validate(file, &folder, &registry)?;
             let shared = controllers.iter().find_map(|other| {
                 let names = controller.formerly.iter().chain([&controller.name]);
                 let mut taken = names.filter(|name| other.is_or_was(name) && **name != other.name);
@@ -244,7 +244,6 @@ impl RawController {
         file: &Path,
         folder: &Path,
         registry: &Arc<Settings>,
-        needs_plugins: bool,
     ) -> Result<ControllerConfig, ConfigError> {
         dns_label(file, &self.name, "a controller's name")?;
         let mut formerly: Vec<String> = Vec::new();
@@ -265,16 +264,6 @@ impl RawController {
             return Err(invalid(file, parent_at, message));
         }
         let plugin = location(file, &self.plugin, folder, registry)?;
-        if let Location::File(path) = &plugin
-            && needs_plugins
-            && !source::is_there(path)
-        {
-            let message = format!(
-                "there is no plugin file {}: create it, or name one that exists",
-                path.display()
-            );
-            return Err(invalid(file, self.plugin.referenced, message));
-        }
         let mut children = BTreeMap::new();
         let mut generated = Removal::Retain;
         for child in self.children {

@@ -85,16 +85,10 @@ fn a_controller_may_be_pinned_to_one_version() {
     assert_eq!(pinned.controllers[0].trust.sha256, digest.parse().ok());
 }
 
+/// One file that is missing must not stop the controllers of the others.
 #[test]
-fn a_plugin_may_be_there_in_any_of_its_forms() {
-    let folder = tempfile::tempdir().unwrap();
-    let file = folder.path().join("config.yaml");
-    assert!(Config::parse(&file, GOOD).is_err());
-    for form in ["echo.wasm.zst", "echo.wasm.gz", "echo.wasm.pack"] {
-        std::fs::write(folder.path().join(form), b"").unwrap();
-        assert!(Config::parse(&file, GOOD).is_ok(), "{form}");
-        std::fs::remove_file(folder.path().join(form)).unwrap();
-    }
+fn a_plugin_file_may_be_missing() {
+    assert!(Config::parse(Path::new("/nowhere/config.yaml"), GOOD).is_ok());
 }
 
 #[track_caller]
@@ -143,11 +137,6 @@ fn every_refusal_names_line_and_column_and_what_is_expected() {
             "`parent` must be a custom resource",
         );
     }
-    refused(
-        &GOOD.replace("echo.wasm", "gone.wasm"),
-        "4:13",
-        "no plugin file gone.wasm",
-    );
     refused(
         &GOOD.replace("name: echo", "name: Echo_1"),
         "2:11",

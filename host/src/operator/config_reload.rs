@@ -3,7 +3,6 @@
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::Duration;
 
 use bytes::Bytes;
 use tokio::sync::watch;
@@ -19,9 +18,6 @@ use crate::plugin::source::{Look, WatchedFile};
 
 /// Bytes that a configuration may have.
 const LIMIT: usize = 4 << 20;
-/// How long after a refusal the same text is validated again: it may name a plugin file that appears later, for example
-/// in another volume.
-const AGAIN: Duration = Duration::from_secs(1);
 
 /// The files to follow, and where to report problems.
 pub(super) struct Follower {
@@ -129,15 +125,7 @@ impl Follower {
                     refused = Some(reason);
                 }
             }
-            let changed = async {
-                match refused {
-                    None => changes.changed().await,
-                    Some(_) => tokio::time::timeout(AGAIN, changes.changed())
-                        .await
-                        .unwrap_or(Ok(())),
-                }
-            };
-            if changed.await.is_err() {
+            if changes.changed().await.is_err() {
                 return;
             }
         }
