@@ -16,12 +16,19 @@ const RULES: &str = "plugins/sdk/src/cel/rules.rs";
 
 /// The beginning of a row, its words with `{}` for a number, and where the number is: a file, the code before it, and the
 /// unit in the row.
-const ROWS: [(&str, &str, &str, &str, u64); 55] = [
+const ROWS: [(&str, &str, &str, &str, u64); 56] = [
     (
-        "comparisons of a child",
-        "{}. Then",
-        "host/src/desired/drift.rs",
-        "const MAX_COMPARISONS: usize = ",
+        "writes of one child",
+        "{} in quick succession",
+        "host/src/reconcile/context/pace.rs",
+        "Self::Change => (",
+        1,
+    ),
+    (
+        "writes of one child",
+        "or {} creations",
+        "host/src/reconcile/context/pace.rs",
+        "Self::Removal => (",
         1,
     ),
     (

@@ -549,6 +549,8 @@ mod tests {
             sample: vec![file],
             related: Vec::new(),
             config: None,
+            children: Vec::new(),
+            now: Timestamp::UNIX_EPOCH,
             calls: 1,
             registry: RegistryArgs::default(),
         };

@@ -8,6 +8,7 @@
 mod paths;
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ManagedFieldsEntry;
+use kube::core::DynamicObject;
 use serde_json::{Value, json};
 
 use super::managed_fields::{fields, is_apply_of, owned_part};
@@ -128,8 +129,6 @@ fn insert(body: &mut Value, path: &[String], value: Value) {
 
 #[cfg(test)]
 mod tests {
-    use kube::core::DynamicObject;
-
     use super::*;
 
     const US: &str = "operator-host/shop";

@@ -109,7 +109,7 @@ pub(super) fn next(context: &Context, parent: &NamespacedName, decided: Action) 
     let after = match decided {
         Action::OnChange => None,
         Action::After(delay) => Some(delay),
-        Action::Backoff | Action::BackoffAtLeast(_) => return decided,
+        Action::Backoff | Action::BackoffAtMost(_) | Action::BackoffAtLeast(_) => return decided,
     };
     if !context.has_parent(parent) {
         return decided;

@@ -409,7 +409,7 @@ impl Context {
         if is_young && self.has_parent(parent) {
             let why = removal_in_words(child);
             self.memory_of(parent, |memory| {
-                memory.pace(Paced::Child(key.identity())).removed(why)
+                memory.pace(Paced::Child(key.identity())).removed(why);
             });
         }
     }

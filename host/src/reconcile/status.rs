@@ -15,10 +15,13 @@ use crate::clock::now;
 use crate::cluster::api_error::{ApiError, Fault};
 use crate::cluster::resource_client::ResourceClient;
 use crate::desired::conditions::{
-    KIND_NOT_LISTED, StatusUpdate, compose, current, is_host_type, set_condition, set_contested, set_held_back,
+    KIND_NOT_LISTED, StatusUpdate, compose, current, is_host_type, set_condition, set_contested,
+    set_held_back,
 };
 use crate::desired::managed_fields::{below, fields};
-use crate::object::{MAX_DEPTH, NamespacedName, fingerprint, is_deeper, is_too_deep, least_size, long_key, too_deep};
+use crate::object::{
+    MAX_DEPTH, NamespacedName, fingerprint, is_deeper, is_too_deep, least_size, long_key, too_deep,
+};
 use crate::plugin::contract::EventType;
 
 /// Maximum bytes of a request that an API server accepts (`MaxRequestBodyBytes` of its generic configuration).
