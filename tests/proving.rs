@@ -435,6 +435,27 @@ async fn an_object_that_is_being_deleted_is_asked_about_with_its_cleanup() {
 }
 
 #[tokio::test]
+async fn children_of_objects_that_are_being_deleted_do_not_outweigh_those_that_would_be_deleted() {
+    let scenario = Scenario::new("proving-outweighed").await;
+    let mut stage = Stage::new(&scenario, "");
+    let host = stage.start();
+    let many = ["a", "b", "c", "d", "e", "f"].map(|name| (name, "x"));
+    let going = json!({
+        "response": response(&many), "cleanup": {"done": false, "requeueAfterMs": 600_000},
+    });
+    scenario.puppet("going", going).await;
+    scenario.until_ready("going").await;
+    scenario.delete(PUPPET, "going").await;
+    let spec = json!({"response": response(&[("child", "x")]), "variants": {"1": {"response": {}}}});
+    scenario.puppet("p", spec).await;
+    scenario.until_ready("p").await;
+    stage.swap(1);
+    let line = until_held_back(&host, 1).await;
+    assert_contains(&line, &["it would delete 1 of 1 child"]);
+    assert!(scenario.get(CONFIG_MAP, "child").await.is_some());
+}
+
+#[tokio::test]
 async fn of_more_objects_than_configured_a_sample_is_examined() {
     let scenario = Scenario::new("proving-sample").await;
     let mut stage = Stage::new(&scenario, "proving: {objects: 2}");

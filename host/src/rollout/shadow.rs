@@ -74,8 +74,11 @@ impl Snapshot {
         context.as_seen_by(plugin, &NamespacedName::of(&self.parent), self.children.clone())
     }
 
-    /// Returns the number of observed children that could be deleted.
+    /// Returns the number of observed children that could be deleted: none while the object itself is being deleted.
     pub(super) fn deletable(&self, context: &Context) -> usize {
+        if is_terminating(&self.parent) {
+            return 0;
+        }
         let is_deletable = |child: &&Arc<DynamicObject>| {
             removable(&context.config, context.provenance.proof(), &self.parent, child)
                 .is_some_and(|(_, removal)| removal == Removal::Delete)
