@@ -28,6 +28,8 @@ use crate::plugin::{Digest, Plugin};
 const FIRST_RETRY: Duration = Duration::from_secs(1);
 /// The longest of these waits.
 const MAX_RETRY: Duration = Duration::from_secs(300);
+/// The longest wait of a replica that cannot write before it has read the record.
+const MAX_PAUSE: Duration = Duration::from_secs(4);
 /// How long a version that is about to become live waits for its record.
 const LIMIT: Duration = Duration::from_secs(5);
 
@@ -151,9 +153,14 @@ impl LiveRecord {
             let recorded = match self.read(definition).await {
                 Ok(recorded) => recorded,
                 Err(error) => {
-                    debug!("cannot read which version of the plugin is recorded as live: {error}");
+                    let text =
+                        format!("waiting to read which version of the plugin is recorded as live: {error}");
+                    debug!("{text}");
+                    if pause == MAX_PAUSE {
+                        self.set_trouble(Some(text.into()));
+                    }
                     tokio::time::sleep(pause).await;
-                    pause = MAX_RETRY.min(pause * 2);
+                    pause = MAX_PAUSE.min(pause * 2);
                     continue;
                 }
             };
@@ -161,7 +168,7 @@ impl LiveRecord {
             if recorded == Recorded::Version(digest) {
                 break;
             }
-            if self.is_accepted(digest, &recorded) {
+            if recorded == Recorded::Nothing || self.is_accepted(digest, &recorded) {
                 let _ = tokio::time::timeout(LIMIT, self.write(definition, digest)).await;
                 break;
             }
