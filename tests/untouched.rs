@@ -52,7 +52,9 @@ fn controller(kind: &str, plugin: &str) -> String {
 #[tokio::test]
 async fn a_plugin_of_another_kind_touches_no_object_of_the_configured_one() {
     let scenario = Scenario::new("untouched").await;
-    let kind = shops(&scenario, with_conditions(&["type", "status"])).await;
+    let mut open = with_conditions(&[]);
+    open["conditions"]["items"]["x-kubernetes-preserve-unknown-fields"] = json!(true);
+    let kind = shops(&scenario, open).await;
     shop(&scenario, &kind).await;
     let before = scenario.version(&kind, "s").await;
     let host = scenario.start(&controller(&kind, "echo.wasm"));

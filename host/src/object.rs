@@ -16,7 +16,6 @@ use sha2::{Digest, Sha256};
 
 pub use self::not_served::NotServed;
 pub(crate) use self::not_served::is_built_in;
-use crate::desired::generated::BESIDE_ANNOTATION;
 use crate::plugin::contract::Kind;
 
 /// What the names of all field managers of controllers begin with.
@@ -44,6 +43,9 @@ pub const CLEANED_UP_ANNOTATION: &str = "operator-host.dev/cleaned-up";
 /// Annotation of a child, which the plugin sets: the fields that the host leaves as they are, such as `spec.replicas`,
 /// separated by commas.
 pub const LEAVE_ANNOTATION: &str = "operator-host.dev/leave";
+/// Annotation of a retained child: comma-separated names of the Secrets that were generated beside it. It outlives the
+/// parent, and the parent's record of them.
+pub const BESIDE_ANNOTATION: &str = "operator-host.dev/generated-beside";
 /// Annotation of a parent: with the value `true`, the host does not touch it or its children.
 pub const PAUSED_ANNOTATION: &str = "operator-host.dev/paused";
 /// Maximum number of levels in a field of an object that is read. In a list the field is in three more, and `serde_json`

@@ -547,6 +547,8 @@ mod tests {
         let args = Args {
             plugin: PathBuf::new(),
             sample: vec![file],
+            children: Vec::new(),
+            now: Timestamp::UNIX_EPOCH,
             related: Vec::new(),
             config: None,
             children: Vec::new(),

@@ -9,7 +9,7 @@ use kube::core::DynamicObject;
 use serde::{Deserialize, Serialize};
 
 use super::plan::DesiredSecret;
-use crate::object::annotation;
+use crate::object::{BESIDE_ANNOTATION, annotation};
 use crate::plugin::contract::GeneratedSecret;
 
 /// Annotation of a parent: the record, as JSON.
@@ -17,9 +17,6 @@ pub const RECORD_ANNOTATION: &str = "operator-host.dev/generated-secrets";
 /// Annotation of a parent, from a user: what is to be drawn again, separated by commas: the UID of a lost Secret, `UID/key`
 /// for a lost key, or the name of a Secret of an earlier parent. So an order does not hold for the next loss.
 pub const AGAIN_ANNOTATION: &str = "operator-host.dev/generate-again";
-/// Annotation of a retained child: comma-separated names of the Secrets that were generated beside it. It outlives the
-/// parent with its record.
-pub const BESIDE_ANNOTATION: &str = "operator-host.dev/generated-beside";
 
 /// The Secrets that were generated for one parent.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -152,7 +149,7 @@ mod tests {
     use super::*;
     use crate::plugin::contract::GeneratedValue;
 
-    fn object(uid: &str, name: &str, annotations: Value, data: Value) -> DynamicObject {
+    fn object(uid: &str, name: &str, annotations: &Value, data: &Value) -> DynamicObject {
         serde_json::from_value(json!({
             "apiVersion": "a.dev/v1", "kind": "Shop", "data": data,
             "metadata": { "name": name, "namespace": "n", "uid": uid, "annotations": annotations },
@@ -180,10 +177,10 @@ mod tests {
     fn what_was_generated_and_is_lost_is_not_drawn_again_without_an_order() {
         let parent = |uid: &str, again: &str| {
             let annotations = json!({ RECORD_ANNOTATION: record("p"), AGAIN_ANNOTATION: again });
-            object(uid, "shop", annotations, json!(null))
+            object(uid, "shop", &annotations, &json!(null))
         };
-        let whole = object("new", "s", json!({}), json!({ "password": "", "other": "" }));
-        let part = object("new", "s", json!({}), json!({ "other": "" }));
+        let whole = object("new", "s", &json!({}), &json!({ "password": "", "other": "" }));
+        let part = object("new", "s", &json!({}), &json!({ "other": "" }));
         let lost = |parent: &DynamicObject, keys: &[&str], existing: Option<&DynamicObject>, beside| {
             super::lost(parent, &wanted(keys), existing, beside).is_some()
         };
@@ -226,11 +223,11 @@ mod tests {
             Record::of(&object(
                 uid,
                 "shop",
-                json!({ RECORD_ANNOTATION: record("p") }),
-                json!(null),
+                &json!({ RECORD_ANNOTATION: record("p") }),
+                &json!(null),
             ))
         };
-        let secret = |uid: &str, name: &str| object(uid, name, json!({}), json!(null));
+        let secret = |uid: &str, name: &str| object(uid, name, &json!({}), &json!(null));
         assert!(of("p").has(&secret("old", "s")));
         assert!(!of("p").has(&secret("new", "s")));
         assert!(!of("p").has(&secret("old", "t")));

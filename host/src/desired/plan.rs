@@ -17,14 +17,14 @@ use serde_json::{Map, Value, json};
 
 pub use self::refusal::Refusal;
 use self::refusal::{TOKEN_ANNOTATION, TOKEN_TYPE};
-use super::generated::{self, BESIDE_ANNOTATION};
+use super::generated;
 use super::left_fields::{self, LeftField};
 use super::names;
 use super::ownership::retains;
 use super::provenance::{ACCEPT_ANNOTATION, PROVENANCE_ANNOTATION, SecretProof, is_accepted};
 use crate::config::{Allow, ControllerConfig, Removal};
 use crate::object::{
-    APPLIED_ANNOTATION, CONTROLLER_LABEL, ChildRef, DIGEST_ANNOTATION, GENERATED_LABEL,
+    APPLIED_ANNOTATION, BESIDE_ANNOTATION, CONTROLLER_LABEL, ChildRef, DIGEST_ANNOTATION, GENERATED_LABEL,
     GENERATION_ANNOTATION, Identity, LEAVE_ANNOTATION, MAX_DEPTH, NamespacedName, NotServed,
     PARENT_ANNOTATION, PLUGIN_ANNOTATION, TOO_DEEP_ANNOTATION, annotation, controller_of, field_in_words,
     fingerprint, generation_mark, group_of, is_deeper, is_reference_to, is_terminating, is_too_deep,

@@ -103,8 +103,9 @@ pub mod prelude {
     pub use crate::{
         CONFIG_MAP, CRON_JOB, CleanupResponse, Column, Condition, DAEMON_SET, DEPLOYMENT, Event, Failure,
         GeneratedSecret, HORIZONTAL_POD_AUTOSCALER, INGRESS, JOB, Kind, Labels, NETWORK_POLICY, Need, Object,
-        PERSISTENT_VOLUME_CLAIM, POD, POD_DISRUPTION_BUDGET, Parent, Plugin, Quantity, ROLE, ROLE_BINDING,
-        Request, Response, Rule, SECRET, SERVICE, SERVICE_ACCOUNT, STATEFUL_SET, Scale, Value, Version, json,
+        ObjectRef, PERSISTENT_VOLUME_CLAIM, POD, POD_DISRUPTION_BUDGET, Parent, Plugin, Quantity, ROLE,
+        ROLE_BINDING, Request, Response, Rule, SECRET, SERVICE, SERVICE_ACCOUNT, STATEFUL_SET, Scale, Value,
+        Version, json,
     };
 }
 

@@ -7,7 +7,7 @@ use std::ops::Range;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
-use crate::kinds::{Kind, POD};
+use crate::kinds::{JOB, Kind, POD};
 use crate::scan::{self, Escaped, Item};
 
 /// An object of the cluster: JSON, with accessors for the fields that every object has.
@@ -120,6 +120,12 @@ impl Object {
         self.string(&["metadata", "namespace"])
     }
 
+    /// Returns `metadata.uid`, which no other object ever has; empty for an object that does not exist yet.
+    #[must_use]
+    pub fn uid(&self) -> &str {
+        self.string(&["metadata", "uid"]).unwrap_or_default()
+    }
+
     /// Reports whether the object has this kind and version.
     #[must_use]
     pub fn is(&self, kind: Kind) -> bool {
@@ -201,6 +207,13 @@ impl Object {
     #[must_use]
     pub fn is_finished_pod(&self) -> bool {
         self.is(POD) && matches!(self.string(&["status", "phase"]), Some("Failed" | "Succeeded"))
+    }
+
+    /// Reports whether this is a Job that has ended: its condition `Complete` or `Failed` is true.
+    #[must_use]
+    pub fn is_finished_job(&self) -> bool {
+        let ended = |type_| self.condition(type_) == Some(true);
+        self.is(JOB) && (ended("Complete") || ended("Failed"))
     }
 
     pub(crate) fn string(&self, steps: &[&str]) -> Option<&str> {
@@ -332,6 +345,21 @@ mod tests {
 
     use super::*;
     use crate::kinds::SERVICE;
+
+    #[test]
+    fn a_job_has_ended_when_it_is_complete_or_failed() {
+        let job = |kind: &str, type_: &str, status: &str| {
+            let job = json!({ "apiVersion": "batch/v1", "kind": kind, "metadata": { "name": "j", "uid": "u" },
+                "status": { "conditions": [{ "type": type_, "status": status }] } });
+            Object::from(job)
+        };
+        assert_eq!(job("Job", "Complete", "True").uid(), "u");
+        assert!(job("Job", "Complete", "True").is_finished_job());
+        assert!(job("Job", "Failed", "True").is_finished_job());
+        assert!(!job("Job", "Complete", "False").is_finished_job());
+        assert!(!job("Job", "Suspended", "True").is_finished_job());
+        assert!(!job("CronJob", "Complete", "True").is_finished_job());
+    }
 
     fn pod() -> Value {
         json!({
