@@ -551,8 +551,6 @@ mod tests {
             now: Timestamp::UNIX_EPOCH,
             related: Vec::new(),
             config: None,
-            children: Vec::new(),
-            now: Timestamp::UNIX_EPOCH,
             calls: 1,
             registry: RegistryArgs::default(),
         };
