@@ -22,6 +22,8 @@ use crate::object::{secret, shorten};
 
 /// How many parts of the child are tried, the smallest first.
 const TRIES: usize = 3;
+/// How often the host tries to give up what a replacement owns.
+const DISOWN_TRIES: usize = 5;
 /// A part is at least this far below the root: to replace a whole spec would reset what others and the API server set.
 const LEAST_DEPTH: usize = 2;
 /// Maximum size of a value in a message, in bytes.
@@ -108,25 +110,31 @@ async fn replace(
 async fn disown(
     objects: &ResourceClient<'_>,
     desired: &Desired,
-    applied: DynamicObject,
+    mut applied: DynamicObject,
     manager: &str,
 ) -> Result<DynamicObject, ApiError> {
-    let managed = applied.metadata.managed_fields.as_deref().unwrap_or_default();
     let is_replacement = |entry: &ManagedFieldsEntry| {
         entry.manager.as_deref() == Some(manager) && !is_apply_of(entry, manager)
     };
-    let others: Vec<_> = managed.iter().filter(|entry| !is_replacement(entry)).collect();
-    if others.len() == managed.len() {
-        return Ok(applied);
+    // A controller of the kind, for example, may write the object meanwhile.
+    for _ in 0..DISOWN_TRIES {
+        let managed = applied.metadata.managed_fields.as_deref().unwrap_or_default();
+        if !managed.iter().any(is_replacement) {
+            break;
+        }
+        let others: Vec<_> = managed.iter().filter(|entry| !is_replacement(entry)).collect();
+        let patch = json!({ "metadata": {
+            "managedFields": others, "uid": applied.metadata.uid, "resourceVersion": applied.metadata.resource_version,
+        } });
+        match objects.merge(&desired.key.name, &patch, manager).await {
+            Err(error) if error.is_lost_race() => match objects.read(&desired.key.name).await? {
+                Some(fresh) => applied = fresh,
+                None => break,
+            },
+            answer => return answer,
+        }
     }
-    let patch = json!({ "metadata": {
-        "managedFields": others, "uid": applied.metadata.uid, "resourceVersion": applied.metadata.resource_version,
-    } });
-    match objects.merge(&desired.key.name, &patch, manager).await {
-        // Somebody was faster: the child is as applied all the same.
-        Err(error) if error.is_lost_race() => Ok(applied),
-        answer => answer,
-    }
+    Ok(applied)
 }
 
 /// A step on the way to a part of an object.
