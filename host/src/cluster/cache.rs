@@ -576,6 +576,8 @@ struct Inner {
     trees: Arc<Trees>,
     subscribers: Mutex<Subscribers>,
     state: watch::Sender<WatchState>,
+    /// The policy of the last complete list. It changes only while the state is locked.
+    filled: Mutex<CachePolicy>,
     /// Why the last list failed; `None` once one is complete.
     list_error: watch::Sender<Option<String>>,
     was_listed: AtomicBool,
@@ -648,6 +650,7 @@ impl Inner {
             trees,
             subscribers: Mutex::default(),
             state: watch::Sender::new(WatchState::Starting),
+            filled: Mutex::default(),
             list_error: watch::Sender::new(None),
             was_listed: AtomicBool::new(false),
         }
@@ -864,18 +867,20 @@ impl Inner {
     }
 
     fn keep(&self, policy: CachePolicy) {
-        let covered = self.keep.borrow().policy.covers(&policy);
-        self.keep.send_modify(|wanted| wanted.policy = policy);
-        // Set the state after the policy, so that a list that ends now cannot override it.
-        if !covered {
-            self.state.send_if_modified(|current| {
-                let synced = *current == WatchState::Synced;
-                if synced {
-                    *current = WatchState::Starting;
-                }
-                synced
-            });
-        }
+        self.keep.send_modify(|wanted| wanted.policy = policy.clone());
+        self.state.send_if_modified(|current| {
+            let mut filled = self.filled.lock().unwrap_or_else(PoisonError::into_inner);
+            // A list under the new policy may have ended since it was set.
+            let lacks = !filled.covers(&policy);
+            if !lacks {
+                *filled = policy;
+            }
+            let is_changed = lacks && *current == WatchState::Synced;
+            if is_changed {
+                *current = WatchState::Starting;
+            }
+            is_changed
+        });
     }
 
     /// Marks the watch as synced, unless more of the kind is needed by now.
@@ -884,7 +889,12 @@ impl Inner {
             info!(kind = %self.scope.kind, namespace = self.scope.namespace, "watching again");
         }
         self.state.send_if_modified(|current| {
-            let is_changed = *current != WatchState::Synced && !keep.has_changed().unwrap_or(false);
+            let policy = keep.borrow().policy.clone();
+            if keep.has_changed().unwrap_or(false) {
+                return false;
+            }
+            *self.filled.lock().unwrap_or_else(PoisonError::into_inner) = policy;
+            let is_changed = *current != WatchState::Synced;
             if is_changed {
                 *current = WatchState::Synced;
             }

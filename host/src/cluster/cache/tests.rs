@@ -304,6 +304,43 @@ async fn a_controller_of_another_kind_of_parents_needs_another_list() {
     assert!(!policy(&["A"]).covers(&policy(&["A", "B"])));
 }
 
+/// Regression: a controller that was added waited for minutes, because the list that it needed ended before the watch was
+/// marked as incomplete.
+#[tokio::test]
+async fn a_list_that_ends_while_the_policy_is_set_leaves_the_watch_synced() {
+    let watch = Arc::new(children());
+    let mut keep = watch.inner.keep.subscribe();
+    watch.inner.synced(&keep);
+    let done = Arc::new(AtomicBool::new(false));
+    let lists = std::thread::spawn({
+        let (watch, done) = (Arc::clone(&watch), Arc::clone(&done));
+        move || {
+            while !done.load(Ordering::Relaxed) {
+                if keep.has_changed().unwrap_or(false) {
+                    drop(keep.borrow_and_update());
+                    watch.inner.synced(&keep);
+                }
+            }
+        }
+    });
+    for number in 0..2_000 {
+        let kind = Kind {
+            api_version: "a.dev/v1".into(),
+            kind: format!("Kind{number}"),
+        };
+        watch.inner.keep(CachePolicy {
+            all: false,
+            owned_by: BTreeSet::from([kind]),
+        });
+        let mut state = watch.state();
+        let synced = state.wait_for(|state| *state == WatchState::Synced);
+        let in_time = tokio::time::timeout(Duration::from_secs(10), synced).await;
+        assert!(in_time.is_ok(), "after {number} policies");
+    }
+    done.store(true, Ordering::Relaxed);
+    lists.join().unwrap();
+}
+
 #[tokio::test]
 async fn an_index_forgets_what_is_gone() {
     let watch = children();
