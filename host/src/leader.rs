@@ -123,7 +123,7 @@ impl Leadership {
         if config.mode == LeadershipMode::None {
             return Ok((leadership, Elections(None)));
         }
-        let client = leadership.connection.client()?;
+        let client = leadership.connection.lease_client()?;
         let namespace = config
             .namespace
             .clone()

@@ -128,13 +128,23 @@ impl Connection {
         inside.then_some(&self.config.default_namespace)
     }
 
-    /// Returns the host's own client, for Leases and for reads that a reconcile waits for. When a connection goes dead
-    /// silently, a request on it fails at its time limit, and the next one has another connection.
+    /// Returns the host's own client, for reads that a reconcile waits for. When a connection goes dead silently, a request
+    /// on it fails at its time limit, and the next one has another connection.
     ///
     /// # Errors
     /// When the configuration cannot be used.
     pub fn client(&self) -> Result<Client, ClientError> {
         self.layered(&self.config, self.transport.clone(), Term::endless())
+    }
+
+    /// Returns a client like [`Connection::client`] with connections of its own, for Leases: a renewal must not wait for one
+    /// dead connection of other requests after the other.
+    ///
+    /// # Errors
+    /// When the configuration cannot be used.
+    pub fn lease_client(&self) -> Result<Client, ClientError> {
+        let transport = transport(&self.config, &Term::endless(), None)?;
+        self.layered(&self.config, transport, Term::endless())
     }
 
     /// Returns the client for watches and discovery, of which a process with many controllers has many at the same time.
