@@ -53,7 +53,10 @@ pub(super) async fn report(
         return Action::OnChange;
     };
     let (verdict, next) = judge(context, &parent, error, kept);
-    if let Verdict::Stalled(reason) | Verdict::Reconciling(reason) = &verdict {
+    let may_pass = may_pass(context, name);
+    if let Verdict::Stalled(reason) | Verdict::Reconciling(reason) = &verdict
+        && !may_pass
+    {
         log_once(context, name, &reason.message);
     }
     if let ReconcileError::Call(CallError::Trap { backtrace, .. }) = error
@@ -81,8 +84,9 @@ pub(super) async fn report(
         Verdict::Reconciled | Verdict::Progressing(_) | Verdict::CleaningUp(_) | Verdict::Paused => None,
     };
     // Waiting does not deserve a Warning.
-    let waits =
-        matches!(error, ReconcileError::Call(CallError::Retry { .. })) || is_waiting_for_deletion(error);
+    let waits = may_pass
+        || matches!(error, ReconcileError::Call(CallError::Retry { .. }))
+        || is_waiting_for_deletion(error);
     if kept.is_none() && matches!(next, Action::OnChange) {
         contest::forget(context, name);
     }
@@ -201,6 +205,13 @@ pub(super) fn note_transient(context: &Context, parent: &DynamicObject, error: &
         faults.any(|fault| matches!(fault, Fault::Unreachable | Fault::Deposed))
     };
     since.is_some_and(|since| since.elapsed() < grace || cannot_be_told())
+}
+
+/// Reports whether the failure that was last noted may still pass by itself. Then only the condition of a new parent tells
+/// of it.
+fn may_pass(context: &Context, parent: &NamespacedName) -> bool {
+    let since = context.memory_of(parent, |memory| memory.transient_since);
+    since.is_some_and(|since| since.elapsed() < GRACE)
 }
 
 /// Tells internal errors that the API server repeats word for word from an outage. If it is one, the status cannot be
