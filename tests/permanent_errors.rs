@@ -2,12 +2,13 @@
 
 use std::time::{Duration, Instant};
 
-use control_plane::proxy::{Mode, Proxy};
+use control_plane::proxy::Mode;
 use kube::core::DynamicObject;
 use serde_json::{Value, json};
 
 use crate::puppet::{CONFIG_MAP, PUPPET, assert_contains, config_map, controller};
-use crate::support::{Scenario, cluster, condition};
+use crate::support::{Scenario, condition};
+use crate::transient_errors::behind_a_proxy;
 
 /// Long enough for a busy machine, and much shorter than the minute after which an overload is reported.
 const SOON: Duration = Duration::from_secs(15);
@@ -53,14 +54,6 @@ const REFUSED: Mode = Mode::Refuse {
     status: 503,
     retry_after: None,
 };
-
-async fn behind_a_proxy(name: &str) -> (Scenario, Proxy) {
-    let proxy = Proxy::start(&cluster().await.kubeconfig())
-        .await
-        .expect("a proxy");
-    let scenario = Scenario::new(name).await.with_kubeconfig(proxy.kubeconfig());
-    (scenario, proxy)
-}
 
 /// Regression: etcd's refusal counted as overload, so the other children were not applied, and nothing was said for a minute.
 #[tokio::test]

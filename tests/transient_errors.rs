@@ -17,7 +17,7 @@ use crate::puppet::{PUPPET, assert_contains, config_map, controller};
 use crate::support::{LIMIT, Scenario, cluster, condition, own_cluster};
 
 /// Creates a scenario whose hosts reach the shared cluster through a proxy.
-async fn behind_a_proxy(name: &str) -> (Scenario, Proxy) {
+pub async fn behind_a_proxy(name: &str) -> (Scenario, Proxy) {
     let proxy = Proxy::start(&cluster().await.kubeconfig())
         .await
         .expect("a proxy");
