@@ -1,16 +1,14 @@
-//! The evolution of the plugin contract: new features reach the plugins, and plugins for earlier versions continue
-//! to work.
+//! Parts of the plugin contract, in both binary forms.
 
 use control_plane::Options;
 use k8s_openapi::api::core::v1::Namespace;
 use kube::Api;
 use kube::api::DeleteParams;
 use kube::core::DynamicObject;
-use plugin_fixtures::{Fixture, Form, cases};
 use serde_json::json;
 
-use crate::puppet::{CONFIG_MAP, FORMS, PUPPET, controller};
-use crate::support::{Host, Scenario, own_cluster, root};
+use crate::puppet::{FORMS, PUPPET, controller};
+use crate::support::{Host, Scenario, own_cluster};
 
 /// Starts a host that watches all namespaces.
 fn start(scenario: &Scenario, controllers: &str) -> Host {
@@ -52,32 +50,6 @@ async fn a_cleanup_learns_that_its_namespace_is_being_deleted() {
         scenario
             .patch(PUPPET, "p", json!({"spec": {"cleanup": {"done": true}}}))
             .await;
-        scenario.until_gone(PUPPET, "p").await;
-        assert_eq!(host.stop().await.code(), Some(0));
-    }
-}
-
-#[tokio::test]
-async fn a_plugin_made_for_the_first_version_of_the_contract_runs_unchanged() {
-    let cluster = own_cluster(Options::default()).await;
-    for (name, form) in [("component", Form::Component), ("command", Form::Command)] {
-        let scenario = Scenario::within(&cluster, &format!("first-{name}")).await;
-        let plugin = Fixture::new(cases::ANSWER)
-            .parent("test.operator-host.dev/v1", "Puppet")
-            .version("0.1.0");
-        scenario.file("first.wasm", plugin.build(form));
-        let config = scenario.config(&controller("first.wasm", ""));
-        let text = std::fs::read_to_string(&config).unwrap();
-        let (samples, own) = (root().join("plugins/target/plugins"), scenario.folder.path());
-        let text = text.replace(samples.to_str().unwrap(), own.to_str().unwrap());
-        let host = scenario.start_with(&scenario.file("config.yaml", text), &[]);
-        host.until_log(&["\"plugin loaded\"", "\"contract\":\"0.1.0\""])
-            .await;
-        scenario.puppet("p", json!({})).await;
-        scenario.until_ready("p").await;
-        assert!(scenario.get(CONFIG_MAP, "answer").await.is_some());
-        // Its cleanup is called, too, in a terminating namespace.
-        delete_namespace(&scenario).await;
         scenario.until_gone(PUPPET, "p").await;
         assert_eq!(host.stop().await.code(), Some(0));
     }

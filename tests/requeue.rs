@@ -4,10 +4,11 @@
 use std::time::Duration;
 
 use control_plane::proxy::{Mode, Proxy};
+use jiff::Timestamp;
 use kube::core::DynamicObject;
 use serde_json::json;
 
-use crate::puppet::{CONFIG_MAP, PUPPET, config_map, controller, is_true};
+use crate::puppet::{CONFIG_MAP, FORMS, PUPPET, config_map, controller, is_true};
 use crate::support::{Host, Scenario, condition};
 
 #[tokio::test]
@@ -69,6 +70,39 @@ async fn a_requeue_comes_after_its_time_and_again_and_again() {
     let took = host.until_reconciles("requeue/p", 5).await;
     // There are at least three full delays between the first and the fifth reconcile.
     assert!(took >= Duration::from_millis(800), "{took:?}");
+}
+
+#[tokio::test]
+async fn a_resource_is_reconciled_at_the_time_that_the_plugin_asks_for_and_not_again_and_again() {
+    for (form, file) in FORMS {
+        let scenario = Scenario::new(&format!("requeue-at-{form}")).await;
+        let host = scenario.start(&controller(file, ""));
+        let at = Timestamp::now().round(jiff::Unit::Second).unwrap() + Duration::from_secs(4);
+        scenario
+            .puppet(
+                "p",
+                json!({"response": {"requeueAt": at.to_string(), "status": {"note": "$now"}}}),
+            )
+            .await;
+        scenario.until_ready("p").await;
+        let parent = format!("{}/p", scenario.namespace);
+        let before = host.reconciles(&parent);
+        let seen = |puppet: &DynamicObject| puppet.data["status"]["note"].as_str()?.parse().ok();
+        let due = |puppet: &DynamicObject| seen(puppet).is_some_and(|seen: Timestamp| seen >= at);
+        let puppet = scenario.until(PUPPET, "p", "reconciled at the time", due).await;
+        let late = seen(&puppet).unwrap().duration_since(at);
+        assert!(late.as_secs() < 30, "{late:?} late");
+        // The clock in the status causes no further reconcile, and the time that has passed neither.
+        let other = format!("{}/q", scenario.namespace);
+        scenario.puppet("q", json!({"response": {"requeueAfterMs": 200}})).await;
+        host.until_reconciles(&other, 8).await;
+        let after = host.reconciles(&parent) - before;
+        assert!((1..=2).contains(&after), "{after} reconciles");
+        // What is no time is an answer that cannot be read.
+        scenario.puppet("r", json!({"response": {"requeueAt": "noon"}})).await;
+        let message = scenario.until_stalled("r", "PluginAnswerInvalid").await;
+        assert!(message.contains("noon") || message.contains("requeueAt"), "{message}");
+    }
 }
 
 #[tokio::test]

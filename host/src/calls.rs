@@ -1,4 +1,4 @@
-//! Calls of `convert` and `default` for the API server, with their metrics, spans and records.
+//! Calls of `validate`, `convert` and `default` for the API server, with their metrics, spans and records.
 
 use std::sync::Arc;
 
@@ -7,7 +7,7 @@ use tracing::{Span, record_all};
 
 use crate::config::ControllerConfig;
 use crate::metrics::ControllerMetrics;
-use crate::plugin::contract::{Conversion, Converted, Export, Json};
+use crate::plugin::contract::{Conversion, Converted, Export, FieldError, Json};
 use crate::plugin::{Call, CallError, Plugin, Share};
 use crate::reconcile::observer::{observe, plugin_span};
 use crate::record::{Asked, RecordedAnswer, Recorder};
@@ -55,12 +55,26 @@ impl Calls {
         (outcome, share)
     }
 
+    /// Returns what is wrong with an object, which may replace another.
+    pub(crate) async fn validate(
+        &self,
+        plugin: &Plugin,
+        parent: &Json,
+        old_parent: Option<&Json>,
+    ) -> Called<Vec<FieldError>> {
+        let call = plugin.validate(parent, old_parent);
+        let (outcome, share) = self.observed(plugin, Export::Validate, 1, call).await;
+        let asked = Asked::Parent(Arc::clone(parent), old_parent.map(Arc::clone));
+        self.record(plugin, Export::Validate, asked, &outcome);
+        (outcome, share)
+    }
+
     /// Sets the defaults of an object.
     pub(crate) async fn default(&self, plugin: &Plugin, parent: &Json) -> Called<Map<String, Value>> {
         let (outcome, share) = self
             .observed(plugin, Export::Default, 1, plugin.default(parent))
             .await;
-        let asked = Asked::Parent(Arc::clone(parent));
+        let asked = Asked::Parent(Arc::clone(parent), None);
         self.record(plugin, Export::Default, asked, &outcome);
         (outcome, share)
     }

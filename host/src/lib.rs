@@ -41,6 +41,7 @@ pub mod leader;
 pub mod operator;
 pub mod supervisor;
 pub mod ui;
+mod validation;
 pub mod webhook;
 
 pub mod controller;

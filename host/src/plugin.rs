@@ -23,8 +23,8 @@ pub use location::Location;
 pub use operator_host_runtime::{
     Cache, CacheError, Call, CallError, CallStats, Class, CodeOrigin, Compiler, Digest, EngineError,
     EngineOptions, Form, LOG_TARGET, Limited, Limits, LoadError, Plugin, PluginBytes, RandomSource, Runtime,
-    Share, Subprocess, compile_memory, compile_plugin, container, contract, estimate, interfaces, limits,
-    max_memory_of_call, max_memory_of_one_call,
+    Share, Shown, Subprocess, compile_memory, compile_plugin, container, contract, estimate, interfaces,
+    limits, max_memory_of_call, max_memory_of_one_call,
 };
 
 #[cfg(test)]

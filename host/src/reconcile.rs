@@ -8,14 +8,13 @@ use kube::core::DynamicObject;
 use tracing::{Span, debug, record_all, warn};
 
 pub use self::action::Action;
-use self::action::after;
-pub use self::admit::{Admission, admit};
+use self::action::requeue;
 use self::apply::{BACK_OFF, apply};
-use self::call::call;
+use self::call::{call, check_valid};
 use self::context::{Blocking, Context};
 use self::error::ReconcileError;
 use self::failure::{
-    FIRST_GRACE, count_failure, fail, is_unreported, log_once, note_transient, report, status_not_written,
+    FIRST_GRACE, count_failure, fail, is_unreported, log_once, note_transient, status_not_written,
     tell_repeated,
 };
 use self::finalizer::{finalizer_of, remove_finalizer, set_finalizers};
@@ -26,15 +25,16 @@ use self::prune::prune;
 use self::release::release;
 use self::secrets::{Generated, generate, record};
 use self::teardown::Teardown;
+use crate::clock::now;
 use crate::desired::conditions::{Reason, StatusUpdate, Verdict};
 use crate::desired::order::Waiting;
 use crate::desired::ownership::owns;
 use crate::desired::plan::{Plan, Policy, beside_obstacles, plan};
 use crate::desired::readiness;
 use crate::object::{ChildRef, NamespacedName, PAUSED_ANNOTATION, annotation, is_terminating, too_deep};
+use crate::plugin::Plugin;
 use crate::plugin::contract::{CleanupResponse, EventType, Kind, Response};
 use crate::plugin::registry::Live;
-use crate::plugin::{CallError, Plugin};
 use crate::trace;
 
 pub mod apply;
@@ -51,7 +51,6 @@ pub mod status;
 pub mod unlisted;
 
 mod action;
-mod admit;
 mod call;
 mod contest;
 mod error;
@@ -60,7 +59,6 @@ mod finalizer;
 mod freshness;
 mod handover;
 mod iterations;
-mod last_valid;
 mod leaving;
 mod outcome;
 mod predecessor;
@@ -127,12 +125,6 @@ async fn reconcile_now(context: &Context, name: &NamespacedName, span: &Span) ->
         }
     };
     tell_repeated(context, name, &mut result);
-    let kept = match &result {
-        Err(ReconcileError::Call(CallError::Invalid { .. })) => {
-            last_valid::keep(context, &parent, &mut changes).await
-        }
-        _ => None,
-    };
     changes.publish(context, &parent);
     let has_tried = match &result {
         Ok(answer) => answer.is_some(),
@@ -171,10 +163,7 @@ async fn reconcile_now(context: &Context, name: &NamespacedName, span: &Span) ->
             if !span.is_disabled() {
                 trace::fail(span, class, &error.to_string(), "");
             }
-            if let Some(answer) = kept.as_ref().and_then(|kept| kept.answer.as_ref()) {
-                answer.publish(context, &parent);
-            }
-            report(context, &parent, &error, kept.as_ref()).await
+            fail(context, &parent, &error).await
         }
     }
 }
@@ -284,6 +273,7 @@ async fn converge(
     if context.is_in_host_namespace(parent) {
         return Err(ReconcileError::Namespace(context.host_namespace_error()));
     }
+    check_valid(context, &plugin, parent).await?;
     let mut parent = Arc::clone(parent);
     if plugin.description().finalizer && !has_finalizer {
         // Set it before the first child is created, so that the cleanup sees every child.
@@ -295,7 +285,6 @@ async fn converge(
         }
     }
     let mut answer = iterate(context, &plugin, &parent, changes).await?;
-    context.state.needs.forget_invalid(&NamespacedName::of(&parent));
     let left = predecessor::sweep(context, &NamespacedName::of(&parent), Some(&parent), changes).await?;
     answer.requeue = answer.requeue.into_iter().chain(left).min();
     Ok(Some(answer))
@@ -373,7 +362,8 @@ async fn iterate(
     let mut iterations = Iterations::default();
     while iterations.begin_next(changes) {
         let observed = context.observed(&parent, plugin);
-        let (response, share): (Response, _) = call(context, plugin, &parent, &observed).await?;
+        let seen = now();
+        let (response, share): (Response, _) = call(context, plugin, &parent, &observed, seen).await?;
         let (plan, left_out) = match make_plan(context, plugin, &parent, &response) {
             Ok(planned) => planned,
             Err(error) if predecessor::clear(context, &parent, &error, changes).await? => {
@@ -382,7 +372,6 @@ async fn iterate(
             }
             Err(error) => return Err(error),
         };
-        context.remember_valid(&parent);
         let mut changed = false;
         for secret in &plan.secrets {
             match generate(context, &parent, secret).await? {
@@ -425,6 +414,7 @@ async fn iterate(
             conditions,
             events: new,
             requeue_after_ms,
+            requeue_at,
             ..
         } = response;
         collect_events(&mut events, new);
@@ -433,7 +423,7 @@ async fn iterate(
                 status,
                 conditions,
                 events,
-                requeue: requeue_after_ms.map(after),
+                requeue: requeue(requeue_after_ms, requeue_at, seen),
                 verdict: Some(match applied.waiting.into_iter().next() {
                     _ if !applied.held.is_empty() => {
                         Verdict::Reconciling(Reason::new(BACK_OFF, applied.held.join(". ")))
@@ -467,7 +457,8 @@ async fn cleanup(
     let mut iterations = Iterations::default();
     while iterations.begin_next(changes) {
         let observed = context.observed(parent, plugin);
-        let (response, share) = call(context, plugin, parent, &observed).await?;
+        let seen = now();
+        let (response, share) = call(context, plugin, parent, &observed, seen).await?;
         let CleanupResponse {
             done,
             children,
@@ -475,6 +466,7 @@ async fn cleanup(
             conditions,
             events: new,
             requeue_after_ms,
+            requeue_at,
             ..
         } = response;
         let response = Response {
@@ -502,7 +494,7 @@ async fn cleanup(
                 status,
                 conditions,
                 events,
-                requeue: requeue_after_ms.map(after),
+                requeue: requeue(requeue_after_ms, requeue_at, seen),
                 verdict: waiting.map(|waiting| Verdict::CleaningUp(Reason::waiting(waiting.why))),
                 done,
                 _share: share,

@@ -15,8 +15,8 @@ pub use keeper::{Bounds, KeepError, Keeper, Recorder};
 pub use mask::mask;
 
 use crate::plugin::contract::{
-    CleanupResponse, CommandInput, ContractVersion, Conversion, Converted, Export, Failure, Json, Request,
-    Response,
+    CleanupResponse, CommandInput, ContractVersion, Conversion, Converted, Export, Failure, FieldError, Json,
+    Request, Response,
 };
 use crate::plugin::{CallError, Plugin};
 
@@ -75,6 +75,8 @@ pub enum RecordedAnswer {
     Converted(Vec<Value>),
     /// The answer of `default`: the spec.
     Defaulted(Map<String, Value>),
+    /// The answer of `validate`.
+    Validated(Vec<FieldError>),
     /// The plugin's reason for giving no answer.
     Failure(Failure),
     /// The call failed.
@@ -119,6 +121,12 @@ impl From<Map<String, Value>> for RecordedAnswer {
     }
 }
 
+impl From<Vec<FieldError>> for RecordedAnswer {
+    fn from(errors: Vec<FieldError>) -> Self {
+        Self::Validated(errors)
+    }
+}
+
 impl RecordedAnswer {
     /// Converts the outcome of a call.
     pub fn of<T: Clone + Into<Self>>(outcome: &Result<T, CallError>) -> Self {
@@ -159,8 +167,8 @@ pub enum Asked {
     Request(Request),
     /// By `convert`.
     Conversion(Arc<Conversion>),
-    /// By `default`, for this object.
-    Parent(Json),
+    /// By `default` or `validate`, for this object, and for the one that it would replace.
+    Parent(Json, Option<Json>),
 }
 
 impl Record {
@@ -168,16 +176,20 @@ impl Record {
     #[must_use]
     pub fn new(plugin: Version, call: Export, asked: Asked, output: RecordedAnswer) -> Self {
         let mut input = CommandInput {
-            contract: ContractVersion::PRESENT,
+            contract: ContractVersion::V1,
             call,
             request: None,
             conversion: None,
             parent: None,
+            old_parent: None,
         };
         match asked {
             Asked::Request(request) => input.request = Some(request.into()),
             Asked::Conversion(conversion) => input.conversion = Some(conversion),
-            Asked::Parent(parent) => input.parent = Some(parent),
+            Asked::Parent(parent, old_parent) => {
+                input.parent = Some(parent);
+                input.old_parent = old_parent;
+            }
         }
         Self {
             plugin: Some(plugin),

@@ -127,7 +127,6 @@ pub async fn supervise(
                     proving.blocking_parents(),
                 );
                 let context = Arc::new(context);
-                shared.webhook_targets.open(&context);
                 shared.running.open(&context);
                 proving.listing(&context);
                 let running = {

@@ -1,8 +1,7 @@
-//! Validating admission webhook: calls the plugin for a custom resource before it is written, and denies the
-//! resource if the plugin calls it invalid. Nothing is written, so dry runs work, too.
+//! Admission and conversion webhook: calls the plugin for a custom resource before it is written, to convert it, to set
+//! defaults, and to deny what the plugin calls invalid. Nothing is written, so dry runs work, too.
 //!
-//! Every replica serves it, leader or not: caches and plugins are the same. A plugin that fails or does not answer
-//! in time does not decide about the resource: the API server gets an error, and the webhook's `failurePolicy`
+//! Every replica serves it, leader or not: the plugins are the same. A plugin that fails or does not answer in time does not decide about the resource: the API server gets an error, and the webhook's `failurePolicy`
 //! decides.
 //!
 //! Anyone who can reach the port can send reviews. So the memory that a caller can make the host use is limited
@@ -22,6 +21,7 @@ mod server;
 mod sizes;
 mod target;
 mod turns;
+mod validating;
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
@@ -34,15 +34,13 @@ use self::bounds::{Admitted, Room};
 use self::conversion::ConversionReview;
 use self::elsewhere::Elsewhere;
 use self::review::Review;
-use self::turns::Turns;
+use self::server::Ask;
 use crate::config::ControllerConfig;
-use crate::object::{is_too_deep, shorten};
+use crate::object::shorten;
 use crate::plugin::Plugin;
-use crate::plugin::contract::{ContractVersion, Kind};
+use crate::plugin::contract::Kind;
 use crate::plugin::estimate::estimate;
 use crate::plugin::registry::Live;
-use crate::reconcile::context::Context;
-use crate::reconcile::{Admission, admit};
 use crate::telemetry::Instruments;
 
 pub use self::server::{CONVERT_PATH, DEFAULT_PATH, PATH, ServerError, start};
@@ -67,13 +65,18 @@ const NOT_CONVERTED: &str = "objects are not converted, so reading them in that 
 /// What it means that this replica lacks what a conversion needs.
 const ASKED_AGAIN: &str = "this replica cannot convert objects, and the API server is asked to try again, which may reach another replica";
 
+/// What it means that nobody validates.
+const NOT_VALIDATED: &str = "the webhook makes no decision; its failurePolicy applies";
+
+/// Why there is no decision, for callers that may not see the plugin's output.
+const NO_ANSWER: &str = "the plugin gave no answer: the host's log says why";
+
 /// What it means that a plugin sets no defaults.
 const NO_DEFAULTS: &str = "no defaults are set; the webhook's failurePolicy applies";
 
-/// The controllers that can be asked.
+/// The plugins that can be asked.
 #[derive(Default)]
 pub struct WebhookTargets {
-    controllers: Mutex<BTreeMap<String, Entry>>,
     plugins: Mutex<Vec<Weak<PluginTarget>>>,
     /// The last logged reason for having no answer, by controller and what it means, so that it is logged once.
     last_logged: Mutex<BTreeMap<(String, &'static str), Logged>>,
@@ -84,12 +87,6 @@ struct Logged {
     /// `None` when there has been an answer since.
     detail: Option<String>,
     at: Instant,
-}
-
-#[derive(Clone)]
-struct Entry {
-    context: Weak<Context>,
-    turns: Arc<Turns>,
 }
 
 /// The decision for the API server.
@@ -137,15 +134,6 @@ impl NoDecision {
 }
 
 impl WebhookTargets {
-    /// Adds a controller that now runs.
-    pub fn open(&self, context: &Arc<Context>) {
-        let entry = Entry {
-            context: Arc::downgrade(context),
-            turns: Arc::default(),
-        };
-        lock(&self.controllers).insert(context.config.name.clone(), entry);
-    }
-
     /// Converts and defaults objects of a controller's kind as long as the result is held. `fallback` converts until
     /// `plugin` does, and `next` while it knows more versions.
     #[must_use]
@@ -211,10 +199,12 @@ impl WebhookTargets {
         }
     }
 
-    /// Sets the defaults of a resource that is about to be written. Also returns the name of the controller.
-    async fn default(
+    /// Sets the defaults of a resource that is about to be written, or decides whether it may be. Also returns the name of
+    /// the controller.
+    async fn decide(
         &self,
         review: &Review<'_>,
+        ask: Ask,
         caller: &Admitted,
     ) -> (String, Result<Decision, NoDecision>) {
         let kind = Kind {
@@ -224,6 +214,7 @@ impl WebhookTargets {
         let target = self.plugin_of(&kind);
         let name = target.as_ref().map(|target| target.controller().to_owned());
         let name = name.unwrap_or_default();
+        // Deletions are allowed even without a controller.
         let Some(object) = review.asked_about() else {
             return (name, Ok(Decision::Allowed));
         };
@@ -232,9 +223,16 @@ impl WebhookTargets {
                 "no controller for {} runs here yet",
                 shorten(&review.kind, 63)
             ))),
-            Some(target) => target.default(review, object, caller).await,
+            Some(target) => match ask {
+                Ask::Default => target.default(review, object, caller).await,
+                _ => target.validate(review, object, caller).await,
+            },
         };
-        self.log(&name, NO_DEFAULTS, decision.as_ref().err());
+        let no_decision = match ask {
+            Ask::Default => NO_DEFAULTS,
+            _ => NOT_VALIDATED,
+        };
+        self.log(&name, no_decision, decision.as_ref().err());
         (name, decision)
     }
 
@@ -243,46 +241,6 @@ impl WebhookTargets {
         // The newest first: while the configuration changes, a kind may have two.
         let mut plugins = plugins.iter().rev().filter_map(Weak::upgrade);
         plugins.find(|target| target.is_for(kind))
-    }
-
-    /// Returns the controller of a kind, independent of its version: with `matchPolicy: Equivalent` the resource is
-    /// sent in the version that the webhook's rules name.
-    fn controller_of(&self, review: &Review<'_>) -> Option<(Arc<Context>, Arc<Turns>)> {
-        let controllers = lock(&self.controllers);
-        controllers.values().find_map(|entry| {
-            let context = entry.context.upgrade()?;
-            let parent = &context.config.parent;
-            let is_it = parent.group() == review.group && parent.kind == review.kind;
-            is_it.then(|| (context, Arc::clone(&entry.turns)))
-        })
-    }
-
-    /// Returns the plugin's decision about a resource that is about to be written, and the name of its controller.
-    async fn decide(&self, review: &Review<'_>, caller: &Admitted) -> (String, Result<Decision, NoDecision>) {
-        let found = self.controller_of(review);
-        let name = found.as_ref().map(|(context, _)| context.config.name.clone());
-        let name = name.unwrap_or_default();
-        // Deletions are allowed even without a controller.
-        let Some(object) = review.asked_about() else {
-            return (name, Ok(Decision::Allowed));
-        };
-        let decision = match found {
-            None => Err(NoDecision::new(format!(
-                "no controller for {} runs here yet",
-                shorten(&review.kind, 63)
-            ))),
-            Some((context, turns)) => {
-                let target = self.plugin_of(&context.config.parent);
-                let in_cluster = target.is_some_and(|target| target.cluster_has_rules());
-                ask(&context, &turns, object, review.replaced(), caller, !in_cluster).await
-            }
-        };
-        self.log(
-            &name,
-            "the webhook makes no decision; its failurePolicy applies",
-            decision.as_ref().err(),
-        );
-        (name, decision)
     }
 
     /// Logs an error once, with what it means, and of several errors one in a minute.
@@ -316,58 +274,6 @@ impl WebhookTargets {
             last_logged.insert(key, Logged { detail, at: now });
         }
         is_new
-    }
-}
-
-async fn ask(
-    context: &Context,
-    turns: &Turns,
-    object: &str,
-    old: Option<&str>,
-    caller: &Admitted,
-    by_rules: bool,
-) -> Result<Decision, NoDecision> {
-    if let Some(field) = review::too_deep(object) {
-        return Ok(Decision::Denied(is_too_deep(field)));
-    }
-    let (object, old) = (review::readable(object), old.map(review::readable));
-    let object = object.as_ref();
-    // It may be mended.
-    let old = old.as_deref().filter(|old| review::too_deep(old).is_none());
-    let memory = memory_of([Some(object), old], caller.sizes().object)?;
-    let mut held = (turns.take(caller.peer()).await, caller.object(memory).await);
-    let plugin = match &*context.plugin.borrow() {
-        Live::Plugin(plugin) => Some(plugin.clone()),
-        Live::Loading | Live::Failed(_) => None,
-    };
-    let mut warnings = Vec::new();
-    if let Some(plugin) = plugin.as_ref().filter(|_| by_rules) {
-        let verdict;
-        (verdict, held) = rules::verdict(plugin, object, old, held).await?;
-        if let Some(message) = rules::message(&verdict.violations) {
-            return Ok(Decision::Denied(shorten(&message, MESSAGE)));
-        }
-        warnings = rules::warnings(verdict.left);
-    }
-    // Only these plugins get it.
-    let old =
-        old.filter(|_| plugin.is_some_and(|plugin| plugin.description().contract >= ContractVersion::V0_3));
-    let object = review::object(object).map_err(|error| unreadable(&error))?;
-    let old = old
-        .map(review::object)
-        .transpose()
-        .map_err(|error| unreadable(&error))?;
-    let admission = admit(context, object, old).await;
-    drop(held);
-    match admission {
-        Ok(Admission::Fine) if warnings.is_empty() => Ok(Decision::Allowed),
-        Ok(Admission::Fine) => Ok(Decision::Warned(warnings)),
-        Ok(Admission::Invalid(message)) => Ok(Decision::Denied(shorten(&message, MESSAGE))),
-        Err(error) => Err(NoDecision {
-            public: error.public_message().to_owned(),
-            detail: error.to_string(),
-            try_again: false,
-        }),
     }
 }
 
@@ -418,15 +324,5 @@ mod tests {
             targets.is_new("b", NOT_CONVERTED, Some("x"), start),
             "another controller"
         );
-    }
-
-    /// Regression: the whole text was in the answer and in the log, each byte as `\u{7f}`.
-    #[test]
-    fn a_reason_quotes_little_of_an_object_that_cannot_be_read() {
-        let text = "\u{7f}".repeat(3 << 20);
-        let object = format!(r#"{{"metadata": {{"generation": "{text}"}}}}"#);
-        let NoDecision { public, detail, .. } = unreadable(&review::object(&object).unwrap_err());
-        assert!(public.contains("cannot read the object: invalid type: string"));
-        assert!(public.len() <= MESSAGE && detail.len() <= MESSAGE);
     }
 }

@@ -4,7 +4,7 @@ const std = @import("std");
 pub const Value = std.json.Value;
 
 /// The version of the plugin contract that the records are of.
-const contract = "0.2.0";
+const contract = "1.0.0";
 
 /// Everything lives until the call ends, and the instance with it.
 var arena = std.heap.ArenaAllocator.init(std.heap.wasm_allocator);
@@ -201,6 +201,8 @@ pub const Response = struct {
     conditions: std.ArrayList(Condition) = .empty,
     events: std.ArrayList(Event) = .empty,
     requeueAfterMs: ?u64 = null,
+    /// When to reconcile again, by the host's clock, such as "2026-01-02T03:04:05Z".
+    requeueAt: ?[]const u8 = null,
     needs: std.ArrayList(Need) = .empty,
     /// What a cleanup answers: the parent may go.
     done: ?bool = null,
@@ -235,6 +237,16 @@ pub const Response = struct {
 
     pub fn need(response: *Response, it: Need) Failure!void {
         try response.needs.append(allocator, it);
+    }
+};
+
+/// What the user must change in a resource, found by `validate`.
+pub const Errors = struct {
+    items: std.ArrayList(struct { path: []const u8, message: []const u8 }) = .empty,
+
+    /// Adds an error: the path of the field, such as "spec.rules[0].host", and what is wrong and what to change.
+    pub fn add(errors: *Errors, path: []const u8, comptime format: []const u8, arguments: anytype) Failure!void {
+        try errors.items.append(allocator, .{ .path = path, .message = try print(format, arguments) });
     }
 };
 
@@ -278,7 +290,8 @@ pub fn print(comptime format: []const u8, arguments: anytype) Failure![]const u8
 }
 
 /// Answers the call on standard input: a plugin's `main` consists of this. `operator` has the functions `reconcile` and,
-/// with a finalizer, `cleanup`; both take a request and the response to fill.
+/// with a finalizer, `cleanup`; both take a request and the response to fill. It may have `validate`, which takes a
+/// request with the parent alone, the stored parent if there is one, and the errors to fill.
 pub fn run(comptime Spec: type, comptime description: Description, comptime operator: type) void {
     const input = std.json.parseFromSliceLeaky(Value, allocator, readAll() catch @panic("out of memory"), .{}) catch
         @panic("standard input is not JSON");
@@ -298,8 +311,20 @@ fn answer(comptime Spec: type, comptime description: Description, comptime opera
             .makes = description.makes,
             .reads = description.reads,
             .finalizer = description.finalizer,
+            .validates = @hasDecl(operator, "validate"),
         });
         return print("{{\"description\":{s},\"crd\":{s}}}}}", .{ it[0 .. it.len - 1], description.crd });
+    }
+    if (std.mem.eql(u8, name, "validate")) {
+        var errors: Errors = .{};
+        if (Request(Spec).read(call.value)) |request| {
+            const old: ?Object = if (call.get("oldParent")) |value| .{ .value = value } else null;
+            if (@hasDecl(operator, "validate")) try operator.validate(request, old, &errors);
+        } else |failure| switch (failure) {
+            error.Invalid => try errors.add("spec", "{s}", .{message}),
+            else => return failure,
+        }
+        return json(.{ .validated = errors.items.items });
     }
     const request = try Request(Spec).read(call.get("request") orelse .null);
     var response: Response = .{ .observed = request.children };
@@ -310,9 +335,9 @@ fn answer(comptime Spec: type, comptime description: Description, comptime opera
         if (@hasDecl(operator, "cleanup")) try operator.cleanup(request, &response);
     }
     const rest = if (response.done) |done|
-        try json(.{ .done = done, .conditions = response.conditions.items, .events = response.events.items, .requeueAfterMs = response.requeueAfterMs, .needs = response.needs.items })
+        try json(.{ .done = done, .conditions = response.conditions.items, .events = response.events.items, .requeueAfterMs = response.requeueAfterMs, .requeueAt = response.requeueAt, .needs = response.needs.items })
     else
-        try json(.{ .keep = response.keep.items, .generate = response.generate.items, .conditions = response.conditions.items, .events = response.events.items, .requeueAfterMs = response.requeueAfterMs, .needs = response.needs.items });
+        try json(.{ .keep = response.keep.items, .generate = response.generate.items, .conditions = response.conditions.items, .events = response.events.items, .requeueAfterMs = response.requeueAfterMs, .requeueAt = response.requeueAt, .needs = response.needs.items });
     const children = try std.mem.join(allocator, ",", response.children.items);
     const status = if (response.status) |status| try print(",\"status\":{s}", .{status}) else "";
     const field = if (response.done == null) "response" else "cleanup";

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"time"
 )
 
 // The records of the plugin contract, and the loop around the operator in main.go, which has the types `resource` and
@@ -24,6 +25,7 @@ type input struct {
 	Request    *request        `json:"request"`
 	Conversion *conversion     `json:"conversion"`
 	Parent     json.RawMessage `json:"parent"`
+	OldParent  json.RawMessage `json:"oldParent"`
 }
 
 // conversion has resources to convert to a version, such as example.com/v1.
@@ -36,6 +38,12 @@ type conversion struct {
 // description, and sets this function in `init`. Numbers are of the type json.Number.
 var convert = func(apiVersion string, resource object) (object, error) {
 	return nil, errors.New("this plugin has one version")
+}
+
+// validate returns what the user must change in a resource. When the webhook asks whether it may replace the stored one, old is
+// that one, and nil otherwise. A plugin that validates sets `Validates` in its description, and sets this function in `init`.
+var validate = func(parent, old *resource) []fieldError {
+	return nil
 }
 
 // setDefaults returns the spec of a resource with the defaults that need code. A plugin that has such defaults sets
@@ -51,8 +59,6 @@ type request struct {
 	Now      string    `json:"now"`
 	// The namespace is being deleted: nothing can be created there any more.
 	NamespaceTerminating bool `json:"namespaceTerminating"`
-	// The stored resource, when the webhook asks whether Parent may replace it.
-	OldParent *resource `json:"oldParent"`
 }
 
 // related answers a need.
@@ -63,16 +69,17 @@ type related struct {
 
 // output has one field, which says what it is.
 type output struct {
-	Description *description `json:"description,omitempty"`
-	Response    *response    `json:"response,omitempty"`
-	Cleanup     *cleanup     `json:"cleanup,omitempty"`
-	Converted   []converted  `json:"converted,omitempty"`
-	Defaulted   *object      `json:"defaulted,omitempty"`
-	Failure     *failure     `json:"failure,omitempty"`
+	Description *description  `json:"description,omitempty"`
+	Validated   *[]fieldError `json:"validated,omitempty"`
+	Response    *response     `json:"response,omitempty"`
+	Cleanup     *cleanup      `json:"cleanup,omitempty"`
+	Converted   []converted   `json:"converted,omitempty"`
+	Defaulted   *object       `json:"defaulted,omitempty"`
+	Failure     *failure      `json:"failure,omitempty"`
 }
 
 // The version of the contract that the records are of.
-const contract = "0.3.0"
+const contract = "1.0.0"
 
 type description struct {
 	Contract  string          `json:"contract"`
@@ -85,6 +92,7 @@ type description struct {
 	CRD       json.RawMessage `json:"crd"`
 	Versions  []string        `json:"versions,omitempty"`
 	Defaults  bool            `json:"defaults,omitempty"`
+	Validates bool            `json:"validates,omitempty"`
 }
 
 // converted is a resource, or why it cannot be converted.
@@ -101,6 +109,7 @@ type response struct {
 	Conditions     []condition `json:"conditions,omitempty"`
 	Events         []event     `json:"events,omitempty"`
 	RequeueAfterMs uint64      `json:"requeueAfterMs,omitempty"`
+	RequeueAt      *time.Time  `json:"requeueAt,omitempty"`
 	Needs          []need      `json:"needs,omitempty"`
 }
 
@@ -111,7 +120,14 @@ type cleanup struct {
 	Conditions     []condition `json:"conditions,omitempty"`
 	Events         []event     `json:"events,omitempty"`
 	RequeueAfterMs uint64      `json:"requeueAfterMs,omitempty"`
+	RequeueAt      *time.Time  `json:"requeueAt,omitempty"`
 	Needs          []need      `json:"needs,omitempty"`
+}
+
+// fieldError is something that the user must change: where, such as spec.rules[0].host, and what.
+type fieldError struct {
+	Path    string `json:"path"`
+	Message string `json:"message"`
 }
 
 // objectRef is a child that stays as it is.
@@ -203,6 +219,21 @@ func convertAll(conversion *conversion) []converted {
 	return all
 }
 
+func validateAll(call *input) []fieldError {
+	var parent resource
+	if err := json.Unmarshal(call.Parent, &parent); err != nil {
+		return []fieldError{{"spec", err.Error()}}
+	}
+	var old *resource
+	if call.OldParent != nil {
+		// One that does not match the types is about to be replaced by one that may.
+		if err := json.Unmarshal(call.OldParent, &old); err != nil {
+			old = nil
+		}
+	}
+	return append([]fieldError{}, validate(&parent, old)...)
+}
+
 // decode keeps large numbers as they are.
 func decode(text json.RawMessage) (object, error) {
 	var resource object
@@ -219,6 +250,7 @@ func answer(in io.Reader, out io.Writer) error {
 		return fmt.Errorf("standard input: %w", err)
 	}
 	isMissing := map[string]bool{
+		"validate":  call.Parent == nil,
 		"reconcile": call.Request == nil,
 		"cleanup":   call.Request == nil,
 		"convert":   call.Conversion == nil,
@@ -233,6 +265,9 @@ func answer(in io.Reader, out io.Writer) error {
 	case "describe":
 		answer.Description = describe()
 		answer.Description.Contract = contract
+	case "validate":
+		errs := validateAll(&call)
+		answer.Validated = &errs
 	case "reconcile":
 		answer.Response, err = reconcile(call.Request)
 	case "cleanup":
@@ -247,7 +282,7 @@ func answer(in io.Reader, out io.Writer) error {
 			answer.Defaulted = &spec
 		}
 	default:
-		return fmt.Errorf("standard input: `call` is %q, none of describe, reconcile, cleanup, convert, default", call.Call)
+		return fmt.Errorf("standard input: `call` is %q, none of describe, validate, reconcile, cleanup, convert, default", call.Call)
 	}
 	if wrong := (*invalid)(nil); errors.As(err, &wrong) {
 		answer = output{Failure: &failure{Invalid: wrong}}

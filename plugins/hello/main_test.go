@@ -12,7 +12,7 @@ const helloParent = `{"metadata":{"name":"h","namespace":"n"},"spec":{"replicas"
 func ask(t *testing.T, call, replicas, children string) map[string]any {
 	t.Helper()
 	parent := strings.Replace(helloParent, "%", replicas, 1)
-	in := `{"contract":"0.1.0","call":"` + call + `","request":{"parent":` + parent + `,"children":` + children +
+	in := `{"contract":"1.0.0","call":"` + call + `","request":{"parent":` + parent + `,"children":` + children +
 		`,"related":[],"now":"2026-01-02T03:04:05Z"}}`
 	var out strings.Builder
 	if err := answer(strings.NewReader(in), &out); err != nil {
@@ -80,7 +80,7 @@ func TestWhatIsNotOfTheContractIsAnError(t *testing.T) {
 	for in, want := range map[string]string{
 		``:                              "standard input",
 		`{"call":"dance"}`:              "none of describe",
-		`{"call":"dance","request":{}}`: "none of describe, reconcile, cleanup",
+		`{"call":"dance","request":{}}`: "none of describe, validate, reconcile, cleanup",
 		`{"call":"reconcile"}`:          "needs a request",
 	} {
 		err := answer(strings.NewReader(in), &strings.Builder{})
@@ -91,8 +91,14 @@ func TestWhatIsNotOfTheContractIsAnError(t *testing.T) {
 }
 
 func TestConvertAndDefault(t *testing.T) {
-	before, beforeDefaults := convert, setDefaults
-	defer func() { convert, setDefaults = before, beforeDefaults }()
+	before, beforeDefaults, beforeValidate := convert, setDefaults, validate
+	defer func() { convert, setDefaults, validate = before, beforeDefaults, beforeValidate }()
+	validate = func(parent, old *resource) []fieldError {
+		if old == nil {
+			return nil
+		}
+		return []fieldError{{"metadata.name", "was " + old.Metadata.Name}}
+	}
 	convert = func(apiVersion string, resource object) (object, error) {
 		if resource["kind"] == "Wrong" {
 			return nil, errors.New("it is wrong")
@@ -105,13 +111,21 @@ func TestConvertAndDefault(t *testing.T) {
 	}
 	for _, test := range []struct{ input, expected string }{
 		{
-			`{"contract":"0.3.0","call":"convert","conversion":{"apiVersion":"a.dev/v2","objects":[` +
+			`{"contract":"1.0.0","call":"convert","conversion":{"apiVersion":"a.dev/v2","objects":[` +
 				`{"apiVersion":"a.dev/v1","number":9007199254740993},{"kind":"Wrong"}]}}`,
 			`{"converted":[{"object":{"apiVersion":"a.dev/v2","number":9007199254740993}},{"error":"it is wrong"}]}`,
 		},
 		{
-			`{"contract":"0.3.0","call":"default","parent":{"spec":{}}}`,
+			`{"contract":"1.0.0","call":"default","parent":{"spec":{}}}`,
 			`{"defaulted":{"size":3}}`,
+		},
+		{
+			`{"contract":"1.0.0","call":"validate","parent":{"metadata":{"name":"b"}},"oldParent":{"metadata":{"name":"a"}}}`,
+			`{"validated":[{"path":"metadata.name","message":"was a"}]}`,
+		},
+		{
+			`{"contract":"1.0.0","call":"validate","parent":{"metadata":{"name":"b"}}}`,
+			`{"validated":[]}`,
 		},
 	} {
 		var out strings.Builder

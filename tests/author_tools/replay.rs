@@ -52,7 +52,7 @@ fn the_large_sample_answers_its_cases() {
 /// Returns a record of one call of a fixture, with its own or another answer.
 fn record(answer: &Value) -> String {
     json!({
-        "input": {"contract": "0.1.0", "call": "reconcile", "request": {
+        "input": {"contract": "1.0.0", "call": "reconcile", "request": {
             "parent": {"apiVersion": "fixtures.dev/v1", "kind": "Fixture", "metadata": {"name": "f", "uid": "u"}},
             "children": [], "related": [], "now": "2026-01-01T00:00:00Z",
         }},
@@ -114,7 +114,7 @@ fn the_exit_code_shows_whether_an_answer_differs_and_the_difference_is_printed()
         ),
         (
             "empty.json",
-            r#"{"input": {"contract": "0.1.0", "call": "reconcile"}, "output": {"response": {}}}"#.to_owned(),
+            r#"{"input": {"contract": "1.0.0", "call": "reconcile"}, "output": {"response": {}}}"#.to_owned(),
             "contains no request",
         ),
     ] {
@@ -141,7 +141,7 @@ fn an_accepted_answer_replaces_the_recorded_one_and_nothing_else_in_the_file() {
     // In an order and with spaces that only a person writes.
     let case = |output: &str| {
         format!(
-            "{{\n  \"input\": {{\"contract\": \"0.1.0\",  \"call\": \"reconcile\", \"request\": {{\n    \
+            "{{\n  \"input\": {{\"contract\": \"1.0.0\",  \"call\": \"reconcile\", \"request\": {{\n    \
              \"parent\": {{\"kind\": \"Fixture\", \"apiVersion\": \"fixtures.dev/v1\", \
              \"metadata\": {{\"name\": \"f\", \"uid\": \"u\"}}}},\n    \
              \"children\": [], \"related\": [], \"now\": \"2026-01-01T00:00:00Z\"}}}},\n  \"output\": {output}\n}}\n"
@@ -203,7 +203,7 @@ fn an_accepted_answer_is_the_same_in_the_next_replay_with_values_of_secrets_in_c
         "apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "c"}, "data": {"url": "root:correct horse@db"},
     }]}});
     let record = json!({
-        "input": {"contract": "0.1.0", "call": "reconcile", "request": {
+        "input": {"contract": "1.0.0", "call": "reconcile", "request": {
             "parent": {
                 "apiVersion": "test.operator-host.dev/v1", "kind": "Puppet", "metadata": {"name": "p", "uid": "u"}, "spec": spec,
             },

@@ -175,14 +175,9 @@ async fn what_an_unverified_caller_sends_costs_little_and_reveals_nothing_of_the
     }
     let grown = (peak(&host) - before) >> 20;
     assert!(grown < 64, "{grown} MiB more than before, at the most");
-    let strange = good.replacen("\"uid\": \"u\"", &format!("\"generation\": \"{text}\""), 1);
-    let answer = ask(strange.as_bytes()).await;
-    assert!(answer.text.len() < 8 << 10, "{} bytes", answer.text.len());
-    assert_eq!(answer.status, 500, "{}", answer.text);
-    assert_contains(&answer.text, &["cannot read the object: invalid type"]);
 
     // The plugin's output is in the log, but this caller does not get it.
-    let traps = ask(&review(&puppet_of(r#"{"misbehave": "panic"}"#))).await;
+    let traps = ask(&review(&puppet_of(r#"{"validate": "panic"}"#))).await;
     assert_eq!(traps.status, 500);
     assert_contains(
         &traps.text,
@@ -195,7 +190,7 @@ async fn what_an_unverified_caller_sends_costs_little_and_reveals_nothing_of_the
     let denied = ask(&review(&invalid)).await;
     assert_contains(
         &denied.text,
-        &["\"allowed\":false", "TooSmall: spec.size: 3 is less than 5"],
+        &["\"allowed\":false", "spec.size: 3 is less than 5"],
     );
     // Deletions are always allowed, whether or not there is a controller.
     let going = |text: &str| {
@@ -247,7 +242,7 @@ async fn only_who_shows_a_certificate_of_the_configured_authority_is_answered() 
     until_refused(&scenario, &invalid(), "denied the request").await;
     create(&scenario, "p", &good(), false).await.expect("it is taken");
     // A verified caller gets more details.
-    let traps = create(&scenario, "traps", &json!({"misbehave": "panic"}), false).await;
+    let traps = create(&scenario, "traps", &json!({"validate": "panic"}), false).await;
     assert_contains(&traps.unwrap_err().message, &["failed calling webhook", "panic"]);
 
     let good = review(&puppet_of("{}"));
@@ -266,8 +261,9 @@ async fn only_who_shows_a_certificate_of_the_configured_authority_is_answered() 
 async fn a_plugin_that_cannot_be_used_takes_nobody_elses_webhook_away() {
     let scenario = Scenario::new("webhook-neighbour").await;
     let broken = scenario.file("broken.wasm", b"no plugin").display().to_string();
+    let plugin = scenario.file("plugin.wasm", variant(VALIDATES));
     let neighbour =
-        controller("puppet.wasm", "").to_owned() + &crate::echo::CONTROLLER.replace("echo.wasm", &broken);
+        controller(plugin.to_str().unwrap(), "") + &crate::echo::CONTROLLER.replace("echo.wasm", &broken);
     let top = "webhook: {address: '127.0.0.1:0', certificate: tls.crt, key: tls.key}";
     let config = scenario.config_with(top, &neighbour);
     let authority = certified(&scenario);
@@ -290,5 +286,5 @@ async fn a_plugin_that_cannot_be_used_takes_nobody_elses_webhook_away() {
     )
     .await
     .unwrap();
-    assert_contains(&denied.text, &["TooSmall"]);
+    assert_contains(&denied.text, &["3 is less than 5"]);
 }

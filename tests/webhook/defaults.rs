@@ -79,7 +79,7 @@ async fn a_plugin_sets_defaults_and_refuses_changes_of_what_is_stored() {
     let refused = change(json!({"size": 8})).await.unwrap_err().to_string();
     assert_contains(
         &refused,
-        &["denied the request: Frozen: spec.frozen: it is frozen"],
+        &["denied the request: spec.frozen: it is frozen"],
     );
     let labelled = Patch::Merge(json!({"metadata": {"labels": {"a": "b"}}}));
     let labelled = scenario

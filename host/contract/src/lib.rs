@@ -67,9 +67,8 @@ impl fmt::Display for Kind {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct Description {
-    /// The version of the contract that the plugin is built for. Since 0.2.0; absent: 0.1.0. The name of a
+    /// The version of the contract that the plugin is built for. The name of a
     /// component's export contains it.
-    #[serde(default = "first_version")]
     pub contract: ContractVersion,
     /// A DNS label, such as `echo`.
     pub name: String,
@@ -90,12 +89,15 @@ pub struct Description {
     #[schemars(with = "Option<Value>")]
     pub crd: Option<Definition>,
     /// The versions of the parent's kind that `convert` converts between, such as `v1beta1` and `v1`, each once, with
-    /// the parent's own. Empty: there is only that one, and `convert` is not called. Since 0.3.0.
+    /// the parent's own. Empty: there is only that one, and `convert` is not called.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub versions: Vec<String>,
-    /// Whether `default` must run before a parent is stored. Since 0.3.0.
+    /// Whether `default` must run before a parent is stored.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub defaults: bool,
+    /// Whether `validate` must run before a parent is stored, and before it is reconciled.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub validates: bool,
 }
 
 impl Description {
@@ -165,10 +167,6 @@ impl<'de> Deserialize<'de> for Definition {
     }
 }
 
-fn first_version() -> ContractVersion {
-    ContractVersion::FIRST
-}
-
 /// The complete input of one call.
 ///
 /// The objects are shared with the host's caches and are serialized when the call is made.
@@ -183,21 +181,16 @@ pub struct Request {
     pub children: Vec<Arc<DynamicObject>>,
     /// The results of the needs in the last response.
     pub related: Vec<Related>,
-    /// The host's clock in UTC, in whole seconds.
+    /// The host's clock in UTC, in whole seconds that have passed.
     #[schemars(with = "String", extend("format" = "date-time"))]
     pub now: Timestamp,
     /// The W3C `traceparent` of the span around this call.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub traceparent: Option<String>,
     /// Whether the parent's namespace is being deleted. No object can be created there any more, also not by
-    /// a cleanup. Since 0.2.0; absent: no.
+    /// a cleanup.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub namespace_terminating: bool,
-    /// The parent as it is stored, when the API server asks whether it may be replaced by `parent`; absent in every
-    /// other call. Since 0.3.0.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(with = "Option<Map<String, Value>>")]
-    pub old_parent: Option<Arc<DynamicObject>>,
 }
 
 /// The objects that one need selected.
@@ -231,6 +224,10 @@ pub struct Response {
     pub events: Vec<Event>,
     /// Milliseconds after which to reconcile again.
     pub requeue_after_ms: Option<u64>,
+    /// The time, by the host's clock, at which to reconcile again; without effect if it is not after the request's `now`.
+    /// With both, the earlier one counts.
+    #[schemars(with = "Option<String>", extend("format" = "date-time"))]
+    pub requeue_at: Option<Timestamp>,
     /// Objects to read before the rest of this response takes effect.
     pub needs: Vec<Need>,
 }
@@ -251,6 +248,9 @@ pub struct CleanupResponse {
     pub events: Vec<Event>,
     /// See [`Response::requeue_after_ms`].
     pub requeue_after_ms: Option<u64>,
+    /// See [`Response::requeue_at`].
+    #[schemars(with = "Option<String>", extend("format" = "date-time"))]
+    pub requeue_at: Option<Timestamp>,
     /// See [`Response::needs`].
     pub needs: Vec<Need>,
 }
@@ -364,6 +364,22 @@ pub struct Need {
     pub label_selector: Option<String>,
 }
 
+/// Something in a parent that its user must change.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct FieldError {
+    /// Where it is, such as `spec.rules[0].host`.
+    pub path: String,
+    /// The problem, and what to change, such as `must be at most 10`.
+    pub message: String,
+}
+
+impl fmt::Display for FieldError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: {}", self.path, self.message)
+    }
+}
+
 /// A failure that the plugin reports.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
@@ -376,10 +392,10 @@ pub enum Failure {
         reason: Option<String>,
         /// The problem, and what to change.
         message: String,
-        /// See [`Response::status`]. Since 0.3.0.
+        /// See [`Response::status`].
         #[serde(default, skip_serializing_if = "Option::is_none")]
         status: Option<Map<String, Value>>,
-        /// Conditions to add to those of the parent. The host's own report the failure. Since 0.3.0.
+        /// Conditions to add to those of the parent. The host's own report the failure.
         #[serde(default, skip_serializing_if = "Vec::is_empty")]
         conditions: Vec<Condition>,
     },
@@ -391,10 +407,10 @@ pub enum Failure {
         /// Milliseconds until the retry, instead of the host's back-off.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         after_ms: Option<u64>,
-        /// See [`Response::status`]. Since 0.3.0.
+        /// See [`Response::status`].
         #[serde(default, skip_serializing_if = "Option::is_none")]
         status: Option<Map<String, Value>>,
-        /// Conditions to add to those of the parent. The host's own report the failure. Since 0.3.0.
+        /// Conditions to add to those of the parent. The host's own report the failure.
         #[serde(default, skip_serializing_if = "Vec::is_empty")]
         conditions: Vec<Condition>,
     },
@@ -404,21 +420,24 @@ pub enum Failure {
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct CommandInput {
-    /// The version of the contract that this document follows: the version that the plugin is built for. The
-    /// host learns it from `describe`, so a call of `describe` always follows 0.1.0.
+    /// The version of the contract that this document follows.
     pub contract: ContractVersion,
     /// The function of the plugin to call.
     pub call: Export,
     /// The request of `reconcile` and `cleanup`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub request: Option<Arc<Request>>,
-    /// The objects for `convert`. Since 0.3.0.
+    /// The objects for `convert`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub conversion: Option<Arc<Conversion>>,
-    /// The parent for `default`. Since 0.3.0.
+    /// The parent for `default` and `validate`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(with = "Option<Map<String, Value>>")]
     pub parent: Option<Json>,
+    /// For `validate`: the stored parent, if `parent` is about to replace it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "Option<Map<String, Value>>")]
+    pub old_parent: Option<Json>,
 }
 
 /// A Kubernetes object as JSON text that the host does not decode.
@@ -451,6 +470,8 @@ pub enum Converted {
 pub enum Export {
     /// Returns the plugin's description.
     Describe,
+    /// Returns what the user must change in the parent.
+    Validate,
     /// Computes the desired children and status from the parent and its children.
     Reconcile,
     /// Runs before the finalizer is removed.
@@ -467,6 +488,7 @@ impl Export {
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Describe => "describe",
+            Self::Validate => "validate",
             Self::Reconcile => "reconcile",
             Self::Cleanup => "cleanup",
             Self::Convert => "convert",
@@ -487,6 +509,8 @@ impl fmt::Display for Export {
 pub enum CommandOutput {
     /// The result of `describe`.
     Description(Description),
+    /// The result of `validate`; empty: the parent is valid.
+    Validated(Vec<FieldError>),
     /// The result of `reconcile`.
     Response(Box<Response>),
     /// The result of `cleanup`.
@@ -510,52 +534,21 @@ pub fn is_dns_label(name: &str) -> bool {
         && !name.ends_with('-')
 }
 
-/// A version of the contract: the version of the WIT package.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema)]
+/// The version of the contract: the version of the WIT package. Every other one is refused.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub enum ContractVersion {
-    /// The first version.
-    #[serde(rename = "0.1.0")]
-    V0_1,
-    /// Adds `namespaceTerminating` to the request, and `contract` to the description of a command.
-    #[serde(rename = "0.2.0")]
-    V0_2,
-    /// Adds `convert`, `default`, `oldParent`, and failures with a status and conditions.
-    #[serde(rename = "0.3.0")]
-    V0_3,
+    /// The only version.
+    #[default]
+    #[serde(rename = "1.0.0")]
+    V1,
 }
 
 impl ContractVersion {
-    /// All versions that a plugin may be built for.
-    pub const ALL: [Self; 3] = [Self::FIRST, Self::V0_2, Self::PRESENT];
-    /// The version in which every command is asked to describe itself, and the default when its description
-    /// does not declare one.
-    pub const FIRST: Self = Self::V0_1;
-    /// The version in `wit/`.
-    pub const PRESENT: Self = Self::V0_3;
-
     /// Returns the version as written in the WIT package.
     #[must_use]
     pub const fn as_str(self) -> &'static str {
         match self {
-            Self::V0_1 => "0.1.0",
-            Self::V0_2 => "0.2.0",
-            Self::V0_3 => "0.3.0",
-        }
-    }
-
-    /// Parses a version; returns `None` when this host does not support it.
-    #[must_use]
-    pub fn of(text: &str) -> Option<Self> {
-        Self::ALL.into_iter().find(|version| version.as_str() == text)
-    }
-
-    /// Returns the request for a command of this version.
-    pub fn request(self, request: Request) -> Request {
-        // Absent and false values are not serialized.
-        Request {
-            namespace_terminating: request.namespace_terminating && self >= Self::V0_2,
-            old_parent: request.old_parent.filter(|_| self >= Self::V0_3),
-            ..request
+            Self::V1 => "1.0.0",
         }
     }
 }

@@ -1,5 +1,4 @@
-//! The records that wasmtime generates from `wit/`. The calls are in `contract_versions`, because they support more
-//! than one contract version.
+//! The records that wasmtime generates from `wit/`.
 
 #![allow(dead_code, missing_docs, unreachable_pub, clippy::all)]
 

@@ -16,7 +16,7 @@ use wiggle::GuestMemory;
 use crate::call::{self, Call, Setting};
 use crate::contract::{
     CleanupResponse, CommandInput, CommandOutput, ContractVersion, Conversion, Converted, Description,
-    Export, Failure, Json, Request, Response,
+    Export, Failure, FieldError, Json, Request, Response,
 };
 use crate::convert::{Lists, Text, not_an_object};
 use crate::error::{CallError, LoadError};
@@ -75,7 +75,6 @@ async fn poll_oneoff(
 /// A linked command.
 pub(crate) struct CommandForm {
     pre: InstancePre<State>,
-    contract: ContractVersion,
     /// Functions that it imports and may not call.
     pub(crate) refused: Vec<String>,
 }
@@ -91,23 +90,29 @@ impl CommandForm {
             });
         }
         let pre = linker.instantiate_pre(module).map_err(LoadError::bindings)?;
-        let contract = ContractVersion::FIRST;
         Ok(Self {
             pre,
-            contract,
             refused: refusals::of_command(module),
         })
-    }
-
-    /// Sets the contract version that the plugin's description declares.
-    pub(crate) fn made_for(self, contract: ContractVersion) -> Self {
-        Self { contract, ..self }
     }
 
     pub(crate) fn describe(&self, setting: Setting) -> Owned<Call<Description>> {
         self.ask(Export::Describe, Payload::None, setting, |output| match output {
             CommandOutput::Description(description) => Ok(description),
             other => Err(unexpected(Export::Describe, other)),
+        })
+    }
+
+    pub(crate) fn validate(
+        &self,
+        parent: Json,
+        old_parent: Option<Json>,
+        setting: Setting,
+    ) -> Owned<Call<Vec<FieldError>>> {
+        let payload = Payload::Parent(parent, old_parent);
+        self.ask(Export::Validate, payload, setting, |output| match output {
+            CommandOutput::Validated(errors) => Ok(errors),
+            other => Err(unexpected(Export::Validate, other)),
         })
     }
 
@@ -150,7 +155,7 @@ impl CommandForm {
     pub(crate) fn default(&self, parent: Json, setting: Setting) -> Owned<Call<Map<String, Value>>> {
         self.ask(
             Export::Default,
-            Payload::Parent(parent),
+            Payload::Parent(parent, None),
             setting,
             |output| match output {
                 CommandOutput::Defaulted(spec) => Ok(spec),
@@ -168,17 +173,21 @@ impl CommandForm {
     ) -> Owned<Call<T>> {
         let pre = self.pre.clone();
         let mut input = CommandInput {
-            contract: self.contract,
+            contract: ContractVersion::V1,
             call: export,
             request: None,
             conversion: None,
             parent: None,
+            old_parent: None,
         };
         match payload {
             Payload::None => {}
-            Payload::Request(request) => input.request = Some(self.contract.request(request).into()),
+            Payload::Request(request) => input.request = Some(request.into()),
             Payload::Conversion(conversion) => input.conversion = Some(conversion),
-            Payload::Parent(parent) => input.parent = Some(parent),
+            Payload::Parent(parent, old_parent) => {
+                input.parent = Some(parent);
+                input.old_parent = old_parent;
+            }
         }
         Box::pin(async move { call(&pre, input, &setting).await.and_then(read) })
     }
@@ -189,7 +198,8 @@ enum Payload {
     None,
     Request(Request),
     Conversion(Arc<Conversion>),
-    Parent(Json),
+    /// The parent, and the one that it would replace.
+    Parent(Json, Option<Json>),
 }
 
 /// Runs the program once in its own sandbox.
@@ -276,6 +286,7 @@ fn unexpected(export: Export, output: CommandOutput) -> CallError {
     let found = match output {
         CommandOutput::Failure(failure) => return failure.into(),
         CommandOutput::Description(_) => "description",
+        CommandOutput::Validated(_) => "validated",
         CommandOutput::Response(_) => "response",
         CommandOutput::Cleanup(_) => "cleanup",
         CommandOutput::Converted(_) => "converted",
@@ -373,6 +384,7 @@ fn lists(output: &CommandOutput) -> Lists {
             conditions: response.conditions.len(),
             events: response.events.len(),
             needs: response.needs.len(),
+            errors: 0,
         },
         CommandOutput::Cleanup(response) => Lists {
             children: response.children.len(),
@@ -387,6 +399,10 @@ fn lists(output: &CommandOutput) -> Lists {
                 ..Lists::default()
             }
         }
+        CommandOutput::Validated(errors) => Lists {
+            errors: errors.len(),
+            ..Lists::default()
+        },
         CommandOutput::Description(_) | CommandOutput::Converted(_) | CommandOutput::Defaulted(_) => {
             Lists::default()
         }

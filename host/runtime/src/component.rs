@@ -6,16 +6,18 @@ use serde_json::{Map, Value};
 use wasi_preview1_component_adapter_provider::{
     WASI_SNAPSHOT_PREVIEW1_ADAPTER_NAME, WASI_SNAPSHOT_PREVIEW1_REACTOR_ADAPTER,
 };
-use wasmtime::component::{Component, ComponentExportIndex, ComponentNamedList, Instance, InstancePre, Lift};
+use wasmtime::component::{
+    Component, ComponentExportIndex, ComponentNamedList, Instance, InstancePre, Lift, Lower,
+};
 use wasmtime::{Engine, Store, StoreContextMut};
 use wasmtime_wasi::p2;
 
 use crate::bindings::operator_host::plugin::{logging, types};
 use crate::call::{self, Call, Setting};
 use crate::contract::{
-    CleanupResponse, ContractVersion, Conversion, Converted, Description, Export, Json, Request, Response,
+    CleanupResponse, ContractVersion, Conversion, Converted, Description, Export, FieldError, Json, Request,
+    Response,
 };
-use crate::contract_versions::{self, Answer, FailureV0_2};
 use crate::convert;
 use crate::error::{CallError, LoadError};
 use crate::lane::Owned;
@@ -82,9 +84,7 @@ pub(crate) fn linker(engine: &Engine) -> wasmtime::Result<Linker> {
     filesystem::types::add_to_linker::<State, WasiFilesystem>(l, State::filesystem)?;
     random::insecure::add_to_linker::<State, WasiRandom>(l, State::random)?;
     random::insecure_seed::add_to_linker::<State, WasiRandom>(l, State::random)?;
-    for version in ContractVersion::ALL {
-        add_logging(l, version)?;
-    }
+    add_logging(l)?;
     Ok(linker)
 }
 
@@ -110,14 +110,16 @@ pub(crate) struct ComponentForm {
 
 struct Linked {
     pre: InstancePre<State>,
-    contract: ContractVersion,
     describe: ComponentExportIndex,
+    validate: ComponentExportIndex,
     reconcile: ComponentExportIndex,
     cleanup: ComponentExportIndex,
-    /// Since 0.3.0.
-    convert: Option<ComponentExportIndex>,
-    default: Option<ComponentExportIndex>,
+    convert: ComponentExportIndex,
+    default: ComponentExportIndex,
 }
+
+/// The result of an export that can fail.
+type Answer<R> = Result<R, types::Failure>;
 
 /// The result of `convert`.
 type Conversions = Vec<Result<String, String>>;
@@ -130,7 +132,7 @@ impl ComponentForm {
         // Checked again: an earlier host may have compiled it.
         let types = component.component_type();
         let exports = types.exports(engine).map(|(name, _)| name.to_owned());
-        let contract = check_exports(exports.collect())?;
+        check_exports(exports.collect())?;
         check_imports(types.imports(engine).map(|(name, _)| name.to_owned()))?;
         let refused = refusals::of_component(engine, component);
         let pre = if refused.is_empty() {
@@ -141,25 +143,20 @@ impl ComponentForm {
             linker.instantiate_pre(component)
         };
         let pre = pre.map_err(LoadError::bindings)?;
-        let reconciler = component.get_export_index(None, format!("{RECONCILER}@{contract}").as_str());
+        let reconciler = component.get_export_index(None, present().as_str());
         let export = |name: Export| {
             component
                 .get_export_index(reconciler.as_ref(), name.as_str())
                 .ok_or_else(|| LoadError::bindings(format!("`{name}` is not exported")))
         };
-        let since_v0_3 = |name: Export| {
-            (contract >= ContractVersion::V0_3)
-                .then(|| export(name))
-                .transpose()
-        };
         let linked = Linked {
-            convert: since_v0_3(Export::Convert)?,
-            default: since_v0_3(Export::Default)?,
             describe: export(Export::Describe)?,
+            validate: export(Export::Validate)?,
             reconcile: export(Export::Reconcile)?,
             cleanup: export(Export::Cleanup)?,
+            convert: export(Export::Convert)?,
+            default: export(Export::Default)?,
             pre,
-            contract,
         };
         Ok(Self {
             linked: Arc::new(linked),
@@ -172,35 +169,53 @@ impl ComponentForm {
         Box::pin(async move {
             call(&linked, &setting, 0, async |instance, store| {
                 // Checked when the plugin is loaded, rather than when the first parent is reconciled.
-                let contract = linked.contract;
-                contract_versions::check::<_, types::Response>(contract, store, instance, &linked.reconcile)?;
-                contract_versions::check::<_, types::CleanupResponse>(
-                    contract,
-                    store,
-                    instance,
-                    &linked.cleanup,
-                )?;
-                if let Some(convert) = &linked.convert {
-                    instance.get_typed_func::<(String, Vec<String>), (Conversions,)>(&mut *store, convert)?;
-                }
-                if let Some(default) = &linked.default {
-                    instance.get_typed_func::<(String,), (Answer<String>,)>(&mut *store, default)?;
-                }
-                contract_versions::describe(contract, store, instance, &linked.describe)
-                    .await
-                    .map(Ok)
+                let Linked {
+                    validate,
+                    reconcile,
+                    cleanup,
+                    convert,
+                    default,
+                    ..
+                } = &*linked;
+                has_type::<(String, Option<String>), Vec<types::FieldError>>(store, instance, validate)?;
+                has_type::<(types::Request,), Answer<types::Response>>(store, instance, reconcile)?;
+                has_type::<(types::Request,), Answer<types::CleanupResponse>>(store, instance, cleanup)?;
+                has_type::<(String, Vec<String>), Conversions>(store, instance, convert)?;
+                has_type::<(String,), Answer<String>>(store, instance, default)?;
+                ask(store, instance, &linked.describe, ()).await.map(Ok)
             })
             .await
-            .convert(|record| convert::description(record, linked.contract, &setting.limits, &setting.room))
+            .convert(|record| convert::description(record, &setting.limits, &setting.room))
+        })
+    }
+
+    pub(crate) fn validate(
+        &self,
+        parent: Json,
+        old_parent: Option<Json>,
+        setting: Setting,
+    ) -> Owned<Call<Vec<FieldError>>> {
+        let linked = Arc::clone(&self.linked);
+        Box::pin(async move {
+            let parameters = (
+                parent.get().to_owned(),
+                old_parent.map(|old| old.get().to_owned()),
+            );
+            let size = parameters.0.len() + parameters.1.as_ref().map_or(0, String::len);
+            call(&linked, &setting, size, async |instance, store| {
+                ask(store, instance, &linked.validate, parameters).await.map(Ok)
+            })
+            .await
+            .convert(|records| convert::validated(records, &setting.limits))
         })
     }
 
     pub(crate) fn reconcile(&self, request: Request, setting: Setting) -> Owned<Call<Response>> {
-        self.ask(request, setting, |linked| &linked.reconcile, convert::response)
+        self.with_request(request, setting, |linked| &linked.reconcile, convert::response)
     }
 
     pub(crate) fn cleanup(&self, request: Request, setting: Setting) -> Owned<Call<CleanupResponse>> {
-        self.ask(request, setting, |linked| &linked.cleanup, convert::cleanup)
+        self.with_request(request, setting, |linked| &linked.cleanup, convert::cleanup)
     }
 
     pub(crate) fn convert(
@@ -210,17 +225,13 @@ impl ComponentForm {
     ) -> Owned<Call<Vec<Converted>>> {
         let linked = Arc::clone(&self.linked);
         Box::pin(async move {
-            let Some(convert) = &linked.convert else {
-                return Call::failed(CallError::protocol("it does not export `convert`"));
-            };
             let (objects, size) = match convert::objects(&conversion, setting.limits.request) {
                 Ok(objects) => objects,
                 Err(error) => return Call::failed(error),
             };
             let parameters = (conversion.api_version.clone(), objects);
             call(&linked, &setting, size, async |instance, store| {
-                let converted: Conversions =
-                    contract_versions::call(store, instance, convert, parameters).await?;
+                let converted: Conversions = ask(store, instance, &linked.convert, parameters).await?;
                 Ok(Ok(converted))
             })
             .await
@@ -231,12 +242,9 @@ impl ComponentForm {
     pub(crate) fn default(&self, parent: Json, setting: Setting) -> Owned<Call<Map<String, Value>>> {
         let linked = Arc::clone(&self.linked);
         Box::pin(async move {
-            let Some(default) = &linked.default else {
-                return Call::failed(CallError::protocol("it does not export `default`"));
-            };
             let text = parent.get().to_owned();
             call(&linked, &setting, text.len(), async |instance, store| {
-                contract_versions::call(store, instance, default, (text,)).await
+                ask(store, instance, &linked.default, (text,)).await
             })
             .await
             .convert(|text: String| convert::defaulted(&text, &setting.limits, &setting.room))
@@ -244,7 +252,7 @@ impl ComponentForm {
     }
 
     /// Calls an export that takes a request; `read` reads the record that it returns.
-    fn ask<R, T>(
+    fn with_request<R, T>(
         &self,
         request: Request,
         setting: Setting,
@@ -253,7 +261,6 @@ impl ComponentForm {
     ) -> Owned<Call<T>>
     where
         (Answer<R>,): ComponentNamedList + Lift + Send + Sync + 'static,
-        (Result<R, FailureV0_2>,): ComponentNamedList + Lift + Send + Sync + 'static,
         R: Send + 'static,
         T: Send + 'static,
     {
@@ -264,13 +271,41 @@ impl ComponentForm {
                 Err(error) => return Call::failed(error),
             };
             call(&linked, &setting, size, async |instance, store| {
-                let contract = linked.contract;
-                contract_versions::ask(contract, store, instance, export(&linked), record).await
+                ask(store, instance, export(&linked), (record,)).await
             })
             .await
             .convert(|record| read(record, &setting.limits, &setting.room))
         })
     }
+}
+
+/// Checks the signature of an export.
+fn has_type<P, R>(
+    store: &mut Store<State>,
+    instance: &Instance,
+    export: &ComponentExportIndex,
+) -> wasmtime::Result<()>
+where
+    P: ComponentNamedList + Lower + Send + Sync + 'static,
+    (R,): ComponentNamedList + Lift + Send + Sync + 'static,
+{
+    instance.get_typed_func::<P, (R,)>(store, export).map(drop)
+}
+
+/// Calls an export of an instance.
+async fn ask<P, R>(
+    store: &mut Store<State>,
+    instance: &Instance,
+    export: &ComponentExportIndex,
+    parameters: P,
+) -> wasmtime::Result<R>
+where
+    P: ComponentNamedList + Lower + Send + Sync + 'static,
+    (R,): ComponentNamedList + Lift + Send + Sync + 'static,
+{
+    let function = instance.get_typed_func::<P, (R,)>(&mut *store, export)?;
+    let (answer,) = function.call_async(store, parameters).await?;
+    Ok(answer)
 }
 
 /// Calls an export once in its own sandbox.
@@ -328,21 +363,24 @@ impl<T> Call<T> {
     }
 }
 
-/// Returns the version of the contract that a component is built for.
-pub(crate) fn check_exports(exports: Vec<String>) -> Result<ContractVersion, LoadError> {
+/// Checks that a component is built for this host's version of the contract.
+pub(crate) fn check_exports(exports: Vec<String>) -> Result<(), LoadError> {
     let version = exports.iter().find_map(|name| {
         let (interface, version) = name.split_once('@')?;
         (interface == RECONCILER).then_some(version)
     });
     match version {
-        Some(version) => ContractVersion::of(version).ok_or_else(|| LoadError::Contract {
+        Some(version) if version == ContractVersion::V1.as_str() => Ok(()),
+        Some(version) => Err(LoadError::Contract {
             plugin: version.to_owned(),
         }),
-        None => Err(LoadError::other_world(
-            format!("{RECONCILER}@{}", ContractVersion::PRESENT),
-            exports,
-        )),
+        None => Err(LoadError::other_world(present(), exports)),
     }
+}
+
+/// The export of a plugin.
+fn present() -> String {
+    format!("{RECONCILER}@{}", ContractVersion::V1)
 }
 
 /// Returns an error that names the imports which this host neither provides nor refuses when they are called.
@@ -356,9 +394,9 @@ pub(crate) fn gives(import: &str) -> bool {
     IMPORTS.contains(&interface)
 }
 
-/// Adds the logging import of one contract version. It is the same in all versions.
-fn add_logging(linker: &mut Linker, version: ContractVersion) -> wasmtime::Result<()> {
-    let mut instance = linker.instance(&format!("operator-host:plugin/logging@{version}"))?;
+fn add_logging(linker: &mut Linker) -> wasmtime::Result<()> {
+    let name = format!("operator-host:plugin/logging@{}", ContractVersion::V1);
+    let mut instance = linker.instance(&name)?;
     instance.func_wrap(
         "log",
         |store: StoreContextMut<'_, State>, (level, message): (logging::Level, String)| {

@@ -2,15 +2,16 @@
 
 use std::io;
 
+use jiff::Timestamp;
 use serde::Serialize;
 use serde_json::value::RawValue;
 use serde_json::{Map, Value};
 
 use crate::bindings::operator_host::plugin::types as wit;
-use crate::contract::ContractVersion;
 use crate::contract::{
-    CleanupResponse, Condition, ConditionStatus, Conversion, Converted, Definition, Description, Event,
-    EventType, Failure, GeneratedSecret, GeneratedValue, Kind, Need, ObjectRef, Request, Response,
+    CleanupResponse, Condition, ConditionStatus, ContractVersion, Conversion, Converted, Definition,
+    Description, Event, EventType, Failure, FieldError, GeneratedSecret, GeneratedValue, Kind, Need,
+    ObjectRef, Request, Response,
 };
 use crate::error::CallError;
 use crate::estimate::estimate;
@@ -43,7 +44,6 @@ pub(crate) fn request(request: &Request, limit: usize) -> Result<(wit::Request, 
         now: request.now.to_string(),
         traceparent: request.traceparent.clone(),
         namespace_terminating: request.namespace_terminating,
-        old_parent: request.old_parent.as_ref().map(&mut text).transpose()?,
     };
     Ok((record, size))
 }
@@ -111,13 +111,12 @@ impl io::Write for Text {
 /// Converts a description; also returns the bytes of JSON in it.
 pub(crate) fn description(
     record: wit::Description,
-    contract: ContractVersion,
     limits: &Limits,
     room: &Room,
 ) -> Result<(Description, usize), CallError> {
     let mut reader = Reader::new(limits, room);
     let description = Description {
-        contract,
+        contract: ContractVersion::V1,
         name: record.name,
         version: record.version,
         parent: kind(record.parent),
@@ -130,6 +129,7 @@ pub(crate) fn description(
             .transpose()?,
         versions: record.versions,
         defaults: record.defaults,
+        validates: record.validates,
     };
     Ok((description, reader.size))
 }
@@ -148,6 +148,7 @@ pub(crate) fn response(
         conditions: record.conditions.len(),
         events: record.events.len(),
         needs: record.needs.len(),
+        errors: 0,
     };
     lists.check(limits)?;
     let response = Response {
@@ -158,6 +159,7 @@ pub(crate) fn response(
         conditions: record.conditions.into_iter().map(condition).collect(),
         events: record.events.into_iter().map(event).collect(),
         requeue_after_ms: record.requeue_after_ms,
+        requeue_at: record.requeue_at.as_deref().map(requeue_at).transpose()?,
         needs: record.needs.into_iter().map(need).collect(),
     };
     Ok((response, reader.size))
@@ -172,11 +174,10 @@ pub(crate) fn cleanup(
     let mut reader = Reader::new(limits, room);
     let lists = Lists {
         children: record.children.len(),
-        keep: 0,
-        generate: 0,
         conditions: record.conditions.len(),
         events: record.events.len(),
         needs: record.needs.len(),
+        ..Lists::default()
     };
     lists.check(limits)?;
     let response = CleanupResponse {
@@ -186,9 +187,40 @@ pub(crate) fn cleanup(
         conditions: record.conditions.into_iter().map(condition).collect(),
         events: record.events.into_iter().map(event).collect(),
         requeue_after_ms: record.requeue_after_ms,
+        requeue_at: record.requeue_at.as_deref().map(requeue_at).transpose()?,
         needs: record.needs.into_iter().map(need).collect(),
     };
     Ok((response, reader.size))
+}
+
+/// Converts the result of `validate`; also returns the bytes in it.
+pub(crate) fn validated(
+    records: Vec<wit::FieldError>,
+    limits: &Limits,
+) -> Result<(Vec<FieldError>, usize), CallError> {
+    let lists = Lists {
+        errors: records.len(),
+        ..Lists::default()
+    };
+    lists.check(limits)?;
+    let size = records
+        .iter()
+        .map(|record| record.path.len() + record.message.len());
+    let size = size.sum();
+    let errors = records.into_iter().map(|record| FieldError {
+        path: record.path,
+        message: record.message,
+    });
+    Ok((errors.collect(), size))
+}
+
+/// Parses the time of the next reconcile.
+fn requeue_at(text: &str) -> Result<Timestamp, CallError> {
+    text.parse().map_err(|error| {
+        CallError::protocol(format!(
+            "`requeueAt` is {text:?}, which is no time in RFC 3339, such as 2026-01-02T03:04:05Z: {error}"
+        ))
+    })
 }
 
 /// Converts the reason why there is no response; an answer that cannot be read is another reason.
@@ -284,6 +316,8 @@ pub(crate) struct Lists {
     pub(crate) conditions: usize,
     pub(crate) events: usize,
     pub(crate) needs: usize,
+    /// What `validate` found.
+    pub(crate) errors: usize,
 }
 
 impl Lists {
@@ -295,6 +329,7 @@ impl Lists {
             ("conditions", self.conditions, limits::CONDITIONS, None),
             ("Events", self.events, limits::LISTED, None),
             ("needs", self.needs, limits::LISTED, None),
+            ("field errors", self.errors, limits::LISTED, None),
         ];
         match lists.into_iter().find(|(_, count, limit, _)| count > limit) {
             Some((what, count, limit, key)) => Err(CallError::TooMany {

@@ -55,10 +55,9 @@ pub enum LoadError {
     },
     /// The plugin is built for another version of the contract.
     #[error(
-        "the plugin is built for version {plugin} of the contract; this host supports {}: use a host that \
-         supports {plugin}, or build the plugin against {}",
-        ContractVersion::ALL.map(ContractVersion::as_str).join(", "),
-        ContractVersion::PRESENT
+        "the plugin is built for version {plugin} of the contract; this host supports {0}: use a host that \
+         supports {plugin}, or build the plugin against {0}",
+        ContractVersion::V1
     )]
     Contract {
         /// The version that the plugin exports.
@@ -323,20 +322,6 @@ pub(crate) fn check(description: &Description) -> Result<(), LoadError> {
 fn check_versions(description: &Description) -> Result<(), LoadError> {
     let versions = &description.versions;
     let wrong = |message: String| Err(LoadError::Description { message });
-    let is_early = description.contract < ContractVersion::V0_3;
-    for (field, is_set) in [
-        ("versions", !versions.is_empty()),
-        ("defaults", description.defaults),
-    ] {
-        if is_early && is_set {
-            return wrong(format!(
-                "`{field}` is set, which is part of the contract since {}, and `contract` is {}: set `contract` to {} or later",
-                ContractVersion::V0_3,
-                description.contract,
-                ContractVersion::V0_3
-            ));
-        }
-    }
     if versions.is_empty() {
         return Ok(());
     }
@@ -768,7 +753,8 @@ impl CallError {
         }
     }
 
-    pub(crate) fn host(error: impl std::fmt::Display) -> Self {
+    /// Returns the error of a call that the host could not make.
+    pub fn host(error: impl std::fmt::Display) -> Self {
         Self::Host {
             message: error.to_string(),
         }
@@ -830,7 +816,7 @@ mod tests {
 
     fn description() -> Description {
         Description {
-            contract: ContractVersion::PRESENT,
+            contract: ContractVersion::V1,
             name: "echo".into(),
             version: "1.4.0-rc.1+build".into(),
             parent: kind("my-operator.dev/v1", "Echo"),
@@ -840,6 +826,7 @@ mod tests {
             crd: None,
             versions: Vec::new(),
             defaults: false,
+            validates: false,
         }
     }
 
@@ -912,20 +899,6 @@ mod tests {
         }
         let many = refusal(|d| d.versions = vec!["v1".into(); limits::DESCRIPTION_VERSIONS + 1]);
         assert!(many.contains("`versions` lists"), "{many}");
-    }
-
-    #[test]
-    fn an_earlier_contract_has_neither_versions_nor_defaults() {
-        let versions = refusal(|d| {
-            d.contract = ContractVersion::V0_2;
-            d.versions = vec!["v1".into()];
-        });
-        assert!(versions.contains("`versions` is set"), "{versions}");
-        let defaults = refusal(|d| {
-            d.contract = ContractVersion::V0_1;
-            d.defaults = true;
-        });
-        assert!(defaults.contains("`defaults` is set"), "{defaults}");
     }
 
     #[test]

@@ -40,6 +40,7 @@ pub fn component_answer(
         conditions: Vec::new(),
         events: Vec::new(),
         requeue_after_ms: None,
+        requeue_at: None,
         needs: Vec::new(),
     };
     convert::response(record, limits, &Room::of(limits)).map(|(response, _size)| response)

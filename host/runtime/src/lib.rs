@@ -56,7 +56,6 @@ pub mod container;
 mod call;
 mod command;
 mod component;
-mod contract_versions;
 mod convert;
 pub mod estimate;
 mod refusals;

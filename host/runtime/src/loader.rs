@@ -13,7 +13,6 @@ use crate::code::{Code, Machine};
 use crate::code_cache::{self, Cache, Described, Stored};
 use crate::command::CommandForm;
 use crate::component::ComponentForm;
-use crate::contract::ContractVersion;
 use crate::digest::Digest;
 use crate::error::LoadError;
 use crate::failures::{CompileLimits, Failure};
@@ -49,15 +48,6 @@ impl Prepared {
         match self {
             Self::Component(_) => Form::Component,
             Self::Command(_) => Form::Command,
-        }
-    }
-
-    /// Sets the contract version that the plugin's description declares.
-    pub(crate) fn made_for(self, contract: ContractVersion) -> Self {
-        match self {
-            Self::Command(form) => Self::Command(form.made_for(contract)),
-            // The name of its export contains it.
-            component @ Self::Component(_) => component,
         }
     }
 }

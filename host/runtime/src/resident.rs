@@ -11,7 +11,6 @@ use tokio::time::{Instant, sleep_until, timeout};
 use tracing::{debug, warn};
 
 use crate::code_cache::Stored;
-use crate::contract::ContractVersion;
 use crate::digest::Digest;
 use crate::error::LoadError;
 use crate::limits::Limits;
@@ -39,7 +38,6 @@ pub(crate) enum Resident {
 pub(crate) struct Parked {
     loader: Arc<Loader>,
     origin: Origin,
-    contract: ContractVersion,
     /// How long code without a call stays in memory.
     idle: Duration,
     /// Held while the code is loaded, so that concurrent calls load it once.
@@ -77,19 +75,17 @@ impl Resident {
         origin: Origin,
         stored: Arc<Stored>,
         prepared: Option<Prepared>,
-        contract: ContractVersion,
         idle: Duration,
     ) -> Self {
         let is_loaded = prepared.is_some();
         let parked = Arc::new(Parked {
             loader: Arc::clone(loader),
             origin,
-            contract,
             idle,
             state: Arc::new(Mutex::new(State {
                 stored: Some(stored),
                 loaded: prepared.map(|prepared| Loaded {
-                    prepared: Arc::new(prepared.made_for(contract)),
+                    prepared: Arc::new(prepared),
                     until: Instant::now() + idle.min(UNCALLED),
                 }),
                 is_renewed: false,
@@ -188,7 +184,7 @@ impl Parked {
             }
             None => self.renew(&mut state).await?,
         };
-        let prepared = Arc::new(prepared.made_for(self.contract));
+        let prepared = Arc::new(prepared);
         state.loaded = Some(Loaded {
             prepared: Arc::clone(&prepared),
             until: Instant::now() + self.idle,

@@ -7,7 +7,9 @@ use serde_json::{Map, Value};
 
 use crate::call::{Call, Setting};
 use crate::code_cache::{Cache, Described, Stored};
-use crate::contract::{CleanupResponse, Conversion, Converted, Description, Json, Request, Response};
+use crate::contract::{
+    CleanupResponse, Conversion, Converted, Description, FieldError, Json, Request, Response,
+};
 use crate::deterministic::Origin;
 use crate::digest::Digest;
 use crate::engine::{Engine, EngineError, Seat};
@@ -92,10 +94,7 @@ impl Runtime {
         let (code, described) = match code {
             LoadedCode::Stored(stored, described) => {
                 error::check(&described.description)?;
-                (
-                    self.parked(origin, stored, None, &described.description),
-                    *described,
-                )
+                (self.parked(origin, stored, None), *described)
             }
             LoadedCode::Prepared(prepared) => self.describe(prepared, digest, &seat, origin, limits).await?,
         };
@@ -170,21 +169,15 @@ impl Runtime {
         };
         let stored = self.0.loader.store_description(digest, described.clone()).await?;
         let code = match stored {
-            Some(stored) => self.parked(origin, stored, Some(prepared), &described.description),
-            None => Resident::Always(Arc::new(prepared.made_for(described.description.contract))),
+            Some(stored) => self.parked(origin, stored, Some(prepared)),
+            None => Resident::Always(Arc::new(prepared)),
         };
         Ok((code, described))
     }
 
-    fn parked(
-        &self,
-        origin: resident::Origin,
-        stored: Arc<Stored>,
-        prepared: Option<Prepared>,
-        description: &Description,
-    ) -> Resident {
+    fn parked(&self, origin: resident::Origin, stored: Arc<Stored>, prepared: Option<Prepared>) -> Resident {
         let Shared { loader, idle, .. } = &*self.0;
-        Resident::parked(loader, origin, stored, prepared, description.contract, *idle)
+        Resident::parked(loader, origin, stored, prepared, *idle)
     }
 }
 
@@ -336,6 +329,32 @@ impl Plugin {
                 )))
             }
         })
+    }
+
+    /// Calls `validate` in a fresh sandbox. `old_parent` is the stored object that `parent` would replace.
+    pub async fn validate(&self, parent: &Json, old_parent: Option<&Json>) -> Call<Vec<FieldError>> {
+        self.call_validate(parent, old_parent, self.pure()).await
+    }
+
+    /// Calls `validate` for a proof.
+    pub async fn try_validate(&self, parent: &Json) -> Call<Vec<FieldError>> {
+        let options = self.pure().for_proof();
+        self.call_validate(parent, None, options).await
+    }
+
+    async fn call_validate(
+        &self,
+        parent: &Json,
+        old_parent: Option<&Json>,
+        options: CallOptions,
+    ) -> Call<Vec<FieldError>> {
+        let begin = |code: &Prepared, setting| match code {
+            Prepared::Component(form) => {
+                form.validate(Arc::clone(parent), old_parent.map(Arc::clone), setting)
+            }
+            Prepared::Command(form) => form.validate(Arc::clone(parent), old_parent.map(Arc::clone), setting),
+        };
+        self.call(options, begin).await
     }
 
     /// Calls `default` in a fresh sandbox. The response is the spec.

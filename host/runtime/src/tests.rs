@@ -5,7 +5,6 @@ mod bad_calls;
 mod bad_files;
 mod budget;
 mod cache;
-mod compat;
 mod composed;
 mod good_plugins;
 mod log;
@@ -74,6 +73,5 @@ fn request(now: &str) -> Request {
         now: now.parse().expect("a time"),
         traceparent: None,
         namespace_terminating: false,
-        old_parent: None,
     }
 }

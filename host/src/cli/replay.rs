@@ -163,6 +163,10 @@ async fn call(plugin: &Plugin, record: &Record) -> anyhow::Result<RecordedAnswer
                 }
                 RecordedAnswer::of(&plugin.convert(conversion).await.outcome)
             }
+            (Export::Validate, .., Some(parent)) => {
+                let validated = plugin.validate(parent, input.old_parent.as_ref()).await;
+                RecordedAnswer::of(&validated.outcome)
+            }
             (Export::Default, .., Some(parent)) => {
                 if !plugin.description().defaults {
                     return Err(anyhow!("the plugin sets no defaults"));

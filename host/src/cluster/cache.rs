@@ -470,16 +470,6 @@ impl Reflector {
         Some((self.inner.tree(name, &kept), managed))
     }
 
-    /// Returns this state of an object as text, which is shared with the cache if it has the same.
-    #[must_use]
-    pub fn text_of(&self, object: &DynamicObject) -> ObjectText {
-        let text = ObjectText::with(object, &self.inner.samples);
-        match self.inner.read().get(&NamespacedName::of(object)) {
-            Some(Kept::Text(known)) if known.has_same_content(&text.0) => ObjectText(known),
-            _ => text,
-        }
-    }
-
     /// Reports whether an object is known.
     #[must_use]
     pub fn contains(&self, name: &NamespacedName) -> bool {

@@ -341,7 +341,7 @@ fn what_a_plugin_makes_or_reads_without_permission_is_named() {
     };
     let echo = &parse(GOOD).unwrap().controllers[0];
     let description = |makes: &[&str], reads: &[&str]| Description {
-        contract: crate::plugin::contract::ContractVersion::PRESENT,
+        contract: crate::plugin::contract::ContractVersion::V1,
         name: "echo".into(),
         version: "1".into(),
         parent: echo.parent.clone(),
@@ -351,6 +351,7 @@ fn what_a_plugin_makes_or_reads_without_permission_is_named() {
         crd: None,
         versions: Vec::new(),
         defaults: false,
+        validates: false,
     };
     assert_eq!(echo.disallows(&description(&["Pod"], &[])), Vec::<String>::new());
     assert_eq!(

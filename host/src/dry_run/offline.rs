@@ -30,6 +30,7 @@ use crate::plugin::contract::{
 use crate::plugin::{Call, Limits, Plugin};
 use crate::reconcile::evaluate::{EvaluateError, PluginExport, Subject, evaluate};
 use crate::reconcile::needs::{NeedError, RelatedObjects, Rights, Wanted};
+use crate::validation;
 
 /// Why a reconcile produced no rendering.
 #[derive(Debug, Error)]
@@ -215,7 +216,6 @@ pub async fn last_request(plugin: &Plugin, scene: &Scene) -> Request {
         now: scene.now,
         traceparent: None,
         namespace_terminating: false,
-        old_parent: None,
     });
     let call = |request: Request| {
         last.replace(request.clone());
@@ -239,7 +239,6 @@ fn subject(scene: &Scene) -> Subject<'_> {
         children: &scene.children,
         now: scene.now,
         namespace_terminating: false,
-        old_parent: None,
     }
 }
 
@@ -256,6 +255,7 @@ pub async fn call(
     if plugin.description().finalizer && is_terminating(subject.parent) {
         evaluate_export::<CleanupResponse>(plugin, subject, source).await
     } else {
+        validation::check(plugin, subject.parent).await?;
         evaluate_export::<Response>(plugin, subject, source).await
     }
 }

@@ -210,7 +210,6 @@ impl<'a> Preview<'a> {
             now,
             // Not looked up: the API server refuses each child that cannot be created.
             namespace_terminating: false,
-            old_parent: None,
         };
         let (response, cleaned_up) = offline::call(self.plugin, &subject, self).await?;
         let digest = self.plugin.digest().to_string();

@@ -247,7 +247,7 @@ mod tests {
                 kind: "Echo".into(),
             },
             version: Version::new(1, 4, 0),
-            contract: "0.2.0".into(),
+            contract: "1.0.0".into(),
         }
     }
 

@@ -33,6 +33,5 @@ fn request() -> Request {
         now: "2026-01-02T03:04:05Z".parse().expect("a time"),
         traceparent: None,
         namespace_terminating: false,
-        old_parent: None,
     }
 }

@@ -46,7 +46,7 @@ fn rights_of(parent: &str, namespaces: &str, more: &str, makes: &[&str], finaliz
     );
     let config = Config::parse(Path::new("/config.yaml"), &text).unwrap();
     let description = Description {
-        contract: ContractVersion::PRESENT,
+        contract: ContractVersion::V1,
         name: "c".into(),
         version: "1".into(),
         parent,
@@ -56,6 +56,7 @@ fn rights_of(parent: &str, namespaces: &str, more: &str, makes: &[&str], finaliz
         crd: None,
         versions: Vec::new(),
         defaults: false,
+        validates: false,
     };
     rights(&config, &host(), &[description], &resources()).unwrap()
 }
@@ -136,7 +137,7 @@ fn a_host_that_installs_a_definition_may_write_that_one_and_read_all_objects_of_
     let granted = |text: &str| {
         let config = Config::parse(Path::new("/config.yaml"), text).unwrap();
         let description = Description {
-            contract: ContractVersion::PRESENT,
+            contract: ContractVersion::V1,
             name: "c".into(),
             version: "1".into(),
             parent: kind("test.dev/v1/Thing"),
@@ -146,6 +147,7 @@ fn a_host_that_installs_a_definition_may_write_that_one_and_read_all_objects_of_
             crd: Some(json!({ "metadata": { "name": "things.test.dev" } }).into()),
             versions: Vec::new(),
             defaults: false,
+            validates: false,
         };
         rights(&config, &host(), &[description], &resources()).unwrap()
     };
@@ -246,7 +248,7 @@ fn a_kind_that_nobody_knows_is_named() {
     );
     config = Config::parse(Path::new("/c"), &other).unwrap();
     let description = Description {
-        contract: ContractVersion::PRESENT,
+        contract: ContractVersion::V1,
         name: "c".into(),
         version: "1".into(),
         parent: kind("other.dev/v1/Other"),
@@ -256,6 +258,7 @@ fn a_kind_that_nobody_knows_is_named() {
         crd: None,
         versions: Vec::new(),
         defaults: false,
+        validates: false,
     };
     let error = rights(&config, &host(), &[description], &resources()).unwrap_err();
     assert_eq!(error.0, kind("other.dev/v1/Other"));

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use jiff::Timestamp;
 use kube::core::DynamicObject;
 
 use super::context::Context;
@@ -9,11 +10,12 @@ use super::error::ReconcileError;
 use super::evaluate::{PluginExport, Subject, evaluate};
 use super::observer::span_of_call;
 use super::too_large::too_large;
-use crate::clock::now;
 use crate::object::{NamespacedName, too_deep};
-use crate::plugin::contract::{Need, Request, Response};
+use crate::plugin::contract::{Export, Need, Request};
 use crate::plugin::{CallError, Plugin, Share};
+use crate::record::Asked;
 use crate::trace;
+use crate::validation;
 
 /// Calls the plugin within a reconcile, and remembers the needs that it returns.
 ///
@@ -23,6 +25,7 @@ pub(super) async fn call<T: PluginExport>(
     plugin: &Plugin,
     parent: &Arc<DynamicObject>,
     observed: &[Arc<DynamicObject>],
+    now: Timestamp,
 ) -> Result<(T, Option<Share>), ReconcileError> {
     let name = NamespacedName::of(parent);
     context.memory_of(&name, |memory| {
@@ -36,9 +39,8 @@ pub(super) async fn call<T: PluginExport>(
     let subject = Subject {
         parent,
         children: observed,
-        now: now(),
+        now,
         namespace_terminating: context.is_namespace_terminating(parent),
-        old_parent: None,
     };
     let called = evaluate_traced(context, plugin, &subject, known, remember).await;
     called.map_err(|error| match error {
@@ -47,21 +49,25 @@ pub(super) async fn call<T: PluginExport>(
     })
 }
 
-/// Calls the plugin for an object that is not written yet. Remembers nothing.
-pub(super) async fn call_for_admission(
+/// Asks the plugin whether the parent is valid: it may be older than the webhook, or have been written while that did not
+/// answer.
+pub(super) async fn check_valid(
     context: &Context,
     plugin: &Plugin,
     parent: &Arc<DynamicObject>,
-    old_parent: Option<&Arc<DynamicObject>>,
-) -> Result<(Response, Option<Share>), ReconcileError> {
-    let subject = Subject {
-        parent,
-        children: &context.observed(parent, plugin),
-        now: now(),
-        namespace_terminating: context.is_namespace_terminating(parent),
-        old_parent,
-    };
-    evaluate_traced(context, plugin, &subject, Vec::new(), |_| {}).await
+) -> Result<(), ReconcileError> {
+    if !plugin.description().validates {
+        return Ok(());
+    }
+    let parent = validation::text(parent).map_err(ReconcileError::Call)?;
+    let span = span_of_call(plugin, Export::Validate.as_str());
+    let call = plugin.validate(&parent, None);
+    let observer = &context.observer;
+    let (outcome, _share) = observer.call(Export::Validate.as_str(), &span, call, |_| 0).await;
+    observer.record(plugin, Export::Validate, Asked::Parent(parent, None), &outcome);
+    outcome
+        .and_then(|errors| validation::verdict(&errors))
+        .map_err(ReconcileError::Call)
 }
 
 async fn evaluate_traced<T: PluginExport>(
@@ -83,7 +89,9 @@ async fn evaluate_traced<T: PluginExport>(
             .observer
             .call(T::EXPORT.as_str(), &span, call, T::children)
             .await;
-        context.observer.record(plugin, T::EXPORT, request, &outcome);
+        context
+            .observer
+            .record(plugin, T::EXPORT, Asked::Request(request), &outcome);
         (outcome, share)
     };
     Ok(evaluate(subject, context, known, call, remember).await?)

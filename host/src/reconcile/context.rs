@@ -18,7 +18,6 @@ use serde_json::Value;
 use tokio::sync::watch;
 
 pub use self::contests::Contests;
-use self::memory::LastValid;
 pub use self::memory::{Paced, ParentMemory};
 use self::name_conflicts::NameConflicts;
 use self::needs::Needs;
@@ -28,7 +27,7 @@ use super::provenance_key::{Provenance, ProvenanceError};
 use super::unlisted::Unlisted;
 use crate::clock::now;
 use crate::cluster::api_error::ApiError;
-use crate::cluster::cache::{Interest, ObjectText, Reflector, Subscriber, Subscription, WatchState};
+use crate::cluster::cache::{Interest, Reflector, Subscriber, Subscription, WatchState};
 use crate::cluster::client::Writer;
 use crate::cluster::discovery::{Discovery, ResolvedKind, StatusFields};
 use crate::cluster::event_recorder::Events;
@@ -434,11 +433,7 @@ impl Context {
         // a change of others that the reconcile has not seen.
         self.memory_of(&name, |memory| memory.wrote_parent(seen, status, &answer));
         let watch = self.parents.of(name.namespace.as_deref())?;
-        let answer = watch.record(answer);
-        // The cache may have a newer state by now, with another spec.
-        let text = watch.text_of(&answer);
-        self.memory_of(&name, |memory| memory.share_last_valid(&answer, text));
-        Some(answer)
+        Some(watch.record(answer))
     }
 
     /// Returns why the plugin cannot be shown this parent and its children: the error of the failing watch. Watches
@@ -615,16 +610,6 @@ impl Context {
         self.memory()
             .get(parent)
             .is_some_and(|memory| memory.is_own_write(reason))
-    }
-
-    /// Remembers that the plugin has a valid answer for a parent.
-    pub(super) fn remember_valid(&self, parent: &Arc<DynamicObject>) {
-        let name = NamespacedName::of(parent);
-        let watch = self.parents.of(name.namespace.as_deref());
-        let text = watch.map_or_else(|| ObjectText::of(parent), |watch| watch.text_of(parent));
-        self.memory_of(&name, |memory| {
-            memory.last_valid = Some(LastValid::new(parent, text));
-        });
     }
 
     fn memory(&self) -> MutexGuard<'_, HashMap<NamespacedName, ParentMemory>> {

@@ -1,5 +1,5 @@
 //! One evaluation of a parent: calls the plugin, and calls it again with the objects that it needs, until its needs
-//! settle. All callers use it: reconciles and the webhook (`reconcile::call`), the proof of a new version
+//! settle. All callers use it: reconciles (`reconcile::call`), the proof of a new version
 //! (`rollout::shadow`), `render` (`dry_run::offline`) and `diff` (`dry_run::server_side`).
 //!
 //! **Inputs.** The [`Subject`]; the [`RelatedObjects`] that the plugin asks to read; the needs with which an
@@ -58,8 +58,6 @@ pub struct Subject<'a> {
     pub now: Timestamp,
     /// Whether the parent's namespace is being deleted.
     pub namespace_terminating: bool,
-    /// The parent as it is stored, if it is about to be replaced by `parent`.
-    pub old_parent: Option<&'a Arc<DynamicObject>>,
 }
 
 /// Evaluates a parent, as described in the module. The returned share is the answer's part of the memory of all
@@ -97,7 +95,6 @@ where
             now: subject.now,
             traceparent: None,
             namespace_terminating: subject.namespace_terminating,
-            old_parent: subject.old_parent.cloned(),
         };
         let (outcome, share) = call(request).await;
         if let Err(CallError::Request { .. }) = outcome {
@@ -222,6 +219,7 @@ impl PluginExport for CleanupResponse {
             conditions: self.conditions,
             events: self.events,
             requeue_after_ms: self.requeue_after_ms,
+            requeue_at: self.requeue_at,
             needs: self.needs,
             ..Response::default()
         };

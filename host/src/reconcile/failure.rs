@@ -16,7 +16,6 @@ use super::error::{ReconcileError, is_waiting_for_deletion};
 use super::finalizer::shown_finalizer;
 use super::leaving::time_left;
 use super::needs::NeedError;
-use super::outcome::Kept;
 use super::status;
 use crate::cluster::api_error::{ApiError, Fault};
 use crate::desired::conditions::{NO_PLUGIN, RETRYING, Reason, StatusUpdate, Verdict, current};
@@ -27,16 +26,6 @@ use crate::plugin::{CallError, Class};
 
 /// Reports why a reconcile failed, and returns when to try again.
 pub(super) async fn fail(context: &Context, parent: &DynamicObject, error: &ReconcileError) -> Action {
-    report(context, parent, error, None).await
-}
-
-/// Does what [`fail`] does. With `kept`, the status describes the children of the last valid spec.
-pub(super) async fn report(
-    context: &Context,
-    parent: &DynamicObject,
-    error: &ReconcileError,
-    kept: Option<&Kept>,
-) -> Action {
     let name = &NamespacedName::of(parent);
     context.observer.fails(name, error.class(), error);
     if note_transient(context, parent, error) {
@@ -52,7 +41,7 @@ pub(super) async fn report(
         // A new parent of the same name, if any, is enqueued separately.
         return Action::OnChange;
     };
-    let (verdict, next) = judge(context, &parent, error, kept);
+    let (verdict, next) = judge(context, &parent, error);
     let may_pass = may_pass(context, name);
     if let Verdict::Stalled(reason) | Verdict::Reconciling(reason) = &verdict
         && !may_pass
@@ -67,15 +56,14 @@ pub(super) async fn report(
             shorten(backtrace, MAX_LINE)
         );
     }
-    let answer = kept.and_then(|kept| kept.answer.as_ref());
     let shown = match error {
         ReconcileError::Call(error) => error.shown(),
         _ => None,
     };
     let status = shown.and_then(|shown| shown.status.as_ref());
     let update = StatusUpdate {
-        fields: status.or(answer.and_then(|answer| answer.status.as_ref())),
-        conditions: answer.map(|answer| answer.conditions.as_slice()),
+        fields: status,
+        conditions: None,
         added: shown.map_or(&[], |shown| &shown.conditions),
         verdict: &verdict,
     };
@@ -87,10 +75,9 @@ pub(super) async fn report(
     let waits = may_pass
         || matches!(error, ReconcileError::Call(CallError::Retry { .. }))
         || is_waiting_for_deletion(error);
-    if kept.is_none() && matches!(next, Action::OnChange) {
+    if matches!(next, Action::OnChange) {
         contest::forget(context, name);
-    }
-    if answer.is_none() && !matches!(next, Action::OnChange) {
+    } else {
         count_failure(context, name);
     }
     // Without the plugin's conditions: their changes are no reason to repeat the Event.
@@ -120,7 +107,7 @@ pub(super) async fn report(
             &format!("the status that the plugin gave with its failure was not written: {refused}"),
         );
         let without = StatusUpdate {
-            fields: answer.and_then(|answer| answer.status.as_ref()),
+            fields: None,
             added: &[],
             ..update
         };
@@ -291,22 +278,12 @@ fn deletion_blocked(context: &Context, parent: &DynamicObject, error: &Reconcile
 }
 
 /// Determines the condition and the next attempt after a failure.
-fn judge(
-    context: &Context,
-    parent: &DynamicObject,
-    error: &ReconcileError,
-    kept: Option<&Kept>,
-) -> (Verdict, Action) {
+fn judge(context: &Context, parent: &DynamicObject, error: &ReconcileError) -> (Verdict, Action) {
     let message = match error {
         _ if is_terminating(parent) => deletion_blocked(context, parent, error),
         // The plugin's own message.
         ReconcileError::Call(CallError::Invalid { message, .. } | CallError::Retry { message, .. }) => {
-            match kept.and_then(|kept| kept.problem.as_ref()) {
-                Some(problem) => {
-                    format!("{message}; the children of the last valid spec cannot be kept: {problem}")
-                }
-                None => message.clone(),
-            }
+            message.clone()
         }
         error => error.to_string(),
     };
@@ -315,7 +292,7 @@ fn judge(
     match error {
         ReconcileError::Call(CallError::Invalid { reason, .. }) => (
             stalled(reason.as_deref().unwrap_or("InvalidSpec")),
-            kept.map_or(Action::OnChange, |kept| kept.next),
+            Action::OnChange,
         ),
         ReconcileError::Call(CallError::Retry { after, .. }) => {
             let verdict = reconciling(RETRYING);

@@ -11,7 +11,7 @@ use crate::health::{Health, Pulse, Readiness};
 use crate::journal::ControllerJournal;
 use crate::metrics::ControllerMetrics;
 use crate::object::NamespacedName;
-use crate::plugin::contract::{Export, Request};
+use crate::plugin::contract::Export;
 use crate::plugin::{Call, CallError, Plugin, Share};
 use crate::record::{Asked, RecordedAnswer, Recorder};
 use crate::telemetry::Instruments;
@@ -85,18 +85,11 @@ impl Observer {
         &self,
         plugin: &Plugin,
         export: Export,
-        request: Request,
+        asked: Asked,
         outcome: &Result<T, CallError>,
     ) {
         if let Some(recorder) = &self.recorder {
-            recorder.call(
-                &self.name,
-                plugin,
-                export,
-                Asked::Request(request),
-                outcome,
-                &self.metrics,
-            );
+            recorder.call(&self.name, plugin, export, asked, outcome, &self.metrics);
         }
     }
 

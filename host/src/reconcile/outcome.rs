@@ -6,7 +6,6 @@ use std::time::Duration;
 use kube::core::DynamicObject;
 use tracing::info;
 
-use super::action::Action;
 use super::context::Context;
 use crate::desired::conditions::Verdict;
 use crate::object::{ChildRef, kind_in_words};
@@ -47,16 +46,6 @@ impl FinalAnswer {
             context.publish(parent, *type_, reason, message);
         }
     }
-}
-
-/// What became of the children of the last valid spec.
-pub(super) struct Kept {
-    /// The plugin's answer for that spec, if its children are in place.
-    pub(super) answer: Option<FinalAnswer>,
-    /// Why they are not, for the condition.
-    pub(super) problem: Option<String>,
-    /// When to reconcile the parent next.
-    pub(super) next: Action,
 }
 
 /// The number of plugin Events that a reconcile publishes. Further ones are dropped.

@@ -171,7 +171,7 @@ impl Recorder {
             // The caches hold texts, so these trees may have no other owner by the time they are written.
             Asked::Request(request) => estimate(&serde_json::to_string(request).ok()?).bytes,
             Asked::Conversion(conversion) => conversion.objects.iter().map(|object| object.get().len()).sum(),
-            Asked::Parent(parent) => parent.get().len(),
+            Asked::Parent(parent, old) => parent.get().len() + old.as_ref().map_or(0, |old| old.get().len()),
         };
         let units = u32::try_from((request + estimate(answer).bytes).div_ceil(UNIT)).ok()?;
         Arc::clone(&self.waiting).try_acquire_many_owned(units).ok()
@@ -299,7 +299,7 @@ fn file_name(number: u64, call: &Call) -> String {
             (parent.namespace.clone(), parent.name.clone())
         }
         Asked::Conversion(conversion) => named(conversion.objects.first().map_or("", |object| object.get())),
-        Asked::Parent(parent) => named(parent.get()),
+        Asked::Parent(parent, _) => named(parent.get()),
     };
     let part = |text: Option<String>| {
         // Of an object that a caller of the webhook sent.
@@ -365,7 +365,7 @@ mod tests {
                 ..Response::default()
             };
             let parent = serde_json::value::RawValue::from_string("{}".into()).unwrap();
-            let asked = Asked::Parent(parent.into());
+            let asked = Asked::Parent(parent.into(), None);
             recorder.call("a", &plugin, Export::Default, asked, &Ok(response), &metrics);
             queue.len()
         };

@@ -21,6 +21,7 @@ use crate::plugin::{Call, Plugin, RandomSource, Share};
 use crate::reconcile::context::Context;
 use crate::reconcile::evaluate::{PluginExport, Subject, evaluate};
 use crate::reconcile::prune::removable;
+use crate::validation;
 
 /// The current state of one object, with the request that a reconcile would send for it.
 pub(super) struct Snapshot {
@@ -99,6 +100,8 @@ impl Snapshot {
         values: &mut SecretValues,
     ) -> Result<Effect, String> {
         let (response, done, share) = if !is_terminating(&self.parent) {
+            let valid = validation::check(plugin, &self.parent).await;
+            valid.map_err(|error| error.to_string())?;
             self.call::<Response>(context, plugin, random).await?
         } else if plugin.description().finalizer {
             self.call::<CleanupResponse>(context, plugin, random).await?
@@ -136,7 +139,6 @@ impl Snapshot {
             children: &self.seen_by(context, plugin),
             now: self.now,
             namespace_terminating: context.is_namespace_terminating(&self.parent),
-            old_parent: None,
         };
         let call = |request: Request| async move {
             let Call { outcome, share, .. } = T::call_for_proof(plugin, &request, random).await;
@@ -231,6 +233,7 @@ fn shown(response: &Response, plan: &Plan, done: Option<bool>) -> Value {
         ("conditions", list(conditions)),
         ("events", list(events)),
         ("requeueAfterMs", response.requeue_after_ms.map(Value::from)),
+        ("requeueAt", response.requeue_at.map(|at| at.to_string().into())),
         ("done", done.map(Value::from)),
     ];
     let fields = fields

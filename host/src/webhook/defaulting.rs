@@ -6,7 +6,7 @@ use serde_json::value::RawValue;
 use serde_json::{Map, Value};
 
 use super::review::{self, Review};
-use super::{Decision, MESSAGE, NoDecision};
+use super::{Decision, MESSAGE, NO_ANSWER, NoDecision};
 use crate::calls::Calls;
 use crate::conversion::Before;
 use crate::json_text::member;
@@ -98,7 +98,7 @@ async fn call(
             Ok(Err(shorten(&message, MESSAGE)))
         }
         Err(error) => Err(NoDecision {
-            public: "the plugin gave no answer: the host's log says why".to_owned(),
+            public: NO_ANSWER.to_owned(),
             detail: error.to_string(),
             try_again: false,
         }),

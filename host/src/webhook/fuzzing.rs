@@ -1,10 +1,9 @@
 //! Parts of the webhook without its server, for fuzz targets only.
 
-use kube::core::DynamicObject;
 use serde_json::Value;
 
 use super::conversion::ConversionReview;
-use super::review::{self, Review};
+use super::review::Review;
 use super::sizes::Sizes;
 use super::{Decision, memory_of, server};
 use crate::conversion::{Before, deep};
@@ -31,8 +30,8 @@ pub struct Asked {
     pub text: String,
     /// Bytes of memory to reserve before it is parsed.
     pub room: usize,
-    /// The parsed object, or the error.
-    pub object: Result<DynamicObject, String>,
+    /// The object for the plugin, or the error.
+    pub object: Result<String, String>,
 }
 
 /// Processes a request's body up to the call of the plugin.
@@ -43,7 +42,7 @@ pub fn review(body: &[u8]) -> Result<Reviewed, String> {
     let review = Review::parse(body).map_err(|error| error.to_string())?;
     let asked = review.asked_about().map(|text| {
         let room = memory_of([Some(text), None], Sizes::FULL.object).map_err(|error| error.public)?;
-        let object = review::object(text).map_err(|error| error.to_string());
+        let object = Before::read(text).map(|object| object.for_plugin(None));
         let text = text.to_owned();
         Ok::<_, String>(Asked { text, room, object })
     });

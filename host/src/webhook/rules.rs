@@ -52,15 +52,6 @@ pub(super) async fn verdict<Held: Send + 'static>(
     verdict.map_err(|error| unreadable(&error))
 }
 
-/// Returns the violations as the API server joins them.
-pub(super) fn message(violations: &[String]) -> Option<String> {
-    match violations {
-        [] => None,
-        [one] => Some(one.clone()),
-        several => Some(format!("[{}]", several.join(", "))),
-    }
-}
-
 /// Returns what the user should know of rules that nobody evaluates.
 pub(super) fn warnings(left: Vec<String>) -> Vec<String> {
     let left = left.into_iter().take(WARNINGS);

@@ -128,7 +128,7 @@ pub async fn start(
 
 /// What the API server asks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Ask {
+pub(super) enum Ask {
     Validate,
     Default,
     Convert,
@@ -267,10 +267,7 @@ impl Server {
                 );
             }
         };
-        let (controller, decision) = match ask {
-            Ask::Default => self.webhook_targets.default(&review, caller).await,
-            _ => self.webhook_targets.decide(&review, caller).await,
-        };
+        let (controller, decision) = self.webhook_targets.decide(&review, ask, caller).await;
         let result = match &decision {
             Ok(Decision::Allowed | Decision::Warned(_) | Decision::Patched(_)) => "allowed",
             Ok(Decision::Denied(_)) => "denied",

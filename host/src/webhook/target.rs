@@ -1,4 +1,4 @@
-//! Calls that depend only on a plugin: conversions and defaults.
+//! The calls for the API server: conversions, defaults and validations. They depend only on a plugin.
 //!
 //! Reads of the kind fail while nothing converts it, so a conversion needs neither caches, which need conversions
 //! themselves, nor a leader.
@@ -14,15 +14,17 @@ use tokio::time::Instant;
 use super::bounds::{Admitted, Room};
 use super::review::{self, Review};
 use super::turns::Turns;
-use super::{Decision, NoDecision, defaulting, memory_of};
+use super::{Decision, MESSAGE, NoDecision, defaulting, memory_of, rules, validating};
 use crate::calls::Calls;
 use crate::config::ControllerConfig;
 use crate::conversion::{self, ConversionError};
 use crate::json_text::member;
+use crate::object::{is_too_deep, shorten};
 use crate::plugin::Plugin;
 use crate::plugin::contract::Kind;
 use crate::plugin::registry::Live;
 use crate::telemetry::Instruments;
+use crate::validation::joined;
 
 /// Calls the plugin of one controller while it is held, whatever the state of the controller.
 pub struct PluginTarget {
@@ -35,7 +37,9 @@ pub struct PluginTarget {
     /// Converts what `plugin` does not: while it knows more versions, since its definition is installed before it is live,
     /// and when `plugin` fails. It was proved to lose nothing.
     next: watch::Receiver<Option<Plugin>>,
-    turns: Turns,
+    /// Reads wait for conversions, so that reviews must not delay these.
+    conversions: Turns,
+    reviews: Turns,
     cluster_has_rules: AtomicBool,
 }
 
@@ -53,7 +57,8 @@ impl PluginTarget {
             plugin,
             fallback,
             next,
-            turns: Turns::default(),
+            conversions: Turns::default(),
+            reviews: Turns::default(),
             cluster_has_rules: AtomicBool::new(false),
         }
     }
@@ -61,11 +66,6 @@ impl PluginTarget {
     /// Sets whether the API server evaluates rules of this kind's definition in the cluster.
     pub fn set_cluster_has_rules(&self, has_rules: bool) {
         self.cluster_has_rules.store(has_rules, Relaxed);
-    }
-
-    /// Reports whether the API server is known to evaluate rules itself.
-    pub(super) fn cluster_has_rules(&self) -> bool {
-        self.cluster_has_rules.load(Relaxed)
     }
 
     pub(super) fn controller(&self) -> &str {
@@ -100,7 +100,7 @@ impl PluginTarget {
         until: Instant,
     ) -> Result<(Vec<String>, Room), NoDecision> {
         // First the turn: requests that wait for a plugin must not hold the room of others.
-        let _turn = self.turns.take(caller.peer()).await;
+        let _turn = self.conversions.take(caller.peer()).await;
         let plugin = self.converting(to, objects).await?;
         let room = caller.results(body).await;
         let convert =
@@ -137,9 +137,49 @@ impl PluginTarget {
     ) -> Result<Decision, NoDecision> {
         let object = review::readable(object);
         let memory = memory_of([Some(&object), None], caller.sizes().object)?;
-        let _turn = self.turns.take(caller.peer()).await;
+        let _turn = self.reviews.take(caller.peer()).await;
         let _room = caller.object(memory).await;
         defaulting::default(&self.plugin().await?, &self.calls, review, &object).await
+    }
+
+    /// Validates an object: by the rules of the plugin's definition if the API server does not evaluate them, and by the
+    /// plugin.
+    ///
+    /// # Errors
+    /// Why there is no decision.
+    pub(super) async fn validate(
+        &self,
+        review: &Review<'_>,
+        object: &str,
+        caller: &Admitted,
+    ) -> Result<Decision, NoDecision> {
+        if let Some(field) = review::too_deep(object) {
+            return Ok(Decision::Denied(is_too_deep(field)));
+        }
+        let (object, old) = (review::readable(object), review.replaced().map(review::readable));
+        // One that is too deep may be mended.
+        let old = old.as_deref().filter(|old| review::too_deep(old).is_none());
+        let memory = memory_of([Some(&object), old], caller.sizes().object)?;
+        let mut held = (
+            self.reviews.take(caller.peer()).await,
+            caller.object(memory).await,
+        );
+        let plugin = self.plugin().await?;
+        let mut warnings = Vec::new();
+        if !self.cluster_has_rules.load(Relaxed) {
+            let verdict;
+            (verdict, held) = rules::verdict(&plugin, &object, old, held).await?;
+            if let Some(message) = joined(&verdict.violations) {
+                return Ok(Decision::Denied(shorten(&message, MESSAGE)));
+            }
+            warnings = rules::warnings(verdict.left);
+        }
+        let decision = validating::validate(&plugin, &self.calls, review, &object, old).await?;
+        drop(held);
+        Ok(match decision {
+            Decision::Allowed if !warnings.is_empty() => Decision::Warned(warnings),
+            decision => decision,
+        })
     }
 
     /// Returns the version that converts these objects: the live one, or, without one or for versions of the kind that it does
@@ -227,7 +267,6 @@ mod tests {
         let runtime = crate::plugin::Runtime::new(crate::plugin::EngineOptions::default()).unwrap();
         let load = async |version: &str, versions: &[&str]| {
             let case = plugin_fixtures::Fixture::new(plugin_fixtures::cases::ANSWER)
-                .version("0.3.0")
                 .plugin_version(version)
                 .versions(versions);
             let file = case.build(plugin_fixtures::Form::Command);

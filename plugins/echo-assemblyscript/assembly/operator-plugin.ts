@@ -2,7 +2,7 @@
 import { JSON } from "json-as";
 
 // The version of the plugin contract that the records are of.
-const CONTRACT = "0.2.0";
+const CONTRACT = "1.0.0";
 
 /** A kind as written in a manifest. */
 @json
@@ -225,6 +225,7 @@ export class Response {
   private events: Event[] = [];
   private needs: Need[] = [];
   private requeueAfter: i64 = -1;
+  private requeueTime: string = "";
 
   /** Fails: the user must change the resource. Nothing is retried until it changes. */
   static invalid(message: string): Response {
@@ -289,6 +290,12 @@ export class Response {
     return this;
   }
 
+  /** Requests another call at this time of the host's clock, such as `2026-01-02T03:04:05Z`, even if nothing changes. */
+  requeueAt(time: string): Response {
+    this.requeueTime = time;
+    return this;
+  }
+
   /** Returns the output; `done` is only for a cleanup. */
   output(request: Request, isCleanup: bool, done: bool): string {
     if (this.failure != "") return `{"failure":${this.failure}}`;
@@ -307,6 +314,7 @@ export class Response {
     ];
     if (this.statusText != "") fields.push(`"status":${this.statusText}`);
     if (this.requeueAfter >= 0) fields.push(`"requeueAfterMs":${this.requeueAfter}`);
+    if (this.requeueTime != "") fields.push(`"requeueAt":${JSON.stringify(this.requeueTime)}`);
     fields.push(isCleanup ? `"done":${done}` : `"keep":${JSON.stringify(this.kept)}`);
     return `{"${isCleanup ? "cleanup" : "response"}":{${fields.join(",")}}}`;
   }
@@ -319,11 +327,20 @@ function terminatingOne(request: Request, child: string): Item | null {
   return existing && existing.isTerminating ? existing : null;
 }
 
+/** What the user must change in a resource: where, such as `spec.rules[0].host`, and what. */
+@json
+export class FieldError {
+  path: string = "";
+  message: string = "";
+}
+
 /** What a plugin says about itself, and its functions. */
 export class Plugin {
   reads: Kind[] = [];
   /** Returns what to do while a parent is being deleted; null when there is nothing left to do. */
   cleanup: ((request: Request) => Response | null) | null = null;
+  /** Returns what the user must change. The request has the parent alone; `old` is the stored parent that it would replace. */
+  validate: ((request: Request, old: Item | null) => FieldError[]) | null = null;
 
   constructor(
     public name: string,
@@ -344,6 +361,7 @@ export class Plugin {
       `"makes":${JSON.stringify(this.makes)}`,
       `"reads":${JSON.stringify(this.reads)}`,
       `"finalizer":${this.cleanup != null}`,
+      `"validates":${this.validate != null}`,
       `"crd":${this.crd()}`,
     ];
     return `{"description":{${fields.join(",")}}}`;
@@ -355,6 +373,13 @@ export class Plugin {
     const name = call.at("call").text;
     if (name == "describe") {
       process.stdout.write(this.describe());
+      return;
+    }
+    const validate = this.validate;
+    if (name == "validate" && validate) {
+      const old = call.at("oldParent");
+      const errors = validate(new Request(call), old.isThere ? old : null);
+      process.stdout.write(`{"validated":${JSON.stringify(errors)}}`);
       return;
     }
     const request = new Request(call.at("request"));

@@ -3,14 +3,14 @@
 #include <stdlib.h>
 #include <string.h>
 
-// Imported Functions from `operator-host:plugin/logging@0.3.0`
+// Imported Functions from `operator-host:plugin/logging@1.0.0`
 
-__attribute__((__import_module__("operator-host:plugin/logging@0.3.0"), __import_name__("log")))
+__attribute__((__import_module__("operator-host:plugin/logging@1.0.0"), __import_name__("log")))
 extern void __wasm_import_operator_host_plugin_logging_log(int32_t, uint8_t *, size_t);
 
-// Exported Functions from `operator-host:plugin/reconciler@0.3.0`
+// Exported Functions from `operator-host:plugin/reconciler@1.0.0`
 
-__attribute__((__weak__, __export_name__("cabi_post_operator-host:plugin/reconciler@0.3.0#describe")))
+__attribute__((__weak__, __export_name__("cabi_post_operator-host:plugin/reconciler@1.0.0#describe")))
 void __wasm_export_exports_operator_host_plugin_reconciler_describe_post_return(uint8_t * arg0) {
   if ((*((size_t*) (arg0 + sizeof(void*)))) > 0) {
     free(*((uint8_t **) (arg0 + 0)));
@@ -79,7 +79,26 @@ void __wasm_export_exports_operator_host_plugin_reconciler_describe_post_return(
   }
 }
 
-__attribute__((__weak__, __export_name__("cabi_post_operator-host:plugin/reconciler@0.3.0#reconcile")))
+__attribute__((__weak__, __export_name__("cabi_post_operator-host:plugin/reconciler@1.0.0#validate")))
+void __wasm_export_exports_operator_host_plugin_reconciler_validate_post_return(uint8_t * arg0) {
+  size_t len = *((size_t*) (arg0 + sizeof(void*)));
+  if (len > 0) {
+    uint8_t *ptr = *((uint8_t **) (arg0 + 0));
+    for (size_t i = 0; i < len; i++) {
+      uint8_t *base = ptr + i * (4*sizeof(void*));
+      (void) base;
+      if ((*((size_t*) (base + sizeof(void*)))) > 0) {
+        free(*((uint8_t **) (base + 0)));
+      }
+      if ((*((size_t*) (base + (3*sizeof(void*))))) > 0) {
+        free(*((uint8_t **) (base + (2*sizeof(void*)))));
+      }
+    }
+    free(ptr);
+  }
+}
+
+__attribute__((__weak__, __export_name__("cabi_post_operator-host:plugin/reconciler@1.0.0#reconcile")))
 void __wasm_export_exports_operator_host_plugin_reconciler_reconcile_post_return(uint8_t * arg0) {
   switch ((int32_t) (int32_t) *((uint8_t*) (arg0 + 0))) {
     case 0: {
@@ -203,9 +222,20 @@ void __wasm_export_exports_operator_host_plugin_reconciler_reconcile_post_return
         }
         free(ptr13);
       }
-      size_t len15 = *((size_t*) (arg0 + (32+13*sizeof(void*))));
+      switch ((int32_t) (int32_t) *((uint8_t*) (arg0 + (32+12*sizeof(void*))))) {
+        case 0: {
+          break;
+        }
+        case 1: {
+          if ((*((size_t*) (arg0 + (32+14*sizeof(void*))))) > 0) {
+            free(*((uint8_t **) (arg0 + (32+13*sizeof(void*)))));
+          }
+          break;
+        }
+      }
+      size_t len15 = *((size_t*) (arg0 + (32+16*sizeof(void*))));
       if (len15 > 0) {
-        uint8_t *ptr16 = *((uint8_t **) (arg0 + (32+12*sizeof(void*))));
+        uint8_t *ptr16 = *((uint8_t **) (arg0 + (32+15*sizeof(void*))));
         for (size_t i17 = 0; i17 < len15; i17++) {
           uint8_t *base = ptr16 + i17 * (15*sizeof(void*));
           (void) base;
@@ -345,7 +375,7 @@ void __wasm_export_exports_operator_host_plugin_reconciler_reconcile_post_return
   }
 }
 
-__attribute__((__weak__, __export_name__("cabi_post_operator-host:plugin/reconciler@0.3.0#cleanup")))
+__attribute__((__weak__, __export_name__("cabi_post_operator-host:plugin/reconciler@1.0.0#cleanup")))
 void __wasm_export_exports_operator_host_plugin_reconciler_cleanup_post_return(uint8_t * arg0) {
   switch ((int32_t) (int32_t) *((uint8_t*) (arg0 + 0))) {
     case 0: {
@@ -405,9 +435,20 @@ void __wasm_export_exports_operator_host_plugin_reconciler_cleanup_post_return(u
         }
         free(ptr4);
       }
-      size_t len6 = *((size_t*) (arg0 + (24+11*sizeof(void*))));
+      switch ((int32_t) (int32_t) *((uint8_t*) (arg0 + (24+10*sizeof(void*))))) {
+        case 0: {
+          break;
+        }
+        case 1: {
+          if ((*((size_t*) (arg0 + (24+12*sizeof(void*))))) > 0) {
+            free(*((uint8_t **) (arg0 + (24+11*sizeof(void*)))));
+          }
+          break;
+        }
+      }
+      size_t len6 = *((size_t*) (arg0 + (24+14*sizeof(void*))));
       if (len6 > 0) {
-        uint8_t *ptr7 = *((uint8_t **) (arg0 + (24+10*sizeof(void*))));
+        uint8_t *ptr7 = *((uint8_t **) (arg0 + (24+13*sizeof(void*))));
         for (size_t i8 = 0; i8 < len6; i8++) {
           uint8_t *base = ptr7 + i8 * (15*sizeof(void*));
           (void) base;
@@ -547,7 +588,7 @@ void __wasm_export_exports_operator_host_plugin_reconciler_cleanup_post_return(u
   }
 }
 
-__attribute__((__weak__, __export_name__("cabi_post_operator-host:plugin/reconciler@0.3.0#convert")))
+__attribute__((__weak__, __export_name__("cabi_post_operator-host:plugin/reconciler@1.0.0#convert")))
 void __wasm_export_exports_operator_host_plugin_reconciler_convert_post_return(uint8_t * arg0) {
   size_t len = *((size_t*) (arg0 + sizeof(void*)));
   if (len > 0) {
@@ -574,7 +615,7 @@ void __wasm_export_exports_operator_host_plugin_reconciler_convert_post_return(u
   }
 }
 
-__attribute__((__weak__, __export_name__("cabi_post_operator-host:plugin/reconciler@0.3.0#default")))
+__attribute__((__weak__, __export_name__("cabi_post_operator-host:plugin/reconciler@1.0.0#default")))
 void __wasm_export_exports_operator_host_plugin_reconciler_default_post_return(uint8_t * arg0) {
   switch ((int32_t) (int32_t) *((uint8_t*) (arg0 + 0))) {
     case 0: {
@@ -684,7 +725,7 @@ void *cabi_realloc(void *ptr, size_t old_size, size_t align, size_t new_size) {
 }
 
 __attribute__((__aligned__(8)))
-static uint8_t RET_AREA[(24+16*sizeof(void*))];
+static uint8_t RET_AREA[(40+16*sizeof(void*))];
 
 // Helper Functions
 
@@ -774,7 +815,6 @@ void operator_host_plugin_types_request_free(operator_host_plugin_types_request_
   operator_host_plugin_types_list_related_free(&ptr->related);
   plugin_string_free(&ptr->now);
   plugin_option_string_free(&ptr->traceparent);
-  operator_host_plugin_types_option_json_free(&ptr->old_parent);
 }
 
 void operator_host_plugin_types_object_ref_free(operator_host_plugin_types_object_ref_t *ptr) {
@@ -893,6 +933,7 @@ void operator_host_plugin_types_response_free(operator_host_plugin_types_respons
   operator_host_plugin_types_list_condition_free(&ptr->conditions);
   operator_host_plugin_types_list_event_free(&ptr->events);
   plugin_option_u64_free(&ptr->requeue_after_ms);
+  plugin_option_string_free(&ptr->requeue_at);
   operator_host_plugin_types_list_need_free(&ptr->needs);
 }
 
@@ -902,7 +943,13 @@ void operator_host_plugin_types_cleanup_response_free(operator_host_plugin_types
   operator_host_plugin_types_list_condition_free(&ptr->conditions);
   operator_host_plugin_types_list_event_free(&ptr->events);
   plugin_option_u64_free(&ptr->requeue_after_ms);
+  plugin_option_string_free(&ptr->requeue_at);
   operator_host_plugin_types_list_need_free(&ptr->needs);
+}
+
+void operator_host_plugin_types_field_error_free(operator_host_plugin_types_field_error_t *ptr) {
+  plugin_string_free(&ptr->path);
+  plugin_string_free(&ptr->message);
 }
 
 void operator_host_plugin_types_invalid_free(operator_host_plugin_types_invalid_t *ptr) {
@@ -952,8 +999,29 @@ void exports_operator_host_plugin_reconciler_failure_free(exports_operator_host_
   operator_host_plugin_types_failure_free(ptr);
 }
 
+void exports_operator_host_plugin_reconciler_field_error_free(exports_operator_host_plugin_reconciler_field_error_t *ptr) {
+  operator_host_plugin_types_field_error_free(ptr);
+}
+
 void exports_operator_host_plugin_reconciler_json_free(exports_operator_host_plugin_reconciler_json_t *ptr) {
   operator_host_plugin_types_json_free(ptr);
+}
+
+void exports_operator_host_plugin_reconciler_option_json_free(exports_operator_host_plugin_reconciler_option_json_t *ptr) {
+  if (ptr->is_some) {
+    exports_operator_host_plugin_reconciler_json_free(&ptr->val);
+  }
+}
+
+void exports_operator_host_plugin_reconciler_list_field_error_free(exports_operator_host_plugin_reconciler_list_field_error_t *ptr) {
+  size_t list_len = ptr->len;
+  if (list_len > 0) {
+    exports_operator_host_plugin_reconciler_field_error_t *list_ptr = ptr->ptr;
+    for (size_t i = 0; i < list_len; i++) {
+      exports_operator_host_plugin_reconciler_field_error_free(&list_ptr[i]);
+    }
+    free(list_ptr);
+  }
 }
 
 void exports_operator_host_plugin_reconciler_result_response_failure_free(exports_operator_host_plugin_reconciler_result_response_failure_t *ptr) {
@@ -1041,7 +1109,7 @@ void operator_host_plugin_logging_log(operator_host_plugin_logging_level_t level
   __wasm_import_operator_host_plugin_logging_log((int32_t) level, (uint8_t *) (*message).ptr, (*message).len);
 }
 
-__attribute__((__export_name__("operator-host:plugin/reconciler@0.3.0#describe")))
+__attribute__((__export_name__("operator-host:plugin/reconciler@1.0.0#describe")))
 uint8_t * __wasm_export_exports_operator_host_plugin_reconciler_describe(void) {
   exports_operator_host_plugin_reconciler_description_t ret;
   exports_operator_host_plugin_reconciler_describe(&ret);
@@ -1070,11 +1138,35 @@ uint8_t * __wasm_export_exports_operator_host_plugin_reconciler_describe(void) {
   *((size_t*)(ptr + (17*sizeof(void*)))) = ((ret).versions).len;
   *((uint8_t **)(ptr + (16*sizeof(void*)))) = (uint8_t *) ((ret).versions).ptr;
   *((int8_t*)(ptr + (18*sizeof(void*)))) = (ret).defaults;
+  *((int8_t*)(ptr + (1+18*sizeof(void*)))) = (ret).validates;
   return ptr;
 }
 
-__attribute__((__export_name__("operator-host:plugin/reconciler@0.3.0#reconcile")))
-uint8_t * __wasm_export_exports_operator_host_plugin_reconciler_reconcile(uint8_t * arg, size_t arg0, uint8_t * arg1, size_t arg2, uint8_t * arg3, size_t arg4, uint8_t * arg5, size_t arg6, int32_t arg7, uint8_t * arg8, size_t arg9, int32_t arg10, int32_t arg11, uint8_t * arg12, size_t arg13) {
+__attribute__((__export_name__("operator-host:plugin/reconciler@1.0.0#validate")))
+uint8_t * __wasm_export_exports_operator_host_plugin_reconciler_validate(uint8_t * arg, size_t arg0, int32_t arg1, uint8_t * arg2, size_t arg3) {
+  exports_operator_host_plugin_reconciler_option_json_t option;
+  switch (arg1) {
+    case 0: {
+      option.is_some = false;
+      break;
+    }
+    case 1: {
+      option.is_some = true;
+      option.val = (plugin_string_t) { (uint8_t*)(arg2), (arg3) };
+      break;
+    }
+  }
+  exports_operator_host_plugin_reconciler_json_t arg4 = (plugin_string_t) { (uint8_t*)(arg), (arg0) };
+  exports_operator_host_plugin_reconciler_list_field_error_t ret;
+  exports_operator_host_plugin_reconciler_validate(&arg4, option.is_some ? &(option.val) : NULL, &ret);
+  uint8_t *ptr = (uint8_t *) &RET_AREA;
+  *((size_t*)(ptr + sizeof(void*))) = (ret).len;
+  *((uint8_t **)(ptr + 0)) = (uint8_t *) (ret).ptr;
+  return ptr;
+}
+
+__attribute__((__export_name__("operator-host:plugin/reconciler@1.0.0#reconcile")))
+uint8_t * __wasm_export_exports_operator_host_plugin_reconciler_reconcile(uint8_t * arg, size_t arg0, uint8_t * arg1, size_t arg2, uint8_t * arg3, size_t arg4, uint8_t * arg5, size_t arg6, int32_t arg7, uint8_t * arg8, size_t arg9, int32_t arg10) {
   plugin_option_string_t option;
   switch (arg7) {
     case 0: {
@@ -1087,31 +1179,18 @@ uint8_t * __wasm_export_exports_operator_host_plugin_reconciler_reconcile(uint8_
       break;
     }
   }
-  operator_host_plugin_types_option_json_t option14;
-  switch (arg11) {
-    case 0: {
-      option14.is_some = false;
-      break;
-    }
-    case 1: {
-      option14.is_some = true;
-      option14.val = (plugin_string_t) { (uint8_t*)(arg12), (arg13) };
-      break;
-    }
-  }
-  exports_operator_host_plugin_reconciler_request_t arg15 = (operator_host_plugin_types_request_t) {
+  exports_operator_host_plugin_reconciler_request_t arg11 = (operator_host_plugin_types_request_t) {
     (operator_host_plugin_types_json_t) (plugin_string_t) { (uint8_t*)(arg), (arg0) },
     (operator_host_plugin_types_list_json_t) (operator_host_plugin_types_list_json_t) { (operator_host_plugin_types_json_t*)(arg1), (arg2) },
     (operator_host_plugin_types_list_related_t) (operator_host_plugin_types_list_related_t) { (operator_host_plugin_types_related_t*)(arg3), (arg4) },
     (plugin_string_t) (plugin_string_t) { (uint8_t*)(arg5), (arg6) },
     (plugin_option_string_t) option,
     (bool) arg10,
-    (operator_host_plugin_types_option_json_t) option14,
   };
   exports_operator_host_plugin_reconciler_result_response_failure_t ret;
   exports_operator_host_plugin_reconciler_response_t ok;
   exports_operator_host_plugin_reconciler_failure_t err;
-  ret.is_err = !exports_operator_host_plugin_reconciler_reconcile(&arg15, &ok, &err);
+  ret.is_err = !exports_operator_host_plugin_reconciler_reconcile(&arg11, &ok, &err);
   if (ret.is_err) {
     ret.val.err = err;
   }
@@ -1120,55 +1199,55 @@ uint8_t * __wasm_export_exports_operator_host_plugin_reconciler_reconcile(uint8_
   }
   uint8_t *ptr = (uint8_t *) &RET_AREA;
   if ((ret).is_err) {
-    const exports_operator_host_plugin_reconciler_failure_t *payload30 = &(ret).val.err;*((int8_t*)(ptr + 0)) = 1;
-    switch ((int32_t) (*payload30).tag) {
+    const exports_operator_host_plugin_reconciler_failure_t *payload28 = &(ret).val.err;*((int8_t*)(ptr + 0)) = 1;
+    switch ((int32_t) (*payload28).tag) {
       case 0: {
-        const operator_host_plugin_types_invalid_t *payload31 = &(*payload30).val.invalid;
+        const operator_host_plugin_types_invalid_t *payload29 = &(*payload28).val.invalid;
         *((int8_t*)(ptr + 8)) = 0;
-        if (((*payload31).reason).is_some) {
-          const plugin_string_t *payload33 = &((*payload31).reason).val;
+        if (((*payload29).reason).is_some) {
+          const plugin_string_t *payload31 = &((*payload29).reason).val;
           *((int8_t*)(ptr + 16)) = 1;
-          *((size_t*)(ptr + (16+2*sizeof(void*)))) = (*payload33).len;
-          *((uint8_t **)(ptr + (16+1*sizeof(void*)))) = (uint8_t *) (*payload33).ptr;
+          *((size_t*)(ptr + (16+2*sizeof(void*)))) = (*payload31).len;
+          *((uint8_t **)(ptr + (16+1*sizeof(void*)))) = (uint8_t *) (*payload31).ptr;
         } else {
           *((int8_t*)(ptr + 16)) = 0;
         }
-        *((size_t*)(ptr + (16+4*sizeof(void*)))) = ((*payload31).message).len;
-        *((uint8_t **)(ptr + (16+3*sizeof(void*)))) = (uint8_t *) ((*payload31).message).ptr;
-        if (((*payload31).status).is_some) {
-          const operator_host_plugin_types_json_t *payload35 = &((*payload31).status).val;
+        *((size_t*)(ptr + (16+4*sizeof(void*)))) = ((*payload29).message).len;
+        *((uint8_t **)(ptr + (16+3*sizeof(void*)))) = (uint8_t *) ((*payload29).message).ptr;
+        if (((*payload29).status).is_some) {
+          const operator_host_plugin_types_json_t *payload33 = &((*payload29).status).val;
           *((int8_t*)(ptr + (16+5*sizeof(void*)))) = 1;
-          *((size_t*)(ptr + (16+7*sizeof(void*)))) = (*payload35).len;
-          *((uint8_t **)(ptr + (16+6*sizeof(void*)))) = (uint8_t *) (*payload35).ptr;
+          *((size_t*)(ptr + (16+7*sizeof(void*)))) = (*payload33).len;
+          *((uint8_t **)(ptr + (16+6*sizeof(void*)))) = (uint8_t *) (*payload33).ptr;
         } else {
           *((int8_t*)(ptr + (16+5*sizeof(void*)))) = 0;
         }
-        *((size_t*)(ptr + (16+9*sizeof(void*)))) = ((*payload31).conditions).len;
-        *((uint8_t **)(ptr + (16+8*sizeof(void*)))) = (uint8_t *) ((*payload31).conditions).ptr;
+        *((size_t*)(ptr + (16+9*sizeof(void*)))) = ((*payload29).conditions).len;
+        *((uint8_t **)(ptr + (16+8*sizeof(void*)))) = (uint8_t *) ((*payload29).conditions).ptr;
         break;
       }
       case 1: {
-        const operator_host_plugin_types_retry_t *payload36 = &(*payload30).val.retry;
+        const operator_host_plugin_types_retry_t *payload34 = &(*payload28).val.retry;
         *((int8_t*)(ptr + 8)) = 1;
-        *((size_t*)(ptr + (16+1*sizeof(void*)))) = ((*payload36).message).len;
-        *((uint8_t **)(ptr + 16)) = (uint8_t *) ((*payload36).message).ptr;
-        if (((*payload36).after_ms).is_some) {
-          const uint64_t *payload38 = &((*payload36).after_ms).val;
+        *((size_t*)(ptr + (16+1*sizeof(void*)))) = ((*payload34).message).len;
+        *((uint8_t **)(ptr + 16)) = (uint8_t *) ((*payload34).message).ptr;
+        if (((*payload34).after_ms).is_some) {
+          const uint64_t *payload36 = &((*payload34).after_ms).val;
           *((int8_t*)(ptr + (16+2*sizeof(void*)))) = 1;
-          *((int64_t*)(ptr + (24+2*sizeof(void*)))) = (int64_t) (*payload38);
+          *((int64_t*)(ptr + (24+2*sizeof(void*)))) = (int64_t) (*payload36);
         } else {
           *((int8_t*)(ptr + (16+2*sizeof(void*)))) = 0;
         }
-        if (((*payload36).status).is_some) {
-          const operator_host_plugin_types_json_t *payload40 = &((*payload36).status).val;
+        if (((*payload34).status).is_some) {
+          const operator_host_plugin_types_json_t *payload38 = &((*payload34).status).val;
           *((int8_t*)(ptr + (32+2*sizeof(void*)))) = 1;
-          *((size_t*)(ptr + (32+4*sizeof(void*)))) = (*payload40).len;
-          *((uint8_t **)(ptr + (32+3*sizeof(void*)))) = (uint8_t *) (*payload40).ptr;
+          *((size_t*)(ptr + (32+4*sizeof(void*)))) = (*payload38).len;
+          *((uint8_t **)(ptr + (32+3*sizeof(void*)))) = (uint8_t *) (*payload38).ptr;
         } else {
           *((int8_t*)(ptr + (32+2*sizeof(void*)))) = 0;
         }
-        *((size_t*)(ptr + (32+6*sizeof(void*)))) = ((*payload36).conditions).len;
-        *((uint8_t **)(ptr + (32+5*sizeof(void*)))) = (uint8_t *) ((*payload36).conditions).ptr;
+        *((size_t*)(ptr + (32+6*sizeof(void*)))) = ((*payload34).conditions).len;
+        *((uint8_t **)(ptr + (32+5*sizeof(void*)))) = (uint8_t *) ((*payload34).conditions).ptr;
         break;
       }
     }
@@ -1181,10 +1260,10 @@ uint8_t * __wasm_export_exports_operator_host_plugin_reconciler_reconcile(uint8_
     *((size_t*)(ptr + (8+5*sizeof(void*)))) = ((*payload).generate).len;
     *((uint8_t **)(ptr + (8+4*sizeof(void*)))) = (uint8_t *) ((*payload).generate).ptr;
     if (((*payload).status).is_some) {
-      const operator_host_plugin_types_json_t *payload21 = &((*payload).status).val;
+      const operator_host_plugin_types_json_t *payload17 = &((*payload).status).val;
       *((int8_t*)(ptr + (8+6*sizeof(void*)))) = 1;
-      *((size_t*)(ptr + (8+8*sizeof(void*)))) = (*payload21).len;
-      *((uint8_t **)(ptr + (8+7*sizeof(void*)))) = (uint8_t *) (*payload21).ptr;
+      *((size_t*)(ptr + (8+8*sizeof(void*)))) = (*payload17).len;
+      *((uint8_t **)(ptr + (8+7*sizeof(void*)))) = (uint8_t *) (*payload17).ptr;
     } else {
       *((int8_t*)(ptr + (8+6*sizeof(void*)))) = 0;
     }
@@ -1193,20 +1272,28 @@ uint8_t * __wasm_export_exports_operator_host_plugin_reconciler_reconcile(uint8_
     *((size_t*)(ptr + (8+12*sizeof(void*)))) = ((*payload).events).len;
     *((uint8_t **)(ptr + (8+11*sizeof(void*)))) = (uint8_t *) ((*payload).events).ptr;
     if (((*payload).requeue_after_ms).is_some) {
-      const uint64_t *payload23 = &((*payload).requeue_after_ms).val;
+      const uint64_t *payload19 = &((*payload).requeue_after_ms).val;
       *((int8_t*)(ptr + (16+12*sizeof(void*)))) = 1;
-      *((int64_t*)(ptr + (24+12*sizeof(void*)))) = (int64_t) (*payload23);
+      *((int64_t*)(ptr + (24+12*sizeof(void*)))) = (int64_t) (*payload19);
     } else {
       *((int8_t*)(ptr + (16+12*sizeof(void*)))) = 0;
     }
-    *((size_t*)(ptr + (32+13*sizeof(void*)))) = ((*payload).needs).len;
-    *((uint8_t **)(ptr + (32+12*sizeof(void*)))) = (uint8_t *) ((*payload).needs).ptr;
+    if (((*payload).requeue_at).is_some) {
+      const plugin_string_t *payload21 = &((*payload).requeue_at).val;
+      *((int8_t*)(ptr + (32+12*sizeof(void*)))) = 1;
+      *((size_t*)(ptr + (32+14*sizeof(void*)))) = (*payload21).len;
+      *((uint8_t **)(ptr + (32+13*sizeof(void*)))) = (uint8_t *) (*payload21).ptr;
+    } else {
+      *((int8_t*)(ptr + (32+12*sizeof(void*)))) = 0;
+    }
+    *((size_t*)(ptr + (32+16*sizeof(void*)))) = ((*payload).needs).len;
+    *((uint8_t **)(ptr + (32+15*sizeof(void*)))) = (uint8_t *) ((*payload).needs).ptr;
   }
   return ptr;
 }
 
-__attribute__((__export_name__("operator-host:plugin/reconciler@0.3.0#cleanup")))
-uint8_t * __wasm_export_exports_operator_host_plugin_reconciler_cleanup(uint8_t * arg, size_t arg0, uint8_t * arg1, size_t arg2, uint8_t * arg3, size_t arg4, uint8_t * arg5, size_t arg6, int32_t arg7, uint8_t * arg8, size_t arg9, int32_t arg10, int32_t arg11, uint8_t * arg12, size_t arg13) {
+__attribute__((__export_name__("operator-host:plugin/reconciler@1.0.0#cleanup")))
+uint8_t * __wasm_export_exports_operator_host_plugin_reconciler_cleanup(uint8_t * arg, size_t arg0, uint8_t * arg1, size_t arg2, uint8_t * arg3, size_t arg4, uint8_t * arg5, size_t arg6, int32_t arg7, uint8_t * arg8, size_t arg9, int32_t arg10) {
   plugin_option_string_t option;
   switch (arg7) {
     case 0: {
@@ -1219,31 +1306,18 @@ uint8_t * __wasm_export_exports_operator_host_plugin_reconciler_cleanup(uint8_t 
       break;
     }
   }
-  operator_host_plugin_types_option_json_t option14;
-  switch (arg11) {
-    case 0: {
-      option14.is_some = false;
-      break;
-    }
-    case 1: {
-      option14.is_some = true;
-      option14.val = (plugin_string_t) { (uint8_t*)(arg12), (arg13) };
-      break;
-    }
-  }
-  exports_operator_host_plugin_reconciler_request_t arg15 = (operator_host_plugin_types_request_t) {
+  exports_operator_host_plugin_reconciler_request_t arg11 = (operator_host_plugin_types_request_t) {
     (operator_host_plugin_types_json_t) (plugin_string_t) { (uint8_t*)(arg), (arg0) },
     (operator_host_plugin_types_list_json_t) (operator_host_plugin_types_list_json_t) { (operator_host_plugin_types_json_t*)(arg1), (arg2) },
     (operator_host_plugin_types_list_related_t) (operator_host_plugin_types_list_related_t) { (operator_host_plugin_types_related_t*)(arg3), (arg4) },
     (plugin_string_t) (plugin_string_t) { (uint8_t*)(arg5), (arg6) },
     (plugin_option_string_t) option,
     (bool) arg10,
-    (operator_host_plugin_types_option_json_t) option14,
   };
   exports_operator_host_plugin_reconciler_result_cleanup_response_failure_t ret;
   exports_operator_host_plugin_reconciler_cleanup_response_t ok;
   exports_operator_host_plugin_reconciler_failure_t err;
-  ret.is_err = !exports_operator_host_plugin_reconciler_cleanup(&arg15, &ok, &err);
+  ret.is_err = !exports_operator_host_plugin_reconciler_cleanup(&arg11, &ok, &err);
   if (ret.is_err) {
     ret.val.err = err;
   }
@@ -1252,55 +1326,55 @@ uint8_t * __wasm_export_exports_operator_host_plugin_reconciler_cleanup(uint8_t 
   }
   uint8_t *ptr = (uint8_t *) &RET_AREA;
   if ((ret).is_err) {
-    const exports_operator_host_plugin_reconciler_failure_t *payload26 = &(ret).val.err;*((int8_t*)(ptr + 0)) = 1;
-    switch ((int32_t) (*payload26).tag) {
+    const exports_operator_host_plugin_reconciler_failure_t *payload24 = &(ret).val.err;*((int8_t*)(ptr + 0)) = 1;
+    switch ((int32_t) (*payload24).tag) {
       case 0: {
-        const operator_host_plugin_types_invalid_t *payload27 = &(*payload26).val.invalid;
+        const operator_host_plugin_types_invalid_t *payload25 = &(*payload24).val.invalid;
         *((int8_t*)(ptr + 8)) = 0;
-        if (((*payload27).reason).is_some) {
-          const plugin_string_t *payload29 = &((*payload27).reason).val;
+        if (((*payload25).reason).is_some) {
+          const plugin_string_t *payload27 = &((*payload25).reason).val;
           *((int8_t*)(ptr + 16)) = 1;
-          *((size_t*)(ptr + (16+2*sizeof(void*)))) = (*payload29).len;
-          *((uint8_t **)(ptr + (16+1*sizeof(void*)))) = (uint8_t *) (*payload29).ptr;
+          *((size_t*)(ptr + (16+2*sizeof(void*)))) = (*payload27).len;
+          *((uint8_t **)(ptr + (16+1*sizeof(void*)))) = (uint8_t *) (*payload27).ptr;
         } else {
           *((int8_t*)(ptr + 16)) = 0;
         }
-        *((size_t*)(ptr + (16+4*sizeof(void*)))) = ((*payload27).message).len;
-        *((uint8_t **)(ptr + (16+3*sizeof(void*)))) = (uint8_t *) ((*payload27).message).ptr;
-        if (((*payload27).status).is_some) {
-          const operator_host_plugin_types_json_t *payload31 = &((*payload27).status).val;
+        *((size_t*)(ptr + (16+4*sizeof(void*)))) = ((*payload25).message).len;
+        *((uint8_t **)(ptr + (16+3*sizeof(void*)))) = (uint8_t *) ((*payload25).message).ptr;
+        if (((*payload25).status).is_some) {
+          const operator_host_plugin_types_json_t *payload29 = &((*payload25).status).val;
           *((int8_t*)(ptr + (16+5*sizeof(void*)))) = 1;
-          *((size_t*)(ptr + (16+7*sizeof(void*)))) = (*payload31).len;
-          *((uint8_t **)(ptr + (16+6*sizeof(void*)))) = (uint8_t *) (*payload31).ptr;
+          *((size_t*)(ptr + (16+7*sizeof(void*)))) = (*payload29).len;
+          *((uint8_t **)(ptr + (16+6*sizeof(void*)))) = (uint8_t *) (*payload29).ptr;
         } else {
           *((int8_t*)(ptr + (16+5*sizeof(void*)))) = 0;
         }
-        *((size_t*)(ptr + (16+9*sizeof(void*)))) = ((*payload27).conditions).len;
-        *((uint8_t **)(ptr + (16+8*sizeof(void*)))) = (uint8_t *) ((*payload27).conditions).ptr;
+        *((size_t*)(ptr + (16+9*sizeof(void*)))) = ((*payload25).conditions).len;
+        *((uint8_t **)(ptr + (16+8*sizeof(void*)))) = (uint8_t *) ((*payload25).conditions).ptr;
         break;
       }
       case 1: {
-        const operator_host_plugin_types_retry_t *payload32 = &(*payload26).val.retry;
+        const operator_host_plugin_types_retry_t *payload30 = &(*payload24).val.retry;
         *((int8_t*)(ptr + 8)) = 1;
-        *((size_t*)(ptr + (16+1*sizeof(void*)))) = ((*payload32).message).len;
-        *((uint8_t **)(ptr + 16)) = (uint8_t *) ((*payload32).message).ptr;
-        if (((*payload32).after_ms).is_some) {
-          const uint64_t *payload34 = &((*payload32).after_ms).val;
+        *((size_t*)(ptr + (16+1*sizeof(void*)))) = ((*payload30).message).len;
+        *((uint8_t **)(ptr + 16)) = (uint8_t *) ((*payload30).message).ptr;
+        if (((*payload30).after_ms).is_some) {
+          const uint64_t *payload32 = &((*payload30).after_ms).val;
           *((int8_t*)(ptr + (16+2*sizeof(void*)))) = 1;
-          *((int64_t*)(ptr + (24+2*sizeof(void*)))) = (int64_t) (*payload34);
+          *((int64_t*)(ptr + (24+2*sizeof(void*)))) = (int64_t) (*payload32);
         } else {
           *((int8_t*)(ptr + (16+2*sizeof(void*)))) = 0;
         }
-        if (((*payload32).status).is_some) {
-          const operator_host_plugin_types_json_t *payload36 = &((*payload32).status).val;
+        if (((*payload30).status).is_some) {
+          const operator_host_plugin_types_json_t *payload34 = &((*payload30).status).val;
           *((int8_t*)(ptr + (32+2*sizeof(void*)))) = 1;
-          *((size_t*)(ptr + (32+4*sizeof(void*)))) = (*payload36).len;
-          *((uint8_t **)(ptr + (32+3*sizeof(void*)))) = (uint8_t *) (*payload36).ptr;
+          *((size_t*)(ptr + (32+4*sizeof(void*)))) = (*payload34).len;
+          *((uint8_t **)(ptr + (32+3*sizeof(void*)))) = (uint8_t *) (*payload34).ptr;
         } else {
           *((int8_t*)(ptr + (32+2*sizeof(void*)))) = 0;
         }
-        *((size_t*)(ptr + (32+6*sizeof(void*)))) = ((*payload32).conditions).len;
-        *((uint8_t **)(ptr + (32+5*sizeof(void*)))) = (uint8_t *) ((*payload32).conditions).ptr;
+        *((size_t*)(ptr + (32+6*sizeof(void*)))) = ((*payload30).conditions).len;
+        *((uint8_t **)(ptr + (32+5*sizeof(void*)))) = (uint8_t *) ((*payload30).conditions).ptr;
         break;
       }
     }
@@ -1310,10 +1384,10 @@ uint8_t * __wasm_export_exports_operator_host_plugin_reconciler_cleanup(uint8_t 
     *((size_t*)(ptr + (8+2*sizeof(void*)))) = ((*payload).children).len;
     *((uint8_t **)(ptr + (8+1*sizeof(void*)))) = (uint8_t *) ((*payload).children).ptr;
     if (((*payload).status).is_some) {
-      const operator_host_plugin_types_json_t *payload17 = &((*payload).status).val;
+      const operator_host_plugin_types_json_t *payload13 = &((*payload).status).val;
       *((int8_t*)(ptr + (8+3*sizeof(void*)))) = 1;
-      *((size_t*)(ptr + (8+5*sizeof(void*)))) = (*payload17).len;
-      *((uint8_t **)(ptr + (8+4*sizeof(void*)))) = (uint8_t *) (*payload17).ptr;
+      *((size_t*)(ptr + (8+5*sizeof(void*)))) = (*payload13).len;
+      *((uint8_t **)(ptr + (8+4*sizeof(void*)))) = (uint8_t *) (*payload13).ptr;
     } else {
       *((int8_t*)(ptr + (8+3*sizeof(void*)))) = 0;
     }
@@ -1322,19 +1396,27 @@ uint8_t * __wasm_export_exports_operator_host_plugin_reconciler_cleanup(uint8_t 
     *((size_t*)(ptr + (8+9*sizeof(void*)))) = ((*payload).events).len;
     *((uint8_t **)(ptr + (8+8*sizeof(void*)))) = (uint8_t *) ((*payload).events).ptr;
     if (((*payload).requeue_after_ms).is_some) {
-      const uint64_t *payload19 = &((*payload).requeue_after_ms).val;
+      const uint64_t *payload15 = &((*payload).requeue_after_ms).val;
       *((int8_t*)(ptr + (8+10*sizeof(void*)))) = 1;
-      *((int64_t*)(ptr + (16+10*sizeof(void*)))) = (int64_t) (*payload19);
+      *((int64_t*)(ptr + (16+10*sizeof(void*)))) = (int64_t) (*payload15);
     } else {
       *((int8_t*)(ptr + (8+10*sizeof(void*)))) = 0;
     }
-    *((size_t*)(ptr + (24+11*sizeof(void*)))) = ((*payload).needs).len;
-    *((uint8_t **)(ptr + (24+10*sizeof(void*)))) = (uint8_t *) ((*payload).needs).ptr;
+    if (((*payload).requeue_at).is_some) {
+      const plugin_string_t *payload17 = &((*payload).requeue_at).val;
+      *((int8_t*)(ptr + (24+10*sizeof(void*)))) = 1;
+      *((size_t*)(ptr + (24+12*sizeof(void*)))) = (*payload17).len;
+      *((uint8_t **)(ptr + (24+11*sizeof(void*)))) = (uint8_t *) (*payload17).ptr;
+    } else {
+      *((int8_t*)(ptr + (24+10*sizeof(void*)))) = 0;
+    }
+    *((size_t*)(ptr + (24+14*sizeof(void*)))) = ((*payload).needs).len;
+    *((uint8_t **)(ptr + (24+13*sizeof(void*)))) = (uint8_t *) ((*payload).needs).ptr;
   }
   return ptr;
 }
 
-__attribute__((__export_name__("operator-host:plugin/reconciler@0.3.0#convert")))
+__attribute__((__export_name__("operator-host:plugin/reconciler@1.0.0#convert")))
 uint8_t * __wasm_export_exports_operator_host_plugin_reconciler_convert(uint8_t * arg, size_t arg0, uint8_t * arg1, size_t arg2) {
   plugin_string_t arg3 = (plugin_string_t) { (uint8_t*)(arg), (arg0) };
   exports_operator_host_plugin_reconciler_list_json_t arg4 = (exports_operator_host_plugin_reconciler_list_json_t) { (exports_operator_host_plugin_reconciler_json_t*)(arg1), (arg2) };
@@ -1346,7 +1428,7 @@ uint8_t * __wasm_export_exports_operator_host_plugin_reconciler_convert(uint8_t 
   return ptr;
 }
 
-__attribute__((__export_name__("operator-host:plugin/reconciler@0.3.0#default")))
+__attribute__((__export_name__("operator-host:plugin/reconciler@1.0.0#default")))
 uint8_t * __wasm_export_exports_operator_host_plugin_reconciler_default(uint8_t * arg, size_t arg0) {
   exports_operator_host_plugin_reconciler_json_t arg1 = (plugin_string_t) { (uint8_t*)(arg), (arg0) };
   exports_operator_host_plugin_reconciler_result_json_failure_t ret;

@@ -68,6 +68,8 @@ typedef struct operator_host_plugin_types_description_t {
   plugin_list_string_t   versions;
   // Whether `default` has work to do before a parent is stored.
   bool   defaults;
+  // Whether `validate` has something to check.
+  bool   validates;
 } operator_host_plugin_types_description_t;
 
 typedef struct {
@@ -101,16 +103,13 @@ typedef struct operator_host_plugin_types_request_t {
   operator_host_plugin_types_list_json_t   children;
   // The answers to the needs of the last response.
   operator_host_plugin_types_list_related_t   related;
-  // The host's clock in RFC 3339, UTC, whole seconds.
+  // The host's clock in RFC 3339, UTC, in whole seconds that have passed.
   plugin_string_t   now;
   // The W3C `traceparent` of the span around this call, when there is one.
   plugin_option_string_t   traceparent;
   // Whether the parent's namespace is being deleted: nothing can be created there any more, and a
   // `cleanup` must do without.
   bool   namespace_terminating;
-  // The parent as it is stored, in the version of `parent`, when the API server asks whether it may be
-  // replaced by `parent`: *invalid* refuses the change. `none` in every other call.
-  operator_host_plugin_types_option_json_t   old_parent;
 } operator_host_plugin_types_request_t;
 
 typedef struct operator_host_plugin_types_object_ref_t {
@@ -235,6 +234,9 @@ typedef struct operator_host_plugin_types_response_t {
   operator_host_plugin_types_list_event_t   events;
   // Reconcile again after so many milliseconds, even when nothing changes.
   plugin_option_u64_t   requeue_after_ms;
+  // Reconcile again when the host's clock has reached this time, in RFC 3339, even when nothing changes. A time
+  // that is not after `now` has no effect. With both, the earlier one counts.
+  plugin_option_string_t   requeue_at;
   // Objects to read. When the request did not answer every one of them, the host reads them, calls
   // again with the answers in `related` and ignores the rest of this response; from then on a change
   // of any of them reconciles this parent.
@@ -251,15 +253,24 @@ typedef struct operator_host_plugin_types_cleanup_response_t {
   operator_host_plugin_types_list_condition_t   conditions;
   operator_host_plugin_types_list_event_t   events;
   plugin_option_u64_t   requeue_after_ms;
+  plugin_option_string_t   requeue_at;
   operator_host_plugin_types_list_need_t   needs;
 } operator_host_plugin_types_cleanup_response_t;
+
+// Something that the user must change.
+typedef struct operator_host_plugin_types_field_error_t {
+  // Where, such as `spec.rules[0].host`.
+  plugin_string_t   path;
+  // What is wrong and what to change, such as `must be at most 10`.
+  plugin_string_t   message;
+} operator_host_plugin_types_field_error_t;
 
 typedef struct operator_host_plugin_types_invalid_t {
   // CamelCase; becomes the reason of the condition and of the Warning Event. `none`: `InvalidSpec`.
   plugin_option_string_t   reason;
   // What is wrong and what to change.
   plugin_string_t   message;
-  // As in `response`. With `none` the status describes the children of the last valid spec.
+  // As in `response`.
   operator_host_plugin_types_option_json_t   status;
   // Added to those that the parent has. The host's own, `Ready` among them, say that the spec is invalid.
   operator_host_plugin_types_list_condition_t   conditions;
@@ -299,7 +310,19 @@ typedef operator_host_plugin_types_cleanup_response_t exports_operator_host_plug
 
 typedef operator_host_plugin_types_failure_t exports_operator_host_plugin_reconciler_failure_t;
 
+typedef operator_host_plugin_types_field_error_t exports_operator_host_plugin_reconciler_field_error_t;
+
 typedef operator_host_plugin_types_json_t exports_operator_host_plugin_reconciler_json_t;
+
+typedef struct {
+  bool is_some;
+  exports_operator_host_plugin_reconciler_json_t val;
+} exports_operator_host_plugin_reconciler_option_json_t;
+
+typedef struct {
+  exports_operator_host_plugin_reconciler_field_error_t *ptr;
+  size_t len;
+} exports_operator_host_plugin_reconciler_list_field_error_t;
 
 typedef struct {
   bool is_err;
@@ -343,13 +366,14 @@ typedef struct {
   } val;
 } exports_operator_host_plugin_reconciler_result_json_failure_t;
 
-// Imported Functions from `operator-host:plugin/logging@0.3.0`
+// Imported Functions from `operator-host:plugin/logging@1.0.0`
 // Writes one line to the host's log, with the parent's reference and the plugin's digest beside it.
 // Lines over the cap of the call are counted and dropped.
 extern void operator_host_plugin_logging_log(operator_host_plugin_logging_level_t level, plugin_string_t *message);
 
-// Exported Functions from `operator-host:plugin/reconciler@0.3.0`
+// Exported Functions from `operator-host:plugin/reconciler@1.0.0`
 void exports_operator_host_plugin_reconciler_describe(exports_operator_host_plugin_reconciler_description_t *ret);
+void exports_operator_host_plugin_reconciler_validate(exports_operator_host_plugin_reconciler_json_t *parent, exports_operator_host_plugin_reconciler_json_t *maybe_old_parent, exports_operator_host_plugin_reconciler_list_field_error_t *ret);
 bool exports_operator_host_plugin_reconciler_reconcile(exports_operator_host_plugin_reconciler_request_t *request, exports_operator_host_plugin_reconciler_response_t *ret, exports_operator_host_plugin_reconciler_failure_t *err);
 bool exports_operator_host_plugin_reconciler_cleanup(exports_operator_host_plugin_reconciler_request_t *request, exports_operator_host_plugin_reconciler_cleanup_response_t *ret, exports_operator_host_plugin_reconciler_failure_t *err);
 void exports_operator_host_plugin_reconciler_convert(plugin_string_t *api_version, exports_operator_host_plugin_reconciler_list_json_t *objects, exports_operator_host_plugin_reconciler_list_result_json_string_t *ret);
@@ -409,6 +433,8 @@ void operator_host_plugin_types_response_free(operator_host_plugin_types_respons
 
 void operator_host_plugin_types_cleanup_response_free(operator_host_plugin_types_cleanup_response_t *ptr);
 
+void operator_host_plugin_types_field_error_free(operator_host_plugin_types_field_error_t *ptr);
+
 void operator_host_plugin_types_invalid_free(operator_host_plugin_types_invalid_t *ptr);
 
 void operator_host_plugin_types_retry_free(operator_host_plugin_types_retry_t *ptr);
@@ -425,7 +451,13 @@ void exports_operator_host_plugin_reconciler_cleanup_response_free(exports_opera
 
 void exports_operator_host_plugin_reconciler_failure_free(exports_operator_host_plugin_reconciler_failure_t *ptr);
 
+void exports_operator_host_plugin_reconciler_field_error_free(exports_operator_host_plugin_reconciler_field_error_t *ptr);
+
 void exports_operator_host_plugin_reconciler_json_free(exports_operator_host_plugin_reconciler_json_t *ptr);
+
+void exports_operator_host_plugin_reconciler_option_json_free(exports_operator_host_plugin_reconciler_option_json_t *ptr);
+
+void exports_operator_host_plugin_reconciler_list_field_error_free(exports_operator_host_plugin_reconciler_list_field_error_t *ptr);
 
 void exports_operator_host_plugin_reconciler_result_response_failure_free(exports_operator_host_plugin_reconciler_result_response_failure_t *ptr);
 

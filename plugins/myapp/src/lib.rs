@@ -114,6 +114,7 @@ enum Phase {
 
 const PLUGIN: Plugin<MyAppSpec, MyAppStatus> = Plugin::new("example.com/v1", "MyApp", reconcile)
     .cleanup(cleanup)
+    .validate(validate)
     .makes(&[DEPLOYMENT, SERVICE])
     .short_names(&["ma"])
     .names("^[a-z]([-a-z0-9]*[a-z0-9])?$", 63)
@@ -127,7 +128,6 @@ operator_plugin::register!(PLUGIN);
 
 fn reconcile(request: &Request<MyAppSpec, MyAppStatus>) -> Result<Response<MyAppStatus>, Failure> {
     let Parent { name, spec, .. } = &request.parent;
-    spec.validate()?;
     let status = observe(spec, request.child(DEPLOYMENT, name));
     let ready = status.phase == Phase::Running;
     let reason = match status.phase {
@@ -175,29 +175,33 @@ fn observe(spec: &MyAppSpec, deployment: Option<&Object>) -> MyAppStatus {
     }
 }
 
-impl MyAppSpec {
-    /// Repeats the checks of the schema, for a CustomResourceDefinition that lacks them.
-    fn validate(&self) -> Result<(), Failure> {
-        if self.image.is_empty() {
-            return Err(Failure::invalid("spec.image: is empty"));
-        }
-        if !(1..=100).contains(&self.replicas) {
-            return Err(Failure::invalid(format!(
-                "spec.replicas: {} is not within 1 to 100",
-                self.replicas
-            )));
-        }
-        if !(1..=65535).contains(&self.port) {
-            return Err(Failure::invalid(format!(
-                "spec.port: {} is not within 1 to 65535",
-                self.port
-            )));
-        }
-        for (field, text) in [("cpu", &self.resources.cpu), ("memory", &self.resources.memory)] {
-            if let Err(error) = text.parse::<Quantity>() {
-                return Err(Failure::invalid(format!("spec.resources.{field}: {error}")));
-            }
-        }
-        Ok(())
+/// Checks what the schema cannot: quantities. Repeats its other checks, for a CustomResourceDefinition that lacks them.
+fn validate(
+    parent: &Parent<MyAppSpec, MyAppStatus>,
+    _old: Option<&Parent<MyAppSpec, MyAppStatus>>,
+) -> Vec<FieldError> {
+    let spec = &parent.spec;
+    let mut errors = Vec::new();
+    let mut wrong = |path: &str, message: String| errors.push(FieldError::new(path, message));
+    if spec.image.is_empty() {
+        wrong("spec.image", "is empty".to_owned());
     }
+    if !(1..=100).contains(&spec.replicas) {
+        wrong(
+            "spec.replicas",
+            format!("{} is not within 1 to 100", spec.replicas),
+        );
+    }
+    if !(1..=65535).contains(&spec.port) {
+        wrong("spec.port", format!("{} is not within 1 to 65535", spec.port));
+    }
+    for (path, text) in [
+        ("spec.resources.cpu", &spec.resources.cpu),
+        ("spec.resources.memory", &spec.resources.memory),
+    ] {
+        if let Err(error) = text.parse::<Quantity>() {
+            wrong(path, error.to_string());
+        }
+    }
+    errors
 }

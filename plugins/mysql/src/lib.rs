@@ -26,6 +26,7 @@ const PLUGIN: Plugin<MySqlClusterSpec, MySqlClusterStatus> =
             .keep_rest()
             .deprecated("database.example.com/v1 MySQLCluster is deprecated; use database.example.com/v2")])
         .defaults()
+        .validate(spec::validate)
         .columns(&[
             Column::string("Version", ".spec.version"),
             Column::integer("Replicas", ".spec.replicas"),
@@ -38,7 +39,6 @@ fn reconcile(
     request: &Request<MySqlClusterSpec, MySqlClusterStatus>,
 ) -> Result<Response<MySqlClusterStatus>, Failure> {
     let Parent { name, spec, .. } = &request.parent;
-    spec.validate(name)?;
     let claims = (0..spec.replicas)
         .map(|ordinal| children::claim(name, ordinal, spec, &request.children))
         .collect::<Result<Vec<_>, _>>()?;

@@ -1,9 +1,11 @@
-//! The spec of the resource. The schema enforces its rules in the API server; [`MySqlClusterSpec::validate`] repeats
+//! The spec of the resource. The schema enforces its rules in the API server; [`validate`] repeats
 //! them for a CustomResourceDefinition without them.
 
-use operator_plugin::{Defaults, Failure, Object, Quantity};
+use operator_plugin::{Defaults, Failure, FieldError, Object, Parent, Quantity};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+
+use crate::status::MySqlClusterStatus;
 
 /// A name that a Service may have, short enough for the hostnames made from it (63 with an ordinal).
 pub(crate) const NAME_PATTERN: &str = "^[a-z]([-a-z0-9]*[a-z0-9])?$";
@@ -115,63 +117,68 @@ fn password() -> String {
     "password".to_owned()
 }
 
-impl MySqlClusterSpec {
-    /// Repeats the checks of the schema.
-    pub(crate) fn validate(&self, name: &str) -> Result<(), Failure> {
-        let name_characters = name
-            .bytes()
-            .all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-');
-        if name.len() > NAME_MAX_LENGTH
-            || !name_characters
-            || !name.starts_with(|first: char| first.is_ascii_lowercase())
-            || name.ends_with('-')
-        {
-            return Err(Failure::invalid(format!(
-                "metadata.name: {name} must match {NAME_PATTERN} and have at most {NAME_MAX_LENGTH} characters, \
-                 because the Service and the hostnames derive from it: create the resource under another name"
-            )));
-        }
-        if !(1..=MAX_REPLICAS).contains(&self.replicas) {
-            let replicas = self.replicas;
-            return Err(Failure::invalid(format!(
-                "spec.replicas: {replicas} is not within 1 to {MAX_REPLICAS}"
-            )));
-        }
-        let version_characters = self
-            .version
-            .bytes()
-            .all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'.' || b == b'-');
-        if !version_characters || !self.version.starts_with(|first: char| first.is_ascii_digit()) {
-            let version = &self.version;
-            return Err(Failure::invalid(format!(
-                "spec.version: {version:?} is not a version; expected a value such as 8.4"
-            )));
-        }
-        positive("storage.size", Some(&self.storage.size))?;
-        positive("resources.cpu", self.resources.cpu.as_deref())?;
-        positive("resources.memory", self.resources.memory.as_deref())?;
-        positive("bufferPoolSize", self.buffer_pool_size.as_deref())?;
-        if let (Some(pool), Some(memory)) = (&self.buffer_pool_size, &self.resources.memory)
-            && let (Ok(pool), Ok(memory)) = (pool.parse::<Quantity>(), memory.parse::<Quantity>())
-            && pool >= memory
-        {
-            return Err(Failure::invalid(format!(
-                "spec.bufferPoolSize: {pool} is not less than the {memory} of spec.resources.memory"
-            )));
-        }
-        Ok(())
+/// Checks what the schema cannot: quantities. Repeats its other checks, for a CustomResourceDefinition that lacks them.
+pub(crate) fn validate(
+    parent: &Parent<MySqlClusterSpec, MySqlClusterStatus>,
+    _old: Option<&Parent<MySqlClusterSpec, MySqlClusterStatus>>,
+) -> Vec<FieldError> {
+    let Parent { name, spec, .. } = parent;
+    let mut errors = Vec::new();
+    let mut wrong = |path: &str, message: String| errors.push(FieldError::new(path, message));
+    let is_plain = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-';
+    if name.len() > NAME_MAX_LENGTH
+        || !name.bytes().all(is_plain)
+        || !name.starts_with(|first: char| first.is_ascii_lowercase())
+        || name.ends_with('-')
+    {
+        wrong(
+            "metadata.name",
+            format!(
+                "{name} must match {NAME_PATTERN} and have at most {NAME_MAX_LENGTH} characters, because the Service and \
+                 the hostnames derive from it: create the resource under another name"
+            ),
+        );
     }
-}
-
-fn positive(field: &str, text: Option<&str>) -> Result<(), Failure> {
-    let Some(text) = text else { return Ok(()) };
-    match text.parse::<Quantity>() {
-        Ok(quantity) if quantity.is_positive() => Ok(()),
-        Ok(_) => Err(Failure::invalid(format!(
-            "spec.{field}: {text} is not more than zero"
-        ))),
-        Err(error) => Err(Failure::invalid(format!("spec.{field}: {error}"))),
+    if !(1..=MAX_REPLICAS).contains(&spec.replicas) {
+        let replicas = spec.replicas;
+        wrong(
+            "spec.replicas",
+            format!("{replicas} is not within 1 to {MAX_REPLICAS}"),
+        );
     }
+    let version = &spec.version;
+    if !version.bytes().all(|byte| is_plain(byte) || byte == b'.')
+        || !version.starts_with(|first: char| first.is_ascii_digit())
+    {
+        wrong(
+            "spec.version",
+            format!("{version:?} is not a version; expected a value such as 8.4"),
+        );
+    }
+    for (path, text) in [
+        ("spec.storage.size", Some(&spec.storage.size)),
+        ("spec.resources.cpu", spec.resources.cpu.as_ref()),
+        ("spec.resources.memory", spec.resources.memory.as_ref()),
+        ("spec.bufferPoolSize", spec.buffer_pool_size.as_ref()),
+    ] {
+        match text.map(|text| (text, text.parse::<Quantity>())) {
+            Some((text, Ok(quantity))) if !quantity.is_positive() => {
+                wrong(path, format!("{text} is not more than zero"));
+            }
+            Some((_, Err(error))) => wrong(path, error.to_string()),
+            Some((_, Ok(_))) | None => {}
+        }
+    }
+    if let (Some(pool), Some(memory)) = (&spec.buffer_pool_size, &spec.resources.memory)
+        && let (Ok(pool), Ok(memory)) = (pool.parse::<Quantity>(), memory.parse::<Quantity>())
+        && pool >= memory
+    {
+        wrong(
+            "spec.bufferPoolSize",
+            format!("{pool} is not less than the {memory} of spec.resources.memory"),
+        );
+    }
+    errors
 }
 
 impl SecretKey {

@@ -10,7 +10,7 @@ use serde_json::{Map, Value, json};
 use crate::bindings::operator_host::plugin::types as wit;
 use crate::plugin::{Reconciler, Registered};
 use crate::response::{
-    Condition, ConditionStatus, Event, EventType, Failure, GeneratedSecret, Need, ObjectRef,
+    Condition, ConditionStatus, Event, EventType, Failure, FieldError, GeneratedSecret, Need, ObjectRef,
 };
 
 /// Answers one call. If the input violates the contract, writes the reason to standard error and returns a nonzero
@@ -38,6 +38,12 @@ fn answer<R: Registered>() -> Result<(), String> {
         Some("describe") => {
             json!({ "description": description(plugin.describe(R::NAME, R::VERSION, R::CRD)) })
         }
+        Some("validate") => {
+            let old_parent = Some(&input["oldParent"]).filter(|old| !old.is_null());
+            let old_parent = old_parent.map(Value::to_string);
+            let errors = plugin.validate(&input["parent"].to_string(), old_parent.as_deref());
+            json!({ "validated": array(errors, field_error) })
+        }
         Some("reconcile") => match plugin.reconcile(request()) {
             Ok(answer) => json!({ "response": response(answer) }),
             Err(error) => json!({ "failure": failure(error) }),
@@ -57,7 +63,8 @@ fn answer<R: Registered>() -> Result<(), String> {
         },
         _ => {
             return Err(
-                "standard input: `call` is none of describe, reconcile, cleanup, convert, default".to_owned(),
+                "standard input: `call` is none of describe, validate, reconcile, cleanup, convert, default"
+                    .to_owned(),
             );
         }
     };
@@ -79,9 +86,6 @@ fn request(request: &Value) -> wit::Request {
         now: text(&request["now"]),
         traceparent: request["traceparent"].as_str().map(str::to_owned),
         namespace_terminating: request["namespaceTerminating"] == true,
-        old_parent: Some(&request["oldParent"])
-            .filter(|old| !old.is_null())
-            .map(Value::to_string),
     }
 }
 
@@ -118,7 +122,7 @@ fn array<T>(items: Vec<T>, item: fn(T) -> Value) -> Value {
 
 fn description(description: wit::Description) -> Value {
     record([
-        ("contract", "0.3.0".into()),
+        ("contract", "1.0.0".into()),
         ("name", description.name.into()),
         ("version", description.version.into()),
         ("parent", kind(description.parent)),
@@ -128,6 +132,7 @@ fn description(description: wit::Description) -> Value {
         ("crd", description.crd.map(parse).into()),
         ("versions", description.versions.into()),
         ("defaults", description.defaults.into()),
+        ("validates", description.validates.into()),
     ])
 }
 
@@ -147,6 +152,7 @@ fn response(response: wit::Response) -> Value {
         ("conditions", array(response.conditions, condition)),
         ("events", array(response.events, event)),
         ("requeueAfterMs", response.requeue_after_ms.into()),
+        ("requeueAt", response.requeue_at.into()),
         ("needs", array(response.needs, need)),
     ])
 }
@@ -159,6 +165,7 @@ fn cleanup(response: wit::CleanupResponse) -> Value {
         ("conditions", array(response.conditions, condition)),
         ("events", array(response.events, event)),
         ("requeueAfterMs", response.requeue_after_ms.into()),
+        ("requeueAt", response.requeue_at.into()),
         ("needs", array(response.needs, need)),
     ])
 }
@@ -207,6 +214,10 @@ fn event(event: Event) -> Value {
         ("reason", event.reason.into()),
         ("message", event.message.into()),
     ])
+}
+
+fn field_error(error: FieldError) -> Value {
+    record([("path", error.path.into()), ("message", error.message.into())])
 }
 
 fn need(need: Need) -> Value {

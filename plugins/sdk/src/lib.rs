@@ -89,8 +89,8 @@ pub use plugin::{Defaults, Plugin};
 pub use quantity::{InvalidQuantity, Quantity};
 pub use request::{Parent, Request};
 pub use response::{
-    CleanupResponse, Condition, ConditionStatus, Event, EventType, Failure, GeneratedSecret, GeneratedValue,
-    Invalid, Need, ObjectRef, Response, Retry,
+    CleanupResponse, Condition, ConditionStatus, Event, EventType, Failure, FieldError, GeneratedSecret,
+    GeneratedValue, Invalid, Need, ObjectRef, Response, Retry,
 };
 pub use rollout::{Rollout, TEMPLATE_HASH, rolling};
 pub use serde_json::{Value, json};
@@ -102,10 +102,10 @@ pub use versions::Version;
 pub mod prelude {
     pub use crate::{
         CONFIG_MAP, CRON_JOB, CleanupResponse, Column, Condition, DAEMON_SET, DEPLOYMENT, Event, Failure,
-        GeneratedSecret, HORIZONTAL_POD_AUTOSCALER, INGRESS, JOB, Kind, Labels, NETWORK_POLICY, Need, Object,
-        ObjectRef, PERSISTENT_VOLUME_CLAIM, POD, POD_DISRUPTION_BUDGET, Parent, Plugin, Quantity, ROLE,
-        ROLE_BINDING, Request, Response, Rule, SECRET, SERVICE, SERVICE_ACCOUNT, STATEFUL_SET, Scale, Value,
-        Version, json,
+        FieldError, GeneratedSecret, HORIZONTAL_POD_AUTOSCALER, INGRESS, JOB, Kind, Labels, NETWORK_POLICY,
+        Need, Object, ObjectRef, PERSISTENT_VOLUME_CLAIM, POD, POD_DISRUPTION_BUDGET, Parent, Plugin,
+        Quantity, ROLE, ROLE_BINDING, Request, Response, Rule, SECRET, SERVICE, SERVICE_ACCOUNT,
+        STATEFUL_SET, Scale, Value, Version, json,
     };
 }
 
@@ -166,7 +166,7 @@ macro_rules! register {
 #[macro_export]
 macro_rules! __call {
     ($registered:ident, $name:ident, $implementation:ident, $export:literal) => {
-        #[unsafe(export_name = ::core::concat!("operator-host:plugin/reconciler@0.3.0#", $export))]
+        #[unsafe(export_name = ::core::concat!("operator-host:plugin/reconciler@1.0.0#", $export))]
         unsafe extern "C" fn $name(
             parent: *mut u8,
             parent_length: usize,
@@ -180,9 +180,6 @@ macro_rules! __call {
             traceparent: *mut u8,
             traceparent_length: usize,
             namespace_terminating: i32,
-            has_old_parent: i32,
-            old_parent: *mut u8,
-            old_parent_length: usize,
         ) -> *mut u8 {
             unsafe {
                 reconciler::$implementation::<$registered>(
@@ -198,9 +195,6 @@ macro_rules! __call {
                     traceparent,
                     traceparent_length,
                     namespace_terminating,
-                    has_old_parent,
-                    old_parent,
-                    old_parent_length,
                 )
             }
         }
@@ -221,14 +215,32 @@ macro_rules! __export {
         const _: () = {
             use $crate::__private::exports::operator_host::plugin::reconciler;
 
-            #[unsafe(export_name = "operator-host:plugin/reconciler@0.3.0#describe")]
+            #[unsafe(export_name = "operator-host:plugin/reconciler@1.0.0#describe")]
             unsafe extern "C" fn describe() -> *mut u8 {
                 unsafe { reconciler::_export_describe_cabi::<$registered>() }
+            }
+            #[unsafe(export_name = "operator-host:plugin/reconciler@1.0.0#validate")]
+            unsafe extern "C" fn validate(
+                parent: *mut u8,
+                parent_length: usize,
+                has_old_parent: i32,
+                old_parent: *mut u8,
+                old_parent_length: usize,
+            ) -> *mut u8 {
+                unsafe {
+                    reconciler::_export_validate_cabi::<$registered>(
+                        parent,
+                        parent_length,
+                        has_old_parent,
+                        old_parent,
+                        old_parent_length,
+                    )
+                }
             }
             $crate::__call!($registered, reconcile, _export_reconcile_cabi, "reconcile");
             $crate::__call!($registered, cleanup, _export_cleanup_cabi, "cleanup");
 
-            #[unsafe(export_name = "operator-host:plugin/reconciler@0.3.0#convert")]
+            #[unsafe(export_name = "operator-host:plugin/reconciler@1.0.0#convert")]
             unsafe extern "C" fn convert(
                 api_version: *mut u8,
                 api_version_length: usize,
@@ -245,7 +257,7 @@ macro_rules! __export {
                 }
             }
 
-            #[unsafe(export_name = "operator-host:plugin/reconciler@0.3.0#default")]
+            #[unsafe(export_name = "operator-host:plugin/reconciler@1.0.0#default")]
             unsafe extern "C" fn default(parent: *mut u8, parent_length: usize) -> *mut u8 {
                 unsafe { reconciler::_export_default_cabi::<$registered>(parent, parent_length) }
             }

@@ -11,12 +11,14 @@ use crate::bindings::operator_host::plugin::types as wit;
 use crate::crd::{Column, Crd, Rule, Scale};
 use crate::kinds::Kind;
 use crate::object;
-use crate::request::Request;
-use crate::response::{CleanupResponse, Failure, Response};
+use crate::request::{Parent, Request};
+use crate::response::{CleanupResponse, Failure, FieldError, Response};
 use crate::versions::{Version, convert_object, differences, remove, set, value_of};
 
 type Reconcile<Spec, Status> = fn(&Request<Spec, Status>) -> Result<Response<Status>, Failure>;
 type Cleanup<Spec, Status> = fn(&Request<Spec, Status>) -> Result<CleanupResponse<Status>, Failure>;
+
+type Validate<Spec, Status> = fn(&Parent<Spec, Status>, Option<&Parent<Spec, Status>>) -> Vec<FieldError>;
 
 /// Returns the spec of a resource with its defaults, both as text.
 type Default = fn(&str) -> Result<String, Failure>;
@@ -29,6 +31,7 @@ type Default = fn(&str) -> Result<String, Failure>;
 pub struct Plugin<Spec: 'static, Status> {
     reconcile: Reconcile<Spec, Status>,
     cleanup: Option<Cleanup<Spec, Status>>,
+    validate: Option<Validate<Spec, Status>>,
     deletes_in_order: bool,
     parent: Kind,
     makes: &'static [Kind],
@@ -52,6 +55,7 @@ where
         Self {
             reconcile,
             cleanup: None,
+            validate: None,
             deletes_in_order: false,
             parent: Kind::new(api_version, kind),
             makes: &[],
@@ -87,6 +91,14 @@ where
         Spec: Defaults + Serialize,
     {
         self.default = Some(default::<Spec>);
+        self
+    }
+
+    /// Sets a function that returns what the user must change in a parent, beyond what the schema and its rules can say. The
+    /// second parent is the stored one when the host's webhook asks whether the first may replace it. What is invalid is not
+    /// stored; an object that came past the webhook is not reconciled: its children stay as they are.
+    pub const fn validate(mut self, validate: Validate<Spec, Status>) -> Self {
+        self.validate = Some(validate);
         self
     }
 
@@ -177,6 +189,7 @@ where
 #[doc(hidden)]
 pub trait Reconciler {
     fn describe(&self, name: &str, version: &str, crd: &str) -> wit::Description;
+    fn validate(&self, parent: &str, old_parent: Option<&str>) -> Vec<FieldError>;
     fn reconcile(&self, request: wit::Request) -> Result<wit::Response, Failure>;
     fn cleanup(&self, request: wit::Request) -> Result<wit::CleanupResponse, Failure>;
     fn convert(&self, api_version: &str, objects: &[String]) -> Vec<Result<String, String>>;
@@ -202,6 +215,19 @@ where
             crd: Some(crd.to_owned()),
             versions: self.served(),
             defaults: self.default.is_some(),
+            validates: self.validate.is_some(),
+        }
+    }
+
+    fn validate(&self, parent: &str, old_parent: Option<&str>) -> Vec<FieldError> {
+        let Some(validate) = self.validate else {
+            return Vec::new();
+        };
+        // One that does not match the types is about to be replaced by one that may.
+        let old_parent = old_parent.and_then(|old| Parent::from_text(old).ok());
+        match Parent::from_text(parent) {
+            Ok(parent) => validate(&parent, old_parent.as_ref()),
+            Err(error) => vec![error],
         }
     }
 
@@ -301,6 +327,10 @@ pub trait Registered {
 impl<R: Registered> Guest for R {
     fn describe() -> wit::Description {
         R::plugin().describe(R::NAME, R::VERSION, R::CRD)
+    }
+
+    fn validate(parent: String, old_parent: Option<String>) -> Vec<FieldError> {
+        R::plugin().validate(&parent, old_parent.as_deref())
     }
 
     fn reconcile(request: wit::Request) -> Result<wit::Response, Failure> {

@@ -6,7 +6,7 @@ use serde_json::{Map, Value};
 use crate::bindings::operator_host::plugin::types as wit;
 use crate::kinds::Kind;
 use crate::object::{Object, parse};
-use crate::response::{Failure, Need};
+use crate::response::{Failure, FieldError, Need};
 
 /// The input of one call of a plugin.
 #[derive(Debug)]
@@ -22,7 +22,6 @@ pub struct Request<Spec, Status> {
     /// Whether the parent's namespace is being deleted: no object can be created in it any more, and a cleanup must
     /// do without.
     pub namespace_terminating: bool,
-    old_parent: Option<String>,
     related: Vec<(String, Vec<Object>)>,
 }
 
@@ -102,21 +101,28 @@ impl<Spec, Status: Clone + PartialEq> Request<Spec, Status> {
     }
 }
 
-impl<Spec: DeserializeOwned, Status> Request<Spec, Status> {
-    /// Returns the spec as it is stored, when the host's webhook asks whether it may be replaced by the spec of `parent`:
-    /// [`Failure::invalid`] refuses the change. `None` in every other call, and when it does not match the type.
-    #[must_use]
-    pub fn old_spec(&self) -> Option<Spec> {
-        let old = self.old_parent.as_ref()?;
-        Spec::deserialize(parse(old)["spec"].take()).ok()
+impl<Spec: DeserializeOwned, Status: DeserializeOwned> Request<Spec, Status> {
+    pub(crate) fn from_wit(request: wit::Request) -> Result<Self, Failure> {
+        let parent = Parent::from_text(&request.parent);
+        Ok(Self {
+            parent: parent.map_err(|error| Failure::invalid(format!("{}: {}", error.path, error.message)))?,
+            children: objects(request.children),
+            now: request.now,
+            namespace_terminating: request.namespace_terminating,
+            related: request
+                .related
+                .into_iter()
+                .map(|related| (related.id, objects(related.objects)))
+                .collect(),
+        })
     }
 }
 
-impl<Spec: DeserializeOwned, Status: DeserializeOwned> Request<Spec, Status> {
-    /// Reads the parent into the plugin's types. A spec that does not match is the user's to fix: this happens with
-    /// a CustomResourceDefinition that is older than the plugin, or is not the plugin's.
-    pub(crate) fn from_wit(request: wit::Request) -> Result<Self, Failure> {
-        let mut parent = parse(&request.parent);
+impl<Spec: DeserializeOwned, Status: DeserializeOwned> Parent<Spec, Status> {
+    /// Reads a parent into the plugin's types. A spec that does not match is the user's to fix: this happens with a
+    /// CustomResourceDefinition that is older than the plugin, or is not the plugin's.
+    pub(crate) fn from_text(text: &str) -> Result<Self, FieldError> {
+        let mut parent = parse(text);
         // A custom resource without a spec uses the defaults.
         let spec = match parent["spec"].take() {
             Value::Null => Value::Object(Map::new()),
@@ -125,22 +131,11 @@ impl<Spec: DeserializeOwned, Status: DeserializeOwned> Request<Spec, Status> {
         let status = parent["status"].take();
         let object = Object::from(parent);
         Ok(Self {
-            parent: Parent {
-                name: object.name().to_owned(),
-                namespace: object.namespace().map(str::to_owned),
-                object,
-                spec: Spec::deserialize(spec).map_err(|error| Failure::invalid(format!("spec: {error}")))?,
-                status: Status::deserialize(status).ok(),
-            },
-            children: objects(request.children),
-            now: request.now,
-            namespace_terminating: request.namespace_terminating,
-            old_parent: request.old_parent,
-            related: request
-                .related
-                .into_iter()
-                .map(|related| (related.id, objects(related.objects)))
-                .collect(),
+            name: object.name().to_owned(),
+            namespace: object.namespace().map(str::to_owned),
+            object,
+            spec: Spec::deserialize(spec).map_err(|error| FieldError::new("spec", error.to_string()))?,
+            status: Status::deserialize(status).ok(),
         })
     }
 }
@@ -168,7 +163,6 @@ mod tests {
             now: String::new(),
             traceparent: None,
             namespace_terminating: false,
-            old_parent: None,
         };
         Request::from_wit(request).unwrap()
     }

@@ -6,8 +6,8 @@ use serde::Serialize;
 use serde_json::Value;
 
 pub use crate::bindings::operator_host::plugin::types::{
-    Condition, ConditionStatus, Event, EventType, Failure, GeneratedSecret, GeneratedValue, Invalid, Need,
-    ObjectRef, Retry,
+    Condition, ConditionStatus, Event, EventType, Failure, FieldError, GeneratedSecret, GeneratedValue,
+    Invalid, Need, ObjectRef, Retry,
 };
 
 use crate::bindings::operator_host::plugin::types as wit;
@@ -28,6 +28,7 @@ pub struct Response<Status> {
     pub(crate) conditions: Vec<Condition>,
     pub(crate) events: Vec<Event>,
     pub(crate) requeue_after: Option<Duration>,
+    pub(crate) requeue_at: Option<String>,
     pub(crate) needs: Vec<Need>,
 }
 
@@ -50,6 +51,7 @@ impl<Status> Response<Status> {
             conditions: Vec::new(),
             events: Vec::new(),
             requeue_after: None,
+            requeue_at: None,
             needs: Vec::new(),
         }
     }
@@ -161,6 +163,7 @@ impl<Status: Serialize> Response<Status> {
             conditions: self.conditions,
             events: self.events,
             requeue_after_ms: self.requeue_after.map(milliseconds),
+            requeue_at: self.requeue_at,
             needs: self.needs,
         }
     }
@@ -186,6 +189,7 @@ pub struct CleanupResponse<Status> {
     pub(crate) conditions: Vec<Condition>,
     pub(crate) events: Vec<Event>,
     pub(crate) requeue_after: Option<Duration>,
+    pub(crate) requeue_at: Option<String>,
     pub(crate) needs: Vec<Need>,
 }
 
@@ -199,6 +203,7 @@ impl<Status> CleanupResponse<Status> {
             conditions: Vec::new(),
             events: Vec::new(),
             requeue_after: None,
+            requeue_at: None,
             needs: Vec::new(),
         }
     }
@@ -227,6 +232,7 @@ impl<Status: Serialize> CleanupResponse<Status> {
             conditions: self.conditions,
             events: self.events,
             requeue_after_ms: self.requeue_after.map(milliseconds),
+            requeue_at: self.requeue_at,
             needs: self.needs,
         }
     }
@@ -266,8 +272,18 @@ macro_rules! shared {
                 self
             }
 
-            /// Requests another call after this time even if nothing changes, for work that depends on the time. A change
-            /// of the parent, of a child or of an object of a need causes one anyway.
+            /// Requests another call at this time of the host's clock even if nothing changes, for work that is due then, in
+            /// RFC 3339, such as `2026-01-02T03:00:00Z` or a `jiff::Timestamp`. A time that is not after
+            /// [`Request::now`](crate::Request::now) has no effect.
+            pub fn requeue_at(mut self, time: impl std::fmt::Display) -> Self {
+                self.requeue_at = Some(time.to_string());
+                self
+            }
+
+            /// Requests another call after this time even if nothing changes, to look again at something that the host does
+            /// not watch. A change of the parent, of a child or of an object of a need causes one anyway. For work that is
+            /// due at a time, use [`requeue_at`](Self::requeue_at): each call then comes at its time, however long the one
+            /// before took.
             pub fn requeue_after(mut self, after: Duration) -> Self {
                 self.requeue_after = Some(after);
                 self
@@ -367,6 +383,17 @@ impl GeneratedSecret {
             alphabet: Some(alphabet.into()),
         });
         self
+    }
+}
+
+impl FieldError {
+    /// Creates an error from the field's path, such as `spec.rules[0].host`, and what is wrong and what to change, such as
+    /// `must be at most 10`.
+    pub fn new(path: impl Into<String>, message: impl Into<String>) -> Self {
+        Self {
+            path: path.into(),
+            message: message.into(),
+        }
     }
 }
 
@@ -503,7 +530,7 @@ impl Failure {
     }
 
     /// Sets the parent's whole status, except `conditions` and `observedGeneration`. Without it, the status stays as it
-    /// is, and with an invalid spec it describes the children of the last valid one.
+    /// is.
     #[must_use]
     pub fn status(mut self, status: &impl Serialize) -> Self {
         let (Self::Invalid(Invalid { status: shown, .. }) | Self::Retry(Retry { status: shown, .. })) =
@@ -567,7 +594,6 @@ mod tests {
             now: "2026-01-01T00:00:00Z".into(),
             traceparent: None,
             namespace_terminating: false,
-            old_parent: None,
         });
         let request = request.unwrap_or_else(|failure| panic!("{failure:?}"));
         let named = |response: Response<()>| {

@@ -26,7 +26,7 @@ use crate::bindings::operator_host::plugin::types as wit;
 use crate::kinds::Kind;
 use crate::object::{self, Object};
 use crate::plugin::Reconciler;
-use crate::response::{Condition, Event, Failure, GeneratedSecret, Need};
+use crate::response::{Condition, Event, Failure, FieldError, GeneratedSecret, Need};
 
 pub use self::versions::check_versions;
 
@@ -205,17 +205,30 @@ impl Case {
         Ok(object::parse(&converted.remove(0)?))
     }
 
-    /// Calls `reconcile` as the host does.
+    /// Calls `validate` as the host's webhook does: for a new resource, or for one that replaces that of another case.
+    pub fn validate(&self, plugin: &impl Reconciler, replaced: Option<&Self>) -> Vec<FieldError> {
+        let replaced = replaced.map(|case| case.parent.to_string());
+        plugin.validate(&self.parent.to_string(), replaced.as_deref())
+    }
+
+    /// Calls `validate` and `reconcile` as the host does.
     ///
     /// # Errors
     ///
-    /// The plugin's own failures.
+    /// What is invalid, and the plugin's own failures.
     ///
     /// # Panics
     ///
     /// When the plugin violates the contract: a child of a kind that it does not declare, two children of the same
     /// name, or two calls with the same request and different responses. When its needs change with each answer.
     pub fn run(&self, plugin: &impl Reconciler) -> Result<Outcome, Failure> {
+        let errors = plugin.validate(&self.parent.to_string(), None);
+        if !errors.is_empty() {
+            let texts = errors
+                .iter()
+                .map(|error| format!("{}: {}", error.path, error.message));
+            return Err(Failure::invalid(texts.collect::<Vec<_>>().join(", ")));
+        }
         let call = |request: wit::Request| plugin.reconcile(request);
         let outcome = Outcome::from(self.settled(call, |response| &response.needs)?);
         let makes = plugin.describe("", "", "").makes;
@@ -331,7 +344,6 @@ impl Case {
                 .collect(),
             now: self.now.clone(),
             traceparent: None,
-            old_parent: None,
             namespace_terminating: self.namespace_terminating,
         }
     }

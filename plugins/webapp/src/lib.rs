@@ -16,6 +16,7 @@ use status::WebAppStatus;
 
 const PLUGIN: Plugin<WebAppSpec, WebAppStatus> = Plugin::new("apps.example.com/v1", "WebApp", reconcile)
     .cleanup(cleanup)
+    .validate(spec::validate)
     .makes(&[
         SERVICE_ACCOUNT,
         SECRET,
@@ -41,7 +42,6 @@ operator_plugin::register!(PLUGIN);
 
 fn reconcile(request: &Request<WebAppSpec, WebAppStatus>) -> Result<Response<WebAppStatus>, Failure> {
     let Parent { name, spec, .. } = &request.parent;
-    spec.validate()?;
     let mut response = Response::new(WebAppStatus::observe(request));
     let mut settings = None;
     if let Some(config_map) = &spec.settings {

@@ -1,8 +1,10 @@
 //! The spec of a WebApp.
 
-use operator_plugin::{Failure, Quantity, Rule};
+use operator_plugin::{FieldError, Parent, Quantity, Rule};
 use schemars::JsonSchema;
 use serde::Deserialize;
+
+use crate::status::WebAppStatus;
 
 /// A web application, from its pods to its public address.
 #[derive(Deserialize, JsonSchema)]
@@ -160,31 +162,40 @@ impl WebAppSpec {
             .as_ref()
             .map_or(self.replicas, |autoscale| autoscale.min)
     }
+}
 
-    /// Checks what the schema cannot, and what an API server without CEL rules lets through.
-    pub(crate) fn validate(&self) -> Result<(), Failure> {
-        if let Some(autoscale) = &self.autoscale
-            && autoscale.min > autoscale.max
-        {
-            return Err(Failure::invalid(format!(
-                "spec.autoscale: min {} is greater than max {}",
-                autoscale.min, autoscale.max
-            )));
-        }
-        for (field, text) in [("cpu", &self.resources.cpu), ("memory", &self.resources.memory)] {
-            if let Err(error) = text.parse::<Quantity>() {
-                return Err(Failure::invalid(format!("spec.resources.{field}: {error}")));
-            }
-        }
-        if let Some(schedule) = &self.schedule
-            && schedule.cron.split_whitespace().count() != 5
-        {
-            return Err(Failure::invalid(format!(
-                "spec.schedule.cron: {:?} does not have the five fields of a crontab: minute, hour, day of the month, \
-                 month and day of the week",
-                schedule.cron
-            )));
-        }
-        Ok(())
+/// Checks what the schema cannot, and what an API server without CEL rules lets through.
+pub(crate) fn validate(
+    parent: &Parent<WebAppSpec, WebAppStatus>,
+    _old: Option<&Parent<WebAppSpec, WebAppStatus>>,
+) -> Vec<FieldError> {
+    let spec = &parent.spec;
+    let mut errors = Vec::new();
+    let mut wrong = |path: &str, message: String| errors.push(FieldError::new(path, message));
+    if let Some(autoscale) = &spec.autoscale
+        && autoscale.min > autoscale.max
+    {
+        let (min, max) = (autoscale.min, autoscale.max);
+        wrong("spec.autoscale", format!("min {min} is greater than max {max}"));
     }
+    for (path, text) in [
+        ("spec.resources.cpu", &spec.resources.cpu),
+        ("spec.resources.memory", &spec.resources.memory),
+    ] {
+        if let Err(error) = text.parse::<Quantity>() {
+            wrong(path, error.to_string());
+        }
+    }
+    if let Some(schedule) = &spec.schedule
+        && schedule.cron.split_whitespace().count() != 5
+    {
+        wrong(
+            "spec.schedule.cron",
+            format!(
+                "{:?} does not have the five fields of a crontab: minute, hour, day of the month, month and day of the week",
+                schedule.cron
+            ),
+        );
+    }
+    errors
 }

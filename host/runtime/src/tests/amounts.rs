@@ -135,7 +135,7 @@ async fn a_request_over_its_limit_is_refused_before_a_sandbox_is_made() {
 
 /// A command that answers every call with a description whose `crd` is a list of this many empty objects.
 fn describing(objects: usize) -> Vec<u8> {
-    let start = r#"{"description":{"name":"d","version":"1","parent":{"apiVersion":"a/v1","kind":"K"},"makes":[],"crd":["#;
+    let start = r#"{"description":{"contract":"1.0.0","name":"d","version":"1","parent":{"apiVersion":"a/v1","kind":"K"},"makes":[],"crd":["#;
     let end = "{}]}}";
     let text = |text: &str| text.replace('"', "\\22");
     let bytes = objects * 3;

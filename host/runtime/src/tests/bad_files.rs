@@ -69,7 +69,7 @@ async fn a_compilation_that_takes_too_long_is_not_waited_for() {
 async fn a_module_of_another_world_is_refused_by_its_exports() {
     assert_contains(
         &refused(another_world()).await,
-        &["`operator-host:plugin/reconciler@0.3.0`", "`run`"],
+        &["`operator-host:plugin/reconciler@1.0.0`", "`run`"],
     );
     assert_contains(
         &refused(library("add")).await,
@@ -84,21 +84,18 @@ async fn a_plugin_for_another_contract_is_refused_with_both_versions() {
             .version(version)
             .build(Form::Component)
     };
-    for version in ["0.1.1", "0.2.1", "0.4.0", "1.0.0"] {
+    for version in ["0.3.0", "1.0.1", "2.0.0"] {
         let message = refused(newer(version)).await;
         assert_contains(
             &message,
             &[
                 &format!("version {version} of the contract"),
-                "this host supports 0.1.0, 0.2.0, 0.3.0:",
+                "this host supports 1.0.0:",
             ],
         );
     }
-    let command = Fixture::new(cases::ANSWER).version("0.4.0").build(Form::Command);
-    assert_contains(
-        &refused(command).await,
-        &["`0.4.0`", "one of `0.1.0`, `0.2.0`, `0.3.0`"],
-    );
+    let command = Fixture::new(cases::ANSWER).version("2.0.0").build(Form::Command);
+    assert_contains(&refused(command).await, &["`2.0.0`", "`1.0.0`"]);
 }
 
 #[tokio::test]
@@ -171,12 +168,12 @@ fn a_component_that_cannot_be_a_plugin_is_refused_before_it_is_compiled() {
         &["`wasi:http/outgoing-handler@0.3.0`", "this host does not provide"],
     );
     assert_contains(
-        &inspected(&answer.version("0.4.0")).unwrap_err(),
-        &["version 0.4.0 of the contract"],
+        &inspected(&answer.version("2.0.0")).unwrap_err(),
+        &["version 2.0.0 of the contract"],
     );
     let other = component::encode(&another_world()).unwrap();
     let error = inspect::inspect(&other).unwrap_err().to_string();
-    assert_contains(&error, &["`operator-host:plugin/reconciler@0.3.0`", "`run`"]);
+    assert_contains(&error, &["`operator-host:plugin/reconciler@1.0.0`", "`run`"]);
 }
 
 #[tokio::test]

@@ -378,19 +378,6 @@ async fn a_foreign_object_takes_less_than_150_bytes_of_slots_and_texts() {
     assert!(bytes / 1500 < 150, "{}", bytes / 1500);
 }
 
-/// Regression: the text of a newer state, which may be invalid, was remembered as that of the last valid one.
-#[tokio::test]
-async fn the_text_of_a_state_is_never_that_of_a_newer_one() {
-    let watch = watch();
-    watch.inner.put(&watch.inner.prepare(object(5, "five")));
-    let late = watch.record(object(4, "four"));
-    assert_eq!(watch.text_of(&late).object().data["data"]["key"], "four");
-
-    let five = watch.record(object(5, "five"));
-    let (one, other) = (watch.text_of(&five), watch.text_of(&object(5, "five")));
-    assert!(Arc::ptr_eq(&one.0, &other.0), "the cache shares its text");
-}
-
 /// Regression: the first object with a false owner reference hid the real parent, whose other children
 /// were then not deleted.
 #[tokio::test]

@@ -211,6 +211,7 @@ impl Text {
     }
 
     /// Reports whether both have the same content, in whatever version.
+    #[cfg(test)]
     pub(super) fn has_same_content(&self, other: &Self) -> bool {
         self.json == other.json && self.inexact == other.inexact
     }

@@ -1,7 +1,6 @@
 //! What the host remembers of one parent between reconciles, and how it recognizes its own writes.
 
 use std::collections::HashMap;
-use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 use std::time::Duration;
 
 use kube::core::DynamicObject;
@@ -11,14 +10,13 @@ use tokio::time::Instant;
 
 use super::contests::Contests;
 use super::pace::Pace;
-use crate::cluster::cache::ObjectText;
 use crate::desired::api_versions::Used;
 use crate::object::{ChildRef, Identity, version};
 use crate::plugin::Digest;
 use crate::work_queue::ReconcileReason;
 
 /// What the host remembers of one parent between reconciles. Losing it costs a few needless requests, except for
-/// `parent_in_doubt`, which [`super::Context::forget_all`] keeps, and `last_valid`, which nothing can replace.
+/// `parent_in_doubt`, which [`super::Context::forget_all`] keeps.
 #[derive(Debug, Default)]
 pub struct ParentMemory {
     /// Number of consecutive failures.
@@ -30,8 +28,6 @@ pub struct ParentMemory {
     pub last_published: Option<u64>,
     /// The plugin version that was last asked about it.
     pub asked: Option<Digest>,
-    /// The parent when the plugin last had a valid answer for it.
-    pub last_valid: Option<LastValid>,
     /// The version in which that plugin named each child, if a child can be seen in several.
     pub versions: Used,
     /// The resource version of the last own write to each child, in any version of its kind.
@@ -71,30 +67,6 @@ pub struct ParentMemory {
     pub transient_since: Option<Instant>,
     /// Hashes of the internal errors of the API server in the last reconcile.
     pub internal_errors: Vec<u64>,
-}
-
-/// A parent for which the plugin had a valid answer. In the usual case it shares the text of the object in the cache.
-#[derive(Clone, Debug)]
-pub struct LastValid {
-    uid: Option<String>,
-    /// A hash of what its owner sets.
-    wish: u64,
-    text: ObjectText,
-}
-
-impl LastValid {
-    /// Remembers a parent with its text.
-    pub(super) fn new(parent: &DynamicObject, text: ObjectText) -> Self {
-        Self {
-            uid: parent.metadata.uid.clone(),
-            wish: wish(parent),
-            text,
-        }
-    }
-
-    fn is_same_wish(&self, parent: &DynamicObject) -> bool {
-        self.uid == parent.metadata.uid && self.wish == wish(parent)
-    }
 }
 
 /// What is written at a pace of its own.
@@ -155,23 +127,6 @@ impl ParentMemory {
         }
     }
 
-    /// Returns the last valid state of this parent, if it is another one.
-    pub(in crate::reconcile) fn last_valid_before(&self, parent: &DynamicObject) -> Option<DynamicObject> {
-        let last = self.last_valid.as_ref()?;
-        let is_before = last.uid == parent.metadata.uid && !last.is_same_wish(parent);
-        is_before.then(|| last.text.object())
-    }
-
-    /// Replaces the last valid parent by the response to an own write, whose text is that of the cache unless the cache
-    /// has a newer state, so that it is not kept twice.
-    pub(super) fn share_last_valid(&mut self, answer: &DynamicObject, text: ObjectText) {
-        if let Some(last) = &mut self.last_valid
-            && last.is_same_wish(answer)
-        {
-            last.text = text;
-        }
-    }
-
     /// Reports whether a reason is only the watch event for this controller's own write.
     ///
     /// A child's event with an older version than our last write is one, too: the write's response was newer, and
@@ -193,14 +148,6 @@ impl ParentMemory {
             _ => false,
         }
     }
-}
-
-/// Returns a hash of what the owner of a parent sets. A plugin accepts two states with the same one, or neither.
-fn wish(parent: &DynamicObject) -> u64 {
-    let metadata = &parent.metadata;
-    let mut hasher = DefaultHasher::new();
-    (metadata.generation, &metadata.labels, &metadata.annotations).hash(&mut hasher);
-    hasher.finish()
 }
 
 /// Reports whether two states of a parent differ only in what a controller writes to it: status and finalizers.

@@ -20,18 +20,11 @@ pub(crate) struct Needs(Mutex<Index>);
 
 #[derive(Default)]
 struct Index {
-    by_parent: HashMap<Arc<NamespacedName>, OfParent>,
+    /// What the plugin last asked to read.
+    by_parent: HashMap<Arc<NamespacedName>, Vec<Need>>,
     by_kind: HashMap<Kind, HashMap<Required<'static>, Places>>,
     /// The selectors of all indexed needs, by their text.
     selectors: HashMap<Arc<str>, Arc<Parsed>>,
-}
-
-#[derive(Default)]
-struct OfParent {
-    /// What the plugin last asked to read.
-    current: Vec<Need>,
-    /// While the spec is invalid: what the plugin asked to read for it. `current` is then for the last valid one.
-    invalid: Vec<Need>,
 }
 
 /// What an object must have to be selected, apart from its kind and namespace. A selector may require more.
@@ -57,39 +50,20 @@ impl Needs {
     pub(crate) fn of(&self, parent: &NamespacedName) -> Vec<Need> {
         let index = self.lock();
         let needs = index.by_parent.get(parent);
-        needs.map_or_else(Vec::new, |needs| needs.current.clone())
+        needs.cloned().unwrap_or_default()
     }
 
     /// Replaces what the plugin last asked to read.
     pub(crate) fn set(&self, parent: &NamespacedName, needs: &[Need]) {
         let mut index = self.lock();
-        let known = index.by_parent.get(parent);
-        if known.map_or(&[][..], |known| &known.current) != needs {
-            index.change(parent, |known| known.current = needs.to_vec());
-        }
-    }
-
-    /// Remembers what the plugin last asked to read as its needs for an invalid spec.
-    pub(crate) fn keep_for_invalid(&self, parent: &NamespacedName) {
-        let mut index = self.lock();
-        let known = index.by_parent.get(parent);
-        if known.is_some_and(|known| known.invalid != known.current) {
-            index.change(parent, |known| known.invalid.clone_from(&known.current));
-        }
-    }
-
-    /// Forgets the needs for an invalid spec.
-    pub(crate) fn forget_invalid(&self, parent: &NamespacedName) {
-        let mut index = self.lock();
-        let known = index.by_parent.get(parent);
-        if known.is_some_and(|known| !known.invalid.is_empty()) {
-            index.change(parent, |known| known.invalid.clear());
+        if index.by_parent.get(parent).map_or(&[][..], Vec::as_slice) != needs {
+            index.replace(parent, needs.to_vec());
         }
     }
 
     /// Forgets all needs of a parent.
     pub(crate) fn forget(&self, parent: &NamespacedName) {
-        self.lock().change(parent, |known| *known = OfParent::default());
+        self.set(parent, &[]);
     }
 
     /// Forgets the needs of all other parents than these.
@@ -98,7 +72,7 @@ impl Needs {
         let parents = index.by_parent.keys();
         let forgotten: Vec<_> = parents.filter(|parent| !is_kept(parent)).cloned().collect();
         for parent in forgotten {
-            index.change(&parent, |known| *known = OfParent::default());
+            index.replace(&parent, Vec::new());
         }
     }
 
@@ -147,25 +121,18 @@ fn get<'m, 'a>(
     by_required.get(required)
 }
 
-impl OfParent {
-    fn all(&self) -> impl Iterator<Item = &Need> {
-        self.current.iter().chain(&self.invalid)
-    }
-}
-
 impl Index {
-    /// Changes the needs of a parent, here and in the index.
-    fn change(&mut self, parent: &NamespacedName, change: impl FnOnce(&mut OfParent)) {
+    /// Replaces the needs of a parent, here and in the index.
+    fn replace(&mut self, parent: &NamespacedName, needs: Vec<Need>) {
         let known = self.by_parent.remove_entry(parent);
-        let (parent, mut needs) = known.unwrap_or_else(|| (Arc::new(parent.clone()), OfParent::default()));
-        for need in needs.all() {
+        let (parent, before) = known.unwrap_or_else(|| (Arc::new(parent.clone()), Vec::new()));
+        for need in &before {
             self.withdraw(&parent, need);
         }
-        change(&mut needs);
-        for need in needs.all() {
+        for need in &needs {
             self.enter(&parent, need);
         }
-        if needs.all().next().is_some() {
+        if !needs.is_empty() {
             self.by_parent.insert(parent, needs);
         }
     }

@@ -15,7 +15,7 @@ impl Shelf {
     fn new() -> Self {
         let kind = |kind: &str| json!({"apiVersion": "v1", "kind": kind});
         let description = json!({
-            "name": "shop", "version": "1", "parent": kind("Shop"), "makes": [], "reads": [kind("ConfigMap")],
+            "contract": "1.0.0", "name": "shop", "version": "1", "parent": kind("Shop"), "makes": [], "reads": [kind("ConfigMap")],
         });
         Self(serde_json::from_value(description).unwrap())
     }
@@ -67,7 +67,6 @@ async fn evaluate_with(known: &[&str], plugin: impl Fn(usize) -> Result<Vec<Need
         children: &[],
         now: Timestamp::UNIX_EPOCH,
         namespace_terminating: false,
-        old_parent: None,
     };
     let call = |request: Request| {
         let shown = |related: &Related| {

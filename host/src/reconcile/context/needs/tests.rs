@@ -8,15 +8,13 @@ use crate::desired::selectors::selects;
 #[derive(Clone, Debug)]
 enum Op {
     Set(NamespacedName, Vec<Need>),
-    KeepForInvalid(NamespacedName),
-    ForgetInvalid(NamespacedName),
     Forget(NamespacedName),
     RetainNamespace(&'static str),
     ForgetAll,
 }
 
-/// The needs of each parent, current and for an invalid spec, without an index.
-type Model = BTreeMap<NamespacedName, (Vec<Need>, Vec<Need>)>;
+/// The needs of each parent, without an index.
+type Model = BTreeMap<NamespacedName, Vec<Need>>;
 
 fn parent() -> impl Strategy<Value = NamespacedName> {
     (prop::option::of("[xy]"), "[pqr]").prop_map(|(namespace, name)| NamespacedName { namespace, name })
@@ -55,8 +53,6 @@ fn need() -> impl Strategy<Value = Need> {
 fn op() -> impl Strategy<Value = Op> {
     prop_oneof![
         6 => (parent(), prop::collection::vec(need(), 0..4)).prop_map(|(parent, needs)| Op::Set(parent, needs)),
-        2 => parent().prop_map(Op::KeepForInvalid),
-        1 => parent().prop_map(Op::ForgetInvalid),
         1 => parent().prop_map(Op::Forget),
         1 => prop::sample::select(vec!["x", "y"]).prop_map(Op::RetainNamespace),
         1 => Just(Op::ForgetAll),
@@ -97,16 +93,7 @@ fn act(op: Op, needs: &Needs, model: &mut Model) {
     match op {
         Op::Set(parent, wanted) => {
             needs.set(&parent, &wanted);
-            model.entry(parent).or_default().0 = wanted;
-        }
-        Op::KeepForInvalid(parent) => {
-            needs.keep_for_invalid(&parent);
-            let known = model.entry(parent).or_default();
-            known.1 = known.0.clone();
-        }
-        Op::ForgetInvalid(parent) => {
-            needs.forget_invalid(&parent);
-            model.entry(parent).or_default().1.clear();
+            model.insert(parent, wanted);
         }
         Op::Forget(parent) => {
             needs.forget(&parent);
@@ -139,16 +126,14 @@ proptest! {
             for (kind, object) in &objects {
                 let walked: BTreeSet<_> = model
                     .iter()
-                    .filter(|(parent, (current, invalid))| {
-                        current.iter().chain(invalid).any(|need| selects(need, parent, kind, object))
-                    })
+                    .filter(|(parent, wanted)| wanted.iter().any(|need| selects(need, parent, kind, object)))
                     .map(|(parent, _)| parent.clone())
                     .collect();
                 prop_assert!(walked.is_empty() || needs.has_kind(kind));
                 prop_assert_eq!(needs.parents_in_need_of(kind, object), walked);
             }
-            for (parent, (current, _)) in &model {
-                prop_assert_eq!(&needs.of(parent), current);
+            for (parent, wanted) in &model {
+                prop_assert_eq!(&needs.of(parent), wanted);
             }
         }
         needs.retain(|_| false);
