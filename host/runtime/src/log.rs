@@ -22,6 +22,8 @@ pub const TARGET: &str = "plugin";
 
 /// Number of last lines on standard error that are kept to explain a trap.
 const TAIL_LINES: usize = 8;
+/// Number of lines that are not logged until it is known whether the call fails.
+const HELD_LINES: usize = 4 * TAIL_LINES;
 
 /// The severity of a line: the WIT enum `level`, independent of the binary form.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -101,6 +103,8 @@ struct State {
     tail: VecDeque<String>,
     /// The last exception with its stack, from the `log` import.
     exception: Option<String>,
+    /// The last lines, which are not logged yet: the error of a call that fails contains them.
+    held: VecDeque<(Level, String)>,
 }
 
 impl CallLog {
@@ -114,6 +118,7 @@ impl CallLog {
             unfinished: Vec::new(),
             tail: VecDeque::new(),
             exception: None,
+            held: VecDeque::new(),
         })))
     }
 
@@ -122,10 +127,15 @@ impl CallLog {
     pub(crate) fn line(&self, level: Level, text: &str) {
         let mut state = self.state();
         let text = text.trim_end();
-        if level == Level::Error && text.contains('\n') {
+        let is_exception = level == Level::Error && text.contains('\n');
+        if is_exception {
             state.exception = Some(cut(text, state.line_cap).to_owned());
         }
+        state.release(0);
         state.line(level, text);
+        if !is_exception {
+            state.release(0);
+        }
     }
 
     /// Ends the log of the call: writes the last line even without an end of line. Returns the number of
@@ -136,9 +146,15 @@ impl CallLog {
         (state.written, state.dropped)
     }
 
-    /// Returns the last exception, or otherwise the last lines on standard error, which contain a panic message.
+    /// Returns the last exception, or otherwise the last lines on standard error, which contain a panic message. The log
+    /// does not repeat them: they are part of an error, which is logged.
     pub(crate) fn tail(&self) -> String {
-        let state = self.state();
+        let mut state = self.state();
+        if state.exception.is_none() {
+            state.release(TAIL_LINES);
+        }
+        // After an exception these are lines of the language's runtime about its end, which say less.
+        state.held.clear();
         if let Some(exception) = &state.exception {
             return exception.clone();
         }
@@ -184,6 +200,7 @@ impl State {
         }
         self.tail.push_back(text.to_owned());
         self.line(Level::Info, text);
+        self.release(HELD_LINES);
     }
 
     fn line(&mut self, level: Level, text: &str) {
@@ -193,7 +210,24 @@ impl State {
         }
         self.lines_left -= 1;
         self.written += 1;
-        emit(level, &self.log_source, cut(text, self.line_cap));
+        self.held.push_back((level, cut(text, self.line_cap).to_owned()));
+    }
+
+    /// Logs the lines that are held, except for a number of the last ones.
+    fn release(&mut self, kept: usize) {
+        while self.held.len() > kept {
+            if let Some((level, text)) = self.held.pop_front() {
+                emit(level, &self.log_source, &text);
+            }
+        }
+    }
+}
+
+/// What no error contains is logged when the call ends.
+impl Drop for State {
+    fn drop(&mut self) {
+        self.end_line();
+        self.release(0);
     }
 }
 

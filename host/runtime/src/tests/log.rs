@@ -46,7 +46,8 @@ fn keep_switched_on() {
     });
 }
 
-async fn log_of(form: Form, case: &str) -> String {
+/// Returns the log of a call, and the message of its error.
+async fn log_and_error(form: Form, case: &str) -> (String, String) {
     keep_switched_on();
     let plugin = plugin(form, case, Limits::default()).await;
     let kept = Kept::default();
@@ -57,13 +58,18 @@ async fn log_of(form: Form, case: &str) -> String {
         .finish();
     let guard = tracing::subscriber::set_default(subscriber);
     let span = tracing::info_span!("reconcile", parent = "Fixture/default/one");
-    let _ = plugin
+    let call = plugin
         .reconcile(&request("2026-01-02T03:04:05Z"))
         .instrument(span)
         .await;
     drop(guard);
     let bytes = kept.0.lock().unwrap().clone();
-    String::from_utf8(bytes).unwrap()
+    let error = call.outcome.err().map(|error| error.to_string());
+    (String::from_utf8(bytes).unwrap(), error.unwrap_or_default())
+}
+
+async fn log_of(form: Form, case: &str) -> String {
+    log_and_error(form, case).await.0
 }
 
 fn lines(log: &str) -> Vec<serde_json::Value> {
@@ -106,7 +112,16 @@ async fn a_line_over_the_cap_is_cut_at_the_cap() {
 async fn advice_about_a_variable_that_a_plugin_does_not_have_is_not_logged() {
     for form in FORMS {
         let log = log_of(form, cases::PANIC).await;
-        assert!(log.contains("no image"), "{form:?}: {log}");
         assert!(!log.contains("RUST_BACKTRACE"), "{form:?}: {log}");
+    }
+}
+
+/// Regression: it stood in the log as a line of the plugin, and again in the host's line about the failure.
+#[tokio::test]
+async fn what_the_error_of_a_call_says_is_not_a_line_of_the_log_too() {
+    for form in FORMS {
+        let (log, error) = log_and_error(form, cases::PANIC).await;
+        assert!(error.contains("no image"), "{form:?}: {error}");
+        assert!(!log.contains("no image"), "{form:?}: {log}");
     }
 }
