@@ -210,10 +210,13 @@ fn functions(error: &wasmtime::Error) -> Vec<String> {
     };
     let names = backtrace.frames().iter().map(|frame| match frame.func_name() {
         Some(name) => shortened(name),
-        None => format!("function {}", frame.func_index()),
+        None => format!("{UNNAMED}{}", frame.func_index()),
     });
     names.collect()
 }
+
+/// Precedes the number of a function without a name.
+const UNNAMED: &str = "function ";
 
 /// The number of frames in a backtrace, by the engine's default.
 const FRAMES: usize = 20;
@@ -223,13 +226,17 @@ const FRAMES: usize = 20;
 fn end(trap: Trap, functions: &[String]) -> String {
     let mut names = functions.iter();
     let repeated = names.find(|name| functions.iter().filter(|other| other == name).count() > 1);
-    match (trap, repeated) {
-        (Trap::StackOverflow, None) => format!("stack overflow ({trap})"),
-        (Trap::StackOverflow, Some(name)) => {
-            format!("stack overflow: does `{name}` call itself without end? ({trap})")
-        }
-        (Trap::MemoryOutOfBounds, Some(name)) if functions.len() >= FRAMES => {
-            format!("probably a stack overflow: does `{name}` call itself without end? ({trap})")
+    let question = match repeated {
+        // The engine of an interpreted language has no names.
+        Some(name) if name.starts_with(UNNAMED) => "does a function call itself without end?".to_owned(),
+        Some(name) => format!("does `{name}` call itself without end?"),
+        None => String::new(),
+    };
+    match trap {
+        Trap::StackOverflow if repeated.is_none() => format!("stack overflow ({trap})"),
+        Trap::StackOverflow => format!("stack overflow: {question} ({trap})"),
+        Trap::MemoryOutOfBounds if repeated.is_some() && functions.len() >= FRAMES => {
+            format!("probably a stack overflow: {question} ({trap})")
         }
         _ => trap.to_string(),
     }

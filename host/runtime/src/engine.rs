@@ -138,6 +138,9 @@ fn config(pool: Option<u32>) -> Config {
         .epoch_interruption(true)
         // The contract has no asynchronous functions; without them a call is cheaper to set up.
         .concurrency_support(false)
+        // An interpreter takes much of it for each function of the plugin: this is enough for some thousand.
+        .max_wasm_stack(4 << 20)
+        .async_stack_size(6 << 20)
         // The same request gives the same response, byte for byte, on every machine.
         .cranelift_nan_canonicalization(true)
         .relaxed_simd_deterministic(true)
