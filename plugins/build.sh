@@ -8,8 +8,8 @@
 # outside of this checkout are target/plugins/NAME.wasm in its own folder.
 #
 # A folder with a go.mod is a plugin in Go, a plain WASI command; go.sh beside this script says with which Go. One with
-# a plugin.c, plugin.js, plugin.py, plugin.zig or assembly/plugin.ts is a plugin in C, JavaScript, Python, Zig or
-# AssemblyScript, with a Makefile of its own; c.sh, js.sh and so on say with which compiler.
+# a plugin.c, plugin.js, plugin.ts, plugin.py, plugin.zig or assembly/plugin.ts is a plugin in C, JavaScript,
+# TypeScript, Python, Zig or AssemblyScript, with a Makefile of its own; c.sh, js.sh and so on say with which compiler.
 #
 # The Rust target wasm32-wasip1 comes from rustup. Where rustup is not there or cannot download, it is put
 # together from Debian's packages, in the user's cache folder. WASM_TOOLCHAIN=rustup or debian forces one.
@@ -93,7 +93,7 @@ make_sysroot() {
 }
 
 # The file that tells a plugin with a Makefile of its own.
-sources=(plugin.c plugin.js plugin.py plugin.zig assembly/plugin.ts)
+sources=(plugin.c plugin.js plugin.ts plugin.py plugin.zig assembly/plugin.ts)
 
 has_source() {
     local source
@@ -133,7 +133,7 @@ build_with_make() {
     local folder=$1 name arguments=()
     name=$(cd "$folder" && basename "$PWD")
     [[ ! -f $folder/plugin.c ]] || arguments+=("CC=$("$plugins/c.sh")")
-    [[ ! -f $folder/plugin.js ]] || arguments+=("COMPONENTIZE=$("$plugins/js.sh")")
+    [[ ! -f $folder/plugin.js && ! -f $folder/plugin.ts ]] || arguments+=("COMPONENTIZE=$("$plugins/js.sh")")
     [[ ! -f $folder/plugin.py ]] || arguments+=("COMPONENTIZE=$("$plugins/python.sh")")
     [[ ! -f $folder/plugin.zig ]] || arguments+=("ZIG=$("$plugins/zig.sh")")
     [[ ! -f $folder/assembly/plugin.ts ]] || arguments+=("ASC=$("$plugins/assemblyscript.sh")")

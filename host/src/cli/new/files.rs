@@ -44,6 +44,20 @@ macro_rules! makefile {
     };
 }
 
+/// Adds what plugins in JavaScript and TypeScript have in common.
+fn javascript(mut files: Vec<(&'static str, Content)>) -> Vec<(&'static str, Content)> {
+    files.extend([
+        ("Makefile", makefile!("echo-js")),
+        ("build.mjs", sample!("echo-js/build.mjs")),
+        ("testing.mjs", sample!("echo-js/testing.mjs")),
+        ("testing.d.mts", sample!("echo-js/testing.d.mts")),
+        ("operator-plugin.js", sample!("echo-js/operator-plugin.js")),
+        ("operator-plugin.d.ts", sample!("echo-js/operator-plugin.d.ts")),
+        ("plugin.wit", sample!("echo-js/plugin.wit")),
+    ]);
+    files
+}
+
 /// Returns the files by their paths in the new folder.
 pub(super) fn of(language: Language) -> Vec<(&'static str, Content)> {
     let mut files = vec![
@@ -85,25 +99,19 @@ pub(super) fn of(language: Language) -> Vec<(&'static str, Content)> {
                 sample!("echo-c/bindings/plugin_component_type.o"),
             ),
         ],
-        Language::Js => vec![
+        Language::Js => javascript(vec![
             ("README.md", template!("js/README.md")),
-            ("Makefile", makefile!("echo-js")),
             ("plugin.js", template!("js/plugin.js")),
-            ("operator-plugin.js", sample!("echo-js/operator-plugin.js")),
-            ("operator-plugin.d.ts", sample!("echo-js/operator-plugin.d.ts")),
-            ("plugin.wit", sample!("echo-js/plugin.wit")),
-        ],
-        Language::Ts => vec![
+            ("plugin.test.js", template!("js/plugin.test.js")),
+            ("package.json", template!("js/package.json")),
+        ]),
+        Language::Ts => javascript(vec![
             ("README.md", template!("ts/README.md")),
-            ("Makefile", template!("ts/Makefile")),
             ("plugin.ts", template!("ts/plugin.ts")),
-            ("strip.mjs", template!("ts/strip.mjs")),
+            ("plugin.test.ts", template!("ts/plugin.test.ts")),
+            ("package.json", template!("ts/package.json")),
             ("tsconfig.json", template!("ts/tsconfig.json")),
-            ("crd.d.ts", template!("ts/crd.d.ts")),
-            ("operator-plugin.js", sample!("echo-js/operator-plugin.js")),
-            ("operator-plugin.d.ts", sample!("echo-js/operator-plugin.d.ts")),
-            ("plugin.wit", sample!("echo-js/plugin.wit")),
-        ],
+        ]),
         Language::Python => vec![
             ("README.md", template!("python/README.md")),
             ("Makefile", makefile!("echo-python")),

@@ -53,7 +53,7 @@ pub(super) const C: Compiler = Compiler {
 pub(super) const JS: Compiler = Compiler {
     program: "npx --yes componentize-qjs@0.4.5",
     script: "js.sh",
-    needs: "It needs Node.js 22.13 or later with npm, for the package `componentize-qjs`.",
+    needs: "It needs Node.js 22.15 or later with npm, for the package `componentize-qjs`.",
     variable: "COMPONENTIZE",
 };
 

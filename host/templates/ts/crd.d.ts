@@ -1,2 +1,0 @@
-declare const crd: object;
-export default crd;

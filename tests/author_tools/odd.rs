@@ -1,0 +1,118 @@
+//! One list of odd inputs for the SDK of every language, `tests/fixtures/odd/cases.json`: wrong specs, wrong answers,
+//! exceptions. What a plugin's author then reads contains the words of the list, among them the line or the argument.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+use serde::Deserialize;
+use serde_json::{Map, Value, json};
+
+use super::new::{copy, desk, make_command, run, write_kind};
+use super::program;
+use crate::support::root;
+
+/// An input: the resource, and what the answer in each language contains.
+#[derive(Deserialize)]
+struct Case {
+    /// What the plugin is to do.
+    case: Option<String>,
+    /// The other fields of the spec.
+    #[serde(default)]
+    spec: Map<String, Value>,
+    /// `LINE` is the line of the plugin that has the name of the case.
+    says: BTreeMap<String, Vec<String>>,
+    /// Why a language cannot have it.
+    #[serde(default)]
+    not: BTreeMap<String, String>,
+}
+
+fn odd() -> PathBuf {
+    root().join("tests/fixtures/odd")
+}
+
+/// Builds the plugin of a language, and renders each case.
+fn every_case_says_what_is_wrong(language: &str, sources: &[&str]) {
+    let desk = desk();
+    let name = format!("odd-{language}");
+    write_kind(&desk, &name, language, "Odd", "v1");
+    let folder = desk.path().join(&name);
+    for source in sources.iter().chain(&["crd.json"]) {
+        copy(&odd().join(source), &folder.join(source));
+    }
+    let (is_built, printed) = run(&mut make_command(&desk, &name, &format!("build/{name}.wasm")));
+    assert!(is_built, "{printed}");
+
+    let cases = std::fs::read(odd().join("cases.json")).unwrap();
+    let cases: Vec<Case> = serde_json::from_slice(&cases).unwrap();
+    let source = std::fs::read_to_string(odd().join(sources[0])).unwrap();
+    let mut wrong = Vec::new();
+    for case in &cases {
+        let title = format!("{:?} {}", case.case, Value::Object(case.spec.clone()));
+        let Some(words) = case.says.get(language) else {
+            assert!(
+                case.not.contains_key(language),
+                "{title}: nothing is said about {language}"
+            );
+            continue;
+        };
+        let said = rendered(&folder, &name, case);
+        let quoted = format!("{:?}", case.case.as_deref().unwrap_or_default());
+        let line = source
+            .lines()
+            .position(|line| line.contains(&quoted))
+            .unwrap_or_default()
+            + 1;
+        let words: Vec<String> = words
+            .iter()
+            .map(|words| words.replace("LINE", &line.to_string()))
+            .collect();
+        let missing = words.iter().find(|words| !said.contains(*words));
+        // What ends a call is said once.
+        let is_repeated = said.contains("the plugin stopped") && said.matches(&words[0]).count() > 1;
+        if missing.is_some() || is_repeated {
+            wrong.push(format!("{title}: {missing:?} repeated: {is_repeated} in\n{said}"));
+        }
+    }
+    assert!(
+        wrong.is_empty(),
+        "{} of {}:\n{}",
+        wrong.len(),
+        cases.len(),
+        wrong.join("\n")
+    );
+}
+
+/// Returns all that `render` prints.
+fn rendered(folder: &Path, name: &str, case: &Case) -> String {
+    let mut spec = case.spec.clone();
+    if let Some(case) = &case.case {
+        spec.insert("case".into(), json!(case));
+    }
+    let resource = json!({
+        "apiVersion": "example.org/v1",
+        "kind": "Odd",
+        "metadata": { "name": "odd", "namespace": "default" },
+        "spec": spec,
+    });
+    let file = folder.join("odd.json");
+    std::fs::write(&file, resource.to_string()).unwrap();
+    let plugin = folder.join(format!("build/{name}.wasm"));
+    let output = program()
+        .args([
+            "render",
+            "--plugin",
+            plugin.to_str().unwrap(),
+            "-f",
+            file.to_str().unwrap(),
+        ])
+        .env("OPERATOR_HOST_CACHE_DIR", super::compiled())
+        .output()
+        .expect("the program runs");
+    let printed = [output.stdout, output.stderr].concat();
+    String::from_utf8_lossy(&printed).into_owned()
+}
+
+#[test]
+fn in_javascript() {
+    every_case_says_what_is_wrong("js", &["plugin.js", "lib/dependency.js"]);
+}
