@@ -1,21 +1,33 @@
 """The SDK of plugins in Python: it hides the records of the plugin contract, in which objects are text.
 
-A plugin is one instance of `Plugin`, by the name of `Reconciler`, as componentize-py looks it up.
+A plugin is one instance of `Plugin`, by the name of `Reconciler`, as componentize-py looks it up. The types of its spec are
+in operator_types.py.
 """
 
-import dataclasses
+import ast
+import importlib
 import json
 import math
+import os
+import random
+import sys
 import traceback
 import types
 import typing
-from typing import Any, Callable, NamedTuple, Optional
+from collections.abc import Callable, Iterable
+from datetime import timedelta
+from typing import Any, NamedTuple, Optional, Self
 
-from componentize_py_types import Err
+from componentize_py_types import Err, Ok
 from wit_world.imports import logging
 from wit_world.imports import types as wit
 
+from operator_types import check_type, plain, read, require, require_text, shown
+
 Object = dict[str, Any]
+
+# The module is loaded when the plugin is built, and its state then is the start of every call.
+is_built = True
 
 
 class Kind(NamedTuple):
@@ -35,11 +47,45 @@ class Kind(NamedTuple):
 
     def reference(self, name: str, namespace: Optional[str] = None) -> wit.ObjectRef:
         """Refers to an object, in the parent's namespace unless another one is given."""
-        return wit.ObjectRef(self.api_version, self.kind, namespace, name)
+        require_text(name, "the name of a reference")
+        return wit.ObjectRef(api_version=self.api_version, kind=self.kind, namespace=namespace, name=name)
+
+
+def condition_record(type: str, status: Optional[bool], reason: str, message: str) -> wit.Condition:
+    require_text(type, "the type of a condition")
+    require(status is None or isinstance(status, bool), f"the status of the condition {type}", "True, False or None", status)
+    require_text(reason, f"the reason of the condition {type}")
+    require(isinstance(message, str), f"the message of the condition {type}", "a text", message)
+    word = {True: wit.ConditionStatus.TRUE, False: wit.ConditionStatus.FALSE, None: wit.ConditionStatus.UNKNOWN}
+    return wit.Condition(type=type, status=word[status], reason=reason, message=message)
+
+
+def status_text(status: Any) -> Optional[str]:
+    if status is None:
+        return None
+    value = plain(status, "status")
+    require(isinstance(value, dict), "the status", "a dict or a dataclass", status)
+    return json.dumps(value)
 
 
 class Failure(Exception):
     """Why there is no answer."""
+
+    record: Any
+
+    def __init__(self, message: str):
+        require_text(message, f"the message of {type(self).__name__}")
+        super().__init__(message)
+
+    def status(self, status: Any) -> Self:
+        """Sets the parent's whole status; without it, the status stays as it is."""
+        self.record.value.status = status_text(status)
+        return self
+
+    def condition(self, type: str, status: Optional[bool], reason: str, message: str) -> Self:
+        """Adds a condition to those of the parent. `Ready` has no effect: the host's reports the failure."""
+        self.record.value.conditions.append(condition_record(type, status, reason, message))
+        return self
 
 
 class Invalid(Failure):
@@ -47,31 +93,39 @@ class Invalid(Failure):
 
     def __init__(self, message: str, reason: Optional[str] = None):
         super().__init__(message)
-        self.record = wit.Failure_Invalid(wit.Invalid(reason, message))
+        if reason is not None:
+            require_text(reason, "the reason of Invalid")
+        self.record = wit.Failure_Invalid(wit.Invalid(reason=reason, message=message, status=None, conditions=[]))
 
 
 class Retry(Failure):
     """Something does not exist yet, or failed temporarily. The host retries, after this time or its own back-off."""
 
-    def __init__(self, message: str, after_seconds: Optional[float] = None):
+    def __init__(self, message: str, after_seconds: float | timedelta | None = None):
         super().__init__(message)
-        self.record = wit.Failure_Retry(wit.Retry(message, milliseconds(after_seconds)))
+        after = None if after_seconds is None else milliseconds(after_seconds, "after_seconds of Retry")
+        self.record = wit.Failure_Retry(wit.Retry(message=message, after_ms=after, status=None, conditions=[]))
 
 
 class Log:
     """Writes lines to the host's log, where they get the parent's reference and the plugin's digest."""
 
-    def debug(self, message: str) -> None:
-        logging.log(logging.Level.DEBUG, message)
+    def debug(self, *values: Any) -> None:
+        self.write(logging.Level.DEBUG, values)
 
-    def info(self, message: str) -> None:
-        logging.log(logging.Level.INFO, message)
+    def info(self, *values: Any) -> None:
+        self.write(logging.Level.INFO, values)
 
-    def warning(self, message: str) -> None:
-        logging.log(logging.Level.WARN, message)
+    def warning(self, *values: Any) -> None:
+        self.write(logging.Level.WARN, values)
 
-    def error(self, message: str) -> None:
-        logging.log(logging.Level.ERROR, message)
+    def error(self, *values: Any) -> None:
+        self.write(logging.Level.ERROR, values)
+
+    def write(self, level: logging.Level, values: Iterable[Any]) -> None:
+        if is_built:
+            raise RuntimeError("the log is called while the module is loaded, when the plugin is built: call it in a function")
+        logging.log(level, " ".join(map(str, values)).encode(errors="replace").decode())
 
 
 log = Log()
@@ -108,13 +162,16 @@ def is_ready_pod(pod: Object) -> bool:
 class Request:
     """The input of one call."""
 
-    def __init__(self, request: wit.Request, spec: type):
+    def __init__(self, request: wit.Request, spec: Any):
         # The custom resource.
         self.parent: Object = json.loads(request.parent)
+        # The resource as it is stored, when the API server asks whether `parent` may replace it.
+        self.old_parent: Optional[Object] = request.old_parent and json.loads(request.old_parent)
         self.name: str = self.parent["metadata"]["name"]
         # None for a cluster-scoped parent.
         self.namespace: Optional[str] = self.parent["metadata"].get("namespace")
-        self.spec: Any = read(self.parent.get("spec") or {}, spec, "spec")
+        given = self.parent.get("spec") or {}
+        self.spec: Any = given if spec is None else read(given, spec, "spec", Invalid)
         # The objects in the cluster that the parent owns.
         self.children: list[Object] = [json.loads(child) for child in request.children]
         # The host's clock in RFC 3339. The module `time` has the same time.
@@ -144,52 +201,78 @@ def need(
     id: str, kind: Kind, name: Optional[str] = None, namespace: Optional[str] = None, labels: Optional[str] = None
 ) -> wit.Need:
     """Asks for objects to read: one by name, or those that a label selector picks, as in `kubectl get -l`."""
-    return wit.Need(id, kind.api_version, kind.kind, namespace, name, labels)
+    require_text(id, "the id of a need")
+    require(isinstance(kind, Kind), "the kind of a need", "a Kind", kind)
+    for what, value in (("name", name), ("namespace", namespace), ("labels", labels)):
+        if value is not None:
+            require_text(value, f"the {what} of a need")
+    return wit.Need(
+        id=id, api_version=kind.api_version, kind=kind.kind, namespace=namespace, name=name, label_selector=labels
+    )
 
 
 class Answer:
-    """What both answers have."""
+    """What both answers have. All arguments are checked where the author's line is on the stack."""
 
     def __init__(self, status: Any = None):
-        if dataclasses.is_dataclass(status):
-            status = dataclasses.asdict(status)
-        self.status: Optional[Object] = status
-        self.children: list[Object] = []
+        self.status = status
+        status_text(status)
+        self.children: list[Any] = []
         self.conditions: list[wit.Condition] = []
         self.events: list[wit.Event] = []
         self.needs: list[wit.Need] = []
         self.requeue_after_ms: Optional[int] = None
 
-    def child(self, *objects: Object) -> typing.Self:
-        """Adds children that should exist, each as a complete object."""
+    def child(self, *objects: Any) -> Self:
+        """Adds children that should exist, each as a complete object: a dict, or a dataclass."""
+        for object in objects:
+            value = plain(object, title(object))
+            require(isinstance(value, dict), "a child", "a dict or a dataclass", object)
+            require_text(value.get("apiVersion"), "the apiVersion of a child")
+            require_text(value.get("kind"), "the kind of a child")
+            metadata = value.get("metadata")
+            name = metadata.get("name") if isinstance(metadata, dict) else None
+            require_text(name, f"the metadata.name of a {value['kind']}")
         self.children.extend(objects)
         return self
 
-    def condition(self, type: str, status: Optional[bool], reason: str, message: str) -> typing.Self:
+    def condition(self, type: str, status: Optional[bool], reason: str, message: str) -> Self:
         """Adds a condition, whose status None is `Unknown`. `Ready` replaces the one that the host derives."""
-        word = {True: wit.ConditionStatus.TRUE, False: wit.ConditionStatus.FALSE, None: wit.ConditionStatus.UNKNOWN}
-        self.conditions.append(wit.Condition(type, word[status], reason, message))
+        self.conditions.append(condition_record(type, status, reason, message))
         return self
 
-    def event(self, reason: str, message: str, warning: bool = False) -> typing.Self:
+    def event(self, reason: str, message: str, warning: bool = False) -> Self:
         """Adds an Event on the parent."""
+        require_text(reason, "the reason of an Event")
+        require_text(message, "the message of an Event")
+        require(isinstance(warning, bool), "the third argument of event", "True for a warning, or False", warning)
         type = wit.EventType.WARNING if warning else wit.EventType.NORMAL
-        self.events.append(wit.Event(type, reason, message))
+        self.events.append(wit.Event(type=type, reason=reason, message=message))
         return self
 
-    def need(self, *needs: wit.Need) -> typing.Self:
+    def need(self, *needs: wit.Need) -> Self:
         """Adds objects to read and to watch."""
+        for it in needs:
+            require(isinstance(it, wit.Need), "a need", "what the function `need` returns", it)
         self.needs.extend(needs)
         return self
 
-    def requeue_after(self, seconds: float) -> typing.Self:
+    def requeue_after(self, seconds: float | timedelta) -> Self:
         """Requests another call after this time even if nothing changes."""
-        self.requeue_after_ms = milliseconds(seconds)
+        self.requeue_after_ms = milliseconds(seconds, "the time of requeue_after")
         return self
 
-    def texts(self) -> tuple[list[str], Optional[str]]:
-        status = None if self.status is None else json.dumps(self.status)
-        return [json.dumps(child) for child in self.children], status
+    def fields(self) -> Object:
+        # They can be changed after they were added.
+        children = [json.dumps(plain(child, title(child))) for child in self.children]
+        return {
+            "children": children,
+            "status": status_text(self.status),
+            "conditions": self.conditions,
+            "events": self.events,
+            "requeue_after_ms": self.requeue_after_ms,
+            "needs": self.needs,
+        }
 
 
 class Response(Answer):
@@ -200,36 +283,33 @@ class Response(Answer):
         self.kept: list[wit.ObjectRef] = []
         self.generated: list[wit.GeneratedSecret] = []
 
-    def keep(self, *references: wit.ObjectRef) -> typing.Self:
+    def keep(self, *references: wit.ObjectRef) -> Self:
         """Keeps children as they are: neither applied nor deleted."""
+        for it in references:
+            require(isinstance(it, wit.ObjectRef), "a child to keep", "what `Kind.reference` returns", it)
         self.kept.extend(references)
         return self
 
-    def generate(self, name: str, **lengths: int) -> typing.Self:
+    def generate(self, name: str, **lengths: int) -> Self:
         """Adds a Secret whose values the host generates once: letters and digits, of these lengths by key."""
-        values = [wit.GeneratedValue(key, length, None) for key, length in lengths.items()]
-        self.generated.append(wit.GeneratedSecret(name, values))
+        require_text(name, "the name of a generated Secret")
+        for key, length in lengths.items():
+            is_length = isinstance(length, int) and not isinstance(length, bool) and 0 <= length < 1 << 32
+            require(is_length, f"the length of {key}", "a number of characters", length)
+        values = [wit.GeneratedValue(key=key, length=length, alphabet=None) for key, length in lengths.items()]
+        self.generated.append(wit.GeneratedSecret(name=name, entries=values))
         return self
 
     def record(self, request: Request) -> wit.Response:
+        fields = self.fields()
         # The host applies a child again when it is gone.
         for existing in filter(is_terminating, request.children):
-            wanted = [child for child in self.children if refers_to(child, existing)]
+            wanted = [child for child in fields["children"] if refers_to(json.loads(child), existing)]
             if wanted:
                 metadata, kind = existing["metadata"], Kind(existing["apiVersion"], existing["kind"])
                 self.keep(kind.reference(metadata["name"], metadata.get("namespace")))
-            self.children = [child for child in self.children if child not in wanted]
-        children, status = self.texts()
-        return wit.Response(
-            children,
-            self.kept,
-            self.generated,
-            status,
-            self.conditions,
-            self.events,
-            self.requeue_after_ms,
-            self.needs,
-        )
+            fields["children"] = [child for child in fields["children"] if child not in wanted]
+        return wit.Response(keep=self.kept, generate=self.generated, **fields)
 
 
 class Cleanup(Answer):
@@ -237,13 +317,11 @@ class Cleanup(Answer):
 
     def __init__(self, done: bool = True, status: Any = None):
         super().__init__(status)
+        require(isinstance(done, bool), "the first argument of Cleanup", "True or False", done)
         self.done = done
 
     def record(self, request: Request) -> wit.CleanupResponse:
-        children, status = self.texts()
-        return wit.CleanupResponse(
-            self.done, children, status, self.conditions, self.events, self.requeue_after_ms, self.needs
-        )
+        return wit.CleanupResponse(done=self.done, **self.fields())
 
 
 class Plugin:
@@ -256,14 +334,39 @@ class Plugin:
         parent: Kind,
         reconcile: Callable[[Request], Response],
         cleanup: Optional[Callable[[Request], Cleanup]] = None,
-        makes: typing.Iterable[Kind] = (),
-        reads: typing.Iterable[Kind] = (),
+        makes: Iterable[Kind] = (),
+        reads: Iterable[Kind] = (),
         crd: Optional[str] = None,
-        spec: type = dict,
+        spec: Any = dict,
+        # Further versions of the kind, such as `v1beta1`, and a function of an object and a version that returns the object
+        # in that version, or raises Invalid.
+        versions: Iterable[str] = (),
+        convert: Optional[Callable[[Object, str], Object]] = None,
+        # Changes the spec of an object that is about to be stored. Called again, it must change nothing.
+        defaults: Optional[Callable[[Object], None]] = None,
     ):
-        self.description = (name, version, wit.Kind(*parent), [wit.Kind(*it) for it in makes])
-        self.rest = ([wit.Kind(*it) for it in reads], cleanup is not None, crd)
-        self.functions = (reconcile, cleanup or (lambda request: Cleanup()))
+        require_text(name, "the plugin's name")
+        require_text(version, "the plugin's version")
+        makes, reads, versions = list(makes), list(reads), list(versions)
+        for kind in (parent, *makes, *reads):
+            require(isinstance(kind, Kind), "each of the plugin's kinds", "a Kind", kind)
+        for function in filter(None, (reconcile, cleanup, convert, defaults)):
+            require(callable(function), "each of the plugin's functions", "a function", function)
+        require(not versions or convert is not None, "convert of a plugin with versions", "a function", convert)
+        check_type(spec, "spec")
+        import_all(sys.modules[reconcile.__module__])
+        self.description = wit.Description(
+            name=name,
+            version=version,
+            parent=wit.Kind(*parent),
+            makes=[wit.Kind(*it) for it in makes],
+            reads=[wit.Kind(*it) for it in reads],
+            finalizer=cleanup is not None,
+            crd=crd,
+            versions=list(dict.fromkeys([*versions, parent.api_version.split("/")[-1]])) if versions else [],
+            defaults=defaults is not None,
+        )
+        self.functions = (reconcile, cleanup or (lambda request: Cleanup()), convert, defaults)
         self.spec = spec
 
     def __call__(self) -> "Plugin":
@@ -271,81 +374,135 @@ class Plugin:
         return self
 
     def describe(self) -> wit.Description:
-        return wit.Description(*self.description, *self.rest)
+        return self.description
 
     def reconcile(self, request: wit.Request) -> wit.Response:
-        return self.ask(self.functions[0], request)
+        function = self.functions[0]
+        return called(function, lambda: self.ask(function, Response, Request(request, self.spec)))
 
     def cleanup(self, request: wit.Request) -> wit.CleanupResponse:
-        return self.ask(self.functions[1], request)
+        function = self.functions[1]
+        # A parent must be able to go whatever its spec is.
+        def spec_or_none() -> Request:
+            try:
+                return Request(request, self.spec)
+            except Invalid:
+                return Request(request, None)
 
-    def ask(self, function: Callable[[Request], Any], record: wit.Request) -> Any:
-        try:
-            request = Request(record, self.spec)
-            return function(request).record(request)
-        except Failure as failure:
-            raise Err(failure.record)
-        except Exception as exception:
-            # The host shows the last error in the log of a call that failed.
-            log.error(place(exception))
-            raise
+        return called(function, lambda: self.ask(function, Cleanup, spec_or_none()))
 
+    def convert(self, api_version: str, objects: list[str]) -> list[Any]:
+        function = self.functions[2]
 
-def place(exception: Exception) -> str:
-    """Formats an exception with the author's lines of its traceback."""
-    frames = traceback.extract_tb(exception.__traceback__)
-    own = [frame for frame in frames if frame.filename != __file__]
-    return "".join([*traceback.format_exception_only(exception), *traceback.format_list(own)])
+        def converted(text: str) -> Any:
+            object = json.loads(text)
+            if object["apiVersion"] == api_version:
+                return Ok(text)
+            try:
+                result = plain(function(object, api_version.split("/")[-1]), "the converted object")
+            except Invalid as failure:
+                return Err(str(failure))
+            require(isinstance(result, dict), "what convert returns", "an object", result)
+            return Ok(json.dumps(result | {"apiVersion": api_version}))
 
+        return called(function, lambda: [converted(text) for text in objects])
 
-EXPECTED = {str: "a string", int: "an integer", float: "a number", bool: "true or false", dict: "an object", list: "a list"}
+    def default(self, parent: str) -> str:
+        function = self.functions[3]
 
+        def defaulted() -> str:
+            spec = json.loads(parent).get("spec") or {}
+            result = function(spec)
+            require(result is None, "what defaults returns", "nothing: it changes its argument", result)
+            return json.dumps(plain(spec, "spec"))
 
-def read(value: Any, expected: Any, path: str) -> Any:
-    """Reads a JSON value into a type: a dataclass, or one of the types of JSON."""
-    # The definition in the cluster may be older than the plugin, or not the plugin's.
-    origin, arguments = typing.get_origin(expected), typing.get_args(expected)
-    if origin in (typing.Union, types.UnionType):
-        return None if value is None else read(value, arguments[0], path)
-    if dataclasses.is_dataclass(expected):
-        require(isinstance(value, dict), path, dict)
-        return expected(**{field.name: read_field(value, field, path) for field in dataclasses.fields(expected)})
-    basic = origin or expected
-    matches = isinstance(value, (int, float) if basic is float else basic)
-    require(matches and (basic is bool or not isinstance(value, bool)), path, basic)
-    if basic is list and arguments:
-        return [read(item, arguments[0], f"{path}[{index}]") for index, item in enumerate(value)]
-    if basic is dict and arguments:
-        return {key: read(item, arguments[1], f"{path}.{key}") for key, item in value.items()}
-    return value
+        return called(function, defaulted)
 
-
-def read_field(value: Object, field: dataclasses.Field, path: str) -> Any:
-    # Fields of Kubernetes are in camelCase.
-    first, *rest = field.name.split("_")
-    name = field.metadata.get("name", first + "".join(word.capitalize() for word in rest))
-    if value.get(name) is not None:
-        return read(value[name], field.type, f"{path}.{name}")
-    if field.default is not dataclasses.MISSING:
-        return field.default
-    if field.default_factory is not dataclasses.MISSING:
-        return field.default_factory()
-    raise Invalid(f"{path}: missing field `{name}`")
+    def ask(self, function: Callable[[Request], Any], type: type, request: Request) -> Any:
+        answer = function(request)
+        if not isinstance(answer, type):
+            why = ": nothing can be awaited, so it must not be `async`" if isinstance(answer, types.CoroutineType) else ""
+            raise TypeError(f"{function.__name__} must return a {type.__name__} (it returned {shown(answer)}){why}")
+        return answer.record(request)
 
 
-def require(holds: bool, path: str, expected: type) -> None:
-    if not holds:
-        raise Invalid(f"{path}: must be {EXPECTED[expected]}")
+def called(function: Callable, run: Callable[[], Any]) -> Any:
+    """Calls what calls a function of the author, and reports what that raises."""
+    global is_built
+    is_built = False
+    # Seeded when the plugin is built.
+    random.seed(os.urandom(16))
+    try:
+        return run()
+    except Failure as failure:
+        raise Err(failure.record) from failure
+    except BaseException as exception:
+        # The host takes an error of several lines for the exception that ends the call.
+        log.error(place(exception, function))
+        raise
+
+
+def place(exception: BaseException, function: Callable) -> str:
+    """Formats an exception and its causes with the author's lines of its traceback, or with the author's function."""
+    own = [it for it in traceback.extract_tb(exception.__traceback__) if os.path.basename(it.filename) not in SDK]
+    if not own:
+        code = function.__code__
+        own = [traceback.FrameSummary(code.co_filename, code.co_firstlineno, function.__name__, lookup_line=False)]
+    # This shortens recursions.
+    lines = [*traceback.format_exception_only(exception), *traceback.StackSummary.from_list(own).format()]
+    cause = exception.__cause__ or (None if exception.__suppress_context__ else exception.__context__)
+    if cause is not None:
+        lines.append(f"caused by {place(cause, function)}")
+    return "".join(lines)
+
+
+SDK = ("operator_plugin.py", "operator_types.py")
+
+
+def import_all(plugin: types.ModuleType) -> None:
+    """Imports what functions of the author import: a call finds no files."""
+    if sys.platform != "wasi":
+        return
+    folder = os.path.dirname(plugin.__file__ or "") + os.sep
+    for module in [it for it in list(sys.modules.values()) if (getattr(it, "__file__", None) or "").startswith(folder)]:
+        if os.path.basename(module.__file__) in SDK:
+            continue
+        with open(module.__file__, encoding="utf-8") as file:
+            tree = ast.parse(file.read())
+        may_be_missing = {inner for outer in ast.walk(tree) if isinstance(outer, ast.Try) for inner in ast.walk(outer)}
+        functions = [it for it in ast.walk(tree) if isinstance(it, (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda))]
+        for statement in {inner for function in functions for inner in ast.walk(function)}:
+            names = []
+            if isinstance(statement, ast.Import):
+                names = [alias.name for alias in statement.names]
+            elif isinstance(statement, ast.ImportFrom):
+                names = ["." * statement.level + (statement.module or "")]
+            for name in names:
+                try:
+                    importlib.import_module(name, module.__package__)
+                except ImportError as error:
+                    if statement not in may_be_missing:
+                        where = f"{os.path.basename(module.__file__)}, line {statement.lineno}"
+                        raise ImportError(f"{where}: {error}. A call finds no files, so the build imports it") from None
+
+
+def title(child: Any) -> str:
+    """Names a child in a message."""
+    try:
+        return f"{child['kind']} {child['metadata']['name']}"
+    except (KeyError, TypeError):
+        return "a child"
 
 
 def refers_to(child: Object, existing: Object) -> bool:
-    metadata, other = child["metadata"], existing["metadata"]
-    return (
-        Kind(existing["apiVersion"], existing["kind"]).matches(child)
-        and metadata["name"] == other["name"]
-        and metadata.get("namespace", other.get("namespace")) == other.get("namespace")
-    )
+    metadata = existing["metadata"]
+    namespace = child["metadata"].get("namespace", metadata.get("namespace"))
+    same = (child["apiVersion"], child["kind"], child["metadata"]["name"], namespace)
+    return same == (existing["apiVersion"], existing["kind"], metadata["name"], metadata.get("namespace"))
 
 
-def milliseconds(seconds: Optional[float]) -> Optional[int]:
-    return None if seconds is None else math.ceil(seconds * 1000)
+def milliseconds(time: float | timedelta, what: str) -> int:
+    seconds = time.total_seconds() if isinstance(time, timedelta) else time
+    is_number = isinstance(seconds, (int, float)) and not isinstance(seconds, bool) and math.isfinite(seconds)
+    require(is_number and 0 <= seconds < 1 << 40, what, "a number of seconds, or a timedelta", time)
+    return round(seconds * 1000)

@@ -109,3 +109,15 @@ fn the_first_plugin_of_the_readme_is_written_built_rendered_and_tested_as_descri
         assert!(printed.contains(words), "{words:?} is not in {printed}");
     }
 }
+
+#[test]
+fn the_contract_beside_the_sdks_is_that_of_the_host() {
+    let read = |file: &str| std::fs::read_to_string(root().join(file)).unwrap();
+    let files = ["world", "types", "logging", "reconciler"].map(|name| read(&format!("wit/{name}.wit")));
+    let contract = files.concat();
+    let next = "run plugins/wit.sh";
+    assert_eq!(read("plugins/echo-python/plugin.wit"), contract, "{next}");
+    let javascript =
+        read("plugins/echo-js/plugin.wit").replace("    import wasi:random/insecure@0.2.0;\n", "");
+    assert!(javascript.starts_with(&contract), "{next}");
+}

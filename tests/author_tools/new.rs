@@ -327,6 +327,72 @@ fn a_plugin_in_python_passes_its_tests_and_says_where_it_failed() {
     }
 }
 
+/// The tools of this machine need not have pytest, so another module takes its place, as far as a project uses it.
+#[test]
+fn make_test_runs_the_unit_tests_of_a_plugin_in_python_if_there_is_pytest() {
+    let desk = desk();
+    write(&desk, "units-python", "python");
+    let pytest = r#"import contextlib, importlib.util, sys
+def fixture(function): return function
+@contextlib.contextmanager
+def raises(kind, match):
+    try:
+        yield
+        raise AssertionError("nothing was raised")
+    except kind as error:
+        assert match in str(error), error
+if __name__ == "__main__":
+    sys.modules["pytest"] = sys.modules["__main__"]
+    import conftest, test_plugin
+    tests = [it for name, it in vars(test_plugin).items() if name.startswith("test_")]
+    for test in tests: test(conftest.host())
+    print(len(tests), "passed")
+"#;
+    put(&desk, "units-python", "elsewhere/pytest.py", pytest);
+    let elsewhere = desk.path().join("units-python/elsewhere");
+    let unit = |desk: &TempDir| run(make_command(desk, "units-python", "unit").env("PYTHONPATH", &elsewhere));
+    let (is_success, printed) = unit(&desk);
+    assert!(is_success && printed.contains("2 passed"), "{printed}");
+    let file = desk.path().join("units-python/plugin.py");
+    let code = std::fs::read_to_string(&file).unwrap();
+    std::fs::write(&file, code.replace("image: str", "image: str = \"busybox\"")).unwrap();
+    let (is_success, printed) = unit(&desk);
+    assert!(!is_success && printed.contains("nothing was raised"), "{printed}");
+}
+
+#[test]
+fn the_build_of_a_plugin_in_python_names_what_is_missing() {
+    let desk = desk();
+    write(&desk, "missing-python", "python");
+    let file = desk.path().join("missing-python/plugin.py");
+    let code = std::fs::read_to_string(&file).unwrap();
+    let define = "def reconcile(request: Request) -> Response:\n";
+    let build = |code: &str| {
+        std::fs::write(&file, code).unwrap();
+        run(&mut make_command(
+            &desk,
+            "missing-python",
+            "build/missing-python.wasm",
+        ))
+        .1
+    };
+    let printed = build(&format!("import nowhere\n{code}"));
+    assert!(
+        printed.contains("ModuleNotFoundError: No module named 'nowhere'"),
+        "{printed}"
+    );
+    let printed = build(&code.replace(define, &format!("{define}    import nowhere\n")));
+    assert!(
+        printed.contains("plugin.py, line 18: No module named 'nowhere'"),
+        "{printed}"
+    );
+    let printed = build(&code.replace("image: str", "image: set[str]"));
+    assert!(
+        printed.contains("spec.image: a field of a spec cannot be of the type set[str]"),
+        "{printed}"
+    );
+}
+
 #[test]
 fn a_plugin_in_zig_passes_its_tests_and_says_how_it_failed() {
     let failure = "        if (spec.image.len == 6) @panic(\"no pods today\");";

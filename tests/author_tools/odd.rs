@@ -116,3 +116,8 @@ fn rendered(folder: &Path, name: &str, case: &Case) -> String {
 fn in_javascript() {
     every_case_says_what_is_wrong("js", &["plugin.js", "lib/dependency.js"]);
 }
+
+#[test]
+fn in_python() {
+    every_case_says_what_is_wrong("python", &["plugin.py", "parts/dependency.py"]);
+}

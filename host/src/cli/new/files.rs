@@ -116,7 +116,10 @@ pub(super) fn of(language: Language) -> Vec<(&'static str, Content)> {
             ("README.md", template!("python/README.md")),
             ("Makefile", makefile!("echo-python")),
             ("plugin.py", template!("python/plugin.py")),
+            ("test_plugin.py", template!("python/test_plugin.py")),
+            ("conftest.py", sample!("echo-python/conftest.py")),
             ("operator_plugin.py", sample!("echo-python/operator_plugin.py")),
+            ("operator_types.py", sample!("echo-python/operator_types.py")),
             ("plugin.wit", sample!("echo-python/plugin.wit")),
         ],
         Language::Zig => vec![
