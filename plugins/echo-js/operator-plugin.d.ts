@@ -68,8 +68,6 @@ export function isReadyPod(pod: KubernetesObject): boolean;
 /** The input of one call. */
 export class Request<Spec = any> {
   readonly parent: KubernetesObject;
-  /** The resource as it is stored, when the API server asks whether `parent` may replace it. */
-  readonly oldParent?: KubernetesObject;
   readonly name: string;
   /** Undefined for a cluster-scoped parent. */
   readonly namespace?: string;
@@ -92,6 +90,8 @@ declare class Answer {
   condition(type: string, status: boolean | null, reason: string, message: string): this;
   event(type: "normal" | "warning", reason: string, message: string): this;
   need(...needs: Need[]): this;
+  /** Requests another call at this time of the host's clock: a Date, or a text in RFC 3339. */
+  requeueAt(time: Date | string): this;
   requeueAfterMs(time: number): this;
 }
 
@@ -125,6 +125,11 @@ export function plugin<Spec = any>(options: {
    */
   spec?: { [field: string]: FieldType };
   reconcile(request: Request<Spec>): Response;
+  /**
+   * Returns what the user must change in a resource, beyond what the schema can say. The request has the resource alone.
+   * `oldParent` is the stored one when the webhook asks whether it may be replaced.
+   */
+  validate?(request: Request<Spec>, oldParent?: KubernetesObject): { path: string; message: string }[] | void;
   /** Called while a parent is being deleted. The spec is not checked before. */
   cleanup?(request: Request<Spec>): Cleanup;
   /** Further versions of the kind, such as `v1beta1`. `reconcile` sees all objects in the version of `parent`. */

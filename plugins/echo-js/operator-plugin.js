@@ -1,6 +1,6 @@
 // The SDK of plugins in JavaScript and TypeScript: it hides the records of the plugin contract, in which objects are text.
 // operator-plugin.d.ts has the types, for editors and for TypeScript.
-import { log as write } from "operator-host:plugin/logging@0.3.0";
+import { log as write } from "operator-host:plugin/logging@1.0.0";
 import { getInsecureRandomU64 } from "wasi:random/insecure@0.2.0";
 
 // The module is loaded when the plugin is built, and the engine as it is then is the start of every call.
@@ -104,8 +104,6 @@ export class Request {
   constructor(request) {
     /** The custom resource. */
     this.parent = JSON.parse(request.parent);
-    /** The resource as it is stored, when the API server asks whether `parent` may replace it. */
-    this.oldParent = request.oldParent == null ? undefined : JSON.parse(request.oldParent);
     this.name = this.parent.metadata.name;
     /** Undefined for a cluster-scoped parent. */
     this.namespace = this.parent.metadata.namespace;
@@ -179,6 +177,15 @@ class Answer {
     return this;
   }
 
+  /** Requests another call at this time of the host's clock even if nothing changes: a Date, or a text in RFC 3339. */
+  requeueAt(time) {
+    const date = typeof time === "string" ? new Date(time) : time;
+    const isTime = date instanceof Date && !Number.isNaN(date.getTime());
+    require(isTime, "the time of requeueAt", "a Date, or a text such as 2026-01-02T03:04:05Z", time);
+    this.fields.requeueAt = date.toISOString();
+    return this;
+  }
+
   /** Requests another call after this time even if nothing changes. */
   requeueAfterMs(time) {
     this.fields.requeueAfterMs = milliseconds(time, "the time of requeueAfterMs");
@@ -229,7 +236,7 @@ export class Cleanup extends Answer {
 /** Returns the export of a plugin from its description and functions. */
 export function plugin(options) {
   const { name, version, parent, makes = [], reads = [], crd, spec = {}, ...functions } = options;
-  const { reconcile, cleanup, versions = [], convert, defaults, ...unknown } = functions;
+  const { reconcile, cleanup, versions = [], convert, defaults, validate, ...unknown } = functions;
   requireText(name, "the plugin's name");
   requireText(version, "the plugin's version");
   requireKind(parent, "the plugin's parent");
@@ -241,7 +248,7 @@ export function plugin(options) {
   requireType(spec, "spec");
   require(Array.isArray(versions), "the plugin's versions", "a list of names", versions);
   requireFunction(reconcile, "the plugin's reconcile");
-  for (const [what, it] of Object.entries({ cleanup, convert, defaults })) {
+  for (const [what, it] of Object.entries({ cleanup, convert, defaults, validate })) {
     if (it !== undefined) requireFunction(it, `the plugin's ${what}`);
   }
   require(versions.length === 0 || convert, "the plugin's convert", "a function, as there are versions", convert);
@@ -258,7 +265,23 @@ export function plugin(options) {
       crd: crd && JSON.stringify(crd),
       versions: versions.length ? [...new Set([...versions, parent.apiVersion.split("/").at(-1)])] : [],
       defaults: defaults !== undefined,
+      validates: validate !== undefined,
     }),
+    validate: (parent, oldParent) =>
+      called(validate, () => {
+        const request = { parent, children: [], related: [], now: new Date().toISOString(), namespaceTerminating: false };
+        const read = new Request(request);
+        const wrong = mismatch(read.spec, spec, "spec");
+        if (wrong) return [fieldError(wrong)];
+        const errors = validate(read, oldParent == null ? undefined : JSON.parse(oldParent)) ?? [];
+        require(Array.isArray(errors), "validate", "return a list of { path, message }", errors, "must");
+        for (const error of errors) {
+          requireObject(error, "what validate finds");
+          requireTexts(error, "field error", ["path", "message"]);
+          for (const part of ["path", "message"]) requireText(error[part], `the ${part} of what validate finds`);
+        }
+        return errors;
+      }),
     reconcile: (request) =>
       called(reconcile, () => {
         const read = new Request(request);
@@ -325,6 +348,12 @@ function converted(convert, apiVersion, text) {
     if (error?.failure) return { tag: "err", val: error.message };
     throw error;
   }
+}
+
+// Splits a text such as `spec.size: must be an integer`.
+function fieldError(text) {
+  const end = text.indexOf(": ");
+  return { path: text.slice(0, end), message: text.slice(end + 2) };
 }
 
 function statusText(status) {

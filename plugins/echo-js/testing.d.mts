@@ -6,7 +6,6 @@ type Rest = {
   /** The objects that the host read, by the `id` of the need. */
   related?: Record<string, KubernetesObject[]>;
   now?: string;
-  oldParent?: object;
   namespaceTerminating?: boolean;
 };
 
@@ -16,6 +15,8 @@ type Rest = {
  */
 export function load(file: string): Promise<{
   describe(): any;
+  /** Returns what the user must change. */
+  validate(parent: object, oldParent?: object): { path: string; message: string }[];
   /** Returns the answer with its objects, such as `children` and `status`. */
   reconcile(parent: object, rest?: Rest): any;
   cleanup(parent: object, rest?: Rest): any;

@@ -33,8 +33,8 @@ const parsed = (value) => (value == null ? value : JSON.parse(value));
 /**
  * Loads a plugin from its file, relative to the current folder.
  *
- * `reconcile(parent, { children, related, now, oldParent })` and `cleanup` return the answer with its objects; `convert`
- * and `default` return objects. When the plugin throws `Invalid` or `Retry`, they throw an error with the fields of the
+ * `reconcile(parent, { children, related, now })` and `cleanup` return the answer with its objects; `convert` and `default`
+ * return objects, and `validate(parent, oldParent)` a list of `{ path, message }`. When the plugin throws `Invalid` or `Retry`, they throw an error with the fields of the
  * failure, such as `{ tag: "invalid", message, reason }`.
  */
 export async function load(file) {
@@ -51,7 +51,6 @@ export async function load(file) {
   const ask = (name) => (parent, rest = {}) => {
     const request = {
       parent: JSON.stringify(parent),
-      oldParent: rest.oldParent && JSON.stringify(rest.oldParent),
       children: text(rest.children),
       related: Object.entries(rest.related ?? {}).map(([id, objects]) => ({ id, objects: text(objects) })),
       now: rest.now ?? "2026-01-01T00:00:00Z",
@@ -62,6 +61,8 @@ export async function load(file) {
   };
   return {
     describe: () => call(() => reconciler.describe()),
+    validate: (parent, oldParent) =>
+      call(() => reconciler.validate(JSON.stringify(parent), oldParent && JSON.stringify(oldParent))),
     reconcile: ask("reconcile"),
     cleanup: ask("cleanup"),
     convert: (apiVersion, ...objects) =>

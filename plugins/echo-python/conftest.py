@@ -24,9 +24,14 @@ class Host:
 
         self.plugin = plugin.Reconciler
 
+    def validate(self, parent: Any, old_parent: Any = None) -> list[tuple[str, str]]:
+        """Returns what the user must change, as pairs of a path and a message."""
+        errors = call(self.plugin.validate, json.dumps(parent), old_parent and json.dumps(old_parent))
+        return [(error.path, error.message) for error in errors]
+
     def reconcile(self, parent: Any, **rest: Any) -> Any:
         """Returns the answer with its objects: `children`, `status`, `conditions` and so on. `rest` is the rest of the
-        request: `children`, `related` by the id of the need, `now`, `old_parent`."""
+        request: `children`, `related` by the id of the need, `now`."""
         return self.ask(self.plugin.reconcile, parent, **rest)
 
     def cleanup(self, parent: Any, **rest: Any) -> Any:
@@ -48,7 +53,6 @@ class Host:
         children: Any = (),
         related: Any = {},
         now: str = "2026-01-01T00:00:00Z",
-        old_parent: Any = None,
         namespace_terminating: bool = False,
     ) -> Any:
         request = types.Request(
@@ -58,7 +62,6 @@ class Host:
             now=now,
             traceparent=None,
             namespace_terminating=namespace_terminating,
-            old_parent=old_parent and json.dumps(old_parent),
         )
         answer = call(function, request)
         answer.children = [json.loads(child) for child in answer.children]

@@ -15,7 +15,7 @@ import traceback
 import types
 import typing
 from collections.abc import Callable, Iterable
-from datetime import timedelta
+from datetime import datetime, timedelta, timezone
 from typing import Any, NamedTuple, Optional, Self
 
 from componentize_py_types import Err, Ok
@@ -165,8 +165,6 @@ class Request:
     def __init__(self, request: wit.Request, spec: Any):
         # The custom resource.
         self.parent: Object = json.loads(request.parent)
-        # The resource as it is stored, when the API server asks whether `parent` may replace it.
-        self.old_parent: Optional[Object] = request.old_parent and json.loads(request.old_parent)
         self.name: str = self.parent["metadata"]["name"]
         # None for a cluster-scoped parent.
         self.namespace: Optional[str] = self.parent["metadata"].get("namespace")
@@ -222,6 +220,7 @@ class Answer:
         self.events: list[wit.Event] = []
         self.needs: list[wit.Need] = []
         self.requeue_after_ms: Optional[int] = None
+        self.requeue_time: Optional[str] = None
 
     def child(self, *objects: Any) -> Self:
         """Adds children that should exist, each as a complete object: a dict, or a dataclass."""
@@ -257,6 +256,18 @@ class Answer:
         self.needs.extend(needs)
         return self
 
+    def requeue_at(self, time: datetime | str) -> Self:
+        """Requests another call at this time of the host's clock even if nothing changes. A text is in RFC 3339."""
+        what = "a datetime with a time zone, or a text such as 2026-01-02T03:04:05Z"
+        try:
+            moment = datetime.fromisoformat(time) if isinstance(time, str) else time
+        except ValueError:
+            moment = None
+        is_time = isinstance(moment, datetime) and moment.tzinfo is not None
+        require(is_time, "the time of requeue_at", what, time)
+        self.requeue_time = moment.astimezone(timezone.utc).isoformat().replace("+00:00", "Z")
+        return self
+
     def requeue_after(self, seconds: float | timedelta) -> Self:
         """Requests another call after this time even if nothing changes."""
         self.requeue_after_ms = milliseconds(seconds, "the time of requeue_after")
@@ -271,6 +282,7 @@ class Answer:
             "conditions": self.conditions,
             "events": self.events,
             "requeue_after_ms": self.requeue_after_ms,
+            "requeue_at": self.requeue_time,
             "needs": self.needs,
         }
 
@@ -344,13 +356,16 @@ class Plugin:
         convert: Optional[Callable[[Object, str], Object]] = None,
         # Changes the spec of an object that is about to be stored. Called again, it must change nothing.
         defaults: Optional[Callable[[Object], None]] = None,
+        # Returns what the user must change in a resource, as pairs of a path and a message. The request has the resource
+        # alone; the second argument is the stored resource when the webhook asks whether it may be replaced.
+        validate: Optional[Callable[[Request, Optional[Object]], Optional[Iterable[tuple[str, str]]]]] = None,
     ):
         require_text(name, "the plugin's name")
         require_text(version, "the plugin's version")
         makes, reads, versions = list(makes), list(reads), list(versions)
         for kind in (parent, *makes, *reads):
             require(isinstance(kind, Kind), "each of the plugin's kinds", "a Kind", kind)
-        for function in filter(None, (reconcile, cleanup, convert, defaults)):
+        for function in filter(None, (reconcile, cleanup, convert, defaults, validate)):
             require(callable(function), "each of the plugin's functions", "a function", function)
         require(not versions or convert is not None, "convert of a plugin with versions", "a function", convert)
         check_type(spec, "spec")
@@ -365,8 +380,9 @@ class Plugin:
             crd=crd,
             versions=list(dict.fromkeys([*versions, parent.api_version.split("/")[-1]])) if versions else [],
             defaults=defaults is not None,
+            validates=validate is not None,
         )
-        self.functions = (reconcile, cleanup or (lambda request: Cleanup()), convert, defaults)
+        self.functions = (reconcile, cleanup or (lambda request: Cleanup()), convert, defaults, validate)
         self.spec = spec
 
     def __call__(self) -> "Plugin":
@@ -375,6 +391,28 @@ class Plugin:
 
     def describe(self) -> wit.Description:
         return self.description
+
+    def validate(self, parent: str, old_parent: Optional[str]) -> list[wit.FieldError]:
+        function = self.functions[4]
+
+        def validated() -> list[wit.FieldError]:
+            alone = wit.Request(
+                parent=parent, children=[], related=[], now="", traceparent=None, namespace_terminating=False
+            )
+            try:
+                request = Request(alone, self.spec)
+            except Invalid as failure:
+                path, _, message = str(failure).partition(": ")
+                return [wit.FieldError(path=path, message=message)]
+            found = function(request, old_parent and json.loads(old_parent))
+            errors = []
+            for it in found or []:
+                is_pair = isinstance(it, tuple) and len(it) == 2 and all(isinstance(part, str) and part for part in it)
+                require(is_pair, "what validate finds", "a pair of a path and a message", it)
+                errors.append(wit.FieldError(path=it[0], message=it[1]))
+            return errors
+
+        return called(function, validated)
 
     def reconcile(self, request: wit.Request) -> wit.Response:
         function = self.functions[0]

@@ -122,3 +122,11 @@ bool exports_operator_host_plugin_reconciler_default(json_t *parent, json_t *spe
   *spec = *parent;
   return true;
 }
+
+// Never called: `describe` says that there is nothing to validate.
+void exports_operator_host_plugin_reconciler_validate(json_t *parent, json_t *old_parent,
+                                                      exports_operator_host_plugin_reconciler_list_field_error_t *errors) {
+  (void)parent;
+  (void)old_parent;
+  *errors = (exports_operator_host_plugin_reconciler_list_field_error_t){0};
+}
