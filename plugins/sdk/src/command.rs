@@ -5,14 +5,12 @@
 use std::io::{Read, Write, stdin, stdout};
 use std::process::ExitCode;
 
-use serde_json::{Map, Value, json};
+use serde::Serialize;
+use serde_json::{Value, json};
 
 use crate::bindings::operator_host::plugin::types as wit;
 use crate::plugin::{Reconciler, Registered};
-use crate::response::{
-    Condition, ConditionStatus, Event, EventType, Failure, FieldError, GeneratedSecret, Need, ObjectRef,
-};
-
+use crate::response::Failure;
 /// Answers one call. If the input violates the contract, writes the reason to standard error and returns a nonzero
 /// exit code.
 pub fn run<R: Registered>() -> ExitCode {
@@ -26,40 +24,46 @@ pub fn run<R: Registered>() -> ExitCode {
 }
 
 fn answer<R: Registered>() -> Result<(), String> {
-    let mut document = Vec::new();
+    let mut input = Vec::new();
     stdin()
-        .read_to_end(&mut document)
+        .read_to_end(&mut input)
         .map_err(|error| format!("standard input: {error}"))?;
     let input: Value =
-        serde_json::from_slice(&document).map_err(|error| format!("standard input is not JSON: {error}"))?;
+        serde_json::from_slice(&input).map_err(|error| format!("standard input is not JSON: {error}"))?;
     let plugin = R::plugin();
     let request = || request(&input["request"]);
     let output = match input["call"].as_str() {
         Some("describe") => {
-            json!({ "description": description(plugin.describe(R::NAME, R::VERSION, R::CRD)) })
+            let mut description = document(plugin.describe(R::NAME, R::VERSION, R::CRD));
+            description["contract"] = "1.0.0".into();
+            json!({ "description": description })
         }
         Some("validate") => {
             let old_parent = Some(&input["oldParent"]).filter(|old| !old.is_null());
             let old_parent = old_parent.map(Value::to_string);
             let errors = plugin.validate(&input["parent"].to_string(), old_parent.as_deref());
-            json!({ "validated": array(errors, field_error) })
+            json!({ "validated": document(errors) })
         }
         Some("reconcile") => match plugin.reconcile(request()) {
-            Ok(answer) => json!({ "response": response(answer) }),
-            Err(error) => json!({ "failure": failure(error) }),
+            Ok(answer) => json!({ "response": document(answer) }),
+            Err(error) => failure(error),
         },
         Some("cleanup") => match plugin.cleanup(request()) {
-            Ok(answer) => json!({ "cleanup": cleanup(answer) }),
-            Err(error) => json!({ "failure": failure(error) }),
+            Ok(answer) => json!({ "cleanup": document(answer) }),
+            Err(error) => failure(error),
         },
         Some("convert") => {
             let conversion = &input["conversion"];
             let results = plugin.convert(&text(&conversion["apiVersion"]), &texts(&conversion["objects"]));
-            json!({ "converted": array(results, converted) })
+            let results = results.into_iter().map(|result| match result {
+                Ok(object) => json!({ "object": parse(object) }),
+                Err(message) => json!({ "error": message }),
+            });
+            json!({ "converted": results.collect::<Value>() })
         }
         Some("default") => match plugin.default(&input["parent"].to_string()) {
             Ok(spec) => json!({ "defaulted": parse(spec) }),
-            Err(error) => json!({ "failure": failure(error) }),
+            Err(error) => failure(error),
         },
         _ => {
             return Err(
@@ -106,157 +110,59 @@ fn parse(text: String) -> Value {
     serde_json::from_str(&text).unwrap_or(Value::String(text))
 }
 
-/// Creates an object that omits fields without a value, as the contract requires.
-fn record<const N: usize>(fields: [(&str, Value); N]) -> Value {
-    let present = fields.into_iter().filter(|(_, value)| !value.is_null());
-    Value::Object(
-        present
-            .map(|(name, value)| (name.to_owned(), value))
-            .collect::<Map<_, _>>(),
-    )
-}
+/// The fields of a record that are JSON text in the world, and objects here.
+const OBJECTS: [&str; 3] = ["children", "status", "crd"];
 
-fn array<T>(items: Vec<T>, item: fn(T) -> Value) -> Value {
-    Value::Array(items.into_iter().map(item).collect())
-}
-
-fn description(description: wit::Description) -> Value {
-    record([
-        ("contract", "1.0.0".into()),
-        ("name", description.name.into()),
-        ("version", description.version.into()),
-        ("parent", kind(description.parent)),
-        ("makes", array(description.makes, kind)),
-        ("reads", array(description.reads, kind)),
-        ("finalizer", description.finalizer.into()),
-        ("crd", description.crd.map(parse).into()),
-        ("versions", description.versions.into()),
-        ("defaults", description.defaults.into()),
-        ("validates", description.validates.into()),
-    ])
-}
-
-fn kind(kind: wit::Kind) -> Value {
-    record([
-        ("apiVersion", kind.api_version.into()),
-        ("kind", kind.kind.into()),
-    ])
-}
-
-fn response(response: wit::Response) -> Value {
-    record([
-        ("children", array(response.children, parse)),
-        ("keep", array(response.keep, object_ref)),
-        ("generate", array(response.generate, generated_secret)),
-        ("status", response.status.map(parse).into()),
-        ("conditions", array(response.conditions, condition)),
-        ("events", array(response.events, event)),
-        ("requeueAfterMs", response.requeue_after_ms.into()),
-        ("requeueAt", response.requeue_at.into()),
-        ("needs", array(response.needs, need)),
-    ])
-}
-
-fn cleanup(response: wit::CleanupResponse) -> Value {
-    record([
-        ("done", response.done.into()),
-        ("children", array(response.children, parse)),
-        ("status", response.status.map(parse).into()),
-        ("conditions", array(response.conditions, condition)),
-        ("events", array(response.events, event)),
-        ("requeueAfterMs", response.requeue_after_ms.into()),
-        ("requeueAt", response.requeue_at.into()),
-        ("needs", array(response.needs, need)),
-    ])
-}
-
-fn object_ref(object: ObjectRef) -> Value {
-    record([
-        ("apiVersion", object.api_version.into()),
-        ("kind", object.kind.into()),
-        ("namespace", object.namespace.into()),
-        ("name", object.name.into()),
-    ])
-}
-
-fn generated_secret(secret: GeneratedSecret) -> Value {
-    let entries = array(secret.entries, |value| {
-        record([
-            ("key", value.key.into()),
-            ("length", value.length.into()),
-            ("alphabet", value.alphabet.into()),
-        ])
-    });
-    record([("name", secret.name.into()), ("entries", entries)])
-}
-
-fn condition(condition: Condition) -> Value {
-    let status = match condition.status {
-        ConditionStatus::True => "True",
-        ConditionStatus::False => "False",
-        ConditionStatus::Unknown => "Unknown",
-    };
-    record([
-        ("type", condition.type_.into()),
-        ("status", status.into()),
-        ("reason", condition.reason.into()),
-        ("message", condition.message.into()),
-    ])
-}
-
-fn event(event: Event) -> Value {
-    let type_ = match event.type_ {
-        EventType::Normal => "Normal",
-        EventType::Warning => "Warning",
-    };
-    record([
-        ("type", type_.into()),
-        ("reason", event.reason.into()),
-        ("message", event.message.into()),
-    ])
-}
-
-fn field_error(error: FieldError) -> Value {
-    record([("path", error.path.into()), ("message", error.message.into())])
-}
-
-fn need(need: Need) -> Value {
-    record([
-        ("id", need.id.into()),
-        ("apiVersion", need.api_version.into()),
-        ("kind", need.kind.into()),
-        ("namespace", need.namespace.into()),
-        ("name", need.name.into()),
-        ("labelSelector", need.label_selector.into()),
-    ])
-}
-
-fn converted(result: Result<String, String>) -> Value {
-    match result {
-        Ok(object) => json!({ "object": parse(object) }),
-        Err(message) => json!({ "error": message }),
+/// Converts a record of the world to the contract's JSON.
+fn document(record: impl Serialize) -> Value {
+    let mut document = camel_case(serde_json::to_value(record).unwrap_or_default());
+    for field in OBJECTS {
+        match document.get_mut(field) {
+            Some(Value::Array(texts)) => texts.iter_mut().for_each(parse_in_place),
+            Some(text) => parse_in_place(text),
+            None => {}
+        }
     }
+    document
+}
+
+fn parse_in_place(text: &mut Value) {
+    if let Value::String(json) = text {
+        *text = parse(std::mem::take(json));
+    }
+}
+
+/// Renames the fields, and omits those without a value, as the contract requires.
+fn camel_case(value: Value) -> Value {
+    match value {
+        Value::Array(items) => items.into_iter().map(camel_case).collect(),
+        Value::Object(fields) => {
+            let present = fields.into_iter().filter(|(_, value)| !value.is_null());
+            Value::Object(
+                present
+                    .map(|(name, value)| (renamed(&name), camel_case(value)))
+                    .collect(),
+            )
+        }
+        other => other,
+    }
+}
+
+/// Returns a name in camel case. The bindings append `_` to keywords.
+fn renamed(name: &str) -> String {
+    let mut words = name.trim_end_matches('_').split('_');
+    let mut renamed = words.next().unwrap_or_default().to_owned();
+    for word in words {
+        let (first, rest) = word.split_at(1);
+        renamed.push_str(&first.to_ascii_uppercase());
+        renamed.push_str(rest);
+    }
+    renamed
 }
 
 fn failure(failure: Failure) -> Value {
     match failure {
-        Failure::Invalid(invalid) => record([(
-            "invalid",
-            record([
-                ("reason", invalid.reason.into()),
-                ("message", invalid.message.into()),
-                ("status", invalid.status.map(parse).into()),
-                ("conditions", array(invalid.conditions, condition)),
-            ]),
-        )]),
-        Failure::Retry(retry) => record([(
-            "retry",
-            record([
-                ("message", retry.message.into()),
-                ("afterMs", retry.after_ms.into()),
-                ("status", retry.status.map(parse).into()),
-                ("conditions", array(retry.conditions, condition)),
-            ]),
-        )]),
+        Failure::Invalid(invalid) => json!({ "failure": { "invalid": document(invalid) } }),
+        Failure::Retry(retry) => json!({ "failure": { "retry": document(retry) } }),
     }
 }
