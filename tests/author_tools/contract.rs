@@ -73,7 +73,7 @@ fn run(script: &str, folder: &Path, kubeconfig: Option<&Path>) -> String {
 #[tokio::test]
 async fn every_command_on_the_pages_for_authors_runs() {
     let kubeconfig = cluster().await.kubeconfig();
-    for (name, expected) in [("contract", 5), ("authors", 4)] {
+    for (name, expected) in [("contract", 5), ("authors", 4), ("time", 1)] {
         let page = std::fs::read_to_string(root().join(format!("host/docs/{name}.md"))).unwrap();
         let mut count = 0;
         for script in scripts(&page) {

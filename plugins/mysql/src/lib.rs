@@ -62,7 +62,7 @@ fn reconcile(
             secret.check(found.first())?;
             // A database that was set up with the generated password still has it, so the Secret must stay.
             if request.child(SECRET, &generated.name).is_some() {
-                response = response.keep(ObjectRef::new(SECRET, generated.name.as_str()));
+                response = response.keep([ObjectRef::new(SECRET, generated.name.as_str())]);
             }
             response = response.need(need);
             secret
@@ -82,7 +82,7 @@ fn reconcile(
         .child(children::service(name))
         .children(claims)
         .children(rollout.apply)
-        .keep_all(rollout.keep)
+        .keep(rollout.keep)
         .condition(status.ready_condition(spec.replicas))
         .status(request.stamp(status, |status| &mut status.last_update)))
 }

@@ -84,6 +84,16 @@ impl<Spec, Status> Request<Spec, Status> {
     }
 }
 
+#[cfg(feature = "jiff")]
+impl<Spec, Status> Request<Spec, Status> {
+    /// Returns the host's clock: [`Request::now`] as a type.
+    #[must_use]
+    pub fn time(&self) -> jiff::Timestamp {
+        // The host writes RFC 3339.
+        self.now.parse().unwrap_or_default()
+    }
+}
+
 impl<Spec, Status: Clone + PartialEq> Request<Spec, Status> {
     /// Sets the time of last change in the status: the current time if anything else differs from the parent's
     /// current status, otherwise the existing time. A status that changed in each reconcile would cause another

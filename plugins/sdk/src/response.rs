@@ -13,7 +13,6 @@ pub use crate::bindings::operator_host::plugin::types::{
 use crate::bindings::operator_host::plugin::types as wit;
 use crate::kinds::Kind;
 use crate::object::{self, Object};
-use crate::request::Request;
 use crate::text;
 
 /// The desired state. The host deletes every child of the parent that the response does not name (with
@@ -54,12 +53,6 @@ impl<Status> Response<Status> {
             requeue_at: None,
             needs: Vec::new(),
         }
-    }
-
-    /// Keeps every child in the request: none is applied or deleted. The status stays as it is. The conditions are
-    /// those that the response adds.
-    pub fn keep_children<Spec>(request: &Request<Spec, Status>) -> Self {
-        Self::empty().keep_all(request.children.iter().map(ObjectRef::from))
     }
 
     /// Changes no children and no status: the host first reads these objects, and calls again with them.
@@ -111,15 +104,20 @@ impl<Status> Response<Status> {
         self
     }
 
-    /// Names a child that stays unchanged: it is neither applied nor deleted.
-    pub fn keep(mut self, child: impl Into<ObjectRef>) -> Self {
-        self.keep.push(child.into());
-        self
-    }
-
-    /// Names several children that stay unchanged; see [`keep`](Self::keep).
-    pub fn keep_all(mut self, children: impl IntoIterator<Item = ObjectRef>) -> Self {
-        self.keep.extend(children);
+    /// Names children that stay unchanged: they are neither applied nor deleted.
+    ///
+    /// ```
+    /// # use operator_plugin::prelude::*;
+    /// # fn reconcile(request: &Request<(), ()>) -> Response<()> {
+    /// Response::empty()
+    ///     .keep(request.children_of(JOB))
+    ///     .keep([ObjectRef::new(SECRET, "root")])
+    /// # }
+    /// ```
+    ///
+    /// A child that is deleted with its parent is not saved: for that, the configuration has `onRemoval`.
+    pub fn keep<Child: Into<ObjectRef>>(mut self, children: impl IntoIterator<Item = Child>) -> Self {
+        self.keep.extend(children.into_iter().map(Into::into));
         self
     }
 
@@ -553,6 +551,7 @@ mod tests {
     use serde_json::json;
 
     use super::*;
+    use crate::request::Request;
 
     /// Like the types of k8s-openapi: the kind is not a field of the struct, but part of its serialized form.
     #[derive(Serialize)]
@@ -607,7 +606,10 @@ mod tests {
         };
         assert_eq!(named(Response::empty()), (String::new(), None));
         assert_eq!(named(Response::new(())), (String::new(), Some("null".into())));
-        assert_eq!(named(Response::keep_children(&request)), ("Pod n/p".into(), None));
+        assert_eq!(
+            named(Response::empty().keep(&request.children)),
+            ("Pod n/p".into(), None)
+        );
     }
 
     #[test]

@@ -366,6 +366,8 @@ pub struct Outcome {
     pub events: Vec<Event>,
     /// The time after which the plugin wants to be called again, whatever changes.
     pub requeue_after: Option<Duration>,
+    /// The time at which the plugin wants to be called again, in RFC 3339.
+    pub requeue_at: Option<String>,
     /// The objects that the plugin wants to read.
     pub needs: Vec<Need>,
 }
@@ -427,6 +429,7 @@ impl From<wit::Response> for Outcome {
             conditions: response.conditions,
             events: response.events,
             requeue_after: response.requeue_after_ms.map(Duration::from_millis),
+            requeue_at: response.requeue_at,
             needs: response.needs,
         }
     }
@@ -454,6 +457,8 @@ pub struct Cleanup {
     pub events: Vec<Event>,
     /// The time after which the plugin wants to be called again, whatever changes.
     pub requeue_after: Option<Duration>,
+    /// The time at which the plugin wants to be called again, in RFC 3339.
+    pub requeue_at: Option<String>,
     /// The objects that the plugin wants to read.
     pub needs: Vec<Need>,
 }
@@ -479,6 +484,7 @@ impl From<wit::CleanupResponse> for Cleanup {
             conditions: response.conditions,
             events: response.events,
             requeue_after: response.requeue_after_ms.map(Duration::from_millis),
+            requeue_at: response.requeue_at,
             needs: response.needs,
         }
     }
