@@ -101,6 +101,6 @@ fn a_spec_of_another_type_is_the_users_to_change() {
     };
     assert_eq!(
         invalid.message,
-        "spec: invalid type: string \"three\", expected u32"
+        "spec.replicas: invalid type: string \"three\", expected u32"
     );
 }

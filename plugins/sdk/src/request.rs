@@ -140,14 +140,68 @@ impl<Spec: DeserializeOwned, Status: DeserializeOwned> Parent<Spec, Status> {
         };
         let status = parent["status"].take();
         let object = Object::from(parent);
+        let spec = Spec::deserialize(spec).map_err(|error| {
+            let given = || parse(text)["spec"].take();
+            let error_of = |spec: Value| Spec::deserialize(spec).err().map(|error| error.to_string());
+            let error = error.to_string();
+            FieldError::new(path_of(&error, &given, &error_of), error)
+        })?;
         Ok(Self {
             name: object.name().to_owned(),
             namespace: object.namespace().map(str::to_owned),
             object,
-            spec: Spec::deserialize(spec).map_err(|error| FieldError::new("spec", error.to_string()))?,
+            spec,
             status: Status::deserialize(status).ok(),
         })
     }
+}
+
+/// Returns the path of the value that an error is about, which the error does not say: without that value, there is another
+/// error or none. This is little code, for it is in every plugin.
+fn path_of(error: &str, given: &dyn Fn() -> Value, error_of: &dyn Fn(Value) -> Option<String>) -> String {
+    /// Lists and objects with more values are not searched.
+    const SEARCHED: usize = 1000;
+    let (mut path, mut steps) = ("spec".to_owned(), Vec::new());
+    loop {
+        let names: Vec<String> = match inner(&mut given(), &steps) {
+            Some(Value::Object(fields)) => fields.keys().map(|name| [".", name].concat()).collect(),
+            // Lists lose their last values first, so that the others keep their places.
+            Some(Value::Array(items)) => (0..items.len()).rev().map(|index| format!("[{index}]")).collect(),
+            _ => Vec::new(),
+        };
+        let count = names.len();
+        let is_about = |first: &usize| {
+            let mut spec = given();
+            match inner(&mut spec, &steps) {
+                Some(Value::Object(fields)) => {
+                    for (name, value) in std::mem::take(fields).into_iter().skip(first + 1) {
+                        fields.insert(name, value);
+                    }
+                }
+                Some(Value::Array(items)) => items.truncate(count - 1 - first),
+                _ => {}
+            }
+            error_of(spec).as_deref() != Some(error)
+        };
+        let Some(first) = (0..count).filter(|_| count <= SEARCHED).find(is_about) else {
+            return path;
+        };
+        path += &names[first];
+        let is_list = names[first].starts_with('[');
+        steps.push(if is_list { count - 1 - first } else { first });
+    }
+}
+
+/// Returns a value within another one.
+fn inner<'a>(mut value: &'a mut Value, steps: &[usize]) -> Option<&'a mut Value> {
+    for &step in steps {
+        value = match value {
+            Value::Object(fields) => fields.values_mut().nth(step)?,
+            Value::Array(items) => items.get_mut(step)?,
+            _ => return None,
+        };
+    }
+    Some(value)
 }
 
 fn objects(texts: Vec<String>) -> Vec<Object> {
@@ -188,6 +242,55 @@ mod tests {
 
     fn owner(child: Option<&Object>) -> Option<&str> {
         child?.value()["data"]["of"].as_str()
+    }
+
+    #[test]
+    fn what_does_not_match_the_type_of_the_spec_is_named_by_its_path() {
+        #[derive(Debug, serde::Deserialize)]
+        #[allow(dead_code, reason = "only read")]
+        struct Spec {
+            text: Option<String>,
+            list: Option<Vec<u8>>,
+            inner: Option<Box<Spec>>,
+        }
+        for (spec, expected) in [
+            (
+                json!({ "text": 5 }),
+                "spec.text: invalid type: integer `5`, expected a string",
+            ),
+            (
+                json!({ "inner": { "inner": { "text": 5 } } }),
+                "spec.inner.inner.text: invalid type",
+            ),
+            (json!({ "list": [1, 2, "a", 3] }), "spec.list[2]: invalid type"),
+            (
+                json!({ "list": [1, "a"], "text": [2] }),
+                "spec.list[1]: invalid type",
+            ),
+            // Twice the same.
+            (
+                json!({ "inner": { "text": 5 }, "text": 5 }),
+                "text: invalid type: integer `5`",
+            ),
+            (json!({ "inner": 5, "other": 7 }), "spec.inner: invalid type"),
+            (json!("text"), "spec: invalid type"),
+        ] {
+            let parent = json!({ "metadata": { "name": "one" }, "spec": spec });
+            let request = wit::Request {
+                parent: parent.to_string(),
+                children: Vec::new(),
+                related: Vec::new(),
+                now: String::new(),
+                traceparent: None,
+                namespace_terminating: false,
+                old_parent: None,
+            };
+            let failure = Request::<Spec, Value>::from_wit(request).unwrap_err();
+            let Failure::Invalid(invalid) = failure else {
+                panic!("{failure:?}")
+            };
+            assert!(invalid.message.contains(expected), "{}", invalid.message);
+        }
     }
 
     #[test]
