@@ -161,7 +161,7 @@ pub fn Request(comptime Spec: type) type {
             return .{
                 .parent = parent,
                 .name = parent.name(),
-                .spec = try readSpec(Spec, parent.get("spec")),
+                .spec = try readValue(Spec, parent.get("spec") orelse .{ .object = .empty }, "spec"),
                 .children = try objects(request.get("children")),
                 .related = request.get("related") orelse .null,
                 .now = request.text("now") orelse "",
@@ -210,6 +210,7 @@ pub const Response = struct {
 
     /// Adds a child that should exist, as a complete object: any struct, with the fields of the manifest.
     pub fn child(response: *Response, object: anytype) Failure!void {
+        try requireJson(object, "a child");
         const wanted = try json(object);
         const value = std.json.parseFromSliceLeaky(Value, allocator, wanted, .{}) catch return error.OutOfMemory;
         const named: Object = .{ .value = value };
@@ -224,7 +225,9 @@ pub const Response = struct {
 
     /// Sets the parent's whole status, but for what the host writes.
     pub fn setStatus(response: *Response, status: anytype) Failure!void {
+        try requireJson(status, "status");
         response.status = try json(status);
+        if (response.status.?[0] != '{') wrong("status", "must be an object");
     }
 
     pub fn condition(response: *Response, it: Condition) Failure!void {
@@ -267,12 +270,14 @@ var retryAfterMs: ?u64 = null;
 
 /// Fails: the user must change the resource. Nothing is retried until it changes.
 pub fn invalid(comptime format: []const u8, arguments: anytype) Failure {
+    if (format.len == 0) @compileError("a failure has a message");
     message = try std.fmt.allocPrint(allocator, format, arguments);
     return error.Invalid;
 }
 
 /// Fails: something does not exist yet. The host retries, after this time or its own back-off.
 pub fn retry(afterMs: ?u64, comptime format: []const u8, arguments: anytype) Failure {
+    if (format.len == 0) @compileError("a failure has a message");
     message = try std.fmt.allocPrint(allocator, format, arguments);
     retryAfterMs = afterMs;
     return error.Retry;
@@ -352,23 +357,58 @@ fn fail(failure: Failure) ![]const u8 {
     };
 }
 
-/// The definition in the cluster may be older than the plugin, or not the plugin's.
-fn readSpec(comptime Spec: type, value: ?Value) Failure!Spec {
-    const given = value orelse Value{ .object = .empty };
-    if (given != .object) return invalid("spec: must be an object", .{});
-    var spec: Spec = undefined;
-    const fields = @typeInfo(Spec).@"struct";
-    inline for (fields.field_names, fields.field_types, fields.field_attrs) |name, Field, attributes| {
-        if (given.object.get(name)) |it| {
-            @field(spec, name) = std.json.parseFromValueLeaky(Field, allocator, it, .{ .ignore_unknown_fields = true }) catch
-                return invalid("spec: `{s}` is not of the type that the plugin expects", .{name});
-        } else if (comptime attributes.defaultValue(Field)) |default| {
-            @field(spec, name) = default;
-        } else {
-            return invalid("spec: missing field `{s}`", .{name});
-        }
-    }
-    return spec;
+/// The definition in the cluster may be older than the plugin, or not the plugin's: a value of another type is invalid, and
+/// the message has its path.
+fn readValue(comptime T: type, value: Value, path: []const u8) Failure!T {
+    if (T == Value) return value;
+    const expected = switch (@typeInfo(T)) {
+        .optional => |optional| return if (value == .null) null else try readValue(optional.child, value, path),
+        .@"struct" => |fields| {
+            if (value != .object) return invalid("{s}: must be an object", .{path});
+            var read: T = undefined;
+            inline for (fields.field_names, fields.field_types, fields.field_attrs) |name, Field, attributes| {
+                const given = value.object.get(name) orelse .null;
+                if (given != .null) {
+                    @field(read, name) = try readValue(Field, given, try print("{s}.{s}", .{ path, name }));
+                } else if (comptime attributes.defaultValue(Field)) |default| {
+                    @field(read, name) = default;
+                } else if (@typeInfo(Field) == .optional) {
+                    @field(read, name) = null;
+                } else {
+                    return invalid("{s}: missing field `{s}`", .{ path, name });
+                }
+            }
+            return read;
+        },
+        .pointer => |pointer| if (pointer.child == u8) "a string" else {
+            if (value != .array) return invalid("{s}: must be a list", .{path});
+            const items = try allocator.alloc(pointer.child, value.array.items.len);
+            for (items, value.array.items, 0..) |*item, it, index| {
+                item.* = try readValue(pointer.child, it, try print("{s}[{d}]", .{ path, index }));
+            }
+            return items;
+        },
+        .bool => "true or false",
+        .int => |int| if (int.signedness == .signed) "an integer" else "an integer that is not negative",
+        .float => "a number",
+        .@"enum" => |names| "one of " ++ comptime joined(names.field_names),
+        else => "of the type " ++ @typeName(T),
+    };
+    // The parser also takes texts with numbers, and lists of bytes.
+    const isLike = switch (@typeInfo(T)) {
+        .int, .float => value == .integer or value == .float or value == .number_string,
+        .pointer, .@"enum" => value == .string,
+        else => true,
+    };
+    if (!isLike) return invalid("{s}: must be {s}", .{ path, expected });
+    return std.json.parseFromValueLeaky(T, allocator, value, .{ .ignore_unknown_fields = true }) catch
+        invalid("{s}: must be {s}", .{ path, expected });
+}
+
+fn joined(comptime names: anytype) []const u8 {
+    var text: []const u8 = "";
+    inline for (names, 0..) |name, index| text = text ++ (if (index == 0) "" else ", ") ++ name;
+    return text;
 }
 
 fn refersTo(child: Object, existing: Object) bool {
@@ -388,6 +428,33 @@ fn objects(list: ?Value) Failure![]const Object {
 
 fn same(text: ?[]const u8, expected: []const u8) bool {
     return if (text) |it| std.mem.eql(u8, it, expected) else false;
+}
+
+/// What JSON does not have ends the call, with its path.
+fn requireJson(value: anytype, path: []const u8) Failure!void {
+    const T = @TypeOf(value);
+    switch (@typeInfo(T)) {
+        .float => if (!std.math.isFinite(value)) wrong(path, try print("is {d}, which JSON does not have", .{value})),
+        .optional => if (value) |it| try requireJson(it, path),
+        .@"struct" => |fields| if (!std.meta.hasFn(T, "jsonStringify")) {
+            inline for (fields.field_names) |name| {
+                try requireJson(@field(value, name), try print("{s}.{s}", .{ path, name }));
+            }
+        },
+        .array => for (value, 0..) |it, index| try requireJson(it, try print("{s}[{d}]", .{ path, index })),
+        .pointer => |pointer| switch (pointer.size) {
+            .one => try requireJson(value.*, path),
+            .slice => if (pointer.child == u8) {
+                if (!std.unicode.utf8ValidateSlice(value)) wrong(path, "is a text that is not UTF-8");
+            } else for (value, 0..) |it, index| try requireJson(it, try print("{s}[{d}]", .{ path, index })),
+            else => {},
+        },
+        else => {},
+    }
+}
+
+fn wrong(path: []const u8, what: []const u8) noreturn {
+    std.debug.panic("{s} {s}", .{ path, what });
 }
 
 fn json(value: anytype) Failure![]const u8 {

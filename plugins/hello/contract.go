@@ -6,6 +6,12 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math"
+	"os"
+	"path/filepath"
+	"reflect"
+	"runtime"
+	"strings"
 	"time"
 )
 
@@ -102,7 +108,7 @@ type converted struct {
 }
 
 type response struct {
-	Children       []object    `json:"children"`
+	Children       []object    `json:"children,omitempty"`
 	Keep           []objectRef `json:"keep,omitempty"`
 	Generate       []generated `json:"generate,omitempty"`
 	Status         object      `json:"status,omitempty"`
@@ -219,9 +225,16 @@ func convertAll(conversion *conversion) []converted {
 	return all
 }
 
+func mustBe(mismatch *json.UnmarshalTypeError) string {
+	return fmt.Sprintf("must be of the type %s (it is of the type %s)", mismatch.Type, mismatch.Value)
+}
+
 func validateAll(call *input) []fieldError {
 	var parent resource
 	if err := json.Unmarshal(call.Parent, &parent); err != nil {
+		if mismatch := (*json.UnmarshalTypeError)(nil); errors.As(err, &mismatch) {
+			return []fieldError{{mismatch.Field, mustBe(mismatch)}}
+		}
 		return []fieldError{{"spec", err.Error()}}
 	}
 	var old *resource
@@ -245,8 +258,11 @@ func decode(text json.RawMessage) (object, error) {
 
 // answer reads one call from in and writes its answer to out.
 func answer(in io.Reader, out io.Writer) error {
+	defer report()
 	var call input
-	if err := json.NewDecoder(in).Decode(&call); err != nil {
+	// The definition in the cluster may be older than the plugin. A field of another type stays empty.
+	mismatch := (*json.UnmarshalTypeError)(nil)
+	if err := json.NewDecoder(in).Decode(&call); err != nil && !errors.As(err, &mismatch) {
 		return fmt.Errorf("standard input: %w", err)
 	}
 	isMissing := map[string]bool{
@@ -269,9 +285,17 @@ func answer(in io.Reader, out io.Writer) error {
 		errs := validateAll(&call)
 		answer.Validated = &errs
 	case "reconcile":
-		answer.Response, err = reconcile(call.Request)
+		if mismatch != nil {
+			path := strings.TrimPrefix(mismatch.Field, "request.parent.")
+			err = &invalid{Message: path + ": " + mustBe(mismatch)}
+		} else if answer.Response, err = reconcile(call.Request); err == nil && answer.Response == nil {
+			err = errors.New("reconcile returned neither a response nor an error")
+		}
 	case "cleanup":
-		answer.Cleanup, err = clean(call.Request)
+		// A parent must be able to go whatever its spec is.
+		if answer.Cleanup, err = clean(call.Request); err == nil && answer.Cleanup == nil {
+			err = errors.New("clean returned neither a cleanup nor an error")
+		}
 	case "convert":
 		answer.Converted = convertAll(call.Conversion)
 	case "default":
@@ -285,8 +309,14 @@ func answer(in io.Reader, out io.Writer) error {
 		return fmt.Errorf("standard input: `call` is %q, none of describe, validate, reconcile, cleanup, convert, default", call.Call)
 	}
 	if wrong := (*invalid)(nil); errors.As(err, &wrong) {
+		if wrong.Message == "" {
+			return errors.New("an invalid has no Message")
+		}
 		answer = output{Failure: &failure{Invalid: wrong}}
 	} else if later := (*retry)(nil); errors.As(err, &later) {
+		if later.Message == "" {
+			return errors.New("a retry has no Message")
+		}
 		answer = output{Failure: &failure{Retry: later}}
 	} else if err != nil {
 		return err
@@ -295,8 +325,62 @@ func answer(in io.Reader, out io.Writer) error {
 	encoder := json.NewEncoder(&text)
 	encoder.SetEscapeHTML(false)
 	if err := encoder.Encode(answer); err != nil {
-		return err
+		return fmt.Errorf("the answer %s: %w", placeOf(reflect.ValueOf(answer)), err)
 	}
 	_, err = out.Write(text.Bytes())
 	return err
+}
+
+// placeOf returns the path of the first number that JSON does not have, such as `.Response.Status.load`.
+func placeOf(value reflect.Value) string {
+	found := ""
+	seek := func(step string, inner reflect.Value) {
+		if found == "" {
+			if place := placeOf(inner); place != "" {
+				found = step + strings.TrimPrefix(place, "is")
+			}
+		}
+	}
+	switch value.Kind() {
+	case reflect.Interface, reflect.Pointer:
+		return placeOf(value.Elem())
+	case reflect.Float64, reflect.Float32:
+		if math.IsNaN(value.Float()) || math.IsInf(value.Float(), 0) {
+			return "is"
+		}
+	case reflect.Map:
+		for _, key := range value.MapKeys() {
+			seek(fmt.Sprintf(".%v", key), value.MapIndex(key))
+		}
+	case reflect.Slice:
+		for i := 0; i < value.Len(); i++ {
+			seek(fmt.Sprintf("[%d]", i), value.Index(i))
+		}
+	case reflect.Struct:
+		for i := 0; i < value.NumField(); i++ {
+			seek("."+value.Type().Field(i).Name, value.Field(i))
+		}
+	}
+	return found
+}
+
+// report ends a call that panics with the reason and the lines of this package: the host shows the last lines only.
+func report() {
+	reason := recover()
+	if reason == nil {
+		return
+	}
+	if runtime.GOOS != "wasip1" {
+		panic(reason)
+	}
+	lines := []string{fmt.Sprintf("panic: %v", reason)}
+	callers := make([]uintptr, 64)
+	frames := runtime.CallersFrames(callers[:runtime.Callers(2, callers)])
+	for frame, more := frames.Next(); more && len(lines) < 8; frame, more = frames.Next() {
+		if strings.HasPrefix(frame.Function, "main.") && !strings.HasSuffix(frame.File, "/contract.go") {
+			lines = append(lines, fmt.Sprintf("    at %s (%s:%d)", frame.Function, filepath.Base(frame.File), frame.Line))
+		}
+	}
+	fmt.Fprintln(os.Stderr, strings.Join(lines, "\n"))
+	os.Exit(2)
 }

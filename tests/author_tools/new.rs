@@ -408,7 +408,7 @@ fn a_plugin_in_zig_passes_its_tests_and_says_how_it_failed() {
 
 #[test]
 fn a_plugin_in_assemblyscript_passes_its_tests_and_says_where_it_failed() {
-    let failure = r#"  if (image.text == "broken") throw new Error("no pods today");"#;
+    let failure = r#"  if (image == "broken") throw new Error("no pods today");"#;
     let place = "  const deployment = new";
     let printed = fails(
         "greeter-as",
@@ -417,7 +417,7 @@ fn a_plugin_in_assemblyscript_passes_its_tests_and_says_where_it_failed() {
         place,
         failure,
     );
-    let words = "the plugin stopped: abort: no pods today in assembly/plugin.ts(62:";
+    let words = "the plugin stopped: abort: no pods today in assembly/plugin.ts(61:";
     assert!(printed.contains(words), "{printed}");
 }
 

@@ -1,5 +1,6 @@
 //! One list of odd inputs for the SDK of every language, `tests/fixtures/odd/cases.json`: wrong specs, wrong answers,
-//! exceptions. What a plugin's author then reads contains the words of the list, among them the line or the argument.
+//! exceptions. What a plugin's author then reads contains the words of the list, among them the line or the argument. C has
+//! no SDK.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -19,6 +20,9 @@ struct Case {
     /// The other fields of the spec.
     #[serde(default)]
     spec: Map<String, Value>,
+    /// Whether it is being deleted.
+    #[serde(default, rename = "isDeleted")]
+    is_deleted: bool,
     /// `LINE` is the line of the plugin that has the name of the case.
     says: BTreeMap<String, Vec<String>>,
     /// Why a language cannot have it.
@@ -30,21 +34,22 @@ fn odd() -> PathBuf {
     root().join("tests/fixtures/odd")
 }
 
-/// Builds the plugin of a language, and renders each case.
-fn every_case_says_what_is_wrong(language: &str, sources: &[&str]) {
+/// Builds the plugin of a language, and renders each case. The sources have other names in the folder of the plugin.
+fn every_case_says_what_is_wrong(language: &str, sources: &[(&str, &str)]) {
     let desk = desk();
     let name = format!("odd-{language}");
     write_kind(&desk, &name, language, "Odd", "v1");
     let folder = desk.path().join(&name);
-    for source in sources.iter().chain(&["crd.json"]) {
-        copy(&odd().join(source), &folder.join(source));
+    // The definition last: where it is made of the sources, it is newer.
+    for (source, name) in sources.iter().chain(&[("crd.json", "crd.json")]) {
+        copy(&odd().join(source), &folder.join(name));
     }
     let (is_built, printed) = run(&mut make_command(&desk, &name, &format!("build/{name}.wasm")));
     assert!(is_built, "{printed}");
 
     let cases = std::fs::read(odd().join("cases.json")).unwrap();
     let cases: Vec<Case> = serde_json::from_slice(&cases).unwrap();
-    let source = std::fs::read_to_string(odd().join(sources[0])).unwrap();
+    let source = std::fs::read_to_string(odd().join(sources[0].0)).unwrap();
     let mut wrong = Vec::new();
     for case in &cases {
         let title = format!("{:?} {}", case.case, Value::Object(case.spec.clone()));
@@ -88,12 +93,16 @@ fn rendered(folder: &Path, name: &str, case: &Case) -> String {
     if let Some(case) = &case.case {
         spec.insert("case".into(), json!(case));
     }
-    let resource = json!({
+    let mut resource = json!({
         "apiVersion": "example.org/v1",
         "kind": "Odd",
         "metadata": { "name": "odd", "namespace": "default" },
         "spec": spec,
     });
+    if case.is_deleted {
+        resource["metadata"]["deletionTimestamp"] = json!("2026-01-01T00:00:00Z");
+        resource["metadata"]["finalizers"] = json!(["operator-host.dev/odd"]);
+    }
     let file = folder.join("odd.json");
     std::fs::write(&file, resource.to_string()).unwrap();
     let plugin = folder.join(format!("build/{name}.wasm"));
@@ -113,11 +122,39 @@ fn rendered(folder: &Path, name: &str, case: &Case) -> String {
 }
 
 #[test]
+fn in_rust() {
+    every_case_says_what_is_wrong("rust", &[("lib.rs", "src/lib.rs")]);
+}
+
+#[test]
+fn in_go() {
+    every_case_says_what_is_wrong("go", &[("main.go.txt", "main.go")]);
+}
+
+#[test]
 fn in_javascript() {
-    every_case_says_what_is_wrong("js", &["plugin.js", "lib/dependency.js"]);
+    let sources = [
+        ("plugin.js", "plugin.js"),
+        ("lib/dependency.js", "lib/dependency.js"),
+    ];
+    every_case_says_what_is_wrong("js", &sources);
 }
 
 #[test]
 fn in_python() {
-    every_case_says_what_is_wrong("python", &["plugin.py", "parts/dependency.py"]);
+    let sources = [
+        ("plugin.py", "plugin.py"),
+        ("parts/dependency.py", "parts/dependency.py"),
+    ];
+    every_case_says_what_is_wrong("python", &sources);
+}
+
+#[test]
+fn in_zig() {
+    every_case_says_what_is_wrong("zig", &[("plugin.zig", "plugin.zig")]);
+}
+
+#[test]
+fn in_assemblyscript() {
+    every_case_says_what_is_wrong("assemblyscript", &[("plugin.as.ts", "assembly/plugin.ts")]);
 }

@@ -54,10 +54,9 @@ class Status {
 
 function reconcile(request: Request): Response {
   const name = request.name;
-  const image = request.spec.at("image");
-  if (!image.isThere) return Response.invalid("spec: missing field `image`");
+  const image = request.spec.at("image").text;
   const given = request.spec.at("replicas");
-  const replicas = given.isInteger ? <i32>given.number : 1;
+  const replicas = given.isThere ? <i32>given.number : 1;
 
   const deployment = new Deployment();
   deployment.metadata.name = name;
@@ -65,7 +64,7 @@ function reconcile(request: Request): Response {
   deployment.spec.replicas = replicas;
   deployment.spec.selector.matchLabels.set(NAME, name);
   deployment.spec.template.metadata.labels.set(NAME, name);
-  deployment.spec.template.spec.containers = [{ name: "main", image: image.text }];
+  deployment.spec.template.spec.containers = [{ name: "main", image }];
 
   const existing = request.child(DEPLOYMENT, name);
   const ready = existing ? <i32>existing.at("status/readyReplicas").number : 0;
@@ -82,4 +81,8 @@ function reconcile(request: Request): Response {
     );
 }
 
-new Plugin("@NAME@", "0.1.0", Kind.of("@GROUP@/@VERSION@", "@KIND@"), [DEPLOYMENT], crd, reconcile).run();
+new Plugin("@NAME@", "0.1.0", Kind.of("@GROUP@/@VERSION@", "@KIND@"), [DEPLOYMENT], crd, reconcile)
+  // Checked before `reconcile` is called; `?` marks the fields that may be missing.
+  .field("image", "string")
+  .field("replicas", "integer?")
+  .run();

@@ -70,6 +70,29 @@ export class Item {
     return this.isThere && this.value!.type == JSON.Types.F64 ? this.value!.get<f64>() : 0;
   }
 
+  get isBool(): bool {
+    return this.isThere && this.value!.type == JSON.Types.Bool;
+  }
+
+  get isList(): bool {
+    return this.isThere && this.value!.type == JSON.Types.Array;
+  }
+
+  get isObject(): bool {
+    return this.isThere && this.value!.type == JSON.Types.Object;
+  }
+
+  /** Whether the value is of a type as `Plugin.field` takes it. */
+  isOf(type: string): bool {
+    if (type == "string") return this.isString;
+    if (type == "integer") return this.isInteger;
+    if (type == "number") return this.isThere && this.value!.type == JSON.Types.F64;
+    if (type == "boolean") return this.isBool;
+    if (type == "list") return this.isList;
+    if (type == "object") return this.isObject;
+    throw new Error(`a field is of type "${type}", which is none of string, integer, number, boolean, list, object`);
+  }
+
   get isTrue(): bool {
     return this.isThere && this.value!.type == JSON.Types.Bool && this.value!.get<bool>();
   }
@@ -144,7 +167,7 @@ export class Request {
     const parent = request.at("parent");
     this.parent = parent;
     this.name = parent.name;
-    this.spec = parent.at("spec");
+    this.spec = parent.at("spec").isThere ? parent.at("spec") : new Item(JSON.parse<JSON.Value>("{}"));
     this.children = request.at("children").items;
     this.now = request.at("now").text;
     this.namespaceTerminating = request.at("namespaceTerminating").isTrue;
@@ -229,6 +252,7 @@ export class Response {
 
   /** Fails: the user must change the resource. Nothing is retried until it changes. */
   static invalid(message: string): Response {
+    requireText(message, "the message of invalid");
     const response = new Response();
     response.failure = `{"invalid":{"message":${JSON.stringify(message)}}}`;
     return response;
@@ -236,6 +260,7 @@ export class Response {
 
   /** Fails: something does not exist yet. The host retries, after this time or its own back-off. */
   static retry(message: string, afterMs: i64 = -1): Response {
+    requireText(message, "the message of retry");
     const response = new Response();
     const after = afterMs < 0 ? "" : `,"afterMs":${afterMs}`;
     response.failure = `{"retry":{"message":${JSON.stringify(message)}${after}}}`;
@@ -244,7 +269,13 @@ export class Response {
 
   /** Adds a child that should exist, as a complete object of a class with `@json`. */
   child<T>(object: T): Response {
-    this.children.push(JSON.stringify<T>(object));
+    const text = JSON.stringify<T>(object);
+    requireJson(text, "a child");
+    const child = new Item(JSON.parse<JSON.Value>(text));
+    requireText(child.at("apiVersion").text, "the apiVersion of a child");
+    requireText(child.at("kind").text, "the kind of a child");
+    requireText(child.name, `the metadata.name of a ${child.at("kind").text}`);
+    this.children.push(text);
     return this;
   }
 
@@ -263,29 +294,44 @@ export class Response {
   /** Sets the parent's whole status, but for what the host writes. */
   status<T>(status: T): Response {
     this.statusText = JSON.stringify<T>(status);
+    requireJson(this.statusText, "the status");
+    if (!this.statusText.startsWith("{")) throw new Error(`the status must be an object (it is ${this.statusText})`);
     return this;
   }
 
   /** Adds a condition, with the status `True`, `False` or `Unknown`. `Ready` replaces the one that the host derives. */
   condition(type: string, status: string, reason: string, message: string): Response {
+    requireText(type, "the type of a condition");
+    if (status != "True" && status != "False" && status != "Unknown") {
+      throw new Error(`the status of the condition ${type} must be True, False or Unknown (it is ${status})`);
+    }
+    requireText(reason, `the reason of the condition ${type}`);
     this.conditions.push({ type, status, reason, message });
     return this;
   }
 
   /** Adds an Event on the parent, of the type `Normal` or `Warning`. */
   event(type: string, reason: string, message: string): Response {
+    if (type != "Normal" && type != "Warning") {
+      throw new Error(`the type of an Event must be Normal or Warning (it is ${type})`);
+    }
+    requireText(reason, "the reason of an Event");
+    requireText(message, "the message of an Event");
     this.events.push({ type, reason, message });
     return this;
   }
 
   /** Adds objects to read and to watch. */
   need(need: Need): Response {
+    requireText(need.id, "the id of a need");
+    requireText(need.kind, "the kind of a need");
     this.needs.push(need);
     return this;
   }
 
   /** Requests another call after this time even if nothing changes. */
   requeueAfterMs(time: i64): Response {
+    if (time < 0) throw new Error(`the time of requeueAfterMs must not be negative (it is ${time})`);
     this.requeueAfter = time;
     return this;
   }
@@ -317,6 +363,24 @@ export class Response {
     if (this.requeueTime != "") fields.push(`"requeueAt":${JSON.stringify(this.requeueTime)}`);
     fields.push(isCleanup ? `"done":${done}` : `"keep":${JSON.stringify(this.kept)}`);
     return `{"${isCleanup ? "cleanup" : "response"}":{${fields.join(",")}}}`;
+  }
+}
+
+function requireText(text: string, what: string): void {
+  if (text == "") throw new Error(`${what} must be a text that is not empty`);
+}
+
+/** Finds numbers that JSON does not have: they stand between its texts. */
+function requireJson(text: string, what: string): void {
+  let isText = false;
+  for (let i = 0; i < text.length; i++) {
+    const code = text.charCodeAt(i);
+    if (isText && code == 0x5c) i++;
+    else if (code == 0x22) isText = !isText;
+    else if (!isText && (code == 0x4e || code == 0x49)) {
+      const before = text.substring(max(0, i - 40), i);
+      throw new Error(`${what} has a number that JSON does not have, after ${before}`);
+    }
   }
 }
 
@@ -352,6 +416,40 @@ export class Plugin {
     public reconcile: (request: Request) => Response,
   ) {}
 
+  private fields: string[][] = [];
+
+  /**
+   * Declares a field of the spec, by a path such as `storage/size`, which is checked before `reconcile` is called: a
+   * string, integer, number, boolean, list or object, several as in `string|integer`, with a `?` if it may be missing.
+   */
+  field(path: string, type: string): Plugin {
+    this.fields.push([path, type]);
+    return this;
+  }
+
+  /** Returns what is wrong with a spec; empty if nothing is. The definition in the cluster may be older than the plugin. */
+  private mismatch(spec: Item): string {
+    for (let i = 0; i < this.fields.length; i++) {
+      const path = this.fields[i][0];
+      const types = this.fields[i][1].replace("?", "").split("|");
+      const end = path.lastIndexOf("/");
+      const within = end < 0 ? spec : spec.at(path.substring(0, end));
+      const name = path.substring(end + 1);
+      const parent = end < 0 ? "spec" : "spec." + path.substring(0, end).replaceAll("/", ".");
+      if (!within.isThere) continue;
+      if (!within.isObject) return `${parent}: must be an object`;
+      const value = within.at(name);
+      if (!value.isThere) {
+        if (this.fields[i][1].endsWith("?")) continue;
+        return `${parent}: missing field \`${name}\``;
+      }
+      let matches = false;
+      for (let j = 0; j < types.length; j++) matches = matches || value.isOf(types[j]);
+      if (!matches) return `${parent}.${name}: must be of the type ${types.join(" or ")}`;
+    }
+    return "";
+  }
+
   private describe(): string {
     const fields = [
       `"contract":"${CONTRACT}"`,
@@ -384,7 +482,10 @@ export class Plugin {
     }
     const request = new Request(call.at("request"));
     if (name == "reconcile") {
-      process.stdout.write(this.reconcile(request).output(request, false, false));
+      const wrong = this.mismatch(request.spec);
+      const response = wrong == "" ? this.reconcile(request) : Response.invalid(wrong);
+      if (!changetype<usize>(response)) throw new Error("reconcile must return a Response (it returned null)");
+      process.stdout.write(response.output(request, false, false));
       return;
     }
     const cleanup = this.cleanup;

@@ -30,12 +30,8 @@ class Status {
 }
 
 function reconcile(request: Request): Response {
-  const replicas = request.spec.at("replicas");
-  const image = request.spec.at("image");
-  if (!replicas.isThere) return Response.invalid("spec: missing field `replicas`");
-  if (!image.isThere) return Response.invalid("spec: missing field `image`");
-  if (!replicas.isInteger || !image.isString) return Response.invalid("spec: a field has the wrong type");
-  const wanted = <i32>replicas.number;
+  const wanted = <i32>request.spec.at("replicas").number;
+  const image = request.spec.at("image").text;
 
   const response = new Response();
   for (let i = 0; i < wanted; i++) {
@@ -46,7 +42,7 @@ function reconcile(request: Request): Response {
     const pod = new Pod();
     pod.metadata.name = name;
     pod.metadata.label("app", request.name);
-    pod.spec.containers = [{ name: "echo", image: image.text }];
+    pod.spec.containers = [{ name: "echo", image }];
     response.child(pod);
   }
 
@@ -59,4 +55,7 @@ function reconcile(request: Request): Response {
   return response.status(status);
 }
 
-new Plugin("echo", "0.1.0", Kind.of("my-operator.dev/v1", "Echo"), [POD], crd, reconcile).run();
+new Plugin("echo", "0.1.0", Kind.of("my-operator.dev/v1", "Echo"), [POD], crd, reconcile)
+  .field("replicas", "integer")
+  .field("image", "string")
+  .run();
