@@ -323,6 +323,77 @@ async fn a_namespace_that_is_missing_is_said_and_a_resource_waits_for_its_defini
     assert_eq!(made.expect("the resource").data["spec"]["size"], 3);
 }
 
+/// The host is limited to another namespace, so it watches by name what it can.
+#[tokio::test]
+async fn children_may_be_in_namespaces_that_the_parent_makes_or_that_match_a_pattern() {
+    let cluster = own_cluster(Options::default()).await;
+    let scenario = Scenario::within(&cluster, "made").await;
+    let shop = Scenario::within(&cluster, "shop-1").await;
+    let other = Scenario::within(&cluster, "other").await;
+    let config = CONTROLLER
+        .replace("cluster-scoped-2, cluster-scoped-1", "shop-*")
+        .replace("children: [", "children: [{apiVersion: v1, kind: Namespace}, ");
+    let host = scenario.start(&config);
+    let parents: Api<DynamicObject> = Api::all_with(
+        scenario.client.clone(),
+        &crate::support::resource("test.operator-host.dev/v1/ClusterPuppet"),
+    );
+    let apply = async |children: &[Value]| {
+        let puppet = json!({
+            "apiVersion": "test.operator-host.dev/v1", "kind": "ClusterPuppet", "metadata": {"name": "cp"},
+            "spec": {"response": {"children": children}},
+        });
+        let params = PatchParams::apply("user").force();
+        parents
+            .patch("cp", &params, &Patch::Apply(&puppet))
+            .await
+            .unwrap()
+    };
+    let within = |namespace: &str| {
+        let mut child = config_map("a", "1");
+        child["metadata"]["namespace"] = namespace.into();
+        child
+    };
+    let team = json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "team"}});
+    let parent = apply(&[team.clone(), within("team"), within("shop-1")]).await;
+    let teams: Api<DynamicObject> = Api::namespaced_with(
+        scenario.client.clone(),
+        "team",
+        &crate::support::resource(CONFIG_MAP),
+    );
+    let is_there = |object: Option<&DynamicObject>| object.is_some();
+    let made = tokio::time::timeout(LIMIT, await_condition(teams.clone(), "a", is_there)).await;
+    let made = made
+        .unwrap_or_else(|_| panic!("{}", host.log()))
+        .unwrap()
+        .unwrap();
+    shop.until(CONFIG_MAP, "a", "there", |_| true).await;
+    // A change of a child in a made namespace enqueues its parent.
+    teams.delete("a", &DeleteParams::default()).await.unwrap();
+    let is_new =
+        |object: Option<&DynamicObject>| object.is_some_and(|it| it.metadata.uid != made.metadata.uid);
+    let again = tokio::time::timeout(LIMIT, await_condition(teams.clone(), "a", is_new)).await;
+    again.unwrap_or_else(|_| panic!("{}", host.log())).unwrap();
+    // What is forged in a namespace that the parent has not made is not its child, and stays.
+    let forged = json!({
+        "apiVersion": "v1", "kind": "ConfigMap",
+        "metadata": {
+            "name": "forged", "labels": made.metadata.labels, "ownerReferences": made.metadata.owner_references,
+        },
+    });
+    other.apply(&forged.to_string()).await;
+    apply(&[team, within("team")]).await;
+    shop.until_gone(CONFIG_MAP, "a").await;
+    assert!(other.get(CONFIG_MAP, "forged").await.is_some(), "{}", host.log());
+    assert!(parent.metadata.uid.is_some());
+    apply(&[within("team")]).await;
+    host.until_log(&[
+        "the namespace \\\"team\\\" is not allowed",
+        "or let the plugin make it",
+    ])
+    .await;
+}
+
 #[tokio::test]
 async fn a_host_sees_only_the_namespaces_of_its_configuration() {
     let inside = Scenario::new("watched").await;

@@ -4,6 +4,7 @@
 //! and the column.
 
 pub mod leadership;
+pub mod namespaces;
 mod proving;
 mod raw;
 mod registry;
@@ -19,8 +20,9 @@ use serde::Deserialize;
 use thiserror::Error;
 
 use self::leadership::LeadershipConfig;
+use self::namespaces::NamespacePatterns;
 use self::webhook::WebhookConfig;
-use crate::object::FIELD_MANAGER_PREFIX;
+use crate::object::{FIELD_MANAGER_PREFIX, is_namespace};
 use crate::plugin::acceptance::Trust;
 use crate::plugin::contract::{Description, Kind};
 use crate::plugin::{Limits, Location};
@@ -63,7 +65,7 @@ pub struct ControllerConfig {
     /// The other kinds that the plugin may read.
     pub reads: BTreeSet<Kind>,
     /// The namespaces other than the parent's in which children may be made and objects read.
-    pub other_namespaces: BTreeSet<String>,
+    pub other_namespaces: NamespacePatterns,
     /// Whether to adopt an existing child that has no owner.
     pub adopt: bool,
     /// How many objects are reconciled at the same time, at least 1.
@@ -172,6 +174,31 @@ impl ControllerConfig {
     #[must_use]
     pub fn is_or_was(&self, name: &str) -> bool {
         self.name == name || self.formerly.iter().any(|former| former == name)
+    }
+
+    /// Reports whether the plugin may make namespaces. A cluster-scoped parent may have children in those that it has made.
+    #[must_use]
+    pub fn makes_namespaces(&self) -> bool {
+        self.children.keys().any(is_namespace)
+    }
+
+    /// Returns the namespaces besides the parents' own in which children may be and objects may be read; `None` when only the
+    /// cluster knows them.
+    #[must_use]
+    pub fn other_names(&self) -> Option<&BTreeSet<String>> {
+        self.other_namespaces.names().filter(|_| !self.makes_namespaces())
+    }
+
+    /// Warns about entries that allow more than an administrator may expect.
+    #[must_use]
+    pub fn warnings(&self) -> Vec<String> {
+        let every = self.other_namespaces.has_every().then(|| {
+            format!(
+                "{}: `otherNamespaces` has the pattern `*`, which includes kube-system and the host's own namespace",
+                self.name
+            )
+        });
+        every.into_iter().collect()
     }
 
     /// Returns what a plugin makes or reads and the controller does not allow, each with its consequence.

@@ -20,7 +20,7 @@ use crate::cluster::namespaces::NamespaceChange;
 use crate::config::ControllerConfig;
 use crate::definitions::Installer;
 use crate::definitions::record::LiveRecord;
-use crate::desired::ownership::{parent_by_owner, parent_of};
+use crate::desired::ownership::{parent_by_owner, parent_of, reaches};
 use crate::leader::term::Warmth;
 use crate::object::{ChildRef, NamespacedName, is_terminating, version};
 use crate::plugin::contract::Kind;
@@ -256,7 +256,7 @@ async fn keep_enqueueing(context: &Context, mut plugin: tokio::sync::watch::Rece
                 let (namespace, _) = &states[index];
                 // Parents of every namespace read from the other namespaces.
                 let namespace = namespace.as_deref();
-                let namespace = namespace.filter(|it| !context.config.other_namespaces.contains(*it));
+                let namespace = namespace.filter(|it| !context.config.other_namespaces.contains(it));
                 enqueue_within(context, namespace, &ReconcileReason::Resync);
                 continue;
             }
@@ -509,7 +509,7 @@ fn namespace_changed(context: &Context, namespace: &str, change: NamespaceChange
     match change {
         // No parent in that namespace waits for it, but cluster-scoped ones may.
         NamespaceChange::Usable => {
-            if !context.resource.namespaced && context.config.other_namespaces.contains(namespace) {
+            if !context.resource.namespaced && reaches(&context.config, None, Some(namespace)) {
                 enqueue_all(context, &ReconcileReason::Related);
             }
         }

@@ -144,6 +144,15 @@ pub(crate) fn kind_in_words<'a>(group: &str, kind: &'a str) -> Cow<'a, str> {
     }
 }
 
+/// Names a kind in a command of kubectl, which takes one of Kubernetes' own when several groups have the name.
+pub(crate) fn kind_for_kubectl(group: &str, kind: &str) -> String {
+    let kind = kind.to_lowercase();
+    match group {
+        "" => kind,
+        group => format!("{kind}.{group}"),
+    }
+}
+
 /// Returns the annotation that records the live version of a controller's plugin. `installation` is a namespace, and
 /// distinguishes hosts in one cluster.
 #[must_use]
@@ -290,6 +299,12 @@ impl fmt::Display for ChildRef {
         let kind = kind_in_words(self.kind.group(), &self.kind.kind);
         write!(f, "{kind} {}", self.name)
     }
+}
+
+/// Reports whether a kind is that of namespaces.
+#[must_use]
+pub fn is_namespace(kind: &Kind) -> bool {
+    kind.api_version == "v1" && kind.kind == "Namespace"
 }
 
 /// Returns the owner reference with `controller: true`.

@@ -93,8 +93,8 @@ pub fn power(kind: &Kind) -> Option<&'static str> {
         Some("it has the permissions of any binding that already exists for its name")
     } else if kind.group() == "rbac.authorization.k8s.io" {
         Some(
-            "it grants every permission that the host itself has, and any permission at all if the host's role has the \
-             verbs escalate or bind",
+            "it grants permissions to others: those that the account has that writes the children, and any at all with the verbs \
+             escalate or bind",
         )
     } else if kind.group() == "admissionregistration.k8s.io"
         || kind.group() == "apiextensions.k8s.io"
@@ -103,6 +103,21 @@ pub fn power(kind: &Kind) -> Option<&'static str> {
         Some("it changes how the API server handles the requests of every user")
     } else {
         None
+    }
+}
+
+/// Returns the verb, and its resources, with which an account may grant permissions that it does not have by objects of this
+/// kind. Source: Kubernetes, "Using RBAC Authorization", privilege escalation prevention.
+fn escalation(kind: &Kind) -> Option<(&'static str, &'static str)> {
+    if kind.group() != "rbac.authorization.k8s.io" {
+        return None;
+    }
+    match &*kind.kind {
+        "Role" => Some(("escalate", "roles")),
+        "ClusterRole" => Some(("escalate", "clusterroles")),
+        "RoleBinding" => Some(("bind", "roles, clusterroles")),
+        "ClusterRoleBinding" => Some(("bind", "clusterroles")),
+        _ => None,
     }
 }
 
@@ -343,6 +358,7 @@ impl Controller<'_> {
             rights.grant_named(&[Scope::Cluster], DEFINITIONS, &definition, &["patch"], &why);
         }
         self.grant_definition(rights, parent);
+        rights.warnings.extend(self.controller.warnings());
         for disagreement in self.controller.disallows(self.description) {
             rights.remarks.push(format!("{name}: {disagreement}"));
         }
@@ -380,7 +396,12 @@ impl Controller<'_> {
         let child = &self.resources.of(kind)?;
         let why = format!("{name}: children");
         // The host watches every kind that the configuration lists, to know what exists before it writes.
-        rights.grant(&self.watched(child), child.name(), &READ, &why);
+        let watched = match parent.namespaced {
+            // It has no children in other namespaces, however many there are.
+            true if self.controller.other_names().is_none() => self.in_namespaces(child, &BTreeSet::new()),
+            _ => self.watched(child),
+        };
+        rights.grant(&watched, child.name(), &READ, &why);
         if !self.description.makes.contains(kind) {
             rights.remarks.push(format!(
                 "{name}: `children` lists {kind}, which the plugin does not create: remove it, so that the host does \
@@ -399,11 +420,42 @@ impl Controller<'_> {
                 .warnings
                 .push(format!("{name}: the plugin creates {kind}: {power}"));
         }
+        if let Some((verb, resources)) = escalation(kind) {
+            let who = self.controller.service_account.as_ref();
+            let who = who.map_or_else(
+                || "the host".to_owned(),
+                |account| format!("the account {account}"),
+            );
+            rights.warnings.push(format!(
+                "{name}: the API server refuses a {} with permissions that {who} does not have. Grant {who} the same \
+                 permissions, or, with `resourceNames` where the names are known, the rule {{apiGroups: \
+                 [rbac.authorization.k8s.io], resources: [{resources}], verbs: [{verb}]}}: whoever controls the plugin \
+                 can then give anybody {}",
+                kind.kind,
+                match verb {
+                    "bind" => "the permissions of those roles",
+                    _ => "any permission",
+                }
+            ));
+        }
         let written = match parent.namespaced {
             true => self.own_scopes(parent),
-            false if child.namespaced => namespaces(&self.controller.other_namespaces),
-            false => vec![Scope::Cluster],
+            false => match self.controller.other_names().filter(|_| child.namespaced) {
+                Some(names) => namespaces(names),
+                None => vec![Scope::Cluster],
+            },
         };
+        if written == [Scope::Cluster] && !parent.namespaced && child.namespaced {
+            let why = match self.controller.makes_namespaces() {
+                true => {
+                    "the plugin makes namespaces, and a Role cannot be applied before its namespace exists"
+                }
+                false => "`otherNamespaces` has a pattern, and a Role covers one namespace only",
+            };
+            rights.warnings.push(format!(
+                "{name}: the host may write {kind} in every namespace: {why}"
+            ));
+        }
         let who = self.controller.service_account.as_ref();
         rights.grant_to(who, &written, child.name(), None, &["create", "patch"], &why);
         let generated = *kind == secret() && self.controller.generated == Removal::Delete;
@@ -432,12 +484,18 @@ impl Controller<'_> {
 
     /// Returns where children and reads are watched.
     fn watched(&self, resource: &Resource) -> Vec<Scope> {
-        if !resource.namespaced || self.config.namespaces.is_empty() {
-            return vec![Scope::Cluster];
+        match self.controller.other_names() {
+            Some(others) => self.in_namespaces(resource, others),
+            None => vec![Scope::Cluster],
         }
-        let mut all = self.config.namespaces.clone();
-        all.extend(self.controller.other_namespaces.iter().cloned());
-        namespaces(&all)
+    }
+
+    /// Returns the scopes of the watched namespaces and others.
+    fn in_namespaces(&self, resource: &Resource, others: &BTreeSet<String>) -> Vec<Scope> {
+        match resource.namespaced && !self.config.namespaces.is_empty() {
+            true => namespaces(&(&self.config.namespaces | others)),
+            false => vec![Scope::Cluster],
+        }
     }
 }
 

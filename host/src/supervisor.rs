@@ -98,6 +98,9 @@ pub async fn supervise(
     proving: Arc<Proving>,
     stop: CancellationToken,
 ) {
+    for warning in config.warnings() {
+        warn!("{warning}");
+    }
     let mut changed = shared.kinds.subscribe();
     let mut last_logged = None;
     let mut delay = SETTLE;
@@ -313,13 +316,16 @@ fn context(
             false => namespaces.iter().map(one).collect(),
         })
     };
-    let others = |kind: &Kind| {
+    let others = |kind: &Kind, anywhere: bool| {
         let namespaced = resolved
             .others
             .get(kind)
             .is_none_or(|resource| resource.namespaced);
-        (kind.clone(), watches(kind, namespaced, true))
+        (kind.clone(), watches(kind, namespaced && !anywhere, true))
     };
+    let anywhere = config.other_names().is_none();
+    // A parent in a namespace has no children in others.
+    let children_anywhere = anywhere && !resolved.parent.namespaced;
     let observer = Observer::new(config, &shared.instruments);
     let queue = Arc::new(Queue::new(config.concurrency));
     let gauge = Arc::downgrade(&queue);
@@ -337,8 +343,12 @@ fn context(
         resources: resolved.others.clone(),
         not_served: resolved.not_served.clone(),
         parents: watches(&config.parent, resolved.parent.namespaced, false),
-        children: config.children.keys().map(others).collect(),
-        reads: config.reads.iter().map(others).collect(),
+        children: config
+            .children
+            .keys()
+            .map(|kind| others(kind, children_anywhere))
+            .collect(),
+        reads: config.reads.iter().map(|kind| others(kind, anywhere)).collect(),
         plugin,
         observer,
         blocking_parents,

@@ -199,7 +199,9 @@ impl Uninstall<'_> {
             }
         };
         left.served = true;
-        let (parents, errors) = self.list(&controller.parent, &resource, "", &[]).await;
+        let (parents, errors) = self
+            .list(&controller.parent, &resource, "", Some(&BTreeSet::new()))
+            .await;
         left.errors.extend(errors);
         left.parents = parents.len();
         for parent in parents {
@@ -372,8 +374,9 @@ impl Uninstall<'_> {
             let names = controller.formerly.iter().chain([&controller.name]);
             let names: Vec<&str> = names.map(String::as_str).collect();
             let selector = format!("{CONTROLLER_LABEL} in ({})", names.join(","));
-            let more: Vec<_> = controller.other_namespaces.iter().cloned().collect();
-            let (children, errors) = self.list(kind, &resource, &selector, &more).await;
+            let (children, errors) = self
+                .list(kind, &resource, &selector, controller.other_names())
+                .await;
             left.errors.extend(errors);
             for child in children {
                 if !seen.insert(child.metadata.uid.clone()) {
@@ -414,10 +417,10 @@ impl Uninstall<'_> {
         kind: &Kind,
         resource: &Arc<ResolvedKind>,
         selector: &str,
-        more: &[String],
+        more: Option<&BTreeSet<String>>,
     ) -> (Vec<DynamicObject>, Vec<UninstallError>) {
         let mut scopes: Vec<Option<&str>> = Vec::new();
-        if resource.namespaced && !self.config.namespaces.is_empty() {
+        if let Some(more) = more.filter(|_| resource.namespaced && !self.config.namespaces.is_empty()) {
             scopes.extend(
                 self.config
                     .namespaces

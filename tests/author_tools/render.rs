@@ -345,3 +345,69 @@ fn a_rule_that_only_an_api_server_can_evaluate_is_mentioned() {
         answer.out
     );
 }
+
+/// Regression: a plugin whose cluster-scoped parent has children in namespaces could not pass its own checks.
+#[test]
+fn children_of_a_cluster_scoped_parent_are_judged_by_the_namespaces_of_the_configuration() {
+    let desk = Desk::new();
+    let config = |namespaces: &str| {
+        let text = format!(
+            "controllers:\n- name: c\n  plugin: p.wasm\n  parent: {{apiVersion: test.operator-host.dev/v1, kind: \
+             ClusterPuppet}}\n  children: [{{apiVersion: v1, kind: ConfigMap}}, {{apiVersion: v1, kind: Secret}}, \
+             {{apiVersion: v1, kind: PersistentVolumeClaim}}]\n  reads: [{{apiVersion: v1, kind: ConfigMap}}]\n  otherNamespaces: [{namespaces}]\n"
+        );
+        desk.file("config.yaml", text).to_str().unwrap().to_owned()
+    };
+    let resource = "apiVersion: test.operator-host.dev/v1\nkind: ClusterPuppet\nmetadata: {name: cp}\nspec: {response: \
+                    {children: [{apiVersion: v1, kind: ConfigMap, metadata: {name: a, namespace: shop-1}}]}}\n";
+    // The plugin contains no definition.
+    let definition = desk.file(
+        "crd.yaml",
+        "apiVersion: apiextensions.k8s.io/v1\nkind: CustomResourceDefinition\nmetadata: {name: clusterpuppets.test.operator-host.dev}\n\
+         spec:\n  group: test.operator-host.dev\n  scope: Cluster\n  names: {kind: ClusterPuppet, plural: clusterpuppets}\n  versions: []\n",
+    );
+    let definition = ["--related", definition.to_str().unwrap()];
+    let plugin = sample("cluster-puppet");
+    let file = desk.file("sample.yaml", resource).to_str().unwrap().to_owned();
+    let free = desk.render(&plugin, resource, &definition).expect(0);
+    assert!(free.out.contains("namespace: shop-1"), "{}", free.out);
+    let check =
+        |more: &[&str]| host(&[&["check", &plugin, "--sample", &file][..], &definition, more].concat());
+    check(&[]).expect(0);
+    for (namespaces, code) in [
+        ("shop-1", 0),
+        ("shop-*", 0),
+        ("'*'", 0),
+        ("shop, shop-2", 1),
+        ("", 1),
+    ] {
+        let config = config(namespaces);
+        let rendered = desk
+            .render(
+                &plugin,
+                resource,
+                &[&definition[..], &["--config", &config]].concat(),
+            )
+            .expect(code);
+        let checked = check(&["--config", &config]).expect(code);
+        if code == 1 {
+            let words = "the namespace \"shop-1\" is not allowed; list it under `otherNamespaces`";
+            assert!(rendered.err.contains(words), "{}", rendered.err);
+            assert!(checked.out.contains(words), "{}", checked.out);
+        }
+        assert_eq!(
+            checked.out.contains("includes kube-system"),
+            namespaces == "'*'",
+            "{}",
+            checked.out
+        );
+    }
+    let echo = desk
+        .render(&sample("echo"), ECHO, &["--config", &config("")])
+        .expect(2);
+    assert!(
+        echo.err.contains("no controller in") && echo.err.contains("Echo"),
+        "{}",
+        echo.err
+    );
+}

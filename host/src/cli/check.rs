@@ -18,11 +18,11 @@ use crate::conversion::{Lost, there_and_back};
 use crate::crd::{definition, schema};
 use crate::defaults::unstable;
 use crate::dry_run::documents;
-use crate::dry_run::offline::{self, RenderError, Scene};
+use crate::dry_run::offline::{self, Allowed, RenderError, Scene};
 use crate::json_difference;
 use crate::object::is_built_in;
 use crate::plugin::contract::{Description, Response};
-use crate::plugin::{Call, CallError, CodeOrigin, Limits, LoadError, Plugin, RandomSource};
+use crate::plugin::{Call, CallError, CodeOrigin, Plugin, RandomSource};
 use crate::rbac::power;
 use crate::reconcile::evaluate::EvaluateError;
 use crate::record::RecordedAnswer;
@@ -116,14 +116,18 @@ pub async fn run(args: Args) -> Result<ExitCode, Failure> {
     let config = args.config.as_deref().map(Config::load);
     let config = config.transpose().map_err(|error| Failure::Usage(error.into()))?;
     let mut report = Report::default();
-    match load(&args, config.as_ref()).await? {
-        Ok(plugin) => {
+    match plugin_file::load_for(&args.plugin, &args.registry, config.as_ref()).await? {
+        Ok((plugin, controller)) => {
             about(&plugin, &mut report);
             crd(&plugin, &mut report);
             if let Some(config) = &config {
                 configuration(&plugin, config, &mut report);
             }
-            samples(&plugin, &args, &mut report).await?;
+            let allowed = controller.map_or_else(
+                || Allowed::all_of(plugin.description()),
+                |controller| Allowed::by(controller.clone()),
+            );
+            samples(&plugin, &args, &allowed, &mut report).await?;
         }
         Err(error) => {
             report.add(Level::Fail, error.part().as_str(), error.to_string());
@@ -133,21 +137,6 @@ pub async fn run(args: Args) -> Result<ExitCode, Failure> {
     }
     report.print(std::io::stdout().is_terminal() && plugin_file::colour());
     Ok(ExitCode::from(u8::from(report.failed())))
-}
-
-/// Loads the plugin with the limits of its controller, if there is a configuration.
-async fn load(args: &Args, config: Option<&Config>) -> Result<Result<Plugin, LoadError>, Failure> {
-    let bytes = plugin_file::read_or_pull(&args.plugin, &args.registry).await?;
-    let plugin = match plugin_file::load_bytes(bytes.clone(), Limits::default()).await? {
-        Ok(plugin) => plugin,
-        error => return Ok(error),
-    };
-    let mut controllers = config.into_iter().flat_map(|config| &config.controllers);
-    let controller = controllers.find(|controller| controller.parent == plugin.description().parent);
-    match controller.map(|controller| controller.limits) {
-        Some(limits) if limits != *plugin.limits() => plugin_file::load_bytes(bytes, limits).await,
-        _ => Ok(Ok(plugin)),
-    }
 }
 
 fn about(plugin: &Plugin, report: &mut Report) {
@@ -278,6 +267,9 @@ fn configuration(plugin: &Plugin, config: &Config, report: &mut Report) {
         if controller.definitions == DefinitionsMode::Install {
             disagreements.extend(not_installable(description, config));
         }
+        for warning in controller.warnings() {
+            report.add(Level::Warn, "config", warning);
+        }
         for disagreement in &disagreements {
             report.add(
                 Level::Fail,
@@ -321,18 +313,27 @@ fn not_installable(description: &Description, config: &Config) -> Option<String>
     })
 }
 
-async fn samples(plugin: &Plugin, args: &Args, report: &mut Report) -> Result<(), Failure> {
+async fn samples(
+    plugin: &Plugin,
+    args: &Args,
+    allowed: &Allowed,
+    report: &mut Report,
+) -> Result<(), Failure> {
     if args.sample.is_empty() {
         let message = "not tested: pass --sample resource.yaml";
         report.add(Level::Warn, "samples", message);
         return Ok(());
     }
     let now = args.now;
+    let existing = render::objects(&args.children)?;
+    let others = render::objects(&args.related)?;
+    let at_hand = existing.iter().chain(&others);
     let render::Resources {
         parents,
         mut related,
         left,
-    } = match render::resources(&args.sample, plugin, now) {
+        definitions,
+    } = match render::resources(&args.sample, plugin, at_hand, now) {
         Ok(resources) => resources,
         Err(Failure::Usage(error)) => {
             report.add(Level::Fail, "samples", error.to_string());
@@ -340,8 +341,7 @@ async fn samples(plugin: &Plugin, args: &Args, report: &mut Report) -> Result<()
         }
         Err(other) => return Err(other),
     };
-    related.extend(render::objects(&args.related)?);
-    let existing = render::objects(&args.children)?;
+    related.extend(others);
     rules(plugin, &related, left, report);
     // Serialization of a resource cannot fail.
     let objects: Vec<Value> = parents
@@ -353,10 +353,12 @@ async fn samples(plugin: &Plugin, args: &Args, report: &mut Report) -> Result<()
     for parent in parents {
         let name = parent.metadata.name.clone().unwrap_or_default();
         let scene = Scene {
-            children: offline::own(&existing, &parent, plugin.description()),
+            children: offline::own(&existing, &parent, plugin.description(), &definitions, allowed),
             parent: Arc::new(parent),
             related: related.clone(),
             now,
+            allowed: allowed.clone(),
+            definitions: Arc::clone(&definitions),
         };
         // The call whose answer counts: the one that finds what the plugin needs.
         let request = offline::last_request(plugin, &scene).await;
@@ -555,7 +557,9 @@ mod tests {
             registry: RegistryArgs::default(),
         };
         let mut report = Report::default();
-        samples(&fixture(case).await, &args, &mut report).await.unwrap();
+        let plugin = fixture(case).await;
+        let allowed = Allowed::all_of(plugin.description());
+        samples(&plugin, &args, &allowed, &mut report).await.unwrap();
         let lines = report.lines.into_iter().filter(|(_, part, _)| *part == what);
         lines
             .map(|(level, _, message)| (level == Level::Ok, message))

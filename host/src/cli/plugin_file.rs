@@ -10,6 +10,7 @@ use tracing_subscriber::EnvFilter;
 
 use super::Failure;
 use super::registry::{RegistryArgs, reference};
+use crate::config::{Config, ControllerConfig};
 use crate::files;
 use crate::memory_limit::Memory;
 use crate::oci::pull::Puller;
@@ -104,6 +105,30 @@ pub(super) async fn load_bytes(bytes: Vec<u8>, limits: Limits) -> Result<Result<
     let compiler = Compiler::Subprocess(Subprocess::this_program(memory));
     let runtime = Runtime::with(options, compiler, cache()?)?;
     Ok(runtime.load(bytes, limits).await)
+}
+
+/// Reads or pulls a plugin and loads it with the limits of its controller, if there is a configuration. Also returns that
+/// controller.
+///
+/// # Errors
+/// As [`load`], and when it cannot be pulled.
+pub(super) async fn load_for<'a>(
+    file: &Path,
+    registry: &RegistryArgs,
+    config: Option<&'a Config>,
+) -> Result<Result<(Plugin, Option<&'a ControllerConfig>), LoadError>, Failure> {
+    let bytes = read_or_pull(file, registry).await?;
+    let plugin = match load_bytes(bytes.clone(), Limits::default()).await? {
+        Ok(plugin) => plugin,
+        Err(error) => return Ok(Err(error)),
+    };
+    let mut controllers = config.into_iter().flat_map(|config| &config.controllers);
+    let controller = controllers.find(|controller| controller.parent == plugin.description().parent);
+    let plugin = match controller.map(|controller| controller.limits) {
+        Some(limits) if limits != *plugin.limits() => load_bytes(bytes, limits).await?,
+        _ => Ok(plugin),
+    };
+    Ok(plugin.map(|plugin| (plugin, controller)))
 }
 
 /// Opens the cache of compiled plugins that the environment names, as for `run`. A plugin with an interpreter takes ten

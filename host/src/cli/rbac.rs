@@ -96,6 +96,10 @@ pub async fn run(args: Args) -> Result<(), Failure> {
     for remark in &rights.remarks {
         eprintln!("operator-host: {remark}");
     }
+    // The table contains them.
+    for warning in rights.warnings.iter().filter(|_| args.output != Output::Table) {
+        eprintln!("operator-host: warning: {warning}");
+    }
     print!("{}", print(args.output, &rights, &args.service_account)?);
     Ok(())
 }

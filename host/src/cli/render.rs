@@ -8,17 +8,19 @@ use std::sync::Arc;
 use anyhow::{Context, anyhow};
 use jiff::Timestamp;
 use kube::core::DynamicObject;
+use serde_json::Value;
 
 use super::registry::{RegistryArgs, reference};
 use super::rendering::{self, Output};
 use super::{Failure, plugin_file, watch};
 use crate::cel;
+use crate::config::Config;
 use crate::crd::{definition, schema};
 use crate::desired::names;
 use crate::dry_run::documents::{self, Document};
-use crate::dry_run::offline::{self, RenderError, Scene};
+use crate::dry_run::offline::{self, Allowed, RenderError, Scene};
 use crate::plugin::contract::Kind;
-use crate::plugin::{CallError, Limits, Plugin};
+use crate::plugin::{CallError, Plugin};
 use crate::reconcile::evaluate::EvaluateError;
 
 /// The options of `render`.
@@ -40,6 +42,10 @@ pub struct Args {
     /// Objects that the plugin finds when it asks to read others
     #[arg(long, value_name = "FILE")]
     related: Vec<PathBuf>,
+    /// A configuration whose controller of the plugin's kind says what is allowed, such as other namespaces. Without it,
+    /// everything that the plugin lists is
+    #[arg(long, short, value_name = "FILE")]
+    config: Option<PathBuf>,
     /// The time of the host's clock. The default is fixed, so that the same files give the same output
     #[arg(
         long,
@@ -82,7 +88,12 @@ pub async fn run(args: Args) -> Result<ExitCode, Failure> {
             .flatten();
         // In a registry there is nothing to watch: each rendering pulls the plugin.
         let plugin = Some(&args.plugin).filter(|_| !matches!(reference(&args.plugin), Ok(Some(_))));
-        let files = files.chain(plugin).chain(&args.diff).cloned().collect();
+        let files = files
+            .chain(plugin)
+            .chain(&args.diff)
+            .chain(&args.config)
+            .cloned()
+            .collect();
         return watch::whenever_changed(files, async || {
             if let Err(Failure::Usage(error) | Failure::Other(error)) = once(&args).await {
                 eprintln!("operator-host: {}", super::words(&error));
@@ -110,28 +121,49 @@ async fn render(args: &Args) -> Result<ExitCode, Failure> {
         }
         None => None,
     };
-    let bytes = plugin_file::read_or_pull(&args.plugin, &args.registry).await?;
-    let plugin = plugin_file::load_bytes(bytes, Limits::default())
+    let config = args
+        .config
+        .as_deref()
+        .map(Config::load)
+        .transpose()
+        .map_err(usage)?;
+    let (plugin, controller) = plugin_file::load_for(&args.plugin, &args.registry, config.as_ref())
         .await?
         .with_context(|| args.plugin.display().to_string())?;
     let description = plugin.description();
+    let allowed = match (controller, &args.config) {
+        (Some(controller), _) => Allowed::by(controller.clone()),
+        (None, None) => Allowed::all_of(description),
+        (None, Some(file)) => {
+            let error = anyhow!(
+                "no controller in {} reconciles {}",
+                file.display(),
+                description.parent
+            );
+            return Err(Failure::Usage(error));
+        }
+    };
+    let children = objects(&args.children)?;
+    let other = objects(&args.related)?;
     let Resources {
         parents,
         mut related,
         left,
-    } = resources(&args.filename, &plugin, args.now)?;
+        definitions,
+    } = resources(&args.filename, &plugin, children.iter().chain(&other), args.now)?;
     for rule in left {
         eprintln!("warning: {rule}");
     }
-    let children = objects(&args.children)?;
-    related.extend(objects(&args.related)?);
+    related.extend(other);
     let mut done = Vec::with_capacity(parents.len());
     for parent in parents {
         let scene = Scene {
-            children: offline::own(&children, &parent, description),
+            children: offline::own(&children, &parent, description, &definitions, &allowed),
             parent: Arc::new(parent),
             related: related.clone(),
             now: args.now,
+            allowed: allowed.clone(),
+            definitions: Arc::clone(&definitions),
         };
         let rendering = offline::reconcile(&plugin, &scene).await.map_err(|error| {
             let name = scene.parent.metadata.name.clone().unwrap_or_default();
@@ -172,6 +204,8 @@ pub(super) struct Resources {
     pub(super) related: Vec<Arc<DynamicObject>>,
     /// The rules in CEL that only the API server can evaluate, and why.
     pub(super) left: Vec<String>,
+    /// The CustomResourceDefinitions at hand: the plugin's own first.
+    pub(super) definitions: Arc<[Value]>,
 }
 
 /// Reads the resources and fills in their defaults.
@@ -179,13 +213,32 @@ pub(super) struct Resources {
 /// # Errors
 /// When a resource does not fit its definition or its rules; lists every problem of all files. When a kind is almost the plugin's: in
 /// its group, and not one that the plugin creates or reads.
-pub(super) fn resources(files: &[PathBuf], plugin: &Plugin, now: Timestamp) -> Result<Resources, Failure> {
+pub(super) fn resources<'a>(
+    files: &[PathBuf],
+    plugin: &Plugin,
+    others: impl Iterator<Item = &'a Arc<DynamicObject>>,
+    now: Timestamp,
+) -> Result<Resources, Failure> {
     let description = plugin.description();
     let known = |kind: &Kind| description.makes.contains(kind) || description.reads.contains(kind);
-    let crd = description.definition();
-    let schema = crd
+    // Serialization of an object cannot fail.
+    let others = others.map(|object| serde_json::to_value(&**object).unwrap_or_default());
+    let mut others: Vec<Value> = others.collect();
+    for file in files {
+        others.extend(
+            documents::read(file)
+                .map_err(usage)?
+                .into_iter()
+                .map(|it| it.object),
+        );
+    }
+    others.retain(|object| object["kind"] == "CustomResourceDefinition");
+    let own = description.definition();
+    let definitions: Vec<Value> = own.clone().into_iter().chain(others).collect();
+    let crd = own
         .as_ref()
-        .and_then(|crd| definition::schema(crd, &description.parent));
+        .or_else(|| definition::of_kind(&definitions, &description.parent));
+    let schema = crd.and_then(|crd| definition::schema(crd, &description.parent));
     let mut parents = Vec::new();
     let mut related = Vec::new();
     let mut left = Vec::new();
@@ -229,7 +282,7 @@ pub(super) fn resources(files: &[PathBuf], plugin: &Plugin, now: Timestamp) -> R
                 }
             }
             match document.dynamic() {
-                Ok(object) => parents.push(offline::admit(object, crd.as_ref(), now)),
+                Ok(object) => parents.push(offline::admit(object, crd, now)),
                 Err(error) => wrong.push(format!("{}: {error}", place(file, &document))),
             }
         }
@@ -247,6 +300,7 @@ pub(super) fn resources(files: &[PathBuf], plugin: &Plugin, now: Timestamp) -> R
         parents,
         related,
         left,
+        definitions: definitions.into(),
     })
 }
 

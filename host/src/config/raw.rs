@@ -300,11 +300,17 @@ impl RawController {
             .into_iter()
             .map(|kind| kind.validate(file))
             .collect::<Result<BTreeSet<_>, _>>()?;
-        let mut other_namespaces = BTreeSet::new();
-        for namespace in self.other_namespaces {
-            dns_label(file, &namespace, "a namespace")?;
-            other_namespaces.insert(namespace.value);
+        for namespace in &self.other_namespaces {
+            // What a pattern stands for may be one character.
+            let name = namespace.value.replace('*', "a");
+            let name = Spanned::new(name, namespace.referenced, namespace.defined);
+            dns_label(file, &name, "a namespace")?;
         }
+        let other_namespaces = self
+            .other_namespaces
+            .into_iter()
+            .map(|namespace| namespace.value)
+            .collect();
         let concurrency = match self.concurrency {
             Some(n) if !(1..=1000).contains(&n.value) => {
                 return Err(invalid(

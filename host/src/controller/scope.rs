@@ -15,12 +15,14 @@ use crate::reconcile::context::Context;
 use crate::work_queue::ReconcileReason;
 
 /// Returns the namespaces in which a controller's children and reads are watched when its parents are in
-/// `namespaces`.
+/// `namespaces`, unless they are watched everywhere.
 pub fn with_others<'a>(
     namespaces: &'a [String],
     config: &'a ControllerConfig,
 ) -> impl Iterator<Item = &'a String> {
-    namespaces.iter().chain(&config.other_namespaces)
+    namespaces
+        .iter()
+        .chain(config.other_names().into_iter().flatten())
 }
 
 /// Switches to other namespaces. Parents in new namespaces are reconciled once the first lists there are complete.

@@ -39,6 +39,18 @@ pub fn schema<'a>(crd: &'a Value, parent: &Kind) -> Option<&'a Value> {
     version_of(crd, parent)?.pointer("/schema/openAPIV3Schema")
 }
 
+/// Returns the definition of a kind, in whichever version.
+#[must_use]
+pub fn of_kind<'a>(definitions: impl IntoIterator<Item = &'a Value>, kind: &Kind) -> Option<&'a Value> {
+    definitions.into_iter().find(|definition| {
+        let spec = &definition["spec"];
+        let is_one = definition["kind"]
+            .as_str()
+            .is_none_or(|kind| kind == "CustomResourceDefinition");
+        is_one && spec["group"] == kind.group() && spec["names"]["kind"] == *kind.kind
+    })
+}
+
 /// Returns the versions in which objects are stored.
 pub fn stored_versions(installed: &Value) -> impl Iterator<Item = &str> {
     let stored = installed["status"]["storedVersions"].as_array();

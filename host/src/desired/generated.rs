@@ -9,7 +9,7 @@ use kube::core::DynamicObject;
 use serde::{Deserialize, Serialize};
 
 use super::plan::DesiredSecret;
-use crate::object::{BESIDE_ANNOTATION, annotation};
+use crate::object::{BESIDE_ANNOTATION, annotation, group_of, kind_for_kubectl};
 use crate::plugin::contract::GeneratedSecret;
 
 /// Annotation of a parent: the record, as JSON.
@@ -115,11 +115,8 @@ pub fn lost(
     if names(parent, AGAIN_ANNOTATION).any(|name| name == order) {
         return None;
     }
-    let kind = parent
-        .types
-        .as_ref()
-        .map_or("", |types| &types.kind)
-        .to_lowercase();
+    let types = parent.types.clone().unwrap_or_default();
+    let kind = kind_for_kubectl(group_of(&types.api_version), &types.kind);
     Some(format!(
         "the host generated it before, and {what}. New values are not drawn, because what uses the old ones, such as a \
          database, would not know them: restore it from a backup; or, to get new values and set them there, kubectl \

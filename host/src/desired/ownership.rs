@@ -1,25 +1,46 @@
 //! Decides which objects belong to a parent.
 
+use std::collections::HashSet;
+use std::sync::Arc;
+
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
 use kube::core::DynamicObject;
 
 use super::provenance::SecretProof;
 use crate::config::{ControllerConfig, Removal};
 use crate::object::{
-    CONTROLLER_LABEL, ChildRef, NamespacedName, PARENT_ANNOTATION, annotation, controller_of,
+    CONTROLLER_LABEL, ChildRef, NamespacedName, PARENT_ANNOTATION, annotation, controller_of, is_namespace,
     is_reference_to, label,
 };
 
 /// Reports whether a parent in `parent` may have children in `child`; `None` means no namespace. Anyone with write
 /// access to another namespace can copy this host's labels and annotations to an object there, so objects out of
-/// reach are ignored.
+/// reach are ignored. Of a parent that makes namespaces, only its children tell which it has made: see
+/// [`leave_out_others`].
 #[must_use]
 pub fn reaches(config: &ControllerConfig, parent: Option<&str>, child: Option<&str>) -> bool {
     match (parent, child) {
         (Some(parent), child) => child == Some(parent),
-        (None, Some(child)) => config.other_namespaces.contains(child),
+        (None, Some(child)) => config.other_namespaces.contains(child) || config.makes_namespaces(),
         (None, None) => true,
     }
+}
+
+/// Leaves out what is in a namespace that is neither configured nor one of the parent's children.
+pub fn leave_out_others(
+    config: &ControllerConfig,
+    parent: &DynamicObject,
+    children: &mut Vec<Arc<DynamicObject>>,
+) {
+    if parent.metadata.namespace.is_some() || !config.makes_namespaces() {
+        return;
+    }
+    let made = children.iter().map(|child| ChildRef::of(child));
+    let made = made.filter(|child| is_namespace(&child.kind));
+    let made: HashSet<String> = made.map(|child| child.name.name).collect();
+    let is_reached =
+        |namespace: &String| config.other_namespaces.contains(namespace) || made.contains(namespace);
+    children.retain(|child| child.metadata.namespace.as_ref().is_none_or(is_reached));
 }
 
 /// Reports whether a parent owns an object: its controller owner reference has the parent's UID, its label names

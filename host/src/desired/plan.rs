@@ -7,6 +7,7 @@
 mod refusal;
 mod resolve_order;
 
+use std::borrow::Cow;
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::fmt::Write;
 use std::sync::Arc;
@@ -28,7 +29,7 @@ use crate::object::{
     GENERATION_ANNOTATION, Identity, LEAVE_ANNOTATION, MAX_DEPTH, NamespacedName, NotServed,
     PARENT_ANNOTATION, PLUGIN_ANNOTATION, TOO_DEEP_ANNOTATION, annotation, controller_of, field_in_words,
     fingerprint, generation_mark, group_of, is_deeper, is_reference_to, is_terminating, is_too_deep,
-    kind_in_words, label, long_key, name_problem, secret, shorten, too_deep,
+    kind_for_kubectl, kind_in_words, label, long_key, name_problem, secret, shorten, too_deep,
 };
 use crate::plugin::contract::{GeneratedSecret, Kind, ObjectRef};
 
@@ -157,8 +158,10 @@ pub fn plan(
         let defined = || defined.get(&(kind.group(), kind.kind.as_str()));
         (policy.namespaced)(kind).or_else(|why| defined().copied().ok_or(why))
     };
+    let config = with_made(policy, children, keep);
     let policy = &Policy {
         namespaced: &namespaced,
+        config: &config,
         ..*policy
     };
     let mut plan = Plan::default();
@@ -228,6 +231,25 @@ fn defined_in(children: &[Value]) -> HashMap<(&str, &str), bool> {
     defined.collect()
 }
 
+/// Returns the configuration with the namespaces that a cluster-scoped parent makes: it may have children in them.
+fn with_made<'a>(policy: &Policy<'a>, children: &[Value], keep: &[ObjectRef]) -> Cow<'a, ControllerConfig> {
+    if policy.parent.namespace().is_some() || !policy.config.makes_namespaces() {
+        return Cow::Borrowed(policy.config);
+    }
+    let made = children
+        .iter()
+        .filter(|child| child["apiVersion"] == "v1" && child["kind"] == "Namespace");
+    let made = made.filter_map(|child| child["metadata"]["name"].as_str());
+    let kept = keep
+        .iter()
+        .filter(|kept| kept.api_version == "v1" && kept.kind == "Namespace");
+    let mut config = policy.config.clone();
+    config
+        .other_namespaces
+        .extend(made.chain(kept.map(|kept| &*kept.name)).map(str::to_owned));
+    Cow::Owned(config)
+}
+
 /// Returns the children of a cluster-scoped parent without those in the namespaces where existing objects are in the way: who
 /// made such an object there must not stop the children in other namespaces. `None` when something else is refused.
 #[must_use]
@@ -235,6 +257,11 @@ pub fn beside_obstacles(policy: &Policy<'_>, children: &[Value], refusals: &[Ref
     if policy.parent.namespace().is_some() || !refusals.iter().all(Refusal::is_obstacle) {
         return None;
     }
+    let config = with_made(policy, children, &[]);
+    let policy = &Policy {
+        config: &config,
+        ..*policy
+    };
     let keys = children.iter().enumerate();
     let keys: Option<Vec<_>> = keys.map(|(index, child)| policy.key(index, child).ok()).collect();
     let keys = keys?;
@@ -454,7 +481,7 @@ impl Policy<'_> {
                     .into();
             return Err(Refusal::BadSecret { which, problem });
         }
-        let kind = &self.config.parent.kind;
+        let kind = kind_for_kubectl(self.config.parent.group(), &self.config.parent.kind);
         if !self.proof.holds(&self.config.parent, self.parent, existing)
             && !is_accepted(self.parent, existing)
         {
@@ -464,7 +491,7 @@ impl Policy<'_> {
                  annotate --overwrite -n {} {} {} {ACCEPT_ANNOTATION}={}. Do not delete it while something, such as a \
                  database, uses its values: it would not know new ones",
                 self.parent.namespace().unwrap_or_default(),
-                kind.to_lowercase(),
+                kind,
                 self.parent.name_any(),
                 existing.metadata.uid.as_deref().unwrap_or_default(),
             );

@@ -11,6 +11,7 @@ use kube::core::DynamicObject;
 use serde_json::{Map, Value};
 use thiserror::Error;
 
+use crate::config::namespaces::NamespacePatterns;
 use crate::config::{
     Allow, ControllerConfig, DEFAULT_BACKOFF, DEFAULT_CONCURRENCY, DEFAULT_PROVING, DEFAULT_RESYNC,
     DEFAULT_WRITES, DefinitionsMode, Removal,
@@ -54,6 +55,37 @@ pub struct Scene {
     pub related: Vec<Arc<DynamicObject>>,
     /// The time of the host's clock.
     pub now: Timestamp,
+    /// The CustomResourceDefinitions at hand: the plugin's own first, then those in the files.
+    pub definitions: Arc<[Value]>,
+    /// What the plugin may do: what a configuration says, or everything that the plugin announces.
+    pub allowed: Allowed,
+}
+
+/// What a plugin may do.
+#[derive(Clone, Debug)]
+pub struct Allowed {
+    controller: Arc<ControllerConfig>,
+    is_configured: bool,
+}
+
+impl Allowed {
+    /// Returns what the controller of a configuration allows.
+    #[must_use]
+    pub fn by(controller: ControllerConfig) -> Self {
+        Self {
+            controller: Arc::new(controller),
+            is_configured: true,
+        }
+    }
+
+    /// Returns what is allowed without a configuration: everything that the plugin's description lists, in any namespace.
+    #[must_use]
+    pub fn all_of(description: &Description) -> Self {
+        Self {
+            controller: Arc::new(controller(description)),
+            is_configured: false,
+        }
+    }
 }
 
 /// What a reconcile would do.
@@ -107,6 +139,8 @@ pub fn own(
     objects: &[Arc<DynamicObject>],
     parent: &DynamicObject,
     description: &Description,
+    definitions: &[Value],
+    allowed: &Allowed,
 ) -> Vec<Arc<DynamicObject>> {
     let own_namespace = parent.namespace();
     let mut children: Vec<DynamicObject> = Vec::new();
@@ -116,7 +150,7 @@ pub fn own(
         if !description.makes.contains(&kind) {
             continue;
         }
-        if child.metadata.namespace.is_none() && is_namespaced(&kind) {
+        if child.metadata.namespace.is_none() && is_namespaced(&kind, definitions) {
             child.metadata.namespace.clone_from(&own_namespace);
         }
         let mut owner = crate::object::controller_of(&child).cloned();
@@ -135,7 +169,7 @@ pub fn own(
         owner.controller = Some(true);
         child.metadata.owner_references = Some(vec![owner.clone()]);
         let labels = child.metadata.labels.get_or_insert_default();
-        labels.insert(CONTROLLER_LABEL.into(), description.name.clone());
+        labels.insert(CONTROLLER_LABEL.into(), allowed.controller.name.clone());
         crate::object::slim(&mut child);
         children.push(child);
     }
@@ -150,7 +184,7 @@ pub fn own(
 pub async fn reconcile(plugin: &Plugin, scene: &Scene) -> Result<Rendering, RenderError> {
     let description = plugin.description();
     let (response, cleaned_up) = call(plugin, &subject(scene), &Files { description, scene }).await?;
-    let config = controller(description);
+    let config = &*scene.allowed.controller;
     let parent = &*scene.parent;
     let existing = |key: &ChildRef| {
         scene
@@ -160,16 +194,18 @@ pub async fn reconcile(plugin: &Plugin, scene: &Scene) -> Result<Rendering, Rend
             .cloned()
     };
     let policy = Policy {
-        config: &config,
+        config,
         parent,
         digest: &plugin.digest().to_string(),
         plugin: &plugin.description().name_and_version(),
-        namespaced: &|kind: &Kind| Ok(is_namespaced(kind)),
+        namespaced: &|kind: &Kind| Ok(is_namespaced(kind, &scene.definitions)),
         existing: &existing,
         proof: SecretProof::Label,
     };
-    let plan = plan(&policy, &response.children, &response.keep, &response.generate)
-        .map_err(|refusals| RenderError::Refused(refusals.iter().map(refusal).collect()))?;
+    let plan = plan(&policy, &response.children, &response.keep, &response.generate).map_err(|refusals| {
+        let is_configured = scene.allowed.is_configured;
+        RenderError::Refused(refusals.iter().map(|it| refusal(it, is_configured)).collect())
+    })?;
     // A child that does not exist is judged as just created.
     let as_created = |body: &Value| unready(&serde_json::from_value(body.clone()).ok()?);
     let verdict = match cleaned_up {
@@ -188,18 +224,20 @@ pub async fn reconcile(plugin: &Plugin, scene: &Scene) -> Result<Rendering, Rend
             )
         }
     };
+    let (fields, conditions) = (response.status.as_ref(), Some(response.conditions.as_slice()));
+    let status = conditions::desired(parent, fields, conditions, &verdict, scene.now);
+    let children: Vec<Value> = plan
+        .desired
+        .iter()
+        .map(|child| without_host_metadata(child.new_body()))
+        .collect();
     let mut keep: Vec<ChildRef> = plan.keep.into_iter().collect();
     keep.sort();
-    let (fields, conditions) = (response.status.as_ref(), Some(response.conditions.as_slice()));
     Ok(Rendering {
-        children: plan
-            .desired
-            .into_iter()
-            .map(|child| without_host_metadata(child.new_body()))
-            .collect(),
+        children,
         keep,
         generate: plan.secrets.into_iter().map(|secret| secret.secret).collect(),
-        status: conditions::desired(parent, fields, conditions, &verdict, scene.now),
+        status,
         events: response.events,
         requeue_after_ms: response.requeue_after_ms,
         cleaned_up,
@@ -274,8 +312,7 @@ async fn evaluate_export<T: PluginExport>(
     Ok(answer.into_response())
 }
 
-/// The given objects. Without a configuration, the other readable namespaces and a request limit other than the default
-/// are unknown. No given object is unreadable.
+/// The given objects. No given object is unreadable.
 struct Files<'a> {
     description: &'a Description,
     scene: &'a Scene,
@@ -283,11 +320,17 @@ struct Files<'a> {
 
 impl RelatedObjects for Files<'_> {
     fn rights(&self) -> Rights<'_> {
-        Rights::Announced(self.description)
+        match &self.scene.allowed {
+            Allowed {
+                controller,
+                is_configured: true,
+            } => Rights::Configured(controller),
+            _ => Rights::Announced(self.description),
+        }
     }
 
     fn is_namespaced(&self, kind: &Kind) -> bool {
-        is_namespaced(kind)
+        is_namespaced(kind, &self.scene.definitions)
     }
 
     async fn read(&self, wanted: &Wanted<'_>) -> Result<Vec<Arc<DynamicObject>>, NeedError> {
@@ -295,7 +338,7 @@ impl RelatedObjects for Files<'_> {
         let mut objects: Vec<Arc<DynamicObject>> = Vec::new();
         for object in &self.scene.related {
             let mut object = DynamicObject::clone(object);
-            if is_namespaced(&wanted.kind) && object.metadata.namespace.is_none() {
+            if self.is_namespaced(&wanted.kind) && object.metadata.namespace.is_none() {
                 object.metadata.namespace.clone_from(&parent.namespace);
             }
             if selects(wanted.need, &parent, &kind(&object), &object) {
@@ -321,7 +364,7 @@ fn controller(description: &Description) -> ControllerConfig {
             .collect::<BTreeMap<_, _>>(),
         generated: Removal::Retain,
         reads: description.reads.iter().cloned().collect(),
-        other_namespaces: BTreeSet::new(),
+        other_namespaces: NamespacePatterns::every(),
         adopt: false,
         concurrency: DEFAULT_CONCURRENCY,
         resync: DEFAULT_RESYNC,
@@ -338,10 +381,10 @@ fn controller(description: &Description) -> ControllerConfig {
     }
 }
 
-/// Formats a refusal for an author, who has no configuration.
-fn refusal(refusal: &Refusal) -> String {
+/// Formats a refusal for an author, who may have no configuration.
+fn refusal(refusal: &Refusal, is_configured: bool) -> String {
     match refusal {
-        Refusal::KindNotAllowed { which, kind, .. } => {
+        Refusal::KindNotAllowed { which, kind, .. } if !is_configured => {
             format!("{which}: `describe` does not list the kind {kind} under `makes`")
         }
         other => other.to_string(),
@@ -356,9 +399,12 @@ fn kind(object: &DynamicObject) -> Kind {
     }
 }
 
-/// Whether the objects of a kind are namespaced. Without a cluster, every kind counts as namespaced except the
-/// cluster-scoped ones of Kubernetes itself.
-fn is_namespaced(kind: &Kind) -> bool {
+/// Whether the objects of a kind are namespaced. Without a cluster, every kind counts as namespaced except those that a
+/// definition says are not, and the cluster-scoped ones of Kubernetes itself.
+fn is_namespaced(kind: &Kind, definitions: &[Value]) -> bool {
+    if let Some(definition) = definition::of_kind(definitions, kind) {
+        return definition::is_namespaced(Some(definition));
+    }
     const CLUSTER_SCOPED: [&str; 19] = [
         "APIService",
         "CSIDriver",

@@ -22,7 +22,7 @@ use crate::cluster::client::Writer;
 use crate::cluster::discovery::{Discovery, KindError, Resolved, ResolvedKind};
 use crate::cluster::resource_client::ResourceClient;
 use crate::config::ControllerConfig;
-use crate::desired::ownership::{owns, retains};
+use crate::desired::ownership::{leave_out_others, owns, retains};
 use crate::desired::plan::{Desired, DesiredSecret, Plan, Policy, Refusal, plan};
 use crate::desired::provenance::SecretProof;
 use crate::desired::{api_versions, left_fields};
@@ -200,6 +200,7 @@ impl<'a> Preview<'a> {
                 Arc::new(child)
             })
             .collect();
+        leave_out_others(self.config, &parent, &mut observed);
         observed.sort_by_cached_key(|child| ChildRef::of(child));
         let makes = &self.plugin.description().makes;
         let observed = api_versions::once_each(observed, &api_versions::Used::default(), makes);
@@ -255,15 +256,10 @@ impl<'a> Preview<'a> {
             let mut places: Vec<NamespacedName> = Vec::new();
             match parent.namespace() {
                 Some(namespace) => places.push(everything_in(Some(&namespace))),
-                None if resource.namespaced => {
-                    places.extend(
-                        self.config
-                            .other_namespaces
-                            .iter()
-                            .map(|it| everything_in(Some(it))),
-                    );
-                }
-                None => places.push(everything_in(None)),
+                None => match self.config.other_names().filter(|_| resource.namespaced) {
+                    Some(names) => places.extend(names.iter().map(|it| everything_in(Some(it)))),
+                    None => places.push(everything_in(None)),
+                },
             }
             for place in places {
                 let found = objects.list(&place, None).await?;

@@ -200,6 +200,79 @@ fn a_cluster_scoped_parent_writes_children_in_other_namespaces_only_and_has_its_
 }
 
 #[test]
+fn namespaces_that_nobody_knows_in_advance_are_written_by_a_cluster_role_with_a_warning() {
+    let pod = "{apiVersion: v1, kind: Pod}";
+    for (children, makes, warning) in [
+        (
+            format!("  otherNamespaces: [b, shop-*]\n  children: [{pod}]\n"),
+            &["v1/Pod"][..],
+            "has a pattern",
+        ),
+        (
+            format!("  otherNamespaces: [b]\n  children: [{pod}, {{apiVersion: v1, kind: Namespace}}]\n"),
+            &["v1/Pod", "v1/Namespace"],
+            "makes namespaces",
+        ),
+    ] {
+        let rights = rights_of("test.dev/v1/Realm", "[a]", &children, makes, false);
+        let texts = texts(&rights);
+        let pods = "* pods.: create delete list patch watch";
+        assert!(texts.iter().any(|line| line == pods), "{texts:#?}");
+        assert!(!texts.iter().any(|line| line.starts_with("b ")), "{texts:#?}");
+        let is_told =
+            |text: &String| text.contains("may write v1/Pod in every namespace") && text.contains(warning);
+        assert!(rights.warnings.iter().any(is_told), "{:#?}", rights.warnings);
+        // A parent in a namespace has no children elsewhere.
+        let rights = rights_of("test.dev/v1/Thing", "[a]", &children, makes, false);
+        let pods = "a pods.: create delete list patch watch";
+        assert!(
+            self::texts(&rights).iter().any(|line| line == pods),
+            "{:#?}",
+            self::texts(&rights)
+        );
+    }
+    let every = rights_of(
+        "test.dev/v1/Thing",
+        "[a]",
+        "  otherNamespaces: ['*']\n",
+        &[],
+        false,
+    );
+    assert!(
+        every.warnings[0].contains("includes kube-system"),
+        "{:#?}",
+        every.warnings
+    );
+}
+
+#[test]
+fn who_makes_roles_and_bindings_is_told_which_verb_or_permissions_the_writer_lacks() {
+    let warnings = |kind: &str, more: &str| {
+        let children =
+            format!("  children: [{{apiVersion: rbac.authorization.k8s.io/v1, kind: {kind}}}]\n{more}");
+        let makes = format!("rbac.authorization.k8s.io/v1/{kind}");
+        rights_of("test.dev/v1/Realm", "[]", &children, &[&makes], false)
+            .warnings
+            .join("\n")
+    };
+    for (kind, resources, verb) in [
+        ("Role", "roles", "escalate"),
+        ("ClusterRole", "clusterroles", "escalate"),
+        ("RoleBinding", "roles, clusterroles", "bind"),
+        ("ClusterRoleBinding", "clusterroles", "bind"),
+    ] {
+        let rule = format!("resources: [{resources}], verbs: [{verb}]");
+        let told = warnings(kind, "");
+        assert!(
+            told.contains(&rule) && told.contains("that the host does not have"),
+            "{told}"
+        );
+        let told = warnings(kind, "  serviceAccount: a/b\n");
+        assert!(told.contains("that the account a/b does not have"), "{told}");
+    }
+}
+
+#[test]
 fn secrets_need_delete_when_either_the_plain_or_the_generated_ones_are_deleted() {
     let delete = |removal: &str| {
         let children = format!("  children: [{{apiVersion: v1, kind: Secret{removal}}}]\n");
@@ -360,8 +433,9 @@ fn what_gives_power_over_others_is_warned_of_with_what_it_amounts_to() {
         "with any ServiceAccount and any Secret of their namespace",
     );
     assert_warning("v1/Secret", "`serviceAccountTokens`");
-    assert_warning("v1/Role", "every permission that the host itself has");
-    assert_eq!(warnings.len(), 3, "{warnings:#?}");
+    assert_warning("v1/Role", "grants permissions to others");
+    assert_warning("refuses a Role", "resources: [roles], verbs: [escalate]");
+    assert_eq!(warnings.len(), 4, "{warnings:#?}");
 }
 
 #[test]

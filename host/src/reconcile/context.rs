@@ -35,7 +35,7 @@ use crate::cluster::kind_reflectors::KindReflectors;
 use crate::cluster::namespaces::Namespaces;
 use crate::config::{Allow, ControllerConfig};
 use crate::desired::api_versions::{self, Used};
-use crate::desired::ownership::{owns, retains};
+use crate::desired::ownership::{leave_out_others, owns, retains};
 use crate::desired::plan::Plan;
 use crate::object::{
     ChildRef, GENERATED_LABEL, NamespacedName, NotServed, kind_in_words, label, shorten, version,
@@ -208,6 +208,7 @@ impl Context {
         let proof = self.provenance.proof();
         children
             .retain(|child| owns(&self.config, parent, child) || retains(&self.config, proof, parent, child));
+        leave_out_others(&self.config, parent, &mut children);
         children
     }
 

@@ -93,7 +93,7 @@ impl Changes {
         ]
         .into_iter()
         .filter(|(_, children)| !children.is_empty())
-        .map(|(verb, children)| format!("{verb} {}", list(children)))
+        .map(|(verb, children)| format!("{verb} {}", list(children, parent.metadata.namespace.as_deref())))
         .collect();
         if parts.is_empty() {
             return;
@@ -104,8 +104,8 @@ impl Changes {
     }
 }
 
-/// Lists the first few by name, with the number of the others.
-fn list(children: &[ChildRef]) -> String {
+/// Lists the first few by name, with the number of the others. Their namespace is named where it is not their parent's.
+fn list(children: &[ChildRef], own: Option<&str>) -> String {
     const SHOWN: usize = 5;
     let mut seen = HashSet::new();
     // One that was released, and applied after that, was changed twice.
@@ -113,7 +113,14 @@ fn list(children: &[ChildRef]) -> String {
     let mut names: Vec<String> = once
         .iter()
         .take(SHOWN)
-        .map(|c| format!("{} {}", kind_in_words(c.kind.group(), &c.kind.kind), c.name.name))
+        .map(|child| match child.name.namespace.as_deref() == own {
+            true => format!(
+                "{} {}",
+                kind_in_words(child.kind.group(), &child.kind.kind),
+                child.name.name
+            ),
+            false => child.to_string(),
+        })
         .collect();
     if once.len() > SHOWN {
         names.push(format!("{} more", once.len() - SHOWN));

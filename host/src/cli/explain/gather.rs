@@ -20,7 +20,7 @@ use crate::desired::readiness::unready;
 use crate::object::{
     CONTROLLER_LABEL, DIGEST_ANNOTATION, FIELD_MANAGER_PREFIX, GENERATION_ANNOTATION, NamespacedName,
     PARENT_ANNOTATION, PAUSED_ANNOTATION, PLUGIN_ANNOTATION, annotation, controller_of, is_terminating,
-    is_too_deep, label, too_deep,
+    is_too_deep, kind_in_words, label, too_deep,
 };
 use crate::plugin::contract::Kind;
 
@@ -61,9 +61,17 @@ pub(super) async fn explain(
         && status.code == 404
     {
         let place = namespace.map(|namespace| format!(" in the namespace {namespace}"));
+        let namesakes = kinds.namesakes(served);
+        let others = match namesakes.is_empty() {
+            true => String::new(),
+            false => format!(
+                "; other groups have the kind, too: name it as {}",
+                namesakes.join(" or ")
+            ),
+        };
         return Err(anyhow!(
-            "there is no {} {name}{}",
-            resource.kind,
+            "there is no {} {name}{}{others}",
+            kind_in_words(&resource.group, &resource.kind),
             place.unwrap_or_default()
         ));
     }

@@ -35,7 +35,7 @@ pub(super) fn text(explanation: &Explanation, now: Timestamp, colour: bool) -> S
     let _ = writeln!(text, "\nChildren");
     let mut rows = Vec::new();
     for child in &explanation.children {
-        add_rows(&mut rows, child, "", "", now);
+        add_rows(&mut rows, child, "", "", explanation.namespace.as_deref(), now);
     }
     match explanation.children_incomplete && rows.is_empty() {
         true => text.push_str("  none among the kinds that could be listed\n"),
@@ -169,7 +169,17 @@ const HEADINGS: [&str; 6] = ["NAME", "STATE", "AGE", "PLUGIN", "GENERATION", "AL
 /// Longest state in the table; the whole text is in the other formats.
 const STATE: usize = 60;
 
-fn add_rows(rows: &mut Vec<Row>, child: &Child, branch: &str, indent: &str, now: Timestamp) {
+/// Names the namespace of a child where it is another than that of its owner, which is `namespace`.
+fn add_rows(
+    rows: &mut Vec<Row>,
+    child: &Child,
+    branch: &str,
+    indent: &str,
+    namespace: Option<&str>,
+    now: Timestamp,
+) {
+    let own = child.namespace.as_deref();
+    let place = own.filter(|_| own != namespace).map(|own| format!(" in {own}"));
     let mut state: String = match &child.unready {
         Some(why) => printable(why).chars().take(STATE).collect(),
         None => "ready".to_owned(),
@@ -178,7 +188,12 @@ fn add_rows(rows: &mut Vec<Row>, child: &Child, branch: &str, indent: &str, now:
         state += ", retained";
     }
     rows.push(Row {
-        name: format!("{branch}{}/{}", child.kind, child.name),
+        name: format!(
+            "{branch}{}/{}{}",
+            child.kind,
+            child.name,
+            place.unwrap_or_default()
+        ),
         state,
         is_ready: child.unready.is_none(),
         rest: [
@@ -194,7 +209,7 @@ fn add_rows(rows: &mut Vec<Row>, child: &Child, branch: &str, indent: &str, now:
         let is_last = i + 1 == child.children.len();
         let branch = format!("{indent}{}", if is_last { "└─ " } else { "├─ " });
         let deeper = format!("{indent}{}", if is_last { "   " } else { "│  " });
-        add_rows(rows, below, &branch, &deeper, now);
+        add_rows(rows, below, &branch, &deeper, own, now);
     }
 }
 

@@ -50,3 +50,31 @@ fn a_cluster_scoped_parent_is_enqueued_from_the_listed_namespaces_only() {
     }
     assert_eq!(parent(false, &named(Some("spare"), "spare/a")), None);
 }
+
+#[test]
+fn in_other_namespaces_only_what_is_in_one_that_the_parent_made_is_its_child() {
+    let mut config = config();
+    let parent: DynamicObject =
+        serde_json::from_value(json!({"metadata": {"name": "a", "uid": "u"}})).unwrap();
+    let made = json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "made"}});
+    let made: DynamicObject = serde_json::from_value(made).unwrap();
+    let left = |config: &ControllerConfig| {
+        let mut children = [Some("spare"), Some("made"), Some("x"), None]
+            .map(|it| Arc::new(owned(it)))
+            .to_vec();
+        children.push(Arc::new(made.clone()));
+        children.retain(|child| reaches(config, None, child.metadata.namespace.as_deref()));
+        leave_out_others(config, &parent, &mut children);
+        let namespaces = children
+            .iter()
+            .filter_map(|child| child.metadata.namespace.clone());
+        namespaces.collect::<Vec<_>>()
+    };
+    assert_eq!(left(&config), ["spare"]);
+    let namespaces = crate::plugin::contract::Kind {
+        api_version: "v1".into(),
+        kind: "Namespace".into(),
+    };
+    config.children.insert(namespaces, Removal::Delete);
+    assert_eq!(left(&config), ["spare", "made"]);
+}

@@ -35,7 +35,7 @@ pub enum Refusal {
     )]
     OtherNamespace { which: String, parent: String },
     #[error(
-        "{which}: the namespace {namespace:?} is not allowed; list it under `otherNamespaces` in the configuration"
+        "{which}: the namespace {namespace:?} is not allowed; list it under `otherNamespaces` in the configuration, or let the plugin make it"
     )]
     NamespaceNotAllowed { which: String, namespace: String },
     #[error("{which}: the kind is namespaced and its parent is not; the plugin must name a namespace")]

@@ -29,7 +29,7 @@ pub(crate) fn config() -> ControllerConfig {
         ]),
         generated: Removal::Retain,
         reads: Default::default(),
-        other_namespaces: ["spare".to_owned()].into(),
+        other_namespaces: std::iter::once("spare".to_owned()).collect(),
         adopt: false,
         concurrency: 1,
         resync: Duration::from_secs(1),
@@ -63,7 +63,7 @@ fn pod(name: &str) -> Value {
 /// Whether a kind of these tests is namespaced, if it is served.
 pub(super) fn namespaced(kind: &Kind) -> Result<bool, NotServed> {
     match kind.kind.as_str() {
-        "Node" => Ok(false),
+        "Node" | "Namespace" => Ok(false),
         "Missing" => Err(NotServed::new(kind.clone())),
         _ => Ok(true),
     }
@@ -261,9 +261,33 @@ fn a_cluster_scoped_parent_may_use_the_listed_namespaces_only() {
 }
 
 #[test]
+fn a_cluster_scoped_parent_may_use_the_namespaces_that_it_makes_or_keeps() {
+    let namespace = json!({ "apiVersion": "v1", "kind": "Namespace", "metadata": { "name": "team" } });
+    let mut within = pod("p");
+    within["metadata"]["namespace"] = "team".into();
+    let mut config = config();
+    let with =
+        |config: &ControllerConfig, children: &[Value]| plan_with(config, &parent(None), None, children, &[]);
+    let refusals = with(&config, &[within.clone(), namespace.clone()]).unwrap_err();
+    assert!(
+        refusals
+            .iter()
+            .any(|text| text.contains("may not create objects of the kind v1/Namespace"))
+    );
+    config.children.insert(kind("v1", "Namespace"), Removal::Delete);
+    let plan = with(&config, &[within.clone(), namespace]).unwrap();
+    let keys: Vec<_> = plan.keys().map(ToString::to_string).collect();
+    assert_eq!(keys, ["Namespace team", "Pod team/p"], "the namespace first");
+    let refusals = with(&config, &[within.clone()]).unwrap_err();
+    assert!(refusals[0].contains("or let the plugin make it"), "{refusals:?}");
+    config.other_namespaces.extend(["te*".to_owned()]);
+    with(&config, &[within]).unwrap();
+}
+
+#[test]
 fn what_is_in_the_way_leaves_out_its_namespace_of_a_cluster_scoped_parent_only() {
     let mut config = config();
-    config.other_namespaces.insert("second".into());
+    config.other_namespaces.extend(["second".to_owned()]);
     let within = |namespace: &str, name: &str| {
         let mut child = pod(name);
         child["metadata"]["namespace"] = namespace.into();
