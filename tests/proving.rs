@@ -479,3 +479,40 @@ async fn with_proving_switched_off_whatever_loads_takes_over() {
     until_live(&host, 1, "proving is off").await;
     scenario.until_gone(CONFIG_MAP, "a").await;
 }
+
+/// Regression: such a version took over, and each reconcile of it failed at the API server.
+#[tokio::test]
+async fn a_version_whose_child_or_status_the_api_server_would_refuse_is_held_back() {
+    let scenario = Scenario::new("proving-refused").await;
+    let mut stage = Stage::new(&scenario, "");
+    let host = stage.start();
+    let mut bad = response(&[("a", "x")]);
+    bad["children"][0]["data"]["number"] = 1.into();
+    let mut status = response(&[("a", "x")]);
+    status["status"] = json!({"count": "three"});
+    let variants = json!({"1": {"response": bad}, "2": {"response": status}, "3": {"response": response(&[("a", "y")])}});
+    scenario
+        .puppet(
+            "p",
+            json!({"response": response(&[("a", "x")]), "variants": variants}),
+        )
+        .await;
+    scenario.until_ready("p").await;
+    for (number, words) in [
+        (
+            1,
+            "the API server would refuse it: data.number: 1 must be of type string",
+        ),
+        (2, "status.count: \\\"three\\\" must be of type integer"),
+    ] {
+        stage.swap(number);
+        let line = until_held_back(&host, number).await;
+        assert_contains(
+            &line,
+            &["it fails on 1 object where the live version does not", words],
+        );
+    }
+    assert_eq!(text_of(&scenario, "a").await, "x");
+    stage.swap(3);
+    until_live(&host, 3, "proved").await;
+}

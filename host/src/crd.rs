@@ -3,6 +3,7 @@
 
 pub mod accepts;
 pub mod definition;
+pub mod known;
 pub mod pruned;
 pub mod schema;
 pub mod structural;

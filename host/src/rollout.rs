@@ -28,7 +28,7 @@ use tracing::{debug, info, warn};
 
 use self::answer::SecretValues;
 use self::compare::{Findings, MAX_BLAMED, find};
-use self::shadow::Snapshot;
+use self::shadow::{Known, Snapshot};
 use crate::clock;
 use crate::cluster::cache::{Reflector, WatchState};
 use crate::cluster::discovery::ResolvedKind;
@@ -608,6 +608,10 @@ async fn compare(context: &Context, live: Option<&Plugin>, candidate: &Plugin) -
             }
         }
     }
+    let known = match Known::read(context).await {
+        Ok(known) => Arc::new(known),
+        Err(error) => return not_proved(format!("the definitions cannot be read now: {error}")),
+    };
     let mut findings = Findings::of(names.len(), live.is_none());
     let start = Instant::now();
     for name in parents {
@@ -623,8 +627,11 @@ async fn compare(context: &Context, live: Option<&Plugin>, candidate: &Plugin) -
             continue;
         };
         let mut values = SecretValues::default();
-        let mut evaluate =
-            async |plugin, random| snapshot.evaluate(context, plugin, random, &mut values).await;
+        let mut evaluate = async |plugin, random| {
+            snapshot
+                .evaluate(context, plugin, random, &mut values, &known)
+                .await
+        };
         let was = match live {
             Some(live) => Some(evaluate(live, RandomSource::First).await),
             None => snapshot.failure(),

@@ -177,3 +177,64 @@ fn check_calls_the_plugin_with_the_children_and_the_time_that_it_is_given() {
     ];
     said(&host(&now).out, "2026-03-29T01:30:00Z");
 }
+
+/// Regression: the first that said so was the API server, in production.
+#[test]
+fn check_and_render_refuse_a_child_and_a_status_that_the_api_server_would_refuse() {
+    let desk = Desk::new();
+    let plugin = sample("puppet");
+    let definition = desk.file(
+        "crd.yaml",
+        "apiVersion: apiextensions.k8s.io/v1\nkind: CustomResourceDefinition\nmetadata: {name: puppets.test.operator-host.dev}\n\
+         spec:\n  group: test.operator-host.dev\n  scope: Namespaced\n  names: {kind: Puppet, plural: puppets}\n  versions:\n  \
+         - name: v1\n    schema:\n      openAPIV3Schema:\n        type: object\n        properties:\n          \
+         spec: {type: object, x-kubernetes-preserve-unknown-fields: true}\n          \
+         status: {type: object, properties: {readyReplicas: {type: integer}}}\n",
+    );
+    let definition = definition.to_str().unwrap();
+    for (response, words) in [
+        ("{status: {readyReplicas: 1}}", None),
+        (
+            "{status: {ready_replicas: 1}}",
+            Some("status.ready_replicas: unknown field; the schema has readyReplicas"),
+        ),
+        (
+            "{status: {readyReplicas: many}}",
+            Some("status.readyReplicas: \"many\" must be of type integer"),
+        ),
+        (
+            "{children: [{apiVersion: v1, kind: ConfigMap, metadata: {name: a}, data: {a: '1'}}]}",
+            None,
+        ),
+        (
+            "{children: [{apiVersion: v1, kind: ConfigMap, metadata: {name: a}, data: {a: 1}}]}",
+            Some("ConfigMap default/a: the API server would refuse it: data.a: 1 must be of type string"),
+        ),
+        (
+            "{children: [{apiVersion: v1, kind: ConfigMap, metadata: {name: a, labels: {a: true}}}]}",
+            Some("metadata.labels.a: true must be of type string"),
+        ),
+    ] {
+        let resource = format!(
+            "apiVersion: test.operator-host.dev/v1\nkind: Puppet\nmetadata: {{name: p}}\nspec: {{response: {response}}}\n"
+        );
+        let code = i32::from(words.is_some());
+        let rendered = desk
+            .render(&plugin, &resource, &["--related", definition])
+            .expect(code);
+        let file = desk.file("sample.yaml", &resource);
+        let checked = host(&[
+            "check",
+            &plugin,
+            "--sample",
+            file.to_str().unwrap(),
+            "--related",
+            definition,
+        ])
+        .expect(code);
+        if let Some(words) = words {
+            assert!(rendered.err.contains(words), "{words}: {}", rendered.err);
+            assert!(checked.out.contains(words), "{words}: {}", checked.out);
+        }
+    }
+}

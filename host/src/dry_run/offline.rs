@@ -17,6 +17,7 @@ use crate::config::{
     DEFAULT_WRITES, DefinitionsMode, Removal,
 };
 use crate::crd::definition;
+use crate::crd::known::Schemas;
 use crate::desired::conditions::{self, Reason, Verdict};
 use crate::desired::order::Order;
 use crate::desired::plan::{Policy, Refusal, plan};
@@ -231,6 +232,21 @@ pub async fn reconcile(plugin: &Plugin, scene: &Scene) -> Result<Rendering, Rend
         .iter()
         .map(|child| without_host_metadata(child.new_body()))
         .collect();
+    let definitions = scene.definitions.iter().chain(&children);
+    let schemas = Schemas::of(plan.desired.iter().map(|child| &child.key.kind), definitions);
+    let own = description.definition();
+    let of_parent = own
+        .as_ref()
+        .or_else(|| definition::of_kind(scene.definitions.iter(), &description.parent));
+    let schema = of_parent.and_then(|definition| definition::schema(definition, &description.parent));
+    let refused = schemas.refused(
+        plan.desired.iter().map(|child| &child.key).zip(&children),
+        schema,
+        &status,
+    );
+    if !refused.is_empty() {
+        return Err(RenderError::Refused(refused));
+    }
     let mut keep: Vec<ChildRef> = plan.keep.into_iter().collect();
     keep.sort();
     Ok(Rendering {

@@ -9,19 +9,23 @@ use kube::core::DynamicObject;
 use serde_json::{Map, Value, json};
 
 use super::answer::{Answer, SecretValues};
-use super::off_the_serving_threads;
-use crate::config::Removal;
+use super::{installed, off_the_serving_threads};
+use crate::config::{DefinitionsMode, Removal};
+use crate::crd::definition;
+use crate::crd::known::Schemas;
 use crate::desired::api_versions::{self, Used};
-use crate::desired::conditions::{NO_PLUGIN, RECONCILING, RETRYING, STALLED};
+use crate::desired::conditions::{self, NO_PLUGIN, RECONCILING, RETRYING, STALLED, Verdict};
 use crate::desired::plan::{Plan, Policy, plan};
-use crate::object::without_host_metadata;
-use crate::object::{ChildRef, Identity, NamespacedName, is_terminating};
+use crate::object::{ChildRef, Identity, NamespacedName, is_built_in, is_terminating, without_host_metadata};
 use crate::plugin::contract::{CleanupResponse, Condition, Event, Kind, Need, Request, Response};
 use crate::plugin::{Call, Plugin, RandomSource, Share};
 use crate::reconcile::context::Context;
 use crate::reconcile::evaluate::{PluginExport, Subject, evaluate};
 use crate::reconcile::prune::removable;
 use crate::validation;
+
+/// Maximum number of problems named for each object.
+const MAX_REFUSED: usize = 10;
 
 /// The current state of one object, with the request that a reconcile would send for it.
 pub(super) struct Snapshot {
@@ -42,6 +46,71 @@ pub(super) struct Effect {
     pub(super) deleted: BTreeSet<Identity>,
     /// Observed children that are retained and would no longer be managed.
     pub(super) left: BTreeSet<Identity>,
+}
+
+/// The schemas by which the API server will judge what a version asks for.
+pub(super) struct Known {
+    schemas: Schemas,
+    parent: Kind,
+    /// The cluster's definition of the parent, unless the host installs that of the plugin.
+    definition: Option<Value>,
+}
+
+impl Known {
+    /// Reads the definitions of all children, and of the parent where the cluster's counts.
+    ///
+    /// # Errors
+    /// When the API server does not answer.
+    pub(super) async fn read(context: &Context) -> Result<Self, String> {
+        let config = &context.config;
+        let read = async |name: &str| installed(&context.client, name, &config.name).await;
+        let definition = match config.definitions {
+            DefinitionsMode::Install => None,
+            DefinitionsMode::Check | DefinitionsMode::Ignore => {
+                read(&context.resource.definition_name()).await?
+            }
+        };
+        let mut definitions = Vec::new();
+        for kind in config.children.keys().filter(|kind| !is_built_in(kind.group())) {
+            if let Some(resource) = context.resources.get(kind) {
+                definitions.extend(read(&resource.definition_name()).await?);
+            }
+        }
+        Ok(Self {
+            schemas: Schemas::of(config.children.keys(), &definitions),
+            parent: config.parent.clone(),
+            definition,
+        })
+    }
+
+    /// Returns the schema of the parent. Where the cluster's is not known, that of the plugin is the best guess.
+    fn schema_for(&self, plugin: &Plugin) -> Option<Value> {
+        let own = || plugin.description().definition();
+        let definition = self.definition.clone().or_else(own)?;
+        definition::schema(&definition, &self.parent).cloned()
+    }
+
+    /// Returns what of an answer the API server would refuse.
+    fn refused(
+        &self,
+        parent: &DynamicObject,
+        schema: Option<&Value>,
+        response: &Response,
+        plan: &Plan,
+        now: Timestamp,
+    ) -> Vec<String> {
+        let (fields, conditions) = (response.status.as_ref(), Some(response.conditions.as_slice()));
+        let status = conditions::desired(parent, fields, conditions, &Verdict::Reconciled, now);
+        let bodies: Vec<Value> = plan
+            .desired
+            .iter()
+            .map(|child| without_host_metadata(child.new_body()))
+            .collect();
+        let keys = plan.desired.iter().map(|child| &child.key);
+        let mut refused = self.schemas.refused(keys.zip(&bodies), schema, &status);
+        refused.truncate(MAX_REFUSED);
+        refused
+    }
 }
 
 impl Snapshot {
@@ -98,6 +167,7 @@ impl Snapshot {
         plugin: &Plugin,
         random: RandomSource,
         values: &mut SecretValues,
+        known: &Arc<Known>,
     ) -> Result<Effect, String> {
         let (response, done, share) = if !is_terminating(&self.parent) {
             let valid = validation::check(plugin, &self.parent).await;
@@ -110,15 +180,21 @@ impl Snapshot {
         };
         let plan = self.plan(context, plugin, &response)?;
         let (deleted, left) = self.removed(context, &plan, done);
-        let mut known = std::mem::take(values);
+        let mut hidden = std::mem::take(values);
+        let (known, parent, now) = (Arc::clone(known), Arc::clone(&self.parent), self.now);
+        let schema = known.schema_for(plugin);
         let work = move || {
-            let answer = Answer::new(shown(&response, &plan, done), &mut known);
+            let refused = known.refused(&parent, schema.as_ref(), &response, &plan, now);
+            let answer = Answer::new(shown(&response, &plan, done), &mut hidden);
             // The answer as a whole is gone.
             drop((response, plan, share));
-            (answer, known)
+            (refused, answer, hidden)
         };
-        let answer;
-        (answer, *values) = off_the_serving_threads(work).await?;
+        let (refused, answer);
+        (refused, answer, *values) = off_the_serving_threads(work).await?;
+        if !refused.is_empty() {
+            return Err(refused.join("; "));
+        }
         Ok(Effect {
             answer,
             deleted,
@@ -162,7 +238,11 @@ impl Snapshot {
             proof: context.provenance.proof(),
         };
         plan(&policy, &response.children, &response.keep, &response.generate).map_err(|refusals| {
-            let texts: Vec<String> = refusals.iter().take(10).map(ToString::to_string).collect();
+            let texts: Vec<String> = refusals
+                .iter()
+                .take(MAX_REFUSED)
+                .map(ToString::to_string)
+                .collect();
             texts.join("; ")
         })
     }
