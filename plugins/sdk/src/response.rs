@@ -115,7 +115,8 @@ impl<Status> Response<Status> {
     /// # }
     /// ```
     ///
-    /// A child that is deleted with its parent is not saved: for that, the configuration has `onRemoval`.
+    /// They are deleted with their parent all the same. What must outlive its parent is of a kind with `onRemoval: retain` in
+    /// the configuration.
     pub fn keep<Child: Into<ObjectRef>>(mut self, children: impl IntoIterator<Item = Child>) -> Self {
         self.keep.extend(children.into_iter().map(Into::into));
         self
