@@ -238,3 +238,19 @@ fn check_and_render_refuse_a_child_and_a_status_that_the_api_server_would_refuse
         }
     }
 }
+
+#[test]
+fn check_names_the_memory_of_a_container_that_cannot_compile_the_plugin() {
+    let words = "a container with the default memory of 512 MiB cannot compile it";
+    for (name, is_warned) in [("echo-python", true), ("echo", false)] {
+        let answer = host(&["check", &sample(name)]).expect(0);
+        assert_eq!(answer.out.contains(words), is_warned, "{}", answer.out);
+    }
+    for file in [
+        "manifests/deploy/base/deployment.yaml",
+        "manifests/helm/values.yaml",
+    ] {
+        let text = std::fs::read_to_string(root().join(file)).unwrap();
+        assert!(text.contains("limits: {memory: 512Mi}"), "{file}");
+    }
+}

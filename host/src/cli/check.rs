@@ -10,6 +10,7 @@ use jiff::Timestamp;
 use kube::core::DynamicObject;
 use serde_json::Value;
 
+use super::plugin_file::Loaded;
 use super::registry::RegistryArgs;
 use super::{Failure, plugin_file, render};
 use crate::cel;
@@ -22,7 +23,7 @@ use crate::dry_run::offline::{self, Allowed, RenderError, Scene};
 use crate::json_difference;
 use crate::object::is_built_in;
 use crate::plugin::contract::{Description, Response};
-use crate::plugin::{Call, CallError, CodeOrigin, Plugin, RandomSource};
+use crate::plugin::{Call, CallError, CodeOrigin, Plugin, RandomSource, compile_memory};
 use crate::rbac::power;
 use crate::reconcile::evaluate::EvaluateError;
 use crate::record::RecordedAnswer;
@@ -117,8 +118,15 @@ pub async fn run(args: Args) -> Result<ExitCode, Failure> {
     let config = config.transpose().map_err(|error| Failure::Usage(error.into()))?;
     let mut report = Report::default();
     match plugin_file::load_for(&args.plugin, &args.registry, config.as_ref()).await? {
-        Ok((plugin, controller)) => {
+        Ok(Loaded {
+            plugin,
+            controller,
+            fits_container,
+        }) => {
             about(&plugin, &mut report);
+            if !fits_container {
+                report.add(Level::Warn, "memory", compile_memory_warning());
+            }
             crd(&plugin, &mut report);
             if let Some(config) = &config {
                 configuration(&plugin, config, &mut report);
@@ -137,6 +145,15 @@ pub async fn run(args: Args) -> Result<ExitCode, Failure> {
     }
     report.print(std::io::stdout().is_terminal() && plugin_file::colour());
     Ok(ExitCode::from(u8::from(report.failed())))
+}
+
+fn compile_memory_warning() -> String {
+    format!(
+        "a container with the default memory of {} MiB cannot compile it, since the compiler gets {} MiB of that: raise the \
+         container's memory limit",
+        plugin_file::CONTAINER >> 20,
+        compile_memory(plugin_file::CONTAINER) >> 20
+    )
 }
 
 fn about(plugin: &Plugin, report: &mut Report) {

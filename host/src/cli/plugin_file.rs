@@ -95,20 +95,40 @@ pub(super) async fn load_with(file: &Path, limits: Limits) -> Result<Result<Plug
 /// # Errors
 /// When the engine cannot start.
 pub(super) async fn load_bytes(bytes: Vec<u8>, limits: Limits) -> Result<Result<Plugin, LoadError>, Failure> {
+    // As `run` does, so that both accept the same plugins.
+    compile_within(bytes, limits, Memory::of_process(None).process).await
+}
+
+/// Loads a plugin as a process with this much memory would.
+async fn compile_within(
+    bytes: Vec<u8>,
+    limits: Limits,
+    process: usize,
+) -> Result<Result<Plugin, LoadError>, Failure> {
     let options = EngineOptions {
         concurrency: 1,
         pooling: false,
         ..EngineOptions::default()
     };
-    // As `run` does, so that both accept the same plugins.
-    let memory = compile_memory(Memory::of_process(None).process);
+    let memory = compile_memory(process);
     let compiler = Compiler::Subprocess(Subprocess::this_program(memory));
     let runtime = Runtime::with(options, compiler, cache()?)?;
     Ok(runtime.load(bytes, limits).await)
 }
 
-/// Reads or pulls a plugin and loads it with the limits of its controller, if there is a configuration. Also returns that
-/// controller.
+/// The memory limit of the container in `manifests/deploy` and in the chart, in bytes.
+pub(super) const CONTAINER: usize = 512 << 20;
+
+/// A plugin, and what was learned while it was loaded.
+pub(super) struct Loaded<'a> {
+    pub(super) plugin: Plugin,
+    /// The controller of its kind, when a configuration has one.
+    pub(super) controller: Option<&'a ControllerConfig>,
+    /// Whether a container with the default memory can compile it.
+    pub(super) fits_container: bool,
+}
+
+/// Reads or pulls a plugin and loads it with the limits of its controller, if there is a configuration.
 ///
 /// # Errors
 /// As [`load`], and when it cannot be pulled.
@@ -116,9 +136,15 @@ pub(super) async fn load_for<'a>(
     file: &Path,
     registry: &RegistryArgs,
     config: Option<&'a Config>,
-) -> Result<Result<(Plugin, Option<&'a ControllerConfig>), LoadError>, Failure> {
+) -> Result<Result<Loaded<'a>, LoadError>, Failure> {
     let bytes = read_or_pull(file, registry).await?;
-    let plugin = match load_bytes(bytes.clone(), Limits::default()).await? {
+    let mut fits_container = true;
+    let mut plugin = compile_within(bytes.clone(), Limits::default(), CONTAINER).await?;
+    if let Err(LoadError::CompileMemory { .. } | LoadError::TooMuchCode { .. }) = plugin {
+        fits_container = false;
+        plugin = load_bytes(bytes.clone(), Limits::default()).await?;
+    }
+    let plugin = match plugin {
         Ok(plugin) => plugin,
         Err(error) => return Ok(Err(error)),
     };
@@ -128,7 +154,11 @@ pub(super) async fn load_for<'a>(
         Some(limits) if limits != *plugin.limits() => load_bytes(bytes, limits).await?,
         _ => Ok(plugin),
     };
-    Ok(plugin.map(|plugin| (plugin, controller)))
+    Ok(plugin.map(|plugin| Loaded {
+        plugin,
+        controller,
+        fits_container,
+    }))
 }
 
 /// Opens the cache of compiled plugins that the environment names, as for `run`. A plugin with an interpreter takes ten

@@ -10,6 +10,7 @@ use jiff::Timestamp;
 use kube::core::DynamicObject;
 use serde_json::Value;
 
+use super::plugin_file::Loaded;
 use super::registry::{RegistryArgs, reference};
 use super::rendering::{self, Output};
 use super::{Failure, plugin_file, watch};
@@ -127,7 +128,9 @@ async fn render(args: &Args) -> Result<ExitCode, Failure> {
         .map(Config::load)
         .transpose()
         .map_err(usage)?;
-    let (plugin, controller) = plugin_file::load_for(&args.plugin, &args.registry, config.as_ref())
+    let Loaded {
+        plugin, controller, ..
+    } = plugin_file::load_for(&args.plugin, &args.registry, config.as_ref())
         .await?
         .with_context(|| args.plugin.display().to_string())?;
     let description = plugin.description();

@@ -72,7 +72,14 @@ async fn replay(args: Args) -> Result<ExitCode, Failure> {
     let live = Version::of(&plugin);
     let (mut accepted, mut different) = (0, 0);
     for (file, record) in &records {
-        let answer = call(&plugin, record).await?;
+        let answer = match call(&plugin, record).await {
+            Ok(answer) => answer,
+            Err(why) => {
+                different += 1;
+                writeln!(out, "different  {}: {why}", file.display())?;
+                continue;
+            }
+        };
         let (before, after) = (shown(record, &record.output)?, shown(record, &answer)?);
         if before == after {
             writeln!(out, "same       {}", file.display())?;

@@ -10,6 +10,7 @@ use clap::ValueEnum;
 use serde_json::{Value, json};
 
 use super::{Failure, conversion, plugin_file};
+use crate::config::webhook::{WebhookReach, WebhookTarget};
 use crate::config::{Config, ControllerConfig};
 use crate::dry_run::documents;
 use crate::plugin::Plugin;
@@ -23,22 +24,20 @@ pub struct Args {
     /// The configuration file
     #[arg(long, short, env = "OPERATOR_HOST_CONFIG", value_name = "FILE")]
     config: PathBuf,
-    /// The Service in front of the host's webhook port
-    #[arg(
-        long,
-        default_value = "operator-host/operator-host-webhook",
-        value_name = "NAMESPACE/NAME",
-        conflicts_with = "url"
-    )]
-    service: String,
-    /// The Service's port
-    #[arg(long, default_value_t = 443, value_name = "PORT")]
-    port: u16,
-    /// The URL of the host's webhook, instead of a Service, such as `https://10.0.0.1:8443`
+    /// The Service in front of the host's webhook port [default: `webhook.service` of the configuration, or
+    /// operator-host/operator-host-webhook]
+    #[arg(long, value_name = "NAMESPACE/NAME", conflicts_with = "url")]
+    service: Option<String>,
+    /// The Service's port [default: that in `webhook.service`, or 443]
+    #[arg(long, value_name = "PORT")]
+    port: Option<u16>,
+    /// The URL of the host's webhook, instead of a Service, such as `https://10.0.0.1:8443` [default: `webhook.url` of the
+    /// configuration]
     #[arg(long, value_name = "URL")]
     url: Option<String>,
-    /// The PEM file of the certificate authority that the API server should trust; omit it when another component
-    /// injects the authority, such as cert-manager
+    /// The PEM file of the certificate authority that the API server should trust [default:
+    /// `webhook.certificateAuthority` of the configuration]; omit both when another component injects the authority, such as
+    /// cert-manager
     #[arg(long, value_name = "FILE")]
     ca: Option<PathBuf>,
     /// What the API server does when the host does not answer
@@ -103,9 +102,10 @@ impl FailurePolicy {
 /// When the configuration is invalid, a plugin cannot be loaded, or the definition of a kind is unknown.
 pub async fn run(args: Args) -> Result<(), Failure> {
     let config = Config::load(&args.config).map_err(|error| Failure::Usage(error.into()))?;
+    let reach = config.webhook.as_ref().and_then(|webhook| webhook.reach.as_ref());
     let client = match args.output {
         Some(Output::Helm) => None,
-        None => Some(client_config(&args)?),
+        None => Some(client_config(&args, reach)?),
     };
     let account = account(&args.account)?;
     let given = definitions(&args.crd)?;
@@ -123,7 +123,9 @@ pub async fn run(args: Args) -> Result<(), Failure> {
             eprintln!(
                 "the plugin {} converts {}, and the chart does not install definitions: apply the output of `operator-host crd \
                  --service {}` for it",
-                controller.plugin, controller.parent, args.service
+                controller.plugin,
+                controller.parent,
+                args.service.as_deref().unwrap_or(SERVICE)
             );
         }
         let mut webhook = webhook(&args, &config, controller, &plural, &account);
@@ -180,19 +182,47 @@ fn with_path(url: &str) -> String {
     }
 }
 
-fn client_config(args: &Args) -> Result<Value, Failure> {
-    let mut client = match &args.url {
-        Some(url) => json!({ "url": with_path(url) }),
-        None => {
-            let (namespace, name) = args
-                .service
-                .split_once('/')
-                .filter(|(namespace, name)| !namespace.is_empty() && !name.is_empty())
-                .ok_or_else(|| Failure::Usage(anyhow!("--service must be NAMESPACE/NAME")))?;
-            json!({ "service": { "namespace": namespace, "name": name, "port": args.port, "path": PATH } })
+/// The Service of the manifests, and its port.
+const SERVICE: &str = "operator-host/operator-host-webhook";
+const PORT: u16 = 443;
+
+/// Returns how the API server reaches the webhook: as the arguments say, or else the configuration.
+fn client_config(args: &Args, reach: Option<&WebhookReach>) -> Result<Value, Failure> {
+    let service = |namespace: &str, name: &str, port: u16| {
+        let port = args.port.unwrap_or(port);
+        json!({ "service": { "namespace": namespace, "name": name, "port": port, "path": PATH } })
+    };
+    let mut client = match (&args.url, &args.service, reach.map(|reach| &reach.target)) {
+        (Some(url), ..) => json!({ "url": with_path(url) }),
+        (None, None, Some(WebhookTarget::Url(url))) => json!({ "url": with_path(url) }),
+        (
+            None,
+            None,
+            Some(WebhookTarget::Service {
+                namespace,
+                name,
+                port,
+            }),
+        ) => service(namespace, name, *port),
+        (None, given, _) => {
+            let given = given.as_deref().unwrap_or(SERVICE);
+            let parts = given.split_once('/');
+            let parts = parts.filter(|(namespace, name)| !namespace.is_empty() && !name.is_empty());
+            let (namespace, name) =
+                parts.ok_or_else(|| Failure::Usage(anyhow!("--service must be NAMESPACE/NAME")))?;
+            service(namespace, name, PORT)
         }
     };
-    add_authority(&mut client, args.ca.as_deref())?;
+    let configured = reach.and_then(|reach| reach.authority.as_deref());
+    match (&args.ca, configured) {
+        // In the configuration it is a path of the host, which may be a pod.
+        (None, Some(file)) if !file.is_file() => eprintln!(
+            "operator-host: warning: {} (`webhook.certificateAuthority`) is not on this machine, so the manifests name no \
+             authority: give it with --ca, unless another component injects it",
+            file.display()
+        ),
+        (given, configured) => add_authority(&mut client, given.as_deref().or(configured))?,
+    }
     Ok(client)
 }
 
@@ -367,5 +397,51 @@ mod tests {
         ] {
             assert_eq!(with_path(given), url);
         }
+    }
+
+    #[derive(clap::Parser)]
+    struct Line {
+        #[command(flatten)]
+        args: Args,
+    }
+
+    #[test]
+    fn the_api_server_reaches_the_webhook_as_the_arguments_say_or_else_the_configuration() {
+        let folder = tempfile::tempdir().unwrap();
+        std::fs::write(folder.path().join("ca.crt"), "-----BEGIN CERTIFICATE-----").unwrap();
+        let client = |webhook: &str, more: &[&str]| {
+            let file = folder.path().join("config.yaml");
+            let text = format!("controllers: []\nwebhook: {{certificate: a.crt, key: a.key{webhook}}}\n");
+            let config = Config::parse(&file, &text).unwrap();
+            let line = ["x", "--config", "config.yaml"].iter().chain(more);
+            let args = <Line as clap::Parser>::try_parse_from(line).unwrap().args;
+            let reach = config.webhook.as_ref().and_then(|webhook| webhook.reach.as_ref());
+            client_config(&args, reach).map_err(|_| ()).unwrap()
+        };
+        let service = |namespace: &str, name: &str, port: u16| json!({ "service": { "namespace": namespace, "name": name, "port": port, "path": PATH } });
+        assert_eq!(
+            client("", &[]),
+            service("operator-host", "operator-host-webhook", 443)
+        );
+        assert_eq!(client(", service: a/b", &[]), service("a", "b", 443));
+        assert_eq!(client(", service: 'a/b:8443'", &[]), service("a", "b", 8443));
+        assert_eq!(
+            client(", service: 'a/b:8443'", &["--port", "1"]),
+            service("a", "b", 1)
+        );
+        assert_eq!(
+            client(", service: a/b", &["--service", "c/d"]),
+            service("c", "d", 443)
+        );
+        let url = json!({ "url": "https://10.0.0.1:8443/validate" });
+        assert_eq!(client(", url: 'https://10.0.0.1:8443'", &[]), url);
+        assert_eq!(client(", service: a/b", &["--url", "https://10.0.0.1:8443"]), url);
+        let trusted = client(", service: a/b, certificateAuthority: ca.crt", &[]);
+        assert!(trusted["caBundle"].is_string(), "{trusted}");
+        // It is in the pod.
+        assert_eq!(
+            client(", service: a/b, certificateAuthority: none.crt", &[]),
+            service("a", "b", 443)
+        );
     }
 }

@@ -27,22 +27,26 @@ pub(crate) async fn follow(
         path: path.to_owned(),
         applied,
     };
+    let mut loaded = 0;
     loop {
         tokio::time::sleep(PERIOD).await;
         let changed = files.changed();
-        if changed.is_empty() {
-            continue;
+        if !changed.is_empty() {
+            let names: Vec<String> = changed.iter().map(ResourceExt::name_any).collect();
+            match manifests::apply(client, &changed).await {
+                Ok(()) => screen.step(&format!(
+                    "{} applied again, because its file changed",
+                    names.join(", ")
+                )),
+                Err(error) => screen.error(&format!("a changed definition is refused: {error}")),
+            }
         }
-        let names: Vec<String> = changed.iter().map(ResourceExt::name_any).collect();
-        match manifests::apply(client, &changed).await {
-            Ok(()) => screen.step(&format!(
-                "{} applied again, because its file changed",
-                names.join(", ")
-            )),
-            Err(error) => screen.error(&format!("a changed definition is refused: {error}")),
-        }
-        // The file does not contain the conversion.
-        if let Some(webhook) = webhook
+        let Some(webhook) = webhook else { continue };
+        let before = std::mem::replace(&mut loaded, webhook.loaded().await);
+        // The webhooks are installed with the first versions.
+        let has_new_version = before > 0 && loaded > before;
+        // The files do not contain the conversion, and a new version of a plugin may convert.
+        if (has_new_version || !changed.is_empty())
             && let Err(error) = webhook.install(client).await
         {
             screen.error(&format!("the webhooks are not up to date: {error:#}"));

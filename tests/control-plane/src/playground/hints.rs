@@ -65,7 +65,13 @@ fn commands(samples: &[DynamicObject], definitions: &[DynamicObject]) -> Vec<Str
         let Some(definition) = definitions.iter().find(|it| defines(it, sample)) else {
             continue;
         };
-        let singular = text(&definition.data["spec"]["names"]["singular"]);
+        // With its group: Kubernetes or another project may have the name, too.
+        let spec = &definition.data["spec"];
+        let singular = format!(
+            "{}.{}",
+            text(&spec["names"]["kind"]).to_lowercase(),
+            text(&spec["group"])
+        );
         let name = sample.name_any();
         let namespace = sample.namespace().filter(|namespace| namespace != "default");
         let namespace = namespace
@@ -85,7 +91,13 @@ fn commands(samples: &[DynamicObject], definitions: &[DynamicObject]) -> Vec<Str
     let Some(last) = last else { return commands };
     let plurals: Vec<_> = definitions
         .iter()
-        .map(|it| text(&it.data["spec"]["names"]["plural"]))
+        .map(|it| {
+            format!(
+                "{}.{}",
+                text(&it.data["spec"]["names"]["plural"]),
+                text(&it.data["spec"]["group"])
+            )
+        })
         .collect();
     commands.insert(0, format!("kubectl get {},pods,pvc", plurals.join(",")));
     commands.push(format!("kubectl edit {last}"));
@@ -173,12 +185,12 @@ mod tests {
         assert_eq!(
             commands,
             [
-                "kubectl get echoes,pods,pvc",
-                r#"kubectl patch echo demo --type=merge -p '{"spec":{"replicas":5}}'"#,
-                r#"kubectl patch echo demo --type=merge -p '{"spec":{"storage":{"size":"20Gi"}}}'"#,
-                "kubectl edit echo demo",
-                "kubectl describe echo demo",
-                "kubectl delete echo demo",
+                "kubectl get echoes.my-operator.dev,pods,pvc",
+                r#"kubectl patch echo.my-operator.dev demo --type=merge -p '{"spec":{"replicas":5}}'"#,
+                r#"kubectl patch echo.my-operator.dev demo --type=merge -p '{"spec":{"storage":{"size":"20Gi"}}}'"#,
+                "kubectl edit echo.my-operator.dev demo",
+                "kubectl describe echo.my-operator.dev demo",
+                "kubectl delete echo.my-operator.dev demo",
             ]
         );
     }

@@ -151,7 +151,18 @@ async fn run(
         (Some(config), Some(_)) => Certificate::create(config).await?,
         _ => None,
     };
-    let view = view::start(&client, &files.definitions, screen.clone());
+    let config = arguments.config.clone();
+    let config = config.or_else(|| Some(arguments.deploy.as_ref()?.join("config/config.yaml")));
+    let config = config.map_or_else(String::new, |file| {
+        std::fs::read_to_string(file).unwrap_or_default()
+    });
+    let view = view::start(
+        &client,
+        &files.definitions,
+        &view::children(&config),
+        screen.clone(),
+    )
+    .await;
     let mut host = Host::start(
         &host_program,
         arguments,
@@ -166,7 +177,7 @@ async fn run(
         host.page()
     ));
 
-    let webhook = certificate.map(|certificate| Webhook::new(certificate, &host));
+    let webhook = certificate.map(|certificate| Webhook::new(certificate, &host, &arguments.crds));
     let webhook = webhook.as_ref();
     let code = tokio::select! {
         never = definitions::follow(&arguments.crds, files.definitions.clone(), &client, webhook, screen) => match never {},

@@ -2,10 +2,11 @@
 
 use std::collections::HashMap;
 
-use futures::{StreamExt, stream};
+use futures::{StreamExt, future::join_all, stream};
 use kube::{
     Api, Client, Resource, ResourceExt,
     api::{ApiResource, DynamicObject, GroupVersionKind},
+    discovery::pinned_kind,
     runtime::{WatchStreamExt, watcher},
 };
 use serde_json::Value;
@@ -16,24 +17,36 @@ use crate::screen::{Mood, Screen};
 /// The label that the host puts on every child.
 const CHILD_LABEL: &str = "operator-host.dev/controller";
 
-/// The kinds of children that are shown: group, version, kind, plural.
-const CHILDREN: [(&str, &str, &str, &str); 5] = [
-    ("", "v1", "Pod", "pods"),
-    ("", "v1", "PersistentVolumeClaim", "persistentvolumeclaims"),
-    ("", "v1", "Secret", "secrets"),
-    ("", "v1", "Service", "services"),
-    ("apps", "v1", "Deployment", "deployments"),
-];
+/// Returns the kinds of children that a host's configuration lists.
+pub(crate) fn children(config: &str) -> Vec<GroupVersionKind> {
+    let config: Value = serde_saphyr::from_str(config).unwrap_or_default();
+    let controllers = config["controllers"].as_array().into_iter().flatten();
+    let listed = controllers.flat_map(|controller| controller["children"].as_array().into_iter().flatten());
+    let mut kinds: Vec<GroupVersionKind> = Vec::new();
+    for child in listed {
+        let (api_version, kind) = (text(&child["apiVersion"]), text(&child["kind"]));
+        let (group, version) = api_version.split_once('/').unwrap_or(("", api_version));
+        let kind = GroupVersionKind::gvk(group, version, kind);
+        if !kinds.contains(&kind) {
+            kinds.push(kind);
+        }
+    }
+    kinds
+}
 
-/// Starts to print. The task runs until it is aborted.
-pub(crate) fn start(client: &Client, definitions: &[DynamicObject], screen: Screen) -> JoinHandle<()> {
+/// Starts to print. The task runs until it is aborted. Kinds of children that the cluster does not serve are left out.
+pub(crate) async fn start(
+    client: &Client,
+    definitions: &[DynamicObject],
+    children: &[GroupVersionKind],
+    screen: Screen,
+) -> JoinHandle<()> {
     let parents = definitions.iter().filter_map(resource_of);
-    let children = CHILDREN.map(|(group, version, kind, plural)| {
-        ApiResource::from_gvk_with_plural(&GroupVersionKind::gvk(group, version, kind), plural)
-    });
+    let children = join_all(children.iter().map(|kind| pinned_kind(client, kind))).await;
+    let children = children.into_iter().filter_map(|found| Some(found.ok()?.0));
     let all = parents
         .map(|parent| (false, parent))
-        .chain(children.into_iter().map(|child| (true, child)));
+        .chain(children.map(|child| (true, child)));
     let streams: Vec<_> = all
         .map(|(child, resource)| {
             let config = if child {
@@ -246,6 +259,18 @@ fn scalar(value: &Value) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn every_kind_that_the_configuration_lists_is_shown_once() {
+        let config = "controllers:\n- children: [{apiVersion: v1, kind: ConfigMap}, {apiVersion: batch/v1, kind: Job}]\n\
+                      - children: [{apiVersion: v1, kind: ConfigMap, onRemoval: retain}]\n- name: none\n";
+        let kinds: Vec<_> = children(config)
+            .iter()
+            .map(|it| format!("{}/{} {}", it.group, it.version, it.kind))
+            .collect();
+        assert_eq!(kinds, ["/v1 ConfigMap", "batch/v1 Job"]);
+        assert!(children("").is_empty());
+    }
     use serde_json::json;
 
     fn object(status: &Value) -> DynamicObject {

@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use anyhow::{Context, bail, ensure};
 use control_plane::{deployed, manifests};
-use kube::Client;
 use kube::api::DynamicObject;
+use kube::{Client, ResourceExt};
 use tokio::process::Command;
 
 use crate::host::Host;
@@ -77,11 +77,14 @@ pub(crate) struct Webhook {
     program: PathBuf,
     log: PathBuf,
     compiled: (&'static str, PathBuf),
+    crds: PathBuf,
 }
 
 impl Webhook {
-    pub(crate) fn new(certificate: Certificate, host: &Host) -> Self {
+    /// `crds` are the files of the definitions.
+    pub(crate) fn new(certificate: Certificate, host: &Host, crds: &Path) -> Self {
         Self {
+            crds: crds.to_owned(),
             certificate,
             program: host.program().to_owned(),
             log: host.log().to_owned(),
@@ -115,10 +118,30 @@ impl Webhook {
             bail!("{}", String::from_utf8_lossy(&output.stderr).trim());
         }
         let text = String::from_utf8(output.stdout)?;
-        let objects: Vec<DynamicObject> = serde_saphyr::from_multiple(&text)?;
+        let mut objects: Vec<DynamicObject> = serde_saphyr::from_multiple(&text)?;
+        let files = manifests::read(&self.crds).unwrap_or_default();
+        objects.iter_mut().for_each(|object| prefer_file(object, &files));
         manifests::apply(client, &objects).await?;
         Ok(())
     }
+
+    /// Returns how many versions of plugins the host has loaded, from its log. Each may have another definition.
+    pub(crate) async fn loaded(&self) -> usize {
+        let text = tokio::fs::read_to_string(&self.log).await.unwrap_or_default();
+        text.matches("\"plugin loaded\"").count()
+    }
+}
+
+/// Takes all of a definition but its conversion from its file. A plugin contains the file as it was when the plugin was
+/// built.
+fn prefer_file(printed: &mut DynamicObject, files: &[DynamicObject]) {
+    let is_it = |file: &&DynamicObject| file.types == printed.types && file.name_any() == printed.name_any();
+    let Some(file) = files.iter().find(is_it) else {
+        return;
+    };
+    let conversion = printed.data["spec"]["conversion"].take();
+    printed.data.clone_from(&file.data);
+    printed.data["spec"]["conversion"] = conversion;
 }
 
 /// Applies samples. While the host fills its caches, it makes no decision, and the API server refuses them.
@@ -179,5 +202,28 @@ mod tests {
 
         std::fs::write(&config, "controllers: []").unwrap();
         assert!(Certificate::create(&config).await.unwrap().is_none());
+    }
+
+    /// Regression: the definition of a plugin that was not built yet replaced the one that its author had just changed.
+    #[test]
+    fn of_a_printed_definition_only_the_conversion_counts_when_its_file_is_there() {
+        let definition = |name: &str, spec: serde_json::Value| -> DynamicObject {
+            serde_json::from_value(serde_json::json!({
+                "apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition", "metadata": {"name": name}, "spec": spec,
+            }))
+            .unwrap()
+        };
+        let conversion = serde_json::json!({"strategy": "Webhook"});
+        let old = serde_json::json!({"versions": ["old"], "conversion": conversion});
+        let files = [definition("a", serde_json::json!({"versions": ["new"]}))];
+        let mut printed = definition("a", old.clone());
+        prefer_file(&mut printed, &files);
+        assert_eq!(
+            printed.data["spec"],
+            serde_json::json!({"versions": ["new"], "conversion": conversion})
+        );
+        let mut other = definition("b", old.clone());
+        prefer_file(&mut other, &files);
+        assert_eq!(other.data["spec"], old);
     }
 }
