@@ -4,7 +4,7 @@ SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
 .PHONY: help run run-deploy check test chaos fuzz image-test package manifests bench bench-scale soak crds schemas fmt lint doc \
-    docs order clean prerequisites prerequisites-run
+    docs clean prerequisites prerequisites-run
 
 target := $(or $(CARGO_TARGET_DIR),target)
 
@@ -132,14 +132,6 @@ bench-scale: prerequisites ## Measure how cost grows and write host/docs/referen
 soak: prerequisites ## Let users change objects for MINUTES=60, write that page, and fail if the host grows
 	@$(build-scale); \
 	exec $(target)/scale/bench-scale soak $(scale) $(page) --minutes $(or $(MINUTES),60)
-
-order: prerequisites ## Record which functions of the host run, and write host/release/functions.ld for its linker (x86-64, slow)
-	@export CARGO_PROFILE_RELEASE_STRIP=none; $(build-scale); \
-	rm -rf $(target)/order; mkdir -p $(target)/order; \
-	$(target)/scale/bench-scale measure $(scale) --output $(target)/order --record $(target)/order/functions \
-	    --repeat 1 --only controllers,parents --controllers 4 --parents 500 --by host; \
-	$(target)/scale/bench-scale order $(target)/order/functions >$(target)/order/functions.ld; \
-	mv $(target)/order/functions.ld host/release
 
 clean: ## Remove what was built here; the control plane stays in the user's cache
 	cargo clean

@@ -7,7 +7,6 @@
 //! Modules in reading order: `stage` the control plane and the measured processes, `plugins` copies of Echo, `echoes`
 //! parents and their observer; the parts `controllers`, `parents`, `together`, `foreign`, `edit` and `soak`; the contenders
 //! `bare` and `native`; `process` reads `/proc`, `cgroup` control groups, `stats` computes, `report` with `plot` writes the page, `progress` prints.
-//! `functions` finds out which functions of the host run meanwhile: `make order`.
 
 mod bare;
 mod cgroup;
@@ -16,7 +15,6 @@ mod echoes;
 mod edit;
 mod foreign;
 #[cfg(all(target_os = "linux", target_arch = "x86_64"))]
-mod functions;
 mod native;
 mod parents;
 mod plot;
@@ -48,22 +46,8 @@ enum Command {
     Measure(Measure),
     /// Lets users change objects for a long time, and fails when the host grows
     Soak(Soak),
-    /// Prints a linker script with the functions that `--record` has found
-    #[cfg(all(target_os = "linux", target_arch = "x86_64"))]
-    Order {
-        #[arg(value_name = "FILE")]
-        list: PathBuf,
-    },
     #[command(subcommand, hide = true)]
     Contender(Contender),
-    #[cfg(all(target_os = "linux", target_arch = "x86_64"))]
-    #[command(hide = true)]
-    Record {
-        list: PathBuf,
-        program: PathBuf,
-        #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
-        arguments: Vec<String>,
-    },
 }
 
 /// The programs that are compared with the host. Each is a process of its own.
@@ -88,9 +72,6 @@ struct Common {
     /// Folder for `scale.md`, and for `scale/` with plots and results
     #[arg(long, value_name = "FOLDER")]
     output: PathBuf,
-    /// File for the names of the host's functions that ran, which makes every figure meaningless (x86-64 only)
-    #[arg(long, value_name = "FILE")]
-    record: Option<PathBuf>,
 }
 
 #[derive(Args)]
@@ -176,18 +157,6 @@ fn main() -> anyhow::Result<ExitCode> {
                     ExitCode::FAILURE
                 })
             }
-            #[cfg(all(target_os = "linux", target_arch = "x86_64"))]
-            Command::Order { list } => {
-                let list = std::fs::read_to_string(&list).with_context(|| list.display().to_string())?;
-                print!("{}", functions::order(&list));
-                Ok(ExitCode::SUCCESS)
-            }
-            #[cfg(all(target_os = "linux", target_arch = "x86_64"))]
-            Command::Record {
-                list,
-                program,
-                arguments,
-            } => functions::record(list, program, arguments).await,
             Command::Contender(Contender::Bare { namespace }) => bare::run(&namespace).await,
             Command::Contender(Contender::Native { namespace }) => native::run(&namespace).await,
         }

@@ -31,7 +31,6 @@ pub(crate) struct Stage {
     pub(crate) client: Client,
     folder: TempDir,
     host: PathBuf,
-    record: Option<PathBuf>,
 }
 
 impl Stage {
@@ -48,7 +47,6 @@ impl Stage {
             cluster,
             folder: tempfile::tempdir().context("create a folder")?,
             host: common.host.clone(),
-            record: common.record.clone(),
         };
         std::fs::create_dir(this.plugins()).context("create the folder of the plugins")?;
         let echo = std::fs::read(&common.plugin).with_context(|| common.plugin.display().to_string())?;
@@ -132,11 +130,7 @@ impl Stage {
             "--log",
             "info",
         ];
-        let Some(list) = &self.record else {
-            return self.run("host", &self.host, &arguments);
-        };
-        let recorded = [&["record", path(list)?, path(&self.host)?], arguments.as_slice()];
-        self.run("host", &this_program()?, &recorded.concat())
+        self.run("host", &self.host, &arguments)
     }
 
     /// Starts one of the contenders of this program.
@@ -155,8 +149,7 @@ impl Stage {
         ];
         let mut arguments: Vec<String> = arguments.iter().map(ToString::to_string).collect();
         let mut program = program;
-        // A traced host has other memory anyway.
-        let group = self.record.is_none().then(Group::create).flatten();
+        let group = Group::create();
         if let Some(group) = &group {
             // It becomes the program within the group.
             let processes = group.processes();
