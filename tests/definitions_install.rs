@@ -369,7 +369,7 @@ async fn a_version_in_which_objects_are_stored_stays() {
         &held,
         &[
             "it lacks the version v0, in which objects are stored",
-            "migrate-storage",
+            "migrate them first",
         ],
     );
     let stays = shops

@@ -94,14 +94,21 @@ async fn a_resource_is_reconciled_at_the_time_that_the_plugin_asks_for_and_not_a
         assert!(late.as_secs() < 30, "{late:?} late");
         // The clock in the status causes no further reconcile, and the time that has passed neither.
         let other = format!("{}/q", scenario.namespace);
-        scenario.puppet("q", json!({"response": {"requeueAfterMs": 200}})).await;
+        scenario
+            .puppet("q", json!({"response": {"requeueAfterMs": 200}}))
+            .await;
         host.until_reconciles(&other, 8).await;
         let after = host.reconciles(&parent) - before;
         assert!((1..=2).contains(&after), "{after} reconciles");
         // What is no time is an answer that cannot be read.
-        scenario.puppet("r", json!({"response": {"requeueAt": "noon"}})).await;
+        scenario
+            .puppet("r", json!({"response": {"requeueAt": "noon"}}))
+            .await;
         let message = scenario.until_stalled("r", "PluginAnswerInvalid").await;
-        assert!(message.contains("noon") || message.contains("requeueAt"), "{message}");
+        assert!(
+            message.contains("noon") || message.contains("requeueAt"),
+            "{message}"
+        );
     }
 }
 

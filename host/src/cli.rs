@@ -6,7 +6,6 @@ pub mod completions;
 pub mod crd;
 pub mod diff;
 pub mod explain;
-pub mod migrate_storage;
 pub mod new;
 pub mod pack;
 pub mod plugins;
@@ -72,8 +71,6 @@ pub enum Command {
     Rbac(rbac::Args),
     /// Remove the host's finalizers, so that parents can be deleted after the host is removed
     Uninstall(uninstall::Args),
-    /// Write all resources of a kind in the version in which new ones are stored
-    MigrateStorage(migrate_storage::Args),
     /// Print the JSON Schema of the documents that a WASI command reads and writes
     Schema(schema::Args),
     /// Print the webhook configurations that send resources to the host, and the definitions of the kinds that it converts

@@ -56,7 +56,6 @@ pub mod dry_run;
 
 pub mod record;
 
-pub mod migrate_storage;
 pub mod rbac;
 pub mod uninstall;
 

@@ -27,9 +27,6 @@ fn main() -> ExitCode {
             Command::New(args) => cli::new::run(&args).map(|()| ExitCode::SUCCESS),
             Command::Plugins(args) => cli::plugins::run(args).await.map(|()| ExitCode::SUCCESS),
             Command::Crd(args) => cli::crd::run(args).await.map(|()| ExitCode::SUCCESS),
-            Command::MigrateStorage(args) => {
-                cli::migrate_storage::run(args).await.map(|()| ExitCode::SUCCESS)
-            }
             Command::Render(args) => cli::render::run(args).await,
             Command::Check(args) => cli::check::run(args).await,
             Command::WebhookManifests(args) => cli::webhook_manifests::run(args)

@@ -77,10 +77,7 @@ async fn a_plugin_sets_defaults_and_refuses_changes_of_what_is_stored() {
             .await
     };
     let refused = change(json!({"size": 8})).await.unwrap_err().to_string();
-    assert_contains(
-        &refused,
-        &["denied the request: spec.frozen: it is frozen"],
-    );
+    assert_contains(&refused, &["denied the request: spec.frozen: it is frozen"]);
     let labelled = Patch::Merge(json!({"metadata": {"labels": {"a": "b"}}}));
     let labelled = scenario
         .api(PUPPET)

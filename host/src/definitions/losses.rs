@@ -83,12 +83,11 @@ pub(super) fn of_kind(installed: &Value, wanted: &Value, version: &str) -> Vec<S
     for stored in stored_versions(installed) {
         match find(wanted, stored) {
             None => lost.push(format!(
-                "it lacks the version {stored}, in which objects are stored; `operator-host migrate-storage` rewrites them"
+                "it lacks the version {stored}, in which objects are stored: migrate them first"
             )),
             Some(wants) if !is_served(wants) && find(installed, stored).is_some_and(is_served) => {
                 lost.push(format!(
-                    "it does not serve the version {stored}, in which objects are stored; `operator-host migrate-storage` \
-                     rewrites them"
+                    "it does not serve the version {stored}, in which objects are stored: migrate them first"
                 ));
             }
             Some(_) => {}
@@ -135,7 +134,7 @@ async fn ask_all(client: &Client, installed: &Value, wanted: &Value) -> Result<L
         if !is_served(version) {
             losses.of_kind.push(format!(
                 "its schema of the version {} is narrower than that of {name}, and objects that are stored in {name} cannot \
-                 be examined, because the version is not served; `operator-host migrate-storage` rewrites them",
+                 be examined, because the version is not served: migrate them first",
                 first["name"].as_str().unwrap_or_default()
             ));
             continue;
@@ -171,8 +170,8 @@ fn of_conversion(installed: &Value, wanted: &Value) -> Option<String> {
         .collect();
     (used.len() > 1).then(|| {
         format!(
-            "it has no conversion, and the cluster's converts between the versions {}; let the plugin convert, or serve one \
-             version after `operator-host migrate-storage`",
+            "it has no conversion, and the cluster's converts between the versions {}; let the plugin convert, or migrate \
+             the objects and serve one version",
             used.join(", ")
         )
     })

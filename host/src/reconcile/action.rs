@@ -53,7 +53,10 @@ mod tests {
         let in_an_hour = Timestamp::now() + Duration::from_secs(3600);
         assert_eq!(requeue(None, None), None);
         assert_eq!(requeue(Some(0), Some(in_an_hour)), Some(MIN_DELAY));
-        assert_eq!(requeue(None, Some(seen + Duration::from_secs(1))), Some(MIN_DELAY));
+        assert_eq!(
+            requeue(None, Some(seen + Duration::from_secs(1))),
+            Some(MIN_DELAY)
+        );
         assert_eq!(requeue(None, Some(seen)), None, "the plugin has seen this time");
         assert_eq!(
             requeue(Some(5000), Some(in_an_hour)),
