@@ -12,7 +12,6 @@ use serde_json::{Value, json};
 use crate::behind::refusing;
 use crate::conversion;
 use crate::puppet::{CONFIG_MAP, PUPPET, assert_contains, config_map, controller, variant_of};
-use crate::renamed::managers;
 use crate::support::{Host, LIMIT, Scenario, own_cluster};
 use crate::webhook::{
     certified, configuration, install, invalid, minor, until_refused as until_webhook_refuses,
@@ -255,75 +254,6 @@ async fn what_is_nested_too_deep_is_explained_and_can_be_deleted() {
     assert_contains(&printed, &["1 of 1 parents released"]);
 }
 
-/// Regression: `releaseAfter` did not hold for a parent with the finalizer of a former name only, and a child that is
-/// retained went with such a parent.
-#[tokio::test]
-async fn a_parent_that_is_too_deep_is_released_under_another_name_and_without_what_is_retained() {
-    let scenario = Scenario::new("too-deep-renamed").await;
-    let host = scenario.start(&controller("puppet.wasm", CHILDREN));
-    let kid = json!({"apiVersion": "test.operator-host.dev/v1", "kind": "Puppet", "metadata": {"name": "kid"},
-        "spec": {"response": {}}});
-    let spec = json!({"response": {"children": [config_map("kept", "1"), kid]}});
-    scenario.puppet("p", spec.clone()).await;
-    scenario.until_ready("p").await;
-    scenario.until_ready("kid").await;
-    let gone = json!({"response": {"children": [config_map("kept-too", "1")]}});
-    scenario.puppet("gone", gone).await;
-    scenario.until_ready("gone").await;
-    assert_eq!(host.stop().await.code(), Some(0));
-    for name in ["p", "kid", "gone"] {
-        deepen(&scenario, name, Nesting::Lists).await;
-    }
-    // Nobody can add a finalizer to this one any more.
-    let deleted = send(&scenario, "DELETE", "/gone", String::new()).await;
-    deleted.expect("it is being deleted");
-
-    let renamed = controller("puppet.wasm", &format!("{CHILDREN}formerly: [puppet]"))
-        .replace("name: puppet\n", "name: marionette\n")
-        .replace("kind: ConfigMap}", "kind: ConfigMap, onRemoval: retain}");
-    let host = scenario.start(&renamed);
-    until_refused(&scenario, "p").await;
-    let is_free = |child: &DynamicObject| child.metadata.owner_references.iter().flatten().count() == 0;
-    scenario.until(CONFIG_MAP, "kept", "released", is_free).await;
-    until_gone(&scenario, "gone").await;
-    scenario.until(CONFIG_MAP, "kept-too", "released", is_free).await;
-    let text = send(&scenario, "GET", "/p", String::new()).await;
-    assert_contains(&text.expect("an answer"), &["marionette"]);
-    // The rest is handed over once it can be read.
-    send(&scenario, "PATCH", "/p", r#"{"spec": {"deep": null}}"#.to_owned())
-        .await
-        .expect("it is mended");
-    let message = scenario.until_stalled("p", "TooDeep").await;
-    assert_contains(
-        &message,
-        &["`spec` of Puppet.test.operator-host.dev too-deep-renamed/kid"],
-    );
-    send(
-        &scenario,
-        "PATCH",
-        "/kid",
-        r#"{"spec": {"deep": null}}"#.to_owned(),
-    )
-    .await
-    .expect("it is mended");
-    scenario.until_ready("p").await;
-    for name in ["p", "kid"] {
-        let object = scenario.get(PUPPET, name).await.unwrap();
-        let managers = managers(&object);
-        assert!(
-            !managers.contains(&"operator-host/puppet".to_owned()),
-            "{name}: {managers:?}"
-        );
-    }
-    deepen(&scenario, "p", Nesting::Lists).await;
-    let deleted = send(&scenario, "DELETE", "/p", String::new()).await;
-    deleted.expect("it is deleted");
-    until_gone(&scenario, "p").await;
-    until_gone(&scenario, "kid").await;
-    assert!(scenario.get(CONFIG_MAP, "kept").await.is_some());
-    assert_eq!(host.stop().await.code(), Some(0));
-}
-
 /// Waits until a change that is refused was tried several times, and checks that the refusal is reported once.
 async fn reported_once(scenario: &Scenario, (proxy, host): &(Proxy, Host), part: &str, change: &str) {
     for _ in 0..4 {
@@ -348,30 +278,6 @@ async fn reported_once(scenario: &Scenario, (proxy, host): &(Proxy, Host), part:
     });
     assert_eq!(repeated.count(), 0, "{:?}", events.items);
     proxy.set_mode_of(part, Mode::Pass);
-}
-
-#[tokio::test]
-async fn a_parent_that_is_too_deep_and_cannot_be_handed_over_is_reported_once() {
-    let scenario = Scenario::new("too-deep-refused").await;
-    let host = scenario.start(&controller("puppet.wasm", ""));
-    scenario.puppet("p", json!({"response": {}})).await;
-    scenario.until_ready("p").await;
-    assert_eq!(host.stop().await.code(), Some(0));
-    deepen(&scenario, "p", Nesting::Lists).await;
-    let renamed =
-        controller("puppet.wasm", "formerly: [puppet]").replace("name: puppet\n", "name: marionette\n");
-    let refusing = refusing(&scenario, "/puppets/p?", &renamed).await;
-    let change = "cannot patch Puppet.test.operator-host.dev too-deep-refused/p";
-    reported_once(&scenario, &refusing, "/puppets/p?", change).await;
-    let start = std::time::Instant::now();
-    while !send(&scenario, "GET", "/p", String::new())
-        .await
-        .expect("an answer")
-        .contains("operator-host.dev/marionette")
-    {
-        assert!(start.elapsed() < LIMIT, "it is not handed over");
-        tokio::time::sleep(std::time::Duration::from_millis(50)).await;
-    }
 }
 
 /// Regression: the Event was repeated at each retry once the time was over, and did not say what is too deep.

@@ -197,32 +197,3 @@ async fn a_missing_account_and_a_missing_right_to_act_as_it_are_named_and_recove
     scenario.until_ready("p").await;
     drop(host);
 }
-
-/// Regression: the children were read as the ServiceAccount, which has no permission to read.
-#[tokio::test]
-async fn a_renamed_controller_hands_its_children_over_as_its_service_account() {
-    let scenario = limited("renamed-account").await;
-    grant_host(&scenario, &["of-puppet"]).await;
-    grant_account(&scenario, "of-puppet", "configmaps").await;
-    let top = format!("hostNamespace: {}", scenario.namespace);
-    let options = format!("allow: [hostNamespace]\n{}", acting_as(&scenario, "of-puppet"));
-    let host = scenario.start_with(
-        &scenario.config_with(&top, &controller("puppet.wasm", &options)),
-        &[],
-    );
-    scenario
-        .puppet("p", json!({"response": {"children": [config_map("a", "1")]}}))
-        .await;
-    scenario.until_ready("p").await;
-    assert_eq!(host.stop().await.code(), Some(0));
-    let renamed = controller("puppet.wasm", &format!("{options}\nformerly: [puppet]"))
-        .replace("name: puppet\n", "name: marionette\n");
-    let _host = scenario.start_with(&scenario.config_with(&top, &renamed), &[]);
-    let is_new = |child: &kube::core::DynamicObject| {
-        child.metadata.labels.as_ref().unwrap()["operator-host.dev/controller"] == "marionette"
-    };
-    scenario
-        .until(CONFIG_MAP, "a", "labelled with the new name", is_new)
-        .await;
-    scenario.until_ready("p").await;
-}

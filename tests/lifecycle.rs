@@ -305,36 +305,33 @@ async fn a_time_limit_does_not_release_a_parent_before_its_retained_children() {
 /// Regression: with a plugin without a finalizer, the garbage collector then deleted the others with their parent.
 #[tokio::test]
 async fn a_child_that_cannot_be_released_does_not_keep_the_others_from_it() {
-    for (name, formerly) in [("puppet", ""), ("marionette", "formerly: [puppet]")] {
-        let scenario = Scenario::new(&format!("retained-for-{name}")).await;
-        let host = scenario.start(&controller("puppet.wasm", ""));
-        let names = ["a", "b", "c"];
-        let children = names.map(|name| config_map(name, "1"));
-        scenario
-            .puppet("p", json!({"response": {"children": children}}))
-            .await;
-        scenario.until_ready("p").await;
-        assert_eq!(host.stop().await.code(), Some(0));
-        let retain = "children: [{apiVersion: v1, kind: ConfigMap, onRemoval: retain}]";
-        let config = controller("puppet.wasm", &format!("{retain}\n{formerly}"));
-        let config = config.replace("name: puppet\n", &format!("name: {name}\n"));
-        // Whatever the order, one of them comes before another one.
-        let (proxy, host) = refusing(&scenario, "/configmaps/b?", &config).await;
-        let is_free = |child: &kube::core::DynamicObject| child.metadata.owner_references.is_none();
-        for name in ["a", "c"] {
-            scenario.until(CONFIG_MAP, name, "released", is_free).await;
-        }
-        let message = scenario
-            .until_condition(PUPPET, "p", "Reconciling", "True", "ApplyFailed")
-            .await;
-        assert_contains(&message, &[&format!("ConfigMap {}/b", scenario.namespace)]);
-        proxy.set_mode_of("/configmaps/b?", Mode::Pass);
-        scenario.until(CONFIG_MAP, "b", "released", is_free).await;
-        scenario.until_ready("p").await;
-        // Regression: one that was released and applied was named twice.
-        host.until_log(&["updated ConfigMap b"]).await;
-        assert!(!host.log().contains("ConfigMap b, ConfigMap b"), "{}", host.log());
+    let scenario = Scenario::new("retained-others").await;
+    let host = scenario.start(&controller("puppet.wasm", ""));
+    let names = ["a", "b", "c"];
+    let children = names.map(|name| config_map(name, "1"));
+    scenario
+        .puppet("p", json!({"response": {"children": children}}))
+        .await;
+    scenario.until_ready("p").await;
+    assert_eq!(host.stop().await.code(), Some(0));
+    let retain = "children: [{apiVersion: v1, kind: ConfigMap, onRemoval: retain}]";
+    let config = controller("puppet.wasm", retain);
+    // Whatever the order, one of them comes before another one.
+    let (proxy, host) = refusing(&scenario, "/configmaps/b?", &config).await;
+    let is_free = |child: &kube::core::DynamicObject| child.metadata.owner_references.is_none();
+    for name in ["a", "c"] {
+        scenario.until(CONFIG_MAP, name, "released", is_free).await;
     }
+    let message = scenario
+        .until_condition(PUPPET, "p", "Reconciling", "True", "ApplyFailed")
+        .await;
+    assert_contains(&message, &[&format!("ConfigMap {}/b", scenario.namespace)]);
+    proxy.set_mode_of("/configmaps/b?", Mode::Pass);
+    scenario.until(CONFIG_MAP, "b", "released", is_free).await;
+    scenario.until_ready("p").await;
+    // Regression: one that was released and applied was named twice.
+    host.until_log(&["updated ConfigMap b"]).await;
+    assert!(!host.log().contains("ConfigMap b, ConfigMap b"), "{}", host.log());
 }
 
 /// Regression: while no version of the plugin could be called, the garbage collector deleted it with its parent.
@@ -354,4 +351,35 @@ async fn what_is_retained_is_released_without_a_plugin() {
     scenario.until(CONFIG_MAP, "a", "released", is_free).await;
     scenario.until_stalled("p", "PluginNotLoaded").await;
     host.until_log(&["updated ConfigMap a\""]).await;
+}
+
+/// Without a hand-over by hand, the host would set a second finalizer, and refuse every child.
+#[tokio::test]
+async fn a_parent_of_a_controller_with_another_name_says_so_until_it_is_handed_over() {
+    let scenario = Scenario::new("other-name").await;
+    let host = scenario.start(&controller("puppet.wasm", ""));
+    let spec = |text: &str| json!({"response": {"children": [config_map("a", text)]}});
+    scenario.puppet("p", spec("1")).await;
+    scenario.until_ready("p").await;
+    assert_eq!(host.stop().await.code(), Some(0));
+    let before = scenario.get(CONFIG_MAP, "a").await.unwrap().metadata.uid;
+
+    let config = controller("puppet.wasm", "").replace("name: puppet\n", "name: marionette\n");
+    let _host = scenario.start(&config);
+    scenario.puppet("p", spec("2")).await;
+    let message = scenario.until_stalled("p", "OtherController").await;
+    assert_contains(&message, &["operator-host.dev/puppet", "renamed"]);
+    assert_eq!(scenario.get(CONFIG_MAP, "a").await.unwrap().data["data"]["text"], "1");
+
+    // As the page says.
+    let label = json!({"metadata": {"labels": {"operator-host.dev/controller": "marionette"}, "managedFields": [{}]}});
+    scenario.patch(CONFIG_MAP, "a", label).await;
+    let finalizers = json!({"metadata": {"finalizers": ["operator-host.dev/marionette"], "managedFields": [{}]}});
+    scenario.patch(PUPPET, "p", finalizers).await;
+    let is_new = |child: &kube::core::DynamicObject| child.data["data"]["text"] == "2";
+    let child = scenario.until(CONFIG_MAP, "a", "applied", is_new).await;
+    assert_eq!(child.metadata.uid, before);
+    scenario.until_ready("p").await;
+    scenario.delete(PUPPET, "p").await;
+    scenario.until_gone(PUPPET, "p").await;
 }

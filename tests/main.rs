@@ -69,7 +69,6 @@ mod refused;
 mod registry;
 mod release;
 mod reload;
-mod renamed;
 mod requeue;
 mod rights;
 mod rules;

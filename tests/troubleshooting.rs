@@ -7,7 +7,7 @@ use std::path::Path;
 use crate::support::root;
 
 /// The code that precedes a reason in the sources, without white space.
-const BEFORE: [&str; 14] = [
+const BEFORE: [&str; 15] = [
     "stalled(\"",
     "reconciling(\"",
     "held(\"",
@@ -21,6 +21,7 @@ const BEFORE: [&str; 14] = [
     "RETRYING:&str=\"",
     "KIND_NOT_LISTED:&str=\"",
     "BACK_OFF:&str=\"",
+    "UNMATCHED_PIN:&str=\"",
     "unwrap_or(\"",
 ];
 

@@ -52,8 +52,6 @@ pub struct Config {
 pub struct ControllerConfig {
     /// A DNS label, unique in the file, used in the field manager, the labels and the metrics.
     pub name: String,
-    /// The controller's former names, oldest first. It takes over the objects that carry them.
-    pub formerly: Vec<String>,
     /// The kind of the custom resource.
     pub parent: Kind,
     /// Where the plugin comes from.
@@ -148,32 +146,22 @@ impl ControllerConfig {
         finalizer(&self.name)
     }
 
-    /// Returns the finalizers that the controller set under its former names.
-    pub fn former_finalizers(&self) -> impl Iterator<Item = String> {
-        self.formerly.iter().map(|name| finalizer(name))
-    }
-
-    /// Whether a finalizer is the controller's, by its current name or a former one.
+    /// Reports whether a finalizer is the controller's.
     #[must_use]
     pub fn owns_finalizer(&self, finalizer: &str) -> bool {
-        finalizer == self.finalizer() || self.former_finalizers().any(|former| former == finalizer)
+        finalizer == self.finalizer()
+    }
+
+    /// Reports whether a finalizer is that of another controller of this host, or of this one under another name.
+    #[must_use]
+    pub fn is_finalizer_of_another(&self, finalizer: &str) -> bool {
+        finalizer.starts_with(FINALIZERS) && !self.owns_finalizer(finalizer)
     }
 
     /// Returns the field manager of everything that the controller applies.
     #[must_use]
     pub fn field_manager(&self) -> String {
         field_manager(&self.name)
-    }
-
-    /// Returns the field managers that the controller used under its former names.
-    pub fn former_field_managers(&self) -> impl Iterator<Item = String> {
-        self.formerly.iter().map(|name| field_manager(name))
-    }
-
-    /// Whether `name` is the controller's current name or a former one.
-    #[must_use]
-    pub fn is_or_was(&self, name: &str) -> bool {
-        self.name == name || self.formerly.iter().any(|former| former == name)
     }
 
     /// Reports whether the plugin may make namespaces. A cluster-scoped parent may have children in those that it has made.
@@ -216,17 +204,13 @@ impl ControllerConfig {
             .map(|kind| format!("the plugin reads {kind}, which is not in `reads`: such a need is refused"));
         makes.chain(reads).collect()
     }
-
-    /// Returns the name under which replicas elect the controller's leader: the oldest. A replica that does not know
-    /// the new name and one that does then compete for the same Lease, so they never both lead.
-    #[must_use]
-    pub fn lease_name(&self) -> &str {
-        self.formerly.first().unwrap_or(&self.name)
-    }
 }
 
+/// What the finalizers of all controllers begin with.
+const FINALIZERS: &str = "operator-host.dev/";
+
 fn finalizer(controller: &str) -> String {
-    format!("operator-host.dev/{controller}")
+    format!("{FINALIZERS}{controller}")
 }
 
 fn field_manager(controller: &str) -> String {

@@ -444,9 +444,7 @@ fn interests_in_children(config: &ControllerConfig) -> Vec<Interest<'static>> {
         group: config.parent.group().to_owned().into(),
         kind: config.parent.kind.clone().into(),
     };
-    let names = config.formerly.iter().chain([&config.name]);
-    let labeled = names.map(|name| Interest::Labeled(name.clone().into()));
-    labeled.chain([owned]).collect()
+    vec![Interest::Labeled(config.name.clone().into()), owned]
 }
 
 fn parent_changed(context: &Context, _: &Kind, change: &Change<'_>) {

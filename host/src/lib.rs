@@ -4,7 +4,7 @@
 //!
 //! 1. `cluster::cache` receives it; [`controller`] maps it to a parent and adds that to the `work_queue`;
 //! 2. [`reconcile`] takes the parent; `reconcile::freshness` reads it from the API server if the cache may be behind;
-//! 3. a paused parent ends here; `reconcile::handover` takes one over from a former name of its controller;
+//! 3. a paused parent ends here, and one with the finalizer of another controller;
 //! 4. `plugin::registry` has the live version of the plugin, kept for the whole reconcile;
 //! 5. `reconcile::release` removes the owner references of children whose kind became retained, and
 //!    `reconcile::finalizer` sets the finalizer;

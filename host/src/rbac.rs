@@ -317,7 +317,7 @@ impl Controller<'_> {
             let why = format!("{name}: its parents' status");
             rights.grant(&own, (&parent.group, &status), &["patch"], &why);
         }
-        if self.description.finalizer || !self.controller.formerly.is_empty() {
+        if self.description.finalizer {
             let why = format!("{name}: its parents' finalizer");
             rights.grant(&own, parent.name(), &["patch"], &why);
         }

@@ -17,7 +17,7 @@ use self::failure::{
     FIRST_GRACE, count_failure, fail, is_unreported, log_once, note_transient, status_not_written,
     tell_repeated,
 };
-use self::finalizer::{finalizer_of, remove_finalizer, set_finalizers};
+use self::finalizer::{finalizer_of, finalizer_of_another, remove_finalizer, set_finalizers};
 use self::freshness::up_to_date;
 use self::iterations::Iterations;
 use self::outcome::{Changes, FinalAnswer, collect_events};
@@ -57,7 +57,6 @@ mod error;
 mod failure;
 mod finalizer;
 mod freshness;
-mod handover;
 mod iterations;
 mod leaving;
 mod outcome;
@@ -106,24 +105,15 @@ async fn reconcile_now(context: &Context, name: &NamespacedName, span: &Span) ->
     if let Some(field) = too_deep(&parent) {
         return refuse_too_deep(context, &parent, field).await;
     }
+    if let Some(finalizer) = finalizer_of_another(context, &parent) {
+        return fail(context, &parent, &ReconcileError::OtherController(finalizer)).await;
+    }
     if is_paused {
         contest::forget(context, name);
         return finish(context, &parent, None, Verdict::Paused, Action::OnChange).await;
     }
-    let (parent, handed_over) = match handover::take_over(context, parent).await {
-        Ok(Some(parent)) => (parent, Ok(())),
-        Ok(None) => return Action::OnChange,
-        Err((parent, error)) => (parent, Err(error)),
-    };
     let mut changes = Changes::default();
-    let mut result = match handed_over {
-        Ok(()) => with_first_sign(context, &parent, converge(context, &parent, &mut changes)).await,
-        Err(errors) => {
-            // What is retained must not go with its parent.
-            let released = release(context, &parent, &mut changes.updated).await;
-            Err(released.err().unwrap_or(ReconcileError::Api(errors)))
-        }
-    };
+    let mut result = with_first_sign(context, &parent, converge(context, &parent, &mut changes)).await;
     tell_repeated(context, name, &mut result);
     changes.publish(context, &parent);
     let has_tried = match &result {
@@ -179,32 +169,23 @@ async fn refuse_too_deep(context: &Context, parent: &Arc<DynamicObject>, field: 
         tell_too_deep(context, parent, &error.to_string());
         return Action::OnChange;
     }
-    let (parent, failed) = match handover::take_over(context, Arc::clone(parent)).await {
-        Ok(Some(parent)) => (parent, None),
-        Ok(None) => return Action::OnChange,
-        Err((parent, errors)) => (parent, Some(ReconcileError::Api(errors))),
-    };
-    if too_deep(&parent).is_none() {
-        // The watch delivers it.
-        return Action::OnChange;
-    }
     // What is retained must not go with its parent, whatever the parent is.
-    let mut failed = release(context, &parent, &mut Vec::new()).await.err().or(failed);
+    let mut failed = release(context, parent, &mut Vec::new()).await.err();
     let has_tried = failed
         .as_ref()
-        .is_none_or(|other| !note_transient(context, &parent, other));
-    if leaving::check_deadline(context, &parent, has_tried) {
+        .is_none_or(|other| !note_transient(context, parent, other));
+    if leaving::check_deadline(context, parent, has_tried) {
         let why = failed.as_ref().unwrap_or(&error).to_string();
-        match leaving::abandon(context, &parent, &why).await {
+        match leaving::abandon(context, parent, &why).await {
             Ok(()) => return Action::OnChange,
             Err(other) => failed = Some(other),
         }
     }
     let told = match &failed {
-        Some(other) if !note_transient(context, &parent, other) => format!("{error}; besides, {other}"),
+        Some(other) if !note_transient(context, parent, other) => format!("{error}; besides, {other}"),
         _ => error.to_string(),
     };
-    tell_too_deep(context, &parent, &told);
+    tell_too_deep(context, parent, &told);
     let Some(other) = failed else {
         context.memory_of(&name, |memory| memory.failures = 0);
         return Action::OnChange;

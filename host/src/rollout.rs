@@ -38,7 +38,7 @@ use crate::definitions::record::LiveRecord;
 use crate::desired::conditions::Reason;
 use crate::object::{NamespacedName, PIN_ANNOTATION, PROMOTE_ANNOTATION, annotation, fingerprint, too_deep};
 use crate::plugin::candidate_check::{
-    Blamed, CandidateCheck, HeldBack, Order, Orders, Prefix, ProofResult, Recorded,
+    Blamed, CandidateCheck, HeldBack, Order, Orders, Prefix, ProofResult, Recorded, UNMATCHED_PIN,
 };
 use crate::plugin::contract::{EventType, Kind};
 use crate::plugin::{Digest, Plugin, RandomSource};
@@ -463,7 +463,11 @@ impl CandidateCheck for Proving {
     }
 
     fn announce(&self, held: Option<&HeldBack>) {
-        let now: BTreeMap<NamespacedName, Reason> = held
+        let context = match &*self.stage.borrow() {
+            Stage::Running(context) => context.upgrade(),
+            Stage::Starting | Stage::Listing(_) | Stage::Nothing => None,
+        };
+        let mut now: BTreeMap<NamespacedName, Reason> = held
             .into_iter()
             .flat_map(|held| {
                 held.objects
@@ -480,11 +484,12 @@ impl CandidateCheck for Proving {
                 )
             })
             .collect();
+        // A pin is the fault of no parent. The first ones show it.
+        if let (Some(held), Some(context)) = (held.filter(|held| held.reason == UNMATCHED_PIN), &context) {
+            let first = sample(context).into_iter().take(MAX_BLAMED);
+            now.extend(first.map(|name| (name, Reason::new(held.reason, held.message.as_str()))));
+        }
         let before = self.blocking_parents.replace(now.clone());
-        let context = match &*self.stage.borrow() {
-            Stage::Running(context) => context.upgrade(),
-            Stage::Starting | Stage::Listing(_) | Stage::Nothing => None,
-        };
         // Enqueue each of them, so that their conditions are updated.
         let Some(context) = context else { return };
         for name in before.keys().chain(now.keys()) {

@@ -211,7 +211,7 @@ impl Uninstall<'_> {
                 }
             }
             let name = NamespacedName::of(&parent);
-            for manager in managers(controller) {
+            for manager in [controller.field_manager()] {
                 if !owned::has_status(&parent, &manager) {
                     continue;
                 }
@@ -371,9 +371,7 @@ impl Uninstall<'_> {
                     continue;
                 }
             };
-            let names = controller.formerly.iter().chain([&controller.name]);
-            let names: Vec<&str> = names.map(String::as_str).collect();
-            let selector = format!("{CONTROLLER_LABEL} in ({})", names.join(","));
+            let selector = format!("{CONTROLLER_LABEL}={}", controller.name);
             let (children, errors) = self
                 .list(kind, &resource, &selector, controller.other_names())
                 .await;
@@ -459,12 +457,6 @@ impl Uninstall<'_> {
         }
         (objects, errors)
     }
-}
-
-/// Returns the field managers with which the host wrote a controller's parents.
-fn managers(controller: &ControllerConfig) -> impl Iterator<Item = String> {
-    let former = controller.former_field_managers();
-    former.chain([controller.field_manager()])
 }
 
 fn api(client: &Client, resource: &ResolvedKind, namespace: Option<&str>) -> Objects {

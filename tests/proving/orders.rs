@@ -180,6 +180,11 @@ async fn annotations_promote_by_force_roll_back_and_release() {
     annotate(&scenario, json!({"operator-host.dev/pin": "0123456789abcdef"})).await;
     host.until_log(&["0123456789abcdef is pinned", "stays"]).await;
     until_ready_says(&host, &["0123456789abcdef is pinned", "remove the pin"]).await;
+    let shown = scenario
+        .until_condition(PUPPET, "p", "PluginHeldBack", "True", "PinMatchesNothing")
+        .await;
+    assert_contains(&shown, &["0123456789abcdef is pinned"]);
+    scenario.until_event("p", "Warning", "PluginHeldBack").await;
     // Without annotations the file's version is proved again.
     annotate(
         &scenario,

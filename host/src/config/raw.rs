@@ -55,8 +55,6 @@ pub(super) struct RawConfig {
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 struct RawController {
     name: Spanned<String>,
-    #[serde(default)]
-    formerly: Vec<Spanned<String>>,
     parent: RawKind,
     plugin: Spanned<String>,
     #[serde(default)]
@@ -194,19 +192,6 @@ impl RawConfig {
                 ..raw
             };
             let controller = raw.validate(file, &folder, &registry)?;
-            let shared = controllers.iter().find_map(|other| {
-                let names = controller.formerly.iter().chain([&controller.name]);
-                let mut taken = names.filter(|name| other.is_or_was(name) && **name != other.name);
-                let formerly = controller.formerly.iter().find(|name| **name == other.name);
-                formerly.or_else(|| taken.next()).map(|name| (other, name))
-            });
-            if let Some((other, name)) = shared {
-                let message = format!(
-                    "{name:?} is a current or former name of the controller {:?}: a name can belong to one controller only",
-                    other.name
-                );
-                return Err(invalid(file, name_at, message));
-            }
             if controllers.iter().any(|other| other.name == controller.name) {
                 let message = format!(
                     "there is already a controller named {:?}: give each its own name",
@@ -246,15 +231,6 @@ impl RawController {
         registry: &Arc<Settings>,
     ) -> Result<ControllerConfig, ConfigError> {
         dns_label(file, &self.name, "a controller's name")?;
-        let mut formerly: Vec<String> = Vec::new();
-        for former in self.formerly {
-            dns_label(file, &former, "a controller's former name")?;
-            if former.value == self.name.value || formerly.contains(&former.value) {
-                let message = format!("{:?} is listed twice: name each former name once", former.value);
-                return Err(invalid(file, former.referenced, message));
-            }
-            formerly.push(former.value);
-        }
         let parent_at = self.parent.kind.referenced;
         let parent = self.parent.validate(file)?;
         if is_built_in(parent.group()) {
@@ -340,7 +316,6 @@ impl RawController {
         let sha256 = trust::pin(file, self.sha256.as_ref())?;
         Ok(ControllerConfig {
             name: self.name.value,
-            formerly,
             parent,
             plugin,
             children,

@@ -254,37 +254,6 @@ fn versions_of_one_kind_may_both_be_children_and_are_removed_in_one_way() {
 }
 
 #[test]
-fn former_names_are_the_controller_s_own() {
-    let config = parse(&GOOD.replace("    parent:", "    formerly: [shout, yell]\n    parent:")).unwrap();
-    let echo = &config.controllers[0];
-    assert!(echo.is_or_was("shout") && echo.is_or_was("echo") && !echo.is_or_was("hello"));
-    assert_eq!(echo.lease_name(), "shout");
-    assert_eq!(
-        echo.former_finalizers().collect::<Vec<_>>(),
-        ["operator-host.dev/shout", "operator-host.dev/yell"]
-    );
-    let refused = |formerly: &str, more: &str| {
-        let text = GOOD.replace("    parent:", &format!("    formerly: {formerly}\n    parent:"));
-        parse(&format!("{text}{more}")).unwrap_err()
-    };
-    assert!(refused("[echo]", "").contains("name each former name once"));
-    assert!(refused("[a, a]", "").contains("name each former name once"));
-    assert!(refused("[Not-A-Label]", "").contains("a controller's former name"));
-    let other = |name: &str, more: &str| {
-        format!(
-            "  - name: {name}\n    parent: {{apiVersion: a.b/v1, kind: B}}\n    plugin: echo.wasm\n{more}"
-        )
-    };
-    for other in [other("old", ""), other("b", "    formerly: [old]\n")] {
-        let message = refused("[old]", &other);
-        assert!(
-            message.contains("a name can belong to one controller only"),
-            "{message}"
-        );
-    }
-}
-
-#[test]
 fn keys_in_the_folder_that_plugins_come_from_are_refused() {
     let folder = tempfile::tempdir().unwrap();
     let (plugins, elsewhere) = (folder.path().join("plugins"), folder.path().join("keys"));

@@ -27,7 +27,7 @@ fn state() -> impl Strategy<Value = State> {
         ("example.org/v1", "Shop"),
         ("v1", "Node"),
     ];
-    let labels = vec!["shop", "formerly", "carts", "of-another"];
+    let labels = vec!["shop", "carts", "of-another"];
     (
         prop::option::of(prop::sample::select(owners)),
         any::<bool>(),
@@ -63,18 +63,17 @@ fn uid(api_version: &str, kind: &str) -> String {
 }
 
 fn configs() -> Vec<ControllerConfig> {
-    let of = |name: &str, parent: &str, formerly: &[&str]| {
+    let of = |name: &str, parent: &str| {
         let mut config = config();
         config.name = name.to_owned();
         config.parent.api_version = "example.com/v1".to_owned();
         config.parent.kind = parent.to_owned();
-        config.formerly = formerly.iter().map(|name| (*name).to_owned()).collect();
         config
     };
     vec![
-        of("shop", "Shop", &["formerly"]),
-        of("carts", "Cart", &[]),
-        of("nodes", "Node", &[]),
+        of("shop", "Shop"),
+        of("carts", "Cart"),
+        of("nodes", "Node"),
     ]
 }
 

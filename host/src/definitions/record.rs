@@ -99,19 +99,17 @@ impl LiveRecord {
         });
     }
 
-    /// Returns what the annotations of a definition record for a controller, under its name or a former one.
+    /// Returns what the annotations of a definition record for a controller.
     #[must_use]
     pub fn of<'a>(
         &self,
         config: &ControllerConfig,
         annotation: impl Fn(&str) -> Option<&'a str>,
     ) -> Recorded {
-        let names = std::iter::once(&config.name).chain(&config.formerly);
-        let mut keys = names.map(|name| live_annotation(&self.installation, name));
-        let found = keys.find_map(|key| annotation(&key).map(|text| (key, text)));
-        match found {
+        let key = live_annotation(&self.installation, &config.name);
+        match annotation(&key) {
             None => Recorded::Nothing,
-            Some((key, text)) => Digest::from_str(text).map_or_else(
+            Some(text) => Digest::from_str(text).map_or_else(
                 |()| Recorded::Unknown(format!("the annotation {key} has {text:?} instead of a digest")),
                 Recorded::Version,
             ),

@@ -57,7 +57,7 @@ pub fn owns(config: &ControllerConfig, parent: &DynamicObject, object: &DynamicO
 /// Reports whether an object's label names the controller, by its current name or a former one.
 #[must_use]
 pub fn is_ours(config: &ControllerConfig, object: &DynamicObject) -> bool {
-    label(object, CONTROLLER_LABEL).is_some_and(|name| config.is_or_was(name))
+    label(object, CONTROLLER_LABEL) == Some(config.name.as_str())
 }
 
 /// Reports whether an object is a retained child: its kind is retained, it has no controller, its label and

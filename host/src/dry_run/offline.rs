@@ -372,7 +372,6 @@ fn controller(description: &Description) -> ControllerConfig {
     let children = description.makes.iter();
     ControllerConfig {
         name: description.name.clone(),
-        formerly: Vec::new(),
         parent: description.parent.clone(),
         plugin: std::path::PathBuf::new().into(),
         children: children

@@ -214,7 +214,7 @@ impl Controllers {
         let proving = Arc::clone(&plugin.proving.proving);
         let installer = proving.installer();
         let stop = self.stop.child_token();
-        let factory = self.shared.leadership.join(&config.name, config.lease_name())?;
+        let factory = self.shared.leadership.join(&config.name, &config.name)?;
         let pace = Pace::new(config.writes.qps, config.writes.burst);
         let limits = Arc::new(factory.write_limits(pace));
         let own = factory.writer(None)?.limited(&limits);
@@ -337,7 +337,6 @@ impl Controllers {
         Versions::open(
             folder,
             &config.name,
-            &config.formerly,
             config.proving.keep,
             self.slot_parts.room,
         )

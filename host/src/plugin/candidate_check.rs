@@ -109,6 +109,9 @@ pub struct HeldBack {
     pub objects: Vec<Blamed>,
 }
 
+/// The reason of [`HeldBack`] when no version matches the pin.
+pub const UNMATCHED_PIN: &str = "PinMatchesNothing";
+
 /// One object that is a reason to hold a candidate back.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Blamed {

@@ -199,7 +199,7 @@ mod tests {
     }
 
     fn open(folder: &Path) -> History {
-        let versions = Versions::open(folder, "a", &[], 2, Room(1 << 20)).unwrap();
+        let versions = Versions::open(folder, "a", 2, Room(1 << 20)).unwrap();
         History::within(Arc::new(versions))
     }
 

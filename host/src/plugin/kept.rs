@@ -72,8 +72,7 @@ struct Record {
 }
 
 impl Versions {
-    /// Opens the controller's own folder within `state`, and creates it if missing, from the folder of a
-    /// former name if there is one. Keeps at most `count` versions. Keeps fewer when `room` is short: the
+    /// Opens the controller's own folder within `state`, and creates it if missing. Keeps at most `count` versions. Keeps fewer when `room` is short: the
     /// last one if it fits, and earlier ones in half of the space that the other controllers leave.
     ///
     /// # Errors
@@ -81,14 +80,10 @@ impl Versions {
     pub fn open(
         state: &Path,
         controller: &str,
-        formerly: &[String],
         count: usize,
         room: Room,
     ) -> io::Result<Self> {
         let folder = state.join(controller);
-        if !folder.try_exists()? {
-            take_over(state, formerly, &folder)?;
-        }
         fs::DirBuilder::new()
             .recursive(true)
             .mode(0o700)
@@ -370,17 +365,6 @@ impl Versions {
     }
 }
 
-/// Renames the folder of the first former name that has one.
-fn take_over(state: &Path, formerly: &[String], folder: &Path) -> io::Result<()> {
-    for former in formerly {
-        match fs::rename(state.join(former), folder) {
-            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
-            outcome => return outcome,
-        }
-    }
-    Ok(())
-}
-
 /// Returns the size of the files in a folder, in bytes.
 fn size(folder: &Path) -> u64 {
     let files = fs::read_dir(folder).into_iter().flatten().flatten();
@@ -419,25 +403,9 @@ mod tests {
     }
 
     #[test]
-    fn a_controller_with_another_name_goes_on_with_what_it_kept_under_a_former_one() {
-        let folder = tempfile::tempdir().unwrap();
-        let open = |name: &str, formerly: &[&str]| {
-            let formerly: Vec<String> = formerly.iter().map(|&name| name.to_owned()).collect();
-            Versions::open(folder.path(), name, &formerly, 2, ROOM).unwrap()
-        };
-        open("old", &[]).keep(kept(b"1"), &file(b"1")).unwrap();
-        let versions = open("new", &["never", "old"]);
-        assert_eq!(digests(&versions), [kept(b"1").digest]);
-        assert_eq!(versions.read(&kept(b"1"), 10).unwrap().bytes.as_ref(), b"1");
-        // A folder under its own name is not replaced.
-        open("old", &[]).keep(kept(b"2"), &file(b"2")).unwrap();
-        assert_eq!(digests(&open("new", &["old"])), [kept(b"1").digest]);
-    }
-
-    #[test]
     fn the_last_ones_are_kept_and_the_rest_goes() {
         let folder = tempfile::tempdir().unwrap();
-        let versions = Versions::open(folder.path(), "a", &[], 2, ROOM).unwrap();
+        let versions = Versions::open(folder.path(), "a", 2, ROOM).unwrap();
         for bytes in [b"1", b"2", b"3"] {
             versions.keep(kept(bytes), &file(bytes)).unwrap();
         }
@@ -455,7 +423,7 @@ mod tests {
     #[test]
     fn a_signature_is_kept_and_goes_with_its_version() {
         let folder = tempfile::tempdir().unwrap();
-        let versions = Versions::open(folder.path(), "a", &[], 1, ROOM).unwrap();
+        let versions = Versions::open(folder.path(), "a", 1, ROOM).unwrap();
         let signed = Kept {
             signature: Some(Bytes::from_static(b"s")),
             ..file(b"1")
@@ -473,7 +441,7 @@ mod tests {
     #[test]
     fn replicas_that_share_the_folder_lose_nothing_that_the_record_names() {
         let folder = tempfile::tempdir().unwrap();
-        let open = || Versions::open(folder.path(), "a", &[], 2, ROOM).unwrap();
+        let open = || Versions::open(folder.path(), "a", 2, ROOM).unwrap();
         std::thread::scope(|scope| {
             for replica in 0..2 {
                 scope.spawn(move || {
@@ -499,7 +467,7 @@ mod tests {
     #[test]
     fn the_versions_of_all_controllers_fit_their_room() {
         let state = tempfile::tempdir().unwrap();
-        let open = |name: &str| Versions::open(state.path(), name, &[], 5, Room(10_000)).unwrap();
+        let open = |name: &str| Versions::open(state.path(), name, 5, Room(10_000)).unwrap();
         let large = |number: u8| vec![number; 2_000];
         let (a, b) = (open("a"), open("b"));
         for number in 0..5 {
@@ -526,7 +494,7 @@ mod tests {
     #[test]
     fn without_other_plugins_the_room_itself_is_too_small() {
         let state = tempfile::tempdir().unwrap();
-        let versions = Versions::open(state.path(), "a", &[], 5, Room(10)).unwrap();
+        let versions = Versions::open(state.path(), "a", 5, Room(10)).unwrap();
         let error = versions.keep(kept(&[1; 11]), &file(&[1; 11])).unwrap_err();
         assert_eq!(
             error.to_string(),
@@ -537,7 +505,7 @@ mod tests {
     #[test]
     fn files_that_a_killed_host_left_unfinished_are_removed() {
         let state = tempfile::tempdir().unwrap();
-        let open = || Versions::open(state.path(), "a", &[], 5, ROOM).unwrap();
+        let open = || Versions::open(state.path(), "a", 5, ROOM).unwrap();
         let left = state.path().join("a").join("sha256-0.new");
         let versions = open();
         fs::write(&left, "x").unwrap();
@@ -586,7 +554,7 @@ mod tests {
         for (what, words) in STRANGE {
             let folder = tempfile::tempdir().unwrap();
             let outside = folder.path().join("outside");
-            let open = || Versions::open(folder.path(), "a", &[], 3, ROOM).unwrap();
+            let open = || Versions::open(folder.path(), "a", 3, ROOM).unwrap();
             let versions = open();
             let signed = Kept {
                 signature: Some(Bytes::from_static(b"s")),
@@ -625,14 +593,14 @@ mod tests {
     #[test]
     fn a_lock_that_is_no_file_is_not_waited_for() {
         let folder = tempfile::tempdir().unwrap();
-        let versions = Versions::open(folder.path(), "a", &[], 3, ROOM).unwrap();
+        let versions = Versions::open(folder.path(), "a", 3, ROOM).unwrap();
         for what in ["pipe", "link", "socket"] {
             stand(
                 what,
                 &folder.path().join("a").join(LOCK),
                 &folder.path().join("outside"),
             );
-            let versions = Versions::open(folder.path(), "a", &[], 3, ROOM).unwrap();
+            let versions = Versions::open(folder.path(), "a", 3, ROOM).unwrap();
             let error = in_time(move || versions.keep(kept(b"1"), &file(b"1"))).unwrap_err();
             assert!(error.to_string().contains("lock"), "{what}: {error}");
         }
@@ -643,7 +611,7 @@ mod tests {
     #[test]
     fn what_is_damaged_is_not_used() {
         let folder = tempfile::tempdir().unwrap();
-        let versions = Versions::open(folder.path(), "a", &[], 2, ROOM).unwrap();
+        let versions = Versions::open(folder.path(), "a", 2, ROOM).unwrap();
         versions.keep(kept(b"1"), &file(b"1")).unwrap();
         fs::write(versions.file(&kept(b"1").digest), "other").unwrap();
         let error = versions.read(&kept(b"1"), 10).unwrap_err().to_string();

@@ -21,7 +21,7 @@ use self::held::Waiting;
 use self::live_reason::LiveReason;
 use self::trouble::Trouble;
 use super::acceptance::Trust;
-use super::candidate_check::{CandidateCheck, Orders, ProofResult, Recorded};
+use super::candidate_check::{CandidateCheck, HeldBack, Orders, ProofResult, Recorded, UNMATCHED_PIN};
 use super::contract::Kind;
 use super::history::{History, HistoryEntry, Why};
 use super::kept::{Kept, Versions};
@@ -299,7 +299,7 @@ impl Slot {
         });
         let is_missing = |pin: &Prefix| !self.digest().is_some_and(|live| pin.matches(&live));
         if !orders.pin.as_ref().is_some_and(is_missing) {
-            self.trouble.of_pin(None);
+            self.report_pin(None);
         }
         if let Some(pin) = &orders.pin
             && !loaded.as_ref().is_some_and(|plugin| pin.matches(plugin.digest()))
@@ -441,7 +441,7 @@ impl Slot {
                 );
                 match self.digest() {
                     Some(live) => {
-                        self.trouble.of_pin(Some(message.as_str().into()));
+                        self.report_pin(Some(&message));
                         warn!(controller, %live, "{message}; the live version stays");
                     }
                     None => {
@@ -452,6 +452,23 @@ impl Slot {
             }
         }
         false
+    }
+
+    /// Reports that no version matches the pin, or that one does.
+    fn report_pin(&self, problem: Option<&str>) {
+        if !self.trouble.of_pin(problem.map(Into::into)) {
+            return;
+        }
+        let held = problem.map(|message| HeldBack {
+            reason: UNMATCHED_PIN,
+            message: message.to_owned(),
+            advice: String::new(),
+            diff: String::new(),
+            objects: Vec::new(),
+        });
+        if let Some(proof) = &self.proof {
+            proof.announce(held.as_ref());
+        }
     }
 
     async fn promote(

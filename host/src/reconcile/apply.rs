@@ -295,7 +295,7 @@ fn body_for(desired: &Desired, live: &Live, manager: &str) -> Value {
 /// Explains why the host does not take over the fields of a child: its label says that another controller made it.
 fn advise_about_label(context: &Context, live: &DynamicObject, error: ApiError) -> ApiError {
     let own = &context.config.name;
-    match label(live, CONTROLLER_LABEL).filter(|named| !context.config.is_or_was(named)) {
+    match label(live, CONTROLLER_LABEL).filter(|named| *named != context.config.name) {
         Some(named) => {
             let advice = format!(
                 "its label names the controller {named:?}: set it back to {own:?}, or delete the object"

@@ -33,6 +33,11 @@ pub(super) enum ReconcileError {
     Namespace(String),
     #[error("{}", is_too_deep(.0))]
     TooDeep(String),
+    #[error(
+        "it has the finalizer {0} of a controller with another name, so nothing is changed: if this controller was renamed, \
+         hand the resource over by hand; otherwise stop the host that runs the other controller"
+    )]
+    OtherController(String),
     #[error(transparent)]
     Provenance(#[from] ProvenanceError),
     #[error("{}", join(.0))]
@@ -79,6 +84,7 @@ impl ReconcileError {
             Self::Need(_) => "need",
             Self::Namespace(_) => "namespace",
             Self::TooDeep(_) => "too_deep",
+            Self::OtherController(_) => "other_controller",
             Self::Provenance(_) => "provenance",
             Self::Refused(_) => "refused",
             Self::Api(_) => "api",

@@ -280,6 +280,7 @@ fn deletion_blocked(context: &Context, parent: &DynamicObject, error: &Reconcile
 /// Determines the condition and the next attempt after a failure.
 fn judge(context: &Context, parent: &DynamicObject, error: &ReconcileError) -> (Verdict, Action) {
     let message = match error {
+        ReconcileError::OtherController(_) => error.to_string(),
         _ if is_terminating(parent) => deletion_blocked(context, parent, error),
         // The plugin's own message.
         ReconcileError::Call(CallError::Invalid { message, .. } | CallError::Retry { message, .. }) => {
@@ -306,6 +307,7 @@ fn judge(context: &Context, parent: &DynamicObject, error: &ReconcileError) -> (
         ReconcileError::Need(_) => (stalled("NeedRefused"), Action::Backoff),
         ReconcileError::Namespace(_) => (stalled("NamespaceRefused"), Action::OnChange),
         ReconcileError::TooDeep(_) => (stalled("TooDeep"), Action::OnChange),
+        ReconcileError::OtherController(_) => (stalled("OtherController"), Action::OnChange),
         ReconcileError::Provenance(_) => (reconciling("ProvenanceUnknown"), Action::Backoff),
         ReconcileError::Refused(_) if is_waiting_for_deletion(error) => {
             (reconciling("WaitingForDeletion"), Action::Backoff)

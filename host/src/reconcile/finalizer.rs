@@ -11,11 +11,17 @@ use crate::cluster::api_error::ApiError;
 use crate::cluster::resource_client::ResourceClient;
 use crate::object::NamespacedName;
 
-/// Returns the host's finalizer of the parent. If the parent was deleted under a former name of its controller, it is that
-/// one's: API servers let nobody add a finalizer to an object that is being deleted.
+/// Returns the host's finalizer of the parent.
 pub(super) fn finalizer_of<'a>(context: &Context, parent: &'a DynamicObject) -> Option<&'a str> {
     let mut all = parent.finalizers().iter().map(String::as_str);
     all.find(|finalizer| context.config.owns_finalizer(finalizer))
+}
+
+/// Returns the finalizer of the parent that belongs to a controller of another name.
+pub(super) fn finalizer_of_another(context: &Context, parent: &DynamicObject) -> Option<String> {
+    let mut all = parent.finalizers().iter();
+    all.find(|finalizer| context.config.is_finalizer_of_another(finalizer))
+        .cloned()
 }
 
 /// Returns the host's finalizer of the parent for a message, also when somebody has removed it meanwhile.

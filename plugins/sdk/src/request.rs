@@ -283,7 +283,6 @@ mod tests {
                 now: String::new(),
                 traceparent: None,
                 namespace_terminating: false,
-                old_parent: None,
             };
             let failure = Request::<Spec, Value>::from_wit(request).unwrap_err();
             let Failure::Invalid(invalid) = failure else {

@@ -17,7 +17,6 @@ fn kind(api_version: &str, kind: &str) -> Kind {
 pub(crate) fn config() -> ControllerConfig {
     ControllerConfig {
         name: "shop".into(),
-        formerly: vec!["store".into()],
         parent: kind("example.com/v1", "Shop"),
         plugin: PathBuf::new().into(),
         children: BTreeMap::from([

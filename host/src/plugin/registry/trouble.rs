@@ -26,17 +26,19 @@ impl Trouble {
         self.set(1, problem);
     }
 
-    /// Sets the problem of the pin.
-    pub(super) fn of_pin(&self, problem: Option<Arc<str>>) {
-        self.set(2, problem);
+    /// Sets the problem of the pin. Returns whether it is another one.
+    pub(super) fn of_pin(&self, problem: Option<Arc<str>>) -> bool {
+        self.set(2, problem)
     }
 
-    fn set(&self, part: usize, problem: Option<Arc<str>>) {
+    fn set(&self, part: usize, problem: Option<Arc<str>>) -> bool {
         let mut parts = self.parts.lock().unwrap_or_else(PoisonError::into_inner);
+        let is_new = parts[part] != problem;
         parts[part] = problem;
         let texts: Vec<&str> = parts.iter().flatten().map(AsRef::as_ref).collect();
         let text = (!texts.is_empty()).then(|| texts.join("; ").into());
         self.text.send_replace(text);
+        is_new
     }
 }
 

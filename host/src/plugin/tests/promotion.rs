@@ -113,7 +113,7 @@ pub(super) fn slot(proof: &Arc<Fake>, state: Option<&Path>) -> (Slot, watch::Rec
     match state {
         None => (slot, receiver),
         Some(state) => (
-            slot.keeping(Versions::open(state, "test", &[], 5, Room(1 << 30)).unwrap()),
+            slot.keeping(Versions::open(state, "test", 5, Room(1 << 30)).unwrap()),
             receiver,
         ),
     }

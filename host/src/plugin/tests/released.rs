@@ -100,7 +100,7 @@ async fn damaged_code_is_compiled_again_from_the_kept_file_or_from_the_plugins_o
             ..expected("Fixture")
         };
         let (slot, receiver) = Slot::new(runtime, expected, metrics());
-        let slot = slot.keeping(Versions::open(state.path(), "test", &[], 5, Room(1 << 30)).unwrap());
+        let slot = slot.keeping(Versions::open(state.path(), "test", 5, Room(1 << 30)).unwrap());
         // The first time there is nothing to restore.
         slot.restore().await;
         slot.settle(Some(&plugin_file(&version(1)))).await;

@@ -49,8 +49,6 @@ pub struct ParentMemory {
     pub(super) paced: Option<(Option<i64>, Digest)>,
     /// Children that others may be changing back.
     pub contests: Contests,
-    /// Whether the parent was checked for traces of the controller's former names.
-    pub handed_over: bool,
     /// Whether it was reported that the parent waits for its cleanup.
     pub leaving: bool,
     /// Whether there is a sign that the parent was deleted or replaced, such as a child that somebody else deleted.
