@@ -47,8 +47,6 @@ pub(super) struct Text {
     managed: usize,
     /// Whether more than metadata is kept.
     is_whole: bool,
-    /// All but metadata and type, if it has a number that would be read from the text as another one.
-    inexact: Option<Box<Value>>,
 }
 
 /// That a name is taken: what the host must know of an object that has nothing to do with it. There may be very many.
@@ -161,7 +159,6 @@ impl Text {
             metadata,
             managed,
             is_whole: !object.data.is_null(),
-            inexact: has_inexact_number(&object.data).then(|| Box::new(object.data.clone())),
         }
     }
 
@@ -175,10 +172,7 @@ impl Text {
         DynamicObject {
             types,
             metadata,
-            data: match &self.inexact {
-                Some(data) => Value::clone(data),
-                None => serde_json::from_slice(data).expect("an object as JSON"),
-            },
+            data: serde_json::from_slice(data).expect("an object as JSON"),
         }
     }
 
@@ -213,7 +207,7 @@ impl Text {
     /// Reports whether both have the same content, in whatever version.
     #[cfg(test)]
     pub(super) fn has_same_content(&self, other: &Self) -> bool {
-        self.json == other.json && self.inexact == other.inexact
+        self.json == other.json
     }
 
     /// Returns the same object without a version.
@@ -336,17 +330,6 @@ impl Kept {
     }
 }
 
-/// Reports whether a value has a number that is another one when it is read from its text: serde_json reads some
-/// fractions of 17 digits with an error in the last.
-fn has_inexact_number(value: &Value) -> bool {
-    match value {
-        Value::Number(number) => number.is_f64() && number.to_string().parse().ok().as_ref() != Some(number),
-        Value::Array(values) => values.iter().any(has_inexact_number),
-        Value::Object(values) => values.values().any(has_inexact_number),
-        Value::Null | Value::Bool(_) | Value::String(_) => false,
-    }
-}
-
 /// Parses a UID in the form in which the API server writes it; `None` for any other.
 fn parse_uid(uid: &str) -> Option<[u8; 16]> {
     if uid.len() != 36 {
@@ -410,7 +393,7 @@ mod tests {
     /// A number that changes each time looks like drift, and is applied again in each reconcile.
     #[test]
     fn a_fraction_is_the_same_after_it_was_kept_as_text() {
-        let (mut bits, mut inexact) = (1_u64, 0);
+        let mut bits = 1_u64;
         for _ in 0..10_000 {
             bits = bits
                 .wrapping_mul(6_364_136_223_846_793_005)
@@ -422,20 +405,8 @@ mod tests {
             let mut object = pod();
             object.data["spec"] = json!({"ratio": number});
             let text = Text::of(&mut object, None, &[], &Samples::none());
-            inexact += usize::from(text.inexact.is_some());
             assert_eq!(text.object(object.types.clone()), object);
         }
-        assert!(
-            inexact > 0,
-            "keep the text alone if serde_json reads all numbers exactly by now"
-        );
-        let mut usual = pod();
-        usual.data["spec"] = json!({"ratio": 0.1, "cpu": 2.5, "count": 3, "large": 1e300});
-        assert!(
-            Text::of(&mut usual, None, &[], &Samples::none())
-                .inexact
-                .is_none()
-        );
     }
 
     #[test]
