@@ -1,7 +1,9 @@
 //! Names of objects, and the labels and annotations by which the host recognizes its own objects.
 
+pub(crate) mod metadata;
 mod not_served;
 pub(crate) mod secret;
+mod selector;
 
 use std::borrow::Cow;
 use std::fmt;
@@ -16,6 +18,7 @@ use sha2::{Digest, Sha256};
 
 pub use self::not_served::NotServed;
 pub(crate) use self::not_served::is_built_in;
+pub use self::selector::Selector;
 use crate::plugin::contract::Kind;
 
 /// What the names of all field managers of controllers begin with.

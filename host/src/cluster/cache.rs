@@ -22,7 +22,7 @@ use std::time::Duration;
 use futures::FutureExt;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ManagedFieldsEntry, OwnerReference};
 use kube::Client;
-use kube::core::{DynamicObject, Selector, SelectorExt};
+use kube::core::DynamicObject;
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 use tracing::{error, info, warn};
@@ -40,8 +40,8 @@ use super::discovery::Discovery;
 use crate::desired::managed_fields::{is_apply_of, is_only_status};
 use crate::metrics::Metrics;
 use crate::object::{
-    CONTROLLER_LABEL, FIELD_MANAGER_PREFIX, GENERATED_LABEL, NamespacedName, controller_of, is_reference_to,
-    label, secret, shorten, slim, version,
+    CONTROLLER_LABEL, FIELD_MANAGER_PREFIX, GENERATED_LABEL, NamespacedName, Selector, controller_of,
+    is_reference_to, label, secret, shorten, slim, version,
 };
 use crate::plugin::contract::Kind;
 use crate::printable::printable;

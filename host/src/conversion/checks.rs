@@ -8,10 +8,7 @@ use serde::Deserialize;
 use serde_json::value::RawValue;
 
 use crate::json_text::{ObjectText, members};
-use crate::plugin::contract::is_dns_label;
-
-/// Maximum size of all annotations of an object, as in Kubernetes.
-const ANNOTATIONS: usize = 256 << 10;
+use crate::object::metadata::{check_annotations, check_label};
 
 /// An object to convert.
 #[derive(Debug)]
@@ -190,57 +187,6 @@ fn changed(
     Ok((read(before)? != after).then_some(after))
 }
 
-fn check_label(key: &str, value: &str) -> Result<(), String> {
-    check_key("labels", key)?;
-    if value.is_empty() || is_name(value) {
-        return Ok(());
-    }
-    Err(format!(
-        "metadata.labels[{key:?}] is {value:?}; a label's value has at most 63 letters, digits, `-`, `_` and `.`"
-    ))
-}
-
-fn check_annotations(annotations: &Texts) -> Result<(), String> {
-    for key in annotations.keys() {
-        check_key("annotations", &key.to_lowercase())?;
-    }
-    let size: usize = annotations
-        .iter()
-        .map(|(key, value)| key.len() + value.len())
-        .sum();
-    if size > ANNOTATIONS {
-        return Err(format!(
-            "metadata.annotations has {} KiB; the limit is {} KiB",
-            size.div_ceil(1024),
-            ANNOTATIONS >> 10
-        ));
-    }
-    Ok(())
-}
-
-fn check_key(field: &str, key: &str) -> Result<(), String> {
-    let (prefix, name) = key
-        .split_once('/')
-        .map_or((None, key), |(prefix, name)| (Some(prefix), name));
-    let is_prefix = |prefix: &str| prefix.len() <= 253 && prefix.split('.').all(is_dns_label);
-    if is_name(name) && prefix.is_none_or(is_prefix) {
-        return Ok(());
-    }
-    Err(format!("metadata.{field} has the invalid key {key:?}"))
-}
-
-/// Reports whether a text is a name as labels have them, or a value.
-fn is_name(text: &str) -> bool {
-    let edge = |byte: Option<&u8>| byte.is_some_and(u8::is_ascii_alphanumeric);
-    let bytes = text.as_bytes();
-    bytes.len() <= 63
-        && edge(bytes.first())
-        && edge(bytes.last())
-        && bytes
-            .iter()
-            .all(|byte| byte.is_ascii_alphanumeric() || b"-_.".contains(byte))
-}
-
 #[cfg(test)]
 mod tests {
     use serde_json::{Value, json};
@@ -311,7 +257,7 @@ mod tests {
 
     #[test]
     fn what_the_api_server_would_refuse_is_named() {
-        let long = "x".repeat(ANNOTATIONS);
+        let long = "x".repeat(crate::object::metadata::ANNOTATIONS);
         for (path, value, expected) in [
             (
                 "/apiVersion",

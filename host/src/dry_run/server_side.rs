@@ -8,7 +8,7 @@ mod sides;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use kube::core::{DynamicObject, SelectorExt};
+use kube::core::DynamicObject;
 use kube::{Client, ResourceExt};
 use serde_json::Value;
 use thiserror::Error;

@@ -13,7 +13,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use jiff::SignedDuration;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ManagedFieldsEntry;
 use kube::Client;
-use kube::core::{DynamicObject, Selector, SelectorExt};
+use kube::core::DynamicObject;
 use serde_json::Value;
 use tokio::sync::watch;
 
@@ -38,7 +38,7 @@ use crate::desired::api_versions::{self, Used};
 use crate::desired::ownership::{leave_out_others, owns, retains};
 use crate::desired::plan::Plan;
 use crate::object::{
-    ChildRef, GENERATED_LABEL, NamespacedName, NotServed, kind_in_words, label, shorten, version,
+    ChildRef, GENERATED_LABEL, NamespacedName, NotServed, Selector, kind_in_words, label, shorten, version,
 };
 use crate::plugin::Plugin;
 use crate::plugin::contract::{EventType, Kind};

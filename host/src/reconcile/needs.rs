@@ -3,12 +3,12 @@
 use std::sync::Arc;
 
 use kube::ResourceExt;
-use kube::core::{DynamicObject, Selector};
+use kube::core::DynamicObject;
 use thiserror::Error;
 
 use crate::config::ControllerConfig;
 use crate::desired::selectors::selector;
-use crate::object::{name_problem, shorten};
+use crate::object::{Selector, name_problem, shorten};
 use crate::plugin::contract::{Description, Kind, Need, Related};
 
 /// Why a need cannot be answered.

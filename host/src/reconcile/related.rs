@@ -2,10 +2,11 @@
 
 use std::sync::Arc;
 
-use kube::core::{DynamicObject, Selector};
+use kube::core::DynamicObject;
 
 use super::context::Context;
 use super::needs::{NeedError, RelatedObjects, Rights, Wanted};
+use crate::object::Selector;
 use crate::plugin::contract::{Kind, Need};
 
 /// Reads the current caches and returns the error of a failing watch. The caller has already checked the watches

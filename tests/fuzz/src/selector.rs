@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use kube::core::{DynamicObject, SelectorExt as _};
+use kube::core::DynamicObject;
 use operator_host::config::ControllerConfig;
 use operator_host::desired::selectors;
 use operator_host::plugin::contract::Need;

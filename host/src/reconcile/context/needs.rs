@@ -8,10 +8,10 @@ use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use kube::core::{DynamicObject, Selector, SelectorExt as _};
+use kube::core::DynamicObject;
 
 use crate::desired::selectors::Parsed;
-use crate::object::NamespacedName;
+use crate::object::{NamespacedName, Selector};
 use crate::plugin::contract::{Kind, Need};
 
 /// The needs of all parents of one controller; see the module.
