@@ -3,10 +3,15 @@
 
 pub mod accepts;
 pub mod definition;
+mod embedded;
+mod formats;
 pub mod known;
+mod numbers;
 pub mod pruned;
 pub mod schema;
 pub mod structural;
+#[cfg(test)]
+mod verdicts;
 
 /// One problem with its location.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -8,11 +8,15 @@
 use regex::Regex;
 use serde_json::{Map, Value};
 
-use super::{Problem, field};
+use super::{Problem, embedded, field, formats, numbers};
 use crate::cel;
+use crate::cel::re2::{Unusable, compiled};
 
-/// Fills in the schema's defaults from the outside in. Also replaces a null where the schema has a default and does not
-/// allow null.
+/// Maximum number of bytes of a compiled pattern. The API server has another limit: what is larger is left to it.
+const PATTERN: usize = 10 << 20;
+
+/// Fills in the schema's defaults from the outside in, and removes nulls that the schema does not allow, as the API server
+/// does when it reads an object.
 pub fn fill_defaults(value: &mut Value, schema: &Value) {
     cel::fill_defaults(value, schema);
 }
@@ -72,13 +76,15 @@ pub(super) fn properties(schema: &Value) -> impl Iterator<Item = (&String, &Valu
 fn check(value: &Value, schema: &Value, path: &str, whole: bool, problems: &mut Vec<Problem>) {
     let mut wrong = |message: String| problems.push(Problem::new(path, message));
     if value.is_null() {
-        if whole && schema["nullable"] != true {
+        if whole && schema["nullable"] != true && (schema["type"].is_string() || is_int_or_string(schema)) {
             wrong("must not be null".into());
+        } else if schema["enum"].is_array() {
+            wrong("is null, which no enum allows".into());
         }
         return;
     }
-    if schema["x-kubernetes-int-or-string"] == true {
-        if !(value.is_string() || value.is_i64() || value.is_u64()) {
+    if is_int_or_string(schema) {
+        if !(value.is_string() || numbers::is_integer(value)) {
             wrong(format!("{} must be an integer or a string", shown(value)));
             return;
         }
@@ -89,7 +95,9 @@ fn check(value: &Value, schema: &Value, path: &str, whole: bool, problems: &mut 
         return;
     }
     if let Some(allowed) = schema["enum"].as_array()
-        && !allowed.contains(value)
+        && !allowed
+            .iter()
+            .any(|allowed| numbers::is_enum_value(value, allowed))
     {
         let allowed: Vec<String> = allowed.iter().map(shown).collect();
         wrong(format!(
@@ -99,7 +107,7 @@ fn check(value: &Value, schema: &Value, path: &str, whole: bool, problems: &mut 
         ));
     }
     match value {
-        Value::Number(number) => check_number(number.as_f64().unwrap_or_default(), value, schema, &mut wrong),
+        Value::Number(_) => numbers::check(value, schema, &mut wrong),
         Value::String(text) => check_text(text, schema, &mut wrong),
         Value::Array(items) => check_array(items, schema, path, whole, problems),
         Value::Object(map) => check_object(map, schema, path, whole, problems),
@@ -115,39 +123,13 @@ fn is_type(value: &Value, type_: &str) -> bool {
         "string" => value.is_string(),
         "boolean" => value.is_boolean(),
         "number" => value.is_number(),
-        // 3.0 is an integer, as in JSON Schema.
-        "integer" => value.as_f64().is_some_and(|number| number.fract() == 0.0),
+        "integer" => numbers::is_integer(value),
         _ => true,
     }
 }
 
-fn check_number(number: f64, value: &Value, schema: &Value, wrong: &mut impl FnMut(String)) {
-    let value = shown(value);
-    let limit = |name: &str| schema[name].as_f64();
-    let exclusive = |name: &str| schema[name] == true;
-    if let Some(min) = limit("minimum") {
-        if exclusive("exclusiveMinimum") && number <= min {
-            wrong(format!("{value} must be greater than {min} (exclusiveMinimum)"));
-        } else if number < min {
-            wrong(format!("{value} is less than {min} (minimum)"));
-        }
-    }
-    if let Some(max) = limit("maximum") {
-        if exclusive("exclusiveMaximum") && number >= max {
-            wrong(format!("{value} must be less than {max} (exclusiveMaximum)"));
-        } else if number > max {
-            wrong(format!("{value} is greater than {max} (maximum)"));
-        }
-    }
-    if let Some(of) = limit("multipleOf")
-        && of > 0.0
-        && ((number / of).round() * of - number).abs() > f64::EPSILON * number.abs().max(1.0)
-    {
-        wrong(format!("{value} is not a multiple of {of} (multipleOf)"));
-    }
-    if schema["format"] == "int32" && !(f64::from(i32::MIN)..=f64::from(i32::MAX)).contains(&number) {
-        wrong(format!("{value} does not fit 32 bits (format int32)"));
-    }
+fn is_int_or_string(schema: &Value) -> bool {
+    schema["x-kubernetes-int-or-string"] == true
 }
 
 fn check_text(text: &str, schema: &Value, wrong: &mut impl FnMut(String)) {
@@ -161,26 +143,33 @@ fn check_text(text: &str, schema: &Value, wrong: &mut impl FnMut(String)) {
         ));
     }
     if let Some(pattern) = schema["pattern"].as_str() {
-        match Regex::new(pattern) {
+        match self::pattern(pattern) {
             Ok(regex) if !regex.is_match(text) => {
                 wrong(format!("{text:?} does not match {pattern} (pattern)"));
             }
-            Ok(_) => {}
+            Ok(_) | Err(Unusable::Large) => {}
             // Name the pattern: the path does not contain it.
-            Err(_) => wrong(format!("the pattern {pattern} is not a regular expression")),
+            Err(Unusable::Syntax(why)) => {
+                wrong(format!(
+                    "the pattern {pattern} is not a regular expression: {why}"
+                ));
+            }
         }
     }
-    let formatted = match schema["format"].as_str() {
-        Some("date-time") => text.parse::<jiff::Timestamp>().is_ok(),
-        Some("date") => text.parse::<jiff::civil::Date>().is_ok(),
-        Some("ipv4") => text.parse::<std::net::Ipv4Addr>().is_ok(),
-        Some("ipv6") => text.parse::<std::net::Ipv6Addr>().is_ok(),
-        _ => true,
-    };
-    if !formatted {
-        let format = schema["format"].as_str().unwrap_or_default();
+    if let Some(format) = schema["format"].as_str()
+        && matches!(schema["type"].as_str(), None | Some("string"))
+        && !formats::is_valid(format, text)
+    {
         wrong(format!("{text:?} is not a valid {format} (format)"));
     }
+}
+
+/// Compiles a pattern of a schema.
+///
+/// # Errors
+/// When the API server refuses it, or it is too large here.
+pub(super) fn pattern(text: &str) -> Result<Regex, Unusable> {
+    compiled(text, PATTERN)
 }
 
 fn check_array(items: &[Value], schema: &Value, path: &str, whole: bool, problems: &mut Vec<Problem>) {
@@ -258,6 +247,9 @@ fn check_object(
         ));
     }
     let embedded = schema["x-kubernetes-embedded-resource"] == true;
+    if embedded {
+        problems.extend(embedded::problems(map, path));
+    }
     let open = schema["x-kubernetes-preserve-unknown-fields"] == true
         || schema
             .get("additionalProperties")

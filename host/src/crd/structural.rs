@@ -3,21 +3,33 @@
 //! Source: "Extend the Kubernetes API with CustomResourceDefinitions", section "Specifying a structural schema",
 //! and the fields of `JSONSchemaProps` in `apiextensions.k8s.io/v1`.
 
-use regex::Regex;
+mod branches;
+mod lists;
+mod rules;
+
 use serde_json::Value;
 
-use super::schema::{fill_defaults, properties, validate};
+use super::schema::{pattern, properties, validate};
 use super::{Problem, field};
+use crate::cel;
+use crate::cel::re2::Unusable;
 
 const TYPES: [&str; 6] = ["object", "array", "string", "integer", "number", "boolean"];
 const JUNCTORS: [&str; 3] = ["allOf", "anyOf", "oneOf"];
 
 /// Keywords that the API server knows and never allows.
-const FORBIDDEN: [&str; 4] = ["$ref", "definitions", "dependencies", "patternProperties"];
+const FORBIDDEN: [&str; 7] = [
+    "$ref",
+    "$schema",
+    "additionalItems",
+    "definitions",
+    "dependencies",
+    "id",
+    "patternProperties",
+];
 
 /// The keywords that a schema may use.
-const KNOWN: [&str; 38] = [
-    "$schema",
+const KNOWN: [&str; 37] = [
     "additionalProperties",
     "allOf",
     "anyOf",
@@ -67,11 +79,31 @@ pub fn problems(schema: &Value, path: &str) -> Vec<Problem> {
             "the type at the root must be `object`".to_owned(),
         ));
     }
-    walk(schema, path, true, &mut problems);
+    for keyword in ["additionalProperties", "nullable"] {
+        if !matches!(schema[keyword], Value::Null | Value::Bool(false)) {
+            problems.push(Problem::new(
+                path,
+                format!("`{keyword}` is not allowed at the root"),
+            ));
+        }
+    }
+    walk(schema, path, Place::Root, &mut problems);
+    branches::undeclared(schema, path, &mut problems);
     problems
 }
 
-fn walk(schema: &Value, path: &str, root: bool, problems: &mut Vec<Problem>) {
+/// Where a schema is.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Place {
+    Root,
+    /// A field, or an item.
+    Inner,
+    /// The values of a map. Nobody checks their defaults.
+    Values,
+}
+
+fn walk(schema: &Value, path: &str, place: Place, problems: &mut Vec<Problem>) {
+    let root = place == Place::Root;
     let Some(map) = schema.as_object() else {
         let message = "a schema must be an object: `true` and `false` are not structural; give the type";
         problems.push(Problem::new(path, message));
@@ -100,24 +132,28 @@ fn walk(schema: &Value, path: &str, root: bool, problems: &mut Vec<Problem>) {
     }
     check_type(schema, path, root, problems);
     check_shape(schema, path, problems);
-    check_lists(schema, path, problems);
-    check_values(schema, path, problems);
-    check_rules(schema, path, problems);
-    for junctor in JUNCTORS {
-        for (index, branch) in schema[junctor].as_array().into_iter().flatten().enumerate() {
-            within_junctor(branch, schema, &format!("{path}.{junctor}[{index}]"), problems);
-        }
-    }
-    if let Some(not) = schema.get("not") {
-        within_junctor(not, schema, &field(path, "not"), problems);
-    }
+    lists::check(schema, path, problems);
+    check_values(schema, path, place, problems);
+    rules::check(schema, path, problems);
+    branches::check(schema, path, problems);
+    let embedded = schema["x-kubernetes-embedded-resource"] == true;
     for (name, schema) in properties(schema) {
         let path = field(&field(path, "properties"), name);
-        if root && name == "metadata" {
-            check_metadata(schema, &path, problems);
-            continue;
+        let of_resource = root || embedded;
+        match name.as_str() {
+            "metadata" if root => {
+                check_metadata(schema, &path, problems);
+                continue;
+            }
+            "metadata" if of_resource && schema["type"] != "object" => {
+                problems.push(Problem::new(&path, "`type` must be object"));
+            }
+            "apiVersion" | "kind" if of_resource && schema["type"] != "string" => {
+                problems.push(Problem::new(&path, "`type` must be string"));
+            }
+            _ => {}
         }
-        walk(schema, &path, false, problems);
+        walk(schema, &path, Place::Inner, problems);
     }
     if let Some(items) = map.get("items") {
         if items.is_array() {
@@ -126,11 +162,16 @@ fn walk(schema: &Value, path: &str, root: bool, problems: &mut Vec<Problem>) {
                 "must be one schema, not a list of them",
             ));
         } else {
-            walk(items, &field(path, "items"), false, problems);
+            walk(items, &field(path, "items"), Place::Inner, problems);
         }
     }
     if let Some(more) = map.get("additionalProperties").filter(|more| more.is_object()) {
-        walk(more, &field(path, "additionalProperties"), false, problems);
+        walk(
+            more,
+            &field(path, "additionalProperties"),
+            Place::Values,
+            problems,
+        );
     }
 }
 
@@ -159,14 +200,22 @@ fn check_type(schema: &Value, path: &str, root: bool, problems: &mut Vec<Problem
             format!("`type` is {type_}; it must be one of {}", TYPES.join(", ")),
         )),
     }
-    for flag in [
-        "x-kubernetes-int-or-string",
-        "x-kubernetes-preserve-unknown-fields",
-        "x-kubernetes-embedded-resource",
-    ] {
-        if schema.get(flag).is_some_and(|flag| *flag != true) {
-            problems.push(Problem::new(path, format!("`{flag}` must be true or absent")));
-        }
+    if schema["x-kubernetes-preserve-unknown-fields"] == false {
+        problems.push(Problem::new(
+            path,
+            "`x-kubernetes-preserve-unknown-fields` must be true or absent",
+        ));
+    }
+    let embedded = schema["x-kubernetes-embedded-resource"] == true;
+    if int_or_string && (open || embedded) {
+        let message = "x-kubernetes-int-or-string excludes an embedded resource and preserved unknown fields";
+        problems.push(Problem::new(path, message));
+    }
+    if embedded && schema.get("additionalProperties").is_some() {
+        problems.push(Problem::new(
+            path,
+            "an embedded resource cannot have `additionalProperties`",
+        ));
     }
     if schema["x-kubernetes-embedded-resource"] == true
         && (schema["type"] != "object" || (!open && properties(schema).next().is_none()))
@@ -180,7 +229,10 @@ fn check_type(schema: &Value, path: &str, root: bool, problems: &mut Vec<Problem
 
 fn check_shape(schema: &Value, path: &str, problems: &mut Vec<Problem>) {
     let has = |name: &str| schema.get(name).is_some();
-    if has("properties") && has("additionalProperties") {
+    if properties(schema).next().is_some()
+        && has("additionalProperties")
+        && schema["additionalProperties"] != true
+    {
         problems.push(Problem::new(
             path,
             "`properties` and `additionalProperties` exclude each other",
@@ -214,159 +266,230 @@ fn check_shape(schema: &Value, path: &str, problems: &mut Vec<Problem>) {
     }
 }
 
-fn check_lists(schema: &Value, path: &str, problems: &mut Vec<Problem>) {
-    let mut wrong = |message: String| problems.push(Problem::new(path, message));
-    let keys = schema["x-kubernetes-list-map-keys"].as_array();
-    match (schema.get("x-kubernetes-list-type").and_then(Value::as_str), keys) {
-        (None, None) => {}
-        (Some("map"), Some(keys)) if !keys.is_empty() => {
-            let items = &schema["items"];
-            for key in keys.iter().filter_map(Value::as_str) {
-                let Some(property) = items["properties"].get(key) else {
-                    wrong(format!(
-                        "x-kubernetes-list-map-keys names `{key}`, which the items do not have"
-                    ));
-                    continue;
-                };
-                let required = items["required"].as_array().into_iter().flatten();
-                if property.get("default").is_none() && !required.into_iter().any(|r| r == key) {
-                    wrong(format!(
-                        "the list's key `{key}` must be required or have a default"
-                    ));
-                }
-            }
-        }
-        (Some("map"), _) => wrong("x-kubernetes-list-type: map needs x-kubernetes-list-map-keys".into()),
-        (_, Some(_)) => wrong("x-kubernetes-list-map-keys needs x-kubernetes-list-type: map".into()),
-        (Some("set" | "atomic"), None) => {}
-        (Some(other), None) => {
-            wrong(format!(
-                "x-kubernetes-list-type is {other:?}; it must be atomic, set or map"
-            ));
-        }
-    }
-    if schema.get("x-kubernetes-list-type").is_some() && schema["type"] != "array" {
-        wrong("x-kubernetes-list-type needs the type array".into());
-    }
-    if let Some(map_type) = schema.get("x-kubernetes-map-type")
-        && (schema["type"] != "object" || !(map_type == "granular" || map_type == "atomic"))
+/// Checks the pattern and the default.
+fn check_values(schema: &Value, path: &str, place: Place, problems: &mut Vec<Problem>) {
+    if let Some(text) = schema["pattern"].as_str()
+        && let Err(Unusable::Syntax(why)) = pattern(text)
     {
-        wrong("x-kubernetes-map-type must be granular or atomic, on the type object".into());
+        let message = format!("the pattern {text} is not a regular expression as Go reads it: {why}");
+        problems.push(Problem::new(path, message));
     }
-}
-
-fn check_values(schema: &Value, path: &str, problems: &mut Vec<Problem>) {
-    if let Some(pattern) = schema["pattern"].as_str()
-        && Regex::new(pattern).is_err()
-    {
-        problems.push(Problem::new(
-            path,
-            format!("the pattern {pattern} is not a regular expression"),
-        ));
-    }
-    if let Some(default) = schema.get("default") {
-        let mut filled = default.clone();
-        fill_defaults(&mut filled, schema);
-        for problem in validate(&filled, schema) {
-            let at = if problem.path.is_empty() {
-                String::new()
-            } else {
-                format!(" at {}", problem.path)
-            };
-            problems.push(Problem::new(
-                path,
-                format!(
-                    "the default does not match its own schema{at}: {}",
-                    problem.message
-                ),
-            ));
-        }
-    }
-}
-
-/// Checks the form of the rules in CEL.
-fn check_rules(schema: &Value, path: &str, problems: &mut Vec<Problem>) {
-    let Some(rules) = schema.get("x-kubernetes-validations") else {
+    // A default of null is none.
+    let Some(default) = schema
+        .get("default")
+        .filter(|default| !default.is_null() && place != Place::Values)
+    else {
         return;
     };
-    let Some(rules) = rules.as_array() else {
-        let message = "`x-kubernetes-validations` must be a list of rules";
-        return problems.push(Problem::new(path, message));
-    };
-    for (index, rule) in rules.iter().enumerate() {
-        let at = format!("{path}.x-kubernetes-validations[{index}]");
-        let text = |name: &str| rule[name].as_str().unwrap_or_default().trim();
-        if text("rule").is_empty() {
-            problems.push(Problem::new(&at, "`rule` is missing or not a string"));
-        }
-        if text("message").contains('\n') {
-            problems.push(Problem::new(&at, "`message` must be one line"));
-        } else if text("rule").contains('\n') && text("message").is_empty() {
-            problems.push(Problem::new(&at, "a rule of several lines needs a `message`"));
-        }
+    let mut found = validate(default, schema);
+    if found.is_empty() {
+        // As for an object that is created, and for one that does not change.
+        let mut violations = cel::validate(schema, default, None).violations;
+        violations.extend(cel::validate(schema, default, Some(default)).violations);
+        violations.dedup();
+        found.extend(
+            violations
+                .into_iter()
+                .map(|violation| Problem::new("", violation)),
+        );
+    }
+    for problem in found {
+        let at = if problem.path.is_empty() {
+            String::new()
+        } else {
+            format!(" at {}", problem.path)
+        };
+        problems.push(Problem::new(
+            path,
+            format!(
+                "the default does not match its own schema{at}: {}",
+                problem.message
+            ),
+        ));
     }
 }
 
+/// Checks the schema of the metadata at the root, which the API server has itself.
 fn check_metadata(schema: &Value, path: &str, problems: &mut Vec<Problem>) {
-    if schema.get("type").is_some_and(|type_| type_ != "object") {
+    if schema["type"] != "object" {
         problems.push(Problem::new(path, "`type` must be object"));
     }
-    for (name, _) in properties(schema) {
+    for keyword in schema
+        .as_object()
+        .into_iter()
+        .flatten()
+        .map(|(keyword, _)| keyword)
+    {
+        if keyword != "type" && keyword != "properties" {
+            problems.push(Problem::new(
+                path,
+                format!("`{keyword}` is not allowed: the API server has its own schema"),
+            ));
+        }
+    }
+    for (name, schema) in properties(schema) {
+        let path = field(path, name);
         if name != "name" && name != "generateName" {
             problems.push(Problem::new(
-                field(path, name),
+                &path,
                 "only `name` and `generateName` may be restricted",
             ));
         }
+        walk(schema, &path, Place::Inner, problems);
     }
 }
 
-/// Checks a branch of `allOf`, `anyOf`, `oneOf` or `not`. `outer` is the schema beside it: it must contain every field
-/// that the branch mentions.
-fn within_junctor(branch: &Value, outer: &Value, path: &str, problems: &mut Vec<Problem>) {
-    let int_or_string = outer["x-kubernetes-int-or-string"] == true;
-    for keyword in [
-        "description",
-        "type",
-        "default",
-        "additionalProperties",
-        "nullable",
-        "title",
-    ] {
-        if branch.get(keyword).is_some() && !(int_or_string && keyword == "type") {
-            problems.push(Problem::new(
-                path,
-                format!("`{keyword}` is not allowed within allOf, anyOf, oneOf or not; put it outside"),
-            ));
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn problems(field: &Value) -> Vec<String> {
+        let schema = json!({ "type": "object", "properties": { "spec": { "type": "object", "properties": { "a": field } } } });
+        super::problems(&schema, "")
+            .iter()
+            .map(ToString::to_string)
+            .collect()
+    }
+
+    #[test]
+    fn what_the_api_server_takes_is_taken() {
+        let text = json!({ "type": "string" });
+        for field in [
+            json!({ "type": "string", "default": null }),
+            json!({ "type": "object", "properties": { "a": text }, "allOf": [{ "properties": { "b": { "minLength": 1 } } }] }),
+            json!({ "type": "object", "properties": { "a": text }, "additionalProperties": true }),
+            json!({ "type": "object", "additionalProperties": { "type": "integer", "maximum": 1, "default": 5 } }),
+            json!({ "x-kubernetes-int-or-string": true, "anyOf": [{ "type": "integer" }, { "type": "string" }] }),
+            json!({ "x-kubernetes-int-or-string": true, "allOf": [{ "anyOf": [{ "type": "integer" }, { "type": "string" }] }] }),
+            json!({ "type": "object", "x-kubernetes-embedded-resource": false, "properties": { "a": text } }),
+            json!({ "type": "array", "items": { "type": "object", "x-kubernetes-map-type": "atomic" }, "x-kubernetes-list-type": "set" }),
+            json!({ "type": "string", "default": "ab", "x-kubernetes-validations": [{ "rule": "self.size() == 2" }] }),
+            json!({ "type": "object", "properties": { "b-c": text }, "x-kubernetes-validations":
+                [{ "rule": "true", "fieldPath": ".b-c", "reason": "FieldValueInvalid" }] }),
+            json!({ "type": "object", "additionalProperties": text, "x-kubernetes-validations":
+                [{ "rule": "true", "fieldPath": "['x.y']" }] }),
+            json!({ "type": "string", "pattern": "^[\\w.-]{1,1000}$" }),
+        ] {
+            assert_eq!(problems(&field), Vec::<String>::new(), "{field}");
         }
     }
-    if branch.get("$ref").is_some() {
-        problems.push(Problem::new(
-            path,
-            "`$ref` is not allowed: write the schema in place",
-        ));
-    }
-    for (name, inner) in properties(branch) {
-        match outer["properties"].get(name) {
-            Some(outer) => within_junctor(inner, outer, &field(&field(path, "properties"), name), problems),
-            None => problems.push(Problem::new(
-                field(&field(path, "properties"), name),
-                "the field must also be in the `properties` outside of the junctor",
-            )),
+
+    #[test]
+    fn what_the_api_server_refuses_is_refused() {
+        let text = json!({ "type": "string" });
+        let keyed = |items: Value, keys: Value| json!({ "type": "array", "items": items, "x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": keys });
+        let item = |key: Value| json!({ "type": "object", "required": ["k"], "properties": { "k": key } });
+        let rule = |rule: Value| json!({ "type": "object", "properties": { "b": text }, "x-kubernetes-validations": [rule] });
+        for (field, words) in [
+            (
+                json!({ "type": "object", "allOf": [{ "x-kubernetes-preserve-unknown-fields": true }] }),
+                "put it outside",
+            ),
+            (
+                json!({ "type": "object", "anyOf": [{ "x-kubernetes-validations": [{ "rule": "true" }] }] }),
+                "put it outside",
+            ),
+            (
+                json!({ "type": "array", "items": text, "not": { "x-kubernetes-list-type": "set" } }),
+                "put it outside",
+            ),
+            (
+                json!({ "type": "string", "oneOf": [{ "description": "x" }] }),
+                "put it outside",
+            ),
+            (
+                json!({ "x-kubernetes-int-or-string": true, "anyOf": [{ "type": "integer" }] }),
+                "put it outside",
+            ),
+            (
+                json!({ "type": "string", "allOf": [{ "pattern": "(" }] }),
+                "missing closing )",
+            ),
+            (
+                keyed(item(json!({ "type": "string", "nullable": true })), json!(["k"])),
+                "must not be nullable",
+            ),
+            (
+                keyed(item(json!({ "type": "object" })), json!(["k"])),
+                "a simple value",
+            ),
+            (keyed(item(text.clone()), json!(["k", "k"])), "twice"),
+            (keyed(item(text.clone()), json!(["x"])), "do not have"),
+            (keyed(text.clone(), json!(["k"])), "of the type object"),
+            (
+                keyed(
+                    json!({ "type": "object", "properties": { "k": text } }),
+                    json!(["k"]),
+                ),
+                "required or have a default",
+            ),
+            (
+                json!({ "type": "array", "items": { "type": "object" }, "x-kubernetes-list-type": "set" }),
+                "must be atomic",
+            ),
+            (
+                json!({ "type": "array", "items": { "type": "string", "nullable": true }, "x-kubernetes-list-type": "set" }),
+                "must not be nullable",
+            ),
+            (
+                rule(json!({ "rule": "true", "fieldPath": ".c" })),
+                "no field of the schema",
+            ),
+            (
+                rule(json!({ "rule": "true", "fieldPath": "b" })),
+                "no field of the schema",
+            ),
+            (
+                rule(json!({ "rule": "true", "fieldPath": ".b[0]" })),
+                "no field of the schema",
+            ),
+            (
+                rule(json!({ "rule": "true", "reason": "Nope" })),
+                "must be one of",
+            ),
+            (rule(json!({ "rule": "true", "message": " " })), "has only spaces"),
+            (
+                rule(json!({ "rule": "true", "messageExpression": " " })),
+                "has only spaces",
+            ),
+            (rule(json!({ "rule": " " })), "is missing"),
+            (
+                json!({ "type": "string", "default": "a", "x-kubernetes-validations": [{ "rule": "self.size() == 2" }] }),
+                "the default does not match",
+            ),
+            (
+                json!({ "type": "object", "default": { "x": 1 }, "properties": { "a": text } }),
+                "unknown field",
+            ),
+            (
+                json!({ "type": "object", "default": {}, "required": ["a"], "properties": { "a": text } }),
+                "is missing",
+            ),
+            (json!({ "type": "string", "$schema": "x" }), "not allowed"),
+            (
+                json!({ "x-kubernetes-int-or-string": true, "x-kubernetes-preserve-unknown-fields": true }),
+                "excludes",
+            ),
+            (
+                json!({ "type": "object", "x-kubernetes-preserve-unknown-fields": false }),
+                "must be true or absent",
+            ),
+            (
+                json!({ "type": "object", "x-kubernetes-embedded-resource": true, "properties": { "kind": { "type": "integer" } } }),
+                "must be string",
+            ),
+        ] {
+            let found = problems(&field);
+            assert!(
+                found.iter().any(|problem| problem.contains(words)),
+                "{field}: {found:?}"
+            );
         }
-    }
-    if let Some(inner) = branch.get("items") {
-        match outer.get("items") {
-            Some(outer) => within_junctor(inner, outer, &field(path, "items"), problems),
-            None => problems.push(Problem::new(
-                field(path, "items"),
-                "must also be present outside of the junctor",
-            )),
-        }
-    }
-    for junctor in JUNCTORS {
-        for (index, inner) in branch[junctor].as_array().into_iter().flatten().enumerate() {
-            within_junctor(inner, outer, &format!("{path}.{junctor}[{index}]"), problems);
-        }
+        let root = json!({ "type": "object", "nullable": true, "properties": { "metadata": { "type": "object", "description": "x" } },
+            "anyOf": [{ "properties": { "b": {} } }] });
+        let found = super::problems(&root, "");
+        assert_eq!(found.len(), 3, "{found:?}");
     }
 }

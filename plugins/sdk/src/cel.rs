@@ -6,6 +6,7 @@
 //!
 //! Source: <https://kubernetes.io/docs/tasks/extend-kubernetes/custom-resources/custom-resource-definitions/#validation-rules>.
 
+mod check;
 mod defaults;
 mod eval;
 mod functions;
@@ -16,10 +17,12 @@ mod operators;
 mod parser;
 mod patterns;
 mod quantity;
-mod rules;
+pub(crate) mod re2;
+pub(crate) mod rules;
 mod strings;
-mod time;
-mod url;
+pub(crate) mod time;
+mod types;
+pub(crate) mod url;
 mod value;
 
 pub(crate) use defaults::fill_defaults;
@@ -43,5 +46,13 @@ enum Fault {
 impl Fault {
     fn overflow() -> Self {
         Self::Error("integer overflow".to_owned())
+    }
+
+    fn unsigned_overflow() -> Self {
+        Self::Error("unsigned integer overflow".to_owned())
+    }
+
+    fn time_overflow() -> Self {
+        Self::Error("timestamp overflow".to_owned())
     }
 }

@@ -6,6 +6,7 @@ use serde_json::Value;
 
 use super::Fault;
 use super::functions;
+use super::names::{self, Found};
 use super::operators;
 use super::parser::Expr;
 use super::patterns::Patterns;
@@ -31,7 +32,10 @@ impl<'e, 'a> Evaluation<'e, 'a> {
             Expr::Text(text) => Ok(Val::Text(Text::Made(Rc::clone(text)))),
             Expr::Bytes(bytes) => Ok(Val::Bytes(Rc::clone(bytes))),
             Expr::Name(name) => self.variable(name),
-            Expr::Select { of, field, optional } => self.select(of, field, *optional),
+            Expr::Select { of, field, optional } => match self.type_named(expr) {
+                Some(type_) => Ok(type_),
+                None => self.select(of, field, *optional),
+            },
             Expr::Has { of, field } => self.has(of, field),
             Expr::Index { of, index, optional } => self.index(of, index, *optional),
             Expr::Call { of, name, args } => self.call(of.as_deref(), name, args),
@@ -54,7 +58,6 @@ impl<'e, 'a> Evaluation<'e, 'a> {
             Expr::Minus(of) => match self.eval(of)? {
                 Val::Int(value) => value.checked_neg().map(Val::Int).ok_or_else(Fault::overflow),
                 Val::Double(value) => Ok(Val::Double(-value)),
-                Val::Duration(value) => value.checked_neg().map(Val::Duration).ok_or_else(Fault::overflow),
                 _ => Err(Fault::Overload),
             },
             Expr::Operation { operator, sides } => {
@@ -74,7 +77,33 @@ impl<'e, 'a> Evaluation<'e, 'a> {
         let found = self.variables.iter().rev().find(|(known, _)| *known == name);
         found
             .map(|(_, value)| value.clone())
+            .or_else(|| Val::type_named(name))
             .ok_or_else(|| Fault::Undefined(format!("undeclared reference to '{name}'")))
+    }
+
+    /// Returns a type whose name has dots, such as `google.protobuf.Duration`.
+    fn type_named(&self, expr: &Expr) -> Option<Val<'a>> {
+        fn path(expr: &Expr) -> Option<String> {
+            match expr {
+                Expr::Name(name) => Some(name.clone()),
+                Expr::Select {
+                    of,
+                    field,
+                    optional: false,
+                } => Some(format!("{}.{field}", path(of)?)),
+                _ => None,
+            }
+        }
+        let mut first = expr;
+        while let Expr::Select { of, .. } = first {
+            first = of;
+        }
+        let Expr::Name(first) = first else {
+            return None;
+        };
+        let is_variable = self.variables.iter().any(|(known, _)| known == first);
+        (!is_variable && matches!(first.as_str(), "google" | "net" | "kubernetes"))
+            .then(|| Val::type_named(&path(expr)?))?
     }
 
     fn select(&mut self, of: &'e Expr, field: &str, optional: bool) -> Evaluated<'a> {
@@ -105,17 +134,16 @@ impl<'e, 'a> Evaluation<'e, 'a> {
         let value = match of {
             Val::Object(map, schema, fields) => {
                 let undefined = || Fault::Undefined(format!("undefined field '{field}'"));
-                let name = super::names::unescaped(field);
-                let declared = schema["properties"].get(&name);
-                let schema = match (fields, name.as_str()) {
-                    (Fields::Resource, "apiVersion" | "kind")
-                    | (Fields::Metadata, "name" | "generateName") => super::names::text_schema(),
-                    (Fields::Resource, "metadata") => {
+                let (name, schema) = match names::field(field, schema, *fields).ok_or_else(undefined)? {
+                    Found::Text => match map.get(field) {
+                        Some(Value::String(text)) => return Ok(Some(Val::Text(Text::Of(text)))),
+                        _ => return Ok(None),
+                    },
+                    Found::Metadata => {
                         let metadata = map.get("metadata").and_then(Value::as_object);
                         return Ok(metadata.map(|map| Val::Object(map, &Value::Null, Fields::Metadata)));
                     }
-                    (Fields::Metadata, _) => return Err(undefined()),
-                    _ => declared.ok_or_else(undefined)?,
+                    Found::Declared(name, schema) => (name, schema),
                 };
                 match map.get(&name) {
                     None | Some(Value::Null) => None,
@@ -170,23 +198,19 @@ impl<'e, 'a> Evaluation<'e, 'a> {
         if let Some(space) = space {
             let name = format!("{space}.{name}");
             // Also of one whose arguments could not be evaluated.
-            if !functions::is_known(&name) {
-                return Err(Fault::Unknown(name));
-            }
+            functions::known(&name)?;
             let args = self.all(args)?;
             return functions::global(&name, &args, self.fuel, self.patterns);
         }
         match of {
-            None if !functions::is_known(name) => Err(Fault::Unknown(name.to_owned())),
             None => {
+                functions::known(name)?;
                 let args = self.all(args)?;
                 functions::global(name, &args, self.fuel, self.patterns)
             }
             Some(of) => {
                 let of = self.eval(of)?;
-                if !functions::is_known(name) {
-                    return Err(Fault::Unknown(name.to_owned()));
-                }
+                functions::known(name)?;
                 if let (Val::Optional(value), "or" | "orValue") = (&of, name) {
                     return match (value, args, name) {
                         (Some(_), [_], "or") => Ok(of.clone()),
@@ -222,6 +246,10 @@ impl<'e, 'a> Evaluation<'e, 'a> {
     fn map(&mut self, entries: &'e [(Expr, Expr, bool)]) -> Evaluated<'a> {
         self.fuel.burn(4 * entries.len())?;
         let mut map = Vec::with_capacity(entries.len());
+        // The API server makes a map of constants once, without a look at its keys.
+        let is_constant = entries
+            .iter()
+            .all(|(key, value, _)| key.is_literal() && value.is_literal());
         for (key, value, optional) in entries {
             let key = self.eval(key)?;
             let value = match (self.eval(value)?, optional) {
@@ -230,6 +258,15 @@ impl<'e, 'a> Evaluation<'e, 'a> {
                 (Val::Optional(None), true) => continue,
                 _ => return Err(Fault::Overload),
             };
+            if is_constant {
+                let known = map
+                    .iter_mut()
+                    .find(|(known, _)| matches!(equal(known, &key, self.fuel), Ok(true)));
+                if let Some((_, known)) = known {
+                    *known = value;
+                    continue;
+                }
+            }
             self.insert(&mut map, key, value)?;
         }
         Ok(Val::Map(Rc::new(map)))
@@ -315,11 +352,11 @@ impl<'e, 'a> Evaluation<'e, 'a> {
         if over.is_map() {
             self.fuel.burn(3 * count)?;
         }
-        let keys = keys(&over);
+        let names = keys(&over);
         let (mut list, mut map, mut found, mut fault) = (Vec::new(), Vec::new(), 0, None);
         for index in 0..count {
             self.fuel.burn(1)?;
-            let (key, value) = match keys.get(index) {
+            let (key, value) = match names.get(index) {
                 Some(key) if variables.len() == 2 => (key.clone(), over.get(key, self.fuel)?),
                 // With one variable, the keys of a map are its items.
                 Some(key) => (Val::Null, Some(key.clone())),
@@ -360,6 +397,13 @@ impl<'e, 'a> Evaluation<'e, 'a> {
             };
             match name {
                 "transformMap" => self.insert(&mut map, key, made)?,
+                "transformMapEntry" => {
+                    for key in keys(&made) {
+                        if let Some(value) = made.get(&key, self.fuel)? {
+                            self.insert(&mut map, key, value)?;
+                        }
+                    }
+                }
                 _ => list.push(made),
             }
         }
@@ -368,7 +412,7 @@ impl<'e, 'a> Evaluation<'e, 'a> {
             ("all", _) => Ok(Val::Bool(true)),
             ("exists", _) => Ok(Val::Bool(false)),
             ("exists_one" | "existsOne", _) => Ok(Val::Bool(found == 1)),
-            ("transformMap", _) => Ok(Val::Map(Rc::new(map))),
+            ("transformMap" | "transformMapEntry", _) => Ok(Val::Map(Rc::new(map))),
             ("map" | "filter" | "transformList", _) => Ok(Val::list(list)),
             _ => Err(Fault::Overload),
         }

@@ -2,96 +2,44 @@
 
 use std::rc::Rc;
 
+use super::check::is_declared;
+use super::parser::MESSAGE;
 use super::patterns::Patterns;
 use super::quantity::Quantity;
 use super::strings::shown;
 use super::value::{Evaluated, Fuel, Val};
 use super::{Fault, libraries, strings, time, url};
 
-/// All functions, of which the API server has more.
-const KNOWN: &[&str] = &[
-    "size",
-    "int",
-    "uint",
-    "double",
-    "string",
-    "bytes",
-    "bool",
-    "dyn",
-    "duration",
-    "timestamp",
-    "matches",
-    "quantity",
-    "isQuantity",
-    "url",
-    "isURL",
-    "ip",
-    "isIP",
-    "ip.isCanonical",
-    "cidr",
-    "isCIDR",
-    "sets.contains",
-    "sets.equivalent",
-    "sets.intersects",
-    "optional.of",
-    "optional.none",
-    "contains",
-    "startsWith",
-    "endsWith",
-    "charAt",
-    "indexOf",
-    "lastIndexOf",
-    "lowerAscii",
-    "upperAscii",
-    "replace",
-    "split",
-    "substring",
-    "trim",
-    "join",
-    "find",
-    "findAll",
-    "format",
-    "isSorted",
-    "sum",
-    "min",
-    "max",
-    "isInteger",
-    "asInteger",
-    "asApproximateFloat",
-    "sign",
-    "add",
-    "sub",
-    "isLessThan",
-    "isGreaterThan",
-    "compareTo",
-    "family",
-    "isUnspecified",
-    "isLoopback",
-    "isLinkLocalMulticast",
-    "isLinkLocalUnicast",
-    "isGlobalUnicast",
-    "containsIP",
-    "containsCIDR",
-    "masked",
-    "prefixLength",
-    "getScheme",
-    "getHost",
-    "getHostname",
-    "getPort",
-    "getEscapedPath",
-    "getQuery",
-    "hasValue",
-    "value",
-    "orValue",
-    "or",
-    "getHours",
-    "getMinutes",
-    "getSeconds",
-    "getMilliseconds",
+/// The functions of the API server that only it evaluates. `host/docs/authors.md` lists them.
+const LEFT: [&str; 11] = [
+    MESSAGE,
+    "semver",
+    "isSemver",
+    "major",
+    "minor",
+    "patch",
+    "validate",
+    "format.",
+    "sortBy",
+    "authorizer",
+    "jsonpatch",
 ];
 
-pub(super) fn is_known(name: &str) -> bool {
-    KNOWN.contains(&name)
+/// Checks that a function is one of the API server's, and evaluated here.
+///
+/// # Errors
+/// When it is not.
+pub(super) fn known(name: &str) -> Result<(), Fault> {
+    if LEFT
+        .iter()
+        .any(|left| *left == name || left.ends_with('.') && name.starts_with(left))
+    {
+        return Err(Fault::Unknown(name.to_owned()));
+    }
+    match is_declared(name) {
+        true => Ok(()),
+        false => Err(Fault::Undefined(format!("undeclared reference to '{name}'"))),
+    }
 }
 
 /// Calls a function.
@@ -112,21 +60,26 @@ pub(super) fn global<'a>(name: &str, args: &[Val<'a>], fuel: &Fuel, patterns: &P
         ("dyn", [value]) => Ok(value.clone()),
         ("matches", [Val::Text(text), Val::Text(pattern)]) => strings::matches(text, pattern, fuel, patterns),
         ("int" | "uint" | "double" | "string" | "bytes" | "bool", [value]) => convert(name, value, fuel),
-        ("duration", [Val::Text(text)]) => {
-            let parsed = time::duration(text).map(Val::Duration);
-            parsed.ok_or_else(|| wrong("invalid duration"))
-        }
-        ("timestamp", [Val::Text(text)]) => {
-            let parsed = time::parse(text).map(Val::Time);
-            parsed.ok_or_else(|| wrong("invalid timestamp"))
-        }
+        ("type", [value]) => Ok(Val::Type(value.type_name())),
+        ("duration", [Val::Text(text)]) => time::duration(text)
+            .map(Val::Duration)
+            .ok_or_else(|| conversion("string", "google.protobuf.Duration")),
+        ("timestamp", [Val::Text(text)]) => time::parse(text)
+            .map(Val::Time)
+            .ok_or_else(|| conversion("string", "google.protobuf.Timestamp")),
+        ("timestamp", [Val::Int(seconds)]) => time::of_seconds(*seconds)
+            .map(Val::Time)
+            .ok_or_else(Fault::time_overflow),
         ("duration", [value @ Val::Duration(_)]) | ("timestamp", [value @ Val::Time(_)]) => Ok(value.clone()),
-        ("isQuantity", [Val::Text(text)]) => Ok(Val::Bool(Quantity::parse(text).is_some())),
+        ("isQuantity", [Val::Text(text)]) => Ok(Val::Bool(Quantity::is_text_of_one(text))),
         ("quantity", [Val::Text(text)]) => {
+            if !Quantity::is_text_of_one(text) {
+                let why = "quantities must match the regular expression \
+                           '^([+-]?[0-9.]+)([eEinumkKMGTP]*[-+]?[0-9]*)$'";
+                return Err(Fault::Error(why.to_owned()));
+            }
             let parsed = Quantity::parse(text).map(Val::Quantity);
-            let why = "quantities must match the regular expression \
-                       '^([+-]?[0-9.]+)([eEinumkKMGTP]*[-+]?[0-9]*)$'";
-            parsed.ok_or_else(|| Fault::Error(why.to_owned()))
+            parsed.ok_or_else(|| Fault::Unknown("a quantity with so many digits".to_owned()))
         }
         ("sign", [Val::Quantity(of)]) => Ok(Val::Int(of.sign())),
         ("isURL" | "url", [Val::Text(text)]) => {
@@ -155,6 +108,20 @@ pub(super) fn global<'a>(name: &str, args: &[Val<'a>], fuel: &Fuel, patterns: &P
         }
         ("optional.none", []) => Ok(Val::Optional(None)),
         ("optional.of", [value]) => Ok(Val::some(value.clone())),
+        ("optional.ofNonZeroValue", [value]) => match value.is_zero()? {
+            true => Ok(Val::Optional(None)),
+            false => Ok(Val::some(value.clone())),
+        },
+        ("optional.unwrap", [list]) => libraries::unwrapped(list, fuel),
+        ("lists.range", [Val::Int(count)]) => {
+            let count = (*count).max(0);
+            fuel.items(usize::try_from(count).unwrap_or(usize::MAX))?;
+            Ok(Val::list((0..count).map(Val::Int).collect()))
+        }
+        ("strings.quote", [Val::Text(text)]) => {
+            fuel.bytes(2 * text.len())?;
+            Ok(Val::made(strings::quoted(text)))
+        }
         _ => libraries::sets(name, args, fuel),
     }
 }
@@ -187,29 +154,39 @@ fn size<'a>(value: &Val<'a>, fuel: &Fuel) -> Evaluated<'a> {
     Ok(Val::Int(size as i64))
 }
 
+fn conversion(from: &str, to: &str) -> Fault {
+    Fault::Error(format!("type conversion error from '{from}' to '{to}'"))
+}
+
 fn convert<'a>(to: &str, value: &Val<'a>, fuel: &Fuel) -> Evaluated<'a> {
-    let failed = || {
-        Fault::Error(format!(
-            "type conversion error from '{}' to '{to}'",
-            value.type_name()
-        ))
-    };
+    // The numbers next to those of 64 bits.
+    const SIGNED: f64 = 9_223_372_036_854_775_808.0;
+    const UNSIGNED: f64 = 18_446_744_073_709_551_616.0;
+    let failed = || conversion(value.type_name(), to);
     Ok(match (to, value) {
         ("int", Val::Int(_)) | ("uint", Val::Uint(_)) | ("double", Val::Double(_)) => value.clone(),
         ("string", Val::Text(_)) | ("bytes", Val::Bytes(_)) | ("bool", Val::Bool(_)) => value.clone(),
         ("int", Val::Uint(value)) => Val::Int(i64::try_from(*value).map_err(|_| Fault::overflow())?),
-        ("int", Val::Double(value)) if value.is_finite() && value.abs() < 9.2e18 => Val::Int(*value as i64),
+        ("int", Val::Double(value)) if value.abs() < SIGNED => Val::Int(*value as i64),
         ("int", Val::Double(_)) => return Err(Fault::overflow()),
         ("int", Val::Text(text)) => Val::Int(text.parse().map_err(|_| failed())?),
-        ("uint", Val::Int(value)) => Val::Uint(u64::try_from(*value).map_err(|_| Fault::overflow())?),
-        ("uint", Val::Double(value)) if *value >= 0.0 && *value < 1.8e19 => Val::Uint(*value as u64),
-        ("uint", Val::Text(text)) => Val::Uint(text.parse().map_err(|_| failed())?),
+        ("int", Val::Duration(nanos)) => Val::Int(*nanos),
+        ("int", Val::Time(nanos)) => Val::Int(nanos.div_euclid(1_000_000_000) as i64),
+        ("uint", Val::Int(value)) => {
+            Val::Uint(u64::try_from(*value).map_err(|_| Fault::unsigned_overflow())?)
+        }
+        ("uint", Val::Double(value)) if *value >= 0.0 && *value < UNSIGNED => Val::Uint(*value as u64),
+        ("uint", Val::Double(_)) => return Err(Fault::unsigned_overflow()),
+        ("uint", Val::Text(text)) => {
+            let number = text.parse().ok().filter(|_| !text.starts_with('+'));
+            Val::Uint(number.ok_or_else(failed)?)
+        }
         ("double", Val::Int(value)) => Val::Double(*value as f64),
         ("double", Val::Uint(value)) => Val::Double(*value as f64),
-        ("double", Val::Text(text)) => Val::Double(text.parse().map_err(|_| failed())?),
+        ("double", Val::Text(text)) => Val::Double(double(text, failed)?),
         ("bool", Val::Text(text)) => match &**text {
-            "true" | "True" | "TRUE" | "t" | "1" => Val::Bool(true),
-            "false" | "False" | "FALSE" | "f" | "0" => Val::Bool(false),
+            "true" | "True" | "TRUE" | "t" | "T" | "1" => Val::Bool(true),
+            "false" | "False" | "FALSE" | "f" | "F" | "0" => Val::Bool(false),
             _ => return Err(failed()),
         },
         ("bytes", Val::Text(text)) => {
@@ -218,16 +195,47 @@ fn convert<'a>(to: &str, value: &Val<'a>, fuel: &Fuel) -> Evaluated<'a> {
         }
         ("string", Val::Bytes(bytes)) => {
             fuel.bytes(bytes.len())?;
-            Val::made(std::str::from_utf8(bytes).map_err(|_| failed())?)
+            let text = std::str::from_utf8(bytes);
+            Val::made(
+                text.map_err(|_| {
+                    Fault::Error("invalid UTF-8 in bytes, cannot convert to string".to_owned())
+                })?,
+            )
         }
         (
             "string",
-            Val::Bool(_) | Val::Int(_) | Val::Uint(_) | Val::Double(_) | Val::Ip(_) | Val::Cidr(..),
+            Val::Bool(_)
+            | Val::Int(_)
+            | Val::Uint(_)
+            | Val::Double(_)
+            | Val::Ip(_)
+            | Val::Cidr(..)
+            | Val::Duration(_)
+            | Val::Time(_),
         ) => Val::made(shown(value)),
-        // The form of these is left to the API server.
-        ("string", Val::Duration(_) | Val::Time(_) | Val::Url(_)) => {
-            return Err(Fault::Unknown("string".to_owned()));
-        }
         _ => return Err(Fault::Overload),
     })
+}
+
+/// Reads a number as Go does.
+fn double(text: &str, failed: impl Fn() -> Fault) -> Result<f64, Fault> {
+    let digit = |at: Option<usize>| {
+        at.and_then(|at| text.as_bytes().get(at))
+            .is_some_and(u8::is_ascii_digit)
+    };
+    let is_between = |(at, _): (usize, &str)| digit(at.checked_sub(1)) && digit(Some(at + 1));
+    if text.contains(['x', 'X']) {
+        return Err(Fault::Unknown("a number in hexadecimal digits".to_owned()));
+    }
+    if !text.match_indices('_').all(is_between) {
+        return Err(failed());
+    }
+    let value: f64 = text.replace('_', "").parse().map_err(|_| failed())?;
+    // What is written as a number is not infinite.
+    let is_number = text.contains(|c: char| c.is_ascii_digit());
+    if value.is_infinite() && is_number {
+        Err(failed())
+    } else {
+        Ok(value)
+    }
 }

@@ -12,8 +12,6 @@ pub(super) enum Token {
     Text(String),
     Bytes(Vec<u8>),
     Name(String),
-    /// A field name between backticks.
-    Quoted(String),
     Sign(&'static str),
     End,
 }
@@ -44,9 +42,6 @@ pub(super) fn tokens(text: &str) -> Result<Vec<Token>, String> {
         let at = text.len() - rest.len();
         let (token, length) = if let Some(found) = quoted(rest) {
             found.map_err(|why| format!("{why} at {at}"))?
-        } else if first == '`' {
-            let end = rest[1..].find('`').ok_or_else(|| format!("an open ` at {at}"))?;
-            (Token::Quoted(rest[1..=end].to_owned()), end + 2)
         } else if first.is_ascii_alphabetic() || first == '_' {
             let length = rest
                 .find(|c: char| !c.is_ascii_alphanumeric() && c != '_')
@@ -69,7 +64,7 @@ pub(super) fn tokens(text: &str) -> Result<Vec<Token>, String> {
 }
 
 fn number(text: &str) -> Option<(Token, usize)> {
-    if let Some(hex) = text.strip_prefix("0x").or(text.strip_prefix("0X")) {
+    if let Some(hex) = text.strip_prefix("0x") {
         let digits = hex.find(|c: char| !c.is_ascii_hexdigit()).unwrap_or(hex.len());
         let value = u64::from_str_radix(&hex[..digits], 16).ok()?;
         return Some(match hex[digits..].starts_with(['u', 'U']) {
@@ -103,7 +98,7 @@ fn number(text: &str) -> Option<(Token, usize)> {
 fn quoted(text: &str) -> Option<Result<(Token, usize), &'static str>> {
     let prefix = text.bytes().take(3).position(|b| b == b'"' || b == b'\'')?;
     let flags = text[..prefix].to_ascii_lowercase();
-    if !["", "r", "b", "rb", "br"].contains(&flags.as_str()) {
+    if !["", "r", "b", "br"].contains(&flags.as_str()) {
         return None;
     }
     let body = &text[prefix..];
@@ -176,6 +171,7 @@ fn until(text: &str, close: &str, raw: bool, bytes: bool) -> Result<(Vec<u8>, us
                 rest = &rest[code(2, 16, rest)?..];
                 continue;
             }
+            'u' | 'U' if bytes => return Err("an escape of characters in bytes"),
             'u' => {
                 rest = &rest[code(4, 16, rest)?..];
                 continue;
@@ -211,7 +207,6 @@ mod tests {
         assert_eq!(one(r"b'\xff'"), Ok(Token::Bytes(vec![255])));
         assert_eq!(one("0x1Fu"), Ok(Token::Uint(31)));
         assert_eq!(one("1.5e3"), Ok(Token::Double(1500.0)));
-        assert_eq!(one("`a-b`"), Ok(Token::Quoted("a-b".into())));
         for wrong in [
             "'a",
             "'\\q'",
@@ -220,7 +215,7 @@ mod tests {
             "'\\u12",
             "99999999999999999999",
             "a & b",
-            "`a",
+            "`a`",
         ] {
             assert!(tokens(wrong).is_err(), "{wrong}");
         }

@@ -7,6 +7,7 @@ use std::rc::Rc;
 use super::Fault;
 use super::operators::{arithmetic, contains, items};
 use super::quantity::Quantity;
+use super::time;
 use super::url::{self, Url};
 use super::value::{Evaluated, Fuel, Val, compare, equal};
 
@@ -78,6 +79,56 @@ pub(super) fn lists<'a>(name: &str, list: &Val<'a>, args: &[Val<'a>], fuel: &Fue
             }
             Ok(Val::Int(found))
         }
+        ("first", []) => Ok(Val::Optional(items.into_iter().next().map(Rc::new))),
+        ("last", []) => Ok(Val::Optional(items.into_iter().next_back().map(Rc::new))),
+        ("reverse", []) => Ok(Val::list(items.into_iter().rev().collect())),
+        ("slice", [Val::Int(from), Val::Int(to)]) => {
+            let place = |index: i64| usize::try_from(index).ok().filter(|index| *index <= items.len());
+            match (place(*from), place(*to)) {
+                (Some(from), Some(to)) if from <= to => Ok(Val::list(items[from..to].to_vec())),
+                _ => Err(Fault::Error(format!(
+                    "cannot slice({from}, {to}), list is length {}",
+                    items.len()
+                ))),
+            }
+        }
+        ("distinct", []) => {
+            let mut kept: Vec<Val<'a>> = Vec::new();
+            for item in items {
+                let mut is_known = false;
+                for known in &kept {
+                    is_known = is_known || equal(known, &item, fuel)?;
+                }
+                if !is_known {
+                    kept.push(item);
+                }
+            }
+            Ok(Val::list(kept))
+        }
+        ("sort", []) => {
+            let mut sorted = items;
+            fuel.burn(sorted.len().saturating_mul(20))?;
+            if sorted
+                .windows(2)
+                .any(|pair| compare(&pair[0], &pair[1]).is_none())
+            {
+                return Err(Fault::Overload);
+            }
+            sorted.sort_by(|a, b| compare(a, b).unwrap_or(Ordering::Equal));
+            Ok(Val::list(sorted))
+        }
+        ("flatten", depth) => {
+            let depth = match depth {
+                [] => 1,
+                [Val::Int(depth)] if *depth >= 0 => *depth,
+                [Val::Int(_)] => return Err(Fault::Error("level must be non-negative".to_owned())),
+                _ => return Err(Fault::Overload),
+            };
+            let mut flat = Vec::new();
+            flatten(items, depth, &mut flat, fuel)?;
+            Ok(Val::list(flat))
+        }
+        ("unwrapOpt", []) => unwrapped(list, fuel),
         ("join", separator) => {
             let separator = match separator {
                 [] => "",
@@ -99,6 +150,30 @@ pub(super) fn lists<'a>(name: &str, list: &Val<'a>, args: &[Val<'a>], fuel: &Fue
         }
         _ => Err(Fault::Overload),
     }
+}
+
+fn flatten<'a>(list: Vec<Val<'a>>, depth: i64, flat: &mut Vec<Val<'a>>, fuel: &Fuel) -> Result<(), Fault> {
+    for item in list {
+        if depth > 0 && item.is_list() {
+            flatten(items(&item, fuel)?, depth - 1, flat, fuel)?;
+        } else {
+            fuel.items(1)?;
+            flat.push(item);
+        }
+    }
+    Ok(())
+}
+
+/// Returns the values of those optional values of a list that have one.
+pub(super) fn unwrapped<'a>(list: &Val<'a>, fuel: &Fuel) -> Evaluated<'a> {
+    let mut values = Vec::new();
+    for item in items(list, fuel)? {
+        let Val::Optional(value) = item else {
+            return Err(Fault::Overload);
+        };
+        values.extend(value.map(Rc::unwrap_or_clone));
+    }
+    Ok(Val::list(values))
 }
 
 /// Calls a method of another value.
@@ -124,11 +199,19 @@ pub(super) fn member<'a>(name: &str, of: &Val<'a>, args: &[Val<'a>], fuel: &Fuel
             ("getHours", []) => Ok(Val::Int(nanos / 3_600_000_000_000)),
             ("getMinutes", []) => Ok(Val::Int(nanos / 60_000_000_000)),
             ("getSeconds", []) => Ok(Val::Int(nanos / 1_000_000_000)),
-            ("getMilliseconds", []) => Ok(Val::Int(nanos / 1_000_000 % 1_000)),
+            ("getMilliseconds", []) => Ok(Val::Int(nanos / 1_000_000)),
             _ => Err(Fault::Overload),
         },
-        // The parts of a time are left to the API server.
-        Val::Time(_) => Err(Fault::Unknown(name.to_owned())),
+        Val::Time(nanos) => {
+            let zone = match args {
+                [] => "",
+                [Val::Text(zone)] => zone,
+                _ => return Err(Fault::Overload),
+            };
+            let part = time::part(name, *nanos, zone).ok_or(Fault::Overload)?;
+            part.map(Val::Int)
+                .map_err(|()| Fault::Unknown(format!("the time zone {zone}")))
+        }
         _ => Err(Fault::Overload),
     }
 }
@@ -140,6 +223,7 @@ fn quantity<'a>(name: &str, of: Quantity, args: &[Val<'a>]) -> Evaluated<'a> {
         [Val::Int(other)] if matches!(name, "add" | "sub") => Some(Quantity::of(*other)),
         _ => return Err(Fault::Overload),
     };
+    let too_long = || Fault::Unknown("a quantity with so many digits".to_owned());
     Ok(match (name, other) {
         ("isInteger", None) => Val::Bool(of.integer().is_some()),
         ("asInteger", None) => {
@@ -147,10 +231,10 @@ fn quantity<'a>(name: &str, of: Quantity, args: &[Val<'a>]) -> Evaluated<'a> {
             integer.ok_or_else(|| Fault::Error("cannot convert value to integer".to_owned()))?
         }
         ("asApproximateFloat", None) => Val::Double(of.float()),
-        ("add", Some(other)) => Val::Quantity(of.plus(other).ok_or_else(Fault::overflow)?),
-        ("sub", Some(other)) => Val::Quantity(of.minus(other).ok_or_else(Fault::overflow)?),
-        ("isLessThan", Some(other)) => Val::Bool(of < other),
-        ("isGreaterThan", Some(other)) => Val::Bool(of > other),
+        ("add", Some(other)) => Val::Quantity(of.plus(other).ok_or_else(too_long)?),
+        ("sub", Some(other)) => Val::Quantity(of.minus(other).ok_or_else(too_long)?),
+        ("isLessThan", Some(other)) => Val::Bool(of.cmp(&other).is_lt()),
+        ("isGreaterThan", Some(other)) => Val::Bool(of.cmp(&other).is_gt()),
         ("compareTo", Some(other)) => Val::Int(of.cmp(&other) as i64),
         _ => return Err(Fault::Overload),
     })

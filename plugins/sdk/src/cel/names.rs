@@ -2,33 +2,81 @@
 //!
 //! Source: <https://kubernetes.io/docs/tasks/extend-kubernetes/custom-resources/custom-resource-definitions/#validation-rules>.
 
-use std::sync::OnceLock;
+use serde_json::Value;
 
-use serde_json::{Value, json};
+use super::value::Fields;
+
+/// Words that are no names in rules.
+const RESERVED: [&str; 21] = [
+    "true",
+    "false",
+    "null",
+    "in",
+    "as",
+    "break",
+    "const",
+    "continue",
+    "else",
+    "for",
+    "function",
+    "if",
+    "import",
+    "let",
+    "loop",
+    "package",
+    "namespace",
+    "return",
+    "var",
+    "void",
+    "while",
+];
+
+/// A field that a rule names.
+#[derive(Clone, Debug)]
+pub(super) enum Found<'s> {
+    /// `apiVersion`, `kind`, or a name in the metadata.
+    Text,
+    Metadata,
+    /// With its name and its schema.
+    Declared(String, &'s Value),
+}
+
+/// Returns the field that a rule names, if an object has it.
+pub(super) fn field<'s>(name: &str, schema: &'s Value, fields: Fields) -> Option<Found<'s>> {
+    match (fields, name) {
+        (Fields::Resource, "apiVersion" | "kind") | (Fields::Metadata, "name" | "generateName") => {
+            Some(Found::Text)
+        }
+        (Fields::Resource, "metadata") => Some(Found::Metadata),
+        (Fields::Metadata, _) => None,
+        _ => {
+            let plain = unescaped(name);
+            let declared = schema["properties"].get(&plain)?;
+            (escaped(&plain)? == name).then_some(Found::Declared(plain, declared))
+        }
+    }
+}
+
+/// Returns how rules write the name of a field; `None` if they cannot.
+fn escaped(name: &str) -> Option<String> {
+    if RESERVED.contains(&name) {
+        return Some(format!("__{name}__"));
+    }
+    let is_plain = |c: char| c.is_ascii_alphanumeric() || "_-./".contains(c);
+    if name.is_empty() || name.starts_with(|c: char| c.is_ascii_digit()) || !name.chars().all(is_plain) {
+        return None;
+    }
+    let escaped = name.replace("__", "__underscores__");
+    Some(
+        escaped
+            .replace('.', "__dot__")
+            .replace('-', "__dash__")
+            .replace('/', "__slash__"),
+    )
+}
 
 /// Returns the name of the field that a rule names, such as `foo-bar` for `foo__dash__bar`.
-pub(super) fn unescaped(name: &str) -> String {
-    const RESERVED: [&str; 19] = [
-        "true",
-        "false",
-        "null",
-        "in",
-        "as",
-        "break",
-        "const",
-        "continue",
-        "else",
-        "for",
-        "function",
-        "if",
-        "import",
-        "let",
-        "loop",
-        "package",
-        "namespace",
-        "return",
-        "void",
-    ];
+fn unescaped(name: &str) -> String {
     if !name.contains("__") {
         return name.to_owned();
     }
@@ -57,12 +105,6 @@ pub(super) fn unescaped(name: &str) -> String {
     plain + rest
 }
 
-/// Returns the schema of `apiVersion`, `kind` and names.
-pub(super) fn text_schema() -> &'static Value {
-    static SCHEMA: OnceLock<Value> = OnceLock::new();
-    SCHEMA.get_or_init(|| json!({ "type": "string" }))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -74,11 +116,22 @@ mod tests {
             ("foo__dash__bar", "foo-bar"),
             ("a__dot__b__slash__c", "a.b/c"),
             ("__namespace__", "namespace"),
-            ("redact____underscores__d", "redact____d"),
+            ("redact__underscores____underscores__d", "redact____d"),
             ("a__underscores__b", "a__b"),
-            ("__other__", "__other__"),
         ] {
-            assert_eq!(unescaped(escaped), plain);
+            assert_eq!(
+                (unescaped(escaped).as_str(), self::escaped(plain).as_deref()),
+                (plain, Some(escaped))
+            );
+        }
+        for (wrong, name) in [
+            ("d__e", "d__e"),
+            ("namespace", "namespace"),
+            ("1a", "1a"),
+            ("aä", "aä"),
+        ] {
+            let schema = serde_json::json!({ "properties": { name: {} } });
+            assert!(field(wrong, &schema, Fields::Declared).is_none(), "{wrong}");
         }
     }
 }

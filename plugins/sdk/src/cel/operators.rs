@@ -1,6 +1,7 @@
 //! The operators on values.
 
 use super::Fault;
+use super::time::is_time;
 use super::value::{Evaluated, Fuel, Val, equal};
 
 /// Implements `in`.
@@ -45,7 +46,7 @@ pub(super) fn arithmetic<'a>(operator: &str, left: &Val<'a>, right: &Val<'a>, fu
             _ => a.checked_rem(*b),
         }
         .map(Val::Uint)
-        .ok_or_else(|| Fault::Error("unsigned integer overflow".to_owned())),
+        .ok_or_else(Fault::unsigned_overflow),
         (_, Val::Double(a), Val::Double(b)) => Ok(Val::Double(match operator {
             "+" => a + b,
             "-" => a - b,
@@ -69,14 +70,22 @@ pub(super) fn arithmetic<'a>(operator: &str, left: &Val<'a>, right: &Val<'a>, fu
             a.checked_sub(*b).map(Val::Duration).ok_or_else(Fault::overflow)
         }
         ("+", Val::Time(a), Val::Duration(b)) | ("+", Val::Duration(b), Val::Time(a)) => {
-            Ok(Val::Time(a + i128::from(*b)))
+            moved(*a, (*b).into())
         }
-        ("-", Val::Time(a), Val::Duration(b)) => Ok(Val::Time(a - i128::from(*b))),
+        ("-", Val::Time(a), Val::Duration(b)) => moved(*a, -i128::from(*b)),
         ("-", Val::Time(a), Val::Time(b)) => i64::try_from(a - b)
             .map(Val::Duration)
             .map_err(|_| Fault::overflow()),
         _ => Err(Fault::Overload),
     }
+}
+
+/// Moves a time by so many nanoseconds.
+fn moved<'a>(time: i128, by: i128) -> Evaluated<'a> {
+    let moved = time + by;
+    is_time(moved)
+        .then_some(Val::Time(moved))
+        .ok_or_else(Fault::time_overflow)
 }
 
 /// Returns the items of a list.

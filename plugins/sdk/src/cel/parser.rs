@@ -1,6 +1,6 @@
 //! Parses a CEL expression.
 //!
-//! Source: the grammar of <https://github.com/google/cel-spec/blob/master/doc/langdef.md>. Messages are not parsed.
+//! Source: the grammar of <https://github.com/google/cel-spec/blob/master/doc/langdef.md>.
 
 use std::rc::Rc;
 
@@ -63,8 +63,24 @@ pub(super) enum Expr {
     },
 }
 
+impl Expr {
+    /// Whether it is a value that is written down.
+    pub(super) const fn is_literal(&self) -> bool {
+        matches!(
+            self,
+            Self::Null
+                | Self::Bool(_)
+                | Self::Int(_)
+                | Self::Uint(_)
+                | Self::Double(_)
+                | Self::Text(_)
+                | Self::Bytes(_)
+        )
+    }
+}
+
 /// The macros with variables, with the numbers of variables and of expressions after them.
-const MACROS: [(&str, usize, usize); 16] = [
+const MACROS: [(&str, usize, usize); 18] = [
     ("all", 1, 1),
     ("all", 2, 1),
     ("exists", 1, 1),
@@ -79,9 +95,14 @@ const MACROS: [(&str, usize, usize); 16] = [
     ("transformList", 2, 2),
     ("transformMap", 2, 1),
     ("transformMap", 2, 2),
+    ("transformMapEntry", 2, 1),
+    ("transformMapEntry", 2, 2),
     ("optMap", 1, 1),
     ("optFlatMap", 1, 1),
 ];
+
+/// The name of the call that stands for a message.
+pub(super) const MESSAGE: &str = "a message";
 
 /// Parses an expression.
 ///
@@ -190,17 +211,21 @@ impl Parser {
         Ok((expr, deeper(depth)?))
     }
 
-    fn binary(&mut self, level: usize) -> Result<Deep, String> {
+    /// Parses operators that bind at least so closely.
+    fn binary(&mut self, least: usize) -> Result<Deep, String> {
         const LEVELS: [&[&str]; 3] = [
             &["==", "!=", "<=", ">=", "<", ">", "in"],
             &["+", "-"],
             &["*", "/", "%"],
         ];
-        let Some(operators) = LEVELS.get(level) else {
-            return self.unary();
-        };
-        let (mut left, mut depth) = self.binary(level + 1)?;
-        while let Some(operator) = self.one_of(operators) {
+        let (mut left, mut depth) = self.unary()?;
+        loop {
+            let mut levels = LEVELS.iter().enumerate().skip(least);
+            let Some((level, operator)) =
+                levels.find_map(|(level, operators)| Some((level, self.one_of(operators)?)))
+            else {
+                return Ok((left, depth));
+            };
             let (right, of_right) = self.binary(level + 1)?;
             depth = deeper(depth.max(of_right))?;
             left = Expr::Operation {
@@ -208,7 +233,6 @@ impl Parser {
                 sides: Box::new([left, right]),
             };
         }
-        Ok((left, depth))
     }
 
     fn unary(&mut self) -> Result<Deep, String> {
@@ -236,7 +260,8 @@ impl Parser {
             return Ok((of, depth));
         }
         let expr = match (sign, of) {
-            ("-", Expr::Int(value)) => Expr::Int(-value),
+            // That of the smallest integer overflows when it is evaluated.
+            ("-", Expr::Int(value)) if value != i64::MIN => Expr::Int(-value),
             ("-", Expr::Double(value)) => Expr::Double(-value),
             ("-", of) => Expr::Minus(Box::new(of)),
             (_, of) => Expr::Not(Box::new(of)),
@@ -250,7 +275,7 @@ impl Parser {
             let optional_field = self.sign(".?");
             if optional_field || self.sign(".") {
                 let field = match self.take() {
-                    Token::Name(name) | Token::Quoted(name) => name,
+                    Token::Name(name) => name,
                     other => return Err(unexpected(&other)),
                 };
                 if !optional_field && self.sign("(") {
@@ -265,6 +290,10 @@ impl Parser {
                     optional: optional_field,
                 };
             } else {
+                if is_path(&of) && self.sign("{") {
+                    (of, depth) = self.message(depth)?;
+                    continue;
+                }
                 if !self.sign("[") {
                     return Ok((of, depth));
                 }
@@ -310,9 +339,6 @@ impl Parser {
                     let (args, depth) = self.list(")")?;
                     return Ok((call(None, name, args)?, deeper(depth)?));
                 }
-                _ if matches!(self.peek(), Token::Sign("{")) => {
-                    return Err(format!("messages such as `{name}{{…}}` are not supported"));
-                }
                 _ => Expr::Name(name),
             },
             other => return Err(unexpected(&other)),
@@ -336,6 +362,10 @@ impl Parser {
 
     fn optional_list(&mut self) -> Result<(Vec<(Expr, bool)>, usize), String> {
         let (mut items, mut depth) = (Vec::new(), 0);
+        if self.sign(",") {
+            self.expect("]")?;
+            return Ok((items, depth));
+        }
         while !self.sign("]") {
             if !items.is_empty() {
                 self.expect(",")?;
@@ -351,8 +381,31 @@ impl Parser {
         Ok((items, depth))
     }
 
+    /// Parses the fields of a message, such as `google.protobuf.Duration{seconds: 1}`.
+    fn message(&mut self, depth: usize) -> Result<Deep, String> {
+        let (mut args, mut depth) = (Vec::new(), depth);
+        while !self.sign("}") {
+            if !args.is_empty() {
+                self.expect(",")?;
+            }
+            match self.take() {
+                Token::Name(_) => self.expect(":")?,
+                other => return Err(unexpected(&other)),
+            }
+            let (value, of_value) = self.expr()?;
+            depth = depth.max(of_value);
+            args.push(value);
+        }
+        let name = MESSAGE.to_owned();
+        Ok((Expr::Call { of: None, name, args }, deeper(depth)?))
+    }
+
     fn map(&mut self) -> Result<Deep, String> {
         let (mut entries, mut depth) = (Vec::new(), 0);
+        if self.sign(",") {
+            self.expect("}")?;
+            return Ok((Expr::Map(entries), 1));
+        }
         while !self.sign("}") {
             if !entries.is_empty() {
                 self.expect(",")?;
@@ -368,6 +421,14 @@ impl Parser {
             entries.push((key, value, optional));
         }
         Ok((Expr::Map(entries), deeper(depth)?))
+    }
+}
+
+fn is_path(expr: &Expr) -> bool {
+    match expr {
+        Expr::Name(_) => true,
+        Expr::Select { of, optional, .. } => !optional && is_path(of),
+        _ => false,
     }
 }
 
@@ -425,7 +486,7 @@ fn deeper(depth: usize) -> Result<usize, String> {
 fn unexpected(token: &Token) -> String {
     match token {
         Token::End => "unexpected end".to_owned(),
-        Token::Name(name) | Token::Quoted(name) => format!("unexpected `{name}`"),
+        Token::Name(name) => format!("unexpected `{name}`"),
         Token::Sign(sign) => format!("unexpected `{sign}`"),
         _ => "unexpected literal".to_owned(),
     }
@@ -467,7 +528,8 @@ mod tests {
             "a ? b",
             "has(a)",
             "has(a, b)",
-            "Type{a: 1}",
+            "Type{a: 1",
+            "Type{1: 1}",
             "a.1",
             "in",
             "9223372036854775808",

@@ -4,19 +4,22 @@ use std::cell::RefCell;
 use std::collections::HashMap;
 use std::rc::Rc;
 
-use regex::{Match, Regex, RegexBuilder};
+use regex::{Match, Regex};
 
 use super::Fault;
+use super::re2::{Unusable, compiled};
 use super::value::Fuel;
 
 /// The regular expressions of an evaluation, compiled once each.
 #[derive(Debug, Default)]
-pub(super) struct Patterns(RefCell<HashMap<String, Option<Rc<Pattern>>>>);
+pub(super) struct Patterns(RefCell<HashMap<String, Result<Rc<Pattern>, Unusable>>>);
 
 /// Maximum number of compiled regular expressions.
 const PATTERNS: usize = 16;
 /// Sizes of a compiled regular expression in bytes, of which the last one is the limit.
-const SIZES: [usize; 4] = [1 << 10, 8 << 10, 32 << 10, 128 << 10];
+const SIZES: [usize; 6] = [1 << 10, 8 << 10, 32 << 10, 128 << 10, 1 << 20, 4 << 20];
+/// The length of a regular expression of which only one is kept.
+const LONG: usize = SIZES[3] / 64;
 
 /// A compiled regular expression.
 #[derive(Debug)]
@@ -27,18 +30,23 @@ pub(super) struct Pattern {
 }
 
 impl Pattern {
-    /// Compiles a regular expression; `None` if the text is none, or too large.
-    fn new(text: &str) -> Option<Self> {
-        SIZES.iter().find_map(|size| {
-            let regex = RegexBuilder::new(text)
-                .size_limit(*size)
-                .dfa_size_limit(SIZES[SIZES.len() - 1])
-                .build();
-            Some(Self {
-                regex: regex.ok()?,
-                length: text.len().max(size / 64),
-            })
-        })
+    /// Compiles a regular expression.
+    fn new(text: &str) -> Result<Self, Unusable> {
+        let mut why = Unusable::Large;
+        for size in SIZES {
+            match compiled(text, size) {
+                Ok(regex) => {
+                    let length = text.len().max(size / 64);
+                    return Ok(Self { regex, length });
+                }
+                Err(Unusable::Large) => {}
+                Err(syntax) => {
+                    why = syntax;
+                    break;
+                }
+            }
+        }
+        Err(why)
     }
 
     pub(super) fn is_match(&self, text: &str, fuel: &Fuel) -> Result<bool, Fault> {
@@ -88,17 +96,24 @@ impl Patterns {
         if !known.contains_key(text) {
             // A class of letters such as `\pL` takes thousands of bytes.
             fuel.burn(2_000 + text.len().saturating_mul(100))?;
-            if known.len() >= PATTERNS {
+            let pattern = Pattern::new(text).map(Rc::new);
+            let length = match &pattern {
+                Ok(pattern) => pattern.length,
+                Err(Unusable::Large) => SIZES[SIZES.len() - 1] / 64,
+                Err(Unusable::Syntax(_)) => 0,
+            };
+            if known.len() >= PATTERNS || length > LONG {
                 known.clear();
             }
-            let pattern = Pattern::new(text).map(Rc::new);
-            let length = pattern
-                .as_ref()
-                .map_or(SIZES[SIZES.len() - 1] / 64, |pattern| pattern.length);
             known.insert(text.to_owned(), pattern);
             fuel.burn(length.saturating_mul(8))?;
         }
-        let pattern = known.get(text).cloned().flatten();
-        pattern.ok_or_else(|| Fault::Error(format!("error parsing regexp: `{text}`")))
+        match known.get(text) {
+            Some(Ok(pattern)) => Ok(Rc::clone(pattern)),
+            Some(Err(Unusable::Syntax(why))) => {
+                Err(Fault::Error(format!("error parsing regexp: {why}: `{text}`")))
+            }
+            _ => Err(Fault::Unknown(format!("a pattern as large as {text}"))),
+        }
     }
 }

@@ -1,101 +1,201 @@
-//! Quantities of Kubernetes, such as `1.5Gi`.
+//! Quantities of Kubernetes, such as `1.5Gi`, as its own package for them reads and computes them.
 //!
 //! Source: <https://kubernetes.io/docs/reference/kubernetes-api/common-definitions/quantity/>.
 
-/// A quantity in units of 10⁻⁹, the smallest that there is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) struct Quantity(i128);
+use std::cmp::Ordering;
 
-const UNIT: i128 = 1_000_000_000;
+/// A decimal number. A text of at most 18 digits is `short`: only such a number can be an integer.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Quantity {
+    /// The digits, of which `places` are after the point. A negative number of places stands for zeros before it.
+    digits: i128,
+    places: i32,
+    short: bool,
+}
 
-impl Quantity {
-    /// Parses a quantity; `None` if the text is none, or too large.
-    pub(super) fn parse(text: &str) -> Option<Self> {
+/// The places of the smallest quantity.
+const NANO: i32 = 9;
+/// Digits of a short number.
+const SHORT: i32 = 18;
+
+/// The parts of a text that is a quantity.
+struct Parts<'t> {
+    negative: bool,
+    whole: &'t str,
+    fraction: &'t str,
+    /// A power of ten.
+    power: i64,
+    /// A power of two.
+    shift: i32,
+}
+
+impl<'t> Parts<'t> {
+    fn of(text: &'t str) -> Option<Self> {
         let (negative, unsigned) = match text.as_bytes().first()? {
             b'-' => (true, &text[1..]),
             b'+' => (false, &text[1..]),
             _ => (false, text),
         };
-        let end = unsigned
-            .find(|c: char| !c.is_ascii_digit() && c != '.')
-            .unwrap_or(unsigned.len());
-        let (number, suffix) = unsigned.split_at(end);
-        let (whole, fraction) = number.split_once('.').unwrap_or((number, ""));
-        if (whole.is_empty() && fraction.is_empty()) || fraction.contains('.') {
-            return None;
+        let end = |text: &str| text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
+        let (whole, rest) = unsigned.split_at(end(unsigned));
+        let (fraction, suffix) = match rest.strip_prefix('.') {
+            Some(rest) => rest.split_at(end(rest)),
+            None => ("", rest),
+        };
+        let (power, shift) = match suffix {
+            "n" => (-9, 0),
+            "u" => (-6, 0),
+            "m" => (-3, 0),
+            "" => (0, 0),
+            "k" => (3, 0),
+            "M" => (6, 0),
+            "G" => (9, 0),
+            "T" => (12, 0),
+            "P" => (15, 0),
+            "E" => (18, 0),
+            "Ki" => (0, 10),
+            "Mi" => (0, 20),
+            "Gi" => (0, 30),
+            "Ti" => (0, 40),
+            "Pi" => (0, 50),
+            "Ei" => (0, 60),
+            _ => (suffix.strip_prefix(['e', 'E'])?.parse().ok()?, 0),
+        };
+        Some(Self {
+            negative,
+            whole: whole.trim_start_matches('0'),
+            fraction,
+            power,
+            shift,
+        })
+    }
+}
+
+impl Quantity {
+    /// Reports whether a text is a quantity.
+    pub(super) fn is_text_of_one(text: &str) -> bool {
+        Parts::of(text).is_some()
+    }
+
+    /// Parses a quantity; `None` if the text is none, or too long for 128 bits.
+    pub(super) fn parse(text: &str) -> Option<Self> {
+        let Parts {
+            negative,
+            whole,
+            fraction,
+            power,
+            shift,
+        } = Parts::of(text)?;
+        let power = i32::try_from(power).ok().filter(|power| power.abs() < 100_000)?;
+        let (whole, of_fraction) = (if whole.is_empty() { "0" } else { whole }, fraction.len());
+        let count = i32::try_from(whole.len() + of_fraction).ok()?;
+        let mut places = i32::try_from(of_fraction).ok()? - power;
+        let digits: i128 = format!("{whole}{fraction}").parse().ok()?;
+        let is_short = match shift {
+            0 => count <= SHORT && places <= NANO,
+            // A power of two has about three digits for ten bits, and takes no fraction here.
+            _ => of_fraction == 0 && 15 - count - shift * 3 / 10 > 0,
+        };
+        let mut digits = digits.checked_mul(1 << shift)?;
+        if is_short && shift > 0 {
+            // Its product fits 64 bits.
+            places = 0;
         }
-        // In decimal digits and a power of ten, times a factor.
-        let (mut power, mut factor) = (9_i32, 1_i128);
-        match suffix {
-            "n" => power -= 9,
-            "u" => power -= 6,
-            "m" => power -= 3,
-            "" => {}
-            "k" => power += 3,
-            "M" => power += 6,
-            "G" => power += 9,
-            "T" => power += 12,
-            "P" => power += 15,
-            "E" => power += 18,
-            "Ki" => factor = 1 << 10,
-            "Mi" => factor = 1 << 20,
-            "Gi" => factor = 1 << 30,
-            "Ti" => factor = 1 << 40,
-            "Pi" => factor = 1 << 50,
-            "Ei" => factor = 1 << 60,
-            _ => {
-                let exponent = suffix.strip_prefix(['e', 'E'])?;
-                power += exponent
-                    .parse::<i32>()
-                    .ok()
-                    .filter(|exponent| (-60..=60).contains(exponent))?;
+        if !is_short {
+            // What is smaller than the smallest is rounded away from zero, and powers of two end with 64 bits.
+            if places > NANO {
+                let by = 10_i128.checked_pow((places - NANO).unsigned_abs());
+                digits = by.map_or(i128::from(digits != 0), |by| {
+                    digits / by + i128::from(digits % by != 0)
+                });
+                places = NANO;
+            }
+            let most = Self::of(i64::MAX);
+            if shift > 0
+                && (Self {
+                    digits,
+                    places,
+                    short: false,
+                })
+                .cmp(&most)
+                    == Ordering::Greater
+            {
+                (digits, places) = (most.digits, most.places);
             }
         }
-        let fraction = fraction.trim_end_matches('0');
-        let digits = format!("{whole}{fraction}");
-        let digits = digits.trim_start_matches('0');
-        let digits: i128 = if digits.is_empty() {
-            0
-        } else {
-            digits.parse().ok()?
-        };
-        power -= i32::try_from(fraction.len()).ok()?;
-        let mut value = digits.checked_mul(factor)?;
-        if power >= 0 {
-            value = value.checked_mul(10_i128.checked_pow(power.unsigned_abs())?)?;
-        } else {
-            // A smaller part is rounded up, away from zero.
-            value = match 10_i128.checked_pow(power.unsigned_abs()) {
-                Some(by) => value / by + i128::from(value % by != 0),
-                None => i128::from(value != 0),
-            };
-        }
-        Some(Self(if negative { -value } else { value }))
+        let digits = if negative { -digits } else { digits };
+        Some(Self {
+            digits,
+            places,
+            short: is_short,
+        })
     }
 
     pub(super) fn of(value: i64) -> Self {
-        Self(i128::from(value) * UNIT)
+        Self {
+            digits: value.into(),
+            places: 0,
+            short: true,
+        }
     }
 
+    /// Returns the sum; `None` if it has too many digits for 128 bits.
     pub(super) fn plus(self, other: Self) -> Option<Self> {
-        self.0.checked_add(other.0).map(Self)
+        let places = self.places.max(other.places);
+        let digits = self.at(places)?.checked_add(other.at(places)?)?;
+        let short = self.short && other.short && i64::try_from(digits).is_ok();
+        Some(Self {
+            digits,
+            places,
+            short,
+        })
     }
 
     pub(super) fn minus(self, other: Self) -> Option<Self> {
-        self.0.checked_sub(other.0).map(Self)
+        self.plus(Self {
+            digits: other.digits.checked_neg()?,
+            ..other
+        })
     }
 
-    /// Returns the value if it is an integer of 64 bits.
+    /// Returns the digits with more places.
+    fn at(self, places: i32) -> Option<i128> {
+        if self.digits == 0 {
+            return Some(0);
+        }
+        let by = 10_i128.checked_pow(u32::try_from(places - self.places).ok()?)?;
+        self.digits.checked_mul(by)
+    }
+
+    /// Returns the value if it is written as an integer of 64 bits.
     pub(super) fn integer(self) -> Option<i64> {
-        (self.0 % UNIT == 0).then(|| i64::try_from(self.0 / UNIT).ok())?
+        (self.short && self.places <= 0).then(|| i64::try_from(self.at(0)?).ok())?
     }
 
     pub(super) fn float(self) -> f64 {
-        self.0 as f64 / UNIT as f64
+        // The nearest number to a text is that of the text.
+        format!("{}e{}", self.digits, -i64::from(self.places))
+            .parse()
+            .unwrap_or_default()
     }
 
     pub(super) const fn sign(self) -> i64 {
-        self.0.signum() as i64
+        self.digits.signum() as i64
+    }
+
+    pub(super) fn cmp(&self, other: &Self) -> Ordering {
+        let sign = self.sign().cmp(&other.sign());
+        if sign != Ordering::Equal || self.digits == 0 {
+            return sign;
+        }
+        let places = self.places.max(other.places);
+        match (self.at(places), other.at(places)) {
+            (Some(a), Some(b)) => a.cmp(&b),
+            // The one that does not fit is farther from zero.
+            (None, Some(_)) => self.sign().cmp(&0),
+            (Some(_), None) => 0.cmp(&other.sign()),
+            (None, None) => self.float().total_cmp(&other.float()),
+        }
     }
 }
 
@@ -116,28 +216,84 @@ mod tests {
             (".5", "0.50"),
             ("1.", "1"),
             ("0e0", "0"),
+            ("Gi", "0"),
+            ("+", "."),
+            ("9Ei", "10Ei"),
+            ("0e9999", "0"),
         ] {
-            assert_eq!(parse(a), parse(b), "{a} {b}");
+            assert_eq!(parse(a).cmp(&parse(b)), Ordering::Equal, "{a} {b}");
         }
-        assert!(parse("1Gi") > parse("1G") && parse("-2") < parse("-1"));
-        assert_eq!((parse("2k").integer(), parse("1m").integer()), (Some(2000), None));
+        for (less, more) in [
+            ("1G", "1Gi"),
+            ("-2", "-1"),
+            ("1e60", "1e61"),
+            ("-1e61", "1n"),
+            ("1E", "1e99999"),
+        ] {
+            assert_eq!(parse(less).cmp(&parse(more)), Ordering::Less, "{less} {more}");
+            assert_eq!(parse(more).cmp(&parse(less)), Ordering::Greater, "{less} {more}");
+        }
+        for (text, integer) in [
+            ("2k", Some(2000)),
+            ("1m", None),
+            ("1000m", None),
+            ("1.0", None),
+            ("1000000000000000000", None),
+            ("1e18", Some(1_000_000_000_000_000_000)),
+            ("1e19", None),
+            ("1Ei", None),
+            ("1Ki", Some(1024)),
+        ] {
+            assert_eq!(parse(text).integer(), integer, "{text}");
+        }
         for wrong in [
             "",
             "1 Gi",
-            "Gi",
             "1gi",
             "1.2.3",
-            ".",
             "--1",
             "1e",
-            "1e99999999999",
-            "1e-2147483648",
-            "1e61",
+            "1e99999999999999999999",
             "1KiB",
-            "+",
+            "e",
+            "1e3k",
+            "１",
         ] {
-            assert_eq!(Quantity::parse(wrong), None, "{wrong}");
+            assert!(
+                !Quantity::is_text_of_one(wrong) && Quantity::parse(wrong).is_none(),
+                "{wrong}"
+            );
         }
-        assert_eq!(Quantity::parse(&"9".repeat(1000)), None);
+        for long in ["9".repeat(1000), "1e100000".to_owned()] {
+            assert!(
+                Quantity::is_text_of_one(&long) && Quantity::parse(&long).is_none(),
+                "{long}"
+            );
+        }
+    }
+
+    #[test]
+    fn sums_at_the_bounds_are_checked() {
+        let most = Quantity {
+            digits: i128::MAX,
+            places: 0,
+            short: false,
+        };
+        assert!(most.plus(Quantity::of(1)).is_none() && Quantity::of(-2).minus(most).is_none());
+        assert!(
+            Quantity {
+                digits: i128::MIN,
+                ..most
+            }
+            .minus(Quantity {
+                digits: i128::MIN,
+                ..most
+            })
+            .is_none()
+        );
+        assert_eq!(
+            Quantity::of(i64::MAX).plus(Quantity::of(1)).unwrap().integer(),
+            None
+        );
     }
 }

@@ -8,8 +8,8 @@ use std::time::{Duration, Instant};
 use serde_json::{Map, Value};
 
 use super::Fault;
+use super::check;
 use super::eval::Evaluation;
-use super::names::unescaped;
 use super::parser::{Expr, parse};
 use super::patterns::Patterns;
 use super::value::{Fuel, Val};
@@ -65,33 +65,74 @@ fn applied(schema: &Value, object: &Value, old: Option<&Value>, deadline: Instan
             },
             object,
             old,
+            None,
         );
     }
     walk
 }
 
-/// Returns every rule of a schema that is no expression, with its path in the schema.
+/// Returns every rule of a whole schema that the API server refuses, with its path in the schema and why.
 pub(crate) fn problems(schema: &Value, path: &str) -> Vec<(String, String)> {
     let mut found = Vec::new();
+    refused(schema, path, true, true, &mut found);
+    found
+}
+
+/// `has_old` is false within lists whose items have no identity.
+fn refused(schema: &Value, path: &str, is_root: bool, has_old: bool, found: &mut Vec<(String, String)>) {
+    let is_resource = is_root || schema["x-kubernetes-embedded-resource"] == true;
     for (index, rule) in rules(schema).iter().enumerate() {
-        for name in ["rule", "messageExpression"] {
-            if let Some(text) = rule[name].as_str()
-                && let Err(why) = parse(text)
-            {
-                let at = format!("{path}.x-kubernetes-validations[{index}].{name}");
-                found.push((at, format!("is no expression in CEL: {why}")));
-            }
+        let optional_old = rule["optionalOldSelf"] == true;
+        let mut uses_old = false;
+        for (name, wanted) in [("rule", "bool"), ("messageExpression", "string")] {
+            let Some(text) = rule[name].as_str().filter(|text| !text.trim().is_empty()) else {
+                continue;
+            };
+            let why = match parse(text) {
+                Err(why) => Some(format!("is no expression in CEL: {why}")),
+                Ok(expr) => {
+                    uses_old = uses_old || name == "rule" && names(&expr, "oldSelf");
+                    check::problem(&expr, schema, is_resource, optional_old, wanted)
+                }
+            };
+            let at = format!("{path}.x-kubernetes-validations[{index}].{name}");
+            found.extend(why.map(|why| (at, why)));
+        }
+        let at = format!("{path}.x-kubernetes-validations[{index}]");
+        if uses_old && !has_old {
+            found.push((
+                at,
+                "oldSelf cannot be used in a list that is no map: its items have no identity".to_owned(),
+            ));
+        } else if !uses_old && !rule["optionalOldSelf"].is_null() {
+            found.push((
+                at,
+                "optionalOldSelf is set, and the rule does not use oldSelf".to_owned(),
+            ));
         }
     }
     for (name, schema) in schema["properties"].as_object().into_iter().flatten() {
-        found.extend(problems(schema, &format!("{path}.properties.{name}")));
+        refused(
+            schema,
+            &format!("{path}.properties.{name}"),
+            false,
+            has_old,
+            found,
+        );
     }
-    for name in ["items", "additionalProperties"] {
-        if let Some(schema) = schema.get(name) {
-            found.extend(problems(schema, &format!("{path}.{name}")));
-        }
+    if let Some(items) = schema.get("items") {
+        let has_old = has_old && schema["x-kubernetes-list-type"] == "map";
+        refused(items, &format!("{path}.items"), false, has_old, found);
     }
-    found
+    if let Some(values) = schema.get("additionalProperties") {
+        refused(
+            values,
+            &format!("{path}.additionalProperties"),
+            false,
+            has_old,
+            found,
+        );
+    }
 }
 
 fn rules(schema: &Value) -> &[Value] {
@@ -178,7 +219,15 @@ impl Walk {
         self.is_exhausted || self.verdict.violations.len() >= REPORTED
     }
 
-    fn value<'a>(&mut self, place: &Place<'a, '_>, value: &'a Value, old: Option<&'a Value>) {
+    /// `nearest` is what the value is in, with what that replaces. It counts where the value itself has no counterpart, as
+    /// in a list whose items have no identity.
+    fn value<'a>(
+        &mut self,
+        place: &Place<'a, '_>,
+        value: &'a Value,
+        old: Option<&'a Value>,
+        nearest: Option<(&'a Value, &'a Value)>,
+    ) {
         // Null stands for a value that is not there.
         if self.is_done() || value.is_null() || !self.has_rules(place.schema) {
             return;
@@ -187,6 +236,7 @@ impl Walk {
             return self.exhausted(place, EXHAUSTED);
         }
         let old = old.filter(|old| !old.is_null());
+        let nearest = old.map(|old| (old, value)).or(nearest);
         for rule in rules(place.schema) {
             if self.is_done() {
                 return;
@@ -194,16 +244,22 @@ impl Walk {
             if self.fuel.rest() == 0 || self.fuel.take(APPLIED).is_err() {
                 return self.exhausted(place, EXHAUSTED);
             }
-            self.rule(place, rule, value, old);
+            self.rule(place, rule, value, old, nearest);
         }
         match value {
-            Value::Array(items) => self.items(place, items, old),
-            Value::Object(map) => self.fields(place, map, old),
+            Value::Array(items) => self.items(place, items, old, nearest),
+            Value::Object(map) => self.fields(place, map, old, nearest),
             _ => {}
         }
     }
 
-    fn items<'a>(&mut self, place: &Place<'a, '_>, items: &'a [Value], old: Option<&'a Value>) {
+    fn items<'a>(
+        &mut self,
+        place: &Place<'a, '_>,
+        items: &'a [Value],
+        old: Option<&'a Value>,
+        nearest: Option<(&'a Value, &'a Value)>,
+    ) {
         let Some(schema) = place.schema.get("items") else {
             return;
         };
@@ -234,11 +290,17 @@ impl Walk {
                 step: Step::Index(index),
                 schema,
             };
-            self.value(&place, item, old);
+            self.value(&place, item, old, nearest);
         }
     }
 
-    fn fields<'a>(&mut self, place: &Place<'a, '_>, map: &'a Map<String, Value>, old: Option<&'a Value>) {
+    fn fields<'a>(
+        &mut self,
+        place: &Place<'a, '_>,
+        map: &'a Map<String, Value>,
+        old: Option<&'a Value>,
+        nearest: Option<(&'a Value, &'a Value)>,
+    ) {
         let values = place
             .schema
             .get("additionalProperties")
@@ -257,11 +319,18 @@ impl Walk {
                 step,
                 schema,
             };
-            self.value(&place, value, old.and_then(|old| old.get(name)));
+            self.value(&place, value, old.and_then(|old| old.get(name)), nearest);
         }
     }
 
-    fn rule<'a>(&mut self, place: &Place<'a, '_>, rule: &'a Value, value: &'a Value, old: Option<&'a Value>) {
+    fn rule<'a>(
+        &mut self,
+        place: &Place<'a, '_>,
+        rule: &'a Value,
+        value: &'a Value,
+        old: Option<&'a Value>,
+        nearest: Option<(&'a Value, &'a Value)>,
+    ) {
         let text = rule["rule"].as_str().unwrap_or_default().trim();
         let given = rule["message"].as_str().unwrap_or_default().trim();
         let shown = if given.is_empty() { text } else { given };
@@ -277,8 +346,13 @@ impl Walk {
         self.fuel.begin(RULE);
         let read =
             |value: &'a Value| Val::read(value, place.schema, matches!(place.step, Step::Root), &self.fuel);
-        let (Ok(this), Ok(before)) = (read(value), old.map(read).transpose()) else {
-            return self.too_costly(place, shown);
+        let read = read(value).and_then(|this| Ok((this, old.map(read).transpose()?)));
+        let (this, before) = match read {
+            Ok(read) => read,
+            Err(Fault::Error(why)) => {
+                return self.failed(place, &format!("{why} evaluating rule: {shown}"));
+            }
+            Err(_) => return self.too_costly(place, shown),
         };
         let (Some(this), false) = (this, matches!(before, Some(None))) else {
             return self.leave(place, shown, "the schema gives its value no type");
@@ -294,7 +368,7 @@ impl Walk {
         match found {
             Ok(Val::Bool(true)) => {}
             // What an update does not change is not refused.
-            Ok(_) if !is_transition && old == Some(value) => {}
+            Ok(_) if !is_transition && nearest.is_some_and(|(old, new)| old == new) => {}
             Ok(_) => {
                 let message = self.message(rule, &variables);
                 let message = message.unwrap_or_else(|| match given {
@@ -373,7 +447,7 @@ impl Walk {
     /// Reports a violated rule with its own path and reason.
     fn violated(&mut self, place: &Place<'_, '_>, rule: &Value, value: &Value, message: &str) {
         let path = match rule["fieldPath"].as_str() {
-            Some(field) => joined(&place.path(), field, place.schema),
+            Some(field) => field_path(&place.path(), field, place.schema).unwrap_or_else(|| place.path()),
             None => place.path(),
         };
         // The API server shows simple values only.
@@ -443,39 +517,49 @@ fn named(path: &str) -> &str {
     if path.is_empty() { "<nil>" } else { path }
 }
 
-/// Appends a rule's `fieldPath`, such as `.a['b.c']`, to the path of a schema.
-fn joined(path: &str, field: &str, schema: &Value) -> String {
+/// Appends a rule's `fieldPath`, such as `.a['b.c']`, to the path of a schema; `None` if it leads to no field.
+pub(crate) fn field_path(path: &str, field: &str, schema: &Value) -> Option<String> {
     let (mut joined, mut rest, mut schema) = (path.to_owned(), field, schema);
     while !rest.is_empty() {
-        let quoted = rest
-            .strip_prefix("['")
-            .map(|key| key.split_once("']").unwrap_or((key, "")));
-        let (name, after) = match quoted {
-            Some((key, after)) => (key.to_owned(), after),
+        let (name, after) = match rest.strip_prefix("['") {
+            Some(quoted) => unquoted(quoted)?,
             None => {
-                let plain = rest.strip_prefix('.').unwrap_or(rest);
-                let end = plain.find(['.', '[']).unwrap_or(plain.len());
-                // A path that is none ends here.
-                let end = if end == 0 { plain.len() } else { end };
-                (unescaped(&plain[..end]), &plain[end..])
+                let plain = rest.strip_prefix('.')?;
+                let end = plain.find(['.', '[', ']']).unwrap_or(plain.len());
+                (plain[..end].to_owned(), &plain[end..])
             }
         };
-        match schema["properties"].get(&name) {
-            None if schema["additionalProperties"].is_object() => {
-                joined = format!("{joined}[{name}]");
-                schema = &schema["additionalProperties"];
-            }
-            found => {
+        let values = &schema["additionalProperties"];
+        schema = match schema["properties"].as_object() {
+            Some(properties) => {
                 if !joined.is_empty() {
                     joined.push('.');
                 }
                 joined += &name;
-                schema = found.unwrap_or(&Value::Null);
+                properties.get(&name)?
             }
-        }
+            None if values.is_object() => {
+                joined = format!("{joined}[{name}]");
+                values
+            }
+            None => return None,
+        };
         rest = after;
     }
-    joined
+    Some(joined)
+}
+
+/// Returns the text up to `']`, and what follows. A backslash stands before a sign.
+fn unquoted(text: &str) -> Option<(String, &str)> {
+    let (mut name, mut signs) = (String::new(), text.char_indices());
+    loop {
+        match signs.next()?.1 {
+            '\'' => break,
+            '\\' => name.push(signs.next()?.1),
+            sign => name.push(sign),
+        }
+    }
+    Some((name, signs.as_str().strip_prefix(']')?))
 }
 
 #[cfg(test)]

@@ -2,7 +2,8 @@
 
 use super::Fault;
 use super::patterns::Patterns;
-use super::value::{Evaluated, Fields, Fuel, Val, keys};
+use super::time;
+use super::value::{Evaluated, Fuel, Val, keys};
 
 pub(super) fn matches<'a>(text: &str, pattern: &str, fuel: &Fuel, patterns: &Patterns) -> Evaluated<'a> {
     let regex = patterns.get(pattern, fuel)?;
@@ -49,15 +50,25 @@ pub(super) fn member<'a>(
         }
         ("indexOf", [Val::Text(part)]) => Ok(place(text, text.find(&**part))),
         ("lastIndexOf", [Val::Text(part)]) => Ok(place(text, text.rfind(&**part))),
-        ("indexOf", [Val::Text(part), Val::Int(from)]) => {
-            let from = at(*from)?;
-            let found = text[from..].find(&**part);
-            Ok(place(text, found.map(|found| found + from)))
+        ("indexOf" | "lastIndexOf", [Val::Text(_), Val::Int(index)]) if *index < 0 => {
+            Err(out_of_range(*index))
         }
-        ("lastIndexOf", [Val::Text(part), Val::Int(to)]) => {
-            let end = (at(*to)? + part.len()).min(text.len());
-            let end = text.floor_char_boundary(end);
-            Ok(place(text, text[..end].rfind(&**part)))
+        ("indexOf" | "lastIndexOf", [Val::Text(part), Val::Int(index)]) => {
+            let at = at(*index).ok();
+            if part.is_empty() {
+                return Ok(at.map_or_else(|| place(text, Some(text.len())), |_| Val::Int(*index)));
+            }
+            // From one that is not there, nothing is found.
+            let Some(at) = at.filter(|at| *at < text.len()) else {
+                return Ok(Val::Int(-1));
+            };
+            Ok(place(
+                text,
+                match name {
+                    "indexOf" => text[at..].find(&**part).map(|found| found + at),
+                    _ => text[..text.floor_char_boundary((at + part.len()).min(text.len()))].rfind(&**part),
+                },
+            ))
         }
         ("replace", [Val::Text(from), Val::Text(to)]) => replace(text, from, to, -1, fuel),
         ("replace", [Val::Text(from), Val::Text(to), Val::Int(count)]) => {
@@ -120,44 +131,134 @@ fn split<'a>(text: &str, by: &str, count: i64, fuel: &Fuel) -> Evaluated<'a> {
     Ok(Val::list(parts))
 }
 
-/// Fills in the values of a list for `%s`, `%d` and `%f`. The other forms are left to the API server.
-fn format<'a>(text: &str, values: &Val<'a>, fuel: &Fuel) -> Evaluated<'a> {
-    let mut made = String::new();
-    let mut next = 0;
-    let mut rest = text;
+/// A part of a text with clauses such as `%d`.
+#[derive(Debug)]
+pub(super) enum Clause {
+    Text(String),
+    Value { form: char, places: Option<usize> },
+}
+
+/// Splits a text into its clauses.
+///
+/// # Errors
+/// Why it is none, in the API server's words.
+pub(super) fn clauses(text: &str) -> Result<Vec<Clause>, String> {
+    let (mut clauses, mut rest) = (Vec::new(), text);
     while let Some((before, after)) = rest.split_once('%') {
-        made.push_str(before);
+        clauses.push(Clause::Text(before.to_owned()));
         if let Some(after) = after.strip_prefix('%') {
-            made.push('%');
+            clauses.push(Clause::Text('%'.to_string()));
             rest = after;
             continue;
         }
         let (places, after) = match after.strip_prefix('.') {
             Some(after) => {
                 let end = after.find(|c: char| !c.is_ascii_digit()).unwrap_or(after.len());
-                let places = after[..end].parse::<usize>().ok().filter(|places| *places <= 50);
-                (Some(places.ok_or(Fault::Overload)?), &after[end..])
+                let places = after[..end].parse::<usize>();
+                (
+                    Some(places.map_err(|_| "error while parsing precision".to_owned())?),
+                    &after[end..],
+                )
             }
             None => (None, after),
+        };
+        let form = after.chars().next().ok_or("unexpected end of string")?;
+        if !"sdfebxXo".contains(form) {
+            let why = format!("could not parse formatting clause: unrecognized formatting clause {form:?}");
+            return Err(why);
+        }
+        clauses.push(Clause::Value { form, places });
+        rest = &after[1..];
+    }
+    clauses.push(Clause::Text(rest.to_owned()));
+    Ok(clauses)
+}
+
+/// Fills in the values of a list. Scientific numbers are left to the API server.
+fn format<'a>(text: &str, values: &Val<'a>, fuel: &Fuel) -> Evaluated<'a> {
+    let (mut made, mut next) = (String::new(), 0);
+    for clause in clauses(text).map_err(Fault::Error)? {
+        let (form, places) = match clause {
+            Clause::Text(text) => {
+                made += &text;
+                continue;
+            }
+            Clause::Value { form, places } => (form, places.unwrap_or(6)),
         };
         let value = values
             .item(next, fuel)?
             .ok_or_else(|| Fault::Error(format!("index {next} out of range")))?;
         next += 1;
-        let form = after.chars().next().unwrap_or_default();
-        match (form, &value) {
-            ('s', value) => made += &formatted(value, fuel)?,
-            ('d', Val::Int(_) | Val::Uint(_)) => made += &formatted(&value, fuel)?,
-            ('f', Val::Double(value)) => made += &format!("{value:.*}", places.unwrap_or(6)),
-            ('d' | 'f', _) => return Err(Fault::Overload),
-            _ => return Err(Fault::Unknown("format".to_owned())),
-        }
+        made += &match (form, &value) {
+            ('s', value) => formatted(value, fuel)?,
+            ('d', Val::Int(_) | Val::Uint(_)) => shown(&value),
+            ('f', Val::Double(value)) if places <= 50 => fixed(*value, places),
+            ('b', Val::Bool(value)) => u8::from(*value).to_string(),
+            ('b', Val::Int(value)) => signed(*value, |value| format!("{value:b}")),
+            ('b', Val::Uint(value)) => format!("{value:b}"),
+            ('o', Val::Int(value)) => signed(*value, |value| format!("{value:o}")),
+            ('o', Val::Uint(value)) => format!("{value:o}"),
+            ('x' | 'X', _) => {
+                let digits = match &value {
+                    Val::Int(value) => signed(*value, |value| format!("{value:x}")),
+                    Val::Uint(value) => format!("{value:x}"),
+                    Val::Text(text) => hexadecimal(text.as_bytes(), fuel)?,
+                    Val::Bytes(bytes) => hexadecimal(bytes, fuel)?,
+                    _ => return Err(unformattable(form, &value)),
+                };
+                if form == 'X' {
+                    digits.to_uppercase()
+                } else {
+                    digits
+                }
+            }
+            ('e' | 'f', Val::Double(_) | Val::Text(_)) => return Err(Fault::Unknown("format".to_owned())),
+            _ => return Err(unformattable(form, &value)),
+        };
         fuel.bytes(made.len())?;
-        rest = &after[form.len_utf8()..];
     }
-    made.push_str(rest);
     fuel.bytes(made.len())?;
     Ok(Val::made(made))
+}
+
+fn unformattable(form: char, value: &Val<'_>) -> Fault {
+    Fault::Error(format!(
+        "error during formatting: %{form} takes no {}",
+        value.type_name()
+    ))
+}
+
+fn signed(value: i64, digits: impl Fn(u64) -> String) -> String {
+    format!(
+        "{}{}",
+        if value < 0 { "-" } else { "" },
+        digits(value.unsigned_abs())
+    )
+}
+
+fn hexadecimal(bytes: &[u8], fuel: &Fuel) -> Result<String, Fault> {
+    fuel.bytes(2 * bytes.len())?;
+    Ok(bytes.iter().map(|byte| format!("{byte:02x}")).collect())
+}
+
+/// Returns a number with so many places, and commas between its thousands.
+fn fixed(value: f64, places: usize) -> String {
+    if !value.is_finite() {
+        return shown(&Val::Double(value))
+            .replace("+Inf", "∞")
+            .replace("-Inf", "-∞");
+    }
+    let text = format!("{value:.places$}");
+    let end = text.find('.').unwrap_or(text.len());
+    let mut made = String::new();
+    for (index, digit) in text.char_indices() {
+        let is_inside = index > 0 && index < end && (end - index) % 3 == 0;
+        if is_inside && !made.ends_with('-') {
+            made.push(',');
+        }
+        made.push(digit);
+    }
+    made
 }
 
 /// Returns the text of a simple value, as `string` and `format` do.
@@ -167,27 +268,73 @@ pub(super) fn shown(value: &Val<'_>) -> String {
         Val::Bool(value) => value.to_string(),
         Val::Int(value) => value.to_string(),
         Val::Uint(value) => value.to_string(),
-        Val::Double(value) => value.to_string(),
+        Val::Double(value) => double(*value),
         Val::Text(text) => text.to_string(),
         Val::Ip(address) => address.to_string(),
         Val::Cidr(address, length) => format!("{address}/{length}"),
+        Val::Duration(nanos) => time::shown_duration(*nanos),
+        Val::Time(nanos) => time::shown(*nanos),
+        Val::Type(name) => (*name).to_owned(),
         other => other.type_name().to_owned(),
     }
 }
 
-/// Returns the text of a value for `%s`, within a list or a map as well.
+/// Returns the shortest text of a number, as Go writes it.
+fn double(value: f64) -> String {
+    if value.is_nan() {
+        return "NaN".to_owned();
+    }
+    if value.is_infinite() {
+        return if value > 0.0 { "+Inf" } else { "-Inf" }.to_owned();
+    }
+    let scientific = format!("{value:e}");
+    let (digits, exponent) = scientific.split_once('e').unwrap_or((&scientific, "0"));
+    match exponent.parse::<i32>() {
+        Ok(exponent) if !(-4..6).contains(&exponent) => {
+            let sign = if exponent < 0 { '-' } else { '+' };
+            format!("{digits}e{sign}{:02}", exponent.abs())
+        }
+        _ => value.to_string(),
+    }
+}
+
+/// Returns a text between quotes, with escapes.
+pub(super) fn quoted(text: &str) -> String {
+    let mut quoted = String::from('"');
+    for sign in text.chars() {
+        match sign {
+            '\u{7}' => quoted.push_str("\\a"),
+            '\u{8}' => quoted.push_str("\\b"),
+            '\u{c}' => quoted.push_str("\\f"),
+            '\n' => quoted.push_str("\\n"),
+            '\r' => quoted.push_str("\\r"),
+            '\t' => quoted.push_str("\\t"),
+            '\u{b}' => quoted.push_str("\\v"),
+            '\\' | '"' => quoted.extend(['\\', sign]),
+            other => quoted.push(other),
+        }
+    }
+    quoted.push('"');
+    quoted
+}
+
+/// Returns the text of a value for `%s`.
 ///
 /// # Errors
-/// When it costs too much, or only the API server knows the form.
+/// When it costs too much, or no text stands for it.
 fn formatted(value: &Val<'_>, fuel: &Fuel) -> Result<String, Fault> {
     fuel.burn(1)?;
     match value {
         Val::Text(text) => fuel.bytes(text.len())?,
+        Val::Bytes(bytes) => {
+            fuel.bytes(bytes.len())?;
+            return Ok(String::from_utf8_lossy(bytes).into_owned());
+        }
         list if list.is_list() => {
             let mut items = Vec::new();
             for index in 0..list.len().unwrap_or_default() {
                 if let Some(item) = list.item(index, fuel)? {
-                    items.push(formatted(&item, fuel)?);
+                    items.push(within(&item, fuel)?);
                 }
             }
             return Ok(format!("[{}]", items.join(", ")));
@@ -196,19 +343,32 @@ fn formatted(value: &Val<'_>, fuel: &Fuel) -> Result<String, Fault> {
             let mut entries = Vec::new();
             for key in keys(map) {
                 let value = map.get(&key, fuel)?.unwrap_or(Val::Null);
-                entries.push(format!(
-                    "{}: {}",
-                    formatted(&key, fuel)?,
-                    formatted(&value, fuel)?
-                ));
+                entries.push((within(&key, fuel)?, within(&value, fuel)?));
             }
+            entries.sort();
+            let entries: Vec<String> = entries
+                .into_iter()
+                .map(|(key, value)| format!("{key}:{value}"))
+                .collect();
             return Ok(format!("{{{}}}", entries.join(", ")));
         }
-        Val::Null | Val::Bool(_) | Val::Int(_) | Val::Uint(_) => {}
-        Val::Object(_, _, Fields::Declared | Fields::Resource | Fields::Metadata) => {
-            return Err(Fault::Overload);
-        }
-        _ => return Err(Fault::Unknown("format".to_owned())),
+        Val::Null | Val::Bool(_) | Val::Int(_) | Val::Uint(_) | Val::Double(_) => {}
+        Val::Duration(_) | Val::Time(_) | Val::Type(_) => {}
+        _ => return Err(unformattable('s', value)),
     }
     Ok(shown(value))
+}
+
+/// Returns the text of a value within a list or a map, as it is written in an expression.
+fn within(value: &Val<'_>, fuel: &Fuel) -> Result<String, Fault> {
+    let text = formatted(value, fuel)?;
+    Ok(match value {
+        Val::Text(_) => quoted(&text),
+        Val::Bytes(_) => format!("b{}", quoted(&text)),
+        Val::Double(value) if value.is_finite() => format!("{value:.6}"),
+        Val::Double(_) => quoted(&text),
+        Val::Duration(_) => format!("duration({})", quoted(&text)),
+        Val::Time(_) => format!("timestamp({})", quoted(&text)),
+        _ => text,
+    })
 }

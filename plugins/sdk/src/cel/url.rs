@@ -2,68 +2,49 @@
 
 use std::net::IpAddr;
 
-/// The parts of an absolute URL, or of a path.
+/// The parts of a URL.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Url {
+pub(crate) struct Url {
     pub(super) scheme: String,
     /// With the port.
     pub(super) host: String,
+    /// As in the text, or escaped where the text is not.
     pub(super) path: String,
     /// Each name with its values in order.
     pub(super) query: Vec<(String, Vec<String>)>,
 }
 
 impl Url {
-    /// Parses an absolute URL or an absolute path.
-    pub(super) fn parse(text: &str) -> Option<Self> {
-        if text.contains(|c: char| c.is_ascii_control() || c == ' ') {
+    /// Parses an absolute URL or an absolute path as it stands in a request, so without a fragment.
+    pub(crate) fn parse(text: &str) -> Option<Self> {
+        if text.is_empty() || text.contains(|c: char| c.is_ascii_control()) {
             return None;
         }
-        let (text, _fragment) = text.split_once('#').unwrap_or((text, ""));
-        let (text, query) = text.split_once('?').unwrap_or((text, ""));
         let (scheme, rest) = match text.split_once(':') {
-            Some((scheme, rest)) if !text.starts_with('/') => (scheme, rest),
-            _ if text.starts_with('/') => ("", text),
-            _ => return None,
+            Some(("", _)) => return None,
+            Some((scheme, rest)) if is_scheme(scheme) => (scheme, rest),
+            _ => ("", text),
         };
-        let mut letters = scheme.chars();
-        let is_scheme = letters.next().is_none_or(|first| first.is_ascii_alphabetic())
-            && letters.all(|c| c.is_ascii_alphanumeric() || "+-.".contains(c));
-        if !is_scheme || (text.starts_with(':')) {
+        let scheme = scheme.to_ascii_lowercase();
+        let (rest, query) = rest.split_once('?').unwrap_or((rest, ""));
+        let is_path = rest.starts_with('/') || text == "*";
+        if !is_path && scheme.is_empty() {
             return None;
         }
-        let (host, path) = match rest.strip_prefix("//") {
-            Some(rest) => rest.split_at(rest.find('/').unwrap_or(rest.len())),
-            None => ("", rest),
-        };
-        let host = host.rsplit_once('@').map_or(host, |(_, host)| host);
-        let port = match host.rsplit_once(']') {
-            Some((_, port)) => port.strip_prefix(':'),
-            None => host.split_once(':').map(|(_, port)| port),
-        };
-        if port.is_some_and(|port| !port.bytes().all(|b| b.is_ascii_digit()))
-            || host.starts_with('[') != host.contains(']')
-        {
-            return None;
-        }
-        let mut pairs: Vec<(String, Vec<String>)> = Vec::new();
-        for pair in query.split('&').filter(|pair| !pair.is_empty()) {
-            let (name, value) = pair.split_once('=').unwrap_or((pair, ""));
-            let (name, value) = (
-                decoded(&name.replace('+', " "))?,
-                decoded(&value.replace('+', " "))?,
-            );
-            match pairs.iter_mut().find(|(known, _)| *known == name) {
-                Some((_, values)) => values.push(value),
-                None => pairs.push((name, vec![value])),
+        let (host, path) = match rest.strip_prefix("//").filter(|_| !scheme.is_empty()) {
+            Some(rest) => {
+                let (authority, path) = rest.split_at(rest.find('/').unwrap_or(rest.len()));
+                (host_of(authority, &scheme)?, path)
             }
-        }
-        decoded(path)?;
+            // What follows another scheme, such as `mailto:`, has no parts.
+            None => (String::new(), if is_path { rest } else { "" }),
+        };
+        let path = escaped(path)?;
         Some(Self {
-            scheme: scheme.to_ascii_lowercase(),
-            host: host.to_owned(),
-            path: path.to_owned(),
-            query: pairs,
+            scheme,
+            host,
+            path,
+            query: pairs(query),
         })
     }
 
@@ -83,15 +64,109 @@ impl Url {
 
     /// Returns the host without its port and brackets, and the port.
     pub(super) fn host_and_port(&self) -> (&str, &str) {
-        let (host, port) = match self.host.rsplit_once(']') {
-            Some((host, port)) => (host.trim_start_matches('['), port.trim_start_matches(':')),
-            None => self.host.split_once(':').unwrap_or((&self.host, "")),
+        let (host, port) = match self.host.rsplit_once(':') {
+            Some((host, port)) if port.bytes().all(|b| b.is_ascii_digit()) => (host, port),
+            _ => (self.host.as_str(), ""),
         };
-        (host, port)
+        let inner = host.strip_prefix('[').and_then(|host| host.strip_suffix(']'));
+        (inner.unwrap_or(host), port)
     }
 }
 
+fn is_scheme(text: &str) -> bool {
+    text.starts_with(|c: char| c.is_ascii_alphabetic())
+        && text
+            .chars()
+            .all(|c| c.is_ascii_alphanumeric() || "+-.".contains(c))
+}
+
+/// Returns the host with its port, decoded; `None` if it is none.
+fn host_of(authority: &str, scheme: &str) -> Option<String> {
+    let (user, host) = authority.rsplit_once('@').unwrap_or(("", authority));
+    let is_user = |c: char| c.is_ascii_alphanumeric() || "-._:~!$&'()*+,;=%@".contains(c);
+    if !user.chars().all(is_user) || decoded(user).is_none() {
+        return None;
+    }
+    let is_port = |port: &str| {
+        port.is_empty()
+            || port
+                .strip_prefix(':')
+                .is_some_and(|port| port.bytes().all(|b| b.is_ascii_digit()))
+    };
+    match host.rfind('[') {
+        Some(0) => {
+            let end = host.rfind(']').filter(|end| is_port(&host[end + 1..]))?;
+            let address = host[1..end]
+                .split_once("%25")
+                .map_or(&host[1..end], |(address, _)| address);
+            address.parse::<std::net::Ipv6Addr>().ok()?;
+            return decoded(host);
+        }
+        Some(_) => return None,
+        None => {}
+    }
+    // Only these are one host.
+    let is_web = matches!(scheme, "http" | "https");
+    let colon = if is_web { host.find(':') } else { host.rfind(':') };
+    if !colon.is_none_or(|colon| is_port(&host[colon..])) {
+        return None;
+    }
+    let is_host =
+        |c: char| !c.is_ascii() || c.is_ascii_alphanumeric() || "-_.~!$&'()*+,;=:[]<>\"%".contains(c);
+    // ASCII is not encoded in a host.
+    let encoded = host.match_indices('%').all(|(at, _)| {
+        let first = host[at + 1..].chars().next().and_then(|digit| digit.to_digit(16));
+        first.is_some_and(|first| first >= 8) || host[at..].starts_with("%25")
+    });
+    if !encoded || !host.chars().all(is_host) {
+        return None;
+    }
+    decoded(host)
+}
+
+/// Returns a path as it is if it may be so, or escaped; `None` if it cannot be decoded.
+fn escaped(path: &str) -> Option<String> {
+    let plain = |b: u8| b.is_ascii_alphanumeric() || b"-._~$&+,/:;=@".contains(&b);
+    let bytes = decoded_bytes(path)?;
+    if path.bytes().all(|b| plain(b) || b"!'()*[]%".contains(&b)) {
+        return Some(path.to_owned());
+    }
+    let mut escaped = String::new();
+    for byte in bytes {
+        if plain(byte) {
+            escaped.push(char::from(byte));
+        } else {
+            escaped.push_str(&format!("%{byte:02X}"));
+        }
+    }
+    Some(escaped)
+}
+
+/// Returns the pairs of a query. What is wrong in it is left out.
+fn pairs(query: &str) -> Vec<(String, Vec<String>)> {
+    let mut pairs: Vec<(String, Vec<String>)> = Vec::new();
+    for pair in query
+        .split('&')
+        .filter(|pair| !pair.is_empty() && !pair.contains(';'))
+    {
+        let (name, value) = pair.split_once('=').unwrap_or((pair, ""));
+        let plain = |text: &str| decoded(&text.replace('+', " "));
+        let (Some(name), Some(value)) = (plain(name), plain(value)) else {
+            continue;
+        };
+        match pairs.iter_mut().find(|(known, _)| *known == name) {
+            Some((_, values)) => values.push(value),
+            None => pairs.push((name, vec![value])),
+        }
+    }
+    pairs
+}
+
 fn decoded(text: &str) -> Option<String> {
+    decoded_bytes(text).map(|bytes| String::from_utf8_lossy(&bytes).into_owned())
+}
+
+fn decoded_bytes(text: &str) -> Option<Vec<u8>> {
     let mut bytes = Vec::with_capacity(text.len());
     let mut rest = text.as_bytes();
     while let Some((first, after)) = rest.split_first() {
@@ -100,11 +175,11 @@ fn decoded(text: &str) -> Option<String> {
             bytes.push(*first);
             continue;
         }
-        let digits = std::str::from_utf8(rest.get(..2)?).ok()?;
-        bytes.push(u8::from_str_radix(digits, 16).ok()?);
+        let digit = |at: usize| rest.get(at).and_then(|digit| char::from(*digit).to_digit(16));
+        bytes.push(u8::try_from(16 * digit(0)? + digit(1)?).ok()?);
         rest = &rest[2..];
     }
-    Some(String::from_utf8_lossy(&bytes).into_owned())
+    Some(bytes)
 }
 
 /// Parses an address. Kubernetes takes no zones, and no IPv4 addresses that are mapped to IPv6.
@@ -157,7 +232,7 @@ mod tests {
 
     #[test]
     fn the_parts_of_a_url_are_found() {
-        let url = Url::parse("https://u:p@Example.com:8443/a%20b?x=1&x=2&y=%26#z").unwrap();
+        let url = Url::parse("https://u:p@Example.com:8443/a%20b?x=1&x=2&y=%26&z;w&%zz=1").unwrap();
         assert_eq!((url.scheme.as_str(), url.path.as_str()), ("https", "/a%20b"));
         assert_eq!(url.host_and_port(), ("Example.com", "8443"));
         assert_eq!(
@@ -167,11 +242,39 @@ mod tests {
                 ("y".into(), vec!["&".into()])
             ]
         );
-        assert_eq!(
-            Url::parse("http://[::1]:80/").unwrap().host_and_port(),
-            ("::1", "80")
-        );
-        for wrong in ["", "a", "https://a b", "https://a:b/", "1:a", "/%zz", "://a"] {
+        for (text, host, port, path) in [
+            ("http://[::1]:80/", "::1", "80", "/"),
+            ("http://[fe80::1%25en0]/", "fe80::1%en0", "", "/"),
+            ("/a b#ä", "", "", "/a%20b%23%C3%A4"),
+            ("//h/p", "", "", "//h/p"),
+            ("mailto:a@b", "", "", ""),
+            ("http://h\"<%C3%A4", "h\"<ä", "", ""),
+            ("postgres://a:1,b:2/x", "a:1,b", "2", "/x"),
+            ("*", "", "", "*"),
+        ] {
+            let url = Url::parse(text).unwrap_or_else(|| panic!("{text}"));
+            assert_eq!(
+                (url.host_and_port(), url.path.as_str()),
+                ((host, port), path),
+                "{text}"
+            );
+        }
+        for wrong in [
+            "",
+            "a",
+            "https://a b",
+            "https://a:b/",
+            "1:a",
+            "/%zz",
+            "://a",
+            "http://h#f",
+            "http://a:1:2",
+            "http://[1.2.3.4]",
+            "http://a[::1]",
+            "http://u p@h",
+            "http://%41",
+            "http://a\u{7f}",
+        ] {
             assert_eq!(Url::parse(wrong), None, "{wrong}");
         }
     }

@@ -62,6 +62,8 @@ pub(super) enum Val<'a> {
     Ip(IpAddr),
     Cidr(IpAddr, u8),
     Url(Rc<Url>),
+    /// A type, by its name.
+    Type(&'static str),
 }
 
 /// Which fields an object has beside the declared ones.
@@ -90,20 +92,47 @@ impl<'a> Val<'a> {
     /// Reads a value by its schema; `None` if rules cannot see values of this schema.
     ///
     /// # Errors
-    /// When it costs too much: each read decodes the text of bytes and times once more.
+    /// When it costs too much: each read decodes the text of bytes and times once more. Also when the text has the format of
+    /// the schema and yet no value, such as a time in lower case.
     pub(super) fn read(
         value: &'a Value,
         schema: &'a Value,
         is_root: bool,
         fuel: &Fuel,
     ) -> Result<Option<Self>, Fault> {
-        if let (Value::String(text), Some(format)) = (value, schema["format"].as_str()) {
-            match format {
-                "date-time" | "datetime" | "date" | "duration" => fuel.bytes(text.len())?,
-                // Two for each byte, which is kept.
-                "byte" => fuel.bytes((text.len() / 4 * 3).saturating_mul(20))?,
-                _ => {}
-            }
+        if let (Value::String(text), Some("string")) = (value, schema["type"].as_str()) {
+            let decoded = match schema["format"].as_str() {
+                Some("date-time") => {
+                    fuel.bytes(text.len())?;
+                    time::parse(text).map(Val::Time)
+                }
+                Some("date") => {
+                    fuel.bytes(text.len())?;
+                    time::date(text)
+                        .and_then(|days| time::of_seconds(days * 86_400))
+                        .map(Val::Time)
+                }
+                Some("duration") => {
+                    fuel.bytes(text.len())?;
+                    time::lenient_duration(text).map(Val::Duration)
+                }
+                Some("byte") => {
+                    // Two for each byte, which is kept.
+                    fuel.bytes((text.len() / 4 * 3).saturating_mul(20))?;
+                    base64(text).map(|bytes| Val::Bytes(bytes.into()))
+                }
+                _ => return Ok(Some(Val::Text(Text::Of(text)))),
+            };
+            let format = schema["format"].as_str().unwrap_or_default();
+            let why = || Fault::Error(format!("Invalid {format} formatted string {text}"));
+            return decoded.ok_or_else(why).map(Some);
+        }
+        if let Value::Number(number) = value
+            && schema["type"] != "number"
+            && !number.is_i64()
+        {
+            // `1.0` fits the schema, and is no integer here.
+            return Err(Fault::Error("invalid data, expected int, got float64".to_owned()));
         }
         Ok(Self::decoded(value, schema, is_root))
     }
@@ -117,18 +146,8 @@ impl<'a> Val<'a> {
             Value::Null => Self::Null,
             Value::Bool(value) => Self::Bool(*value),
             Value::Number(number) if type_ == Some("number") => Self::Double(number.as_f64()?),
-            Value::Number(number) => match number.as_i64() {
-                Some(value) => Self::Int(value),
-                // 3.0 is an integer, as in the schema.
-                None => Self::Int(number.as_f64()? as i64),
-            },
-            Value::String(text) => match schema["format"].as_str() {
-                Some("date-time" | "datetime") => Self::Time(time::parse(text)?),
-                Some("date") => Self::Time(time::parse(&format!("{text}T00:00:00Z"))?),
-                Some("duration") => Self::Duration(time::duration(text)?),
-                Some("byte") => Self::Bytes(base64(text)?.into()),
-                _ => Self::Text(Text::Of(text)),
-            },
+            Value::Number(number) => Self::Int(number.as_i64()?),
+            Value::String(text) => Self::Text(Text::Of(text)),
             Value::Array(items) => Self::Items(items, schema),
             Value::Object(map) if schema["additionalProperties"].is_object() => Self::Entries(map, schema),
             Value::Object(map) => {
@@ -153,8 +172,7 @@ impl<'a> Val<'a> {
             Self::Text(_) => "string",
             Self::Bytes(_) => "bytes",
             Self::List(_) | Self::Items(..) => "list",
-            Self::Map(_) | Self::Entries(..) => "map",
-            Self::Object(..) => "object",
+            Self::Map(_) | Self::Entries(..) | Self::Object(..) => "map",
             Self::Duration(_) => "google.protobuf.Duration",
             Self::Time(_) => "google.protobuf.Timestamp",
             Self::Optional(_) => "optional_type",
@@ -162,7 +180,52 @@ impl<'a> Val<'a> {
             Self::Ip(_) => "net.IP",
             Self::Cidr(..) => "net.CIDR",
             Self::Url(_) => "kubernetes.URL",
+            Self::Type(_) => "type",
         }
+    }
+
+    /// Returns the type that a name stands for.
+    pub(super) fn type_named(name: &str) -> Option<Self> {
+        const NAMES: [&str; 16] = [
+            "null_type",
+            "bool",
+            "int",
+            "uint",
+            "double",
+            "string",
+            "bytes",
+            "list",
+            "map",
+            "type",
+            "optional_type",
+            "google.protobuf.Duration",
+            "google.protobuf.Timestamp",
+            "net.IP",
+            "net.CIDR",
+            "kubernetes.URL",
+        ];
+        NAMES
+            .iter()
+            .find(|known| **known == name)
+            .map(|name| Self::Type(name))
+    }
+
+    /// Whether it is the value that a type has when nothing is set.
+    ///
+    /// # Errors
+    /// When only the API server knows.
+    pub(super) fn is_zero(&self) -> Result<bool, Fault> {
+        Ok(match self {
+            Self::Null | Self::Optional(None) => true,
+            Self::Bool(value) => !value,
+            Self::Int(value) | Self::Duration(value) => *value == 0,
+            Self::Uint(value) => *value == 0,
+            Self::Double(value) => *value == 0.0,
+            Self::Text(text) => text.is_empty(),
+            Self::Bytes(bytes) => bytes.is_empty(),
+            list_or_map if list_or_map.len().is_some() => list_or_map.len() == Some(0),
+            _ => return Err(Fault::Unknown("optional.ofNonZeroValue".to_owned())),
+        })
     }
 
     /// Returns the number of items of a list or a map.
@@ -246,6 +309,13 @@ impl Fuel {
             unchecked: Cell::new(0),
             deadline,
         }
+    }
+
+    /// Returns enough for a constant.
+    pub(super) fn unlimited() -> Self {
+        let fuel = Self::new(u64::MAX, Instant::now() + std::time::Duration::from_secs(60));
+        fuel.begin(u64::MAX);
+        fuel
     }
 
     /// Returns what the object has.
@@ -352,6 +422,7 @@ pub(super) fn equal(a: &Val<'_>, b: &Val<'_>, fuel: &Fuel) -> Result<bool, Fault
             _ => false,
         },
         (Val::Url(a), Val::Url(b)) => a == b,
+        (Val::Type(a), Val::Type(b)) => a == b,
         (Val::Ip(a), Val::Ip(b)) => a == b,
         (Val::Cidr(a, of_a), Val::Cidr(b, of_b)) => (a, of_a) == (b, of_b),
         (a, b) if a.is_list() && b.is_list() => lists(a, b, fuel)?,
@@ -371,7 +442,7 @@ pub(super) fn equal(a: &Val<'_>, b: &Val<'_>, fuel: &Fuel) -> Result<bool, Fault
     })
 }
 
-/// Compares lists. The order does not count in a list of a resource that is a set or a map.
+/// Compares lists. The order does not count if the first one is a set or a map of a resource.
 fn lists(a: &Val<'_>, b: &Val<'_>, fuel: &Fuel) -> Result<bool, Fault> {
     let (Some(count), Some(of_b)) = (a.len(), b.len()) else {
         return Ok(false);
@@ -379,7 +450,7 @@ fn lists(a: &Val<'_>, b: &Val<'_>, fuel: &Fuel) -> Result<bool, Fault> {
     if count != of_b {
         return Ok(false);
     }
-    let ordered = !is_unordered(a) && !is_unordered(b);
+    let ordered = !is_unordered(a);
     for index in 0..count {
         let Some(item) = a.item(index, fuel)? else {
             return Ok(false);
@@ -437,8 +508,9 @@ pub(super) fn compare(a: &Val<'_>, b: &Val<'_>) -> Option<Ordering> {
     }
 }
 
+/// The API server decodes what the format `byte` allows by the alphabet of URLs: it fails for `+` and `/`.
 fn base64(text: &str) -> Option<Vec<u8>> {
-    const DIGITS: &[u8] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+    const DIGITS: &[u8] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_";
     let digits = text.trim_end_matches('=');
     let (mut bytes, mut bits, mut count) = (Vec::with_capacity(digits.len() * 3 / 4), 0_u32, 0);
     for digit in digits.bytes() {

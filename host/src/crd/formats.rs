@@ -1,0 +1,298 @@
+//! The formats of texts that the API server checks. It ignores all others.
+//!
+//! Source: "Extend the Kubernetes API with CustomResourceDefinitions", section "Validation", and the functions of Go that it
+//! names.
+
+use std::collections::HashMap;
+use std::net::Ipv6Addr;
+use std::sync::LazyLock;
+
+use regex::Regex;
+
+use super::schema::pattern;
+use crate::cel::time::{date, lenient_duration};
+use crate::cel::url::Url;
+
+/// Formats that are a pattern. The name has no dashes.
+const PATTERNS: [(&str, &str); 13] = [
+    (
+        "byte",
+        "^(?:[A-Za-z0-9+/]{4})*(?:[A-Za-z0-9+/]{2}==|[A-Za-z0-9+/]{3}=|[A-Za-z0-9+/]{4})$",
+    ),
+    ("hexcolor", "^#?([0-9a-fA-F]{3}|[0-9a-fA-F]{6})$"),
+    (
+        "rgbcolor",
+        r"^rgb\((\s*(0|[1-9]\d?|1\d\d?|2[0-4]\d|25[0-5])\s*,){2}\s*(0|[1-9]\d?|1\d\d?|2[0-4]\d|25[0-5])\s*\)$",
+    ),
+    ("ssn", r"^\d{3}[- ]\d{2}[- ]\d{4}$"),
+    ("uuid", "(?i)^[0-9a-f]{8}-?([0-9a-f]{4}-?){3}[0-9a-f]{12}$"),
+    (
+        "uuid3",
+        "(?i)^[0-9a-f]{8}-?[0-9a-f]{4}-?3[0-9a-f]{3}-?[0-9a-f]{4}-?[0-9a-f]{12}$",
+    ),
+    (
+        "uuid4",
+        "(?i)^[0-9a-f]{8}-?[0-9a-f]{4}-?4[0-9a-f]{3}-?[89ab][0-9a-f]{3}-?[0-9a-f]{12}$",
+    ),
+    (
+        "uuid5",
+        "(?i)^[0-9a-f]{8}-?[0-9a-f]{4}-?5[0-9a-f]{3}-?[89ab][0-9a-f]{3}-?[0-9a-f]{12}$",
+    ),
+    ("bsonobjectid", "^[0-9a-fA-F]{24}$"),
+    ("k8sshortname", "^[a-z0-9]([-a-z0-9]*[a-z0-9])?$"),
+    (
+        "k8slongname",
+        r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*$",
+    ),
+    (
+        "hostname",
+        r"^([a-zA-Z0-9\p{S}\pL]-?[a-zA-Z0-9\p{S}\pL]*|([a-zA-Z0-9\p{S}\pL]([a-zA-Z0-9\p{S}\pL-]*[a-zA-Z0-9\p{S}\pL])?\.)+[a-zA-Z\pL]{2,})$",
+    ),
+    (
+        "time",
+        "^([01][0-9]|2[0-3]):[0-5][0-9]:[0-5][0-9](.[0-9]+)?(z|([+-][0-9]{2}:[0-9]{2}))$",
+    ),
+];
+
+static COMPILED: LazyLock<HashMap<&str, Regex>> = LazyLock::new(|| {
+    let compiled = |(name, text): (&'static str, &str)| Some((name, pattern(text).ok()?));
+    PATTERNS.into_iter().filter_map(compiled).collect()
+});
+
+/// Reports whether a text has a format.
+pub(super) fn is_valid(format: &str, text: &str) -> bool {
+    let format = format.replace('-', "");
+    let fits = |name: &str| COMPILED.get(name).is_none_or(|regex| regex.is_match(text));
+    match format.as_str() {
+        "date" => date(text).is_some(),
+        "datetime" => {
+            let lower = text.to_lowercase();
+            let mut parts = lower.split('t');
+            let (day, time) = (parts.next().unwrap_or_default(), parts.next().unwrap_or_default());
+            date(day).is_some() && COMPILED.get("time").is_some_and(|regex| regex.is_match(time))
+        }
+        "duration" => lenient_duration(text).is_some(),
+        "ipv4" => text.contains('.') && (is_ipv4(text) || text.parse::<Ipv6Addr>().is_ok()),
+        "ipv6" => text.parse::<Ipv6Addr>().is_ok(),
+        "cidr" => is_cidr(text),
+        "mac" => is_mac(text),
+        "uri" => Url::parse(text).is_some(),
+        "email" => is_email(text),
+        "isbn" => is_isbn10(text) || is_isbn13(text),
+        "isbn10" => is_isbn10(text),
+        "isbn13" => is_isbn13(text),
+        "creditcard" => is_credit_card(text),
+        "k8sshortname" => text.len() <= 63 && fits(&format),
+        "k8slongname" => text.len() <= 253 && fits(&format),
+        "hostname" => text.len() <= 255 && text.split('.').all(|label| label.len() <= 63) && fits(&format),
+        "time" => true,
+        other => fits(other),
+    }
+}
+
+/// Takes zeros in front of the numbers, as Go once did.
+fn is_ipv4(text: &str) -> bool {
+    let parts: Vec<&str> = text.split('.').collect();
+    parts.len() == 4 && parts.iter().all(|part| is_number(part, 255))
+}
+
+fn is_number(text: &str, most: u32) -> bool {
+    !text.is_empty()
+        && text.bytes().all(|b| b.is_ascii_digit())
+        && text.parse::<u32>().is_ok_and(|number| number <= most)
+}
+
+fn is_cidr(text: &str) -> bool {
+    let Some((address, length)) = text.split_once('/') else {
+        return false;
+    };
+    match is_ipv4(address) {
+        true => is_number(length, 32),
+        false => address.parse::<Ipv6Addr>().is_ok() && is_number(length, 128),
+    }
+}
+
+/// An address of 6, 8 or 20 bytes, such as `01:23:45:67:89:ab` or `0123.4567.89ab`.
+fn is_mac(text: &str) -> bool {
+    let of = |sign: char, digits: usize| {
+        let mut parts = text.split(sign);
+        parts.all(|part| part.len() == digits && part.bytes().all(|b| b.is_ascii_hexdigit()))
+    };
+    match text.len() {
+        17 | 23 | 59 if text.contains([':', '-']) => of(':', 2) || of('-', 2),
+        14 | 19 | 49 => of('.', 4),
+        _ => false,
+    }
+}
+
+/// Returns the digits of a number without spaces and dashes, if it has so many. The last one may be `X`.
+fn isbn(text: &str, count: usize, may_end_with_x: bool) -> Option<Vec<u32>> {
+    let text = text.replace([' ', '-', '\t', '\n', '\u{c}', '\r'], "");
+    let digit = |(index, c): (usize, char)| match c {
+        'X' if may_end_with_x && index + 1 == count => Some(10),
+        c => c.to_digit(10),
+    };
+    let digits: Option<Vec<u32>> = text.chars().enumerate().map(digit).collect();
+    digits.filter(|digits| digits.len() == count)
+}
+
+fn is_isbn10(text: &str) -> bool {
+    let sum = |digits: Vec<u32>| (1..).zip(digits).map(|(place, digit)| place * digit).sum::<u32>();
+    isbn(text, 10, true).is_some_and(|digits| sum(digits) % 11 == 0)
+}
+
+fn is_isbn13(text: &str) -> bool {
+    let sum = |digits: Vec<u32>| {
+        digits
+            .iter()
+            .zip([1, 3].iter().cycle())
+            .map(|(digit, by)| digit * by)
+            .sum::<u32>()
+    };
+    isbn(text, 13, false).is_some_and(|digits| sum(digits) % 10 == 0)
+}
+
+/// The known issuers, and the check sum of Luhn.
+fn is_credit_card(text: &str) -> bool {
+    const ISSUERS: &str = "^(?:4[0-9]{12}(?:[0-9]{3})?|5[1-5][0-9]{14}|6(?:011|5[0-9][0-9])[0-9]{12}|3[47][0-9]{13}|\
+                           3(?:0[0-5]|[68][0-9])[0-9]{11}|(?:2131|1800|35[0-9]{3})[0-9]{11})$";
+    let digits: String = text.chars().filter(char::is_ascii_digit).collect();
+    let value = |(place, digit): (usize, char)| {
+        let digit = digit.to_digit(10).unwrap_or_default();
+        let doubled = digit << (place % 2);
+        doubled / 10 + doubled % 10
+    };
+    let sum: u32 = digits.chars().rev().enumerate().map(value).sum();
+    sum.is_multiple_of(10) && pattern(ISSUERS).is_ok_and(|regex| regex.is_match(&digits))
+}
+
+/// Returns what follows text between quotes, in which a backslash stands before a sign.
+fn unquoted(text: &str) -> Option<&str> {
+    let mut escaped = false;
+    let end = text.strip_prefix('"')?.find(|c: char| {
+        let is_end = c == '"' && !escaped;
+        escaped = c == '\\' && !escaped;
+        is_end
+    })?;
+    let quoted = &text[1..=end];
+    (!quoted.contains(['\n', '\r'])).then(|| &text[end + 2..])
+}
+
+/// An address as in a mail, such as `a@b.c` or `Name <a@b.c>`.
+fn is_email(text: &str) -> bool {
+    let is_word = |c: char| !c.is_ascii() || c.is_ascii_alphanumeric() || "!#$%&'*+-/=?^_`{|}~".contains(c);
+    let is_atom = |text: &str| {
+        !text.is_empty()
+            && text
+                .split('.')
+                .all(|part| !part.is_empty() && part.chars().all(is_word))
+    };
+    let is_address = |text: &str| {
+        let domain = match unquoted(text) {
+            Some(rest) => rest.strip_prefix('@').filter(|_| !text.starts_with("\"\"")),
+            None => text
+                .split_once('@')
+                .filter(|(local, _)| is_atom(local))
+                .map(|(_, domain)| domain),
+        };
+        domain.map(str::trim_start).is_some_and(|domain| {
+            let literal = domain
+                .strip_prefix('[')
+                .and_then(|domain| domain.strip_suffix(']'));
+            literal.map_or_else(
+                || is_atom(domain),
+                |literal| literal.parse::<std::net::IpAddr>().is_ok(),
+            )
+        })
+    };
+    let text = text.trim_matches([' ', '\t']);
+    if is_address(text) {
+        return true;
+    }
+    let Some((name, address)) = text.strip_suffix('>').and_then(|text| text.rsplit_once('<')) else {
+        return false;
+    };
+    let mut name = name.trim_matches([' ', '\t']);
+    while !name.is_empty() {
+        name = match unquoted(name) {
+            Some(rest) => rest,
+            None => {
+                let end = name.find([' ', '\t', '"']).unwrap_or(name.len());
+                if end == 0 || !name[..end].chars().all(|c| is_word(c) || c == '.') {
+                    return false;
+                }
+                &name[end..]
+            }
+        }
+        .trim_start_matches([' ', '\t']);
+    }
+    is_address(address)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn texts_have_their_formats_as_go_reads_them() {
+        for (format, right, wrong) in [
+            (
+                "date-time",
+                &["2020-01-01T00:00:00Z", "2020-01-01t23:59:59.5+01:00"][..],
+                &["2020-01-01", "2020-01-01T24:00:00Z"][..],
+            ),
+            ("date", &["0000-02-29"], &["2023-02-29", "2020-1-01"]),
+            (
+                "ipv4",
+                &["1.2.3.4", "001.2.3.4", "::ffff:1.2.3.4"],
+                &["1.2.3", "1.2.3.256", "1.2.3.4 ", "::1"],
+            ),
+            ("ipv6", &["::", "::1.2.3.4"], &["1.2.3.4", "::1%eth0", ":::"]),
+            (
+                "cidr",
+                &["10.0.0.1/08", "::/128"],
+                &["10.0.0.0/33", "10.0.0.0", "::/129", "10.0.0.0/-1"],
+            ),
+            (
+                "mac",
+                &["01:23:45:67:89:ab", "01-23-45-67-89-AB", "0123.4567.89ab"],
+                &["01:23:45:67:89", "01:23-45:67:89:ab", "x"],
+            ),
+            (
+                "email",
+                &[
+                    "a@b",
+                    "a.b@[127.0.0.1]",
+                    "A B <a@b.c>",
+                    "\"A, B\" <a@b.c>",
+                    "<a@b.c>",
+                    "ä@b.c",
+                ],
+                &["a", "@b", "a@", "a..b@c", "a b@c", "A, B <a@b.c>", "a@b c"],
+            ),
+            (
+                "hostname",
+                &["a", "a.bc", "1", "ä.example", "a-b.com"],
+                &["", "-a", "a-.com", "a.b", "a..bc", "a_b", "1.1.1.1"],
+            ),
+            ("uri", &["http://a", "/a", "urn:a:b"], &["a", "", "http://a b"]),
+            ("creditcard", &["4111 1111 1111 1111"], &["4111111111111112", "1"]),
+            (
+                "isbn",
+                &["3 401 01319 X", "978-3-8362-2119-1"],
+                &["3423214121", "978 3 8362 2119 0", "X"],
+            ),
+            ("ssn", &["111-11-1111"], &["111111111", "111-111111"]),
+            ("duration", &["1h", "3 days"], &["1", "P"]),
+            ("k8s-short-name", &["a-1"], &["A", "-a", "a.b", ""]),
+            ("anything", &["", "x"], &[]),
+        ] {
+            for text in right {
+                assert!(is_valid(format, text), "{format} {text}");
+            }
+            for text in wrong {
+                assert!(!is_valid(format, text), "{format} {text}");
+            }
+        }
+    }
+}

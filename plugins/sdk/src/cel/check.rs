@@ -1,0 +1,506 @@
+//! Checks the types of an expression, as the API server does before it takes a definition.
+//!
+//! What an expression could cost is not estimated.
+
+use std::collections::HashMap;
+use std::rc::Rc;
+use std::sync::{Arc, OnceLock};
+
+use serde_json::Value;
+
+use super::Fault;
+use super::functions;
+use super::names;
+use super::parser::{Expr, MESSAGE};
+use super::patterns::Patterns;
+use super::re2::{Unusable, compiled};
+use super::strings::{Clause, clauses};
+use super::types::{Inference, Signature, Type, signatures};
+use super::value::{Fuel, Text, Val};
+
+/// Maximum number of bytes of a compiled pattern that is a constant.
+const PATTERN: usize = 4 << 20;
+/// The functions that convert a value. The API server calls them for constants.
+const CONVERSIONS: [&str; 9] = [
+    "bool",
+    "bytes",
+    "double",
+    "duration",
+    "dyn",
+    "int",
+    "string",
+    "timestamp",
+    "uint",
+];
+
+/// Returns the functions of the API server, by name.
+fn known() -> &'static HashMap<&'static str, Vec<Signature>> {
+    static KNOWN: OnceLock<HashMap<&'static str, Vec<Signature>>> = OnceLock::new();
+    KNOWN.get_or_init(signatures)
+}
+
+/// Whether the API server has a function.
+pub(super) fn is_declared(name: &str) -> bool {
+    known().contains_key(name)
+}
+
+/// Returns why an expression about a value of a schema is refused; `None` if it has the wanted type.
+pub(super) fn problem(
+    expr: &Expr,
+    schema: &Value,
+    is_root: bool,
+    optional_old: bool,
+    wanted: &'static str,
+) -> Option<String> {
+    let this = Type::of(schema, is_root)?;
+    let old = if optional_old {
+        Type::Optional(Arc::new(this.clone()))
+    } else {
+        this.clone()
+    };
+    let mut check = Check {
+        variables: vec![("self".to_owned(), this), ("oldSelf".to_owned(), old)],
+        inference: Inference::default(),
+        is_mixed: false,
+    };
+    match check.type_of(expr) {
+        Err(why) => Some(why),
+        Ok(found) => {
+            let found = check.inference.resolved(&found);
+            (found != Type::Simple(wanted))
+                .then(|| format!("must be of type {wanted}, and is of type {found}"))
+        }
+    }
+}
+
+type Found<'s> = Result<Type<'s>, String>;
+
+struct Check<'s> {
+    variables: Vec<(String, Type<'s>)>,
+    inference: Inference<'s>,
+    /// Within the arguments of `format`, lists may have items of several types.
+    is_mixed: bool,
+}
+
+impl<'s> Check<'s> {
+    fn type_of(&mut self, expr: &Expr) -> Found<'s> {
+        Ok(match expr {
+            Expr::Null => Type::Simple("null"),
+            Expr::Bool(_) => Type::Simple("bool"),
+            Expr::Int(_) => Type::Simple("int"),
+            Expr::Uint(_) => Type::Simple("uint"),
+            Expr::Double(_) => Type::Simple("double"),
+            Expr::Text(_) => Type::Simple("string"),
+            Expr::Bytes(_) => Type::Simple("bytes"),
+            Expr::Name(name) => self.name(name)?,
+            Expr::Select { of, field, optional } => {
+                if let Some(name) = self.qualified(expr)
+                    && let Some(type_) = Type::named(&name)
+                {
+                    return Ok(Type::Kind(Arc::new(type_)));
+                }
+                let of = self.type_of(of)?;
+                self.field(&of, field, *optional)?
+            }
+            Expr::Has { of, field } => {
+                let of = self.type_of(of)?;
+                self.field(&of, field, false)?;
+                Type::Simple("bool")
+            }
+            Expr::Index { of, index, optional } => {
+                let args = [self.type_of(of)?, self.type_of(index)?];
+                self.call(if *optional { "[?]" } else { "[]" }, false, &args)?
+            }
+            Expr::Call { of, name, args } => self.function(of.as_deref(), name, args)?,
+            Expr::List(items) => {
+                let item = self.inference.fresh();
+                for (of, optional) in items {
+                    self.item(of, *optional, &item)?;
+                }
+                Type::List(Arc::new(self.item_type(&item)))
+            }
+            Expr::Map(entries) => {
+                let (key, value) = (self.inference.fresh(), self.inference.fresh());
+                for (of_key, of_value, optional) in entries {
+                    self.item(of_key, false, &key)?;
+                    self.item(of_value, *optional, &value)?;
+                }
+                Type::Map(Arc::new(self.item_type(&key)), Arc::new(self.item_type(&value)))
+            }
+            Expr::And(parts) | Expr::Or(parts) => {
+                for part in parts {
+                    self.truth(
+                        part,
+                        if matches!(expr, Expr::And(_)) {
+                            "_&&_"
+                        } else {
+                            "_||_"
+                        },
+                    )?;
+                }
+                Type::Simple("bool")
+            }
+            Expr::If(parts) => {
+                let [condition, yes, no] = &**parts;
+                self.truth(condition, "_?_:_")?;
+                let (yes, no) = (self.type_of(yes)?, self.type_of(no)?);
+                let of = self.inference.fresh();
+                if !self.inference.unify(&of, &yes) || !self.inference.unify(&of, &no) {
+                    return Err(self.no_overload("_?_:_", &[Type::Simple("bool"), yes, no]));
+                }
+                of
+            }
+            Expr::Not(of) => {
+                self.truth(of, "!_")?;
+                Type::Simple("bool")
+            }
+            Expr::Minus(of) => {
+                let of = self.type_of(of)?;
+                self.call("negate", false, &[of])?
+            }
+            Expr::Operation { operator, sides } => {
+                let args = [self.type_of(&sides[0])?, self.type_of(&sides[1])?];
+                let name = match *operator {
+                    "<=" | ">" | ">=" => "<",
+                    "!=" => "==",
+                    other => other,
+                };
+                self.call(name, false, &args)
+                    .map_err(|_| self.no_overload(&format!("_{operator}_"), &args))?
+            }
+            Expr::Macro {
+                name,
+                over,
+                variables,
+                parts,
+            } => self.macro_(name, over, variables, parts)?,
+        })
+    }
+
+    fn name(&self, name: &str) -> Found<'s> {
+        let found = self.variables.iter().rev().find(|(known, _)| known == name);
+        match found {
+            Some((_, type_)) => Ok(type_.clone()),
+            None => Type::named(name)
+                .map(|type_| Type::Kind(Arc::new(type_)))
+                .ok_or_else(|| format!("undeclared reference to '{name}'")),
+        }
+    }
+
+    /// Returns a name with dots, if it does not begin with a variable.
+    fn qualified(&self, expr: &Expr) -> Option<String> {
+        match expr {
+            Expr::Name(name) => {
+                (!self.variables.iter().any(|(known, _)| known == name)).then(|| name.clone())
+            }
+            Expr::Select {
+                of,
+                field,
+                optional: false,
+            } => Some(format!("{}.{field}", self.qualified(of)?)),
+            _ => None,
+        }
+    }
+
+    fn truth(&mut self, expr: &Expr, operator: &str) -> Result<(), String> {
+        let found = self.type_of(expr)?;
+        match self.inference.unify(&Type::Simple("bool"), &found) {
+            true => Ok(()),
+            false => Err(self.no_overload(operator, &[found])),
+        }
+    }
+
+    fn field(&mut self, of: &Type<'s>, field: &str, optional: bool) -> Found<'s> {
+        let (of, optional) = match self.inference.resolved(of) {
+            Type::Optional(of) => (self.inference.resolved(&of), true),
+            of => (of, optional),
+        };
+        let found = match of {
+            Type::Dyn | Type::Var(_) => Type::Dyn,
+            Type::Map(_, value) => (*value).clone(),
+            Type::Object(schema, fields) => names::field(field, schema, fields)
+                .and_then(|found| Type::field(schema, &found))
+                .ok_or_else(|| format!("undefined field '{field}'"))?,
+            other => return Err(format!("type '{other}' does not support field selection")),
+        };
+        Ok(if optional {
+            Type::Optional(Arc::new(found))
+        } else {
+            found
+        })
+    }
+
+    /// Checks an item of a list or a map.
+    fn item(&mut self, expr: &Expr, optional: bool, type_: &Type<'s>) -> Result<(), String> {
+        let mut found = self.type_of(expr)?;
+        if optional {
+            let inner = self.inference.fresh();
+            if !self
+                .inference
+                .unify(&Type::Optional(Arc::new(inner.clone())), &found)
+            {
+                return Err(format!("expected type 'optional_type' but found '{found}'"));
+            }
+            found = inner;
+        }
+        let before = self.inference.resolved(type_);
+        let is_other = |check: &Self| {
+            let found = check.inference.resolved(&found);
+            (before == Type::Dyn) != (found == Type::Dyn) && !matches!(before, Type::Var(_))
+        };
+        if !self.is_mixed && is_other(self) || !self.inference.unify(type_, &found) {
+            if self.is_mixed {
+                self.inference.set(type_, Type::Dyn);
+                return Ok(());
+            }
+            return Err(format!(
+                "expected type '{before}' but found '{}'",
+                self.inference.resolved(&found)
+            ));
+        }
+        Ok(())
+    }
+
+    fn item_type(&self, type_: &Type<'s>) -> Type<'s> {
+        self.inference.resolved(type_)
+    }
+
+    fn function(&mut self, of: Option<&Expr>, name: &str, args: &[Expr]) -> Found<'s> {
+        let space = of
+            .and_then(|of| self.qualified(of))
+            .map(|space| format!("{space}.{name}"));
+        let (name, of) = match &space {
+            Some(space) if is_declared(space) => (space.as_str(), None),
+            _ => (name, of),
+        };
+        if name == "sortBy" && of.is_some() || name == MESSAGE {
+            // They are not evaluated here. The argument of the first has a variable.
+            return Ok(Type::Dyn);
+        }
+        let mut types = of
+            .map(|of| self.type_of(of))
+            .transpose()?
+            .into_iter()
+            .collect::<Vec<_>>();
+        if !is_declared(name) {
+            return Err(format!("undeclared reference to '{name}'"));
+        }
+        let was_mixed = self.is_mixed;
+        self.is_mixed |= name == "format";
+        for arg in args {
+            types.push(self.type_of(arg)?);
+        }
+        self.is_mixed = was_mixed;
+        let result = self.call(name, of.is_some(), &types)?;
+        self.constants(of, name, args)?;
+        Ok(result)
+    }
+
+    /// Returns the type of a call.
+    fn call(&mut self, name: &str, is_method: bool, args: &[Type<'s>]) -> Found<'s> {
+        let mut result: Option<Type<'s>> = None;
+        for signature in known().get(name).into_iter().flatten() {
+            if signature.is_method != is_method || signature.args.len() != args.len() {
+                continue;
+            }
+            let before = self.inference.mark();
+            let first = self.inference.reserve(signature.vars);
+            let mut pairs = signature.args.iter().zip(args);
+            if !pairs.all(|(wanted, found)| self.inference.unify(&wanted.shifted(first), found)) {
+                self.inference.undo(before);
+                continue;
+            }
+            let found = self.inference.resolved(&signature.result.shifted(first));
+            result = Some(match result {
+                // Several fit what is only known when the rule is evaluated.
+                Some(other) if !self.inference.unify(&other, &found) => Type::Dyn,
+                Some(other) => other,
+                None => found,
+            });
+        }
+        result.ok_or_else(|| self.no_overload(name, args))
+    }
+
+    fn no_overload(&self, name: &str, args: &[Type<'s>]) -> String {
+        let args: Vec<String> = args
+            .iter()
+            .map(|arg| self.inference.resolved(arg).to_string())
+            .collect();
+        format!(
+            "found no matching overload for '{name}' applied to '({})'",
+            args.join(", ")
+        )
+    }
+
+    /// Checks what the API server computes of constants.
+    fn constants(&self, of: Option<&Expr>, name: &str, args: &[Expr]) -> Result<(), String> {
+        let text = |expr: &Expr| match expr {
+            Expr::Text(text) => Some(Rc::clone(text)),
+            _ => None,
+        };
+        match (name, args) {
+            ("findAll", [pattern, _]) | ("matches" | "find" | "findAll", [.., pattern]) => {
+                if let Some(pattern) = text(pattern)
+                    && let Err(Unusable::Syntax(why)) = compiled(&pattern, PATTERN)
+                {
+                    return Err(format!("invalid {name} argument: {why}: `{pattern}`"));
+                }
+            }
+            ("format", [Expr::List(items)]) => {
+                if let Some(text) = of.and_then(text) {
+                    return self.clauses(&text, items);
+                }
+            }
+            (_, [arg]) if of.is_none() && CONVERSIONS.contains(&name) => {
+                let Some(value) = constant(arg) else {
+                    return Ok(());
+                };
+                let fuel = Fuel::unlimited();
+                if let Err(Fault::Error(why)) = functions::global(name, &[value], &fuel, &Patterns::default())
+                {
+                    return Err(why);
+                }
+            }
+            _ => {}
+        }
+        Ok(())
+    }
+
+    fn clauses(&self, text: &str, items: &[(Expr, bool)]) -> Result<(), String> {
+        let clauses = clauses(text)?;
+        let wanted = clauses
+            .iter()
+            .filter(|clause| matches!(clause, Clause::Value { .. }))
+            .count();
+        if wanted > items.len() {
+            return Err(format!("index {} out of range", items.len()));
+        }
+        if wanted < items.len() {
+            return Err(format!(
+                "too many arguments supplied to string.format (expected {wanted}, got {})",
+                items.len()
+            ));
+        }
+        let values = clauses.iter().filter_map(|clause| match clause {
+            Clause::Value { form, .. } => Some(form),
+            Clause::Text(_) => None,
+        });
+        let mut check = Check {
+            variables: self.variables.clone(),
+            inference: self.inference.clone(),
+            is_mixed: true,
+        };
+        let mut given: Vec<(char, &Expr)> = values.copied().zip(items.iter().map(|(item, _)| item)).collect();
+        while let Some((form, item)) = given.pop() {
+            if let (Expr::List(items), 's') = (item, form) {
+                given.extend(items.iter().map(|(item, _)| ('s', item)));
+            }
+            let type_ = check.type_of(item)?;
+            let type_ = check.inference.resolved(&type_);
+            let allowed: &[&str] = match form {
+                'd' | 'o' => &["int", "uint"],
+                'f' | 'e' => &["double", "string"],
+                'b' => &["int", "uint", "bool"],
+                'x' | 'X' => &["int", "uint", "string", "bytes"],
+                _ => &[
+                    "int",
+                    "uint",
+                    "double",
+                    "bool",
+                    "string",
+                    "timestamp",
+                    "bytes",
+                    "duration",
+                    "null",
+                ],
+            };
+            let fits = match &type_ {
+                Type::Simple(name) => allowed.contains(name),
+                Type::List(_) | Type::Map(..) | Type::Kind(_) => form == 's',
+                Type::Dyn | Type::Var(_) => true,
+                _ => false,
+            };
+            if !fits {
+                return Err(format!("error during formatting: %{form} takes no {type_}"));
+            }
+        }
+        Ok(())
+    }
+
+    fn macro_(&mut self, name: &str, over: &Expr, variables: &[String], parts: &[Expr]) -> Found<'s> {
+        let range = self.type_of(over)?;
+        let range = self.inference.resolved(&range);
+        let before = self.variables.len();
+        let optional = name == "optMap" || name == "optFlatMap";
+        let (first, second) = match &range {
+            Type::Optional(of) if optional => ((**of).clone(), None),
+            Type::Dyn | Type::Var(_) => (Type::Dyn, Some(Type::Dyn)),
+            Type::List(of) if !optional => match variables {
+                [_] => ((**of).clone(), None),
+                _ => (Type::Simple("int"), Some((**of).clone())),
+            },
+            Type::Map(key, value) if !optional => ((**key).clone(), Some((**value).clone())),
+            other => return Err(format!("'{name}' is called for a value of type '{other}'")),
+        };
+        let bound = variables.iter().zip([Some(first.clone()), second.clone()]);
+        self.variables
+            .extend(bound.filter_map(|(name, type_)| Some((name.clone(), type_?))));
+        let mut types = Vec::with_capacity(parts.len());
+        for part in parts {
+            types.push(self.type_of(part)?);
+        }
+        self.variables.truncate(before);
+        let made = types.last().cloned().unwrap_or(Type::Dyn);
+        let is_test =
+            |check: &mut Self, type_: &Type<'s>| check.inference.unify(&Type::Simple("bool"), type_);
+        let tests = match name {
+            "all" | "exists" | "exists_one" | "existsOne" | "filter" => &types[..],
+            _ => &types[..types.len() - 1],
+        };
+        for test in tests {
+            if !is_test(self, test) {
+                return Err(format!("the test of '{name}' is of type '{test}', not 'bool'"));
+            }
+        }
+        let key = match (&range, variables) {
+            (Type::List(_), [_]) => Type::Simple("int"),
+            _ => first.clone(),
+        };
+        Ok(match name {
+            "all" | "exists" | "exists_one" | "existsOne" => Type::Simple("bool"),
+            "filter" => Type::List(Arc::new(first)),
+            "map" | "transformList" => Type::List(Arc::new(made)),
+            "transformMap" => Type::Map(Arc::new(key), Arc::new(made)),
+            "transformMapEntry" => match self.inference.resolved(&made) {
+                map @ (Type::Map(..) | Type::Dyn) => map,
+                other => return Err(format!("'{name}' makes a '{other}', not a map")),
+            },
+            "optMap" => Type::Optional(Arc::new(made)),
+            _ => match self.inference.resolved(&made) {
+                optional @ (Type::Optional(_) | Type::Dyn) => optional,
+                other => return Err(format!("'{name}' makes a '{other}', not an optional value")),
+            },
+        })
+    }
+}
+
+/// Returns the value of a literal, also one that is converted.
+fn constant(expr: &Expr) -> Option<Val<'static>> {
+    Some(match expr {
+        Expr::Null => Val::Null,
+        Expr::Bool(value) => Val::Bool(*value),
+        Expr::Int(value) => Val::Int(*value),
+        Expr::Uint(value) => Val::Uint(*value),
+        Expr::Double(value) => Val::Double(*value),
+        Expr::Text(text) => Val::Text(Text::Made(Rc::clone(text))),
+        Expr::Bytes(bytes) => Val::Bytes(Rc::clone(bytes)),
+        Expr::Call { of: None, name, args } if CONVERSIONS.contains(&name.as_str()) => match &args[..] {
+            [arg] => {
+                let fuel = Fuel::unlimited();
+                return functions::global(name, &[constant(arg)?], &fuel, &Patterns::default()).ok();
+            }
+            _ => return None,
+        },
+        _ => return None,
+    })
+}
