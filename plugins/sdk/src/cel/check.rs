@@ -62,6 +62,7 @@ pub(super) fn problem(
         variables: vec![("self".to_owned(), this), ("oldSelf".to_owned(), old)],
         inference: Inference::default(),
         is_mixed: false,
+        calls: HashMap::new(),
     };
     match check.type_of(expr) {
         Err(why) => Some(why),
@@ -80,6 +81,8 @@ struct Check<'s> {
     inference: Inference<'s>,
     /// Within the arguments of `format`, lists may have items of several types.
     is_mixed: bool,
+    /// The types of calls by their places in memory: the items of a list for `format` are looked at twice.
+    calls: HashMap<*const Expr, Type<'s>>,
 }
 
 impl<'s> Check<'s> {
@@ -111,7 +114,15 @@ impl<'s> Check<'s> {
                 let args = [self.type_of(of)?, self.type_of(index)?];
                 self.call(if *optional { "[?]" } else { "[]" }, false, &args)?
             }
-            Expr::Call { of, name, args } => self.function(of.as_deref(), name, args)?,
+            Expr::Call { of, name, args } => {
+                let place = std::ptr::from_ref(expr);
+                if let Some(known) = self.calls.get(&place) {
+                    return Ok(known.clone());
+                }
+                let type_ = self.function(of.as_deref(), name, args)?;
+                self.calls.insert(place, type_.clone());
+                type_
+            }
             Expr::List(items) => {
                 let item = self.inference.fresh();
                 for (of, optional) in items {
@@ -333,7 +344,7 @@ impl<'s> Check<'s> {
     }
 
     /// Checks what the API server computes of constants.
-    fn constants(&self, of: Option<&Expr>, name: &str, args: &[Expr]) -> Result<(), String> {
+    fn constants(&mut self, of: Option<&Expr>, name: &str, args: &[Expr]) -> Result<(), String> {
         let text = |expr: &Expr| match expr {
             Expr::Text(text) => Some(Rc::clone(text)),
             _ => None,
@@ -366,7 +377,7 @@ impl<'s> Check<'s> {
         Ok(())
     }
 
-    fn clauses(&self, text: &str, items: &[(Expr, bool)]) -> Result<(), String> {
+    fn clauses(&mut self, text: &str, items: &[(Expr, bool)]) -> Result<(), String> {
         let clauses = clauses(text)?;
         let wanted = clauses
             .iter()
@@ -385,18 +396,14 @@ impl<'s> Check<'s> {
             Clause::Value { form, .. } => Some(form),
             Clause::Text(_) => None,
         });
-        let mut check = Check {
-            variables: self.variables.clone(),
-            inference: self.inference.clone(),
-            is_mixed: true,
-        };
+        let was_mixed = std::mem::replace(&mut self.is_mixed, true);
         let mut given: Vec<(char, &Expr)> = values.copied().zip(items.iter().map(|(item, _)| item)).collect();
         while let Some((form, item)) = given.pop() {
             if let (Expr::List(items), 's') = (item, form) {
                 given.extend(items.iter().map(|(item, _)| ('s', item)));
             }
-            let type_ = check.type_of(item)?;
-            let type_ = check.inference.resolved(&type_);
+            let type_ = self.type_of(item)?;
+            let type_ = self.inference.resolved(&type_);
             let allowed: &[&str] = match form {
                 'd' | 'o' => &["int", "uint"],
                 'f' | 'e' => &["double", "string"],
@@ -424,6 +431,7 @@ impl<'s> Check<'s> {
                 return Err(format!("error during formatting: %{form} takes no {type_}"));
             }
         }
+        self.is_mixed = was_mixed;
         Ok(())
     }
 

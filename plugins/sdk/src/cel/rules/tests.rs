@@ -622,3 +622,22 @@ fn a_value_that_fits_its_schema_and_not_its_type_fails_the_rule() {
         );
     }
 }
+
+#[test]
+fn the_types_of_the_deepest_and_the_longest_expression_are_checked_soon() {
+    let begin = Instant::now();
+    let repeated =
+        |open: &str, close: &str, count: usize| format!("{}'x'{}", open.repeat(count), close.repeat(count));
+    for rule in [
+        format!("{} == ''", repeated("'%s'.format([[", "]])", 23)),
+        format!("{} != []", repeated("[", "]", 94)),
+        format!("{} == 'x'", repeated("dyn(", ")", 94)),
+        vec!["self.size() + 1 > 2 * self.size()"; 850].join(" || "),
+        format!("[{}] != []", vec!["self + 'x'"; 2_000].join(",")),
+    ] {
+        let schema = json!({ "type": "string", "x-kubernetes-validations": [{ "rule": rule }] });
+        let schema = json!({ "type": "object", "properties": { "a": schema } });
+        assert_eq!(problems(&schema, ""), [], "{rule:.60}");
+    }
+    assert!(begin.elapsed() < Duration::from_secs(10), "{:?}", begin.elapsed());
+}
