@@ -40,7 +40,7 @@ fn values_are_validated_as_the_api_server_does() {
         (
             json!({"type": "integer", "format": "int32"}),
             json!(3_000_000_000_i64),
-            Some("a: 3000000000 does not fit 32 bits (format int32)"),
+            Some("a: 3000000000 does not fit the format int32"),
         ),
         (
             json!({"type": "string"}),
@@ -186,15 +186,9 @@ fn a_definition_that_the_api_server_would_refuse_is_named_with_its_path() {
         ),
         (
             image,
-            json!({"type": "object", "properties": {}, "additionalProperties": {"type": "string"}}),
+            json!({"type": "object", "properties": {"b": {"type": "string"}}, "additionalProperties": {"type": "string"}}),
             "properties.image",
             "exclude each other",
-        ),
-        (
-            image,
-            json!({"type": "object", "oneOf": [{"properties": {"b": {}}}]}),
-            "properties.image.oneOf[0].properties.b",
-            "outside of the junctor",
         ),
         (
             image,

@@ -71,7 +71,7 @@ pub(super) fn check(value: &Value, schema: &Value, wrong: &mut impl FnMut(String
         let format = schema["format"].as_str().unwrap_or("int64");
         wrong(format!("{value} does not fit the format {format}"));
     }
-    let mut limit = |name: &str, is_kept: &dyn Fn(Number, Number) -> bool, words: &str| {
+    let mut limit = |name: &str, label: &str, is_kept: &dyn Fn(Number, Number) -> bool, words: &str| {
         let Some(limit) = Number::of(&schema[name]) else {
             return;
         };
@@ -87,7 +87,7 @@ pub(super) fn check(value: &Value, schema: &Value, wrong: &mut impl FnMut(String
             _ => limit,
         };
         if !is_kept(number, limit) {
-            wrong(format!("{value} {words} {} ({name})", schema[name]));
+            wrong(format!("{value} {words} {} ({label})", schema[name]));
         }
     };
     let less = |a: Number, b: Number, or_equal: bool| match (a, b) {
@@ -96,18 +96,20 @@ pub(super) fn check(value: &Value, schema: &Value, wrong: &mut impl FnMut(String
     };
     let inclusive = |name: &str| schema[name] != true;
     let (least, most) = (inclusive("exclusiveMinimum"), inclusive("exclusiveMaximum"));
-    let words = |inclusive: bool, or: &'static str, than: &'static str| if inclusive { or } else { than };
+    let words = |inclusive: bool, yes: &'static str, no: &'static str| if inclusive { yes } else { no };
     limit(
         "minimum",
+        words(least, "minimum", "exclusiveMinimum"),
         &|number, limit| less(limit, number, least),
         words(least, "is less than", "must be greater than"),
     );
     limit(
         "maximum",
+        words(most, "maximum", "exclusiveMaximum"),
         &|number, limit| less(number, limit, most),
         words(most, "is greater than", "must be less than"),
     );
-    limit("multipleOf", &is_multiple, "is not a multiple of");
+    limit("multipleOf", "multipleOf", &is_multiple, "is not a multiple of");
 }
 
 fn is_multiple(number: Number, of: Number) -> bool {
