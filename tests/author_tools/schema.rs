@@ -198,12 +198,6 @@ fn a_definition_that_the_api_server_would_refuse_is_named_with_its_path() {
         ),
         (
             image,
-            json!({"type": "integer", "x-kubernetes-int-or-string": true}),
-            "properties.image",
-            "must be absent",
-        ),
-        (
-            image,
             json!({"type": "array", "items": {"type": "object", "properties": {"k": {"type": "string"}}}, "x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["k"]}),
             "properties.image",
             "required or have a default",

@@ -184,12 +184,6 @@ fn check_type(schema: &Value, path: &str, root: bool, problems: &mut Vec<Problem
             path,
             "`type` is missing: every value needs one (or x-kubernetes-preserve-unknown-fields: true)",
         )),
-        Some(_) if int_or_string => {
-            problems.push(Problem::new(
-                path,
-                "`type` must be absent with x-kubernetes-int-or-string",
-            ));
-        }
         Some(Value::String(type_)) if TYPES.contains(&type_.as_str()) => {}
         Some(Value::Array(_)) => problems.push(Problem::new(
             path,
@@ -236,12 +230,6 @@ fn check_shape(schema: &Value, path: &str, problems: &mut Vec<Problem>) {
         problems.push(Problem::new(
             path,
             "`properties` and `additionalProperties` exclude each other",
-        ));
-    }
-    if schema["additionalProperties"] == false {
-        problems.push(Problem::new(
-            path,
-            "`additionalProperties: false` is not allowed: unknown fields are dropped anyway",
         ));
     }
     if schema["uniqueItems"] == true {
@@ -371,6 +359,8 @@ mod tests {
             json!({ "type": "object", "additionalProperties": text, "x-kubernetes-validations":
                 [{ "rule": "true", "fieldPath": "['x.y']" }] }),
             json!({ "type": "string", "pattern": "^[\\w.-]{1,1000}$" }),
+            json!({ "type": "object", "additionalProperties": false }),
+            json!({ "type": "string", "x-kubernetes-int-or-string": true }),
         ] {
             assert_eq!(problems(&field), Vec::<String>::new(), "{field}");
         }

@@ -86,8 +86,10 @@ fn is_name(text: &str) -> bool {
 
 /// Returns what is wrong with the metadata of a resource of any kind.
 pub(crate) fn problem(metadata: &Value) -> Option<String> {
-    let Some(fields) = metadata.as_object() else {
-        return Some(format!("{metadata} is not an object"));
+    let fields = match metadata {
+        Value::Null => return None,
+        Value::Object(fields) => fields,
+        other => return Some(format!("{other} is not an object")),
     };
     for name in ["name", "generateName", "namespace"] {
         match fields.get(name).unwrap_or(&Value::Null) {
@@ -125,6 +127,7 @@ mod tests {
             json!({}),
             json!({ "name": "A_b", "labels": { "a/b": "" }, "annotations": { "A": "x y" } }),
             json!({ "labels": null, "generateName": "a-" }),
+            json!(null),
         ] {
             assert_eq!(problem(&right), None, "{right}");
         }
