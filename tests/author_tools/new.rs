@@ -592,3 +592,106 @@ fn a_plugin_depends_on_the_published_sdk_by_its_version_or_in_a_git_repository()
     let printed = [output.stdout, output.stderr].concat();
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&printed));
 }
+
+/// A plugin with types of Kubernetes in two versions of its spec.
+const PODS: &str = r#"
+use k8s_openapi::api::batch::v1::JobTemplateSpec;
+use operator_plugin::PodTemplate;
+use operator_plugin::prelude::*;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+const PLUGIN: Plugin<Spec, Status> = Plugin::new("example.org/v1beta1", "Greeter", reconcile)
+    .makes(&[DEPLOYMENT])
+    .without_descriptions()
+    .versions(&[Version::new::<Old>("v1alpha1")]);
+operator_plugin::register!(PLUGIN);
+
+#[derive(Deserialize, Serialize, JsonSchema)]
+struct Spec {
+    job: JobTemplateSpec,
+    template: PodTemplate,
+}
+
+#[derive(Deserialize, Serialize, JsonSchema)]
+struct Old {
+    jobs: JobTemplateSpec,
+    pods: PodTemplate,
+}
+
+#[derive(Deserialize, Serialize, JsonSchema)]
+struct Status {}
+
+impl From<Spec> for Old {
+    fn from(spec: Spec) -> Self {
+        Self { jobs: spec.job, pods: spec.template }
+    }
+}
+
+impl From<Old> for Spec {
+    fn from(old: Old) -> Self {
+        Self { job: old.jobs, template: old.pods }
+    }
+}
+
+fn reconcile(request: &Request<Spec, Status>) -> Result<Response<Status>, Failure> {
+    let labels = Labels::new("app", "greeter");
+    let spec = json!({"selector": {"matchLabels": labels}, "template": request.parent.spec.template.with_labels(&labels)});
+    Ok(Response::new(Status {}).child(json!({
+        "apiVersion": "apps/v1", "kind": "Deployment", "metadata": {"name": "pods"}, "spec": spec,
+    })))
+}
+"#;
+
+/// Regression: the compiler refused the definition, "constant evaluation is taking a long time", and `cpu: 1` did not come back
+/// from the other version.
+#[test]
+fn a_spec_with_types_of_kubernetes_builds_is_small_and_comes_back_from_conversion() {
+    let desk = desk();
+    write(&desk, "pods", "rust");
+    let folder = desk.path().join("pods");
+    std::fs::write(folder.join("src/lib.rs"), PODS).unwrap();
+    let manifest = std::fs::read_to_string(folder.join("Cargo.toml")).unwrap();
+    let types =
+        "[dependencies]\nk8s-openapi = { version = \"0.29\", features = [\"latest\", \"schemars\"] }\n";
+    let manifest = manifest.replacen("[dependencies]\n", types, 1);
+    std::fs::write(folder.join("Cargo.toml"), manifest).unwrap();
+    make(&desk, "pods", "build/pods.wasm");
+    let definition = std::fs::read_to_string(folder.join("crd.json")).unwrap();
+    let definition: Value = serde_json::from_str(&definition).unwrap();
+    let size = definition.to_string().len();
+    assert!(size < 150_000, "{size}");
+    // With generated resources.
+    let mut tests = Command::new("cargo");
+    tests
+        .args(["test", "every_version_comes_back"])
+        .current_dir(&folder);
+    let (is_success, printed) = run(tests.env(
+        "CARGO_TARGET_DIR",
+        root().join("plugins/target").canonicalize().unwrap(),
+    ));
+    assert!(is_success, "{printed}");
+    let sample = folder.join("sample.yaml");
+    let resources = "resources: {limits: {cpu: 1, memory: 1Gi}}";
+    let template = |name: &str| {
+        format!(
+            "{{metadata: {{labels: {{a: b}}}}, spec: {{restartPolicy: Never, containers: [{{name: {name}, image: i, {resources}}}]}}}}"
+        )
+    };
+    let (job, pods) = (template("job"), template("web").replace("Never", "Always"));
+    let text = format!(
+        "apiVersion: example.org/v1beta1\nkind: Greeter\nmetadata: {{name: g}}\nspec: {{job: {{spec: {{template: {job}}}}}, template: {pods}}}\n"
+    );
+    std::fs::write(&sample, text).unwrap();
+    let plugin = folder.join("build/pods.wasm");
+    let answer = host(&[
+        "check",
+        plugin.to_str().unwrap(),
+        "--sample",
+        sample.to_str().unwrap(),
+    ])
+    .expect(0);
+    for words in ["nothing is lost between", "g: 1, all of them allowed"] {
+        assert!(answer.out.contains(words), "{}", answer.out);
+    }
+}

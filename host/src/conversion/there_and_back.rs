@@ -7,6 +7,8 @@ use serde_json::value::RawValue;
 use tokio::time::{Instant, timeout};
 
 use super::{ConversionError, try_convert};
+use crate::cel;
+use crate::crd::definition;
 use crate::json_difference::difference;
 use crate::plugin::Plugin;
 use crate::plugin::contract::Kind;
@@ -52,8 +54,12 @@ async fn through(
     rest: impl Fn() -> Duration,
 ) -> Result<Vec<Lost>, ConversionError> {
     let mut lost = Vec::new();
+    let definition = plugin.description().definition();
+    let schema = definition
+        .as_ref()
+        .and_then(|crd| definition::schema(crd, parent));
     let differs = |before: &Value, after: &Value| {
-        let message = difference(before, after, "")?;
+        let message = changed(schema, before, after)?;
         Some(format!("{message} when it is converted to {other} and back"))
     };
     match timeout(rest(), both_ways(plugin, parent, other, objects)).await {
@@ -85,6 +91,19 @@ async fn through(
     Ok(lost)
 }
 
+/// Returns the first field that differs. Where the schema has quantities, such as the `cpu` of a container, their values are
+/// compared: a plugin may write `1` as `"1"`.
+fn changed(schema: Option<&Value>, before: &Value, after: &Value) -> Option<String> {
+    let unified = |value: &Value| {
+        let mut value = value.clone();
+        if let Some(schema) = schema {
+            cel::unify_quantities(&mut value, schema);
+        }
+        value
+    };
+    difference(&unified(before), &unified(after), "")
+}
+
 async fn both_ways(
     plugin: &Plugin,
     parent: &Kind,
@@ -110,4 +129,31 @@ async fn both_ways(
 
 fn borrowed(texts: &[Box<RawValue>]) -> Vec<&RawValue> {
     texts.iter().map(AsRef::as_ref).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn a_quantity_may_come_back_in_another_form_and_another_value_is_named_by_its_path() {
+        let quantity = json!({ "x-kubernetes-int-or-string": true });
+        let schema = json!({ "properties": { "spec": { "properties": {
+            "containers": { "items": { "properties": { "limits": { "additionalProperties": quantity } } } },
+            "version": { "type": "string" },
+        } } } });
+        let object = |cpu: Value, version: &str| json!({ "spec": { "containers": [{}, { "limits": { "cpu": cpu } }], "version": version } });
+        let changed = |before: &Value, after: &Value| changed(Some(&schema), before, after);
+        let before = object(1.into(), "1.0");
+        assert_eq!(changed(&before, &object("1".into(), "1.0")), None);
+        assert_eq!(changed(&before, &object("1000m".into(), "1.0")), None);
+        let path = changed(&before, &object("2".into(), "1.0"));
+        assert_eq!(path.as_deref(), Some("spec.containers[1].limits.cpu changes"));
+        assert_eq!(
+            changed(&before, &object(1.into(), "1")).as_deref(),
+            Some("spec.version changes")
+        );
+    }
 }

@@ -26,6 +26,7 @@ pub(crate) mod url;
 mod value;
 
 pub(crate) use defaults::fill_defaults;
+pub(crate) use quantity::unify_quantities;
 pub(crate) use rules::{Verdict, problems, validate};
 
 /// Why an expression has no value.

@@ -24,6 +24,7 @@ pub(crate) struct Crd {
     pub(crate) scale: Option<Scale>,
     pub(crate) rules: &'static [Rule],
     pub(crate) deprecation: Option<&'static str>,
+    pub(crate) without_descriptions: bool,
 }
 
 /// A column of `kubectl get`.
@@ -224,6 +225,7 @@ impl Crd {
             scale: None,
             rules: &[],
             deprecation: None,
+            without_descriptions: false,
         }
     }
 }

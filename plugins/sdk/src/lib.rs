@@ -61,6 +61,7 @@ pub mod log;
 mod minify;
 mod object;
 mod plugin;
+mod pod_template;
 mod quantity;
 mod readiness;
 mod request;
@@ -86,6 +87,7 @@ pub use kinds::{
 pub use labels::Labels;
 pub use object::Object;
 pub use plugin::{Defaults, Plugin};
+pub use pod_template::PodTemplate;
 pub use quantity::{InvalidQuantity, Quantity};
 pub use request::{Parent, Request};
 pub use response::{
@@ -131,6 +133,8 @@ macro_rules! register {
                 ));
                 #[cfg(test)]
                 const TEXT: &str = "";
+                // The compiler counts what it does for a constant. This ends, however long the text.
+                #[allow(long_running_const_eval)]
                 const SHORT: [u8; $crate::__private::minified_len(TEXT)] = $crate::__private::minified(TEXT);
                 match ::core::str::from_utf8(&SHORT) {
                     Ok(text) => text,

@@ -178,6 +178,13 @@ where
         self
     }
 
+    /// Leaves the descriptions out of the definition, which `kubectl explain` shows. They are most of a definition with types
+    /// of Kubernetes, such as a `PodSpec`: with them it may be too large for the API server.
+    pub const fn without_descriptions(mut self) -> Self {
+        self.crd.without_descriptions = true;
+        self
+    }
+
     /// Makes the kind cluster-scoped.
     pub const fn cluster_scoped(mut self) -> Self {
         self.crd.cluster_scoped = true;

@@ -4,6 +4,8 @@
 
 use std::cmp::Ordering;
 
+use serde_json::Value;
+
 /// A decimal number. A text of at most 18 digits is `short`: only such a number can be an integer.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Quantity {
@@ -11,6 +13,34 @@ pub(super) struct Quantity {
     digits: i128,
     places: i32,
     short: bool,
+}
+
+/// Writes the quantities of a value in one form, so that values with equal quantities are equal: `1`, `"1"` and `"1000m"`. They
+/// are where the schema allows a number or a text.
+pub(crate) fn unify_quantities(value: &mut Value, schema: &Value) {
+    if schema["x-kubernetes-int-or-string"] == true {
+        let quantity = match value {
+            Value::Number(number) => Quantity::parse(&number.to_string()),
+            Value::String(text) => Quantity::parse(text),
+            _ => None,
+        };
+        if let Some(quantity) = quantity {
+            *value = quantity.in_one_form().into();
+        }
+        return;
+    }
+    match value {
+        Value::Array(items) => items
+            .iter_mut()
+            .for_each(|item| unify_quantities(item, &schema["items"])),
+        Value::Object(fields) => {
+            for (name, field) in fields {
+                let property = schema["properties"].get(name);
+                unify_quantities(field, property.unwrap_or(&schema["additionalProperties"]));
+            }
+        }
+        _ => {}
+    }
 }
 
 /// The places of the smallest quantity.
@@ -72,6 +102,15 @@ impl<'t> Parts<'t> {
 }
 
 impl Quantity {
+    /// Returns a text that equal quantities share.
+    fn in_one_form(mut self) -> String {
+        while self.digits != 0 && self.digits % 10 == 0 {
+            (self.digits, self.places) = (self.digits / 10, self.places - 1);
+        }
+        let exponent = if self.digits == 0 { 0 } else { -self.places };
+        format!("{}e{exponent}", self.digits)
+    }
+
     /// Reports whether a text is a quantity.
     pub(super) fn is_text_of_one(text: &str) -> bool {
         Parts::of(text).is_some()
@@ -295,5 +334,39 @@ mod tests {
             Quantity::of(i64::MAX).plus(Quantity::of(1)).unwrap().integer(),
             None
         );
+    }
+
+    #[test]
+    fn equal_quantities_become_equal_where_the_schema_has_them_and_nowhere_else() {
+        use serde_json::json;
+
+        let quantity = json!({ "x-kubernetes-int-or-string": true });
+        let schema = json!({ "properties": {
+            "limits": { "additionalProperties": quantity }, "list": { "items": { "properties": { "size": quantity } } }, "text": { "type": "string" },
+        } });
+        let same = |a: Value, b: Value| {
+            let [a, b] = [a, b].map(|mut value| {
+                unify_quantities(&mut value, &schema);
+                value
+            });
+            a == b
+        };
+        assert!(same(
+            json!({ "limits": { "cpu": 1, "x": 0.5 } }),
+            json!({ "limits": { "cpu": "1000m", "x": "500m" } })
+        ));
+        assert!(same(
+            json!({ "list": [{ "size": "1Gi" }] }),
+            json!({ "list": [{ "size": "1024Mi" }] })
+        ));
+        assert!(!same(
+            json!({ "limits": { "cpu": 1 } }),
+            json!({ "limits": { "cpu": "1001m" } })
+        ));
+        assert!(!same(
+            json!({ "list": [{ "size": "50%" }] }),
+            json!({ "list": [{ "size": "0.5" }] })
+        ));
+        assert!(!same(json!({ "text": "1" }), json!({ "text": "1.0" })));
     }
 }

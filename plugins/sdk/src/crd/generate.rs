@@ -95,6 +95,9 @@ impl Crd {
         if let Some(description) = spec_description {
             root["description"] = description;
         }
+        if self.without_descriptions {
+            structural::leave_out_descriptions(&mut root);
+        }
         if !definition.rules.is_empty() {
             root["x-kubernetes-validations"] = definition.rules.iter().map(rule).collect();
         }
@@ -375,6 +378,50 @@ mod tests {
         );
         assert_eq!(properties["old"]["description"], "Deprecated.");
         assert_eq!(properties["older"]["description"], "Deprecated. The former name.");
+    }
+
+    #[test]
+    fn descriptions_are_left_out_on_request_and_a_field_of_that_name_stays() {
+        /// Of the kind.
+        #[derive(JsonSchema)]
+        #[allow(dead_code, reason = "for its schema alone")]
+        struct Described {
+            /// Of a field.
+            description: String,
+            /// Of a list.
+            list: Vec<Inner>,
+            /// Of a map.
+            map: BTreeMap<String, Inner>,
+        }
+
+        #[derive(JsonSchema)]
+        #[allow(dead_code, reason = "for its schema alone")]
+        struct Inner {
+            /// Deep.
+            a: String,
+        }
+
+        let kind = Kind::new("example.com/v1", "Shop");
+        let text = |crd: Crd| crd.generate::<Described, Inner>(kind, &[]).0.to_string();
+        assert!(text(Crd::new()).contains("Deep."));
+        let short = text(Crd {
+            without_descriptions: true,
+            ..Crd::new()
+        });
+        for gone in [
+            "Of the kind",
+            "Of a field",
+            "Of a list",
+            "Of a map",
+            "Deep.",
+            "The conditions of",
+        ] {
+            assert!(!short.contains(gone), "{gone}: {short}");
+        }
+        assert!(
+            short.contains(r#""properties":{"description":{"type":"string"}"#),
+            "{short}"
+        );
     }
 
     #[test]

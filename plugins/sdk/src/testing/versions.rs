@@ -3,8 +3,8 @@
 use serde_json::{Map, Value, json};
 
 use super::generate::Generator;
+use crate::cel;
 use crate::plugin::Reconciler;
-use crate::versions::differences;
 
 /// How many resources are generated for each version.
 const RESOURCES: u64 = 200;
@@ -44,7 +44,8 @@ pub fn check_versions(plugin: &impl Reconciler) {
                 match there_and_back(plugin, &resource, &from_name, &to_name) {
                     Ok(back) => {
                         converted += 1;
-                        assert_same(&resource, &back, &to_name);
+                        let schema = &from["schema"]["openAPIV3Schema"];
+                        assert_same(schema, &resource, &back, &to_name);
                     }
                     Err(message) => refusal = message,
                 }
@@ -69,16 +70,43 @@ fn there_and_back(plugin: &impl Reconciler, resource: &Value, from: &str, to: &s
     Ok(crate::object::parse(&back))
 }
 
-fn assert_same(before: &Value, after: &Value, through: &str) {
-    let mut found = Map::new();
-    differences("", Some(before), Some(after), &mut found);
-    if let Some((path, change)) = found.iter().next() {
+/// Compares the values of quantities, and not their texts.
+fn assert_same(schema: &Value, before: &Value, after: &Value, through: &str) {
+    let unified = |value: &Value| {
+        let mut value = value.clone();
+        cel::unify_quantities(&mut value, schema);
+        value
+    };
+    if let Some((path, was, is)) = first_difference(&unified(before), &unified(after), "") {
         panic!(
-            "{} does not come back from {through}: {} becomes {}; use `Version::keep_rest`, or change the conversion\n\
-             the resource: {before:#}",
-            path.trim_start_matches('/').replace('/', "."),
-            change.get("was").unwrap_or(&Value::Null),
-            change.get("is").unwrap_or(&Value::Null),
+            "{path} does not come back from {through}: {was} becomes {is}; use `Version::keep_rest`, or change the conversion\n\
+             the resource: {before:#}"
         );
+    }
+}
+
+/// Returns the path of the first difference, and the values there.
+fn first_difference(before: &Value, after: &Value, path: &str) -> Option<(String, Value, Value)> {
+    if before == after {
+        return None;
+    }
+    match (before, after) {
+        (Value::Object(old), Value::Object(new)) => {
+            let added = new.keys().filter(|name| !old.contains_key(*name));
+            old.keys().chain(added).find_map(|name| {
+                let path = if path.is_empty() {
+                    name.clone()
+                } else {
+                    format!("{path}.{name}")
+                };
+                let side = |fields: &Map<String, Value>| fields.get(name).cloned().unwrap_or_default();
+                first_difference(&side(old), &side(new), &path)
+            })
+        }
+        (Value::Array(old), Value::Array(new)) if old.len() == new.len() => {
+            let mut items = old.iter().zip(new).enumerate();
+            items.find_map(|(index, (old, new))| first_difference(old, new, &format!("{path}[{index}]")))
+        }
+        _ => Some((path.to_owned(), before.clone(), after.clone())),
     }
 }
