@@ -127,3 +127,28 @@ fn list(children: &[ChildRef], own: Option<&str>) -> String {
     }
     names.join(", ")
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::object::NamespacedName;
+    use crate::plugin::contract::Kind;
+
+    #[test]
+    fn an_event_names_the_namespace_of_a_child_where_it_is_not_its_parents() {
+        let child = |namespace: Option<&str>| ChildRef {
+            kind: Kind {
+                api_version: "v1".into(),
+                kind: "ConfigMap".into(),
+            },
+            name: NamespacedName {
+                namespace: namespace.map(str::to_owned),
+                name: "a".into(),
+            },
+        };
+        assert_eq!(list(&[child(Some("shop"))], Some("shop")), "ConfigMap a");
+        let children = [child(Some("shop-1")), child(Some("shop-2")), child(None)];
+        let expected = "ConfigMap shop-1/a, ConfigMap shop-2/a, ConfigMap a";
+        assert_eq!(list(&children, None), expected);
+    }
+}

@@ -403,4 +403,22 @@ What to do next
         let text = text(&explanation, at(100), false);
         assert_eq!(text, expected, "{text}");
     }
+
+    #[test]
+    fn a_child_of_a_cluster_scoped_parent_is_shown_with_its_namespace_and_what_is_below_it_without() {
+        let mut web = child(
+            "Deployment",
+            "web",
+            None,
+            vec![child("ReplicaSet", "web-1", None, Vec::new())],
+        );
+        let mut rows = Vec::new();
+        add_rows(&mut rows, &web, "", "", None, at(100));
+        let names = |rows: &[Row]| rows.iter().map(|row| row.name.clone()).collect::<Vec<_>>();
+        assert_eq!(names(&rows), ["Deployment/web in shop", "└─ ReplicaSet/web-1"]);
+        web.children.clear();
+        let mut rows = Vec::new();
+        add_rows(&mut rows, &web, "", "", Some("shop"), at(100));
+        assert_eq!(names(&rows), ["Deployment/web"]);
+    }
 }
