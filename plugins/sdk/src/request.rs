@@ -162,7 +162,18 @@ fn path_of(error: &str, given: &dyn Fn() -> Value, error_of: &dyn Fn(Value) -> O
     /// Lists and objects with more values are not searched.
     const SEARCHED: usize = 1000;
     let (mut path, mut steps) = ("spec".to_owned(), Vec::new());
+    let missing = error
+        .strip_prefix("missing field `")
+        .map(|name| name.trim_end_matches('`'));
     loop {
+        // Without another required field, that one is missing. So see first whether the field belongs here.
+        let mut spec = given();
+        if let (Some(name), Some(Value::Object(fields))) = (missing, inner(&mut spec, &steps)) {
+            fields.insert(name.to_owned(), Value::Null);
+            if error_of(spec).as_deref() != Some(error) {
+                return path;
+            }
+        }
         let names: Vec<String> = match inner(&mut given(), &steps) {
             Some(Value::Object(fields)) => fields.keys().map(|name| [".", name].concat()).collect(),
             // Lists lose their last values first, so that the others keep their places.
@@ -252,6 +263,13 @@ mod tests {
             text: Option<String>,
             list: Option<Vec<u8>>,
             inner: Option<Box<Spec>>,
+            pair: Option<Pair>,
+        }
+        #[derive(Debug, serde::Deserialize)]
+        #[allow(dead_code, reason = "only read")]
+        struct Pair {
+            left: u8,
+            right: u8,
         }
         for (spec, expected) in [
             (
@@ -274,6 +292,22 @@ mod tests {
             ),
             (json!({ "inner": 5, "other": 7 }), "spec.inner: invalid type"),
             (json!("text"), "spec: invalid type"),
+            (
+                json!({ "pair": { "left": 1 } }),
+                "spec.pair: missing field `right`",
+            ),
+            (
+                json!({ "pair": { "right": 1 } }),
+                "spec.pair: missing field `left`",
+            ),
+            (
+                json!({ "pair": {}, "text": "a" }),
+                "spec.pair: missing field `left`",
+            ),
+            (
+                json!({ "pair": { "left": 1, "right": "a" } }),
+                "spec.pair.right: invalid type",
+            ),
         ] {
             let parent = json!({ "metadata": { "name": "one" }, "spec": spec });
             let request = wit::Request {
