@@ -401,28 +401,32 @@ function requireTexts(object, what, known) {
 const LEVELS = 100;
 
 // What JSON does not have would be lost or changed in silence.
-function requireJson(value, path, within = []) {
-  const wrong = (problem) => {
-    throw new TypeError(`${path} ${problem}`);
-  };
-  if (value === null || typeof value === "boolean") return;
+function requireJson(value, path) {
+  const problem = problemOf(value, path, []);
+  // Thrown here, as a stack has ten lines, and the author's is one of them.
+  if (problem) throw new TypeError(problem);
+}
+
+function problemOf(value, path, within) {
+  if (value === null || typeof value === "boolean") return undefined;
   if (typeof value === "string") {
-    if (!value.isWellFormed()) wrong("is a text with half a character (a surrogate alone)");
-  } else if (typeof value === "number") {
-    if (!Number.isFinite(value)) wrong(`is ${value}, which JSON does not have`);
-  } else if (value instanceof Date) {
-    if (Number.isNaN(value.getTime())) wrong("is an invalid Date");
-  } else if (Array.isArray(value) || isPlain(value)) {
-    if (within.includes(value)) wrong("contains itself");
-    if (within.length >= LEVELS) wrong(`is nested more than ${LEVELS} levels deep`);
-    for (const [key, item] of Object.entries(value)) {
-      // As in JSON.stringify, a field that is undefined is left out.
-      if (item === undefined && !Array.isArray(value)) continue;
-      requireJson(item, Array.isArray(value) ? `${path}[${key}]` : `${path}.${key}`, [...within, value]);
-    }
-  } else {
-    wrong(`is ${shown(value)}, which JSON does not have`);
+    return value.isWellFormed() ? undefined : `${path} is a text with half a character (a surrogate alone)`;
   }
+  if (typeof value === "number") return Number.isFinite(value) ? undefined : `${path} is ${value}, which JSON does not have`;
+  if (value instanceof Date) return Number.isNaN(value.getTime()) ? `${path} is an invalid Date` : undefined;
+  if (!Array.isArray(value) && !isPlain(value)) return `${path} is ${shown(value)}, which JSON does not have`;
+  if (within.includes(value)) return `${path} contains itself`;
+  if (within.length >= LEVELS) return `${path} is nested more than ${LEVELS} levels deep`;
+  const inner = [...within, value];
+  if (Array.isArray(value)) {
+    // With those that a list skips.
+    return first(Array.from(value, (item, index) => () => problemOf(item, `${path}[${index}]`, inner)));
+  }
+  // As in JSON.stringify, a field that is undefined is left out.
+  const fields = Object.entries(value).filter(([, item]) => item !== undefined);
+  return first(
+    fields.map(([key, item]) => () => problemOf(key, `a key of ${path}`, inner) ?? problemOf(item, `${path}.${key}`, inner)),
+  );
 }
 
 const isPlain = (value) => Object.prototype.toString.call(value) === "[object Object]";

@@ -17,8 +17,8 @@ modules.registerHooks({
     if (source) return { url: `data:text/javascript,${encodeURIComponent(source)}`, shortCircuit: true };
     // TypeScript imports a .ts file as a .js file.
     const url = specifier.startsWith(".") ? new URL(specifier, context.parentURL) : undefined;
-    const isTs = url?.pathname.endsWith(".js") && !existsSync(url) && existsSync(new URL(url.href.replace(/js$/, "ts")));
-    return next(isTs ? specifier.replace(/js$/, "ts") : specifier, context);
+    const isTypeScript = url?.pathname.endsWith(".js") && !existsSync(url) && existsSync(new URL(url.href.replace(/js$/, "ts")));
+    return next(isTypeScript ? specifier.replace(/js$/, "ts") : specifier, context);
   },
   load(url, context, next) {
     if (!url.endsWith(".ts")) return next(url, context);

@@ -325,25 +325,26 @@ func answer(in io.Reader, out io.Writer) error {
 	encoder := json.NewEncoder(&text)
 	encoder.SetEscapeHTML(false)
 	if err := encoder.Encode(answer); err != nil {
-		return fmt.Errorf("the answer %s: %w", placeOf(reflect.ValueOf(answer)), err)
+		return fmt.Errorf("the answer %s: %w", placeOf(reflect.ValueOf(answer), 0), err)
 	}
 	_, err = out.Write(text.Bytes())
 	return err
 }
 
 // placeOf returns the path of the first number that JSON does not have, such as `.Response.Status.load`.
-func placeOf(value reflect.Value) string {
+func placeOf(value reflect.Value, depth int) string {
 	found := ""
 	seek := func(step string, inner reflect.Value) {
-		if found == "" {
-			if place := placeOf(inner); place != "" {
+		// A map can contain itself.
+		if found == "" && depth < 100 {
+			if place := placeOf(inner, depth+1); place != "" {
 				found = step + strings.TrimPrefix(place, "is")
 			}
 		}
 	}
 	switch value.Kind() {
 	case reflect.Interface, reflect.Pointer:
-		return placeOf(value.Elem())
+		return placeOf(value.Elem(), depth)
 	case reflect.Float64, reflect.Float32:
 		if math.IsNaN(value.Float()) || math.IsInf(value.Float(), 0) {
 			return "is"

@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
+use tempfile::TempDir;
 
 use super::new::{copy, desk, make_command, run, write_kind};
 use super::program;
@@ -35,7 +36,7 @@ fn odd() -> PathBuf {
 }
 
 /// Builds the plugin of a language, and renders each case. The sources have other names in the folder of the plugin.
-fn every_case_says_what_is_wrong(language: &str, sources: &[(&str, &str)]) {
+fn every_case_says_what_is_wrong(language: &str, sources: &[(&str, &str)]) -> TempDir {
     let desk = desk();
     let name = format!("odd-{language}");
     write_kind(&desk, &name, language, "Odd", "v1");
@@ -46,6 +47,11 @@ fn every_case_says_what_is_wrong(language: &str, sources: &[(&str, &str)]) {
     }
     let (is_built, printed) = run(&mut make_command(&desk, &name, &format!("build/{name}.wasm")));
     assert!(is_built, "{printed}");
+    let plugin = folder.join(format!("build/{name}.wasm"));
+    let checked = super::host_with_cache(&["check", plugin.to_str().unwrap()]).expect(0);
+    // The interpreter takes more.
+    let needs_memory = checked.out.contains("the default container of 512 MiB");
+    assert_eq!(needs_memory, language == "python", "{}", checked.out);
 
     let cases = std::fs::read(odd().join("cases.json")).unwrap();
     let cases: Vec<Case> = serde_json::from_slice(&cases).unwrap();
@@ -85,6 +91,23 @@ fn every_case_says_what_is_wrong(language: &str, sources: &[(&str, &str)]) {
         cases.len(),
         wrong.join("\n")
     );
+    desk
+}
+
+/// Replays calls that need the whole contract: several versions, defaults, failures with a status.
+fn whole_contract(desk: &TempDir, name: &str) {
+    let plugin = desk.path().join(name).join(format!("build/{name}.wasm"));
+    let calls = odd().join("calls");
+    let arguments = [
+        "replay",
+        "--plugin",
+        plugin.to_str().unwrap(),
+        calls.to_str().unwrap(),
+    ];
+    let answer = super::host_with_cache(&arguments).expect(0);
+    let count = std::fs::read_dir(&calls).unwrap().count();
+    let summary = format!("{count} calls replayed: {count} the same, 0 different\n");
+    assert!(answer.out.ends_with(&summary), "{}", answer.out);
 }
 
 /// Returns all that `render` prints.
@@ -128,7 +151,8 @@ fn in_rust() {
 
 #[test]
 fn in_go() {
-    every_case_says_what_is_wrong("go", &[("main.go.txt", "main.go")]);
+    let desk = every_case_says_what_is_wrong("go", &[("main.go.txt", "main.go")]);
+    whole_contract(&desk, "odd-go");
 }
 
 #[test]
@@ -137,7 +161,8 @@ fn in_javascript() {
         ("plugin.js", "plugin.js"),
         ("lib/dependency.js", "lib/dependency.js"),
     ];
-    every_case_says_what_is_wrong("js", &sources);
+    let desk = every_case_says_what_is_wrong("js", &sources);
+    whole_contract(&desk, "odd-js");
 }
 
 #[test]
@@ -146,7 +171,8 @@ fn in_python() {
         ("plugin.py", "plugin.py"),
         ("parts/dependency.py", "parts/dependency.py"),
     ];
-    every_case_says_what_is_wrong("python", &sources);
+    let desk = every_case_says_what_is_wrong("python", &sources);
+    whole_contract(&desk, "odd-python");
 }
 
 #[test]
