@@ -279,7 +279,7 @@ fn a_cluster_scoped_parent_may_use_the_namespaces_that_it_makes_or_keeps() {
     assert_eq!(keys, ["Namespace team", "Pod team/p"], "the namespace first");
     let refusals = with(&config, &[within.clone()]).unwrap_err();
     assert!(refusals[0].contains("or let the plugin make it"), "{refusals:?}");
-    config.other_namespaces.extend(["te*".to_owned()]);
+    config.other_namespaces.extend(["tea*".to_owned()]);
     with(&config, &[within]).unwrap();
 }
 
