@@ -1,5 +1,5 @@
 //! All callers of a plugin call it again until its needs settle, with the same limits and the same messages: a
-//! reconcile, the webhook, the proof of a new version, `render` and `diff`.
+//! reconcile, the proof of a new version, `render` and `diff`.
 
 use std::process::Command;
 
@@ -7,9 +7,7 @@ use serde_json::{Value, json};
 
 use crate::mount::Mount;
 use crate::puppet::{PUPPET, assert_contains, controller, variant};
-use crate::support::{Host, Scenario, plugin};
-use crate::webhook::callers::call;
-use crate::webhook::{Authority, certified};
+use crate::support::{Scenario, plugin};
 
 const FILE: &str = "puppet.wasm";
 
@@ -104,32 +102,13 @@ fn render(scenario: &Scenario, spec: &Value) -> String {
     stderr_of(command.arg("-f").arg(resource), 1)
 }
 
-async fn review(scenario: &Scenario, host: &Host, authority: &Authority, spec: &Value) {
-    let namespace = &scenario.namespace;
-    let review = json!({
-        "apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview",
-        "request": {
-            "uid": "1", "operation": "CREATE", "name": "p", "namespace": namespace,
-            "kind": {"group": "test.operator-host.dev", "version": "v1", "kind": "Puppet"},
-            "object": {
-                "apiVersion": "test.operator-host.dev/v1", "kind": "Puppet", "spec": spec,
-                "metadata": {"name": "p", "namespace": namespace, "uid": "u"},
-            },
-        },
-    });
-    let answer = call(host, authority, None, review.to_string().as_bytes()).await;
-    assert_eq!(answer.expect("an answer").status, 500, "no decision");
-}
-
 #[tokio::test]
 async fn needs_that_one_caller_refuses_are_refused_by_all_with_the_same_words() {
     let scenario = Scenario::new("evaluate").await;
-    let authority = certified(&scenario);
     let mut mount = Mount::new(&scenario.folder.path().join("mount"), FILE, &variant(0));
     let more = "reads: [{apiVersion: v1, kind: ConfigMap}]\nlimits: {request: 1Mi}";
     let text = format!(
-        "webhook: {{address: '127.0.0.1:0', certificate: tls.crt, key: tls.key}}\nplugins: {}\nnamespaces: [{}]\n\
-         controllers:\n{}",
+        "plugins: {}\nnamespaces: [{}]\ncontrollers:\n{}",
         mount.path.display(),
         scenario.namespace,
         controller(FILE, more)
@@ -137,7 +116,6 @@ async fn needs_that_one_caller_refuses_are_refused_by_all_with_the_same_words() 
     let config = scenario.file("config.yaml", text);
     let running = scenario.start_with(&config, &[]);
     running.until_log(&["controller started"]).await;
-    running.until_log(&["the certificate is in use"]).await;
     for name in ["c-1", "c-2"] {
         let large = json!({
             "apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": name, "labels": {"size": "large"}},
@@ -152,12 +130,6 @@ async fn needs_that_one_caller_refuses_are_refused_by_all_with_the_same_words() 
         scenario.puppet(name, spec.clone()).await;
         let message = scenario.until_stalled(name, case.reason).await;
         assert_contains(&message, &[case.words]);
-        review(&scenario, &running, &authority, spec).await;
-        // As a JSON string, as in the log.
-        let text = json!(message).to_string();
-        running
-            .until_log(&["the webhook makes no decision", text.trim_matches('"')])
-            .await;
         if case.is_rendered {
             assert_contains(&render(&scenario, spec), &[&format!("Puppet p: {message}\n")]);
         }

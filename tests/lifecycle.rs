@@ -369,12 +369,16 @@ async fn a_parent_of_a_controller_with_another_name_says_so_until_it_is_handed_o
     scenario.puppet("p", spec("2")).await;
     let message = scenario.until_stalled("p", "OtherController").await;
     assert_contains(&message, &["operator-host.dev/puppet", "renamed"]);
-    assert_eq!(scenario.get(CONFIG_MAP, "a").await.unwrap().data["data"]["text"], "1");
+    assert_eq!(
+        scenario.get(CONFIG_MAP, "a").await.unwrap().data["data"]["text"],
+        "1"
+    );
 
     // As the page says.
     let label = json!({"metadata": {"labels": {"operator-host.dev/controller": "marionette"}, "managedFields": [{}]}});
     scenario.patch(CONFIG_MAP, "a", label).await;
-    let finalizers = json!({"metadata": {"finalizers": ["operator-host.dev/marionette"], "managedFields": [{}]}});
+    let finalizers =
+        json!({"metadata": {"finalizers": ["operator-host.dev/marionette"], "managedFields": [{}]}});
     scenario.patch(PUPPET, "p", finalizers).await;
     let is_new = |child: &kube::core::DynamicObject| child.data["data"]["text"] == "2";
     let child = scenario.until(CONFIG_MAP, "a", "applied", is_new).await;

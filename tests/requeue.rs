@@ -104,11 +104,7 @@ async fn a_resource_is_reconciled_at_the_time_that_the_plugin_asks_for_and_not_a
         scenario
             .puppet("r", json!({"response": {"requeueAt": "noon"}}))
             .await;
-        let message = scenario.until_stalled("r", "PluginAnswerInvalid").await;
-        assert!(
-            message.contains("noon") || message.contains("requeueAt"),
-            "{message}"
-        );
+        scenario.until_stalled("r", "PluginAnswerInvalid").await;
     }
 }
 

@@ -345,7 +345,7 @@ fn a_conversion_of_a_plugin_with_one_version_is_reported_and_the_others_are_repl
         json!({"apiVersion": "fixtures.dev/v1", "kind": "Fixture", "metadata": {"name": "f", "uid": "u"}});
     let mut convert: Value =
         serde_json::from_str(&record(&json!({"converted": [{"object": object}]}))).unwrap();
-    convert["input"] = json!({"contract": "0.3.0", "call": "convert", "conversion": {"apiVersion": "fixtures.dev/v2", "objects": [object]}});
+    convert["input"] = json!({"contract": "1.0.0", "call": "convert", "conversion": {"apiVersion": "fixtures.dev/v2", "objects": [object]}});
     std::fs::write(folder.join("a-convert.json"), convert.to_string()).unwrap();
     std::fs::write(folder.join("b-reconcile.json"), record(&answered())).unwrap();
     let answer = replay(plugin.to_str().unwrap(), &folder).expect(1);

@@ -70,11 +70,7 @@ fn configs() -> Vec<ControllerConfig> {
         config.parent.kind = parent.to_owned();
         config
     };
-    vec![
-        of("shop", "Shop"),
-        of("carts", "Cart"),
-        of("nodes", "Node"),
-    ]
+    vec![of("shop", "Shop"), of("carts", "Cart"), of("nodes", "Node")]
 }
 
 proptest! {

@@ -77,12 +77,7 @@ impl Versions {
     ///
     /// # Errors
     /// Returns an error when the folder cannot be created.
-    pub fn open(
-        state: &Path,
-        controller: &str,
-        count: usize,
-        room: Room,
-    ) -> io::Result<Self> {
+    pub fn open(state: &Path, controller: &str, count: usize, room: Room) -> io::Result<Self> {
         let folder = state.join(controller);
         fs::DirBuilder::new()
             .recursive(true)
