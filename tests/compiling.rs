@@ -124,7 +124,7 @@ async fn a_file_is_refused_with_the_same_words_inside_and_outside() {
         library("add"),
         sockets.build(Form::Component),
         Fixture::new(cases::ANSWER)
-            .version("1.0.0")
+            .version("2.0.0")
             .build(Form::Component),
         hard::command("i32.const 1", ""),
     ];

@@ -100,7 +100,7 @@ fn the_manual_has_a_page_for_every_command_with_its_options() {
     let folder = tempfile::tempdir().unwrap();
     man::write_all(folder.path()).unwrap();
     let expected = pages(&Cli::command(), "operator-host");
-    assert!(expected.len() > 20);
+    assert!(expected.len() >= 20);
     let count = fs::read_dir(folder.path()).unwrap().count();
     assert_eq!(count, expected.len(), "pages that no command has");
     for (name, options) in expected {
