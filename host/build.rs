@@ -69,6 +69,10 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let mut types = generator.take_definitions(false);
     for (name, schema) in &mut types {
         strip(schema);
+        // Whoever writes a status may write a part of it.
+        if let (true, Some(schema)) = (name.ends_with("Status"), schema.as_object_mut()) {
+            schema.remove("required");
+        }
         if name == "io.k8s.apimachinery.pkg.api.resource.Quantity" {
             *schema = json!({ "anyOf": [{ "type": "string" }, { "type": "number" }], "pattern": QUANTITY });
         } else if ANY.contains(&&**name) {
@@ -88,15 +92,18 @@ fn add<K: JsonSchema + Resource>(generator: &mut SchemaGenerator, kinds: &mut Ma
     kinds.insert(format!("{}/{}", K::API_VERSION, K::KIND), schema.to_value());
 }
 
+/// Fields that k8s-openapi requires, and that Kubernetes sets or takes as zero: the metadata, the group of a binding's role, a
+/// PriorityClass' value and a ControllerRevision's number.
+const NOT_REQUIRED: [&str; 4] = ["metadata", "apiGroup", "value", "revision"];
+
 /// Removes what is of no use: above all the descriptions, which are most of the text. A field may have that name, too.
 fn strip(schema: &mut Value) {
     let Some(schema) = schema.as_object_mut() else {
         return;
     };
     schema.remove("description");
-    // k8s-openapi requires it where Kubernetes does not.
     if let Some(Value::Array(required)) = schema.get_mut("required") {
-        required.retain(|name| name != "metadata");
+        required.retain(|name| !NOT_REQUIRED.iter().any(|other| name == other));
     }
     if let Some(Value::Object(properties)) = schema.get_mut("properties") {
         properties.values_mut().for_each(strip);

@@ -375,11 +375,21 @@ async fn a_parent_of_a_controller_with_another_name_says_so_until_it_is_handed_o
     );
 
     // As the page says.
-    let label = json!({"metadata": {"labels": {"operator-host.dev/controller": "marionette"}, "managedFields": [{}]}});
-    scenario.patch(CONFIG_MAP, "a", label).await;
-    let finalizers =
-        json!({"metadata": {"finalizers": ["operator-host.dev/marionette"], "managedFields": [{}]}});
-    scenario.patch(PUPPET, "p", finalizers).await;
+    for (kind, name) in [(CONFIG_MAP, "a"), (PUPPET, "p")] {
+        let mut object = scenario.get(kind, name).await.unwrap();
+        let managed = object.metadata.managed_fields.iter_mut().flatten();
+        for entry in managed.filter(|entry| entry.manager.as_deref() == Some("operator-host/puppet")) {
+            entry.manager = Some("operator-host/marionette".into());
+        }
+        if let Some(label) = (object.metadata.labels.as_mut()).and_then(|all| all.get_mut("operator-host.dev/controller")) {
+            *label = "marionette".into();
+        }
+        if let Some(finalizers) = &mut object.metadata.finalizers {
+            *finalizers = vec!["operator-host.dev/marionette".into()];
+        }
+        let written = scenario.api(kind).replace(name, &Default::default(), &object).await;
+        written.expect("it is handed over");
+    }
     let is_new = |child: &kube::core::DynamicObject| child.data["data"]["text"] == "2";
     let child = scenario.until(CONFIG_MAP, "a", "applied", is_new).await;
     assert_eq!(child.metadata.uid, before);

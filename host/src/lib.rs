@@ -6,8 +6,8 @@
 //! 2. [`reconcile`] takes the parent; `reconcile::freshness` reads it from the API server if the cache may be behind;
 //! 3. a paused parent ends here, and one with the finalizer of another controller;
 //! 4. `plugin::registry` has the live version of the plugin, kept for the whole reconcile;
-//! 5. `reconcile::release` removes the owner references of children whose kind became retained, and
-//!    `reconcile::finalizer` sets the finalizer;
+//! 5. `reconcile::release` removes the owner references of children whose kind became retained, the plugin validates the
+//!    parent, and `reconcile::finalizer` sets the finalizer;
 //! 6. `reconcile::evaluate` calls the plugin until it has all that it needs; the runtime, a crate of its own
 //!    ([`operator_host_runtime`]), makes each call in a fresh sandbox;
 //! 7. `desired::plan` checks and completes what it asked for, without I/O;

@@ -75,6 +75,8 @@ pub struct Proving {
     definition: watch::Sender<Option<Option<String>>>,
     orders: watch::Sender<Option<Orders>>,
     blocking_parents: Arc<BlockingParents>,
+    /// What was announced last.
+    announced: Mutex<Option<HeldBack>>,
     installer: Arc<Installer>,
     record: Arc<LiveRecord>,
     /// The last candidate that was proved and converts its kind.
@@ -91,6 +93,7 @@ impl Proving {
             definition: watch::Sender::default(),
             orders: watch::Sender::default(),
             blocking_parents: Arc::default(),
+            announced: Mutex::default(),
             installer,
             record,
             converter: watch::Sender::default(),
@@ -151,6 +154,11 @@ impl Proving {
     /// Records that the first lists are complete.
     pub fn running(&self, context: &Arc<Context>) {
         self.stage.send_replace(Stage::Running(Arc::downgrade(context)));
+        // A pin is looked up before the first lists are complete.
+        let announced = self.announced.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        if announced.is_some() {
+            self.announce(announced.as_ref());
+        }
     }
 
     /// Returns the objects that hold a version back, for their conditions.
@@ -463,6 +471,7 @@ impl CandidateCheck for Proving {
     }
 
     fn announce(&self, held: Option<&HeldBack>) {
+        *self.announced.lock().unwrap_or_else(PoisonError::into_inner) = held.cloned();
         let context = match &*self.stage.borrow() {
             Stage::Running(context) => context.upgrade(),
             Stage::Starting | Stage::Listing(_) | Stage::Nothing => None,

@@ -269,11 +269,17 @@ export function plugin(options) {
     }),
     validate: (parent, oldParent) =>
       called(validate, () => {
-        const request = { parent, children: [], related: [], now: new Date().toISOString(), namespaceTerminating: false };
+        const request = { parent, children: [], related: [], now: "", namespaceTerminating: false };
         const read = new Request(request);
         const wrong = mismatch(read.spec, spec, "spec");
         if (wrong) return [fieldError(wrong)];
-        const errors = validate(read, oldParent == null ? undefined : JSON.parse(oldParent)) ?? [];
+        let errors;
+        try {
+          errors = validate(read, oldParent == null ? undefined : JSON.parse(oldParent)) ?? [];
+        } catch (error) {
+          if (!(error instanceof Invalid)) throw error instanceof Retry ? new Error("validate cannot throw Retry") : error;
+          errors = [{ path: "spec", message: error.message }];
+        }
         require(Array.isArray(errors), "validate", "return a list of { path, message }", errors, "must");
         for (const error of errors) {
           requireObject(error, "what validate finds");

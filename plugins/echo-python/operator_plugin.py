@@ -404,7 +404,12 @@ class Plugin:
             except Invalid as failure:
                 path, _, message = str(failure).partition(": ")
                 return [wit.FieldError(path=path, message=message)]
-            found = function(request, old_parent and json.loads(old_parent))
+            try:
+                found = function(request, old_parent and json.loads(old_parent))
+            except Invalid as failure:
+                found = [("spec", str(failure))]
+            except Retry as failure:
+                raise RuntimeError("validate cannot raise Retry") from failure
             errors = []
             for it in found or []:
                 is_pair = isinstance(it, tuple) and len(it) == 2 and all(isinstance(part, str) and part for part in it)

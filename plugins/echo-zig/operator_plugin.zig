@@ -251,6 +251,14 @@ pub const Errors = struct {
     pub fn add(errors: *Errors, path: []const u8, comptime format: []const u8, arguments: anytype) Failure!void {
         try errors.items.append(allocator, .{ .path = path, .message = try print(format, arguments) });
     }
+
+    /// Adds what `invalid` says, which begins with the path.
+    fn addInvalid(errors: *Errors, failure: Failure) Failure!void {
+        if (failure != error.Invalid) return failure;
+        const end = std.mem.indexOf(u8, message, ": ");
+        const path = if (end) |it| message[0..it] else "spec";
+        try errors.add(path, "{s}", .{if (end) |it| message[it + 2 ..] else message});
+    }
 };
 
 /// What a plugin says about itself.
@@ -324,11 +332,8 @@ fn answer(comptime Spec: type, comptime description: Description, comptime opera
         var errors: Errors = .{};
         if (Request(Spec).read(call.value)) |request| {
             const old: ?Object = if (call.get("oldParent")) |value| .{ .value = value } else null;
-            if (@hasDecl(operator, "validate")) try operator.validate(request, old, &errors);
-        } else |failure| switch (failure) {
-            error.Invalid => try errors.add("spec", "{s}", .{message}),
-            else => return failure,
-        }
+            if (@hasDecl(operator, "validate")) operator.validate(request, old, &errors) catch |failure| try errors.addInvalid(failure);
+        } else |failure| try errors.addInvalid(failure);
         return json(.{ .validated = errors.items.items });
     }
     const request = try Request(Spec).read(call.get("request") orelse .null);

@@ -112,6 +112,9 @@ impl CommandForm {
         let payload = Payload::Parent(parent, old_parent);
         self.ask(Export::Validate, payload, setting, |output| match output {
             CommandOutput::Validated(errors) => Ok(errors),
+            CommandOutput::Failure(_) => Err(CallError::protocol(
+                "its answer to `validate` has the field `failure`; it must have `validated`, a list of field errors",
+            )),
             other => Err(unexpected(Export::Validate, other)),
         })
     }

@@ -155,7 +155,7 @@ fn add_names(declared: &ComponentType<'_>, packages: &mut BTreeSet<String>) {
     }
 }
 
-/// Adds the package of a name such as `operator-host:plugin/types@0.3.0`. Other names have none.
+/// Adds the package of a name such as `operator-host:plugin/types@1.0.0`. Other names have none.
 fn add_name(name: &str, packages: &mut BTreeSet<String>) {
     if let Some((package, rest)) = name.split_once('/') {
         let version = rest.split_once('@').map_or("", |(_, version)| version);

@@ -76,6 +76,7 @@ fn summary(kind: &Kind, scene: &Scene, rendering: &Rendering) -> Value {
         "keep": rendering.keep.iter().map(ToString::to_string).collect::<Vec<_>>(),
         "generate": rendering.generate,
         "requeueAfterMs": rendering.requeue_after_ms,
+        "requeueAt": rendering.requeue_at,
         "cleanedUp": rendering.cleaned_up,
     })
 }
@@ -114,6 +115,9 @@ fn yaml(kind: &Kind, scene: &Scene, rendering: &Rendering) -> Result<String, Fai
     }
     if let Some(ms) = rendering.requeue_after_ms {
         let _ = writeln!(text, "# next reconcile after {ms} ms");
+    }
+    if let Some(at) = rendering.requeue_at {
+        let _ = writeln!(text, "# next reconcile at {at}");
     }
     for child in &rendering.children {
         let _ = write!(text, "---\n{}", serde_saphyr::to_string(child)?);

@@ -171,6 +171,9 @@ async fn call(plugin: &Plugin, record: &Record) -> anyhow::Result<RecordedAnswer
                 RecordedAnswer::of(&plugin.convert(conversion).await.outcome)
             }
             (Export::Validate, .., Some(parent)) => {
+                if !plugin.description().validates {
+                    return Err(anyhow!("the plugin validates nothing"));
+                }
                 let validated = plugin.validate(parent, input.old_parent.as_ref()).await;
                 RecordedAnswer::of(&validated.outcome)
             }

@@ -174,6 +174,11 @@ mod tests {
                 "spec": { "group": "g.dev", "scope": "Cluster", "names": { "kind": "K", "plural": "ks" },
                     "versions": [{ "name": "v1", "served": true, "storage": true, "schema": { "openAPIV3Schema": {
                         "type": "object", "properties": { "x": { "type": "string", "default": "y" } } } } }] } }),
+            json!({ "apiVersion": "rbac.authorization.k8s.io/v1", "kind": "RoleBinding", "metadata": { "name": "a" },
+                "roleRef": { "kind": "Role", "name": "r" }, "subjects": [{ "kind": "ServiceAccount", "name": "s" }] }),
+            json!({ "apiVersion": "scheduling.k8s.io/v1", "kind": "PriorityClass", "metadata": { "name": "a" } }),
+            json!({ "apiVersion": "apps/v1", "kind": "DaemonSet", "metadata": { "name": "a" }, "spec": {
+                "selector": { "matchLabels": { "a": "b" } }, "template": template }, "status": {} }),
             json!({ "apiVersion": "parts.dev/v1", "kind": "Widget", "metadata": { "name": "a" }, "spec": { "size": 3 } }),
             json!({ "apiVersion": "unknown.dev/v1", "kind": "Thing", "metadata": { "name": "a" }, "any": 1 }),
         ] {

@@ -49,6 +49,10 @@ pub(super) fn is_enum_value(value: &Value, allowed: &Value) -> bool {
 
 /// Whether a schema's type and format have a number.
 fn fits(number: Number, schema: &Value) -> bool {
+    // Kubernetes' own quantities have no type.
+    if schema["type"].is_null() && schema["x-kubernetes-int-or-string"] != true {
+        return true;
+    }
     if schema["type"] == "number" {
         return schema["format"] != "float" || (number.float() as f32).is_finite();
     }

@@ -105,6 +105,8 @@ pub struct Rendering {
     pub events: Vec<Event>,
     /// When the parent would be reconciled again.
     pub requeue_after_ms: Option<u64>,
+    /// The time at which the plugin wants to be called again.
+    pub requeue_at: Option<Timestamp>,
     /// For a parent that is being deleted and has a cleanup: whether it may be deleted now.
     pub cleaned_up: Option<bool>,
 }
@@ -256,6 +258,7 @@ pub async fn reconcile(plugin: &Plugin, scene: &Scene) -> Result<Rendering, Rend
         status,
         events: response.events,
         requeue_after_ms: response.requeue_after_ms,
+        requeue_at: response.requeue_at,
         cleaned_up,
     })
 }

@@ -431,7 +431,10 @@ impl Slot {
                     self.release_file_of(&plugin).await;
                     return true;
                 }
-                Err(reason) => self.log_not_restored(&kept, &reason),
+                Err(reason) => {
+                    self.report_pin(Some(&format!("the version {pin} is pinned and cannot be restored: {reason}")));
+                    self.log_not_restored(&kept, &reason);
+                }
             },
             None => {
                 let Expected { controller, .. } = &self.expected;

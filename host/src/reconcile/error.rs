@@ -34,8 +34,9 @@ pub(super) enum ReconcileError {
     #[error("{}", is_too_deep(.0))]
     TooDeep(String),
     #[error(
-        "it has the finalizer {0} of a controller with another name, so nothing is changed: if this controller was renamed, \
-         hand the resource over by hand; otherwise stop the host that runs the other controller"
+        "it has the finalizer {0} of a controller with another name, so its children are left alone: if this controller was \
+         renamed, hand the resource over as \"Rename a controller\" in the documentation says; otherwise stop the host that \
+         runs the other controller"
     )]
     OtherController(String),
     #[error(transparent)]

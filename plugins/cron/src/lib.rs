@@ -96,15 +96,17 @@ fn reconcile(request: &Request<CronSpec, CronStatus>) -> Result<Response<CronSta
     let due = schedule.last_between(since, now, &zone);
     let next = schedule.next_after(now, &zone);
     let (ended, active): (Vec<_>, Vec<_>) = request.children_of(JOB).partition(|job| job.is_finished_job());
+    let due_job = due.map(|due| format!("{name}-{}", due.as_second() / 60));
+    // The host calls again in the same pass, with the Job that was just made.
+    let new_job = due_job.filter(|job| request.child(JOB, job).is_none());
     let mut response = Response::new(CronStatus {
         last_scheduled: due.map(|due| due.to_string()).or(last),
         next_scheduled: next.map(|next| next.to_string()),
-        active: active.len() + usize::from(due.is_some()),
+        active: active.len() + usize::from(new_job.is_some()),
     })
     .keep(active)
     .keep(newest(ended, spec.history));
-    if let Some(due) = due {
-        let job = format!("{name}-{}", due.as_second() / 60);
+    if let Some(job) = new_job {
         response = response.child(Job::new(&job).container(Container::new("job", spec.image.as_str())));
     }
     if let Some(next) = next {

@@ -48,6 +48,17 @@ fn at_its_time_there_is_one_job_which_stays_until_it_has_ended() {
     assert_eq!(next(&second), "2026-03-30T00:30:00Z");
 }
 
+/// As in the second call of the pass that has made the Job, before the status is written.
+#[test]
+fn a_job_that_has_just_been_made_is_counted_once_and_not_applied_again() {
+    let job = "{apiVersion: batch/v1, kind: Job, metadata: {name: nightly-29577690}}";
+    let outcome = run(&nightly().observed(job), "2026-03-28T01:30:00Z");
+    assert!(outcome.children.is_empty());
+    assert_eq!(outcome.keep, ["nightly-29577690"]);
+    assert_eq!(outcome.status["active"], 1);
+    assert_eq!(outcome.status["lastScheduled"], "2026-03-28T01:30:00Z");
+}
+
 #[test]
 fn after_three_periods_without_a_host_there_is_one_job_for_the_last_of_them() {
     let case = nightly();

@@ -474,9 +474,13 @@ export class Plugin {
       return;
     }
     const validate = this.validate;
-    if (name == "validate" && validate) {
+    if (name == "validate") {
       const old = call.at("oldParent");
-      const errors = validate(new Request(call), old.isThere ? old : null);
+      const alone = new Request(call);
+      const wrong = this.mismatch(alone.spec);
+      let errors: FieldError[] = [];
+      if (wrong != "") errors.push({ path: wrong.split(": ")[0], message: wrong.slice(wrong.indexOf(": ") + 2) });
+      else if (validate) errors = validate(alone, old.isThere ? old : null);
       process.stdout.write(`{"validated":${JSON.stringify(errors)}}`);
       return;
     }

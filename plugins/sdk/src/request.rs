@@ -159,8 +159,6 @@ impl<Spec: DeserializeOwned, Status: DeserializeOwned> Parent<Spec, Status> {
 /// Returns the path of the value that an error is about, which the error does not say: without that value, there is another
 /// error or none. This is little code, for it is in every plugin.
 fn path_of(error: &str, given: &dyn Fn() -> Value, error_of: &dyn Fn(Value) -> Option<String>) -> String {
-    /// Lists and objects with more values are not searched.
-    const SEARCHED: usize = 1000;
     let (mut path, mut steps) = ("spec".to_owned(), Vec::new());
     let missing = error
         .strip_prefix("missing field `")
@@ -181,7 +179,7 @@ fn path_of(error: &str, given: &dyn Fn() -> Value, error_of: &dyn Fn(Value) -> O
             _ => Vec::new(),
         };
         let count = names.len();
-        let is_about = |first: &usize| {
+        let is_about = |first: usize| {
             let mut spec = given();
             match inner(&mut spec, &steps) {
                 Some(Value::Object(fields)) => {
@@ -194,9 +192,19 @@ fn path_of(error: &str, given: &dyn Fn() -> Value, error_of: &dyn Fn(Value) -> O
             }
             error_of(spec).as_deref() != Some(error)
         };
-        let Some(first) = (0..count).filter(|_| count <= SEARCHED).find(is_about) else {
+        // Once the value is gone, it stays so: half of those that are left are in question each time.
+        let (mut first, mut last) = (0, count);
+        while first < last {
+            let middle = usize::midpoint(first, last);
+            if is_about(middle) {
+                last = middle;
+            } else {
+                first = middle + 1;
+            }
+        }
+        if first == count {
             return path;
-        };
+        }
         path += &names[first];
         let is_list = names[first].starts_with('[');
         steps.push(if is_list { count - 1 - first } else { first });
