@@ -381,13 +381,18 @@ async fn a_parent_of_a_controller_with_another_name_says_so_until_it_is_handed_o
         for entry in managed.filter(|entry| entry.manager.as_deref() == Some("operator-host/puppet")) {
             entry.manager = Some("operator-host/marionette".into());
         }
-        if let Some(label) = (object.metadata.labels.as_mut()).and_then(|all| all.get_mut("operator-host.dev/controller")) {
+        if let Some(label) =
+            (object.metadata.labels.as_mut()).and_then(|all| all.get_mut("operator-host.dev/controller"))
+        {
             *label = "marionette".into();
         }
         if let Some(finalizers) = &mut object.metadata.finalizers {
             *finalizers = vec!["operator-host.dev/marionette".into()];
         }
-        let written = scenario.api(kind).replace(name, &Default::default(), &object).await;
+        let written = scenario
+            .api(kind)
+            .replace(name, &Default::default(), &object)
+            .await;
         written.expect("it is handed over");
     }
     let is_new = |child: &kube::core::DynamicObject| child.data["data"]["text"] == "2";

@@ -15,7 +15,7 @@ mod shadow;
 
 use std::collections::BTreeMap;
 use std::convert::Infallible;
-use std::sync::{Arc, Weak};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
 use kube::api::ListParams;
@@ -155,7 +155,11 @@ impl Proving {
     pub fn running(&self, context: &Arc<Context>) {
         self.stage.send_replace(Stage::Running(Arc::downgrade(context)));
         // A pin is looked up before the first lists are complete.
-        let announced = self.announced.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let announced = self
+            .announced
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .clone();
         if announced.is_some() {
             self.announce(announced.as_ref());
         }

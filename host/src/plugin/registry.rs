@@ -432,7 +432,9 @@ impl Slot {
                     return true;
                 }
                 Err(reason) => {
-                    self.report_pin(Some(&format!("the version {pin} is pinned and cannot be restored: {reason}")));
+                    self.report_pin(Some(&format!(
+                        "the version {pin} is pinned and cannot be restored: {reason}"
+                    )));
                     self.log_not_restored(&kept, &reason);
                 }
             },

@@ -227,7 +227,11 @@ impl Case {
             let texts = errors
                 .iter()
                 .map(|error| format!("{}: {}", error.path, error.message));
-            return Err(Failure::invalid(texts.collect::<Vec<_>>().join(", ")));
+            let text = texts.collect::<Vec<_>>().join(", ");
+            return Err(Failure::invalid(match errors.len() {
+                1 => text,
+                _ => format!("[{text}]"),
+            }));
         }
         let call = |request: wit::Request| plugin.reconcile(request);
         let outcome = Outcome::from(self.settled(call, |response| &response.needs)?);
