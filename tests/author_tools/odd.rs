@@ -50,7 +50,7 @@ fn every_case_says_what_is_wrong(language: &str, sources: &[(&str, &str)]) -> Te
     let plugin = folder.join(format!("build/{name}.wasm"));
     let checked = super::host_with_cache(&["check", plugin.to_str().unwrap()]).expect(0);
     // The interpreter takes more.
-    let needs_memory = checked.out.contains("the default container of 512 MiB");
+    let needs_memory = checked.out.contains("the default memory of 512 MiB");
     assert_eq!(needs_memory, language == "python", "{}", checked.out);
 
     let cases = std::fs::read(odd().join("cases.json")).unwrap();
