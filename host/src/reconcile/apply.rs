@@ -261,12 +261,12 @@ pub(super) const BACK_OFF: &str = "BackOff";
 
 /// Returns what is said of a child that was written too often to be written now; `None` when it may be written.
 fn held(context: &Context, parent: &DynamicObject, key: &ChildRef) -> Option<String> {
-    let (why, is_published) = context.memory_of(&NamespacedName::of(parent), |memory| {
+    let (why, is_news) = context.memory_of(&NamespacedName::of(parent), |memory| {
         let pace = memory.paces.get_mut(&Paced::Child(key.identity()))?;
         let _wait = pace.wait(Instant::now())?;
-        Some((format!("{key} {pace}"), pace.publish()))
+        Some((format!("{key} {pace}"), pace.is_to_be_published()))
     })?;
-    if !is_published {
+    if is_news {
         warn!("{why}");
         context.publish(parent, EventType::Warning, BACK_OFF, &why);
     }

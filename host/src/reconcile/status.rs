@@ -207,7 +207,7 @@ fn keep_others_conditions(current: &Map<String, Value>, status: &mut Map<String,
 fn publish_back_off(context: &Context, parent: &DynamicObject) {
     let why = context.memory_of(&NamespacedName::of(parent), |memory| {
         let pace = memory.pace(Paced::Status);
-        (!pace.publish()).then(|| format!("the status {pace}"))
+        pace.is_to_be_published().then(|| format!("the status {pace}"))
     });
     if let Some(why) = why {
         warn!("{why}");

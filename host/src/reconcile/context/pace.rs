@@ -126,9 +126,11 @@ impl Pace {
         self.counted(now) == 0 && (now - self.last) > 2 * self.cause.limits().memory
     }
 
-    /// Returns whether it was published that it backs off, and notes that it is.
-    pub(in crate::reconcile) const fn publish(&mut self) -> bool {
-        std::mem::replace(&mut self.is_published, true)
+    /// Reports whether to publish that it backs off, and notes that it is. A rollout of many children changes the status
+    /// often, and ends: only what goes on in spite of the back-off is worth a warning.
+    pub(in crate::reconcile) fn is_to_be_published(&mut self) -> bool {
+        let goes_on = self.cause != Cause::Progress || self.writes > self.cause.limits().burst + 1;
+        goes_on && !std::mem::replace(&mut self.is_published, true)
     }
 }
 
@@ -175,6 +177,21 @@ mod tests {
             }
         }
         writes
+    }
+
+    #[test]
+    fn a_status_is_worth_a_warning_when_its_writes_go_on_in_spite_of_the_back_off() {
+        let start = Instant::now();
+        let mut pace = Pace::new(start);
+        let mut warned = Vec::new();
+        let mut now = start;
+        for _ in 0..14 {
+            now += pace.wait(now).unwrap_or(Duration::from_millis(10));
+            pace.wrote(Cause::Progress, now);
+            warned.push(pace.wait(now).is_some() && pace.is_to_be_published());
+        }
+        assert_eq!(warned.iter().position(|warned| *warned), Some(11), "{warned:?}");
+        assert_eq!(warned.iter().filter(|warned| **warned).count(), 1, "once");
     }
 
     #[test]
