@@ -1,8 +1,8 @@
 //! Admission and conversion webhook: calls the plugin for a custom resource before it is written, to convert it, to set
 //! defaults, and to deny what the plugin calls invalid. Nothing is written, so dry runs work, too.
 //!
-//! Every replica serves it, leader or not: the plugins are the same. A plugin that fails or does not answer in time does not decide about the resource: the API server gets an error, and the webhook's `failurePolicy`
-//! decides.
+//! Every replica serves it, leader or not: the plugins are the same. A plugin that fails or does not answer in time
+//! does not decide about the resource: the API server gets an error, and the webhook's `failurePolicy` decides.
 //!
 //! Anyone who can reach the port can send reviews. So the memory that a caller can make the host use is limited
 //! (`bounds`), an object stays text until the plugin is called (`review`), and a caller without a verified

@@ -72,8 +72,9 @@ struct Record {
 }
 
 impl Versions {
-    /// Opens the controller's own folder within `state`, and creates it if missing. Keeps at most `count` versions. Keeps fewer when `room` is short: the
-    /// last one if it fits, and earlier ones in half of the space that the other controllers leave.
+    /// Opens the controller's own folder within `state`, and creates it if missing. Keeps at most `count` versions,
+    /// and fewer when `room` is short: the last one if it fits, and earlier ones in half of the space that the other
+    /// controllers leave.
     ///
     /// # Errors
     /// Returns an error when the folder cannot be created.

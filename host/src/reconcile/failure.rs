@@ -106,12 +106,7 @@ pub(super) async fn fail(context: &Context, parent: &DynamicObject, error: &Reco
             name,
             &format!("the status that the plugin gave with its failure was not written: {refused}"),
         );
-        let without = StatusUpdate {
-            fields: None,
-            added: &[],
-            ..update
-        };
-        written = status::write(context, &parent, &without).await;
+        written = status::write(context, &parent, &of_host).await;
     }
     match written {
         Ok(_) => next,
