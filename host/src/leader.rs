@@ -65,26 +65,24 @@ pub struct Leadership {
 /// The controllers that take part in elections.
 #[derive(Default)]
 struct Roster {
-    /// The name of the Lease and the writer factory, by controller.
-    writer_factories: Mutex<BTreeMap<String, (String, WriterFactory)>>,
+    /// By controller.
+    writer_factories: Mutex<BTreeMap<String, WriterFactory>>,
     changed: Notify,
 }
 
 impl Roster {
-    fn writer_factories(&self) -> MutexGuard<'_, BTreeMap<String, (String, WriterFactory)>> {
+    fn writer_factories(&self) -> MutexGuard<'_, BTreeMap<String, WriterFactory>> {
         self.writer_factories
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Returns the name of the Lease and the term, by controller.
-    fn terms(&self) -> BTreeMap<String, (String, Term)> {
+    /// Returns the term by controller.
+    fn terms(&self) -> BTreeMap<String, Term> {
         let factories = self.writer_factories();
         factories
             .iter()
-            .map(|(controller, (lease, factory))| {
-                (controller.clone(), (lease.clone(), factory.term().clone()))
-            })
+            .map(|(controller, factory)| (controller.clone(), factory.term().clone()))
             .collect()
     }
 }
@@ -148,15 +146,12 @@ impl Leadership {
     }
 
     /// Adds a controller to the elections; returns the factory for the writers that it uses while it leads. A
-    /// controller that already takes part, and only has a new configuration, keeps its term. `lease` is the name of
-    /// its Lease if each controller has one.
+    /// controller that already takes part, and only has a new configuration, keeps its term.
     ///
     /// # Errors
     /// Returns an error when the connection cannot be used.
-    pub fn join(&self, controller: &str, lease: &str) -> Result<WriterFactory, ClientError> {
-        if let Some((same, factory)) = self.roster.writer_factories().get(controller)
-            && same == lease
-        {
+    pub fn join(&self, controller: &str) -> Result<WriterFactory, ClientError> {
+        if let Some(factory) = self.roster.writer_factories().get(controller) {
             return Ok(factory.clone());
         }
         let factory = match &self.shared {
@@ -169,7 +164,7 @@ impl Leadership {
         self.instruments.metrics.set_leader(controller, Some(alone));
         self.roster
             .writer_factories()
-            .insert(controller.to_owned(), (lease.to_owned(), factory.clone()));
+            .insert(controller.to_owned(), factory.clone());
         self.roster.changed.notify_one();
         Ok(factory)
     }

@@ -174,9 +174,9 @@ impl Elector {
     fn follow_roster(&mut self) {
         let terms = self.roster.terms();
         let mut wanted: BTreeMap<String, (BTreeSet<String>, Term)> = BTreeMap::new();
-        for (controller, (lease, term)) in terms {
+        for (controller, term) in terms {
             let lease = match self.config.mode {
-                LeadershipMode::PerController => format!("{}-{lease}", self.config.name),
+                LeadershipMode::PerController => format!("{}-{controller}", self.config.name),
                 LeadershipMode::None | LeadershipMode::Single => self.config.name.clone(),
             };
             let (controllers, _) = wanted.entry(lease).or_insert_with(|| (BTreeSet::new(), term));

@@ -214,7 +214,7 @@ impl Controllers {
         let proving = Arc::clone(&plugin.proving.proving);
         let installer = proving.installer();
         let stop = self.stop.child_token();
-        let factory = self.shared.leadership.join(&config.name, &config.name)?;
+        let factory = self.shared.leadership.join(&config.name)?;
         let pace = Pace::new(config.writes.qps, config.writes.burst);
         let limits = Arc::new(factory.write_limits(pace));
         let own = factory.writer(None)?.limited(&limits);
