@@ -12,7 +12,7 @@ const LIMITS: &str = "host/runtime/src/limits.rs";
 const COUNTS: &str = "host/runtime/src/counts.rs";
 const LOG: &str = "host/runtime/src/log.rs";
 const SIZES: &str = "host/src/webhook/sizes.rs";
-const RULES: &str = "plugins/sdk/src/cel/rules.rs";
+const RULES: &str = "host/schema/src/cel/rules.rs";
 
 /// The beginning of a row, its words with `{}` for a number, and where the number is: a file, the code before it, and the
 /// unit in the row.
@@ -181,14 +181,14 @@ const ROWS: [(&str, &str, &str, &str, u64); 56] = [
     (
         "a rule",
         "{} KiB",
-        "plugins/sdk/src/cel/parser.rs",
+        "host/schema/src/cel/parser.rs",
         "const TEXT: usize = ",
         KIB,
     ),
     (
         "a rule",
         "{} levels",
-        "plugins/sdk/src/cel/parser.rs",
+        "host/schema/src/cel/parser.rs",
         "const DEPTH: usize = ",
         1,
     ),

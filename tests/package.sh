@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Packages the four crates as they would be published, and builds each from its package alone: tests/package.sh.
+# Packages the crates as they would be published, and builds each from its package alone: tests/package.sh.
 #
 # A package has no folder around it, so this finds what a crate reads from outside of its own. The packages are in
 # target/package and plugins/target/package. Nothing is published.
@@ -12,18 +12,21 @@ cd "$here/.."
 
 # Cargo keeps what it has unpacked and compiled of a package by its version, which is the same in the next run.
 target=${CARGO_TARGET_DIR:-$PWD/target}
-rm -rf "${CARGO_HOME:-$HOME/.cargo}"/registry/{src,cache}/*/operator-host-{contract,runtime}-[0-9]*
-for file in "$target"/debug/deps/operator_host_{contract,runtime}-*.d; do
+rm -rf "${CARGO_HOME:-$HOME/.cargo}"/registry/{src,cache}/*/operator-host-{contract,runtime,schema}-[0-9]*
+for file in "$target"/debug/deps/operator_host_{contract,runtime,schema}-*.d; do
     if [[ -e $file ]] && grep --quiet registry/src "$file"; then
         hash=${file##*-}
-        rm -rf "$target"/debug/.fingerprint/operator-host-{contract,runtime}-"${hash%.d}"
+        rm -rf "$target"/debug/.fingerprint/operator-host-{contract,runtime,schema}-"${hash%.d}"
     fi
 done
 
 say "Packaging the host and its libraries"
 # With the target folder of everything else, only these crates are compiled.
 CARGO_TARGET_DIR=$target cargo package --allow-dirty --quiet \
-    --package operator-host-contract --package operator-host-runtime --package operator-host >&2
+    --package operator-host-contract --package operator-host-runtime --package operator-host-schema \
+    --package operator-host >&2
 say "Packaging the SDK"
 cd plugins
-CARGO_TARGET_DIR=$PWD/target cargo package --allow-dirty --quiet --package operator-plugin >&2
+# No registry has the crate that it depends on yet.
+CARGO_TARGET_DIR=$PWD/target cargo package --allow-dirty --quiet --package operator-plugin \
+    --config 'patch.crates-io.operator-host-schema.path="../host/schema"' >&2

@@ -335,6 +335,11 @@ fn the_advisories_are_looked_at_each_week_and_before_a_release() {
 pub(crate) fn packaged(workspace: &str, crates: &[&str], into: &Path) -> Vec<PathBuf> {
     let mut cargo = Command::new("cargo");
     cargo.args(["package", "--no-verify", "--allow-dirty", "--quiet"]);
+    // No registry has it yet.
+    let schema = root().join("host/schema");
+    cargo.arg(format!(
+        "--config=patch.crates-io.operator-host-schema.path={schema:?}"
+    ));
     cargo.args(crates.iter().flat_map(|name| ["--package", name]));
     cargo
         .current_dir(root().join(workspace))
@@ -385,7 +390,12 @@ fn sources(folder: &Path, into: &mut Vec<PathBuf>) {
 #[test]
 fn each_crate_is_packaged_with_all_that_it_includes_and_says_what_it_is() {
     let folder = tempfile::tempdir().unwrap();
-    let host = ["operator-host-contract", "operator-host-runtime", "operator-host"];
+    let host = [
+        "operator-host-contract",
+        "operator-host-runtime",
+        "operator-host-schema",
+        "operator-host",
+    ];
     let mut crates = packaged(".", &host, folder.path());
     crates.extend(packaged("plugins", &["operator-plugin"], folder.path()));
     let mut count = 0;

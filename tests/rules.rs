@@ -15,7 +15,7 @@ const KIND: &str = "rules.fixtures.dev/v1/Ruled";
 
 /// Objects and the rules that they violate. The tests of the evaluator use the same.
 fn table() -> Vec<Value> {
-    let file = crate::support::root().join("plugins/sdk/src/cel/cases.json");
+    let file = crate::support::root().join("host/schema/src/cel/cases.json");
     serde_json::from_slice(&std::fs::read(file).unwrap()).unwrap()
 }
 

@@ -64,7 +64,6 @@ pub mod defaults;
 pub mod plugin;
 
 mod calls;
-mod cel;
 mod clock;
 mod connections;
 mod files;

@@ -1,6 +1,5 @@
 //! Names of objects, and the labels and annotations by which the host recognizes its own objects.
 
-pub(crate) mod metadata;
 mod not_served;
 pub(crate) mod secret;
 mod selector;

@@ -13,10 +13,9 @@ use serde_json::Value;
 use super::plugin_file::Loaded;
 use super::registry::RegistryArgs;
 use super::{Failure, plugin_file, render};
-use crate::cel;
 use crate::config::{Config, DefinitionsMode};
 use crate::conversion::{Lost, there_and_back};
-use crate::crd::{definition, schema};
+use crate::crd::definition;
 use crate::defaults::unstable;
 use crate::dry_run::documents;
 use crate::dry_run::offline::{self, Allowed, RenderError, Scene};
@@ -27,6 +26,8 @@ use crate::plugin::{Call, CallError, CodeOrigin, Plugin, RandomSource, compile_m
 use crate::rbac::power;
 use crate::reconcile::evaluate::EvaluateError;
 use crate::record::RecordedAnswer;
+use operator_host_schema::cel;
+use operator_host_schema::schema;
 
 /// The options of `check`.
 #[derive(Debug, clap::Args)]

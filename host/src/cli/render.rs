@@ -14,15 +14,16 @@ use super::plugin_file::Loaded;
 use super::registry::{RegistryArgs, reference};
 use super::rendering::{self, Output};
 use super::{Failure, plugin_file, watch};
-use crate::cel;
 use crate::config::Config;
-use crate::crd::{definition, schema};
+use crate::crd::definition;
 use crate::desired::names;
 use crate::dry_run::documents::{self, Document};
 use crate::dry_run::offline::{self, Allowed, RenderError, Scene};
 use crate::plugin::contract::Kind;
 use crate::plugin::{CallError, Plugin};
 use crate::reconcile::evaluate::EvaluateError;
+use operator_host_schema::cel;
+use operator_host_schema::schema;
 
 /// The options of `render`.
 #[derive(Debug, clap::Args)]

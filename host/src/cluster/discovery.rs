@@ -16,6 +16,8 @@ use tokio::sync::watch;
 use self::shared_requests::SharedRequests;
 use super::client::chain;
 use super::refusal::{asked_delay, refusal};
+use operator_host_schema::status::StatusFields;
+
 use crate::backoff::MAX_RETRY_AFTER;
 use crate::config::ControllerConfig;
 use crate::metrics::Metrics;
@@ -24,8 +26,6 @@ use crate::plugin::contract::Kind;
 
 mod defined;
 mod shared_requests;
-
-pub use self::defined::StatusFields;
 
 /// Describes how to address the objects of one kind.
 #[derive(Clone, Debug, PartialEq)]

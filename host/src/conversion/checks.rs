@@ -8,7 +8,7 @@ use serde::Deserialize;
 use serde_json::value::RawValue;
 
 use crate::json_text::{ObjectText, members};
-use crate::object::metadata::{check_annotations, check_label};
+use operator_host_schema::metadata::{check_annotations, check_label};
 
 /// An object to convert.
 #[derive(Debug)]
@@ -257,7 +257,7 @@ mod tests {
 
     #[test]
     fn what_the_api_server_would_refuse_is_named() {
-        let long = "x".repeat(crate::object::metadata::ANNOTATIONS);
+        let long = "x".repeat(operator_host_schema::metadata::ANNOTATIONS);
         for (path, value, expected) in [
             (
                 "/apiVersion",

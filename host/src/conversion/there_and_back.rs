@@ -7,11 +7,11 @@ use serde_json::value::RawValue;
 use tokio::time::{Instant, timeout};
 
 use super::{ConversionError, try_convert};
-use crate::cel;
 use crate::crd::definition;
 use crate::json_difference::difference;
 use crate::plugin::Plugin;
 use crate::plugin::contract::Kind;
+use operator_host_schema::cel;
 
 /// A field that does not come back, or an object that cannot be converted.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]

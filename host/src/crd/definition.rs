@@ -5,10 +5,10 @@ use std::collections::BTreeSet;
 
 use serde_json::{Value, json};
 
-use super::structural;
-use super::{Problem, field};
-use crate::cel;
 use crate::plugin::contract::Kind;
+use operator_host_schema::cel;
+use operator_host_schema::structural;
+use operator_host_schema::{Problem, field};
 
 /// Returns the versions of a definition.
 pub fn versions(crd: &Value) -> impl Iterator<Item = &Value> {

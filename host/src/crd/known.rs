@@ -7,11 +7,12 @@ use std::io::Read;
 use flate2::read::GzDecoder;
 use serde_json::{Map, Value, json};
 
-use super::{Problem, definition, schema};
-use crate::cel;
-use crate::cluster::discovery::StatusFields;
+use super::definition;
 use crate::object::{ChildRef, remove_nulls};
 use crate::plugin::contract::Kind;
+use operator_host_schema::cel;
+use operator_host_schema::status::StatusFields;
+use operator_host_schema::{Problem, schema};
 
 /// Made by the build script: `kinds` and `metadata` refer to `types`.
 static BUILT_IN: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/kinds.json.gz"));

@@ -11,9 +11,9 @@ use serde_json::Value;
 
 use crate::cluster::objects::Objects;
 use crate::crd::definition::{converts, is_served, schema_of, stored_versions, version as find, versions};
-use crate::crd::{accepts, pruned, schema};
 use crate::object::{NamespacedName, is_too_deep, next_page, too_deep};
 use crate::plugin::candidate_check::Blamed;
+use operator_host_schema::{accepts, pruned, schema};
 
 /// Objects in one list, which are in memory at a time.
 const PAGE: u32 = 50;

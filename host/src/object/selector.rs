@@ -4,7 +4,7 @@
 
 use std::collections::BTreeMap;
 
-use super::metadata::{is_label_key, is_label_value};
+use operator_host_schema::metadata::{is_label_key, is_label_value};
 
 /// Tests of labels, of which all must hold: each with its key.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

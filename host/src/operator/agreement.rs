@@ -13,13 +13,13 @@ use tracing::{debug, warn};
 use crate::cluster::cache::Reflector;
 use crate::config::{ControllerConfig, DefinitionsMode};
 use crate::crd::definition::{self, is_served, versions};
-use crate::crd::pruned;
 use crate::health::Health;
 use crate::object::NamespacedName;
 use crate::plugin::contract::Description;
 use crate::plugin::registry::Live;
 use crate::rollout::installed;
 use crate::webhook::PluginTarget;
+use operator_host_schema::pruned;
 
 /// When to read the definition again after that failed.
 const RETRY: Duration = Duration::from_secs(10);

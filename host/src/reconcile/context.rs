@@ -29,7 +29,7 @@ use crate::clock::now;
 use crate::cluster::api_error::ApiError;
 use crate::cluster::cache::{Interest, Reflector, Subscriber, Subscription, WatchState};
 use crate::cluster::client::Writer;
-use crate::cluster::discovery::{Discovery, ResolvedKind, StatusFields};
+use crate::cluster::discovery::{Discovery, ResolvedKind};
 use crate::cluster::event_recorder::Events;
 use crate::cluster::kind_reflectors::KindReflectors;
 use crate::cluster::namespaces::Namespaces;
@@ -45,6 +45,7 @@ use crate::plugin::contract::{EventType, Kind};
 use crate::plugin::registry::Live;
 use crate::trace;
 use crate::work_queue::{Queue, ReconcileReason};
+use operator_host_schema::status::StatusFields;
 
 /// The shared state of one controller; see the module.
 pub struct Context {

@@ -13,10 +13,11 @@ use kube::core::DynamicObject;
 use serde_json::Value;
 
 use super::compare::MAX_BLAMED;
-use crate::crd::{definition, schema};
+use crate::crd::definition;
 use crate::object::NamespacedName;
 use crate::plugin::candidate_check::Blamed;
 use crate::plugin::contract::Kind;
+use operator_host_schema::schema;
 
 /// The contradictions that were found.
 #[derive(Debug, Default, PartialEq)]

@@ -3,10 +3,11 @@
 use serde_json::Value;
 
 use super::{NoDecision, unreadable};
-use crate::cel::{Verdict, validate};
-use crate::crd::{definition, schema};
+use crate::crd::definition;
 use crate::plugin::Plugin;
 use crate::plugin::contract::Kind;
+use operator_host_schema::cel::{Verdict, validate};
+use operator_host_schema::schema;
 
 /// Maximum number of warnings in an answer, and of characters of each: clients show no more of them.
 const WARNINGS: usize = 5;

@@ -49,8 +49,6 @@
 mod allocator;
 mod bindings;
 pub mod builders;
-#[cfg(feature = "testing")]
-mod cel;
 mod checksum;
 #[cfg(feature = "command")]
 mod command;

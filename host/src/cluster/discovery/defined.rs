@@ -5,74 +5,15 @@ use std::time::Duration;
 
 use kube::api::ListParams;
 use kube::{Api, Client};
-use serde_json::{Map, Value, json};
+
+use operator_host_schema::status::StatusFields;
 
 use super::{DISCOVERY_TIMEOUT, Discovery, KindError, ResolvedKind};
 use crate::backoff::MAX_RETRY_AFTER;
 use crate::cluster::client::chain;
 use crate::cluster::refusal::{asked_delay, refusal};
-use crate::crd::{definition, pruned};
+use crate::crd::definition;
 use crate::plugin::contract::Kind;
-
-/// The fields of a condition that the host sets.
-const CONDITION: [&str; 6] = [
-    "type",
-    "status",
-    "reason",
-    "message",
-    "lastTransitionTime",
-    "observedGeneration",
-];
-
-/// The fields of a status that the host sets, as far as the schema has them.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct StatusFields {
-    /// The fields of an element of `conditions`, in the order of [`CONDITION`]. Without `type` and `status` there are none.
-    condition: [bool; CONDITION.len()],
-    /// `observedGeneration`.
-    observed_generation: bool,
-}
-
-impl StatusFields {
-    /// Both, for a definition that the host may not read.
-    pub const ALL: Self = Self {
-        condition: [true; CONDITION.len()],
-        observed_generation: true,
-    };
-
-    /// Returns those that an API server with this schema of the resource keeps.
-    #[must_use]
-    pub fn of(schema: &Value) -> Self {
-        let keeps = |status: Value| pruned::first(&json!({ "status": status }), schema).is_none();
-        Self {
-            condition: CONDITION.map(|field| keeps(json!({ "conditions": [{ field: "" }] }))),
-            observed_generation: keeps(json!({ "observedGeneration": 1 })),
-        }
-    }
-
-    /// Whether it has conditions.
-    #[must_use]
-    pub const fn has_conditions(&self) -> bool {
-        self.condition[0] && self.condition[1]
-    }
-
-    /// Removes the other fields from a status that the host has composed. An API server refuses an apply that has them.
-    pub fn restrict(&self, status: &mut Map<String, Value>) {
-        if !self.observed_generation {
-            status.remove("observedGeneration");
-        }
-        if !self.has_conditions() {
-            status.remove("conditions");
-        }
-        let conditions = status.get_mut("conditions").and_then(Value::as_array_mut);
-        for condition in conditions.into_iter().flatten().filter_map(Value::as_object_mut) {
-            condition.retain(|name, _| {
-                let mut known = CONDITION.iter().zip(self.condition);
-                known.all(|(field, is_there)| field != name || is_there)
-            });
-        }
-    }
-}
 
 /// The fields; `None` when no definition serves the kind. Or why they are not known, and when to ask again.
 pub(super) type Answer = Result<Option<StatusFields>, (String, Option<Duration>)>;
@@ -134,41 +75,10 @@ mod tests {
 
     use hyper::{Request, Response};
     use kube::client::Body;
+    use serde_json::{Value, json};
 
     use super::*;
     use crate::metrics::Metrics;
-
-    #[test]
-    fn only_what_the_schema_keeps_is_written() {
-        let status = json!({ "phase": "x", "observedGeneration": 1, "conditions": [
-            { "type": "Ready", "status": "True", "reason": "R", "message": "m", "lastTransitionTime": "t", "observedGeneration": 1, "mine": 1 },
-        ] });
-        let written = |schema: &Value| {
-            let mut status = status.as_object().unwrap().clone();
-            StatusFields::of(schema).restrict(&mut status);
-            Value::Object(status)
-        };
-        let of = |properties: Value| {
-            let schema = json!({ "type": "object", "properties": properties });
-            written(&json!({ "type": "object", "properties": { "status": schema } }))
-        };
-        let open = json!({ "x-kubernetes-preserve-unknown-fields": true });
-        assert_eq!(written(&open), status);
-        assert_eq!(written(&json!({ "properties": { "status": open } })), status);
-        let none = json!({ "phase": "x" });
-        assert_eq!(of(json!({})), none);
-        assert_eq!(written(&json!({ "type": "object" })), none);
-        let text = json!({ "type": "string" });
-        let conditions = |items: &Value| json!({ "type": "array", "items": items });
-        let all = json!({ "observedGeneration": { "type": "integer" }, "conditions": conditions(&open) });
-        assert_eq!(of(all), status);
-        // Conditions of another form, and some with fewer fields.
-        assert_eq!(of(json!({ "conditions": conditions(&text) })), none);
-        let fields =
-            json!({ "type": "object", "properties": { "type": text, "status": text, "reason": text } });
-        let fewer = json!({ "phase": "x", "conditions": [{ "type": "Ready", "status": "True", "reason": "R", "mine": 1 }] });
-        assert_eq!(of(json!({ "conditions": conditions(&fields) })), fewer);
-    }
 
     #[tokio::test]
     async fn a_kind_that_no_definition_serves_is_refused_and_one_that_may_not_be_read_is_not() {
@@ -186,10 +96,7 @@ mod tests {
                 "spec": { "group": "g.dev", "scope": "Namespaced", "names": names, "versions": versions(served) } })
         };
         let forbidden = json!({ "kind": "Status", "code": 403, "status": "Failure", "message": "forbidden", "reason": "Forbidden" });
-        let none = StatusFields {
-            condition: [false; CONDITION.len()],
-            observed_generation: false,
-        };
+        let none = StatusFields::of(&json!({ "type": "object" }));
         for (code, answer, expected) in [
             (200, with(json!([])), None),
             (200, with(json!([definition(false)])), None),

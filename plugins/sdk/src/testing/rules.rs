@@ -3,8 +3,8 @@
 use serde_json::Value;
 
 use super::{Case, yaml};
-use crate::cel::{self, Verdict};
 use crate::plugin::Reconciler;
+use operator_host_schema::cel::{self, Verdict};
 
 impl Case {
     /// Sets the resource that the parent replaces, from YAML: rules about changes compare it with the parent.

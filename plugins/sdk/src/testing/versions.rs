@@ -3,8 +3,8 @@
 use serde_json::{Map, Value, json};
 
 use super::generate::Generator;
-use crate::cel;
 use crate::plugin::Reconciler;
+use operator_host_schema::cel;
 
 /// How many resources are generated for each version.
 const RESOURCES: u64 = 200;

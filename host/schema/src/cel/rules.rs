@@ -34,15 +34,15 @@ const EXHAUSTED: &str =
 
 /// What the rules say about an object.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Verdict {
+pub struct Verdict {
     /// The violated rules, in the API server's words: `spec.a: Invalid value: "object": message`.
-    pub(crate) violations: Vec<String>,
+    pub violations: Vec<String>,
     /// The rules that only the API server can evaluate, and why.
-    pub(crate) left: Vec<String>,
+    pub left: Vec<String>,
 }
 
 /// Applies the rules of a schema to an object that fits the schema. `old` is the object that it replaces.
-pub(crate) fn validate(schema: &Value, object: &Value, old: Option<&Value>) -> Verdict {
+pub fn validate(schema: &Value, object: &Value, old: Option<&Value>) -> Verdict {
     applied(schema, object, old, Instant::now() + TIME).verdict
 }
 
@@ -72,7 +72,7 @@ fn applied(schema: &Value, object: &Value, old: Option<&Value>, deadline: Instan
 }
 
 /// Returns every rule of a whole schema that the API server refuses, with its path in the schema and why.
-pub(crate) fn problems(schema: &Value, path: &str) -> Vec<(String, String)> {
+pub fn problems(schema: &Value, path: &str) -> Vec<(String, String)> {
     let mut found = Vec::new();
     refused(schema, path, true, true, &mut found);
     found

@@ -17,7 +17,7 @@ pub(super) struct Quantity {
 
 /// Writes the quantities of a value in one form, so that values with equal quantities are equal: `1`, `"1"` and `"1000m"`. They
 /// are where the schema allows a number or a text.
-pub(crate) fn unify_quantities(value: &mut Value, schema: &Value) {
+pub fn unify_quantities(value: &mut Value, schema: &Value) {
     if schema["x-kubernetes-int-or-string"] == true {
         let quantity = match value {
             Value::Number(number) => Quantity::parse(&number.to_string()),

@@ -3,7 +3,7 @@
 use serde_json::{Map, Value};
 
 use super::{Problem, field};
-use crate::object::metadata;
+use crate::metadata;
 
 /// Returns what is wrong with the kind and the metadata of an embedded resource.
 pub(super) fn problems(resource: &Map<String, Value>, path: &str) -> Vec<Problem> {

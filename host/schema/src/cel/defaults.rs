@@ -4,7 +4,7 @@ use serde_json::Value;
 
 /// Fills in the schema's defaults from the outside in, and removes what is null although the schema does not allow it. In a
 /// list such a null stays.
-pub(crate) fn fill_defaults(value: &mut Value, schema: &Value) {
+pub fn fill_defaults(value: &mut Value, schema: &Value) {
     match value {
         Value::Object(map) => {
             for (name, schema) in schema["properties"].as_object().into_iter().flatten() {

@@ -10,7 +10,10 @@ use super::{schema, structural};
 use crate::cel;
 
 /// Rows of `[group, schema, value, old value, [verdict, message]]`.
-const ROWS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../tests/verdicts/rules-1.36.json");
+const ROWS: &str = concat!(
+    env!("CARGO_MANIFEST_DIR"),
+    "/../../tests/verdicts/rules-1.36.json"
+);
 
 /// What only the API server judges: a text in its message, and what it is about. `host/docs/authors.md` has the same
 /// list.

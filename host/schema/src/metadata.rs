@@ -4,16 +4,14 @@ use std::collections::BTreeMap;
 
 use serde_json::Value;
 
-use crate::plugin::contract::is_dns_label;
-
 /// Maximum size of all annotations of an object, as in Kubernetes.
-pub(crate) const ANNOTATIONS: usize = 256 << 10;
+pub const ANNOTATIONS: usize = 256 << 10;
 
 /// Checks one label.
 ///
 /// # Errors
 /// Why the API server would refuse it.
-pub(crate) fn check_label(key: &str, value: &str) -> Result<(), String> {
+pub fn check_label(key: &str, value: &str) -> Result<(), String> {
     check_key("labels", key)?;
     if is_label_value(value) {
         return Ok(());
@@ -27,7 +25,7 @@ pub(crate) fn check_label(key: &str, value: &str) -> Result<(), String> {
 ///
 /// # Errors
 /// Why the API server would refuse them.
-pub(crate) fn check_annotations(annotations: &BTreeMap<String, String>) -> Result<(), String> {
+pub fn check_annotations(annotations: &BTreeMap<String, String>) -> Result<(), String> {
     for key in annotations.keys() {
         check_key("annotations", &key.to_lowercase())?;
     }
@@ -53,22 +51,23 @@ fn check_key(field: &str, key: &str) -> Result<(), String> {
 }
 
 /// Whether a text is the key of a label, such as `app.kubernetes.io/name`.
-pub(crate) fn is_label_key(key: &str) -> bool {
+pub fn is_label_key(key: &str) -> bool {
     let (prefix, name) = key
         .split_once('/')
         .map_or((None, key), |(prefix, name)| (Some(prefix), name));
-    // A part of a prefix may be longer than a DNS label.
-    let is_part = |part: &str| {
-        let ends_with_dash = part.starts_with('-') || part.ends_with('-');
-        let is_plain = |b: u8| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-';
-        !part.is_empty() && !ends_with_dash && part.bytes().all(is_plain)
-    };
     let is_prefix = |prefix: &str| prefix.len() <= 253 && prefix.split('.').all(is_part);
     is_name(name) && prefix.is_none_or(is_prefix)
 }
 
+/// Whether a text is a part of a DNS name, of any length.
+fn is_part(part: &str) -> bool {
+    let ends_with_dash = part.starts_with('-') || part.ends_with('-');
+    let is_plain = |b: u8| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-';
+    !part.is_empty() && !ends_with_dash && part.bytes().all(is_plain)
+}
+
 /// Whether a text is the value of a label.
-pub(crate) fn is_label_value(value: &str) -> bool {
+pub fn is_label_value(value: &str) -> bool {
     value.is_empty() || is_name(value)
 }
 
@@ -85,7 +84,7 @@ fn is_name(text: &str) -> bool {
 }
 
 /// Returns what is wrong with the metadata of a resource of any kind.
-pub(crate) fn problem(metadata: &Value) -> Option<String> {
+pub fn problem(metadata: &Value) -> Option<String> {
     let fields = match metadata {
         Value::Null => return None,
         Value::Object(fields) => fields,
@@ -94,7 +93,8 @@ pub(crate) fn problem(metadata: &Value) -> Option<String> {
     for name in ["name", "generateName", "namespace"] {
         match fields.get(name).unwrap_or(&Value::Null) {
             Value::Null => {}
-            Value::String(text) if name == "namespace" && (text.is_empty() || is_dns_label(text)) => {}
+            Value::String(text)
+                if name == "namespace" && (text.is_empty() || (text.len() <= 63 && is_part(text))) => {}
             Value::String(text)
                 if name != "namespace" && !text.contains(['/', '%']) && text != "." && text != ".." => {}
             other => return Some(format!("{name} is {other}, which no resource can have")),

@@ -1,6 +1,6 @@
 //! Evaluates the rules in CEL (`x-kubernetes-validations`) of a structural schema, as the API server does.
 //!
-//! The host and the SDK compile the same files. What the evaluator does not know, such as a function of a newer
+//! What the evaluator does not know, such as a function of a newer
 //! Kubernetes, is reported and left to the API server. Rules come from plugins: the size and the depth of an expression
 //! are limited, and what an evaluation may cost.
 //!
@@ -25,9 +25,9 @@ mod types;
 pub(crate) mod url;
 mod value;
 
-pub(crate) use defaults::fill_defaults;
-pub(crate) use quantity::unify_quantities;
-pub(crate) use rules::{Verdict, problems, validate};
+pub use defaults::fill_defaults;
+pub use quantity::unify_quantities;
+pub use rules::{Verdict, problems, validate};
 
 /// Why an expression has no value.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -1,0 +1,52 @@
+//! Judges objects by the schemas of CustomResourceDefinitions without an API server: validates a schema, fills in its
+//! defaults, and validates resources by it. What this crate does not know is left to the API server, and reported as such.
+
+pub mod accepts;
+pub mod cel;
+mod embedded;
+mod formats;
+pub mod metadata;
+mod numbers;
+pub mod pruned;
+pub mod schema;
+pub mod status;
+pub mod structural;
+#[cfg(test)]
+mod verdicts;
+/// One problem with its location.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Problem {
+    /// The location, such as `spec.ports[0].name`.
+    pub path: String,
+    /// The violated rule and the expected value.
+    pub message: String,
+}
+
+impl Problem {
+    /// Creates a problem from a path and a message.
+    #[must_use]
+    pub fn new(path: impl Into<String>, message: impl Into<String>) -> Self {
+        Self {
+            path: path.into(),
+            message: message.into(),
+        }
+    }
+}
+
+impl std::fmt::Display for Problem {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{}: {}", self.path, self.message)
+    }
+}
+
+/// Returns the path of a field below `path`.
+#[must_use]
+pub fn field(path: &str, name: &str) -> String {
+    if path.is_empty() {
+        return name.to_owned();
+    }
+    if name.is_empty() || name.contains(['.', '/', '[']) {
+        return format!("{path}[{name}]");
+    }
+    format!("{path}.{name}")
+}

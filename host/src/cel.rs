@@ -1,1 +1,0 @@
-../../plugins/sdk/src/cel.rs
