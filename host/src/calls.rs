@@ -7,12 +7,12 @@ use tracing::{Span, record_all};
 
 use crate::config::ControllerConfig;
 use crate::metrics::ControllerMetrics;
-use crate::plugin::contract::{Conversion, Converted, Export, FieldError, Json};
-use crate::plugin::{Call, CallError, Plugin, Share};
 use crate::reconcile::observer::{observe, plugin_span};
 use crate::record::{Asked, RecordedAnswer, Recorder};
 use crate::telemetry::Instruments;
 use crate::trace::Tracer;
+use operator_host_contract::{Conversion, Converted, Export, FieldError, Json};
+use operator_host_runtime::{Call, CallError, Plugin, Share};
 
 /// Bytes of the objects that the record of a conversion contains, if there is more than one. Records wait in memory.
 const RECORDED: usize = 64 << 10;

@@ -22,10 +22,12 @@ use thiserror::Error;
 use self::leadership::LeadershipConfig;
 use self::namespaces::NamespacePatterns;
 use self::webhook::WebhookConfig;
+use crate::backoff::BackoffConfig;
 use crate::object::{FIELD_MANAGER_PREFIX, is_namespace};
+use crate::plugin::Location;
 use crate::plugin::acceptance::Trust;
-use crate::plugin::contract::{Description, Kind};
-use crate::plugin::{Limits, Location};
+use operator_host_contract::{Description, Kind};
+use operator_host_runtime::Limits;
 
 pub use self::proving::{DEFAULT_PROVING, ProvingConfig, ProvingMode};
 pub use self::values::parse_size;
@@ -235,15 +237,6 @@ impl Removal {
             Self::Delete
         }
     }
-}
-
-/// Delays between retries of one object: they double from `initial` to `max`, with jitter.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct BackoffConfig {
-    /// The first delay.
-    pub initial: Duration,
-    /// The longest delay.
-    pub max: Duration,
 }
 
 /// The limits of a controller's writes. Events are not counted: they have a limit of their own.

@@ -23,13 +23,13 @@ use crate::definitions::record::LiveRecord;
 use crate::desired::ownership::{parent_by_owner, parent_of, reaches};
 use crate::leader::term::Warmth;
 use crate::object::{ChildRef, NamespacedName, is_terminating, version};
-use crate::plugin::contract::Kind;
 use crate::plugin::registry::Live;
 use crate::reconcile::context::Context;
 use crate::reconcile::observer::Observer;
 use crate::reconcile::{Action, reconcile, unlisted};
 use crate::trace;
 use crate::work_queue::{ReconcileReason, Work};
+use operator_host_contract::Kind;
 
 /// Runs one controller until `stop`, then waits for the running reconciles. While another replica leads, the controller
 /// only keeps its caches up to date.

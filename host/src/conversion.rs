@@ -17,8 +17,8 @@ use tokio::time::Instant;
 
 use crate::calls::Calls;
 use crate::object::shorten;
-use crate::plugin::contract::{Conversion, Converted, Json, Kind};
-use crate::plugin::{Call, CallError, Plugin};
+use operator_host_contract::{Conversion, Converted, Json, Kind};
+use operator_host_runtime::{Call, CallError, Plugin};
 
 pub use self::checks::Before;
 pub use self::there_and_back::{Lost, there_and_back};

@@ -9,8 +9,8 @@ use tokio::time::{Instant, timeout};
 
 use crate::conversion::{Before, Lost};
 use crate::json_difference::difference;
-use crate::plugin::contract::Json;
-use crate::plugin::{Call, CallError, Plugin};
+use operator_host_contract::Json;
+use operator_host_runtime::{Call, CallError, Plugin};
 
 /// Returns the objects, in the version of the plugin's parent, for which the webhook would set no defaults, and why.
 /// Objects that are not reached within the budget are skipped.

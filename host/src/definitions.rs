@@ -31,10 +31,10 @@ use crate::config::webhook::WebhookReach;
 use crate::config::{ControllerConfig, DefinitionsMode};
 use crate::leader::term::Phase;
 use crate::object::{DEFINITION_VERSION_ANNOTATION, NamespacedName};
-use crate::plugin::Plugin;
 use crate::plugin::candidate_check::{HeldBack, Orders};
-use crate::plugin::contract::Kind;
 use crate::plugin::registry::Live;
+use operator_host_contract::Kind;
+use operator_host_runtime::Plugin;
 
 /// The first wait before a definition that was not installed is tried again. It doubles each time.
 const FIRST_RETRY: Duration = Duration::from_secs(5);

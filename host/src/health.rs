@@ -405,11 +405,12 @@ mod tests {
                 plugin
             })
             .collect();
-        let runtime = crate::plugin::Runtime::new(crate::plugin::EngineOptions::default()).unwrap();
+        let runtime =
+            operator_host_runtime::Runtime::new(operator_host_runtime::EngineOptions::default()).unwrap();
         let file = plugin_fixtures::Fixture::new(plugin_fixtures::cases::ANSWER)
             .build(plugin_fixtures::Form::Command);
         let plugin = runtime
-            .load(file, crate::plugin::Limits::default())
+            .load(file, operator_host_runtime::Limits::default())
             .await
             .unwrap();
         channels[0].send_replace(Live::Failed("it is no plugin".into()));

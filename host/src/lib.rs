@@ -26,14 +26,9 @@ pub mod memory_limit;
 
 pub mod health;
 pub mod journal;
-pub mod metrics;
 pub mod telemetry;
-pub mod trace;
 
 pub mod cluster;
-
-pub mod backoff;
-pub mod object;
 
 pub mod oci;
 
@@ -50,7 +45,6 @@ pub mod reconcile;
 pub mod rollout;
 pub mod work_queue;
 
-pub mod crd;
 pub mod definitions;
 pub mod dry_run;
 
@@ -64,13 +58,11 @@ pub mod defaults;
 pub mod plugin;
 
 mod calls;
-mod clock;
-mod connections;
-mod files;
 mod freed_memory;
-mod json_difference;
-mod json_text;
-mod printable;
 
 #[cfg(test)]
 mod layers;
+
+pub use operator_host_core::{
+    backoff, clock, connections, crd, files, json_difference, json_text, metrics, object, printable, trace,
+};

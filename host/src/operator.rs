@@ -27,13 +27,13 @@ use crate::leader::term::Term;
 use crate::memory_limit::Memory;
 use crate::plugin::kept::Room;
 use crate::plugin::reload::Files;
-use crate::plugin::{Cache, Compiler, EngineError, EngineOptions, Runtime, Subprocess};
 use crate::reconcile::provenance_key::Provenance;
 use crate::supervisor::{Shared, watch_definitions};
 use crate::telemetry::Instruments;
 use crate::telemetry::log::Level;
 use crate::ui::{self, RunningControllers, Sources, UiConfig};
 use crate::webhook::{self, WebhookTargets};
+use operator_host_runtime::{Cache, Compiler, EngineError, EngineOptions, Runtime, Subprocess};
 
 /// How long reconciles in progress may take after the signal to stop. A pod has 30 seconds by default.
 const DRAIN: Duration = Duration::from_secs(25);

@@ -31,7 +31,7 @@ use crate::config::leadership::{LeadershipConfig, LeadershipMode};
 use crate::config::{Config, ControllerConfig, DefinitionsMode, Removal, ServiceAccount};
 use crate::desired::provenance::KEY_SECRET;
 use crate::object::secret::is_secret_kind;
-use crate::plugin::contract::{Description, Kind};
+use operator_host_contract::{Description, Kind};
 
 use self::resources::{Resource, Resources, UnknownKind};
 

@@ -32,10 +32,10 @@ use crate::desired::ownership::owns;
 use crate::desired::plan::{Plan, Policy, beside_obstacles, plan};
 use crate::desired::readiness;
 use crate::object::{ChildRef, NamespacedName, PAUSED_ANNOTATION, annotation, is_terminating, too_deep};
-use crate::plugin::Plugin;
-use crate::plugin::contract::{CleanupResponse, EventType, Kind, Response};
 use crate::plugin::registry::Live;
 use crate::trace;
+use operator_host_contract::{CleanupResponse, EventType, Kind, Response};
+use operator_host_runtime::Plugin;
 
 pub mod apply;
 pub mod context;

@@ -14,11 +14,11 @@ use serde_json::{Map, Value};
 pub use keeper::{Bounds, KeepError, Keeper, Recorder};
 pub use mask::mask;
 
-use crate::plugin::contract::{
+use operator_host_contract::{
     CleanupResponse, CommandInput, ContractVersion, Conversion, Converted, Export, Failure, FieldError, Json,
     Request, Response,
 };
-use crate::plugin::{CallError, Plugin};
+use operator_host_runtime::{CallError, Plugin};
 
 /// One plugin call and its result.
 #[derive(Clone, Debug, Serialize, Deserialize)]

@@ -40,11 +40,11 @@ use crate::object::{NamespacedName, PIN_ANNOTATION, PROMOTE_ANNOTATION, annotati
 use crate::plugin::candidate_check::{
     Blamed, CandidateCheck, HeldBack, Order, Orders, Prefix, ProofResult, Recorded, UNMATCHED_PIN,
 };
-use crate::plugin::contract::{EventType, Kind};
-use crate::plugin::{Digest, Plugin, RandomSource};
 use crate::reconcile::context::Context;
 use crate::reconcile::held_back::BlockingParents;
 use crate::work_queue::ReconcileReason;
+use operator_host_contract::{EventType, Kind};
+use operator_host_runtime::{Digest, Plugin, RandomSource};
 
 /// Time limit of a proof. Objects that were not examined by then are skipped.
 const BUDGET: Duration = Duration::from_secs(30);

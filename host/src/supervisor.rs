@@ -24,7 +24,6 @@ use crate::health::Readiness;
 use crate::leader::Leadership;
 use crate::leader::term::Warmth;
 use crate::object::NotServed;
-use crate::plugin::contract::Kind;
 use crate::plugin::registry::Live;
 use crate::reconcile::context::{Context, ControllerState};
 use crate::reconcile::held_back::BlockingParents;
@@ -35,6 +34,7 @@ use crate::telemetry::Instruments;
 use crate::ui::RunningControllers;
 use crate::webhook::WebhookTargets;
 use crate::work_queue::Queue;
+use operator_host_contract::Kind;
 
 /// The longest wait between discoveries. A new CustomResourceDefinition ends the wait; this timeout is for hosts that
 /// may not watch definitions.

@@ -24,8 +24,8 @@ use crate::object::{
     CLEANED_UP_ANNOTATION, CONTROLLER_LABEL, GENERATED_LABEL, NamespacedName, controller_of, label,
     next_page, too_deep,
 };
-use crate::plugin::contract::Kind;
 use crate::reconcile::status::owned;
+use operator_host_contract::Kind;
 
 /// The number of objects per page of a list.
 const PAGE: u32 = 500;

@@ -3,8 +3,8 @@
 use kube::core::DynamicObject;
 use serde_json::value::to_raw_value;
 
-use crate::plugin::contract::{FieldError, Json};
-use crate::plugin::{CallError, Plugin, Shown};
+use operator_host_contract::{FieldError, Json};
+use operator_host_runtime::{CallError, Plugin, Shown};
 
 /// Asks the plugin whether a parent is valid, before it is reconciled without writing anything.
 pub(crate) async fn check(plugin: &Plugin, parent: &DynamicObject) -> Result<(), CallError> {

@@ -37,11 +37,11 @@ use self::review::Review;
 use self::server::Ask;
 use crate::config::ControllerConfig;
 use crate::object::shorten;
-use crate::plugin::Plugin;
-use crate::plugin::contract::Kind;
-use crate::plugin::estimate::estimate;
 use crate::plugin::registry::Live;
 use crate::telemetry::Instruments;
+use operator_host_contract::Kind;
+use operator_host_runtime::Plugin;
+use operator_host_runtime::estimate::estimate;
 
 pub use self::server::{CONVERT_PATH, DEFAULT_PATH, PATH, ServerError, start};
 pub use self::target::PluginTarget;

@@ -376,7 +376,7 @@ mod tests {
     }
 
     fn child(version: u128) -> ReconcileReason {
-        let kind = crate::plugin::contract::Kind {
+        let kind = operator_host_contract::Kind {
             api_version: "v1".into(),
             kind: "Pod".into(),
         };

@@ -17,15 +17,14 @@ use crate::config::{Config, DefinitionsMode};
 use crate::conversion::{Lost, there_and_back};
 use crate::crd::definition;
 use crate::defaults::unstable;
-use crate::dry_run::documents;
 use crate::dry_run::offline::{self, Allowed, RenderError, Scene};
 use crate::json_difference;
 use crate::object::is_built_in;
-use crate::plugin::contract::{Description, Response};
-use crate::plugin::{Call, CallError, CodeOrigin, Plugin, RandomSource, compile_memory};
 use crate::rbac::power;
 use crate::reconcile::evaluate::EvaluateError;
 use crate::record::RecordedAnswer;
+use operator_host_contract::{Description, Response};
+use operator_host_runtime::{Call, CallError, CodeOrigin, Plugin, RandomSource, compile_memory};
 use operator_host_schema::cel;
 use operator_host_schema::schema;
 
@@ -189,7 +188,7 @@ fn about(plugin: &Plugin, report: &mut Report) {
         report.add(Level::Ok, "size", text);
     }
     let description = plugin.description();
-    let kinds = |kinds: &[crate::plugin::contract::Kind]| {
+    let kinds = |kinds: &[operator_host_contract::Kind]| {
         let names: Vec<String> = kinds.iter().map(ToString::to_string).collect();
         if names.is_empty() {
             "nothing".to_owned()
@@ -433,7 +432,7 @@ fn rules(plugin: &Plugin, related: &[Arc<DynamicObject>], left: Vec<String>, rep
     for object in related {
         // Serialization of a resource cannot fail.
         let object = serde_json::to_value(&**object).unwrap_or_default();
-        let kind = documents::kind_of(&object);
+        let kind = crate::object::kind_of(&object);
         let schema = definition::schema(crd, &kind).filter(|_| description.parent.is_version_of(&kind));
         let verdict = schema
             .map(|schema| cel::validate(schema, &object, None))
@@ -550,7 +549,7 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::plugin::{EngineOptions, Limits, Runtime};
+    use operator_host_runtime::{EngineOptions, Limits, Runtime};
 
     async fn fixture(case: &str) -> Plugin {
         let runtime = Runtime::new(EngineOptions::default()).unwrap();

@@ -2,7 +2,7 @@
 
 use std::process::ExitCode;
 
-use crate::plugin::{Limited, compile_plugin};
+use operator_host_runtime::{Limited, compile_plugin};
 
 /// The arguments of `compile-plugin`, as `operator_host_runtime::Subprocess` passes them.
 #[derive(Debug, clap::Args)]

@@ -18,7 +18,8 @@ use crate::dry_run::documents::{self, Document};
 use crate::dry_run::server_side::{Difference, Preview};
 use crate::metrics::Metrics;
 use crate::object::NamespacedName;
-use crate::plugin::{Location, Plugin};
+use crate::plugin::Location;
+use operator_host_runtime::Plugin;
 
 /// The options of `diff`.
 #[derive(Debug, clap::Args)]

@@ -19,7 +19,7 @@ use crate::cluster::client;
 use crate::journal::Reconcile;
 use crate::metrics::Metrics;
 use crate::object::{name_problem, shorten};
-use crate::plugin::contract::is_dns_label;
+use operator_host_contract::is_dns_label;
 
 /// The options of `explain`.
 #[derive(Debug, clap::Args)]

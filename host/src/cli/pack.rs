@@ -8,8 +8,8 @@ use k8s_openapi::ByteString;
 
 use super::{Failure, plugin_file};
 use crate::object::DIGEST_ANNOTATION;
-use crate::plugin::Digest;
 use crate::plugin::pack::{Compression, INDEX_SUFFIX, Index, MAX_PARTS, SIGNATURE_SUFFIX};
+use operator_host_runtime::Digest;
 
 /// Bytes of a plugin in one ConfigMap, which may have 1 MiB in total: this leaves room for an index and a signature.
 const PART: usize = 1_000_000;

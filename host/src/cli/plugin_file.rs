@@ -16,12 +16,12 @@ use crate::memory_limit::Memory;
 use crate::oci::pull::Puller;
 use crate::oci::reference::Reference;
 use crate::oci::settings::Settings;
+use crate::plugin::Location;
 use crate::plugin::acceptance::Untrusted;
 use crate::plugin::pack::Compression;
 use crate::plugin::source;
-use crate::plugin::{
-    Cache, Compiler, Digest, EngineOptions, Limits, LoadError, Location, Plugin, Runtime, Subprocess,
-    compile_memory,
+use operator_host_runtime::{
+    Cache, Compiler, Digest, EngineOptions, Limits, LoadError, Plugin, Runtime, Subprocess, compile_memory,
 };
 
 /// Maximum size of the cache of compiled plugins: the default of `run`.
@@ -217,7 +217,7 @@ pub(super) async fn pull(
 
 /// Prints the plugins' log lines on standard error.
 pub(super) fn show_log(level: &str) -> Result<(), Failure> {
-    let filter = EnvFilter::try_new(format!("{}={level}", crate::plugin::LOG_TARGET))
+    let filter = EnvFilter::try_new(format!("{}={level}", operator_host_runtime::LOG_TARGET))
         .map_err(|error| Failure::Usage(anyhow!("--log {level:?}: {error}")))?;
     tracing_subscriber::fmt()
         .with_env_filter(filter)

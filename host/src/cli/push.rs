@@ -8,7 +8,7 @@ use super::registry::{RegistryArgs, parse};
 use super::{Failure, plugin_file, sign};
 use crate::oci::artifact::{Artifact, Interfaces};
 use crate::oci::push;
-use crate::plugin::{Digest, interfaces};
+use operator_host_runtime::{Digest, interfaces};
 
 /// The options of `push`.
 #[derive(Debug, clap::Args)]
@@ -38,7 +38,7 @@ pub async fn run(args: Args) -> Result<(), Failure> {
     }
     let key = args.sign_key.as_deref().map(sign::signing_key).transpose()?;
     let (name, bytes) = plugin_file::read(&args.plugin)?;
-    let plugin = plugin_file::load_bytes(bytes.clone(), crate::plugin::Limits::default())
+    let plugin = plugin_file::load_bytes(bytes.clone(), operator_host_runtime::Limits::default())
         .await?
         .with_context(|| args.plugin.display().to_string())?;
     let signature = match &key {

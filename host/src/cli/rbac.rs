@@ -16,10 +16,10 @@ use crate::cluster::discovery::{Discovery, KindError};
 use crate::config::{Config, ServiceAccount};
 use crate::dry_run::documents;
 use crate::metrics::Metrics;
-use crate::plugin::contract::{Description, Kind};
 use crate::rbac::manifests::{Manifest, manifests};
 use crate::rbac::resources::{Resource, Resources};
 use crate::rbac::{Rights, Scope, rights};
+use operator_host_contract::{Description, Kind};
 
 /// The options of `rbac`.
 #[derive(Debug, clap::Args)]

@@ -19,9 +19,9 @@ use crate::crd::definition;
 use crate::desired::names;
 use crate::dry_run::documents::{self, Document};
 use crate::dry_run::offline::{self, Allowed, RenderError, Scene};
-use crate::plugin::contract::Kind;
-use crate::plugin::{CallError, Plugin};
 use crate::reconcile::evaluate::EvaluateError;
+use operator_host_contract::Kind;
+use operator_host_runtime::{CallError, Plugin};
 use operator_host_schema::cel;
 use operator_host_schema::schema;
 

@@ -8,10 +8,10 @@ use serde_json::{Value, json};
 use similar::{ChangeTag, TextDiff};
 
 use super::Failure;
-use crate::dry_run::documents::kind_of;
 use crate::dry_run::offline::{Rendering, Scene};
 use crate::object::NamespacedName;
-use crate::plugin::contract::Kind;
+use crate::object::kind_of;
+use operator_host_contract::Kind;
 
 /// The output format.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]

@@ -10,11 +10,11 @@ use anyhow::{Context, anyhow};
 use serde_json::Value;
 
 use super::{Failure, plugin_file, rendering};
-use crate::dry_run::documents::kind_of;
 use crate::files;
-use crate::plugin::Plugin;
-use crate::plugin::contract::Export;
+use crate::object::kind_of;
 use crate::record::{Record, RecordedAnswer, Version, mask};
+use operator_host_contract::Export;
+use operator_host_runtime::Plugin;
 
 /// The options of `replay`.
 #[derive(Debug, clap::Args)]

@@ -16,11 +16,11 @@ use crate::health::server;
 use crate::leader;
 use crate::memory_limit::Memory;
 use crate::operator::{self, Setup};
-use crate::plugin::compile_memory;
 use crate::record::{Bounds, Keeper};
 use crate::telemetry::Telemetry;
 use crate::telemetry::log::{self, LogFormat};
 use crate::ui::UiConfig;
+use operator_host_runtime::compile_memory;
 
 /// The options of `run`.
 #[derive(Debug, clap::Args)]

@@ -4,7 +4,7 @@ use clap::ValueEnum;
 use schemars::{Schema, schema_for};
 
 use super::Failure;
-use crate::plugin::contract::{CommandInput, CommandOutput};
+use operator_host_contract::{CommandInput, CommandOutput};
 
 /// The options of `schema`.
 #[derive(Debug, clap::Args)]

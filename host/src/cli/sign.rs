@@ -9,7 +9,7 @@ use crate::files;
 use crate::plugin::keys::SigningKey;
 use crate::plugin::pack::SIGNATURE_SUFFIX;
 use crate::plugin::statement::{Envelope, SIGNATURE_LIMIT, Statement};
-use crate::plugin::{Digest, Plugin};
+use operator_host_runtime::{Digest, Plugin};
 
 /// Bytes that a key's file may have.
 const KEY_LIMIT: usize = 16 << 10;

@@ -10,7 +10,7 @@ use crate::config::trust::Keys;
 use crate::files;
 use crate::plugin::acceptance::Trust;
 use crate::plugin::statement::SIGNATURE_LIMIT;
-use crate::plugin::{Limits, Plugin};
+use operator_host_runtime::{Limits, Plugin};
 
 /// The options of `verify`.
 #[derive(Debug, clap::Args)]

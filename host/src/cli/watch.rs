@@ -9,7 +9,7 @@ use anyhow::Context;
 use notify::{RecursiveMode, Watcher};
 
 use super::Failure;
-use crate::plugin::Digest;
+use operator_host_runtime::Digest;
 
 /// The time without changes after which a file counts as complete. Editors and compilers write in several steps.
 const REST: Duration = Duration::from_millis(100);

@@ -13,10 +13,10 @@ use super::{Failure, conversion, plugin_file};
 use crate::config::webhook::{WebhookReach, WebhookTarget};
 use crate::config::{Config, ControllerConfig};
 use crate::dry_run::documents;
-use crate::plugin::Plugin;
-use crate::plugin::contract::is_dns_label;
 use crate::webhook::certificates::ca_bundle;
 use crate::webhook::{DEFAULT_PATH, PATH};
+use operator_host_contract::is_dns_label;
+use operator_host_runtime::Plugin;
 
 /// The options of `webhook-manifests`.
 #[derive(Debug, clap::Args)]

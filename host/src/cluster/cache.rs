@@ -43,8 +43,8 @@ use crate::object::{
     CONTROLLER_LABEL, FIELD_MANAGER_PREFIX, GENERATED_LABEL, NamespacedName, Selector, controller_of,
     is_reference_to, label, secret, shorten, slim, version,
 };
-use crate::plugin::contract::Kind;
 use crate::printable::printable;
+use operator_host_contract::Kind;
 
 pub(super) use self::read::Shallow;
 

@@ -22,7 +22,7 @@ use crate::backoff::MAX_RETRY_AFTER;
 use crate::config::ControllerConfig;
 use crate::metrics::Metrics;
 use crate::object::{NotServed, group_of};
-use crate::plugin::contract::Kind;
+use operator_host_contract::Kind;
 
 mod defined;
 mod shared_requests;

@@ -29,9 +29,9 @@ use super::refusal::{asked_delay, refusal};
 use crate::backoff::at_least;
 use crate::metrics::Metrics;
 use crate::object::{DIGEST_ANNOTATION, conventional_reason, shorten};
-use crate::plugin::Digest;
-use crate::plugin::contract::EventType;
 use crate::trace;
+use operator_host_contract::EventType;
+use operator_host_runtime::Digest;
 
 /// Capacity of one controller's queue.
 const CAPACITY: usize = 256;

@@ -13,7 +13,7 @@ use tokio::time::Instant;
 
 use super::cache::{Change, Reflector, SharedCache, Subscriber, Subscription, WatchState};
 use crate::object::{NamespacedName, is_terminating};
-use crate::plugin::contract::Kind;
+use operator_host_contract::Kind;
 
 /// How long a refusal counts without a watch: the namespace may be deleted and recreated.
 const REFUSAL_TTL: Duration = Duration::from_secs(60);

@@ -8,7 +8,7 @@ use serde_saphyr::Spanned;
 
 use super::ConfigError;
 use super::values::{dns_label, duration, invalid};
-use crate::plugin::contract::is_dns_label;
+use operator_host_contract::is_dns_label;
 
 /// How several replicas share the work.
 #[derive(Clone, Debug, PartialEq, Eq)]

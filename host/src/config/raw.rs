@@ -15,15 +15,16 @@ use super::trust;
 use super::values::{bytes, count, dns_label, duration, invalid, is_version, service_account, yaml};
 use super::webhook::RawWebhook;
 use super::{
-    Allow, BackoffConfig, Config, ConfigError, ControllerConfig, DEFAULT_BACKOFF, DEFAULT_CONCURRENCY,
-    DEFAULT_RESYNC, DEFAULT_WRITES, DefinitionsMode, Removal, WritesConfig,
+    Allow, Config, ConfigError, ControllerConfig, DEFAULT_BACKOFF, DEFAULT_CONCURRENCY, DEFAULT_RESYNC,
+    DEFAULT_WRITES, DefinitionsMode, Removal, WritesConfig,
 };
+use crate::backoff::BackoffConfig;
 use crate::object::{is_built_in, secret};
 use crate::oci::settings::Settings;
-use crate::plugin::Limits;
 use crate::plugin::acceptance::Trust;
-use crate::plugin::contract::{Kind, is_dns_label};
 use crate::telemetry::log;
+use operator_host_contract::{Kind, is_dns_label};
+use operator_host_runtime::Limits;
 
 /// Parses the text and checks its shape.
 pub(super) fn parse(file: &Path, text: &str) -> Result<RawConfig, ConfigError> {

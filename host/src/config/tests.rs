@@ -310,7 +310,7 @@ fn what_a_plugin_makes_or_reads_without_permission_is_named() {
     };
     let echo = &parse(GOOD).unwrap().controllers[0];
     let description = |makes: &[&str], reads: &[&str]| Description {
-        contract: crate::plugin::contract::ContractVersion::V1,
+        contract: operator_host_contract::ContractVersion::V1,
         name: "echo".into(),
         version: "1".into(),
         parent: echo.parent.clone(),

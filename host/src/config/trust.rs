@@ -9,9 +9,9 @@ use serde_saphyr::{Location, Spanned};
 use super::values::{dns_label, invalid, yaml};
 use super::{Config, ConfigError};
 use crate::files;
-use crate::plugin::Digest;
 use crate::plugin::acceptance::Key;
 use crate::plugin::keys::PublicKey;
+use operator_host_runtime::Digest;
 
 /// Bytes that the key file may have.
 pub(crate) const KEYS_LIMIT: usize = 256 << 10;

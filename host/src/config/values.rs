@@ -6,7 +6,7 @@ use std::time::Duration;
 use serde_saphyr::{Location, Spanned};
 
 use super::{ConfigError, ServiceAccount};
-use crate::plugin::contract::is_dns_label;
+use operator_host_contract::is_dns_label;
 
 pub(super) fn invalid(file: &Path, at: Location, message: impl Into<String>) -> ConfigError {
     ConfigError::Invalid {

@@ -8,7 +8,7 @@ use serde_saphyr::Spanned;
 
 use super::ConfigError;
 use super::values::invalid;
-use crate::plugin::contract::is_dns_label;
+use operator_host_contract::is_dns_label;
 
 /// A validating admission webhook, served by this process.
 #[derive(Clone, Debug, PartialEq, Eq)]

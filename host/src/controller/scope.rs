@@ -10,9 +10,9 @@ use tracing::info;
 use crate::cluster::cache::{Reflector, SharedCache, WatchState};
 use crate::cluster::kind_reflectors::{ByNamespace, KindReflectors};
 use crate::config::ControllerConfig;
-use crate::plugin::contract::Kind;
 use crate::reconcile::context::Context;
 use crate::work_queue::ReconcileReason;
+use operator_host_contract::Kind;
 
 /// Returns the namespaces in which a controller's children and reads are watched when its parents are in
 /// `namespaces`, unless they are watched everywhere.

@@ -9,8 +9,8 @@ use tokio::time::{Instant, timeout};
 use super::{ConversionError, try_convert};
 use crate::crd::definition;
 use crate::json_difference::difference;
-use crate::plugin::Plugin;
-use crate::plugin::contract::Kind;
+use operator_host_contract::Kind;
+use operator_host_runtime::Plugin;
 use operator_host_schema::cel;
 
 /// A field that does not come back, or an object that cannot be converted.

@@ -13,9 +13,9 @@ use crate::config::webhook::WebhookTarget;
 use crate::crd::definition;
 use crate::files;
 use crate::object::APPLIED_ANNOTATION;
-use crate::plugin::Plugin;
 use crate::webhook::CONVERT_PATH;
 use crate::webhook::certificates::ca_bundle;
+use operator_host_runtime::Plugin;
 
 /// How often the file of the certificate authority is read.
 const AUTHORITY_PERIOD: Duration = Duration::from_secs(5);

@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use crate::crd::definition::{self, converts, is_served, schema_of, versions};
 use crate::json_difference::first_difference;
 use crate::object::{APPLIED_ANNOTATION, DEFINITION_VERSION_ANNOTATION, fingerprint, shorten};
-use crate::plugin::contract::{Description, Kind};
+use operator_host_contract::{Description, Kind};
 use operator_host_schema::{accepts, pruned};
 
 /// Maximum number of differences in a message.

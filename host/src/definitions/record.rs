@@ -22,7 +22,7 @@ use crate::config::ControllerConfig;
 use crate::object::live_annotation;
 use crate::plugin::candidate_check::Recorded;
 use crate::plugin::registry::Live;
-use crate::plugin::{Digest, Plugin};
+use operator_host_runtime::{Digest, Plugin};
 
 /// The first wait before a request that failed is sent again. It doubles each time.
 const FIRST_RETRY: Duration = Duration::from_secs(1);

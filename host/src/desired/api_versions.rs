@@ -7,7 +7,7 @@ use std::sync::Arc;
 use kube::core::DynamicObject;
 
 use crate::object::{ChildRef, is_terminating};
-use crate::plugin::contract::Kind;
+use operator_host_contract::Kind;
 
 /// The version in which a plugin's answer last named each object, by UID.
 pub type Used = HashMap<String, Kind>;

@@ -11,7 +11,7 @@ use kube::core::DynamicObject;
 use serde_json::{Map, Value, json};
 
 use crate::object::{conventional_reason, is_terminating, shorten};
-use crate::plugin::contract::{Condition, ConditionStatus};
+use operator_host_contract::{Condition, ConditionStatus};
 
 /// The condition that reports whether the resource is in the desired state.
 pub const READY: &str = "Ready";

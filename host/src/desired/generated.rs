@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 
 use super::plan::DesiredSecret;
 use crate::object::{BESIDE_ANNOTATION, annotation, group_of, kind_for_kubectl};
-use crate::plugin::contract::GeneratedSecret;
+use operator_host_contract::GeneratedSecret;
 
 /// Annotation of a parent: the record, as JSON.
 pub const RECORD_ANNOTATION: &str = "operator-host.dev/generated-secrets";
@@ -144,7 +144,7 @@ mod tests {
     use serde_json::{Value, json};
 
     use super::*;
-    use crate::plugin::contract::GeneratedValue;
+    use operator_host_contract::GeneratedValue;
 
     fn object(uid: &str, name: &str, annotations: &Value, data: &Value) -> DynamicObject {
         serde_json::from_value(json!({

@@ -4,7 +4,7 @@
 //! Source: Kubernetes, "Object Names and IDs", and the validation of each kind in `pkg/apis`. Where versions of
 //! Kubernetes differ, the loosest rule applies: Services had to begin with a letter.
 
-use crate::plugin::contract::{Kind, is_dns_label};
+use operator_host_contract::{Kind, is_dns_label};
 
 /// A rule for names.
 #[derive(Clone, Copy)]

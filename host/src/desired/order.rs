@@ -15,7 +15,7 @@ use super::readiness::unfinished;
 use crate::object::{
     AFTER_ANNOTATION, APPLIED_ANNOTATION, ChildRef, Identity, NamespacedName, annotation, is_terminating,
 };
-use crate::plugin::contract::Kind;
+use operator_host_contract::Kind;
 
 /// Maximum number of references in one annotation.
 pub(super) const MAX_REFERENCES: usize = 64;

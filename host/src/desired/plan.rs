@@ -31,7 +31,7 @@ use crate::object::{
     fingerprint, generation_mark, group_of, is_deeper, is_reference_to, is_terminating, is_too_deep,
     kind_for_kubectl, kind_in_words, label, long_key, name_problem, secret, shorten, too_deep,
 };
-use crate::plugin::contract::{GeneratedSecret, Kind, ObjectRef};
+use operator_host_contract::{GeneratedSecret, Kind, ObjectRef};
 
 /// The input of a plan, in addition to the plugin's answer.
 pub struct Policy<'a> {

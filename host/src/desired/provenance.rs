@@ -16,7 +16,7 @@ use kube::core::DynamicObject;
 
 use super::generated::Record;
 use crate::object::{GENERATED_LABEL, NamespacedName, PARENT_ANNOTATION, annotation, label};
-use crate::plugin::contract::Kind;
+use operator_host_contract::Kind;
 
 /// Annotation of a generated Secret: its proof.
 pub const PROVENANCE_ANNOTATION: &str = "operator-host.dev/provenance";

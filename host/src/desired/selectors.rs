@@ -5,7 +5,7 @@ use std::sync::Arc;
 use kube::core::DynamicObject;
 
 use crate::object::{NamespacedName, Selector};
-use crate::plugin::contract::{Kind, Need};
+use operator_host_contract::{Kind, Need};
 
 /// Reports whether a parent's need selects an object.
 #[must_use]

@@ -6,7 +6,7 @@ use kube::core::DynamicObject;
 use serde_json::Value;
 use thiserror::Error;
 
-use crate::plugin::contract::Kind;
+use operator_host_contract::Kind;
 
 /// Why a file is not a series of objects.
 #[derive(Debug, Error)]
@@ -52,7 +52,7 @@ impl Document {
     /// The object's kind.
     #[must_use]
     pub fn kind(&self) -> Kind {
-        kind_of(&self.object)
+        crate::object::kind_of(&self.object)
     }
 
     /// Returns the object in the type that the rest of the host uses.
@@ -61,16 +61,6 @@ impl Document {
     /// When the metadata is not that of an object.
     pub fn dynamic(&self) -> Result<DynamicObject, serde_json::Error> {
         serde_json::from_value(self.object.clone())
-    }
-}
-
-/// Returns the kind of an object, with empty texts where the object lacks it.
-#[must_use]
-pub fn kind_of(object: &Value) -> Kind {
-    let text = |field: &str| object[field].as_str().unwrap_or_default().to_owned();
-    Kind {
-        api_version: text("apiVersion"),
-        kind: text("kind"),
     }
 }
 

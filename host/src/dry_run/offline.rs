@@ -26,13 +26,11 @@ use crate::desired::readiness::{self, unready};
 use crate::desired::selectors::selects;
 use crate::object::{CONTROLLER_LABEL, ChildRef, NamespacedName, is_terminating, without_host_metadata};
 use crate::plugin::acceptance::Trust;
-use crate::plugin::contract::{
-    CleanupResponse, Description, Event, GeneratedSecret, Kind, Request, Response,
-};
-use crate::plugin::{Call, Limits, Plugin};
 use crate::reconcile::evaluate::{EvaluateError, PluginExport, Subject, evaluate};
 use crate::reconcile::needs::{NeedError, RelatedObjects, Rights, Wanted};
 use crate::validation;
+use operator_host_contract::{CleanupResponse, Description, Event, GeneratedSecret, Kind, Request, Response};
+use operator_host_runtime::{Call, Limits, Plugin};
 
 /// Why a reconcile produced no rendering.
 #[derive(Debug, Error)]

@@ -30,12 +30,12 @@ use crate::dry_run::offline;
 use crate::object::{
     ChildRef, GENERATED_LABEL, NamespacedName, NotServed, is_terminating, is_too_deep, label, slim, too_deep,
 };
-use crate::plugin::Plugin;
-use crate::plugin::contract::Kind;
 use crate::reconcile::evaluate::{EvaluateError, Subject};
 use crate::reconcile::needs::{NeedError, RelatedObjects, Rights, Wanted};
 use crate::reconcile::provenance_key::Provenance;
 use crate::reconcile::prune::unwanted;
+use operator_host_contract::Kind;
+use operator_host_runtime::Plugin;
 
 /// Why the changes cannot be determined.
 #[derive(Debug, Error)]

@@ -9,7 +9,7 @@ use serde_json::value::{RawValue, to_raw_value};
 use serde_json::{Value, json};
 
 use crate::json_text::unquoted;
-use crate::plugin::Digest;
+use operator_host_runtime::Digest;
 
 /// The type of a manifest.
 pub const MANIFEST: &str = "application/vnd.oci.image.manifest.v1+json";

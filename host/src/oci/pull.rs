@@ -13,10 +13,10 @@ use super::reference::{Reference, Version};
 use super::registry::{Head, RegistryError, Repository, referrers_tag};
 use super::settings::Settings;
 use super::transport::{TransportError, Transports};
-use crate::plugin::Digest;
 use crate::plugin::cosign::CosignSignature;
 use crate::plugin::keys::base64;
 use crate::plugin::statement::SIGNATURE_LIMIT;
+use operator_host_runtime::Digest;
 
 /// The most signatures that are read for one plugin.
 const MAX_SIGNATURES: usize = 16;

@@ -9,7 +9,7 @@ use super::reference::{Reference, Version};
 use super::registry::{RegistryError, Repository, referrers_tag};
 use super::settings::Settings;
 use super::transport::{TransportError, Transports};
-use crate::plugin::Digest;
+use operator_host_runtime::Digest;
 
 /// Why a plugin cannot be pushed. The messages are for users.
 #[derive(Debug, thiserror::Error)]

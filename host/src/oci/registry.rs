@@ -25,7 +25,7 @@ use super::error_code;
 use super::reference::{Reference, Version};
 use super::settings::Settings;
 use super::transport::{self, Origin, Transport, TransportError, words};
-use crate::plugin::Digest;
+use operator_host_runtime::Digest;
 
 /// Bytes of an answer that is only shown, and of a token.
 const ERROR_LIMIT: usize = 8 << 10;

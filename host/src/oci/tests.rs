@@ -13,7 +13,7 @@ use super::artifact::Artifact;
 use super::pull::{Found, Puller};
 use super::reference::Reference;
 use super::settings::{Mirror, Settings};
-use crate::plugin::Digest;
+use operator_host_runtime::Digest;
 
 use self::server::{Answer, Seen, Server};
 

@@ -22,8 +22,8 @@ use rustls::pki_types::pem::PemObject;
 use super::address::{PrivateAddress, Resolver, is_public};
 use super::credentials::HUB;
 use crate::files;
-use crate::plugin::Digest;
 use crate::printable::printable;
+use operator_host_runtime::Digest;
 
 /// The time to connect.
 const CONNECT: Duration = Duration::from_secs(10);

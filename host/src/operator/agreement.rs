@@ -15,10 +15,10 @@ use crate::config::{ControllerConfig, DefinitionsMode};
 use crate::crd::definition::{self, is_served, versions};
 use crate::health::Health;
 use crate::object::NamespacedName;
-use crate::plugin::contract::Description;
 use crate::plugin::registry::Live;
 use crate::rollout::installed;
 use crate::webhook::PluginTarget;
+use operator_host_contract::Description;
 use operator_host_schema::pruned;
 
 /// When to read the definition again after that failed.
@@ -169,7 +169,7 @@ mod tests {
 
     use super::*;
     use crate::plugin::acceptance::tests::describing;
-    use crate::plugin::contract::Kind;
+    use operator_host_contract::Kind;
 
     #[test]
     fn a_definition_without_the_plugins_new_fields_is_outdated() {

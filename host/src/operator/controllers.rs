@@ -18,7 +18,6 @@ use crate::config::webhook::WebhookReach;
 use crate::config::{Config, ControllerConfig};
 use crate::definitions::Installer;
 use crate::definitions::record::LiveRecord;
-use crate::plugin::Runtime;
 use crate::plugin::candidate_check::CandidateCheck as _;
 use crate::plugin::kept::{Room, Versions};
 use crate::plugin::registry::{Expected, Live, Slot};
@@ -26,6 +25,7 @@ use crate::plugin::reload::{Files, Filled};
 use crate::rollout::Proving;
 use crate::supervisor::{ControllerWriters, Shared, supervise};
 use crate::webhook::PluginTarget;
+use operator_host_runtime::Runtime;
 
 /// The running controllers and what they share.
 pub(super) struct Controllers {

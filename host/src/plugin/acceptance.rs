@@ -229,9 +229,9 @@ impl From<StatementError> for Untrusted {
 #[cfg(test)]
 pub(crate) mod tests {
     use super::*;
-    use crate::plugin::contract::ContractVersion;
     use crate::plugin::keys::SigningKey;
     use crate::plugin::statement::version;
+    use operator_host_contract::ContractVersion;
 
     /// Created with `openssl genpkey -algorithm ed25519`, for these tests only.
     pub(crate) const PRIVATE: &str = "-----BEGIN PRIVATE KEY-----\nMC4CAQAwBQYDK2VwBCIEILt4uGYZKBEtKWPqREJJza4LZAHpiLwCjYh+g9P860AS\n-----END PRIVATE KEY-----\n";

@@ -13,7 +13,7 @@ use tracing::debug;
 use super::Digest;
 use super::registry::{PluginFile, Slot};
 use crate::backoff;
-use crate::config::BackoffConfig;
+use crate::backoff::BackoffConfig;
 use crate::oci::pull::{Found, PullError, Puller};
 use crate::oci::reference::Reference;
 use crate::oci::registry::RegistryError;

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use serde_json::Value;
 use thiserror::Error;
 
-use crate::plugin::contract::Kind;
+use operator_host_contract::Kind;
 
 /// The resource of a kind, as RBAC names it.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -29,7 +29,7 @@ use crate::object::{
     APPLIED_ANNOTATION, CONTROLLER_LABEL, ChildRef, GENERATION_ANNOTATION, NamespacedName, annotation,
     controller_of, fingerprint, is_terminating, label, made_at,
 };
-use crate::plugin::contract::{EventType, Kind};
+use operator_host_contract::{EventType, Kind};
 
 /// Maximum number of concurrent applies per parent.
 const CONCURRENCY: usize = 4;

@@ -11,11 +11,11 @@ use super::evaluate::{PluginExport, Subject, evaluate};
 use super::observer::span_of_call;
 use super::too_large::too_large;
 use crate::object::{NamespacedName, too_deep};
-use crate::plugin::contract::{Export, Need, Request};
-use crate::plugin::{CallError, Plugin, Share};
 use crate::record::Asked;
 use crate::trace;
 use crate::validation;
+use operator_host_contract::{Export, Need, Request};
+use operator_host_runtime::{CallError, Plugin, Share};
 
 /// Calls the plugin within a reconcile, and remembers the needs that it returns.
 ///

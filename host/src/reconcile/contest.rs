@@ -16,7 +16,7 @@ use crate::desired::field_path::FieldPath;
 use crate::desired::managed_fields::other_writer;
 use crate::desired::plan::Desired;
 use crate::object::{APPLIED_ANNOTATION, ChildRef, NamespacedName, annotation, made_at, shorten};
-use crate::plugin::contract::EventType;
+use operator_host_contract::EventType;
 
 /// Maximum size of a path in a message, in bytes: a plugin may choose the keys in it.
 const MAX_PATH: usize = 256;

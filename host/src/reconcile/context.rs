@@ -40,11 +40,11 @@ use crate::desired::plan::Plan;
 use crate::object::{
     ChildRef, GENERATED_LABEL, NamespacedName, NotServed, Selector, kind_in_words, label, shorten, version,
 };
-use crate::plugin::Plugin;
-use crate::plugin::contract::{EventType, Kind};
 use crate::plugin::registry::Live;
 use crate::trace;
 use crate::work_queue::{Queue, ReconcileReason};
+use operator_host_contract::{EventType, Kind};
+use operator_host_runtime::Plugin;
 use operator_host_schema::status::StatusFields;
 
 /// The shared state of one controller; see the module.

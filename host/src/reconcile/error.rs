@@ -12,7 +12,7 @@ use crate::backoff::at_least;
 use crate::cluster::api_error::ApiError;
 use crate::desired::plan::Refusal;
 use crate::object::is_too_deep;
-use crate::plugin::{CallError, Class};
+use operator_host_runtime::{CallError, Class};
 
 /// Why a reconcile failed.
 #[derive(Debug, Error)]

@@ -32,9 +32,9 @@ use thiserror::Error;
 
 use super::needs::{self, MAX_NEED_ROUNDS, NeedError, RelatedObjects};
 use crate::object::remove_nulls;
-use crate::plugin::contract::{CleanupResponse, Export, Need, Request, Response};
-use crate::plugin::{Call, CallError, Plugin, RandomSource, Share};
 use crate::record::RecordedAnswer;
+use operator_host_contract::{CleanupResponse, Export, Need, Request, Response};
+use operator_host_runtime::{Call, CallError, Plugin, RandomSource, Share};
 
 /// Why an evaluation failed.
 #[derive(Debug, Error)]

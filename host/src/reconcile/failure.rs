@@ -21,8 +21,8 @@ use crate::cluster::api_error::{ApiError, Fault};
 use crate::desired::conditions::{NO_PLUGIN, RETRYING, Reason, StatusUpdate, Verdict, current};
 use crate::desired::plan::Refusal;
 use crate::object::{NamespacedName, is_terminating, shorten};
-use crate::plugin::contract::EventType;
-use crate::plugin::{CallError, Class};
+use operator_host_contract::EventType;
+use operator_host_runtime::{CallError, Class};
 
 /// Reports why a reconcile failed, and returns when to try again.
 pub(super) async fn fail(context: &Context, parent: &DynamicObject, error: &ReconcileError) -> Action {

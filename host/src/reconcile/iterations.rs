@@ -39,7 +39,7 @@ impl Iterations {
 mod tests {
     use super::*;
     use crate::object::{ChildRef, NamespacedName};
-    use crate::plugin::contract::Kind;
+    use operator_host_contract::Kind;
 
     fn rounds(mut change: impl FnMut(usize, &mut Changes)) -> usize {
         let (mut rounds, mut changes, mut count) = (Iterations::default(), Changes::default(), 0);

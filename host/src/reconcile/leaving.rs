@@ -13,7 +13,7 @@ use super::release::release;
 use super::teardown;
 use crate::desired::conditions::{Reason, Verdict};
 use crate::object::NamespacedName;
-use crate::plugin::contract::EventType;
+use operator_host_contract::EventType;
 
 /// Returns the verdict on a parent whose cleanup succeeded but is not done. Reports it the first time.
 pub(super) fn cleaning_up_verdict(context: &Context, parent: &DynamicObject) -> Verdict {

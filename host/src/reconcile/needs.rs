@@ -9,7 +9,7 @@ use thiserror::Error;
 use crate::config::ControllerConfig;
 use crate::desired::selectors::selector;
 use crate::object::{Selector, name_problem, shorten};
-use crate::plugin::contract::{Description, Kind, Need, Related};
+use operator_host_contract::{Description, Kind, Need, Related};
 
 /// Why a need cannot be answered.
 #[derive(Clone, Debug, Error, PartialEq, Eq)]

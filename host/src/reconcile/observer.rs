@@ -11,11 +11,11 @@ use crate::health::{Health, Pulse, Readiness};
 use crate::journal::ControllerJournal;
 use crate::metrics::ControllerMetrics;
 use crate::object::NamespacedName;
-use crate::plugin::contract::Export;
-use crate::plugin::{Call, CallError, Plugin, Share};
 use crate::record::{Asked, RecordedAnswer, Recorder};
 use crate::telemetry::Instruments;
 use crate::trace::{self, Tracer};
+use operator_host_contract::Export;
+use operator_host_runtime::{Call, CallError, Plugin, Share};
 
 /// The longest time between two beats of the loop that enqueues parents on resyncs and reloads. The loop has its own
 /// timer.

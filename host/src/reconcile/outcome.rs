@@ -9,8 +9,8 @@ use tracing::info;
 use super::context::Context;
 use crate::desired::conditions::Verdict;
 use crate::object::{ChildRef, kind_in_words};
-use crate::plugin::Share;
-use crate::plugin::contract::{Condition, Event, EventType};
+use operator_host_contract::{Condition, Event, EventType};
+use operator_host_runtime::Share;
 
 /// The last answer of the plugin, whose children are in place.
 #[derive(Default)]
@@ -132,7 +132,7 @@ fn list(children: &[ChildRef], own: Option<&str>) -> String {
 mod tests {
     use super::*;
     use crate::object::NamespacedName;
-    use crate::plugin::contract::Kind;
+    use operator_host_contract::Kind;
 
     #[test]
     fn an_event_names_the_namespace_of_a_child_where_it_is_not_its_parents() {

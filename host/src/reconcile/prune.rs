@@ -17,7 +17,7 @@ use crate::desired::ownership::{owns, removal};
 use crate::desired::plan::{Named, Plan};
 use crate::desired::provenance::SecretProof;
 use crate::object::{ChildRef, NamespacedName, is_terminating};
-use crate::plugin::contract::Kind;
+use operator_host_contract::Kind;
 
 /// Maximum number of concurrent deletions per parent.
 const CONCURRENCY: usize = 4;

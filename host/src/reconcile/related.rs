@@ -7,7 +7,7 @@ use kube::core::DynamicObject;
 use super::context::Context;
 use super::needs::{NeedError, RelatedObjects, Rights, Wanted};
 use crate::object::Selector;
-use crate::plugin::contract::{Kind, Need};
+use operator_host_contract::{Kind, Need};
 
 /// Reads the current caches and returns the error of a failing watch. The caller has already checked the watches
 /// that every reconcile needs (`Context::watch_failure`).

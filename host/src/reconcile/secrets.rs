@@ -20,7 +20,7 @@ use crate::desired::ownership::owns;
 use crate::desired::plan::DesiredSecret;
 use crate::desired::provenance::PROVENANCE_ANNOTATION;
 use crate::object::{NamespacedName, is_terminating};
-use crate::plugin::contract::GeneratedValue;
+use operator_host_contract::GeneratedValue;
 
 const LETTERS_AND_DIGITS: &str = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789";
 

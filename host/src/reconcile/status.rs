@@ -22,7 +22,7 @@ use crate::desired::managed_fields::{below, fields};
 use crate::object::{
     MAX_DEPTH, NamespacedName, fingerprint, is_deeper, is_too_deep, least_size, long_key, too_deep,
 };
-use crate::plugin::contract::EventType;
+use operator_host_contract::EventType;
 
 /// Maximum bytes of a request that an API server accepts (`MaxRequestBodyBytes` of its generic configuration).
 const REQUEST: usize = 3 << 20;

@@ -19,7 +19,7 @@ use crate::desired::ownership::owns;
 use crate::desired::plan::Plan;
 use crate::desired::readiness::unready;
 use crate::object::{CLEANED_UP_ANNOTATION, ChildRef, NamespacedName, annotation, is_terminating};
-use crate::plugin::Plugin;
+use operator_host_runtime::Plugin;
 
 /// The finalizer with which the API server asks the garbage collector to leave the children alone.
 const ORPHAN: &str = "orphan";

@@ -8,7 +8,7 @@ use kube::core::DynamicObject;
 
 use super::error::ReconcileError;
 use crate::object::ChildRef;
-use crate::plugin::CallError;
+use operator_host_runtime::CallError;
 
 /// How many of the largest children a message names.
 const NAMED: usize = 3;

@@ -15,9 +15,9 @@ use crate::cluster::objects::Objects;
 use crate::desired::conditions::{KIND_NOT_LISTED, Reason};
 use crate::desired::ownership::parent_of;
 use crate::object::{CONTROLLER_LABEL, ChildRef, NamespacedName, controller_of};
-use crate::plugin::contract::Kind;
 use crate::plugin::registry::Live;
 use crate::work_queue::ReconcileReason;
+use operator_host_contract::Kind;
 
 /// How often the host looks again while there are some.
 const AGAIN: Duration = Duration::from_secs(20);

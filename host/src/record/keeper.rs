@@ -16,9 +16,9 @@ use tracing::{info, warn};
 use super::{Asked, Record, RecordedAnswer, Version, mask};
 use crate::conversion::Before;
 use crate::metrics::ControllerMetrics;
-use crate::plugin::contract::Export;
-use crate::plugin::estimate::estimate;
-use crate::plugin::{CallError, Plugin};
+use operator_host_contract::Export;
+use operator_host_runtime::estimate::estimate;
+use operator_host_runtime::{CallError, Plugin};
 
 /// The number of calls that may wait to be written.
 const QUEUE: usize = 64;
@@ -340,9 +340,9 @@ fn text(call: Call) -> std::io::Result<Vec<u8>> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::plugin::contract::Response;
-    use crate::plugin::{EngineOptions, Limits, Runtime};
     use crate::telemetry::Instruments;
+    use operator_host_contract::Response;
+    use operator_host_runtime::{EngineOptions, Limits, Runtime};
 
     /// Regression: 64 answers of any size could wait, outside of all limits of memory.
     #[tokio::test]

@@ -9,10 +9,10 @@ use super::BUDGET;
 use super::compare::MAX_BLAMED;
 use crate::conversion::{ConversionError, Lost, there_and_back};
 use crate::object::NamespacedName;
-use crate::plugin::Plugin;
 use crate::plugin::candidate_check::Blamed;
-use crate::plugin::contract::Kind;
 use crate::reconcile::context::Context;
+use operator_host_contract::Kind;
+use operator_host_runtime::Plugin;
 
 /// Objects that are converted, and held, at a time.
 const BATCH: usize = 200;

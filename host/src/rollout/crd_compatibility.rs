@@ -16,7 +16,7 @@ use super::compare::MAX_BLAMED;
 use crate::crd::definition;
 use crate::object::NamespacedName;
 use crate::plugin::candidate_check::Blamed;
-use crate::plugin::contract::Kind;
+use operator_host_contract::Kind;
 use operator_host_schema::schema;
 
 /// The contradictions that were found.

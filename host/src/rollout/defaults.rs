@@ -7,8 +7,8 @@ use super::compare::MAX_BLAMED;
 use crate::defaults::unstable;
 use crate::object::NamespacedName;
 use crate::plugin::candidate_check::Blamed;
-use crate::plugin::{CallError, Plugin};
 use crate::reconcile::context::Context;
+use operator_host_runtime::{CallError, Plugin};
 
 /// Returns the first objects for which the candidate's `default` fails or changes its own answer, unless that of the live
 /// version does the same. Objects that are not reached within the budget are skipped.

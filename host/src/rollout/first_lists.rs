@@ -17,9 +17,9 @@ use crate::cluster::objects::Objects;
 use crate::crd::definition::{is_served, versions};
 use crate::health::needs_conversion;
 use crate::object::{NamespacedName, is_too_deep, next_page, too_deep};
-use crate::plugin::Plugin;
-use crate::plugin::contract::Kind;
 use crate::reconcile::context::Context;
+use operator_host_contract::Kind;
+use operator_host_runtime::Plugin;
 
 /// Resources in one list, which are in memory at a time.
 const PAGE: u32 = 50;

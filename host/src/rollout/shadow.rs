@@ -17,12 +17,12 @@ use crate::desired::api_versions::{self, Used};
 use crate::desired::conditions::{self, NO_PLUGIN, RECONCILING, RETRYING, STALLED, Verdict};
 use crate::desired::plan::{Plan, Policy, plan};
 use crate::object::{ChildRef, Identity, NamespacedName, is_built_in, is_terminating, without_host_metadata};
-use crate::plugin::contract::{CleanupResponse, Condition, Event, Kind, Need, Request, Response};
-use crate::plugin::{Call, Plugin, RandomSource, Share};
 use crate::reconcile::context::Context;
 use crate::reconcile::evaluate::{PluginExport, Subject, evaluate};
 use crate::reconcile::prune::removable;
 use crate::validation;
+use operator_host_contract::{CleanupResponse, Condition, Event, Kind, Need, Request, Response};
+use operator_host_runtime::{Call, Plugin, RandomSource, Share};
 
 /// Maximum number of problems named for each object.
 const MAX_REFUSED: usize = 10;

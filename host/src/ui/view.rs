@@ -12,7 +12,7 @@ use crate::cluster::cache::WatchState;
 use crate::cluster::kind_reflectors::KindReflectors;
 use crate::leader::report::LeadershipReport;
 use crate::object::{NamespacedName, shorten};
-use crate::plugin::contract::Kind;
+use operator_host_contract::Kind;
 
 /// What to show.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 use super::{LONGEST_UID, WORDS};
 use crate::conversion::Before;
 use crate::object::shorten;
-use crate::plugin::contract::Kind;
+use operator_host_contract::Kind;
 
 const API_VERSION: &str = "apiextensions.k8s.io/v1";
 /// Maximum number of objects in a review. The API server reads lists in pages of at most 10,000 objects.

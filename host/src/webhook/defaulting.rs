@@ -11,8 +11,8 @@ use crate::calls::Calls;
 use crate::conversion::Before;
 use crate::json_text::member;
 use crate::object::{MAX_DEPTH, is_deeper, is_too_deep, shorten};
-use crate::plugin::contract::Json;
-use crate::plugin::{CallError, Plugin};
+use operator_host_contract::Json;
+use operator_host_runtime::{CallError, Plugin};
 
 /// Returns the defaulted spec of an object, or that the plugin denies the object.
 ///

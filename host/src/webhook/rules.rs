@@ -4,8 +4,8 @@ use serde_json::Value;
 
 use super::{NoDecision, unreadable};
 use crate::crd::definition;
-use crate::plugin::Plugin;
-use crate::plugin::contract::Kind;
+use operator_host_contract::Kind;
+use operator_host_runtime::Plugin;
 use operator_host_schema::cel::{Verdict, validate};
 use operator_host_schema::schema;
 

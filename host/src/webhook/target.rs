@@ -20,11 +20,11 @@ use crate::config::ControllerConfig;
 use crate::conversion::{self, ConversionError};
 use crate::json_text::member;
 use crate::object::{is_too_deep, shorten};
-use crate::plugin::Plugin;
-use crate::plugin::contract::Kind;
 use crate::plugin::registry::Live;
 use crate::telemetry::Instruments;
 use crate::validation::joined;
+use operator_host_contract::Kind;
+use operator_host_runtime::Plugin;
 
 /// Calls the plugin of one controller while it is held, whatever the state of the controller.
 pub struct PluginTarget {
@@ -232,12 +232,13 @@ mod tests {
 
     #[tokio::test]
     async fn the_plugin_from_before_converts_until_the_new_one_does() {
-        let runtime = crate::plugin::Runtime::new(crate::plugin::EngineOptions::default()).unwrap();
+        let runtime =
+            operator_host_runtime::Runtime::new(operator_host_runtime::EngineOptions::default()).unwrap();
         let load = async |version: &str| {
             let case = plugin_fixtures::Fixture::new(plugin_fixtures::cases::ANSWER).plugin_version(version);
             let file = case.build(plugin_fixtures::Form::Command);
             runtime
-                .load(file, crate::plugin::Limits::default())
+                .load(file, operator_host_runtime::Limits::default())
                 .await
                 .unwrap()
         };
@@ -264,14 +265,15 @@ mod tests {
 
     #[tokio::test]
     async fn the_next_plugin_converts_only_versions_that_the_live_one_does_not_know() {
-        let runtime = crate::plugin::Runtime::new(crate::plugin::EngineOptions::default()).unwrap();
+        let runtime =
+            operator_host_runtime::Runtime::new(operator_host_runtime::EngineOptions::default()).unwrap();
         let load = async |version: &str, versions: &[&str]| {
             let case = plugin_fixtures::Fixture::new(plugin_fixtures::cases::ANSWER)
                 .plugin_version(version)
                 .versions(versions);
             let file = case.build(plugin_fixtures::Form::Command);
             runtime
-                .load(file, crate::plugin::Limits::default())
+                .load(file, operator_host_runtime::Limits::default())
                 .await
                 .unwrap()
         };

@@ -7,9 +7,9 @@ use super::{Decision, MESSAGE, NO_ANSWER, NoDecision};
 use crate::calls::Calls;
 use crate::conversion::Before;
 use crate::object::shorten;
-use crate::plugin::Plugin;
-use crate::plugin::contract::Json;
 use crate::validation::joined;
+use operator_host_contract::Json;
+use operator_host_runtime::Plugin;
 
 /// Returns whether the plugin accepts an object, in place of `old` if there is one.
 ///

@@ -22,7 +22,7 @@ use crate::object::{
     PARENT_ANNOTATION, PAUSED_ANNOTATION, PLUGIN_ANNOTATION, annotation, controller_of, is_terminating,
     is_too_deep, kind_in_words, label, too_deep,
 };
-use crate::plugin::contract::Kind;
+use operator_host_contract::Kind;
 
 /// The condition of a resource that holds back a version of its plugin.
 const HELD_BACK: &str = "PluginHeldBack";

@@ -10,7 +10,7 @@ use kube::core::DynamicObject;
 
 use super::{Change, Inner, Old};
 use crate::object::{CONTROLLER_LABEL, NamespacedName, controller_of, group_of, label};
-use crate::plugin::contract::Kind;
+use operator_host_contract::Kind;
 
 /// Callback for changes. It runs on the watch's task, so it must return quickly and must not block.
 pub type Subscriber = Arc<dyn Fn(&Kind, &Change<'_>) + Send + Sync>;

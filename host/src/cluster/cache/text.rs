@@ -18,7 +18,7 @@ use serde_json::Value;
 
 use super::packed::{Packed, Samples};
 use crate::object::{NamespacedName, PARENT_ANNOTATION, annotation, controller_of};
-use crate::plugin::contract::Kind;
+use operator_host_contract::Kind;
 
 /// What the cache keeps of one object.
 #[derive(Clone)]

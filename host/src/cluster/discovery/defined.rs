@@ -13,7 +13,7 @@ use crate::backoff::MAX_RETRY_AFTER;
 use crate::cluster::client::chain;
 use crate::cluster::refusal::{asked_delay, refusal};
 use crate::crd::definition;
-use crate::plugin::contract::Kind;
+use operator_host_contract::Kind;
 
 /// The fields; `None` when no definition serves the kind. Or why they are not known, and when to ask again.
 pub(super) type Answer = Result<Option<StatusFields>, (String, Option<Duration>)>;

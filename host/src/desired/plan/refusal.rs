@@ -3,7 +3,7 @@
 use thiserror::Error;
 
 use crate::object::{AFTER_ANNOTATION, ChildRef, LEAVE_ANNOTATION, NotServed, is_too_deep};
-use crate::plugin::contract::Kind;
+use operator_host_contract::Kind;
 
 /// Kubernetes fills a Secret of this type with a token. Source: Kubernetes, "Secrets", service account tokens.
 pub(super) const TOKEN_TYPE: &str = "kubernetes.io/service-account-token";

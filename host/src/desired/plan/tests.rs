@@ -5,7 +5,7 @@ use super::*;
 use crate::config::{DEFAULT_BACKOFF, DEFAULT_PROVING, DEFAULT_WRITES};
 use crate::desired::ownership::owns;
 use crate::object::{AFTER_ANNOTATION, NotServed, TOO_DEEP_ANNOTATION, made_at};
-use crate::plugin::Limits;
+use operator_host_runtime::Limits;
 
 fn kind(api_version: &str, kind: &str) -> Kind {
     Kind {
@@ -501,7 +501,7 @@ fn ownership_needs_the_uid_and_the_label_both() {
 fn generated_secrets_are_checked_and_carry_no_owner_unless_secrets_are_set_to_delete() {
     let secret = |length: u32, alphabet: Option<&str>| GeneratedSecret {
         name: "root".into(),
-        entries: vec![crate::plugin::contract::GeneratedValue {
+        entries: vec![operator_host_contract::GeneratedValue {
             key: "password".into(),
             length,
             alphabet: alphabet.map(str::to_owned),
@@ -530,7 +530,7 @@ fn generated_secrets_are_checked_and_carry_no_owner_unless_secrets_are_set_to_de
 fn a_child_of_the_same_name_is_the_rest_of_a_generated_secret() {
     let secret = |name: &str| GeneratedSecret {
         name: name.into(),
-        entries: vec![crate::plugin::contract::GeneratedValue {
+        entries: vec![operator_host_contract::GeneratedValue {
             key: "password".into(),
             length: 20,
             alphabet: None,
@@ -679,7 +679,7 @@ fn a_child_names_its_parent_and_the_generation_of_it() {
 fn a_secret_that_only_claims_to_be_generated_is_refused_unless_the_parent_accepts_that_very_one() {
     let secret = GeneratedSecret {
         name: "x".into(),
-        entries: vec![crate::plugin::contract::GeneratedValue {
+        entries: vec![operator_host_contract::GeneratedValue {
             key: "password".into(),
             length: 20,
             alphabet: None,

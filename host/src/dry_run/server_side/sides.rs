@@ -96,7 +96,7 @@ mod tests {
 
     use super::*;
     use crate::object::NamespacedName;
-    use crate::plugin::contract::Kind;
+    use operator_host_contract::Kind;
 
     fn secret(data: &Value) -> DynamicObject {
         serde_json::from_value(json!({

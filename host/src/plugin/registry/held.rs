@@ -8,9 +8,9 @@ use jiff::Timestamp;
 use tracing::{debug, info, warn};
 
 use super::{Expected, Slot};
-use crate::plugin::Plugin;
 use crate::plugin::candidate_check::HeldBack;
 use crate::plugin::report::{CandidateState, CandidateVersion};
+use operator_host_runtime::Plugin;
 
 /// A candidate that is loaded and not live.
 pub(super) struct Waiting {

@@ -7,11 +7,11 @@ use tracing::{info_span, record_all};
 use super::held::Waiting;
 use super::{Expected, PluginFile, Slot};
 use crate::plugin::acceptance::{Signed, Untrusted};
-use crate::plugin::contract::Kind;
 use crate::plugin::kept::Kept;
 use crate::plugin::report::KeptVersion;
-use crate::plugin::{Digest, LoadError, Plugin, PluginBytes};
 use crate::trace;
+use operator_host_contract::Kind;
+use operator_host_runtime::{Digest, LoadError, Plugin, PluginBytes};
 
 /// The reason why a candidate is refused.
 #[derive(Debug, Error)]

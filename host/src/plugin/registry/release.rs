@@ -7,9 +7,10 @@ use std::sync::Arc;
 use bytes::Bytes;
 
 use super::{Expected, Slot};
+use crate::plugin::Location;
 use crate::plugin::kept::Versions;
 use crate::plugin::source::read_at_rest;
-use crate::plugin::{Digest, Location, Plugin, PluginBytes};
+use operator_host_runtime::{Digest, Plugin, PluginBytes};
 
 impl Slot {
     /// Drops the file of a plugin from memory; see [`Slot::release`].

@@ -308,7 +308,7 @@ mod tests {
     use super::*;
     use crate::metrics::Metrics;
     use crate::object::NamespacedName;
-    use crate::plugin::contract::Kind;
+    use operator_host_contract::Kind;
 
     fn child(name: &str) -> ChildRef {
         ChildRef {

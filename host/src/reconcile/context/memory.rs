@@ -12,8 +12,8 @@ use super::contests::Contests;
 use super::pace::Pace;
 use crate::desired::api_versions::Used;
 use crate::object::{ChildRef, Identity, version};
-use crate::plugin::Digest;
 use crate::work_queue::ReconcileReason;
+use operator_host_runtime::Digest;
 
 /// What the host remembers of one parent between reconciles. Losing it costs a few needless requests, except for
 /// `parent_in_doubt`, which [`super::Context::forget_all`] keeps.

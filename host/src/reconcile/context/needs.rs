@@ -12,7 +12,7 @@ use kube::core::DynamicObject;
 
 use crate::desired::selectors::Parsed;
 use crate::object::{NamespacedName, Selector};
-use crate::plugin::contract::{Kind, Need};
+use operator_host_contract::{Kind, Need};
 
 /// The needs of all parents of one controller; see the module.
 #[derive(Default)]

@@ -5,8 +5,8 @@ use kube::ResourceExt;
 use serde_json::json;
 
 use super::*;
-use crate::plugin::contract::{Description, Kind, Related};
 use crate::reconcile::needs::{Rights, Wanted};
+use operator_host_contract::{Description, Kind, Related};
 
 /// Objects by name; the one called `locked` cannot be read.
 struct Shelf(Description);

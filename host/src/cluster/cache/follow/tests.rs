@@ -17,7 +17,7 @@ use super::*;
 use crate::backoff::MAX_RETRY_AFTER;
 use crate::cluster::cache::{CachePolicy, Form, Scope};
 use crate::metrics::Metrics;
-use crate::plugin::contract::Kind;
+use operator_host_contract::Kind;
 
 /// How the API server responds to a request.
 enum Reply {

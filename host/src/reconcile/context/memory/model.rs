@@ -9,7 +9,7 @@ use serde_json::json;
 
 use super::*;
 use crate::object::{NamespacedName, version};
-use crate::plugin::contract::Kind;
+use operator_host_contract::Kind;
 
 #[derive(Clone, Copy, Debug)]
 enum Op {

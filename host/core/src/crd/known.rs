@@ -9,7 +9,7 @@ use serde_json::{Map, Value, json};
 
 use super::definition;
 use crate::object::{ChildRef, remove_nulls};
-use crate::plugin::contract::Kind;
+use operator_host_contract::Kind;
 use operator_host_schema::cel;
 use operator_host_schema::status::StatusFields;
 use operator_host_schema::{Problem, schema};
@@ -139,7 +139,7 @@ mod tests {
     use super::*;
 
     fn problems(object: &Value) -> Vec<String> {
-        let kind = crate::dry_run::documents::kind_of(object);
+        let kind = crate::object::kind_of(object);
         let definition = json!({ "kind": "CustomResourceDefinition", "spec": {
             "group": "parts.dev", "names": { "kind": "Widget" },
             "versions": [{ "name": "v1", "schema": { "openAPIV3Schema": { "type": "object", "properties": {

@@ -24,7 +24,7 @@ const TRIES: usize = 8;
 ///
 /// # Errors
 /// When it cannot be read, is not a regular file, or is larger than `limit` bytes.
-pub(crate) fn read(path: &Path, limit: usize) -> io::Result<Vec<u8>> {
+pub fn read(path: &Path, limit: usize) -> io::Result<Vec<u8>> {
     whole(open(path)?, limit)
 }
 
@@ -36,7 +36,7 @@ fn whole(file: File, limit: usize) -> io::Result<Vec<u8>> {
 }
 
 /// Opens a path that may not be a regular file, without blocking.
-pub(crate) fn open(path: &Path) -> io::Result<File> {
+pub fn open(path: &Path) -> io::Result<File> {
     OpenOptions::new()
         .read(true)
         .custom_flags(READ.bits().cast_signed())
@@ -44,7 +44,7 @@ pub(crate) fn open(path: &Path) -> io::Result<File> {
 }
 
 /// Reads the rest of a file; returns `None` when it is larger than the limit.
-pub(crate) fn read_open(file: File, limit: usize) -> io::Result<Option<Vec<u8>>> {
+pub fn read_open(file: File, limit: usize) -> io::Result<Option<Vec<u8>>> {
     // Exactly as much as it has: contents may be held for long. It may change its size meanwhile.
     let size = file.metadata()?.len().min(limit as u64);
     let mut bytes = Vec::with_capacity(usize::try_from(size).unwrap_or_default());
@@ -54,14 +54,14 @@ pub(crate) fn read_open(file: File, limit: usize) -> io::Result<Option<Vec<u8>>>
 
 /// A confined folder: no path within it leads outside.
 #[derive(Debug)]
-pub(crate) struct Folder {
+pub struct Folder {
     path: PathBuf,
     folder: OwnedFd,
 }
 
 impl Folder {
     /// Opens a folder, following links to it.
-    pub(crate) fn open(path: &Path) -> io::Result<Self> {
+    pub fn open(path: &Path) -> io::Result<Self> {
         let folder = openat(CWD, path, LOOK | OFlags::DIRECTORY, Mode::empty())?;
         Ok(Self {
             path: path.to_owned(),
@@ -73,7 +73,7 @@ impl Folder {
     ///
     /// # Errors
     /// `CrossesDevices` when the path leads out of the folder.
-    pub(crate) fn metadata(&self, path: &Path) -> io::Result<Metadata> {
+    pub fn metadata(&self, path: &Path) -> io::Result<Metadata> {
         File::from(self.beneath(path, LOOK)?).metadata()
     }
 
@@ -81,7 +81,7 @@ impl Folder {
     ///
     /// # Errors
     /// `CrossesDevices` when the path leads out of the folder.
-    pub(crate) fn file(&self, path: &Path) -> io::Result<File> {
+    pub fn file(&self, path: &Path) -> io::Result<File> {
         self.beneath(path, READ).map(File::from)
     }
 
@@ -89,7 +89,7 @@ impl Folder {
     ///
     /// # Errors
     /// When it cannot be read, is not a regular file, leads out of the folder, or is larger than `limit` bytes.
-    pub(crate) fn read(&self, path: &Path, limit: usize) -> io::Result<Vec<u8>> {
+    pub fn read(&self, path: &Path, limit: usize) -> io::Result<Vec<u8>> {
         let file = self.file(path).map_err(|error| match error.kind() {
             io::ErrorKind::CrossesDevices => io::Error::other("it is a link that leads out of its folder"),
             _ => error,

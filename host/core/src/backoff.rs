@@ -2,7 +2,14 @@
 
 use std::time::Duration;
 
-use crate::config::BackoffConfig;
+/// Delays between retries of one object: they double from `initial` to `max`, with jitter.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct BackoffConfig {
+    /// The first delay.
+    pub initial: Duration,
+    /// The longest delay.
+    pub max: Duration,
+}
 
 /// Returns the delay after this many consecutive failures: doubled each time up to the maximum, then shortened by
 /// up to a quarter at random, so that objects that failed together are not all retried together.

@@ -2,7 +2,7 @@
 
 /// Reports whether a character neither controls a terminal, nor changes the direction of text, nor is invisible: with
 /// such characters, text can look like other text.
-pub(crate) fn is_printable(c: char) -> bool {
+pub fn is_printable(c: char) -> bool {
     let hidden = matches!(
         c,
         '\u{61c}'
@@ -17,7 +17,7 @@ pub(crate) fn is_printable(c: char) -> bool {
 }
 
 /// Replaces each character that is not printable by a space.
-pub(crate) fn printable(text: &str) -> String {
+pub fn printable(text: &str) -> String {
     text.chars()
         .map(|c| if is_printable(c) { c } else { ' ' })
         .collect()

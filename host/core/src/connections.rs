@@ -8,7 +8,7 @@ use tokio_util::sync::CancellationToken;
 
 /// The open connections, those that have been out of use the longest first.
 #[derive(Debug)]
-pub(crate) struct Connections {
+pub struct Connections {
     limit: usize,
     share: usize,
     open: Mutex<Vec<Arc<Seat>>>,
@@ -16,16 +16,16 @@ pub(crate) struct Connections {
 
 /// The place of one connection, until [`Connections::leave`].
 #[derive(Debug)]
-pub(crate) struct Seat {
+pub struct Seat {
     peer: IpAddr,
     is_used: AtomicBool,
     /// Cancelled when another connection takes the place.
-    pub(crate) taken: CancellationToken,
+    pub taken: CancellationToken,
 }
 
 impl Seat {
     /// Keeps the place, until [`Connections::release`].
-    pub(crate) fn keep(&self) {
+    pub fn keep(&self) {
         self.is_used.store(true, Ordering::Relaxed);
     }
 
@@ -36,7 +36,7 @@ impl Seat {
 
 impl Connections {
     /// Creates the places. One address gets at most `limit - share` of them, so that `share` are left to others.
-    pub(crate) const fn new(limit: usize, share: usize) -> Self {
+    pub const fn new(limit: usize, share: usize) -> Self {
         Self {
             limit,
             share,
@@ -49,7 +49,7 @@ impl Connections {
     /// that has. Returns `None` when all of them are in use.
     ///
     /// Otherwise a caller who opens enough connections could keep all others away.
-    pub(crate) fn enter(&self, peer: IpAddr) -> Option<Arc<Seat>> {
+    pub fn enter(&self, peer: IpAddr) -> Option<Arc<Seat>> {
         let mut open = self.open();
         let count = |peer: IpAddr| open.iter().filter(|seat| seat.peer == peer).count();
         let has_more = count(peer) >= self.share;
@@ -77,7 +77,7 @@ impl Connections {
     }
 
     /// Notes that a connection is no longer in use.
-    pub(crate) fn release(&self, seat: &Arc<Seat>) {
+    pub fn release(&self, seat: &Arc<Seat>) {
         let mut open = self.open();
         if let Some(place) = open.iter().position(|other| Arc::ptr_eq(other, seat)) {
             let seat = open.remove(place);
@@ -87,7 +87,7 @@ impl Connections {
     }
 
     /// Frees a place.
-    pub(crate) fn leave(&self, seat: &Arc<Seat>) {
+    pub fn leave(&self, seat: &Arc<Seat>) {
         self.open().retain(|other| !Arc::ptr_eq(other, seat));
     }
 
@@ -97,7 +97,7 @@ impl Connections {
 }
 
 /// Returns the address to which a caller's share belongs: a machine often has a whole network of IPv6 addresses.
-pub(crate) fn share_of(peer: IpAddr) -> IpAddr {
+pub fn share_of(peer: IpAddr) -> IpAddr {
     match peer.to_canonical() {
         IpAddr::V6(address) => {
             let [a, b, c, d, ..] = address.segments();

@@ -46,7 +46,7 @@ impl Selector {
     }
 
     /// Returns a label, with its value, that an object must have to be selected, if there is one.
-    pub(crate) fn required(&self) -> Option<(&str, &str)> {
+    pub fn required(&self) -> Option<(&str, &str)> {
         self.0.iter().find_map(|(key, test)| match test {
             Test::In(values) => match &values[..] {
                 [value] => Some((key.as_str(), value.as_str())),

@@ -3,7 +3,7 @@
 use jiff::{RoundMode, Timestamp, TimestampRound, Unit};
 
 /// Returns the host's clock in whole seconds: a finer one would make equal requests differ.
-pub(crate) fn now() -> Timestamp {
+pub fn now() -> Timestamp {
     whole_seconds(Timestamp::now())
 }
 

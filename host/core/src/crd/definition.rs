@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 
 use serde_json::{Value, json};
 
-use crate::plugin::contract::Kind;
+use operator_host_contract::Kind;
 use operator_host_schema::cel;
 use operator_host_schema::structural;
 use operator_host_schema::{Problem, field};

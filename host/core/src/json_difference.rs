@@ -4,12 +4,12 @@
 use serde_json::{Map, Value};
 
 /// Returns the first path at which two values differ, below `path`.
-pub(crate) fn first_difference(before: &Value, after: &Value, path: &str) -> Option<String> {
+pub fn first_difference(before: &Value, after: &Value, path: &str) -> Option<String> {
     first(before, after, path).map(|(path, ..)| path)
 }
 
 /// Returns the same, and how they differ.
-pub(crate) fn difference(before: &Value, after: &Value, path: &str) -> Option<String> {
+pub fn difference(before: &Value, after: &Value, path: &str) -> Option<String> {
     let (path, before, after) = first(before, after, path)?;
     Some(if is_empty(after, &path) {
         format!("{path} is lost")
@@ -25,11 +25,7 @@ fn is_empty(value: &Value, path: &str) -> bool {
 }
 
 /// Returns the same, and the values there.
-pub(crate) fn first<'a>(
-    before: &'a Value,
-    after: &'a Value,
-    path: &str,
-) -> Option<(String, &'a Value, &'a Value)> {
+pub fn first<'a>(before: &'a Value, after: &'a Value, path: &str) -> Option<(String, &'a Value, &'a Value)> {
     if before == after || (is_empty(before, path) && is_empty(after, path)) {
         return None;
     }

@@ -8,7 +8,7 @@ use serde_json::value::{RawValue, to_raw_value};
 
 /// Describes why a text is not the expected JSON, without a part of it: an error of serde_json would quote values, of any
 /// length, and those of others may be secret.
-pub(crate) fn unquoted(error: &serde_json::Error) -> String {
+pub fn unquoted(error: &serde_json::Error) -> String {
     let what = match error.classify() {
         Category::Data => "a field is missing or has another form",
         Category::Io | Category::Syntax | Category::Eof => "it is not JSON",
@@ -17,14 +17,14 @@ pub(crate) fn unquoted(error: &serde_json::Error) -> String {
 }
 
 /// Returns the member of a JSON object with this name.
-pub(crate) fn member<'a>(object: &'a str, name: &str) -> Option<&'a str> {
+pub fn member<'a>(object: &'a str, name: &str) -> Option<&'a str> {
     members(object)
         .find(|(key, _)| key == name)
         .map(|(_, value)| value)
 }
 
 /// Returns the members of a JSON object, each value as its text; none when the value is not an object.
-pub(crate) fn members(object: &str) -> Members<'_> {
+pub fn members(object: &str) -> Members<'_> {
     let at = object.find('{').map_or(object.len(), |open| open + 1);
     let is_object = object.trim_start().starts_with('{');
     Members {
@@ -33,7 +33,8 @@ pub(crate) fn members(object: &str) -> Members<'_> {
     }
 }
 
-pub(crate) struct Members<'a> {
+/// The members of a JSON object that are left.
+pub struct Members<'a> {
     text: &'a str,
     at: usize,
 }
@@ -86,7 +87,7 @@ fn end_of_value(bytes: &[u8], start: usize) -> usize {
 }
 
 /// Returns how deep valid JSON is nested.
-pub(crate) fn levels(text: &str) -> usize {
+pub fn levels(text: &str) -> usize {
     let (mut level, mut most) = (0_usize, 0);
     for (_, byte) in outside_strings(text.as_bytes()) {
         match byte {
@@ -102,7 +103,7 @@ pub(crate) fn levels(text: &str) -> usize {
 }
 
 /// Returns the bytes of valid JSON that are not within a string, with their places. The quotes of strings are among them.
-pub(crate) fn outside_strings(text: &[u8]) -> impl Iterator<Item = (usize, u8)> {
+pub fn outside_strings(text: &[u8]) -> impl Iterator<Item = (usize, u8)> {
     let (mut is_quoted, mut is_escaped) = (false, false);
     text.iter().copied().enumerate().filter(move |(_, byte)| {
         match byte {
@@ -119,17 +120,19 @@ pub(crate) fn outside_strings(text: &[u8]) -> impl Iterator<Item = (usize, u8)> 
 }
 
 /// The text of a JSON object that is being written.
-pub(crate) struct ObjectText(String);
+pub struct ObjectText(String);
 
 impl ObjectText {
-    pub(crate) fn with_capacity(bytes: usize) -> Self {
+    /// Returns an empty object with space for this many bytes.
+    #[must_use]
+    pub fn with_capacity(bytes: usize) -> Self {
         let mut text = String::with_capacity(bytes + 64);
         text.push('{');
         Self(text)
     }
 
     /// Adds a member with the text of its value.
-    pub(crate) fn add(&mut self, key: &str, value: &str) {
+    pub fn add(&mut self, key: &str, value: &str) {
         if self.0.len() > 1 {
             self.0.push(',');
         }
@@ -137,7 +140,9 @@ impl ObjectText {
         let _ = write!(self.0, "{}:{value}", Value::from(key));
     }
 
-    pub(crate) fn end(mut self) -> String {
+    /// Returns the text of the whole object.
+    #[must_use]
+    pub fn end(mut self) -> String {
         self.0.push('}');
         self.0
     }
@@ -148,7 +153,7 @@ impl ObjectText {
 ///
 /// # Errors
 /// When the value cannot be written as JSON.
-pub(crate) fn as_yaml(value: &Value) -> serde_json::Result<Box<RawValue>> {
+pub fn as_yaml(value: &Value) -> serde_json::Result<Box<RawValue>> {
     let json = to_raw_value(value)?;
     if !json.get().contains(is_special_in_yaml) {
         return Ok(json);

@@ -23,8 +23,8 @@ use self::definitions as define;
 use self::definitions::Definition;
 use self::losses::Losses;
 use self::observed::{Observed, lock, observe};
-use crate::plugin::contract::{Description, Kind};
-use crate::plugin::{CallStats, Plugin};
+use operator_host_contract::{Description, Kind};
+use operator_host_runtime::{CallStats, Plugin};
 
 /// Upper bounds in milliseconds, for durations that include requests to the API server.
 const REQUEST_TIMES: &[f64] = &[

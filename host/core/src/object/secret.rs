@@ -3,28 +3,28 @@
 use k8s_openapi::ByteString;
 use serde_json::{Map, Value, json};
 
-use crate::plugin::contract::Kind;
+use operator_host_contract::Kind;
 
 /// The fields of a Secret that hold its values.
-pub(crate) const VALUE_FIELDS: [&str; 2] = ["data", "stringData"];
+pub const VALUE_FIELDS: [&str; 2] = ["data", "stringData"];
 
 /// The annotation in which `kubectl apply` stores a copy of the whole object.
-pub(crate) const LAST_APPLIED: &str = "kubectl.kubernetes.io/last-applied-configuration";
+pub const LAST_APPLIED: &str = "kubectl.kubernetes.io/last-applied-configuration";
 
 /// Reports whether an object is a Secret.
-pub(crate) fn is_secret(object: &Map<String, Value>) -> bool {
+pub fn is_secret(object: &Map<String, Value>) -> bool {
     let is = |field: &str, text: &str| object.get(field).is_some_and(|value| value == text);
     is("kind", "Secret") && is("apiVersion", "v1")
 }
 
 /// Reports whether a kind is that of Secrets.
-pub(crate) fn is_secret_kind(kind: &Kind) -> bool {
+pub fn is_secret_kind(kind: &Kind) -> bool {
     kind.api_version == "v1" && kind.kind == "Secret"
 }
 
 /// Calls `visit` for every value of a Secret, with its field and its key. A field that is no map, which the API server
 /// would refuse, is one value without a key.
-pub(crate) fn visit_values<'a>(
+pub fn visit_values<'a>(
     secret: &'a Map<String, Value>,
     mut visit: impl FnMut(&'static str, Option<&'a str>, &'a Value),
 ) {
@@ -40,7 +40,7 @@ pub(crate) fn visit_values<'a>(
 }
 
 /// Replaces what [`visit_values`] visits, and removes the copy of the values in [`LAST_APPLIED`].
-pub(crate) fn replace_values(
+pub fn replace_values(
     secret: &mut Map<String, Value>,
     mut replacement: impl FnMut(&'static str, Option<&str>, &Value) -> Value,
 ) {
@@ -61,14 +61,14 @@ pub(crate) fn replace_values(
 }
 
 /// Returns the bytes of a value of `data`; `None` if it is not base64.
-pub(crate) fn decoded(value: &Value) -> Option<Vec<u8>> {
+pub fn decoded(value: &Value) -> Option<Vec<u8>> {
     let decoded: Result<ByteString, _> = serde_json::from_value(value.clone());
     decoded.ok().map(|ByteString(bytes)| bytes)
 }
 
 /// Moves the values of `stringData` to `data`, as the API server does. It does not do so in `managedFields`: nobody would own
 /// the values.
-pub(crate) fn encode(secret: &mut Map<String, Value>) {
+pub fn encode(secret: &mut Map<String, Value>) {
     if let Some(Value::Object(texts)) = secret.remove("stringData") {
         let data = secret.entry("data").or_insert(Value::Null);
         if data.is_null() {
@@ -83,7 +83,7 @@ pub(crate) fn encode(secret: &mut Map<String, Value>) {
 }
 
 /// Returns the value in this field and under this key; the whole field without a key.
-pub(crate) fn value_at<'a>(secret: &'a Value, field: &str, key: Option<&str>) -> Option<&'a Value> {
+pub fn value_at<'a>(secret: &'a Value, field: &str, key: Option<&str>) -> Option<&'a Value> {
     let values = secret.get(field)?;
     key.map_or(Some(values), |key| values.get(key))
 }
@@ -91,7 +91,7 @@ pub(crate) fn value_at<'a>(secret: &'a Value, field: &str, key: Option<&str>) ->
 /// Returns what is wrong with the types of a Secret's values, without any value.
 ///
 /// The API server quotes a value of another type in its refusal, and its refusals are in the status of the parent.
-pub(crate) fn type_problem(secret: &Map<String, Value>) -> Option<String> {
+pub fn type_problem(secret: &Map<String, Value>) -> Option<String> {
     let mut problem = None;
     visit_values(secret, |field, key, value| {
         let found = match value {

@@ -1,7 +1,7 @@
 //! Names of objects, and the labels and annotations by which the host recognizes its own objects.
 
 mod not_served;
-pub(crate) mod secret;
+pub mod secret;
 mod selector;
 
 use std::borrow::Cow;
@@ -16,9 +16,9 @@ use serde_json::{Map, Value};
 use sha2::{Digest, Sha256};
 
 pub use self::not_served::NotServed;
-pub(crate) use self::not_served::is_built_in;
+pub use self::not_served::is_built_in;
 pub use self::selector::Selector;
-use crate::plugin::contract::Kind;
+use operator_host_contract::Kind;
 
 /// What the names of all field managers of controllers begin with.
 pub const FIELD_MANAGER_PREFIX: &str = "operator-host/";
@@ -74,7 +74,7 @@ pub fn too_deep(object: &DynamicObject) -> Option<&'static str> {
 }
 
 /// Returns a field in words. Who writes an object chooses the names of other fields than these, and may choose any text.
-pub(crate) fn field_in_words(name: &str) -> &'static str {
+pub fn field_in_words(name: &str) -> &'static str {
     match name {
         "spec" => "`spec`",
         "status" => "`status`",
@@ -83,14 +83,14 @@ pub(crate) fn field_in_words(name: &str) -> &'static str {
 }
 
 /// Returns the message about what is nested too deep.
-pub(crate) fn is_too_deep(what: &str) -> String {
+pub fn is_too_deep(what: &str) -> String {
     format!(
         "{what} is nested deeper than {MAX_DEPTH} levels, which the host does not read: make it less deep"
     )
 }
 
 /// Reports whether a value has more levels.
-pub(crate) fn is_deeper(value: &Value, levels: usize) -> bool {
+pub fn is_deeper(value: &Value, levels: usize) -> bool {
     match value {
         Value::Array(items) => levels == 0 || items.iter().any(|item| is_deeper(item, levels - 1)),
         Value::Object(fields) => levels == 0 || fields.values().any(|field| is_deeper(field, levels - 1)),
@@ -100,7 +100,7 @@ pub(crate) fn is_deeper(value: &Value, levels: usize) -> bool {
 
 /// Removes the members that are null: in what a plugin answers, null means absent. Generators of many languages write it for
 /// every field without a value.
-pub(crate) fn remove_nulls(fields: &mut Map<String, Value>) {
+pub fn remove_nulls(fields: &mut Map<String, Value>) {
     fn within(value: &mut Value) {
         match value {
             Value::Array(items) => items.iter_mut().for_each(within),
@@ -112,11 +112,21 @@ pub(crate) fn remove_nulls(fields: &mut Map<String, Value>) {
     fields.values_mut().for_each(within);
 }
 
+/// Returns the kind of an object, with empty texts where the object lacks it.
+#[must_use]
+pub fn kind_of(object: &Value) -> Kind {
+    let text = |field: &str| object[field].as_str().unwrap_or_default().to_owned();
+    Kind {
+        api_version: text("apiVersion"),
+        kind: text("kind"),
+    }
+}
+
 /// Maximum number of characters of a name in an object. Requests are YAML, which limits a key to 1,024 with its quotes.
 const MAX_KEY: usize = 1000;
 
 /// Returns what is wrong with the first key that is too long to be sent.
-pub(crate) fn long_key(fields: &Map<String, Value>) -> Option<String> {
+pub fn long_key(fields: &Map<String, Value>) -> Option<String> {
     fn within(value: &Value) -> Option<String> {
         match value {
             Value::Array(items) => items.iter().find_map(within),
@@ -139,7 +149,7 @@ pub(crate) fn long_key(fields: &Map<String, Value>) -> Option<String> {
 
 /// Names a kind in a message. One that is not Kubernetes' own may share its name with others, so it has its group, as in
 /// `Service.serving.knative.dev`.
-pub(crate) fn kind_in_words<'a>(group: &str, kind: &'a str) -> Cow<'a, str> {
+pub fn kind_in_words<'a>(group: &str, kind: &'a str) -> Cow<'a, str> {
     match is_built_in(group) {
         true => kind.into(),
         false => format!("{kind}.{group}").into(),
@@ -147,7 +157,7 @@ pub(crate) fn kind_in_words<'a>(group: &str, kind: &'a str) -> Cow<'a, str> {
 }
 
 /// Names a kind in a command of kubectl, which takes one of Kubernetes' own when several groups have the name.
-pub(crate) fn kind_for_kubectl(group: &str, kind: &str) -> String {
+pub fn kind_for_kubectl(group: &str, kind: &str) -> String {
     let kind = kind.to_lowercase();
     match group {
         "" => kind,
@@ -174,7 +184,7 @@ pub fn is_about_versions(annotation: &str) -> bool {
 
 /// Returns the token of a list's next page; `None` on the last page, where it may also be empty.
 #[must_use]
-pub(crate) fn next_page(list: &ListMeta) -> Option<String> {
+pub fn next_page(list: &ListMeta) -> Option<String> {
     list.continue_.clone().filter(|token| !token.is_empty())
 }
 
@@ -321,12 +331,12 @@ pub fn controller_of(object: &DynamicObject) -> Option<&OwnerReference> {
 }
 
 /// Reports whether an owner reference refers to a kind, in any of its versions.
-pub(crate) fn is_reference_to(kind: &Kind, owner: &OwnerReference) -> bool {
+pub fn is_reference_to(kind: &Kind, owner: &OwnerReference) -> bool {
     owner.kind == kind.kind && group_of(&owner.api_version) == kind.group()
 }
 
 /// Returns the group of an API version; empty for the core group.
-pub(crate) fn group_of(api_version: &str) -> &str {
+pub fn group_of(api_version: &str) -> &str {
     api_version.split_once('/').map_or("", |(group, _)| group)
 }
 
@@ -432,7 +442,7 @@ pub fn fingerprint(value: &impl Serialize) -> String {
 
 /// Returns how many bytes the value's JSON text has at least: without escapes, and one for each number. Reads no text.
 #[must_use]
-pub(crate) fn least_size(fields: &Map<String, Value>) -> usize {
+pub fn least_size(fields: &Map<String, Value>) -> usize {
     fn of(value: &Value) -> usize {
         match value {
             Value::String(text) => text.len() + 2,
@@ -446,7 +456,7 @@ pub(crate) fn least_size(fields: &Map<String, Value>) -> usize {
 }
 
 /// Returns a child's manifest without the fields that the host adds.
-pub(crate) fn without_host_metadata(mut child: Value) -> Value {
+pub fn without_host_metadata(mut child: Value) -> Value {
     let Some(metadata) = child.get_mut("metadata").and_then(Value::as_object_mut) else {
         return child;
     };

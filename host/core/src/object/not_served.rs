@@ -2,7 +2,7 @@
 
 use thiserror::Error;
 
-use crate::plugin::contract::Kind;
+use operator_host_contract::Kind;
 
 /// The API server does not serve a kind.
 #[derive(Clone, Debug, Error, PartialEq, Eq)]
@@ -65,7 +65,7 @@ const GROUPS: &[&str] = &[
 ];
 
 /// Reports whether a group is part of Kubernetes. The group of a definition contains a dot, and may end in `.k8s.io`, too.
-pub(crate) fn is_built_in(group: &str) -> bool {
+pub fn is_built_in(group: &str) -> bool {
     let name = group.strip_suffix(".k8s.io");
     !group.contains('.') || name.is_some_and(|name| GROUPS.contains(&name))
 }

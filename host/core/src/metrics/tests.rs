@@ -9,7 +9,7 @@ use prometheus::Registry;
 use prometheus::proto::MetricFamily;
 
 use super::*;
-use crate::plugin::Class;
+use operator_host_runtime::Class;
 
 struct Read {
     metrics: Arc<Metrics>,
@@ -178,7 +178,7 @@ fn a_plugin_version_that_is_replaced_is_not_shown_any_more() {
 
 #[test]
 fn the_table_of_the_documentation_is_true() {
-    let documentation = include_str!("../../docs/telemetry.md");
+    let documentation = include_str!("../../../docs/telemetry.md");
     for definition in define::ALL {
         let row = definition.row();
         assert!(

@@ -1,0 +1,14 @@
+//! What the crates of operator-host share: objects and definitions of Kubernetes, metrics and spans, and small tools for
+//! files, text and time. Nothing here knows a client.
+
+pub mod backoff;
+pub mod clock;
+pub mod connections;
+pub mod crd;
+pub mod files;
+pub mod json_difference;
+pub mod json_text;
+pub mod metrics;
+pub mod object;
+pub mod printable;
+pub mod trace;
