@@ -9,7 +9,7 @@ use std::process::{Child, Command, Stdio};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use operator_host::plugin::{
+use operator_host_runtime::{
     Cache, CodeOrigin, Compiler, EngineOptions, Limits, LoadError, Plugin, Runtime, Subprocess,
 };
 use plugin_fixtures::{FORMS, Fixture, Form, another_world, cases, hard, library};

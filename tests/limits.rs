@@ -11,7 +11,7 @@ const ENGINE: &str = "host/runtime/src/engine.rs";
 const LIMITS: &str = "host/runtime/src/limits.rs";
 const COUNTS: &str = "host/runtime/src/counts.rs";
 const LOG: &str = "host/runtime/src/log.rs";
-const SIZES: &str = "host/src/webhook/sizes.rs";
+const SIZES: &str = "host/webhook/src/sizes.rs";
 const RULES: &str = "host/schema/src/cel/rules.rs";
 
 /// The beginning of a row, its words with `{}` for a number, and where the number is: a file, the code before it, and the
@@ -20,21 +20,21 @@ const ROWS: [(&str, &str, &str, &str, u64); 56] = [
     (
         "writes of one child",
         "{} in quick succession",
-        "host/src/reconcile/context/pace.rs",
+        "host/engine/src/reconcile/context/pace.rs",
         "Self::Change => (",
         1,
     ),
     (
         "writes of one child",
         "or {} creations",
-        "host/src/reconcile/context/pace.rs",
+        "host/engine/src/reconcile/context/pace.rs",
         "Self::Removal => (",
         1,
     ),
     (
         "depth of JSON",
         "about {} levels",
-        "host/src/object.rs",
+        "host/core/src/object.rs",
         "const MAX_DEPTH: usize = ",
         1,
     ),
@@ -48,14 +48,14 @@ const ROWS: [(&str, &str, &str, &str, u64); 56] = [
     (
         "connections to the health port",
         "{}, of which",
-        "host/src/health/server.rs",
+        "host/instruments/src/health/server.rs",
         "const CONNECTIONS: usize = ",
         1,
     ),
     (
         "connections to the health port",
         "leaves {} to",
-        "host/src/health/server.rs",
+        "host/instruments/src/health/server.rs",
         "const SHARE: usize = ",
         1,
     ),
@@ -63,14 +63,14 @@ const ROWS: [(&str, &str, &str, &str, u64); 56] = [
     (
         "manifest",
         "{} MiB",
-        "host/src/oci/artifact.rs",
+        "host/delivery/src/oci/artifact.rs",
         "const MANIFEST_LIMIT: usize = ",
         MIB,
     ),
     (
         "signatures",
         "{} of each",
-        "host/src/oci/pull.rs",
+        "host/delivery/src/oci/pull.rs",
         "const MAX_SIGNATURES: usize = ",
         1,
     ),
@@ -139,14 +139,14 @@ const ROWS: [(&str, &str, &str, &str, u64); 56] = [
     (
         "needs",
         "{}. ",
-        "host/src/reconcile/needs.rs",
+        "host/engine/src/reconcile/needs.rs",
         "const MAX_NEEDS: usize = ",
         1,
     ),
     (
         "Events",
         "{} in one",
-        "host/src/reconcile/outcome.rs",
+        "host/engine/src/reconcile/outcome.rs",
         "const MAX_EVENTS: usize = ",
         1,
     ),
@@ -160,7 +160,7 @@ const ROWS: [(&str, &str, &str, &str, u64); 56] = [
     (
         "conditions",
         "first {} KiB",
-        "host/src/desired/conditions.rs",
+        "host/desired/src/conditions.rs",
         "const LONGEST_MESSAGE: usize = ",
         KIB,
     ),
@@ -197,28 +197,28 @@ const ROWS: [(&str, &str, &str, &str, u64); 56] = [
     (
         "`requeueAfterMs`",
         "{} ms",
-        "host/src/reconcile/action.rs",
+        "host/engine/src/reconcile/action.rs",
         "const MIN_DELAY: Duration = Duration::from_millis(",
         1,
     ),
     (
         "connections",
         "{}, of",
-        "host/src/webhook/bounds.rs",
+        "host/webhook/src/bounds.rs",
         "const CONNECTIONS: usize = ",
         1,
     ),
     (
         "connections",
         "leaves {}",
-        "host/src/webhook/bounds.rs",
+        "host/webhook/src/bounds.rs",
         "const LEFT_BY_ONE: usize = ",
         1,
     ),
     (
         "`uid` of a review",
         "{} bytes",
-        "host/src/webhook.rs",
+        "host/webhook/src/lib.rs",
         "const LONGEST_UID: usize = ",
         1,
     ),
@@ -230,7 +230,7 @@ const ROWS: [(&str, &str, &str, &str, u64); 56] = [
     (
         "body of a conversion",
         "{} objects",
-        "host/src/webhook/conversion.rs",
+        "host/webhook/src/conversion_review.rs",
         "const MAX_OBJECTS: usize = ",
         1,
     ),

@@ -12,19 +12,21 @@ cd "$here/.."
 
 # Cargo keeps what it has unpacked and compiled of a package by its version, which is the same in the next run.
 target=${CARGO_TARGET_DIR:-$PWD/target}
-rm -rf "${CARGO_HOME:-$HOME/.cargo}"/registry/{src,cache}/*/operator-host-{contract,runtime,schema}-[0-9]*
-for file in "$target"/debug/deps/operator_host_{contract,runtime,schema}-*.d; do
+rm -rf "${CARGO_HOME:-$HOME/.cargo}"/registry/{src,cache}/*/operator-host-[a-z]*-[0-9]*
+for file in "$target"/debug/deps/operator_host_*-*.d; do
     if [[ -e $file ]] && grep --quiet registry/src "$file"; then
         hash=${file##*-}
-        rm -rf "$target"/debug/.fingerprint/operator-host-{contract,runtime,schema}-"${hash%.d}"
+        rm -rf "$target"/debug/.fingerprint/operator-host-*-"${hash%.d}"
     fi
 done
 
 say "Packaging the host and its libraries"
 # With the target folder of everything else, only these crates are compiled.
-CARGO_TARGET_DIR=$target cargo package --allow-dirty --quiet \
-    --package operator-host-contract --package operator-host-runtime --package operator-host-schema \
-    --package operator-host >&2
+packages=(--package operator-host)
+for manifest in host/*/Cargo.toml; do
+    packages+=(--package "$(sed -n 's/^name = "\(.*\)"$/\1/p' "$manifest" | head -n 1)")
+done
+CARGO_TARGET_DIR=$target cargo package --allow-dirty --quiet "${packages[@]}" >&2
 say "Packaging the SDK"
 cd plugins
 # No registry has the crate that it depends on yet.

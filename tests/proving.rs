@@ -11,7 +11,7 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use kube::core::DynamicObject;
-use operator_host::plugin::Digest;
+use operator_host_runtime::Digest;
 use serde_json::{Value, json};
 
 use crate::mount::Mount;

@@ -83,7 +83,7 @@ async fn until_report(host: &Host, what: &str, holds: impl Fn(&Value) -> bool) -
 }
 
 fn sha256(bytes: &[u8]) -> String {
-    operator_host::plugin::Digest::of(bytes).to_string()
+    operator_host_runtime::Digest::of(bytes).to_string()
 }
 
 #[tokio::test]
@@ -404,7 +404,7 @@ async fn the_script_that_make_run_names_moves_echo_to_a_registry_and_back() {
         tokio::time::sleep(Duration::from_millis(50)).await;
     }
     // The configuration is valid, and what it names can be pulled.
-    let changed = operator_host::config::Config::load(&config).unwrap();
+    let changed = operator_host_config::Config::load(&config).unwrap();
     let echo = changed
         .controllers
         .iter()

@@ -330,17 +330,19 @@ fn the_advisories_are_looked_at_each_week_and_before_a_release() {
     );
 }
 
+/// Returns an argument of cargo with the place of the crate that the SDK depends on. No registry has it yet.
+pub(crate) fn unpublished_schema() -> String {
+    let schema = root().join("host/schema");
+    format!("--config=patch.crates-io.operator-host-schema.path={schema:?}")
+}
+
 /// Packages the crates of a workspace as they would be published, and returns the folders with their contents. `make package`
 /// also builds them, which takes minutes.
-pub(crate) fn packaged(workspace: &str, crates: &[&str], into: &Path) -> Vec<PathBuf> {
+pub(crate) fn packaged(workspace: &str, crates: &[String], into: &Path) -> Vec<PathBuf> {
     let mut cargo = Command::new("cargo");
     cargo.args(["package", "--no-verify", "--allow-dirty", "--quiet"]);
-    // No registry has it yet.
-    let schema = root().join("host/schema");
-    cargo.arg(format!(
-        "--config=patch.crates-io.operator-host-schema.path={schema:?}"
-    ));
-    cargo.args(crates.iter().flat_map(|name| ["--package", name]));
+    cargo.arg(unpublished_schema());
+    cargo.args(crates.iter().flat_map(|name| ["--package", name.as_str()]));
     cargo
         .current_dir(root().join(workspace))
         .env("CARGO_TARGET_DIR", into)
@@ -355,6 +357,14 @@ pub(crate) fn packaged(workspace: &str, crates: &[&str], into: &Path) -> Vec<Pat
         into.join(name)
     });
     unpacked.collect()
+}
+
+/// Returns the folders in one of the repository.
+fn folders_of(folder: &str) -> impl Iterator<Item = PathBuf> {
+    let entries = fs::read_dir(root().join(folder)).unwrap();
+    entries
+        .map(|entry| entry.unwrap().path())
+        .filter(|path| path.is_dir())
 }
 
 /// Returns the files that a source file includes when it is compiled. `template!` and `sample!` are the macros of `new`.
@@ -390,14 +400,19 @@ fn sources(folder: &Path, into: &mut Vec<PathBuf>) {
 #[test]
 fn each_crate_is_packaged_with_all_that_it_includes_and_says_what_it_is() {
     let folder = tempfile::tempdir().unwrap();
-    let host = [
-        "operator-host-contract",
-        "operator-host-runtime",
-        "operator-host-schema",
-        "operator-host",
-    ];
+    let mut host = vec!["operator-host".to_owned()];
+    host.extend(folders_of("host").filter_map(|folder| {
+        let manifest = fs::read_to_string(folder.join("Cargo.toml")).ok()?;
+        let name = manifest.lines().find_map(|line| line.strip_prefix("name = "))?;
+        Some(name.trim_matches('"').to_owned())
+    }));
+    assert!(host.len() > 10, "{host:?}");
     let mut crates = packaged(".", &host, folder.path());
-    crates.extend(packaged("plugins", &["operator-plugin"], folder.path()));
+    crates.extend(packaged(
+        "plugins",
+        &["operator-plugin".to_owned()],
+        folder.path(),
+    ));
     let mut count = 0;
     for place in &crates {
         for file in ["LICENSE", "README.md"] {

@@ -14,7 +14,7 @@ use kube::api::{ApiResource, DeleteParams, ListParams, Patch, PatchParams, PostP
 use kube::core::{DynamicObject, GroupVersionKind};
 use kube::runtime::wait::await_condition;
 use kube::{Api, Client, ResourceExt};
-use operator_host::plugin::{Cache, Compiler, EngineOptions, Limits, Runtime, Subprocess};
+use operator_host_runtime::{Cache, Compiler, EngineOptions, Limits, Runtime, Subprocess};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 use tokio::sync::OnceCell;

@@ -13,23 +13,23 @@ use tokio_util::task::TaskTracker;
 use tracing::field::Empty;
 use tracing::{Instrument, Span, debug, error, info, info_span};
 
-use crate::backoff;
-use crate::cluster::cache::{Change, Interest, Reflector, Subscriber, WatchState};
-use crate::cluster::kind_reflectors::KindReflectors;
-use crate::cluster::namespaces::NamespaceChange;
-use crate::config::ControllerConfig;
 use crate::definitions::Installer;
 use crate::definitions::record::LiveRecord;
-use crate::desired::ownership::{parent_by_owner, parent_of, reaches};
-use crate::leader::term::Warmth;
-use crate::object::{ChildRef, NamespacedName, is_terminating, version};
-use crate::plugin::registry::Live;
-use crate::reconcile::context::Context;
-use crate::reconcile::observer::Observer;
-use crate::reconcile::{Action, reconcile, unlisted};
-use crate::trace;
-use crate::work_queue::{ReconcileReason, Work};
+use operator_host_cluster::cache::{Change, Interest, Reflector, Subscriber, WatchState};
+use operator_host_cluster::kind_reflectors::KindReflectors;
+use operator_host_cluster::namespaces::NamespaceChange;
+use operator_host_cluster::term::Warmth;
+use operator_host_config::ControllerConfig;
 use operator_host_contract::Kind;
+use operator_host_core::backoff;
+use operator_host_core::object::{ChildRef, NamespacedName, is_terminating, version};
+use operator_host_core::trace;
+use operator_host_delivery::registry::Live;
+use operator_host_desired::ownership::{parent_by_owner, parent_of, reaches};
+use operator_host_engine::reconcile::context::Context;
+use operator_host_engine::reconcile::observer::Observer;
+use operator_host_engine::reconcile::{Action, reconcile, unlisted};
+use operator_host_engine::work_queue::{ReconcileReason, Work};
 
 /// Runs one controller until `stop`, then waits for the running reconciles. While another replica leads, the controller
 /// only keeps its caches up to date.

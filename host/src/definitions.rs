@@ -23,17 +23,17 @@ use tracing::info;
 
 use self::losses::Losses;
 use self::requests::Requests;
-use crate::cluster::api_error::ApiError;
-use crate::cluster::cache::Reflector;
-use crate::cluster::client::Writer;
-use crate::cluster::discovery::{Discovery, KindError};
-use crate::config::webhook::WebhookReach;
-use crate::config::{ControllerConfig, DefinitionsMode};
-use crate::leader::term::Phase;
-use crate::object::{DEFINITION_VERSION_ANNOTATION, NamespacedName};
-use crate::plugin::candidate_check::{HeldBack, Orders};
-use crate::plugin::registry::Live;
+use operator_host_cluster::api_error::ApiError;
+use operator_host_cluster::cache::Reflector;
+use operator_host_cluster::client::Writer;
+use operator_host_cluster::discovery::{Discovery, KindError};
+use operator_host_cluster::term::Phase;
+use operator_host_config::webhook::WebhookReach;
+use operator_host_config::{ControllerConfig, DefinitionsMode};
 use operator_host_contract::Kind;
+use operator_host_core::object::{DEFINITION_VERSION_ANNOTATION, NamespacedName};
+use operator_host_delivery::candidate_check::{HeldBack, Orders};
+use operator_host_delivery::registry::Live;
 use operator_host_runtime::Plugin;
 
 /// The first wait before a definition that was not installed is tried again. It doubles each time.

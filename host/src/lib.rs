@@ -21,48 +21,21 @@
 //! `reconcile` alone knows that order. The runtime never sees a Kubernetes client. `desired` does no I/O.
 
 pub mod cli;
-pub mod config;
 pub mod memory_limit;
 
-pub mod health;
-pub mod journal;
 pub mod telemetry;
 
-pub mod cluster;
-
-pub mod oci;
-
-pub mod leader;
 pub mod operator;
 pub mod supervisor;
 pub mod ui;
-mod validation;
-pub mod webhook;
 
 pub mod controller;
-pub mod desired;
-pub mod reconcile;
 pub mod rollout;
-pub mod work_queue;
 
 pub mod definitions;
 pub mod dry_run;
 
-pub mod record;
-
 pub mod rbac;
 pub mod uninstall;
 
-pub mod conversion;
-pub mod defaults;
-pub mod plugin;
-
-mod calls;
 mod freed_memory;
-
-#[cfg(test)]
-mod layers;
-
-pub use operator_host_core::{
-    backoff, clock, connections, crd, files, json_difference, json_text, metrics, object, printable, trace,
-};

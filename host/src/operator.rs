@@ -14,26 +14,26 @@ use tracing::{info, warn};
 
 use self::config_reload::{Configurations, Follower};
 use self::controllers::{Controllers, SlotParts};
-use crate::cluster::cache::SharedCache;
-use crate::cluster::client::{ClientError, Connection, Pace};
-use crate::cluster::discovery::Discovery;
-use crate::cluster::event_recorder::Events;
-use crate::config::Config;
-use crate::config::leadership::LeadershipMode;
-use crate::config::webhook::WebhookConfig;
 use crate::freed_memory;
-use crate::leader::Leadership;
-use crate::leader::term::Term;
 use crate::memory_limit::Memory;
-use crate::plugin::kept::Room;
-use crate::plugin::reload::Files;
-use crate::reconcile::provenance_key::Provenance;
 use crate::supervisor::{Shared, watch_definitions};
-use crate::telemetry::Instruments;
 use crate::telemetry::log::Level;
 use crate::ui::{self, RunningControllers, Sources, UiConfig};
-use crate::webhook::{self, WebhookTargets};
+use operator_host_cluster::cache::SharedCache;
+use operator_host_cluster::client::{ClientError, Connection, Pace};
+use operator_host_cluster::discovery::Discovery;
+use operator_host_cluster::event_recorder::Events;
+use operator_host_cluster::term::Term;
+use operator_host_config::Config;
+use operator_host_config::leadership::LeadershipMode;
+use operator_host_config::webhook::WebhookConfig;
+use operator_host_delivery::kept::Room;
+use operator_host_delivery::reload::Files;
+use operator_host_engine::reconcile::provenance_key::Provenance;
+use operator_host_instruments::Instruments;
+use operator_host_lease::Leadership;
 use operator_host_runtime::{Cache, Compiler, EngineError, EngineOptions, Runtime, Subprocess};
+use operator_host_webhook::WebhookTargets;
 
 /// How long reconciles in progress may take after the signal to stop. A pod has 30 seconds by default.
 const DRAIN: Duration = Duration::from_secs(25);
@@ -64,7 +64,7 @@ pub enum OperatorError {
     Client(#[from] ClientError),
     /// The webhook cannot be served.
     #[error(transparent)]
-    Webhook(#[from] webhook::ServerError),
+    Webhook(#[from] operator_host_webhook::ServerError),
     /// The page cannot be served.
     #[error(transparent)]
     Ui(#[from] ui::ServerError),
@@ -160,7 +160,7 @@ pub async fn run(
             client_ca: setup.client_ca,
             ..config
         };
-        webhook::start(
+        operator_host_webhook::start(
             config,
             setup.memory.webhook(),
             Arc::clone(&webhook_targets),

@@ -27,11 +27,11 @@ pub mod resources;
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::config::leadership::{LeadershipConfig, LeadershipMode};
-use crate::config::{Config, ControllerConfig, DefinitionsMode, Removal, ServiceAccount};
-use crate::desired::provenance::KEY_SECRET;
-use crate::object::secret::is_secret_kind;
+use operator_host_config::leadership::{LeadershipConfig, LeadershipMode};
+use operator_host_config::{Config, ControllerConfig, DefinitionsMode, Removal, ServiceAccount};
 use operator_host_contract::{Description, Kind};
+use operator_host_core::object::secret::is_secret_kind;
+use operator_host_desired::provenance::KEY_SECRET;
 
 use self::resources::{Resource, Resources, UnknownKind};
 

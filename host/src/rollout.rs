@@ -29,21 +29,23 @@ use tracing::{debug, info, warn};
 use self::answer::SecretValues;
 use self::compare::{Findings, MAX_BLAMED, find};
 use self::shadow::{Known, Snapshot};
-use crate::clock;
-use crate::cluster::cache::{Reflector, WatchState};
-use crate::cluster::discovery::ResolvedKind;
-use crate::config::{ControllerConfig, DefinitionsMode, ProvingMode};
 use crate::definitions::Installer;
 use crate::definitions::record::LiveRecord;
-use crate::desired::conditions::Reason;
-use crate::object::{NamespacedName, PIN_ANNOTATION, PROMOTE_ANNOTATION, annotation, fingerprint, too_deep};
-use crate::plugin::candidate_check::{
+use operator_host_cluster::cache::{Reflector, WatchState};
+use operator_host_cluster::discovery::ResolvedKind;
+use operator_host_config::{ControllerConfig, DefinitionsMode, ProvingMode};
+use operator_host_contract::{EventType, Kind};
+use operator_host_core::clock;
+use operator_host_core::object::{
+    NamespacedName, PIN_ANNOTATION, PROMOTE_ANNOTATION, annotation, fingerprint, too_deep,
+};
+use operator_host_delivery::candidate_check::{
     Blamed, CandidateCheck, HeldBack, Order, Orders, Prefix, ProofResult, Recorded, UNMATCHED_PIN,
 };
-use crate::reconcile::context::Context;
-use crate::reconcile::held_back::BlockingParents;
-use crate::work_queue::ReconcileReason;
-use operator_host_contract::{EventType, Kind};
+use operator_host_desired::conditions::Reason;
+use operator_host_engine::reconcile::context::Context;
+use operator_host_engine::reconcile::held_back::BlockingParents;
+use operator_host_engine::work_queue::ReconcileReason;
 use operator_host_runtime::{Digest, Plugin, RandomSource};
 
 /// Time limit of a proof. Objects that were not examined by then are skipped.

@@ -24,12 +24,11 @@ use self::export::ExportError;
 use self::log::BoxedLayer;
 use self::outlet::{Reported, Spans};
 use self::settings::Export;
-use crate::health::Health;
-use crate::journal::Journal;
-use crate::metrics::Metrics;
-use crate::metrics::losses::{Losses, Signal};
-use crate::record::Recorder;
-use crate::trace::{self, Tracer};
+use operator_host_instruments::Instruments;
+
+use operator_host_core::metrics::Metrics;
+use operator_host_core::metrics::losses::{Losses, Signal};
+use operator_host_core::trace::{self, Tracer};
 
 /// The timeout for the export of the last spans and metrics when the process ends.
 const FLUSH: Duration = Duration::from_secs(3);
@@ -43,35 +42,6 @@ pub enum TelemetryError {
     /// The metrics cannot be registered for `/metrics`.
     #[error("cannot prepare /metrics: {0}")]
     Prometheus(#[from] opentelemetry_sdk::error::OTelSdkError),
-}
-
-/// The metrics, spans, health and records that the rest of the program reports to. Cheap to clone.
-#[derive(Clone)]
-pub struct Instruments {
-    /// The metrics.
-    pub metrics: Arc<Metrics>,
-    /// Creates spans, if a collector is configured.
-    pub tracer: Tracer,
-    /// The state that the health port reports.
-    pub health: Arc<Health>,
-    /// Records plugin calls, if recording is enabled.
-    pub recorder: Option<Recorder>,
-    /// What the controllers did last, if somebody may look.
-    pub journal: Option<Arc<Journal>>,
-}
-
-impl Instruments {
-    /// Creates instruments that export nothing.
-    #[must_use]
-    pub fn unread() -> Self {
-        Self {
-            metrics: Arc::new(Metrics::unread()),
-            tracer: Tracer::default(),
-            health: Arc::default(),
-            recorder: None,
-            journal: None,
-        }
-    }
 }
 
 /// The exporters and instruments of the process.

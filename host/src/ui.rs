@@ -21,13 +21,13 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use tokio::sync::watch;
 
-use crate::desired::conditions::PLUGIN_HELD_BACK;
-use crate::health::Health;
-use crate::journal::{ControllerJournal, Journal, PublishedEvent};
-use crate::leader::report::LeadershipReport;
-use crate::object::NamespacedName;
-use crate::plugin::report::{HIDDEN, PluginReport};
-use crate::reconcile::context::Context;
+use operator_host_core::object::NamespacedName;
+use operator_host_delivery::report::{HIDDEN, PluginReport};
+use operator_host_desired::conditions::PLUGIN_HELD_BACK;
+use operator_host_engine::reconcile::context::Context;
+use operator_host_instruments::health::Health;
+use operator_host_instruments::journal::{ControllerJournal, Journal, PublishedEvent};
+use operator_host_lease::report::LeadershipReport;
 
 pub use self::server::{ServerError, UiConfig, start};
 

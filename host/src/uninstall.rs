@@ -13,19 +13,19 @@ use kube::{Api, Client, ResourceExt};
 use serde_json::{Map, Value, json};
 use thiserror::Error;
 
-use crate::cluster::discovery::{Discovery, KindError, ResolvedKind};
-use crate::cluster::objects::Objects;
-use crate::cluster::refusal::is_missing_object;
-use crate::config::leadership::LeadershipMode;
-use crate::config::{Config, ControllerConfig, Removal};
-use crate::desired::ownership::{parent_of, removal};
-use crate::leader::lease::GROUP_LABEL;
-use crate::object::{
+use operator_host_cluster::discovery::{Discovery, KindError, ResolvedKind};
+use operator_host_cluster::objects::Objects;
+use operator_host_cluster::refusal::is_missing_object;
+use operator_host_config::leadership::LeadershipMode;
+use operator_host_config::{Config, ControllerConfig, Removal};
+use operator_host_contract::Kind;
+use operator_host_core::object::{
     CLEANED_UP_ANNOTATION, CONTROLLER_LABEL, GENERATED_LABEL, NamespacedName, controller_of, label,
     next_page, too_deep,
 };
-use crate::reconcile::status::owned;
-use operator_host_contract::Kind;
+use operator_host_desired::ownership::{parent_of, removal};
+use operator_host_engine::reconcile::status::owned;
+use operator_host_lease::lease::GROUP_LABEL;
 
 /// The number of objects per page of a list.
 const PAGE: u32 = 500;
@@ -468,7 +468,7 @@ fn api(client: &Client, resource: &ResolvedKind, namespace: Option<&str>) -> Obj
 fn plain(error: &kube::Error) -> String {
     match error {
         kube::Error::Api(status) => status.message.clone(),
-        other => crate::cluster::client::chain(other),
+        other => operator_host_cluster::client::chain(other),
     }
 }
 

@@ -531,7 +531,8 @@ fn a_type_without_a_structural_schema_is_named_by_check() {
 #[test]
 fn a_plugin_depends_on_the_published_sdk_by_its_version_or_in_a_git_repository() {
     let desk = tempfile::tempdir().unwrap();
-    let sdk = crate::release::packaged("plugins", &["operator-plugin"], desk.path()).remove(0);
+    let sdk = crate::release::packaged("plugins", &["operator-plugin".to_owned()], desk.path()).remove(0);
+    let schema = crate::release::unpublished_schema();
     let git = |arguments: &[&str]| {
         let identity = ["-c", "user.name=a", "-c", "user.email=a@example.com"];
         let output = Command::new("git")
@@ -563,7 +564,7 @@ fn a_plugin_depends_on_the_published_sdk_by_its_version_or_in_a_git_repository()
             &["--config", &patch][..],
             sdk.display().to_string(),
         ),
-        ("by-url", &*url, &[], format!("{url}#")),
+        ("by-url", &*url, &[][..], format!("{url}#")),
         ("by-tag", &tagged, &[], format!("{url}?tag=v0.1.0#")),
     ] {
         let folder = desk.path().join(name);
@@ -574,6 +575,7 @@ fn a_plugin_depends_on_the_published_sdk_by_its_version_or_in_a_git_repository()
         let output = Command::new("cargo")
             .args(["tree", "--depth", "1", "--prefix", "none"])
             .args(more)
+            .arg(&schema)
             .current_dir(&folder)
             .output()
             .expect("cargo runs");
@@ -585,7 +587,7 @@ fn a_plugin_depends_on_the_published_sdk_by_its_version_or_in_a_git_repository()
     }
     // The published crate has all that a plugin and its tests need.
     let output = Command::new("cargo")
-        .args(["test", "--quiet", "--config", &patch])
+        .args(["test", "--quiet", "--config", &patch, &schema])
         .current_dir(desk.path().join("by-version"))
         .env("CARGO_TARGET_DIR", root().join("plugins/target"))
         .env_remove("CI")

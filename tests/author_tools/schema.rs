@@ -1,7 +1,7 @@
 //! Checks resources and definitions against the API server's rules.
 
-use operator_host::crd::definition;
-use operator_host::plugin::contract::Kind;
+use operator_host_contract::Kind;
+use operator_host_core::crd::definition;
 use operator_host_schema::{Problem, schema, structural};
 use serde_json::{Value, json};
 

@@ -3,8 +3,8 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use operator_host::plugin::contract::Request;
-use operator_host::plugin::{EngineOptions, Limits, Runtime};
+use operator_host_contract::Request;
+use operator_host_runtime::{EngineOptions, Limits, Runtime};
 use serde_json::{Value, json};
 
 use super::support::plugin;

@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use control_plane::{ControlPlane, Options};
 use futures::future::join_all;
-use operator_host::object::PAUSED_ANNOTATION;
+use operator_host_core::object::PAUSED_ANNOTATION;
 use plugin_fixtures::{Fixture, Form};
 use serde_json::{Value, json};
 

@@ -7,12 +7,12 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use control_plane::Options;
-use operator_host::metrics::Metrics;
-use operator_host::plugin::acceptance::Trust;
-use operator_host::plugin::contract::Kind;
-use operator_host::plugin::registry::{Expected, Live, Slot};
-use operator_host::plugin::reload::Files;
-use operator_host::plugin::{EngineOptions, Limits, Runtime};
+use operator_host_contract::Kind;
+use operator_host_core::metrics::Metrics;
+use operator_host_delivery::acceptance::Trust;
+use operator_host_delivery::registry::{Expected, Live, Slot};
+use operator_host_delivery::reload::Files;
+use operator_host_runtime::{EngineOptions, Limits, Runtime};
 
 use super::call::request;
 use super::measure::MB;

@@ -51,7 +51,7 @@ async fn measure(table: &mut Table, cluster: &ControlPlane) {
     let endpoint = collector.endpoint();
     let config = scenario.config(CONTROLLER);
     let start = |sampled: Option<&str>| {
-        let mut environment = vec![("OPERATOR_HOST_LOG", "warn,operator_host::health=info")];
+        let mut environment = vec![("OPERATOR_HOST_LOG", "warn,operator_host_instruments::health=info")];
         if let Some(sampled) = sampled {
             environment.push(("OTEL_EXPORTER_OTLP_ENDPOINT", &*endpoint));
             environment.push(("OTEL_TRACES_SAMPLER", "traceidratio"));

@@ -9,7 +9,7 @@ use k8s_openapi::api::core::v1::ConfigMap;
 use kube::Api;
 use kube::api::PostParams;
 use kube::core::DynamicObject;
-use operator_host::plugin::Digest;
+use operator_host_runtime::Digest;
 use serde_json::Value;
 
 use crate::mount::Mount;

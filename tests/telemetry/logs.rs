@@ -43,7 +43,7 @@ async fn the_level_changes_while_the_host_runs_and_the_logs_of_plugins_are_bound
     let environment = [
         environment[0],
         environment[1],
-        ("OPERATOR_HOST_LOG", "warn,operator_host::health=info"),
+        ("OPERATOR_HOST_LOG", "warn,operator_host_instruments::health=info"),
     ];
     let host = scenario.start_in(&scenario.config(&controller), &[], &environment);
     scenario.apply(&echo("e", 1)).await;
@@ -69,7 +69,7 @@ async fn the_level_changes_while_the_host_runs_and_the_logs_of_plugins_are_bound
     toggle(&host);
     host.until_log(&[
         "SIGUSR1: debug lines are off",
-        "\"filter\":\"warn,operator_host::health=info\"",
+        "\"filter\":\"warn,operator_host_instruments::health=info\"",
     ])
     .await;
     let before = logged(&host).len();

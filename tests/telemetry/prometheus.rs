@@ -9,7 +9,7 @@ use control_plane::{
     Component, Output,
     ports::{self, Port},
 };
-use operator_host::metrics::definitions::{ALL, Instrument};
+use operator_host_core::metrics::definitions::{ALL, Instrument};
 use serde_json::{Value, json};
 use tokio::net::TcpStream;
 

@@ -1,6 +1,6 @@
 //! Defaults that a plugin sets, and changes that it refuses.
 
-use operator_host::plugin::Digest;
+use operator_host_runtime::Digest;
 
 use super::*;
 use crate::author_tools::host;

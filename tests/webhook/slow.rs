@@ -6,7 +6,7 @@ use tokio::task::JoinSet;
 use super::callers::{call, call_from, greet, puppet_of, reach, review};
 use super::*;
 
-/// Maximum number of connections of one address, and timeout for each part of a request: `host/src/webhook`.
+/// Maximum number of connections of one address, and timeout for each part of a request: `host/webhook/src`.
 const CONNECTIONS: usize = 192;
 const CLIENT_TIMEOUT: Duration = Duration::from_secs(10);
 /// Time limit of a plugin call, as set by [`configuration`].

@@ -13,20 +13,20 @@ use serde_json::Value;
 use super::plugin_file::Loaded;
 use super::registry::RegistryArgs;
 use super::{Failure, plugin_file, render};
-use crate::config::{Config, DefinitionsMode};
-use crate::conversion::{Lost, there_and_back};
-use crate::crd::definition;
-use crate::defaults::unstable;
 use crate::dry_run::offline::{self, Allowed, RenderError, Scene};
-use crate::json_difference;
-use crate::object::is_built_in;
 use crate::rbac::power;
-use crate::reconcile::evaluate::EvaluateError;
-use crate::record::RecordedAnswer;
+use operator_host_config::{Config, DefinitionsMode};
 use operator_host_contract::{Description, Response};
+use operator_host_core::crd::definition;
+use operator_host_core::json_difference;
+use operator_host_core::object::is_built_in;
+use operator_host_engine::reconcile::evaluate::EvaluateError;
+use operator_host_instruments::record::RecordedAnswer;
 use operator_host_runtime::{Call, CallError, CodeOrigin, Plugin, RandomSource, compile_memory};
 use operator_host_schema::cel;
 use operator_host_schema::schema;
+use operator_host_webhook::conversion::{Lost, there_and_back};
+use operator_host_webhook::defaults::unstable;
 
 /// The options of `check`.
 #[derive(Debug, clap::Args)]
@@ -273,7 +273,8 @@ fn crd(plugin: &Plugin, report: &mut Report) {
 /// Checks that the configuration allows what the plugin creates and reads.
 fn configuration(plugin: &Plugin, config: &Config, report: &mut Report) {
     let description = plugin.description();
-    let of_kind = |controller: &&crate::config::ControllerConfig| controller.parent == description.parent;
+    let of_kind =
+        |controller: &&operator_host_config::ControllerConfig| controller.parent == description.parent;
     let mut controllers = config.controllers.iter().filter(of_kind).peekable();
     if controllers.peek().is_none() {
         let message = format!("no controller reconciles {}", description.parent);
@@ -432,7 +433,7 @@ fn rules(plugin: &Plugin, related: &[Arc<DynamicObject>], left: Vec<String>, rep
     for object in related {
         // Serialization of a resource cannot fail.
         let object = serde_json::to_value(&**object).unwrap_or_default();
-        let kind = crate::object::kind_of(&object);
+        let kind = operator_host_core::object::kind_of(&object);
         let schema = definition::schema(crd, &kind).filter(|_| description.parent.is_version_of(&kind));
         let verdict = schema
             .map(|schema| cel::validate(schema, &object, None))

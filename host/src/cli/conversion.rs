@@ -2,8 +2,8 @@
 
 use serde_json::Value;
 
-use crate::crd::definition::conversion_by;
-use crate::webhook::{CONVERT_PATH, PATH};
+use operator_host_core::crd::definition::conversion_by;
+use operator_host_webhook::{CONVERT_PATH, PATH};
 
 /// Returns a definition whose versions this webhook converts. `client` is the `clientConfig` of a webhook for reviews.
 pub(super) fn with_webhook(definition: &Value, mut client: Value) -> Value {

@@ -6,7 +6,7 @@ use anyhow::{Context, anyhow};
 use serde_json::{Value, json};
 
 use super::{Failure, conversion, plugin_file, webhook_manifests};
-use crate::webhook::CONVERT_PATH;
+use operator_host_webhook::CONVERT_PATH;
 
 /// The options of `crd`.
 #[derive(Debug, clap::Args)]

@@ -11,14 +11,14 @@ use anyhow::{Context, anyhow};
 use serde_json::Value;
 
 use super::{Failure, plugin_file, rendering};
-use crate::cluster::client;
-use crate::cluster::discovery::Discovery;
-use crate::config::{Config, ControllerConfig};
 use crate::dry_run::documents::{self, Document};
 use crate::dry_run::server_side::{Difference, Preview};
-use crate::metrics::Metrics;
-use crate::object::NamespacedName;
-use crate::plugin::Location;
+use operator_host_cluster::client;
+use operator_host_cluster::discovery::Discovery;
+use operator_host_config::{Config, ControllerConfig};
+use operator_host_core::metrics::Metrics;
+use operator_host_core::object::NamespacedName;
+use operator_host_delivery::Location;
 use operator_host_runtime::Plugin;
 
 /// The options of `diff`.

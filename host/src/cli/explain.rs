@@ -15,11 +15,11 @@ use serde::Serialize;
 
 use super::plugins::Output;
 use super::{Failure, plugin_file};
-use crate::cluster::client;
-use crate::journal::Reconcile;
-use crate::metrics::Metrics;
-use crate::object::{name_problem, shorten};
+use operator_host_cluster::client;
 use operator_host_contract::is_dns_label;
+use operator_host_core::metrics::Metrics;
+use operator_host_core::object::{name_problem, shorten};
+use operator_host_instruments::journal::Reconcile;
 
 /// The options of `explain`.
 #[derive(Debug, clap::Args)]

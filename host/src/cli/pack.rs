@@ -7,8 +7,8 @@ use anyhow::{Context, anyhow};
 use k8s_openapi::ByteString;
 
 use super::{Failure, plugin_file};
-use crate::object::DIGEST_ANNOTATION;
-use crate::plugin::pack::{Compression, INDEX_SUFFIX, Index, MAX_PARTS, SIGNATURE_SUFFIX};
+use operator_host_core::object::DIGEST_ANNOTATION;
+use operator_host_delivery::pack::{Compression, INDEX_SUFFIX, Index, MAX_PARTS, SIGNATURE_SUFFIX};
 use operator_host_runtime::Digest;
 
 /// Bytes of a plugin in one ConfigMap, which may have 1 MiB in total: this leaves room for an index and a signature.
@@ -209,7 +209,7 @@ fn manifests(maps: &[Map], namespace: Option<&str>) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::plugin::pack::tests::noise;
+    use operator_host_delivery::testing::noise;
 
     fn keys(map: &Map) -> Vec<&str> {
         map.data.iter().map(|(key, _)| key.as_str()).collect()

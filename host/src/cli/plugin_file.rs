@@ -10,16 +10,16 @@ use tracing_subscriber::EnvFilter;
 
 use super::Failure;
 use super::registry::{RegistryArgs, reference};
-use crate::config::{Config, ControllerConfig};
-use crate::files;
 use crate::memory_limit::Memory;
-use crate::oci::pull::Puller;
-use crate::oci::reference::Reference;
-use crate::oci::settings::Settings;
-use crate::plugin::Location;
-use crate::plugin::acceptance::Untrusted;
-use crate::plugin::pack::Compression;
-use crate::plugin::source;
+use operator_host_config::{Config, ControllerConfig};
+use operator_host_core::files;
+use operator_host_delivery::Location;
+use operator_host_delivery::acceptance::Untrusted;
+use operator_host_delivery::oci::pull::Puller;
+use operator_host_delivery::oci::reference::Reference;
+use operator_host_delivery::oci::settings::Settings;
+use operator_host_delivery::pack::Compression;
+use operator_host_delivery::source;
 use operator_host_runtime::{
     Cache, Compiler, Digest, EngineOptions, Limits, LoadError, Plugin, Runtime, Subprocess, compile_memory,
 };

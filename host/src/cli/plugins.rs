@@ -14,8 +14,8 @@ use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::{TcpStream, UnixStream};
 
 use super::{Failure, plugin_file};
-use crate::health::server::socket;
-use crate::plugin::report::{CandidateState, PluginReport};
+use operator_host_delivery::report::{CandidateState, PluginReport};
+use operator_host_instruments::health::server::socket;
 
 /// The host's default health address, on this machine.
 const DEFAULT_ADDRESS: &str = "127.0.0.1:8080";
@@ -316,7 +316,7 @@ pub(super) fn age(since: Timestamp, now: Timestamp) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::plugin::report::{CandidateVersion, KeptVersion, LiveVersion, RegistryReport};
+    use operator_host_delivery::report::{CandidateVersion, KeptVersion, LiveVersion, RegistryReport};
 
     fn digest(start: &str) -> String {
         format!("sha256:{start:0<64}")

@@ -6,8 +6,8 @@ use anyhow::{Context, anyhow};
 
 use super::registry::{RegistryArgs, parse};
 use super::{Failure, plugin_file, sign};
-use crate::oci::artifact::{Artifact, Interfaces};
-use crate::oci::push;
+use operator_host_delivery::oci::artifact::{Artifact, Interfaces};
+use operator_host_delivery::oci::push;
 use operator_host_runtime::{Digest, interfaces};
 
 /// The options of `push`.

@@ -11,15 +11,15 @@ use clap::ValueEnum;
 use serde_json::{Value, json};
 
 use super::{Failure, plugin_file};
-use crate::cluster::client;
-use crate::cluster::discovery::{Discovery, KindError};
-use crate::config::{Config, ServiceAccount};
 use crate::dry_run::documents;
-use crate::metrics::Metrics;
 use crate::rbac::manifests::{Manifest, manifests};
 use crate::rbac::resources::{Resource, Resources};
 use crate::rbac::{Rights, Scope, rights};
+use operator_host_cluster::client;
+use operator_host_cluster::discovery::{Discovery, KindError};
+use operator_host_config::{Config, ServiceAccount};
 use operator_host_contract::{Description, Kind};
+use operator_host_core::metrics::Metrics;
 
 /// The options of `rbac`.
 #[derive(Debug, clap::Args)]

@@ -6,8 +6,8 @@ use std::sync::Arc;
 use anyhow::anyhow;
 
 use super::Failure;
-use crate::oci::reference::{Reference, SCHEME};
-use crate::oci::settings::Settings;
+use operator_host_delivery::oci::reference::{Reference, SCHEME};
+use operator_host_delivery::oci::settings::Settings;
 
 /// How to ask a registry.
 #[derive(Debug, Default, clap::Args)]

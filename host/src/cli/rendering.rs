@@ -9,9 +9,9 @@ use similar::{ChangeTag, TextDiff};
 
 use super::Failure;
 use crate::dry_run::offline::{Rendering, Scene};
-use crate::object::NamespacedName;
-use crate::object::kind_of;
 use operator_host_contract::Kind;
+use operator_host_core::object::NamespacedName;
+use operator_host_core::object::kind_of;
 
 /// The output format.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]

@@ -10,10 +10,10 @@ use anyhow::{Context, anyhow};
 use serde_json::Value;
 
 use super::{Failure, plugin_file, rendering};
-use crate::files;
-use crate::object::kind_of;
-use crate::record::{Record, RecordedAnswer, Version, mask};
 use operator_host_contract::Export;
+use operator_host_core::files;
+use operator_host_core::object::kind_of;
+use operator_host_instruments::record::{Record, RecordedAnswer, Version, mask};
 use operator_host_runtime::Plugin;
 
 /// The options of `replay`.

@@ -9,17 +9,17 @@ use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
 use super::Failure;
-use crate::cluster::client::Connection;
-use crate::config::trust::Keys;
-use crate::config::{Config, ConfigError, parse_size};
-use crate::health::server;
-use crate::leader;
 use crate::memory_limit::Memory;
 use crate::operator::{self, Setup};
-use crate::record::{Bounds, Keeper};
 use crate::telemetry::Telemetry;
 use crate::telemetry::log::{self, LogFormat};
 use crate::ui::UiConfig;
+use operator_host_cluster::client::Connection;
+use operator_host_config::trust::Keys;
+use operator_host_config::{Config, ConfigError, parse_size};
+use operator_host_instruments::health::server;
+use operator_host_instruments::record::{Bounds, Keeper};
+use operator_host_lease as leader;
 use operator_host_runtime::compile_memory;
 
 /// The options of `run`.

@@ -5,10 +5,10 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, anyhow};
 
 use super::{Failure, plugin_file};
-use crate::files;
-use crate::plugin::keys::SigningKey;
-use crate::plugin::pack::SIGNATURE_SUFFIX;
-use crate::plugin::statement::{Envelope, SIGNATURE_LIMIT, Statement};
+use operator_host_core::files;
+use operator_host_delivery::keys::SigningKey;
+use operator_host_delivery::pack::SIGNATURE_SUFFIX;
+use operator_host_delivery::statement::{Envelope, SIGNATURE_LIMIT, Statement};
 use operator_host_runtime::{Digest, Plugin};
 
 /// Bytes that a key's file may have.

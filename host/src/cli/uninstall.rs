@@ -7,11 +7,11 @@ use std::sync::Arc;
 use anyhow::anyhow;
 
 use super::Failure;
-use crate::cluster::client;
-use crate::cluster::discovery::Discovery;
-use crate::config::Config;
-use crate::metrics::Metrics;
 use crate::uninstall::{Holder, Left, Uninstall};
+use operator_host_cluster::client;
+use operator_host_cluster::discovery::Discovery;
+use operator_host_config::Config;
+use operator_host_core::metrics::Metrics;
 
 /// The options of `uninstall`.
 #[derive(Debug, clap::Args)]

@@ -6,10 +6,10 @@ use anyhow::{Context, anyhow};
 
 use super::registry::{RegistryArgs, reference};
 use super::{Failure, plugin_file, sign};
-use crate::config::trust::Keys;
-use crate::files;
-use crate::plugin::acceptance::Trust;
-use crate::plugin::statement::SIGNATURE_LIMIT;
+use operator_host_config::trust::Keys;
+use operator_host_core::files;
+use operator_host_delivery::acceptance::Trust;
+use operator_host_delivery::statement::SIGNATURE_LIMIT;
 use operator_host_runtime::{Limits, Plugin};
 
 /// The options of `verify`.

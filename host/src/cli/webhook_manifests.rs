@@ -10,13 +10,13 @@ use clap::ValueEnum;
 use serde_json::{Value, json};
 
 use super::{Failure, conversion, plugin_file};
-use crate::config::webhook::{WebhookReach, WebhookTarget};
-use crate::config::{Config, ControllerConfig};
 use crate::dry_run::documents;
-use crate::webhook::certificates::ca_bundle;
-use crate::webhook::{DEFAULT_PATH, PATH};
+use operator_host_config::webhook::{WebhookReach, WebhookTarget};
+use operator_host_config::{Config, ControllerConfig};
 use operator_host_contract::is_dns_label;
 use operator_host_runtime::Plugin;
+use operator_host_webhook::certificates::ca_bundle;
+use operator_host_webhook::{DEFAULT_PATH, PATH};
 
 /// The options of `webhook-manifests`.
 #[derive(Debug, clap::Args)]

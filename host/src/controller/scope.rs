@@ -7,12 +7,12 @@ use std::sync::Arc;
 use futures::future::join_all;
 use tracing::info;
 
-use crate::cluster::cache::{Reflector, SharedCache, WatchState};
-use crate::cluster::kind_reflectors::{ByNamespace, KindReflectors};
-use crate::config::ControllerConfig;
-use crate::reconcile::context::Context;
-use crate::work_queue::ReconcileReason;
+use operator_host_cluster::cache::{Reflector, SharedCache, WatchState};
+use operator_host_cluster::kind_reflectors::{ByNamespace, KindReflectors};
+use operator_host_config::ControllerConfig;
 use operator_host_contract::Kind;
+use operator_host_engine::reconcile::context::Context;
+use operator_host_engine::work_queue::ReconcileReason;
 
 /// Returns the namespaces in which a controller's children and reads are watched when its parents are in
 /// `namespaces`, unless they are watched everywhere.

@@ -5,10 +5,10 @@ use proptest::prelude::*;
 use serde_json::json;
 
 use super::*;
-use crate::cluster::cache::CachePolicy;
-use crate::cluster::cache::tests::{delete, put, watch_of};
-use crate::desired::plan::tests::config;
-use crate::object::{CONTROLLER_LABEL, PARENT_ANNOTATION};
+use operator_host_cluster::cache::CachePolicy;
+use operator_host_cluster::cache::testing::{delete, put, watch_of};
+use operator_host_core::object::{CONTROLLER_LABEL, PARENT_ANNOTATION};
+use operator_host_desired::testing::config;
 
 /// A state of a pod: the kind of its owner, whether that is its controller, its label, its parent annotation, and content.
 type State = (

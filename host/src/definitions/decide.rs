@@ -9,13 +9,13 @@ use serde_json::{Value, json};
 use super::losses::{self, Losses};
 use super::requests::Requests;
 use super::{Current, Installer, Refusal, Write, lock, plan};
-use crate::config::webhook::WebhookTarget;
-use crate::crd::definition;
-use crate::files;
-use crate::object::APPLIED_ANNOTATION;
-use crate::webhook::CONVERT_PATH;
-use crate::webhook::certificates::ca_bundle;
+use operator_host_config::webhook::WebhookTarget;
+use operator_host_core::crd::definition;
+use operator_host_core::files;
+use operator_host_core::object::APPLIED_ANNOTATION;
 use operator_host_runtime::Plugin;
+use operator_host_webhook::CONVERT_PATH;
+use operator_host_webhook::certificates::ca_bundle;
 
 /// How often the file of the certificate authority is read.
 const AUTHORITY_PERIOD: Duration = Duration::from_secs(5);

@@ -9,10 +9,12 @@ use kube::api::ListParams;
 use kube::core::ApiResource;
 use serde_json::Value;
 
-use crate::cluster::objects::Objects;
-use crate::crd::definition::{converts, is_served, schema_of, stored_versions, version as find, versions};
-use crate::object::{NamespacedName, is_too_deep, next_page, too_deep};
-use crate::plugin::candidate_check::Blamed;
+use operator_host_cluster::objects::Objects;
+use operator_host_core::crd::definition::{
+    converts, is_served, schema_of, stored_versions, version as find, versions,
+};
+use operator_host_core::object::{NamespacedName, is_too_deep, next_page, too_deep};
+use operator_host_delivery::candidate_check::Blamed;
 use operator_host_schema::{accepts, pruned, schema};
 
 /// Objects in one list, which are in memory at a time.

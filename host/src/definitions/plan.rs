@@ -5,10 +5,10 @@ use std::collections::BTreeSet;
 use semver::Version;
 use serde_json::{Value, json};
 
-use crate::crd::definition::{self, converts, is_served, schema_of, versions};
-use crate::json_difference::first_difference;
-use crate::object::{APPLIED_ANNOTATION, DEFINITION_VERSION_ANNOTATION, fingerprint, shorten};
 use operator_host_contract::{Description, Kind};
+use operator_host_core::crd::definition::{self, converts, is_served, schema_of, versions};
+use operator_host_core::json_difference::first_difference;
+use operator_host_core::object::{APPLIED_ANNOTATION, DEFINITION_VERSION_ANNOTATION, fingerprint, shorten};
 use operator_host_schema::{accepts, pruned};
 
 /// Maximum number of differences in a message.
@@ -272,7 +272,7 @@ fn pairs<'a>(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::plugin::acceptance::tests::describing;
+    use operator_host_delivery::testing::describing;
 
     fn installed(version: &str, by: &[(&str, &str)]) -> Value {
         let entries: Vec<Value> = by

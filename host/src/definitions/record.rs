@@ -16,12 +16,12 @@ use tracing::{debug, warn};
 
 use super::requests::Requests;
 use super::{Current, lock};
-use crate::cluster::api_error::Fault;
-use crate::cluster::client::Writer;
-use crate::config::ControllerConfig;
-use crate::object::live_annotation;
-use crate::plugin::candidate_check::Recorded;
-use crate::plugin::registry::Live;
+use operator_host_cluster::api_error::Fault;
+use operator_host_cluster::client::Writer;
+use operator_host_config::ControllerConfig;
+use operator_host_core::object::live_annotation;
+use operator_host_delivery::candidate_check::Recorded;
+use operator_host_delivery::registry::Live;
 use operator_host_runtime::{Digest, Plugin};
 
 /// The first wait before a request that failed is sent again. It doubles each time.

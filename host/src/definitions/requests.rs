@@ -8,12 +8,12 @@ use serde_json::Value;
 use tokio::time::Instant;
 
 use super::plan;
-use crate::cluster::api_error::ApiError;
-use crate::cluster::client::Writer;
-use crate::cluster::discovery::ResolvedKind;
-use crate::cluster::resource_client::ResourceClient;
-use crate::crd::definition::{is_served, versions};
-use crate::object::NamespacedName;
+use operator_host_cluster::api_error::ApiError;
+use operator_host_cluster::client::Writer;
+use operator_host_cluster::discovery::ResolvedKind;
+use operator_host_cluster::resource_client::ResourceClient;
+use operator_host_core::crd::definition::{is_served, versions};
+use operator_host_core::object::NamespacedName;
 
 /// How long an applied definition may take to be served.
 const LIMIT: Duration = Duration::from_secs(30);

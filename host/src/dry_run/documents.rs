@@ -52,7 +52,7 @@ impl Document {
     /// The object's kind.
     #[must_use]
     pub fn kind(&self) -> Kind {
-        crate::object::kind_of(&self.object)
+        operator_host_core::object::kind_of(&self.object)
     }
 
     /// Returns the object in the type that the rest of the host uses.

@@ -11,25 +11,27 @@ use kube::core::DynamicObject;
 use serde_json::{Map, Value};
 use thiserror::Error;
 
-use crate::config::namespaces::NamespacePatterns;
-use crate::config::{
+use operator_host_config::namespaces::NamespacePatterns;
+use operator_host_config::{
     Allow, ControllerConfig, DEFAULT_BACKOFF, DEFAULT_CONCURRENCY, DEFAULT_PROVING, DEFAULT_RESYNC,
     DEFAULT_WRITES, DefinitionsMode, Removal,
 };
-use crate::crd::definition;
-use crate::crd::known::Schemas;
-use crate::desired::conditions::{self, Reason, Verdict};
-use crate::desired::order::Order;
-use crate::desired::plan::{Policy, Refusal, plan};
-use crate::desired::provenance::SecretProof;
-use crate::desired::readiness::{self, unready};
-use crate::desired::selectors::selects;
-use crate::object::{CONTROLLER_LABEL, ChildRef, NamespacedName, is_terminating, without_host_metadata};
-use crate::plugin::acceptance::Trust;
-use crate::reconcile::evaluate::{EvaluateError, PluginExport, Subject, evaluate};
-use crate::reconcile::needs::{NeedError, RelatedObjects, Rights, Wanted};
-use crate::validation;
 use operator_host_contract::{CleanupResponse, Description, Event, GeneratedSecret, Kind, Request, Response};
+use operator_host_core::crd::definition;
+use operator_host_core::crd::known::Schemas;
+use operator_host_core::object::{
+    CONTROLLER_LABEL, ChildRef, NamespacedName, is_terminating, without_host_metadata,
+};
+use operator_host_delivery::acceptance::Trust;
+use operator_host_desired::conditions::{self, Reason, Verdict};
+use operator_host_desired::order::Order;
+use operator_host_desired::plan::{Policy, Refusal, plan};
+use operator_host_desired::provenance::SecretProof;
+use operator_host_desired::readiness::{self, unready};
+use operator_host_desired::selectors::selects;
+use operator_host_engine::reconcile::evaluate::{EvaluateError, PluginExport, Subject, evaluate};
+use operator_host_engine::reconcile::needs::{NeedError, RelatedObjects, Rights, Wanted};
+use operator_host_engine::validation;
 use operator_host_runtime::{Call, Limits, Plugin};
 
 /// Why a reconcile produced no rendering.
@@ -121,7 +123,7 @@ pub fn admit(mut parent: DynamicObject, crd: Option<&Value>, now: Timestamp) -> 
         parent.metadata.namespace = None;
     }
     let name = NamespacedName::of(&parent).to_string();
-    let hash = crate::object::fingerprint(&name);
+    let hash = operator_host_core::object::fingerprint(&name);
     let meta = &mut parent.metadata;
     meta.uid
         .get_or_insert_with(|| format!("00000000-0000-4000-{}-{}", &hash[..4], &hash[4..]));
@@ -154,7 +156,7 @@ pub fn own(
         if child.metadata.namespace.is_none() && is_namespaced(&kind, definitions) {
             child.metadata.namespace.clone_from(&own_namespace);
         }
-        let mut owner = crate::object::controller_of(&child).cloned();
+        let mut owner = operator_host_core::object::controller_of(&child).cloned();
         if owner.as_ref().is_some_and(|owner| {
             owner.kind != description.parent.kind || Some(&owner.name) != parent.metadata.name.as_ref()
         }) || (own_namespace.is_some() && child.metadata.namespace != own_namespace)
@@ -171,7 +173,7 @@ pub fn own(
         child.metadata.owner_references = Some(vec![owner.clone()]);
         let labels = child.metadata.labels.get_or_insert_default();
         labels.insert(CONTROLLER_LABEL.into(), allowed.controller.name.clone());
-        crate::object::slim(&mut child);
+        operator_host_core::object::slim(&mut child);
         children.push(child);
     }
     children.sort_by_cached_key(|child| (kind(child), NamespacedName::of(child)));
@@ -359,7 +361,7 @@ impl RelatedObjects for Files<'_> {
                 object.metadata.namespace.clone_from(&parent.namespace);
             }
             if selects(wanted.need, &parent, &kind(&object), &object) {
-                crate::object::slim(&mut object);
+                operator_host_core::object::slim(&mut object);
                 objects.push(Arc::new(object));
             }
         }

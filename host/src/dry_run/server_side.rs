@@ -16,25 +16,25 @@ use tracing::debug;
 
 pub use sides::Difference;
 
-use crate::clock;
-use crate::cluster::api_error::ApiError;
-use crate::cluster::client::Writer;
-use crate::cluster::discovery::{Discovery, KindError, Resolved, ResolvedKind};
-use crate::cluster::resource_client::ResourceClient;
-use crate::config::ControllerConfig;
-use crate::desired::ownership::{leave_out_others, owns, retains};
-use crate::desired::plan::{Desired, DesiredSecret, Plan, Policy, Refusal, plan};
-use crate::desired::provenance::SecretProof;
-use crate::desired::{api_versions, left_fields};
 use crate::dry_run::offline;
-use crate::object::{
+use operator_host_cluster::api_error::ApiError;
+use operator_host_cluster::client::Writer;
+use operator_host_cluster::discovery::{Discovery, KindError, Resolved, ResolvedKind};
+use operator_host_cluster::resource_client::ResourceClient;
+use operator_host_config::ControllerConfig;
+use operator_host_contract::Kind;
+use operator_host_core::clock;
+use operator_host_core::object::{
     ChildRef, GENERATED_LABEL, NamespacedName, NotServed, is_terminating, is_too_deep, label, slim, too_deep,
 };
-use crate::reconcile::evaluate::{EvaluateError, Subject};
-use crate::reconcile::needs::{NeedError, RelatedObjects, Rights, Wanted};
-use crate::reconcile::provenance_key::Provenance;
-use crate::reconcile::prune::unwanted;
-use operator_host_contract::Kind;
+use operator_host_desired::ownership::{leave_out_others, owns, retains};
+use operator_host_desired::plan::{Desired, DesiredSecret, Plan, Policy, Refusal, plan};
+use operator_host_desired::provenance::SecretProof;
+use operator_host_desired::{api_versions, left_fields};
+use operator_host_engine::reconcile::evaluate::{EvaluateError, Subject};
+use operator_host_engine::reconcile::needs::{NeedError, RelatedObjects, Rights, Wanted};
+use operator_host_engine::reconcile::provenance_key::Provenance;
+use operator_host_engine::reconcile::prune::unwanted;
 use operator_host_runtime::Plugin;
 
 /// Why the changes cannot be determined.

@@ -10,16 +10,16 @@ use serde_json::Value;
 use tokio::sync::{Notify, watch};
 use tracing::{debug, warn};
 
-use crate::cluster::cache::Reflector;
-use crate::config::{ControllerConfig, DefinitionsMode};
-use crate::crd::definition::{self, is_served, versions};
-use crate::health::Health;
-use crate::object::NamespacedName;
-use crate::plugin::registry::Live;
 use crate::rollout::installed;
-use crate::webhook::PluginTarget;
+use operator_host_cluster::cache::Reflector;
+use operator_host_config::{ControllerConfig, DefinitionsMode};
 use operator_host_contract::Description;
+use operator_host_core::crd::definition::{self, is_served, versions};
+use operator_host_core::object::NamespacedName;
+use operator_host_delivery::registry::Live;
+use operator_host_instruments::health::Health;
 use operator_host_schema::pruned;
+use operator_host_webhook::PluginTarget;
 
 /// When to read the definition again after that failed.
 const RETRY: Duration = Duration::from_secs(10);
@@ -168,8 +168,8 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::plugin::acceptance::tests::describing;
     use operator_host_contract::Kind;
+    use operator_host_delivery::testing::describing;
 
     #[test]
     fn a_definition_without_the_plugins_new_fields_is_outdated() {

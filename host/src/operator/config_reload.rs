@@ -8,13 +8,13 @@ use bytes::Bytes;
 use tokio::sync::watch;
 use tracing::{error, info};
 
-use crate::config::trust::{KEYS_LIMIT, Keys};
-use crate::config::{Config, ConfigError};
-use crate::health::Health;
 use crate::memory_limit::Memory;
-use crate::metrics::Metrics;
-use crate::plugin::reload::{Files, Watched};
-use crate::plugin::source::{Look, WatchedFile};
+use operator_host_config::trust::{KEYS_LIMIT, Keys};
+use operator_host_config::{Config, ConfigError};
+use operator_host_core::metrics::Metrics;
+use operator_host_delivery::reload::{Files, Watched};
+use operator_host_delivery::source::{Look, WatchedFile};
+use operator_host_instruments::health::Health;
 
 /// Bytes that a configuration may have.
 const LIMIT: usize = 4 << 20;

@@ -12,20 +12,20 @@ use tokio_util::task::TaskTracker;
 use tracing::{error, info, warn};
 
 use super::agreement;
-use crate::cluster::cache::{CachePolicy, KeepPolicy, Reflector};
-use crate::cluster::client::{ClientError, Pace};
-use crate::config::webhook::WebhookReach;
-use crate::config::{Config, ControllerConfig};
 use crate::definitions::Installer;
 use crate::definitions::record::LiveRecord;
-use crate::plugin::candidate_check::CandidateCheck as _;
-use crate::plugin::kept::{Room, Versions};
-use crate::plugin::registry::{Expected, Live, Slot};
-use crate::plugin::reload::{Files, Filled};
 use crate::rollout::Proving;
 use crate::supervisor::{ControllerWriters, Shared, supervise};
-use crate::webhook::PluginTarget;
+use operator_host_cluster::cache::{CachePolicy, KeepPolicy, Reflector};
+use operator_host_cluster::client::{ClientError, Pace};
+use operator_host_config::webhook::WebhookReach;
+use operator_host_config::{Config, ControllerConfig};
+use operator_host_delivery::candidate_check::CandidateCheck as _;
+use operator_host_delivery::kept::{Room, Versions};
+use operator_host_delivery::registry::{Expected, Live, Slot};
+use operator_host_delivery::reload::{Files, Filled};
 use operator_host_runtime::Runtime;
+use operator_host_webhook::PluginTarget;
 
 /// The running controllers and what they share.
 pub(super) struct Controllers {

@@ -9,7 +9,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use serde::Serialize;
 
 use super::{Rights, Scope};
-use crate::config::ServiceAccount;
+use operator_host_config::ServiceAccount;
 
 const GROUP: &str = "rbac.authorization.k8s.io";
 

@@ -6,7 +6,7 @@ use std::io::{Error, Write};
 use serde_json::{Map, Value};
 use sha2::{Digest, Sha256};
 
-use crate::object::secret;
+use operator_host_core::object::secret;
 
 /// Maximum number of bytes of an answer that can be shown. A few answers are held outside of the memory of plugin calls,
 /// and only their first differences are shown.

@@ -7,8 +7,8 @@ use similar::{ChangeTag, TextDiff};
 
 use super::answer::{Answer, MAX_SHOWN};
 use super::shadow::Effect;
-use crate::object::{NamespacedName, shorten};
-use crate::plugin::candidate_check::{Blamed, HeldBack, ProofResult};
+use operator_host_core::object::{NamespacedName, shorten};
+use operator_host_delivery::candidate_check::{Blamed, HeldBack, ProofResult};
 
 /// Maximum number of objects named when a version is held back.
 pub(super) const MAX_BLAMED: usize = 10;

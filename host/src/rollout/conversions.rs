@@ -7,12 +7,12 @@ use serde_json::Value;
 
 use super::BUDGET;
 use super::compare::MAX_BLAMED;
-use crate::conversion::{ConversionError, Lost, there_and_back};
-use crate::object::NamespacedName;
-use crate::plugin::candidate_check::Blamed;
-use crate::reconcile::context::Context;
 use operator_host_contract::Kind;
+use operator_host_core::object::NamespacedName;
+use operator_host_delivery::candidate_check::Blamed;
+use operator_host_engine::reconcile::context::Context;
 use operator_host_runtime::Plugin;
+use operator_host_webhook::conversion::{ConversionError, Lost, there_and_back};
 
 /// Objects that are converted, and held, at a time.
 const BATCH: usize = 200;

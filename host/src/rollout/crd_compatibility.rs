@@ -13,10 +13,10 @@ use kube::core::DynamicObject;
 use serde_json::Value;
 
 use super::compare::MAX_BLAMED;
-use crate::crd::definition;
-use crate::object::NamespacedName;
-use crate::plugin::candidate_check::Blamed;
 use operator_host_contract::Kind;
+use operator_host_core::crd::definition;
+use operator_host_core::object::NamespacedName;
+use operator_host_delivery::candidate_check::Blamed;
 use operator_host_schema::schema;
 
 /// The contradictions that were found.

@@ -4,11 +4,11 @@ use std::time::Instant;
 
 use super::BUDGET;
 use super::compare::MAX_BLAMED;
-use crate::defaults::unstable;
-use crate::object::NamespacedName;
-use crate::plugin::candidate_check::Blamed;
-use crate::reconcile::context::Context;
+use operator_host_core::object::NamespacedName;
+use operator_host_delivery::candidate_check::Blamed;
+use operator_host_engine::reconcile::context::Context;
 use operator_host_runtime::{CallError, Plugin};
+use operator_host_webhook::defaults::unstable;
 
 /// Returns the first objects for which the candidate's `default` fails or changes its own answer, unless that of the live
 /// version does the same. Objects that are not reached within the budget are skipped.

@@ -12,13 +12,13 @@ use serde_json::Value;
 
 use super::conversions::{dropped, losses_of};
 use super::{BUDGET, installed};
-use crate::cluster::cache::{Reflector, WatchState};
-use crate::cluster::objects::Objects;
-use crate::crd::definition::{is_served, versions};
-use crate::health::needs_conversion;
-use crate::object::{NamespacedName, is_too_deep, next_page, too_deep};
-use crate::reconcile::context::Context;
+use operator_host_cluster::cache::{Reflector, WatchState};
+use operator_host_cluster::objects::Objects;
 use operator_host_contract::Kind;
+use operator_host_core::crd::definition::{is_served, versions};
+use operator_host_core::object::{NamespacedName, is_too_deep, next_page, too_deep};
+use operator_host_engine::reconcile::context::Context;
+use operator_host_instruments::health::needs_conversion;
 use operator_host_runtime::Plugin;
 
 /// Resources in one list, which are in memory at a time.

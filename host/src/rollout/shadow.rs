@@ -10,18 +10,20 @@ use serde_json::{Map, Value, json};
 
 use super::answer::{Answer, SecretValues};
 use super::{installed, off_the_serving_threads};
-use crate::config::{DefinitionsMode, Removal};
-use crate::crd::definition;
-use crate::crd::known::Schemas;
-use crate::desired::api_versions::{self, Used};
-use crate::desired::conditions::{self, NO_PLUGIN, RECONCILING, RETRYING, STALLED, Verdict};
-use crate::desired::plan::{Plan, Policy, plan};
-use crate::object::{ChildRef, Identity, NamespacedName, is_built_in, is_terminating, without_host_metadata};
-use crate::reconcile::context::Context;
-use crate::reconcile::evaluate::{PluginExport, Subject, evaluate};
-use crate::reconcile::prune::removable;
-use crate::validation;
+use operator_host_config::{DefinitionsMode, Removal};
 use operator_host_contract::{CleanupResponse, Condition, Event, Kind, Need, Request, Response};
+use operator_host_core::crd::definition;
+use operator_host_core::crd::known::Schemas;
+use operator_host_core::object::{
+    ChildRef, Identity, NamespacedName, is_built_in, is_terminating, without_host_metadata,
+};
+use operator_host_desired::api_versions::{self, Used};
+use operator_host_desired::conditions::{self, NO_PLUGIN, RECONCILING, RETRYING, STALLED, Verdict};
+use operator_host_desired::plan::{Plan, Policy, plan};
+use operator_host_engine::reconcile::context::Context;
+use operator_host_engine::reconcile::evaluate::{PluginExport, Subject, evaluate};
+use operator_host_engine::reconcile::prune::removable;
+use operator_host_engine::validation;
 use operator_host_runtime::{Call, Plugin, RandomSource, Share};
 
 /// Maximum number of problems named for each object.

@@ -19,8 +19,8 @@ use tracing_subscriber::registry::LookupSpan;
 use tracing_subscriber::util::SubscriberInitExt;
 use tracing_subscriber::{EnvFilter, Layer, Registry, reload};
 
-use crate::printable::is_printable;
-use crate::trace;
+use operator_host_core::printable::is_printable;
+use operator_host_core::trace;
 
 /// A layer of the process's `tracing` subscriber.
 pub type BoxedLayer = Box<dyn Layer<Registry> + Send + Sync>;
@@ -304,7 +304,7 @@ mod tests {
     use tracing::{Instrument, Span, info_span};
 
     use super::*;
-    use crate::trace::{Tracer, around, identity, layer};
+    use operator_host_core::trace::{Tracer, around, identity, layer};
 
     #[derive(Clone, Default)]
     struct Sink(Arc<Mutex<Vec<u8>>>);

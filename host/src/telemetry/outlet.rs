@@ -16,7 +16,7 @@ use opentelemetry_sdk::trace::{self, BatchSpanProcessor, Span, SpanData, SpanPro
 use tracing::{info, warn};
 
 use super::settings::Export;
-use crate::metrics::losses::{Losses, Reason, Signal};
+use operator_host_core::metrics::losses::{Losses, Reason, Signal};
 
 /// Logs once when a collector rejects telemetry and once when it accepts it again. Counts the lost telemetry.
 #[derive(Debug)]
@@ -213,7 +213,7 @@ mod tests {
 
     use super::super::settings::Protocol;
     use super::*;
-    use crate::trace::{TARGET, layer};
+    use operator_host_core::trace::{TARGET, layer};
 
     /// A collector that receives the first batch and never responds.
     #[derive(Debug)]

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use rustls::ServerConfig;
 use tracing::warn;
 
-use crate::webhook::certificates::tls;
+use operator_host_webhook::certificates::tls;
 
 /// How long a certificate is used before its files are read again. Clients that nobody knows yet cause no more reads.
 const PERIOD: Duration = Duration::from_secs(1);

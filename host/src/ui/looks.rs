@@ -85,9 +85,9 @@ mod tests {
     use tokio::sync::watch;
 
     use super::*;
-    use crate::config::leadership::LeadershipMode;
-    use crate::health::Health;
-    use crate::leader::report::LeadershipReport;
+    use operator_host_config::leadership::LeadershipMode;
+    use operator_host_instruments::health::Health;
+    use operator_host_lease::report::LeadershipReport;
 
     #[tokio::test]
     async fn one_view_is_computed_at_a_time_and_the_overview_is_shared() {

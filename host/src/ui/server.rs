@@ -34,8 +34,8 @@ use super::certificate::Certificate;
 use super::looks::Looks;
 use super::stream::events;
 use super::view::View;
-use crate::connections::{Connections, Seat};
-use crate::journal::Journal;
+use operator_host_core::connections::{Connections, Seat};
+use operator_host_instruments::journal::Journal;
 
 /// How long a client may take to send the head of a request.
 const HEAD: Duration = Duration::from_secs(10);

@@ -8,11 +8,11 @@ mod overview;
 use serde::Serialize;
 
 use super::Sources;
-use crate::cluster::cache::WatchState;
-use crate::cluster::kind_reflectors::KindReflectors;
-use crate::leader::report::LeadershipReport;
-use crate::object::{NamespacedName, shorten};
+use operator_host_cluster::cache::WatchState;
+use operator_host_cluster::kind_reflectors::KindReflectors;
 use operator_host_contract::Kind;
+use operator_host_core::object::{NamespacedName, shorten};
+use operator_host_lease::report::LeadershipReport;
 
 /// What to show.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -5,16 +5,16 @@ use std::collections::HashSet;
 use std::sync::{Arc, LazyLock};
 
 use kube::core::DynamicObject;
-use operator_host::config::{Config, ControllerConfig, Removal};
-use operator_host::desired::ownership::{owns, retains};
-use operator_host::desired::plan::{Plan, Policy, plan};
-use operator_host::desired::provenance::SecretProof;
-use operator_host::object::{
+use operator_host_config::{Config, ControllerConfig, Removal};
+use operator_host_contract::{CommandOutput, Kind, Response};
+use operator_host_core::object::{
     APPLIED_ANNOTATION, CONTROLLER_LABEL, ChildRef, DIGEST_ANNOTATION, NotServed, PARENT_ANNOTATION,
     name_problem,
 };
-use operator_host::plugin::Limits;
-use operator_host::plugin::contract::{CommandOutput, Kind, Response};
+use operator_host_desired::ownership::{owns, retains};
+use operator_host_desired::plan::{Plan, Policy, plan};
+use operator_host_desired::provenance::SecretProof;
+use operator_host_runtime::Limits;
 use operator_host_runtime::fuzzing;
 use serde_json::{Value, json};
 
@@ -261,7 +261,7 @@ fn existing(
             json!({PARENT_ANNOTATION: parent}),
         )
     };
-    let own = operator_host::object::NamespacedName::of(parent).to_string();
+    let own = operator_host_core::object::NamespacedName::of(parent).to_string();
     let (owners, (labels, annotations)) = match cluster % 8 {
         0 | 1 => return None,
         2 => (owner("uid-a", "a", "Shop"), marked(&own)),

@@ -3,8 +3,8 @@
 use std::collections::BTreeSet;
 use std::sync::LazyLock;
 
-use operator_host::config::{Config, ConfigError};
-use operator_host::plugin::contract::is_dns_label;
+use operator_host_config::{Config, ConfigError};
+use operator_host_contract::is_dns_label;
 use tempfile::TempDir;
 
 /// A folder with the plugin that the corpus refers to.

@@ -2,7 +2,7 @@
 //! server has the metadata of the object except for labels and annotations, and everything else from the plugin. What is
 //! nested too deep for a plugin is carried over.
 
-use operator_host::webhook::fuzzing::{carried_over, conversion, conversion_answer, converted, to_convert};
+use operator_host_webhook::fuzzing::{carried_over, conversion, conversion_answer, converted, to_convert};
 use serde_json::Value;
 
 /// Maximum length of an error: it may quote names of the request.

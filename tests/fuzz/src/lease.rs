@@ -7,9 +7,9 @@ use std::time::{Duration, Instant};
 use jiff::Timestamp;
 use k8s_openapi::api::coordination::v1::{Lease, LeaseSpec};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::MicroTime;
-use operator_host::config::leadership::Timing;
-use operator_host::leader::assignment::{Member, Members, allotted, surplus};
-use operator_host::leader::lease::{Candidate, RELEASED_ANNOTATION, Step};
+use operator_host_config::leadership::Timing;
+use operator_host_lease::assignment::{Member, Members, allotted, surplus};
+use operator_host_lease::lease::{Candidate, RELEASED_ANNOTATION, Step};
 
 use crate::draw::RandomSource;
 

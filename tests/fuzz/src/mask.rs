@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use k8s_openapi::ByteString;
-use operator_host::record::mask;
+use operator_host_instruments::record::mask;
 use serde_json::Value;
 
 /// The minimum length for masking: shorter values would be found in other strings by chance.

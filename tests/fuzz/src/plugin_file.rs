@@ -3,9 +3,9 @@
 use std::sync::LazyLock;
 use std::time::Duration;
 
-use operator_host::plugin::contract::is_dns_label;
-use operator_host::plugin::{Compiler, Limits, Plugin, Runtime, Subprocess};
+use operator_host_contract::is_dns_label;
 use operator_host_runtime::fuzzing;
+use operator_host_runtime::{Compiler, Limits, Plugin, Runtime, Subprocess};
 
 const LIMITS: Limits = Limits {
     memory: 4 << 20,
@@ -57,7 +57,7 @@ fn can_be_used(plugin: &Plugin, bytes: &[u8]) {
     assert!(is_dns_label(&description.name), "{:?}", description.name);
     assert!(!description.parent.kind.is_empty());
     assert_eq!(plugin.size(), bytes.len());
-    assert_eq!(*plugin.digest(), operator_host::plugin::Digest::of(bytes));
+    assert_eq!(*plugin.digest(), operator_host_runtime::Digest::of(bytes));
 }
 
 fn speaks(message: &str) {

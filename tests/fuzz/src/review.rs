@@ -1,7 +1,7 @@
 //! Reviews for the webhook: refused with a message, or parsed like a second implementation does, and answered with
 //! their own UID. A parsed object takes no more memory than was reserved.
 
-use operator_host::webhook::fuzzing::{Asked, Reviewed, answer, review};
+use operator_host_webhook::fuzzing::{Asked, Reviewed, answer, review};
 use serde::Deserialize;
 use serde::de::IgnoredAny;
 use serde_json::{Map, Value};

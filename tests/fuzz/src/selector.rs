@@ -4,10 +4,10 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use kube::core::DynamicObject;
-use operator_host::config::ControllerConfig;
-use operator_host::desired::selectors;
-use operator_host::plugin::contract::Need;
-use operator_host::reconcile::needs::{self, NeedError, Rights, Wanted};
+use operator_host_config::ControllerConfig;
+use operator_host_contract::Need;
+use operator_host_desired::selectors;
+use operator_host_engine::reconcile::needs::{self, NeedError, Rights, Wanted};
 use serde_json::json;
 
 use crate::answer;
@@ -99,7 +99,7 @@ fn a_selector(config: &ControllerConfig, mut draw: RandomSource<'_>) {
     }))
     .expect("an object");
     let kind = answer::kind("v1", "ConfigMap");
-    let name = operator_host::object::NamespacedName::of(&parent);
+    let name = operator_host_core::object::NamespacedName::of(&parent);
     assert_eq!(
         selectors::selects(&need, &name, &kind, &object),
         picks,

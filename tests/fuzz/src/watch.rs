@@ -2,7 +2,7 @@
 //! and is the same after the cache has kept it.
 
 use kube::core::{DynamicObject, ListMeta};
-use operator_host::cluster::cache::fuzzing;
+use operator_host_cluster::cache::fuzzing;
 use serde_json::{Value, json};
 
 pub(crate) fn run(bytes: &[u8]) {

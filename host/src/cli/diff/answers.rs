@@ -9,11 +9,11 @@ use anyhow::{Context, anyhow};
 use serde_json::Value;
 
 use crate::cli::{Failure, plugin_file, rendering};
-use crate::conversion::Before;
 use crate::dry_run::documents;
-use crate::record::{RecordedAnswer, mask};
 use operator_host_contract::{Conversion, Json};
+use operator_host_instruments::record::{RecordedAnswer, mask};
 use operator_host_runtime::Plugin;
+use operator_host_webhook::conversion::Before;
 
 /// Prints how the answers of `after` differ from those of `before`, for the resources in files.
 ///

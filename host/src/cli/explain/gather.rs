@@ -13,16 +13,16 @@ use serde_json::Value;
 
 use super::kinds::{CONCURRENCY, Kinds, Served, full_name};
 use super::{Advice, Child, Condition, Event, Explanation, Proposed, advice, words};
-use crate::cluster::objects::Objects;
-use crate::desired::managed_fields::is_only_status;
-use crate::desired::names;
-use crate::desired::readiness::unready;
-use crate::object::{
+use operator_host_cluster::objects::Objects;
+use operator_host_contract::Kind;
+use operator_host_core::managed_fields::is_only_status;
+use operator_host_core::object::{
     CONTROLLER_LABEL, DIGEST_ANNOTATION, FIELD_MANAGER_PREFIX, GENERATION_ANNOTATION, NamespacedName,
     PARENT_ANNOTATION, PAUSED_ANNOTATION, PLUGIN_ANNOTATION, annotation, controller_of, is_terminating,
     is_too_deep, kind_in_words, label, too_deep,
 };
-use operator_host_contract::Kind;
+use operator_host_desired::names;
+use operator_host_desired::readiness::unready;
 
 /// The condition of a resource that holds back a version of its plugin.
 const HELD_BACK: &str = "PluginHeldBack";

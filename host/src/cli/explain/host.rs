@@ -10,8 +10,8 @@ use tokio::net::TcpStream;
 
 use super::{Explanation, Proposed};
 use crate::cli::plugins::get;
-use crate::journal::Reconcile;
-use crate::plugin::report::CandidateVersion;
+use operator_host_delivery::report::CandidateVersion;
+use operator_host_instruments::journal::Reconcile;
 
 /// The time that the host has to answer.
 const TIMEOUT: Duration = Duration::from_secs(5);

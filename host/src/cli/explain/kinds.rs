@@ -10,7 +10,7 @@ use kube::core::ApiResource;
 use kube::discovery::verbs;
 
 use super::words;
-use crate::object::is_built_in;
+use operator_host_core::object::is_built_in;
 
 /// Number of concurrent requests.
 pub(super) const CONCURRENCY: usize = 8;

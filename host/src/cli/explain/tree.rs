@@ -6,8 +6,8 @@ use jiff::Timestamp;
 
 use super::{Child, Condition, Explanation, Proposed};
 use crate::cli::plugins::{age, short};
-use crate::journal::{OK, Reconcile};
-use crate::printable::printable;
+use operator_host_core::printable::printable;
+use operator_host_instruments::journal::{OK, Reconcile};
 
 const GREEN: &str = "32";
 const RED: &str = "31";

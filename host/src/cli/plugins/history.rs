@@ -5,8 +5,8 @@ use std::io::{IsTerminal, Write as _};
 
 use super::{HostArgs, short};
 use crate::cli::{Failure, plugin_file};
-use crate::plugin::history::HistoryEntry;
-use crate::printable::printable;
+use operator_host_core::printable::printable;
+use operator_host_delivery::history::HistoryEntry;
 
 /// The options of `plugins history`.
 #[derive(Debug, clap::Args)]
@@ -92,7 +92,7 @@ fn details(text: &mut String, entry: &HistoryEntry, colour: bool) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::plugin::history::Why;
+    use operator_host_delivery::history::Why;
 
     #[test]
     fn the_table_says_when_why_by_whom_and_what_changed() {

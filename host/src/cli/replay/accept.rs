@@ -8,8 +8,8 @@ use serde::de::IgnoredAny;
 use serde_json::Value;
 
 use super::{LIMIT, shown, tidy};
-use crate::files;
-use crate::record::{Record, RecordedAnswer, Version};
+use operator_host_core::files;
+use operator_host_instruments::record::{Record, RecordedAnswer, Version};
 
 /// Writes a new answer, and the version that gave it if the record names one.
 ///

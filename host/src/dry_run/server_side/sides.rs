@@ -4,7 +4,7 @@
 use kube::core::DynamicObject;
 use serde_json::Value;
 
-use crate::object::{
+use operator_host_core::object::{
     APPLIED_ANNOTATION, ChildRef, DIGEST_ANNOTATION, GENERATION_ANNOTATION, PLUGIN_ANNOTATION, secret,
 };
 
@@ -95,8 +95,8 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::object::NamespacedName;
     use operator_host_contract::Kind;
+    use operator_host_core::object::NamespacedName;
 
     fn secret(data: &Value) -> DynamicObject {
         serde_json::from_value(json!({

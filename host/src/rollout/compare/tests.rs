@@ -3,8 +3,8 @@ use std::collections::BTreeSet;
 use serde_json::{Value, json};
 
 use super::*;
-use crate::object::Identity;
 use crate::rollout::answer::SecretValues;
+use operator_host_core::object::Identity;
 
 fn key(name: &str) -> Identity {
     Identity {

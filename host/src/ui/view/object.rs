@@ -10,17 +10,17 @@ use serde_json::Value;
 
 use super::objects::Summary;
 use super::{Finder, One, incomplete, not_running};
-use crate::desired::conditions::PLUGIN_HELD_BACK;
-use crate::desired::readiness::unready;
-use crate::journal::{PublishedEvent, Reconcile};
-use crate::object::{
+use crate::ui::Sources;
+use operator_host_core::object::{
     DIGEST_ANNOTATION, GENERATION_ANNOTATION, NamespacedName, PLUGIN_ANNOTATION, annotation, controller_of,
     shorten,
 };
-use crate::plugin::registry::Live;
-use crate::plugin::report::CandidateVersion;
-use crate::reconcile::context::Context;
-use crate::ui::Sources;
+use operator_host_delivery::registry::Live;
+use operator_host_delivery::report::CandidateVersion;
+use operator_host_desired::conditions::PLUGIN_HELD_BACK;
+use operator_host_desired::readiness::unready;
+use operator_host_engine::reconcile::context::Context;
+use operator_host_instruments::journal::{PublishedEvent, Reconcile};
 
 /// Number of reconciles.
 const RECONCILES: usize = 20;

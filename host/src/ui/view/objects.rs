@@ -6,8 +6,8 @@ use serde::Serialize;
 use serde_json::Value;
 
 use super::{Page, incomplete, not_running};
-use crate::object::{PAUSED_ANNOTATION, annotation, is_terminating, shorten};
 use crate::ui::Sources;
+use operator_host_core::object::{PAUSED_ANNOTATION, annotation, is_terminating, shorten};
 
 /// Number of objects on one page.
 const ON_A_PAGE: usize = 100;

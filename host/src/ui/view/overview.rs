@@ -3,11 +3,11 @@
 use serde::Serialize;
 
 use super::not_running;
-use crate::health::Check;
-use crate::journal::{PublishedEvent, Reconcile, STEP, Step};
-use crate::object::{PIN_ANNOTATION, PROMOTE_ANNOTATION};
-use crate::plugin::report::{CandidateState, PluginReport};
 use crate::ui::Sources;
+use operator_host_core::object::{PIN_ANNOTATION, PROMOTE_ANNOTATION};
+use operator_host_delivery::report::{CandidateState, PluginReport};
+use operator_host_instruments::health::Check;
+use operator_host_instruments::journal::{PublishedEvent, Reconcile, STEP, Step};
 
 /// Number of reconciles and of Events of all controllers together.
 const LAST: usize = 50;
@@ -254,11 +254,11 @@ mod tests {
     use tokio::sync::watch;
 
     use super::*;
-    use crate::config::leadership::LeadershipMode;
-    use crate::health::Health;
-    use crate::leader::report::LeadershipReport;
-    use crate::plugin::registry::Live;
-    use crate::plugin::report::{CandidateVersion, KeptVersion, LiveVersion};
+    use operator_host_config::leadership::LeadershipMode;
+    use operator_host_delivery::registry::Live;
+    use operator_host_delivery::report::{CandidateVersion, KeptVersion, LiveVersion};
+    use operator_host_instruments::health::Health;
+    use operator_host_lease::report::LeadershipReport;
 
     #[tokio::test]
     async fn where_other_containers_can_read_it_the_page_shows_no_differences() {

@@ -1,0 +1,408 @@
+//! The error of a request to the API server, and what it means for the reconcile.
+
+use std::time::Duration;
+
+use thiserror::Error;
+
+use super::refusal::{
+    FIELD_ADVICE, is_field_conflict, is_message_of_a_webhook, is_missing_namespace, is_missing_object,
+    is_of_a_webhook, status_of,
+};
+use operator_host_core::object::NamespacedName;
+
+/// A request that failed.
+#[derive(Clone, Debug, Error)]
+#[error("cannot {verb} {kind} {name}: {message}")]
+pub struct ApiError {
+    /// `apply`, `create`, `delete` and the like.
+    pub verb: &'static str,
+    /// The kind of the object.
+    pub kind: Box<str>,
+    /// The name of the object.
+    pub name: NamespacedName,
+    /// The part that failed.
+    pub fault: Fault,
+    /// The API server's message, with the rejected fields and advice on what to do.
+    pub message: Box<str>,
+    /// The delay before the next request that the API server asks for.
+    pub retry_after: Option<Duration>,
+}
+
+/// The part that failed: the API server, the connection to it, or the host.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fault {
+    /// The API server responded with this HTTP status.
+    Refused(u16),
+    /// The object does not exist.
+    Missing,
+    /// The API server does not serve the kind, or does not serve it yet.
+    NotServed,
+    /// The object's namespace does not exist.
+    NamespaceMissing,
+    /// The object's namespace is being deleted, so nothing can be created in it.
+    NamespaceTerminating,
+    /// The API server responds with the same internal error again and again, while it answers others.
+    Repeated,
+    /// The request did not reach the API server. The client has logged the failure.
+    Unreachable,
+    /// The response is not one of an API server.
+    Unreadable,
+    /// The API server did not respond in time.
+    Silent,
+    /// The host failed before it sent the request.
+    Host,
+    /// The host did not send the request because it no longer leads.
+    Deposed,
+}
+
+impl ApiError {
+    /// Reports whether the object does not exist.
+    #[must_use]
+    pub fn is_not_found(&self) -> bool {
+        self.fault == Fault::Missing
+    }
+
+    /// Reports whether the API server is overloaded or unreachable, or its storage is unavailable.
+    #[must_use]
+    pub fn is_overload(&self) -> bool {
+        match self.fault {
+            // A response of a proxy that is JSON and no Status has no code.
+            Fault::Silent | Fault::Unreachable | Fault::Refused(0 | 429 | 502..=504) => true,
+            Fault::Refused(500) => {
+                self.message.contains("etcdserver") || self.message.contains("rpc error: code = Unavailable")
+            }
+            Fault::Refused(_)
+            | Fault::Missing
+            | Fault::NotServed
+            | Fault::NamespaceMissing
+            | Fault::NamespaceTerminating
+            | Fault::Repeated
+            | Fault::Unreadable
+            | Fault::Host
+            | Fault::Deposed => false,
+        }
+    }
+
+    /// Reports whether other requests of the same reconcile would fail, too.
+    #[must_use]
+    pub fn stops_others(&self) -> bool {
+        self.is_overload() || self.fault == Fault::Deposed
+    }
+
+    /// Reports whether no other request would be answered, for an object of whatever kind.
+    #[must_use]
+    pub fn stops_everything(&self) -> bool {
+        matches!(self.fault, Fault::Silent | Fault::Unreachable | Fault::Deposed)
+    }
+
+    /// Reports whether the error is transient: the API server failed, not the object.
+    #[must_use]
+    pub fn is_transient(&self) -> bool {
+        // After a start, an API server serves its built-in kinds before those of CustomResourceDefinitions.
+        self.is_overload() || self.fault == Fault::NotServed || self.is_internal()
+    }
+
+    /// Reports whether the API server failed for a reason that its response does not tell. If it repeats the response
+    /// while it answers others, the object is the reason, or something that a person must repair.
+    ///
+    /// An unavailable webhook, which must be repaired, is an internal error that the response tells.
+    #[must_use]
+    pub fn is_internal(&self) -> bool {
+        let server = matches!(self.fault, Fault::Refused(500..=599));
+        server && !self.is_overload() && !self.message.contains("webhook")
+    }
+
+    /// Reports whether the error passes by itself: nothing in the object or the configuration is wrong.
+    #[must_use]
+    pub fn is_passing(&self) -> bool {
+        self.is_transient() || self.is_lost_race() || self.fault == Fault::Deposed
+    }
+
+    /// Reports whether the request violates the kind's schema or is too large, independent of the client.
+    #[must_use]
+    pub fn is_invalid(&self) -> bool {
+        match self.fault {
+            Fault::Refused(400 | 422) => !self.is_lost_race(),
+            Fault::Refused(413) => true,
+            _ => false,
+        }
+    }
+
+    /// Reports whether the object's namespace is being deleted, so that nothing can be created in it.
+    #[must_use]
+    pub fn is_namespace_terminating(&self) -> bool {
+        self.fault == Fault::NamespaceTerminating
+    }
+
+    /// Returns the error for an object that the host does not try to create because its namespace is being deleted.
+    #[must_use]
+    pub fn namespace_terminating(kind: &str, name: &NamespacedName) -> Self {
+        Self {
+            verb: "create",
+            kind: kind.into(),
+            name: name.clone(),
+            fault: Fault::NamespaceTerminating,
+            message: format!(
+                "the namespace {:?} is being deleted, so nothing can be created in it",
+                name.namespace.as_deref().unwrap_or_default()
+            )
+            .into(),
+            retry_after: None,
+        }
+    }
+
+    /// Reports whether another client changed the object first, or owns fields that the host does not take over.
+    #[must_use]
+    pub fn is_conflict(&self) -> bool {
+        self.fault == Fault::Refused(409)
+    }
+
+    /// Reports whether the object was deleted or changed before the write. The next reconcile handles its new state.
+    ///
+    /// When another object has the name, the API server responds that a UID cannot be changed; when none has, with a
+    /// conflict.
+    #[must_use]
+    pub fn is_lost_race(&self) -> bool {
+        match self.fault {
+            Fault::Refused(409) => {
+                self.verb != "delete"
+                    && !is_field_conflict(&self.message)
+                    && !is_message_of_a_webhook(&self.message)
+            }
+            Fault::Refused(422) => self.message.contains("metadata.uid: Invalid value"),
+            _ => false,
+        }
+    }
+}
+
+impl ApiError {
+    /// Says in plain words that an object exists, if that is why the API server refused to create it. Its own words are
+    /// about a change.
+    #[must_use]
+    pub(super) fn of_existing(mut self) -> Self {
+        // A ResourceQuota that many requests change at once is a conflict, too.
+        let is_about_it = self
+            .message
+            .contains(&format!("{:?}: the object has been modified", self.name.name));
+        if self.is_lost_race() && is_about_it {
+            self.message = format!(
+                "an object of this name exists, which the host's watch has not reported yet: {}",
+                self.message
+            )
+            .into();
+        }
+        self
+    }
+
+    /// Replaces the advice about the fields of another manager, if that is what the API server refused and `field` is
+    /// one of them.
+    #[must_use]
+    pub fn advise_about(mut self, field: &str, advice: &str) -> Self {
+        if self.is_conflict() && self.message.contains(field) {
+            self.message = self.message.replace(FIELD_ADVICE, advice).into();
+        }
+        self
+    }
+}
+
+/// Returns the part that failed when the API server responded to a request for the object `name` with this status.
+pub(super) fn fault_of(status: &kube::core::Status, name: &NamespacedName) -> Fault {
+    match status_of(status) {
+        403 if status.message.contains("because it is being terminated") => Fault::NamespaceTerminating,
+        404 if is_missing_namespace(status, name) => Fault::NamespaceMissing,
+        404 if is_missing_object(status, &name.name) => Fault::Missing,
+        404 if !is_of_a_webhook(status) => Fault::NotServed,
+        code => Fault::Refused(code),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::refusal::refusal;
+
+    fn web() -> NamespacedName {
+        NamespacedName::parse("shop/web")
+    }
+
+    fn refused(code: u16, message: &str) -> ApiError {
+        let status = kube::core::Status {
+            code,
+            message: message.to_owned(),
+            ..kube::core::Status::default()
+        };
+        ApiError {
+            verb: "apply",
+            kind: "Pod".into(),
+            name: web(),
+            fault: fault_of(&status, &web()),
+            message: refusal(&status, None).into(),
+            retry_after: None,
+        }
+    }
+
+    /// Regression: the refusal was retried forever silently.
+    #[test]
+    fn a_conflict_by_a_webhook_is_no_lost_race() {
+        assert!(refused(409, "the object has been modified").is_lost_race());
+        assert!(!refused(409, "admission webhook \"w\" denied the request: taken").is_lost_race());
+    }
+
+    #[test]
+    fn fields_of_another_manager_are_a_conflict_and_no_lost_race_however_many_they_are() {
+        for message in [
+            "Apply failed with 1 conflict: conflict with \"other\": .spec.replicas",
+            "Apply failed with 2 conflicts: conflicts with \"other\":\n- .spec.replicas\n- .spec.paused",
+        ] {
+            let error = refused(409, message);
+            assert!(error.is_conflict() && !error.is_lost_race(), "{message}");
+            assert!(
+                error.message.contains("another manager has set these fields"),
+                "{}",
+                error.message
+            );
+        }
+        assert!(refused(409, "Operation cannot be fulfilled: uid mismatch").is_lost_race());
+    }
+
+    #[test]
+    fn a_refusal_to_create_says_that_the_object_exists_unless_fields_are_in_conflict() {
+        let modified = |what: &str| {
+            let message = format!(
+                "Operation cannot be fulfilled on {what}: the object has been modified; please apply your changes to the \
+                 latest version and try again"
+            );
+            refused(409, &message).of_existing()
+        };
+        let exists = "an object of this name exists";
+        let race = modified("pods \"web\"");
+        assert!(race.is_lost_race() && race.message.contains(exists), "{race}");
+        let quota = modified("resourcequotas \"small\"");
+        assert!(quota.is_lost_race() && !quota.message.contains(exists), "{quota}");
+        let fields = refused(409, "Apply failed with 1 conflict: conflict with \"x\": .spec").of_existing();
+        assert!(!fields.message.contains(exists), "{fields}");
+    }
+
+    #[test]
+    fn advice_is_replaced_where_the_field_is_in_conflict_and_nowhere_else() {
+        let conflict = |field: &str| {
+            let message = format!("Apply failed with 1 conflict: conflict with \"x\" using v1: {field}");
+            refused(409, &message).advise_about(".metadata.labels.a", "set it back")
+        };
+        let advised = conflict(".metadata.labels.a");
+        assert!(
+            advised.message.ends_with(".metadata.labels.a; set it back"),
+            "{advised}"
+        );
+        assert!(!advised.is_lost_race());
+        assert!(!conflict(".spec").message.contains("set it back"));
+        let marks = conflict(".metadata.annotations.operator-host.dev/applied");
+        assert!(
+            marks
+                .message
+                .contains("Remove the annotations of operator-host.dev there"),
+            "{marks}"
+        );
+    }
+
+    #[test]
+    fn an_object_is_missing_only_if_the_response_names_it() {
+        let page =
+            kube::core::Status::failure("404 page not found", "Failed to parse error data").with_code(404);
+        assert_eq!(fault_of(&page, &web()), Fault::NotServed);
+        let resource: kube::core::Status = serde_json::from_value(serde_json::json!({
+            "status": "Failure", "reason": "NotFound", "code": 404, "details": {},
+            "message": "the server could not find the requested resource",
+        }))
+        .unwrap();
+        assert_eq!(fault_of(&resource, &web()), Fault::NotServed);
+        let object: kube::core::Status = serde_json::from_value(serde_json::json!({
+            "status": "Failure", "reason": "NotFound", "code": 404, "details": { "name": "web", "kind": "pods" },
+            "message": "pods \"web\" not found",
+        }))
+        .unwrap();
+        assert_eq!(fault_of(&object, &web()), Fault::Missing);
+        assert_eq!(
+            fault_of(&object, &NamespacedName::parse("shop/other")),
+            Fault::NotServed
+        );
+        // Validators pass on the error of their own request.
+        let webhook = kube::core::Status {
+            message: "admission webhook \"v.example.com\" denied the request: pods \"web\" not found"
+                .to_owned(),
+            ..object
+        };
+        assert_eq!(fault_of(&webhook, &web()), Fault::Refused(404));
+    }
+
+    /// Regression: the API server calls both internal errors, so they counted as trouble of its own for a minute.
+    #[test]
+    fn what_is_the_objects_fault_is_told_from_trouble_of_the_api_server() {
+        for (message, code) in [
+            ("etcdserver: request is too large", 413),
+            (
+                "rpc error: code = ResourceExhausted desc = trying to send message larger than max (2100000 vs. 2097152)",
+                413,
+            ),
+            (
+                "failed to create typed patch object (a/b; apps/v1, Kind=Deployment): .spec.replicas: expected numeric",
+                422,
+            ),
+            (
+                "failed to convert new object (a/b; apps/v1, Kind=Deployment) to proper version: quantities must match",
+                422,
+            ),
+        ] {
+            let error = refused(500, message);
+            assert_eq!(error.fault, Fault::Refused(code), "{message}");
+            assert!(
+                error.is_invalid() && !error.is_passing() && !error.stops_others(),
+                "{error}"
+            );
+        }
+        for message in [
+            "etcdserver: leader changed",
+            "rpc error: code = Unavailable desc = closing",
+        ] {
+            let error = refused(500, message);
+            assert!(error.is_overload() && !error.is_internal(), "{error}");
+        }
+        let unknown = refused(500, "something failed");
+        assert!(unknown.is_internal() && unknown.is_passing() && !unknown.stops_others());
+        assert!(!refused(500, "failed calling webhook \"w\"").is_passing());
+    }
+
+    /// Regression: it counted as a kind that is not served.
+    #[test]
+    fn a_namespace_that_does_not_exist_is_neither_the_object_nor_its_kind() {
+        let missing = |name: &str| -> kube::core::Status {
+            serde_json::from_value(serde_json::json!({
+                "status": "Failure", "reason": "NotFound", "code": 404,
+                "details": { "name": name, "kind": "namespaces" },
+                "message": format!("namespaces {name:?} not found"),
+            }))
+            .unwrap()
+        };
+        assert_eq!(fault_of(&missing("shop"), &web()), Fault::NamespaceMissing);
+        let same = NamespacedName::parse("shop/shop");
+        assert_eq!(fault_of(&missing("shop"), &same), Fault::NamespaceMissing);
+        let itself = NamespacedName::parse("shop");
+        assert_eq!(fault_of(&missing("shop"), &itself), Fault::Missing);
+    }
+
+    #[test]
+    fn only_a_permission_that_is_missing_is_asked_for() {
+        let advice = "give the host's role that permission";
+        let missing =
+            "pods is forbidden: User \"host\" cannot create resource \"pods\" in the namespace \"shop\"";
+        assert!(refused(403, missing).message.contains(advice));
+        let quota = "pods \"web\" is forbidden: exceeded quota: small, requested: pods=1, used: pods=2, limited: pods=2";
+        let message = refused(403, quota).message;
+        assert!(
+            message.contains("raise that ResourceQuota") && !message.contains(advice),
+            "{message}"
+        );
+        let policy = "pods \"web\" is forbidden: violates PodSecurity \"restricted:latest\"";
+        assert_eq!(&*refused(403, policy).message, policy);
+    }
+}

@@ -1,0 +1,452 @@
+//! The loop of one watch: lists, follows, and resumes from its last position after an interruption.
+//!
+//! It lists again only when the position is lost: after a permanent refusal, when the API server no longer has the
+//! position, or when more of the kind is needed. After an overload or an outage it asks only for the changes since
+//! the last one, so that a recovering API server need not send every object to every client.
+
+use std::convert::Infallible;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use kube::core::DynamicObject;
+use kube::{Api, Client};
+use tokio::sync::watch;
+use tokio::time::Instant;
+use tracing::debug;
+
+use super::first_lists::FirstLists;
+use super::page::Page;
+use super::requests::{Form, Limits, Trouble, WatchSource};
+use super::watch_event::Event;
+use super::{Inner, Listed, Wanted, WatchState};
+use crate::discovery::{Discovery, KindError, ResolvedKind};
+use operator_host_core::backoff::{at_least, jittered};
+use operator_host_core::object::{NotServed, next_page};
+
+/// First delay between attempts of a failing watch; doubled after each one.
+const FIRST_DELAY: Duration = Duration::from_millis(100);
+/// Longest delay while the API server does not answer. Its return is not announced, and an attempt costs one
+/// connection.
+const MAX_DELAY_UNREACHABLE: Duration = Duration::from_secs(1);
+/// Longest delay while the API server refuses. A restored permission is noticed within this time.
+const MAX_DELAY_REFUSED: Duration = Duration::from_secs(5);
+/// How long a transient error may last before it is reported.
+const GRACE: Duration = Duration::from_secs(60);
+/// How long a kind that was listed before may be missing. An API server that has just started does not serve the kinds
+/// of definitions yet.
+const UNSERVED: Duration = Duration::from_secs(5);
+/// A failing watch that the API server accepts and that has run this long without an error has recovered.
+const RECOVERED: Duration = Duration::from_secs(1);
+
+/// The consecutive failures of one watch.
+pub(super) struct Retry {
+    failures: u32,
+    /// When the first failed request was sent.
+    since: Option<Instant>,
+    grace: Duration,
+}
+
+impl Default for Retry {
+    fn default() -> Self {
+        Self {
+            failures: 0,
+            since: None,
+            grace: GRACE,
+        }
+    }
+}
+
+impl Retry {
+    /// Resets the failures after a success.
+    fn reset(&mut self) {
+        (self.failures, self.since) = (0, None);
+    }
+
+    /// Counts the failure of a request that was sent at `sent` and returns the delay before the next attempt: at
+    /// most `last`, but at least what the API server asked for, with jitter so that clients that failed together do
+    /// not retry together.
+    fn delay(&mut self, sent: Instant, last: Duration, asked: Option<Duration>) -> Duration {
+        let delay = FIRST_DELAY.saturating_mul(1 << self.failures.min(16)).min(last);
+        self.failures = self.failures.saturating_add(1);
+        self.since.get_or_insert(sent);
+        jittered(delay, 0.5).max(asked.map(at_least).unwrap_or_default())
+    }
+
+    /// Reports whether the first failed request was sent at least this long ago.
+    fn has_lasted(&self, time: Duration) -> bool {
+        self.since.is_some_and(|since| since.elapsed() >= time)
+    }
+
+    /// Reports whether it has failed for longer than a transient error lasts.
+    fn is_lasting(&self) -> bool {
+        self.has_lasted(self.grace)
+    }
+}
+
+/// Runs one watch until its last handle is dropped.
+pub(super) async fn run(
+    inner: Arc<Inner>,
+    client: Client,
+    kinds: Arc<Discovery>,
+    first_lists: &FirstLists,
+) -> Infallible {
+    let mut changed = kinds.subscribe();
+    let mut retry = Retry::default();
+    loop {
+        changed.mark_unchanged();
+        let sent = Instant::now();
+        let (last, asked) = match kinds.resolve(&inner.scope.kind).await {
+            Ok(resource) => {
+                let source = source(&inner, &client, &resource);
+                inner.fail(follow(&inner, &source, &mut retry, first_lists).await);
+                // The definition may have been deleted, or recreated with another plural.
+                kinds.forget_older(&inner.scope.kind, Duration::ZERO);
+                (MAX_DELAY_REFUSED, None)
+            }
+            Err(error @ KindError::Unknown(_)) => {
+                inner.fail(error.to_string());
+                (MAX_DELAY_REFUSED, None)
+            }
+            Err(error) => {
+                debug!(kind = %inner.scope.kind, %error, "discovery failed");
+                inner.list_failed(&error.to_string());
+                if retry.is_lasting() {
+                    inner.fail(error.to_string());
+                }
+                (MAX_DELAY_UNREACHABLE, error.retry_after())
+            }
+        };
+        // Retry soon after a CustomResourceDefinition was added or changed.
+        tokio::select! {
+            () = tokio::time::sleep(retry.delay(sent, last, asked)) => {}
+            _ = changed.changed() => retry.reset(),
+        }
+    }
+}
+
+fn source(inner: &Inner, client: &Client, resource: &ResolvedKind) -> WatchSource {
+    let api: Api<DynamicObject> = match &inner.scope.namespace {
+        Some(namespace) if resource.namespaced => {
+            Api::namespaced_with(client.clone(), namespace, &resource.api)
+        }
+        _ => Api::all_with(client.clone(), &resource.api),
+    };
+    WatchSource::new(api, inner.scope.form, Limits::default())
+}
+
+/// The progress of a watch.
+enum Position {
+    /// The list is complete up to this token.
+    Listing {
+        token: Option<String>,
+        listed: Listed,
+        /// The API server has an older version than this watch had.
+        has_gone_back: bool,
+    },
+    /// All changes up to this resource version have been received.
+    Watching {
+        version: String,
+        /// The API server may have been replaced since, by one that was restored from a backup. It would accept a
+        /// watch after a version that it does not have yet, and send nothing until it has it.
+        is_doubted: bool,
+    },
+}
+
+impl Position {
+    fn start(has_gone_back: bool) -> Self {
+        Self::Listing {
+            token: None,
+            listed: Listed::default(),
+            has_gone_back,
+        }
+    }
+
+    fn after(version: String) -> Self {
+        Self::Watching {
+            version,
+            is_doubted: false,
+        }
+    }
+
+    fn doubt(&mut self) {
+        if let Self::Watching { is_doubted, .. } = self {
+            *is_doubted = true;
+        }
+    }
+}
+
+/// Follows one kind until the API server permanently refuses it, and returns the reason.
+pub(super) async fn follow(
+    inner: &Inner,
+    source: &WatchSource,
+    retry: &mut Retry,
+    first_lists: &FirstLists,
+) -> String {
+    let mut keep = inner.keep.subscribe();
+    let mut filled_under = keep.borrow_and_update().clone();
+    let mut position = Position::start(false);
+    let mut turn = None;
+    loop {
+        if !inner.was_listed.load(Ordering::Relaxed) && turn.is_none() {
+            turn = Some(first_lists.turn().await);
+        }
+        // A list under way goes on when only the schema has changed: many definitions may change one after the other.
+        let is_listing = matches!(position, Position::Listing { token: Some(_), .. });
+        let lacks_nothing = filled_under.policy.covers(&keep.borrow().policy);
+        if keep.has_changed().unwrap_or(false) && !(is_listing && lacks_nothing) {
+            let wanted = keep.borrow_and_update().clone();
+            if !filled_under.covers(&wanted) {
+                debug!(kind = %inner.scope.kind, "more of this kind is needed, or its schema has changed: listing again");
+                position = Position::start(false);
+            }
+            filled_under = wanted;
+        }
+        let sent = Instant::now();
+        let trouble = match &mut position {
+            Position::Listing {
+                token,
+                listed,
+                has_gone_back,
+            } => {
+                let newest_before = if token.is_none() { inner.newest() } else { None };
+                let page = source.page(token.as_deref());
+                let page = match &mut turn {
+                    Some(turn) => turn.wait_for(page).await,
+                    None => page.await,
+                };
+                match page {
+                    Ok(page) => {
+                        if token.is_none() {
+                            inner.rewind_to(version_of(&page), newest_before, *has_gone_back);
+                        }
+                        match take(inner, page, source.form, token, listed, &keep) {
+                            Ok(Taken::More) => {
+                                retry.since = None;
+                                continue;
+                            }
+                            Ok(Taken::All(version)) => {
+                                turn = None;
+                                retry.since = None;
+                                position = Position::after(version);
+                                continue;
+                            }
+                            Err(error) => Trouble::unreadable(&error),
+                            Ok(Taken::Unusable) => Trouble::Passing {
+                                message:
+                                    "the API server's list has no resource version, so it cannot be followed"
+                                        .into(),
+                                retry_after: None,
+                                resumable: false,
+                            },
+                        }
+                    }
+                    Err(trouble) => trouble,
+                }
+            }
+            Position::Watching {
+                version,
+                is_doubted: true,
+            } => match source.newest().await {
+                Ok(Some(newest)) if version.parse().is_ok_and(|seen: u128| newest < seen) => {
+                    debug!(kind = %inner.scope.kind, version, newest, "the API server has gone back: listing again");
+                    position = Position::start(true);
+                    continue;
+                }
+                Ok(_) => {
+                    position = Position::after(std::mem::take(version));
+                    continue;
+                }
+                Err(trouble) => trouble,
+            },
+            Position::Watching { version, is_doubted } => {
+                match changes(inner, source, version, retry, &mut keep, &mut filled_under).await {
+                    End::Regular => continue,
+                    End::Early => {
+                        *is_doubted = true;
+                        continue;
+                    }
+                    End::Failed(trouble) => trouble,
+                }
+            }
+        };
+        turn = None;
+        let (message, retry_after) = match trouble {
+            Trouble::Refused(message) => return message,
+            Trouble::NotServed if inner.was_listed.load(Ordering::Relaxed) && !retry.has_lasted(UNSERVED) => {
+                debug!(kind = %inner.scope.kind, "the kind is not served: asking again");
+                inner.metrics.watch_restarted(&inner.scope.kind);
+                tokio::time::sleep(retry.delay(sent, MAX_DELAY_UNREACHABLE, None)).await;
+                continue;
+            }
+            Trouble::NotServed => return NotServed::new(inner.scope.kind.clone()).to_string(),
+            Trouble::Outdated => {
+                debug!(kind = %inner.scope.kind, "the last resource version has expired: listing again");
+                inner.metrics.watch_restarted(&inner.scope.kind);
+                position = Position::start(false);
+                tokio::time::sleep(retry.delay(sent, MAX_DELAY_UNREACHABLE, None)).await;
+                continue;
+            }
+            Trouble::Unanswered(message) => {
+                position.doubt();
+                (message, None)
+            }
+            Trouble::Passing {
+                message,
+                retry_after,
+                resumable,
+            } => {
+                if !resumable {
+                    position = Position::start(false);
+                }
+                (message, retry_after)
+            }
+        };
+        debug!(kind = %inner.scope.kind, message, "watch interrupted");
+        inner.list_failed(&message);
+        inner.metrics.watch_restarted(&inner.scope.kind);
+        let delay = retry.delay(sent, MAX_DELAY_UNREACHABLE, retry_after);
+        if retry.is_lasting() {
+            inner.fail(message);
+        }
+        tokio::time::sleep(delay).await;
+    }
+}
+
+/// Returns the resource version of a list.
+fn version_of(list: &Page) -> Option<u128> {
+    list.metadata.resource_version.as_deref()?.parse().ok()
+}
+
+/// The result of reading one page.
+enum Taken {
+    /// More pages follow.
+    More,
+    /// The last page; the store is complete up to this resource version.
+    All(String),
+    /// The last page of a list without a resource version.
+    Unusable,
+}
+
+fn take(
+    inner: &Inner,
+    page: Page,
+    form: Form,
+    token: &mut Option<String>,
+    listed: &mut Listed,
+    keep: &watch::Receiver<Wanted>,
+) -> serde_json::Result<Taken> {
+    let list = version_of(&page);
+    page.for_each(reads_whole(inner, form), |object| {
+        let object = inner.prepare(object);
+        listed.insert(&object.name);
+        inner.put_listed(&object, list);
+    })?;
+    *token = next_page(&page.metadata);
+    if token.is_some() {
+        return Ok(Taken::More);
+    }
+    inner.listed(listed, list);
+    // A failing watch counts as recovered only once it watches again. Otherwise a client that may list but not
+    // watch would alternate between recovered and failing.
+    if !matches!(*inner.state.borrow(), WatchState::Failing(_)) {
+        inner.synced(keep);
+    }
+    let version = page.metadata.resource_version;
+    let version = version.filter(|version| !version.is_empty());
+    Ok(version.map_or(Taken::Unusable, Taken::All))
+}
+
+/// Whether more than the metadata of an object is read.
+fn reads_whole(inner: &Inner, form: Form) -> impl Fn(&DynamicObject) -> bool + Copy {
+    move |object| form == Form::Whole && inner.keeps_whole(object)
+}
+
+/// Why a watch ended.
+enum End {
+    /// The API server ended it when it was asked to, or something else is needed.
+    Regular,
+    /// It ended earlier, or was silent for too long.
+    Early,
+    /// It failed.
+    Failed(Trouble),
+}
+
+/// Follows the changes after `version` and advances it. The next watch resumes from there.
+async fn changes(
+    inner: &Inner,
+    source: &WatchSource,
+    version: &mut String,
+    retry: &mut Retry,
+    keep: &mut watch::Receiver<Wanted>,
+    filled_under: &mut Wanted,
+) -> End {
+    let mut changes = match source.changes(version).await {
+        Ok(changes) => changes,
+        Err(trouble) => return End::Failed(trouble),
+    };
+    let is_whole = reads_whole(inner, source.form);
+    let begun = Instant::now();
+    // An API server in trouble accepts a watch and ends it with an error a moment later. The failure count is kept
+    // until the watch has lasted for a while.
+    let mut has_recovered = retry.since.is_none() && !matches!(*inner.state.borrow(), WatchState::Failing(_));
+    if has_recovered {
+        inner.synced(keep);
+    }
+    loop {
+        let event = tokio::select! {
+            biased;
+            // The sender is in `inner`.
+            Ok(()) = keep.changed() => {
+                let wanted = keep.borrow().clone();
+                if filled_under.covers(&wanted) {
+                    *filled_under = wanted;
+                    if has_recovered {
+                        inner.synced(keep);
+                    }
+                    continue;
+                }
+                // Let `follow` see the change.
+                keep.mark_changed();
+                return End::Regular;
+            }
+            () = tokio::time::sleep_until(begun + RECOVERED), if !has_recovered => {
+                has_recovered = true;
+                retry.since = None;
+                inner.synced(keep);
+                continue;
+            }
+            event = changes.next(is_whole) => event,
+        };
+        if let Some(Ok(event)) = &event
+            && let Some(seen) = event.version()
+        {
+            seen.clone_into(version);
+            retry.reset();
+            if !has_recovered {
+                has_recovered = true;
+                inner.synced(keep);
+            }
+        }
+        if begun.elapsed() >= source.limits.healthy {
+            retry.reset();
+        }
+        match event {
+            Some(Ok(Event::Changed(object))) => inner.reported(object),
+            Some(Ok(Event::Deleted(object))) => inner.deleted(object),
+            Some(Ok(Event::Bookmark(_))) => {}
+            Some(Ok(Event::Failed(status))) => return End::Failed(Trouble::of_status(&status)),
+            Some(Err(trouble)) => return End::Failed(trouble),
+            None if begun.elapsed() < source.limits.healthy => {
+                // Back off from a server that ends watches as soon as they begin.
+                let message = "the API server ended a watch as soon as it had begun".to_owned();
+                return End::Failed(Trouble::Unanswered(message));
+            }
+            None if changes.is_due() => return End::Regular,
+            None => return End::Early,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

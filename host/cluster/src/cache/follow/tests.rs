@@ -1,0 +1,766 @@
+use std::collections::BTreeSet;
+use std::collections::HashSet;
+use std::convert::Infallible;
+use std::sync::Mutex;
+
+use futures::stream::{self, StreamExt};
+use http_body_util::combinators::UnsyncBoxBody;
+use http_body_util::{BodyExt, StreamBody};
+use hyper::body::{Bytes, Frame};
+use hyper::header::ACCEPT;
+use hyper::{Request, Response};
+use kube::client::Body;
+use kube::core::{ApiResource, GroupVersionKind};
+use serde_json::{Value, json};
+
+use super::*;
+use crate::cache::{CachePolicy, Form, Scope};
+use operator_host_contract::Kind;
+use operator_host_core::backoff::MAX_RETRY_AFTER;
+use operator_host_core::metrics::Metrics;
+
+/// How the API server responds to a request.
+enum Reply {
+    Refuse(u16),
+    /// Names of the existing objects, and the token of the next page.
+    List(&'static [&'static str], Option<&'static str>),
+    /// The same with the version of the objects and of the list.
+    ListAt(&'static [&'static str], &'static str),
+    /// The same, some time after the objects were read.
+    LateListAt(&'static [&'static str], &'static str),
+    /// The same with a version of the objects that is older than that of the list.
+    ListOlder(&'static [&'static str], &'static str, &'static str),
+    /// One object with this version and content.
+    ListWith(&'static str, &'static str, Value),
+    /// Accepts a watch and sends these events. It stays open.
+    Watch(Vec<Value>),
+    /// Sends one line or object that never ends.
+    Endless,
+    Silence,
+}
+
+const VERSION: &str = "10";
+/// How long the server takes for a late list.
+const LATE: Duration = Duration::from_millis(100);
+
+fn object(name: &str, version: &str) -> Value {
+    json!({ "apiVersion": "v1", "kind": "Pod",
+        "metadata": { "name": name, "namespace": "n", "uid": name, "resourceVersion": version } })
+}
+
+fn added(name: &str, version: &str) -> Value {
+    json!({ "type": "ADDED", "object": object(name, version) })
+}
+
+fn body(text: String, stays_open: bool) -> UnsyncBoxBody<Bytes, Infallible> {
+    let text = stream::iter([Ok(Frame::data(Bytes::from(text)))]);
+    match stays_open {
+        true => StreamBody::new(text.chain(stream::pending())).boxed_unsync(),
+        false => StreamBody::new(text).boxed_unsync(),
+    }
+}
+
+fn list(names: &[&str], of_objects: &str, version: &str, token: Option<&str>) -> String {
+    let items: Vec<_> = names.iter().map(|name| object(name, of_objects)).collect();
+    let list = json!({ "apiVersion": "v1", "kind": "PodList", "items": items,
+        "metadata": { "resourceVersion": version, "continue": token } });
+    list.to_string()
+}
+
+async fn answer(reply: Reply) -> Response<UnsyncBoxBody<Bytes, Infallible>> {
+    let response = Response::builder();
+    let response = match reply {
+        Reply::Silence => std::future::pending().await,
+        Reply::Refuse(code) => {
+            let status = json!({ "kind": "Status", "apiVersion": "v1", "status": "Failure", "message": "not now.",
+                "reason": "", "code": code });
+            response.status(code).body(body(status.to_string(), false))
+        }
+        Reply::List(names, token) => response.body(body(list(names, "5", VERSION, token), false)),
+        Reply::ListAt(names, version) => response.body(body(list(names, version, version, None), false)),
+        Reply::ListOlder(names, of_objects, version) => {
+            response.body(body(list(names, of_objects, version, None), false))
+        }
+        Reply::ListWith(name, version, content) => {
+            let mut only: Value = serde_json::from_str(&list(&[name], version, version, None)).unwrap();
+            only["items"][0]["spec"] = content["spec"].clone();
+            response.body(body(only.to_string(), false))
+        }
+        Reply::LateListAt(names, version) => {
+            tokio::time::sleep(LATE).await;
+            response.body(body(list(names, version, version, None), false))
+        }
+        Reply::Endless => {
+            let more = Bytes::from(vec![b' '; 1 << 20]);
+            let body = stream::repeat_with(move || Ok(Frame::data(more.clone())));
+            response.body(StreamBody::new(body).boxed_unsync())
+        }
+        Reply::Watch(events) => {
+            let lines = events.iter().map(|event| format!("{event}\n")).collect();
+            response.body(body(lines, true))
+        }
+    };
+    response.unwrap()
+}
+
+/// A watch whose API server replies in order and repeats the last reply forever.
+struct Followed {
+    inner: Arc<Inner>,
+    requests: Arc<Mutex<Vec<String>>>,
+    task: tokio::task::JoinHandle<String>,
+}
+
+fn follow_these(script: Vec<fn() -> Reply>, grace: Duration) -> Followed {
+    let limits = Limits {
+        page: Duration::from_millis(200),
+        start: Duration::from_millis(200),
+        watch: Duration::from_millis(300),
+        late: Duration::from_millis(100),
+        silent: Duration::from_secs(60),
+        healthy: Duration::from_secs(5),
+    };
+    follow_within(limits, script, grace)
+}
+
+fn follow_within(limits: Limits, script: Vec<fn() -> Reply>, grace: Duration) -> Followed {
+    follow_at(limits, script, grace, "1000000")
+}
+
+/// The server answers requests for metadata outside the script, with this version.
+fn follow_at(limits: Limits, script: Vec<fn() -> Reply>, grace: Duration, newest: &'static str) -> Followed {
+    follow_in_turn(limits, script, grace, newest, Arc::default())
+}
+
+fn follow_in_turn(
+    limits: Limits,
+    script: Vec<fn() -> Reply>,
+    grace: Duration,
+    newest: &'static str,
+    first_lists: Arc<FirstLists>,
+) -> Followed {
+    let requests = Arc::<Mutex<Vec<String>>>::default();
+    let seen = Arc::clone(&requests);
+    let script = Arc::new(script);
+    let service = tower::service_fn(move |request: Request<Body>| {
+        let uri = request.uri().to_string();
+        let accept = request
+            .headers()
+            .get(ACCEPT)
+            .and_then(|accept| accept.to_str().ok());
+        let reply = if accept.is_some_and(|accept| accept.contains("PartialObjectMetadata")) {
+            Reply::ListAt(&[], newest)
+        } else {
+            let mut seen = seen.lock().unwrap();
+            seen.push(uri);
+            script[seen.len().min(script.len()) - 1]()
+        };
+        async move { Ok::<_, Infallible>(answer(reply).await) }
+    });
+    let kind = Kind {
+        api_version: "v1".into(),
+        kind: "Pod".into(),
+    };
+    let scope = Scope {
+        kind,
+        namespace: None,
+        form: Form::Whole,
+    };
+    let keep = CachePolicy {
+        all: true,
+        ..CachePolicy::default()
+    };
+    let inner = Arc::new(Inner::new(
+        scope,
+        keep,
+        Arc::new(Metrics::unread()),
+        Arc::default(),
+    ));
+    let resource = ApiResource::from_gvk_with_plural(&GroupVersionKind::gvk("", "v1", "Pod"), "pods");
+    let api = Api::all_with(Client::new(service, "default"), &resource);
+    let source = WatchSource::new(api, Form::Whole, limits);
+    let followed = Arc::clone(&inner);
+    let task = tokio::spawn(async move {
+        let mut retry = Retry {
+            grace,
+            ..Retry::default()
+        };
+        follow(&followed, &source, &mut retry, &first_lists).await
+    });
+    Followed {
+        inner,
+        requests,
+        task,
+    }
+}
+
+impl Followed {
+    async fn until(&self, what: &str, condition: impl Fn(&Self) -> bool) {
+        let waited = tokio::time::timeout(Duration::from_secs(30), async {
+            while !condition(self) {
+                tokio::time::sleep(Duration::from_millis(5)).await;
+            }
+        });
+        assert!(waited.await.is_ok(), "never {what}: {:?}", self.requests());
+    }
+
+    /// Waits until the watch runs, and returns a receiver for the states after that.
+    async fn later_states(&self) -> watch::Receiver<WatchState> {
+        self.until("synced", |it| it.state() == WatchState::Synced).await;
+        let mut states = self.inner.state.subscribe();
+        states.mark_unchanged();
+        states
+    }
+
+    fn requests(&self) -> Vec<String> {
+        self.requests.lock().unwrap().clone()
+    }
+
+    fn lists(&self) -> usize {
+        self.requests()
+            .iter()
+            .filter(|uri| !uri.contains("watch=true"))
+            .count()
+    }
+
+    fn state(&self) -> WatchState {
+        self.inner.state.borrow().clone()
+    }
+
+    fn names(&self) -> Vec<String> {
+        let mut names: Vec<_> = self.inner.read().iter().map(|(name, _)| name.name).collect();
+        names.sort();
+        names
+    }
+}
+
+const LONG: Duration = Duration::from_secs(600);
+
+/// Limits of a server that answers in its own time.
+fn patient() -> Limits {
+    Limits {
+        page: LONG,
+        ..Limits::default()
+    }
+}
+
+#[tokio::test]
+async fn a_first_list_waits_for_the_one_before_it() {
+    let first_lists = Arc::new(FirstLists::new(1, LONG));
+    let follow = |script| follow_in_turn(patient(), script, LONG, "10", Arc::clone(&first_lists));
+    let before = follow(vec![|| Reply::LateListAt(&["a"], VERSION), || {
+        Reply::Watch(Vec::new())
+    }]);
+    before.until("asked", |it| it.lists() == 1).await;
+    let after = follow(vec![
+        || Reply::List(&["b"], Some("more")),
+        || Reply::List(&["c"], None),
+        || Reply::Watch(Vec::new()),
+    ]);
+    after.until("asked", |it| it.lists() > 0).await;
+    assert_eq!(
+        before.names(),
+        ["a"],
+        "it was asked after the list before was complete"
+    );
+    after.until("listed", |it| it.names() == ["b", "c"]).await;
+}
+
+#[tokio::test]
+async fn a_first_list_that_fails_lets_the_next_one_begin_and_tries_again() {
+    let first_lists = Arc::new(FirstLists::new(1, LONG));
+    let follow = |script| follow_in_turn(patient(), script, LONG, "10", Arc::clone(&first_lists));
+    let failing = follow(vec![
+        || Reply::Refuse(500),
+        || Reply::Refuse(500),
+        || Reply::List(&["a"], None),
+        || Reply::Watch(Vec::new()),
+    ]);
+    let other = follow(vec![|| Reply::List(&["b"], None), || Reply::Watch(Vec::new())]);
+    other.until("listed", |it| it.names() == ["b"]).await;
+    failing.until("listed", |it| it.names() == ["a"]).await;
+}
+
+#[tokio::test]
+async fn a_first_list_that_hangs_holds_up_no_other_for_longer_than_its_turn() {
+    let first_lists = Arc::new(FirstLists::new(1, Duration::from_millis(20)));
+    let follow = |script| follow_in_turn(patient(), script, LONG, "10", Arc::clone(&first_lists));
+    let hanging = follow(vec![|| Reply::Silence]);
+    hanging.until("asked", |it| it.lists() == 1).await;
+    let other = follow(vec![|| Reply::List(&["b"], None), || Reply::Watch(Vec::new())]);
+    other.until("listed", |it| it.names() == ["b"]).await;
+    assert_eq!(hanging.lists(), 1, "it still waits for its answer");
+}
+
+#[tokio::test]
+async fn the_reason_why_the_first_list_fails_is_known_until_it_is_complete() {
+    let script: Vec<fn() -> Reply> = vec![
+        || Reply::Refuse(500),
+        || Reply::Refuse(500),
+        || Reply::List(&["a"], None),
+        || Reply::Watch(Vec::new()),
+    ];
+    let followed = follow_these(script, LONG);
+    let error = |it: &Followed| it.inner.list_error.borrow().clone();
+    let expected = "cannot list v1/Pod: the API server answers 500: not now";
+    followed
+        .until("failed", |it| error(it).as_deref() == Some(expected))
+        .await;
+    assert_eq!(followed.state(), WatchState::Starting);
+    followed.until("listed", |it| error(it).is_none()).await;
+}
+
+/// Regression: after six consecutive refusals each watch failed, gave up its position and listed everything again.
+#[tokio::test]
+async fn an_overloaded_server_gets_a_watch_and_never_a_list() {
+    let refuse = || Reply::Refuse(429);
+    let mut script: Vec<fn() -> Reply> = vec![|| Reply::List(&["a"], None)];
+    script.extend([refuse as fn() -> Reply; 4]);
+    script.extend([
+        (|| Reply::Refuse(503)) as fn() -> Reply,
+        || Reply::Refuse(500),
+        || Reply::Watch(vec![added("b", "12")]),
+    ]);
+    let followed = follow_these(script, LONG);
+    let states = followed.later_states().await;
+    followed
+        .until("the change after it", |it| it.names() == ["a", "b"])
+        .await;
+    assert_eq!(followed.lists(), 1);
+    assert!(
+        followed.requests()[1..8]
+            .iter()
+            .all(|uri| uri.contains(&format!("resourceVersion={VERSION}"))),
+        "{:?}",
+        followed.requests()
+    );
+    assert!(
+        !states.has_changed().unwrap(),
+        "it was well for everybody: {:?}",
+        followed.state()
+    );
+}
+
+/// Regression: after a restore from a backup the cache kept every object whose version was higher before.
+#[tokio::test]
+async fn a_cluster_that_was_restored_from_a_backup_replaces_what_is_known() {
+    let followed = follow_these(
+        vec![
+            || Reply::ListAt(&["a", "b"], "1500"),
+            || Reply::Refuse(410),
+            || Reply::ListAt(&["a"], "900"),
+            || Reply::Watch(vec![added("a", "1010"), added("b", "1011")]),
+        ],
+        LONG,
+    );
+    let versions = |followed: &Followed| {
+        let store = followed.inner.read();
+        let mut all: Vec<_> = store.versions().collect();
+        all.sort_unstable();
+        all
+    };
+    followed
+        .until("the objects of the backup, and their changes", |it| {
+            versions(it) == [1010, 1011]
+        })
+        .await;
+}
+
+/// Regression: a status that was written while the kind was listed was taken back, and the event about it was dropped
+/// as an own write.
+#[tokio::test]
+async fn a_write_during_a_list_is_not_taken_back() {
+    let followed = follow_these(
+        vec![
+            || Reply::ListAt(&["a", "b"], "1500"),
+            || Reply::Refuse(410),
+            || Reply::LateListAt(&["a", "b"], "1510"),
+            || Reply::Watch(vec![]),
+        ],
+        LONG,
+    );
+    followed
+        .until("asked for the second list", |it| it.lists() == 2)
+        .await;
+    let written = serde_json::from_value(object("a", "1511")).unwrap();
+    followed.inner.put(&followed.inner.prepare(written));
+    followed
+        .until("watching again", |it| it.requests().len() == 4)
+        .await;
+    let store = followed.inner.read();
+    assert_eq!(
+        store.versions().collect::<BTreeSet<_>>(),
+        BTreeSet::from([1510, 1511])
+    );
+}
+
+/// Regression: an object that was created while its kind was listed was removed, and reported as deleted.
+#[tokio::test]
+async fn an_object_created_during_a_list_stays() {
+    let followed = follow_these(
+        vec![
+            || Reply::ListAt(&["a"], "1500"),
+            || Reply::Refuse(410),
+            || Reply::LateListAt(&[], "1510"),
+            || Reply::Watch(vec![]),
+        ],
+        LONG,
+    );
+    followed
+        .until("asked for the second list", |it| it.lists() == 2)
+        .await;
+    let written = serde_json::from_value(object("b", "1511")).unwrap();
+    followed.inner.put(&followed.inner.prepare(written));
+    followed
+        .until("watching again", |it| it.requests().len() == 4)
+        .await;
+    assert_eq!(followed.names(), ["b"]);
+}
+
+/// Regression: after a restore from a backup, an object that had changed after the backup stayed in the cache if the
+/// cluster had overtaken its version by the time of the list.
+#[tokio::test]
+async fn a_list_replaces_what_seems_newer_and_is_older_than_the_list() {
+    let followed = follow_these(
+        vec![
+            || Reply::ListAt(&["a"], "1500"),
+            || Reply::Refuse(410),
+            || Reply::ListOlder(&["a"], "1400", "1600"),
+            || Reply::Watch(vec![]),
+        ],
+        LONG,
+    );
+    followed
+        .until("watching again", |it| it.requests().len() == 4)
+        .await;
+    let store = followed.inner.read();
+    assert_eq!(store.versions().collect::<Vec<_>>(), [1400]);
+}
+
+/// Regression: an API server that had just started made every watch of a definition's kind fail.
+#[tokio::test]
+async fn a_kind_that_is_not_served_for_a_moment_is_no_failure() {
+    let followed = follow_these(
+        vec![
+            || Reply::List(&["a"], None),
+            || Reply::Refuse(404),
+            || Reply::Refuse(404),
+            || Reply::Watch(vec![added("b", "12")]),
+        ],
+        LONG,
+    );
+    let states = followed.later_states().await;
+    followed
+        .until("the change after it", |it| it.names() == ["a", "b"])
+        .await;
+    assert_eq!(followed.lists(), 1);
+    assert!(!states.has_changed().unwrap(), "{:?}", followed.state());
+}
+
+#[tokio::test]
+async fn a_trouble_that_lasts_is_a_failure_until_the_watch_goes_on_where_it_was() {
+    let limits = Limits {
+        watch: Duration::from_secs(300),
+        ..Limits::default()
+    };
+    let followed = follow_within(
+        limits,
+        vec![
+            || Reply::List(&["a"], None),
+            || Reply::Refuse(503),
+            || Reply::Refuse(503),
+            || Reply::Refuse(503),
+            || Reply::Watch(Vec::new()),
+        ],
+        Duration::from_millis(150),
+    );
+    followed
+        .until("failing", |it| matches!(it.state(), WatchState::Failing(_)))
+        .await;
+    assert_eq!(
+        followed.state(),
+        WatchState::Failing("the API server answers 503: not now".into())
+    );
+    followed
+        .until("well again", |it| it.state() == WatchState::Synced)
+        .await;
+    assert_eq!(followed.lists(), 1);
+}
+
+/// Regression: each acceptance counted as the end of the failure, which so never lasted.
+#[tokio::test]
+async fn a_watch_that_is_accepted_and_ends_with_an_error_each_time_is_a_failure() {
+    let error = || {
+        let status = json!({ "kind": "Status", "status": "Failure", "message": "no leader.", "code": 500 });
+        Reply::Watch(vec![json!({ "type": "ERROR", "object": status })])
+    };
+    let followed = follow_these(
+        vec![|| Reply::List(&["a"], None), error],
+        Duration::from_millis(300),
+    );
+    followed
+        .until("failing", |it| matches!(it.state(), WatchState::Failing(_)))
+        .await;
+    let mut states = followed.inner.state.subscribe();
+    states.mark_unchanged();
+    let more = followed.requests().len() + 2;
+    followed
+        .until("tried again", |it| it.requests().len() >= more)
+        .await;
+    assert!(!states.has_changed().unwrap(), "{:?}", followed.state());
+}
+
+/// The server has been restored to version 900. A watch that delivers nothing for a moment is silent.
+fn follow_restored(script: Vec<fn() -> Reply>) -> Followed {
+    let limits = Limits {
+        watch: Duration::from_secs(300),
+        silent: Duration::from_millis(100),
+        healthy: Duration::from_millis(50),
+        ..Limits::default()
+    };
+    follow_at(limits, script, LONG, "900")
+}
+
+/// Regression: an API server whose store was restored from a backup accepts a watch after a version that it does not
+/// have, and sends nothing until it has that.
+#[tokio::test]
+async fn a_server_that_has_gone_back_is_noticed_when_a_watch_is_silent() {
+    let script: Vec<fn() -> Reply> = vec![
+        || Reply::ListAt(&["a", "b"], "1500"),
+        || Reply::Watch(Vec::new()),
+        || Reply::ListAt(&["a"], "900"),
+        || Reply::Watch(Vec::new()),
+    ];
+    let followed = follow_restored(script);
+    followed.until("listed again", |it| it.names() == ["a"]).await;
+    assert_eq!(followed.lists(), 2);
+}
+
+/// Regression: the deletion was newer than the list and than every other object, so it was believed.
+#[tokio::test]
+async fn an_object_whose_deletion_was_undone_by_a_restoration_is_back() {
+    let script: Vec<fn() -> Reply> = vec![
+        || Reply::ListAt(&["a", "b"], "800"),
+        || Reply::Watch(vec![json!({ "type": "DELETED", "object": object("b", "1400") })]),
+        || Reply::ListOlder(&["a", "b"], "800", "900"),
+        || Reply::Watch(Vec::new()),
+    ];
+    let followed = follow_restored(script);
+    followed.until("deleted", |it| it.names() == ["a"]).await;
+    followed.until("back", |it| it.names() == ["a", "b"]).await;
+}
+
+/// Regression: objects with new default values have the version that is known.
+#[tokio::test]
+async fn objects_whose_schema_has_changed_are_listed_again_and_replaced() {
+    let followed = follow_these(
+        vec![
+            || Reply::ListAt(&["a"], "10"),
+            || Reply::Watch(Vec::new()),
+            || Reply::ListWith("a", "10", json!({ "spec": { "replicas": 1 } })),
+            || Reply::Watch(Vec::new()),
+        ],
+        LONG,
+    );
+    let states = followed.later_states().await;
+    followed.until("watching", |it| it.requests().len() == 2).await;
+    followed.inner.keep.send_modify(|wanted| wanted.schema += 1);
+    let default = |it: &Followed| {
+        let objects: Vec<_> = it.inner.read().iter().collect();
+        let mut trees = objects.iter().map(|(name, kept)| it.inner.tree(name, kept));
+        trees.any(|a| a.data["spec"]["replicas"] == 1)
+    };
+    followed.until("with the default value", default).await;
+    assert!(!states.has_changed().unwrap(), "{:?}", followed.state());
+}
+
+#[tokio::test]
+async fn a_permanent_refusal_is_reported_at_once() {
+    let followed = follow_these(vec![|| Reply::List(&[], None), || Reply::Refuse(403)], LONG);
+    let message = followed.task.await.unwrap();
+    assert_eq!(
+        message,
+        "not now; give the host's role the verbs list and watch on it"
+    );
+    let followed = follow_these(vec![|| Reply::Refuse(404)], LONG);
+    let message = followed.task.await.unwrap();
+    assert!(message.contains("does not serve the kind v1/Pod"), "{message}");
+}
+
+#[tokio::test]
+async fn a_position_that_the_server_has_forgotten_costs_a_list() {
+    let gone = || {
+        let status = json!({ "kind": "Status", "status": "Failure", "message": "too old", "reason": "Expired",
+            "code": 410 });
+        Reply::Watch(vec![json!({ "type": "ERROR", "object": status })])
+    };
+    let followed = follow_these(
+        vec![
+            || Reply::List(&["a", "b"], None),
+            gone,
+            || Reply::List(&["b"], None),
+            || Reply::Watch(Vec::new()),
+        ],
+        LONG,
+    );
+    followed.until("listed again", |it| it.names() == ["b"]).await;
+    assert_eq!(followed.lists(), 2);
+}
+
+#[tokio::test]
+async fn a_list_goes_on_with_the_page_that_was_refused() {
+    let followed = follow_these(
+        vec![
+            || Reply::List(&["a"], Some("next")),
+            || Reply::Refuse(429),
+            || Reply::Silence,
+            || Reply::List(&["b"], None),
+            || Reply::Watch(Vec::new()),
+        ],
+        LONG,
+    );
+    followed
+        .until("synced", |it| it.state() == WatchState::Synced)
+        .await;
+    assert_eq!(followed.names(), ["a", "b"]);
+    let requests = followed.requests();
+    assert!(
+        requests[1..4].iter().all(|uri| uri.contains("continue=next")),
+        "{requests:?}"
+    );
+}
+
+/// Regression: a list or a watch on an open but silent connection was waited for forever.
+#[tokio::test]
+async fn what_hangs_is_asked_again() {
+    let followed = follow_these(
+        vec![
+            || Reply::Silence,
+            || Reply::List(&["a"], None),
+            // The first watch does not begin; the second begins but neither delivers anything nor ends.
+            || Reply::Silence,
+            || Reply::Watch(vec![added("b", "12")]),
+            || Reply::Watch(vec![added("c", "13")]),
+        ],
+        LONG,
+    );
+    followed
+        .until("everything", |it| it.names() == ["a", "b", "c"])
+        .await;
+    assert_eq!(followed.lists(), 2, "the first was never answered");
+    let last = &followed.requests()[4];
+    assert!(
+        last.contains("resourceVersion=12"),
+        "it goes on where it was: {last}"
+    );
+}
+
+/// Regression: a watch on a dead connection was trusted until its time was over.
+#[tokio::test]
+async fn a_silent_watch_is_restarted_long_before_its_end() {
+    let limits = Limits {
+        watch: Duration::from_secs(300),
+        silent: Duration::from_millis(100),
+        ..Limits::default()
+    };
+    let followed = follow_within(
+        limits,
+        vec![
+            || Reply::List(&["a"], None),
+            || Reply::Watch(vec![added("b", "12")]),
+            || Reply::Watch(vec![added("c", "13")]),
+        ],
+        LONG,
+    );
+    followed
+        .until("everything", |it| it.names() == ["a", "b", "c"])
+        .await;
+    assert_eq!(followed.lists(), 1, "it goes on where it was");
+    let last = &followed.requests()[2];
+    assert!(last.contains("resourceVersion=12"), "{last}");
+}
+
+#[test]
+fn a_server_that_is_away_is_tried_every_second_however_long_it_takes() {
+    let mut retry = Retry::default();
+    for full in [100, 200, 400, 800, 1000, 1000] {
+        let delay = retry
+            .delay(Instant::now(), MAX_DELAY_UNREACHABLE, None)
+            .as_millis();
+        assert!(delay <= full && delay >= full / 2, "{delay} of {full}");
+    }
+    for _ in 0..50 {
+        assert!(retry.delay(Instant::now(), MAX_DELAY_UNREACHABLE, None) <= MAX_DELAY_UNREACHABLE);
+    }
+}
+
+#[test]
+fn what_the_server_asks_for_is_the_least_and_not_all_come_back_together() {
+    let asked = Duration::from_secs(8);
+    let delays: HashSet<Duration> = (0..20)
+        .map(|_| Retry::default().delay(Instant::now(), MAX_DELAY_UNREACHABLE, Some(asked)))
+        .collect();
+    assert!(
+        delays
+            .iter()
+            .all(|delay| *delay >= asked && *delay <= asked.mul_f64(1.5)),
+        "{delays:?}"
+    );
+    assert!(delays.len() > 10);
+    let absurd = Retry::default().delay(Instant::now(), MAX_DELAY_UNREACHABLE, Some(LONG));
+    assert!(absurd <= MAX_RETRY_AFTER.mul_f64(1.5), "{absurd:?}");
+}
+
+#[tokio::test]
+async fn a_kind_that_cannot_be_watched_keeps_failing() {
+    let followed = follow_these(vec![|| Reply::List(&["a"], None), || Reply::Refuse(403)], LONG);
+    followed.inner.fail("refused before".into());
+    let mut states = followed.inner.state.subscribe();
+    states.mark_unchanged();
+    followed.until("refused", |it| it.task.is_finished()).await;
+    assert_eq!(followed.names(), ["a"]);
+    assert!(!states.has_changed().unwrap(), "{:?}", followed.state());
+}
+
+#[tokio::test]
+async fn an_answer_without_end_is_given_up_and_asked_for_in_smaller_parts() {
+    let script: Vec<fn() -> Reply> = vec![
+        || Reply::Endless,
+        || Reply::Endless,
+        || Reply::List(&["a"], Some("more")),
+        || Reply::List(&["b"], None),
+        || Reply::Endless,
+        || Reply::List(&["a", "b", "c"], None),
+        || Reply::Watch(Vec::new()),
+    ];
+    let limits = Limits {
+        page: Duration::from_secs(20),
+        watch: Duration::from_secs(20),
+        ..Limits::default()
+    };
+    let followed = follow_within(limits, script, LONG);
+    followed
+        .until("listed again", |it| it.names() == ["a", "b", "c"])
+        .await;
+    let requests = followed.requests();
+    let sizes = [
+        "limit=250",
+        "limit=63",
+        "limit=16",
+        "limit=16",
+        "watch=true",
+        "limit=16",
+    ];
+    for (request, size) in requests.iter().zip(sizes) {
+        assert!(request.contains(size), "{size}: {requests:?}");
+    }
+}
+
+#[tokio::test]
+async fn one_object_that_is_too_large_is_a_failure_with_its_reason() {
+    let followed = follow_within(Limits::default(), vec![|| Reply::Endless], LONG);
+    let expected = "cannot list v1/Pod: a page with one object from the API server is larger than 32 MiB";
+    let error = |it: &Followed| it.inner.list_error.borrow().clone();
+    followed
+        .until("failed", |it| error(it).as_deref() == Some(expected))
+        .await;
+}

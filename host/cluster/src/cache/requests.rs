@@ -1,0 +1,293 @@
+//! The requests behind a watch: list pages and the changes that follow. Each has a time limit, so that none waits
+//! forever on an open but silent connection.
+
+use std::io;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
+
+use futures::io::{AsyncRead, AsyncReadExt as _};
+use hyper::header::{ACCEPT_ENCODING, HeaderValue};
+use kube::Api;
+use kube::api::{ListParams, WatchParams};
+use kube::core::{DynamicObject, Request, Status};
+use tokio::time::{Instant, timeout, timeout_at};
+
+use super::page::Page;
+use super::watch_event::{Event, Lines};
+use crate::client::chain;
+use crate::refusal::{asked_delay, unknown_to_the_server};
+use operator_host_core::backoff::jittered;
+
+/// Page size of a list. A page is in memory as text.
+const PAGE: u32 = 250;
+/// Largest page in bytes. A larger one is requested again with fewer objects.
+const LARGEST_PAGE: usize = 32 << 20;
+/// Largest event of a watch in bytes. The store of an API server takes objects of 1.5 MiB, in its own encoding and without
+/// `managedFields` in JSON.
+const LARGEST_EVENT: usize = 16 << 20;
+
+/// How much of each object is requested.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) enum Form {
+    /// The full objects.
+    Whole,
+    /// Only their metadata.
+    Metadata,
+}
+
+/// Time limits of requests.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Limits {
+    /// For one page of a list. The API server itself gives up after a minute.
+    pub(super) page: Duration,
+    /// For the response headers of a watch.
+    pub(super) start: Duration,
+    /// For a whole watch. The API server is asked to end it after about this time; the next watch resumes from
+    /// there.
+    pub(super) watch: Duration,
+    /// How much later than requested a watch may end. One that has not ended by then hangs.
+    pub(super) late: Duration,
+    /// How long a watch may be silent before it is replaced, since its connection may be dead. A current API server
+    /// sends a bookmark every minute, so this ends no working watch; an old API server sends none for a kind that
+    /// does not change.
+    pub(super) silent: Duration,
+    /// A watch that has run this long counts as healthy, even if it delivered nothing.
+    pub(super) healthy: Duration,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self {
+            page: Duration::from_secs(60),
+            start: Duration::from_secs(30),
+            watch: Duration::from_secs(290),
+            late: Duration::from_secs(15),
+            silent: Duration::from_secs(90),
+            healthy: Duration::from_secs(5),
+        }
+    }
+}
+
+/// Why a request failed.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Trouble {
+    /// The API server no longer has the last seen version; a new list is needed.
+    Outdated,
+    /// A permanent refusal that somebody must fix; the text describes how.
+    Refused(String),
+    /// The API server does not serve the kind.
+    NotServed,
+    /// No answer, or a broken connection. What answers next may be a server that was restored from a backup.
+    Unanswered(String),
+    /// A transient error, as reported by the API server.
+    Passing {
+        /// The error.
+        message: String,
+        /// The delay that the API server asked for.
+        retry_after: Option<Duration>,
+        /// Whether asking for the changes after the last one could succeed.
+        resumable: bool,
+    },
+}
+
+impl Trouble {
+    pub(super) fn of_status(status: &Status) -> Self {
+        let message = status.message.trim_end_matches('.');
+        let passing = |resumable| Self::Passing {
+            message: format!("the API server answers {}: {message}", status.code),
+            retry_after: asked_delay(status),
+            resumable,
+        };
+        match status.code {
+            401 => Self::Refused(unknown_to_the_server(message)),
+            403 => Self::Refused(format!(
+                "{message}; give the host's role the verbs list and watch on it"
+            )),
+            404 => Self::NotServed,
+            410 => Self::Outdated,
+            // The store is older than the last seen version: it was restored from a backup.
+            504 if message.contains("Too large resource version") => Self::Outdated,
+            500 if message.contains("required revision is a future revision") => Self::Outdated,
+            408 | 429 | 500..=599 => passing(true),
+            _ => passing(false),
+        }
+    }
+
+    /// Returns the trouble with an answer that cannot be read.
+    pub(super) fn unreadable(error: &serde_json::Error) -> Self {
+        Self::Passing {
+            message: format!("cannot read what the API server sends: {error}"),
+            retry_after: None,
+            resumable: false,
+        }
+    }
+
+    fn of(error: &kube::Error) -> Self {
+        match error {
+            kube::Error::Api(status) => Self::of_status(status),
+            other => unreachable(other),
+        }
+    }
+}
+
+/// The source of one watch's objects.
+pub(super) struct WatchSource {
+    api: Api<DynamicObject>,
+    pub(super) form: Form,
+    pub(super) limits: Limits,
+    /// How many objects a page may have: fewer than [`PAGE`] as soon as a page was too large.
+    page_size: AtomicU32,
+}
+
+impl WatchSource {
+    pub(super) fn new(api: Api<DynamicObject>, form: Form, limits: Limits) -> Self {
+        Self {
+            api,
+            form,
+            limits,
+            page_size: AtomicU32::new(PAGE),
+        }
+    }
+
+    /// Fetches one page of the list; `token` is the continue token of the previous page.
+    pub(super) async fn page(&self, token: Option<&str>) -> Result<Page, Trouble> {
+        loop {
+            let size = self.page_size.load(Ordering::Relaxed);
+            let request = self.page_of(self.form, size, token);
+            let answer = timeout(self.limits.page, request).await;
+            match answer.map_err(|_elapsed| unanswered(self.limits.page))?? {
+                Some(page) => return Ok(page),
+                None if size > 1 => self.page_size.store(size.div_ceil(4), Ordering::Relaxed),
+                None => return Err(too_large("a page with one object", LARGEST_PAGE)),
+            }
+        }
+    }
+
+    /// Fetches a page of at most `size` objects; `None` when it is too large.
+    async fn page_of(&self, form: Form, size: u32, token: Option<&str>) -> Result<Option<Page>, Trouble> {
+        let mut params = ListParams::default().limit(size);
+        params.continue_token = token.map(str::to_owned);
+        let request = Request::new(self.api.resource_url());
+        let request = match form {
+            Form::Whole => request.list(&params),
+            Form::Metadata => request.list_metadata(&params),
+        };
+        let request = request.map_err(|error| Trouble::of(&kube::Error::BuildRequest(error)))?;
+        let body = self.api.clone().into_client().request_stream(request).await;
+        let body = body.map_err(|error| Trouble::of(&error))?;
+        match at_most(body, LARGEST_PAGE).await {
+            Ok(Some(text)) => Page::new(text)
+                .map(Some)
+                .map_err(|error| Trouble::unreadable(&error)),
+            Ok(None) => Ok(None),
+            Err(error) => Err(unreachable(&error)),
+        }
+    }
+
+    /// Returns the version of the newest object of any kind; `None` when it is unknown, since versions need not be numbers.
+    pub(super) async fn newest(&self) -> Result<Option<u128>, Trouble> {
+        let request = self.page_of(Form::Metadata, 1, None);
+        let answer = timeout(self.limits.page, request).await;
+        let page = answer.map_err(|_elapsed| unanswered(self.limits.page))??;
+        let version = page.and_then(|page| page.metadata.resource_version);
+        Ok(version.and_then(|version| version.parse().ok()))
+    }
+
+    /// Starts a watch after a resource version; returns once the API server has accepted it.
+    pub(super) async fn changes(&self, version: &str) -> Result<Changes, Trouble> {
+        // Jitter, so that watches that began together do not end together.
+        let asked = jittered(self.limits.watch, 0.2);
+        let seconds = u32::try_from(asked.as_secs()).unwrap_or(u32::MAX).max(1);
+        let params = WatchParams::default().timeout(seconds);
+        let ends = Instant::now() + asked + self.limits.late;
+        let request = Request::new(self.api.resource_url());
+        let request = match self.form {
+            Form::Whole => request.watch(&params, version),
+            Form::Metadata => request.watch_metadata(&params, version),
+        };
+        let mut request = request.map_err(|error| Trouble::of(&kube::Error::BuildRequest(error)))?;
+        // A compressed body reveals an event only when more follows.
+        let headers = request.headers_mut();
+        headers.insert(ACCEPT_ENCODING, HeaderValue::from_static("identity"));
+        let client = self.api.clone().into_client();
+        match timeout(self.limits.start, client.request_stream(request)).await {
+            Ok(Ok(body)) => Ok(Changes {
+                lines: Lines::new(body, LARGEST_EVENT),
+                due: ends - self.limits.late,
+                ends,
+                silent: self.limits.silent,
+            }),
+            Ok(Err(error)) => Err(Trouble::of(&error)),
+            Err(_elapsed) => Err(Trouble::Unanswered(format!(
+                "the API server did not begin a watch within {:?}",
+                self.limits.start
+            ))),
+        }
+    }
+}
+
+/// Reads a body; `None` when it has more than `limit` bytes.
+async fn at_most(body: impl AsyncRead, limit: usize) -> io::Result<Option<Vec<u8>>> {
+    let mut text = Vec::new();
+    let mut body = std::pin::pin!(body.take(limit as u64 + 1));
+    body.read_to_end(&mut text).await?;
+    Ok(Some(text).filter(|text| text.len() <= limit))
+}
+
+fn unanswered(limit: Duration) -> Trouble {
+    Trouble::Unanswered(format!("no answer from the API server within {limit:?}"))
+}
+
+fn unreachable(error: &(dyn std::error::Error + 'static)) -> Trouble {
+    Trouble::Unanswered(format!("the API server cannot be reached: {}", chain(error)))
+}
+
+fn too_large(what: &str, limit: usize) -> Trouble {
+    Trouble::Passing {
+        message: format!("{what} from the API server is larger than {} MiB", limit >> 20),
+        retry_after: None,
+        resumable: false,
+    }
+}
+
+/// A running watch.
+pub(super) struct Changes {
+    lines: Lines,
+    /// When the API server was asked to end it.
+    due: Instant,
+    ends: Instant,
+    silent: Duration,
+}
+
+impl Changes {
+    /// Returns the next event; `None` at the end or after a long silence. `is_whole` decides by the metadata of an object
+    /// whether the rest is read. Cancel-safe: dropping the future loses no event.
+    pub(super) async fn next(
+        &mut self,
+        is_whole: impl Fn(&DynamicObject) -> bool,
+    ) -> Option<Result<Event, Trouble>> {
+        let silent = Instant::now() + self.silent;
+        match timeout_at(self.ends.min(silent), self.lines.next()).await {
+            Ok(Ok(Some(line))) => {
+                Some(Event::read(line, is_whole).map_err(|error| Trouble::unreadable(&error)))
+            }
+            Ok(Ok(None)) => None,
+            Ok(Err(error)) if error.kind() == io::ErrorKind::FileTooLarge => {
+                Some(Err(too_large("an event of a watch", LARGEST_EVENT)))
+            }
+            Ok(Err(error)) => Some(Err(unreachable(&error))),
+            // Silence is not an error: the next watch resumes from here.
+            Err(_elapsed) if silent < self.ends => None,
+            Err(_elapsed) => Some(Err(Trouble::Unanswered(
+                "a watch did not end when it should have".to_owned(),
+            ))),
+        }
+    }
+
+    /// Reports whether the API server was asked to end it about now. Otherwise a server that ends, or a silent
+    /// connection, has ended it.
+    pub(super) fn is_due(&self) -> bool {
+        // The API server counts from when it received the request, and in whole seconds.
+        self.due <= Instant::now() + Duration::from_secs(2)
+    }
+}

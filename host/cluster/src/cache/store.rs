@@ -1,0 +1,272 @@
+//! The objects that a watch has seen, indexed by name and by the parent that they refer to.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::sync::Arc;
+use std::time::Duration;
+
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
+use kube::core::DynamicObject;
+use tokio::time::Instant;
+
+use super::taken_names::TakenNames;
+use super::text::{Kept, Owner, Taken, Text};
+use operator_host_core::object::{NamespacedName, version};
+
+/// How long a deletion is remembered: longer than the response to a write can be delayed.
+const MEMORY_OF_DELETIONS: Duration = Duration::from_secs(60);
+
+/// A deleted object.
+struct Deletion {
+    /// A UID is never reused.
+    uid: String,
+    /// The version of the deletion, or the last version before it.
+    version: Option<u128>,
+    at: Instant,
+}
+
+/// The objects with one controller owner.
+#[derive(Default)]
+struct Dependents {
+    names: BTreeSet<Arc<NamespacedName>>,
+    /// How many more of them are only known as taken names.
+    taken: usize,
+}
+
+#[derive(Default)]
+pub(super) struct Store {
+    texts: HashMap<Arc<NamespacedName>, Arc<Text>>,
+    /// By namespace, which is empty for cluster-scoped objects.
+    taken: HashMap<Box<str>, TakenNames>,
+    /// By UID. What else the key says is of one of the dependents: anybody can write an owner reference.
+    owners: HashMap<Owner, Dependents>,
+    /// By the value of the parent annotation.
+    annotated: HashMap<Box<str>, BTreeSet<Arc<NamespacedName>>>,
+    /// Recent deletions. The response to a write may arrive after the deletion event of its object and must not
+    /// restore it.
+    deletions: HashMap<NamespacedName, Deletion>,
+    /// When old deletions were last removed.
+    forgotten: Option<Instant>,
+}
+
+#[cfg(test)]
+impl Store {
+    /// Reports whether there is nothing in any index.
+    pub(super) fn is_empty(&self) -> bool {
+        self.texts.is_empty() && self.taken.is_empty() && self.owners.is_empty() && self.annotated.is_empty()
+    }
+
+    /// Returns the bytes of the maps and texts of taken names and their owners.
+    pub(super) fn bytes_of_taken_names(&self) -> usize {
+        let names = self.taken.values().map(TakenNames::bytes);
+        let owner = size_of::<(Owner, Dependents)>() + 1;
+        let owners = self.owners.capacity() * owner * 8 / 7;
+        names.sum::<usize>() + owners + self.owners.keys().map(Owner::bytes).sum::<usize>()
+    }
+}
+
+fn namespace(name: &NamespacedName) -> &str {
+    name.namespace.as_deref().unwrap_or_default()
+}
+
+impl Store {
+    pub(super) fn get(&self, name: &NamespacedName) -> Option<Kept> {
+        match self.texts.get(name) {
+            Some(text) => Some(Kept::Text(Arc::clone(text))),
+            None => {
+                let taken = self.taken.get(namespace(name))?.get(&name.name)?;
+                Some(Kept::Taken(taken.clone()))
+            }
+        }
+    }
+
+    /// Returns the number of objects.
+    pub(super) fn count(&self) -> usize {
+        self.texts.len() + self.taken.values().map(TakenNames::len).sum::<usize>()
+    }
+
+    /// Returns all objects.
+    pub(super) fn iter(&self) -> impl Iterator<Item = (NamespacedName, Kept)> {
+        let texts = self
+            .texts
+            .iter()
+            .map(|(name, text)| (NamespacedName::clone(name), Kept::Text(Arc::clone(text))));
+        let taken = self.taken.iter().flat_map(|(namespace, names)| {
+            names.iter().map(|(name, taken)| {
+                let name = NamespacedName {
+                    namespace: Some(String::from(&**namespace)).filter(|it| !it.is_empty()),
+                    name: name.to_owned(),
+                };
+                (name, Kept::Taken(taken.clone()))
+            })
+        });
+        texts.chain(taken)
+    }
+
+    /// Returns the versions of all objects.
+    pub(super) fn versions(&self) -> impl Iterator<Item = u128> {
+        let texts = self.texts.values().map(|text| text.number());
+        let taken = self.taken.values().flat_map(TakenNames::iter);
+        let taken = taken.map(|(_, taken)| taken.number());
+        texts.chain(taken).flatten()
+    }
+
+    /// Returns the objects that are kept as text.
+    pub(super) fn texts(&self) -> impl Iterator<Item = (&Arc<NamespacedName>, &Arc<Text>)> {
+        self.texts.iter()
+    }
+
+    /// Returns the owners of the objects that are kept as text, each with the namespaces of its dependents.
+    pub(super) fn owners(&self) -> impl Iterator<Item = (OwnerReference, BTreeSet<Option<&str>>)> {
+        let mut owners: BTreeMap<&str, (&Owner, BTreeSet<Option<&str>>)> = BTreeMap::new();
+        for (name, text) in &self.texts {
+            if let Some(owner) = &text.owner {
+                let (_, namespaces) = owners
+                    .entry(owner.whole())
+                    .or_insert_with(|| (owner, BTreeSet::new()));
+                namespaces.insert(name.namespace.as_deref());
+            }
+        }
+        owners
+            .into_values()
+            .map(|(owner, namespaces)| (owner.reference(), namespaces))
+    }
+
+    /// Returns the objects with an owner of this UID or with this parent annotation, sorted by name.
+    pub(super) fn referring_to(&self, uid: &str, parent: &str) -> Vec<(Arc<NamespacedName>, Arc<Text>)> {
+        let by_uid = self.owners.get(uid).map(|dependents| &dependents.names);
+        let by_annotation = self.annotated.get(parent);
+        let names: BTreeSet<&Arc<NamespacedName>> =
+            by_uid.into_iter().chain(by_annotation).flatten().collect();
+        let found = names.into_iter();
+        found
+            .filter_map(|name| Some((Arc::clone(name), Arc::clone(self.texts.get(name)?))))
+            .collect()
+    }
+
+    /// Returns the owner that the store has already, so that objects of one owner share it. An owner reference with the
+    /// same UID and something else wrong is another one.
+    pub(super) fn shared(&self, owner: Owner) -> Owner {
+        match self.owners.get_key_value(&owner) {
+            Some((known, _)) if known.whole() == owner.whole() => known.clone(),
+            _ => owner,
+        }
+    }
+
+    pub(super) fn put(&mut self, name: &NamespacedName, kept: Kept) -> Option<Kept> {
+        if let (Kept::Text(text), Some(known)) = (&kept, self.texts.get_mut(name))
+            && text.owner == known.owner
+            && text.parent == known.parent
+        {
+            return Some(Kept::Text(std::mem::replace(known, Arc::clone(text))));
+        }
+        let old = self.take(name);
+        let dependents = kept
+            .owner()
+            .map(|owner| self.owners.entry(owner.clone()).or_default());
+        match kept {
+            Kept::Text(text) => {
+                let name = Arc::new(name.clone());
+                if let Some(dependents) = dependents {
+                    dependents.names.insert(Arc::clone(&name));
+                }
+                if let Some(parent) = &text.parent {
+                    let names = match self.annotated.get_mut(parent) {
+                        Some(names) => names,
+                        None => self.annotated.entry(parent.clone()).or_default(),
+                    };
+                    names.insert(Arc::clone(&name));
+                }
+                self.texts.insert(name, text);
+            }
+            Kept::Taken(taken) => {
+                if let Some(dependents) = dependents {
+                    dependents.taken += 1;
+                }
+                let names = match self.taken.get_mut(namespace(name)) {
+                    Some(names) => names,
+                    None => self.taken.entry(namespace(name).into()).or_default(),
+                };
+                names.insert(&name.name, taken);
+            }
+        }
+        old
+    }
+
+    pub(super) fn remember_deletion(&mut self, name: NamespacedName, uid: String, version: Option<u128>) {
+        let now = Instant::now();
+        if self.forgotten.is_none_or(|at| now - at > MEMORY_OF_DELETIONS) {
+            self.deletions
+                .retain(|_, deletion| now - deletion.at <= MEMORY_OF_DELETIONS);
+            self.forgotten = Some(now);
+        }
+        self.deletions.insert(
+            name,
+            Deletion {
+                uid,
+                version,
+                at: now,
+            },
+        );
+    }
+
+    pub(super) fn is_deleted(&self, name: &NamespacedName, object: &DynamicObject) -> bool {
+        self.deletions.get(name).is_some_and(|deletion| {
+            let is_older =
+                matches!((deletion.version, version(object)), (Some(gone), Some(version)) if version <= gone);
+            is_older || object.metadata.uid.as_ref() == Some(&deletion.uid)
+        })
+    }
+
+    /// Forgets the versions of all objects, and all deletions, so that any version replaces them.
+    pub(super) fn rewind(&mut self) {
+        self.deletions.clear();
+        for text in self.texts.values_mut() {
+            *text = Arc::new(text.without_version());
+        }
+        let taken = self.taken.values_mut().flat_map(TakenNames::values_mut);
+        taken.for_each(Taken::forget_version);
+    }
+
+    pub(super) fn take(&mut self, name: &NamespacedName) -> Option<Kept> {
+        let Some(text) = self.texts.remove(name) else {
+            return self.take_taken(name).map(Kept::Taken);
+        };
+        if let Some(owner) = &text.owner
+            && let Some(dependents) = self.owners.get_mut(owner)
+        {
+            dependents.names.remove(name);
+            self.drop_unused(owner);
+        }
+        if let Some(parent) = &text.parent
+            && let Some(names) = self.annotated.get_mut(parent)
+        {
+            names.remove(name);
+            if names.is_empty() {
+                self.annotated.remove(parent);
+            }
+        }
+        Some(Kept::Text(text))
+    }
+
+    fn take_taken(&mut self, name: &NamespacedName) -> Option<Taken> {
+        let names = self.taken.get_mut(namespace(name))?;
+        let taken = names.remove(&name.name)?;
+        if names.is_empty() {
+            self.taken.remove(namespace(name));
+        }
+        if let Some(owner) = &taken.owner
+            && let Some(dependents) = self.owners.get_mut(owner)
+        {
+            dependents.taken = dependents.taken.saturating_sub(1);
+            self.drop_unused(owner);
+        }
+        Some(taken)
+    }
+
+    fn drop_unused(&mut self, owner: &Owner) {
+        let is_used = |it: &Dependents| it.taken > 0 || !it.names.is_empty();
+        if !self.owners.get(owner).is_some_and(is_used) {
+            self.owners.remove(owner);
+        }
+    }
+}

@@ -1,0 +1,335 @@
+//! The connection to the API server.
+
+mod fence;
+mod measured;
+mod multiplexed;
+mod pace;
+mod reach;
+mod retry_after;
+mod server_clock;
+mod write_limits;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use hyper::body::{Body as HttpBody, Bytes};
+use hyper::header::{HeaderValue, USER_AGENT};
+use hyper::{Request, Response};
+use hyper_rustls::builderstates::WantsProtocols1;
+use hyper_rustls::{FixedServerNameResolver, HttpsConnector, HttpsConnectorBuilder};
+use hyper_util::client::legacy;
+use hyper_util::client::legacy::connect::HttpConnector;
+use hyper_util::rt::{TokioExecutor, TokioTimer};
+use kube::client::middleware::AuthLayer;
+use kube::client::{Body, ClientBuilder, ConfigExt};
+use kube::{Client, Config};
+use operator_host_runtime::fair::Fair;
+use thiserror::Error;
+use tower::{BoxError, Service};
+
+use crate::term::Term;
+use operator_host_config::ServiceAccount;
+use operator_host_config::leadership::Timing;
+use operator_host_core::metrics::Metrics;
+
+use self::fence::Fencing;
+pub use self::fence::{Deposed, is_deposed};
+use self::measured::Measured;
+use self::multiplexed::Multiplexed;
+pub use self::pace::Pace;
+use self::reach::Reach;
+pub use self::reach::{chain, said};
+pub use self::server_clock::ServerClock;
+pub use self::write_limits::WriteLimits;
+
+/// Path of a pod's token. Source: Kubernetes, "Accessing the Kubernetes API from a Pod".
+const POD_TOKEN: &str = "/var/run/secrets/kubernetes.io/serviceaccount/token";
+/// Idle time before the first TCP keepalive probe, and the interval between probes.
+const KEEPALIVE: Duration = Duration::from_secs(15);
+/// The most unused connections over HTTP/1.1, where each watch has its own.
+const MAX_IDLE: usize = 4;
+
+/// Why no client could be created.
+#[derive(Debug, Error)]
+pub enum ClientError {
+    /// Neither `KUBECONFIG`, nor `~/.kube/config`, nor a service account names a cluster.
+    #[error("no cluster to connect to: {0}; set KUBECONFIG, or run inside a cluster with a service account")]
+    Config(#[from] kube::config::InferConfigError),
+    /// The configuration requires a proxy, which this host does not support.
+    #[error(
+        "the cluster's configuration asks for the proxy {0}, which operator-host does not support; leave `proxy-url` out"
+    )]
+    Proxy(String),
+    /// The configuration names a cluster, but cannot be used.
+    #[error("cannot use the cluster's configuration: {0}")]
+    Setup(#[from] kube::Error),
+    /// `tls-server-name` is no name.
+    #[error("cannot use the cluster's configuration: `tls-server-name` is {0:?}, which is no server name")]
+    ServerName(String),
+}
+
+/// Creates a client for commands that only read.
+pub async fn connect(metrics: Arc<Metrics>) -> Result<Client, ClientError> {
+    let agent = concat!("operator-host/", env!("CARGO_PKG_VERSION"));
+    Connection::infer(metrics, agent).await?.client()
+}
+
+/// The transport of requests: hyper's client with TLS, behind a fence.
+type Transport = legacy::Client<HttpsConnector<Fencing<HttpConnector>>, Body>;
+
+/// The connection to the API server and the clients that use it.
+pub struct Connection {
+    config: Config,
+    auth: Option<AuthLayer>,
+    transport: Transport,
+    metrics: Arc<Metrics>,
+    reach: Reach,
+    clock: ServerClock,
+    /// The writes of all controllers.
+    writes: Fair,
+}
+
+impl Connection {
+    /// Connects as `kubectl` would: with `KUBECONFIG`, `~/.kube/config`, or the pod's service account. `agent` is
+    /// the user agent that the audit log shows.
+    ///
+    /// kube's default connector leaves Nagle's algorithm on, which costs 40 ms at the first list and again at the
+    /// first write. This function builds the connector itself, with `TCP_NODELAY`; the layers above it are kube's.
+    ///
+    /// # Errors
+    /// When there is no configuration or it cannot be used. No request is sent yet.
+    pub async fn infer(metrics: Arc<Metrics>, agent: &str) -> Result<Self, ClientError> {
+        // `install_default` fails only when a provider is already installed, which is fine.
+        let _ = rustls::crypto::aws_lc_rs::default_provider().install_default();
+        let mut config = Config::infer().await?;
+        if let Some(proxy) = &config.proxy_url {
+            return Err(ClientError::Proxy(proxy.to_string()));
+        }
+        // The identity contains a host name; ignore one that is not a valid header value.
+        if let Ok(agent) = HeaderValue::from_str(agent) {
+            config.headers.push((USER_AGENT, agent));
+        }
+        Ok(Self {
+            auth: config.auth_layer()?,
+            transport: transport(&config, &Term::endless(), None)?,
+            config,
+            metrics,
+            reach: Reach::default(),
+            clock: ServerClock::default(),
+            writes: write_limits::of_all(),
+        })
+    }
+
+    /// Returns the namespace of the pod that this process runs in. `None` outside of a cluster, since the namespace
+    /// of a kubeconfig is only its user's default.
+    #[must_use]
+    pub fn pod_namespace(&self) -> Option<&str> {
+        let inside = self.config.auth_info.token_file.as_deref() == Some(POD_TOKEN);
+        inside.then_some(&self.config.default_namespace)
+    }
+
+    /// Returns the host's own client, for reads that a reconcile waits for. When a connection goes dead silently, a request
+    /// on it fails at its time limit, and the next one has another connection.
+    ///
+    /// # Errors
+    /// When the configuration cannot be used.
+    pub fn client(&self) -> Result<Client, ClientError> {
+        self.layered(&self.config, self.transport.clone(), Term::endless())
+    }
+
+    /// Returns a client like [`Connection::client`] with connections of its own, for Leases: a renewal must not wait for one
+    /// dead connection of other requests after the other.
+    ///
+    /// # Errors
+    /// When the configuration cannot be used.
+    pub fn lease_client(&self) -> Result<Client, ClientError> {
+        let transport = transport(&self.config, &Term::endless(), None)?;
+        self.layered(&self.config, transport, Term::endless())
+    }
+
+    /// Returns the client for watches and discovery, of which a process with many controllers has many at the same time.
+    /// They share connections of their own: a long list delays no Lease and no write.
+    ///
+    /// # Errors
+    /// When the configuration cannot be used.
+    pub fn watch_client(&self) -> Result<Client, ClientError> {
+        self.layered(&self.config, multiplexed(&self.config)?, Term::endless())
+    }
+
+    /// Creates the factory for the writers of one term. The writers have their own connections, which send nothing
+    /// once the term is over.
+    pub fn writer_factory(
+        self: &Arc<Self>,
+        term: &Term,
+        timing: &Timing,
+    ) -> Result<WriterFactory, ClientError> {
+        let transport = if term.is_elected() {
+            // Data that the kernel could not deliver by then must not arrive in another replica's term.
+            let undelivered = timing.duration - timing.renew_deadline;
+            transport(&self.config, term, Some(undelivered))?
+        } else {
+            self.transport.clone()
+        };
+        Ok(WriterFactory {
+            connection: Arc::clone(self),
+            transport,
+            term: term.clone(),
+        })
+    }
+
+    fn layered<S, B>(&self, config: &Config, transport: S, term: Term) -> Result<Client, ClientError>
+    where
+        S: Service<Request<Body>, Response = Response<B>, Error = legacy::Error> + Clone + Send + 'static,
+        S::Future: Send,
+        B: HttpBody<Data = Bytes> + Send + 'static,
+        B::Error: Into<BoxError>,
+    {
+        let metrics = Arc::clone(&self.metrics);
+        let service = tower::ServiceBuilder::new()
+            .layer_fn(|service| Measured::new(service, Arc::clone(&metrics)))
+            .layer(config.base_uri_layer())
+            .option_layer(self.auth.as_ref())
+            .layer(config.extra_headers_layer()?)
+            .and_then(retry_after::keep)
+            .map_err(BoxError::from)
+            .map_response(self.clock.listen())
+            .map_request(move |request| fence::bound(request, &term))
+            .map_result(self.reach.listen())
+            .service(transport);
+        Ok(ClientBuilder::new(service, config.default_namespace.clone()).build())
+    }
+}
+
+/// Creates writers; see [`Connection::writer_factory`]. Clones share their connections.
+#[derive(Clone)]
+pub struct WriterFactory {
+    connection: Arc<Connection>,
+    transport: Transport,
+    term: Term,
+}
+
+impl WriterFactory {
+    /// Returns the term during which its writers may write.
+    #[must_use]
+    pub fn term(&self) -> &Term {
+        &self.term
+    }
+
+    /// Creates the limits for the writes of one more controller: its own rate, and its part of the writes that all
+    /// controllers may send at the same time.
+    #[must_use]
+    pub fn write_limits(&self, pace: Pace) -> WriteLimits {
+        WriteLimits::new(pace, self.connection.writes.join())
+    }
+
+    /// Returns a writer that acts as the host itself, or as a ServiceAccount.
+    pub fn writer(&self, acts_as: Option<&ServiceAccount>) -> Result<Writer, ClientError> {
+        let mut config = self.connection.config.clone();
+        if let Some(account) = acts_as {
+            let auth = &mut config.auth_info;
+            // Set no groups: the API server adds a ServiceAccount's own groups, and no permission to impersonate
+            // others is needed.
+            auth.impersonate = Some(account.user());
+            (auth.impersonate_groups, auth.impersonate_uid) = (None, None);
+            auth.impersonate_user_extra = None;
+        }
+        let client = self
+            .connection
+            .layered(&config, self.transport.clone(), self.term.clone())?;
+        Ok(Writer {
+            client,
+            term: self.term.clone(),
+            acts_as: acts_as.cloned(),
+            limits: None,
+            clock: self.connection.clock.clone(),
+        })
+    }
+}
+
+/// A client for writes, with its identity and its term.
+#[derive(Clone)]
+pub struct Writer {
+    /// The client.
+    pub client: Client,
+    /// The term during which it may write.
+    pub term: Term,
+    /// The ServiceAccount it acts as; `None` for the host itself.
+    pub acts_as: Option<ServiceAccount>,
+    /// The limits of its writes; `None` for no limits.
+    pub limits: Option<Arc<WriteLimits>>,
+    /// The API server's clock.
+    pub clock: ServerClock,
+}
+
+impl Writer {
+    /// Returns the writer with limits, which other writers may share.
+    #[must_use]
+    pub fn limited(self, limits: &Arc<WriteLimits>) -> Self {
+        Self {
+            limits: Some(Arc::clone(limits)),
+            ..self
+        }
+    }
+}
+
+/// Creates a writer that acts as the host itself, without a term, for commands that run without other replicas.
+impl From<Client> for Writer {
+    fn from(client: Client) -> Self {
+        Self {
+            client,
+            term: Term::endless(),
+            acts_as: None,
+            limits: None,
+            clock: ServerClock::default(),
+        }
+    }
+}
+
+fn transport(config: &Config, term: &Term, undelivered: Option<Duration>) -> Result<Transport, ClientError> {
+    let https = https(config)?.enable_http1();
+    let connector = https.wrap_connector(connector(config, term, undelivered));
+    Ok(legacy::Client::builder(TokioExecutor::new()).build(connector))
+}
+
+fn multiplexed(config: &Config) -> Result<Multiplexed, ClientError> {
+    let https = https(config)?.enable_all_versions();
+    let connector = https.wrap_connector(connector(config, &Term::endless(), None));
+    Ok(Multiplexed::new(move || {
+        legacy::Client::builder(TokioExecutor::new())
+            .timer(TokioTimer::new())
+            // Forgotten, it would not be used by the next request, although watches still use it.
+            .pool_idle_timeout(None)
+            .pool_max_idle_per_host(MAX_IDLE)
+            .http2_keep_alive_interval(KEEPALIVE)
+            .http2_keep_alive_timeout(KEEPALIVE)
+            .build(connector.clone())
+    }))
+}
+
+/// Creates fenced connections. `undelivered` limits how long the kernel tries to deliver data.
+fn connector(config: &Config, term: &Term, undelivered: Option<Duration>) -> Fencing<HttpConnector> {
+    let mut connector = HttpConnector::new();
+    connector.enforce_http(false);
+    connector.set_nodelay(true);
+    connector.set_connect_timeout(config.connect_timeout);
+    // A watch may be silent for minutes; keepalive distinguishes it from a connection that was cut silently.
+    connector.set_keepalive(Some(KEEPALIVE));
+    connector.set_keepalive_interval(Some(KEEPALIVE));
+    connector.set_keepalive_retries(Some(2));
+    #[cfg(target_os = "linux")]
+    connector.set_tcp_user_timeout(undelivered);
+    Fencing::new(connector, term.clone())
+}
+
+/// Returns the TLS part of a connector, as kube's own has it, but with the choice of the HTTP version.
+fn https(config: &Config) -> Result<HttpsConnectorBuilder<WantsProtocols1>, ClientError> {
+    let mut https = HttpsConnectorBuilder::new()
+        .with_tls_config(config.rustls_client_config()?)
+        .https_or_http();
+    if let Some(name) = &config.tls_server_name {
+        let server = name.clone().try_into();
+        let server = server.map_err(|_| ClientError::ServerName(name.clone()))?;
+        https = https.with_server_name_resolver(FixedServerNameResolver::new(server));
+    }
+    Ok(https)
+}

@@ -1,0 +1,154 @@
+//! Counts every request to the API server by verb, kind and response code.
+
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use std::time::Instant;
+
+use futures::future::BoxFuture;
+use hyper::{Method, Request, Response};
+use tower::Service;
+
+use operator_host_core::metrics::Metrics;
+
+/// Measures every request to the API server, including those of watches, discovery and Events.
+#[derive(Clone)]
+pub(super) struct Measured<S> {
+    service: S,
+    metrics: Arc<Metrics>,
+}
+
+impl<S> Measured<S> {
+    pub(super) fn new(service: S, metrics: Arc<Metrics>) -> Self {
+        Self { service, metrics }
+    }
+}
+
+impl<S, B, R> Service<Request<B>> for Measured<S>
+where
+    S: Service<Request<B>, Response = Response<R>>,
+    S::Future: Send + 'static,
+    S::Error: 'static,
+    R: 'static,
+{
+    type Response = Response<R>;
+    type Error = S::Error;
+    type Future = BoxFuture<'static, Result<Self::Response, Self::Error>>;
+
+    fn poll_ready(&mut self, context: &mut Context<'_>) -> Poll<Result<(), Self::Error>> {
+        self.service.poll_ready(context)
+    }
+
+    fn call(&mut self, request: Request<B>) -> Self::Future {
+        let path = Path::parse(request.uri().path());
+        let (group, plural) = (path.group.to_owned(), path.plural.to_owned());
+        let verb = verb(request.method(), &path, request.uri().query().unwrap_or_default());
+        let metrics = Arc::clone(&self.metrics);
+        let start = Instant::now();
+        let answer = self.service.call(request);
+        Box::pin(async move {
+            let answer = answer.await;
+            let code = answer.as_ref().ok().map(|answer| answer.status().as_u16());
+            metrics.api_request(verb, &group, &plural, code, start.elapsed());
+            answer
+        })
+    }
+}
+
+/// The parts of a request path.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Path<'a> {
+    group: &'a str,
+    /// Empty for a request without a resource, such as discovery.
+    plural: &'a str,
+    named: bool,
+}
+
+impl<'a> Path<'a> {
+    /// `/api/v1/…` or `/apis/GROUP/VERSION/…`, then `[namespaces/NAMESPACE/]PLURAL[/NAME[/SUBRESOURCE]]`.
+    fn parse(path: &'a str) -> Self {
+        let mut parts = path.split('/').filter(|part| !part.is_empty());
+        let group = match parts.next() {
+            Some("apis") => parts.next().unwrap_or_default(),
+            _ => "",
+        };
+        // Skip the version.
+        parts.next();
+        let mut rest: Vec<&str> = parts.collect();
+        if rest.first() == Some(&"namespaces") && rest.len() > 2 {
+            rest.drain(..2);
+        }
+        Self {
+            group,
+            plural: rest.first().copied().unwrap_or_default(),
+            named: rest.len() > 1,
+        }
+    }
+}
+
+/// Returns the verb that Kubernetes' authorization and audit log use.
+fn verb(method: &Method, path: &Path<'_>, query: &str) -> &'static str {
+    let watches = || {
+        query
+            .split('&')
+            .any(|pair| matches!(pair, "watch=true" | "watch=1"))
+    };
+    match method.as_str() {
+        "POST" => "create",
+        "PUT" => "update",
+        "PATCH" => "patch",
+        "DELETE" => "delete",
+        _ if watches() => "watch",
+        _ if path.named || path.plural.is_empty() => "get",
+        _ => "list",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_request_is_recognized_by_its_path() {
+        let of = |path| Path::parse(path);
+        assert_eq!(
+            of("/api/v1/namespaces/a/pods/b"),
+            Path {
+                group: "",
+                plural: "pods",
+                named: true
+            }
+        );
+        assert_eq!(
+            of("/api/v1/namespaces/a"),
+            Path {
+                group: "",
+                plural: "namespaces",
+                named: true
+            }
+        );
+        assert_eq!(
+            of("/apis/g.dev/v1/things"),
+            Path {
+                group: "g.dev",
+                plural: "things",
+                named: false
+            }
+        );
+        assert_eq!(of("/apis/g.dev/v1/namespaces/a/things/b/status").plural, "things");
+        assert_eq!(of("/apis/g.dev/v1").plural, "");
+        assert_eq!(of("/version").plural, "");
+    }
+
+    #[test]
+    fn verbs_are_those_of_the_audit_log() {
+        let verb = |method, path, query| verb(&method, &Path::parse(path), query);
+        assert_eq!(verb(Method::GET, "/api/v1/pods", "watch=true&limit=1"), "watch");
+        assert_eq!(verb(Method::GET, "/api/v1/pods", ""), "list");
+        assert_eq!(verb(Method::GET, "/api/v1/namespaces/a/pods/b", ""), "get");
+        assert_eq!(
+            verb(Method::PATCH, "/api/v1/namespaces/a/pods/b", "force=true"),
+            "patch"
+        );
+        assert_eq!(verb(Method::GET, "/apis/g.dev/v1", ""), "get");
+    }
+}

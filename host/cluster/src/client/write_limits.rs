@@ -1,0 +1,109 @@
+//! How many writes a controller may send: per second, and at the same time.
+
+use std::time::Duration;
+
+use operator_host_runtime::fair::{Fair, Member, Permit};
+use tokio::sync::{Semaphore, SemaphorePermit};
+use tokio::time::Instant;
+use tracing::debug;
+
+use super::Pace;
+
+/// The most writes of all controllers at the same time. Each has a connection, which takes some 50 KB here, and more
+/// than 200 writes of all its clients are too many for an API server by default.
+const OF_ALL: usize = 128;
+/// The most writes of one controller at the same time, so that one whose writes hang leaves half to the others.
+const OF_ONE: usize = OF_ALL / 2;
+/// How many writes are reserved for each controller that has none; at most half in all.
+const RESERVED: usize = 1;
+/// A longer wait is logged, because it explains a delay.
+const SLOW: Duration = Duration::from_millis(100);
+
+/// Creates the limit for the writes of all controllers.
+pub(super) fn of_all() -> Fair {
+    Fair::new(OF_ALL, RESERVED)
+}
+
+/// The limits for the writes of one controller.
+#[derive(Debug)]
+pub struct WriteLimits {
+    pace: Pace,
+    own: Semaphore,
+    of_all: Member,
+}
+
+/// The permission to send one write. Must be held until its answer is there.
+#[derive(Debug)]
+pub struct WritePermit<'a> {
+    _own: Option<SemaphorePermit<'a>>,
+    _of_all: Permit,
+}
+
+impl WriteLimits {
+    pub(crate) fn new(pace: Pace, of_all: Member) -> Self {
+        Self {
+            pace,
+            own: Semaphore::new(OF_ONE),
+            of_all,
+        }
+    }
+
+    /// Waits until the controller may send one more write.
+    pub async fn permit(&self) -> WritePermit<'_> {
+        let waited = self.pace.wait().await;
+        if waited > SLOW {
+            debug!(
+                ?waited,
+                "delayed a write: the controller has reached its limit `writes` in the configuration"
+            );
+        }
+        self.slot().await
+    }
+
+    /// Waits until the controller may have one more write that waits for an answer, whatever its rate is: Events have a
+    /// rate of their own.
+    pub async fn slot(&self) -> WritePermit<'_> {
+        let start = Instant::now();
+        let permit = WritePermit {
+            // It is never closed.
+            _own: self.own.acquire().await.ok(),
+            _of_all: self.of_all.acquire(1).await,
+        };
+        let waited = start.elapsed();
+        if waited > SLOW {
+            debug!(
+                ?waited,
+                "delayed a write: the API server has not answered {OF_ONE} of this controller's writes, or {OF_ALL} of all \
+                 controllers"
+            );
+        }
+        permit
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use futures::FutureExt;
+
+    use super::*;
+
+    /// Takes as many permits as there are.
+    fn all_of(limits: &WriteLimits) -> Vec<WritePermit<'_>> {
+        std::iter::from_fn(|| limits.permit().now_or_never()).collect()
+    }
+
+    // Not a task of tokio, which lets one take no more than 128 permits without a pause.
+    #[test]
+    fn a_controller_whose_writes_hang_leaves_half_and_two_of_them_leave_some() {
+        let of_all = of_all();
+        let controller = || WriteLimits::new(Pace::new(1_000_000, 1_000_000), of_all.join());
+        let (one, two, three) = (controller(), controller(), controller());
+        let hang = all_of(&one);
+        assert_eq!(hang.len(), OF_ONE);
+        let hang_too = all_of(&two);
+        assert_eq!(hang_too.len(), OF_ALL - OF_ONE - RESERVED);
+        assert_eq!(all_of(&three).len(), RESERVED);
+        drop(hang);
+        assert_eq!(all_of(&three).len(), OF_ONE);
+    }
+}

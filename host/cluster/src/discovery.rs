@@ -1,0 +1,588 @@
+//! Maps kinds to resources with the API server's discovery; plurals are never guessed.
+//!
+//! One request answers for all kinds of a group and version, and all who ask at the same time share it.
+
+use std::collections::{BTreeMap, HashMap, HashSet};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use hyper::Request;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{APIGroup, APIResourceList};
+use kube::Client;
+use kube::core::{ApiResource, GroupVersionKind};
+use thiserror::Error;
+use tokio::sync::watch;
+
+use self::shared_requests::SharedRequests;
+use super::client::chain;
+use super::refusal::{asked_delay, refusal};
+use operator_host_schema::status::StatusFields;
+
+use operator_host_config::ControllerConfig;
+use operator_host_contract::Kind;
+use operator_host_core::backoff::MAX_RETRY_AFTER;
+use operator_host_core::metrics::Metrics;
+use operator_host_core::object::{NotServed, group_of};
+
+mod defined;
+mod shared_requests;
+
+/// Describes how to address the objects of one kind.
+#[derive(Clone, Debug, PartialEq)]
+pub struct ResolvedKind {
+    /// Group, version, kind and plural.
+    pub api: ApiResource,
+    /// Whether the kind is namespaced.
+    pub namespaced: bool,
+    /// Whether the resource has the `status` subresource.
+    pub has_status: bool,
+}
+
+impl ResolvedKind {
+    /// Returns the name of the kind's CustomResourceDefinition, if it has one.
+    #[must_use]
+    pub fn definition_name(&self) -> String {
+        format!("{}.{}", self.api.plural, self.api.group)
+    }
+}
+
+/// Timeout of one discovery request.
+const DISCOVERY_TIMEOUT: Duration = Duration::from_secs(30);
+
+/// Why a kind could not be resolved.
+#[derive(Clone, Debug, Error)]
+pub enum KindError {
+    /// The API server does not serve the kind.
+    #[error(transparent)]
+    Unknown(NotServed),
+    /// No CustomResourceDefinition serves the kind of the parents.
+    #[error(
+        "no CustomResourceDefinition serves {0}, so the kind belongs to another API server: the host reconciles custom \
+         resources only, and leaves these objects alone; name a kind of your own as the `parent`"
+    )]
+    NotDefined(Kind),
+    /// Discovery failed.
+    #[error("cannot look up the kind {kind} in the cluster: {message}")]
+    Discovery {
+        /// The kind.
+        kind: Kind,
+        /// The error of the API server or the connection.
+        message: String,
+        /// The delay before the next request that the API server asks for.
+        retry_after: Option<Duration>,
+    },
+}
+
+impl KindError {
+    /// Returns the delay before the next request that the API server asks for.
+    #[must_use]
+    pub const fn retry_after(&self) -> Option<Duration> {
+        match self {
+            Self::Unknown(_) | Self::NotDefined(_) => None,
+            Self::Discovery { retry_after, .. } => *retry_after,
+        }
+    }
+}
+
+/// The resources of a group and version, by the name of their kind.
+type Resources = HashMap<String, Arc<ResolvedKind>>;
+
+/// Why the resources of a group and version are not known.
+#[derive(Clone)]
+enum Failure {
+    NotServed,
+    Failed {
+        message: String,
+        retry_after: Option<Duration>,
+    },
+}
+
+type Answer = Result<Arc<Resources>, Failure>;
+
+/// The resources that a controller needs, as the cluster serves them now.
+#[derive(Clone, Debug)]
+pub struct Resolved {
+    /// The resource of its parents.
+    pub parent: Arc<ResolvedKind>,
+    /// What the schema of their status has.
+    pub status: StatusFields,
+    /// Those of its children and reads, as far as they are served.
+    pub others: BTreeMap<Kind, Arc<ResolvedKind>>,
+    /// Why the remaining ones are not.
+    pub not_served: BTreeMap<Kind, NotServed>,
+}
+
+impl Resolved {
+    /// Reports whether the same kinds are served in the same way.
+    #[must_use]
+    pub fn serves_the_same(&self, other: &Self) -> bool {
+        self.parent == other.parent && self.status == other.status && self.others == other.others
+    }
+}
+
+/// Caches discovery results until [`Discovery::changed`] or [`Discovery::forget`] is called.
+pub struct Discovery {
+    client: Client,
+    metrics: Arc<Metrics>,
+    /// By API version.
+    resources: SharedRequests<Answer>,
+    /// The API versions of each group. They serve only as advice, so they are never kept.
+    versions: SharedRequests<Arc<[String]>>,
+    /// What the definitions of the parents' kinds say, by API version and plural.
+    defined: SharedRequests<defined::Answer>,
+    generation: watch::Sender<u64>,
+    /// How often the definitions of each group have changed.
+    groups: Mutex<HashMap<String, u64>>,
+}
+
+impl Discovery {
+    /// Creates an empty cache and sends no request.
+    #[must_use]
+    pub fn new(client: Client, metrics: Arc<Metrics>) -> Self {
+        Self {
+            client,
+            metrics,
+            resources: SharedRequests::default(),
+            versions: SharedRequests::default(),
+            defined: SharedRequests::default(),
+            generation: watch::Sender::new(0),
+            groups: Mutex::default(),
+        }
+    }
+
+    /// Returns the resource of a kind.
+    ///
+    /// # Errors
+    /// When the API server does not serve the kind or does not answer.
+    pub async fn resolve(&self, kind: &Kind) -> Result<Arc<ResolvedKind>, KindError> {
+        match self.resources_with(kind).await {
+            Ok(resources) => {
+                if let Some(found) = resources.get(&kind.kind) {
+                    let api = &found.api;
+                    self.metrics.know_kind(&api.group, &api.plural, &api.kind);
+                    return Ok(Arc::clone(found));
+                }
+            }
+            Err(Failure::NotServed) => {}
+            Err(Failure::Failed { message, retry_after }) => {
+                return Err(KindError::Discovery {
+                    kind: kind.clone(),
+                    message,
+                    retry_after,
+                });
+            }
+        }
+        Err(KindError::Unknown(NotServed {
+            kind: kind.clone(),
+            versions: self.versions_of(kind).await,
+        }))
+    }
+
+    /// Returns the resources of the kind's API version. Answers without the kind are not kept: it may be served since.
+    /// Refusals are, for as long as the API server asks not to be asked again.
+    async fn resources_with(&self, kind: &Kind) -> Answer {
+        let is_enough = |answer: &Answer, age: Duration| match answer {
+            Ok(resources) => resources.contains_key(&kind.kind),
+            Err(Failure::NotServed) => false,
+            Err(Failure::Failed { retry_after, .. }) => {
+                age < retry_after.unwrap_or_default().min(MAX_RETRY_AFTER)
+            }
+        };
+        let ask = || ask(self.client.clone(), kind.api_version.clone());
+        self.resources.get(&kind.api_version, is_enough, ask).await
+    }
+
+    /// Returns the API versions in which the API server serves a kind of this name in the same group; none when it does
+    /// not answer, because only advice depends on it.
+    async fn versions_of(&self, kind: &Kind) -> Vec<String> {
+        let group = kind.group();
+        // The core group has one version.
+        if group.is_empty() {
+            return Vec::new();
+        }
+        let ask = || ask_versions(self.client.clone(), group.to_owned());
+        let mut served = Vec::new();
+        for version in self.versions.get(group, |_, _| false, ask).await.iter() {
+            let there = Kind {
+                api_version: version.clone(),
+                kind: kind.kind.clone(),
+            };
+            match self.resources_with(&there).await {
+                Ok(resources) if resources.contains_key(&kind.kind) => served.push(version.clone()),
+                Ok(_) | Err(Failure::NotServed) => {}
+                Err(Failure::Failed { .. }) => return Vec::new(),
+            }
+        }
+        served
+    }
+
+    /// Asks the API server again for everything that is known and that a definition could have changed, and calls
+    /// [`Self::changed`] where it has: for hosts that may not watch definitions.
+    pub async fn ask_again(&self) {
+        for (api_version, was) in self.resources.known() {
+            let group = group_of(&api_version).to_owned();
+            let Some(was) = was.ok().filter(|_| group.contains('.')) else {
+                continue;
+            };
+            match ask(self.client.clone(), api_version).await {
+                Ok(now) if now == was => {}
+                // The server is unreachable: keep the last result.
+                Err(Failure::Failed { .. }) => {}
+                Ok(_) | Err(Failure::NotServed) => self.changed(&group),
+            }
+        }
+    }
+
+    /// Returns the resource of a controller's parents, and those of its other kinds that the API server serves. Work on
+    /// objects of the remaining kinds fails and reports why.
+    ///
+    /// # Errors
+    /// When the API server does not serve the parent's kind, no definition serves it, or the server does not answer.
+    pub async fn resolve_all(&self, config: &ControllerConfig) -> Result<Resolved, KindError> {
+        let parent = self.resolve(&config.parent).await?;
+        let status = self.status_fields(&config.parent, &parent).await?;
+        let (mut others, mut not_served) = (BTreeMap::new(), BTreeMap::new());
+        for kind in config.children.keys().chain(&config.reads) {
+            match self.resolve(kind).await {
+                Ok(resource) => {
+                    others.insert(kind.clone(), resource);
+                }
+                Err(KindError::Unknown(why)) => {
+                    not_served.insert(kind.clone(), why);
+                }
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(Resolved {
+            parent,
+            status,
+            others,
+            not_served,
+        })
+    }
+
+    /// Forgets the discovery results of a group whose CustomResourceDefinition was created, changed or deleted, and
+    /// wakes the tasks that wait for a kind. Built-in kinds do not change while a server runs.
+    pub fn changed(&self, group: &str) {
+        self.resources
+            .forget(|api_version| group_of(api_version) == group);
+        self.defined.forget(|api_version| group_of(api_version) == group);
+        *self.groups().entry(group.to_owned()).or_default() += 1;
+        self.generation.send_modify(|generation| *generation += 1);
+    }
+
+    /// Forgets the discovery results of the kind's API version, which are outdated.
+    pub fn forget(&self, kind: &Kind) {
+        self.resources
+            .forget(|api_version| api_version == kind.api_version);
+    }
+
+    /// Forgets the discovery results of the kind's API version that were asked for at least this long ago: they may be
+    /// outdated. Those who call this one after the other share a result.
+    pub fn forget_older(&self, kind: &Kind, age: Duration) {
+        self.resources.forget_older(&kind.api_version, age);
+    }
+
+    /// Returns how often the definitions of a group have changed.
+    pub fn changes_of(&self, group: &str) -> u64 {
+        self.groups().get(group).copied().unwrap_or_default()
+    }
+
+    /// Returns how often the definitions of these kinds' groups have changed.
+    pub fn changes<'a>(&self, kinds: impl Iterator<Item = &'a Kind>) -> u64 {
+        kinds.map(|kind| self.changes_of(kind.group())).sum()
+    }
+
+    /// Returns a receiver that changes whenever [`Discovery::changed`] is called.
+    #[must_use]
+    pub fn subscribe(&self) -> watch::Receiver<u64> {
+        self.generation.subscribe()
+    }
+
+    fn groups(&self) -> std::sync::MutexGuard<'_, HashMap<String, u64>> {
+        self.groups.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Asks the API server for the resources of an API version.
+async fn ask(client: Client, api_version: String) -> Answer {
+    let request = async {
+        if api_version.contains('/') {
+            client.list_api_group_resources(&api_version).await
+        } else {
+            client.list_core_api_resources(&api_version).await
+        }
+    };
+    match tokio::time::timeout(DISCOVERY_TIMEOUT, request).await {
+        Ok(Ok(list)) => Ok(Arc::new(resources_in(&list, &api_version))),
+        Ok(Err(kube::Error::Api(status))) if status.code == 404 => Err(Failure::NotServed),
+        Ok(Err(kube::Error::Api(status))) => Err(Failure::Failed {
+            message: refusal(&status, None),
+            retry_after: asked_delay(&status),
+        }),
+        Ok(Err(other)) => Err(Failure::Failed {
+            message: chain(&other),
+            retry_after: None,
+        }),
+        Err(_elapsed) => Err(Failure::Failed {
+            message: format!("no answer within {DISCOVERY_TIMEOUT:?}"),
+            retry_after: None,
+        }),
+    }
+}
+
+fn resources_in(list: &APIResourceList, api_version: &str) -> Resources {
+    let names: HashSet<&str> = list.resources.iter().map(|it| it.name.as_str()).collect();
+    let mut resources = Resources::new();
+    for resource in list.resources.iter().filter(|it| !it.name.contains('/')) {
+        let gvk = gvk_of(api_version, &resource.kind);
+        resources.entry(gvk.kind.clone()).or_insert_with(|| {
+            Arc::new(ResolvedKind {
+                api: ApiResource::from_gvk_with_plural(&gvk, &resource.name),
+                namespaced: resource.namespaced,
+                has_status: names.contains(format!("{}/status", resource.name).as_str()),
+            })
+        });
+    }
+    resources
+}
+
+/// Asks the API server for the API versions of a group; none when it does not answer.
+async fn ask_versions(client: Client, group: String) -> Arc<[String]> {
+    let Ok(request) = Request::get(format!("/apis/{group}")).body(Vec::new()) else {
+        return Arc::default();
+    };
+    let answer = tokio::time::timeout(DISCOVERY_TIMEOUT, client.request::<APIGroup>(request)).await;
+    let versions = answer.ok().and_then(Result::ok).map(|group| group.versions);
+    let versions = versions.into_iter().flatten();
+    versions.map(|version| version.group_version).collect()
+}
+
+/// Converts the kind to kube's type.
+#[must_use]
+pub fn gvk(kind: &Kind) -> GroupVersionKind {
+    gvk_of(&kind.api_version, &kind.kind)
+}
+
+fn gvk_of(api_version: &str, kind: &str) -> GroupVersionKind {
+    let (group, version) = api_version.split_once('/').unwrap_or(("", api_version));
+    GroupVersionKind::gvk(group, version, kind)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::convert::Infallible;
+    use std::sync::atomic::{AtomicBool, Ordering};
+
+    use hyper::Response;
+    use kube::client::Body;
+    use serde_json::json;
+
+    use super::*;
+
+    /// For hosts that may not watch definitions.
+    #[tokio::test]
+    async fn a_kind_that_is_served_otherwise_is_noticed_when_it_is_asked_for_again() {
+        let has_status = Arc::new(AtomicBool::new(false));
+        let served = Arc::clone(&has_status);
+        let service = tower::service_fn(move |_: Request<Body>| {
+            let resource = |name: &str| json!({ "name": name, "singularName": "", "kind": "Thing", "namespaced": true, "verbs": ["list"] });
+            let mut resources = vec![resource("things")];
+            if served.load(Ordering::Relaxed) {
+                resources.push(resource("things/status"));
+            }
+            let list =
+                json!({ "kind": "APIResourceList", "groupVersion": "g.dev/v1", "resources": resources });
+            async move { Ok::<_, Infallible>(Response::new(Body::from(list.to_string().into_bytes()))) }
+        });
+        let kinds = Discovery::new(Client::new(service, "default"), Arc::new(Metrics::unread()));
+        let kind = Kind {
+            api_version: "g.dev/v1".into(),
+            kind: "Thing".into(),
+        };
+        assert!(!kinds.resolve(&kind).await.unwrap().has_status);
+        kinds.ask_again().await;
+        assert_eq!(kinds.changes_of("g.dev"), 0);
+        has_status.store(true, Ordering::Relaxed);
+        kinds.ask_again().await;
+        assert_eq!(kinds.changes_of("g.dev"), 1);
+        assert!(kinds.resolve(&kind).await.unwrap().has_status);
+    }
+
+    #[tokio::test]
+    async fn a_kind_that_is_served_in_another_version_is_reported_with_it() {
+        let service = tower::service_fn(|request: Request<Body>| {
+            let resources = |version: &str, kinds: &[&str]| {
+                let resources: Vec<_> = kinds
+                    .iter()
+                    .map(|kind| json!({ "name": kind.to_lowercase(), "singularName": "", "kind": kind, "namespaced": true, "verbs": ["list"] }))
+                    .collect();
+                json!({ "kind": "APIResourceList", "groupVersion": version, "resources": resources })
+            };
+            let version = |name: &str| json!({ "groupVersion": format!("batch/{name}"), "version": name });
+            let answer = match request.uri().path() {
+                "/apis/batch" => {
+                    json!({ "kind": "APIGroup", "name": "batch", "versions": [version("v1"), version("v1beta1")] })
+                }
+                "/apis/batch/v1" => resources("batch/v1", &["Job"]),
+                "/apis/batch/v1beta1" => resources("batch/v1beta1", &["CronJob"]),
+                other => panic!("{other}"),
+            };
+            async move { Ok::<_, Infallible>(Response::new(Body::from(answer.to_string().into_bytes()))) }
+        });
+        let kinds = Discovery::new(Client::new(service, "default"), Arc::new(Metrics::unread()));
+        let kind = Kind {
+            api_version: "batch/v1".into(),
+            kind: "CronJob".into(),
+        };
+        let error = kinds.resolve(&kind).await.unwrap_err().to_string();
+        assert!(error.contains("it serves CronJob as batch/v1beta1"), "{error}");
+    }
+
+    /// Answers after a moment, and counts the requests for each path.
+    fn counting(code: u16) -> (Discovery, Arc<Mutex<BTreeMap<String, u32>>>) {
+        let counts = Arc::<Mutex<BTreeMap<String, u32>>>::default();
+        let seen = Arc::clone(&counts);
+        let service = tower::service_fn(move |request: Request<Body>| {
+            let path = request.uri().path().to_owned();
+            *seen.lock().unwrap().entry(path.clone()).or_default() += 1;
+            let names = ["Pod", "Secret", "Thing"];
+            let resource = |kind: &str| json!({ "name": kind.to_lowercase(), "singularName": "", "kind": kind, "namespaced": true, "verbs": ["list"] });
+            let answer = match code {
+                200 => {
+                    json!({ "kind": "APIResourceList", "groupVersion": "v1", "resources": names.map(resource) })
+                }
+                code => {
+                    json!({ "kind": "Status", "code": code, "status": "Failure", "message": "busy", "reason": "",
+                    "details": { "retryAfterSeconds": if code == 429 { 7 } else { 0 } } })
+                }
+            };
+            async move {
+                tokio::task::yield_now().await;
+                let body = Body::from(answer.to_string().into_bytes());
+                Ok::<_, Infallible>(Response::builder().status(code).body(body).unwrap())
+            }
+        });
+        let kinds = Discovery::new(Client::new(service, "default"), Arc::new(Metrics::unread()));
+        (kinds, counts)
+    }
+
+    fn kind(api_version: &str, kind: &str) -> Kind {
+        Kind {
+            api_version: api_version.into(),
+            kind: kind.into(),
+        }
+    }
+
+    #[tokio::test]
+    async fn a_hundred_controllers_ask_once_for_each_api_version() {
+        let (kinds, counts) = counting(200);
+        let resolve =
+            async |api_version: &str, name: &str| kinds.resolve(&kind(api_version, name)).await.unwrap();
+        futures::future::join_all((0..100).map(|_| async {
+            resolve("v1", "Pod").await;
+            resolve("v1", "Secret").await;
+            resolve("g.dev/v1", "Thing").await;
+        }))
+        .await;
+        let once = || BTreeMap::from([("/api/v1".to_owned(), 1), ("/apis/g.dev/v1".to_owned(), 1)]);
+        assert_eq!(*counts.lock().unwrap(), once());
+
+        // Each of them checks whether its kinds are served otherwise by now.
+        futures::future::join_all((0..100).map(|_| async {
+            kinds.forget_older(&kind("g.dev/v1", "Thing"), Duration::ZERO);
+            resolve("g.dev/v1", "Thing").await;
+        }))
+        .await;
+        let mut expected = once();
+        expected.insert("/apis/g.dev/v1".to_owned(), 2);
+        assert_eq!(*counts.lock().unwrap(), expected);
+
+        kinds.changed("g.dev");
+        resolve("v1", "Pod").await;
+        resolve("g.dev/v1", "Thing").await;
+        expected.insert("/apis/g.dev/v1".to_owned(), 3);
+        assert_eq!(
+            *counts.lock().unwrap(),
+            expected,
+            "a change concerns its own group"
+        );
+    }
+
+    #[tokio::test]
+    async fn a_kind_that_was_not_served_is_asked_for_again() {
+        let (kinds, counts) = counting(200);
+        kinds.resolve(&kind("v1", "Pod")).await.unwrap();
+        let missing = kind("v1", "Nothing");
+        for count in 2..4 {
+            let error = kinds.resolve(&missing).await.unwrap_err();
+            assert!(matches!(error, KindError::Unknown(_)), "{error}");
+            assert_eq!(counts.lock().unwrap()["/api/v1"], count);
+        }
+    }
+
+    #[tokio::test]
+    async fn a_failure_is_shared_names_each_kind_and_is_kept_as_long_as_the_api_server_asks() {
+        let (kinds, counts) = counting(429);
+        let (pod, secret) = (kind("v1", "Pod"), kind("v1", "Secret"));
+        for _ in 0..2 {
+            let (one, other) = tokio::join!(kinds.resolve(&pod), kinds.resolve(&secret));
+            for (error, name) in [(one, "Pod"), (other, "Secret")] {
+                let error = error.unwrap_err();
+                assert_eq!(error.retry_after(), Some(Duration::from_secs(7)), "{error:?}");
+                assert!(error.to_string().contains(name), "{error}");
+            }
+            assert_eq!(counts.lock().unwrap()["/api/v1"], 1);
+        }
+        let (kinds, counts) = counting(500);
+        for count in 1..3 {
+            assert!(kinds.resolve(&pod).await.is_err());
+            assert_eq!(counts.lock().unwrap()["/api/v1"], count);
+        }
+    }
+
+    /// A controller may be removed while it asks.
+    #[tokio::test]
+    async fn a_request_that_nobody_waits_for_any_more_ends_and_serves_the_next() {
+        let (kinds, counts) = counting(200);
+        let pod = kind("v1", "Pod");
+        let asked = async {
+            while counts.lock().unwrap().is_empty() {
+                tokio::task::yield_now().await;
+            }
+        };
+        tokio::select! {
+            biased;
+            () = asked => {}
+            _ = kinds.resolve(&pod) => panic!("the answer is there already"),
+        }
+        while kinds.resources.known().is_empty() {
+            tokio::task::yield_now().await;
+        }
+        kinds.resolve(&pod).await.unwrap();
+        assert_eq!(counts.lock().unwrap()["/api/v1"], 1);
+    }
+
+    #[tokio::test]
+    async fn a_refused_lookup_is_reported_in_the_server_s_words_and_with_what_to_do() {
+        let refused = async |code: u16, message: &'static str| {
+            let service = tower::service_fn(move |_: Request<Body>| {
+                let status = json!({ "kind": "Status", "code": code, "status": "Failure", "message": message,
+                    "reason": "Forbidden" });
+                let body = Body::from(status.to_string().into_bytes());
+                async move { Ok::<_, Infallible>(Response::builder().status(code).body(body).unwrap()) }
+            });
+            let kinds = Discovery::new(Client::new(service, "default"), Arc::new(Metrics::unread()));
+            kinds.resolve(&kind("a/v1", "A")).await.unwrap_err().to_string()
+        };
+        let error = refused(403, "forbidden: User \"host\" cannot get path \"/apis/a/v1\"").await;
+        assert!(
+            error.ends_with(
+                ": forbidden: User \"host\" cannot get path \"/apis/a/v1\"; give the host's role that permission"
+            ),
+            "{error}"
+        );
+        let error = refused(500, "no etcd").await;
+        assert!(error.ends_with(": no etcd"), "{error}");
+    }
+}

@@ -1,0 +1,245 @@
+//! Tracks which namespaces are being deleted. Nothing is created in them: the API server would refuse it, and
+//! objects that it deletes there would be recreated at once.
+//!
+//! A host that watches all namespaces also watches their metadata. A host that is limited to some may not be
+//! allowed to, and learns of a deletion when the API server first refuses to create an object there. So does one
+//! whose watch fails.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use super::cache::{Change, Reflector, SharedCache, Subscriber, Subscription, WatchState};
+use operator_host_contract::Kind;
+use operator_host_core::object::{NamespacedName, is_terminating};
+
+/// How long a refusal counts without a watch: the namespace may be deleted and recreated.
+const REFUSAL_TTL: Duration = Duration::from_secs(60);
+
+/// The known state of namespaces; see the module.
+#[derive(Default)]
+pub struct Namespaces {
+    watched: Mutex<Option<Watched>>,
+    /// The namespaces named by refusals, and when.
+    refused: Arc<Refused>,
+}
+
+type Refused = Mutex<HashMap<String, Instant>>;
+
+struct Watched {
+    watch: Arc<Reflector>,
+    _subscription: Subscription,
+}
+
+impl Namespaces {
+    /// Starts or stops the watch of namespaces.
+    pub fn watch(&self, watches: Option<&SharedCache>) {
+        let mut watched = lock(&self.watched);
+        match watches {
+            None => *watched = None,
+            Some(_) if watched.is_some() => {}
+            Some(watches) => {
+                let kind = Kind {
+                    api_version: "v1".into(),
+                    kind: "Namespace".into(),
+                };
+                let watch = watches.watch_metadata(&kind);
+                let refused = Arc::clone(&self.refused);
+                let forget: Subscriber = Arc::new(move |_, change: &Change<'_>| {
+                    if let Some(name) = usable_again(change) {
+                        lock(&refused).remove(&name);
+                    }
+                });
+                *watched = Some(Watched {
+                    _subscription: watch.subscribe(forget),
+                    watch,
+                });
+            }
+        }
+    }
+
+    /// Reports whether a namespace is known to be terminating.
+    #[must_use]
+    pub fn is_terminating(&self, namespace: &str) -> bool {
+        let is_refused = lock(&self.refused)
+            .get(namespace)
+            .is_some_and(|at| at.elapsed() < REFUSAL_TTL);
+        is_refused
+            || lock(&self.watched).as_ref().is_some_and(|watched| {
+                let name = NamespacedName {
+                    namespace: None,
+                    name: namespace.to_owned(),
+                };
+                // A failing watch does not notice that the namespace was recreated.
+                !matches!(watched.watch.state_now(), WatchState::Failing(_))
+                    && watched
+                        .watch
+                        .get(&name)
+                        .is_some_and(|object| is_terminating(&object))
+            })
+    }
+
+    /// Records that the API server refused to create an object because the namespace is terminating.
+    pub fn refused(&self, namespace: &str) {
+        let mut refused = lock(&self.refused);
+        refused.retain(|_, at| at.elapsed() < REFUSAL_TTL);
+        refused.insert(namespace.to_owned(), Instant::now());
+    }
+
+    /// Records that a new object exists in a namespace: objects can be created in it again.
+    pub fn object_created(&self, namespace: &str) {
+        lock(&self.refused).remove(namespace);
+    }
+
+    /// Calls `notify` with the name of each namespace that begins to terminate, and of each in which objects can be
+    /// created again. Returns `None` when namespaces are not watched.
+    #[must_use]
+    pub fn on_change(
+        &self,
+        notify: impl Fn(&str, NamespaceChange) + Send + Sync + 'static,
+    ) -> Option<Subscription> {
+        let watch = lock(&self.watched)
+            .as_ref()
+            .map(|watched| Arc::clone(&watched.watch))?;
+        Some(watch.subscribe(Arc::new(move |_, change| {
+            if let Some(name) = usable_again(change) {
+                notify(&name, NamespaceChange::Usable);
+            } else if let Some(name) = begins_to_terminate(change) {
+                notify(&name, NamespaceChange::Terminating);
+            }
+        })))
+    }
+}
+
+/// A change of a namespace's state.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NamespaceChange {
+    /// It is being deleted.
+    Terminating,
+    /// Objects can be created in it again.
+    Usable,
+}
+
+/// Returns the name of a namespace that is new, or that replaces a terminating one.
+fn usable_again(change: &Change<'_>) -> Option<String> {
+    let new = change.after().filter(|new| !is_terminating(new))?;
+    let was = change.before().is_some_and(|old| !is_terminating(old));
+    if was { None } else { new.metadata.name.clone() }
+}
+
+/// Returns the name of a namespace whose deletion has just begun.
+fn begins_to_terminate(change: &Change<'_>) -> Option<String> {
+    let new = change.after().filter(|new| is_terminating(new))?;
+    let was = change.before().is_some_and(|old| is_terminating(old));
+    if was { None } else { new.metadata.name.clone() }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::convert::Infallible;
+    use std::sync::atomic::{AtomicBool, Ordering};
+
+    use hyper::{Request, Response};
+    use kube::Client;
+    use kube::client::Body;
+    use serde_json::json;
+
+    use super::*;
+    use crate::discovery::Discovery;
+    use operator_host_core::metrics::Metrics;
+
+    #[test]
+    fn a_refusal_is_remembered_for_its_namespace_alone() {
+        let namespaces = Namespaces::default();
+        namespaces.refused("going");
+        assert!(namespaces.is_terminating("going"));
+        assert!(!namespaces.is_terminating("shop"));
+        namespaces.refused("shop");
+        namespaces.object_created("going");
+        assert!(!namespaces.is_terminating("going"));
+        assert!(namespaces.is_terminating("shop"));
+    }
+
+    /// Regression: a namespace that was recreated while the watch failed counted as terminating forever.
+    #[tokio::test]
+    async fn a_failing_watch_does_not_keep_a_namespace_terminating() {
+        let is_refused = Arc::new(AtomicBool::new(false));
+        let refused = Arc::clone(&is_refused);
+        let service = tower::service_fn(move |request: Request<Body>| {
+            let uri = request.uri().to_string();
+            let (code, body) = if refused.load(Ordering::Relaxed) {
+                (
+                    403,
+                    json!({ "kind": "Status", "status": "Failure", "message": "no", "code": 403 })
+                        .to_string(),
+                )
+            } else if uri.contains("watch=true") {
+                (200, String::new())
+            } else if uri.contains("namespaces") {
+                let going = json!({ "metadata": { "name": "a", "uid": "u", "resourceVersion": "5",
+                    "deletionTimestamp": "2026-01-01T00:00:00Z" } });
+                let list = json!({ "kind": "PartialObjectMetadataList", "apiVersion": "meta.k8s.io/v1",
+                    "metadata": { "resourceVersion": "9" }, "items": [going] });
+                (200, list.to_string())
+            } else {
+                let resource = json!({ "name": "namespaces", "singularName": "", "kind": "Namespace",
+                    "namespaced": false, "verbs": ["list"] });
+                let list =
+                    json!({ "kind": "APIResourceList", "groupVersion": "v1", "resources": [resource] });
+                (200, list.to_string())
+            };
+            let response = Response::builder()
+                .status(code)
+                .body(Body::from(body.into_bytes()));
+            async move { Ok::<_, Infallible>(response.unwrap()) }
+        });
+        let client = Client::new(service, "default");
+        let metrics = Arc::new(Metrics::unread());
+        let kinds = Arc::new(Discovery::new(client.clone(), Arc::clone(&metrics)));
+        let watches = SharedCache::new(client, kinds, metrics);
+        let namespaces = Namespaces::default();
+        namespaces.watch(Some(&watches));
+        let until = async |is_terminating: bool| {
+            while namespaces.is_terminating("a") != is_terminating {
+                tokio::time::sleep(Duration::from_millis(5)).await;
+            }
+        };
+        let limit = Duration::from_secs(30);
+        tokio::time::timeout(limit, until(true))
+            .await
+            .expect("terminating");
+        is_refused.store(true, Ordering::Relaxed);
+        tokio::time::timeout(limit, until(false)).await.expect("unknown");
+    }
+
+    #[test]
+    fn a_namespace_is_usable_again_when_it_is_new_and_begins_to_terminate_once() {
+        let namespace = |deleted: Option<&str>| {
+            let text = serde_json::json!({
+                "apiVersion": "v1", "kind": "Namespace",
+                "metadata": { "name": "a", "deletionTimestamp": deleted },
+            });
+            Arc::new(serde_json::from_value::<kube::core::DynamicObject>(text).unwrap())
+        };
+        let (there, going) = (namespace(None), namespace(Some("2026-01-01T00:00:00Z")));
+        let usable = |old, new| usable_again(&Change::between(old, new)).is_some();
+        assert!(usable(None, Some(&there)));
+        assert!(usable(Some(&going), Some(&there)));
+        assert!(!usable(Some(&there), Some(&there)));
+        assert!(!usable(Some(&there), Some(&going)));
+        assert!(!usable(None, Some(&going)));
+        assert!(!usable(Some(&going), None));
+        let goes = |old, new| begins_to_terminate(&Change::between(old, new)).is_some();
+        assert!(goes(None, Some(&going)));
+        assert!(goes(Some(&there), Some(&going)));
+        assert!(!goes(Some(&going), Some(&going)));
+        assert!(!goes(Some(&there), Some(&there)));
+        assert!(!goes(Some(&going), None));
+    }
+}

@@ -1,0 +1,112 @@
+//! The objects of one kind at the API server, read as those of a watch are: a field that is nested too deep is left out, and
+//! the object says so. `kube::Api` reads nothing of an answer with such an object, and logs the whole text of it.
+
+use kube::api::{DeleteParams, GetParams, ListParams, Patch, PatchParams, PostParams, Request};
+use kube::core::{ApiResource, DynamicObject, ObjectList};
+use kube::{Client, Error, Resource as _, Result};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+
+use super::cache::Shallow;
+
+/// The objects of one kind, in one namespace or in the whole cluster. Each method is that of `kube::Api`; where the name has
+/// `metadata`, objects are read without the rest.
+pub struct Objects {
+    client: Client,
+    request: Request,
+}
+
+type Requested = std::result::Result<hyper::Request<Vec<u8>>, kube::core::request::Error>;
+
+#[expect(missing_docs, reason = "each method is that of kube::Api")]
+impl Objects {
+    pub fn new(client: Client, resource: &ApiResource, namespace: Option<&str>) -> Self {
+        Self {
+            client,
+            request: Request::new(DynamicObject::url_path(resource, namespace)),
+        }
+    }
+
+    async fn send<T: DeserializeOwned>(&self, request: Requested) -> Result<T> {
+        let text = self
+            .client
+            .request_text(request.map_err(Error::BuildRequest)?)
+            .await?;
+        serde_json::from_str(&text).map_err(Error::SerdeError)
+    }
+
+    async fn one(&self, request: Requested) -> Result<DynamicObject> {
+        let Shallow(object) = self.send(request).await?;
+        Ok(object)
+    }
+
+    async fn several(&self, request: Requested) -> Result<ObjectList<DynamicObject>> {
+        let list: ObjectList<Shallow> = self.send(request).await?;
+        Ok(ObjectList {
+            types: list.types,
+            metadata: list.metadata,
+            items: list.items.into_iter().map(|Shallow(object)| object).collect(),
+        })
+    }
+
+    pub async fn get(&self, name: &str) -> Result<DynamicObject> {
+        self.one(self.request.get(name, &GetParams::default())).await
+    }
+
+    pub async fn get_metadata(&self, name: &str) -> Result<DynamicObject> {
+        self.one(self.request.get_metadata(name, &GetParams::default()))
+            .await
+    }
+
+    pub async fn list(&self, params: &ListParams) -> Result<ObjectList<DynamicObject>> {
+        self.several(self.request.list(params)).await
+    }
+
+    pub async fn list_metadata(&self, params: &ListParams) -> Result<ObjectList<DynamicObject>> {
+        self.several(self.request.list_metadata(params)).await
+    }
+
+    pub async fn create(&self, params: &PostParams, object: &DynamicObject) -> Result<DynamicObject> {
+        let body = serde_json::to_vec(object).map_err(Error::SerdeError)?;
+        self.one(self.request.create(params, body)).await
+    }
+
+    pub async fn patch<P: Serialize>(
+        &self,
+        name: &str,
+        params: &PatchParams,
+        patch: &Patch<P>,
+    ) -> Result<DynamicObject> {
+        self.one(self.request.patch(name, params, patch)).await
+    }
+
+    pub async fn patch_metadata<P: Serialize>(
+        &self,
+        name: &str,
+        params: &PatchParams,
+        patch: &Patch<P>,
+    ) -> Result<DynamicObject> {
+        self.one(self.request.patch_metadata(name, params, patch)).await
+    }
+
+    pub async fn patch_status<P: Serialize>(
+        &self,
+        name: &str,
+        params: &PatchParams,
+        patch: &Patch<P>,
+    ) -> Result<DynamicObject> {
+        self.one(self.request.patch_subresource("status", name, params, patch))
+            .await
+    }
+
+    /// Returns the object while it waits for its grace period or finalizers, and `None` once it is deleted.
+    pub async fn delete(&self, name: &str, params: &DeleteParams) -> Result<Option<DynamicObject>> {
+        let object = self.one(self.request.delete(name, params)).await?;
+        let is_status = object
+            .types
+            .as_ref()
+            .is_some_and(|types| types.api_version == "v1" && types.kind == "Status");
+        // Some API servers answer with the deleted object.
+        Ok((!is_status && operator_host_core::object::is_terminating(&object)).then_some(object))
+    }
+}

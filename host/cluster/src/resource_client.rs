@@ -1,0 +1,422 @@
+//! Sends the requests of a reconcile to the API server. Each has a timeout, and each error names the object and the
+//! reason.
+
+use std::time::Duration;
+
+use kube::api::{DeleteParams, ListParams, Patch, PatchParams, PostParams, Preconditions, PropagationPolicy};
+use kube::core::DynamicObject;
+use serde_json::Value;
+use serde_json::value::RawValue;
+use tracing::field::Empty;
+use tracing::info_span;
+
+use super::api_error::{ApiError, Fault, fault_of};
+use super::client::{Deposed, Writer, chain, is_deposed};
+use super::discovery::ResolvedKind;
+use super::objects::Objects;
+use super::refusal::{asked_delay, refusal, without_values};
+use operator_host_core::json_text::as_yaml;
+use operator_host_core::object::{NamespacedName, kind_in_words};
+use operator_host_core::trace;
+
+/// The timeout of one request. The API server itself gives up after a minute, but a broken connection never returns a
+/// response.
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(30);
+
+/// A resource version that no object has: an empty etcd is at revision 1, and the first write makes it 2.
+const VERSION_OF_NONE: &str = "1";
+
+/// How old API servers, such as 1.20, refuse to create a Service whose body has a resource version. For the other
+/// kinds of Kubernetes, and in later API servers, a resource version is ignored when an object is created.
+const VERSION_REFUSED: &str = "resourceVersion should not be set on objects to be created";
+
+/// Sends requests for the objects of one resource.
+pub struct ResourceClient<'a> {
+    writer: &'a Writer,
+    resource: &'a ResolvedKind,
+}
+
+impl<'a> ResourceClient<'a> {
+    /// Creates a client for one resource. Sends no request.
+    #[must_use]
+    pub const fn new(writer: &'a Writer, resource: &'a ResolvedKind) -> Self {
+        Self { writer, resource }
+    }
+
+    /// Writes an object with server-side apply. `force` takes over fields of other managers; without it, such a field
+    /// is a conflict.
+    ///
+    /// # Errors
+    /// When the API server refuses the request or does not respond in time.
+    pub async fn apply(
+        &self,
+        name: &NamespacedName,
+        body: &Value,
+        manager: &str,
+        force: bool,
+    ) -> Result<DynamicObject, ApiError> {
+        self.apply_with(name, body, manager, force, false).await
+    }
+
+    /// Creates an object with server-side apply. The API server refuses it as a conflict if an object of this name exists:
+    /// the body has a resource version, which the API server compares with that of the existing object.
+    ///
+    /// Old API servers, such as 1.20, refuse to create a Service with a resource version. The second request has none, so a
+    /// Service that others make between the two is changed if no field of another manager is in conflict.
+    ///
+    /// # Errors
+    /// As [`ResourceClient::apply`].
+    pub async fn apply_new(
+        &self,
+        name: &NamespacedName,
+        mut body: Value,
+        manager: &str,
+    ) -> Result<DynamicObject, ApiError> {
+        body["metadata"]["resourceVersion"] = VERSION_OF_NONE.into();
+        let answer = self.apply(name, &body, manager, false).await;
+        match answer {
+            Err(refused) if refused.message.contains(VERSION_REFUSED) => {
+                if let Some(metadata) = body["metadata"].as_object_mut() {
+                    metadata.remove("resourceVersion");
+                }
+                self.apply(name, &body, manager, false).await
+            }
+            answer => answer.map_err(ApiError::of_existing),
+        }
+    }
+
+    /// Returns the result that [`ResourceClient::apply`] would have, with a server-side dry run.
+    ///
+    /// # Errors
+    /// As [`ResourceClient::apply`].
+    pub async fn try_apply(
+        &self,
+        name: &NamespacedName,
+        body: &Value,
+        manager: &str,
+        force: bool,
+    ) -> Result<DynamicObject, ApiError> {
+        self.apply_with(name, body, manager, force, true).await
+    }
+
+    async fn apply_with(
+        &self,
+        name: &NamespacedName,
+        body: &Value,
+        manager: &str,
+        force: bool,
+        dry_run: bool,
+    ) -> Result<DynamicObject, ApiError> {
+        let params = PatchParams {
+            force,
+            dry_run,
+            field_manager: Some(manager.to_owned()),
+            ..PatchParams::default()
+        };
+        let api = self.api(name);
+        let request = async { api.patch(&name.name, &params, &apply_patch(body)?).await };
+        self.with_body("apply", name, self.secret(body), request).await
+    }
+
+    /// Returns one object in its current state; `None` when it does not exist.
+    ///
+    /// # Errors
+    /// As [`ResourceClient::apply`].
+    pub async fn get(&self, name: &NamespacedName) -> Result<Option<DynamicObject>, ApiError> {
+        match self.bounded("get", name, self.api(name).get(&name.name)).await {
+            Ok(object) => Ok(Some(object)),
+            Err(error) if error.is_not_found() => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Returns one object in its current state, bypassing the caches of the API server and of the host; `None` when it
+    /// does not exist.
+    ///
+    /// Sends a list request for this one name: the host may list every kind that it watches, but may lack the
+    /// permission to get.
+    ///
+    /// # Errors
+    /// As [`ResourceClient::apply`].
+    pub async fn read(&self, name: &NamespacedName) -> Result<Option<DynamicObject>, ApiError> {
+        let one = ListParams::default().fields(&format!("metadata.name={}", name.name));
+        let list = self.bounded("read", name, self.api(name).list(&one)).await?;
+        Ok(list.items.into_iter().next().map(|object| self.typed(object)))
+    }
+
+    /// Returns the objects that match a label selector: those in the namespace of `place`, or those in the whole
+    /// cluster when `place` has no namespace.
+    ///
+    /// # Errors
+    /// As [`ResourceClient::apply`].
+    pub async fn list(
+        &self,
+        place: &NamespacedName,
+        selector: Option<&str>,
+    ) -> Result<Vec<DynamicObject>, ApiError> {
+        let params = ListParams {
+            label_selector: selector.map(str::to_owned),
+            ..ListParams::default()
+        };
+        let list = self.bounded("list", place, self.api(place).list(&params)).await?;
+        Ok(list.items.into_iter().map(|object| self.typed(object)).collect())
+    }
+
+    /// Adds the type to an object: the items of a list do not contain it.
+    fn typed(&self, mut object: DynamicObject) -> DynamicObject {
+        object.types.get_or_insert_with(|| kube::core::TypeMeta {
+            api_version: self.resource.api.api_version.clone(),
+            kind: self.resource.api.kind.clone(),
+        });
+        object
+    }
+
+    /// Writes the status subresource with server-side apply.
+    ///
+    /// # Errors
+    /// As [`ResourceClient::apply`].
+    pub async fn apply_status(
+        &self,
+        name: &NamespacedName,
+        body: &Value,
+        manager: &str,
+    ) -> Result<DynamicObject, ApiError> {
+        let params = PatchParams {
+            force: true,
+            field_manager: Some(manager.to_owned()),
+            ..PatchParams::default()
+        };
+        let api = self.api(name);
+        let request = async { api.patch_status(&name.name, &params, &apply_patch(body)?).await };
+        self.bounded("apply the status of", name, request).await
+    }
+
+    /// Changes an object with a JSON merge patch. With `metadata.resourceVersion` in the body, the API server refuses
+    /// the patch when the object has changed.
+    ///
+    /// # Errors
+    /// As [`ResourceClient::apply`].
+    pub async fn merge(
+        &self,
+        name: &NamespacedName,
+        body: &Value,
+        manager: &str,
+    ) -> Result<DynamicObject, ApiError> {
+        let params = PatchParams {
+            field_manager: Some(manager.to_owned()),
+            ..PatchParams::default()
+        };
+        let api = self.api(name);
+        let patch = Patch::Merge(body);
+        let request = api.patch(&name.name, &params, &patch);
+        self.with_body("patch", name, self.secret(body), request).await
+    }
+
+    /// Creates an object.
+    ///
+    /// # Errors
+    /// As [`ResourceClient::apply`]; a conflict when the object exists.
+    pub async fn create(
+        &self,
+        name: &NamespacedName,
+        body: DynamicObject,
+        manager: &str,
+    ) -> Result<DynamicObject, ApiError> {
+        let params = PostParams {
+            field_manager: Some(manager.to_owned()),
+            ..PostParams::default()
+        };
+        let api = self.api(name);
+        // An object deserialized from JSON always serializes.
+        let secret = self
+            .is_secret()
+            .then(|| serde_json::to_value(&body).unwrap_or_default());
+        let request = api.create(&params, &body);
+        self.with_body("create", name, secret.as_ref(), request).await
+    }
+
+    /// Deletes the object with this UID, and only at this resource version when one is given. `propagation` is when its
+    /// dependents are deleted: [`PropagationPolicy::Background`] means after it.
+    ///
+    /// Returns the object while it waits for its grace period or finalizers, `None` once it is deleted.
+    ///
+    /// # Errors
+    /// As [`ResourceClient::apply`]. An object that does not exist is no error.
+    pub async fn delete(
+        &self,
+        name: &NamespacedName,
+        uid: &str,
+        version: Option<&str>,
+        propagation: PropagationPolicy,
+    ) -> Result<Option<DynamicObject>, ApiError> {
+        let params = DeleteParams {
+            preconditions: Some(Preconditions {
+                uid: Some(uid.to_owned()),
+                resource_version: version.map(str::to_owned),
+            }),
+            propagation_policy: Some(propagation),
+            ..DeleteParams::default()
+        };
+        let api = self.api(name);
+        let answer = self
+            .bounded("delete", name, api.delete(&name.name, &params))
+            .await;
+        match answer {
+            Err(error) if error.is_not_found() => Ok(None),
+            answer => answer,
+        }
+    }
+
+    fn api(&self, name: &NamespacedName) -> Objects {
+        let namespace = name.namespace.as_deref().filter(|_| self.resource.namespaced);
+        Objects::new(self.writer.client.clone(), &self.resource.api, namespace)
+    }
+
+    /// Adds the missing permission to the message of a refused apply. The API server does not name it when the apply
+    /// would have created the object.
+    fn complete(&self, status: &mut kube::core::Status) {
+        if status.code == 403 && status.message.trim_end().ends_with("is forbidden:") {
+            let api = &self.resource.api;
+            let who = self.writer.acts_as.as_ref();
+            let who = who.map_or_else(
+                || "the host".to_owned(),
+                |account| format!("User {:?}", account.user()),
+            );
+            let missing = format!(
+                "{who} cannot create resource {:?} in API group {:?}",
+                api.plural, api.group
+            );
+            status.message = format!("{} {missing}", status.message.trim_end());
+        }
+    }
+
+    /// Reports whether the messages about these objects could quote a secret value.
+    fn is_secret(&self) -> bool {
+        self.resource.api.group.is_empty() && self.resource.api.kind == "Secret"
+    }
+
+    /// Returns the body of a request if it has secret values.
+    fn secret<'b>(&self, body: &'b Value) -> Option<&'b Value> {
+        Some(body).filter(|_| self.is_secret())
+    }
+
+    async fn bounded<T>(
+        &self,
+        verb: &'static str,
+        name: &NamespacedName,
+        request: impl Future<Output = kube::Result<T>>,
+    ) -> Result<T, ApiError> {
+        self.with_body(verb, name, None, request).await
+    }
+
+    /// Sends a request. `secret` is its body if that is a Secret.
+    async fn with_body<T>(
+        &self,
+        verb: &'static str,
+        name: &NamespacedName,
+        secret: Option<&Value>,
+        request: impl Future<Output = kube::Result<T>>,
+    ) -> Result<T, ApiError> {
+        let _permit = match self.writer.limits.as_ref().filter(|_| is_write(verb)) {
+            Some(limits) => tokio::select! {
+                permit = limits.permit() => Some(permit),
+                // The request is refused below.
+                () = self.writer.term.ended() => None,
+            },
+            None => None,
+        };
+        let span = trace::child(|| {
+            info_span!(
+                target: trace::TARGET,
+                "request",
+                otel.name = span_name(verb),
+                otel.kind = "client",
+                k8s.object.api_version = self.resource.api.api_version,
+                k8s.object.kind = self.resource.api.kind,
+                k8s.object.name = name.name,
+                k8s.namespace.name = name.namespace.as_deref(),
+                http.response.status_code = Empty,
+            )
+        });
+        // Ends before another replica may lead, and after the timeout of a request at the latest.
+        let limit = self.writer.term.allowance().map(|left| left.min(REQUEST_TIMEOUT));
+        let answer = match limit {
+            Some(limit) => trace::around(&span, tokio::time::timeout(limit, request)).await,
+            None => Ok(Err(kube::Error::Service(Box::new(Deposed)))),
+        };
+        let (mut retry_after, mut code) = (None, None);
+        let (fault, message) = match answer {
+            Ok(Ok(answer)) => return Ok(answer),
+            Ok(Err(kube::Error::Api(mut status))) => {
+                self.complete(&mut status);
+                if self.is_secret() {
+                    status.message = without_values(&status.message, secret);
+                }
+                (retry_after, code) = (asked_delay(&status), Some(status.code));
+                let fault = fault_of(&status, name);
+                let namespace = name.namespace.as_deref().unwrap_or_default();
+                match fault {
+                    Fault::NotServed => {
+                        let kind = &self.resource.api.kind;
+                        status.message = format!("the API server does not serve {kind}: {}", status.message);
+                    }
+                    Fault::NamespaceMissing => {
+                        status.message = format!("namespace {namespace} does not exist");
+                    }
+                    _ => {}
+                }
+                (fault, refusal(&status, self.writer.acts_as.as_ref()))
+            }
+            Ok(Err(error)) if is_deposed(&error) => (Fault::Deposed, Deposed.to_string()),
+            Ok(Err(error @ (kube::Error::Service(_) | kube::Error::HyperError(_)))) => (
+                Fault::Unreachable,
+                format!("the API server cannot be reached: {}", chain(&error)),
+            ),
+            Ok(Err(error)) => (
+                Fault::Unreadable,
+                format!(
+                    "cannot read the API server's response: {}; check for a proxy in front of the API server",
+                    chain(&error)
+                ),
+            ),
+            Err(_elapsed) => (
+                Fault::Silent,
+                format!(
+                    "no answer from the API server within {:?}",
+                    limit.unwrap_or(REQUEST_TIMEOUT)
+                ),
+            ),
+        };
+        if let Some(code) = code {
+            span.record("http.response.status_code", i64::from(code));
+        }
+        // 404 is a valid result of a get and of a delete.
+        if fault != Fault::Missing || !matches!(verb, "get" | "delete") {
+            trace::fail(&span, "api", &message, "");
+        }
+        Err(ApiError {
+            verb,
+            kind: kind_in_words(&self.resource.api.group, &self.resource.api.kind).into(),
+            name: name.clone(),
+            fault,
+            message: message.into(),
+            retry_after,
+        })
+    }
+}
+
+fn apply_patch(body: &Value) -> kube::Result<Patch<Box<RawValue>>> {
+    as_yaml(body).map(Patch::Apply).map_err(kube::Error::SerdeError)
+}
+
+const fn is_write(verb: &'static str) -> bool {
+    !matches!(verb.as_bytes(), b"get" | b"list" | b"read")
+}
+
+/// Returns the name of a request's span, in one word.
+const fn span_name(verb: &'static str) -> &'static str {
+    match verb.as_bytes() {
+        b"apply the status of" => "status",
+        _ => verb,
+    }
+}

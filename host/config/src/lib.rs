@@ -1,0 +1,333 @@
+//! The configuration file: YAML without unknown fields, validated into [`Config`].
+//!
+//! Parsing has two steps: serde checks the shape, and `raw` validates the meaning. The errors of both contain the line
+//! and the column.
+
+pub mod leadership;
+pub mod namespaces;
+mod proving;
+mod raw;
+mod registry;
+pub mod trust;
+mod values;
+pub mod webhook;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use serde::Deserialize;
+use thiserror::Error;
+
+use self::leadership::LeadershipConfig;
+use self::namespaces::NamespacePatterns;
+use self::webhook::WebhookConfig;
+use operator_host_contract::{Description, Kind};
+use operator_host_core::backoff::BackoffConfig;
+use operator_host_core::object::{FIELD_MANAGER_PREFIX, is_namespace};
+use operator_host_delivery::Location;
+use operator_host_delivery::acceptance::Trust;
+use operator_host_runtime::Limits;
+
+pub use self::proving::{DEFAULT_PROVING, ProvingConfig, ProvingMode};
+pub use self::values::parse_size;
+
+/// The configuration of the process, validated as far as possible without a cluster.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Config {
+    /// The namespaces to watch; all namespaces when empty.
+    pub namespaces: BTreeSet<String>,
+    /// The log filter, which takes precedence over the command line.
+    pub log: Option<String>,
+    /// The controllers in the order of the file, one for each kind of custom resource.
+    pub controllers: Vec<ControllerConfig>,
+    /// How several replicas share the work.
+    pub leadership: LeadershipConfig,
+    /// The validating webhook, when it is served.
+    pub webhook: Option<WebhookConfig>,
+    /// The host's own namespace; `None`: the namespace of its pod.
+    pub host_namespace: Option<String>,
+}
+
+/// One kind of custom resource and the plugin that reconciles it.
+#[derive(Clone, Debug, PartialEq)]
+pub struct ControllerConfig {
+    /// A DNS label, unique in the file, used in the field manager, the labels and the metrics.
+    pub name: String,
+    /// The kind of the custom resource.
+    pub parent: Kind,
+    /// Where the plugin comes from.
+    pub plugin: Location,
+    /// The kinds that the plugin may make, each with what happens to a child that is no longer wanted.
+    pub children: BTreeMap<Kind, Removal>,
+    /// What happens to Secrets whose values the host generated: retained unless Secrets are set to `delete`.
+    pub generated: Removal,
+    /// The other kinds that the plugin may read.
+    pub reads: BTreeSet<Kind>,
+    /// The namespaces other than the parent's in which children may be made and objects read.
+    pub other_namespaces: NamespacePatterns,
+    /// Whether to adopt an existing child that has no owner.
+    pub adopt: bool,
+    /// How many objects are reconciled at the same time, at least 1.
+    pub concurrency: usize,
+    /// How often every object is reconciled even if nothing changed.
+    pub resync: Duration,
+    /// The delays between retries of a failing object.
+    pub backoff: BackoffConfig,
+    /// The rate of writes to the cluster.
+    pub writes: WritesConfig,
+    /// How long an object that is being deleted waits for its cleanup; `None`: without limit.
+    pub release_after: Option<Duration>,
+    /// The limits of one plugin call.
+    pub limits: Limits,
+    /// Which plugins are accepted.
+    pub trust: Trust,
+    /// What a new version of the plugin must prove before it becomes live.
+    pub proving: ProvingConfig,
+    /// The ServiceAccount that the host impersonates to write children; `None`: the host's own account.
+    pub service_account: Option<ServiceAccount>,
+    /// What the plugin may do beyond its default permissions.
+    pub allow: BTreeSet<Allow>,
+    /// What the host does with the CustomResourceDefinition that the plugin contains.
+    pub definitions: DefinitionsMode,
+}
+
+/// What the host does with the CustomResourceDefinition that a plugin contains.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub enum DefinitionsMode {
+    /// Apply it to the cluster when nothing is lost by it.
+    Install,
+    /// Report where the cluster's differs from it.
+    #[default]
+    Check,
+    /// Do not compare it with the cluster's.
+    Ignore,
+}
+
+/// Permissions that must be granted in the configuration: each can lead to more permissions, or to objects that cannot
+/// be deleted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub enum Allow {
+    /// Children with `metadata.finalizers`.
+    Finalizers,
+    /// Secrets that Kubernetes fills with the token of a ServiceAccount.
+    ServiceAccountTokens,
+    /// Parents in the host's own namespace.
+    HostNamespace,
+}
+
+/// The ServiceAccount that the host impersonates for a controller's children.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct ServiceAccount {
+    /// Its namespace.
+    pub namespace: String,
+    /// Its name.
+    pub name: String,
+}
+
+impl ServiceAccount {
+    /// Returns the account's user name in Kubernetes.
+    #[must_use]
+    pub fn user(&self) -> String {
+        format!("system:serviceaccount:{}:{}", self.namespace, self.name)
+    }
+}
+
+impl std::fmt::Display for ServiceAccount {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{}/{}", self.namespace, self.name)
+    }
+}
+
+impl ControllerConfig {
+    /// Returns the finalizer that the controller sets on its parents.
+    #[must_use]
+    pub fn finalizer(&self) -> String {
+        finalizer(&self.name)
+    }
+
+    /// Reports whether a finalizer is the controller's.
+    #[must_use]
+    pub fn owns_finalizer(&self, finalizer: &str) -> bool {
+        finalizer == self.finalizer()
+    }
+
+    /// Reports whether a finalizer is that of another controller of this host, or of this one under another name.
+    #[must_use]
+    pub fn is_finalizer_of_another(&self, finalizer: &str) -> bool {
+        finalizer.starts_with(FINALIZERS) && !self.owns_finalizer(finalizer)
+    }
+
+    /// Returns the field manager of everything that the controller applies.
+    #[must_use]
+    pub fn field_manager(&self) -> String {
+        field_manager(&self.name)
+    }
+
+    /// Reports whether the plugin may make namespaces. A cluster-scoped parent may have children in those that it has made.
+    #[must_use]
+    pub fn makes_namespaces(&self) -> bool {
+        self.children.keys().any(is_namespace)
+    }
+
+    /// Returns the namespaces besides the parents' own in which children may be and objects may be read; `None` when only the
+    /// cluster knows them.
+    #[must_use]
+    pub fn other_names(&self) -> Option<&BTreeSet<String>> {
+        self.other_namespaces.names().filter(|_| !self.makes_namespaces())
+    }
+
+    /// Warns about entries that allow more than an administrator may expect.
+    #[must_use]
+    pub fn warnings(&self) -> Vec<String> {
+        let every = self.other_namespaces.has_every().then(|| {
+            format!(
+                "{}: `otherNamespaces` has the pattern `*`, which includes kube-system and the host's own namespace",
+                self.name
+            )
+        });
+        every.into_iter().collect()
+    }
+
+    /// Returns what a plugin makes or reads and the controller does not allow, each with its consequence.
+    #[must_use]
+    pub fn disallows(&self, description: &Description) -> Vec<String> {
+        let makes = description.makes.iter();
+        let makes = makes
+            .filter(|kind| !self.children.contains_key(kind))
+            .map(|kind| {
+                format!("the plugin creates {kind}, which is not in `children`: such a child is refused, and one that exists stays as it is")
+            });
+        let reads = description.reads.iter();
+        let reads = reads
+            .filter(|kind| !self.reads.contains(kind))
+            .map(|kind| format!("the plugin reads {kind}, which is not in `reads`: such a need is refused"));
+        makes.chain(reads).collect()
+    }
+}
+
+/// What the finalizers of all controllers begin with.
+const FINALIZERS: &str = "operator-host.dev/";
+
+fn finalizer(controller: &str) -> String {
+    format!("{FINALIZERS}{controller}")
+}
+
+fn field_manager(controller: &str) -> String {
+    format!("{FIELD_MANAGER_PREFIX}{controller}")
+}
+
+/// What happens to a child that is no longer wanted, and to all children when the parent is deleted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub enum Removal {
+    /// The child is deleted. The default, except for PersistentVolumeClaims and generated Secrets.
+    Delete,
+    /// The child stays without an owner, and is owned again once it is wanted again.
+    Retain,
+}
+
+impl Removal {
+    fn default_for(kind: &Kind) -> Self {
+        if kind.api_version == "v1" && kind.kind == "PersistentVolumeClaim" {
+            Self::Retain
+        } else {
+            Self::Delete
+        }
+    }
+}
+
+/// The limits of a controller's writes. Events are not counted: they have a limit of their own.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct WritesConfig {
+    /// Average writes per second, at least 1.
+    pub qps: u32,
+    /// Writes in a burst after an idle time, at least 1.
+    pub burst: u32,
+}
+
+/// Why a configuration is refused. At the start the host then starts nothing; later the previous configuration stays in
+/// use.
+#[derive(Debug, Error)]
+pub enum ConfigError {
+    /// The file cannot be read.
+    #[error("cannot read the {what} {}: {error}", file.display())]
+    Read {
+        /// What the file is.
+        what: &'static str,
+        /// The file.
+        file: PathBuf,
+        /// The error of the operating system.
+        error: std::io::Error,
+    },
+    /// The keys that verify plugins are in the folder of plugins.
+    #[error(
+        "the keys {} are in the plugin folder {}: anyone who can write there could add a key of their own; put them \
+         elsewhere, such as in a mounted Secret", keys.display(), folder.display()
+    )]
+    KeysBesidePlugins {
+        /// The file of the keys.
+        keys: PathBuf,
+        /// The folder.
+        folder: PathBuf,
+    },
+    /// The text is invalid.
+    #[error("{}:{line}:{column}: {message}", file.display())]
+    Invalid {
+        /// The file.
+        file: PathBuf,
+        /// From 1.
+        line: u64,
+        /// From 1.
+        column: u64,
+        /// What is wrong and what is expected.
+        message: String,
+    },
+}
+
+impl Config {
+    /// Reads and validates the file. Relative paths in it start at its folder.
+    ///
+    /// # Errors
+    /// When the file cannot be read, is not YAML, or has an unknown field or an invalid value. A plugin file may be missing:
+    /// its controller waits for it.
+    pub fn load(file: &Path) -> Result<Self, ConfigError> {
+        Self::parse(file, &read(file)?)
+    }
+
+    /// Validates the text of `file`; see [`Config::load`].
+    ///
+    /// # Errors
+    /// As [`Config::load`].
+    pub fn parse(file: &Path, text: &str) -> Result<Self, ConfigError> {
+        raw::parse(file, text)?.validate(file)
+    }
+}
+
+fn read(file: &Path) -> Result<String, ConfigError> {
+    std::fs::read_to_string(file).map_err(|error| ConfigError::Read {
+        what: "configuration",
+        file: file.to_owned(),
+        error,
+    })
+}
+
+/// Default of [`ControllerConfig::concurrency`].
+pub const DEFAULT_CONCURRENCY: usize = 8;
+/// Default of [`ControllerConfig::resync`].
+pub const DEFAULT_RESYNC: Duration = Duration::from_secs(10 * 60 * 60);
+/// Default of [`ControllerConfig::backoff`].
+pub const DEFAULT_BACKOFF: BackoffConfig = BackoffConfig {
+    initial: Duration::from_millis(500),
+    max: Duration::from_secs(300),
+};
+/// Default of [`ControllerConfig::writes`]: more than one API server sustains, so it slows down only a runaway
+/// controller.
+pub const DEFAULT_WRITES: WritesConfig = WritesConfig {
+    qps: 500,
+    burst: 3000,
+};
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,193 @@
+//! The section `registry`: how the registries that plugins come from are asked.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use serde::Deserialize;
+use serde_saphyr::Spanned;
+
+use super::ConfigError;
+use super::values::{duration, invalid};
+use operator_host_delivery::Location;
+use operator_host_delivery::oci::reference::{SCHEME, is_registry, is_repository};
+use operator_host_delivery::oci::settings::{DEFAULT_INTERVAL, DEFAULT_TIMEOUT, Mirror, Settings};
+
+/// The shortest interval: a registry is not asked more often.
+const SHORTEST: Duration = Duration::from_secs(1);
+
+#[derive(Default, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields, default)]
+pub(super) struct RawRegistry {
+    interval: Option<Spanned<String>>,
+    timeout: Option<Spanned<String>>,
+    credentials: Option<PathBuf>,
+    certificate_authorities: Option<PathBuf>,
+    plain_http: Vec<Spanned<String>>,
+    mirrors: BTreeMap<String, Vec<Spanned<String>>>,
+    redirects: Vec<Spanned<String>>,
+    token_servers: Vec<Spanned<String>>,
+}
+
+impl RawRegistry {
+    /// Validates the section. Relative paths start at `here`.
+    pub(super) fn validate(self, file: &Path, here: &Path) -> Result<Settings, ConfigError> {
+        let interval = duration(file, self.interval.as_ref(), DEFAULT_INTERVAL)?;
+        if let Some(given) = self.interval.filter(|_| interval < SHORTEST) {
+            let message = format!("`registry.interval` must be at least {SHORTEST:?}");
+            return Err(invalid(file, given.referenced, message));
+        }
+        let mut mirrors = BTreeMap::new();
+        for (registry, raw) in self.mirrors {
+            let parsed: Result<Vec<Mirror>, _> = raw.iter().map(|raw| mirror(file, raw)).collect();
+            let at = raw.first().map(|raw| raw.referenced);
+            if let Some(at) = at.filter(|_| !is_registry(&registry)) {
+                return Err(invalid(file, at, not_a_registry(&registry)));
+            }
+            mirrors.insert(registry, parsed?);
+        }
+        Ok(Settings {
+            interval,
+            timeout: duration(file, self.timeout.as_ref(), DEFAULT_TIMEOUT)?,
+            credentials: self.credentials.map(|path| here.join(path)),
+            certificate_authorities: self.certificate_authorities.map(|path| here.join(path)),
+            plain_http: hosts(file, self.plain_http)?,
+            mirrors,
+            redirects: hosts(file, self.redirects)?,
+            token_servers: hosts(file, self.token_servers)?,
+        })
+    }
+}
+
+/// Returns where a controller's plugin comes from.
+pub(super) fn location(
+    file: &Path,
+    text: &Spanned<String>,
+    folder: &Path,
+    settings: &Arc<Settings>,
+) -> Result<Location, ConfigError> {
+    if !text.value.starts_with(SCHEME) {
+        return Ok(Location::File(folder.join(&text.value)));
+    }
+    let reference = text.value.parse();
+    let reference = reference.map_err(|message: String| invalid(file, text.referenced, message))?;
+    Ok(Location::Registry {
+        reference,
+        settings: Arc::clone(settings),
+    })
+}
+
+fn hosts(file: &Path, raw: Vec<Spanned<String>>) -> Result<BTreeSet<String>, ConfigError> {
+    let checked = raw.into_iter().map(|host| match is_registry(&host.value) {
+        true => Ok(host.value.to_ascii_lowercase()),
+        false => Err(invalid(file, host.referenced, not_a_registry(&host.value))),
+    });
+    checked.collect()
+}
+
+fn mirror(file: &Path, raw: &Spanned<String>) -> Result<Mirror, ConfigError> {
+    let (registry, prefix) = raw.value.split_once('/').unwrap_or((&raw.value, ""));
+    if !is_registry(registry) || !(prefix.is_empty() || is_repository(prefix)) {
+        return Err(invalid(file, raw.referenced, not_a_registry(&raw.value)));
+    }
+    Ok(Mirror {
+        registry: registry.to_owned(),
+        prefix: prefix.to_owned(),
+    })
+}
+
+fn not_a_registry(text: &str) -> String {
+    format!(
+        "{text:?} is not a registry: expected a host, or a host and a port, such as `registry.example.com:5000`"
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::Config;
+    use super::*;
+
+    const CONTROLLER: &str =
+        "controllers: [{name: echo, parent: {apiVersion: my-operator.dev/v1, kind: Echo}, plugin: PLUGIN}]";
+
+    fn parse(registry: &str, plugin: &str) -> Result<Location, String> {
+        let text = format!("registry: {registry}\n{}", CONTROLLER.replace("PLUGIN", plugin));
+        let config =
+            Config::parse(Path::new("/etc/config.yaml"), &text).map_err(|error| error.to_string())?;
+        Ok(config.controllers[0].plugin.clone())
+    }
+
+    #[test]
+    fn a_plugin_in_a_registry_has_the_settings_of_the_section() {
+        let registry = "{interval: 1m, timeout: 10s, credentials: c.json, certificateAuthorities: /ca.pem, plainHttp: \
+                        ['Localhost:5000'], mirrors: {r.example.com: ['m:1/proxy', m2]}, redirects: [s3], tokenServers: [t]}";
+        let location = parse(registry, "oci://r.example.com/team/echo:1").unwrap();
+        let Location::Registry { reference, settings } = &location else {
+            panic!("{location:?}");
+        };
+        assert_eq!(location.to_string(), "oci://r.example.com/team/echo:1");
+        assert_eq!(
+            (settings.interval, settings.timeout),
+            (Duration::from_secs(60), Duration::from_secs(10))
+        );
+        assert_eq!(settings.credentials, Some("/etc/c.json".into()));
+        assert_eq!(settings.certificate_authorities, Some("/ca.pem".into()));
+        assert!(settings.plain_http.contains("localhost:5000"));
+        let places: Vec<_> = settings
+            .places(reference)
+            .iter()
+            .map(ToString::to_string)
+            .collect();
+        assert_eq!(
+            places,
+            [
+                "oci://m:1/proxy/team/echo:1",
+                "oci://m2/team/echo:1",
+                "oci://r.example.com/team/echo:1"
+            ]
+        );
+        let Location::Registry { settings, .. } = parse("{}", "oci://r/echo:1").unwrap() else {
+            panic!("a file");
+        };
+        assert_eq!(*settings, Settings::default());
+    }
+
+    #[test]
+    fn every_refusal_names_the_position_and_what_is_expected() {
+        for (registry, plugin, expected) in [
+            (
+                "{}",
+                "oci://r/echo",
+                "2:90: \"oci://r/echo\" is not a reference to an artifact: it has neither a tag nor a digest",
+            ),
+            ("{}", "oci://r/Echo:1", "is not a repository"),
+            (
+                "{interval: 10ms}",
+                "oci://r/echo:1",
+                "1:22: `registry.interval` must be at least 1s",
+            ),
+            ("{timeout: soon}", "oci://r/echo:1", "is not a duration"),
+            (
+                "{plainHttp: ['http://r']}",
+                "oci://r/echo:1",
+                "1:24: \"http://r\" is not a registry",
+            ),
+            (
+                "{mirrors: {r: ['m/UP']}}",
+                "oci://r/echo:1",
+                "\"m/UP\" is not a registry",
+            ),
+            (
+                "{mirrors: {'r/x': [m]}}",
+                "oci://r/echo:1",
+                "\"r/x\" is not a registry",
+            ),
+            ("{tokenServers: ['a b']}", "oci://r/echo:1", "is not a registry"),
+            ("{password: x}", "oci://r/echo:1", "unknown field"),
+        ] {
+            let error = parse(registry, plugin).unwrap_err();
+            assert!(error.contains(expected), "{error}");
+        }
+    }
+}

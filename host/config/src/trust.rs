@@ -1,0 +1,243 @@
+//! Which plugins a controller accepts: pins, and the keys of accepted signatures.
+
+use std::collections::BTreeSet;
+use std::path::Path;
+
+use serde::Deserialize;
+use serde_saphyr::{Location, Spanned};
+
+use super::values::{dns_label, invalid, yaml};
+use super::{Config, ConfigError};
+use operator_host_core::files;
+use operator_host_delivery::acceptance::Key;
+use operator_host_delivery::keys::PublicKey;
+use operator_host_runtime::Digest;
+
+/// Bytes that the key file may have.
+pub const KEYS_LIMIT: usize = 256 << 10;
+
+/// The content of the `--signature-keys` file: the accepted keys, each for some controllers or for all.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Keys(Vec<Key>);
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+struct RawKeys {
+    keys: Spanned<Vec<RawKey>>,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+struct RawKey {
+    name: Spanned<String>,
+    key: Spanned<String>,
+    controllers: Option<Spanned<Vec<Spanned<String>>>>,
+}
+
+impl Keys {
+    /// Reads the file: YAML, or one public key in PEM that signs for all controllers.
+    ///
+    /// # Errors
+    /// When the file cannot be read or is neither.
+    pub fn load(file: &Path) -> Result<Self, ConfigError> {
+        let bytes = files::read(file, KEYS_LIMIT).map_err(|error| ConfigError::Read {
+            what: "keys",
+            file: file.to_owned(),
+            error,
+        })?;
+        let text = String::from_utf8_lossy(&bytes);
+        Self::parse(file, &text)
+    }
+
+    /// Parses the text of a file with trusted keys; `file` is for messages.
+    ///
+    /// # Errors
+    /// When the text has another form.
+    pub fn parse(file: &Path, text: &str) -> Result<Self, ConfigError> {
+        if text.trim_start().starts_with("-----BEGIN") {
+            let public = key(file, text, Location::UNKNOWN)?;
+            let name = file.file_stem().unwrap_or_default().display().to_string();
+            return Ok(Self(vec![Key {
+                name,
+                public,
+                controllers: None,
+            }]));
+        }
+        let raw: RawKeys = yaml(file, text)?;
+        if raw.keys.value.is_empty() {
+            let message = "`keys` must name at least one key: without one every plugin would be refused";
+            return Err(invalid(file, raw.keys.referenced, message));
+        }
+        let mut keys: Vec<Key> = Vec::new();
+        for raw in raw.keys.value {
+            dns_label(file, &raw.name, "a key's name")?;
+            if keys.iter().any(|key| key.name == raw.name.value) {
+                let message = format!("there is already a key named {:?}", raw.name.value);
+                return Err(invalid(file, raw.name.referenced, message));
+            }
+            let mut controllers = None;
+            if let Some(names) = raw.controllers {
+                if names.value.is_empty() {
+                    let message = "`controllers` must name at least one controller; omit it to accept the key for all of them";
+                    return Err(invalid(file, names.referenced, message));
+                }
+                let mut set = BTreeSet::new();
+                for name in names.value {
+                    dns_label(file, &name, "a controller's name")?;
+                    set.insert(name.value);
+                }
+                controllers = Some(set);
+            }
+            keys.push(Key {
+                name: raw.name.value,
+                public: key(file, &raw.key.value, raw.key.referenced)?,
+                controllers,
+            });
+        }
+        Ok(Self(keys))
+    }
+
+    /// Returns the keys that sign for a controller.
+    #[must_use]
+    pub fn of(&self, controller: &str) -> Vec<Key> {
+        self.0
+            .iter()
+            .filter(|key| key.signs_for(controller))
+            .cloned()
+            .collect()
+    }
+
+    /// Returns all keys.
+    #[must_use]
+    pub fn all(&self) -> Vec<Key> {
+        self.0.clone()
+    }
+}
+
+fn key(file: &Path, text: &str, at: Location) -> Result<PublicKey, ConfigError> {
+    PublicKey::parse(text).ok_or_else(|| {
+        let message = "this is not a public key: expected PEM with an ed25519 or a P-256 key, as `openssl pkey -pubout` writes it, or the \
+                       base64 of the 32 bytes of an ed25519 key";
+        invalid(file, at, message)
+    })
+}
+
+impl Config {
+    /// Returns the configuration with `keys`: every controller then accepts only plugins that one of its keys signed.
+    #[must_use]
+    pub fn trusting(mut self, keys: Option<&Keys>) -> Self {
+        for controller in &mut self.controllers {
+            controller.trust.keys = keys.map(|keys| keys.of(&controller.name));
+        }
+        self
+    }
+
+    /// Checks that the keys are outside the plugin folders: anyone who can write to such a folder could add a key of
+    /// their own.
+    ///
+    /// # Errors
+    /// When the keys are in such a folder.
+    pub fn check_place_of_keys(&self, keys: &Path) -> Result<(), ConfigError> {
+        // Check the file itself and the target of a link. A path that cannot be resolved is reported when the file is
+        // read.
+        let folder_of = |path: &Path| path.parent().unwrap_or(Path::new("")).join(".").canonicalize();
+        let places = [folder_of(keys), keys.canonicalize()];
+        let files = self
+            .controllers
+            .iter()
+            .filter_map(|controller| controller.plugin.file());
+        for file in files {
+            let folder = file.parent().unwrap_or(Path::new(""));
+            let beside = |place: &std::io::Result<std::path::PathBuf>| match (place, folder_of(file)) {
+                (Ok(place), Ok(folder)) => place.starts_with(folder),
+                _ => false,
+            };
+            if places.iter().any(beside) {
+                return Err(ConfigError::KeysBesidePlugins {
+                    keys: keys.to_owned(),
+                    folder: folder.to_owned(),
+                });
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Parses the digest of the only accepted version.
+pub(super) fn pin(file: &Path, text: Option<&Spanned<String>>) -> Result<Option<Digest>, ConfigError> {
+    let parse = |text: &Spanned<String>| {
+        text.value.parse().map_err(|()| {
+            let message = format!(
+                "{:?} is not a SHA-256 digest: expected 64 hexadecimal digits",
+                text.value
+            );
+            invalid(file, text.referenced, message)
+        })
+    };
+    text.map(parse).transpose()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const KEY: &str = "MCowBQYDK2VwAyEALrXDLi9nRxGgSDM5coG4EylCc4GRo2n3Qz2x4CdaYxc=";
+    const OTHER: &str = "MCowBQYDK2VwAyEArpxLG3KE2Y3OMrS798GZhadlZNfoKOkRgCwfH4Xfums=";
+
+    fn parse(text: &str) -> Result<Keys, String> {
+        Keys::parse(Path::new("keys.yaml"), text).map_err(|error| error.to_string())
+    }
+
+    fn names(keys: &[Key]) -> Vec<&str> {
+        keys.iter().map(|key| key.name.as_str()).collect()
+    }
+
+    #[test]
+    fn a_controller_has_the_keys_for_all_and_those_that_name_it() {
+        let keys = parse(&format!(
+            "keys:\n  - {{name: release, key: {KEY}}}\n  - {{name: data, key: {OTHER}, controllers: [mysql]}}\n"
+        ))
+        .unwrap();
+        assert_eq!(names(&keys.of("echo")), ["release"]);
+        assert_eq!(names(&keys.of("mysql")), ["release", "data"]);
+        let limited = parse(&format!(
+            "keys: [{{name: data, key: {OTHER}, controllers: [mysql]}}]"
+        ))
+        .unwrap();
+        assert_eq!(
+            names(&limited.of("echo")),
+            Vec::<&str>::new(),
+            "no key signs for it"
+        );
+    }
+
+    #[test]
+    fn a_public_key_in_pem_is_a_file_of_one_key() {
+        let pem = format!("-----BEGIN PUBLIC KEY-----\n{KEY}\n-----END PUBLIC KEY-----\n");
+        let keys = Keys::parse(Path::new("a/release.pem"), &pem).unwrap();
+        assert_eq!(names(&keys.of("echo")), ["release"]);
+        assert_eq!(keys.all()[0].public, PublicKey::parse(KEY).unwrap());
+    }
+
+    #[test]
+    fn every_refusal_names_the_position_and_what_is_expected() {
+        for (text, expected) in [
+            ("keys: []", "keys.yaml:1:7: `keys` must name at least one key"),
+            ("keys: [{name: a, key: AAAA}]", "is not a public key"),
+            ("-----BEGIN NOTHING-----", "is not a public key"),
+            ("keys: [{name: A b, key: AAAA}]", "cannot be a key's name"),
+            ("keys: [{name: a, key: AAAA, for: [b]}]", "unknown field"),
+            ("nothing", "keys.yaml:1:1"),
+        ] {
+            let error = parse(text).unwrap_err();
+            assert!(error.contains(expected), "{text}: {error}");
+        }
+        let twice = parse(&format!(
+            "keys: [{{name: a, key: {KEY}}}, {{name: a, key: {OTHER}}}]"
+        ))
+        .unwrap_err();
+        assert!(twice.contains("already"), "{twice}");
+        let nobody = parse(&format!("keys: [{{name: a, key: {KEY}, controllers: []}}]")).unwrap_err();
+        assert!(nobody.contains("at least one"), "{nobody}");
+    }
+}

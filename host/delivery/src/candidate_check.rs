@@ -1,0 +1,183 @@
+//! The interface between a plugin's slot and the check of a loaded candidate before it becomes live.
+//!
+//! This module does not know any objects. The rollout runs the proof, and the
+//! [`super::registry::Slot`] follows its result.
+
+use tokio::sync::watch;
+
+use operator_host_runtime::{Digest, Plugin};
+
+/// The beginning of a digest, as users specify it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Prefix(String);
+
+/// Fewer digits could match two versions.
+const MIN_DIGITS: usize = 8;
+
+impl Prefix {
+    /// Parses hexadecimal digits, optionally prefixed with `sha256:`.
+    ///
+    /// # Errors
+    /// Returns the problem as a message for users.
+    pub fn parse(text: &str) -> Result<Self, String> {
+        let digits = text.trim().trim_start_matches("sha256:").to_ascii_lowercase();
+        if (MIN_DIGITS..=64).contains(&digits.len()) && digits.bytes().all(|b| b.is_ascii_hexdigit()) {
+            return Ok(Self(digits));
+        }
+        Err(format!(
+            "{text:?} is not the beginning of a digest: expected from {MIN_DIGITS} to 64 hexadecimal digits"
+        ))
+    }
+
+    /// Whether a digest begins with this prefix.
+    #[must_use]
+    pub fn matches(&self, digest: &Digest) -> bool {
+        digest
+            .to_string()
+            .trim_start_matches("sha256:")
+            .starts_with(&self.0)
+    }
+}
+
+impl std::fmt::Display for Prefix {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+/// The cluster operators' orders for one controller's plugin.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Orders {
+    /// These versions become live whatever a proof shows.
+    pub promote: Vec<Prefix>,
+    /// Only this version may be live.
+    pub pin: Option<Prefix>,
+    /// The generation of the definition. A candidate is examined again when it changes.
+    pub definition: Option<i64>,
+    /// How often another version was recorded than the live one when this replica began to lead. The slot then decides
+    /// again, as at a start.
+    pub overtaken: u64,
+}
+
+/// Which version of one controller's plugin was live last, by the record in the cluster.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum Recorded {
+    /// None was live yet.
+    #[default]
+    Nothing,
+    /// This one.
+    Version(Digest),
+    /// The record cannot be read, for this reason.
+    Unknown(String),
+}
+
+/// An order about a version.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Order {
+    /// To promote it.
+    Promote,
+    /// To pin it.
+    Pin,
+}
+
+impl Orders {
+    pub(super) fn forces(&self, digest: &Digest) -> bool {
+        self.promote.iter().any(|prefix| prefix.matches(digest))
+    }
+
+    /// Reports whether this version is pinned.
+    #[must_use]
+    pub fn pins(&self, digest: &Digest) -> bool {
+        self.pin.as_ref().is_some_and(|prefix| prefix.matches(digest))
+    }
+}
+
+/// Why a candidate does not become live.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct HeldBack {
+    /// Machine-readable reason in CamelCase.
+    pub reason: &'static str,
+    /// What would happen, to which object, and what to do next. For the host's operators only, because it can
+    /// name objects of all users.
+    pub message: String,
+    /// The version and what to do next, without any object names.
+    pub advice: String,
+    /// The first differences between the two versions' answers; bounded, possibly empty. They can contain
+    /// objects of all users.
+    pub diff: String,
+    /// The first affected objects.
+    pub objects: Vec<Blamed>,
+}
+
+/// The reason of [`HeldBack`] when no version matches the pin.
+pub const UNMATCHED_PIN: &str = "PinMatchesNothing";
+
+/// One object that is a reason to hold a candidate back.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Blamed {
+    /// `namespace/name` or `name`.
+    pub object: String,
+    /// What the candidate would do to it.
+    pub message: String,
+    /// The differences between the two versions' answers about it; bounded, possibly empty.
+    pub diff: String,
+}
+
+/// The result of a proof.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum ProofResult {
+    /// The candidate may become live.
+    Proved {
+        /// What it was tested on, and the result.
+        on: String,
+        /// The first differences between the two versions' answers; bounded, often empty.
+        diff: String,
+    },
+    /// The candidate may become live without a comparison, for this reason.
+    NotCompared(String),
+    /// The candidate must not become live.
+    HeldBack(Box<HeldBack>),
+}
+
+/// Proves the candidates of one controller.
+#[async_trait::async_trait]
+pub trait CandidateCheck: Send + Sync {
+    /// Returns the current orders; `None` until they are known.
+    fn orders(&self) -> watch::Receiver<Option<Orders>>;
+
+    /// Returns which version the cluster records as live, once that is known.
+    async fn recorded(&self) -> Recorded;
+
+    /// Records a version that is about to become live, if this replica leads. `over` is what was recorded when the version
+    /// was accepted.
+    async fn accept(&self, version: &Plugin, over: &Recorded);
+
+    /// Compares a candidate with the live version, or without one examines it alone. Waits until there are objects to do so.
+    /// Dropping the future ends the proof.
+    async fn prove(&self, live: Option<&Plugin>, candidate: &Plugin) -> ProofResult;
+
+    /// Installs the definition of a candidate that becomes live by an order, as far as nothing is lost by it.
+    async fn install(&self, candidate: &Plugin);
+
+    /// Returns who gave an order about the version with this digest, if that is known.
+    async fn who(&self, order: Order, digest: &Digest) -> Option<String>;
+
+    /// Reports a held-back candidate to its users; `None`: no candidate is held back any more.
+    fn announce(&self, held: Option<&HeldBack>);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_prefix_is_enough_of_a_digest_to_mean_one() {
+        let digest = Digest::of(b"");
+        assert!(Prefix::parse("sha256:E3B0C442").unwrap().matches(&digest));
+        assert!(Prefix::parse(&digest.to_string()).unwrap().matches(&digest));
+        assert!(!Prefix::parse("e3b0c443").unwrap().matches(&digest));
+        for bad in ["", "e3b0c44", "sha256:xyzxyzxyz", "latest-version"] {
+            assert!(Prefix::parse(bad).is_err(), "{bad}");
+        }
+    }
+}

@@ -1,0 +1,251 @@
+//! Follows a plugin in a registry: looks at a tag every so often, and pulls what it names when that has changed.
+//!
+//! What is pulled goes the way of a new file. A registry that does not answer, or answers with something else, changes
+//! nothing: the live version continues, and so does a candidate that was pulled before.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use tokio::sync::watch;
+use tracing::debug;
+
+use super::registry::{PluginFile, Slot};
+use crate::oci::pull::{Found, PullError, Puller};
+use crate::oci::reference::Reference;
+use crate::oci::registry::RegistryError;
+use crate::oci::settings::Settings;
+use crate::oci::transport::{TransportError, Transports};
+use operator_host_core::backoff;
+use operator_host_core::backoff::BackoffConfig;
+use operator_host_runtime::Digest;
+
+/// The delay before a registry that failed is asked again. It doubles up to the longest, or to a shorter interval.
+const FIRST_RETRY: Duration = Duration::from_secs(1);
+const LONGEST_RETRY: Duration = Duration::from_secs(300);
+/// How long a problem is reported before another kind of problem takes its place.
+const REPORT_INTERVAL: Duration = Duration::from_secs(60);
+/// The part of the interval by which looks are spread.
+const JITTER: f64 = 0.2;
+
+/// A plugin that was pulled.
+struct Pulled {
+    found: Found,
+    file: PluginFile,
+}
+
+/// The problem that is reported. Without a live version its words are written into every object, and a registry can
+/// send other words with each answer: only another kind of problem is reported again, and not at once.
+#[derive(Default)]
+struct Reported(Option<(Vec<&'static str>, Instant)>);
+
+impl Reported {
+    /// Whether a problem must be reported.
+    fn is_new(&mut self, class: Vec<&'static str>, now: Instant) -> bool {
+        let is_new = self.0.as_ref().is_none_or(|(reported, since)| {
+            *reported != class && now.saturating_duration_since(*since) >= REPORT_INTERVAL
+        });
+        if is_new {
+            self.0 = Some((class, now));
+        }
+        is_new
+    }
+}
+
+/// The state of following one artifact.
+pub(super) struct Follower {
+    pub(super) slot: Arc<Slot>,
+    pub(super) reference: Reference,
+    pub(super) settings: Arc<Settings>,
+    pub(super) transports: Arc<Transports>,
+    /// Where to put what was pulled.
+    pub(super) contents: watch::Sender<Option<PluginFile>>,
+}
+
+impl Follower {
+    /// Follows the artifact. Never returns.
+    pub(super) async fn run(self) {
+        let mut puller = None;
+        let mut pulled: Option<Pulled> = None;
+        let mut failures = 0;
+        let mut reported = Reported::default();
+        // One place may send a layer and the signatures as slowly as it may; then the next place must be asked.
+        let places = self.settings.places(&self.reference).len();
+        let limit = self
+            .settings
+            .timeout
+            .saturating_mul(u32::try_from(places).map_or(u32::MAX, |places| places.saturating_add(1)));
+        loop {
+            let look = self.look(&mut puller, pulled.as_ref());
+            let looked = match tokio::time::timeout(limit, look).await {
+                Ok(looked) => looked,
+                Err(_) => Err(PullError::from(TransportError::Slow {
+                    host: self.reference.registry.clone(),
+                    limit,
+                })),
+            };
+            let wait = match looked {
+                Ok(new) => {
+                    let is_new = new.is_some();
+                    pulled = new.or(pulled);
+                    self.reached(pulled.as_ref(), is_new, failures > 0);
+                    failures = 0;
+                    reported = Reported::default();
+                    let is_final = self.reference.tag().is_none() && self.is_accepted(pulled.as_ref());
+                    if is_final {
+                        // A digest never changes.
+                        return std::future::pending().await;
+                    }
+                    backoff::jittered(self.settings.interval, JITTER)
+                }
+                Err(error) => {
+                    failures += 1;
+                    if reported.is_new(error.class(), Instant::now()) {
+                        self.slot.registry_failed(&error.to_string());
+                    } else {
+                        let controller = &self.slot.expected().controller;
+                        debug!(controller, "the plugin cannot be pulled: {error}");
+                    }
+                    retry_delay(self.settings.interval, failures, error.wait())
+                }
+            };
+            tokio::time::sleep(wait).await;
+        }
+    }
+
+    /// Looks once; returns what is new.
+    async fn look(
+        &self,
+        puller: &mut Option<Puller>,
+        pulled: Option<&Pulled>,
+    ) -> Result<Option<Pulled>, PullError> {
+        let limit = self.slot.expected().limits.module;
+        let puller = match puller {
+            Some(puller) => puller,
+            None => puller.insert(
+                Puller::new(
+                    self.reference.clone(),
+                    Arc::clone(&self.settings),
+                    Arc::clone(&self.transports),
+                    limit,
+                )
+                .map_err(RegistryError::from)?,
+            ),
+        };
+        let Some(found) = puller.find(pulled.map(|pulled| pulled.found.manifest)).await? else {
+            return match pulled {
+                Some(pulled) if !self.is_accepted(Some(pulled)) => self.sign_again(puller, pulled).await,
+                _ => Ok(None),
+            };
+        };
+        // First what is small: a failure would throw the plugin away, and the next look would pull it again.
+        let signature = self.signature(puller, &found).await?;
+        let known = pulled.filter(|pulled| pulled.file.digest == found.layer.digest);
+        let bytes = match known {
+            Some(known) => known.file.bytes.clone(),
+            None => match self.slot.stored(found.layer.digest).await {
+                Some(bytes) => bytes.into(),
+                None => puller.fetch(&found).await?.into(),
+            },
+        };
+        let file = PluginFile {
+            bytes,
+            digest: found.layer.digest,
+            signature,
+            noticed: Instant::now(),
+        };
+        Ok(Some(Pulled { found, file }))
+    }
+
+    /// Looks for a signature that was pushed after the plugin.
+    async fn sign_again(&self, puller: &mut Puller, pulled: &Pulled) -> Result<Option<Pulled>, PullError> {
+        let signature = self.signature(puller, &pulled.found).await?;
+        if signature == pulled.file.signature {
+            return Ok(None);
+        }
+        Ok(Some(Pulled {
+            found: pulled.found.clone(),
+            file: PluginFile {
+                signature,
+                noticed: Instant::now(),
+                ..pulled.file.clone()
+            },
+        }))
+    }
+
+    /// Reads the signature: the first that is accepted, otherwise the first, so that the reason is reported.
+    async fn signature(&self, puller: &mut Puller, found: &Found) -> Result<Option<Bytes>, PullError> {
+        let expected = self.slot.expected();
+        if expected.trust.keys.is_none() {
+            return Ok(None);
+        }
+        let accepts = |signature: &[u8]| {
+            let checked = expected
+                .trust
+                .check(found.layer.digest, &expected.parent, Some(signature));
+            checked.is_ok()
+        };
+        let signatures = puller.signatures(found, accepts).await?;
+        // The search ends with the first that is accepted.
+        let accepted = signatures.last().filter(|signature| accepts(signature));
+        Ok(accepted.or(signatures.first()).cloned())
+    }
+
+    fn is_accepted(&self, pulled: Option<&Pulled>) -> bool {
+        pulled.is_some_and(|pulled| self.slot.trusts(&pulled.file).is_ok())
+    }
+
+    fn reached(&self, pulled: Option<&Pulled>, is_new: bool, again: bool) {
+        let manifest: Option<Digest> = pulled.map(|pulled| pulled.found.manifest);
+        self.slot.registry_answered(manifest);
+        // Without a live version, the last message is about the registry: decide about the plugin again.
+        if is_new || again && self.slot.is_without_plugin() {
+            self.contents
+                .send_replace(pulled.map(|pulled| pulled.file.clone()));
+        }
+    }
+}
+
+/// Returns how long to wait after so many failures. A registry that has too many requests says how long, but not for ever.
+fn retry_delay(interval: Duration, failures: u32, asked: Option<Duration>) -> Duration {
+    let delays = BackoffConfig {
+        initial: FIRST_RETRY,
+        max: LONGEST_RETRY.min(interval),
+    };
+    let asked = asked.unwrap_or_default().min(LONGEST_RETRY);
+    backoff::delay(&delays, failures).max(asked)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_registry_that_changes_its_words_is_reported_once() {
+        let mut reported = Reported::default();
+        let start = Instant::now();
+        let after = |seconds| start + Duration::from_secs(seconds);
+        assert!(reported.is_new(vec!["status"], start));
+        assert!(!reported.is_new(vec!["status"], after(3600)));
+        // Another problem is, but two that alternate are not written each time.
+        assert!(reported.is_new(vec!["away"], after(3600)));
+        assert!(!reported.is_new(vec!["status"], after(3601)));
+        assert!(!reported.is_new(vec!["away"], after(3602)));
+        assert!(reported.is_new(vec!["status"], after(3660)));
+        reported = Reported::default();
+        assert!(
+            reported.is_new(vec!["status"], after(3661)),
+            "it answered in between"
+        );
+    }
+
+    #[test]
+    fn a_registry_gets_the_time_that_it_asks_for_but_not_for_ever() {
+        let minute = Duration::from_secs(60);
+        let delay = |asked: Option<u64>| retry_delay(minute, 1, asked.map(Duration::from_secs));
+        assert!(delay(None) <= FIRST_RETRY);
+        assert_eq!(delay(Some(90)), Duration::from_secs(90));
+        assert_eq!(delay(Some(86_400)), LONGEST_RETRY);
+        assert!(retry_delay(minute, 100, None) <= minute);
+    }
+}

@@ -1,0 +1,27 @@
+//! Plugins as files that change: detects when they appear, change or disappear, in folders, packs and registries, checks
+//! their signatures, and selects the version that is live. [The runtime](operator_host_runtime) compiles and calls them.
+
+pub mod acceptance;
+pub mod candidate_check;
+pub mod cosign;
+pub mod history;
+pub mod kept;
+pub mod keys;
+pub mod location;
+pub mod oci;
+pub mod pack;
+pub mod registry;
+pub mod reload;
+pub mod report;
+pub mod source;
+pub mod statement;
+#[cfg(any(test, feature = "testing"))]
+pub mod testing;
+
+mod follow;
+
+pub use candidate_check::Prefix;
+pub use location::Location;
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,279 @@
+//! Credentials in a Docker configuration file, such as a mounted Secret of type `kubernetes.io/dockerconfigjson`.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::path::Path;
+
+use serde::Deserialize;
+
+use super::reference::Reference;
+use crate::keys::base64;
+use operator_host_core::files;
+
+/// Bytes that the file may have.
+const LIMIT: usize = 1 << 20;
+/// The name of Docker Hub in references, and the key of its credentials.
+pub(super) const HUB: &str = "docker.io";
+const HUB_KEY: &str = "index.docker.io/v1";
+
+/// How to authenticate to a registry.
+#[derive(Clone, PartialEq, Eq)]
+pub enum Credentials {
+    /// A user's name and password.
+    User {
+        /// The name.
+        name: String,
+        /// The password.
+        password: String,
+    },
+    /// A token for the registry itself.
+    Token(String),
+}
+
+impl fmt::Debug for Credentials {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Credentials(…)")
+    }
+}
+
+/// Bytes of a secret that is recognized in the name of a host: a shorter one may be there by chance.
+const IN_HOST: usize = 8;
+
+/// What was sent to a registry and must not be shown.
+#[derive(Default)]
+pub(super) struct Secrets {
+    name: Option<String>,
+    /// The longest first: a shorter one may be a part of it.
+    others: Vec<String>,
+}
+
+impl Secrets {
+    /// Returns the secrets of credentials, and those in the values of the headers that they were sent in.
+    pub(super) fn of<'a>(
+        credentials: Option<&'a Credentials>,
+        headers: impl IntoIterator<Item = &'a str>,
+    ) -> Self {
+        let values = headers.into_iter().filter_map(|header| header.split_once(' '));
+        let values = values.map(|(_scheme, value)| value.trim_end_matches('='));
+        let (name, given) = match credentials {
+            Some(Credentials::User { name, password }) => (Some(name), Some(password)),
+            Some(Credentials::Token(token)) => (None, Some(token)),
+            None => (None, None),
+        };
+        let others = values.chain(given.map(String::as_str));
+        let mut others: Vec<String> = others
+            .filter(|secret| !secret.is_empty())
+            .map(str::to_owned)
+            .collect();
+        others.sort_by_key(|secret| std::cmp::Reverse(secret.len()));
+        Self {
+            name: name.filter(|name| !name.is_empty()).cloned(),
+            others,
+        }
+    }
+
+    /// Reports whether the name of a host contains one of them.
+    pub(super) fn are_in(&self, host: &str) -> bool {
+        let host = host.to_ascii_lowercase();
+        let mut long = self.others.iter().filter(|secret| secret.len() >= IN_HOST);
+        long.any(|secret| host.contains(&secret.to_ascii_lowercase()))
+    }
+
+    /// Replaces them, and the user's name, in a text.
+    pub(super) fn hide(&self, text: &str) -> String {
+        let all = self.others.iter().chain(&self.name);
+        all.fold(text.to_owned(), |text, secret| text.replace(secret, "…"))
+    }
+}
+
+/// Why credentials cannot be used. The messages never contain one.
+#[derive(Debug, thiserror::Error)]
+pub enum CredentialsError {
+    /// The file cannot be read.
+    #[error("cannot read the credentials {file}: {error}")]
+    Read {
+        /// The file.
+        file: String,
+        /// The error of the operating system.
+        error: std::io::Error,
+    },
+    /// The file is not a Docker configuration.
+    #[error("the credentials {file} are not a Docker configuration ({{\"auths\": …}}): {reason}")]
+    Format {
+        /// The file.
+        file: String,
+        /// Where it differs.
+        reason: String,
+    },
+    /// The entry of a registry is incomplete.
+    #[error("the credentials {file} have an entry for {key} without a name and a password in `auth`")]
+    Entry {
+        /// The file.
+        file: String,
+        /// The entry.
+        key: String,
+    },
+}
+
+#[derive(Deserialize)]
+struct RawFile {
+    #[serde(default)]
+    auths: BTreeMap<String, RawEntry>,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "lowercase")]
+struct RawEntry {
+    auth: Option<String>,
+    username: Option<String>,
+    password: Option<String>,
+    registrytoken: Option<String>,
+}
+
+impl Credentials {
+    /// Finds the credentials for a repository in a Docker configuration file: those of the entry with the longest path
+    /// that the repository begins with, as the kubelet does. `None`: the file has none for it.
+    ///
+    /// # Errors
+    /// When the file cannot be read or has another format.
+    pub fn find(file: &Path, reference: &Reference) -> Result<Option<Self>, CredentialsError> {
+        let name = || file.display().to_string();
+        let text =
+            files::read(file, LIMIT).map_err(|error| CredentialsError::Read { file: name(), error })?;
+        // The error of serde_json would show a value of another type, but never a string's contents.
+        let raw: RawFile = serde_json::from_slice(&text).map_err(|error| CredentialsError::Format {
+            file: name(),
+            reason: format!("line {}, column {}", error.line(), error.column()),
+        })?;
+        let best = raw
+            .auths
+            .iter()
+            .filter_map(|(key, entry)| Some((matching(key, reference)?, key, entry)))
+            .max_by_key(|(length, ..)| *length);
+        let Some((_, key, entry)) = best else {
+            return Ok(None);
+        };
+        entry
+            .credentials()
+            .map(Some)
+            .ok_or_else(|| CredentialsError::Entry {
+                file: name(),
+                key: key.clone(),
+            })
+    }
+}
+
+impl RawEntry {
+    fn credentials(&self) -> Option<Credentials> {
+        if let Some(token) = self.registrytoken.as_ref().filter(|token| !token.is_empty()) {
+            return Some(Credentials::Token(token.clone()));
+        }
+        if let Some(auth) = self.auth.as_ref().filter(|auth| !auth.is_empty()) {
+            let text = String::from_utf8(base64(auth)?).ok()?;
+            let (name, password) = text.split_once(':')?;
+            return Some(Credentials::User {
+                name: name.to_owned(),
+                password: password.trim_end_matches('\0').to_owned(),
+            });
+        }
+        Some(Credentials::User {
+            name: self.username.clone()?,
+            password: self.password.clone()?,
+        })
+    }
+}
+
+/// Returns the length of the path in an entry's key, if the entry is for this repository.
+fn matching(key: &str, reference: &Reference) -> Option<usize> {
+    let key = key.split_once("://").map_or(key, |(_, rest)| rest);
+    let key = key.trim_end_matches('/');
+    if reference.registry == HUB && (key == HUB_KEY || key == "index.docker.io") {
+        return Some(0);
+    }
+    let (registry, path) = key.split_once('/').unwrap_or((key, ""));
+    // Older tools wrote the version of the interface behind the registry.
+    let path = if path == "v1" || path == "v2" { "" } else { path };
+    let rest = reference.repository.strip_prefix(path)?;
+    let is_part = path.is_empty() || rest.is_empty() || rest.starts_with('/');
+    (registry == reference.registry && is_part).then_some(path.len())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn find(text: &str, reference: &str) -> Result<Option<Credentials>, String> {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("config.json");
+        std::fs::write(&file, text).unwrap();
+        Credentials::find(&file, &reference.parse().unwrap()).map_err(|error| error.to_string())
+    }
+
+    fn user(name: &str, password: &str) -> Option<Credentials> {
+        Some(Credentials::User {
+            name: name.into(),
+            password: password.into(),
+        })
+    }
+
+    #[test]
+    fn the_entry_of_the_registry_with_the_longest_path_counts() {
+        // dXNlcjpwYXNzOndvcmQ= is user:pass:word
+        let text = r#"{"auths": {
+            "r.example.com": {"auth": "dXNlcjpwYXNzOndvcmQ="},
+            "r.example.com/team": {"username": "team", "password": "t"},
+            "https://other:5000/v2/": {"registrytoken": "abc"},
+            "https://index.docker.io/v1/": {"username": "hub", "password": "h"}
+        }, "credsStore": "desktop"}"#;
+        assert_eq!(find(text, "r.example.com/echo:1"), Ok(user("user", "pass:word")));
+        assert_eq!(find(text, "r.example.com/team/echo:1"), Ok(user("team", "t")));
+        assert_eq!(
+            find(text, "r.example.com/teams/echo:1"),
+            Ok(user("user", "pass:word"))
+        );
+        assert_eq!(
+            find(text, "other:5000/echo:1"),
+            Ok(Some(Credentials::Token("abc".into())))
+        );
+        assert_eq!(find(text, "docker.io/team/echo:1"), Ok(user("hub", "h")));
+        // Neither another port nor a name that ends alike.
+        assert_eq!(find(text, "r.example.com:5000/echo:1"), Ok(None));
+        assert_eq!(find(text, "xr.example.com/echo:1"), Ok(None));
+        assert_eq!(find("{}", "r/echo:1"), Ok(None));
+    }
+
+    #[test]
+    fn what_is_wrong_with_the_file_is_said_without_what_is_in_it() {
+        for text in [
+            r#"{"auths": {"r": "c2VjcmV0"}}"#,
+            r#"{"auths": {"r": {"auth": "c2VjcmV0"}}}"#,
+            r#"{"auths": {"r": {"auth": "%c2VjcmV0"}}}"#,
+            r#"{"auths": {"r": {"username": "c2VjcmV0"}}}"#,
+            r#""c2VjcmV0"#,
+        ] {
+            let error = find(text, "r/echo:1").unwrap_err();
+            assert!(
+                error.contains("config.json") && !error.contains("c2VjcmV0") && !error.contains("secret"),
+                "{error}"
+            );
+        }
+        assert!(!format!("{:?}", user("name", "c2VjcmV0")).contains("c2VjcmV0"));
+    }
+
+    #[test]
+    fn what_was_sent_is_hidden_in_any_form() {
+        let credentials = user("team", "pass:word");
+        let secrets = Secrets::of(
+            credentials.as_ref(),
+            ["Basic dGVhbTpwYXNzOndvcmQ=", "Bearer token-1"],
+        );
+        let text = "Basic dGVhbTpwYXNzOndvcmQ= is team:pass:word, Bearer token-1";
+        assert_eq!(secrets.hide(text), "Basic …= is …:…, Bearer …");
+        assert!(secrets.are_in("dgvhbtpwyxnzondvcmq.example.com"));
+        // A name is no secret, and often a part of the registry's.
+        assert!(!secrets.are_in("team.example.com"));
+        let secrets = Secrets::of(Some(&Credentials::Token("abcdefgh".into())), []);
+        assert!(secrets.are_in("abcdefgh.example.com"));
+        assert_eq!(Secrets::default().hide("text"), "text");
+    }
+}

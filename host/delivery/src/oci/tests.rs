@@ -1,0 +1,821 @@
+//! What registries do that no real one can be made to do: small servers that lie, are slow, send too much, redirect, and
+//! ask for credentials.
+
+mod server;
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::sync::atomic::AtomicUsize;
+use std::sync::atomic::Ordering::Relaxed;
+use std::time::Duration;
+
+use super::artifact::Artifact;
+use super::pull::{Found, Puller};
+use super::reference::Reference;
+use super::settings::{Mirror, Settings};
+use operator_host_runtime::Digest;
+
+use self::server::{Answer, Seen, Server};
+
+const LIMIT: usize = 1 << 20;
+const PLUGIN: &[u8] = b"\0asm plugin";
+
+fn artifact() -> Artifact {
+    Artifact::of_plugin(PLUGIN.to_vec(), "echo", "1.4.0", None)
+}
+
+fn digest() -> Digest {
+    Digest::of(PLUGIN)
+}
+
+/// Answers like a registry that has the artifact with the tag `1`.
+fn honest(seen: &Seen) -> Answer {
+    let artifact = artifact();
+    let manifest = artifact.descriptor().digest;
+    let path = seen.path.strip_prefix("/v2/team/echo/").unwrap_or_default();
+    match path {
+        _ if path == "manifests/1" || path == format!("manifests/{manifest}") => {
+            Answer::ok(&artifact.manifest).with("Docker-Content-Digest", &manifest.to_string())
+        }
+        _ if path == format!("blobs/{}", digest()) => Answer::ok(PLUGIN),
+        _ => Answer::status(404),
+    }
+}
+
+fn settings(servers: &[&Server]) -> Settings {
+    Settings {
+        timeout: Duration::from_secs(10),
+        plain_http: servers.iter().map(|server| server.name()).collect(),
+        ..Settings::default()
+    }
+}
+
+fn reference(server: &Server) -> Reference {
+    format!("{}/team/echo:1", server.name()).parse().unwrap()
+}
+
+fn mirror_at(server: &Server) -> Mirror {
+    Mirror {
+        registry: server.name(),
+        prefix: String::new(),
+    }
+}
+
+fn puller(server: &Server, settings: Settings) -> Puller {
+    Puller::new(reference(server), Arc::new(settings), Arc::default(), LIMIT).unwrap()
+}
+
+/// Pulls the plugin; returns its bytes or the message.
+async fn pull(puller: &mut Puller) -> Result<Vec<u8>, String> {
+    let words = |error: super::pull::PullError| error.to_string();
+    let found = puller.find(None).await.map_err(words)?.expect("a manifest");
+    Ok(puller.fetch(&found).await.map_err(words)?.to_vec())
+}
+
+/// Pulls from a server that answers so, and returns the message.
+async fn refused(answer: impl Fn(&Seen) -> Answer + Send + Sync + 'static) -> String {
+    let server = Server::start(answer).await;
+    let settings = Settings {
+        timeout: Duration::from_millis(500),
+        ..settings(&[&server])
+    };
+    pull(&mut puller(&server, settings)).await.unwrap_err()
+}
+
+/// Answers honestly, except for paths with this part.
+fn except(part: &'static str, answer: impl Fn() -> Answer) -> impl Fn(&Seen) -> Answer {
+    move |seen| match seen.path.contains(part) {
+        true => answer(),
+        false => honest(seen),
+    }
+}
+
+#[tokio::test]
+async fn a_tag_that_did_not_move_costs_one_request_without_contents() {
+    let server = Server::start(honest).await;
+    let mut puller = puller(&server, settings(&[&server]));
+    assert_eq!(pull(&mut puller).await.unwrap(), PLUGIN);
+    let manifest = artifact().descriptor().digest;
+    server.forget();
+    assert!(puller.find(Some(manifest)).await.unwrap().is_none());
+    let seen = server.seen();
+    assert_eq!(seen.len(), 1, "{seen:?}");
+    assert_eq!(
+        (seen[0].method.as_str(), seen[0].path.as_str()),
+        ("HEAD", "/v2/team/echo/manifests/1")
+    );
+    assert_eq!(
+        seen[0].header("if-none-match"),
+        Some(format!("\"{manifest}\"").as_str())
+    );
+    // The known one is another.
+    assert!(puller.find(Some(digest())).await.unwrap().is_some());
+}
+
+#[tokio::test]
+async fn contents_with_another_digest_are_not_used() {
+    let other = || Answer::ok(b"\0asm plugiN");
+    let error = refused(except("/blobs/", other)).await;
+    assert!(
+        error.contains("sent other contents") && error.contains(&digest().to_string()),
+        "{error}"
+    );
+    let manifest = || Answer::ok(&artifact().manifest).with("Docker-Content-Digest", &digest().to_string());
+    let error = refused(except("/manifests/", manifest)).await;
+    assert!(error.contains("sent other contents"), "{error}");
+    // By digest, whatever the registry says about it.
+    let server = Server::start(honest).await;
+    let wanted = reference(&server).at(digest());
+    let lying = Server::start(except("/manifests/", || Answer::ok(&artifact().manifest))).await;
+    let wanted = Reference {
+        registry: lying.name(),
+        ..wanted
+    };
+    let mut puller = Puller::new(wanted, Arc::new(settings(&[&lying])), Arc::default(), LIMIT).unwrap();
+    let error = puller.find(None).await.unwrap_err().to_string();
+    assert!(error.contains("sent other contents"), "{error}");
+}
+
+#[tokio::test]
+async fn no_more_is_read_than_the_manifest_says() {
+    for endless in [Answer::endless(Some(10 << 30)), Answer::endless(None)] {
+        let error = refused(except("/blobs/", move || endless.clone())).await;
+        let expected = format!("sends more than {} bytes", PLUGIN.len());
+        assert!(error.contains(&expected), "{error}");
+    }
+    for endless in [Answer::endless(Some(10 << 30)), Answer::endless(None)] {
+        let error = refused(except("/manifests/", move || endless.clone())).await;
+        assert!(error.contains("sends more than 1048576 bytes"), "{error}");
+    }
+    // An error of a registry is only read as far as it is shown.
+    let error = refused(|_| Answer::endless(None).and_status(500)).await;
+    assert!(error.contains("answered 500"), "{error}");
+}
+
+#[tokio::test]
+async fn a_plugin_that_is_too_large_is_not_asked_for() {
+    let large = || {
+        let manifest = String::from_utf8(artifact().manifest).unwrap();
+        let size = format!("\"size\":{}", PLUGIN.len());
+        Answer::ok(manifest.replace(&size, "\"size\":10737418240").as_bytes())
+    };
+    let server = Server::start(except("/manifests/", large)).await;
+    let error = pull(&mut puller(&server, settings(&[&server])))
+        .await
+        .unwrap_err();
+    assert!(
+        error.contains("10737418240 bytes, the limit is 1048576"),
+        "{error}"
+    );
+    assert_eq!(server.seen().len(), 1);
+}
+
+#[tokio::test]
+async fn a_registry_that_is_slow_or_broken_costs_no_more_than_the_time_it_has() {
+    for part in ["/manifests/", "/blobs/"] {
+        for answer in [Answer::Stalled, Answer::trickle()] {
+            let start = std::time::Instant::now();
+            let error = refused(except(part, move || answer.clone())).await;
+            assert!(error.contains("did not answer within 500ms"), "{part}: {error}");
+            assert!(start.elapsed() < Duration::from_secs(5), "{part}");
+        }
+        let error = refused(except(part, || Answer::Raw(b"nonsense\r\n\r\n".to_vec()))).await;
+        assert!(error.contains("cannot reach"), "{part}: {error}");
+        let cut = b"HTTP/1.1 200 OK\r\nContent-Length: 11\r\n\r\n\0asm".to_vec();
+        let error = refused(except(part, move || Answer::Raw(cut.clone()))).await;
+        assert!(error.contains("the connection broke"), "{part}: {error}");
+    }
+    let error = refused(|_| {
+        Answer::ok(br#"{"errors": [{"code": "MANIFEST_UNKNOWN", "message": "a\u001b[31mb"}]}"#)
+            .and_status(404)
+    })
+    .await;
+    assert!(
+        error.contains("does not have")
+            && error.ends_with("(MANIFEST_UNKNOWN: the repository has no such tag or digest)"),
+        "{error}"
+    );
+    let error =
+        refused(|_| Answer::ok(br#"{"errors": [{"code": "GONE", "message": "b"}]}"#).and_status(404)).await;
+    assert!(error.ends_with("echo:1"), "{error}");
+}
+
+#[tokio::test]
+async fn nothing_of_the_credentials_is_shown_whatever_a_registry_quotes() {
+    let quote = |seen: &Seen| seen.header("authorization").map(str::to_owned);
+    let target = Server::start(honest).await;
+    let elsewhere = target.name();
+    // The quoted header is `Basic` with team:password in base64.
+    type Quotes = fn(&str, &str) -> Answer;
+    let answers: [(&str, Quotes); 6] = [
+        ("manifests", |header, _| {
+            let code = format!(r#"{{"errors": [{{"code": "{header}", "message": "team:password"}}]}}"#);
+            Answer::ok(code.as_bytes()).and_status(500)
+        }),
+        ("manifests", |header, _| {
+            let message = format!(r#"{{"errors": [{{"code": "DENIED", "message": "{header}"}}]}}"#);
+            Answer::ok(message.as_bytes()).and_status(403)
+        }),
+        ("manifests", |header, _| {
+            Answer::ok(format!(r#"{{"schemaVersion": "{header} team:password"}}"#).as_bytes())
+        }),
+        ("manifests", |header, _| {
+            let layer = format!(
+                r#"{{"mediaType": "{header}", "digest": "{}", "size": 1}}"#,
+                digest()
+            );
+            Answer::ok(format!(r#"{{"schemaVersion": 2, "layers": [{layer}]}}"#).as_bytes())
+        }),
+        ("blobs", |header, _| {
+            let value = header.trim_start_matches("Basic ").trim_end_matches('=');
+            Answer::status(307).with(
+                "Location",
+                &format!("http://{value}.127.0.0.1.nip.invalid/password"),
+            )
+        }),
+        ("blobs", |_, elsewhere| {
+            Answer::status(307).with("Location", &format!("http://{elsewhere}/password"))
+        }),
+    ];
+    for (index, (part, answer)) in answers.into_iter().enumerate() {
+        let elsewhere = elsewhere.clone();
+        let server = Server::start(move |seen| match quote(seen) {
+            None => Answer::status(401).with("WWW-Authenticate", "Basic realm=r"),
+            Some(header) if seen.path.contains(part) => answer(&header, &elsewhere),
+            Some(_) => honest(seen),
+        })
+        .await;
+        let folder = tempfile::tempdir().unwrap();
+        let settings = Settings {
+            credentials: Some(server.credentials_of(folder.path(), "dGVhbTpwYXNzd29yZA==")),
+            ..settings(&[&server, &target])
+        };
+        let error = pull(&mut puller(&server, settings)).await.unwrap_err();
+        let error = error.to_ascii_lowercase();
+        for secret in ["dgvhbtpwyxnzd29yza", "password"] {
+            assert!(!error.contains(secret), "{index}: {error}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_token_server_that_cannot_be_asked_is_reported_as_such() {
+    for realm in [
+        "file:///etc/passwd",
+        "tokens",
+        "http://a:b@127.0.0.1:1/token",
+        "http://a b/",
+    ] {
+        let error = refused(move |_| {
+            Answer::status(401).with("WWW-Authenticate", &format!("Bearer realm=\"{realm}\""))
+        })
+        .await;
+        assert!(
+            error.contains("refuses access")
+                && error.contains("names no token server")
+                && !error.contains("a:b"),
+            "{realm}: {error}"
+        );
+    }
+}
+
+/// Regression: a registry that limits its requests was asked again at once, or not at all by a command.
+#[tokio::test]
+async fn a_registry_that_has_too_many_requests_gets_the_time_that_it_asks_for_but_not_for_ever() {
+    let busy = |seconds: &str| {
+        let answer = Answer::ok(b"{\"errors\": 1}").and_status(429);
+        answer.with("Retry-After", seconds)
+    };
+    let count = Arc::new(AtomicUsize::new(0));
+    let counted = Arc::clone(&count);
+    // Every second request is one too many.
+    let server = Server::start(move |seen| match counted.fetch_add(1, Relaxed) % 2 {
+        0 => busy("0"),
+        _ => honest(seen),
+    })
+    .await;
+    let mut one = puller(&server, settings(&[&server]));
+    assert_eq!(pull(&mut one).await.unwrap(), PLUGIN);
+    assert_eq!(count.load(Relaxed), 4, "a manifest and a layer");
+
+    let server = Server::start(move |_| busy("0")).await;
+    let error = pull(&mut puller(&server, settings(&[&server])))
+        .await
+        .unwrap_err();
+    assert!(error.contains("answered 429"), "{error}");
+    assert_eq!(server.seen().len(), 3, "it is not asked for ever");
+
+    // What takes longer is for who asked.
+    let server = Server::start(move |_| busy("86400")).await;
+    let error = puller(&server, settings(&[&server]))
+        .find(None)
+        .await
+        .unwrap_err();
+    assert_eq!(error.wait(), Some(Duration::from_secs(86400)));
+    assert!(error.to_string().contains("; it asks to wait 86400s"), "{error}");
+    assert_eq!(server.seen().len(), 1);
+    // Neither a date nor another status is one.
+    let server =
+        Server::start(|_| Answer::status(500).with("Retry-After", "Fri, 31 Dec 1999 23:59:59 GMT")).await;
+    let error = puller(&server, settings(&[&server]))
+        .find(None)
+        .await
+        .unwrap_err();
+    assert_eq!(error.wait(), None);
+}
+
+#[tokio::test]
+async fn a_redirect_leads_to_the_internet_or_to_a_listed_host_and_never_takes_credentials_along() {
+    let storage = Server::start(|_| Answer::ok(PLUGIN)).await;
+    let to = format!("http://{}/storage", storage.name());
+    let server = Server::start(move |seen| match seen.path.contains("/blobs/") {
+        true if seen.header("authorization").is_some() => Answer::status(307).with("Location", &to),
+        _ if seen.header("authorization").is_none() => {
+            Answer::status(401).with("WWW-Authenticate", "Basic realm=r")
+        }
+        _ => honest(seen),
+    })
+    .await;
+    let folder = tempfile::tempdir().unwrap();
+    let credentials = server.credentials(folder.path());
+    let both = || Settings {
+        credentials: Some(credentials.clone()),
+        ..settings(&[&server, &storage])
+    };
+    let error = pull(&mut puller(&server, both())).await.unwrap_err();
+    assert!(
+        error.contains("in a private network") && error.contains("registry.redirects"),
+        "{error}"
+    );
+    assert_eq!(storage.seen(), []);
+    let listed = Settings {
+        redirects: BTreeSet::from([storage.name()]),
+        ..both()
+    };
+    assert_eq!(pull(&mut puller(&server, listed.clone())).await.unwrap(), PLUGIN);
+    assert_eq!(storage.seen()[0].header("authorization"), None);
+    // Not to plain HTTP, unless the host is known to speak it.
+    let strict = Settings {
+        plain_http: BTreeSet::from([server.name()]),
+        ..listed
+    };
+    let error = pull(&mut puller(&server, strict)).await.unwrap_err();
+    assert!(error.contains("redirect to plain HTTP"), "{error}");
+}
+
+#[tokio::test]
+async fn redirects_end_and_nothing_but_layers_is_redirected() {
+    for target in [
+        "/v2/team/echo/blobs/again",
+        "https://169.254.169.254/latest/meta-data",
+        "file:///etc/passwd",
+        "//x",
+        "https://user:password@example.com/",
+    ] {
+        let error = refused(except("/blobs/", move || {
+            Answer::status(302).with("Location", target)
+        }))
+        .await;
+        assert!(
+            error.contains("redirects") || error.contains("URL"),
+            "{target}: {error}"
+        );
+        assert!(
+            !error.contains("password@") && !error.contains("latest"),
+            "{error}"
+        );
+        let error = refused(except("/manifests/", move || {
+            Answer::status(302).with("Location", target)
+        }))
+        .await;
+        assert!(error.contains("only of layers"), "{target}: {error}");
+        assert!(
+            !error.contains("password") && !error.contains("latest"),
+            "{error}"
+        );
+    }
+}
+
+#[tokio::test]
+async fn a_token_is_fetched_with_the_credentials_from_the_registrys_own_server_only() {
+    let tokens = Server::start(|seen| match seen.header("authorization") {
+        Some("Basic dGVhbTpwYXNz") if seen.path.contains("scope=repository:team/echo:pull") => {
+            Answer::ok(br#"{"token": "t1", "expires_in": 300}"#)
+        }
+        Some(_) => Answer::status(403),
+        None => Answer::ok(br#"{"access_token": "anonymous"}"#),
+    })
+    .await;
+    // Whatever the registry names, the token is for this repository only.
+    let realm = format!(
+        "Bearer realm=\"http://{}/token\",service=\"r\",scope=\"repository:other/secret:pull,push\"",
+        tokens.name()
+    );
+    let server = Server::start(move |seen| match seen.header("authorization") {
+        Some("Bearer t1") => honest(seen),
+        _ => Answer::status(401).with("WWW-Authenticate", &realm),
+    })
+    .await;
+    let folder = tempfile::tempdir().unwrap();
+    let unlisted = Settings {
+        credentials: Some(server.credentials(folder.path())),
+        ..settings(&[&server])
+    };
+    let error = pull(&mut puller(&server, unlisted.clone())).await.unwrap_err();
+    assert!(error.contains("which does not use TLS"), "{error}");
+    assert_eq!(tokens.seen(), []);
+    let listed = Settings {
+        token_servers: BTreeSet::from([tokens.name()]),
+        ..unlisted
+    };
+    assert_eq!(pull(&mut puller(&server, listed.clone())).await.unwrap(), PLUGIN);
+    assert_eq!(tokens.seen().len(), 1, "one token serves all requests");
+    let anonymous = Settings {
+        credentials: None,
+        ..listed.clone()
+    };
+    let error = pull(&mut puller(&server, anonymous)).await.unwrap_err();
+    assert!(error.contains("does not accept these credentials"), "{error}");
+    // Endless tokens, and what is none.
+    for (answer, expected) in [
+        (Answer::endless(None), "sends more than 65536 bytes for a token"),
+        (Answer::ok(b"{}"), "without a token"),
+        (Answer::status(500), "answers 500"),
+        (Answer::Stalled, "did not answer"),
+    ] {
+        let bad = Server::start(move |_| answer.clone()).await;
+        let realm = format!("Bearer realm=\"http://{}/\"", bad.name());
+        let asking = Server::start(move |_| Answer::status(401).with("WWW-Authenticate", &realm)).await;
+        let settings = Settings {
+            token_servers: BTreeSet::from([bad.name()]),
+            timeout: Duration::from_millis(500),
+            ..settings(&[&asking])
+        };
+        let error = pull(&mut puller(&asking, settings)).await.unwrap_err();
+        assert!(error.contains(expected), "{error}");
+    }
+}
+
+#[tokio::test]
+async fn credentials_that_are_missing_or_wrong_are_named_and_never_shown() {
+    let server = Server::start(|_| Answer::status(401).with("WWW-Authenticate", "Basic realm=r")).await;
+    let error = pull(&mut puller(&server, settings(&[&server])))
+        .await
+        .unwrap_err();
+    assert!(error.contains("`registry.credentials`"), "{error}");
+    let folder = tempfile::tempdir().unwrap();
+    let with = |file: std::path::PathBuf| Settings {
+        credentials: Some(file),
+        ..settings(&[&server])
+    };
+    let known = server.credentials(folder.path());
+    let error = pull(&mut puller(&server, with(known))).await.unwrap_err();
+    assert!(
+        error.contains("does not accept these credentials") && !error.contains("pass"),
+        "{error}"
+    );
+    let error = pull(&mut puller(&server, with(folder.path().join("gone"))))
+        .await
+        .unwrap_err();
+    assert!(error.contains("cannot read the credentials"), "{error}");
+    let odd = refused(|_| Answer::status(401)).await;
+    assert!(odd.contains("neither a password nor a token"), "{odd}");
+}
+
+#[tokio::test]
+async fn mirrors_are_asked_first_and_one_that_fails_is_passed_over() {
+    let registry = Server::start(honest).await;
+    let with_mirror = |mirror: &Server, prefix: &str| Settings {
+        mirrors: [(
+            registry.name(),
+            vec![Mirror {
+                registry: mirror.name(),
+                prefix: prefix.to_owned(),
+            }],
+        )]
+        .into(),
+        timeout: Duration::from_millis(500),
+        ..settings(&[&registry, mirror])
+    };
+    let good = Server::start(|seen| honest(&seen.at(&seen.path.replace("/proxy/", "/")))).await;
+    assert_eq!(
+        pull(&mut puller(&registry, with_mirror(&good, "proxy")))
+            .await
+            .unwrap(),
+        PLUGIN
+    );
+    assert!(good.seen()[0].path.starts_with("/v2/proxy/team/echo/"));
+    assert_eq!(registry.seen(), []);
+    for answer in [
+        Answer::status(404),
+        Answer::status(503),
+        Answer::Stalled,
+        Answer::ok(b"{}"),
+        Answer::endless(None),
+    ] {
+        let bad = Server::start(move |_| answer.clone()).await;
+        assert_eq!(
+            pull(&mut puller(&registry, with_mirror(&bad, ""))).await.unwrap(),
+            PLUGIN
+        );
+    }
+    let lying = Server::start(except("/blobs/", || Answer::ok(b"something else"))).await;
+    assert_eq!(
+        pull(&mut puller(&registry, with_mirror(&lying, "")))
+            .await
+            .unwrap(),
+        PLUGIN
+    );
+    let both = Server::start(|_| Answer::status(503)).await;
+    let settings = with_mirror(&both, "");
+    drop(registry);
+    let gone: Reference = "127.0.0.1:1/team/echo:1".parse().unwrap();
+    let settings = Settings {
+        mirrors: [(
+            gone.registry.clone(),
+            settings.mirrors.into_values().next().unwrap(),
+        )]
+        .into(),
+        ..settings
+    };
+    let mut puller = Puller::new(gone, Arc::new(settings), Arc::default(), LIMIT).unwrap();
+    let error = pull(&mut puller).await.unwrap_err();
+    assert!(
+        error.contains("503") && error.contains("cannot reach 127.0.0.1:1"),
+        "{error}"
+    );
+}
+
+#[tokio::test]
+async fn a_mirror_that_lags_and_comes_and_goes_does_not_make_a_tag_swing() {
+    /// A registry whose tag names one of some versions; 0: it does not answer.
+    async fn place() -> (Server, Arc<AtomicUsize>) {
+        let version = Arc::new(AtomicUsize::new(0));
+        let named = Arc::clone(&version);
+        let server = Server::start(move |seen| {
+            let named = named.load(Relaxed);
+            let manifest = || Answer::ok(&release(named).manifest);
+            match seen.path.contains("/manifests/") && named > 0 {
+                true => manifest().with("Docker-Content-Digest", &digest_of(named).to_string()),
+                false => Answer::status(503),
+            }
+        })
+        .await;
+        (server, version)
+    }
+    fn release(number: usize) -> Artifact {
+        Artifact::of_plugin(PLUGIN.to_vec(), "echo", &format!("{number}.0.0"), None)
+    }
+    fn digest_of(number: usize) -> Digest {
+        release(number).descriptor().digest
+    }
+    let [(registry, own), (first, one), (second, two)] = [place().await, place().await, place().await];
+    let mirrors = [&first, &second].map(mirror_at);
+    let settings = Settings {
+        mirrors: [(registry.name(), mirrors.to_vec())].into(),
+        ..settings(&[&registry, &first, &second])
+    };
+    let mut puller = puller(&registry, settings);
+    let names = |versions: [usize; 3]| {
+        for (place, version) in [&own, &one, &two].into_iter().zip(versions) {
+            place.store(version, Relaxed);
+        }
+    };
+    let mut known = None;
+    // What the registry and its mirrors name (0: no answer), and the version that the host has then.
+    for (versions, expected) in [
+        ([2, 1, 0], 1),
+        ([2, 0, 0], 2),
+        // The mirror is back, and the registry goes.
+        ([2, 1, 0], 2),
+        ([0, 1, 0], 2),
+        ([0, 0, 1], 2),
+        ([0, 1, 2], 2),
+        // A mirror that is ahead is believed when the registry does not answer.
+        ([0, 1, 3], 3),
+        // Now the second mirror is the source: it moves its tag on, and back when the registry agrees.
+        ([0, 1, 4], 4),
+        ([4, 1, 3], 4),
+        ([3, 1, 3], 3),
+        // Nothing else can be asked for this tag.
+        ([0, 0, 2], 2),
+        // Of different answers, that of the registry counts.
+        ([5, 6, 0], 5),
+    ] {
+        names(versions);
+        match puller.find(known).await {
+            Ok(Some(found)) => known = Some(found.manifest),
+            Ok(None) => {}
+            Err(error) => {
+                let error = error.to_string();
+                assert!(
+                    error.contains("the mirror may lag") && error.contains("503"),
+                    "{error}"
+                );
+            }
+        }
+        assert_eq!(known, Some(digest_of(expected)), "{versions:?}");
+    }
+    // By digest, nothing needs to be confirmed.
+    registry.forget();
+    let by_digest = reference(&registry).at(digest_of(6));
+    let mirror = mirror_at(&first);
+    let settings = Settings {
+        mirrors: [(registry.name(), vec![mirror])].into(),
+        ..self::settings(&[&registry, &first])
+    };
+    let mut puller = Puller::new(by_digest, Arc::new(settings), Arc::default(), LIMIT).unwrap();
+    assert!(puller.find(None).await.unwrap().is_some());
+    assert_eq!(registry.seen(), []);
+}
+
+#[tokio::test]
+async fn signatures_are_found_by_the_interface_and_by_the_tag() {
+    let plugin = artifact();
+    let subject = plugin.descriptor();
+    let signature = Artifact::of_signature(b"{\"a\": 1}".to_vec(), &subject);
+    let index = super::artifact::with_referrer(None, &signature).unwrap();
+    for path in ["referrers/sha256:", "manifests/sha256-"] {
+        let (index, manifest) = (index.clone(), signature.manifest.clone());
+        let described = signature.descriptor().digest.to_string();
+        let server = Server::start(move |seen| match seen.path.as_str() {
+            it if it.contains(path) => Answer::ok(&index),
+            it if it.contains(&described) => Answer::ok(&manifest),
+            it if it.contains(&Digest::of(b"{\"a\": 1}").to_string()) => Answer::ok(b"{\"a\": 1}"),
+            _ => honest(seen),
+        })
+        .await;
+        let mut puller = puller(&server, settings(&[&server]));
+        let found = puller.find(None).await.unwrap().unwrap();
+        let signatures = puller.signatures(&found, |_| false).await.unwrap();
+        assert_eq!(signatures, [bytes::Bytes::from_static(b"{\"a\": 1}")], "{path}");
+    }
+    let server = Server::start(honest).await;
+    let found = Found {
+        manifest: subject.digest,
+        layer: plugin.blobs[1].0.clone(),
+    };
+    let none = puller(&server, settings(&[&server]))
+        .signatures(&found, |_| false)
+        .await
+        .unwrap();
+    assert!(none.is_empty());
+}
+
+#[tokio::test]
+async fn signatures_that_cannot_be_read_or_are_not_accepted_do_not_hide_those_that_are() {
+    let plugin = artifact();
+    let subject = plugin.descriptor();
+    let signatures: Vec<_> = (0..3)
+        .map(|number| Artifact::of_signature(format!("{{\"a\": {number}}}").into_bytes(), &subject))
+        .collect();
+    let mut index = serde_json::json!({"manifests": [
+        {"mediaType": "a", "digest": "sha512:00", "size": 1}, 1,
+    ]})
+    .to_string()
+    .into_bytes();
+    for signature in &signatures {
+        index = super::artifact::with_referrer(Some(&index), signature).unwrap();
+    }
+    // The newest manifest is gone; the tag of cosign is broken.
+    let readable: Vec<_> = signatures[..2]
+        .iter()
+        .map(|signature| (signature.descriptor().digest, signature.manifest.clone()))
+        .collect();
+    let readable = move |path: &str| {
+        let manifest = readable
+            .iter()
+            .find(|(digest, _)| path.contains(&digest.to_string()));
+        let envelope = [b"{\"a\": 0}", b"{\"a\": 1}"]
+            .into_iter()
+            .find(|envelope| path.contains(&Digest::of(*envelope).to_string()));
+        let envelope = envelope.map(|envelope| envelope.to_vec());
+        manifest.map(|(_, manifest)| manifest.clone()).or(envelope)
+    };
+    let server = Server::start(move |seen| match seen.path.as_str() {
+        it if it.ends_with(".sig") => Answer::status(500),
+        it if it.contains("/referrers/") => Answer::ok(&index),
+        it => readable(it).map_or_else(|| honest(seen), |body| Answer::ok(&body)),
+    })
+    .await;
+    let found = Found {
+        manifest: subject.digest,
+        layer: plugin.blobs[1].0.clone(),
+    };
+    let mut own = puller(&server, settings(&[&server]));
+    let all = own.signatures(&found, |_| false).await.unwrap();
+    assert_eq!(all, [&b"{\"a\": 1}"[..], b"{\"a\": 0}"], "the newest first");
+    let first = own
+        .signatures(&found, |signature| signature.ends_with(b"1}"))
+        .await;
+    assert_eq!(first.unwrap().len(), 1, "no more are read than needed");
+
+    // A mirror that has only those of others is passed over.
+    let other = Artifact::of_signature(b"{\"b\": 1}".to_vec(), &subject);
+    let index = super::artifact::with_referrer(None, &other).unwrap();
+    let mirror = Server::start(move |seen| match seen.path.as_str() {
+        it if it.contains("/referrers/") => Answer::ok(&index),
+        it if it.contains(&other.descriptor().digest.to_string()) => Answer::ok(&other.manifest),
+        it if it.contains(&Digest::of(b"{\"b\": 1}").to_string()) => Answer::ok(b"{\"b\": 1}"),
+        _ => honest(seen),
+    })
+    .await;
+    let mirrors = vec![mirror_at(&mirror)];
+    let mut mirrored = puller(
+        &server,
+        Settings {
+            mirrors: [(server.name(), mirrors)].into(),
+            ..settings(&[&server, &mirror])
+        },
+    );
+    let accepted = mirrored
+        .signatures(&found, |signature| signature.ends_with(b"0}"))
+        .await;
+    assert_eq!(accepted.unwrap().last().unwrap(), &b"{\"a\": 0}"[..]);
+
+    // When nothing can be read, the error says why.
+    let broken = Server::start(|seen| match seen.path.contains("/referrers/") {
+        true => Answer::status(500),
+        false => honest(seen),
+    })
+    .await;
+    let error = puller(&broken, settings(&[&broken]))
+        .signatures(&found, |_| true)
+        .await
+        .unwrap_err();
+    assert!(error.to_string().contains("500"), "{error}");
+}
+
+#[tokio::test]
+async fn a_mirror_without_signatures_does_not_hide_that_the_registry_does_not_answer() {
+    // The mirror does not have the tag, so the registry is asked first from then on.
+    let mirror = Server::start(|_| Answer::status(404)).await;
+    let server = Server::start(|seen| match seen.path.as_str() {
+        it if it.contains("/referrers/") || it.ends_with(".sig") => Answer::status(500),
+        _ => honest(seen),
+    })
+    .await;
+    let mut puller = puller(
+        &server,
+        Settings {
+            mirrors: [(server.name(), vec![mirror_at(&mirror)])].into(),
+            ..settings(&[&server, &mirror])
+        },
+    );
+    let found = puller.find(None).await.unwrap().expect("the registry has it");
+    let error = puller.signatures(&found, |_| true).await.unwrap_err().to_string();
+    assert!(error.contains(&server.name()), "{error}");
+}
+
+#[tokio::test]
+async fn of_the_signatures_of_cosign_those_that_can_be_read_are_used() {
+    let plugin = artifact();
+    let found = Found {
+        manifest: plugin.descriptor().digest,
+        layer: plugin.blobs[1].0.clone(),
+    };
+    let layer = |digest: &str| {
+        serde_json::json!({
+            "mediaType": "application/vnd.dev.cosign.simplesigning.v1+json", "digest": digest, "size": 2,
+            "annotations": {"dev.cosignproject.cosign/signature": "AAAA"},
+        })
+    };
+    let (good, gone) = (Digest::of(b"{}").to_string(), Digest::of(b"gone").to_string());
+    let list = serde_json::json!({
+        "schemaVersion": 2, "layers": [layer("sha512:00"), layer(&good), layer(&gone)],
+    });
+    let list = list.to_string();
+    let server = Server::start(move |seen| match seen.path.as_str() {
+        it if it.ends_with(".sig") => Answer::ok(list.as_bytes()),
+        it if it.contains(&good) => Answer::ok(b"{}"),
+        _ => honest(seen),
+    })
+    .await;
+    let signatures = puller(&server, settings(&[&server]))
+        .signatures(&found, |_| true)
+        .await
+        .unwrap();
+    assert_eq!(signatures.len(), 1);
+    let signature = crate::cosign::CosignSignature::parse(&signatures[0]).unwrap();
+    assert_eq!(signature.payload.0, b"{}");
+}
+
+proptest::proptest! {
+    /// Whatever a registry or a file says, it is parsed or refused.
+    #[test]
+    fn no_text_makes_a_parser_panic(
+        text in proptest::prop_oneof![
+            "\\PC{0,60}",
+            "(Bearer|Basic|oci://)?[ -~]{0,40}",
+            r#"(\{"(schemaVersion|layers|manifests|cosign|auths|digest)": ?[\[\]{}"0-9a-z:,]{0,30}\}?)"#,
+        ],
+    ) {
+        let _ = super::challenge::Challenge::parse([text.as_str()].into_iter());
+        if let Ok(reference) = text.parse::<Reference>() {
+            proptest::prop_assert_eq!(reference.to_string().parse::<Reference>(), Ok(reference));
+        }
+        let _ = super::artifact::plugin_layer(text.as_bytes(), LIMIT);
+        let _ = super::artifact::listed(text.as_bytes());
+        let _ = crate::cosign::CosignSignature::parse(text.as_bytes()).map(|signature| signature.plugin());
+    }
+}

@@ -1,0 +1,370 @@
+//! One bounded HTTP exchange: the host's own hyper and rustls.
+
+use std::collections::BTreeMap;
+use std::error::Error;
+use std::fmt;
+use std::net::IpAddr;
+use std::path::Path;
+use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::time::Duration;
+
+use bytes::Bytes;
+use http_body_util::{BodyExt as _, Full};
+use hyper::body::Incoming;
+use hyper::{Request, Response, Uri};
+use hyper_rustls::{HttpsConnector, HttpsConnectorBuilder};
+use hyper_util::client::legacy::Client;
+use hyper_util::client::legacy::connect::HttpConnector;
+use hyper_util::rt::TokioExecutor;
+use rustls::pki_types::CertificateDer;
+use rustls::pki_types::pem::PemObject;
+
+use super::address::{PrivateAddress, Resolver, is_public};
+use super::credentials::HUB;
+use operator_host_core::files;
+use operator_host_core::printable::printable;
+use operator_host_runtime::Digest;
+
+/// The time to connect.
+const CONNECT: Duration = Duration::from_secs(10);
+/// Bytes that the file of authorities may have.
+const AUTHORITIES_LIMIT: usize = 1 << 20;
+
+/// Why an exchange failed. The messages are for users.
+#[derive(Debug, thiserror::Error)]
+pub enum TransportError {
+    /// The authorities cannot be used.
+    #[error("cannot use the certificate authorities {file}: {reason}")]
+    Authorities {
+        /// The file.
+        file: String,
+        /// What is wrong.
+        reason: String,
+    },
+    /// There is no connection, or it broke.
+    #[error("cannot reach {host}: {reason}")]
+    Unreachable {
+        /// The host and port.
+        host: String,
+        /// The error with its causes, and what to do.
+        reason: String,
+    },
+    /// It takes too long.
+    #[error("{host} did not answer within {limit:?}")]
+    Slow {
+        /// The host and port.
+        host: String,
+        /// The time that it had.
+        limit: Duration,
+    },
+    /// It sends too much.
+    #[error("{host} sends more than {limit} bytes for {what}")]
+    TooLarge {
+        /// The host and port.
+        host: String,
+        /// What was asked for.
+        what: String,
+        /// The limit in bytes.
+        limit: usize,
+    },
+}
+
+/// A place that can be asked: the scheme, the host and the port of a URL.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Origin {
+    pub(super) tls: bool,
+    /// The host, with the port unless it is the scheme's.
+    pub(super) authority: String,
+}
+
+impl Origin {
+    /// Returns the origin of a registry.
+    pub(super) fn of(registry: &str, tls: bool) -> Self {
+        let authority = if registry == HUB {
+            "registry-1.docker.io"
+        } else {
+            registry
+        };
+        Self::new(tls, authority)
+    }
+
+    fn new(tls: bool, authority: &str) -> Self {
+        let default = if tls { ":443" } else { ":80" };
+        let authority = authority.strip_suffix(default).unwrap_or(authority);
+        Self {
+            tls,
+            authority: authority.to_ascii_lowercase(),
+        }
+    }
+
+    /// Returns the origin of an absolute URL.
+    ///
+    /// # Errors
+    /// Why the host does not ask it. The reason does not contain the URL, which may contain a password.
+    pub(super) fn of_url(url: &Uri) -> Result<Self, &'static str> {
+        let tls = match url.scheme_str() {
+            Some("https") => true,
+            Some("http") => false,
+            _ => return Err("the URL is neither https nor http"),
+        };
+        let authority = url.authority().ok_or("the URL has no host")?;
+        if authority.as_str().contains('@') {
+            return Err("the URL contains a user");
+        }
+        Ok(Self::new(tls, authority.as_str()))
+    }
+
+    /// Returns the host without the port.
+    pub(super) fn host(&self) -> &str {
+        match self.authority.rsplit_once(':') {
+            Some((host, port)) if port.bytes().all(|byte| byte.is_ascii_digit()) => host,
+            _ => &self.authority,
+        }
+    }
+
+    /// Whether a list names the host, with or without the port.
+    pub(super) fn is_in<'a>(&self, list: impl IntoIterator<Item = &'a String>) -> bool {
+        let mut list = list.into_iter();
+        list.any(|name| *name == self.authority || *name == self.host())
+    }
+
+    /// Whether the host is the address of something in a private network. A name is resolved later.
+    pub(super) fn is_private_address(&self) -> bool {
+        let host = self.host().trim_start_matches('[').trim_end_matches(']');
+        host.parse::<IpAddr>().is_ok_and(|address| !is_public(address))
+    }
+}
+
+impl fmt::Display for Origin {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let scheme = if self.tls { "https" } else { "http" };
+        write!(f, "{scheme}://{}", self.authority)
+    }
+}
+
+type HttpClient = Client<HttpsConnector<HttpConnector<Resolver>>, Full<Bytes>>;
+
+/// The connections to all registries that are trusted in the same way.
+pub(super) struct Transport {
+    anywhere: HttpClient,
+    public_only: HttpClient,
+}
+
+/// The transports in use, by the digest of their own authorities.
+#[derive(Default)]
+pub struct Transports(Mutex<BTreeMap<Option<Digest>, Weak<Transport>>>);
+
+impl Transports {
+    /// Returns the transport that trusts the system's authorities and those in the file.
+    pub(super) fn get(&self, authorities: Option<&Path>) -> Result<Arc<Transport>, TransportError> {
+        let pem = authorities
+            .map(|file| files::read(file, AUTHORITIES_LIMIT).map_err(|error| unusable(file, &error)));
+        let pem = pem.transpose()?;
+        let key = pem.as_deref().map(Digest::of);
+        let mut transports = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        transports.retain(|_, transport| transport.strong_count() > 0);
+        if let Some(transport) = transports.get(&key).and_then(Weak::upgrade) {
+            return Ok(transport);
+        }
+        let own = match (authorities, &pem) {
+            (Some(file), Some(pem)) => {
+                let own: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(pem).collect();
+                let own = own.map_err(|error| unusable(file, &error))?;
+                if own.is_empty() {
+                    return Err(unusable(file, &"it contains no certificate in PEM"));
+                }
+                own
+            }
+            _ => Vec::new(),
+        };
+        let transport = Arc::new(Transport::new(own));
+        transports.insert(key, Arc::downgrade(&transport));
+        Ok(transport)
+    }
+}
+
+fn unusable(file: &Path, reason: &dyn fmt::Display) -> TransportError {
+    TransportError::Authorities {
+        file: file.display().to_string(),
+        reason: reason.to_string(),
+    }
+}
+
+impl Transport {
+    fn new(authorities: Vec<CertificateDer<'static>>) -> Self {
+        let mut roots = rustls::RootCertStore::empty();
+        roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
+        roots.add_parsable_certificates(authorities);
+        let tls = rustls::ClientConfig::builder()
+            .with_root_certificates(roots)
+            .with_no_client_auth();
+        let client = |public_only: bool| {
+            let mut connector = HttpConnector::new_with_resolver(Resolver::new(public_only));
+            connector.enforce_http(false);
+            connector.set_connect_timeout(Some(CONNECT));
+            let connector = HttpsConnectorBuilder::new()
+                .with_tls_config(tls.clone())
+                .https_or_http()
+                .enable_http1()
+                .wrap_connector(connector);
+            Client::builder(TokioExecutor::new())
+                .pool_idle_timeout(Duration::from_secs(30))
+                .pool_max_idle_per_host(4)
+                .build(connector)
+        };
+        Self {
+            anywhere: client(false),
+            public_only: client(true),
+        }
+    }
+
+    /// Sends a request; returns when the response begins. With `public_only`, connects only to addresses of the
+    /// internet; the caller checks a host that is an address itself.
+    pub(super) async fn send(
+        &self,
+        request: Request<Full<Bytes>>,
+        public_only: bool,
+        time: Duration,
+    ) -> Result<Response<Incoming>, TransportError> {
+        let host = host_of(request.uri());
+        let client = if public_only {
+            &self.public_only
+        } else {
+            &self.anywhere
+        };
+        match tokio::time::timeout(time, client.request(request)).await {
+            Ok(Ok(response)) => Ok(response),
+            Ok(Err(error)) => Err(TransportError::Unreachable {
+                host,
+                reason: causes(&error),
+            }),
+            Err(_) => Err(TransportError::Slow { host, limit: time }),
+        }
+    }
+}
+
+/// Reads a body of at most `limit` bytes within a time.
+pub(super) async fn read(
+    response: Response<Incoming>,
+    host: &str,
+    what: &str,
+    limit: usize,
+    time: Duration,
+) -> Result<Bytes, TransportError> {
+    let too_large = || TransportError::TooLarge {
+        host: host.to_owned(),
+        what: what.to_owned(),
+        limit,
+    };
+    let mut body = response.into_body();
+    let stated = hyper::body::Body::size_hint(&body).lower();
+    if stated > limit as u64 {
+        return Err(too_large());
+    }
+    let reading = async {
+        let mut bytes = Vec::with_capacity(usize::try_from(stated).unwrap_or(limit));
+        while let Some(frame) = body.frame().await {
+            let frame = frame.map_err(|error| TransportError::Unreachable {
+                host: host.to_owned(),
+                reason: format!("the connection broke while it sent {what}: {}", causes(&error)),
+            })?;
+            let Ok(data) = frame.into_data() else {
+                continue;
+            };
+            if bytes.len() + data.len() > limit {
+                return Err(too_large());
+            }
+            bytes.extend_from_slice(&data);
+        }
+        Ok(Bytes::from(bytes))
+    };
+    let slow = |_| TransportError::Slow {
+        host: host.to_owned(),
+        limit: time,
+    };
+    tokio::time::timeout(time, reading).await.map_err(slow)?
+}
+
+pub(super) fn host_of(url: &Uri) -> String {
+    url.authority()
+        .map(|authority| words(authority.as_str()))
+        .unwrap_or_default()
+}
+
+/// Joins an error with its causes, and adds what to do about the usual ones.
+fn causes(error: &(dyn Error + 'static)) -> String {
+    let mut texts: Vec<String> = Vec::new();
+    let mut next = Some(error);
+    let mut private = false;
+    while let Some(cause) = next {
+        private |= cause.is::<PrivateAddress>();
+        let text = cause.to_string();
+        if texts.last().is_none_or(|last| !last.contains(&text)) {
+            texts.push(text);
+        }
+        next = cause.source();
+    }
+    // The first says only that a client failed.
+    let text = words(&if texts.len() > 1 {
+        texts[1..].join(": ")
+    } else {
+        texts.join("")
+    });
+    let advice = if private {
+        "; a registry may not send the host into a private network: list the host under `registry.redirects` or \
+         `registry.tokenServers` (--redirect, --token-server) if it belongs to the registry"
+    } else if text.contains("InvalidContentType") || text.contains("corrupt message") {
+        "; if it does not speak TLS, list it under `registry.plainHttp` (--plain-http)"
+    } else if text.contains("UnknownIssuer") {
+        "; if its authority is your own, name it with `registry.certificateAuthorities` (--certificate-authorities)"
+    } else {
+        ""
+    };
+    text + advice
+}
+
+/// Returns text of others in a form that a log line, a condition and a terminal can show.
+pub(super) fn words(text: &str) -> String {
+    const LONGEST: usize = 300;
+    match text.char_indices().nth(LONGEST) {
+        Some((end, _)) => printable(&text[..end]) + "…",
+        None => printable(text),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn origin(url: &str) -> Result<Origin, &'static str> {
+        Origin::of_url(&url.parse().unwrap())
+    }
+
+    #[test]
+    fn origins_are_equal_when_scheme_host_and_port_are() {
+        assert_eq!(origin("https://R:443/a"), Ok(Origin::of("r", true)));
+        assert_eq!(origin("http://r/a"), Ok(Origin::of("r:80", false)));
+        assert_ne!(origin("https://r:444/a"), Ok(Origin::of("r", true)));
+        assert_ne!(origin("http://r/a"), Ok(Origin::of("r", true)));
+        assert_eq!(origin("https://r:5000/a").unwrap().host(), "r");
+        assert_eq!(origin("https://[::1]:5000/a").unwrap().host(), "[::1]");
+        assert!(origin("https://user:password@r/a").unwrap_err().contains("user"));
+        assert!(origin("ftp://r/a").is_err());
+        assert!(origin("/a").is_err());
+    }
+
+    #[test]
+    fn private_addresses_are_recognized_in_a_url() {
+        for url in [
+            "http://127.0.0.1:80/",
+            "https://[::1]/",
+            "https://169.254.169.254/",
+            "https://[::ffff:10.0.0.1]:1/",
+        ] {
+            assert!(origin(url).unwrap().is_private_address(), "{url}");
+        }
+        for url in ["https://1.1.1.1/", "https://r.example.com/"] {
+            assert!(!origin(url).unwrap().is_private_address(), "{url}");
+        }
+    }
+}

@@ -1,0 +1,366 @@
+//! The packed forms of a plugin for ConfigMaps: uncompressed, compressed, or compressed and split with an
+//! index.
+//!
+//! The plugin with the file name `echo.wasm` can be `echo.wasm`, `echo.wasm.zst`, `echo.wasm.gz`, or the
+//! parts listed in the index `echo.wasm.pack`. This module does not read files; it checks and joins bytes.
+
+use std::io::{self, Read};
+
+use serde::{Deserialize, Serialize};
+
+use operator_host_runtime::Digest;
+use operator_host_runtime::limits::MIB;
+
+/// Suffix of an index's file name, after the plugin's name.
+pub const INDEX_SUFFIX: &str = ".pack";
+/// Suffix of a signature's file name, after the plugin's name.
+pub const SIGNATURE_SUFFIX: &str = ".sig";
+/// Maximum size of an index in bytes.
+pub(super) const INDEX_LIMIT: usize = 64 << 10;
+/// Maximum number of parts of a plugin.
+pub const MAX_PARTS: usize = 64;
+/// The newest version of the index format that this host supports.
+const VERSION: u32 = 1;
+/// Maximum memory for unpacking zstd, as a power of two in bytes: the requirement of level 22.
+const ZSTD_WINDOW: u32 = 27;
+
+/// The compression of a plugin's file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Compression {
+    /// Not compressed.
+    None,
+    /// Compressed with `zstd`.
+    Zstd,
+    /// Compressed with `gzip`.
+    Gzip,
+}
+
+/// Why packed bytes are not a plugin. The messages are for users.
+#[derive(Debug, PartialEq, Eq, thiserror::Error)]
+pub enum PackError {
+    /// The unpacked plugin exceeds the limit; unpacking stops there.
+    #[error("it has more than {} MiB when it is unpacked, which is the limit", .0 / MIB)]
+    TooLarge(usize),
+    /// The bytes do not have the format of their file name.
+    #[error("it cannot be unpacked as {}: {reason}; was it cut off?", form.name())]
+    Unpack {
+        /// The expected format.
+        form: Compression,
+        /// The problem.
+        reason: String,
+    },
+    /// The index is invalid.
+    #[error("the index {INDEX_SUFFIX} cannot be read: {0}; create it with `operator-host pack`")]
+    Index(String),
+    /// All parts exist, but do not match the index.
+    #[error("the joined parts are {found}, but the index lists {expected}: pack the plugin again")]
+    Digest {
+        /// The digest of the parts.
+        found: Digest,
+        /// The digest in the index.
+        expected: Digest,
+    },
+}
+
+impl Compression {
+    /// All compressions.
+    pub const ALL: [Self; 3] = [Self::None, Self::Zstd, Self::Gzip];
+
+    /// Returns the suffix of the file name, after the plugin's name.
+    #[must_use]
+    pub const fn suffix(self) -> &'static str {
+        match self {
+            Self::None => "",
+            Self::Zstd => ".zst",
+            Self::Gzip => ".gz",
+        }
+    }
+
+    /// Determines the compression from the suffix of a file name.
+    #[must_use]
+    pub fn of(file: &std::path::Path) -> Self {
+        let suffix = file.extension().and_then(std::ffi::OsStr::to_str);
+        match suffix {
+            Some("zst") => Self::Zstd,
+            Some("gz") => Self::Gzip,
+            _ => Self::None,
+        }
+    }
+
+    const fn name(self) -> &'static str {
+        match self {
+            Self::None => "it is",
+            Self::Zstd => "zstd",
+            Self::Gzip => "gzip",
+        }
+    }
+
+    /// Compresses the bytes at a high level.
+    ///
+    /// # Errors
+    /// Returns an error when there is not enough memory.
+    pub fn pack(self, bytes: &[u8]) -> io::Result<Vec<u8>> {
+        match self {
+            Self::None => Ok(bytes.to_vec()),
+            Self::Zstd => zstd::encode_all(bytes, 19),
+            Self::Gzip => {
+                let encoder = flate2::read::GzEncoder::new(bytes, flate2::Compression::best());
+                read(encoder, usize::MAX)
+            }
+        }
+    }
+
+    /// Unpacks at most `limit` bytes.
+    ///
+    /// # Errors
+    /// Returns an error when the unpacked bytes exceed the limit, or when the bytes do not have this format.
+    pub fn unpack(self, bytes: &[u8], limit: usize) -> Result<Vec<u8>, PackError> {
+        let unpacked = match self {
+            Self::None => Ok(bytes.get(..=limit).unwrap_or(bytes).to_vec()),
+            Self::Zstd => zstd::Decoder::new(bytes).and_then(|mut decoder| {
+                decoder.window_log_max(ZSTD_WINDOW)?;
+                read(decoder, limit)
+            }),
+            Self::Gzip => read(flate2::read::MultiGzDecoder::new(bytes), limit),
+        };
+        let unpacked = unpacked.map_err(|error| PackError::Unpack {
+            form: self,
+            reason: error.to_string(),
+        })?;
+        if unpacked.len() > limit {
+            return Err(PackError::TooLarge(limit));
+        }
+        Ok(unpacked)
+    }
+}
+
+/// Reads at most one byte more than the limit.
+fn read(reader: impl Read, limit: usize) -> io::Result<Vec<u8>> {
+    let mut bytes = Vec::new();
+    let limit = u64::try_from(limit).unwrap_or(u64::MAX).saturating_add(1);
+    reader.take(limit).read_to_end(&mut bytes)?;
+    Ok(bytes)
+}
+
+/// The contents of the file `echo.wasm.pack`, as JSON.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct Index {
+    /// The version of this format: 1.
+    pub version: u32,
+    /// The digest of the unpacked plugin.
+    pub sha256: Digest,
+    /// The size of the unpacked plugin in bytes.
+    pub size: usize,
+    /// The compression of the joined parts.
+    pub compression: Compression,
+    /// The parts in order.
+    pub parts: Vec<Part>,
+}
+
+/// One part of a plugin: a file in the same folder as the index.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct Part {
+    /// The file name.
+    pub file: String,
+    /// The digest of the file.
+    pub sha256: Digest,
+    /// The size of the file in bytes.
+    pub size: usize,
+}
+
+impl Index {
+    /// Splits a plugin into parts of at most `part` bytes; `name` is the plugin's file name.
+    ///
+    /// # Errors
+    /// Returns an error when there is not enough memory.
+    pub fn split(
+        name: &str,
+        bytes: &[u8],
+        compression: Compression,
+        part: usize,
+    ) -> io::Result<(Self, Vec<Vec<u8>>)> {
+        let packed = compression.pack(bytes)?;
+        let contents: Vec<Vec<u8>> = packed.chunks(part.max(1)).map(<[u8]>::to_vec).collect();
+        let one = |(number, content): (usize, &Vec<u8>)| Part {
+            file: format!("{name}{}.{number}", compression.suffix()),
+            sha256: Digest::of(content),
+            size: content.len(),
+        };
+        let index = Self {
+            version: VERSION,
+            sha256: Digest::of(bytes),
+            size: bytes.len(),
+            compression,
+            parts: contents.iter().enumerate().map(one).collect(),
+        };
+        Ok((index, contents))
+    }
+
+    /// Parses the index of the plugin `name`, whose unpacked size is limited to `limit` bytes. It can only
+    /// name files in its own folder.
+    ///
+    /// # Errors
+    /// Returns an error when the index is invalid, or when its plugin is too large.
+    pub fn read(name: &str, text: &[u8], limit: usize) -> Result<Self, PackError> {
+        let wrong = |what: String| PackError::Index(what);
+        let index: Self = serde_json::from_slice(text).map_err(|error| wrong(error.to_string()))?;
+        if index.version != VERSION {
+            return Err(wrong(format!(
+                "its version is {}; this host supports version {VERSION}",
+                index.version
+            )));
+        }
+        if index.parts.is_empty() || index.parts.len() > MAX_PARTS {
+            return Err(wrong(format!(
+                "it has {} parts; it must have 1 to {MAX_PARTS}",
+                index.parts.len()
+            )));
+        }
+        for (number, part) in index.parts.iter().enumerate() {
+            let own = part
+                .file
+                .strip_prefix(name)
+                .is_some_and(|rest| rest.starts_with('.'));
+            if !own || part.file.contains('/') {
+                return Err(wrong(format!(
+                    "the name of the part {:?} must begin with \"{name}.\" and name a file in the folder of the index",
+                    part.file
+                )));
+            }
+            if index.parts[..number].iter().any(|other| other.file == part.file) {
+                return Err(wrong(format!("the part {:?} is listed twice", part.file)));
+            }
+        }
+        let packed = index
+            .parts
+            .iter()
+            .try_fold(0_usize, |sum, part| sum.checked_add(part.size));
+        if index.size > limit || packed.is_none_or(|packed| packed > limit) {
+            return Err(PackError::TooLarge(limit));
+        }
+        Ok(index)
+    }
+
+    /// Returns the plugin from its joined parts; each part must have been checked against its own digest.
+    ///
+    /// # Errors
+    /// Returns an error when the parts do not match the index.
+    pub fn join(&self, joined: &[u8]) -> Result<Vec<u8>, PackError> {
+        let bytes = self.compression.unpack(joined, self.size)?;
+        let found = Digest::of(&bytes);
+        if found != self.sha256 {
+            return Err(PackError::Digest {
+                found,
+                expected: self.sha256,
+            });
+        }
+        Ok(bytes)
+    }
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use super::*;
+    use crate::testing::noise;
+
+    const NAME: &str = "p.wasm";
+
+    #[test]
+    fn what_was_packed_is_unpacked_as_it_was() {
+        let bytes = noise(10_000);
+        for compression in Compression::ALL {
+            let packed = compression.pack(&bytes).unwrap();
+            assert_eq!(compression.unpack(&packed, 10_000).unwrap(), bytes);
+            let file = format!("a/{NAME}{}", compression.suffix());
+            assert_eq!(Compression::of(file.as_ref()), compression);
+        }
+    }
+
+    #[test]
+    fn a_bomb_is_not_unpacked_further_than_the_limit() {
+        let bomb = vec![0; 64 << 20];
+        for compression in [Compression::Zstd, Compression::Gzip] {
+            let packed = compression.pack(&bomb).unwrap();
+            assert!(packed.len() < 100_000);
+            assert_eq!(
+                compression.unpack(&packed, 1 << 20),
+                Err(PackError::TooLarge(1 << 20))
+            );
+            let unpacked = read(
+                flate2::read::MultiGzDecoder::new(&Compression::Gzip.pack(&bomb).unwrap()[..]),
+                1 << 20,
+            );
+            assert_eq!(
+                unpacked.unwrap().len(),
+                (1 << 20) + 1,
+                "and a byte to notice it by"
+            );
+        }
+    }
+
+    #[test]
+    fn what_is_cut_off_or_something_else_is_refused_in_words() {
+        for compression in [Compression::Zstd, Compression::Gzip] {
+            let packed = compression.pack(&noise(10_000)).unwrap();
+            for bytes in [&packed[..packed.len() / 2], b"nothing of the kind".as_slice()] {
+                let error = compression.unpack(bytes, 10_000).unwrap_err().to_string();
+                assert!(error.contains(compression.name()), "{error}");
+            }
+        }
+    }
+
+    fn index() -> (Index, Vec<Vec<u8>>) {
+        Index::split(NAME, &noise(2500), Compression::Zstd, 1000).unwrap()
+    }
+
+    fn refusal(index: &Index) -> String {
+        let text = serde_json::to_vec(index).unwrap();
+        Index::read(NAME, &text, 10_000).unwrap_err().to_string()
+    }
+
+    #[test]
+    fn a_plugin_is_split_and_joined() {
+        let (index, parts) = index();
+        let files: Vec<_> = index.parts.iter().map(|part| part.file.as_str()).collect();
+        assert_eq!(files, ["p.wasm.zst.0", "p.wasm.zst.1", "p.wasm.zst.2"]);
+        let text = serde_json::to_vec(&index).unwrap();
+        assert_eq!(Index::read(NAME, &text, 3000).unwrap(), index);
+        assert_eq!(index.join(&parts.concat()).unwrap(), noise(2500));
+    }
+
+    #[test]
+    fn an_index_that_asks_for_too_much_or_for_files_of_others_is_refused() {
+        let (good, _) = index();
+        let text = serde_json::to_vec(&good).unwrap();
+        assert_eq!(Index::read(NAME, &text, 2499), Err(PackError::TooLarge(2499)));
+        assert!(Index::read(NAME, b"{}", 2500).is_err());
+        let with = |change: fn(&mut Index)| {
+            let mut index = good.clone();
+            change(&mut index);
+            refusal(&index)
+        };
+        let twice = with(|index| index.parts[1].file = index.parts[0].file.clone());
+        assert!(twice.contains("listed twice"), "{twice}");
+        for file in ["q.wasm.0", "p.wasm./../../etc/passwd", "/etc/passwd", "p.wasm"] {
+            let mut index = good.clone();
+            index.parts[0].file = file.to_owned();
+            let error = refusal(&index);
+            assert!(error.contains("must begin with \"p.wasm.\""), "{error}");
+        }
+        assert!(with(|index| index.parts.clear()).contains("0 parts"));
+        assert!(with(|index| index.version = 2).contains("its version is 2"));
+        assert!(with(|index| index.parts[0].size = usize::MAX).contains("the limit"));
+    }
+
+    #[test]
+    fn parts_that_make_something_else_are_refused_with_both_digests() {
+        let (mut index, parts) = index();
+        index.sha256 = Digest::of(b"something else");
+        let error = index.join(&parts.concat()).unwrap_err().to_string();
+        assert!(error.contains(&Digest::of(&noise(2500)).to_string()), "{error}");
+        assert!(error.contains(&index.sha256.to_string()), "{error}");
+    }
+}

@@ -1,0 +1,658 @@
+//! Selects which version of a plugin is live. A reconcile uses one version until its end, whatever is
+//! reloaded meanwhile.
+
+mod held;
+mod live_reason;
+mod load;
+mod release;
+mod remote;
+mod trouble;
+
+use std::io;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use tokio::sync::watch;
+use tracing::{debug, error, info, warn};
+
+use self::held::Waiting;
+use self::live_reason::LiveReason;
+use self::trouble::Trouble;
+use super::acceptance::Trust;
+use super::candidate_check::{CandidateCheck, HeldBack, Orders, ProofResult, Recorded, UNMATCHED_PIN};
+use super::history::{History, HistoryEntry, Why};
+use super::kept::{Kept, Versions};
+use super::report::{CandidateVersion, KeptVersion, LiveVersion, PluginReport};
+use super::{Location, Prefix};
+use operator_host_contract::Kind;
+use operator_host_core::metrics::ControllerMetrics;
+use operator_host_core::object::shorten;
+use operator_host_core::trace::Tracer;
+use operator_host_runtime::{CodeOrigin, Digest, Limits, Plugin, PluginBytes, Runtime};
+
+/// Maximum size in bytes of the reason why a file is refused.
+const MAX_REASON: usize = 4 << 10;
+
+/// The plugin that a controller calls.
+#[derive(Clone)]
+pub enum Live {
+    /// The plugin is not loaded yet.
+    Loading,
+    /// This version is called.
+    Plugin(Plugin),
+    /// No version can be called.
+    Failed(Unusable),
+}
+
+/// Why no version of a plugin can be called.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Unusable {
+    /// The reason and what to do.
+    pub why: Arc<str>,
+    /// The plugin is for another kind: perhaps the objects of the configured one are not this host's to touch.
+    pub is_of_other_kind: bool,
+}
+
+impl<T: Into<Arc<str>>> From<T> for Unusable {
+    fn from(why: T) -> Self {
+        Self {
+            why: why.into(),
+            is_of_other_kind: false,
+        }
+    }
+}
+
+/// The requirements for a controller's plugin.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Expected {
+    /// The controller's name.
+    pub controller: String,
+    /// The kind that the plugin must reconcile.
+    pub parent: Kind,
+    /// Where the plugin comes from.
+    pub location: Location,
+    /// The caps on the file and on each call.
+    pub limits: Limits,
+    /// Whose plugins are accepted.
+    pub trust: Trust,
+}
+
+/// The contents of a file that could become the live version.
+#[derive(Clone)]
+pub struct PluginFile {
+    /// The contents of the file.
+    pub bytes: PluginBytes,
+    /// The digest of the contents.
+    pub digest: Digest,
+    /// The signature that was in the same folder.
+    pub signature: Option<Bytes>,
+    /// When the change was noticed.
+    pub noticed: Instant,
+}
+
+impl PluginFile {
+    /// Returns the data to keep on disk.
+    async fn kept(&self) -> io::Result<Kept> {
+        Ok(Kept {
+            bytes: self.bytes.read().await?,
+            signature: self.signature.clone(),
+        })
+    }
+}
+
+/// How long the history waits for the name of who gave an order. Later entries wait for this one.
+const WHO: Duration = Duration::from_secs(10);
+
+/// The slot of one controller's plugin. Only a version that is loaded, belongs to the controller and is
+/// proved becomes live, and only the next version replaces it. Clones share the slot.
+#[derive(Clone)]
+pub struct Slot {
+    runtime: Runtime,
+    expected: Expected,
+    metrics: ControllerMetrics,
+    tracer: Tracer,
+    live: Arc<watch::Sender<Live>>,
+    trouble: Arc<Trouble>,
+    proof: Option<Arc<dyn CandidateCheck>>,
+    versions: Option<Arc<Versions>>,
+    history: Arc<History>,
+    waiting: Arc<Mutex<Option<Waiting>>>,
+    /// As in the last orders.
+    overtaken: Arc<AtomicU64>,
+    report: Arc<watch::Sender<PluginReport>>,
+}
+
+impl Slot {
+    /// Creates an empty slot, and the receiver that the controller reads.
+    #[must_use]
+    pub fn new(
+        runtime: Runtime,
+        expected: Expected,
+        metrics: ControllerMetrics,
+    ) -> (Self, watch::Receiver<Live>) {
+        let (live, receiver) = watch::channel(Live::Loading);
+        let report = PluginReport {
+            controller: expected.controller.clone(),
+            file: expected.location.to_string(),
+            ..PluginReport::default()
+        };
+        let slot = Self {
+            runtime,
+            expected,
+            metrics,
+            tracer: Tracer::default(),
+            live: Arc::new(live),
+            trouble: Arc::default(),
+            proof: None,
+            versions: None,
+            history: Arc::default(),
+            waiting: Arc::default(),
+            overtaken: Arc::default(),
+            report: Arc::new(watch::Sender::new(report)),
+        };
+        (slot, receiver)
+    }
+
+    /// Returns the same slot with other requirements: the live version stays until another one meets them.
+    #[must_use]
+    pub fn expecting(&self, expected: Expected) -> Self {
+        let file = expected.location.to_string();
+        self.report.send_modify(|report| {
+            report.file = file;
+            // Asks the registry again, or another one.
+            report.registry = None;
+        });
+        self.trouble.of_registry(None);
+        Self {
+            expected,
+            ..self.clone()
+        }
+    }
+
+    /// Returns the same slot with a span for each reload.
+    #[must_use]
+    pub fn traced(self, tracer: Tracer) -> Self {
+        Self { tracer, ..self }
+    }
+
+    /// Returns the same slot; a version becomes live when it is proved.
+    #[must_use]
+    pub fn proved(self, proof: Arc<dyn CandidateCheck>) -> Self {
+        Self {
+            proof: Some(proof),
+            ..self
+        }
+    }
+
+    /// Returns the same slot; the last versions are kept on disk.
+    #[must_use]
+    pub fn keeping(self, versions: Versions) -> Self {
+        self.report.send_modify(|report| report.kept = versions.list());
+        let versions = Arc::new(versions);
+        Self {
+            history: Arc::new(History::within(Arc::clone(&versions))),
+            versions: Some(versions),
+            ..self
+        }
+    }
+
+    /// Returns the requirements for its plugin.
+    #[must_use]
+    pub fn expected(&self) -> &Expected {
+        &self.expected
+    }
+
+    /// Returns the problem with the file or its registry while an earlier version is live.
+    #[must_use]
+    pub fn trouble(&self) -> watch::Receiver<Option<Arc<str>>> {
+        self.trouble.subscribe()
+    }
+
+    /// Returns the report about the plugin.
+    #[must_use]
+    pub fn report(&self) -> watch::Receiver<PluginReport> {
+        self.report.subscribe()
+    }
+
+    /// Returns which versions were live.
+    #[must_use]
+    pub fn history(&self) -> Arc<History> {
+        Arc::clone(&self.history)
+    }
+
+    /// Returns the orders; `None` when there is no proof, and so no source of orders.
+    pub(super) fn orders(&self) -> Option<watch::Receiver<Option<Orders>>> {
+        self.proof.as_ref().map(|proof| proof.orders())
+    }
+
+    /// Makes the last good version live, if it was kept.
+    pub(crate) async fn restore(&self) {
+        let kept = self.versions.as_ref().map(|versions| versions.list());
+        let mut kept = kept.unwrap_or_default().into_iter();
+        if kept.len() == 0 {
+            return;
+        }
+        let recorded = self.recorded().await;
+        let last = match &recorded {
+            // Another replica may have gone on to a version that was not kept here.
+            Recorded::Version(digest) => kept.find(|kept| kept.digest == digest.to_string()),
+            Recorded::Nothing | Recorded::Unknown(_) => kept.next(),
+        };
+        let Some(last) = last else { return };
+        match self.kept(&last).await {
+            Ok((plugin, _)) => {
+                self.promote(plugin.clone(), None, &LiveReason::Restored, &recorded, None)
+                    .await;
+                self.release_file_of(&plugin).await;
+            }
+            Err(reason) => self.log_not_restored(&last, &reason),
+        }
+    }
+
+    /// Takes the live version back when another one is recorded: another replica has led meanwhile.
+    fn take_back_if_overtaken(&self) -> bool {
+        let orders = self.orders().and_then(|orders| orders.borrow().clone());
+        let overtaken = orders.unwrap_or_default().overtaken;
+        let is_overtaken = self.overtaken.swap(overtaken, Ordering::Relaxed) < overtaken;
+        if is_overtaken {
+            self.live.send_replace(Live::Loading);
+            self.report.send_modify(|report| report.live = None);
+        }
+        is_overtaken
+    }
+
+    /// Loads a file and makes its version live when that is proved. A file that cannot be loaded, or is not
+    /// this controller's, changes nothing.
+    pub async fn offer(&self, file: PluginFile) {
+        self.settle(Some(&file)).await;
+    }
+
+    /// Selects the live version from the file's contents, the kept versions and the current live version.
+    /// Returns when to check again even if nothing changes. The future can be dropped at any time.
+    pub async fn settle(&self, file: Option<&PluginFile>) -> Option<Duration> {
+        if self.take_back_if_overtaken() && file.is_none() {
+            let message =
+                "another version was recorded as live meanwhile, and the plugin's file cannot be read";
+            self.has_no_live_version(message.into());
+        }
+        if self.live_version().is_none() {
+            self.restore().await;
+        }
+        // Loaded first, because that takes the longest and needs no orders.
+        let loaded = match file {
+            Some(file) if !self.is_live(file) => match self.loaded(file).await {
+                Ok(plugin) => Some(plugin),
+                Err(reason) => {
+                    self.fail_with(&reason.to_string(), Some(file.digest), reason.is_of_other_kind());
+                    None
+                }
+            },
+            _ => None,
+        };
+        let orders = self.known_orders().await;
+        let pinned = orders.pin.as_ref().map(ToString::to_string);
+        self.report.send_if_modified(|report| {
+            let changed = report.pinned != pinned;
+            report.pinned.clone_from(&pinned);
+            changed
+        });
+        let is_missing = |pin: &Prefix| !self.digest().is_some_and(|live| pin.matches(&live));
+        if !orders.pin.as_ref().is_some_and(is_missing) {
+            self.report_pin(None);
+        }
+        if let Some(pin) = &orders.pin
+            && !loaded.as_ref().is_some_and(|plugin| pin.matches(plugin.digest()))
+        {
+            match file {
+                Some(file) if pin.matches(&file.digest) => self.release(&file.bytes, file.digest).await,
+                // The kept versions may lose it while another one is live.
+                Some(file) => drop(file.bytes.read().await),
+                None => {}
+            }
+            // After a rollback the version in the file is no longer live: settle again, to report it.
+            return self.follow(pin, loaded).await.then_some(Duration::ZERO);
+        }
+        let Some(plugin) = loaded else {
+            if let Some(file) = file.filter(|file| self.is_live(file)) {
+                if let Some(live) = self.live_version() {
+                    // The version may have been loaded from the kept ones: their bytes are not needed twice.
+                    live.share_file(&file.bytes);
+                }
+                self.release(&file.bytes, file.digest).await;
+                self.file_is_live();
+            }
+            return None;
+        };
+        // There is a file whenever something is loaded.
+        let file = file?;
+        let is_pinned = orders.pin.is_some();
+        if let Some(live) = self.live_version().filter(|_| !is_pinned)
+            && let Err(older) = self
+                .expected
+                .trust
+                .check_age(plugin.description(), live.description())
+        {
+            self.fail(&older.to_string(), Some(file.digest));
+            return None;
+        }
+        let kept = match file.kept().await {
+            Ok(kept) => kept,
+            Err(error) => {
+                self.fail(
+                    &format!("its file cannot be read again: {error}"),
+                    Some(file.digest),
+                );
+                return None;
+            }
+        };
+        let recorded = self.recorded().await;
+        let because = match (&self.proof, self.live_version()) {
+            (_, Some(live)) if live.digest() == plugin.digest() => LiveReason::Reconfigured,
+            (_, None) if recorded == Recorded::Nothing => LiveReason::First,
+            (_, None) if recorded == Recorded::Version(*plugin.digest()) => LiveReason::Recorded,
+            (None, _) => LiveReason::Unproved,
+            (Some(proof), _) if orders.forces(plugin.digest()) => {
+                proof.install(&plugin).await;
+                LiveReason::Forced
+            }
+            (Some(proof), live) => {
+                self.report_proving(&plugin);
+                match proof.prove(live.as_ref(), &plugin).await {
+                    ProofResult::Proved { on, diff } => LiveReason::Proved { on, diff },
+                    ProofResult::NotCompared(why) => LiveReason::NotCompared(why),
+                    ProofResult::HeldBack(held) => {
+                        let again = self.hold_back(&plugin, (*held).clone());
+                        if live.is_none() {
+                            self.has_no_live_version(held.advice.into());
+                        }
+                        return Some(again);
+                    }
+                }
+            }
+        };
+        self.promote(plugin, Some(kept), &because, &recorded, Some(file.noticed))
+            .await;
+        self.release(&file.bytes, file.digest).await;
+        None
+    }
+
+    /// Reports a problem with the file. The live version stays.
+    pub fn fail(&self, reason: &str, digest: Option<Digest>) {
+        self.fail_with(reason, digest, false);
+    }
+
+    fn fail_with(&self, reason: &str, digest: Option<Digest>, is_of_other_kind: bool) {
+        let Expected {
+            controller, location, ..
+        } = &self.expected;
+        // The reason may list the imports of the file; the log, the conditions and the health port repeat it.
+        let reason = shorten(reason, MAX_REASON);
+        let message = format!("the plugin {} cannot be used: {reason}", location.name());
+        self.forget_waiting();
+        let refused = CandidateVersion::refused(digest.as_ref(), &message);
+        self.report.send_modify(|report| report.candidate = Some(refused));
+        let digest = digest.map(tracing::field::display);
+        self.metrics.reloaded("refused");
+        // Published before it is logged, here and below, so that a log line and `/readyz` agree.
+        match self.digest() {
+            Some(live) => {
+                self.trouble.of_file(Some(message.as_str().into()));
+                warn!(controller, file = %location, digest, %live, "{message}; the previous version stays live");
+            }
+            None => {
+                self.has_no_live_version(Unusable {
+                    why: message.as_str().into(),
+                    is_of_other_kind,
+                });
+                error!(controller, file = %location, digest, "{message}");
+            }
+        }
+    }
+
+    /// Returns to the pinned version, or reports that it is missing. Returns whether the live version
+    /// changed.
+    async fn follow(&self, pin: &Prefix, loaded: Option<Plugin>) -> bool {
+        let live = self.live_version();
+        if let Some(plugin) = &loaded {
+            let message = format!("another version is pinned: {pin}");
+            self.put_aside(plugin, &message);
+        }
+        if live.is_some_and(|live| pin.matches(live.digest())) {
+            return false;
+        }
+        let kept = self.versions.as_ref().and_then(|versions| versions.find(pin));
+        match kept {
+            Some(kept) => match self.kept(&kept).await {
+                Ok((plugin, kept)) => {
+                    let over = self.recorded().await;
+                    self.promote(plugin.clone(), Some(kept), &LiveReason::RolledBack, &over, None)
+                        .await;
+                    self.release_file_of(&plugin).await;
+                    return true;
+                }
+                Err(reason) => {
+                    self.report_pin(Some(&format!(
+                        "the version {pin} is pinned and cannot be restored: {reason}"
+                    )));
+                    self.log_not_restored(&kept, &reason);
+                }
+            },
+            None => {
+                let Expected { controller, .. } = &self.expected;
+                let message = format!(
+                    "the version {pin} is pinned, and it is neither in the plugin's file nor among the kept versions: put \
+                     it into the file, or remove the pin"
+                );
+                match self.digest() {
+                    Some(live) => {
+                        self.report_pin(Some(&message));
+                        warn!(controller, %live, "{message}; the live version stays");
+                    }
+                    None => {
+                        self.has_no_live_version(message.as_str().into());
+                        error!(controller, "{message}");
+                    }
+                }
+            }
+        }
+        false
+    }
+
+    /// Reports that no version matches the pin, or that one does.
+    fn report_pin(&self, problem: Option<&str>) {
+        if !self.trouble.of_pin(problem.map(Into::into)) {
+            return;
+        }
+        let held = problem.map(|message| HeldBack {
+            reason: UNMATCHED_PIN,
+            message: message.to_owned(),
+            advice: String::new(),
+            diff: String::new(),
+            objects: Vec::new(),
+        });
+        if let Some(proof) = &self.proof {
+            proof.announce(held.as_ref());
+        }
+    }
+
+    async fn promote(
+        &self,
+        plugin: Plugin,
+        file: Option<Kept>,
+        because: &LiveReason,
+        over: &Recorded,
+        noticed: Option<Instant>,
+    ) {
+        if let Some(proof) = &self.proof {
+            proof.accept(&plugin, over).await;
+        }
+        let before = self.digest();
+        let description = plugin.description();
+        self.metrics.plugin_live(&plugin);
+        self.metrics.reloaded("loaded");
+        let kept = KeptVersion::of(&plugin);
+        let live = LiveVersion {
+            digest: kept.digest.clone(),
+            name: description.name.clone(),
+            version: kept.version.clone(),
+            since: kept.since,
+            because: because.to_string(),
+            diff: because.diff().to_owned(),
+        };
+        self.add_to_history(&plugin, before, because);
+        self.live.send_replace(Live::Plugin(plugin.clone()));
+        self.trouble.of_file(None);
+        let aside = matches!(because, LiveReason::RolledBack | LiveReason::Restored);
+        self.report.send_modify(|report| {
+            report.live = Some(live);
+            if !aside {
+                report.candidate = None;
+            }
+        });
+        if !aside {
+            self.forget_waiting();
+        }
+        info!(
+            controller = self.expected.controller,
+            plugin = description.name,
+            version = description.version,
+            digest = %plugin.digest(),
+            before = before.map(tracing::field::display),
+            form = plugin.form().as_str(),
+            contract = %description.contract,
+            bytes = plugin.size(),
+            compiled = plugin.code_origin() == CodeOrigin::Compiled,
+            compile_ms = millis(plugin.compile_time()),
+            reload_ms = noticed.map(|noticed| millis(noticed.elapsed())),
+            because = %because,
+            "plugin loaded"
+        );
+        if !because.diff().is_empty() {
+            debug!(
+                controller = self.expected.controller,
+                diff = because.diff(),
+                "differences from the previous version"
+            );
+        }
+        let (Some(versions), Some(file)) = (self.versions.clone(), file) else {
+            return;
+        };
+        let written =
+            tokio::task::spawn_blocking(move || (versions.keep(kept, &file), versions.list())).await;
+        match written {
+            Ok((result, list)) => {
+                if let Err(error) = result {
+                    warn!(controller = self.expected.controller, %error,
+                        "cannot keep this version of the plugin: a restart will not restore it");
+                }
+                self.report.send_modify(|report| report.kept = list);
+            }
+            Err(error) => {
+                warn!(%error, "internal error: keeping a version of a plugin panicked; please report it");
+            }
+        }
+    }
+
+    /// Adds a version that becomes live to the history, in a task of its own: nothing waits for it.
+    fn add_to_history(&self, plugin: &Plugin, before: Option<Digest>, because: &LiveReason) {
+        let Some(why) = because.why() else { return };
+        let digest = *plugin.digest();
+        let held_back = self.report.borrow().candidate.clone();
+        // What the comparison showed, where an order overrules it.
+        let found = held_back
+            .filter(|candidate| why == Why::Forced && candidate.digest.as_ref() == Some(&digest.to_string()));
+        let (mut because_of, mut diff) = (because.to_string(), because.diff().to_owned());
+        if let Some(found) = found {
+            because_of = format!("{because_of}; {}", found.message);
+            diff = found.diff;
+        }
+        let mut entry = HistoryEntry {
+            at: jiff::Timestamp::now(),
+            version: plugin.description().version.clone(),
+            digest: digest.to_string(),
+            before: before
+                .filter(|before| *before != digest)
+                .map(|before| before.to_string()),
+            why,
+            because: because_of,
+            by: None,
+            diff,
+        };
+        let order = because.order().zip(self.proof.clone());
+        let controller = self.expected.controller.clone();
+        self.history.add_when_known(controller, async move {
+            if let Some((order, proof)) = order {
+                let by = tokio::time::timeout(WHO, proof.who(order, &digest)).await;
+                entry.by = by.ok().flatten();
+            }
+            entry
+        });
+    }
+
+    fn log_not_restored(&self, kept: &KeptVersion, reason: &str) {
+        warn!(
+            controller = self.expected.controller,
+            digest = kept.digest,
+            "a kept version of the plugin cannot be restored: {reason}"
+        );
+    }
+
+    async fn recorded(&self) -> Recorded {
+        match &self.proof {
+            Some(proof) => proof.recorded().await,
+            None => Recorded::Nothing,
+        }
+    }
+
+    async fn known_orders(&self) -> Orders {
+        let Some(mut orders) = self.orders() else {
+            return Orders::default();
+        };
+        match orders.wait_for(Option::is_some).await {
+            Ok(known) => known.clone().unwrap_or_default(),
+            Err(_) => Orders::default(),
+        }
+    }
+
+    /// Publishes why no version can be called, unless another task has made one live meanwhile.
+    fn has_no_live_version(&self, reason: Unusable) {
+        self.live.send_if_modified(|live| {
+            let changes = match live {
+                Live::Plugin(_) => false,
+                Live::Loading => true,
+                Live::Failed(before) => *before != reason,
+            };
+            if changes {
+                *live = Live::Failed(reason);
+            }
+            changes
+        });
+    }
+
+    /// Whether the file's contents are already live and the requirements are unchanged.
+    fn is_live(&self, file: &PluginFile) -> bool {
+        self.live_version().is_some_and(|live| {
+            *live.digest() == file.digest
+                && *live.limits() == self.expected.limits
+                && self.trusts(file).is_ok()
+        })
+    }
+
+    /// Returns the digest of the live version.
+    fn digest(&self) -> Option<Digest> {
+        self.live_version().map(|plugin| *plugin.digest())
+    }
+
+    fn live_version(&self) -> Option<Plugin> {
+        match &*self.live.borrow() {
+            Live::Plugin(plugin) => Some(plugin.clone()),
+            Live::Loading | Live::Failed(_) => None,
+        }
+    }
+}
+
+fn millis(duration: std::time::Duration) -> u64 {
+    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
+}

@@ -1,0 +1,139 @@
+//! Loads a plugin file's contents as a version that a controller may call.
+
+use thiserror::Error;
+use tracing::field::Empty;
+use tracing::{info_span, record_all};
+
+use super::held::Waiting;
+use super::{Expected, PluginFile, Slot};
+use crate::acceptance::{Signed, Untrusted};
+use crate::kept::Kept;
+use crate::report::KeptVersion;
+use operator_host_contract::Kind;
+use operator_host_core::trace;
+use operator_host_runtime::{Digest, LoadError, Plugin, PluginBytes};
+
+/// The reason why a candidate is refused.
+#[derive(Debug, Error)]
+pub(super) enum Refused {
+    #[error(transparent)]
+    Untrusted(#[from] Untrusted),
+    #[error(transparent)]
+    Load(#[from] LoadError),
+    #[error(
+        "it reconciles {found}, but the controller {controller:?} reconciles {expected}: configure the plugin for that kind"
+    )]
+    OtherKind {
+        controller: String,
+        found: Kind,
+        expected: Kind,
+    },
+}
+
+impl Refused {
+    pub(super) const fn is_of_other_kind(&self) -> bool {
+        matches!(self, Self::OtherKind { .. })
+    }
+}
+
+impl Slot {
+    /// Returns the plugin in a file. Loads it unless it is loaded already.
+    pub(super) async fn loaded(&self, file: &PluginFile) -> Result<Plugin, Refused> {
+        let signed = self.trusts(file)?;
+        if let Some(waiting) = &*self.waiting()
+            && *waiting.plugin.digest() == file.digest
+            && *waiting.plugin.limits() == self.expected.limits
+        {
+            return is_as_signed(waiting.plugin.clone(), signed.as_ref());
+        }
+        self.forget_waiting();
+        let span = self.tracer.root(None, || {
+            info_span!(
+                target: trace::TARGET,
+                parent: None,
+                "reload",
+                operator.controller = self.expected.controller,
+                plugin.digest = %file.digest,
+                plugin.name = Empty,
+                plugin.version = Empty,
+            )
+        });
+        let loaded = trace::around(&span, self.load(file.bytes.clone())).await;
+        match loaded.and_then(|plugin| is_as_signed(plugin, signed.as_ref())) {
+            Ok(plugin) => {
+                let description = plugin.description();
+                record_all!(
+                    span,
+                    plugin.name = description.name,
+                    plugin.version = description.version
+                );
+                self.tracer.reloaded(&self.expected.controller, &span);
+                *self.waiting() = Some(Waiting {
+                    plugin: plugin.clone(),
+                    tries: 0,
+                    reported: None,
+                });
+                Ok(plugin)
+            }
+            Err(refused) => {
+                trace::fail(&span, "refused", &refused.to_string(), "");
+                Err(refused)
+            }
+        }
+    }
+
+    pub(crate) fn trusts(&self, file: &PluginFile) -> Result<Option<Signed>, Untrusted> {
+        let Expected { trust, parent, .. } = &self.expected;
+        trust.check(file.digest, parent, file.signature.as_deref())
+    }
+
+    /// Loads a version that was live before, and returns it with its file.
+    pub(super) async fn kept(&self, kept: &KeptVersion) -> Result<(Plugin, Kept), String> {
+        let Some(versions) = self.versions.clone() else {
+            return Err("this host stores no plugin versions: set --state-dir or --cache-dir".into());
+        };
+        let (wanted, limit) = (kept.clone(), self.expected.limits.module);
+        let read = tokio::task::spawn_blocking(move || versions.read(&wanted, limit)).await;
+        let file = read
+            .map_err(|error| error.to_string())?
+            .map_err(|error| error.to_string())?;
+        // The trusted keys may have changed since this version was live.
+        let Expected { trust, parent, .. } = &self.expected;
+        let signed = trust
+            .check(Digest::of(&file.bytes), parent, file.signature.as_deref())
+            .map_err(|error| error.to_string())?;
+        let plugin = self
+            .load(file.bytes.clone().into())
+            .await
+            .and_then(|plugin| is_as_signed(plugin, signed.as_ref()))
+            .map_err(|error| error.to_string())?;
+        Ok((plugin, file))
+    }
+
+    pub(super) async fn load(&self, file: PluginBytes) -> Result<Plugin, Refused> {
+        let Expected {
+            controller,
+            parent,
+            limits,
+            ..
+        } = &self.expected;
+        let plugin = self.runtime.load(file, *limits).await?;
+        let found = &plugin.description().parent;
+        if found != parent {
+            return Err(Refused::OtherKind {
+                controller: controller.clone(),
+                found: found.clone(),
+                expected: parent.clone(),
+            });
+        }
+        Ok(plugin)
+    }
+}
+
+/// Returns the plugin if its description agrees with the signed statement.
+fn is_as_signed(plugin: Plugin, signed: Option<&Signed>) -> Result<Plugin, Refused> {
+    if let Some(signed) = signed {
+        signed.describes(plugin.description())?;
+    }
+    Ok(plugin)
+}

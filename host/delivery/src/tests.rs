@@ -1,0 +1,37 @@
+//! Versions of plugins, with the runtime and real WebAssembly. The plugins are in `tests/fixtures`.
+
+mod log_lines;
+mod promotion;
+mod released;
+mod slow;
+mod swaps;
+
+use std::sync::{Arc, LazyLock};
+
+use kube::core::DynamicObject;
+use serde_json::json;
+
+use operator_host_contract::Request;
+use operator_host_runtime::{EngineOptions, Runtime};
+
+/// The runtime shared by all tests, as in a process.
+static RUNTIME: LazyLock<Runtime> =
+    LazyLock::new(|| Runtime::new(EngineOptions::default()).expect("the engine starts"));
+
+fn request() -> Request {
+    let parent: DynamicObject = serde_json::from_value(json!({
+        "apiVersion": "fixtures.dev/v1",
+        "kind": "Fixture",
+        "metadata": { "name": "one", "namespace": "default", "uid": "4e6f2a0c-6f5d-4a52-9a4e-0f2a7d1f3b11" },
+        "spec": { "replicas": 3 },
+    }))
+    .expect("a resource");
+    Request {
+        parent: Arc::new(parent),
+        children: Vec::new(),
+        related: Vec::new(),
+        now: "2026-01-02T03:04:05Z".parse().expect("a time"),
+        traceparent: None,
+        namespace_terminating: false,
+    }
+}

@@ -1,0 +1,200 @@
+//! Versions that replace each other while calls continue.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Instant;
+
+use plugin_fixtures::{Fixture, Form, cases};
+
+use super::super::Location;
+use super::super::acceptance::Trust;
+use super::super::registry::{Expected, Live, PluginFile, Slot};
+use super::*;
+use operator_host_contract::Kind;
+use operator_host_runtime::{Cache, Compiler, Digest, Limits, Plugin};
+
+pub(super) fn expected(kind: &str) -> Expected {
+    Expected {
+        controller: "fixtures".into(),
+        parent: Kind {
+            api_version: "fixtures.dev/v1".into(),
+            kind: kind.into(),
+        },
+        location: Location::File("fixture.wasm".into()),
+        limits: Limits::default(),
+        trust: Trust::default(),
+    }
+}
+
+pub(super) fn plugin_file(bytes: &[u8]) -> PluginFile {
+    PluginFile {
+        bytes: bytes.to_vec().into(),
+        digest: Digest::of(bytes),
+        signature: None,
+        noticed: Instant::now(),
+    }
+}
+
+/// Returns another version that answers the same: with a custom section at the end.
+pub(super) fn version(number: u8) -> Vec<u8> {
+    let mut file = Fixture::new(cases::ANSWER).build(Form::Component);
+    file.extend([0, 3, 1, b'v', number]);
+    file
+}
+
+pub(super) fn live(receiver: &tokio::sync::watch::Receiver<Live>) -> Result<Plugin, String> {
+    match &*receiver.borrow() {
+        Live::Plugin(plugin) => Ok(plugin.clone()),
+        Live::Failed(failed) => Err(failed.why.to_string()),
+        Live::Loading => Err("loading".into()),
+    }
+}
+
+#[tokio::test]
+async fn a_bad_version_changes_nothing_and_a_good_one_helps_after_a_bad_start() {
+    let (slot, receiver) = Slot::new(RUNTIME.clone(), expected("Fixture"), metrics());
+    slot.offer(plugin_file(b"nothing")).await;
+    assert!(live(&receiver).err().unwrap().contains("not WebAssembly"));
+    slot.offer(plugin_file(&version(1))).await;
+    let first = *live(&receiver).unwrap().digest();
+    assert_eq!(first, Digest::of(&version(1)));
+    slot.offer(plugin_file(&version(2)[..500])).await;
+    slot.fail("the file is gone", None);
+    assert_eq!(*live(&receiver).unwrap().digest(), first);
+    slot.offer(plugin_file(&version(2))).await;
+    assert_eq!(*live(&receiver).unwrap().digest(), Digest::of(&version(2)));
+}
+
+#[tokio::test]
+async fn a_version_that_is_not_pinned_is_refused_and_reported_until_it_is_gone() {
+    let (slot, receiver) = Slot::new(RUNTIME.clone(), expected("Fixture"), metrics());
+    slot.offer(plugin_file(&version(1))).await;
+    let first = *live(&receiver).unwrap().digest();
+    let pinned = Expected {
+        trust: Trust {
+            sha256: Some(first),
+            ..Trust::default()
+        },
+        ..expected("Fixture")
+    };
+    let slot = slot.expecting(pinned);
+    let trouble = slot.trouble();
+    let reported = || trouble.borrow().as_deref().unwrap_or_default().to_owned();
+    slot.offer(plugin_file(&version(2))).await;
+    assert_eq!(*live(&receiver).unwrap().digest(), first, "what is live stays");
+    assert!(reported().contains("pins"), "{}", reported());
+    slot.offer(plugin_file(&version(1))).await;
+    assert_eq!(reported(), "");
+    // The live version itself can become untrusted: it stays, and this is reported.
+    let other = Expected {
+        trust: Trust {
+            sha256: Some(Digest::of(b"other")),
+            ..Trust::default()
+        },
+        ..expected("Fixture")
+    };
+    let slot = slot.expecting(other);
+    slot.offer(plugin_file(&version(1))).await;
+    assert_eq!(*live(&receiver).unwrap().digest(), first);
+    assert!(reported().contains("pins"), "{}", reported());
+}
+
+#[tokio::test]
+async fn other_limits_take_effect_for_the_version_that_is_live() {
+    let (slot, receiver) = Slot::new(RUNTIME.clone(), expected("Fixture"), metrics());
+    slot.offer(plugin_file(&version(1))).await;
+    let mut other = expected("Fixture");
+    other.limits.memory /= 2;
+    let slot = slot.expecting(other.clone());
+    assert_ne!(live(&receiver).unwrap().limits().memory, other.limits.memory);
+    slot.offer(plugin_file(&version(1))).await;
+    assert_eq!(live(&receiver).unwrap().limits().memory, other.limits.memory);
+}
+
+#[tokio::test]
+async fn a_plugin_of_another_kind_does_not_get_in() {
+    let (slot, receiver) = Slot::new(RUNTIME.clone(), expected("Another"), metrics());
+    slot.offer(plugin_file(&version(1))).await;
+    let reason = live(&receiver).err().unwrap();
+    assert!(
+        reason.contains("reconciles") && reason.contains("Fixture") && reason.contains("Another"),
+        "{reason}"
+    );
+}
+
+#[tokio::test]
+async fn the_live_version_offered_again_is_not_reloaded() {
+    let (slot, mut receiver) = Slot::new(RUNTIME.clone(), expected("Fixture"), metrics());
+    slot.offer(plugin_file(&version(1))).await;
+    receiver.mark_unchanged();
+    slot.offer(plugin_file(&version(1))).await;
+    assert!(!receiver.has_changed().unwrap());
+}
+
+#[tokio::test]
+async fn a_reason_that_is_known_wakes_nobody_and_none_takes_the_live_version_away() {
+    let (slot, mut receiver) = Slot::new(RUNTIME.clone(), expected("Fixture"), metrics());
+    slot.registry_failed("it is away");
+    assert!(live(&receiver).err().unwrap().contains("away"));
+    receiver.mark_unchanged();
+    slot.registry_failed("it is away");
+    assert!(!receiver.has_changed().unwrap());
+    slot.fail("the file is gone", None);
+    assert!(live(&receiver).err().unwrap().contains("gone"));
+    slot.offer(plugin_file(&version(1))).await;
+    receiver.mark_unchanged();
+    slot.registry_failed("it is slow");
+    slot.fail("the file is gone", None);
+    assert!(!receiver.has_changed().unwrap() && live(&receiver).is_ok());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_thousand_swaps_under_load_fail_no_call_and_leave_one_version() {
+    const SWAPS: usize = 1000;
+    let folder = tempfile::tempdir().unwrap();
+    let cache = Cache::open(folder.path(), 1 << 30).unwrap();
+    let runtime = Runtime::with(EngineOptions::default(), Compiler::InProcess, Some(cache)).unwrap();
+    let (slot, receiver) = Slot::new(runtime, expected("Fixture"), metrics());
+    let versions = [version(1), version(2)];
+    slot.offer(plugin_file(&versions[1])).await;
+
+    let stop = Arc::new(AtomicBool::new(false));
+    let calls = Arc::new(AtomicU64::new(0));
+    let callers: Vec<_> = (0..4)
+        .map(|_| {
+            let (receiver, stop, calls) = (receiver.clone(), Arc::clone(&stop), Arc::clone(&calls));
+            tokio::spawn(async move {
+                let request = request();
+                while !stop.load(Ordering::Relaxed) {
+                    let plugin = live(&receiver).unwrap();
+                    plugin.reconcile(&request).await.outcome.unwrap();
+                    calls.fetch_add(1, Ordering::Relaxed);
+                }
+            })
+        })
+        .collect();
+    let mut ends = Vec::with_capacity(SWAPS);
+    for swap in 0..SWAPS {
+        ends.push(live(&receiver).unwrap().ended());
+        let file = &versions[swap % 2];
+        slot.offer(plugin_file(file)).await;
+        assert_eq!(*live(&receiver).unwrap().digest(), Digest::of(file));
+    }
+    stop.store(true, Ordering::Relaxed);
+    for caller in callers {
+        caller.await.unwrap();
+    }
+    assert!(calls.load(Ordering::Relaxed) > 0);
+    assert!(
+        ends.iter().all(|ended| ended()),
+        "versions before the last are kept"
+    );
+    assert!(!live(&receiver).unwrap().ended()(), "the last is live");
+}
+
+/// Instruments that are not read.
+pub(super) fn metrics() -> operator_host_core::metrics::ControllerMetrics {
+    let meter = opentelemetry::global::meter("test");
+    let metrics = Arc::new(operator_host_core::metrics::Metrics::new(&meter, Arc::default()));
+    metrics.of("test", &expected("Fixture").parent)
+}

@@ -1,0 +1,660 @@
+//! Computes the desired status of the parent: the plugin's fields, the conditions and `observedGeneration`.
+//!
+//! Conditions follow kstatus: `Ready` is always present, `Synced` except during a cleanup; `Reconciling` and `Stalled`
+//! only while they are true.
+
+use std::collections::BTreeSet;
+use std::sync::LazyLock;
+
+use jiff::Timestamp;
+use kube::core::DynamicObject;
+use serde_json::{Map, Value, json};
+
+use operator_host_contract::{Condition, ConditionStatus};
+use operator_host_core::object::{conventional_reason, is_terminating, shorten};
+
+/// The condition that reports whether the resource is in the desired state.
+pub const READY: &str = "Ready";
+/// Present and true while the host works towards the desired state.
+pub const RECONCILING: &str = "Reconciling";
+/// Present and true when retrying alone is not expected to help.
+pub const STALLED: &str = "Stalled";
+/// Present except during a cleanup: whether every child is applied as the current spec wants it.
+pub const SYNCED: &str = "Synced";
+
+/// Present and true while the parent is paused.
+pub const PAUSED: &str = "Paused";
+
+/// Present and true while a new version of the plugin is held back because of this parent.
+pub const PLUGIN_HELD_BACK: &str = "PluginHeldBack";
+
+/// Present and true while another client keeps changing back what the host applied to a child.
+pub const CONTESTED: &str = "Contested";
+/// The reason of [`CONTESTED`].
+pub const FIELD_CONTESTED: &str = "FieldContested";
+
+/// The reason while no version of the plugin can be called.
+pub const NO_PLUGIN: &str = "PluginNotLoaded";
+/// The reason while the plugin asks to be called again.
+pub const RETRYING: &str = "Retrying";
+/// The message of the host's own [`READY`].
+const ALL_READY: &str = "every child is applied and ready";
+
+/// Present and true while there are children of a kind that the configuration does not list any more. Its reason is the same.
+pub const KIND_NOT_LISTED: &str = "KindNotListed";
+
+/// The result of a reconcile, for the conditions.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Verdict {
+    /// Every child is applied and ready. The plugin's own `Ready` takes precedence, if it gave one.
+    Reconciled,
+    /// Every child is applied, and some are not ready. The plugin's own `Ready` takes precedence, if it gave one.
+    Progressing(Reason),
+    /// Not done yet; the host tries again.
+    Reconciling(Reason),
+    /// A user must change something; the host may still retry.
+    Stalled(Reason),
+    /// The parent is being deleted, and the plugin's cleanup is not done.
+    CleaningUp(Reason),
+    /// The parent is paused by its annotation.
+    Paused,
+}
+
+/// The reason and the message of a condition.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Reason {
+    /// CamelCase.
+    pub reason: String,
+    /// A sentence for readers.
+    pub message: String,
+}
+
+/// Longer ones are truncated, and a reason gets the form of one, since the API server would reject the whole status where the
+/// definition has the limits of `metav1.Condition`.
+const MAX_REASON: usize = 1024;
+/// Maximum bytes of a message of the host, well below [`LONGEST_MESSAGE`] for readability.
+const MAX_MESSAGE: usize = 4096;
+/// Maximum bytes of a plugin's message. Source: `metav1.Condition`, which counts characters.
+pub const LONGEST_MESSAGE: usize = 32 << 10;
+
+impl Reason {
+    /// Creates a reason and truncates overlong parts.
+    #[must_use]
+    pub fn new(reason: impl Into<String>, message: impl Into<String>) -> Self {
+        Self {
+            reason: conventional_reason(&reason.into(), MAX_REASON),
+            message: shorten(&message.into(), MAX_MESSAGE),
+        }
+    }
+
+    /// Creates the reason why not every child is applied: one comes after another that is not ready.
+    #[must_use]
+    pub fn waiting(why: impl Into<String>) -> Self {
+        Reason::new("WaitingForChild", why)
+    }
+
+    /// Creates the reason why a deleted parent stays: its cleanup succeeded but is not done.
+    #[must_use]
+    pub fn cleaning_up(finalizer: &str) -> Self {
+        let message = format!(
+            "it is being deleted and keeps the finalizer {finalizer} until the plugin's cleanup says that it is done"
+        );
+        Reason::new("CleaningUp", message)
+    }
+}
+
+/// Computes the desired status.
+///
+/// `fields` are the plugin's. When it gave none or could not be asked, they are `None` and the current fields stay.
+/// The same applies to `conditions`.
+#[must_use]
+pub fn desired(
+    parent: &DynamicObject,
+    fields: Option<&Map<String, Value>>,
+    conditions: Option<&[Condition]>,
+    verdict: &Verdict,
+    now: Timestamp,
+) -> Map<String, Value> {
+    let update = StatusUpdate {
+        fields,
+        conditions,
+        added: &[],
+        verdict,
+    };
+    compose(parent, current(parent), &update, now)
+}
+
+/// What a reconcile reports about its parent.
+#[derive(Clone, Copy, Debug)]
+pub struct StatusUpdate<'a> {
+    /// The plugin's fields; `None` when it gave none or could not be asked.
+    pub fields: Option<&'a Map<String, Value>>,
+    /// The plugin's conditions; `None` when it gave none or could not be asked.
+    pub conditions: Option<&'a [Condition]>,
+    /// Conditions of a failure, which are added to the others. Of two of one type, the first is used.
+    pub added: &'a [Condition],
+    /// The result of the reconcile.
+    pub verdict: &'a Verdict,
+}
+
+impl StatusUpdate<'_> {
+    /// Reports whether the status keeps parts that this reconcile did not set.
+    pub fn repeats(&self, status: &Map<String, Value>) -> bool {
+        let is_host = |name: &str| matches!(name, "conditions" | "observedGeneration");
+        let fields = self.fields.is_none() && status.keys().any(|name| !is_host(name));
+        let conditions = existing(status).any(|c| self.keeps(&c.type_));
+        fields || conditions || *self.verdict == Verdict::Paused
+    }
+
+    fn adds(&self, type_: &str) -> bool {
+        self.added.iter().any(|condition| condition.type_ == type_)
+    }
+
+    /// Reports whether an existing condition of this type stays.
+    fn keeps(&self, type_: &str) -> bool {
+        let is_kept = match self.conditions {
+            None => true,
+            // A cleanup adds to the conditions of the last reconcile, which say what there is to clean up.
+            Some(conditions) => {
+                matches!(self.verdict, Verdict::CleaningUp(_))
+                    && conditions.iter().all(|condition| condition.type_ != type_)
+            }
+        };
+        is_kept && !self.adds(type_) && !is_host_type(type_) && type_ != READY
+    }
+}
+
+/// `before` is the current status, from which missing parts are kept.
+pub fn compose(
+    parent: &DynamicObject,
+    before: &Map<String, Value>,
+    update: &StatusUpdate<'_>,
+    now: Timestamp,
+) -> Map<String, Value> {
+    let StatusUpdate {
+        fields,
+        conditions,
+        added,
+        verdict,
+    } = *update;
+    let current = current(parent);
+    if *verdict == Verdict::Paused {
+        return paused(parent, before, now);
+    }
+    let mut status = fields.unwrap_or(before).clone();
+    let given = conditions.unwrap_or_default().iter();
+    let mut seen = BTreeSet::new();
+    let added = added.iter().filter(|c| seen.insert(c.type_.as_str()));
+    let given = given.filter(|c| !update.adds(&c.type_)).chain(added);
+    let given = given.filter(|c| !is_host_type(&c.type_)).cloned();
+    let kept = existing(before).filter(|c| update.keeps(&c.type_));
+    let mut wanted: Vec<Condition> = given.chain(kept).collect();
+    let host = |type_: &str, status, reason: &Reason| Condition {
+        type_: type_.to_owned(),
+        status,
+        reason: reason.reason.clone(),
+        message: reason.message.clone(),
+    };
+    match verdict {
+        Verdict::Reconciled | Verdict::Progressing(_) => {
+            if !wanted.iter().any(|c| c.type_ == READY) {
+                let ready = match verdict {
+                    Verdict::Progressing(reason) => host(READY, ConditionStatus::False, reason),
+                    _ => {
+                        let reason = Reason::new("Reconciled", ALL_READY);
+                        host(READY, ConditionStatus::True, &reason)
+                    }
+                };
+                wanted.insert(0, ready);
+            }
+            let reason = Reason::new("Applied", "every child is applied");
+            wanted.push(host(SYNCED, ConditionStatus::True, &reason));
+        }
+        Verdict::Reconciling(reason) | Verdict::Stalled(reason) => {
+            wanted.retain(|c| c.type_ != READY);
+            wanted.insert(0, host(READY, ConditionStatus::False, reason));
+            let type_ = if matches!(verdict, Verdict::Stalled(_)) {
+                STALLED
+            } else {
+                RECONCILING
+            };
+            wanted.push(host(type_, ConditionStatus::True, reason));
+            // The message is there twice already, and may be long.
+            let reason = Reason::new(&reason.reason, format!("see the condition {type_}"));
+            wanted.push(host(SYNCED, ConditionStatus::False, &reason));
+        }
+        Verdict::CleaningUp(reason) => {
+            if !wanted.iter().any(|c| c.type_ == READY) {
+                wanted.insert(0, host(READY, ConditionStatus::False, reason));
+            }
+            wanted.push(host(RECONCILING, ConditionStatus::True, reason));
+        }
+        // Handled above.
+        Verdict::Paused => {}
+    }
+    let generation = parent.metadata.generation;
+    let rendered = wanted
+        .iter()
+        .map(|condition| render(condition, current, generation, now))
+        .collect();
+    status.insert("conditions".into(), Value::Array(rendered));
+    if let Some(generation) = generation {
+        status.insert("observedGeneration".into(), generation.into());
+    }
+    status
+}
+
+/// Returns the current status with the `Paused` condition. `observedGeneration` stays unchanged.
+fn paused(parent: &DynamicObject, before: &Map<String, Value>, now: Timestamp) -> Map<String, Value> {
+    let current = current(parent);
+    let waits = match is_terminating(parent) {
+        true => "; it is being deleted, and waits for its removal",
+        false => "",
+    };
+    let message = format!(
+        "nothing is done while the annotation {} is true{waits}",
+        operator_host_core::object::PAUSED_ANNOTATION
+    );
+    let condition = Condition {
+        type_: PAUSED.to_owned(),
+        status: ConditionStatus::True,
+        reason: "Annotated".to_owned(),
+        message,
+    };
+    let others = raw_conditions(before).filter(|condition| condition["type"] != PAUSED);
+    let rendered = render(&condition, current, parent.metadata.generation, now);
+    let conditions = others.cloned().chain([rendered]).collect();
+    let mut status = before.clone();
+    status.insert("conditions".into(), Value::Array(conditions));
+    status
+}
+
+/// Reports whether the host alone sets conditions of this type.
+pub fn is_host_type(type_: &str) -> bool {
+    matches!(
+        type_,
+        RECONCILING | STALLED | SYNCED | PAUSED | PLUGIN_HELD_BACK | CONTESTED | KIND_NOT_LISTED
+    )
+}
+
+/// Returns the status of a parent; an empty one if it has none.
+#[must_use]
+pub fn current(parent: &DynamicObject) -> &Map<String, Value> {
+    static EMPTY: LazyLock<Map<String, Value>> = LazyLock::new(Map::new);
+    parent
+        .data
+        .get("status")
+        .and_then(Value::as_object)
+        .unwrap_or(&EMPTY)
+}
+
+fn raw_conditions(status: &Map<String, Value>) -> impl Iterator<Item = &Value> {
+    status
+        .get("conditions")
+        .and_then(Value::as_array)
+        .into_iter()
+        .flatten()
+}
+
+fn existing(status: &Map<String, Value>) -> impl Iterator<Item = Condition> {
+    raw_conditions(status).filter_map(|condition| {
+        let text = |field: &str| condition[field].as_str().unwrap_or_default().to_owned();
+        let status = serde_json::from_value(condition["status"].clone()).ok()?;
+        Some(Condition {
+            type_: text("type"),
+            status,
+            reason: text("reason"),
+            message: text("message"),
+        })
+    })
+}
+
+fn render(
+    condition: &Condition,
+    current: &Map<String, Value>,
+    generation: Option<i64>,
+    now: Timestamp,
+) -> Value {
+    let before = raw_conditions(current).find(|before| before["type"] == condition.type_);
+    let status = json!(condition.status);
+    // The time of the last change of the status, not of the last check.
+    let since = before
+        .filter(|before| before["status"] == status)
+        .and_then(|b| b["lastTransitionTime"].as_str());
+    let mut rendered = json!({
+        "type": condition.type_,
+        "status": status,
+        "reason": conventional_reason(&condition.reason, MAX_REASON),
+        "message": shorten(&condition.message, LONGEST_MESSAGE),
+        "lastTransitionTime": since.map_or_else(|| now.to_string(), str::to_owned),
+    });
+    if let Some(generation) = generation {
+        rendered["observedGeneration"] = generation.into();
+    }
+    rendered
+}
+
+/// Sets or removes the condition about a version that is held back.
+pub fn set_held_back(
+    parent: &DynamicObject,
+    held_back: Option<&Reason>,
+    status: &mut Map<String, Value>,
+    now: Timestamp,
+) {
+    set_condition(PLUGIN_HELD_BACK, parent, held_back, status, now);
+}
+
+/// Sets or removes the condition about contested children. While there is one, not every child is as applied, so the
+/// host does not call the parent ready.
+pub fn set_contested(
+    parent: &DynamicObject,
+    contested: Option<&Reason>,
+    status: &mut Map<String, Value>,
+    now: Timestamp,
+) {
+    set_condition(CONTESTED, parent, contested, status, now);
+    let Some(conditions) = status.get_mut("conditions").and_then(Value::as_array_mut) else {
+        return;
+    };
+    if contested.is_none() {
+        // The status of a parent that was paused during a contest.
+        conditions.retain(|condition| condition["type"] != SYNCED || condition["reason"] != FIELD_CONTESTED);
+    }
+    let Some(Reason { reason, .. }) = contested else {
+        return;
+    };
+    let is_contradicted = |condition: &&mut Value| match condition["type"].as_str() {
+        Some(SYNCED) => condition["status"] == "True",
+        // The plugin's own has another message.
+        Some(READY) => condition["message"] == ALL_READY,
+        _ => false,
+    };
+    for contradicted in conditions.iter_mut().filter(is_contradicted) {
+        let condition = Condition {
+            type_: contradicted["type"].as_str().unwrap_or_default().to_owned(),
+            status: ConditionStatus::False,
+            reason: reason.clone(),
+            message: format!("see the condition {CONTESTED}"),
+        };
+        *contradicted = render(&condition, current(parent), parent.metadata.generation, now);
+    }
+}
+
+/// Sets a condition of the host to true, or removes it.
+pub fn set_condition(
+    type_: &str,
+    parent: &DynamicObject,
+    reason: Option<&Reason>,
+    status: &mut Map<String, Value>,
+    now: Timestamp,
+) {
+    let conditions = status.entry("conditions").or_insert_with(|| json!([]));
+    let Some(conditions) = conditions.as_array_mut() else {
+        return;
+    };
+    conditions.retain(|condition| condition["type"] != type_);
+    if let Some(Reason { reason, message }) = reason {
+        let condition = Condition {
+            type_: type_.to_owned(),
+            status: ConditionStatus::True,
+            reason: reason.clone(),
+            message: message.clone(),
+        };
+        let rendered = render(&condition, current(parent), parent.metadata.generation, now);
+        conditions.push(rendered);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parent(status: &Value) -> DynamicObject {
+        serde_json::from_value(json!({
+            "apiVersion": "my-operator.dev/v1", "kind": "Echo",
+            "metadata": { "name": "a", "generation": 2 },
+            "status": status,
+        }))
+        .unwrap()
+    }
+
+    fn at(second: i64) -> Timestamp {
+        Timestamp::from_second(second).unwrap()
+    }
+
+    fn stalled() -> Verdict {
+        Verdict::Stalled(Reason::new("InvalidSpec", "replicas: greater than 20"))
+    }
+
+    /// Regression: one of 270 KB was written, or the whole status rejected where the definition limits the length.
+    #[test]
+    fn a_long_message_of_a_plugin_is_cut_and_the_same_again_changes_nothing() {
+        let given = [Condition {
+            type_: READY.to_owned(),
+            status: ConditionStatus::False,
+            reason: "Long".to_owned(),
+            message: "ä".repeat(100_000),
+        }];
+        let first = desired(
+            &parent(&json!({})),
+            None,
+            Some(&given),
+            &Verdict::Reconciled,
+            at(1),
+        );
+        let message = first["conditions"][0]["message"].as_str().unwrap();
+        assert!(message.ends_with("ä…") && message.len() > LONGEST_MESSAGE - 5);
+        assert!(message.len() <= LONGEST_MESSAGE);
+        let parent = parent(&first.clone().into());
+        let again = desired(&parent, None, Some(&given), &Verdict::Reconciled, at(9));
+        assert_eq!(again, first);
+    }
+
+    #[test]
+    fn the_same_verdict_again_changes_nothing_at_any_time() {
+        let fields = json!({"currentReplicas": 3}).as_object().cloned().unwrap();
+        let first = desired(
+            &parent(&json!({})),
+            Some(&fields),
+            Some(&[]),
+            &Verdict::Reconciled,
+            at(1),
+        );
+        assert_eq!(first["conditions"][0]["type"], "Ready");
+        assert_eq!(
+            first["conditions"][0]["lastTransitionTime"],
+            "1970-01-01T00:00:01Z"
+        );
+        let parent = parent(&first.clone().into());
+        let again = desired(&parent, Some(&fields), Some(&[]), &Verdict::Reconciled, at(99));
+        assert_eq!(again, first);
+    }
+
+    #[test]
+    fn of_two_conditions_of_a_failure_with_one_type_the_first_is_shown() {
+        let condition = |reason: &str| Condition {
+            type_: "Failing".into(),
+            status: ConditionStatus::True,
+            reason: reason.into(),
+            message: String::new(),
+        };
+        let verdict = stalled();
+        let update = StatusUpdate {
+            fields: None,
+            conditions: None,
+            added: &[condition("First"), condition("Second")],
+            verdict: &verdict,
+        };
+        let parent = parent(&json!({}));
+        let status = compose(&parent, current(&parent), &update, at(1));
+        let failing = raw_conditions(&status).filter(|c| c["type"] == "Failing");
+        let reasons: Vec<_> = failing.map(|c| c["reason"].clone()).collect();
+        assert_eq!(reasons, ["First"]);
+    }
+
+    #[test]
+    fn a_failure_keeps_the_fields_and_the_plugins_conditions_and_takes_ready_away() {
+        let before = json!({
+            "phase": "Running",
+            "conditions": [
+                {"type": "Ready", "status": "True", "reason": "R", "message": "", "lastTransitionTime": "t0"},
+                {"type": "Backed", "status": "True", "reason": "B", "message": "m", "lastTransitionTime": "t1"},
+            ],
+        });
+        let status = desired(&parent(&before), None, None, &stalled(), at(5));
+        assert_eq!(status["phase"], "Running");
+        let types: Vec<_> = raw_conditions(&status)
+            .map(|c| (c["type"].clone(), c["status"].clone()))
+            .collect();
+        assert_eq!(
+            types,
+            [
+                ("Ready", "False"),
+                ("Backed", "True"),
+                ("Stalled", "True"),
+                ("Synced", "False")
+            ]
+            .map(|(a, b)| (json!(a), json!(b)))
+        );
+        assert_eq!(
+            status["conditions"][0]["lastTransitionTime"],
+            "1970-01-01T00:00:05Z"
+        );
+        assert_eq!(status["conditions"][1]["lastTransitionTime"], "t1");
+        assert_eq!(status["conditions"][2]["message"], "replicas: greater than 20");
+        assert_eq!(status["observedGeneration"], 2);
+    }
+
+    #[test]
+    fn a_good_reconcile_removes_stalled_and_the_plugins_ready_counts() {
+        let stalled = desired(&parent(&json!({})), None, None, &stalled(), at(1));
+        let rolling = Condition {
+            type_: READY.into(),
+            status: ConditionStatus::False,
+            reason: "RollingOut".into(),
+            message: "1/3".into(),
+        };
+        let status = desired(
+            &parent(&stalled.into()),
+            None,
+            Some(&[rolling]),
+            &Verdict::Reconciled,
+            at(2),
+        );
+        let reasons: Vec<_> = raw_conditions(&status).map(|c| c["reason"].clone()).collect();
+        assert_eq!(reasons, ["RollingOut", "Applied"]);
+    }
+
+    #[test]
+    fn children_that_are_not_ready_take_ready_away_unless_the_plugin_decides() {
+        let progressing =
+            Verdict::Progressing(Reason::new("ChildrenNotReady", "Pod a-0: it has not started"));
+        let status = desired(&parent(&json!({})), None, Some(&[]), &progressing, at(1));
+        let conditions: Vec<_> = raw_conditions(&status)
+            .map(|c| (c["type"].clone(), c["status"].clone(), c["message"].clone()))
+            .collect();
+        let expected = [
+            ("Ready", "False", "Pod a-0: it has not started"),
+            ("Synced", "True", "every child is applied"),
+        ];
+        assert_eq!(
+            conditions,
+            expected.map(|(a, b, c)| (json!(a), json!(b), json!(c)))
+        );
+        let ready = Condition {
+            type_: READY.into(),
+            status: ConditionStatus::True,
+            reason: "Enough".into(),
+            message: String::new(),
+        };
+        let status = desired(&parent(&json!({})), None, Some(&[ready]), &progressing, at(1));
+        assert_eq!(status["conditions"][0]["reason"], "Enough");
+    }
+
+    #[test]
+    fn a_cleanup_adds_its_conditions_to_those_of_the_last_reconcile() {
+        let before = json!({ "conditions": [
+            {"type": "Ready", "status": "True", "reason": "R", "message": "", "lastTransitionTime": "t0"},
+            {"type": "Backed", "status": "True", "reason": "B", "message": "m", "lastTransitionTime": "t1"},
+            {"type": "Drained", "status": "False", "reason": "D", "message": "", "lastTransitionTime": "t1"},
+        ] });
+        let verdict = Verdict::CleaningUp(Reason::new("CleaningUp", "it is being deleted"));
+        let drained = Condition {
+            type_: "Drained".into(),
+            status: ConditionStatus::True,
+            reason: "Empty".into(),
+            message: String::new(),
+        };
+        let update = StatusUpdate {
+            fields: None,
+            conditions: Some(&[drained]),
+            added: &[],
+            verdict: &verdict,
+        };
+        let (parent, before) = (parent(&before), before.as_object().cloned().unwrap());
+        let status = compose(&parent, &before, &update, at(5));
+        let all: Vec<_> = raw_conditions(&status)
+            .map(|c| {
+                format!(
+                    "{}={}",
+                    c["type"].as_str().unwrap(),
+                    c["status"].as_str().unwrap()
+                )
+            })
+            .collect();
+        assert_eq!(
+            all,
+            ["Ready=False", "Drained=True", "Backed=True", "Reconciling=True"]
+        );
+        assert!(
+            update.repeats(&before),
+            "`Backed` is repeated from the current status"
+        );
+        assert_eq!(compose(&parent, &status, &update, at(5)), status);
+    }
+
+    /// Regression: the host called such a parent ready, because every child was "applied and ready".
+    #[test]
+    fn a_parent_with_a_contested_child_is_not_ready_unless_the_plugin_says_so() {
+        let ready = |given: &[Condition]| {
+            let parent = parent(&json!({}));
+            let mut status = desired(&parent, None, Some(given), &Verdict::Reconciled, at(1));
+            let contested = Reason::new(FIELD_CONTESTED, "by others");
+            set_contested(&parent, Some(&contested), &mut status, at(1));
+            let all: Vec<_> = raw_conditions(&status).cloned().collect();
+            let synced = all.iter().find(|c| c["type"] == SYNCED).unwrap();
+            assert_eq!(synced["status"], "False");
+            all.into_iter().find(|c| c["type"] == READY).unwrap()
+        };
+        let of_host = ready(&[]);
+        assert_eq!(
+            [&of_host["status"], &of_host["reason"], &of_host["message"]],
+            ["False", FIELD_CONTESTED, "see the condition Contested"]
+        );
+        let own = Condition {
+            type_: READY.into(),
+            status: ConditionStatus::True,
+            reason: "Enough".into(),
+            message: "enough servers".into(),
+        };
+        assert_eq!(ready(&[own])["status"], "True");
+    }
+
+    #[test]
+    fn a_plugin_cannot_speak_for_the_host() {
+        let forged = Condition {
+            type_: STALLED.into(),
+            status: ConditionStatus::True,
+            reason: "X".into(),
+            message: String::new(),
+        };
+        let status = desired(
+            &parent(&json!({})),
+            None,
+            Some(&[forged]),
+            &Verdict::Reconciled,
+            at(2),
+        );
+        assert!(raw_conditions(&status).all(|c| c["type"] != STALLED));
+    }
+}

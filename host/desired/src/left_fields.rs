@@ -1,0 +1,260 @@
+//! Fields of a child that the host leaves as they are, such as the replicas of a Deployment with an autoscaler.
+//!
+//! A field that an apply no longer contains is reset to its default, unless another manager owns it. So an apply repeats
+//! the current value of a left field as long as nobody but this controller owns it, and leaves it out afterwards.
+//!
+//! Source: Kubernetes, "Server-Side Apply", transferring ownership.
+
+mod paths;
+
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ManagedFieldsEntry;
+use kube::core::DynamicObject;
+use serde_json::{Value, json};
+
+use operator_host_core::managed_fields::{fields, is_apply_of, owned_part};
+
+/// Maximum number of left fields of a child.
+const MAX_FIELDS: usize = 32;
+
+/// A field that is left as it is.
+#[derive(Clone, Debug, PartialEq)]
+pub struct LeftField {
+    /// The names on the way to it.
+    path: Vec<String>,
+    /// The value for an object that does not exist yet.
+    initial: Option<Value>,
+}
+
+/// Takes the fields that the text of the annotation lists, such as `spec.replicas`, out of a body. `live` is the object as
+/// it exists.
+///
+/// # Errors
+/// When the text is not a list of fields that can be left, or a field is neither in the body nor in the object.
+pub fn take(text: &str, body: &mut Value, live: Option<&DynamicObject>) -> Result<Vec<LeftField>, String> {
+    let wrong = |text: &str| {
+        format!(
+            "{text:?} is not a field that can be left; list fields such as `spec.replicas` or `data[\"app.properties\"]`, \
+             separated by commas"
+        )
+    };
+    let paths = paths::parse(text).map_err(wrong)?;
+    if paths.len() > MAX_FIELDS {
+        return Err(format!(
+            "it lists {} fields; the limit is {MAX_FIELDS}",
+            paths.len()
+        ));
+    }
+    paths
+        .into_iter()
+        .map(|(path, text)| {
+            if matches!(path[0].as_str(), "apiVersion" | "kind" | "metadata" | "status") {
+                return Err(wrong(text));
+            }
+            let initial = remove(body, &path);
+            if initial.is_none() && !may_appear(body, &path, live) {
+                return Err(format!(
+                    "the child has no field {text:?}: correct the path, or give the field its first value. A name that has \
+                     dots is written as in `data[\"app.properties\"]`"
+                ));
+            }
+            Ok(LeftField { path, initial })
+        })
+        .collect()
+}
+
+/// Reports whether a field that the plugin gives no value can have one: it exists, or the API server may default it when it
+/// creates the object.
+fn may_appear(body: &Value, path: &[String], live: Option<&DynamicObject>) -> bool {
+    let (place, way) = match live {
+        Some(live) => (&live.data, path),
+        None => (body, &path[..path.len() - 1]),
+    };
+    let found = way.iter().try_fold(place, |place, name| place.get(name));
+    found.is_some_and(|found| live.is_some() || found.is_object())
+}
+
+/// Adds the values for an object that does not exist yet.
+pub fn add_initial(fields: &[LeftField], body: &mut Value) {
+    for LeftField { path, initial } in fields {
+        if let Some(initial) = initial {
+            insert(body, path, initial.clone());
+        }
+    }
+}
+
+/// Adds the current values of what only this manager owns in the fields. `live` is the content of the object with these
+/// `managed` fields.
+pub fn add_owned(
+    left: &[LeftField],
+    live: &Value,
+    managed: &[ManagedFieldsEntry],
+    manager: &str,
+    body: &mut Value,
+) {
+    for LeftField { path, .. } in left {
+        let (ours, others): (Vec<_>, Vec<_>) = managed
+            .iter()
+            .filter_map(|entry| Some((entry, part(entry, path)?)))
+            .partition(|(entry, _)| is_apply_of(entry, manager));
+        let others: Vec<&Value> = others.into_iter().map(|(_, part)| part).collect();
+        if let Some(value) = path.iter().try_fold(live, |value, name| value.get(name))
+            && let Some((_, ours)) = ours.first()
+            && let Some(own) = owned_part(value, ours, &others)
+        {
+            insert(body, path, own);
+        }
+    }
+}
+
+/// Returns what an entry contains of a field.
+fn part<'a>(entry: &'a ManagedFieldsEntry, path: &[String]) -> Option<&'a Value> {
+    let mut names = path.iter();
+    names.try_fold(fields(entry)?, |fields, name| fields.get(format!("f:{name}")))
+}
+
+fn remove(body: &mut Value, path: &[String]) -> Option<Value> {
+    let (last, way) = path.split_last()?;
+    let parent = way.iter().try_fold(body, |place, name| place.get_mut(name))?;
+    parent.as_object_mut()?.remove(last)
+}
+
+fn insert(body: &mut Value, path: &[String], value: Value) {
+    let mut place = body;
+    for name in path {
+        let Value::Object(fields) = place else { return };
+        place = fields.entry(name.as_str()).or_insert_with(|| json!({}));
+    }
+    *place = value;
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const US: &str = "operator-host/shop";
+
+    fn deployment(owners: &[(&str, &str)]) -> DynamicObject {
+        let entries: Vec<_> = owners
+            .iter()
+            .map(|(manager, operation)| {
+                json!({
+                    "manager": manager, "operation": operation, "fieldsType": "FieldsV1",
+                    "fieldsV1": { "f:spec": { "f:replicas": {} } },
+                })
+            })
+            .collect();
+        serde_json::from_value(json!({
+            "apiVersion": "apps/v1", "kind": "Deployment",
+            "metadata": { "name": "a", "managedFields": entries },
+            "spec": { "replicas": 6, "paused": false },
+        }))
+        .unwrap()
+    }
+
+    fn applied(owners: &[(&str, &str)]) -> Value {
+        let mut body = json!({ "spec": { "replicas": 2, "paused": true } });
+        let fields = take("spec.replicas", &mut body, None).unwrap();
+        assert_eq!(body, json!({ "spec": { "paused": true } }));
+        let live = deployment(owners);
+        let managed = live.metadata.managed_fields.unwrap_or_default();
+        add_owned(&fields, &live.data, &managed, US, &mut body);
+        body
+    }
+
+    #[test]
+    fn the_current_value_is_repeated_until_another_manager_owns_the_field() {
+        let repeated = json!({ "spec": { "replicas": 6, "paused": true } });
+        let left_out = json!({ "spec": { "paused": true } });
+        assert_eq!(applied(&[(US, "Apply")]), repeated);
+        let scaler = ("kube-controller-manager", "Update");
+        assert_eq!(applied(&[(US, "Apply"), scaler]), left_out);
+        assert_eq!(applied(&[scaler]), left_out);
+        assert_eq!(applied(&[]), left_out, "a default, which nothing resets");
+    }
+
+    /// Regression: a key that somebody added to a left map made the host drop its own keys, and the server deleted them.
+    #[test]
+    fn of_a_map_only_the_keys_of_others_are_left_out() {
+        let entry = |manager: &str, operation: &str, fields: Value| json!({ "manager": manager, "operation": operation, "fieldsType": "FieldsV1", "fieldsV1": fields });
+        let ours = json!({ "f:data": { ".": {}, "f:a": {}, "f:b": {} }, "f:rules": {
+            "k:{\"port\":80}": { ".": {}, "f:port": {}, "f:name": {}, "f:weight": {} },
+        } });
+        let theirs = json!({ "f:data": { "f:b": {}, "f:c": {} }, "f:rules": {
+            "k:{\"port\":80}": { "f:weight": {} }, "k:{\"port\":81}": { ".": {}, "f:port": {} },
+        } });
+        let live: DynamicObject = serde_json::from_value(json!({
+            "apiVersion": "v1", "kind": "ConfigMap",
+            "metadata": { "name": "a", "managedFields": [entry(US, "Apply", ours), entry("user", "Update", theirs)] },
+            "data": { "a": "1", "b": "user", "c": "3" },
+            "rules": [{ "port": 80, "name": "web", "weight": 9 }, { "port": 81 }],
+        }))
+        .unwrap();
+        let mut body = json!({ "data": { "a": "0", "b": "0" }, "rules": [] });
+        let fields = take("data, rules", &mut body, None).unwrap();
+        let managed = live.metadata.managed_fields.unwrap_or_default();
+        add_owned(&fields, &live.data, &managed, US, &mut body);
+        assert_eq!(
+            body,
+            json!({ "data": { "a": "1" }, "rules": [{ "port": 80, "name": "web" }] })
+        );
+    }
+
+    #[test]
+    fn a_new_object_gets_the_values_of_the_plugin() {
+        let whole = json!({ "spec": { "replicas": 2, "strategy": { "type": "Recreate" } } });
+        let mut body = whole.clone();
+        let fields = take("spec.replicas, spec.strategy.type, spec.paused", &mut body, None).unwrap();
+        assert_eq!(body, json!({ "spec": { "strategy": {} } }));
+        add_initial(&fields, &mut body);
+        assert_eq!(body, whole);
+    }
+
+    /// Regression: the dots in the key were those of a path, which matched nothing, and the host reset the field.
+    #[test]
+    fn a_path_that_matches_nothing_is_refused() {
+        let live: DynamicObject = serde_json::from_value(json!({
+            "apiVersion": "v1", "kind": "ConfigMap", "metadata": { "name": "a" }, "data": { "live.only": "1" },
+        }))
+        .unwrap();
+        let check = |text: &str, live: Option<&DynamicObject>| {
+            let mut body = json!({ "data": { "app.properties": "a=1", "b": "2" } });
+            take(text, &mut body, live).map(|_| body)
+        };
+        let rest = check("data[\"app.properties\"]", None).unwrap();
+        assert_eq!(rest, json!({ "data": { "b": "2" } }));
+        assert!(check("data[\"live.only\"]", Some(&live)).is_ok());
+        for (text, live) in [
+            ("data.app.properties", None),
+            ("data.app.properties", Some(&live)),
+            ("data.c", Some(&live)),
+            ("date.b", None),
+        ] {
+            let error = check(text, live).unwrap_err();
+            assert!(error.contains(&format!("no field {text:?}")), "{error}");
+        }
+    }
+
+    #[test]
+    fn only_fields_of_the_content_can_be_left() {
+        for text in [
+            "",
+            "spec..replicas",
+            "metadata.labels",
+            "status",
+            "kind",
+            "spec.replicas,",
+        ] {
+            let error = take(text, &mut json!({}), None).unwrap_err();
+            assert!(
+                error.contains("is not a field that can be left"),
+                "{text:?}: {error}"
+            );
+        }
+        let many = vec!["spec.a"; MAX_FIELDS + 1].join(",");
+        assert!(
+            take(&many, &mut json!({"spec": {}}), None)
+                .unwrap_err()
+                .contains("the limit is 32")
+        );
+    }
+}

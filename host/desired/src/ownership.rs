@@ -1,0 +1,145 @@
+//! Decides which objects belong to a parent.
+
+use std::collections::HashSet;
+use std::sync::Arc;
+
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
+use kube::core::DynamicObject;
+
+use super::provenance::SecretProof;
+use operator_host_config::{ControllerConfig, Removal};
+use operator_host_core::object::{
+    CONTROLLER_LABEL, ChildRef, NamespacedName, PARENT_ANNOTATION, annotation, controller_of, is_namespace,
+    is_reference_to, label,
+};
+
+/// Reports whether a parent in `parent` may have children in `child`; `None` means no namespace. Anyone with write
+/// access to another namespace can copy this host's labels and annotations to an object there, so objects out of
+/// reach are ignored. Of a parent that makes namespaces, only its children tell which it has made: see
+/// [`leave_out_others`].
+#[must_use]
+pub fn reaches(config: &ControllerConfig, parent: Option<&str>, child: Option<&str>) -> bool {
+    match (parent, child) {
+        (Some(parent), child) => child == Some(parent),
+        (None, Some(child)) => config.other_namespaces.contains(child) || config.makes_namespaces(),
+        (None, None) => true,
+    }
+}
+
+/// Leaves out what is in a namespace that is neither configured nor one of the parent's children.
+pub fn leave_out_others(
+    config: &ControllerConfig,
+    parent: &DynamicObject,
+    children: &mut Vec<Arc<DynamicObject>>,
+) {
+    if parent.metadata.namespace.is_some() || !config.makes_namespaces() {
+        return;
+    }
+    let made = children.iter().map(|child| ChildRef::of(child));
+    let made = made.filter(|child| is_namespace(&child.kind));
+    let made: HashSet<String> = made.map(|child| child.name.name).collect();
+    let is_reached =
+        |namespace: &String| config.other_namespaces.contains(namespace) || made.contains(namespace);
+    children.retain(|child| child.metadata.namespace.as_ref().is_none_or(is_reached));
+}
+
+/// Reports whether a parent owns an object: its controller owner reference has the parent's UID, its label names
+/// the controller, and the parent may have children there. A label or an annotation alone proves nothing: people
+/// and templates copy them.
+#[must_use]
+pub fn owns(config: &ControllerConfig, parent: &DynamicObject, object: &DynamicObject) -> bool {
+    parent.metadata.uid.is_some()
+        && controller_of(object).map(|owner| &owner.uid) == parent.metadata.uid.as_ref()
+        && is_ours(config, object)
+        && is_within_reach(config, parent, object)
+}
+
+/// Reports whether an object's label names the controller, by its current name or a former one.
+#[must_use]
+pub fn is_ours(config: &ControllerConfig, object: &DynamicObject) -> bool {
+    label(object, CONTROLLER_LABEL) == Some(config.name.as_str())
+}
+
+/// Reports whether an object is a retained child: its kind is retained, it has no controller, its label and
+/// annotation name this parent, and the parent may have children there. This suffices to take it over again, but
+/// never to delete it.
+#[must_use]
+pub fn retains(
+    config: &ControllerConfig,
+    proof: SecretProof<'_>,
+    parent: &DynamicObject,
+    object: &DynamicObject,
+) -> bool {
+    let generated = proof.holds(&config.parent, parent, object);
+    removal(config, generated, object) == Some(Removal::Retain)
+        && controller_of(object).is_none()
+        && is_ours(config, object)
+        && annotation(object, PARENT_ANNOTATION) == Some(&NamespacedName::of(parent).to_string())
+        && is_within_reach(config, parent, object)
+}
+
+/// Returns how the configuration treats an object that is no longer wanted; `None` if the controller does not
+/// create its kind. `generated` is whether it is proved that the host generated it.
+#[must_use]
+pub fn removal(config: &ControllerConfig, generated: bool, object: &DynamicObject) -> Option<Removal> {
+    let removal = *config.children.get(&ChildRef::of(object).kind)?;
+    Some(if generated { config.generated } else { removal })
+}
+
+fn is_within_reach(config: &ControllerConfig, parent: &DynamicObject, object: &DynamicObject) -> bool {
+    reaches(
+        config,
+        parent.metadata.namespace.as_deref(),
+        object.metadata.namespace.as_deref(),
+    )
+}
+
+/// Returns the parent of a child if it belongs to this controller and may have children in the child's namespace.
+/// `namespaced` is true if the parents are namespaced.
+#[must_use]
+pub fn parent_of(
+    config: &ControllerConfig,
+    namespaced: bool,
+    child: &DynamicObject,
+) -> Option<NamespacedName> {
+    let namespace = child.metadata.namespace.as_deref();
+    if let Some(owner) = controller_of(child) {
+        return parent_by_owner(config, namespaced, owner, namespace);
+    }
+    if !is_ours(config, child) {
+        return None;
+    }
+    let parent = NamespacedName::parse(annotation(child, PARENT_ANNOTATION)?);
+    is_possible(config, namespaced, &parent, namespace).then_some(parent)
+}
+
+/// Returns the parent that an owner reference of an object in `namespace` refers to, if this controller reconciles its
+/// kind and it may have children there.
+#[must_use]
+pub fn parent_by_owner(
+    config: &ControllerConfig,
+    namespaced: bool,
+    owner: &OwnerReference,
+    namespace: Option<&str>,
+) -> Option<NamespacedName> {
+    let parent = NamespacedName {
+        // A cluster-scoped parent has no namespace, whatever namespace its child is in.
+        namespace: namespace.filter(|_| namespaced).map(str::to_owned),
+        name: owner.name.clone(),
+    };
+    let is_parent =
+        is_reference_to(&config.parent, owner) && is_possible(config, namespaced, &parent, namespace);
+    is_parent.then_some(parent)
+}
+
+fn is_possible(
+    config: &ControllerConfig,
+    namespaced: bool,
+    parent: &NamespacedName,
+    child: Option<&str>,
+) -> bool {
+    parent.namespace.is_some() == namespaced && reaches(config, parent.namespace.as_deref(), child)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,80 @@
+use serde_json::{Value, json};
+
+use super::*;
+use crate::testing::config;
+
+fn child(namespace: Option<&str>, more: &Value) -> DynamicObject {
+    let mut child = json!({"apiVersion": "v1", "kind": "Pod", "metadata": more});
+    child["metadata"]["name"] = "p".into();
+    child["metadata"]["namespace"] = namespace.into();
+    serde_json::from_value(child).unwrap()
+}
+
+fn named(namespace: Option<&str>, parent: &str) -> DynamicObject {
+    let marks = json!({
+        "labels": {CONTROLLER_LABEL: "shop"}, "annotations": {PARENT_ANNOTATION: parent},
+    });
+    child(namespace, &marks)
+}
+
+fn owned(namespace: Option<&str>) -> DynamicObject {
+    let owner = json!({"ownerReferences": [
+        {"apiVersion": "example.com/v1", "kind": "Shop", "name": "a", "uid": "u", "controller": true},
+    ]});
+    child(namespace, &owner)
+}
+
+fn parent(namespaced: bool, child: &DynamicObject) -> Option<String> {
+    parent_of(&config(), namespaced, child).map(|parent| parent.to_string())
+}
+
+#[test]
+fn a_change_in_one_namespace_enqueues_no_parent_of_another() {
+    assert_eq!(parent(true, &owned(Some("x"))).as_deref(), Some("x/a"));
+    assert_eq!(parent(true, &named(Some("x"), "x/a")).as_deref(), Some("x/a"));
+    for forged in ["tenant/a", "a", "", "/a", "x/y/a"] {
+        let found = parent(true, &named(Some("x"), forged));
+        assert!(
+            found.as_ref().is_none_or(|found| found.starts_with("x/")),
+            "{forged:?} marks {found:?}"
+        );
+    }
+    assert_eq!(parent(true, &named(None, "a")), None);
+}
+
+#[test]
+fn a_cluster_scoped_parent_is_enqueued_from_the_listed_namespaces_only() {
+    for (namespace, expected) in [(Some("spare"), Some("a")), (None, Some("a")), (Some("x"), None)] {
+        assert_eq!(parent(false, &owned(namespace)).as_deref(), expected);
+        assert_eq!(parent(false, &named(namespace, "a")).as_deref(), expected);
+    }
+    assert_eq!(parent(false, &named(Some("spare"), "spare/a")), None);
+}
+
+#[test]
+fn in_other_namespaces_only_what_is_in_one_that_the_parent_made_is_its_child() {
+    let mut config = config();
+    let parent: DynamicObject =
+        serde_json::from_value(json!({"metadata": {"name": "a", "uid": "u"}})).unwrap();
+    let made = json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "made"}});
+    let made: DynamicObject = serde_json::from_value(made).unwrap();
+    let left = |config: &ControllerConfig| {
+        let mut children = [Some("spare"), Some("made"), Some("x"), None]
+            .map(|it| Arc::new(owned(it)))
+            .to_vec();
+        children.push(Arc::new(made.clone()));
+        children.retain(|child| reaches(config, None, child.metadata.namespace.as_deref()));
+        leave_out_others(config, &parent, &mut children);
+        let namespaces = children
+            .iter()
+            .filter_map(|child| child.metadata.namespace.clone());
+        namespaces.collect::<Vec<_>>()
+    };
+    assert_eq!(left(&config), ["spare"]);
+    let namespaces = operator_host_contract::Kind {
+        api_version: "v1".into(),
+        kind: "Namespace".into(),
+    };
+    config.children.insert(namespaces, Removal::Delete);
+    assert_eq!(left(&config), ["spare", "made"]);
+}

@@ -1,0 +1,762 @@
+//! Turns the children that a plugin asked for into the bodies that may be applied. Pure: the existing objects are
+//! arguments; nothing is read or written.
+//!
+//! An answer is used completely or not at all: a plugin that asks for one forbidden child is not trusted with the
+//! rest. Where an existing object is in the way of a child of a cluster-scoped parent, only its namespace is left out.
+
+mod refusal;
+mod resolve_order;
+
+use std::borrow::Cow;
+use std::collections::{BTreeMap, HashMap, HashSet};
+use std::fmt::Write;
+use std::sync::Arc;
+
+use kube::ResourceExt;
+use kube::core::DynamicObject;
+use serde_json::{Map, Value, json};
+
+pub use self::refusal::Refusal;
+use self::refusal::{TOKEN_ANNOTATION, TOKEN_TYPE};
+use super::generated;
+use super::left_fields::{self, LeftField};
+use super::names;
+use super::ownership::retains;
+use super::provenance::{ACCEPT_ANNOTATION, PROVENANCE_ANNOTATION, SecretProof, is_accepted};
+use operator_host_config::{Allow, ControllerConfig, Removal};
+use operator_host_contract::{GeneratedSecret, Kind, ObjectRef};
+use operator_host_core::object::{
+    APPLIED_ANNOTATION, BESIDE_ANNOTATION, CONTROLLER_LABEL, ChildRef, DIGEST_ANNOTATION, GENERATED_LABEL,
+    GENERATION_ANNOTATION, Identity, LEAVE_ANNOTATION, MAX_DEPTH, NamespacedName, NotServed,
+    PARENT_ANNOTATION, PLUGIN_ANNOTATION, TOO_DEEP_ANNOTATION, annotation, controller_of, field_in_words,
+    fingerprint, generation_mark, group_of, is_deeper, is_reference_to, is_terminating, is_too_deep,
+    kind_for_kubectl, kind_in_words, label, long_key, name_problem, secret, shorten, too_deep,
+};
+
+/// The input of a plan, in addition to the plugin's answer.
+pub struct Policy<'a> {
+    /// The controller's configuration.
+    pub config: &'a ControllerConfig,
+    /// The custom resource, with its type.
+    pub parent: &'a DynamicObject,
+    /// The digest of the plugin version that answered.
+    pub digest: &'a str,
+    /// The name and the version of the plugin, as it describes itself.
+    pub plugin: &'a str,
+    /// Returns whether a kind is namespaced, if the cluster serves it.
+    pub namespaced: &'a dyn Fn(&Kind) -> Result<bool, NotServed>,
+    /// Returns an existing object, as far as it is known.
+    pub existing: &'a dyn Fn(&ChildRef) -> Option<Arc<DynamicObject>>,
+    /// How to prove that the host generated a Secret.
+    pub proof: SecretProof<'a>,
+}
+
+/// The desired state of one child.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Desired {
+    /// Kind and name.
+    pub key: ChildRef,
+    /// The complete body to apply, with owner reference, labels and annotations, but without the fields to leave.
+    pub body: Value,
+    /// The fields that stay as they are once the child exists.
+    pub left: Vec<LeftField>,
+    /// Hash of the body without the plugin's digest.
+    pub fingerprint: String,
+    /// The children that come before it.
+    pub after: Vec<ChildRef>,
+    /// How many children come before it, one after the other.
+    pub depth: usize,
+}
+
+impl Desired {
+    /// Returns the body of a child that does not exist yet.
+    #[must_use]
+    pub fn new_body(&self) -> Value {
+        let mut body = self.body.clone();
+        left_fields::add_initial(&self.left, &mut body);
+        body
+    }
+}
+
+/// A Secret whose values the host generates.
+#[derive(Clone, Debug, PartialEq)]
+pub struct DesiredSecret {
+    /// Kind and name.
+    pub key: ChildRef,
+    /// The required entries.
+    pub secret: GeneratedSecret,
+    /// The Secret without its data. A child of the same name, if there is one, has its other labels and entries.
+    pub body: Value,
+}
+
+/// The changes to make for one parent.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Plan {
+    /// In the order in which they are applied.
+    pub desired: Vec<Desired>,
+    /// Children that stay unchanged.
+    pub keep: HashSet<ChildRef>,
+    /// Secrets to generate.
+    pub secrets: Vec<DesiredSecret>,
+}
+
+impl Plan {
+    /// Returns every child that the plan names, as the plugin named it.
+    pub fn keys(&self) -> impl Iterator<Item = &ChildRef> {
+        let desired = self.desired.iter().map(|desired| &desired.key);
+        let secrets = self.secrets.iter().map(|secret| &secret.key);
+        desired.chain(secrets).chain(&self.keep)
+    }
+
+    /// Returns every child that the plan names, independent of the version. `existing` provides the UIDs, since one
+    /// object can be served in two groups, as Ingresses were.
+    #[must_use]
+    pub fn named(&self, existing: &dyn Fn(&ChildRef) -> Option<Arc<DynamicObject>>) -> Named {
+        let mut named = Named::default();
+        for key in self.keys() {
+            named.identities.insert(key.identity());
+            named
+                .uids
+                .extend(existing(key).and_then(|object| object.metadata.uid.clone()));
+        }
+        named
+    }
+}
+
+/// The children that a plan names, identified by what is the same in every version.
+#[derive(Debug, Default)]
+pub struct Named {
+    identities: HashSet<Identity>,
+    uids: HashSet<String>,
+}
+
+impl Named {
+    /// Reports whether the plan names this object.
+    #[must_use]
+    pub fn contains(&self, object: &DynamicObject) -> bool {
+        self.identities.contains(&ChildRef::of(object).identity())
+            || object
+                .metadata
+                .uid
+                .as_ref()
+                .is_some_and(|uid| self.uids.contains(uid))
+    }
+}
+
+/// Validates the plugin's answer and completes it.
+///
+/// # Errors
+/// All violations, so that an author sees them at once.
+pub fn plan(
+    policy: &Policy<'_>,
+    children: &[Value],
+    keep: &[ObjectRef],
+    generate: &[GeneratedSecret],
+) -> Result<Plan, Vec<Refusal>> {
+    let defined = defined_in(children);
+    let namespaced = |kind: &Kind| {
+        let defined = || defined.get(&(kind.group(), kind.kind.as_str()));
+        (policy.namespaced)(kind).or_else(|why| defined().copied().ok_or(why))
+    };
+    let config = with_made(policy, children, keep);
+    let policy = &Policy {
+        namespaced: &namespaced,
+        config: &config,
+        ..*policy
+    };
+    let mut plan = Plan::default();
+    let mut refusals = Vec::new();
+    let mut seen = HashSet::new();
+    for (index, child) in children.iter().enumerate() {
+        match policy.child(index, child, generate) {
+            Ok(desired) if !seen.insert(desired.key.identity()) => {
+                refusals.push(Refusal::Twice {
+                    which: desired.key.to_string(),
+                });
+            }
+            Ok(desired) => plan.desired.push(desired),
+            Err(refusal) => refusals.push(refusal),
+        }
+    }
+    let mut seen = HashSet::new();
+    for secret in generate {
+        match policy.secret(secret, &plan.desired) {
+            Ok(secret) if !seen.insert(secret.key.identity()) => {
+                refusals.push(Refusal::Twice {
+                    which: secret.key.to_string(),
+                });
+            }
+            Ok(secret) => plan.secrets.push(secret),
+            Err(refusal) => refusals.push(refusal),
+        }
+    }
+    let own = policy.parent.namespace();
+    plan.keep = keep
+        .iter()
+        .map(|reference| ChildRef {
+            kind: Kind {
+                api_version: reference.api_version.clone(),
+                kind: reference.kind.clone(),
+            },
+            name: NamespacedName {
+                namespace: reference.namespace.clone().or_else(|| own.clone()),
+                name: reference.name.clone(),
+            },
+        })
+        .collect();
+    if refusals.is_empty() {
+        refusals = policy.resolve_order(&mut plan);
+    }
+    if !refusals.is_empty() {
+        return Err(refusals);
+    }
+    plan.desired.sort_by(|a, b| {
+        let place = |desired: &Desired| (desired.depth, rank(&desired.key.kind));
+        (place(a), &a.key).cmp(&(place(b), &b.key))
+    });
+    Ok(plan)
+}
+
+/// Returns the kinds that definitions among the children define, by group and name, and whether each is namespaced. Objects
+/// of such a kind are applied once the cluster serves it.
+fn defined_in(children: &[Value]) -> HashMap<(&str, &str), bool> {
+    let definitions = children
+        .iter()
+        .filter(|child| child["kind"] == "CustomResourceDefinition");
+    let defined = definitions.filter_map(|definition| {
+        let spec = &definition["spec"];
+        let kind = (spec["group"].as_str()?, spec["names"]["kind"].as_str()?);
+        Some((kind, spec["scope"] == "Namespaced"))
+    });
+    defined.collect()
+}
+
+/// Returns the configuration with the namespaces that a cluster-scoped parent makes: it may have children in them.
+fn with_made<'a>(policy: &Policy<'a>, children: &[Value], keep: &[ObjectRef]) -> Cow<'a, ControllerConfig> {
+    if policy.parent.namespace().is_some() || !policy.config.makes_namespaces() {
+        return Cow::Borrowed(policy.config);
+    }
+    let made = children
+        .iter()
+        .filter(|child| child["apiVersion"] == "v1" && child["kind"] == "Namespace");
+    let made = made.filter_map(|child| child["metadata"]["name"].as_str());
+    let kept = keep
+        .iter()
+        .filter(|kept| kept.api_version == "v1" && kept.kind == "Namespace");
+    let mut config = policy.config.clone();
+    config
+        .other_namespaces
+        .extend(made.chain(kept.map(|kept| &*kept.name)).map(str::to_owned));
+    Cow::Owned(config)
+}
+
+/// Returns the children of a cluster-scoped parent without those in the namespaces where existing objects are in the way: who
+/// made such an object there must not stop the children in other namespaces. `None` when something else is refused.
+#[must_use]
+pub fn beside_obstacles(policy: &Policy<'_>, children: &[Value], refusals: &[Refusal]) -> Option<Vec<Value>> {
+    if policy.parent.namespace().is_some() || !refusals.iter().all(Refusal::is_obstacle) {
+        return None;
+    }
+    let config = with_made(policy, children, &[]);
+    let policy = &Policy {
+        config: &config,
+        ..*policy
+    };
+    let keys = children.iter().enumerate();
+    let keys: Option<Vec<_>> = keys.map(|(index, child)| policy.key(index, child).ok()).collect();
+    let keys = keys?;
+    let obstructed = keys.iter().filter(|key| policy.check_existing(key).is_err());
+    let obstructed: HashSet<_> = obstructed.map(|key| &key.name.namespace).collect();
+    if obstructed.contains(&None) {
+        // It is nobody's namespace, and others may depend on it.
+        return None;
+    }
+    let left = children.iter().zip(&keys);
+    let left = left.filter(|(_, key)| !obstructed.contains(&key.name.namespace));
+    Some(left.map(|(child, _)| child.clone()).collect())
+}
+
+/// Maximum number of bytes of an unchecked kind or name in a refusal; the rule follows after it.
+const SHOWN: usize = 100;
+
+fn secret_kind() -> Kind {
+    Kind {
+        api_version: "v1".into(),
+        kind: "Secret".into(),
+    }
+}
+
+/// Dependencies are applied first: a claim before the pods that mount it.
+fn rank(kind: &Kind) -> u8 {
+    match kind.kind.as_str() {
+        "Namespace" | "CustomResourceDefinition" => 0,
+        "ServiceAccount" | "Role" | "ClusterRole" | "RoleBinding" | "ClusterRoleBinding" => 1,
+        "ConfigMap" | "Secret" | "PersistentVolume" | "PersistentVolumeClaim" => 2,
+        "Service" | "NetworkPolicy" | "PodDisruptionBudget" => 3,
+        _ => 4,
+    }
+}
+
+impl Policy<'_> {
+    fn child(&self, index: usize, child: &Value, generate: &[GeneratedSecret]) -> Result<Desired, Refusal> {
+        let key = self.key(index, child)?;
+        let which = key.to_string();
+        let Some(mut removal) = self.config.children.get(&key.kind) else {
+            return Err(self.kind_not_allowed(which, &key.kind));
+        };
+        match generate.iter().find(|secret| self.is_rest_of(&key, secret)) {
+            // `secret` checks the existing object.
+            Some(secret) => {
+                if let Some(problem) = rest_problem(child, secret) {
+                    return Err(Refusal::BadSecret { which, problem });
+                }
+                removal = &self.config.generated;
+            }
+            None => {
+                self.check_existing(&key)?;
+                // What the host generated is retained as such, also when the plugin no longer asks for the values.
+                let is_generated =
+                    |secret: Arc<DynamicObject>| self.proof.holds(&self.config.parent, self.parent, &secret);
+                if secret::is_secret_kind(&key.kind) && (self.existing)(&key).is_some_and(is_generated) {
+                    removal = &self.config.generated;
+                }
+            }
+        }
+        if secret::is_secret_kind(&key.kind)
+            && let Some(problem) = child.as_object().and_then(secret::type_problem)
+        {
+            return Err(Refusal::BadValue { which, problem });
+        }
+        let mut fields = child.as_object().into_iter().flatten();
+        if let Some((field, _)) = fields.find(|(_, value)| is_deeper(value, MAX_DEPTH)) {
+            let problem = is_too_deep(field_in_words(field));
+            return Err(Refusal::BadValue { which, problem });
+        }
+        if let Some(problem) = child.as_object().and_then(long_key) {
+            return Err(Refusal::BadValue { which, problem });
+        }
+        let mut body = child.clone();
+        // `key` has checked that both are objects.
+        if let Some(metadata) = body.get_mut("metadata").and_then(Value::as_object_mut) {
+            if metadata.contains_key("ownerReferences") {
+                return Err(Refusal::OwnerGiven { which });
+            }
+            let given = |allow, is_given: bool| is_given && !self.config.allow.contains(&allow);
+            let controller = self.config.name.clone();
+            let finalizers = metadata.get("finalizers");
+            let has_finalizers =
+                finalizers.is_some_and(|finalizers| !finalizers.is_null() && *finalizers != json!([]));
+            if given(Allow::Finalizers, has_finalizers) {
+                return Err(Refusal::FinalizersGiven { which, controller });
+            }
+            let holds_token = secret::is_secret_kind(&key.kind)
+                && (child["type"] == TOKEN_TYPE
+                    || !child["metadata"]["annotations"][TOKEN_ANNOTATION].is_null());
+            if given(Allow::ServiceAccountTokens, holds_token) {
+                return Err(Refusal::TokenGiven { which, controller });
+            }
+            self.complete(metadata, &key, *removal);
+            // Only the host may set these marks, on the Secrets that it generated.
+            if let Some(labels) = metadata.get_mut("labels").and_then(Value::as_object_mut) {
+                labels.remove(GENERATED_LABEL);
+            }
+            if let Some(annotations) = metadata.get_mut("annotations").and_then(Value::as_object_mut) {
+                annotations.remove(PROVENANCE_ANNOTATION);
+                annotations.remove(TOO_DEEP_ANNOTATION);
+                annotations.remove(BESIDE_ANNOTATION);
+                if *removal == Removal::Retain && !generate.is_empty() {
+                    let names: Vec<&str> = generate.iter().map(|secret| &*secret.name).collect();
+                    annotations.insert(BESIDE_ANNOTATION.into(), names.join(",").into());
+                }
+            }
+        }
+        if let Some(body) = body.as_object_mut() {
+            body.remove("status");
+            if secret::is_secret_kind(&key.kind) {
+                secret::encode(body);
+            }
+        }
+        let left = match &child["metadata"]["annotations"][LEAVE_ANNOTATION] {
+            Value::String(text) => {
+                let live = (self.existing)(&key);
+                left_fields::take(text, &mut body, live.as_deref()).map_err(|problem| Refusal::BadLeave {
+                    which: which.clone(),
+                    problem,
+                })?
+            }
+            _ => Vec::new(),
+        };
+        let fingerprint = fingerprint(&body);
+        let annotations = &mut body["metadata"]["annotations"];
+        annotations[APPLIED_ANNOTATION] = fingerprint.as_str().into();
+        self.mark(annotations);
+        Ok(Desired {
+            key,
+            body,
+            left,
+            fingerprint,
+            after: Vec::new(),
+            depth: 0,
+        })
+    }
+
+    /// Reports whether a child is the Secret whose values the host generates: then the child is all the rest of it.
+    fn is_rest_of(&self, child: &ChildRef, secret: &GeneratedSecret) -> bool {
+        secret::is_secret_kind(&child.kind)
+            && child.name.name == secret.name
+            && child.name.namespace == self.parent.namespace()
+    }
+
+    /// Completes a Secret to generate. The one of these children that has the same name is the rest of it.
+    fn secret(&self, secret: &GeneratedSecret, desired: &[Desired]) -> Result<DesiredSecret, Refusal> {
+        let rest = desired
+            .iter()
+            .find(|desired| self.is_rest_of(&desired.key, secret));
+        Self::check_name("generate", "name", &secret.name, name_problem)?;
+        Self::check_name("generate", "name", &secret.name, |name| {
+            names::problem(&secret_kind(), name)
+        })?;
+        let name = NamespacedName {
+            namespace: self.parent.namespace(),
+            name: secret.name.clone(),
+        };
+        let key = ChildRef {
+            kind: secret_kind(),
+            name,
+        };
+        let which = key.name.to_string();
+        if !self.config.children.contains_key(&key.kind) {
+            return Err(self.kind_not_allowed(which, &key.kind));
+        }
+        if key.name.namespace.is_none() {
+            let problem =
+                "it would be in its parent's namespace, and a cluster-scoped parent has none".into();
+            return Err(Refusal::BadSecret { which, problem });
+        }
+        if let Some(problem) = secret_problem(secret) {
+            return Err(Refusal::BadSecret { which, problem });
+        }
+        let existing = (self.existing)(&key);
+        if let Some(existing) = &existing {
+            self.check_generated(&key, existing)?;
+        }
+        let beside = || {
+            let existing = desired.iter().filter_map(|desired| (self.existing)(&desired.key));
+            existing
+                .into_iter()
+                .any(|child| generated::is_beside(&child, &secret.name))
+        };
+        if matches!(self.proof, SecretProof::Key(_))
+            && let Some(problem) = generated::lost(self.parent, secret, existing.as_deref(), beside())
+        {
+            return Err(Refusal::SecretLost { which, problem });
+        }
+        let mut metadata = Map::new();
+        metadata.insert("labels".into(), json!({ GENERATED_LABEL: "true" }));
+        self.complete(&mut metadata, &key, self.config.generated);
+        self.mark(&mut metadata["annotations"]);
+        metadata.insert("name".into(), secret.name.clone().into());
+        // The type of an existing Secret cannot change.
+        let type_ = rest
+            .map(|rest| &rest.body["type"])
+            .filter(|type_| !type_.is_null());
+        let type_ = type_.cloned().unwrap_or_else(|| "Opaque".into());
+        let body = json!({ "apiVersion": "v1", "kind": "Secret", "type": type_, "metadata": metadata });
+        Ok(DesiredSecret {
+            key,
+            secret: secret.clone(),
+            body,
+        })
+    }
+
+    /// Checks that the host generated an existing Secret for this parent. Values that somebody else chose are never
+    /// replaced and never treated as the host's own, with or without adoption.
+    fn check_generated(&self, key: &ChildRef, existing: &DynamicObject) -> Result<(), Refusal> {
+        let which = key.name.to_string();
+        if label(existing, GENERATED_LABEL).is_none() {
+            self.check_existing(key)?;
+            let problem =
+                "it exists and the host did not generate it; delete or rename it, or let the plugin use it \
+                           as it is"
+                    .into();
+            return Err(Refusal::BadSecret { which, problem });
+        }
+        let kind = kind_for_kubectl(self.config.parent.group(), &self.config.parent.kind);
+        if !self.proof.holds(&self.config.parent, self.parent, existing)
+            && !is_accepted(self.parent, existing)
+        {
+            let problem = format!(
+                "it carries the label of a Secret that the host generated for this parent, but no proof of it: a host with \
+                 another key made it, or somebody else. If you know where its values come from, keep them: kubectl \
+                 annotate --overwrite -n {} {} {} {ACCEPT_ANNOTATION}={}. Do not delete it while something, such as a \
+                 database, uses its values: it would not know new ones",
+                self.parent.namespace().unwrap_or_default(),
+                kind,
+                self.parent.name_any(),
+                existing.metadata.uid.as_deref().unwrap_or_default(),
+            );
+            return Err(Refusal::BadSecret { which, problem });
+        }
+        match controller_of(existing) {
+            // A retained Secret, whatever is configured now.
+            None => Ok(()),
+            Some(_) => self.check_existing(key),
+        }
+    }
+
+    fn check_name(
+        which: &str,
+        field: &'static str,
+        name: &str,
+        problem: impl Fn(&str) -> Option<String>,
+    ) -> Result<(), Refusal> {
+        problem(name).map_or(Ok(()), |problem| {
+            Err(Refusal::BadName {
+                which: which.to_owned(),
+                name: shorten(name, SHOWN),
+                field,
+                problem,
+            })
+        })
+    }
+
+    fn key(&self, index: usize, child: &Value) -> Result<ChildRef, Refusal> {
+        let text = |pointer: &str| {
+            child
+                .pointer(pointer)
+                .and_then(Value::as_str)
+                .filter(|text| !text.is_empty())
+        };
+        let missing = |missing| {
+            let mut which = format!("children[{index}]");
+            if let Some(name) = text("/metadata/name").or(text("/kind")) {
+                let _ = write!(which, " ({})", shorten(name, SHOWN));
+            }
+            Refusal::Incomplete { which, missing }
+        };
+        let api_version = text("/apiVersion").ok_or_else(|| missing("`apiVersion`"))?;
+        let kind = text("/kind").ok_or_else(|| missing("`kind`"))?;
+        let name = text("/metadata/name").ok_or_else(|| missing("`metadata.name`"))?;
+        let place = format!("children[{index}]");
+        Self::check_name(&place, "`metadata.name`", name, name_problem)?;
+        if let Some(namespace) = text("/metadata/namespace") {
+            Self::check_name(&place, "`metadata.namespace`", namespace, name_problem)?;
+        }
+        let kind = Kind {
+            api_version: api_version.to_owned(),
+            kind: kind.to_owned(),
+        };
+        let namespace = self.namespace(&kind, name, text("/metadata/namespace"))?;
+        Self::check_name(&place, "`metadata.name`", name, |name| {
+            names::problem(&kind, name)
+        })?;
+        Ok(ChildRef {
+            kind,
+            name: NamespacedName {
+                namespace,
+                name: name.to_owned(),
+            },
+        })
+    }
+
+    fn namespace(&self, kind: &Kind, name: &str, given: Option<&str>) -> Result<Option<String>, Refusal> {
+        let which = || {
+            let shown = kind_in_words(kind.group(), &kind.kind);
+            format!("{} {name}", shorten(&shown, SHOWN))
+        };
+        if !self.config.children.contains_key(kind) {
+            return Err(self.kind_not_allowed(which(), kind));
+        }
+        let namespaced =
+            (self.namespaced)(kind).map_err(|why| Refusal::KindUnknown { which: which(), why })?;
+        match (self.parent.namespace(), given) {
+            (Some(_), _) if !namespaced => Err(Refusal::ClusterScoped { which: which() }),
+            (None, _) if !namespaced => Ok(None),
+            (Some(own), None) => Ok(Some(own)),
+            (Some(own), Some(given)) if own == given => Ok(Some(own)),
+            (Some(_), Some(given)) => Err(Refusal::OtherNamespace {
+                which: format!("{} {given}/{name}", kind_in_words(kind.group(), &kind.kind)),
+                parent: NamespacedName::of(self.parent).to_string(),
+            }),
+            (None, None) => Err(Refusal::NoNamespace { which: which() }),
+            (None, Some(given)) if self.config.other_namespaces.contains(given) => Ok(Some(given.to_owned())),
+            (None, Some(given)) => Err(Refusal::NamespaceNotAllowed {
+                which: format!("{} {given}/{name}", kind_in_words(kind.group(), &kind.kind)),
+                namespace: given.to_owned(),
+            }),
+        }
+    }
+
+    fn check_existing(&self, key: &ChildRef) -> Result<(), Refusal> {
+        let Some(existing) = (self.existing)(key) else {
+            return Ok(());
+        };
+        self.check_owner(key, &existing)?;
+        match too_deep(&existing).filter(|_| !is_terminating(&existing)) {
+            // It can be neither compared nor changed without what was not read.
+            Some(field) => Err(Refusal::TooDeep {
+                which: key.to_string(),
+                field,
+            }),
+            None => Ok(()),
+        }
+    }
+
+    fn check_owner(&self, key: &ChildRef, existing: &DynamicObject) -> Result<(), Refusal> {
+        let which = key.to_string();
+        if let Some(owner) = controller_of(existing) {
+            if Some(&owner.uid) == self.parent.metadata.uid.as_ref() {
+                return Ok(());
+            }
+            let parent = &self.config.parent;
+            if is_reference_to(parent, owner) && owner.name == self.parent.name_any() {
+                return Err(Refusal::OfPredecessor {
+                    which,
+                    parent: format!("{} {}", parent.kind, self.name()),
+                    child: Box::new(key.clone()),
+                });
+            }
+            let kind = kind_in_words(group_of(&owner.api_version), &owner.kind);
+            return Err(Refusal::OwnedByOther {
+                which,
+                owner: format!("{kind} {}", owner.name),
+            });
+        }
+        if retains(self.config, self.proof, self.parent, existing) {
+            return Ok(());
+        }
+        let controller = self.config.name.clone();
+        let marked = label(existing, CONTROLLER_LABEL);
+        match annotation(existing, PARENT_ANNOTATION).filter(|_| marked.is_some()) {
+            // An object that another parent retains cannot be adopted.
+            Some(owner) if *owner != *self.name() => Err(Refusal::OwnedByOther {
+                which,
+                owner: owner.to_owned(),
+            }),
+            _ if self.config.adopt => Ok(()),
+            Some(_) if marked == Some(&controller) => Err(Refusal::NotProved { which, controller }),
+            _ => Err(Refusal::NotAdopted { which, controller }),
+        }
+    }
+
+    fn complete(&self, metadata: &mut Map<String, Value>, key: &ChildRef, removal: Removal) {
+        // The API server sets these fields; generated objects often contain nulls for them.
+        for field in [
+            "managedFields",
+            "resourceVersion",
+            "uid",
+            "creationTimestamp",
+            "generation",
+            "selfLink",
+        ] {
+            metadata.remove(field);
+        }
+        match &key.name.namespace {
+            Some(namespace) => metadata.insert("namespace".into(), namespace.as_str().into()),
+            // A cluster-scoped object has none: the API server ignores what its file says.
+            None => metadata.remove("namespace"),
+        };
+        if removal == Removal::Delete {
+            let owner = json!([{
+                "apiVersion": self.config.parent.api_version,
+                "kind": self.config.parent.kind,
+                "name": self.parent.name_any(),
+                "uid": self.parent.metadata.uid,
+                "controller": true,
+                "blockOwnerDeletion": true,
+            }]);
+            metadata.insert("ownerReferences".into(), owner);
+        }
+        let own: [(&str, BTreeMap<&str, String>); 2] = [
+            (
+                "labels",
+                BTreeMap::from([(CONTROLLER_LABEL, self.config.name.clone())]),
+            ),
+            ("annotations", BTreeMap::from([(PARENT_ANNOTATION, self.name())])),
+        ];
+        for (field, entries) in own {
+            let map = metadata.entry(field).or_insert_with(|| json!({}));
+            if !map.is_object() {
+                *map = json!({});
+            }
+            for (key, value) in entries {
+                map[key] = value.into();
+            }
+        }
+    }
+
+    /// Adds the annotations for the version and the generation of a change. A difference in these alone is no
+    /// reason to write.
+    fn mark(&self, annotations: &mut Value) {
+        annotations[DIGEST_ANNOTATION] = self.digest.into();
+        annotations[PLUGIN_ANNOTATION] = self.plugin.into();
+        if let Some(mark) = generation_mark(self.parent) {
+            annotations[GENERATION_ANNOTATION] = mark.into();
+        }
+    }
+
+    fn kind_not_allowed(&self, which: String, kind: &Kind) -> Refusal {
+        Refusal::KindNotAllowed {
+            which,
+            controller: self.config.name.clone(),
+            kind: Kind {
+                api_version: shorten(&kind.api_version, SHOWN),
+                kind: shorten(&kind.kind, SHOWN),
+            },
+        }
+    }
+
+    fn name(&self) -> String {
+        NamespacedName::of(self.parent).to_string()
+    }
+}
+
+/// Maximum number of keys in a generated Secret.
+const MAX_ENTRIES: usize = 64;
+
+fn secret_problem(secret: &GeneratedSecret) -> Option<String> {
+    if !(1..=MAX_ENTRIES).contains(&secret.entries.len()) {
+        return Some(format!("it must have from 1 to {MAX_ENTRIES} entries"));
+    }
+    let mut keys = HashSet::new();
+    secret.entries.iter().find_map(|entry| {
+        let key = &entry.key;
+        let alphabet = entry
+            .alphabet
+            .as_deref()
+            .map(|text| text.chars().collect::<HashSet<_>>());
+        if !keys.insert(key) {
+            Some(format!("duplicate key {key:?}"))
+        } else if !(8..=1024).contains(&entry.length) {
+            Some(format!(
+                "the key {key:?} has the length {}; it must be from 8 to 1024",
+                entry.length
+            ))
+        } else if alphabet.is_some_and(|alphabet| alphabet.len() < 2) {
+            Some(format!(
+                "the alphabet of the key {key:?} must have at least 2 different characters"
+            ))
+        } else {
+            None
+        }
+    })
+}
+
+/// Checks the child that is the rest of a generated Secret.
+fn rest_problem(child: &Value, secret: &GeneratedSecret) -> Option<String> {
+    let is_fixed = |key: &str| {
+        secret::VALUE_FIELDS
+            .iter()
+            .any(|field| !child[*field][key].is_null())
+    };
+    let both = secret.entries.iter().find(|entry| is_fixed(&entry.key))?;
+    Some(format!(
+        "the key {:?} has a value in the child, and the host is to generate it as well; leave it out of one of the two",
+        both.key
+    ))
+}
+
+#[cfg(test)]
+mod model;
+#[cfg(test)]
+mod tests;

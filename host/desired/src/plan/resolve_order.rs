@@ -1,0 +1,102 @@
+//! Finds the children that come before others, and refuses an order that cannot be kept.
+
+use std::collections::HashMap;
+
+use super::{Desired, Plan, Policy, Refusal, SHOWN};
+use crate::order;
+use crate::ownership::{owns, retains};
+use operator_host_core::object::{AFTER_ANNOTATION, ChildRef, Identity, is_terminating, shorten};
+
+impl Policy<'_> {
+    /// Finds the children that come before each one. Returns what is wrong with their annotations.
+    pub(super) fn resolve_order(&self, plan: &mut Plan) -> Vec<Refusal> {
+        let is_ordered =
+            |desired: &Desired| !desired.body["metadata"]["annotations"][AFTER_ANNOTATION].is_null();
+        if !plan.desired.iter().any(is_ordered) {
+            return Vec::new();
+        }
+        let wanted = plan.desired.iter().map(|desired| &desired.key);
+        let wanted = wanted.chain(plan.secrets.iter().map(|secret| &secret.key));
+        // A kept child counts if it is one.
+        let kept = plan.keep.iter().filter(|key| self.is_own(key));
+        let named: HashMap<Identity, ChildRef> = wanted
+            .chain(kept)
+            .map(|key| (key.identity(), key.clone()))
+            .collect();
+        let mut refusals = Vec::new();
+        for desired in &mut plan.desired {
+            let Some(text) = desired.body["metadata"]["annotations"][AFTER_ANNOTATION].as_str() else {
+                continue;
+            };
+            match self.before(&desired.key, text, &named) {
+                Ok(after) => desired.after = after,
+                Err(problem) => refusals.push(Refusal::BadOrder {
+                    which: desired.key.to_string(),
+                    problem,
+                }),
+            }
+        }
+        match order::depths(&plan.desired) {
+            Ok(depths) => {
+                let all = plan.desired.iter_mut().zip(depths);
+                all.for_each(|(desired, depth)| desired.depth = depth);
+            }
+            Err(members) => {
+                const SHOWN: usize = 5;
+                let mut names: Vec<_> = members.iter().take(SHOWN).map(ToString::to_string).collect();
+                if members.len() > SHOWN {
+                    names.push(format!("{} others", members.len() - SHOWN));
+                }
+                names.extend(names.first().cloned());
+                refusals.push(Refusal::BadOrder {
+                    which: names[0].clone(),
+                    problem: format!("makes a circle: {}", names.join(" waits for ")),
+                });
+            }
+        }
+        refusals
+    }
+
+    /// Returns the children that the text of an annotation names.
+    fn before(
+        &self,
+        child: &ChildRef,
+        text: &str,
+        named: &HashMap<Identity, ChildRef>,
+    ) -> Result<Vec<ChildRef>, String> {
+        let mut before = Vec::new();
+        for reference in order::parse(text)? {
+            let candidates = reference.candidates(&child.name);
+            if let Some(key) = candidates.iter().find_map(|identity| named.get(identity)) {
+                before.push(key.clone());
+                continue;
+            }
+            // A child that the plugin is about to replace is there, and not wanted for the moment. A cleanup need not name
+            // what stays.
+            let is_there = candidates.iter().any(|identity| {
+                let mut kinds = self.config.children.keys();
+                kinds.any(|kind| {
+                    let key = ChildRef {
+                        kind: kind.clone(),
+                        name: identity.name.clone(),
+                    };
+                    kind.kind == identity.kind && kind.group() == identity.group && self.is_own(&key)
+                })
+            });
+            if !is_there && !is_terminating(self.parent) {
+                return Err(format!(
+                    "names {}, which is not among the children that the plugin wants",
+                    shorten(&reference.to_string(), SHOWN)
+                ));
+            }
+        }
+        Ok(before)
+    }
+
+    /// Reports whether an object exists and is a child of the parent.
+    fn is_own(&self, key: &ChildRef) -> bool {
+        (self.existing)(key).is_some_and(|object| {
+            owns(self.config, self.parent, &object) || retains(self.config, self.proof, self.parent, &object)
+        })
+    }
+}

@@ -1,0 +1,899 @@
+use super::*;
+use crate::ownership::owns;
+use crate::testing::config;
+use operator_host_core::object::{AFTER_ANNOTATION, NotServed, TOO_DEEP_ANNOTATION, made_at};
+
+fn kind(api_version: &str, kind: &str) -> Kind {
+    Kind {
+        api_version: api_version.into(),
+        kind: kind.into(),
+    }
+}
+
+fn object(value: Value) -> DynamicObject {
+    serde_json::from_value(value).unwrap()
+}
+
+fn parent(namespace: Option<&str>) -> DynamicObject {
+    object(json!({
+        "apiVersion": "example.com/v1", "kind": "Shop",
+        "metadata": { "name": "a", "namespace": namespace, "uid": "uid-a" },
+    }))
+}
+
+fn pod(name: &str) -> Value {
+    json!({ "apiVersion": "v1", "kind": "Pod", "metadata": { "name": name }, "spec": { "x": 1 } })
+}
+
+/// Whether a kind of these tests is namespaced, if it is served.
+pub(super) fn namespaced(kind: &Kind) -> Result<bool, NotServed> {
+    match kind.kind.as_str() {
+        "Node" | "Namespace" => Ok(false),
+        "Missing" => Err(NotServed::new(kind.clone())),
+        _ => Ok(true),
+    }
+}
+
+fn plan_with(
+    config: &ControllerConfig,
+    parent: &DynamicObject,
+    existing: Option<&Value>,
+    children: &[Value],
+    generate: &[GeneratedSecret],
+) -> Result<Plan, Vec<String>> {
+    let policy = Policy {
+        config,
+        parent,
+        digest: "sha256:d",
+        plugin: "shop 1.0",
+        namespaced: &namespaced,
+        existing: &|key| {
+            let existing = object(existing?.clone());
+            (existing.name_any() == key.name.name).then(|| Arc::new(existing))
+        },
+        proof: SecretProof::Key(None),
+    };
+    plan(&policy, children, &[], generate)
+        .map_err(|refusals| refusals.iter().map(ToString::to_string).collect())
+}
+
+fn planned(children: &[Value]) -> Plan {
+    plan_with(&config(), &parent(Some("default")), None, children, &[]).unwrap()
+}
+
+#[track_caller]
+fn refused(children: &[Value], expected: &str) {
+    let refusals = plan_with(&config(), &parent(Some("default")), None, children, &[]).unwrap_err();
+    assert!(
+        refusals.iter().any(|refusal| refusal.contains(expected)),
+        "{refusals:?}"
+    );
+}
+
+#[test]
+fn a_child_gets_owner_namespace_label_and_annotations() {
+    let plan = planned(&[pod("p")]);
+    let metadata = &plan.desired[0].body["metadata"];
+    assert_eq!(metadata["namespace"], "default");
+    assert_eq!(metadata["ownerReferences"][0]["uid"], "uid-a");
+    assert_eq!(metadata["ownerReferences"][0]["controller"], true);
+    assert_eq!(metadata["labels"][CONTROLLER_LABEL], "shop");
+    assert_eq!(metadata["annotations"][PARENT_ANNOTATION], "default/a");
+    assert_eq!(metadata["annotations"][DIGEST_ANNOTATION], "sha256:d");
+    assert_eq!(metadata["annotations"][PLUGIN_ANNOTATION], "shop 1.0");
+    assert_eq!(
+        metadata["annotations"][APPLIED_ANNOTATION],
+        plan.desired[0].fingerprint
+    );
+}
+
+#[test]
+fn what_the_server_sets_is_never_applied() {
+    let mut child = pod("p");
+    child["metadata"]["uid"] = "x".into();
+    child["metadata"]["resourceVersion"] = "1".into();
+    child["metadata"]["managedFields"] = json!([]);
+    child["metadata"]["creationTimestamp"] = Value::Null;
+    child["status"] = json!({ "phase": "Running" });
+    assert_eq!(planned(&[child]), planned(&[pod("p")]));
+}
+
+#[test]
+fn another_plugin_version_with_the_same_answer_has_the_same_fingerprint() {
+    let (config, parent) = (config(), parent(Some("default")));
+    let with = |digest| {
+        let policy = Policy {
+            config: &config,
+            parent: &parent,
+            digest,
+            plugin: "shop 1.0",
+            namespaced: &|_| Ok(true),
+            existing: &|_| None,
+            proof: SecretProof::Key(None),
+        };
+        plan(&policy, &[pod("p")], &[], &[]).unwrap().desired[0]
+            .fingerprint
+            .clone()
+    };
+    assert_eq!(with("sha256:one"), with("sha256:two"));
+    let mut other = pod("p");
+    other["spec"]["x"] = 2.into();
+    assert_ne!(planned(&[other]).desired[0].fingerprint, with("sha256:one"));
+}
+
+#[test]
+fn retained_kinds_get_no_owner_since_the_garbage_collector_would_delete_them() {
+    let claim = json!({ "apiVersion": "v1", "kind": "PersistentVolumeClaim", "metadata": { "name": "c" } });
+    assert!(
+        planned(&[claim]).desired[0].body["metadata"]
+            .get("ownerReferences")
+            .is_none()
+    );
+}
+
+#[test]
+fn claims_are_applied_before_the_pods_that_mount_them() {
+    let claim = json!({ "apiVersion": "v1", "kind": "PersistentVolumeClaim", "metadata": { "name": "c" } });
+    let plan = planned(&[pod("b"), pod("a"), claim]);
+    let names: Vec<_> = plan
+        .desired
+        .iter()
+        .map(|desired| desired.key.to_string())
+        .collect();
+    assert_eq!(
+        names,
+        [
+            "PersistentVolumeClaim default/c",
+            "Pod default/a",
+            "Pod default/b"
+        ]
+    );
+}
+
+#[test]
+fn a_child_without_kind_or_name_is_refused_by_its_place() {
+    refused(
+        &[
+            pod("p"),
+            json!({ "apiVersion": "v1", "metadata": { "name": "q" } }),
+        ],
+        "children[1] (q)",
+    );
+    refused(
+        &[json!({ "apiVersion": "v1", "kind": "Pod", "metadata": {} })],
+        "`metadata.name` is missing",
+    );
+    refused(&[json!(7)], "`apiVersion` is missing");
+    refused(
+        &[json!({ "apiVersion": "v1", "kind": "Pod", "metadata": { "generateName": "p-" } })],
+        "metadata.name",
+    );
+}
+
+#[test]
+fn all_refusals_are_reported_at_once() {
+    let twice = [pod("p"), pod("p"), json!({ "apiVersion": "v1", "kind": "Pod" })];
+    let refusals = plan_with(&config(), &parent(Some("default")), None, &twice, &[]).unwrap_err();
+    assert_eq!(refusals.len(), 2, "{refusals:?}");
+    assert!(
+        refusals[0].contains("Pod default/p: the plugin asked for it twice"),
+        "{refusals:?}"
+    );
+}
+
+#[test]
+fn kinds_namespaces_and_owners_outside_the_policy_are_refused() {
+    refused(
+        &[json!({ "apiVersion": "apps/v1", "kind": "Deployment", "metadata": { "name": "d" } })],
+        "may not create objects of the kind apps/v1/Deployment",
+    );
+    refused(
+        &[json!({ "apiVersion": "example.com/v1", "kind": "Missing", "metadata": { "name": "d" } })],
+        "does not serve the kind",
+    );
+    refused(
+        &[json!({ "apiVersion": "v1", "kind": "Node", "metadata": { "name": "n" } })],
+        "cluster-scoped",
+    );
+    let mut elsewhere = pod("p");
+    elsewhere["metadata"]["namespace"] = "kube-system".into();
+    refused(
+        &[elsewhere],
+        "Pod kube-system/p: children of default/a may only be in its own namespace",
+    );
+    let mut owned = pod("p");
+    owned["metadata"]["ownerReferences"] = json!([]);
+    refused(&[owned], "ownerReferences");
+}
+
+#[test]
+fn a_cluster_scoped_parent_may_use_the_listed_namespaces_only() {
+    let with = |namespace: Option<&str>| {
+        let mut child = pod("p");
+        child["metadata"]["namespace"] = json!(namespace);
+        plan_with(&config(), &parent(None), None, &[child], &[])
+    };
+    assert_eq!(
+        with(Some("spare")).unwrap().desired[0].key.to_string(),
+        "Pod spare/p"
+    );
+    assert!(with(Some("default")).unwrap_err()[0].contains("otherNamespaces"));
+    assert!(with(None).unwrap_err()[0].contains("must name a namespace"));
+    let node =
+        json!({ "apiVersion": "v1", "kind": "Node", "metadata": { "name": "n", "namespace": "spare" } });
+    let plan = plan_with(&config(), &parent(None), None, &[node], &[]).unwrap();
+    assert_eq!(plan.desired[0].body["metadata"].get("namespace"), None);
+}
+
+#[test]
+fn a_cluster_scoped_parent_may_use_the_namespaces_that_it_makes_or_keeps() {
+    let namespace = json!({ "apiVersion": "v1", "kind": "Namespace", "metadata": { "name": "team" } });
+    let mut within = pod("p");
+    within["metadata"]["namespace"] = "team".into();
+    let mut config = config();
+    let with =
+        |config: &ControllerConfig, children: &[Value]| plan_with(config, &parent(None), None, children, &[]);
+    let refusals = with(&config, &[within.clone(), namespace.clone()]).unwrap_err();
+    assert!(
+        refusals
+            .iter()
+            .any(|text| text.contains("may not create objects of the kind v1/Namespace"))
+    );
+    config.children.insert(kind("v1", "Namespace"), Removal::Delete);
+    let plan = with(&config, &[within.clone(), namespace]).unwrap();
+    let keys: Vec<_> = plan.keys().map(ToString::to_string).collect();
+    assert_eq!(keys, ["Namespace team", "Pod team/p"], "the namespace first");
+    let refusals = with(&config, &[within.clone()]).unwrap_err();
+    assert!(refusals[0].contains("or let the plugin make it"), "{refusals:?}");
+    config.other_namespaces.extend(["tea*".to_owned()]);
+    with(&config, &[within]).unwrap();
+}
+
+#[test]
+fn what_is_in_the_way_leaves_out_its_namespace_of_a_cluster_scoped_parent_only() {
+    let mut config = config();
+    config.other_namespaces.extend(["second".to_owned()]);
+    let within = |namespace: &str, name: &str| {
+        let mut child = pod(name);
+        child["metadata"]["namespace"] = namespace.into();
+        child
+    };
+    let node = json!({ "apiVersion": "v1", "kind": "Node", "metadata": { "name": "n" } });
+    let left = |parent: &DynamicObject, children: &[Value], obstacle: &Value| {
+        let policy = Policy {
+            config: &config,
+            parent,
+            digest: "sha256:d",
+            plugin: "shop 1.0",
+            namespaced: &namespaced,
+            existing: &|key| {
+                let obstacle = object(obstacle.clone());
+                (ChildRef::of(&obstacle) == *key).then(|| Arc::new(obstacle))
+            },
+            proof: SecretProof::Key(None),
+        };
+        let refusals = plan(&policy, children, &[], &[]).unwrap_err();
+        let left = beside_obstacles(&policy, children, &refusals)?;
+        Some(plan(&policy, &left, &[], &[]).unwrap().desired.len())
+    };
+    let children = [within("spare", "p"), within("spare", "q"), within("second", "p")];
+    let cluster = parent(None);
+    assert_eq!(left(&cluster, &children, &children[0]), Some(1));
+    let mut deep = children[0].clone();
+    deep["metadata"]["annotations"] = json!({ TOO_DEEP_ANNOTATION: "spec" });
+    deep["metadata"]["ownerReferences"] = json!([{
+        "apiVersion": "example.com/v1", "kind": "Shop", "name": "a", "uid": cluster.metadata.uid, "controller": true,
+    }]);
+    assert_eq!(left(&cluster, &children, &deep), Some(1));
+    // An object of no namespace, and a mistake of the plugin, stop everything.
+    let with_node = [node.clone(), children[2].clone()];
+    assert_eq!(left(&cluster, &with_node, &node), None);
+    let with_mistake = [children[0].clone(), children[2].clone(), children[2].clone()];
+    assert_eq!(left(&cluster, &with_mistake, &children[0]), None);
+    assert_eq!(
+        left(&parent(Some("default")), &[pod("p")], &within("default", "p")),
+        None
+    );
+}
+
+#[test]
+fn what_belongs_to_somebody_else_is_never_touched() {
+    let existing = |metadata: Value| {
+        let mut existing = pod("p");
+        for (key, value) in metadata.as_object().unwrap() {
+            existing["metadata"][key] = value.clone();
+        }
+        plan_with(
+            &config(),
+            &parent(Some("default")),
+            Some(&existing),
+            &[pod("p")],
+            &[],
+        )
+    };
+    let owner = |uid: &str, controller: bool| {
+        json!({"ownerReferences": [{
+            "apiVersion": "apps/v1", "kind": "ReplicaSet", "name": "web", "uid": uid, "controller": controller,
+        }]})
+    };
+    assert!(existing(owner("uid-a", true)).is_ok());
+    assert!(existing(owner("other", true)).unwrap_err()[0].contains("belongs to ReplicaSet web"));
+    assert!(existing(owner("other", false)).unwrap_err()[0].contains("`adopt: true`"));
+    assert!(existing(json!({})).unwrap_err()[0].contains("`adopt: true`"));
+    let ours =
+        json!({ "labels": { CONTROLLER_LABEL: "shop" }, "annotations": { PARENT_ANNOTATION: "default/a" } });
+    let refusals = existing(ours).unwrap_err();
+    assert!(refusals[0].contains("but no owner reference"), "{refusals:?}");
+    let others =
+        json!({ "labels": { CONTROLLER_LABEL: "shop" }, "annotations": { PARENT_ANNOTATION: "default/b" } });
+    assert!(existing(others).unwrap_err()[0].contains("belongs to default/b"));
+}
+
+#[test]
+fn adoption_takes_what_nobody_owns_and_nothing_else() {
+    let config = ControllerConfig {
+        adopt: true,
+        ..config()
+    };
+    let adopt = |existing: Value| {
+        plan_with(
+            &config,
+            &parent(Some("default")),
+            Some(&existing),
+            &[pod("p")],
+            &[],
+        )
+        .map(|_| ())
+    };
+    assert!(adopt(pod("p")).is_ok());
+    let mut owned = pod("p");
+    owned["metadata"]["ownerReferences"] = json!([{
+        "apiVersion": "apps/v1", "kind": "ReplicaSet", "name": "web", "uid": "other", "controller": true,
+    }]);
+    assert!(adopt(owned).is_err());
+}
+
+/// Returns an object with the label and annotation of a child of `default/a`, or of `a`, without an owner.
+fn marked(kind: &str, namespace: Option<&str>, parent: &str) -> DynamicObject {
+    object(json!({
+        "apiVersion": "v1", "kind": kind,
+        "metadata": {
+            "name": "x", "namespace": namespace,
+            "labels": { CONTROLLER_LABEL: "shop" }, "annotations": { PARENT_ANNOTATION: parent },
+        },
+    }))
+}
+
+#[test]
+fn a_retained_child_is_one_of_a_retained_kind_where_its_parent_may_have_children() {
+    let (config, own, none) = (config(), parent(Some("default")), parent(None));
+    let claim = |namespace| marked("PersistentVolumeClaim", namespace, "default/a");
+    assert!(retains(
+        &config,
+        SecretProof::Key(None),
+        &own,
+        &claim(Some("default"))
+    ));
+    assert!(!retains(
+        &config,
+        SecretProof::Key(None),
+        &own,
+        &claim(Some("attacker"))
+    ));
+    assert!(!retains(&config, SecretProof::Key(None), &own, &claim(None)));
+    assert!(
+        !retains(
+            &config,
+            SecretProof::Key(None),
+            &own,
+            &marked("Pod", Some("default"), "default/a")
+        ),
+        "pods are deleted, and so have an owner"
+    );
+    assert!(
+        !retains(
+            &config,
+            SecretProof::Key(None),
+            &own,
+            &marked("ConfigMap", Some("default"), "default/a")
+        ),
+        "the controller does not make any"
+    );
+    let claim = |namespace: Option<&str>| marked("PersistentVolumeClaim", namespace, "a");
+    assert!(retains(
+        &config,
+        SecretProof::Key(None),
+        &none,
+        &claim(Some("spare"))
+    ));
+    assert!(!retains(
+        &config,
+        SecretProof::Key(None),
+        &none,
+        &claim(Some("default"))
+    ));
+    let taken_up = |namespace: &str| {
+        let existing = json!(claim(Some(namespace)));
+        let child = json!({"apiVersion": "v1", "kind": "PersistentVolumeClaim", "metadata": {"name": "x", "namespace": "spare"}});
+        plan_with(&config, &none, Some(&existing), &[child], &[])
+    };
+    assert!(taken_up("spare").is_ok());
+}
+
+#[test]
+fn ownership_ends_at_the_namespaces_that_a_parent_may_have_children_in() {
+    let config = config();
+    let owned = |parent: &DynamicObject, namespace: Option<&str>| {
+        let mut child = marked("Pod", namespace, "default/a");
+        child.metadata.owner_references = serde_json::from_value(json!([
+            { "apiVersion": "example.com/v1", "kind": "Shop", "name": "a", "uid": "uid-a", "controller": true },
+        ]))
+        .unwrap();
+        owns(&config, parent, &child)
+    };
+    let (own, none) = (parent(Some("default")), parent(None));
+    assert!(owned(&own, Some("default")));
+    assert!(!owned(&own, Some("attacker")));
+    assert!(!owned(&own, None));
+    assert!(owned(&none, Some("spare")));
+    assert!(owned(&none, None));
+    assert!(!owned(&none, Some("default")));
+}
+
+#[test]
+fn ownership_needs_the_uid_and_the_label_both() {
+    let (config, parent) = (config(), parent(Some("default")));
+    let owned = |uid: &str, label: &str| {
+        owns(
+            &config,
+            &parent,
+            &object(json!({
+                "apiVersion": "v1", "kind": "Pod",
+                "metadata": {
+                    "name": "p", "namespace": "default", "labels": { CONTROLLER_LABEL: label },
+                    "ownerReferences": [
+                        { "apiVersion": "v1", "kind": "Shop", "name": "a", "uid": uid, "controller": true },
+                    ],
+                },
+            })),
+        )
+    };
+    assert!(owned("uid-a", "shop"));
+    assert!(!owned("uid-b", "shop"));
+    assert!(!owned("uid-a", "other"));
+}
+
+#[test]
+fn generated_secrets_are_checked_and_carry_no_owner_unless_secrets_are_set_to_delete() {
+    let secret = |length: u32, alphabet: Option<&str>| GeneratedSecret {
+        name: "root".into(),
+        entries: vec![operator_host_contract::GeneratedValue {
+            key: "password".into(),
+            length,
+            alphabet: alphabet.map(str::to_owned),
+        }],
+    };
+    let with = |config: &ControllerConfig, secret: GeneratedSecret| {
+        plan_with(config, &parent(Some("default")), None, &[], &[secret])
+    };
+    let plan = with(&config(), secret(20, None)).unwrap();
+    assert!(plan.secrets[0].body["metadata"].get("ownerReferences").is_none());
+    assert_eq!(plan.keys().collect::<Vec<_>>(), [&plan.secrets[0].key]);
+    let deleting = ControllerConfig {
+        generated: Removal::Delete,
+        ..config()
+    };
+    let plan = with(&deleting, secret(20, None)).unwrap();
+    assert_eq!(
+        plan.secrets[0].body["metadata"]["ownerReferences"][0]["uid"],
+        "uid-a"
+    );
+    assert!(with(&config(), secret(7, None)).unwrap_err()[0].contains("from 8 to 1024"));
+    assert!(with(&config(), secret(20, Some("aaa"))).unwrap_err()[0].contains("different characters"));
+}
+
+#[test]
+fn a_child_of_the_same_name_is_the_rest_of_a_generated_secret() {
+    let secret = |name: &str| GeneratedSecret {
+        name: name.into(),
+        entries: vec![operator_host_contract::GeneratedValue {
+            key: "password".into(),
+            length: 20,
+            alphabet: None,
+        }],
+    };
+    let rest = |more: Value| {
+        let mut rest = json!({
+            "apiVersion": "v1", "kind": "Secret", "metadata": { "name": "root", "labels": { "app": "db" } },
+            "type": "kubernetes.io/basic-auth",
+        });
+        for (field, value) in more.as_object().unwrap() {
+            rest[field] = value.clone();
+        }
+        rest
+    };
+    let with = |existing: Option<&Value>, child: Value, secrets: &[GeneratedSecret]| {
+        plan_with(&config(), &parent(Some("default")), existing, &[child], secrets)
+    };
+    let username = json!({ "stringData": { "username": "root" } });
+    let plan = with(None, rest(username.clone()), &[secret("root")]).unwrap();
+    let (child, generated) = (&plan.desired[0], &plan.secrets[0]);
+    assert_eq!(child.key, generated.key);
+    assert_eq!(generated.body["type"], "kubernetes.io/basic-auth");
+    assert_eq!(child.body["metadata"]["labels"]["app"], "db");
+    assert_eq!(child.body["data"]["username"], "cm9vdA==");
+    // It is kept as generated Secrets are, and not as other Secrets.
+    assert!(child.body["metadata"].get("ownerReferences").is_none());
+
+    for field in ["data", "stringData"] {
+        let both = with(
+            None,
+            rest(json!({ field: { "password": "x" } })),
+            &[secret("root")],
+        )
+        .unwrap_err();
+        assert!(
+            both[0].contains("the key \"password\" has a value in the child"),
+            "{both:?}"
+        );
+    }
+    // Another name, and the same name twice.
+    let other = with(None, rest(username.clone()), &[secret("other")]).unwrap();
+    assert!(other.desired[0].body["metadata"].get("ownerReferences").is_some());
+    let twice = with(None, rest(username.clone()), &[secret("root"), secret("root")]).unwrap_err();
+    assert!(twice[0].contains("asked for it twice"), "{twice:?}");
+
+    // A Secret that somebody else made stays refused.
+    let theirs = json!({
+        "apiVersion": "v1", "kind": "Secret", "metadata": { "name": "root", "namespace": "default", "uid": "x" },
+    });
+    let refused = with(Some(&theirs), rest(username), &[secret("root")]).unwrap_err();
+    assert!(refused[0].contains("root") && refused.len() == 1, "{refused:?}");
+}
+
+/// The API server would quote the value, in the status of the parent.
+#[test]
+fn a_secret_with_a_value_that_is_no_string_is_refused_without_showing_it() {
+    let secret = |field: &str, value: Value| json!({"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "s"}, field: value});
+    for (child, expected) in [
+        (
+            secret("stringData", json!({"password": 987_654_321})),
+            "Secret default/s: the value of \"password\" in its `stringData` is a number; it must be a string",
+        ),
+        (
+            secret("data", json!("987654321")),
+            "Secret default/s: its `data` is a string; it must be a map of strings",
+        ),
+    ] {
+        let refusals = plan_with(&config(), &parent(Some("default")), None, &[child], &[]).unwrap_err();
+        assert_eq!(refusals, [expected]);
+    }
+    planned(&[secret("data", json!({"a": "QQ==", "b": null}))]);
+}
+
+#[test]
+fn a_child_is_named_whatever_version_it_is_seen_in() {
+    let config = ControllerConfig {
+        children: BTreeMap::from([
+            (kind("autoscaling/v1", "HorizontalPodAutoscaler"), Removal::Delete),
+            (kind("autoscaling/v2", "HorizontalPodAutoscaler"), Removal::Delete),
+            (kind("extensions/v1beta1", "Ingress"), Removal::Delete),
+        ]),
+        ..config()
+    };
+    let child = |api_version: &str, kind: &str, name: &str, uid: &str| {
+        json!({
+            "apiVersion": api_version, "kind": kind,
+            "metadata": { "name": name, "namespace": "default", "uid": uid },
+        })
+    };
+    let scaler = child("autoscaling/v2", "HorizontalPodAutoscaler", "a", "1");
+    let ingress = child("extensions/v1beta1", "Ingress", "a", "2");
+    let plan = plan_with(
+        &config,
+        &parent(Some("default")),
+        None,
+        &[scaler.clone(), ingress.clone()],
+        &[],
+    )
+    .unwrap();
+    let there = [scaler.clone(), ingress].map(|value| Arc::new(object(value)));
+    let existing = |key: &ChildRef| there.iter().find(|object| ChildRef::of(object) == *key).cloned();
+    let named = plan.named(&existing);
+    let names = |value: Value| named.contains(&object(value));
+    assert!(names(child(
+        "autoscaling/v1",
+        "HorizontalPodAutoscaler",
+        "a",
+        "1"
+    )));
+    // The one object in another group is recognized by its UID only.
+    assert!(names(child("networking.k8s.io/v1", "Ingress", "a", "2")));
+    assert!(!names(child("networking.k8s.io/v1", "Ingress", "a", "3")));
+    assert!(!names(child(
+        "autoscaling/v1",
+        "HorizontalPodAutoscaler",
+        "b",
+        "4"
+    )));
+
+    let both = [
+        child("autoscaling/v1", "HorizontalPodAutoscaler", "a", "1"),
+        scaler,
+    ];
+    let refusals = plan_with(&config, &parent(Some("default")), None, &both, &[]).unwrap_err();
+    assert!(refusals[0].contains("asked for it twice"), "{refusals:?}");
+}
+
+#[test]
+fn a_child_names_its_parent_and_the_generation_of_it() {
+    let mut shop = parent(Some("default"));
+    shop.metadata.generation = Some(7);
+    let plan = plan_with(&config(), &shop, None, &[pod("p")], &[]).unwrap();
+    let child = object(plan.desired[0].body.clone());
+    assert_eq!(made_at(&shop, &child), Some(7));
+    shop.metadata.uid = Some("another".into());
+    assert_eq!(made_at(&shop, &child), None);
+    // A change of the spec that does not affect a child is no reason to write it.
+    shop.metadata.uid = Some("uid-a".into());
+    shop.metadata.generation = Some(8);
+    let later = plan_with(&config(), &shop, None, &[pod("p")], &[]).unwrap();
+    assert_eq!(later.desired[0].fingerprint, plan.desired[0].fingerprint);
+}
+
+#[test]
+fn a_secret_that_only_claims_to_be_generated_is_refused_unless_the_parent_accepts_that_very_one() {
+    let secret = GeneratedSecret {
+        name: "x".into(),
+        entries: vec![operator_host_contract::GeneratedValue {
+            key: "password".into(),
+            length: 20,
+            alphabet: None,
+        }],
+    };
+    let mut planted = marked("Secret", Some("default"), "default/a");
+    planted.metadata.uid = Some("planted".into());
+    let labels = planted.metadata.labels.get_or_insert_default();
+    labels.insert(GENERATED_LABEL.into(), "true".into());
+    assert!(
+        !retains(
+            &config(),
+            SecretProof::Key(None),
+            &parent(Some("default")),
+            &planted
+        ),
+        "the plugin is not shown it"
+    );
+    let with = |accept: Option<&str>, owner: Option<&str>| {
+        let mut parent = parent(Some("default"));
+        let accept = accept.map(|uids| (ACCEPT_ANNOTATION.to_owned(), uids.to_owned()));
+        parent.metadata.annotations = accept.map(|entry| BTreeMap::from([entry]));
+        let mut planted = planted.clone();
+        planted.metadata.owner_references = owner.map(|uid| {
+            serde_json::from_value(json!([
+                {"apiVersion": "example.com/v1", "kind": "Shop", "name": "a", "uid": uid, "controller": true},
+            ]))
+            .unwrap()
+        });
+        plan_with(
+            &config(),
+            &parent,
+            Some(&json!(planted)),
+            &[],
+            std::slice::from_ref(&secret),
+        )
+    };
+    // Also one with a forged owner reference.
+    for owner in [None, Some("uid-a")] {
+        for accept in [None, Some("x"), Some("another,one")] {
+            let refusals = with(accept, owner).unwrap_err();
+            for words in [
+                "default/x",
+                "no proof",
+                "accept-secrets=planted",
+                "Do not delete it",
+            ] {
+                assert!(refusals[0].contains(words), "{words:?} is not in {refusals:?}");
+            }
+        }
+        assert!(with(Some("other, planted"), owner).is_ok());
+    }
+    let others = with(Some("planted"), Some("others")).unwrap_err();
+    assert!(others[0].contains("belongs to"), "{others:?}");
+}
+
+#[test]
+fn tokens_of_service_accounts_and_finalizers_are_refused_unless_they_are_allowed() {
+    let secret = |more: Value| {
+        let mut secret = json!({"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "t"}});
+        for (key, value) in more.as_object().unwrap() {
+            secret[key] = value.clone();
+        }
+        secret
+    };
+    let annotated = json!({"name": "t", "annotations": {TOKEN_ANNOTATION: "admin"}});
+    let mut held = pod("p");
+    held["metadata"]["finalizers"] = json!(["example.com/held"]);
+    let cases = [
+        (
+            secret(json!({"type": TOKEN_TYPE})),
+            Allow::ServiceAccountTokens,
+            "token of a ServiceAccount",
+        ),
+        (
+            secret(json!({"metadata": annotated})),
+            Allow::ServiceAccountTokens,
+            "`serviceAccountTokens` under `allow`",
+        ),
+        (held, Allow::Finalizers, "`finalizers` under `allow`"),
+    ];
+    for (child, allow, words) in cases {
+        refused(std::slice::from_ref(&child), words);
+        let config = ControllerConfig {
+            allow: [allow].into(),
+            ..config()
+        };
+        assert!(plan_with(&config, &parent(Some("default")), None, &[child], &[]).is_ok());
+    }
+    let mut empty = pod("p");
+    empty["metadata"]["finalizers"] = json!([]);
+    planned(&[empty, secret(json!({"type": "Opaque"}))]);
+}
+
+#[test]
+fn a_child_that_could_not_be_read_again_is_refused_and_so_is_one_that_was_not_read() {
+    let nested = |levels: usize| (0..levels).fold(json!(1), |value, _| json!([value]));
+    let mut deep = pod("p");
+    for (field, expected) in [
+        ("spec", "`spec` is nested deeper than 120 levels"),
+        ("x\n", "a field beside `spec` and `status` is nested"),
+    ] {
+        deep[field] = nested(120);
+        planned(&[deep.clone()]);
+        deep[field] = nested(121);
+        refused(&[deep.clone()], expected);
+        deep[field] = nested(1);
+    }
+    let marks = json!({ TOO_DEEP_ANNOTATION: "spec" });
+    let mut existing = json!({
+        "apiVersion": "v1", "kind": "Pod", "metadata": {
+            "name": "p", "namespace": "n", "annotations": marks,
+            "ownerReferences": [{
+                "apiVersion": "example.com/v1", "kind": "Shop", "name": "a", "uid": "uid-a", "controller": true,
+            }],
+        },
+    });
+    let plan = |existing: &Value| {
+        let mut child = pod("p");
+        child["metadata"]["annotations"] = marks.clone();
+        plan_with(&config(), &parent(Some("n")), Some(existing), &[child], &[])
+    };
+    let refusals = plan(&existing).unwrap_err();
+    assert!(
+        refusals[0].starts_with("`spec` of Pod n/p is nested deeper than 120 levels"),
+        "{refusals:?}"
+    );
+    // It is not compared, but created again when it is gone.
+    existing["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z".into();
+    let desired = &plan(&existing).unwrap().desired[0];
+    assert_eq!(
+        desired.body["metadata"]["annotations"][TOO_DEEP_ANNOTATION],
+        Value::Null
+    );
+    // Whose it is matters more.
+    existing["metadata"]["ownerReferences"] = json!([]);
+    let refusals = plan(&existing).unwrap_err();
+    assert!(
+        refusals[0].contains("was not created by this host"),
+        "{refusals:?}"
+    );
+}
+
+#[test]
+fn a_name_that_would_lead_to_another_object_is_refused_by_its_place() {
+    for name in [
+        "../../kube-system/secrets/x",
+        "a?dryRun=All",
+        "a%2fb",
+        "..",
+        "a#b",
+    ] {
+        refused(&[pod("p"), pod(name)], "children[1]: ");
+        let mut elsewhere = pod("p");
+        elsewhere["metadata"]["namespace"] = name.into();
+        refused(&[elsewhere], "cannot be its `metadata.namespace`");
+    }
+    let secret = GeneratedSecret {
+        name: "a/b".into(),
+        entries: Vec::new(),
+    };
+    let refusals = plan_with(&config(), &parent(Some("default")), None, &[], &[secret]).unwrap_err();
+    assert!(
+        refusals[0].contains("generate: \"a/b\" cannot be its name"),
+        "{refusals:?}"
+    );
+}
+
+#[test]
+fn a_name_that_the_api_server_refuses_is_refused_before_any_request() {
+    refused(
+        &[pod("p"), pod("Web_0")],
+        "children[1]: \"Web_0\" cannot be its `metadata.name`: the API server accepts only at most 253",
+    );
+    let secret = GeneratedSecret {
+        name: "Root".into(),
+        entries: Vec::new(),
+    };
+    let refusals = plan_with(&config(), &parent(Some("default")), None, &[], &[secret]).unwrap_err();
+    assert!(
+        refusals[0].contains("generate: \"Root\" cannot be its name: the API server accepts only"),
+        "{refusals:?}"
+    );
+}
+
+fn pod_after(name: &str, after: &str) -> Value {
+    let mut pod = pod(name);
+    pod["metadata"]["annotations"] = json!({ AFTER_ANNOTATION: after });
+    pod
+}
+
+#[test]
+fn what_comes_before_a_child_is_found_among_children_secrets_and_kept_children() {
+    let generate = [GeneratedSecret {
+        name: "root".into(),
+        entries: Vec::new(),
+    }];
+    let children = [pod("first"), pod_after("last", "Pod/first, Secret/default/root")];
+    let parent = parent(Some("default"));
+    let refusals = plan_with(&config(), &parent, None, &children, &generate).unwrap_err();
+    assert!(
+        refusals.iter().all(|refusal| !refusal.contains("after")),
+        "{refusals:?}"
+    );
+
+    let plan = planned(&[pod("first"), pod_after("last", "Pod/first")]);
+    let last = plan
+        .desired
+        .iter()
+        .find(|desired| desired.key.name.name == "last");
+    let names: Vec<_> = last.unwrap().after.iter().map(ToString::to_string).collect();
+    assert_eq!(names, ["Pod default/first"]);
+}
+
+#[test]
+fn a_child_cannot_come_after_what_the_plugin_does_not_want() {
+    refused(
+        &[pod_after("web", "Pod/db")],
+        "Pod default/web: its annotation `operator-host.dev/after` names Pod/db, which",
+    );
+    refused(
+        &[pod("db"), pod_after("web", "Pod/other/db")],
+        "names Pod/other/db, which",
+    );
+    refused(
+        &[pod("db"), pod_after("web", "Pod.apps/db")],
+        "names Pod.apps/db, which",
+    );
+    refused(
+        &[pod_after("web", "db")],
+        "contains \"db\"; write `Kind.group/name`",
+    );
+}
+
+#[test]
+fn children_cannot_wait_for_each_other() {
+    refused(
+        &[pod_after("web", "Pod/web")],
+        "Pod default/web waits for Pod default/web",
+    );
+    let circle = [
+        pod_after("a", "Pod/b"),
+        pod_after("b", "Pod/c"),
+        pod_after("c", "Pod/b, Pod/d"),
+        pod("d"),
+    ];
+    refused(
+        &circle,
+        "makes a circle: Pod default/b waits for Pod default/c waits for Pod default/b",
+    );
+}

@@ -1,0 +1,54 @@
+//! Matches objects against a need: by name, namespace and label selector.
+
+use std::sync::Arc;
+
+use kube::core::DynamicObject;
+
+use operator_host_contract::{Kind, Need};
+use operator_host_core::object::{NamespacedName, Selector};
+
+/// Reports whether a parent's need selects an object.
+#[must_use]
+pub fn selects(need: &Need, parent: &NamespacedName, kind: &Kind, object: &DynamicObject) -> bool {
+    let namespace = need.namespace.as_ref().or(parent.namespace.as_ref());
+    let empty = std::collections::BTreeMap::new();
+    need.kind == kind.kind
+        && need.api_version == kind.api_version
+        && need
+            .name
+            .as_ref()
+            .is_none_or(|name| object.metadata.name.as_ref() == Some(name))
+        && (object.metadata.namespace.is_none() || object.metadata.namespace.as_ref() == namespace)
+        && selector(need)
+            .is_ok_and(|selector| selector.matches(object.metadata.labels.as_ref().unwrap_or(&empty)))
+}
+
+/// Returns the label selector of a need.
+///
+/// # Errors
+/// Why it is invalid.
+pub fn selector(need: &Need) -> Result<Selector, String> {
+    Selector::of(need.label_selector.as_deref().unwrap_or_default())
+}
+
+/// A parsed label selector.
+#[derive(Debug)]
+pub struct Parsed {
+    /// The selector of the labels.
+    pub selector: Arc<Selector>,
+    /// A label, with its value, that an object must have to be selected, if there is one.
+    pub required: Option<(String, String)>,
+}
+
+impl Parsed {
+    /// Parses the text of a label selector, or returns why it is invalid.
+    pub fn of(text: &str) -> Result<Self, String> {
+        let selector = Selector::of(text)?;
+        let required = selector.required();
+        let required = required.map(|(key, value)| (key.to_owned(), value.to_owned()));
+        Ok(Self {
+            selector: Arc::new(selector),
+            required,
+        })
+    }
+}

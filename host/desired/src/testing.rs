@@ -1,0 +1,48 @@
+//! What the tests of this crate and of those above share.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use operator_host_config::{ControllerConfig, DEFAULT_BACKOFF, DEFAULT_PROVING, DEFAULT_WRITES, Removal};
+use operator_host_contract::Kind;
+use operator_host_runtime::Limits;
+
+/// Returns the configuration of a controller of Shops with children of several kinds.
+#[must_use]
+pub fn config() -> ControllerConfig {
+    ControllerConfig {
+        name: "shop".into(),
+        parent: kind("example.com/v1", "Shop"),
+        plugin: PathBuf::new().into(),
+        children: BTreeMap::from([
+            (kind("v1", "Pod"), Removal::Delete),
+            (kind("v1", "Secret"), Removal::Delete),
+            (kind("v1", "PersistentVolumeClaim"), Removal::Retain),
+            (kind("v1", "Node"), Removal::Delete),
+            (kind("example.com/v1", "Missing"), Removal::Delete),
+        ]),
+        generated: Removal::Retain,
+        reads: Default::default(),
+        other_namespaces: std::iter::once("spare".to_owned()).collect(),
+        adopt: false,
+        concurrency: 1,
+        resync: Duration::from_secs(1),
+        backoff: DEFAULT_BACKOFF,
+        writes: DEFAULT_WRITES,
+        release_after: None,
+        limits: Limits::DEFAULT,
+        trust: Default::default(),
+        service_account: None,
+        proving: DEFAULT_PROVING,
+        allow: Default::default(),
+        definitions: Default::default(),
+    }
+}
+
+fn kind(api_version: &str, kind: &str) -> Kind {
+    Kind {
+        api_version: api_version.into(),
+        kind: kind.into(),
+    }
+}

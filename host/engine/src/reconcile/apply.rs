@@ -1,0 +1,352 @@
+//! Applies the children that differ from their known state, with server-side apply.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use futures::StreamExt;
+use futures::stream;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ManagedFieldsEntry;
+use kube::core::DynamicObject;
+use serde_json::Value;
+use tokio::time::Instant;
+use tracing::{debug, warn};
+
+use super::contest;
+use super::context::pace::Cause;
+use super::context::{Blocking, Context, Paced};
+use super::freshness::may_create;
+use super::repair;
+use operator_host_cluster::api_error::ApiError;
+use operator_host_cluster::resource_client::ResourceClient;
+use operator_host_contract::{EventType, Kind};
+use operator_host_core::field_path::FieldPath;
+use operator_host_core::managed_fields::applied_by;
+use operator_host_core::object::{
+    APPLIED_ANNOTATION, CONTROLLER_LABEL, ChildRef, GENERATION_ANNOTATION, NamespacedName, annotation,
+    controller_of, fingerprint, is_terminating, label, made_at,
+};
+use operator_host_desired::drift::drift;
+use operator_host_desired::left_fields;
+use operator_host_desired::order::{Order, Waiting};
+use operator_host_desired::ownership::{owns, retains};
+use operator_host_desired::plan::Desired;
+
+/// Maximum number of concurrent applies per parent.
+const CONCURRENCY: usize = 4;
+
+/// The result of the applies.
+#[derive(Debug, Default)]
+pub struct Applied {
+    /// Children that were not known to exist.
+    pub created: Vec<ChildRef>,
+    /// Children that were changed.
+    pub updated: Vec<ChildRef>,
+    /// What children wait for that were not applied.
+    pub waiting: Vec<Waiting>,
+    /// What is said of the children that are not applied yet, because they were written too often.
+    pub held: Vec<String>,
+    /// Errors for children that the API server rejected.
+    pub failed: Vec<ApiError>,
+}
+
+impl Applied {
+    /// Reports whether the cluster changed since the plugin saw it.
+    #[must_use]
+    pub fn changed(&self) -> bool {
+        !self.created.is_empty() || !self.updated.is_empty()
+    }
+}
+
+/// Applies the children that differ. One failure does not prevent the other applies.
+pub async fn apply(context: &Context, parent: &DynamicObject, desired: &[Desired]) -> Applied {
+    let mut applied = Applied::default();
+    let mut blocked = Vec::new();
+    let order = &Order::of(desired);
+    // One kind after the other, since a pod may need the claim before it.
+    for group in desired.chunk_by(|a, b| a.depth == b.depth && a.key.kind == b.key.kind) {
+        let is_stopped = &AtomicBool::new(false);
+        let requests: Vec<_> = group
+            .iter()
+            .map(|desired| async move {
+                let live = Live::of(context, &desired.key);
+                if is_stopped.load(Ordering::Relaxed) {
+                    return Ok(ApplyOutcome::Unchanged);
+                }
+                let outcome = apply_one(context, parent, desired, live.as_ref(), order).await;
+                outcome.map_err(|error| (error, live.map(|live| live.object)))
+            })
+            .collect();
+        let mut results = std::pin::pin!(stream::iter(requests).buffered(CONCURRENCY));
+        for desired in group {
+            match results.next().await {
+                Some(Ok(ApplyOutcome::Created)) => applied.created.push(desired.key.clone()),
+                Some(Ok(ApplyOutcome::Updated)) => applied.updated.push(desired.key.clone()),
+                Some(Ok(ApplyOutcome::Waiting(why))) => applied.waiting.push(why),
+                Some(Ok(ApplyOutcome::Held(why))) => applied.held.push(why),
+                Some(Ok(ApplyOutcome::Unchanged)) => {
+                    // Without an owner, no event of it is one of a child.
+                    let going = context.existing(&desired.key).filter(|live| is_terminating(live));
+                    if let Some(live) = going.filter(|live| !owns(&context.config, parent, live)) {
+                        blocked.push(Blocking::new(&desired.key, Some(&live)));
+                    }
+                }
+                None => {}
+                Some(Err((error, live))) => {
+                    // Another object may have the name: the API server calls that a conflict, or an invalid UID.
+                    if error.is_conflict() || error.is_lost_race() {
+                        blocked.push(Blocking::new(&desired.key, live.as_deref()));
+                    }
+                    // The next child of the kind would fail, too; one of another kind may fail for good, which is said.
+                    is_stopped.fetch_or(error.stops_others(), Ordering::Relaxed);
+                    // A terminating namespace stops only its own parents; a cluster-scoped parent may have children
+                    // elsewhere.
+                    let stops = error.stops_everything()
+                        || (error.is_namespace_terminating() && parent.metadata.namespace.is_some());
+                    applied.failed.push(error);
+                    if stops {
+                        // Requests in progress are abandoned; the next reconcile shows whether they were executed.
+                        return applied;
+                    }
+                }
+            }
+        }
+    }
+    if !blocked.is_empty() {
+        // The parent is reconciled again when such an object is deleted, or gets another owner.
+        context.wait_for(&NamespacedName::of(parent), &blocked);
+    }
+    contest::end(context, parent, desired);
+    applied
+}
+
+enum ApplyOutcome {
+    Created,
+    Updated,
+    Unchanged,
+    /// It comes after a child that is not ready.
+    Waiting(Waiting),
+    /// It was written too often.
+    Held(String),
+}
+
+/// A child as it is in the cluster.
+pub(super) struct Live {
+    pub(super) object: Arc<DynamicObject>,
+    /// Its managed fields, but for those of the status.
+    pub(super) managed: Vec<ManagedFieldsEntry>,
+}
+
+impl Live {
+    fn of(context: &Context, key: &ChildRef) -> Option<Self> {
+        let (object, managed) = context.existing_managed(key)?;
+        Some(Self { object, managed })
+    }
+}
+
+async fn apply_one(
+    context: &Context,
+    parent_object: &DynamicObject,
+    desired: &Desired,
+    live: Option<&Live>,
+    order: &Order<'_>,
+) -> Result<ApplyOutcome, ApiError> {
+    let parent = &NamespacedName::of(parent_object);
+    let drift = live.and_then(|live| drift_of(context, parent_object, desired, live));
+    let object = live.map(|live| &*live.object);
+    if object.is_some() && drift.is_none() {
+        let (key, now) = (&desired.key, Instant::now());
+        let is_going = object.is_some_and(is_terminating);
+        context.memory_of(parent, |memory| match is_going {
+            true => memory.contests.forget(key),
+            false => memory.contests.is_as_desired(key, now),
+        });
+        return Ok(ApplyOutcome::Unchanged);
+    }
+    // What the plugin wanted before is restored at once, and a cleanup can change what exists.
+    let may_wait = object.is_none_or(|live| {
+        !is_terminating(parent_object) && annotation(live, APPLIED_ANNOTATION) != Some(&desired.fingerprint)
+    });
+    let has_status = |kind: &Kind| context.resources.get(kind).is_some_and(|kind| kind.has_status);
+    if may_wait && let Some(waiting) = order.waits_for(desired, |key| context.existing(key), has_status) {
+        // It is not applied, so it cannot be changed back.
+        context.memory_of(parent, |memory| memory.contests.forget(&desired.key));
+        return Ok(ApplyOutcome::Waiting(waiting));
+    }
+    let is_correction =
+        object.is_some_and(|live| annotation(live, APPLIED_ANNOTATION) == Some(&desired.fingerprint));
+    if !is_correction && let Some(why) = held(context, parent_object, &desired.key) {
+        return Ok(ApplyOutcome::Held(why));
+    }
+    // `desired::plan` has refused other kinds than those that a child defines. When the cluster serves it, the controller
+    // starts again.
+    let Some(resource) = context.resources.get(&desired.key.kind) else {
+        let kind = desired.key.kind.clone();
+        let why = format!("{} waits until the cluster serves {kind}", desired.key);
+        return Ok(ApplyOutcome::Waiting(Waiting { kind, why }));
+    };
+    if live.is_none() && !may_create(context, parent_object, &desired.key).await? {
+        return Ok(ApplyOutcome::Unchanged);
+    }
+    // Take over fields only in objects that are known to be ours. In an object that is adopted, a field of another manager
+    // is a conflict.
+    let force = object.is_some_and(|live| {
+        owns(&context.config, parent_object, live)
+            || retains(&context.config, context.provenance.proof(), parent_object, live)
+    });
+    // Without its label it is a child that cannot be forced, and that others may contest all the same.
+    let is_child = force
+        || object.is_some_and(|live| {
+            controller_of(live).is_some_and(|owner| Some(&owner.uid) == parent_object.metadata.uid.as_ref())
+        });
+    if let (Some(live), Some(drift)) = (live, &drift) {
+        if is_child && contest::is_on_hold(context, parent_object, desired, live, drift) {
+            return Ok(ApplyOutcome::Unchanged);
+        }
+        debug!("applying {}, because {drift} is not as applied", desired.key);
+    }
+    let manager = context.config.field_manager();
+    let objects = ResourceClient::new(&context.children_writer, resource);
+    let answer = match live {
+        None => {
+            objects
+                .apply_new(&desired.key.name, desired.new_body(), &manager)
+                .await
+        }
+        Some(live) => {
+            let body = body_for(desired, live, &manager);
+            let answer = match force {
+                true => repair::apply(&objects, desired, live, &body, &manager).await,
+                false => objects.apply(&desired.key.name, &body, &manager, false).await,
+            };
+            answer.map_err(|error| advise_about_label(context, &live.object, error))
+        }
+    };
+    let answer = answer.inspect_err(|error| {
+        context.record_refused_namespace(error);
+        if error.is_lost_race() {
+            context.doubt(parent);
+        }
+    })?;
+    let was = object.and_then(|live| live.metadata.resource_version.as_ref());
+    let outcome = match object {
+        None => ApplyOutcome::Created,
+        Some(_) if was == answer.metadata.resource_version.as_ref() => ApplyOutcome::Unchanged,
+        Some(_) => ApplyOutcome::Updated,
+    };
+    remember(context, parent, desired, &answer);
+    context.memory_of(parent, |memory| {
+        let pace = memory.paces.get_mut(&Paced::Child(desired.key.identity()));
+        match (&outcome, pace) {
+            (ApplyOutcome::Created, Some(pace)) => pace.created(Instant::now()),
+            // The corrections of what others change are counted as contests.
+            (ApplyOutcome::Updated, _) if !is_correction => {
+                let pace = memory.pace(Paced::Child(desired.key.identity()));
+                pace.wrote(Cause::Change, Instant::now());
+            }
+            _ => {}
+        }
+    });
+    if let Some(live) = object.filter(|_| is_child) {
+        contest::applied(context, parent_object, desired, live);
+    }
+    // A response without a change is not our write: the plugin may not have seen that version.
+    if !matches!(outcome, ApplyOutcome::Unchanged) {
+        context.record_child(parent, &desired.key, answer);
+    }
+    Ok(outcome)
+}
+
+/// The reason of the condition and of the Event about children that back off.
+pub(super) const BACK_OFF: &str = "BackOff";
+
+/// Returns what is said of a child that was written too often to be written now; `None` when it may be written.
+fn held(context: &Context, parent: &DynamicObject, key: &ChildRef) -> Option<String> {
+    let (why, is_news) = context.memory_of(&NamespacedName::of(parent), |memory| {
+        let pace = memory.paces.get_mut(&Paced::Child(key.identity()))?;
+        let _wait = pace.wait(Instant::now())?;
+        Some((format!("{key} {pace}"), pace.is_to_be_published()))
+    })?;
+    if is_news {
+        warn!("{why}");
+        context.publish(parent, EventType::Warning, BACK_OFF, &why);
+    }
+    Some(why)
+}
+
+/// Returns the body to apply to a child that exists.
+fn body_for(desired: &Desired, live: &Live, manager: &str) -> Value {
+    let mut body = desired.body.clone();
+    // The decision to apply it is about this object only, not about a new one of the same name.
+    body["metadata"]["uid"] = live.object.metadata.uid.clone().into();
+    if !desired.left.is_empty() {
+        left_fields::add_owned(
+            &desired.left,
+            &live.object.data,
+            &live.managed,
+            manager,
+            &mut body,
+        );
+        // Refused if another manager changes a left field meanwhile.
+        body["metadata"]["resourceVersion"] = live.object.metadata.resource_version.clone().into();
+    }
+    body
+}
+
+/// Explains why the host does not take over the fields of a child: its label says that another controller made it.
+fn advise_about_label(context: &Context, live: &DynamicObject, error: ApiError) -> ApiError {
+    let own = &context.config.name;
+    match label(live, CONTROLLER_LABEL).filter(|named| *named != context.config.name) {
+        Some(named) => {
+            let advice = format!(
+                "its label names the controller {named:?}: set it back to {own:?}, or delete the object"
+            );
+            error.advise_about(CONTROLLER_LABEL, &advice)
+        }
+        None => error,
+    }
+}
+
+/// Returns the first field in which an existing child is not as it is to be applied; `None` if it is.
+fn drift_of(context: &Context, parent: &DynamicObject, desired: &Desired, live: &Live) -> Option<FieldPath> {
+    let annotation_path = |name| {
+        FieldPath::default()
+            .field("metadata")
+            .field("annotations")
+            .field(name)
+    };
+    if is_terminating(&live.object) {
+        // It is recreated after its deletion, which the watch reports.
+        return None;
+    }
+    if annotation(&live.object, APPLIED_ANNOTATION) != Some(&desired.fingerprint) {
+        return Some(annotation_path(APPLIED_ANNOTATION));
+    }
+    // No generation is newer than the parent's: `freshness` has asked the API server.
+    if made_at(parent, &live.object) > parent.metadata.generation {
+        return Some(annotation_path(GENERATION_ANNOTATION));
+    }
+    let manager = context.config.field_manager();
+    let drift = drift(&live.managed, &manager, &desired.body, &live.object)?;
+    let owned = owned(desired, &live.managed, &manager);
+    let is_known = context.memory_of(&NamespacedName::of(parent), |memory| {
+        memory.unowned.get(&desired.key) == Some(&owned)
+    });
+    (!is_known).then_some(drift)
+}
+
+/// Remembers what an apply owns in its answer, if that is not the whole body.
+fn remember(context: &Context, parent: &NamespacedName, desired: &Desired, answer: &DynamicObject) {
+    let manager = context.config.field_manager();
+    let managed = answer.metadata.managed_fields.as_deref().unwrap_or_default();
+    let drift = drift(managed, &manager, &desired.body, answer);
+    let unowned = drift.map(|_| owned(desired, managed, &manager));
+    context.memory_of(parent, |memory| match unowned {
+        Some(owned) => drop(memory.unowned.insert(desired.key.clone(), owned)),
+        None => drop(memory.unowned.remove(&desired.key)),
+    });
+}
+
+/// Returns a hash of a body and of what the manager owns after its apply.
+fn owned(desired: &Desired, managed: &[ManagedFieldsEntry], manager: &str) -> String {
+    fingerprint(&(&desired.fingerprint, applied_by(managed, manager)))
+}

@@ -1,0 +1,98 @@
+//! Calls the plugin: evaluates it on the caches, traces and records its calls.
+
+use std::sync::Arc;
+
+use jiff::Timestamp;
+use kube::core::DynamicObject;
+
+use super::context::Context;
+use super::error::ReconcileError;
+use super::evaluate::{PluginExport, Subject, evaluate};
+use super::observer::span_of_call;
+use super::too_large::too_large;
+use crate::validation;
+use operator_host_contract::{Export, Need, Request};
+use operator_host_core::object::{NamespacedName, too_deep};
+use operator_host_core::trace;
+use operator_host_instruments::record::Asked;
+use operator_host_runtime::{CallError, Plugin, Share};
+
+/// Calls the plugin within a reconcile, and remembers the needs that it returns.
+///
+/// Keep the [`Share`] as long as the answer: it is the part of the memory for all calls that the answer takes.
+pub(super) async fn call<T: PluginExport>(
+    context: &Context,
+    plugin: &Plugin,
+    parent: &Arc<DynamicObject>,
+    observed: &[Arc<DynamicObject>],
+    now: Timestamp,
+) -> Result<(T, Option<Share>), ReconcileError> {
+    let name = NamespacedName::of(parent);
+    context.memory_of(&name, |memory| {
+        memory.begin(parent.metadata.generation, *plugin.digest());
+        if memory.asked.replace(*plugin.digest()) != Some(*plugin.digest()) {
+            memory.versions.clear();
+        }
+    });
+    let known = context.state.needs.of(&name);
+    let remember = |needs: &[Need]| context.state.needs.set(&name, needs);
+    let subject = Subject {
+        parent,
+        children: observed,
+        now,
+        namespace_terminating: context.is_namespace_terminating(parent),
+    };
+    let called = evaluate_traced(context, plugin, &subject, known, remember).await;
+    called.map_err(|error| match error {
+        ReconcileError::Call(error @ CallError::Request { limit, .. }) => too_large(observed, limit, error),
+        other => other,
+    })
+}
+
+/// Asks the plugin whether the parent is valid: it may be older than the webhook, or have been written while that did not
+/// answer.
+pub(super) async fn check_valid(
+    context: &Context,
+    plugin: &Plugin,
+    parent: &Arc<DynamicObject>,
+) -> Result<(), ReconcileError> {
+    if !plugin.description().validates {
+        return Ok(());
+    }
+    let parent = validation::text(parent).map_err(ReconcileError::Call)?;
+    let span = span_of_call(plugin, Export::Validate.as_str());
+    let call = plugin.validate(&parent, None);
+    let observer = &context.observer;
+    let (outcome, _share) = observer.call(Export::Validate.as_str(), &span, call, |_| 0).await;
+    observer.record(plugin, Export::Validate, Asked::Parent(parent, None), &outcome);
+    outcome
+        .and_then(|errors| validation::verdict(&errors))
+        .map_err(ReconcileError::Call)
+}
+
+async fn evaluate_traced<T: PluginExport>(
+    context: &Context,
+    plugin: &Plugin,
+    subject: &Subject<'_>,
+    known: Vec<Need>,
+    remember: impl Fn(&[Need]),
+) -> Result<(T, Option<Share>), ReconcileError> {
+    // It may have become so since it was looked at. The plugin would see it without that field.
+    if let Some(field) = too_deep(subject.parent) {
+        return Err(ReconcileError::TooDeep(format!("{field} of the resource")));
+    }
+    let call = |mut request: Request| async move {
+        let span = span_of_call(plugin, T::EXPORT.as_str());
+        request.traceparent = trace::traceparent(&span);
+        let call = T::call(plugin, &request);
+        let (outcome, share) = context
+            .observer
+            .call(T::EXPORT.as_str(), &span, call, T::children)
+            .await;
+        context
+            .observer
+            .record(plugin, T::EXPORT, Asked::Request(request), &outcome);
+        (outcome, share)
+    };
+    Ok(evaluate(subject, context, known, call, remember).await?)
+}

@@ -1,0 +1,131 @@
+//! Notices when another client keeps changing back what the host applies to a child. Then the host says who it is, and
+//! applies that child less and less often, so that the two do not spin.
+
+use std::collections::HashSet;
+
+use kube::core::DynamicObject;
+use tokio::time::Instant;
+use tracing::{info, warn};
+
+use super::action::{Action, MIN_DELAY};
+use super::apply::Live;
+use super::context::Context;
+use super::context::contests::{Report, Rival, Seen};
+use operator_host_contract::EventType;
+use operator_host_core::field_path::FieldPath;
+use operator_host_core::managed_fields::other_writer;
+use operator_host_core::object::{
+    APPLIED_ANNOTATION, ChildRef, NamespacedName, annotation, made_at, shorten,
+};
+use operator_host_desired::conditions::FIELD_CONTESTED;
+use operator_host_desired::plan::Desired;
+
+/// Maximum size of a path in a message, in bytes: a plugin may choose the keys in it.
+const MAX_PATH: usize = 256;
+
+/// Reports whether a child that has drifted is not applied now, because it was changed back again and again.
+pub(super) fn is_on_hold(
+    context: &Context,
+    parent: &DynamicObject,
+    desired: &Desired,
+    live: &Live,
+    drift: &FieldPath,
+) -> bool {
+    let seen = context.memory_of(&NamespacedName::of(parent), |memory| {
+        let applied = annotation(&live.object, APPLIED_ANNOTATION);
+        memory
+            .contests
+            .differs(&desired.key, &desired.fingerprint, applied, Instant::now())
+    });
+    match seen {
+        Seen::Edit => false,
+        Seen::Contested { hold, is_reported } => {
+            if !is_reported {
+                report(context, parent, desired, live, drift);
+            }
+            hold
+        }
+    }
+}
+
+/// Finds out who changes the field of a contested child, and publishes it the first time.
+fn report(context: &Context, parent: &DynamicObject, desired: &Desired, live: &Live, drift: &FieldPath) {
+    let manager = context.config.field_manager();
+    let applied = annotation(&live.object, APPLIED_ANNOTATION);
+    let rival = match other_writer(&live.managed, drift, &manager) {
+        Some(writer) if writer.is_owner => Rival::Manager(writer),
+        _ if applied.is_some_and(|applied| applied != desired.fingerprint) => Rival::Host(manager),
+        writer => writer.map_or(Rival::Unknown, Rival::Manager),
+    };
+    let path = shorten(&drift.to_string(), MAX_PATH);
+    let began = context.memory_of(&NamespacedName::of(parent), |memory| {
+        let counted = || context.observer.metrics.contested();
+        memory
+            .contests
+            .report(&desired.key, Report { path, rival }, counted)
+    });
+    if let Some(message) = began {
+        warn!("{message}");
+        context.publish(parent, EventType::Warning, FIELD_CONTESTED, &message);
+    }
+}
+
+/// Remembers that a child was applied, which was `live`.
+pub(super) fn applied(context: &Context, parent: &DynamicObject, desired: &Desired, live: &DynamicObject) {
+    // The body was another one, although the parent has not changed: a second host may restore it. Or others have removed
+    // the host's marks.
+    let is_other_body = annotation(live, APPLIED_ANNOTATION) != Some(&desired.fingerprint)
+        && made_at(parent, live).is_none_or(|made_at| Some(made_at) >= parent.metadata.generation);
+    context.memory_of(&NamespacedName::of(parent), |memory| {
+        let (key, fingerprint) = (&desired.key, &desired.fingerprint);
+        memory
+            .contests
+            .applied(key, fingerprint, is_other_body, Instant::now());
+    });
+}
+
+/// Ends the contests that are over: those of children that nobody has changed back for a while, and those of children
+/// that the plugin no longer wants.
+pub(super) fn end(context: &Context, parent: &DynamicObject, desired: &[Desired]) {
+    let name = NamespacedName::of(parent);
+    if context.memory_of(&name, |memory| memory.contests.is_empty()) {
+        return;
+    }
+    let wanted: HashSet<&ChildRef> = desired.iter().map(|desired| &desired.key).collect();
+    let ended = context.memory_of(&name, |memory| {
+        memory.contests.end(|key| wanted.contains(key), Instant::now())
+    });
+    for message in ended {
+        info!("{message}");
+        context.publish(parent, EventType::Normal, "ContestEnded", &message);
+    }
+}
+
+/// Forgets the contests of a parent whose children are not applied any more, for example because it is paused.
+pub(super) fn forget(context: &Context, parent: &NamespacedName) {
+    context.memory_of(parent, |memory| memory.contests.clear());
+}
+
+/// Returns when to reconcile a parent again: as decided, or before because of its contested children and of what backs off.
+pub(super) fn next(context: &Context, parent: &NamespacedName, decided: Action) -> Action {
+    let after = match decided {
+        Action::OnChange => None,
+        Action::After(delay) => Some(delay),
+        Action::Backoff | Action::BackoffAtMost(_) | Action::BackoffAtLeast(_) => return decided,
+    };
+    if !context.has_parent(parent) {
+        return decided;
+    }
+    let now = Instant::now();
+    let look = context.memory_of(parent, |memory| {
+        memory
+            .contests
+            .next(now)
+            .into_iter()
+            .chain(memory.next_write(now))
+            .min()
+    });
+    let look = look.map(|look| look.max(MIN_DELAY));
+    let next = after.into_iter().chain(look).min();
+    next.map_or(Action::OnChange, Action::After)
+}

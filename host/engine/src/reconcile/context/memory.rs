@@ -1,0 +1,249 @@
+//! What the host remembers of one parent between reconciles, and how it recognizes its own writes.
+
+use std::collections::HashMap;
+use std::time::Duration;
+
+use kube::core::DynamicObject;
+use opentelemetry::trace::SpanContext;
+use serde_json::Value;
+use tokio::time::Instant;
+
+use super::contests::Contests;
+use super::pace::Pace;
+use crate::work_queue::ReconcileReason;
+use operator_host_core::object::{ChildRef, Identity, version};
+use operator_host_desired::api_versions::Used;
+use operator_host_runtime::Digest;
+
+/// What the host remembers of one parent between reconciles. Losing it costs a few needless requests, except for
+/// `parent_in_doubt`, which [`super::Context::forget_all`] keeps.
+#[derive(Debug, Default)]
+pub struct ParentMemory {
+    /// Number of consecutive failures.
+    pub failures: u32,
+    /// The last message logged about it, so that it is logged once.
+    pub last_logged: Option<String>,
+    /// The last failure that was published as an Event: a hash of the reason, the message, and the parent's UID and
+    /// generation.
+    pub last_published: Option<u64>,
+    /// The plugin version that was last asked about it.
+    pub asked: Option<Digest>,
+    /// The version in which that plugin named each child, if a child can be seen in several.
+    pub versions: Used,
+    /// The resource version of the last own write to each child, in any version of its kind.
+    pub written: HashMap<Identity, u128>,
+    /// The resource versions that the last own writes gave to the parent, oldest first.
+    pub parent_written: Vec<u128>,
+    /// Children that are as applied although not every field of the body is owned, for example because the API server keeps
+    /// no `managedFields` for them: a hash of the body and of what was owned after the apply.
+    pub unowned: HashMap<ChildRef, String>,
+    /// The fingerprints of the applied status and of the result, if they differ although the API server accepted it.
+    pub status_normalized: Option<(String, String)>,
+    /// A hash of the status that was last written, without its times.
+    pub status_written: Option<String>,
+    /// Whether others have conditions in the same list, which each write replaces as a whole.
+    pub shares_conditions: bool,
+    /// How often children and the status are written; see [`ParentMemory::begin`].
+    pub(in crate::reconcile) paces: HashMap<Paced, Pace>,
+    /// The generation and the plugin version that these are about.
+    pub(super) paced: Option<(Option<i64>, Digest)>,
+    /// Children that others may be changing back.
+    pub contests: Contests,
+    /// Whether it was reported that the parent waits for its cleanup.
+    pub leaving: bool,
+    /// Whether there is a sign that the parent was deleted or replaced, such as a child that somebody else deleted.
+    /// The parent is read before the next child is created.
+    pub parent_in_doubt: bool,
+    /// Since when children of an earlier parent of this name have been left over.
+    pub left_since: Option<Instant>,
+    /// The newest generation that a child claims to be made from and that the API server does not have, with the
+    /// parent's UID.
+    pub refuted_generation: Option<(String, i64)>,
+    /// The span of the last reconcile, if it was sampled.
+    pub last_span: Option<SpanContext>,
+    /// Since when the API server has been overloaded or silent for it.
+    pub transient_since: Option<Instant>,
+    /// Hashes of the internal errors of the API server in the last reconcile.
+    pub internal_errors: Vec<u64>,
+}
+
+/// What is written at a pace of its own.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum Paced {
+    /// A child, in any version of its kind.
+    Child(Identity),
+    /// The parent's status.
+    Status,
+}
+
+/// How many writes of the parent are remembered. One reconcile writes its finalizers and its status.
+const PARENT_WRITES: usize = 4;
+
+impl ParentMemory {
+    /// Begins a reconcile: a new spec or a new plugin version is written at once, whatever was written before.
+    pub(in crate::reconcile) fn begin(&mut self, generation: Option<i64>, plugin: Digest) {
+        let paced = Some((generation, plugin));
+        if std::mem::replace(&mut self.paced, paced) != paced {
+            self.paces.clear();
+        }
+        let now = Instant::now();
+        self.paces.retain(|_, pace| !pace.is_over(now));
+    }
+
+    /// Returns the pace of a child or of the status.
+    pub(in crate::reconcile) fn pace(&mut self, of: Paced) -> &mut Pace {
+        self.paces.entry(of).or_insert_with(|| Pace::new(Instant::now()))
+    }
+
+    /// Returns when the next of what backs off may be written.
+    pub(in crate::reconcile) fn next_write(&self, now: Instant) -> Option<Duration> {
+        self.paces.values().filter_map(|pace| pace.wait(now)).min()
+    }
+
+    /// Remembers the resource version that an own write gave to the parent, unless the response contains changes that
+    /// others made just before and that the reconcile, which has seen `seen`, does not know. `status` is the status
+    /// that was written, if it was.
+    pub(super) fn wrote_parent(
+        &mut self,
+        seen: &DynamicObject,
+        status: Option<&Value>,
+        answer: &DynamicObject,
+    ) {
+        let is_own = status.is_none_or(|status| is_own_status(seen, status, answer));
+        if !is_own || !is_same_but_for_own_writes(seen, answer) {
+            self.parent_written.clear();
+            return;
+        }
+        if seen.metadata.resource_version == answer.metadata.resource_version {
+            // The write changed nothing. Somebody else's write has this version.
+            return;
+        }
+        // The watch may repeat an earlier write after the response to a later one.
+        self.parent_written.extend(version(answer));
+        if self.parent_written.len() > PARENT_WRITES {
+            self.parent_written.remove(0);
+        }
+    }
+
+    /// Reports whether a reason is only the watch event for this controller's own write.
+    ///
+    /// A child's event with an older version than our last write is one, too: the write's response was newer, and
+    /// the plugin has seen it. For the parent only the exact version counts, because the plugin has not seen a
+    /// change of the spec that was made just before our status write.
+    #[must_use]
+    pub fn is_own_write(&self, reason: &ReconcileReason) -> bool {
+        match reason {
+            ReconcileReason::Child {
+                child,
+                version: Some(version),
+            } => self
+                .written
+                .get(&child.identity())
+                .is_some_and(|written| version <= written),
+            ReconcileReason::Parent {
+                version: Some(version),
+            } => self.parent_written.contains(version),
+            _ => false,
+        }
+    }
+}
+
+/// Reports whether two states of a parent differ only in what a controller writes to it: status and finalizers.
+fn is_same_but_for_own_writes(known: &DynamicObject, answer: &DynamicObject) -> bool {
+    let essence = |object: &DynamicObject| {
+        let mut metadata = object.metadata.clone();
+        metadata.resource_version = None;
+        metadata.managed_fields = None;
+        metadata.finalizers = None;
+        let mut data = object.data.clone();
+        if let Some(data) = data.as_object_mut() {
+            data.remove("status");
+        }
+        (metadata, data)
+    };
+    essence(known) == essence(answer)
+}
+
+/// Reports whether a status write changed only what was written. The response then contains each field as written or
+/// as seen, and the finalizers as seen. An API server that normalizes what was written costs a needless reconcile.
+fn is_own_status(seen: &DynamicObject, written: &Value, answer: &DynamicObject) -> bool {
+    let (before, after) = (&seen.data["status"], &answer.data["status"]);
+    let is_known = |condition: &Value| {
+        let lists = [&before["conditions"], &written["conditions"]];
+        let mut known = lists.into_iter().filter_map(Value::as_array).flatten();
+        known.any(|known| known == condition)
+    };
+    let fields = after.as_object().into_iter().flatten();
+    let mut fields = fields.map(|(field, value)| match (field.as_str(), value.as_array()) {
+        ("conditions", Some(conditions)) => conditions.iter().all(is_known),
+        _ => *value == written[field] || (written[field].is_null() && *value == before[field]),
+    });
+    seen.metadata.finalizers == answer.metadata.finalizers && fields.all(|is_own| is_own)
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn parent(generation: i64, replicas: u32, status: &str, deleted: Option<&str>) -> DynamicObject {
+        serde_json::from_value(json!({
+            "apiVersion": "a/v1", "kind": "K",
+            "metadata": {
+                "name": "a", "generation": generation, "resourceVersion": format!("{generation}0"),
+                "deletionTimestamp": deleted, "finalizers": [status],
+            },
+            "spec": { "replicas": replicas }, "status": { "phase": status },
+        }))
+        .unwrap()
+    }
+
+    /// Regression: the response to a status write that also contained a change of the spec was treated as an own
+    /// write, and the change was not noticed until the next resync.
+    #[test]
+    fn a_response_with_a_change_by_another_client_is_not_an_own_write() {
+        let known = parent(1, 1, "old", None);
+        assert!(is_same_but_for_own_writes(&known, &parent(1, 1, "new", None)));
+        assert!(!is_same_but_for_own_writes(&known, &parent(2, 2, "new", None)));
+        let deleted = parent(1, 1, "new", Some("2026-01-01T00:00:00Z"));
+        assert!(!is_same_but_for_own_writes(&known, &deleted));
+    }
+
+    /// Regression: a status field of another manager, or a removed finalizer, that came with the response to an own
+    /// status write was not noticed until the next resync.
+    #[test]
+    fn a_response_with_a_status_by_another_manager_is_not_an_own_write() {
+        let parent = |finalizers: &[&str], status: Value| -> DynamicObject {
+            serde_json::from_value(json!({
+                "apiVersion": "a/v1", "kind": "K", "metadata": { "name": "a", "finalizers": finalizers },
+                "status": status,
+            }))
+            .unwrap()
+        };
+        let ready = |ready: bool| json!({ "type": "Ready", "status": ready });
+        let theirs = json!({ "type": "Backed", "status": true });
+        let seen = parent(
+            &["f"],
+            json!({ "phase": "old", "backup": 1, "conditions": [ready(false), theirs] }),
+        );
+        let written = json!({ "phase": "new", "conditions": [ready(true)] });
+        let answer = |phase: &str, backup: u8, conditions: Value, finalizers: &[&str]| {
+            let status = json!({ "phase": phase, "backup": backup, "conditions": conditions });
+            is_own_status(&seen, &written, &parent(finalizers, status))
+        };
+        let both = json!([ready(true), theirs]);
+        assert!(answer("new", 1, both.clone(), &["f"]));
+        assert!(!answer("new", 2, both.clone(), &["f"]), "another field");
+        assert!(
+            !answer("newer", 1, both.clone(), &["f"]),
+            "a field that was written"
+        );
+        assert!(!answer("new", 1, both, &[]), "a finalizer");
+        let changed = json!([ready(true), { "type": "Backed", "status": false }]);
+        assert!(!answer("new", 1, changed, &["f"]), "a condition");
+    }
+}
+
+#[cfg(test)]
+mod model;

@@ -1,0 +1,128 @@
+//! Errors that abort a reconcile.
+
+use std::sync::Arc;
+
+use thiserror::Error;
+
+use super::action::Action;
+use super::evaluate::EvaluateError;
+use super::needs::NeedError;
+use super::provenance_key::ProvenanceError;
+use operator_host_cluster::api_error::ApiError;
+use operator_host_core::backoff::at_least;
+use operator_host_core::object::is_too_deep;
+use operator_host_desired::plan::Refusal;
+use operator_host_runtime::{CallError, Class};
+
+/// Why a reconcile failed.
+#[derive(Debug, Error)]
+pub(super) enum ReconcileError {
+    #[error("{0}")]
+    NoPlugin(Arc<str>),
+    #[error("{0}")]
+    Watch(String),
+    #[error("its namespace is being deleted")]
+    NamespaceTerminating,
+    #[error(transparent)]
+    Call(CallError),
+    #[error("{0}")]
+    ChildrenTooLarge(String),
+    #[error(transparent)]
+    Need(NeedError),
+    #[error("{0}")]
+    Namespace(String),
+    #[error("{}", is_too_deep(.0))]
+    TooDeep(String),
+    #[error(
+        "it has the finalizer {0} of a controller with another name, so its children are left alone: if this controller was \
+         renamed, hand the resource over as \"Rename a controller\" in the documentation says; otherwise stop the host that \
+         runs the other controller"
+    )]
+    OtherController(String),
+    #[error(transparent)]
+    Provenance(#[from] ProvenanceError),
+    #[error("{}", join(.0))]
+    Refused(Vec<Refusal>),
+    #[error("{}", join(&lasting(.0)))]
+    Api(Vec<ApiError>),
+    #[error("the status from the plugin was not written: {0}")]
+    Status(ApiError),
+    #[error(
+        "the plugin's answers did not settle within {calls} calls: each answer changed the children again. An answer \
+         must not depend on what applying it changes, for example on the resourceVersion of another child"
+    )]
+    Unsettled { calls: usize },
+}
+
+/// Joins the first few in full and counts the others, since a condition's message is limited.
+fn join<E: std::fmt::Display>(errors: &[E]) -> String {
+    const SHOWN: usize = 10;
+    let mut texts: Vec<_> = errors.iter().take(SHOWN).map(ToString::to_string).collect();
+    if errors.len() > SHOWN {
+        texts.push(format!("and {} more", errors.len() - SHOWN));
+    }
+    texts.join("; ")
+}
+
+/// Returns the errors that do not pass by themselves; all if each does.
+fn lasting(errors: &[ApiError]) -> Vec<&ApiError> {
+    let lasting: Vec<_> = errors.iter().filter(|error| !error.is_passing()).collect();
+    match lasting.is_empty() {
+        true => errors.iter().collect(),
+        false => lasting,
+    }
+}
+
+impl ReconcileError {
+    /// Returns the error's class, for a label.
+    pub(super) const fn class(&self) -> &'static str {
+        match self {
+            Self::NoPlugin(_) => "no_plugin",
+            Self::Watch(_) | Self::Need(NeedError::Unreadable { .. }) => "watch",
+            Self::NamespaceTerminating => "namespace_terminating",
+            Self::Call(error) => error.class().as_str(),
+            Self::ChildrenTooLarge(_) => Class::Request.as_str(),
+            Self::Need(_) => "need",
+            Self::Namespace(_) => "namespace",
+            Self::TooDeep(_) => "too_deep",
+            Self::OtherController(_) => "other_controller",
+            Self::Provenance(_) => "provenance",
+            Self::Refused(_) => "refused",
+            Self::Api(_) => "api",
+            Self::Status(_) => "status",
+            Self::Unsettled { .. } => "unsettled",
+        }
+    }
+
+    /// Returns when to retry: after the back-off, or later if the API server asks for it.
+    pub(super) fn backoff(&self) -> Action {
+        let errors = match self {
+            Self::Api(errors) => errors.as_slice(),
+            Self::Status(error) => std::slice::from_ref(error),
+            _ => &[],
+        };
+        let asked = errors.iter().filter_map(|error| error.retry_after).max();
+        asked.map_or(Action::Backoff, |asked| Action::BackoffAtLeast(at_least(asked)))
+    }
+}
+
+impl From<EvaluateError> for ReconcileError {
+    fn from(error: EvaluateError) -> Self {
+        match error {
+            EvaluateError::Need(error) => Self::Need(error),
+            EvaluateError::Call(error) => Self::Call(error),
+        }
+    }
+}
+
+impl From<ApiError> for ReconcileError {
+    fn from(error: ApiError) -> Self {
+        Self::Api(vec![error])
+    }
+}
+
+/// Reports whether the only obstacle is children of an earlier parent of this name.
+pub(super) fn is_waiting_for_deletion(error: &ReconcileError) -> bool {
+    matches!(error, ReconcileError::Refused(refusals)
+        if refusals.iter().all(|refusal| matches!(refusal, Refusal::OfPredecessor { .. })))
+}

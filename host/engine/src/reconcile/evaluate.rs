@@ -1,0 +1,231 @@
+//! One evaluation of a parent: calls the plugin, and calls it again with the objects that it needs, until its needs
+//! settle. All callers use it: reconciles (`reconcile::call`), the proof of a new version
+//! (`rollout::shadow`), `render` (`dry_run::offline`) and `diff` (`dry_run::server_side`).
+//!
+//! **Inputs.** The [`Subject`]; the [`RelatedObjects`] that the plugin asks to read; the needs with which an
+//! earlier evaluation ended, if any; `call`, which makes one call with the caller's own spans, records and
+//! randomness; and `remember`, which is called whenever the needs change. Deadlines and memory are limited by the
+//! plugin's limits and the caller's.
+//!
+//! **Order.**
+//! 1. The needs are read ([`needs::read_all`]). Known needs that can no longer be read are forgotten, since they may
+//!    be from another version or another configuration: the first call is then made without them.
+//! 2. The plugin is called.
+//! 3. The needs in its answer are checked ([`needs::validate`]) and remembered.
+//! 4. If the request contained all of them, the answer counts. Otherwise it is dropped, and the needs are read
+//!    again.
+//!
+//! **Guarantees.** An answer counts only when the plugin saw all that it needs. All calls of an evaluation have the
+//! same parent, children and clock. There is one call, and another each time that the plugin asks for other
+//! objects, at most [`MAX_NEED_ROUNDS`] times. Needs are remembered before they are read, so that a change in
+//! between enqueues its parent. One answer is held at a time. Nothing is written.
+//!
+//! **Errors.** An invalid need or a failed call. Needs that could not be read, or that made a request too large,
+//! are forgotten, so that the next evaluation begins with none.
+
+use std::sync::Arc;
+
+use jiff::Timestamp;
+use kube::core::DynamicObject;
+use serde_json::{Map, Value};
+use thiserror::Error;
+
+use super::needs::{self, MAX_NEED_ROUNDS, NeedError, RelatedObjects};
+use operator_host_contract::{CleanupResponse, Export, Need, Request, Response};
+use operator_host_core::object::remove_nulls;
+use operator_host_instruments::record::RecordedAnswer;
+use operator_host_runtime::{Call, CallError, Plugin, RandomSource, Share};
+
+/// Why an evaluation failed.
+#[derive(Debug, Error)]
+pub enum EvaluateError {
+    /// A need is refused or cannot be read, or the needs never settle.
+    #[error(transparent)]
+    Need(#[from] NeedError),
+    /// A call failed, or the plugin returned an error.
+    #[error(transparent)]
+    Call(#[from] CallError),
+}
+
+/// The parent that the plugin is called for.
+#[derive(Clone, Copy, Debug)]
+pub struct Subject<'a> {
+    /// The custom resource.
+    pub parent: &'a Arc<DynamicObject>,
+    /// Its children, in the versions that the plugin uses.
+    pub children: &'a [Arc<DynamicObject>],
+    /// The host's clock, in whole seconds.
+    pub now: Timestamp,
+    /// Whether the parent's namespace is being deleted.
+    pub namespace_terminating: bool,
+}
+
+/// Evaluates a parent, as described in the module. The returned share is the answer's part of the memory of all
+/// calls and must be kept as long as the answer.
+///
+/// # Errors
+/// As described in the module.
+pub async fn evaluate<T: PluginExport, F>(
+    subject: &Subject<'_>,
+    source: &impl RelatedObjects,
+    known: Vec<Need>,
+    call: impl Fn(Request) -> F,
+    remember: impl Fn(&[Need]),
+) -> Result<(T, Option<Share>), EvaluateError>
+where
+    F: Future<Output = (Result<T, CallError>, Option<Share>)>,
+{
+    let mut needs = known;
+    for round in 0..=MAX_NEED_ROUNDS {
+        let related = match needs::read_all(source, subject.parent, &needs).await {
+            Ok(related) => related,
+            Err(error) => {
+                remember(&[]);
+                if round > 0 {
+                    return Err(error.into());
+                }
+                needs.clear();
+                Vec::new()
+            }
+        };
+        let request = Request {
+            parent: Arc::clone(subject.parent),
+            children: subject.children.to_vec(),
+            related,
+            now: subject.now,
+            traceparent: None,
+            namespace_terminating: subject.namespace_terminating,
+        };
+        let (outcome, share) = call(request).await;
+        if let Err(CallError::Request { .. }) = outcome {
+            // Without those objects it may ask for less.
+            remember(&[]);
+        }
+        let answer = without_nulls(outcome)?;
+        needs::validate(answer.needs())?;
+        let settled = answer.needs().iter().all(|need| needs.contains(need));
+        needs = answer.needs().to_vec();
+        remember(&needs);
+        if settled {
+            return Ok((answer, share));
+        }
+    }
+    Err(NeedError::Unsettled.into())
+}
+
+/// Removes what is null from the children and the status: it means absent.
+fn without_nulls<T: PluginExport>(mut outcome: Result<T, CallError>) -> Result<T, CallError> {
+    let status = match &mut outcome {
+        Ok(answer) => {
+            let (children, status) = answer.objects();
+            children
+                .iter_mut()
+                .filter_map(Value::as_object_mut)
+                .for_each(remove_nulls);
+            status
+        }
+        Err(CallError::Invalid { shown, .. } | CallError::Retry { shown, .. }) => &mut shown.status,
+        Err(_) => &mut None,
+    };
+    status.iter_mut().for_each(remove_nulls);
+    outcome
+}
+
+/// The two exports: reconcile and cleanup.
+pub trait PluginExport: Clone + Into<RecordedAnswer> + Send {
+    /// Its name in the contract.
+    const EXPORT: Export;
+    /// Makes the call.
+    fn call(plugin: &Plugin, request: &Request) -> impl Future<Output = Call<Self>> + Send;
+    /// Makes the call for a proof.
+    fn call_for_proof(
+        plugin: &Plugin,
+        request: &Request,
+        random: RandomSource,
+    ) -> impl Future<Output = Call<Self>> + Send;
+    /// Returns the needs in the answer.
+    fn needs(&self) -> &[Need];
+    /// Returns the children and the status in the answer.
+    fn objects(&mut self) -> (&mut Vec<Value>, &mut Option<Map<String, Value>>);
+    /// Returns the number of children in the answer.
+    fn children(&self) -> usize;
+    /// Returns the answer in the form common to both exports, and for a cleanup whether it is done.
+    fn into_response(self) -> (Response, Option<bool>);
+}
+
+impl PluginExport for Response {
+    const EXPORT: Export = Export::Reconcile;
+
+    fn call(plugin: &Plugin, request: &Request) -> impl Future<Output = Call<Self>> + Send {
+        plugin.reconcile(request)
+    }
+
+    fn call_for_proof(
+        plugin: &Plugin,
+        request: &Request,
+        random: RandomSource,
+    ) -> impl Future<Output = Call<Self>> + Send {
+        plugin.try_reconcile(request, random)
+    }
+
+    fn needs(&self) -> &[Need] {
+        &self.needs
+    }
+
+    fn objects(&mut self) -> (&mut Vec<Value>, &mut Option<Map<String, Value>>) {
+        (&mut self.children, &mut self.status)
+    }
+
+    fn children(&self) -> usize {
+        self.children.len()
+    }
+
+    fn into_response(self) -> (Response, Option<bool>) {
+        (self, None)
+    }
+}
+
+impl PluginExport for CleanupResponse {
+    const EXPORT: Export = Export::Cleanup;
+
+    fn call(plugin: &Plugin, request: &Request) -> impl Future<Output = Call<Self>> + Send {
+        plugin.cleanup(request)
+    }
+
+    fn call_for_proof(
+        plugin: &Plugin,
+        request: &Request,
+        random: RandomSource,
+    ) -> impl Future<Output = Call<Self>> + Send {
+        plugin.try_cleanup(request, random)
+    }
+
+    fn needs(&self) -> &[Need] {
+        &self.needs
+    }
+
+    fn objects(&mut self) -> (&mut Vec<Value>, &mut Option<Map<String, Value>>) {
+        (&mut self.children, &mut self.status)
+    }
+
+    fn children(&self) -> usize {
+        self.children.len()
+    }
+
+    fn into_response(self) -> (Response, Option<bool>) {
+        let response = Response {
+            children: self.children,
+            status: self.status,
+            conditions: self.conditions,
+            events: self.events,
+            requeue_after_ms: self.requeue_after_ms,
+            requeue_at: self.requeue_at,
+            needs: self.needs,
+            ..Response::default()
+        };
+        (response, Some(self.done))
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,356 @@
+//! Handles a failed reconcile: the parent's condition, the log and the next attempt.
+
+use std::hash::{DefaultHasher, Hash as _, Hasher as _};
+use std::time::Duration;
+
+use kube::ResourceExt;
+use kube::core::DynamicObject;
+use serde_json::Value;
+use tokio::time::Instant;
+use tracing::{debug, warn};
+
+use super::action::{Action, MIN_DELAY};
+use super::contest;
+use super::context::Context;
+use super::error::{ReconcileError, is_waiting_for_deletion};
+use super::finalizer::shown_finalizer;
+use super::leaving::time_left;
+use super::needs::NeedError;
+use super::status;
+use operator_host_cluster::api_error::{ApiError, Fault};
+use operator_host_contract::EventType;
+use operator_host_core::object::{NamespacedName, is_terminating, shorten};
+use operator_host_desired::conditions::{NO_PLUGIN, RETRYING, Reason, StatusUpdate, Verdict, current};
+use operator_host_desired::plan::Refusal;
+use operator_host_runtime::{CallError, Class};
+
+/// Reports why a reconcile failed, and returns when to try again.
+pub(super) async fn fail(context: &Context, parent: &DynamicObject, error: &ReconcileError) -> Action {
+    let name = &NamespacedName::of(parent);
+    context.observer.fails(name, error.class(), error);
+    if note_transient(context, parent, error) {
+        debug!("{error}");
+        count_failure(context, name);
+        return match error.backoff() {
+            // Soon enough to say something in time.
+            Action::Backoff if is_unreported(context, parent) => Action::BackoffAtMost(FIRST_GRACE / 2),
+            next => next,
+        };
+    }
+    let Some(parent) = context.as_seen(parent) else {
+        // A new parent of the same name, if any, is enqueued separately.
+        return Action::OnChange;
+    };
+    let (verdict, next) = judge(context, &parent, error);
+    let may_pass = may_pass(context, name);
+    if let Verdict::Stalled(reason) | Verdict::Reconciling(reason) = &verdict
+        && !may_pass
+    {
+        log_once(context, name, &reason.message);
+    }
+    if let ReconcileError::Call(CallError::Trap { backtrace, .. }) = error
+        && !backtrace.is_empty()
+    {
+        debug!(
+            "the plugin's backtrace, innermost first:\n{}",
+            shorten(backtrace, MAX_LINE)
+        );
+    }
+    let shown = match error {
+        ReconcileError::Call(error) => error.shown(),
+        _ => None,
+    };
+    let status = shown.and_then(|shown| shown.status.as_ref());
+    let update = StatusUpdate {
+        fields: status,
+        conditions: None,
+        added: shown.map_or(&[], |shown| &shown.conditions),
+        verdict: &verdict,
+    };
+    let reason = match &verdict {
+        Verdict::Stalled(reason) | Verdict::Reconciling(reason) => Some(reason),
+        Verdict::Reconciled | Verdict::Progressing(_) | Verdict::CleaningUp(_) | Verdict::Paused => None,
+    };
+    // Waiting does not deserve a Warning.
+    let waits = may_pass
+        || matches!(error, ReconcileError::Call(CallError::Retry { .. }))
+        || is_waiting_for_deletion(error);
+    if matches!(next, Action::OnChange) {
+        contest::forget(context, name);
+    } else {
+        count_failure(context, name);
+    }
+    // Without the plugin's conditions: their changes are no reason to repeat the Event.
+    let of_host = StatusUpdate {
+        fields: None,
+        conditions: None,
+        added: &[],
+        verdict: &verdict,
+    };
+    let before = current(&parent);
+    let conditions = status::desired(context, &parent, before, &of_host).remove("conditions");
+    let is_news = conditions.as_ref() != before.get("conditions");
+    if let Some(reason) = reason.filter(|_| !waits && is_news)
+        && is_unpublished(context, &parent, reason)
+    {
+        context.publish(&parent, EventType::Warning, &reason.reason, &reason.message);
+    }
+    let mut written = status::write(context, &parent, &update).await;
+    // What the plugin added may be the cause. It must not hide the failure.
+    if let Err(refused) = &written
+        && (status.is_some() || !update.added.is_empty())
+        && refused.is_invalid()
+    {
+        log_once(
+            context,
+            name,
+            &format!("the status that the plugin gave with its failure was not written: {refused}"),
+        );
+        written = status::write(context, &parent, &of_host).await;
+    }
+    match written {
+        Ok(_) => next,
+        Err(error) => {
+            if matches!(next, Action::OnChange) {
+                count_failure(context, name);
+            }
+            status_not_written(context, &parent, error)
+        }
+    }
+}
+
+/// Whether a failure was not published yet. The conditions alone do not tell it for a kind that has none.
+fn is_unpublished(context: &Context, parent: &DynamicObject, reason: &Reason) -> bool {
+    let mut hasher = DefaultHasher::new();
+    let of = (&parent.metadata.uid, parent.metadata.generation);
+    (of, &reason.reason, &reason.message).hash(&mut hasher);
+    let failure = Some(hasher.finish());
+    context.memory_of(&NamespacedName::of(parent), |memory| {
+        std::mem::replace(&mut memory.last_published, failure) != failure
+    })
+}
+
+/// Reports that the status could not be written, and returns when to try again. The caller counts the failure.
+pub(super) fn status_not_written(context: &Context, parent: &DynamicObject, error: ApiError) -> Action {
+    context.observer.metrics.failed("status");
+    let error = ReconcileError::from(error);
+    context
+        .observer
+        .fails(&NamespacedName::of(parent), "status", &error);
+    if note_transient(context, parent, &error) {
+        debug!("{error}");
+    } else {
+        log_once(context, &NamespacedName::of(parent), &error);
+    }
+    error.backoff()
+}
+
+/// How long an overload of the API server is tolerated before the status reports it.
+const GRACE: Duration = Duration::from_secs(60);
+/// The same for a parent without any condition: its user does not know whether anything happens at all.
+pub(super) const FIRST_GRACE: Duration = Duration::from_secs(2);
+
+/// Reports whether the host has not reported anything about a parent, and could.
+pub(super) fn is_unreported(context: &Context, parent: &DynamicObject) -> bool {
+    let conditions = current(parent).get("conditions").and_then(Value::as_array);
+    context.resource.has_status && conditions.is_none_or(Vec::is_empty)
+}
+
+/// Reports whether a failure is transient or not caused by the parent, so that the status does not show it. Notes
+/// since when it is transient.
+pub(super) fn note_transient(context: &Context, parent: &DynamicObject, error: &ReconcileError) -> bool {
+    let name = &NamespacedName::of(parent);
+    let errors = match error {
+        ReconcileError::NamespaceTerminating => return true,
+        ReconcileError::Api(errors) => errors.as_slice(),
+        _ => &[],
+    };
+    // The parent is deleted with its namespace, unless its cleanup needs an object that cannot be created.
+    if name.namespace.is_some()
+        && !is_terminating(parent)
+        && errors.iter().any(ApiError::is_namespace_terminating)
+    {
+        return true;
+    }
+    // What stays must not be hidden by what passes. A race that is lost for a minute has another cause than the race.
+    let is_transient = !errors.is_empty() && errors.iter().all(ApiError::is_passing);
+    let since = context.memory_of(name, |memory| {
+        memory.transient_since = is_transient.then(|| memory.transient_since.unwrap_or_else(Instant::now));
+        memory.transient_since
+    });
+    let grace = match is_unreported(context, parent) {
+        true => FIRST_GRACE,
+        false => GRACE,
+    };
+    let cannot_be_told = || {
+        let mut faults = errors.iter().map(|error| error.fault);
+        faults.any(|fault| matches!(fault, Fault::Unreachable | Fault::Deposed))
+    };
+    since.is_some_and(|since| since.elapsed() < grace || cannot_be_told())
+}
+
+/// Reports whether the failure that was last noted may still pass by itself. Then only the condition of a new parent tells
+/// of it.
+fn may_pass(context: &Context, parent: &NamespacedName) -> bool {
+    let since = context.memory_of(parent, |memory| memory.transient_since);
+    since.is_some_and(|since| since.elapsed() < GRACE)
+}
+
+/// Tells internal errors that the API server repeats word for word from an outage. If it is one, the status cannot be
+/// written, either.
+pub(super) fn tell_repeated<T>(
+    context: &Context,
+    parent: &NamespacedName,
+    result: &mut Result<T, ReconcileError>,
+) {
+    let errors = match result {
+        Err(ReconcileError::Api(errors)) => errors.as_mut_slice(),
+        _ => &mut [],
+    };
+    let hash = |error: &ApiError| {
+        let mut hasher = DefaultHasher::new();
+        error.to_string().hash(&mut hasher);
+        hasher.finish()
+    };
+    let internal = errors
+        .iter()
+        .filter(|error| error.is_internal())
+        .map(hash)
+        .collect();
+    let before = context.memory_of(parent, |memory| {
+        std::mem::replace(&mut memory.internal_errors, internal)
+    });
+    for error in errors {
+        if error.is_internal() && before.contains(&hash(error)) {
+            error.fault = Fault::Repeated;
+        }
+    }
+}
+
+/// Maximum size of an error in the log, in bytes: a plugin may choose its text.
+const MAX_LINE: usize = 4096;
+
+/// Logs a parent's error once, however often it is retried. Returns whether it is new.
+pub(super) fn log_once(context: &Context, name: &NamespacedName, error: &dyn std::fmt::Display) -> bool {
+    let text = shorten(&error.to_string(), MAX_LINE);
+    let is_new = context.memory_of(name, |memory| {
+        let is_new = memory.last_logged.as_ref() != Some(&text);
+        memory.last_logged = Some(text.clone());
+        is_new
+    });
+    if is_new {
+        warn!("{text}");
+    } else {
+        debug!("{text}");
+    }
+    is_new
+}
+
+pub(super) fn count_failure(context: &Context, name: &NamespacedName) {
+    context.memory_of(name, |memory| memory.failures = memory.failures.saturating_add(1));
+}
+
+/// Returns why a parent that is being deleted stays, and what can be done about it.
+fn deletion_blocked(context: &Context, parent: &DynamicObject, error: &ReconcileError) -> String {
+    let finalizer = shown_finalizer(context, parent);
+    if time_left(context, parent).is_some_and(|left| left.is_zero()) {
+        return format!(
+            "its time is over (`finalizer.releaseAfter`), but it cannot be released, so the finalizer {finalizer} stays: \
+             {error}"
+        );
+    }
+    let going =
+        matches!(error, ReconcileError::Api(errors) if errors.iter().any(ApiError::is_namespace_terminating));
+    if going {
+        let namespace = parent.namespace().unwrap_or_default();
+        return format!(
+            "the deletion waits for the plugin's cleanup, which must create an object in the namespace {namespace:?}, \
+             but that namespace is being deleted: {error}; change the plugin to do without the object (the request \
+             contains `namespaceTerminating`), set `finalizer.releaseAfter`, or remove the finalizer {finalizer}"
+        );
+    }
+    format!("the deletion waits for the plugin's cleanup, so the finalizer {finalizer} stays: {error}")
+}
+
+/// Determines the condition and the next attempt after a failure.
+fn judge(context: &Context, parent: &DynamicObject, error: &ReconcileError) -> (Verdict, Action) {
+    let message = match error {
+        ReconcileError::OtherController(_) => error.to_string(),
+        _ if is_terminating(parent) => deletion_blocked(context, parent, error),
+        // The plugin's own message.
+        ReconcileError::Call(CallError::Invalid { message, .. } | CallError::Retry { message, .. }) => {
+            message.clone()
+        }
+        error => error.to_string(),
+    };
+    let stalled = |reason: &str| Verdict::Stalled(Reason::new(reason, message.clone()));
+    let reconciling = |reason: &str| Verdict::Reconciling(Reason::new(reason, message.clone()));
+    match error {
+        ReconcileError::Call(CallError::Invalid { reason, .. }) => (
+            stalled(reason.as_deref().unwrap_or("InvalidSpec")),
+            Action::OnChange,
+        ),
+        ReconcileError::Call(CallError::Retry { after, .. }) => {
+            let verdict = reconciling(RETRYING);
+            let next = after.map_or(Action::Backoff, |delay| Action::After(delay.max(MIN_DELAY)));
+            (verdict, next)
+        }
+        ReconcileError::Call(CallError::Busy { .. }) => (reconciling("HostBusy"), Action::Backoff),
+        ReconcileError::Call(error) => (stalled(fault(error.class())), Action::Backoff),
+        ReconcileError::ChildrenTooLarge(_) => (stalled(fault(Class::Request)), Action::Backoff),
+        ReconcileError::Need(NeedError::Unreadable { .. }) => (reconciling("WatchFailed"), Action::Backoff),
+        ReconcileError::Need(_) => (stalled("NeedRefused"), Action::Backoff),
+        ReconcileError::Namespace(_) => (stalled("NamespaceRefused"), Action::OnChange),
+        ReconcileError::TooDeep(_) => (stalled("TooDeep"), Action::OnChange),
+        ReconcileError::OtherController(_) => (stalled("OtherController"), Action::OnChange),
+        ReconcileError::Provenance(_) => (reconciling("ProvenanceUnknown"), Action::Backoff),
+        ReconcileError::Refused(_) if is_waiting_for_deletion(error) => {
+            (reconciling("WaitingForDeletion"), Action::Backoff)
+        }
+        ReconcileError::Refused(refusals)
+            if refusals
+                .iter()
+                .all(|refusal| matches!(refusal, Refusal::TooDeep { .. })) =>
+        {
+            let next = match parent.metadata.namespace {
+                // An event of the child follows when it is less deep.
+                Some(_) => Action::OnChange,
+                // The children in other namespaces are reconciled meanwhile.
+                None => Action::Backoff,
+            };
+            (stalled("TooDeep"), next)
+        }
+        ReconcileError::Refused(refusals)
+            if refusals
+                .iter()
+                .any(|refusal| matches!(refusal, Refusal::SecretLost { .. })) =>
+        {
+            (stalled("GeneratedSecretLost"), Action::Backoff)
+        }
+        ReconcileError::Refused(_) => (stalled("ChildRefused"), Action::Backoff),
+        ReconcileError::NoPlugin(_) => (stalled(NO_PLUGIN), Action::OnChange),
+        ReconcileError::Watch(_) => (reconciling("WatchFailed"), Action::Backoff),
+        // `NamespaceTerminating` does not reach this function: `note_transient` filters it out.
+        ReconcileError::NamespaceTerminating | ReconcileError::Api(_) => {
+            (reconciling("ApplyFailed"), error.backoff())
+        }
+        ReconcileError::Status(_) => (stalled("StatusRefused"), Action::Backoff),
+        ReconcileError::Unsettled { .. } => (stalled("PluginUnsettled"), Action::Backoff),
+    }
+}
+
+/// Returns the condition's reason for an error of the plugin.
+const fn fault(class: Class) -> &'static str {
+    match class {
+        Class::Invalid => "InvalidSpec",
+        Class::Retry => RETRYING,
+        Class::Trap => "PluginTrapped",
+        Class::Timeout => "PluginTimedOut",
+        Class::Memory => "PluginOutOfMemory",
+        Class::Request => "PluginRequestTooLarge",
+        Class::Output => "PluginAnswerTooLarge",
+        Class::Protocol => "PluginAnswerInvalid",
+        Class::Busy => "HostBusy",
+        Class::Host => "PluginNotCalled",
+    }
+}

@@ -1,0 +1,95 @@
+//! Detects that the cached parent may be older than its children. A new leader may see children that its predecessor
+//! created from a newer spec. A replica that was suspended may see children deleted before it sees the deletion of
+//! their parent. In both cases the parent is read from the API server before anything is undone.
+
+use std::sync::Arc;
+
+use kube::core::DynamicObject;
+use tracing::info;
+
+use super::context::Context;
+use operator_host_cluster::api_error::ApiError;
+use operator_host_cluster::resource_client::ResourceClient;
+use operator_host_core::object::{ChildRef, NamespacedName, is_terminating, made_at};
+
+/// Returns the parent as known, or as read from the API server when a child was created from a newer generation or
+/// something else puts the parent in doubt. `None` when it was deleted or replaced.
+///
+/// # Errors
+/// With the parent as known, when the API server does not answer.
+pub(super) async fn up_to_date(
+    context: &Context,
+    parent: Arc<DynamicObject>,
+) -> Result<Option<Arc<DynamicObject>>, (Arc<DynamicObject>, ApiError)> {
+    let children = context.owned(&parent);
+    let newest = children.iter().filter_map(|child| made_at(&parent, child)).max();
+    let name = NamespacedName::of(&parent);
+    let claim = parent.metadata.uid.clone().zip(newest);
+    let is_behind = newest > parent.metadata.generation
+        && context.memory_of(&name, |memory| memory.refuted_generation != claim);
+    if is_behind {
+        info!(
+            known = parent.metadata.generation,
+            newest,
+            "a child was created from a newer generation of its parent than the cached one: reading the parent"
+        );
+    }
+    // If another sign arrives during the read, the flag is set again.
+    let in_doubt = context.memory_of(&name, |memory| std::mem::take(&mut memory.parent_in_doubt));
+    if !is_behind && !in_doubt {
+        return Ok(Some(parent));
+    }
+    let fresh = match read(context, &parent).await {
+        Ok(Some(fresh)) => fresh,
+        missing_or_error => {
+            // As long as the cache contains the parent, no reconcile may trust it.
+            context.doubt(&name);
+            return missing_or_error.map(|_| None).map_err(|error| (parent, error));
+        }
+    };
+    if newest > fresh.metadata.generation {
+        // Somebody edited that annotation, or the cluster was restored from a backup. Applying the child corrects
+        // it; for a child that is not applied, do not ask again.
+        context.memory_of(&name, |memory| memory.refuted_generation = claim);
+    }
+    Ok(Some(
+        context.record_parent(&parent, None, fresh).unwrap_or(parent),
+    ))
+}
+
+/// Reports whether a missing child may be created: its namespace stays, and its parent is still the one that the
+/// reconcile began with. The parent may be deleted or come into doubt while the plugin is called; if in doubt, the
+/// API server is asked.
+///
+/// # Errors
+/// When the namespace is being deleted, or the API server does not answer.
+pub(super) async fn may_create(
+    context: &Context,
+    parent: &DynamicObject,
+    child: &ChildRef,
+) -> Result<bool, ApiError> {
+    context.check_namespace(child)?;
+    let name = NamespacedName::of(parent);
+    let is_the_same = |other: &DynamicObject| {
+        other.metadata.uid == parent.metadata.uid && is_terminating(other) == is_terminating(parent)
+    };
+    if !context.parent(&name).is_some_and(|known| is_the_same(&known)) {
+        return Ok(false);
+    }
+    if !context.memory_of(&name, |memory| memory.parent_in_doubt) {
+        return Ok(true);
+    }
+    let fresh = read(context, parent).await?;
+    let is_the_same = fresh.is_some_and(|fresh| is_the_same(&fresh));
+    if is_the_same {
+        context.memory_of(&name, |memory| memory.parent_in_doubt = false);
+    }
+    Ok(is_the_same)
+}
+
+/// Reads the parent from the API server. `None` when it was deleted or replaced: the watch delivers the new one.
+async fn read(context: &Context, parent: &DynamicObject) -> Result<Option<DynamicObject>, ApiError> {
+    let objects = ResourceClient::new(&context.writer, &context.resource);
+    let fresh = objects.read(&NamespacedName::of(parent)).await?;
+    Ok(fresh.filter(|fresh| fresh.metadata.uid == parent.metadata.uid))
+}

@@ -1,0 +1,206 @@
+//! Reports the work of one controller: metrics, spans, health and records of plugin calls.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use tracing::field::Empty;
+use tracing::{Span, info_span, record_all};
+
+use operator_host_config::ControllerConfig;
+use operator_host_contract::Export;
+use operator_host_core::metrics::ControllerMetrics;
+use operator_host_core::object::NamespacedName;
+use operator_host_core::trace::{self, Tracer};
+use operator_host_instruments::Instruments;
+use operator_host_instruments::health::{Health, Pulse, Readiness};
+use operator_host_instruments::journal::ControllerJournal;
+use operator_host_instruments::record::{Asked, RecordedAnswer, Recorder};
+use operator_host_runtime::{Call, CallError, Plugin, Share};
+
+/// The longest time between two beats of the loop that enqueues parents on resyncs and reloads. The loop has its own
+/// timer.
+const ENQUEUE_PULSE: Duration = Duration::from_secs(60);
+/// The longest time without a beat of any worker. One reconcile may wait for many requests of up to half a minute each.
+const WORKING: Duration = Duration::from_secs(900);
+
+/// Reports the work of one controller.
+pub struct Observer {
+    /// The metrics.
+    pub metrics: ControllerMetrics,
+    /// Starts the span of each reconcile.
+    pub tracer: Tracer,
+    /// The pulse of the loop that enqueues parents on resyncs and reloads.
+    pub enqueuing: Pulse,
+    /// The pulse that all workers share.
+    pub working: Pulse,
+    health: Arc<Health>,
+    recorder: Option<Recorder>,
+    /// What the controller did last, if somebody may look.
+    pub journal: Option<Arc<ControllerJournal>>,
+    name: String,
+}
+
+impl Observer {
+    /// Creates the observer of a controller that is about to start.
+    #[must_use]
+    pub fn new(config: &ControllerConfig, instruments: &Instruments) -> Self {
+        let Instruments {
+            metrics,
+            tracer,
+            health,
+            recorder,
+            journal,
+        } = instruments;
+        let name = config.name.clone();
+        health.set(&name, Readiness::Starting(None));
+        Self {
+            metrics: metrics.of(&name, &config.parent),
+            tracer: tracer.clone(),
+            enqueuing: health.pulse(format!("loop/{name}"), ENQUEUE_PULSE),
+            working: health.pulse(format!("workers/{name}"), WORKING),
+            health: Arc::clone(health),
+            recorder: recorder.clone(),
+            journal: journal.as_ref().map(|journal| journal.of(&name)),
+            name,
+        }
+    }
+
+    /// Makes a plugin call inside its span, and reports its result and what it used. `children` counts the children in
+    /// a response. Keep the [`Share`] as long as the response.
+    pub async fn call<T>(
+        &self,
+        export: &'static str,
+        span: &Span,
+        call: impl Future<Output = Call<T>>,
+        children: impl FnOnce(&T) -> usize,
+    ) -> (Result<T, CallError>, Option<Share>) {
+        observe(&self.metrics, export, span, call, |response| {
+            Some(children(response))
+        })
+        .await
+    }
+
+    /// Records a call if recording is enabled.
+    pub fn record<T: Clone + Into<RecordedAnswer>>(
+        &self,
+        plugin: &Plugin,
+        export: Export,
+        asked: Asked,
+        outcome: &Result<T, CallError>,
+    ) {
+        if let Some(recorder) = &self.recorder {
+            recorder.call(&self.name, plugin, export, asked, outcome, &self.metrics);
+        }
+    }
+
+    /// Records why the running reconcile of a parent fails.
+    pub fn fails(&self, parent: &NamespacedName, class: &'static str, error: &impl std::fmt::Display) {
+        if let Some(journal) = &self.journal {
+            journal.fails(parent, class, &error.to_string());
+        }
+    }
+
+    /// Reports a reconcile that has ended. `waited` is the time in the queue before it.
+    pub fn reconciled(
+        &self,
+        parent: &NamespacedName,
+        reason: &'static str,
+        waited: Duration,
+        took: Duration,
+        span: &Span,
+    ) {
+        self.metrics.reconciled(reason, waited, took);
+        if let Some(journal) = &self.journal {
+            journal.done(parent, reason, waited, took, trace::identity(span).as_ref());
+        }
+    }
+
+    /// Reports that the first lists are in progress, and why the last one failed if it did.
+    pub fn starting(&self, error: Option<String>) {
+        self.health.set(&self.name, Readiness::Starting(error));
+    }
+
+    /// Reports that the controller has started: its first lists are complete, and its plugin was loaded or failed to
+    /// load.
+    pub fn started(&self) {
+        self.health.set(&self.name, Readiness::Ready);
+    }
+}
+
+/// Makes a plugin call inside its span, and reports its result and what it used. `children` counts the children in
+/// an answer that can have some.
+pub async fn observe<T>(
+    metrics: &ControllerMetrics,
+    export: &'static str,
+    span: &Span,
+    call: impl Future<Output = Call<T>>,
+    children: impl FnOnce(&T) -> Option<usize>,
+) -> (Result<T, CallError>, Option<Share>) {
+    let start = Instant::now();
+    let Call {
+        outcome,
+        stats,
+        share,
+    } = trace::around(span, call).await;
+    let class = outcome
+        .as_ref()
+        .map_or_else(|error| error.class().as_str(), |_| "ok");
+    metrics.called(export, class, start.elapsed(), &stats);
+    let children = outcome.as_ref().ok().and_then(children);
+    record_all!(
+        span,
+        plugin.outcome = class,
+        plugin.request.size = count(stats.request_bytes),
+        plugin.response.size = count(stats.response_bytes),
+        plugin.memory.peak = count(stats.peak_memory),
+        plugin.waited_ms = stats.waited.as_secs_f64() * 1e3,
+        plugin.guest_time_ms = stats.guest_time.as_secs_f64() * 1e3,
+        plugin.children = children.map(count),
+        plugin.log_lines.written = i64::from(stats.log_lines),
+        plugin.log_lines.dropped = i64::from(stats.log_lines_dropped),
+    );
+    if let Err(error) = &outcome
+        && !span.is_disabled()
+    {
+        let backtrace = match error {
+            CallError::Trap { backtrace, .. } => backtrace,
+            _ => "",
+        };
+        trace::fail(span, class, &error.to_string(), backtrace);
+    }
+    (outcome, share)
+}
+
+/// Creates the span of one plugin call. [`Observer::call`] fills in its empty attributes.
+#[must_use]
+pub fn span_of_call(plugin: &Plugin, export: &'static str) -> Span {
+    trace::child(|| plugin_span(plugin, export))
+}
+
+/// Creates such a span if it is sampled. [`observe`] fills in its empty attributes.
+pub fn plugin_span(plugin: &Plugin, export: &'static str) -> Span {
+    let description = plugin.description();
+    info_span!(
+        target: trace::TARGET,
+        "plugin",
+        operator.controller = Empty,
+        plugin.name = description.name,
+        plugin.version = description.version,
+        plugin.digest = %plugin.digest(),
+        plugin.export = export,
+        plugin.outcome = Empty,
+        plugin.objects = Empty,
+        plugin.request.size = Empty,
+        plugin.response.size = Empty,
+        plugin.memory.peak = Empty,
+        plugin.waited_ms = Empty,
+        plugin.guest_time_ms = Empty,
+        plugin.children = Empty,
+        plugin.log_lines.written = Empty,
+        plugin.log_lines.dropped = Empty,
+    )
+}
+
+fn count(number: usize) -> i64 {
+    i64::try_from(number).unwrap_or(i64::MAX)
+}

@@ -1,0 +1,209 @@
+//! Handles children of an earlier parent of the same name: those that block this parent's children, and those that
+//! are left over.
+//!
+//! Usually the garbage collector deletes them. It may be stopped, or its cache may still contain the deleted owner. The
+//! host checks for itself: if an owner reference names this kind and name with a UID other than that of the object in
+//! the API server, its owner was deleted.
+
+use std::collections::HashSet;
+use std::sync::Arc;
+use std::time::Duration;
+
+use kube::api::PropagationPolicy;
+use kube::core::DynamicObject;
+use serde_json::json;
+use tokio::time::Instant;
+use tracing::{debug, info};
+
+use super::context::Context;
+use super::error::{ReconcileError, is_waiting_for_deletion};
+use super::outcome::Changes;
+use operator_host_cluster::api_error::ApiError;
+use operator_host_cluster::resource_client::ResourceClient;
+use operator_host_config::Removal;
+use operator_host_core::object::{
+    ChildRef, GENERATED_LABEL, NamespacedName, controller_of, is_reference_to, is_terminating, label,
+};
+use operator_host_desired::ownership::{is_ours, reaches, removal};
+use operator_host_desired::plan::Refusal;
+
+/// How long the garbage collector has to delete leftovers that block nobody.
+pub(super) const GC_GRACE_PERIOD: Duration = Duration::from_secs(20);
+
+/// Deletes blocking children, and removes the owner reference of retained ones. Returns whether the plan may now
+/// differ.
+///
+/// # Errors
+/// When the API server refuses a request.
+pub(super) async fn clear(
+    context: &Context,
+    parent: &DynamicObject,
+    error: &ReconcileError,
+    changes: &mut Changes,
+) -> Result<bool, ReconcileError> {
+    let ReconcileError::Refused(refusals) = error else {
+        return Ok(false);
+    };
+    if !is_waiting_for_deletion(error) {
+        return Ok(false);
+    }
+    let in_the_way: Vec<_> = refusals
+        .iter()
+        .filter_map(|refusal| match refusal {
+            Refusal::OfPredecessor { child, .. } => Some(((**child).clone(), context.existing(child)?)),
+            _ => None,
+        })
+        .filter(|(_, child)| !is_terminating(child) && is_ours(&context.config, child))
+        .collect();
+    clear_all(
+        context,
+        &NamespacedName::of(parent),
+        Some(parent),
+        in_the_way,
+        changes,
+    )
+    .await
+}
+
+/// Deletes children of an earlier parent that nobody wants and the garbage collector has left, whether or not a
+/// parent of that name exists now. Returns when to check again; `None` when there are none.
+///
+/// # Errors
+/// When the API server refuses a request.
+pub(super) async fn sweep(
+    context: &Context,
+    name: &NamespacedName,
+    parent: Option<&DynamicObject>,
+    changes: &mut Changes,
+) -> Result<Option<Duration>, ReconcileError> {
+    let left = left_over(context, name, parent);
+    if left.is_empty() {
+        if parent.is_some() {
+            context.memory_of(name, |memory| memory.left_since = None);
+        } else {
+            context.forget(name);
+        }
+        return Ok(None);
+    }
+    let now = Instant::now();
+    let since = context.memory_of(name, |memory| *memory.left_since.get_or_insert(now));
+    let wait = (since + GC_GRACE_PERIOD).saturating_duration_since(now);
+    if !wait.is_zero() {
+        return Ok(Some(wait));
+    }
+    clear_all(context, name, parent, left, changes).await?;
+    Ok(Some(GC_GRACE_PERIOD))
+}
+
+/// Returns each object once, though it may be seen in several versions.
+fn left_over(
+    context: &Context,
+    name: &NamespacedName,
+    parent: Option<&DynamicObject>,
+) -> Vec<(ChildRef, Arc<DynamicObject>)> {
+    let config = &context.config;
+    let uid = parent.and_then(|parent| parent.metadata.uid.as_ref());
+    let is_left = |child: &DynamicObject| {
+        controller_of(child).is_some_and(|owner| {
+            is_reference_to(&config.parent, owner) && owner.name == name.name && Some(&owner.uid) != uid
+        }) && is_ours(config, child)
+            && reaches(config, name.namespace.as_deref(), child.metadata.namespace.as_deref())
+            && !is_terminating(child)
+            // Without its parent the proof that it was generated cannot be checked, and its values exist nowhere
+            // else.
+            && (parent.is_some() || label(child, GENERATED_LABEL).is_none())
+    };
+    let mut seen = HashSet::new();
+    context
+        .referring_to("", name)
+        .into_iter()
+        .filter(|child| is_left(child) && seen.insert(child.metadata.uid.clone()))
+        .map(|child| (ChildRef::of(&child), child))
+        .collect()
+}
+
+/// Returns whether one of them was deleted or changed.
+async fn clear_all(
+    context: &Context,
+    name: &NamespacedName,
+    parent: Option<&DynamicObject>,
+    mut children: Vec<(ChildRef, Arc<DynamicObject>)>,
+    changes: &mut Changes,
+) -> Result<bool, ReconcileError> {
+    if children.is_empty() {
+        return Ok(false);
+    }
+    // The cache may be behind, and the owner may be the current parent.
+    let served = ResourceClient::new(&context.writer, &context.resource)
+        .read(name)
+        .await?;
+    let served = served.and_then(|served| served.metadata.uid);
+    if parent.is_some_and(|parent| served.is_none() || served != parent.metadata.uid) {
+        debug!("the parent was replaced: leaving its children alone");
+        return Ok(false);
+    }
+    children.retain(|(_, child)| controller_of(child).map(|owner| &owner.uid) != served.as_ref());
+    let (mut cleared, mut failed) = (false, Vec::new());
+    for (key, child) in children {
+        match clear_one(context, name, parent, &key, &child, changes).await {
+            Ok(done) => cleared |= done,
+            // It changed meanwhile: the next reconcile checks it again.
+            Err(error) if error.is_conflict() || error.is_not_found() => {}
+            Err(error) => failed.push(error),
+        }
+    }
+    if failed.is_empty() {
+        Ok(cleared)
+    } else {
+        Err(ReconcileError::Api(failed))
+    }
+}
+
+async fn clear_one(
+    context: &Context,
+    name: &NamespacedName,
+    parent: Option<&DynamicObject>,
+    key: &ChildRef,
+    child: &DynamicObject,
+    changes: &mut Changes,
+) -> Result<bool, ApiError> {
+    let config = &context.config;
+    let proof = context.provenance.proof();
+    let generated = parent.is_some_and(|parent| proof.holds(&config.parent, parent, child));
+    let removal = removal(config, generated, child).unwrap_or(Removal::Retain);
+    let (Some(resource), Some(uid)) = (context.resources.get(&key.kind), child.metadata.uid.as_deref())
+    else {
+        return Ok(false);
+    };
+    let objects = ResourceClient::new(&context.children_writer, resource);
+    let version = child.metadata.resource_version.as_deref();
+    if removal == Removal::Retain {
+        // With the reference it would be deleted with its former owner.
+        let dead = controller_of(child).map(|owner| owner.uid.clone());
+        let owners = child.metadata.owner_references.iter().flatten();
+        let owners: Vec<_> = owners.filter(|owner| Some(&owner.uid) != dead.as_ref()).collect();
+        let body = json!({
+            "metadata": { "uid": uid, "resourceVersion": version, "ownerReferences": owners },
+        });
+        let answer = objects.merge(&key.name, &body, &config.field_manager()).await?;
+        info!("removed the owner reference of {key}, which is retained: its earlier parent was deleted");
+        context.record_child(name, key, answer);
+        changes.updated.push(key.clone());
+        return Ok(true);
+    }
+    let left = objects
+        .delete(&key.name, uid, version, PropagationPolicy::Background)
+        .await?;
+    info!("deleted {key}: it belonged to an earlier parent of this name, which was deleted");
+    changes.deleted.push(key.clone());
+    match left {
+        Some(terminating) => {
+            context.record_child(name, key, terminating);
+            Ok(false)
+        }
+        None => {
+            context.forget_child(key, uid);
+            Ok(true)
+        }
+    }
+}

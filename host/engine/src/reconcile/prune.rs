@@ -1,0 +1,146 @@
+//! Deletes children that a parent owns and no longer wants. Called only after every apply of the reconcile has
+//! succeeded.
+
+use std::pin::pin;
+use std::sync::Arc;
+
+use futures::{StreamExt, stream};
+use kube::api::PropagationPolicy;
+use kube::core::DynamicObject;
+
+use super::context::Context;
+use operator_host_cluster::api_error::ApiError;
+use operator_host_cluster::resource_client::ResourceClient;
+use operator_host_config::{ControllerConfig, Removal};
+use operator_host_contract::Kind;
+use operator_host_core::object::{ChildRef, NamespacedName, is_terminating};
+use operator_host_desired::order::Deletion;
+use operator_host_desired::ownership::{owns, removal};
+use operator_host_desired::plan::{Named, Plan};
+use operator_host_desired::provenance::SecretProof;
+
+/// Maximum number of concurrent deletions per parent.
+const CONCURRENCY: usize = 4;
+
+/// Deletes unwanted children of the kinds that may go, except those before others that are not deleted yet. Returns the deleted ones and the errors of the deletions that failed. When the API server
+/// is overloaded or silent, it stops early and leaves the others to the next reconcile.
+pub async fn prune(
+    context: &Context,
+    parent: &DynamicObject,
+    observed: &[Arc<DynamicObject>],
+    plan: &Plan,
+    may_go: impl Fn(&Kind) -> bool,
+) -> (Vec<ChildRef>, Vec<ApiError>) {
+    let parent_name = &NamespacedName::of(parent);
+    let (mut deleted, mut failed) = (Vec::new(), Vec::new());
+    // Compute this now, since the applies of this iteration may have created some of them.
+    let named = plan.named(&|key| context.existing(key));
+    let proof = context.provenance.proof();
+    let is_unwanted = |child: &DynamicObject| {
+        unwanted(&context.config, proof, parent, child, &named).is_some_and(|key| may_go(&key.kind))
+    };
+    // What is being deleted already keeps back what comes before it.
+    let is_going = |child: &DynamicObject| is_terminating(child) && owns(&context.config, parent, child);
+    let going: Vec<&DynamicObject> = observed
+        .iter()
+        .map(|child| &**child)
+        .filter(|child| is_going(child) || is_unwanted(child))
+        .collect();
+    let requests: Vec<_> = Deletion::of(&going)
+        .deletable()
+        .into_iter()
+        .map(|(child, is_waited_for)| async move {
+            let key = ChildRef::of(child);
+            let propagation = propagation(&key.kind, is_waited_for);
+            let outcome = delete(context, parent_name, &key, child, propagation).await;
+            (key, outcome)
+        })
+        .collect();
+    let mut results = pin!(stream::iter(requests).buffered(CONCURRENCY));
+    while let Some((key, outcome)) = results.next().await {
+        match outcome {
+            Ok(true) => deleted.push(key),
+            Ok(false) => {}
+            Err(error) => {
+                // The next one would fail, too.
+                let stops = error.stops_others();
+                failed.push(error);
+                if stops {
+                    // Requests in progress are abandoned; the next reconcile shows whether they were executed.
+                    break;
+                }
+            }
+        }
+    }
+    (deleted, failed)
+}
+
+/// Returns when the dependents of a child are deleted. Something may wait until a workload's pods are gone, too. All
+/// others are deleted first: a custom resource, for example, needs its dependents until its cleanup is done.
+fn propagation(kind: &Kind, is_waited_for: bool) -> PropagationPolicy {
+    let is_workload = kind.group() == "apps" || (kind.group() == "batch" && kind.kind == "Job");
+    if is_waited_for && is_workload {
+        PropagationPolicy::Foreground
+    } else {
+        PropagationPolicy::Background
+    }
+}
+
+/// Deletes one child, unless it has changed, and returns whether it did.
+async fn delete(
+    context: &Context,
+    parent: &NamespacedName,
+    key: &ChildRef,
+    child: &DynamicObject,
+    propagation: PropagationPolicy,
+) -> Result<bool, ApiError> {
+    // An object in the cache was listed, so its kind is served and it has a UID.
+    let (Some(resource), Some(uid)) = (context.resources.get(&key.kind), child.metadata.uid.as_deref())
+    else {
+        return Ok(false);
+    };
+    let version = child.metadata.resource_version.as_deref();
+    match ResourceClient::new(&context.children_writer, resource)
+        .delete(&key.name, uid, version, propagation)
+        .await
+    {
+        Ok(Some(terminating)) => context.record_child(parent, key, terminating),
+        Ok(None) => context.forget_child(key, uid),
+        // It has changed, and may no longer be the parent's, or another object has this name now: the watch delivers
+        // the current one.
+        Err(error) if error.is_conflict() => return Ok(false),
+        Err(error) => return Err(error),
+    }
+    context.note_removal(parent, key, child);
+    Ok(true)
+}
+
+/// Returns the key of a child to delete; `None` for one that stays.
+#[must_use]
+pub fn unwanted(
+    config: &ControllerConfig,
+    proof: SecretProof<'_>,
+    parent: &DynamicObject,
+    child: &DynamicObject,
+    named: &Named,
+) -> Option<ChildRef> {
+    let (key, removal) = removable(config, proof, parent, child)?;
+    (removal == Removal::Delete && !named.contains(child)).then_some(key)
+}
+
+/// Returns how to remove an object that its parent no longer wants; `None` when it is not the parent's or is
+/// already being deleted.
+pub fn removable(
+    config: &ControllerConfig,
+    proof: SecretProof<'_>,
+    parent: &DynamicObject,
+    child: &DynamicObject,
+) -> Option<(ChildRef, Removal)> {
+    let removal = removal(config, proof.holds(&config.parent, parent, child), child)?;
+    let is_own = match removal {
+        Removal::Delete => owns(config, parent, child),
+        // A retained object has no owner reference.
+        Removal::Retain => true,
+    };
+    (is_own && !is_terminating(child)).then(|| (ChildRef::of(child), removal))
+}

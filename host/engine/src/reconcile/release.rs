@@ -1,0 +1,84 @@
+//! Removes the owner reference of children whose kind has become retained: the garbage collector would otherwise
+//! delete them with their parent.
+
+use std::collections::HashSet;
+
+use kube::core::DynamicObject;
+use serde_json::json;
+
+use super::context::Context;
+use super::error::ReconcileError;
+use operator_host_cluster::resource_client::ResourceClient;
+use operator_host_config::Removal;
+use operator_host_core::object::{ChildRef, GENERATED_LABEL, NamespacedName, is_terminating, label};
+use operator_host_desired::ownership::{owns, removal};
+
+/// Removes the owner reference of every child that is retained now and has one, whether the plugin names it or not, and
+/// adds those children to `released`. A reconcile begins with it, so that it happens even when the plugin fails. One child
+/// that cannot be released does not keep the others.
+///
+/// # Errors
+/// When it is not known which Secrets are generated, and the errors of the API server.
+pub(super) async fn release(
+    context: &Context,
+    parent: &DynamicObject,
+    released: &mut Vec<ChildRef>,
+) -> Result<(), ReconcileError> {
+    let unknown = context
+        .load_provenance_key(parent, Some(&context.writer))
+        .await
+        .err();
+    let mut failed = Vec::new();
+    // An object that is watched in two versions is handled once.
+    let mut seen = HashSet::new();
+    for child in context.owned(parent) {
+        let generated = context
+            .provenance
+            .proof()
+            .holds(&context.config.parent, parent, &child);
+        if removal(&context.config, generated, &child) != Some(Removal::Retain)
+            || !owns(&context.config, parent, &child)
+            || is_terminating(&child)
+            || (unknown.is_some() && label(&child, GENERATED_LABEL).is_some())
+            || !seen.insert(child.metadata.uid.clone())
+        {
+            continue;
+        }
+        let key = ChildRef::of(&child);
+        // An object in the cache was listed, so its kind is served.
+        let Some(resource) = context.resources.get(&key.kind) else {
+            continue;
+        };
+        let others = child.metadata.owner_references.iter().flatten();
+        let others: Vec<_> = others
+            .filter(|owner| Some(&owner.uid) != parent.metadata.uid.as_ref())
+            .collect();
+        let body = json!({"metadata": {
+            // Refused if somebody was faster: the list of owners would be outdated.
+            "resourceVersion": child.metadata.resource_version,
+            "ownerReferences": others,
+        }});
+        let manager = context.config.field_manager();
+        match ResourceClient::new(&context.children_writer, resource)
+            .merge(&key.name, &body, &manager)
+            .await
+        {
+            Ok(answer) => {
+                context.record_child(&NamespacedName::of(parent), &key, answer);
+                released.push(key);
+            }
+            Err(error) => {
+                let stops = error.stops_others();
+                failed.push(error);
+                if stops {
+                    break;
+                }
+            }
+        }
+    }
+    match (unknown, failed.is_empty()) {
+        (Some(error), _) => Err(error.into()),
+        (None, false) => Err(ReconcileError::Api(failed)),
+        (None, true) => Ok(()),
+    }
+}

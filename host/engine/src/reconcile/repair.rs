@@ -1,0 +1,394 @@
+//! Puts right what server-side apply alone cannot: others have added to a child, and the result is refused.
+//!
+//! Examples are a probe with two handlers, a Service with two ports of one name, and the default of a strategy that is no
+//! longer wanted. An apply removes nothing that it does not own. So the smallest part of the child that holds the refused
+//! field is replaced by the wanted one, and then the child is applied. What others have elsewhere stays.
+
+use std::sync::Arc;
+
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ManagedFieldsEntry;
+use kube::core::DynamicObject;
+use serde_json::{Map, Value, json};
+use tracing::debug;
+
+use super::apply::Live;
+use operator_host_cluster::api_error::{ApiError, Fault};
+use operator_host_cluster::resource_client::ResourceClient;
+use operator_host_core::field_path::{self, FieldPath};
+use operator_host_core::managed_fields::{Elements, applied_by, is_apply_of, other_writer};
+use operator_host_core::object::{secret, shorten};
+use operator_host_desired::drift::drift;
+use operator_host_desired::plan::Desired;
+
+/// How many parts of the child are tried, the smallest first.
+const TRIES: usize = 3;
+/// How often the host tries to give up what a replacement owns.
+const DISOWN_TRIES: usize = 5;
+/// A part is at least this far below the root: to replace a whole spec would reset what others and the API server set.
+const LEAST_DEPTH: usize = 2;
+/// Maximum size of a value in a message, in bytes.
+const SHOWN: usize = 200;
+
+/// Applies a child that exists and is ours, and replaces parts of it where the apply does not suffice; see the module.
+///
+/// # Errors
+/// The refusal, with the value that is in the way, when no part can be replaced; the error of any other request.
+pub(super) async fn apply(
+    objects: &ResourceClient<'_>,
+    desired: &Desired,
+    live: &Live,
+    body: &Value,
+    manager: &str,
+) -> Result<DynamicObject, ApiError> {
+    match objects.apply(&desired.key.name, body, manager, true).await {
+        Err(refused) if refused.fault == Fault::Refused(422) && !refused.is_lost_race() => {
+            let fields = refused_fields(&refused.message);
+            let parts = fields
+                .iter()
+                .flat_map(|field| parts(field, desired, live, manager));
+            match replace(objects, desired, live, body, manager, parts.collect()).await? {
+                Some(replaced) => Ok(replaced),
+                None => Err(in_the_way(refused, &fields, desired, live, manager)),
+            }
+        }
+        // Old API servers, such as 1.20, drop an empty map that is added to others' fields, without a word.
+        Ok(answer) => {
+            let managed = answer.metadata.managed_fields.clone().unwrap_or_default();
+            let Some(lost) = drift(&managed, manager, &desired.body, &answer) else {
+                return Ok(answer);
+            };
+            let after = Live {
+                object: Arc::new(answer),
+                managed,
+            };
+            let parts = parts(&steps_of(&lost, &after.object.data), desired, &after, manager);
+            let replaced = replace(objects, desired, &after, body, manager, parts).await?;
+            Ok(replaced.unwrap_or_else(|| Arc::unwrap_or_clone(after.object)))
+        }
+        answer => answer,
+    }
+}
+
+/// Replaces the first of these parts with which the child can be applied. Returns the object after it; `None` when there is
+/// no such part.
+async fn replace(
+    objects: &ResourceClient<'_>,
+    desired: &Desired,
+    live: &Live,
+    body: &Value,
+    manager: &str,
+    parts: Vec<Vec<Step>>,
+) -> Result<Option<DynamicObject>, ApiError> {
+    let name = &desired.key.name;
+    for part in parts.iter().take(TRIES) {
+        let Some(mut patch) = replacement(part, &desired.body, &live.object.data) else {
+            continue;
+        };
+        patch["metadata"] = json!({
+            "uid": live.object.metadata.uid, "resourceVersion": live.object.metadata.resource_version,
+        });
+        match objects.merge(name, &patch, manager).await {
+            Ok(_) => debug!(
+                "replaced a part of {}: what others added to it was in the way",
+                desired.key
+            ),
+            Err(error) if error.fault == Fault::Refused(422) => continue,
+            Err(error) => return Err(error),
+        }
+        let mut body = body.clone();
+        if let Some(metadata) = body["metadata"].as_object_mut() {
+            // That of the object before it was replaced.
+            metadata.remove("resourceVersion");
+        }
+        let answer = objects.apply(name, &body, manager, true).await?;
+        return disown(objects, desired, answer, manager).await.map(Some);
+    }
+    Ok(None)
+}
+
+/// Gives up what the replacement owns beside the apply: a field that the plugin no longer wants would stay.
+async fn disown(
+    objects: &ResourceClient<'_>,
+    desired: &Desired,
+    mut applied: DynamicObject,
+    manager: &str,
+) -> Result<DynamicObject, ApiError> {
+    let is_replacement = |entry: &ManagedFieldsEntry| {
+        entry.manager.as_deref() == Some(manager) && !is_apply_of(entry, manager)
+    };
+    // A controller of the kind, for example, may write the object meanwhile.
+    for _ in 0..DISOWN_TRIES {
+        let managed = applied.metadata.managed_fields.as_deref().unwrap_or_default();
+        if !managed.iter().any(is_replacement) {
+            break;
+        }
+        let others: Vec<_> = managed.iter().filter(|entry| !is_replacement(entry)).collect();
+        let patch = json!({ "metadata": {
+            "managedFields": others, "uid": applied.metadata.uid, "resourceVersion": applied.metadata.resource_version,
+        } });
+        match objects.merge(&desired.key.name, &patch, manager).await {
+            Err(error) if error.is_lost_race() => match objects.read(&desired.key.name).await? {
+                Some(fresh) => applied = fresh,
+                None => break,
+            },
+            answer => return answer,
+        }
+    }
+    Ok(applied)
+}
+
+/// A step on the way to a part of an object.
+#[derive(Clone, Debug, PartialEq)]
+enum Step {
+    Field(String),
+    /// An element of a list: its position in the desired and in the live list.
+    Element {
+        desired: usize,
+        live: usize,
+    },
+}
+
+/// Returns the fields that the API server names in a refusal, such as `spec.ports[1].name`.
+///
+/// Source: `field.Error` of `k8s.io/apimachinery/pkg/util/validation/field`.
+fn refused_fields(message: &str) -> Vec<Vec<String>> {
+    const REASONS: [&str; 6] = [
+        ": Forbidden",
+        ": Invalid value",
+        ": Duplicate value",
+        ": Required value",
+        ": Unsupported value",
+        ": Too many",
+    ];
+    let mut found = Vec::new();
+    for (at, _) in message.match_indices(": ") {
+        if REASONS.iter().any(|reason| message[at..].starts_with(reason)) {
+            let path = message[..at].rsplit(' ').next().unwrap_or_default();
+            let steps = path
+                .split(['.', '['])
+                .map(|step| step.trim_end_matches(']').to_owned());
+            let path: Vec<_> = steps.filter(|step| !step.is_empty()).collect();
+            if !path.is_empty() && !found.contains(&path) {
+                found.push(path);
+            }
+        }
+    }
+    found
+}
+
+/// Returns the names and positions of a path in `live`, as far as it is there.
+fn steps_of(path: &FieldPath, live: &Value) -> Vec<String> {
+    let mut at = Some(live);
+    let steps = path.steps().iter().map_while(|step| {
+        let now = at?;
+        match step {
+            field_path::Step::Field(name) => {
+                at = now.get(name);
+                Some(name.clone())
+            }
+            field_path::Step::Element(element) => {
+                let position = now.as_array()?.iter().position(|live| live == &**element)?;
+                at = now.get(position);
+                Some(position.to_string())
+            }
+        }
+    });
+    steps.collect()
+}
+
+/// Returns the parts of a child that hold a refused field and differ from the desired ones, the smallest first.
+fn parts(path: &[String], desired: &Desired, live: &Live, manager: &str) -> Vec<Vec<Step>> {
+    let mut parts = Vec::new();
+    let mut way = Vec::new();
+    let (mut wanted, mut is) = (&desired.body, &live.object.data);
+    let mut place = applied_by(&live.managed, manager);
+    for step in path {
+        let next = match (wanted, is) {
+            (Value::Object(wanted), Value::Object(is)) => {
+                let name = format!("f:{step}");
+                way.push(Step::Field(step.clone()));
+                place = place.and_then(|place| place.get(name));
+                wanted.get(step).zip(is.get(step))
+            }
+            (Value::Array(wanted), Value::Array(is)) => {
+                let position = step.parse().ok().and_then(|live: usize| {
+                    let elements = Elements::of(place?);
+                    let name = elements.find(is.get(live)?)?;
+                    let desired = elements.assign(wanted).iter().position(|of| *of == Some(name))?;
+                    Some((live, desired, elements.at(name).1))
+                });
+                let Some((live, desired, below)) = position else {
+                    break;
+                };
+                place = Some(below);
+                way.push(Step::Element { desired, live });
+                wanted.get(desired).zip(is.get(live))
+            }
+            _ => break,
+        };
+        let Some((next_wanted, next_is)) = next else { break };
+        (wanted, is) = (next_wanted, next_is);
+        // An empty list has no elements to restore, and those of others may stay.
+        let is_part = wanted.is_object() || wanted.as_array().is_some_and(|list| !list.is_empty());
+        if is_part && way.len() >= LEAST_DEPTH && wanted != is {
+            parts.push(way.clone());
+        }
+    }
+    parts.reverse();
+    parts
+}
+
+/// Returns the merge patch that replaces a part of `live` by that of `desired`.
+fn replacement(part: &[Step], desired: &Value, live: &Value) -> Option<Value> {
+    match part {
+        [] => Some(difference(live, desired)),
+        [Step::Field(name), rest @ ..] => {
+            let within = replacement(rest, desired.get(name)?, live.get(name)?)?;
+            Some(json!({ name: within }))
+        }
+        // A merge patch replaces a list as a whole.
+        [
+            Step::Element {
+                desired: at,
+                live: place,
+            },
+            rest @ ..,
+        ] => {
+            let mut list = live.as_array()?.clone();
+            let element = list.get_mut(*place)?;
+            let patch = replacement(rest, desired.get(at)?, element)?;
+            merge(element, patch);
+            Some(Value::Array(list))
+        }
+    }
+}
+
+/// Returns the merge patch that makes `to` of `from`.
+fn difference(from: &Value, to: &Value) -> Value {
+    let (Value::Object(from), Value::Object(to)) = (from, to) else {
+        return to.clone();
+    };
+    let gone = from
+        .keys()
+        .filter(|name| !to.contains_key(*name))
+        .map(|name| (name.clone(), Value::Null));
+    let there = to.iter().map(|(name, to)| {
+        let to = from
+            .get(name)
+            .map_or_else(|| to.clone(), |from| difference(from, to));
+        (name.clone(), to)
+    });
+    Value::Object(gone.chain(there).collect::<Map<_, _>>())
+}
+
+/// Applies a merge patch (RFC 7396).
+fn merge(to: &mut Value, patch: Value) {
+    let Value::Object(patch) = patch else {
+        *to = patch;
+        return;
+    };
+    if !to.is_object() {
+        *to = json!({});
+    }
+    let Value::Object(to) = to else { return };
+    for (name, patch) in patch {
+        if patch.is_null() {
+            to.remove(&name);
+        } else {
+            merge(to.entry(name).or_insert(Value::Null), patch);
+        }
+    }
+}
+
+/// Adds to a refusal which value is in the way, and whose it is.
+fn in_the_way(
+    mut refused: ApiError,
+    paths: &[Vec<String>],
+    desired: &Desired,
+    live: &Live,
+    manager: &str,
+) -> ApiError {
+    let said = paths.iter().find_map(|path| {
+        let (mut value, mut field) = (&live.object.data, FieldPath::default());
+        for step in path {
+            let next = match value {
+                Value::Object(fields) => fields.get(step),
+                Value::Array(list) => step.parse().ok().and_then(|at: usize| list.get(at)),
+                _ => None,
+            };
+            field = match next {
+                Some(element) if value.is_array() => field.element(element),
+                _ => field.field(step),
+            };
+            value = next?;
+        }
+        let writer = other_writer(&live.managed, &field, manager)?;
+        let value = match secret::is_secret_kind(&desired.key.kind) {
+            true => "its value".to_owned(),
+            false => shorten(&value.to_string(), SHOWN),
+        };
+        writer.is_owner.then(|| {
+            format!(
+                "; in the cluster {field} is {value}, which {:?} has set",
+                writer.manager
+            )
+        })
+    });
+    if let Some(said) = said {
+        refused.message = format!("{}{said}", refused.message).into();
+    }
+    refused
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_fields_that_are_refused_are_read_from_the_message() {
+        for (message, expected) in [
+            (
+                r#"Service "a" is invalid: spec.ports[1].name: Duplicate value: "http""#,
+                vec!["spec/ports/1/name"],
+            ),
+            (
+                r#"Deployment.apps "a" is invalid: [spec.strategy.rollingUpdate: Forbidden: may not be specified when strategy `type` is 'Recreate', spec.x: Required value]"#,
+                vec!["spec/strategy/rollingUpdate", "spec/x"],
+            ),
+            ("admission webhook \"w\" denied the request: no", vec![]),
+        ] {
+            let found: Vec<_> = refused_fields(message)
+                .iter()
+                .map(|steps| steps.join("/"))
+                .collect();
+            assert_eq!(found, expected, "{message}");
+        }
+    }
+
+    #[test]
+    fn the_patch_leaves_what_others_have_elsewhere() {
+        let desired = json!({ "spec": { "volumes": [{ "name": "b", "configMap": { "name": "x" } }] } });
+        let live = json!({ "spec": { "volumes": [
+            { "name": "a", "emptyDir": {} },
+            { "name": "b", "emptyDir": { "sizeLimit": "1Gi" } },
+        ] } });
+        let field = |name: &str| Step::Field(name.to_owned());
+        let part = [
+            field("spec"),
+            field("volumes"),
+            Step::Element { desired: 0, live: 1 },
+        ];
+        let expected = json!({ "spec": { "volumes": [
+            { "name": "a", "emptyDir": {} },
+            { "name": "b", "configMap": { "name": "x" } },
+        ] } });
+        assert_eq!(replacement(&part, &desired, &live), Some(expected));
+        let desired = json!({ "spec": { "strategy": { "type": "Recreate" } } });
+        let live = json!({ "spec": { "strategy": { "type": "RollingUpdate", "rollingUpdate": {} } } });
+        let expected = json!({ "spec": { "strategy": { "type": "Recreate", "rollingUpdate": null } } });
+        assert_eq!(
+            replacement(&[field("spec"), field("strategy")], &desired, &live),
+            Some(expected)
+        );
+    }
+}

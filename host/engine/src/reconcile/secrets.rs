@@ -1,0 +1,208 @@
+//! Creates Secrets whose values the host generates: once, from the operating system's randomness, and never changed
+//! afterwards.
+//!
+//! A value exists in this process only between its generation and the request; caches, logs and requests to plugins
+//! contain it blanked.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use kube::core::DynamicObject;
+use serde_json::{Map, Value, json};
+
+use super::context::Context;
+use super::freshness::may_create;
+use operator_host_cluster::api_error::{ApiError, Fault};
+use operator_host_cluster::resource_client::ResourceClient;
+use operator_host_config::Removal;
+use operator_host_contract::GeneratedValue;
+use operator_host_core::object::{NamespacedName, is_terminating};
+use operator_host_desired::generated::{RECORD_ANNOTATION, Record};
+use operator_host_desired::ownership::owns;
+use operator_host_desired::plan::DesiredSecret;
+use operator_host_desired::provenance::PROVENANCE_ANNOTATION;
+
+const LETTERS_AND_DIGITS: &str = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789";
+
+/// The result for one Secret.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Generated {
+    /// The Secret did not exist.
+    Created,
+    /// It lacked a value, an owner reference, or the proof.
+    Updated,
+    /// It is complete.
+    Unchanged,
+}
+
+/// Creates or completes a Secret.
+///
+/// # Errors
+/// When the API server refuses a request.
+pub async fn generate(
+    context: &Context,
+    parent: &DynamicObject,
+    desired: &DesiredSecret,
+) -> Result<Generated, ApiError> {
+    let key = &desired.key;
+    let failed = |message: String| ApiError {
+        verb: "generate",
+        kind: "Secret".into(),
+        name: key.name.clone(),
+        fault: Fault::Host,
+        message: message.into(),
+        retry_after: None,
+    };
+    let live = context.existing(key);
+    if live.as_ref().is_some_and(|live| live.data.is_null()) {
+        // Values that the cache does not hold may exist in the cluster.
+        let message = "its values are not in the cache; the host tries again when they are";
+        return Err(failed(message.to_owned()));
+    }
+    let provenance = &context.provenance;
+    // Load the key before any value is generated: a Secret that could not be proved later is not created.
+    let proving = provenance.load(Some(&context.writer)).await;
+    let proving = proving.map_err(|error| failed(error.to_string()))?;
+    let missing: Vec<&GeneratedValue> = desired
+        .secret
+        .entries
+        .iter()
+        .filter(|entry| {
+            live.as_ref()
+                .is_none_or(|live| live.data["data"].get(&entry.key).is_none())
+        })
+        .collect();
+    // A retained Secret has no owner reference; it needs one when generated Secrets are to be deleted with their
+    // parent.
+    let lacks_owner = live.as_ref().is_some_and(|live| {
+        context.config.generated == Removal::Delete
+            && !owns(&context.config, parent, live)
+            && !is_terminating(live)
+    });
+    // A Secret without this proof gets here only if the parent's record has it, or the parent accepts it: `desired::plan` refuses all others.
+    let lacks_proof = live.as_ref().is_some_and(|live| {
+        !provenance
+            .proof()
+            .has_key_of(&context.config.parent, parent, live)
+    });
+    if live.is_some() && missing.is_empty() && !lacks_owner && !lacks_proof {
+        return Ok(Generated::Unchanged);
+    }
+    let mut values = Map::new();
+    for entry in missing {
+        let value = draw(entry)
+            .map_err(|error| failed(format!("the operating system provides no randomness: {error}")))?;
+        values.insert(entry.key.clone(), Value::String(value));
+    }
+    let mut body = desired.body.clone();
+    body["stringData"] = Value::Object(values);
+    body["metadata"]["annotations"][PROVENANCE_ANNOTATION] =
+        proving.prove(&context.config.parent, parent, &key.name).into();
+    let manager = context.config.field_manager();
+    // `desired::plan` has refused kinds that the cluster does not serve.
+    let Some(resource) = context.resources.get(&key.kind) else {
+        return Ok(Generated::Unchanged);
+    };
+    if live.is_none() && !may_create(context, parent, key).await? {
+        return Ok(Generated::Unchanged);
+    }
+    let objects = ResourceClient::new(&context.children_writer, resource);
+    let (answer, outcome) = if let Some(live) = live {
+        // Refused if somebody was faster: existing values must not be replaced.
+        body["metadata"]["resourceVersion"] = live.metadata.resource_version.clone().into();
+        if let Some(owners) = body["metadata"]["ownerReferences"].as_array_mut() {
+            let others = live.metadata.owner_references.iter().flatten();
+            let others = others.filter(|owner| Some(&owner.uid) != parent.metadata.uid.as_ref());
+            owners.extend(others.map(|owner| json!(owner)));
+        }
+        let answer = objects.merge(&key.name, &body, &manager).await?;
+        (answer, Generated::Updated)
+    } else {
+        let body: DynamicObject = serde_json::from_value(body).map_err(|error| failed(error.to_string()))?;
+        let created = objects.create(&key.name, body, &manager).await;
+        let answer = created.inspect_err(|error| context.record_refused_namespace(error))?;
+        (answer, Generated::Created)
+    };
+    context.record_child(&NamespacedName::of(parent), key, answer);
+    Ok(outcome)
+}
+
+/// Records on the parent which Secrets are generated. Returns the parent as it is then.
+///
+/// # Errors
+/// When the API server refuses the request.
+pub async fn record(
+    context: &Context,
+    parent: &Arc<DynamicObject>,
+    secrets: &[DesiredSecret],
+) -> Result<Arc<DynamicObject>, ApiError> {
+    let parent = context.as_seen(parent).unwrap_or_else(|| Arc::clone(parent));
+    let before = Record::of(&parent);
+    let mut now = before.clone();
+    if context.config.generated == Removal::Delete {
+        now.keep_only(secrets);
+    }
+    for secret in secrets {
+        if let Some(existing) = context.existing(&secret.key) {
+            now.add(secret, &existing);
+        }
+    }
+    if now == before {
+        return Ok(parent);
+    }
+    let name = NamespacedName::of(&parent);
+    // A parent that was made again in the meantime has another UID.
+    let body = json!({ "metadata": { "uid": parent.metadata.uid, "annotations": { RECORD_ANNOTATION: now.text() } } });
+    let objects = ResourceClient::new(&context.writer, &context.resource);
+    match objects.merge(&name, &body, &context.config.field_manager()).await {
+        Ok(answer) => Ok(context.record_parent(&parent, None, answer).unwrap_or(parent)),
+        Err(error) if error.is_not_found() => Ok(parent),
+        Err(error) => Err(error),
+    }
+}
+
+fn draw(entry: &GeneratedValue) -> Result<String, getrandom::Error> {
+    let alphabet: Vec<char> = entry
+        .alphabet
+        .as_deref()
+        .unwrap_or(LETTERS_AND_DIGITS)
+        .chars()
+        .collect::<BTreeSet<_>>()
+        .into_iter()
+        .collect();
+    // `desired::plan` has required at least two characters.
+    let size = u32::try_from(alphabet.len()).unwrap_or(u32::MAX);
+    // Numbers from this limit on are drawn again: a plain remainder would favour the first characters.
+    let limit = u32::MAX - u32::MAX % size;
+    let mut text = String::with_capacity(entry.length as usize);
+    let mut drawn = 0;
+    while drawn < entry.length {
+        let number = getrandom::u32()?;
+        if number < limit {
+            text.push(alphabet[(number % size) as usize]);
+            drawn += 1;
+        }
+    }
+    Ok(text)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_value_has_the_requested_length_and_alphabet_and_differs_each_time() {
+        let entry = |alphabet: Option<&str>| GeneratedValue {
+            key: "password".into(),
+            length: 40,
+            alphabet: alphabet.map(str::to_owned),
+        };
+        let one = draw(&entry(None)).unwrap();
+        assert_eq!(one.len(), 40);
+        assert!(one.chars().all(|c| LETTERS_AND_DIGITS.contains(c)));
+        assert_ne!(one, draw(&entry(None)).unwrap());
+        let from_few = draw(&entry(Some("äö€"))).unwrap();
+        assert_eq!(from_few.chars().count(), 40);
+        assert!(from_few.chars().all(|c| "äö€".contains(c)));
+    }
+}

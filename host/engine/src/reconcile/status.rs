@@ -1,0 +1,243 @@
+//! Writes the parent's status if it changed.
+
+pub mod owned;
+
+use kube::ResourceExt;
+use kube::core::DynamicObject;
+use serde_json::{Map, Value, json};
+use tokio::time::Instant;
+use tracing::warn;
+
+use super::apply::BACK_OFF;
+use super::context::pace::Cause;
+use super::context::{Context, Paced};
+use operator_host_cluster::api_error::{ApiError, Fault};
+use operator_host_cluster::resource_client::ResourceClient;
+use operator_host_contract::EventType;
+use operator_host_core::clock::now;
+use operator_host_core::managed_fields::{below, fields};
+use operator_host_core::object::{
+    MAX_DEPTH, NamespacedName, fingerprint, is_deeper, is_too_deep, least_size, long_key, too_deep,
+};
+use operator_host_desired::conditions::{
+    KIND_NOT_LISTED, StatusUpdate, compose, current, is_host_type, set_condition, set_contested,
+    set_held_back,
+};
+
+/// Maximum bytes of a request that an API server accepts (`MaxRequestBodyBytes` of its generic configuration).
+const REQUEST: usize = 3 << 20;
+
+/// Computes the desired status. `before` is the current one, from which missing parts are kept.
+pub(super) fn desired(
+    context: &Context,
+    parent: &DynamicObject,
+    before: &Map<String, Value>,
+    update: &StatusUpdate<'_>,
+) -> Map<String, Value> {
+    let name = NamespacedName::of(parent);
+    let held_back = context.blocking_parents.reason(&name);
+    let (contested, shares_conditions) = context.memory_of(&name, |memory| {
+        (memory.contests.condition(), memory.shares_conditions)
+    });
+    let now = now();
+    let mut status = compose(parent, before, update, now);
+    if shares_conditions {
+        keep_others_conditions(current(parent), &mut status);
+    }
+    set_held_back(parent, held_back.as_ref(), &mut status, now);
+    set_contested(parent, contested.as_ref(), &mut status, now);
+    let unlisted = context.state.unlisted.reason(&name, &context.config.name);
+    set_condition(KIND_NOT_LISTED, parent, unlisted.as_ref(), &mut status, now);
+    context.status_fields.restrict(&mut status);
+    status
+}
+
+/// Writes the status if it differs from the current one, and returns whether it did.
+///
+/// The apply is forced, so it must repeat every field of this field manager. Fields that this reconcile did not set are
+/// read from the API server first, and the write carries that resource version: an older value never replaces a newer
+/// one.
+///
+/// # Errors
+/// When the API server refuses a request, or would refuse it for its size. A deleted parent is not an error.
+pub async fn write(
+    context: &Context,
+    parent: &DynamicObject,
+    update: &StatusUpdate<'_>,
+) -> Result<bool, ApiError> {
+    let name = NamespacedName::of(parent);
+    // What it would have to repeat may not have been read, and the answer would be as deep.
+    if !context.resource.has_status || too_deep(parent).is_some() {
+        return Ok(false);
+    }
+    // Before anything else: to copy, hash and send it would hold up the reconciles of other controllers.
+    if update.fields.is_some_and(|fields| least_size(fields) > REQUEST) {
+        let why = "the status is larger than 3 MiB, which no API server accepts: make the plugin answer with a smaller one";
+        return Err(refused(context, name, 413, why));
+    }
+    // Neither this host nor another could read it again.
+    let is_too_deep_for = |value: &Value| is_deeper(value, MAX_DEPTH - 1);
+    if update
+        .fields
+        .is_some_and(|fields| fields.values().any(is_too_deep_for))
+    {
+        return Err(refused(
+            context,
+            name,
+            422,
+            &is_too_deep("the status in the plugin's answer"),
+        ));
+    }
+    if let Some(problem) = update.fields.and_then(long_key) {
+        let why = format!("the status in the plugin's answer: {problem}");
+        return Err(refused(context, name, 422, &why));
+    }
+    let mut status = desired(context, parent, current(parent), update);
+    if *current(parent) == status {
+        return Ok(false);
+    }
+    let before = fingerprint(current(parent));
+    // Without the times: on a server that drops the conditions they would differ in each reconcile.
+    let body_fingerprint = fingerprint(&without_times(&status));
+    // Others may have fields in the status, too, and the server may drop fields that its schema does not define.
+    let known = (body_fingerprint.clone(), before);
+    if context.memory_of(&name, |memory| memory.status_normalized.as_ref() == Some(&known)) {
+        return Ok(false);
+    }
+    // What it says next is read from the caches again when it is due.
+    let now = Instant::now();
+    let cause = context.memory_of(&name, |memory| {
+        let is_correction = memory.status_written.as_ref() == Some(&body_fingerprint);
+        let may_write = memory.pace(Paced::Status).wait(now).is_none();
+        may_write.then_some(if is_correction {
+            Cause::Correction
+        } else {
+            Cause::Progress
+        })
+    });
+    let Some(cause) = cause else {
+        publish_back_off(context, parent);
+        return Ok(false);
+    };
+    let objects = ResourceClient::new(&context.writer, &context.resource);
+    if cause == Cause::Correction && !context.memory_of(&name, |memory| memory.shares_conditions) {
+        let fresh = objects.read(&name).await?;
+        let shares = fresh.is_some_and(|fresh| shares_conditions(&fresh, &context.config.field_manager()));
+        context.memory_of(&name, |memory| memory.shares_conditions = shares);
+        if shares {
+            status = desired(context, parent, current(parent), update);
+        }
+    }
+    // A new parent may have the name by now.
+    let mut metadata = json!({ "name": parent.name_any(), "uid": parent.metadata.uid });
+    if let Some(namespace) = parent.namespace() {
+        metadata["namespace"] = namespace.into();
+    }
+    if update.repeats(current(parent)) {
+        let fresh = objects.read(&name).await?;
+        let is_it =
+            |fresh: &DynamicObject| fresh.metadata.uid == parent.metadata.uid && too_deep(fresh).is_none();
+        let Some(mut fresh) = fresh.filter(is_it) else {
+            return Ok(false);
+        };
+        metadata["resourceVersion"] = fresh.metadata.resource_version.clone().into();
+        // The status is about the generation of this reconcile.
+        fresh.metadata.generation = parent.metadata.generation;
+        let own = owned::status(&fresh, &context.config.field_manager());
+        status = desired(context, &fresh, &own, update);
+    }
+    let body = json!({
+        "apiVersion": context.config.parent.api_version,
+        "kind": context.config.parent.kind,
+        "metadata": metadata,
+        "status": status,
+    });
+    match objects
+        .apply_status(&name, &body, &context.config.field_manager())
+        .await
+    {
+        Ok(answer) => {
+            let after = (body_fingerprint, fingerprint(current(&answer)));
+            let differs = Value::Object(current(&answer).clone()) != body["status"];
+            context.memory_of(&name, |memory| {
+                memory.status_written = Some(after.0.clone());
+                memory.status_normalized = differs.then_some(after);
+                memory.pace(Paced::Status).wrote(cause, now);
+            });
+            context.record_parent(parent, Some(&body["status"]), answer);
+            Ok(true)
+        }
+        Err(error) if error.is_not_found() => {
+            context.doubt(&name);
+            Ok(false)
+        }
+        Err(error) => Err(error),
+    }
+}
+
+/// Reports whether another manager has the conditions, too, and has them as one value: the definition does not say that they
+/// are a list of type map, so each apply by one replaces those of the other.
+fn shares_conditions(parent: &DynamicObject, manager: &str) -> bool {
+    let managed = parent.metadata.managed_fields.iter().flatten();
+    let others = managed.filter(|entry| entry.manager.as_deref() != Some(manager));
+    others.filter_map(fields).any(|fields| {
+        let conditions = fields
+            .get("f:status")
+            .and_then(|status| status.get("f:conditions"));
+        conditions.is_some_and(|conditions| below(conditions).next().is_none())
+    })
+}
+
+/// Adds the conditions of types that the host and the plugin do not set.
+fn keep_others_conditions(current: &Map<String, Value>, status: &mut Map<String, Value>) {
+    let is_in = |all: &[Value], type_: &Value| all.iter().any(|condition| condition["type"] == *type_);
+    if let (Some(Value::Array(current)), Some(Value::Array(wanted))) =
+        (current.get("conditions"), status.get_mut("conditions"))
+    {
+        for condition in current {
+            let is_own = condition["type"].as_str().is_none_or(is_host_type);
+            if !is_own && !is_in(wanted, &condition["type"]) {
+                wanted.push(condition.clone());
+            }
+        }
+    }
+}
+
+/// Publishes once that the status backs off.
+fn publish_back_off(context: &Context, parent: &DynamicObject) {
+    let why = context.memory_of(&NamespacedName::of(parent), |memory| {
+        let pace = memory.pace(Paced::Status);
+        pace.is_to_be_published().then(|| format!("the status {pace}"))
+    });
+    if let Some(why) = why {
+        warn!("{why}");
+        context.publish(parent, EventType::Warning, BACK_OFF, &why);
+    }
+}
+
+/// Returns the error for a status that is not sent.
+fn refused(context: &Context, name: NamespacedName, code: u16, why: &str) -> ApiError {
+    ApiError {
+        verb: "apply the status of",
+        kind: context.config.parent.kind.as_str().into(),
+        name,
+        fault: Fault::Refused(code),
+        message: why.into(),
+        retry_after: None,
+    }
+}
+
+fn without_times(status: &Map<String, Value>) -> Map<String, Value> {
+    let mut status = status.clone();
+    for condition in status
+        .get_mut("conditions")
+        .and_then(Value::as_array_mut)
+        .into_iter()
+        .flatten()
+    {
+        if let Some(condition) = condition.as_object_mut() {
+            condition.remove("lastTransitionTime");
+        }
+    }
+    status
+}

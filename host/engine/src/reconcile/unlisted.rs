@@ -1,0 +1,123 @@
+//! Children of kinds that the plugin makes and the configuration does not list any more. The host does not watch them, so
+//! nothing else would tell that they are there and stay as they are.
+
+use std::collections::BTreeMap;
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
+
+use kube::api::ListParams;
+use kube::core::DynamicObject;
+use tokio::sync::watch;
+use tracing::debug;
+
+use super::context::Context;
+use crate::work_queue::ReconcileReason;
+use operator_host_cluster::objects::Objects;
+use operator_host_contract::Kind;
+use operator_host_core::object::{CONTROLLER_LABEL, ChildRef, NamespacedName, controller_of};
+use operator_host_delivery::registry::Live;
+use operator_host_desired::conditions::{KIND_NOT_LISTED, Reason};
+use operator_host_desired::ownership::parent_of;
+
+/// How often the host looks again while there are some.
+const AGAIN: Duration = Duration::from_secs(20);
+/// How many children a condition names.
+const SHOWN: usize = 3;
+
+/// The parents that have such children, with the children; see the module.
+#[derive(Default)]
+pub struct Unlisted(Mutex<BTreeMap<NamespacedName, Vec<ChildRef>>>);
+
+impl Unlisted {
+    /// Returns the condition about the children of a parent; `None` when there are none.
+    pub(super) fn reason(&self, parent: &NamespacedName, controller: &str) -> Option<Reason> {
+        let children = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let children = children.get(parent)?;
+        let mut names: Vec<_> = children.iter().take(SHOWN).map(ToString::to_string).collect();
+        if children.len() > SHOWN {
+            names.push(format!("{} more", children.len() - SHOWN));
+        }
+        let message = format!(
+            "{}: the kind is not in `children` of the controller {controller:?}, so the host neither updates nor deletes \
+             them; list the kind again, or delete them with kubectl",
+            names.join(", ")
+        );
+        Some(Reason::new(KIND_NOT_LISTED, message))
+    }
+
+    /// Replaces all, and returns the parents for which something has changed.
+    fn replace(&self, now: BTreeMap<NamespacedName, Vec<ChildRef>>) -> Vec<NamespacedName> {
+        let mut known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let before = std::mem::replace(&mut *known, now);
+        let parents = before.keys().chain(known.keys());
+        let changed = parents.filter(|parent| before.get(*parent) != known.get(*parent));
+        changed.cloned().collect()
+    }
+}
+
+/// Looks for such children when the plugin changes, and repeatedly while there are some. Never returns.
+pub async fn follow(context: &Context, mut plugin: watch::Receiver<Live>) {
+    loop {
+        let makes = match &*plugin.borrow_and_update() {
+            Live::Plugin(plugin) => plugin.description().makes.clone(),
+            Live::Loading | Live::Failed(_) => Vec::new(),
+        };
+        let mut found = BTreeMap::<_, Vec<_>>::new();
+        for kind in makes {
+            if !context.config.children.contains_key(&kind) {
+                find(context, &kind, &mut found).await;
+            }
+        }
+        let is_empty = found.is_empty();
+        for parent in context.state.unlisted.replace(found) {
+            context.queue.enqueue(&parent, ReconcileReason::Related);
+        }
+        tokio::select! {
+            Ok(()) = plugin.changed() => {}
+            () = tokio::time::sleep(AGAIN), if !is_empty => {}
+            else => return std::future::pending().await,
+        }
+    }
+}
+
+/// Finds the children of one kind. What the host may not list stays unknown.
+async fn find(context: &Context, kind: &Kind, found: &mut BTreeMap<NamespacedName, Vec<ChildRef>>) {
+    let Ok(resource) = context.kinds.resolve(kind).await else {
+        return;
+    };
+    let params = ListParams::default().labels(&format!("{CONTROLLER_LABEL}={}", context.config.name));
+    let namespaces = context.parents.namespaces().filter(|_| resource.namespaced);
+    let places = match namespaces {
+        Some(namespaces) => namespaces.into_keys().map(Some).collect(),
+        None => vec![None],
+    };
+    for place in places {
+        let objects = Objects::new(context.client.clone(), &resource.api, place.as_deref());
+        let children = match objects.list_metadata(&params).await {
+            Ok(list) => list.items,
+            Err(error) => {
+                debug!("cannot look for children of the kind {kind}, which is not listed: {error}");
+                continue;
+            }
+        };
+        for child in children {
+            if let Some(parent) = parent_with(context, &child) {
+                let key = ChildRef {
+                    kind: kind.clone(),
+                    name: NamespacedName::of(&child),
+                };
+                found.entry(parent).or_default().push(key);
+            }
+        }
+    }
+}
+
+/// Returns the existing parent of a child.
+fn parent_with(context: &Context, child: &DynamicObject) -> Option<NamespacedName> {
+    let name = parent_of(&context.config, context.resource.namespaced, child)?;
+    let parent = context.parent(&name)?;
+    let owner = controller_of(child).map(|owner| &owner.uid);
+    owner
+        .is_none_or(|owner| parent.metadata.uid.as_ref() == Some(owner))
+        .then_some(name)
+}

@@ -1,0 +1,606 @@
+//! The work queue of one controller: which parents to reconcile, when, and why.
+//!
+//! Invariants: a parent is given to one worker at a time; a parent that is enqueued while a worker processes it is
+//! processed again afterwards; reasons for the same parent are merged; no enqueued parent is lost; parents that are
+//! enqueued for another reason take precedence over a resync or reload of all parents, but do not starve it; while
+//! parents are edited, a resync or reload takes an eighth of the workers, and of the processor and the API server.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use tokio::sync::Notify;
+use tokio::time::{Instant, sleep_until};
+
+use operator_host_core::object::{ChildRef, NamespacedName};
+
+/// The reason why a parent is reconciled.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum ReconcileReason {
+    /// The parent itself is new or changed.
+    Parent {
+        /// Its resource version.
+        version: Option<u128>,
+    },
+    /// A child was created, changed or deleted.
+    Child {
+        /// The child.
+        child: ChildRef,
+        /// Its resource version; `None` when it was deleted.
+        version: Option<u128>,
+    },
+    /// An object that the plugin needs changed.
+    Related,
+    /// The plugin asked for it, or a failed reconcile is retried.
+    Timer,
+    /// Something may have changed for many parents alike: the periodic resync, a namespace, a watch that works again,
+    /// or a version that is held back.
+    Resync,
+    /// The plugin has a new version.
+    Reload,
+}
+
+impl ReconcileReason {
+    /// Reports whether the reason applies to all parents alike, so that no user waits for this parent.
+    const fn is_bulk(&self) -> bool {
+        matches!(self, Self::Resync | Self::Reload)
+    }
+
+    /// Returns the name used in logs and spans.
+    #[must_use]
+    pub const fn as_str(&self) -> &'static str {
+        match self {
+            Self::Parent { .. } => "parent",
+            Self::Child { .. } => "child",
+            Self::Related => "related",
+            Self::Timer => "timer",
+            Self::Resync => "resync",
+            Self::Reload => "reload",
+        }
+    }
+}
+
+/// A parent given to a worker, which must call [`Queue::done`].
+#[derive(Debug)]
+pub struct Work {
+    /// The parent.
+    pub parent: NamespacedName,
+    /// All reasons since it was last given to a worker; at least one.
+    pub reasons: Vec<ReconcileReason>,
+    /// When the first of them was enqueued.
+    pub since: Instant,
+}
+
+/// Maximum number of separate reasons per parent; any more are treated as a resync.
+const MAX_REASONS: usize = 32;
+
+/// After this many urgent parents in a row, one bulk parent gets a turn.
+const TURNS: u32 = 4;
+
+/// How long after an edit of a parent the next one is expected, and most workers do no bulk work.
+const EDITING: Duration = Duration::from_secs(1);
+/// The share of the workers that do bulk work meanwhile, as a divisor. At least one does.
+const BULK_SHARE: usize = 8;
+
+#[derive(Debug)]
+struct Pending {
+    reasons: Vec<ReconcileReason>,
+    since: Instant,
+    /// Its position in a line while it waits for a worker.
+    position: Option<QueuePosition>,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct QueuePosition {
+    bulk: bool,
+    number: u64,
+}
+
+/// A first-in, first-out line from which any entry can be removed.
+type Line = BTreeMap<u64, NamespacedName>;
+
+#[derive(Default)]
+struct State {
+    /// Urgent parents: enqueued for a reason other than a resync or reload. Each waiting parent is in `pending`, with
+    /// its position, and not in `running`.
+    urgent: Line,
+    /// Bulk parents: enqueued only because all parents were.
+    bulk: Line,
+    /// The next position in either line.
+    next_number: u64,
+    /// How many of `urgent` were taken in a row while others waited in `bulk`.
+    in_a_row: u32,
+    pending: HashMap<NamespacedName, Pending>,
+    /// Whether each was taken from `bulk`.
+    running: BTreeMap<NamespacedName, bool>,
+    /// How many of them were.
+    bulk_running: usize,
+    /// When an edited parent was last given to a worker.
+    edited: Option<Instant>,
+    /// At most one timer per parent: the earliest one requested since its last reconcile.
+    timers: HashMap<NamespacedName, Instant>,
+    by_time: BTreeSet<(Instant, NamespacedName)>,
+    closed: bool,
+}
+
+/// The queue of one controller; see the module.
+pub struct Queue {
+    /// The most bulk parents that workers process at a time while others are edited.
+    bulk_limit: usize,
+    state: Mutex<State>,
+    changed: Notify,
+}
+
+impl Queue {
+    /// Creates an empty queue for this many workers.
+    #[must_use]
+    pub fn new(workers: usize) -> Self {
+        Self {
+            bulk_limit: (workers / BULK_SHARE).max(1),
+            state: Mutex::default(),
+            changed: Notify::new(),
+        }
+    }
+
+    /// Enqueues a parent; it is processed as soon as a worker is free. Has no effect on a closed queue.
+    pub fn enqueue(&self, parent: &NamespacedName, reason: ReconcileReason) {
+        let mut state = self.lock();
+        if state.closed {
+            return;
+        }
+        state.enqueue(parent, reason);
+        drop(state);
+        self.changed.notify_one();
+    }
+
+    /// Enqueues a parent at a later time, unless it has an earlier timer. A reconcile in between removes the timer
+    /// and sets its own.
+    pub fn enqueue_at(&self, parent: &NamespacedName, at: Instant) {
+        let mut state = self.lock();
+        match state.timers.get(parent) {
+            Some(earlier) if *earlier <= at => return,
+            Some(later) => {
+                let stale = (*later, parent.clone());
+                state.by_time.remove(&stale);
+            }
+            None => {}
+        }
+        state.timers.insert(parent.clone(), at);
+        state.by_time.insert((at, parent.clone()));
+        drop(state);
+        self.changed.notify_one();
+    }
+
+    /// Waits for the next parent; `None` once the queue is closed.
+    pub async fn next(&self) -> Option<Work> {
+        loop {
+            // Register before checking, so that a parent enqueued in between is not missed.
+            let changed = self.changed.notified();
+            let wake = {
+                let mut state = self.lock();
+                if state.closed {
+                    // The other workers wait too, and `notify_one` woke only this one.
+                    self.changed.notify_one();
+                    return None;
+                }
+                let now = Instant::now();
+                state.fire_timers(now);
+                let held_back = state.holds_bulk_back(self.bulk_limit, now);
+                if let Some(work) = state.take(held_back.is_none(), now) {
+                    if !state.is_empty() {
+                        self.changed.notify_one();
+                    }
+                    return Some(work);
+                }
+                let until = held_back.filter(|_| !state.bulk.is_empty());
+                let timer = state.by_time.first().map(|(at, _)| *at);
+                until.into_iter().chain(timer).min()
+            };
+            match wake {
+                Some(at) => tokio::select! { () = changed => {}, () = sleep_until(at) => {} },
+                None => changed.await,
+            }
+        }
+    }
+
+    /// Reports that a worker has finished a parent. Reasons for which `is_own` returns true, such as watch events
+    /// for the reconcile's own writes, are dropped; if others remain, the parent is processed again.
+    pub fn done(&self, parent: &NamespacedName, is_own: impl Fn(&ReconcileReason) -> bool) {
+        let mut state = self.lock();
+        if state.running.remove(parent) == Some(true) {
+            state.bulk_running -= 1;
+        }
+        if let Some(pending) = state.pending.get_mut(parent) {
+            pending.reasons.retain(|reason| !is_own(reason));
+            if pending.reasons.is_empty() {
+                state.pending.remove(parent);
+            } else {
+                state.line_up(parent);
+            }
+        }
+        drop(state);
+        self.changed.notify_one();
+    }
+
+    /// Stops giving out work.
+    pub fn close(&self) {
+        self.lock().closed = true;
+        self.changed.notify_one();
+    }
+
+    /// Reopens the queue, empty. All work that was given out must be done.
+    pub fn open(&self) {
+        *self.lock() = State::default();
+    }
+
+    /// Returns the number of parents that wait for a worker, and how long the first of them has waited.
+    #[must_use]
+    pub fn backlog(&self) -> (usize, Duration) {
+        let state = self.lock();
+        let firsts = [&state.urgent, &state.bulk].map(|line| line.values().next());
+        let firsts = firsts
+            .into_iter()
+            .flatten()
+            .filter_map(|parent| state.pending.get(parent));
+        (
+            state.urgent.len() + state.bulk.len(),
+            firsts
+                .map(|pending| pending.since.elapsed())
+                .max()
+                .unwrap_or_default(),
+        )
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl State {
+    fn enqueue(&mut self, parent: &NamespacedName, reason: ReconcileReason) {
+        if let Some(pending) = self.pending.get_mut(parent) {
+            let promotes = !reason.is_bulk() && pending.position.is_some_and(|position| position.bulk);
+            if pending.reasons.len() < MAX_REASONS {
+                pending.reasons.push(reason);
+            } else if let Some(last) = pending.reasons.last_mut() {
+                *last = ReconcileReason::Resync;
+            }
+            if promotes {
+                self.line_up(parent);
+            }
+            return;
+        }
+        self.pending.insert(
+            parent.clone(),
+            Pending {
+                reasons: vec![reason],
+                since: Instant::now(),
+                position: None,
+            },
+        );
+        if !self.running.contains_key(parent) {
+            self.line_up(parent);
+        }
+    }
+
+    /// Puts an enqueued parent at the end of the line that its reasons belong to.
+    fn line_up(&mut self, parent: &NamespacedName) {
+        let Some(pending) = self.pending.get_mut(parent) else {
+            return;
+        };
+        if let Some(position) = pending.position.take() {
+            let line = match position.bulk {
+                true => &mut self.bulk,
+                false => &mut self.urgent,
+            };
+            line.remove(&position.number);
+        }
+        let bulk = pending.reasons.iter().all(ReconcileReason::is_bulk);
+        let number = self.next_number;
+        self.next_number += 1;
+        pending.position = Some(QueuePosition { bulk, number });
+        let line = match bulk {
+            true => &mut self.bulk,
+            false => &mut self.urgent,
+        };
+        line.insert(number, parent.clone());
+    }
+
+    fn is_empty(&self) -> bool {
+        self.urgent.is_empty() && self.bulk.is_empty()
+    }
+
+    fn fire_timers(&mut self, now: Instant) {
+        while self.by_time.first().is_some_and(|(at, _)| *at <= now) {
+            if let Some((_, parent)) = self.by_time.pop_first() {
+                self.timers.remove(&parent);
+                self.enqueue(&parent, ReconcileReason::Timer);
+            }
+        }
+    }
+
+    /// Returns until when no worker may take another bulk parent, if so.
+    fn holds_bulk_back(&self, limit: usize, now: Instant) -> Option<Instant> {
+        let until = self.edited? + EDITING;
+        (self.bulk_running >= limit && until > now).then_some(until)
+    }
+
+    fn take(&mut self, may_be_bulk: bool, now: Instant) -> Option<Work> {
+        let waits = may_be_bulk && !self.bulk.is_empty();
+        let bulk = waits && (self.urgent.is_empty() || self.in_a_row >= TURNS);
+        self.in_a_row = match waits && !bulk {
+            true => self.in_a_row + 1,
+            false => 0,
+        };
+        let line = match bulk {
+            true => &mut self.bulk,
+            false => &mut self.urgent,
+        };
+        let (_, parent) = line.pop_first()?;
+        let pending = self.pending.remove(&parent)?;
+        if let Some(at) = self.timers.remove(&parent) {
+            self.by_time.remove(&(at, parent.clone()));
+        }
+        self.bulk_running += usize::from(bulk);
+        self.running.insert(parent.clone(), bulk);
+        let is_edit = |reason: &ReconcileReason| matches!(reason, ReconcileReason::Parent { .. });
+        if pending.reasons.iter().any(is_edit) {
+            self.edited = Some(now);
+        }
+        Some(Work {
+            parent,
+            reasons: pending.reasons,
+            since: pending.since,
+        })
+    }
+}
+
+#[cfg(test)]
+mod model;
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use futures::FutureExt;
+
+    use super::*;
+
+    /// More than a test has parents.
+    const WORKERS: usize = 1000;
+
+    fn name(name: &str) -> NamespacedName {
+        NamespacedName {
+            namespace: Some("default".into()),
+            name: name.into(),
+        }
+    }
+
+    fn child(version: u128) -> ReconcileReason {
+        let kind = operator_host_contract::Kind {
+            api_version: "v1".into(),
+            kind: "Pod".into(),
+        };
+        ReconcileReason::Child {
+            child: ChildRef {
+                kind,
+                name: name("pod"),
+            },
+            version: Some(version),
+        }
+    }
+
+    async fn is_idle(queue: &Queue) -> bool {
+        tokio::time::timeout(Duration::from_millis(1), queue.next())
+            .await
+            .is_err()
+    }
+
+    #[tokio::test]
+    async fn reasons_of_one_parent_are_merged_and_a_running_parent_is_not_given_out_twice() {
+        let queue = Queue::new(WORKERS);
+        queue.enqueue(&name("a"), ReconcileReason::Resync);
+        queue.enqueue(&name("a"), ReconcileReason::Reload);
+        let work = queue.next().await.unwrap();
+        assert_eq!(work.reasons, [ReconcileReason::Resync, ReconcileReason::Reload]);
+        queue.enqueue(&name("a"), ReconcileReason::Related);
+        assert!(is_idle(&queue).await);
+        queue.done(&name("a"), |_| false);
+        assert_eq!(queue.next().await.unwrap().reasons, [ReconcileReason::Related]);
+    }
+
+    #[tokio::test]
+    async fn own_writes_do_not_run_the_parent_again_but_a_foreign_change_does() {
+        let queue = Queue::new(WORKERS);
+        queue.enqueue(&name("a"), ReconcileReason::Resync);
+        queue.next().await.unwrap();
+        queue.enqueue(&name("a"), child(7));
+        queue.done(&name("a"), |reason| *reason == child(7));
+        assert!(is_idle(&queue).await);
+
+        queue.enqueue(&name("a"), ReconcileReason::Resync);
+        queue.next().await.unwrap();
+        queue.enqueue(&name("a"), child(8));
+        queue.enqueue(&name("a"), child(9));
+        queue.done(&name("a"), |reason| *reason == child(8));
+        assert_eq!(queue.next().await.unwrap().reasons, [child(9)]);
+    }
+
+    #[tokio::test]
+    async fn a_timer_fires_once_at_its_earliest_time_and_a_reconcile_in_between_removes_it() {
+        let queue = Queue::new(WORKERS);
+        let (start, ms) = (Instant::now(), Duration::from_millis);
+        queue.enqueue_at(&name("a"), start + ms(900));
+        queue.enqueue_at(&name("a"), start + ms(50));
+        queue.enqueue_at(&name("a"), start + ms(700));
+        assert_eq!(queue.next().await.unwrap().reasons, [ReconcileReason::Timer]);
+        assert!(start.elapsed() >= ms(50) && start.elapsed() < ms(700));
+        queue.done(&name("a"), |_| false);
+        assert!(is_idle(&queue).await);
+
+        queue.enqueue_at(&name("a"), Instant::now() + ms(20));
+        queue.enqueue(&name("a"), ReconcileReason::Resync);
+        queue.next().await.unwrap();
+        queue.done(&name("a"), |_| false);
+        let wait = tokio::time::timeout(ms(100), queue.next()).await;
+        assert!(wait.is_err(), "the timer should be gone");
+    }
+
+    #[tokio::test]
+    async fn closing_wakes_every_worker() {
+        let queue = std::sync::Arc::new(Queue::new(WORKERS));
+        let workers: Vec<_> = (0..8)
+            .map(|_| {
+                let queue = std::sync::Arc::clone(&queue);
+                tokio::spawn(async move { queue.next().await.is_none() })
+            })
+            .collect();
+        tokio::task::yield_now().await;
+        queue.close();
+        for worker in workers {
+            assert!(
+                tokio::time::timeout(Duration::from_secs(5), worker)
+                    .await
+                    .unwrap()
+                    .unwrap()
+            );
+        }
+    }
+
+    #[tokio::test]
+    async fn a_closed_queue_reopens_empty() {
+        let queue = Queue::new(WORKERS);
+        queue.enqueue(&name("a"), ReconcileReason::Resync);
+        queue.enqueue_at(&name("a"), Instant::now());
+        queue.close();
+        queue.enqueue(&name("b"), ReconcileReason::Resync);
+        assert!(queue.next().await.is_none());
+        queue.open();
+        assert!(is_idle(&queue).await);
+        queue.enqueue(&name("c"), ReconcileReason::Resync);
+        assert_eq!(queue.next().await.unwrap().parent, name("c"));
+    }
+
+    fn edit(name: &str) -> (NamespacedName, ReconcileReason) {
+        (self::name(name), ReconcileReason::Parent { version: Some(1) })
+    }
+
+    /// Regression: a user's change waited until all parents were resynced.
+    #[tokio::test]
+    async fn urgent_parents_precede_a_resync_of_all() {
+        let queue = Queue::new(WORKERS);
+        for i in 0..100 {
+            queue.enqueue(&name(&i.to_string()), ReconcileReason::Resync);
+        }
+        for (parent, reason) in [edit("new"), edit("99")] {
+            queue.enqueue(&parent, reason);
+        }
+        assert_eq!(queue.backlog().0, 101, "each stands in one line");
+        let work = queue.next().await.unwrap();
+        assert_eq!(work.parent, name("new"));
+        let work = queue.next().await.unwrap();
+        assert_eq!(work.parent, name("99"), "it is moved to the front");
+        assert_eq!(work.reasons.len(), 2, "with all that happened to it");
+        assert_eq!(queue.next().await.unwrap().parent, name("0"));
+        assert_eq!(queue.backlog().0, 98);
+    }
+
+    #[tokio::test]
+    async fn a_stream_of_edits_does_not_starve_a_reload() {
+        let queue = Queue::new(WORKERS);
+        for i in 0..3 {
+            queue.enqueue(&name(&format!("all-{i}")), ReconcileReason::Reload);
+        }
+        let mut bulk = 0;
+        for i in 0..20 {
+            // There is always another one.
+            let (parent, reason) = edit(&format!("edit-{i}"));
+            queue.enqueue(&parent, reason);
+            let work = queue.next().await.unwrap();
+            bulk += usize::from(work.parent.name.starts_with("all-"));
+            queue.done(&work.parent, |_| false);
+        }
+        assert_eq!(bulk, 3, "one in five is the reload's");
+    }
+
+    /// Regression: an edit during a resync took nine times as long, since it shared processor and API server with as many
+    /// other reconciles as there were workers.
+    #[tokio::test]
+    async fn a_resync_leaves_most_workers_to_the_next_edit() {
+        let queue = Queue::new(16);
+        for i in 0..20 {
+            queue.enqueue(&name(&i.to_string()), ReconcileReason::Resync);
+        }
+        let first = queue.next().await.unwrap().parent;
+        let (parent, reason) = edit("new");
+        let edited = Instant::now();
+        queue.enqueue(&parent, reason);
+        assert_eq!(queue.next().await.unwrap().parent, parent);
+        queue.next().await.unwrap();
+        assert!(
+            queue.next().now_or_never().is_none(),
+            "two of sixteen do bulk work"
+        );
+        // Another one when one of them has ended.
+        queue.done(&first, |_| false);
+        queue.next().await.unwrap();
+        assert!(queue.next().now_or_never().is_none());
+        // All of them when nobody edits any more.
+        for _ in 0..5 {
+            queue.next().await.unwrap();
+            assert!(edited.elapsed() >= EDITING);
+        }
+    }
+
+    #[tokio::test]
+    async fn one_worker_does_everything() {
+        let queue = Queue::new(1);
+        queue.enqueue(&name("a"), ReconcileReason::Resync);
+        let (parent, reason) = edit("new");
+        queue.enqueue(&parent, reason);
+        assert_eq!(queue.next().await.unwrap().parent, parent);
+        queue.done(&parent, |_| false);
+        assert_eq!(queue.next().await.unwrap().parent, name("a"));
+    }
+
+    #[tokio::test]
+    async fn a_parent_that_is_edited_while_a_resync_of_it_runs_comes_first_after_it() {
+        let queue = Queue::new(WORKERS);
+        queue.enqueue(&name("a"), ReconcileReason::Resync);
+        queue.next().await.unwrap();
+        queue.enqueue(&name("b"), ReconcileReason::Resync);
+        let (parent, reason) = edit("a");
+        queue.enqueue(&parent, ReconcileReason::Resync);
+        queue.enqueue(&parent, reason);
+        queue.done(&parent, |_| false);
+        assert_eq!(queue.next().await.unwrap().parent, name("a"));
+    }
+
+    #[tokio::test]
+    async fn no_parent_is_lost_with_concurrent_enqueues() {
+        let queue = std::sync::Arc::new(Queue::new(WORKERS));
+        for i in 0..1000 {
+            queue.enqueue(&name(&i.to_string()), ReconcileReason::Resync);
+        }
+        let workers: Vec<_> = (0..4)
+            .map(|_| {
+                let queue = std::sync::Arc::clone(&queue);
+                tokio::spawn(async move {
+                    let mut seen = 0;
+                    while let Some(work) = queue.next().await {
+                        queue.done(&work.parent, |_| false);
+                        seen += 1;
+                        if queue.backlog().0 == 0 {
+                            queue.close();
+                        }
+                    }
+                    seen
+                })
+            })
+            .collect();
+        let mut total = 0;
+        for worker in workers {
+            total += worker.await.unwrap();
+        }
+        assert_eq!(total, 1000);
+    }
+}

@@ -1,0 +1,463 @@
+//! The readiness and liveness of the host, and the server that reports them: `/livez`, `/readyz`, `/healthz`
+//! in the format of Kubernetes' own servers, and `/metrics`.
+//!
+//! Ready means that every controller has its first lists, or reports that it waits for its
+//! CustomResourceDefinition, and that every plugin is loaded. A plugin that cannot be used does not make the
+//! host unready while another plugin is live, because the other one's webhook is reached through the same
+//! endpoint. Alive means that the loops of each controller make progress.
+
+pub mod server;
+
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::time::{Duration, Instant};
+
+use tokio::sync::watch;
+
+use operator_host_delivery::history::{History, HistoryEntry};
+use operator_host_delivery::registry::Live;
+use operator_host_delivery::report::PluginReport;
+
+/// The readiness of one controller.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Readiness {
+    /// Its kinds are being looked up, or its first lists are running. With the reason why the last list failed.
+    Starting(Option<String>),
+    /// It reconciles.
+    Ready,
+    /// Its kind is not one that it can reconcile, which is not an error of the host: what it waits for.
+    Waiting(String),
+}
+
+/// The result of one check: a remark for users, or the reason why it failed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Check {
+    /// The name, such as `controller/echo`.
+    pub name: String,
+    /// A remark, often empty, or the reason why it failed.
+    pub result: Result<String, String>,
+    /// Whether its failure makes the whole host fail.
+    pub counts: bool,
+}
+
+impl Check {
+    fn new(name: impl Into<String>, result: Result<String, String>) -> Self {
+        Self {
+            name: name.into(),
+            result,
+            counts: true,
+        }
+    }
+
+    fn remark(name: impl Into<String>, remark: impl Into<String>) -> Self {
+        Self::new(name, Ok(remark.into()))
+    }
+}
+
+/// The state that the checks read. One per process.
+#[derive(Default)]
+pub struct Health {
+    /// The leader of each controller, as text.
+    leaders: Mutex<BTreeMap<String, String>>,
+    /// The state of the webhook, if there is one.
+    webhook: Mutex<Option<String>>,
+    controllers: Mutex<BTreeMap<String, Expected>>,
+    /// Why the current configuration file is not the one in use.
+    configuration: Mutex<Option<String>>,
+    reports: Mutex<BTreeMap<String, watch::Receiver<PluginReport>>>,
+    histories: Mutex<BTreeMap<String, Arc<History>>>,
+    pulses: Mutex<Vec<Weak<Beats>>>,
+    stopping: AtomicBool,
+}
+
+/// The state of one controller of the configuration.
+struct Expected {
+    readiness: Readiness,
+    plugin: watch::Receiver<Live>,
+    trouble: watch::Receiver<Option<Arc<str>>>,
+    /// What the live version cannot do here.
+    disagreements: Vec<String>,
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Health {
+    /// Registers a controller of the configuration, which is not ready yet, with its plugin and the problem
+    /// with that plugin's file while a version of it is live.
+    pub fn expect(
+        &self,
+        controller: &str,
+        plugin: watch::Receiver<Live>,
+        trouble: watch::Receiver<Option<Arc<str>>>,
+    ) {
+        let expected = Expected {
+            readiness: Readiness::Starting(None),
+            plugin,
+            trouble,
+            disagreements: Vec::new(),
+        };
+        lock(&self.controllers).insert(controller.to_owned(), expected);
+    }
+
+    /// Removes a controller that is no longer in the configuration.
+    pub fn forget(&self, controller: &str) {
+        lock(&self.controllers).remove(controller);
+        lock(&self.reports).remove(controller);
+        lock(&self.histories).remove(controller);
+    }
+
+    /// Sets the readiness of a controller.
+    pub fn set(&self, controller: &str, readiness: Readiness) {
+        if let Some(expected) = lock(&self.controllers).get_mut(controller) {
+            expected.readiness = readiness;
+        }
+    }
+
+    /// Sets what the live version of a controller's plugin cannot do under its configuration and definition. It does
+    /// the rest, so this does not make the host unready.
+    pub fn disagrees(&self, controller: &str, disagreements: Vec<String>) {
+        if let Some(expected) = lock(&self.controllers).get_mut(controller) {
+            expected.disagreements = disagreements;
+        }
+    }
+
+    /// Sets the text about the leader of a controller; a replica that stands by is ready.
+    pub fn leads(&self, controller: &str, words: Option<String>) {
+        let mut leaders = lock(&self.leaders);
+        match words {
+            Some(words) => leaders.insert(controller.to_owned(), words),
+            None => leaders.remove(controller),
+        };
+    }
+
+    /// Sets the text about the state of the webhook. Its certificate may arrive later, which does not make
+    /// the host unready.
+    pub fn webhook(&self, words: String) {
+        *lock(&self.webhook) = Some(words);
+    }
+
+    /// Registers the receiver of the report about a controller's plugin.
+    pub fn report(&self, controller: &str, report: watch::Receiver<PluginReport>) {
+        lock(&self.reports).insert(controller.to_owned(), report);
+    }
+
+    /// Registers the history of a controller's plugin.
+    pub fn history(&self, controller: &str, history: Arc<History>) {
+        lock(&self.histories).insert(controller.to_owned(), history);
+    }
+
+    /// Returns the history of a controller's plugin, the newest entry first; `None` without that controller. Reads no
+    /// file.
+    #[must_use]
+    pub fn history_of(&self, controller: &str) -> Option<Vec<HistoryEntry>> {
+        let history = lock(&self.histories).get(controller).cloned();
+        history.map(|history| history.entries())
+    }
+
+    /// Returns the reports about all plugins, sorted by the names of the controllers.
+    #[must_use]
+    pub fn plugins(&self) -> Vec<PluginReport> {
+        lock(&self.reports)
+            .values()
+            .map(|report| report.borrow().clone())
+            .collect()
+    }
+
+    /// Sets why the current configuration file cannot be used; `None` when it is in use. The previous one
+    /// stays in use, so this does not make the host unready.
+    pub fn configuration(&self, refused: Option<String>) {
+        *lock(&self.configuration) = refused;
+    }
+
+    /// Makes the host unready, because the process is ending.
+    pub fn stopping(&self) {
+        self.stopping.store(true, Ordering::Relaxed);
+    }
+
+    /// Returns the pulse of a loop that must beat at least once in `limit`. It is checked while a clone of it
+    /// exists, so the supervisor of the loop must hold a clone too: otherwise a loop that dies would not be
+    /// noticed.
+    #[must_use]
+    pub fn pulse(&self, name: String, limit: Duration) -> Pulse {
+        let beats = Arc::new(Beats {
+            name,
+            limit,
+            start: Instant::now(),
+            last: AtomicU64::new(0),
+        });
+        let mut pulses = lock(&self.pulses);
+        pulses.retain(|pulse| pulse.strong_count() > 0);
+        pulses.push(Arc::downgrade(&beats));
+        Pulse(beats)
+    }
+
+    /// Runs the checks of `/livez`.
+    #[must_use]
+    pub fn live(&self) -> Vec<Check> {
+        // Any answer of the server shows that the runtime is alive.
+        let ping = Check::remark("ping", "");
+        let pulses: Vec<Arc<Beats>> = lock(&self.pulses).iter().filter_map(Weak::upgrade).collect();
+        std::iter::once(ping)
+            .chain(pulses.iter().map(|beats| beats.check()))
+            .collect()
+    }
+
+    /// Runs the checks of `/readyz`.
+    #[must_use]
+    pub fn ready(&self) -> Vec<Check> {
+        let mut checks = vec![Check::remark("ping", "")];
+        let refused = lock(&self.configuration).clone();
+        let refused = refused.map_or_else(String::new, |why| format!("the previous one is in use: {why}"));
+        checks.push(Check::remark("configuration", refused));
+        let controllers = lock(&self.controllers);
+        let some_live = controllers
+            .values()
+            .any(|expected| matches!(*expected.plugin.borrow(), Live::Plugin(_)));
+        for (name, expected) in &*controllers {
+            let result = match &expected.readiness {
+                Readiness::Starting(None) => Err("its first lists are in progress".to_owned()),
+                Readiness::Starting(Some(error)) => {
+                    Err(format!("its first lists fail and are tried again: {error}"))
+                }
+                Readiness::Ready => Ok(String::new()),
+                Readiness::Waiting(why) => Ok(why.clone()),
+            };
+            let live = &*expected.plugin.borrow();
+            // The API server cannot list the kind before a ready replica converts it, so its lists may wait for this, and its
+            // plugin for the lists.
+            let converts = matches!(live, Live::Plugin(plugin) if !plugin.description().versions.is_empty());
+            let is_listing = matches!(expected.readiness, Readiness::Starting(_));
+            let waits =
+                matches!(&expected.readiness, Readiness::Starting(Some(error)) if needs_conversion(error));
+            checks.push(Check {
+                counts: !(converts && is_listing || waits),
+                ..Check::new(format!("controller/{name}"), result)
+            });
+            let result = match live {
+                Live::Loading => Err("it is loading".to_owned()),
+                Live::Plugin(plugin) => {
+                    let digest = plugin.digest();
+                    let state = match &*expected.trouble.borrow() {
+                        None => digest.to_string(),
+                        Some(trouble) => format!("{digest} stays live: {trouble}"),
+                    };
+                    let all: Vec<&str> = std::iter::once(&state)
+                        .chain(&expected.disagreements)
+                        .map(String::as_str)
+                        .collect();
+                    Ok(all.join("; "))
+                }
+                Live::Failed(failed) => Err(failed.why.to_string()),
+            };
+            checks.push(Check {
+                counts: !(some_live && matches!(live, Live::Failed(_)) || waits),
+                ..Check::new(format!("plugin/{name}"), result)
+            });
+        }
+        drop(controllers);
+        let leaders = lock(&self.leaders);
+        checks.extend(
+            leaders
+                .iter()
+                .map(|(name, words)| Check::remark(format!("leader/{name}"), words)),
+        );
+        if let Some(words) = &*lock(&self.webhook) {
+            checks.push(Check::remark("webhook", words));
+        }
+        if self.stopping.load(Ordering::Relaxed) {
+            checks.push(Check::new("shutdown", Err("the process is stopping".to_owned())));
+        }
+        checks
+    }
+}
+
+/// Reports whether a list fails because nothing converts the objects. The words are the API server's.
+#[must_use]
+pub fn needs_conversion(error: &str) -> bool {
+    error.contains("conversion webhook")
+}
+
+/// Lets a loop report that it makes progress. Clones share the pulse.
+#[derive(Clone, Debug)]
+pub struct Pulse(Arc<Beats>);
+
+#[derive(Debug)]
+struct Beats {
+    name: String,
+    limit: Duration,
+    start: Instant,
+    /// Time of the last beat, in milliseconds after the start.
+    last: AtomicU64,
+}
+
+impl Pulse {
+    /// Records an iteration of the loop.
+    pub fn beat(&self) {
+        let now = u64::try_from(self.0.start.elapsed().as_millis()).unwrap_or(u64::MAX);
+        self.0.last.store(now, Ordering::Relaxed);
+    }
+
+    /// Returns how often an idle loop should beat.
+    #[must_use]
+    pub fn period(&self) -> Duration {
+        self.0.limit / 4
+    }
+}
+
+impl Beats {
+    fn check(&self) -> Check {
+        let last = Duration::from_millis(self.last.load(Ordering::Relaxed));
+        let silence = self.start.elapsed().saturating_sub(last);
+        let result = if silence <= self.limit {
+            Ok(String::new())
+        } else {
+            Err(format!(
+                "no progress for {} s; the limit is {} s",
+                silence.as_secs(),
+                self.limit.as_secs()
+            ))
+        };
+        Check::new(&self.name, result)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const LIMIT: Duration = Duration::from_millis(200);
+
+    fn failing(checks: &[Check]) -> Vec<&str> {
+        checks
+            .iter()
+            .filter(|check| check.result.is_err() && check.counts)
+            .map(|check| check.name.as_str())
+            .collect()
+    }
+
+    #[tokio::test]
+    async fn a_loop_that_stops_makes_the_host_not_live() {
+        let health = Health::default();
+        let pulse = health.pulse("loop/a".into(), LIMIT);
+        let beating = pulse.clone();
+        let task = tokio::spawn(async move {
+            loop {
+                beating.beat();
+                tokio::time::sleep(beating.period()).await;
+            }
+        });
+        tokio::time::sleep(LIMIT * 2).await;
+        assert!(failing(&health.live()).is_empty(), "the loop runs");
+        task.abort();
+        tokio::time::sleep(LIMIT * 2).await;
+        assert_eq!(failing(&health.live()), ["loop/a"]);
+        drop(pulse);
+        assert!(
+            failing(&health.live()).is_empty(),
+            "the loop is no longer expected to run"
+        );
+    }
+
+    #[tokio::test]
+    async fn a_controller_is_ready_with_its_lists_and_its_plugin() {
+        let health = Health::default();
+        let (plugin, live) = watch::channel(Live::Loading);
+        let (file, trouble) = watch::channel(None);
+        health.expect("a", live, trouble);
+        assert_eq!(failing(&health.ready()), ["controller/a", "plugin/a"]);
+        let waiting = "cannot list v1/Thing: conversion webhook for v2, Kind=Thing failed";
+        health.set("a", Readiness::Starting(Some(waiting.into())));
+        assert!(
+            failing(&health.ready()).is_empty(),
+            "it converts when it is ready"
+        );
+        health.set(
+            "a",
+            Readiness::Starting(Some("cannot list v1/Pod: the API server answers 500".into())),
+        );
+        let ready = health.ready();
+        let check = ready.iter().find(|check| check.name == "controller/a").unwrap();
+        assert_eq!(
+            check.result.as_ref().unwrap_err(),
+            "its first lists fail and are tried again: cannot list v1/Pod: the API server answers 500"
+        );
+        health.set("a", Readiness::Ready);
+        assert_eq!(failing(&health.ready()), ["plugin/a"]);
+        plugin.send_replace(Live::Failed("it is no plugin".into()));
+        assert_eq!(failing(&health.ready()), ["plugin/a"]);
+        drop(file);
+        health.forget("a");
+        assert!(failing(&health.ready()).is_empty(), "nobody expects it any more");
+    }
+
+    #[tokio::test]
+    async fn a_plugin_that_cannot_be_used_does_not_take_the_others_out_of_service() {
+        let health = Health::default();
+        let channels: Vec<_> = ["a", "b"]
+            .iter()
+            .map(|name| {
+                let (plugin, live) = watch::channel(Live::Loading);
+                health.expect(name, live, watch::channel(None).1);
+                health.set(name, Readiness::Ready);
+                plugin
+            })
+            .collect();
+        let runtime =
+            operator_host_runtime::Runtime::new(operator_host_runtime::EngineOptions::default()).unwrap();
+        let file = plugin_fixtures::Fixture::new(plugin_fixtures::cases::ANSWER)
+            .build(plugin_fixtures::Form::Command);
+        let plugin = runtime
+            .load(file, operator_host_runtime::Limits::default())
+            .await
+            .unwrap();
+        channels[0].send_replace(Live::Failed("it is no plugin".into()));
+        assert_eq!(failing(&health.ready()), ["plugin/a", "plugin/b"], "none is live");
+        channels[1].send_replace(Live::Plugin(plugin));
+        assert!(failing(&health.ready()).is_empty());
+        let ready = health.ready();
+        let check = ready.iter().find(|check| check.name == "plugin/a").unwrap();
+        assert!(check.result.is_err(), "it is reported all the same");
+        health.disagrees("b", vec!["the plugin creates v1/Pod".into()]);
+        let ready = health.ready();
+        let check = ready.iter().find(|check| check.name == "plugin/b").unwrap();
+        let remark = check.result.as_ref().unwrap();
+        assert!(remark.ends_with("; the plugin creates v1/Pod"), "{remark}");
+        channels[0].send_replace(Live::Loading);
+        assert_eq!(failing(&health.ready()), ["plugin/a"], "it may come in a moment");
+    }
+
+    #[test]
+    fn a_configuration_that_is_refused_is_a_remark() {
+        let health = Health::default();
+        health.configuration(Some("config.yaml:3:5: no".into()));
+        let remark = |health: &Health| {
+            let ready = health.ready();
+            let check = ready.iter().find(|check| check.name == "configuration");
+            check.unwrap().result.clone().unwrap()
+        };
+        assert!(remark(&health).ends_with("config.yaml:3:5: no"));
+        health.configuration(None);
+        assert_eq!(remark(&health), "");
+    }
+
+    #[tokio::test]
+    async fn waiting_for_a_definition_is_ready_and_is_reported() {
+        let health = Health::default();
+        let (_plugin, live) = watch::channel(Live::Loading);
+        health.expect("a", live, watch::channel(None).1);
+        health.set("a", Readiness::Waiting("example.com/v1 Thing".into()));
+        let ready = health.ready();
+        let check = ready.iter().find(|check| check.name == "controller/a").unwrap();
+        assert!(check.result.as_ref().unwrap().contains("example.com/v1 Thing"));
+    }
+
+    #[test]
+    fn a_process_that_stops_is_not_ready() {
+        let health = Health::default();
+        health.stopping();
+        assert_eq!(failing(&health.ready()), ["shutdown"]);
+    }
+}

@@ -1,0 +1,292 @@
+//! The webhook's certificate and the CA certificates for its clients: mounted files that are reloaded when they
+//! change. They may be created after the host has started, as cert-manager does. Problems are logged, and the files
+//! are checked again until they are valid.
+
+use std::path::Path;
+use std::sync::{Arc, PoisonError, RwLock};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use rustls::crypto::CryptoProvider;
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use rustls::server::WebPkiClientVerifier;
+use rustls::sign::{CertifiedKey, SingleCertAndKey};
+use rustls::{RootCertStore, ServerConfig};
+use serde_json::{Value, json};
+use tracing::{info, warn};
+use x509_parser::parse_x509_certificate;
+
+use operator_host_config::webhook::WebhookConfig;
+use operator_host_core::files;
+use operator_host_instruments::Instruments;
+
+/// How often the files are checked. They are small.
+const PERIOD: Duration = Duration::from_secs(1);
+/// A larger file is not a certificate.
+const LIMIT: usize = 1 << 20;
+
+/// The TLS configuration of the webhook; none until there is a certificate.
+#[derive(Debug)]
+pub(super) struct Certificates {
+    current: RwLock<Option<Arc<ServerConfig>>>,
+    provider: Arc<CryptoProvider>,
+}
+
+/// Returns the TLS configuration of another server, with its certificate chain and its key from PEM files.
+///
+/// # Errors
+/// When a file cannot be read, or they do not belong together.
+pub fn tls(certificate: &Path, key: &Path) -> Result<Arc<ServerConfig>, String> {
+    let contents = Contents {
+        chain: read(certificate)?,
+        key: read(key)?,
+        client_ca: None,
+    };
+    let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
+    Ok(Certificates::new(provider).load(&contents)?.0)
+}
+
+/// The contents of the files.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Contents {
+    chain: Vec<u8>,
+    key: Vec<u8>,
+    client_ca: Option<Vec<u8>>,
+}
+
+/// The contents, or why they cannot be read.
+type Files = Result<Contents, String>;
+
+/// The validity period of a certificate, in seconds of the Unix epoch.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Validity {
+    from: i64,
+    to: i64,
+}
+
+impl Validity {
+    fn of(certificate: &CertificateDer<'_>) -> Result<Self, String> {
+        let (_, parsed) = parse_x509_certificate(certificate).map_err(|error| error.to_string())?;
+        let validity = parsed.validity();
+        Ok(Self {
+            from: validity.not_before.timestamp(),
+            to: validity.not_after.timestamp(),
+        })
+    }
+
+    /// Returns why the API server rejects it at `now`.
+    fn problem(self, now: i64) -> Option<String> {
+        if now < self.from {
+            return Some(format!(
+                "the certificate is not valid before {}",
+                timestamp(self.from)
+            ));
+        }
+        (now > self.to).then(|| format!("the certificate expired at {}", timestamp(self.to)))
+    }
+
+    /// Reports whether it should have been renewed: a tenth of its time or less is left, at most a week.
+    fn is_ending(self, now: i64) -> bool {
+        let margin = ((self.to - self.from) / 10).min(7 * 24 * 3600);
+        self.problem(now).is_none() && now > self.to - margin
+    }
+}
+
+impl Certificates {
+    pub(super) fn new(provider: Arc<CryptoProvider>) -> Self {
+        Self {
+            current: RwLock::default(),
+            provider,
+        }
+    }
+
+    /// Returns the TLS configuration for the next connection.
+    pub(super) fn current(&self) -> Option<Arc<ServerConfig>> {
+        self.current
+            .read()
+            .unwrap_or_else(PoisonError::into_inner)
+            .clone()
+    }
+
+    /// Follows the files until the process ends.
+    pub(super) async fn follow(self: Arc<Self>, config: WebhookConfig, instruments: Instruments) {
+        let mut read: Option<Files> = None;
+        let mut loaded: Option<Validity> = None;
+        let mut refused = None;
+        let mut reported: Option<Option<String>> = None;
+        let mut ending = false;
+        loop {
+            let now = read_all(&config);
+            if read.as_ref() != Some(&now) {
+                refused = match now
+                    .as_ref()
+                    .map_err(Clone::clone)
+                    .and_then(|contents| self.load(contents))
+                {
+                    Ok((tls, validity)) => {
+                        *self.current.write().unwrap_or_else(PoisonError::into_inner) = Some(tls);
+                        loaded = Some(validity);
+                        None
+                    }
+                    Err(reason) => Some(reason),
+                };
+                read = Some(now);
+            }
+            // A certificate that was valid may have expired.
+            let expired = loaded.and_then(|validity| validity.problem(clock()));
+            let problem = match (&refused, expired, loaded) {
+                (Some(reason), expired, Some(_)) => {
+                    let expired = expired.map(|expired| format!("; {expired}")).unwrap_or_default();
+                    Some(format!(
+                        "{reason}; the previous certificate is still in use{expired}"
+                    ))
+                }
+                (Some(reason), _, None) => Some(format!(
+                    "{reason}; the webhook does not answer until there is a valid one"
+                )),
+                (None, expired, _) => {
+                    expired.map(|reason| format!("{reason}: the API server does not accept it"))
+                }
+            };
+            instruments.metrics.set_webhook(problem.is_none());
+            if reported.as_ref() != Some(&problem) {
+                match &problem {
+                    Some(problem) => warn!("webhook: {problem}"),
+                    None => {
+                        info!(certificate = %config.certificate.display(), "webhook: the certificate is in use");
+                    }
+                }
+                ending = false;
+                let words = problem
+                    .clone()
+                    .unwrap_or_else(|| "its certificate is in use".to_owned());
+                instruments.health.webhook(words);
+                reported = Some(problem);
+            }
+            let ends = loaded.filter(|validity| validity.is_ending(clock()));
+            if let Some(validity) = ends.filter(|_| !ending) {
+                let at = timestamp(validity.to);
+                warn!(
+                    "webhook: the certificate expires at {at} and was not renewed: after that the API server cannot call the host, \
+                     and `failurePolicy` decides"
+                );
+                instruments.health.webhook(format!(
+                    "its certificate is in use, and expires at {at}: renew it"
+                ));
+            }
+            ending = ends.is_some();
+            tokio::time::sleep(PERIOD).await;
+        }
+    }
+
+    fn load(&self, contents: &Contents) -> Result<(Arc<ServerConfig>, Validity), String> {
+        let chain = CertificateDer::pem_slice_iter(&contents.chain)
+            .collect::<Result<Vec<_>, _>>()
+            .map_err(|error| format!("the certificate cannot be read: {error}"))?;
+        let first = chain
+            .first()
+            .ok_or("the certificate's file contains no certificate")?;
+        let validity =
+            Validity::of(first).map_err(|error| format!("the certificate cannot be read: {error}"))?;
+        let key = PrivateKeyDer::from_pem_slice(&contents.key)
+            .map_err(|error| format!("the key cannot be read: {error}"))?;
+        let certified = CertifiedKey::from_der(chain, key, &self.provider)
+            .map_err(|error| format!("the certificate and the key cannot be used together: {error}"))?;
+        let tls = ServerConfig::builder_with_provider(Arc::clone(&self.provider))
+            .with_safe_default_protocol_versions()
+            .map_err(|error| error.to_string())?;
+        let tls = match &contents.client_ca {
+            None => tls.with_no_client_auth(),
+            Some(authorities) => {
+                let roots = Arc::new(roots(authorities)?);
+                let verifier = WebPkiClientVerifier::builder_with_provider(roots, Arc::clone(&self.provider))
+                    // The API server has no certificate for conversions: the server refuses all other requests.
+                    .allow_unauthenticated()
+                    .build()
+                    .map_err(|error| format!("the authorities of --client-ca cannot be used: {error}"))?;
+                tls.with_client_cert_verifier(verifier)
+            }
+        };
+        let mut tls = tls.with_cert_resolver(Arc::new(SingleCertAndKey::from(certified)));
+        tls.alpn_protocols = vec![b"http/1.1".to_vec()];
+        Ok((Arc::new(tls), validity))
+    }
+}
+
+fn roots(pem: &[u8]) -> Result<RootCertStore, String> {
+    let wrong =
+        |reason: &dyn std::fmt::Display| format!("the authorities of --client-ca cannot be read: {reason}");
+    let mut roots = RootCertStore::empty();
+    for certificate in CertificateDer::pem_slice_iter(pem) {
+        let certificate = certificate.map_err(|error| wrong(&error))?;
+        roots.add(certificate).map_err(|error| wrong(&error))?;
+    }
+    if roots.is_empty() {
+        return Err(wrong(&"the file contains no certificate"));
+    }
+    Ok(roots)
+}
+
+fn read_all(config: &WebhookConfig) -> Files {
+    Ok(Contents {
+        chain: read(&config.certificate)?,
+        key: read(&config.key)?,
+        client_ca: config.client_ca.as_deref().map(read).transpose()?,
+    })
+}
+
+fn read(file: &Path) -> Result<Vec<u8>, String> {
+    files::read(file, LIMIT).map_err(|error| format!("cannot read {}: {error}", file.display()))
+}
+
+fn timestamp(seconds: i64) -> String {
+    jiff::Timestamp::from_second(seconds).map_or_else(|_| seconds.to_string(), |time| time.to_string())
+}
+
+fn clock() -> i64 {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    i64::try_from(since.as_secs()).unwrap_or(i64::MAX)
+}
+
+/// Returns the `caBundle` of a `clientConfig` from the PEM file of a certificate authority.
+///
+/// # Errors
+/// When the file contains no certificate.
+pub fn ca_bundle(pem: Vec<u8>, file: &Path) -> Result<Value, String> {
+    if !String::from_utf8_lossy(&pem).contains("-----BEGIN CERTIFICATE-----") {
+        return Err(format!("{} contains no certificate in PEM", file.display()));
+    }
+    // `ByteString` serializes to base64.
+    Ok(json!(k8s_openapi::ByteString(pem)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_certificate_counts_between_its_times() {
+        let validity = Validity { from: 100, to: 200 };
+        assert_eq!(validity.problem(150), None);
+        assert_eq!(
+            validity.problem(99).as_deref(),
+            Some("the certificate is not valid before 1970-01-01T00:01:40Z")
+        );
+        assert_eq!(
+            validity.problem(201).as_deref(),
+            Some("the certificate expired at 1970-01-01T00:03:20Z")
+        );
+    }
+
+    #[test]
+    fn a_certificate_that_was_not_renewed_in_time_is_ending() {
+        let day = 24 * 3600;
+        let quarter = Validity {
+            from: 0,
+            to: 90 * day,
+        };
+        assert!(!quarter.is_ending(82 * day) && quarter.is_ending(84 * day) && !quarter.is_ending(91 * day));
+        let hour = Validity { from: 0, to: 3600 };
+        assert!(!hour.is_ending(3000) && hour.is_ending(3300));
+    }
+}

@@ -1,0 +1,284 @@
+//! Parses ConversionReviews, and writes their answers.
+
+use std::fmt;
+
+use bytes::Bytes;
+use serde::Deserialize;
+use serde::de::value::MapAccessDeserializer;
+use serde::de::{Deserializer, Error, MapAccess, SeqAccess, Visitor};
+use serde_json::value::RawValue;
+use serde_json::{Value, json};
+
+use super::{LONGEST_UID, WORDS};
+use crate::conversion::Before;
+use operator_host_contract::Kind;
+use operator_host_core::object::shorten;
+
+const API_VERSION: &str = "apiextensions.k8s.io/v1";
+/// Maximum number of objects in a review. The API server reads lists in pages of at most 10,000 objects.
+const MAX_OBJECTS: usize = 20_000;
+/// Longest API version to convert to, in bytes: a group and a version. Messages and the log contain it.
+const LONGEST_VERSION: usize = 253 + 1 + 63;
+/// How much of another version of the review a message quotes, in bytes.
+const QUOTED: usize = 63;
+
+/// A ConversionReview that borrows from the request's body.
+#[derive(Debug)]
+pub(super) struct ConversionReview<'a> {
+    pub(super) uid: String,
+    pub(super) to: String,
+    pub(super) objects: Vec<&'a RawValue>,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct RawReview<'a> {
+    api_version: String,
+    #[serde(borrow, deserialize_with = "request")]
+    request: RawRequest<'a>,
+}
+
+#[derive(Deserialize)]
+struct RawRequest<'a> {
+    uid: String,
+    #[serde(rename = "desiredAPIVersion")]
+    desired_api_version: String,
+    #[serde(borrow, deserialize_with = "objects")]
+    objects: Vec<&'a RawValue>,
+}
+
+/// Reads a request. Where a text stands instead of it, serde would write an error with all of it, which is longer than the
+/// text: so any value is accepted first.
+fn request<'de, D: Deserializer<'de>>(deserializer: D) -> Result<RawRequest<'de>, D::Error> {
+    struct Request;
+    impl<'de> Visitor<'de> for Request {
+        type Value = RawRequest<'de>;
+
+        fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+            f.write_str("a request")
+        }
+
+        fn visit_str<E: Error>(self, _: &str) -> Result<Self::Value, E> {
+            Err(E::custom("`request` is a text"))
+        }
+
+        fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<Self::Value, A::Error> {
+            RawRequest::deserialize(MapAccessDeserializer::new(map))
+        }
+    }
+    deserializer.deserialize_any(Request)
+}
+
+/// Reads a limited number of objects. Any value is accepted first, as for [`request`].
+fn objects<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<&'de RawValue>, D::Error> {
+    struct Objects;
+    impl<'de> Visitor<'de> for Objects {
+        type Value = Vec<&'de RawValue>;
+
+        fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+            f.write_str("a list of objects")
+        }
+
+        fn visit_str<E: Error>(self, _: &str) -> Result<Self::Value, E> {
+            Err(E::custom("`objects` is a text"))
+        }
+
+        fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<Self::Value, A::Error> {
+            let mut objects = Vec::new();
+            while let Some(object) = list.next_element()? {
+                if objects.len() == MAX_OBJECTS {
+                    return Err(A::Error::custom(format!(
+                        "`objects` has more than {MAX_OBJECTS} objects"
+                    )));
+                }
+                objects.push(object);
+            }
+            Ok(objects)
+        }
+    }
+    deserializer.deserialize_any(Objects)
+}
+
+impl<'a> ConversionReview<'a> {
+    /// Parses a review.
+    ///
+    /// # Errors
+    /// When the body is not a review of the supported version.
+    pub(super) fn parse(body: &'a [u8]) -> Result<Self, String> {
+        // Serde would quote a text here, too.
+        if !body.trim_ascii_start().starts_with(b"{") {
+            return Err("it is not a JSON object".to_owned());
+        }
+        let review: RawReview<'a> = serde_json::from_slice(body).map_err(|error| error.to_string())?;
+        if review.api_version != API_VERSION {
+            return Err(format!(
+                "`apiVersion` is {:?}, expected {API_VERSION}",
+                shorten(&review.api_version, QUOTED)
+            ));
+        }
+        let RawRequest {
+            uid,
+            desired_api_version: to,
+            objects,
+        } = review.request;
+        if uid.is_empty() || to.is_empty() {
+            return Err("`uid` or `desiredAPIVersion` is empty".to_owned());
+        }
+        for (field, text, most) in [
+            ("uid", &uid, LONGEST_UID),
+            ("desiredAPIVersion", &to, LONGEST_VERSION),
+        ] {
+            if text.len() > most {
+                return Err(format!("`{field}` is longer than {most} bytes"));
+            }
+        }
+        Ok(Self { uid, to, objects })
+    }
+
+    /// Returns the kind of the objects, in the version to convert to; `None` without objects.
+    pub(super) fn kind(&self) -> Option<Result<Kind, String>> {
+        let first = Before::read(self.objects.first()?.get());
+        Some(first.map(|first| Kind {
+            api_version: self.to.clone(),
+            kind: first.kind,
+        }))
+    }
+}
+
+/// Returns the review with the response, in pieces: the objects, or why they are not converted.
+pub(super) fn response(uid: &str, converted: Result<Vec<String>, String>) -> Vec<Bytes> {
+    let (objects, result) = match converted {
+        Ok(objects) => (objects, json!({ "status": "Success" })),
+        Err(message) => {
+            // It may quote the request.
+            let message = shorten(&message, WORDS);
+            (Vec::new(), json!({ "status": "Failure", "message": message }))
+        }
+    };
+    let head = format!(
+        "{{\"apiVersion\":\"{API_VERSION}\",\"kind\":\"ConversionReview\",\"response\":{{\"uid\":{},\"result\":{result},\
+         \"convertedObjects\":[",
+        Value::from(uid)
+    );
+    let mut pieces = Vec::with_capacity(objects.len() * 2 + 2);
+    pieces.push(Bytes::from(head));
+    for (index, object) in objects.into_iter().enumerate() {
+        if index > 0 {
+            pieces.push(Bytes::from_static(b","));
+        }
+        pieces.push(Bytes::from(object));
+    }
+    pieces.push(Bytes::from_static(b"]}}"));
+    pieces
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn review(change: impl FnOnce(&mut Value)) -> Vec<u8> {
+        let mut review = json!({
+            "apiVersion": API_VERSION, "kind": "ConversionReview",
+            "request": { "uid": "1", "desiredAPIVersion": "a.dev/v2", "objects": [
+                { "apiVersion": "a.dev/v1", "kind": "Thing", "metadata": { "name": "a" } },
+            ] },
+        });
+        change(&mut review);
+        serde_json::to_vec(&review).unwrap()
+    }
+
+    #[test]
+    fn a_review_is_read_and_answered_with_its_own_uid() {
+        let body = review(|_| {});
+        let review = ConversionReview::parse(&body).unwrap();
+        assert_eq!((review.uid.as_str(), review.to.as_str()), ("1", "a.dev/v2"));
+        let kind = review.kind().unwrap().unwrap();
+        assert_eq!(kind.to_string(), "a.dev/v2/Thing");
+        let objects = vec!["{\"a\":1}".to_owned(), "{}".to_owned()];
+        let answer: Value = serde_json::from_slice(&response("1\"", Ok(objects)).concat()).unwrap();
+        assert_eq!(
+            answer["response"],
+            json!({ "uid": "1\"", "result": { "status": "Success" }, "convertedObjects": [{ "a": 1 }, {}] })
+        );
+        let failed: Value =
+            serde_json::from_slice(&response("1", Err("no \"b\"".to_owned())).concat()).unwrap();
+        let result = json!({ "status": "Failure", "message": "no \"b\"" });
+        assert_eq!(
+            failed["response"],
+            json!({ "uid": "1", "result": result, "convertedObjects": [] })
+        );
+    }
+
+    /// Regression: an answer quoted such a text, each byte as `\u{7f}`, and repeated any UID.
+    #[test]
+    fn what_is_refused_is_quoted_in_a_few_words_however_long_it_is() {
+        let long = "\u{7f}".repeat(3 << 20);
+        for (place, expected) in [
+            ("", "not a JSON object"),
+            ("/apiVersion", "`apiVersion` is \"\\u{7f}"),
+            ("/request", "`request` is a text"),
+            ("/request/uid", "`uid` is longer than 253 bytes"),
+            (
+                "/request/desiredAPIVersion",
+                "`desiredAPIVersion` is longer than 317 bytes",
+            ),
+            ("/request/objects", "`objects` is a text"),
+        ] {
+            let body = review(|review| *review.pointer_mut(place).unwrap() = long.as_str().into());
+            let error = ConversionReview::parse(&body).unwrap_err();
+            assert!(
+                error.contains(expected) && error.len() < 1000,
+                "{place}: {} bytes",
+                error.len()
+            );
+        }
+        for place in ["/request/objects/0", "/request/objects/0/metadata"] {
+            let body = review(|review| *review.pointer_mut(place).unwrap() = long.as_str().into());
+            let review = ConversionReview::parse(&body).unwrap();
+            let error = review.kind().unwrap().unwrap_err();
+            assert!(error.len() < 1000, "{place}: {} bytes", error.len());
+        }
+        let failed = response("1", Err(long)).concat();
+        assert!(failed.len() < 2 * WORDS, "{} bytes", failed.len());
+        let longest = "u".repeat(LONGEST_UID);
+        let body = review(|review| review["request"]["uid"] = longest.as_str().into());
+        assert_eq!(ConversionReview::parse(&body).unwrap().uid, longest);
+    }
+
+    #[test]
+    fn what_is_no_review_is_refused() {
+        for (change, expected) in [
+            (
+                Box::new(|review: &mut Value| review["apiVersion"] = "v1beta1".into())
+                    as Box<dyn Fn(&mut Value)>,
+                "v1beta1",
+            ),
+            (
+                Box::new(|review| review["request"]["uid"] = "".into()),
+                "is empty",
+            ),
+            (
+                Box::new(|review| review["request"]["objects"] = json!({})),
+                "invalid type",
+            ),
+            (Box::new(|review| review["request"] = Value::Null), "invalid type"),
+        ] {
+            let error = ConversionReview::parse(&review(change)).unwrap_err();
+            assert!(error.contains(expected), "{error}");
+        }
+        let many = |count| review(|review| review["request"]["objects"] = vec![0; count].into());
+        assert!(ConversionReview::parse(&many(MAX_OBJECTS)).is_ok());
+        let error = ConversionReview::parse(&many(MAX_OBJECTS + 1)).unwrap_err();
+        assert!(error.contains("more than 20000 objects"), "{error}");
+        let none = review(|review| review["request"]["objects"] = json!([]));
+        assert!(ConversionReview::parse(&none).unwrap().kind().is_none());
+        let strange = review(|review| review["request"]["objects"][0] = json!("text"));
+        assert!(
+            ConversionReview::parse(&strange)
+                .unwrap()
+                .kind()
+                .unwrap()
+                .is_err()
+        );
+    }
+}

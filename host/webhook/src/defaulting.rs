@@ -1,0 +1,106 @@
+//! Sets the defaults that need code: calls the `default` of a plugin before a resource is stored.
+
+use std::sync::Arc;
+
+use serde_json::value::RawValue;
+use serde_json::{Map, Value};
+
+use super::review::{self, Review};
+use super::{Decision, MESSAGE, NO_ANSWER, NoDecision};
+use crate::conversion::Before;
+use operator_host_contract::Json;
+use operator_host_core::json_text::member;
+use operator_host_core::object::{MAX_DEPTH, is_deeper, is_too_deep, shorten};
+use operator_host_engine::calls::Calls;
+use operator_host_runtime::{CallError, Plugin};
+
+/// Returns the defaulted spec of an object, or that the plugin denies the object.
+///
+/// # Errors
+/// When the call failed, or the plugin answers something else for its own answer.
+pub(super) async fn default(
+    plugin: &Plugin,
+    calls: &Calls,
+    review: &Review<'_>,
+    object: &str,
+) -> Result<Decision, NoDecision> {
+    let description = plugin.description();
+    if !description.defaults {
+        return Ok(Decision::Allowed);
+    }
+    let unreadable = |why: &dyn std::fmt::Display| NoDecision::new(format!("cannot read the object: {why}"));
+    let before = Before::read(object).map_err(|why| unreadable(&why))?;
+    if before.api_version != description.parent.api_version {
+        return Err(NoDecision::new(format!(
+            "the object is in {}, but the plugin sets the defaults of {}: print the webhook again with `operator-host \
+             webhook-manifests`",
+            shorten(&before.api_version, 63),
+            description.parent.api_version
+        )));
+    }
+    if review::too_deep(object).is_some() {
+        // Its validation refuses it.
+        return Ok(Decision::Allowed);
+    }
+    let given = match member(object, "spec") {
+        Some(spec) => serde_json::from_str(spec).map_err(|why| unreadable(&why))?,
+        None => Value::Null,
+    };
+    if !given.is_null() && !given.is_object() {
+        // The schema refuses it, with a message about the field.
+        return Ok(Decision::Allowed);
+    }
+    let first = match call(plugin, calls, before.for_plugin(None)).await? {
+        Ok(spec) => spec,
+        Err(denied) => return Ok(Decision::Denied(denied)),
+    };
+    if given.as_object() == Some(&first) || (given.is_null() && first.is_empty()) {
+        return Ok(Decision::Allowed);
+    }
+    let first = Value::Object(first);
+    if is_deeper(&first, MAX_DEPTH) {
+        // The validation would refuse it as if the user had written it.
+        return Err(NoDecision::new(is_too_deep(&format!(
+            "the spec in the answer of the `default` of the plugin {}",
+            description.name_and_version()
+        ))));
+    }
+    let spec = first.to_string();
+    let second = call(plugin, calls, before.for_plugin(Some(&spec))).await?;
+    let again = second.ok().map(|second| Value::Object(second).to_string());
+    if again.as_ref() != Some(&spec) {
+        return Err(NoDecision::new(format!(
+            "the `default` of the plugin {} changes its own answer for {}: called again, it must answer the same",
+            description.name_and_version(),
+            shorten(&review.name, 253)
+        )));
+    }
+    Ok(Decision::Patched(spec))
+}
+
+/// Calls the plugin. Returns its message if it denies the object.
+async fn call(
+    plugin: &Plugin,
+    calls: &Calls,
+    object: String,
+) -> Result<Result<Map<String, Value>, String>, NoDecision> {
+    let parent: Json = RawValue::from_string(object)
+        .map(Arc::from)
+        .map_err(|error| NoDecision::new(error.to_string()))?;
+    let (outcome, _share) = calls.default(plugin, &parent).await;
+    match outcome {
+        Ok(spec) => Ok(Ok(spec)),
+        Err(CallError::Invalid { reason, message, .. }) => {
+            let message = match reason {
+                Some(reason) => format!("{reason}: {message}"),
+                None => message,
+            };
+            Ok(Err(shorten(&message, MESSAGE)))
+        }
+        Err(error) => Err(NoDecision {
+            public: NO_ANSWER.to_owned(),
+            detail: error.to_string(),
+            try_again: false,
+        }),
+    }
+}

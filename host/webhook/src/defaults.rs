@@ -1,0 +1,75 @@
+//! Asks the `default` of a plugin twice, to find the objects for which it fails or changes its own answer.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use serde_json::value::RawValue;
+use serde_json::{Map, Value};
+use tokio::time::{Instant, timeout};
+
+use crate::conversion::{Before, Lost};
+use operator_host_contract::Json;
+use operator_host_core::json_difference::difference;
+use operator_host_runtime::{Call, CallError, Plugin};
+
+/// Returns the objects, in the version of the plugin's parent, for which the webhook would set no defaults, and why.
+/// Objects that are not reached within the budget are skipped.
+///
+/// # Errors
+/// When the host cannot call the plugin, so that nothing is known about it.
+pub async fn unstable(plugin: &Plugin, objects: &[Value], budget: Duration) -> Result<Vec<Lost>, CallError> {
+    let start = Instant::now();
+    let mut found = Vec::new();
+    if !plugin.description().defaults {
+        return Ok(found);
+    }
+    for (index, object) in objects.iter().enumerate() {
+        let rest = budget.saturating_sub(start.elapsed());
+        let Ok(problem) = timeout(rest, problem(plugin, object)).await else {
+            break;
+        };
+        found.extend(problem?.map(|message| Lost { index, message }));
+    }
+    Ok(found)
+}
+
+/// Returns what is wrong with the defaults of one object.
+async fn problem(plugin: &Plugin, object: &Value) -> Result<Option<String>, CallError> {
+    let text = object.to_string();
+    // Of an object that the API server has stored, or that `check` has read.
+    let Ok(before) = Before::read(&text) else {
+        return Ok(None);
+    };
+    let first = match call(plugin, before.for_plugin(None)).await? {
+        Ok(spec) => spec,
+        Err(message) => return Ok(Some(message)),
+    };
+    let text = Value::Object(first.clone()).to_string();
+    let second = match call(plugin, before.for_plugin(Some(&text))).await? {
+        Ok(spec) => spec,
+        Err(message) => return Ok(Some(format!("{message}, for its own answer"))),
+    };
+    let (first, second) = (Value::Object(first), Value::Object(second));
+    let how = if first == second {
+        None
+    } else {
+        // The order of fields or a null counts as well: the webhook compares the texts.
+        difference(&first, &second, "spec").or_else(|| Some("spec changes".to_owned()))
+    };
+    Ok(how.map(|how| format!("`default` changes its own answer: {how} when it is called again")))
+}
+
+/// Calls the plugin for a proof. Returns what it says if it gives no spec.
+async fn call(plugin: &Plugin, object: String) -> Result<Result<Map<String, Value>, String>, CallError> {
+    let parent: Json = match RawValue::from_string(object) {
+        Ok(text) => Arc::from(text),
+        Err(error) => return Ok(Err(error.to_string())),
+    };
+    let Call { outcome, .. } = plugin.try_default(&parent).await;
+    match outcome {
+        Ok(spec) => Ok(Ok(spec)),
+        Err(error) if error.is_of_host() => Err(error),
+        Err(CallError::Invalid { message, .. }) => Ok(Err(format!("`default` refuses it: {message}"))),
+        Err(error) => Ok(Err(format!("`default` fails: {error}"))),
+    }
+}

@@ -1,0 +1,110 @@
+//! Parts of the webhook without its server, for fuzz targets only.
+
+use serde_json::Value;
+
+use super::conversion_review::ConversionReview;
+use super::review::Review;
+use super::sizes::Sizes;
+use super::{Decision, memory_of, server};
+use crate::conversion::{Before, deep};
+
+/// A parsed review.
+#[derive(Debug, PartialEq)]
+pub struct Reviewed {
+    /// The UID of the request.
+    pub uid: String,
+    /// The group and the kind of the resource.
+    pub kind: (String, String),
+    /// Its namespace; empty if it has none.
+    pub namespace: String,
+    /// Its name; empty if it has none.
+    pub name: String,
+    /// The object to ask the plugin about; `None` when it is allowed without asking.
+    pub asked: Option<Asked>,
+}
+
+/// An object to ask the plugin about.
+#[derive(Debug, PartialEq)]
+pub struct Asked {
+    /// Its text, as received.
+    pub text: String,
+    /// Bytes of memory to reserve before it is parsed.
+    pub room: usize,
+    /// The object for the plugin, or the error.
+    pub object: Result<String, String>,
+}
+
+/// Processes a request's body up to the call of the plugin.
+///
+/// # Errors
+/// Why it is not a review, or is too large.
+pub fn review(body: &[u8]) -> Result<Reviewed, String> {
+    let review = Review::parse(body).map_err(|error| error.to_string())?;
+    let asked = review.asked_about().map(|text| {
+        let room = memory_of([Some(text), None], Sizes::FULL.object).map_err(|error| error.public)?;
+        let object = Before::read(text).map(|object| object.for_plugin(None));
+        let text = text.to_owned();
+        Ok::<_, String>(Asked { text, room, object })
+    });
+    Ok(Reviewed {
+        asked: asked.transpose()?,
+        uid: review.uid,
+        kind: (review.group, review.kind),
+        namespace: review.namespace,
+        name: review.name,
+    })
+}
+
+/// Returns the response that allows the resource, or denies it with this message.
+#[must_use]
+pub fn answer(uid: &str, denied: Option<&str>) -> Value {
+    let decision = denied.map_or(Decision::Allowed, |message| Decision::Denied(message.to_owned()));
+    server::response(uid, &decision)
+}
+
+/// Returns the UID of a request for a conversion, the version to convert to, and the texts of the objects.
+///
+/// # Errors
+/// Why it is not a ConversionReview.
+pub fn conversion(body: &[u8]) -> Result<(String, String, Vec<&str>), String> {
+    let review = ConversionReview::parse(body)?;
+    let objects = review.objects.iter().map(|object| object.get()).collect();
+    Ok((review.uid, review.to, objects))
+}
+
+/// Returns an object as the plugin gets it.
+///
+/// # Errors
+/// Why it is not a Kubernetes object.
+pub fn to_convert(object: &str) -> Result<String, String> {
+    Before::read(object).map(|object| object.for_plugin(None))
+}
+
+/// Takes what is nested too deep out of an object, and puts it back into what `answer` makes of the rest; `None` when
+/// there is nothing to take out. The object must be valid JSON.
+///
+/// # Errors
+/// When a value that was taken out would be lost.
+#[must_use]
+pub fn carried_over(
+    object: &str,
+    answer: impl FnOnce(&str) -> String,
+) -> Option<Result<String, &'static str>> {
+    let mut rest = object.to_owned();
+    let taken = deep::take_out(&mut rest)?;
+    Some(taken.put_back(&answer(&rest)))
+}
+
+/// Checks a converted object, and returns it as the API server gets it.
+///
+/// # Errors
+/// What is wrong with one of the two.
+pub fn converted(object: &str, converted: &str, to: &str) -> Result<String, String> {
+    Before::read(object)?.restore(converted, to)
+}
+
+/// Returns the answer to a request for a conversion.
+#[must_use]
+pub fn conversion_answer(uid: &str, converted: Result<Vec<String>, String>) -> Vec<u8> {
+    super::conversion_review::response(uid, converted).concat()
+}

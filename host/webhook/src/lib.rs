@@ -1,0 +1,330 @@
+//! Admission and conversion webhook: calls the plugin for a custom resource before it is written, to convert it, to set
+//! defaults, and to deny what the plugin calls invalid. Nothing is written, so dry runs work, too.
+//!
+//! Every replica serves it, leader or not: the plugins are the same. A plugin that fails or does not answer in time
+//! does not decide about the resource: the API server gets an error, and the webhook's `failurePolicy` decides.
+//!
+//! Anyone who can reach the port can send reviews. So the memory that a caller can make the host use is limited
+//! (`bounds`), an object stays text until the plugin is called (`review`), and a caller without a verified
+//! certificate gets the decision but no other output of the plugin.
+
+mod answer;
+mod bounds;
+pub mod certificates;
+pub mod conversion;
+mod conversion_review;
+mod defaulting;
+pub mod defaults;
+mod elsewhere;
+pub mod fuzzing;
+mod review;
+mod rules;
+mod server;
+mod sizes;
+mod target;
+mod turns;
+mod validating;
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::time::{Duration, Instant};
+
+use tokio::sync::watch;
+use tracing::{debug, warn};
+
+use self::bounds::{Admitted, Room};
+use self::conversion_review::ConversionReview;
+use self::elsewhere::Elsewhere;
+use self::review::Review;
+use self::server::Ask;
+use operator_host_config::ControllerConfig;
+use operator_host_contract::Kind;
+use operator_host_core::object::shorten;
+use operator_host_delivery::registry::Live;
+use operator_host_instruments::Instruments;
+use operator_host_runtime::Plugin;
+use operator_host_runtime::estimate::estimate;
+
+pub use self::server::{CONVERT_PATH, DEFAULT_PATH, PATH, ServerError, start};
+pub use self::target::PluginTarget;
+
+/// Longest message of a plugin in a decision, and longest reason for having none, in bytes.
+const MESSAGE: usize = 2048;
+
+/// Longest words of an answer without a decision, in bytes. No room is held for them, while a caller may take long to
+/// read them.
+const WORDS: usize = 4 << 10;
+
+/// Longest UID of a request, in bytes: no room is held for the answer that repeats it. Those of the API server have 36.
+const LONGEST_UID: usize = 253;
+
+/// The shortest time between two logged reasons of one controller.
+const LOG_INTERVAL: Duration = Duration::from_secs(60);
+
+/// What it means that objects are not converted.
+const NOT_CONVERTED: &str = "objects are not converted, so reading them in that version fails";
+
+/// What it means that this replica lacks what a conversion needs.
+const ASKED_AGAIN: &str = "this replica cannot convert objects, and the API server is asked to try again, which may reach another replica";
+
+/// What it means that nobody validates.
+const NOT_VALIDATED: &str = "the webhook makes no decision; its failurePolicy applies";
+
+/// Why there is no decision, for callers that may not see the plugin's output.
+const NO_ANSWER: &str = "the plugin gave no answer: the host's log says why";
+
+/// What it means that a plugin sets no defaults.
+const NO_DEFAULTS: &str = "no defaults are set; the webhook's failurePolicy applies";
+
+/// The plugins that can be asked.
+#[derive(Default)]
+pub struct WebhookTargets {
+    plugins: Mutex<Vec<Weak<PluginTarget>>>,
+    /// The last logged reason for having no answer, by controller and what it means, so that it is logged once.
+    last_logged: Mutex<BTreeMap<(String, &'static str), Logged>>,
+    elsewhere: Elsewhere,
+}
+
+struct Logged {
+    /// `None` when there has been an answer since.
+    detail: Option<String>,
+    at: Instant,
+}
+
+/// The decision for the API server.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Decision {
+    Allowed,
+    /// With warnings for the user.
+    Warned(Vec<String>),
+    /// With the plugin's message.
+    Denied(String),
+    /// With another spec, as JSON text.
+    Patched(String),
+}
+
+/// Why there is no decision; the webhook's `failurePolicy` decides.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct NoDecision {
+    /// Without any output of a plugin, for all callers.
+    public: String,
+    /// With all details, for the log and for verified callers.
+    detail: String,
+    /// Whether the caller should try again, because another replica may answer.
+    try_again: bool,
+}
+
+impl NoDecision {
+    /// The reason may quote the request, so it is cut: it goes into the answer and into the log.
+    fn new(public: impl Into<String>) -> Self {
+        let public: String = public.into();
+        let public = shorten(&public, MESSAGE);
+        Self {
+            detail: public.clone(),
+            public,
+            try_again: false,
+        }
+    }
+
+    /// This replica lacks something that another one may have.
+    fn elsewhere(public: impl Into<String>) -> Self {
+        Self {
+            try_again: true,
+            ..Self::new(public)
+        }
+    }
+}
+
+impl WebhookTargets {
+    /// Validates, converts and defaults objects of a controller's kind as long as the result is held. `fallback` converts until
+    /// `plugin` does, and `next` while it knows more versions.
+    #[must_use]
+    pub fn add_plugin(
+        &self,
+        config: &Arc<ControllerConfig>,
+        plugin: watch::Receiver<Live>,
+        fallback: Option<watch::Receiver<Live>>,
+        next: watch::Receiver<Option<Plugin>>,
+        instruments: &Instruments,
+    ) -> Arc<PluginTarget> {
+        let target = Arc::new(PluginTarget::new(config, plugin, fallback, next, instruments));
+        let mut plugins = lock(&self.plugins);
+        plugins.retain(|target| target.strong_count() > 0);
+        plugins.push(Arc::downgrade(&target));
+        target
+    }
+
+    /// Converts the objects of a review with a body of this size, whose caller waits until a time. Returns them with the
+    /// room that they take, and the name of the controller.
+    async fn convert(
+        &self,
+        review: &ConversionReview<'_>,
+        body: usize,
+        caller: &Admitted,
+        until: tokio::time::Instant,
+    ) -> (String, Result<(Vec<String>, Option<Room>), NoDecision>) {
+        let kind = match review.kind() {
+            None => return (String::new(), Ok((Vec::new(), None))),
+            Some(Err(why)) => {
+                let why = format!("objects[0] of the request: {why}");
+                return (String::new(), Err(NoDecision::new(why)));
+            }
+            Some(Ok(kind)) => kind,
+        };
+        let Some(target) = self.plugin_of(&kind) else {
+            let kind = shorten(&kind.kind, 63);
+            let error = NoDecision::elsewhere(format!("no controller for {kind} runs here yet"));
+            return (String::new(), Err(self.while_worth_a_try("", error)));
+        };
+        let name = target.controller().to_owned();
+        let converted = target
+            .convert(&review.to, &review.objects, body, caller, until)
+            .await
+            .map_err(|error| self.while_worth_a_try(&name, error));
+        let what = match &converted {
+            Err(error) if error.try_again => ASKED_AGAIN,
+            _ => NOT_CONVERTED,
+        };
+        self.log(&name, what, converted.as_ref().err());
+        (name, converted.map(|(objects, room)| (objects, Some(room))))
+    }
+
+    /// Stops asking a controller's caller to try again once no other replica has helped for long.
+    fn while_worth_a_try(&self, controller: &str, error: NoDecision) -> NoDecision {
+        let is_worth_a_try = || {
+            self.elsewhere
+                .is_worth_a_try(controller, &error.detail, Instant::now())
+        };
+        NoDecision {
+            try_again: error.try_again && is_worth_a_try(),
+            ..error
+        }
+    }
+
+    /// Sets the defaults of a resource that is about to be written, or decides whether it may be. Also returns the name of
+    /// the controller.
+    async fn decide(
+        &self,
+        review: &Review<'_>,
+        ask: Ask,
+        caller: &Admitted,
+    ) -> (String, Result<Decision, NoDecision>) {
+        let kind = Kind {
+            api_version: format!("{}/", review.group),
+            kind: review.kind.clone(),
+        };
+        let target = self.plugin_of(&kind);
+        let name = target.as_ref().map(|target| target.controller().to_owned());
+        let name = name.unwrap_or_default();
+        // Deletions are allowed even without a controller.
+        let Some(object) = review.asked_about() else {
+            return (name, Ok(Decision::Allowed));
+        };
+        let decision = match target {
+            None => Err(NoDecision::new(format!(
+                "no controller for {} runs here yet",
+                shorten(&review.kind, 63)
+            ))),
+            Some(target) => match ask {
+                Ask::Default => target.default(review, object, caller).await,
+                _ => target.validate(review, object, caller).await,
+            },
+        };
+        let no_decision = match ask {
+            Ask::Default => NO_DEFAULTS,
+            _ => NOT_VALIDATED,
+        };
+        self.log(&name, no_decision, decision.as_ref().err());
+        (name, decision)
+    }
+
+    fn plugin_of(&self, kind: &Kind) -> Option<Arc<PluginTarget>> {
+        let plugins = lock(&self.plugins);
+        // The newest first: while the configuration changes, a kind may have two.
+        let mut plugins = plugins.iter().rev().filter_map(Weak::upgrade);
+        plugins.find(|target| target.is_for(kind))
+    }
+
+    /// Logs an error once, with what it means, and of several errors one in a minute.
+    fn log(&self, controller: &str, what: &'static str, error: Option<&NoDecision>) {
+        if self.is_new(
+            controller,
+            what,
+            error.map(|error| error.detail.as_str()),
+            Instant::now(),
+        ) {
+            warn!(controller, "{what}: {}", error.map_or("", |error| &error.detail));
+        } else if let Some(NoDecision { detail, .. }) = error {
+            debug!(controller, "{what}: {detail}");
+        }
+    }
+
+    fn is_new(&self, controller: &str, what: &'static str, detail: Option<&str>, now: Instant) -> bool {
+        let mut last_logged = lock(&self.last_logged);
+        let key = (controller.to_owned(), what);
+        let Some(detail) = detail else {
+            if let Some(logged) = last_logged.get_mut(&key) {
+                logged.detail = None;
+            }
+            return false;
+        };
+        let is_new = last_logged.get(&key).is_none_or(|logged| {
+            logged.detail.as_deref() != Some(detail) && now.duration_since(logged.at) >= LOG_INTERVAL
+        });
+        if is_new {
+            let detail = Some(detail.to_owned());
+            last_logged.insert(key, Logged { detail, at: now });
+        }
+        is_new
+    }
+}
+
+fn unreadable(error: &serde_json::Error) -> NoDecision {
+    NoDecision::new(format!("cannot read the object: {error}"))
+}
+
+/// Returns the number of bytes that an object and the one that it replaces may take in memory, unless they are more than
+/// `most`.
+fn memory_of(objects: [Option<&str>; 2], most: usize) -> Result<usize, NoDecision> {
+    let memory: usize = objects
+        .iter()
+        .flatten()
+        .map(|object| estimate(object).bytes)
+        .sum();
+    if memory > most {
+        return Err(NoDecision::new(format!(
+            "the object would take {} MiB of memory; the limit is {} MiB",
+            memory >> 20,
+            most >> 20
+        )));
+    }
+    Ok(memory)
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn of_many_reasons_one_in_a_minute_is_logged() {
+        let targets = <WebhookTargets as Default>::default();
+        let start = Instant::now();
+        let is_new = |detail, seconds| {
+            targets.is_new("a", NOT_CONVERTED, detail, start + Duration::from_secs(seconds))
+        };
+        assert!(is_new(Some("x"), 0));
+        assert!(!is_new(Some("y"), 1), "another in the same minute");
+        assert!(!is_new(None, 2) && !is_new(Some("x"), 3), "it comes and goes");
+        assert!(is_new(Some("y"), 60));
+        assert!(!is_new(Some("y"), 200), "the same");
+        assert!(is_new(Some("x"), 201));
+        assert!(
+            targets.is_new("b", NOT_CONVERTED, Some("x"), start),
+            "another controller"
+        );
+    }
+}

@@ -1,0 +1,327 @@
+//! Parses admission reviews. Of an object only the fields needed for a decision are read from its text; it is
+//! parsed completely only when the plugin is called, since the parsed form can be a hundred times as large.
+
+use std::borrow::Cow;
+
+use serde::Deserialize;
+use serde::de::IgnoredAny;
+
+use super::LONGEST_UID;
+use operator_host_core::json_text::{ObjectText, levels, member, members};
+use operator_host_core::object::{MAX_DEPTH, field_in_words, shorten};
+
+const API_VERSION: &str = "admission.k8s.io/v1";
+/// How much of another version a message quotes, in bytes.
+const QUOTED: usize = 63;
+
+/// A review that borrows from the request's body.
+#[derive(Debug, Default, PartialEq)]
+pub(super) struct Review<'a> {
+    pub(super) uid: String,
+    pub(super) group: String,
+    pub(super) kind: String,
+    /// The version in which the user wrote the object; the API server converts it to the version of the webhook's rules.
+    pub(super) written_version: Option<String>,
+    pub(super) operation: String,
+    pub(super) subresource: String,
+    pub(super) namespace: String,
+    pub(super) name: String,
+    object: Option<&'a str>,
+    old_object: Option<&'a str>,
+}
+
+/// Why the body is not a review. Contains no output of the plugin.
+#[derive(Debug, PartialEq, Eq, thiserror::Error)]
+pub(super) enum ReviewError {
+    #[error("invalid JSON: {0}")]
+    Json(String),
+    #[error("`apiVersion` is {0:?}, expected {API_VERSION}")]
+    Version(String),
+    #[error("`{0}` is missing or invalid")]
+    Field(&'static str),
+    #[error("`uid` is longer than {LONGEST_UID} bytes")]
+    Uid,
+}
+
+#[derive(Deserialize)]
+struct GroupKind {
+    group: String,
+    kind: String,
+}
+
+#[derive(Deserialize)]
+struct Version {
+    version: String,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Going {
+    deletion_timestamp: Option<IgnoredAny>,
+}
+
+impl<'a> Review<'a> {
+    /// Parses a review.
+    ///
+    /// # Errors
+    /// When the body is not a review of the supported version.
+    pub(super) fn parse(body: &'a [u8]) -> Result<Self, ReviewError> {
+        // Ensures that all later code works on valid JSON. It may be deeply nested: nothing here recurses.
+        serde_json::from_slice::<IgnoredAny>(body).map_err(|error| ReviewError::Json(error.to_string()))?;
+        let text = std::str::from_utf8(body).map_err(|error| ReviewError::Json(error.to_string()))?;
+        let version: String = read(member(text, "apiVersion"), "apiVersion")?;
+        if version != API_VERSION {
+            return Err(ReviewError::Version(shorten(&version, QUOTED)));
+        }
+        let request = member(text, "request").ok_or(ReviewError::Field("request"))?;
+        let mut review = Self::default();
+        for (key, value) in members(request) {
+            let optional = || read::<Option<String>>(Some(value), "request").map(Option::unwrap_or_default);
+            match key.as_str() {
+                "uid" => review.uid = read(Some(value), "uid")?,
+                "operation" => review.operation = read(Some(value), "operation")?,
+                "kind" => {
+                    let kind: GroupKind = read(Some(value).filter(is_no_text), "kind")?;
+                    (review.group, review.kind) = (kind.group, kind.kind);
+                }
+                "requestKind" => {
+                    let written: Option<Version> = serde_json::from_str(value).ok();
+                    review.written_version = written.map(|kind| kind.version);
+                }
+                "subResource" => review.subresource = optional()?,
+                "namespace" => review.namespace = optional()?,
+                "name" => review.name = optional()?,
+                "object" => review.object = Some(value).filter(|value| value.starts_with('{')),
+                "oldObject" => review.old_object = Some(value).filter(|value| value.starts_with('{')),
+                _ => {}
+            }
+        }
+        for (field, text) in [
+            ("uid", &review.uid),
+            ("kind", &review.kind),
+            ("operation", &review.operation),
+        ] {
+            if text.is_empty() {
+                return Err(ReviewError::Field(field));
+            }
+        }
+        if review.uid.len() > LONGEST_UID {
+            return Err(ReviewError::Uid);
+        }
+        Ok(review)
+    }
+
+    /// Returns the object if the plugin must be asked about it: not when the resource is being deleted or its
+    /// desired state is unchanged. Otherwise the finalizers of a resource from before the webhook could not be
+    /// removed.
+    pub(super) fn asked_about(&self) -> Option<&'a str> {
+        let writes = matches!(self.operation.as_str(), "CREATE" | "UPDATE") && self.subresource.is_empty();
+        let object = self.object.filter(|_| writes && !self.is_going())?;
+        let same = self.old_object.is_some_and(|old| wants(old) == wants(object));
+        (!same).then_some(object)
+    }
+
+    /// Returns the object that an update would replace, unless it was written in another version of its kind.
+    pub(super) fn replaced(&self) -> Option<&'a str> {
+        self.old_object.filter(|_| self.operation == "UPDATE")
+    }
+
+    fn is_going(&self) -> bool {
+        let metadata = self.object.and_then(|object| member(object, "metadata"));
+        let metadata = metadata.filter(is_no_text);
+        let going: Option<Going> = metadata.and_then(|metadata| serde_json::from_str(metadata).ok());
+        going.is_some_and(|going| going.deletion_timestamp.is_some())
+    }
+}
+
+/// Reports whether a value may be an object. Where a text stands instead of one, serde would write an error with all of
+/// it, which is longer than the text.
+fn is_no_text(value: &&str) -> bool {
+    !value.starts_with('"')
+}
+
+fn read<T: serde::de::DeserializeOwned>(value: Option<&str>, field: &'static str) -> Result<T, ReviewError> {
+    value
+        .and_then(|value| serde_json::from_str(value).ok())
+        .ok_or(ReviewError::Field(field))
+}
+
+/// Returns the parts of a resource that the user controls, as text: the API server serializes equal objects
+/// identically.
+fn wants(object: &str) -> Vec<(String, &str)> {
+    let mut wants: Vec<(String, &str)> = Vec::new();
+    for (key, value) in members(object) {
+        match key.as_str() {
+            "status" => {}
+            "metadata" => {
+                wants.extend(
+                    members(value).filter(|(key, _)| matches!(key.as_str(), "labels" | "annotations")),
+                );
+            }
+            _ => wants.push((key, value)),
+        }
+    }
+    wants
+}
+
+/// Returns what of an object, beside its metadata and its status, is nested deeper than the host reads. A status is no part
+/// of what the user asks for.
+pub(super) fn too_deep(object: &str) -> Option<&'static str> {
+    let mut fields = members(object).filter(|(key, _)| !matches!(key.as_str(), "metadata" | "status"));
+    fields.find_map(|(key, value)| (levels(value) > MAX_DEPTH).then(|| field_in_words(&key)))
+}
+
+/// Returns an object without its status and its managed fields if these are nested deeper than the host reads.
+pub(super) fn readable(object: &str) -> Cow<'_, str> {
+    let is_deep = |field: &str| member(object, field).is_some_and(|value| levels(value) > MAX_DEPTH);
+    if !is_deep("status") && !is_deep("metadata") {
+        return Cow::Borrowed(object);
+    }
+    let without = |object: &str, field: &str, metadata: Option<&str>| {
+        let mut rest = ObjectText::with_capacity(object.len());
+        for (key, value) in members(object).filter(|(key, _)| key != field) {
+            rest.add(&key, metadata.filter(|_| key == "metadata").unwrap_or(value));
+        }
+        rest.end()
+    };
+    let metadata = member(object, "metadata").map(|metadata| without(metadata, "managedFields", None));
+    Cow::Owned(without(object, "status", metadata.as_deref()))
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    fn body(operation: &str, old: &Value, new: &Value, subresource: &str) -> Vec<u8> {
+        let object = |value: &Value| {
+            let mut object = json!({"apiVersion": "a.dev/v1", "kind": "Thing", "metadata": {"name": "a"}});
+            for (key, value) in value.as_object()? {
+                object[key] = value.clone();
+            }
+            Some(object)
+        };
+        let review = json!({"apiVersion": API_VERSION, "kind": "AdmissionReview", "request": {
+            "uid": "1", "kind": {"group": "a.dev", "version": "v1", "kind": "Thing"}, "name": "a", "operation": operation,
+            "userInfo": {"username": "u"}, "subResource": subresource, "object": object(new), "oldObject": object(old),
+        }});
+        serde_json::to_vec_pretty(&review).unwrap()
+    }
+
+    fn is_asked(operation: &str, old: &Value, new: &Value, subresource: &str) -> bool {
+        let body = body(operation, old, new, subresource);
+        Review::parse(&body).unwrap().asked_about().is_some()
+    }
+
+    #[test]
+    fn only_a_change_of_what_the_user_wants_is_asked_about() {
+        let spec = |n: u32| json!({"spec": {"n": n}});
+        assert!(is_asked("CREATE", &Value::Null, &spec(1), ""));
+        assert!(is_asked("UPDATE", &spec(1), &spec(2), ""));
+        let labelled = json!({"metadata": {"name": "a", "labels": {"a": "b"}}, "spec": {"n": 1}});
+        assert!(is_asked("UPDATE", &spec(1), &labelled, ""));
+
+        assert!(!is_asked("UPDATE", &spec(1), &spec(1), ""));
+        let status = json!({"spec": {"n": 1}, "status": {"n": 2}});
+        assert!(!is_asked("UPDATE", &spec(1), &status, ""));
+        assert!(!is_asked("UPDATE", &spec(2), &status, "status"));
+        let finalizer = json!({"metadata": {"name": "a", "finalizers": ["a/b"]}, "spec": {"n": 1}});
+        assert!(!is_asked("UPDATE", &finalizer, &spec(1), ""));
+        let going =
+            json!({"metadata": {"name": "a", "deletionTimestamp": "2026-01-01T00:00:00Z"}, "spec": {"n": 1}});
+        assert!(!is_asked("UPDATE", &spec(2), &going, ""));
+        assert!(!is_asked("DELETE", &spec(1), &Value::Null, ""));
+    }
+
+    #[test]
+    fn a_review_is_read_whatever_it_contains() {
+        let odd = json!({"spec": {"text": "a \"}],: \\", "list": [1, [], {"": {}}], "n": -1.5e3, "no": null, "ja": true}});
+        let body = body("CREATE", &Value::Null, &odd, "");
+        let review = Review::parse(&body).unwrap();
+        let known = (
+            review.uid.as_str(),
+            review.group.as_str(),
+            review.kind.as_str(),
+            review.name.as_str(),
+        );
+        assert_eq!(known, ("1", "a.dev", "Thing", "a"));
+        let made: Value = serde_json::from_str(review.asked_about().unwrap()).unwrap();
+        assert_eq!((&made["spec"], &made["kind"]), (&odd["spec"], &json!("Thing")));
+    }
+
+    #[test]
+    fn what_is_no_review_is_refused() {
+        for (body, expected) in [
+            ("", "invalid JSON"),
+            ("[]", "`apiVersion`"),
+            ("{}", "`apiVersion`"),
+            (r#"{"apiVersion": "admission.k8s.io/v1beta1"}"#, "v1beta1"),
+            (r#"{"apiVersion": "admission.k8s.io/v1", "request": 1}"#, "`uid`"),
+            (
+                r#"{"apiVersion": "admission.k8s.io/v1", "request": {"uid": {}}}"#,
+                "`uid`",
+            ),
+            (
+                r#"{"apiVersion": "admission.k8s.io/v1", "request": {"uid": "1""#,
+                "invalid JSON",
+            ),
+        ] {
+            let error = Review::parse(body.as_bytes()).unwrap_err().to_string();
+            assert!(error.contains(expected), "{body}: {error}");
+        }
+        let nested = format!("{}{}", "[".repeat(121), "]".repeat(121));
+        let stored = format!(r#"{{"a\"": {{"b": 1}}, "status": {nested}, "spec": [2]}}"#);
+        assert_eq!(readable(&stored), r#"{"a\"":{"b": 1},"spec":[2]}"#);
+        let managed = stored.replace(
+            "\"status\"",
+            r#""metadata": {"name": "a", "managedFields": [], "x": 1}, "status""#,
+        );
+        assert_eq!(
+            readable(&managed),
+            r#"{"a\"":{"b": 1},"metadata":{"name":"a","x":1},"spec":[2]}"#
+        );
+        let managed = format!(r#"{{"metadata": {{"managedFields": {nested}}}, "status": 1}}"#);
+        assert_eq!(readable(&managed), r#"{"metadata":{}}"#);
+        assert_eq!(too_deep(&stored), None);
+        assert_eq!(too_deep(&stored.replace("[2]", &nested)), Some("`spec`"));
+        assert_eq!(levels(r#"{"]\\\"[": [], "b\\\\": [[1], {"c": {}}]}"#), 4);
+        let deep = format!("{{\"spec\": {}1{}}}", "[".repeat(100_000), "]".repeat(100_000));
+        let review = format!("{{\"apiVersion\": \"{API_VERSION}\", \"request\": {{\"object\": {deep}}}}}");
+        assert_eq!(Review::parse(review.as_bytes()), Err(ReviewError::Field("uid")));
+    }
+
+    /// Regression: an answer quoted the version, each byte as `\u{7f}`, and repeated any UID.
+    #[test]
+    fn what_is_refused_is_quoted_in_a_few_words_however_long_it_is() {
+        let long = "\u{7f}".repeat(3 << 20);
+        let valid = json!({"apiVersion": API_VERSION, "request": {
+            "uid": "1", "kind": {"group": "a.dev", "kind": "Thing"}, "operation": "CREATE",
+        }});
+        for (place, expected) in [
+            ("/apiVersion", "`apiVersion` is \"\\u{7f}"),
+            ("/request", "`uid`"),
+            ("/request/uid", "`uid` is longer than 253 bytes"),
+            ("/request/kind", "`kind`"),
+        ] {
+            let mut review = valid.clone();
+            *review.pointer_mut(place).unwrap() = long.as_str().into();
+            let error = Review::parse(review.to_string().as_bytes())
+                .unwrap_err()
+                .to_string();
+            assert!(
+                error.contains(expected) && error.len() < 1000,
+                "{place}: {} bytes",
+                error.len()
+            );
+        }
+        let with = |uid: &str| {
+            let mut review = valid.clone();
+            review["request"]["uid"] = uid.into();
+            Review::parse(review.to_string().as_bytes()).map(|review| review.uid)
+        };
+        let longest = "u".repeat(LONGEST_UID);
+        assert_eq!(with(&longest), Ok(longest.clone()));
+        assert_eq!(with(&(longest + "u")), Err(ReviewError::Uid));
+    }
+}

@@ -1,0 +1,297 @@
+//! The calls for the API server: conversions, defaults and validations. They depend only on a plugin.
+//!
+//! Reads of the kind fail while nothing converts it, so a conversion needs neither caches, which need conversions
+//! themselves, nor a leader.
+
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+use std::sync::atomic::Ordering::Relaxed;
+
+use serde_json::value::RawValue;
+use tokio::sync::watch;
+use tokio::time::Instant;
+
+use super::bounds::{Admitted, Room};
+use super::review::{self, Review};
+use super::turns::Turns;
+use super::{Decision, MESSAGE, NoDecision, defaulting, memory_of, rules, validating};
+use crate::conversion::{self, ConversionError};
+use operator_host_config::ControllerConfig;
+use operator_host_contract::Kind;
+use operator_host_core::json_text::member;
+use operator_host_core::object::{is_too_deep, shorten};
+use operator_host_delivery::registry::Live;
+use operator_host_engine::calls::Calls;
+use operator_host_engine::validation::joined;
+use operator_host_instruments::Instruments;
+use operator_host_runtime::Plugin;
+
+/// Calls the plugin of one controller while it is held, whatever the state of the controller.
+pub struct PluginTarget {
+    config: Arc<ControllerConfig>,
+    calls: Calls,
+    plugin: watch::Receiver<Live>,
+    /// Converts until `plugin` does: the plugin that did so before the controller had another version of its kind, or
+    /// another name.
+    fallback: Option<watch::Receiver<Live>>,
+    /// Converts what `plugin` does not: while it knows more versions, since its definition is installed before it is live,
+    /// and when `plugin` fails. It was proved to lose nothing.
+    next: watch::Receiver<Option<Plugin>>,
+    /// Reads wait for conversions, so that reviews must not delay these.
+    conversions: Turns,
+    reviews: Turns,
+    cluster_has_rules: AtomicBool,
+}
+
+impl PluginTarget {
+    pub(super) fn new(
+        config: &Arc<ControllerConfig>,
+        plugin: watch::Receiver<Live>,
+        fallback: Option<watch::Receiver<Live>>,
+        next: watch::Receiver<Option<Plugin>>,
+        instruments: &Instruments,
+    ) -> Self {
+        Self {
+            config: Arc::clone(config),
+            calls: Calls::new(config, instruments),
+            plugin,
+            fallback,
+            next,
+            conversions: Turns::default(),
+            reviews: Turns::default(),
+            cluster_has_rules: AtomicBool::new(false),
+        }
+    }
+
+    /// Sets whether the API server evaluates rules of this kind's definition in the cluster.
+    pub fn set_cluster_has_rules(&self, has_rules: bool) {
+        self.cluster_has_rules.store(has_rules, Relaxed);
+    }
+
+    pub(super) fn controller(&self) -> &str {
+        &self.config.name
+    }
+
+    /// Reports whether it reconciles this kind, in any version.
+    pub(super) fn is_for(&self, kind: &Kind) -> bool {
+        self.config.parent.is_version_of(kind)
+    }
+
+    /// Returns the plugin that converts at the moment, for the target that replaces this one.
+    #[must_use]
+    pub fn converter(&self) -> watch::Receiver<Live> {
+        let live = |plugin: &&watch::Receiver<Live>| matches!(*plugin.borrow(), Live::Plugin(_));
+        let fallback = self.fallback.as_ref().filter(live);
+        let converter = Some(&self.plugin).filter(live).or(fallback);
+        converter.unwrap_or(&self.plugin).clone()
+    }
+
+    /// Converts objects to a version, each in its place. Returns them with the room that they take. `body` is the size
+    /// of the request, whose caller waits until a time.
+    ///
+    /// # Errors
+    /// Why the plugin cannot be used, or which object cannot be converted and why.
+    pub(super) async fn convert(
+        &self,
+        to: &str,
+        objects: &[&RawValue],
+        body: usize,
+        caller: &Admitted,
+        until: Instant,
+    ) -> Result<(Vec<String>, Room), NoDecision> {
+        // First the turn: requests that wait for a plugin must not hold the room of others.
+        let _turn = self.conversions.take(caller.peer()).await;
+        let plugin = self.converting(to, objects).await?;
+        let room = caller.results(body).await;
+        let convert =
+            |plugin, until| conversion::convert(plugin, &self.calls, to, objects, room.bytes, until);
+        let next = self.next.borrow().clone();
+        let converted = match next.filter(|next| next.digest() != plugin.digest()) {
+            None => convert(&plugin, until).await,
+            // It was proved that the next one loses nothing. It needs a part of the time.
+            Some(next) => {
+                let now = Instant::now();
+                match convert(&plugin, now + until.saturating_duration_since(now) / 2).await {
+                    Err(error) if !error.is_of_host() => convert(&next, until).await.or(Err(error)),
+                    converted => converted,
+                }
+            }
+        };
+        let converted = converted.map_err(|error| NoDecision {
+            public: error.public_message(),
+            detail: error.to_string(),
+            try_again: matches!(error, ConversionError::UnknownVersion(_)),
+        })?;
+        Ok((converted, room))
+    }
+
+    /// Sets the defaults of an object.
+    ///
+    /// # Errors
+    /// Why the plugin gives no answer.
+    pub(super) async fn default(
+        &self,
+        review: &Review<'_>,
+        object: &str,
+        caller: &Admitted,
+    ) -> Result<Decision, NoDecision> {
+        let object = review::readable(object);
+        let memory = memory_of([Some(&object), None], caller.sizes().object)?;
+        let _turn = self.reviews.take(caller.peer()).await;
+        let _room = caller.object(memory).await;
+        defaulting::default(&self.plugin().await?, &self.calls, review, &object).await
+    }
+
+    /// Validates an object: by the rules of the plugin's definition if the API server does not evaluate them, and by the
+    /// plugin.
+    ///
+    /// # Errors
+    /// Why there is no decision.
+    pub(super) async fn validate(
+        &self,
+        review: &Review<'_>,
+        object: &str,
+        caller: &Admitted,
+    ) -> Result<Decision, NoDecision> {
+        if let Some(field) = review::too_deep(object) {
+            return Ok(Decision::Denied(is_too_deep(field)));
+        }
+        let (object, old) = (review::readable(object), review.replaced().map(review::readable));
+        // One that is too deep may be mended.
+        let old = old.as_deref().filter(|old| review::too_deep(old).is_none());
+        let memory = memory_of([Some(&object), old], caller.sizes().object)?;
+        let mut held = (
+            self.reviews.take(caller.peer()).await,
+            caller.object(memory).await,
+        );
+        let plugin = self.plugin().await?;
+        let mut warnings = Vec::new();
+        if !self.cluster_has_rules.load(Relaxed) {
+            let verdict;
+            (verdict, held) = rules::verdict(&plugin, &object, old, held).await?;
+            if let Some(message) = joined(&verdict.violations) {
+                return Ok(Decision::Denied(shorten(&message, MESSAGE)));
+            }
+            warnings = rules::warnings(verdict.left);
+        }
+        let decision = validating::validate(&plugin, &self.calls, review, &object, old).await?;
+        drop(held);
+        Ok(match decision {
+            Decision::Allowed if !warnings.is_empty() => Decision::Warned(warnings),
+            decision => decision,
+        })
+    }
+
+    /// Returns the version that converts these objects: the live one, or, without one or for versions of the kind that it does
+    /// not know, the next one, whose definition may be installed already.
+    async fn converting(&self, to: &str, objects: &[&RawValue]) -> Result<Plugin, NoDecision> {
+        let live = match &*self.converter().borrow() {
+            Live::Plugin(plugin) => Some(plugin.clone()),
+            Live::Loading | Live::Failed(_) => None,
+        };
+        let next = self.next.borrow().clone();
+        let (live, next) = match (live, next) {
+            (Some(live), Some(next)) => (live, next),
+            (Some(one), None) | (None, Some(one)) => return Ok(one),
+            (None, None) => return self.plugin().await,
+        };
+        let known = |api_version: &str| {
+            let version = api_version.rsplit('/').next().unwrap_or_default();
+            live.description().versions.iter().any(|known| known == version)
+        };
+        let is_known = known(to) && objects.iter().all(|object| known(&api_version(object)));
+        Ok(if is_known { live } else { next })
+    }
+
+    /// Returns the live version; waits while it is being loaded.
+    async fn plugin(&self) -> Result<Plugin, NoDecision> {
+        let mut plugin = self.plugin.clone();
+        let live = plugin.wait_for(|live| !matches!(live, Live::Loading)).await;
+        match live.as_deref() {
+            Ok(Live::Plugin(plugin)) => Ok(plugin.clone()),
+            Ok(Live::Failed(failed)) => Err(NoDecision {
+                public: "no version of the plugin can be used: the host's log says why".to_owned(),
+                detail: failed.why.to_string(),
+                try_again: true,
+            }),
+            Ok(Live::Loading) | Err(_) => Err(NoDecision::elsewhere("the host is stopping")),
+        }
+    }
+}
+
+/// Returns the API version of an object; empty if it has none.
+fn api_version(object: &RawValue) -> String {
+    let text = member(object.get(), "apiVersion");
+    text.and_then(|text| serde_json::from_str(text).ok())
+        .unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn the_plugin_from_before_converts_until_the_new_one_does() {
+        let runtime =
+            operator_host_runtime::Runtime::new(operator_host_runtime::EngineOptions::default()).unwrap();
+        let load = async |version: &str| {
+            let case = plugin_fixtures::Fixture::new(plugin_fixtures::cases::ANSWER).plugin_version(version);
+            let file = case.build(plugin_fixtures::Form::Command);
+            runtime
+                .load(file, operator_host_runtime::Limits::default())
+                .await
+                .unwrap()
+        };
+        let config = Arc::new(operator_host_desired::testing::config());
+        let (_before, before) = watch::channel(Live::Plugin(load("1.0.0").await));
+        let (plugin, live) = watch::channel(Live::Loading);
+        let none = || watch::channel(None).1;
+        let instruments = Instruments::unread();
+        let target = PluginTarget::new(&config, live.clone(), Some(before), none(), &instruments);
+        let version = async |target: &PluginTarget| {
+            let plugin = target.converting("fixtures.dev/v1", &[]).await.unwrap();
+            plugin.description().version.clone()
+        };
+        assert_eq!(version(&target).await, "1.0.0");
+        plugin.send_replace(Live::Failed("no".into()));
+        assert_eq!(version(&target).await, "1.0.0");
+        // Changed again, and still nothing new to convert with.
+        let loading = watch::channel(Live::Loading).1;
+        let next = PluginTarget::new(&config, loading, Some(target.converter()), none(), &instruments);
+        assert_eq!(version(&next).await, "1.0.0");
+        plugin.send_replace(Live::Plugin(load("2.0.0").await));
+        assert_eq!(version(&target).await, "2.0.0");
+    }
+
+    #[tokio::test]
+    async fn the_next_plugin_converts_only_versions_that_the_live_one_does_not_know() {
+        let runtime =
+            operator_host_runtime::Runtime::new(operator_host_runtime::EngineOptions::default()).unwrap();
+        let load = async |version: &str, versions: &[&str]| {
+            let case = plugin_fixtures::Fixture::new(plugin_fixtures::cases::ANSWER)
+                .plugin_version(version)
+                .versions(versions);
+            let file = case.build(plugin_fixtures::Form::Command);
+            runtime
+                .load(file, operator_host_runtime::Limits::default())
+                .await
+                .unwrap()
+        };
+        let live = Live::Plugin(load("1.0.0", &["v1", "v2"]).await);
+        let (_live, live) = watch::channel(live);
+        let (_next, next) = watch::channel(Some(load("2.0.0", &["v1", "v2", "v3"]).await));
+        let config = Arc::new(operator_host_desired::testing::config());
+        let target = PluginTarget::new(&config, live, None, next, &Instruments::unread());
+        for (from, to, expected) in [
+            ("v1", "v2", "1.0.0"),
+            ("v2", "v1", "1.0.0"),
+            ("v1", "v3", "2.0.0"),
+            ("v3", "v1", "2.0.0"),
+        ] {
+            let object = format!(r#"{{"kind":"Fixture","apiVersion":"fixtures.dev/{from}"}}"#);
+            let object = RawValue::from_string(object).unwrap();
+            let plugin = target.converting(&format!("fixtures.dev/{to}"), &[&object]).await;
+            assert_eq!(plugin.unwrap().description().version, expected, "{from} to {to}");
+        }
+    }
+}
