@@ -349,7 +349,7 @@ async fn a_narrower_definition_waits_for_an_object_that_is_nested_too_deep() {
     let held = host.until_log(&["plugin held back", "LossyDefinition"]).await;
     assert_contains(
         &held,
-        &["install-too-deep/user: `status` is nested deeper than 120 levels"],
+        &["install-too-deep/user: it is nested deeper than 120 levels"],
     );
     write("[]".to_owned()).await;
     until_live(&host, "1.1.0").await;

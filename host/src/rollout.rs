@@ -37,7 +37,7 @@ use operator_host_config::{ControllerConfig, DefinitionsMode, ProvingMode};
 use operator_host_contract::{EventType, Kind};
 use operator_host_core::clock;
 use operator_host_core::object::{
-    NamespacedName, PIN_ANNOTATION, PROMOTE_ANNOTATION, annotation, fingerprint, too_deep,
+    NamespacedName, PIN_ANNOTATION, PROMOTE_ANNOTATION, annotation, fingerprint, is_unreadable,
 };
 use operator_host_delivery::candidate_check::{
     Blamed, CandidateCheck, HeldBack, Order, Orders, Prefix, ProofResult, Recorded, UNMATCHED_PIN,
@@ -537,11 +537,11 @@ async fn compare(context: &Context, live: Option<&Plugin>, candidate: &Plugin) -
     let mut names = sample(context);
     // Without any list, nothing is known about the parents.
     let mut failure = context.parents_failure();
-    // Skip parents whose watch fails, and those that are nested too deep: they are not reconciled either.
+    // Skip parents whose watch fails, and those that cannot be read: they are not reconciled either.
     names.retain(|name| {
         let parent = context.parent(name);
         let found = parent.as_ref().and_then(|parent| context.watch_failure(parent));
-        let is_read = parent.is_none_or(|parent| too_deep(&parent).is_none());
+        let is_read = parent.is_none_or(|parent| !is_unreadable(&parent));
         let is_shown = found.is_none() && is_read;
         failure = failure.take().or(found);
         is_shown

@@ -20,8 +20,7 @@ use operator_host_config::leadership::LeadershipMode;
 use operator_host_config::{Config, ControllerConfig, Removal};
 use operator_host_contract::Kind;
 use operator_host_core::object::{
-    CLEANED_UP_ANNOTATION, CONTROLLER_LABEL, GENERATED_LABEL, NamespacedName, controller_of, label,
-    next_page, too_deep,
+    CLEANED_UP_ANNOTATION, CONTROLLER_LABEL, GENERATED_LABEL, NamespacedName, controller_of, label, next_page,
 };
 use operator_host_desired::ownership::{parent_of, removal};
 use operator_host_engine::reconcile::status::owned;
@@ -279,7 +278,7 @@ impl Uninstall<'_> {
                 parent => parent.map_err(failed)?,
             };
             let own = owned::status(&parent, manager);
-            if too_deep(&parent).is_some() || HOST_FIELDS.iter().all(|field| !own.contains_key(*field)) {
+            if HOST_FIELDS.iter().all(|field| !own.contains_key(*field)) {
                 return Ok(false);
             }
             if self.dry_run {

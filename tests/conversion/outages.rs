@@ -156,7 +156,7 @@ async fn a_version_that_converts_what_the_live_one_cannot_becomes_live_if_it_los
     mount.put("plugin.wasm", &variant_of("puppet.wasm", 8));
     host.until_log(&[
         "the new one does not help",
-        "`spec` of conversion-mended/deep is nested deeper than 120 levels",
+        "conversion-mended/deep is nested deeper than 120 levels",
     ])
     .await;
     let mend = r#"{"spec": {"within": null}}"#.to_owned();

@@ -46,7 +46,7 @@ use operator_host_core::object::{
 };
 use operator_host_core::printable::printable;
 
-pub(super) use self::read::Shallow;
+pub(super) use self::read::Whole;
 
 mod first_lists;
 mod follow;

@@ -1,5 +1,5 @@
-//! The objects of one kind at the API server, read as those of a watch are: a field that is nested too deep is left out, and
-//! the object says so. `kube::Api` reads nothing of an answer with such an object, and logs the whole text of it.
+//! The objects of one kind at the API server, read as those of a watch are: of an object that is nested too deep there are only
+//! the metadata. `kube::Api` reads nothing of an answer with such an object, and logs the whole text of it.
 
 use kube::api::{DeleteParams, GetParams, ListParams, Patch, PatchParams, PostParams, Request};
 use kube::core::{ApiResource, DynamicObject, ObjectList};
@@ -7,7 +7,7 @@ use kube::{Client, Error, Resource as _, Result};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-use super::cache::Shallow;
+use super::cache::Whole;
 
 /// The objects of one kind, in one namespace or in the whole cluster. Each method is that of `kube::Api`; where the name has
 /// `metadata`, objects are read without the rest.
@@ -36,16 +36,16 @@ impl Objects {
     }
 
     async fn one(&self, request: Requested) -> Result<DynamicObject> {
-        let Shallow(object) = self.send(request).await?;
+        let Whole(object) = self.send(request).await?;
         Ok(object)
     }
 
     async fn several(&self, request: Requested) -> Result<ObjectList<DynamicObject>> {
-        let list: ObjectList<Shallow> = self.send(request).await?;
+        let list: ObjectList<Whole> = self.send(request).await?;
         Ok(ObjectList {
             types: list.types,
             metadata: list.metadata,
-            items: list.items.into_iter().map(|Shallow(object)| object).collect(),
+            items: list.items.into_iter().map(|Whole(object)| object).collect(),
         })
     }
 

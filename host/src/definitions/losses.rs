@@ -13,7 +13,7 @@ use operator_host_cluster::objects::Objects;
 use operator_host_core::crd::definition::{
     converts, is_served, schema_of, stored_versions, version as find, versions,
 };
-use operator_host_core::object::{NamespacedName, is_too_deep, next_page, too_deep};
+use operator_host_core::object::{NamespacedName, is_unreadable, next_page, unreadable};
 use operator_host_delivery::candidate_check::Blamed;
 use operator_host_schema::{accepts, pruned, schema};
 
@@ -230,9 +230,9 @@ async fn ask(
         for object in &list.items {
             // Serialization of a resource cannot fail.
             let value = serde_json::to_value(object).unwrap_or_default();
-            let unreadable = too_deep(object).map(is_too_deep);
+            let unread = is_unreadable(object).then(|| unreadable("it"));
             let object = NamespacedName::of(object).to_string();
-            if let Some(message) = unreadable.or_else(|| objection(&value))
+            if let Some(message) = unread.or_else(|| objection(&value))
                 && losses.of_objects.len() < MAX_BLAMED
                 && !losses.of_objects.iter().any(|blamed| blamed.object == object)
             {

@@ -25,7 +25,8 @@ use operator_host_config::ControllerConfig;
 use operator_host_contract::Kind;
 use operator_host_core::clock;
 use operator_host_core::object::{
-    ChildRef, GENERATED_LABEL, NamespacedName, NotServed, is_terminating, is_too_deep, label, slim, too_deep,
+    ChildRef, GENERATED_LABEL, NamespacedName, NotServed, is_terminating, is_unreadable, label, slim,
+    unreadable,
 };
 use operator_host_desired::ownership::{leave_out_others, owns, retains};
 use operator_host_desired::plan::{Desired, DesiredSecret, Plan, Policy, Refusal, plan};
@@ -53,8 +54,8 @@ pub enum PreviewError {
     #[error("the plugin's answer is refused:\n  {}", .0.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n  "))]
     Refused(Vec<Refusal>),
     /// The parent is nested too deep.
-    #[error("{0}")]
-    TooDeep(String),
+    #[error("{}", unreadable("the resource"))]
+    Unreadable,
     /// The parent does not exist.
     #[error("there is no {kind} {name}")]
     NoParent {
@@ -175,10 +176,8 @@ impl<'a> Preview<'a> {
     /// When the plugin fails or its answer is refused, or the API server refuses a child.
     pub async fn differences(&self, parent: DynamicObject) -> Result<Vec<Difference>, PreviewError> {
         let mut parent = parent;
-        if let Some(field) = too_deep(&parent) {
-            return Err(PreviewError::TooDeep(is_too_deep(&format!(
-                "{field} of the resource"
-            ))));
+        if is_unreadable(&parent) {
+            return Err(PreviewError::Unreadable);
         }
         slim(&mut parent);
         let parent = Arc::new(parent);

@@ -7,7 +7,7 @@
 use std::time::{Duration, Instant};
 
 use kube::api::ListParams;
-use kube::core::{ApiResource, DynamicObject};
+use kube::core::ApiResource;
 use serde_json::Value;
 
 use super::conversions::{dropped, losses_of};
@@ -16,7 +16,7 @@ use operator_host_cluster::cache::{Reflector, WatchState};
 use operator_host_cluster::objects::Objects;
 use operator_host_contract::Kind;
 use operator_host_core::crd::definition::{is_served, versions};
-use operator_host_core::object::{NamespacedName, is_too_deep, next_page, too_deep};
+use operator_host_core::object::{NamespacedName, is_unreadable, next_page, unreadable};
 use operator_host_engine::reconcile::context::Context;
 use operator_host_instruments::health::needs_conversion;
 use operator_host_runtime::Plugin;
@@ -89,12 +89,8 @@ pub(super) async fn check(
             let list = tokio::time::timeout(BUDGET, all.list(&page)).await;
             let list = list.map_err(|_| format!("no answer within {BUDGET:?}"))?;
             let list = list.map_err(|error| format!("cannot list the resources in {stored}: {error}"))?;
-            let unreadable = |object: &DynamicObject| {
-                let field = too_deep(object)?;
-                Some(is_too_deep(&format!("{field} of {}", NamespacedName::of(object))))
-            };
-            if let Some(message) = list.items.iter().find_map(unreadable) {
-                return Err(message);
+            if let Some(object) = list.items.iter().find(|object| is_unreadable(object)) {
+                return Err(unreadable(&NamespacedName::of(object).to_string()));
             }
             // Serialization of a resource cannot fail.
             let objects = list

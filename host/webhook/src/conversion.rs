@@ -5,10 +5,8 @@
 //! wrong, and restores the metadata that a conversion may not change.
 
 mod checks;
-pub mod deep;
 mod there_and_back;
 
-use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -224,11 +222,9 @@ async fn convert_call(
     room: &mut usize,
 ) -> Result<Vec<String>, ConversionError> {
     let name = plugin.description().name_and_version();
-    let (mut objects, mut deep) = (Vec::with_capacity(same.len()), Vec::with_capacity(same.len()));
+    let mut objects = Vec::with_capacity(same.len());
     for before in same {
-        let mut text = before.for_plugin(None);
-        deep.push(deep::take_out(&mut text));
-        let text = RawValue::from_string(text);
+        let text = RawValue::from_string(before.for_plugin(None));
         objects.push(Json::from(text.map_err(|error| before.refused(to, &error))?));
     }
     let conversion = Arc::new(Conversion {
@@ -252,23 +248,14 @@ async fn convert_call(
         error: Box::new(error),
     })?;
     let mut converted = Vec::with_capacity(same.len());
-    for ((before, deep), result) in same.iter().zip(deep).zip(&results) {
+    for (before, result) in same.iter().zip(&results) {
         let text = match result {
-            Converted::Object(object) => {
-                let object = match deep {
-                    Some(deep) => deep.put_back(object.get()).map(Cow::Owned),
-                    None => Ok(Cow::Borrowed(object.get())),
-                };
-                let restored = object
-                    .map_err(str::to_owned)
-                    .and_then(|object| before.restore(&object, to));
-                restored.map_err(|why| {
-                    before.refused(
-                        to,
-                        &format_args!("the answer of the plugin {name} is wrong: {why}"),
-                    )
-                })?
-            }
+            Converted::Object(object) => before.restore(object.get(), to).map_err(|why| {
+                before.refused(
+                    to,
+                    &format_args!("the answer of the plugin {name} is wrong: {why}"),
+                )
+            })?,
             Converted::Error(message) => return Err(before.refused(to, message)),
         };
         converted.push(take(room, before, text, to)?);

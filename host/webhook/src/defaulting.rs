@@ -5,12 +5,12 @@ use std::sync::Arc;
 use serde_json::value::RawValue;
 use serde_json::{Map, Value};
 
-use super::review::{self, Review};
+use super::review::Review;
 use super::{Decision, MESSAGE, NO_ANSWER, NoDecision};
 use crate::conversion::Before;
 use operator_host_contract::Json;
 use operator_host_core::json_text::member;
-use operator_host_core::object::{MAX_DEPTH, is_deeper, is_too_deep, shorten};
+use operator_host_core::object::shorten;
 use operator_host_engine::calls::Calls;
 use operator_host_runtime::{CallError, Plugin};
 
@@ -38,10 +38,6 @@ pub(super) async fn default(
             description.parent.api_version
         )));
     }
-    if review::too_deep(object).is_some() {
-        // Its validation refuses it.
-        return Ok(Decision::Allowed);
-    }
     let given = match member(object, "spec") {
         Some(spec) => serde_json::from_str(spec).map_err(|why| unreadable(&why))?,
         None => Value::Null,
@@ -58,13 +54,6 @@ pub(super) async fn default(
         return Ok(Decision::Allowed);
     }
     let first = Value::Object(first);
-    if is_deeper(&first, MAX_DEPTH) {
-        // The validation would refuse it as if the user had written it.
-        return Err(NoDecision::new(is_too_deep(&format!(
-            "the spec in the answer of the `default` of the plugin {}",
-            description.name_and_version()
-        ))));
-    }
     let spec = first.to_string();
     let second = call(plugin, calls, before.for_plugin(Some(&spec))).await?;
     let again = second.ok().map(|second| Value::Object(second).to_string());

@@ -6,7 +6,7 @@ use super::conversion_review::ConversionReview;
 use super::review::Review;
 use super::sizes::Sizes;
 use super::{Decision, memory_of, server};
-use crate::conversion::{Before, deep};
+use crate::conversion::Before;
 
 /// A parsed review.
 #[derive(Debug, PartialEq)]
@@ -78,21 +78,6 @@ pub fn conversion(body: &[u8]) -> Result<(String, String, Vec<&str>), String> {
 /// Why it is not a Kubernetes object.
 pub fn to_convert(object: &str) -> Result<String, String> {
     Before::read(object).map(|object| object.for_plugin(None))
-}
-
-/// Takes what is nested too deep out of an object, and puts it back into what `answer` makes of the rest; `None` when
-/// there is nothing to take out. The object must be valid JSON.
-///
-/// # Errors
-/// When a value that was taken out would be lost.
-#[must_use]
-pub fn carried_over(
-    object: &str,
-    answer: impl FnOnce(&str) -> String,
-) -> Option<Result<String, &'static str>> {
-    let mut rest = object.to_owned();
-    let taken = deep::take_out(&mut rest)?;
-    Some(taken.put_back(&answer(&rest)))
 }
 
 /// Checks a converted object, and returns it as the API server gets it.

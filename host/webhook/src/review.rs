@@ -1,14 +1,12 @@
 //! Parses admission reviews. Of an object only the fields needed for a decision are read from its text; it is
 //! parsed completely only when the plugin is called, since the parsed form can be a hundred times as large.
 
-use std::borrow::Cow;
-
 use serde::Deserialize;
 use serde::de::IgnoredAny;
 
 use super::LONGEST_UID;
-use operator_host_core::json_text::{ObjectText, levels, member, members};
-use operator_host_core::object::{MAX_DEPTH, field_in_words, shorten};
+use operator_host_core::json_text::{member, members};
+use operator_host_core::object::shorten;
 
 const API_VERSION: &str = "admission.k8s.io/v1";
 /// How much of another version a message quotes, in bytes.
@@ -164,30 +162,6 @@ fn wants(object: &str) -> Vec<(String, &str)> {
     wants
 }
 
-/// Returns what of an object, beside its metadata and its status, is nested deeper than the host reads. A status is no part
-/// of what the user asks for.
-pub(super) fn too_deep(object: &str) -> Option<&'static str> {
-    let mut fields = members(object).filter(|(key, _)| !matches!(key.as_str(), "metadata" | "status"));
-    fields.find_map(|(key, value)| (levels(value) > MAX_DEPTH).then(|| field_in_words(&key)))
-}
-
-/// Returns an object without its status and its managed fields if these are nested deeper than the host reads.
-pub(super) fn readable(object: &str) -> Cow<'_, str> {
-    let is_deep = |field: &str| member(object, field).is_some_and(|value| levels(value) > MAX_DEPTH);
-    if !is_deep("status") && !is_deep("metadata") {
-        return Cow::Borrowed(object);
-    }
-    let without = |object: &str, field: &str, metadata: Option<&str>| {
-        let mut rest = ObjectText::with_capacity(object.len());
-        for (key, value) in members(object).filter(|(key, _)| key != field) {
-            rest.add(&key, metadata.filter(|_| key == "metadata").unwrap_or(value));
-        }
-        rest.end()
-    };
-    let metadata = member(object, "metadata").map(|metadata| without(metadata, "managedFields", None));
-    Cow::Owned(without(object, "status", metadata.as_deref()))
-}
-
 #[cfg(test)]
 mod tests {
     use serde_json::{Value, json};
@@ -270,22 +244,6 @@ mod tests {
             let error = Review::parse(body.as_bytes()).unwrap_err().to_string();
             assert!(error.contains(expected), "{body}: {error}");
         }
-        let nested = format!("{}{}", "[".repeat(121), "]".repeat(121));
-        let stored = format!(r#"{{"a\"": {{"b": 1}}, "status": {nested}, "spec": [2]}}"#);
-        assert_eq!(readable(&stored), r#"{"a\"":{"b": 1},"spec":[2]}"#);
-        let managed = stored.replace(
-            "\"status\"",
-            r#""metadata": {"name": "a", "managedFields": [], "x": 1}, "status""#,
-        );
-        assert_eq!(
-            readable(&managed),
-            r#"{"a\"":{"b": 1},"metadata":{"name":"a","x":1},"spec":[2]}"#
-        );
-        let managed = format!(r#"{{"metadata": {{"managedFields": {nested}}}, "status": 1}}"#);
-        assert_eq!(readable(&managed), r#"{"metadata":{}}"#);
-        assert_eq!(too_deep(&stored), None);
-        assert_eq!(too_deep(&stored.replace("[2]", &nested)), Some("`spec`"));
-        assert_eq!(levels(r#"{"]\\\"[": [], "b\\\\": [[1], {"c": {}}]}"#), 4);
         let deep = format!("{{\"spec\": {}1{}}}", "[".repeat(100_000), "]".repeat(100_000));
         let review = format!("{{\"apiVersion\": \"{API_VERSION}\", \"request\": {{\"object\": {deep}}}}}");
         assert_eq!(Review::parse(review.as_bytes()), Err(ReviewError::Field("uid")));

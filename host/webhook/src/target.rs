@@ -12,14 +12,14 @@ use tokio::sync::watch;
 use tokio::time::Instant;
 
 use super::bounds::{Admitted, Room};
-use super::review::{self, Review};
+use super::review::Review;
 use super::turns::Turns;
 use super::{Decision, MESSAGE, NoDecision, defaulting, memory_of, rules, validating};
-use crate::conversion::{self, ConversionError};
+use crate::conversion::{self, Before, ConversionError};
 use operator_host_config::ControllerConfig;
 use operator_host_contract::Kind;
 use operator_host_core::json_text::member;
-use operator_host_core::object::{is_too_deep, shorten};
+use operator_host_core::object::shorten;
 use operator_host_delivery::registry::Live;
 use operator_host_engine::calls::Calls;
 use operator_host_engine::validation::joined;
@@ -135,11 +135,10 @@ impl PluginTarget {
         object: &str,
         caller: &Admitted,
     ) -> Result<Decision, NoDecision> {
-        let object = review::readable(object);
-        let memory = memory_of([Some(&object), None], caller.sizes().object)?;
+        let memory = memory_of([Some(object), None], caller.sizes().object)?;
         let _turn = self.reviews.take(caller.peer()).await;
         let _room = caller.object(memory).await;
-        defaulting::default(&self.plugin().await?, &self.calls, review, &object).await
+        defaulting::default(&self.plugin().await?, &self.calls, review, object).await
     }
 
     /// Validates an object: by the rules of the plugin's definition if the API server does not evaluate them, and by the
@@ -153,13 +152,12 @@ impl PluginTarget {
         object: &str,
         caller: &Admitted,
     ) -> Result<Decision, NoDecision> {
-        if let Some(field) = review::too_deep(object) {
-            return Ok(Decision::Denied(is_too_deep(field)));
+        if let Err(why) = Before::read(object) {
+            return Ok(Decision::Denied(shorten(&why, MESSAGE)));
         }
-        let (object, old) = (review::readable(object), review.replaced().map(review::readable));
-        // One that is too deep may be mended.
-        let old = old.as_deref().filter(|old| review::too_deep(old).is_none());
-        let memory = memory_of([Some(&object), old], caller.sizes().object)?;
+        // One that cannot be read may be mended.
+        let old = review.replaced().filter(|old| Before::read(old).is_ok());
+        let memory = memory_of([Some(object), old], caller.sizes().object)?;
         let mut held = (
             self.reviews.take(caller.peer()).await,
             caller.object(memory).await,
@@ -168,13 +166,13 @@ impl PluginTarget {
         let mut warnings = Vec::new();
         if !self.cluster_has_rules.load(Relaxed) {
             let verdict;
-            (verdict, held) = rules::verdict(&plugin, &object, old, held).await?;
+            (verdict, held) = rules::verdict(&plugin, object, old, held).await?;
             if let Some(message) = joined(&verdict.violations) {
                 return Ok(Decision::Denied(shorten(&message, MESSAGE)));
             }
             warnings = rules::warnings(verdict.left);
         }
-        let decision = validating::validate(&plugin, &self.calls, review, &object, old).await?;
+        let decision = validating::validate(&plugin, &self.calls, review, object, old).await?;
         drop(held);
         Ok(match decision {
             Decision::Allowed if !warnings.is_empty() => Decision::Warned(warnings),

@@ -2,24 +2,19 @@
 //! that a host applied, and of an object that is not kept whole no more than the metadata. The rest is skipped without
 //! becoming a tree.
 //!
-//! A field that is nested too deep is left out, and [`TOO_DEEP_ANNOTATION`] says so. API servers take many more levels than
-//! can be read here, and one such object must not make the list of all others unreadable.
+//! Of an object that cannot be read, because it is nested deeper than [`MAX_DEPTH`], there are only the metadata, too: API
+//! servers take many more levels, and one such object must not make the list of all others unreadable.
 
-use std::cell::Cell;
 use std::fmt;
 
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::ManagedFieldsEntry;
 use kube::core::{DynamicObject, ObjectMeta, TypeMeta};
 use serde::Deserialize;
-use serde::de::{
-    DeserializeSeed, Deserializer, Error as _, IgnoredAny, IntoDeserializer as _, MapAccess, SeqAccess,
-    Visitor,
-};
+use serde::de::{DeserializeSeed, Deserializer, IgnoredAny, IntoDeserializer as _, MapAccess, Visitor};
 use serde::forward_to_deserialize_any;
 use serde_json::value::RawValue;
-use serde_json::{Map, Number, Value};
+use serde_json::{Map, Value};
 
-use operator_host_core::object::{FIELD_MANAGER_PREFIX, MAX_DEPTH, TOO_DEEP_ANNOTATION};
+use operator_host_core::object::{FIELD_MANAGER_PREFIX, MAX_DEPTH, is_deeper};
 
 /// An object as the caches have it. The function decides by the metadata whether the rest is read; otherwise it is null.
 pub(super) struct Item<'a, W>(pub(super) &'a W);
@@ -35,11 +30,11 @@ impl<'de, W: Fn(&DynamicObject) -> bool> DeserializeSeed<'de> for Item<'_, W> {
     }
 }
 
-/// A whole object in an answer, with its `managedFields`. All of these are left out when one is nested too deep.
+/// A whole object in an answer, with its `managedFields`.
 #[derive(Clone)]
-pub(crate) struct Shallow(pub(crate) DynamicObject);
+pub(crate) struct Whole(pub(crate) DynamicObject);
 
-impl<'de> Deserialize<'de> for Shallow {
+impl<'de> Deserialize<'de> for Whole {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let fields = Fields {
             is_whole: &|_: &DynamicObject| true,
@@ -70,10 +65,7 @@ impl<'de, W: Fn(&DynamicObject) -> bool> Visitor<'de> for Fields<'_, W> {
             metadata: ObjectMeta::default(),
             data: Value::Null,
         };
-        let mut data = Map::new();
-        let mut too_deep = Vec::new();
-        // What comes before the metadata is read; in the objects of an API server that is very little.
-        let mut is_whole = true;
+        let mut data = Some(Map::new());
         while let Some(key) = map.next_key::<String>()? {
             match key.as_str() {
                 "apiVersion" => api_version = map.next_value()?,
@@ -81,32 +73,28 @@ impl<'de, W: Fn(&DynamicObject) -> bool> Visitor<'de> for Fields<'_, W> {
                 "metadata" => {
                     let (metadata, managed) = map.next_value_seed(Metadata)?;
                     object.metadata = metadata;
-                    is_whole = (self.is_whole)(&object);
-                    let managed = managed.filter(|text| is_whole && (self.has_managed_fields)(text.get()));
-                    if let Some(managed) = managed {
-                        object.metadata.managed_fields =
-                            managed_fields(&managed).map_err(A::Error::custom)?;
+                    // What comes before the metadata is read; in the objects of an API server that is very little.
+                    data = data.filter(|_| (self.is_whole)(&object));
+                    let managed =
+                        managed.filter(|text| data.is_some() && (self.has_managed_fields)(text.get()));
+                    match managed.map(|text| serde_json::from_str(text.get())).transpose() {
+                        Ok(managed) => object.metadata.managed_fields = managed,
+                        Err(_) => data = None,
                     }
                 }
-                _ if is_whole => {
-                    let is_too_deep = Cell::new(false);
-                    let value = map.next_value_seed(Tree {
-                        levels: MAX_DEPTH,
-                        is_too_deep: &is_too_deep,
-                    })?;
-                    if is_too_deep.get() {
-                        too_deep.push(key);
-                    } else {
-                        data.insert(key, value);
-                    }
-                }
-                _ => drop(map.next_value::<IgnoredAny>()?),
+                _ => match &mut data {
+                    Some(fields) => match readable(map.next_value()?) {
+                        Some(value) => drop(fields.insert(key, value)),
+                        None => data = None,
+                    },
+                    None => drop(map.next_value::<IgnoredAny>()?),
+                },
             }
         }
-        if is_whole {
-            object.data = Value::Object(data);
+        match data {
+            Some(data) => object.data = Value::Object(data),
+            None => object.metadata.managed_fields = None,
         }
-        mark(&mut object, &too_deep);
         object.types = api_version
             .zip(kind)
             .map(|(api_version, kind)| TypeMeta { api_version, kind });
@@ -114,107 +102,10 @@ impl<'de, W: Fn(&DynamicObject) -> bool> Visitor<'de> for Fields<'_, W> {
     }
 }
 
-/// Says what was left out: the first of the fields, in this order. Drops an annotation of this name that a user has set.
-fn mark(object: &mut DynamicObject, too_deep: &[String]) {
-    let is_left_out = |field: &&str| too_deep.iter().any(|name| name == field);
-    if !too_deep.is_empty() {
-        let field = ["spec", "status"]
-            .into_iter()
-            .find(is_left_out)
-            .unwrap_or("other");
-        let annotations = object.metadata.annotations.get_or_insert_default();
-        annotations.insert(TOO_DEEP_ANNOTATION.to_owned(), field.to_owned());
-    } else if let Some(annotations) = &mut object.metadata.annotations {
-        annotations.remove(TOO_DEEP_ANNOTATION);
-    }
-}
-
-/// A value of at most so many levels; what is below them is null.
-#[derive(Clone, Copy)]
-struct Tree<'a> {
-    levels: usize,
-    is_too_deep: &'a Cell<bool>,
-}
-
-impl Tree<'_> {
-    /// Returns what reads the values within; `None` when they are too deep.
-    fn below(self) -> Option<Self> {
-        let levels = self.levels.checked_sub(1);
-        self.is_too_deep.set(self.is_too_deep.get() || levels.is_none());
-        Some(Self {
-            levels: levels?,
-            ..self
-        })
-    }
-}
-
-impl<'de> DeserializeSeed<'de> for Tree<'_> {
-    type Value = Value;
-
-    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<Value, D::Error> {
-        deserializer.deserialize_any(self)
-    }
-}
-
-impl<'de> Visitor<'de> for Tree<'_> {
-    type Value = Value;
-
-    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("a value")
-    }
-
-    fn visit_unit<E>(self) -> Result<Value, E> {
-        Ok(Value::Null)
-    }
-
-    fn visit_bool<E>(self, value: bool) -> Result<Value, E> {
-        Ok(value.into())
-    }
-
-    fn visit_i64<E>(self, value: i64) -> Result<Value, E> {
-        Ok(value.into())
-    }
-
-    fn visit_u64<E>(self, value: u64) -> Result<Value, E> {
-        Ok(value.into())
-    }
-
-    fn visit_f64<E>(self, value: f64) -> Result<Value, E> {
-        Ok(Number::from_f64(value).map_or(Value::Null, Value::Number))
-    }
-
-    fn visit_str<E>(self, value: &str) -> Result<Value, E> {
-        Ok(value.into())
-    }
-
-    fn visit_string<E>(self, value: String) -> Result<Value, E> {
-        Ok(value.into())
-    }
-
-    fn visit_seq<A: SeqAccess<'de>>(self, mut items: A) -> Result<Value, A::Error> {
-        let Some(below) = self.below() else {
-            // Skipped without recursion, so at any depth.
-            while items.next_element::<IgnoredAny>()?.is_some() {}
-            return Ok(Value::Null);
-        };
-        let mut list = Vec::new();
-        while let Some(item) = items.next_element_seed(below)? {
-            list.push(item);
-        }
-        Ok(Value::Array(list))
-    }
-
-    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Value, A::Error> {
-        let Some(below) = self.below() else {
-            while map.next_entry::<IgnoredAny, IgnoredAny>()?.is_some() {}
-            return Ok(Value::Null);
-        };
-        let mut object = Map::new();
-        while let Some(key) = map.next_key()? {
-            object.insert(key, map.next_value_seed(below)?);
-        }
-        Ok(Value::Object(object))
-    }
+/// Returns a field, unless it is nested too deep. Its end was found without recursion, so at any depth.
+fn readable(field: &RawValue) -> Option<Value> {
+    let value = serde_json::from_str(field.get()).ok()?;
+    (!is_deeper(&value, MAX_DEPTH)).then_some(value)
 }
 
 /// Metadata without `managedFields`, and the text of these.
@@ -239,14 +130,6 @@ impl<'de> Visitor<'de> for Metadata {
         let mut text = None;
         let metadata = ObjectMeta::deserialize(WithoutManagedFields { map, text: &mut text })?;
         Ok((metadata, text))
-    }
-}
-
-fn managed_fields(text: &RawValue) -> serde_json::Result<Option<Vec<ManagedFieldsEntry>>> {
-    match serde_json::from_str(text.get()) {
-        // It has been skipped once, so the levels are too many, or a text or a number is none.
-        Err(error) if error.is_syntax() => Ok(None),
-        managed => managed,
     }
 }
 
@@ -292,7 +175,6 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use operator_host_core::object::annotation;
 
     fn read(object: &Value, is_whole: bool) -> serde_json::Result<DynamicObject> {
         let text = object.to_string();
@@ -332,12 +214,15 @@ mod tests {
         assert_eq!(read(&object, false).unwrap().metadata.managed_fields, None);
     }
 
+    fn lists(levels: usize) -> String {
+        format!("{}1{}", "[".repeat(levels), "]".repeat(levels))
+    }
+
     #[test]
-    fn a_field_that_is_nested_too_deep_is_left_out_and_named() {
-        let nested = |levels: usize| format!("{}1{}", "[".repeat(levels), "]".repeat(levels));
+    fn of_an_object_that_is_nested_too_deep_only_the_metadata_are_read() {
         let object = |spec: &str| {
             format!(
-                r#"{{"metadata": {{"name": "a"}}, "spec": {spec}, "status": {{"a": {{"b": [null, true, -1, 1.5, "c"]}}}}}}"#
+                r#"{{"kind": "A", "metadata": {{"name": "a"}}, "spec": {spec}, "status": {{"b": [null, 1.5]}}}}"#
             )
         };
         let in_a_list = |spec: &str| {
@@ -348,21 +233,19 @@ mod tests {
             assert_eq!(objects.len(), 2);
             objects.remove(1)
         };
-        let status = json!({"a": {"b": [null, true, -1, 1.5, "c"]}});
-        let whole = in_a_list(&nested(MAX_DEPTH));
-        assert_eq!(whole.data["spec"].to_string(), nested(MAX_DEPTH));
-        assert_eq!(whole.metadata.annotations, None);
-        let answer = |text: &str| serde_json::from_str::<Shallow>(text).unwrap().0;
-        for levels in [MAX_DEPTH, MAX_DEPTH + 1, 9_000] {
-            assert_eq!(answer(&object(&nested(levels))), in_a_list(&nested(levels)));
-        }
-        let forged = r#"{"metadata": {"annotations": {"operator-host.dev/too-deep": "spec"}}}"#;
-        assert_eq!(annotation(&answer(forged), TOO_DEEP_ANNOTATION), None);
+        let answer = |spec: &str| serde_json::from_str::<Whole>(&object(spec)).unwrap().0;
+        let whole = in_a_list(&lists(MAX_DEPTH));
+        assert_eq!(whole.data["spec"].to_string(), lists(MAX_DEPTH));
+        assert_eq!(whole.data["status"], json!({"b": [null, 1.5]}));
+        assert_eq!(answer(&lists(MAX_DEPTH)), whole);
         let maps = format!("{}1{}", r#"{"a":"#.repeat(9_000), "}".repeat(9_000));
-        for spec in [nested(MAX_DEPTH + 1), nested(9_000), maps] {
+        for spec in [lists(MAX_DEPTH + 1), lists(128), lists(9_000), maps] {
             let object = in_a_list(&spec);
-            assert_eq!(object.data, json!({ "status": status }));
-            assert_eq!(object.metadata.annotations.unwrap()[TOO_DEEP_ANNOTATION], "spec");
+            assert_eq!(
+                (object.metadata.name.as_deref(), &object.data),
+                (Some("a"), &Value::Null)
+            );
+            assert_eq!(answer(&spec), object);
         }
     }
 
@@ -380,20 +263,15 @@ mod tests {
                 maps(levels + 1, "f:"),
                 maps(levels, "")
             );
-            let list: kube::core::ObjectList<Shallow> = serde_json::from_str(&text).unwrap();
+            let list: kube::core::ObjectList<Whole> = serde_json::from_str(&text).unwrap();
             list.items[0].0.clone()
         };
         let deepest = read(MAX_DEPTH);
         assert!(deepest.data["spec"].is_object());
-        assert_eq!(
-            deepest.metadata.managed_fields.unwrap()[0].manager.as_deref(),
-            Some("m")
-        );
+        let managed = deepest.metadata.managed_fields.unwrap();
+        assert_eq!(managed[0].manager.as_deref(), Some("m"));
         let deeper = read(1_000);
-        assert_eq!(annotation(&deeper, TOO_DEEP_ANNOTATION), Some("spec"));
-        assert_eq!(deeper.metadata.managed_fields, None);
-        let wrong = r#"{"metadata": {"managedFields": [1]}}"#;
-        assert!(serde_json::from_str::<Shallow>(wrong).is_err());
+        assert_eq!((deeper.data, deeper.metadata.managed_fields), (Value::Null, None));
     }
 
     #[test]

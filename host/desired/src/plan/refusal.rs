@@ -3,7 +3,7 @@
 use thiserror::Error;
 
 use operator_host_contract::Kind;
-use operator_host_core::object::{AFTER_ANNOTATION, ChildRef, LEAVE_ANNOTATION, NotServed, is_too_deep};
+use operator_host_core::object::{AFTER_ANNOTATION, ChildRef, LEAVE_ANNOTATION, NotServed, unreadable};
 
 /// Kubernetes fills a Secret of this type with a token. Source: Kubernetes, "Secrets", service account tokens.
 pub(super) const TOKEN_TYPE: &str = "kubernetes.io/service-account-token";
@@ -81,8 +81,8 @@ pub enum Refusal {
         "{which} has the label and annotation of a child, but no owner reference: it was created by someone else, or while its kind was retained; delete it, or set `adopt: true` for the controller {controller:?}"
     )]
     NotProved { which: String, controller: String },
-    #[error("{}", is_too_deep(&format!("{field} of {which}")))]
-    TooDeep { which: String, field: &'static str },
+    #[error("{}, or delete the child", unreadable(.which))]
+    Unreadable { which: String },
     #[error("the generated Secret {which}: {problem}")]
     BadSecret { which: String, problem: String },
     #[error("the generated Secret {which}: {problem}")]
@@ -101,7 +101,7 @@ impl Refusal {
                 | Self::OfPredecessor { .. }
                 | Self::NotAdopted { .. }
                 | Self::NotProved { .. }
-                | Self::TooDeep { .. }
+                | Self::Unreadable { .. }
         )
     }
 }

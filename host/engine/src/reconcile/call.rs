@@ -12,7 +12,7 @@ use super::observer::span_of_call;
 use super::too_large::too_large;
 use crate::validation;
 use operator_host_contract::{Export, Need, Request};
-use operator_host_core::object::{NamespacedName, too_deep};
+use operator_host_core::object::{NamespacedName, is_unreadable};
 use operator_host_core::trace;
 use operator_host_instruments::record::Asked;
 use operator_host_runtime::{CallError, Plugin, Share};
@@ -49,6 +49,14 @@ pub(super) async fn call<T: PluginExport>(
     })
 }
 
+/// Checks that the plugin can be shown the parent.
+pub(super) fn check_readable(parent: &DynamicObject) -> Result<(), ReconcileError> {
+    match is_unreadable(parent) {
+        true => Err(ReconcileError::Unreadable),
+        false => Ok(()),
+    }
+}
+
 /// Asks the plugin whether the parent is valid: it may be older than the webhook, or have been written while that did not
 /// answer.
 pub(super) async fn check_valid(
@@ -77,10 +85,8 @@ async fn evaluate_traced<T: PluginExport>(
     known: Vec<Need>,
     remember: impl Fn(&[Need]),
 ) -> Result<(T, Option<Share>), ReconcileError> {
-    // It may have become so since it was looked at. The plugin would see it without that field.
-    if let Some(field) = too_deep(subject.parent) {
-        return Err(ReconcileError::TooDeep(format!("{field} of the resource")));
-    }
+    // It may have become so since it was looked at.
+    check_readable(subject.parent)?;
     let call = |mut request: Request| async move {
         let span = span_of_call(plugin, T::EXPORT.as_str());
         request.traceparent = trace::traceparent(&span);

@@ -10,7 +10,7 @@ use super::needs::NeedError;
 use super::provenance_key::ProvenanceError;
 use operator_host_cluster::api_error::ApiError;
 use operator_host_core::backoff::at_least;
-use operator_host_core::object::is_too_deep;
+use operator_host_core::object::unreadable;
 use operator_host_desired::plan::Refusal;
 use operator_host_runtime::{CallError, Class};
 
@@ -31,8 +31,8 @@ pub(super) enum ReconcileError {
     Need(NeedError),
     #[error("{0}")]
     Namespace(String),
-    #[error("{}", is_too_deep(.0))]
-    TooDeep(String),
+    #[error("{}", unreadable("the resource"))]
+    Unreadable,
     #[error(
         "it has the finalizer {0} of a controller with another name, so its children are left alone: if this controller was \
          renamed, hand the resource over as \"Rename a controller\" in the documentation says; otherwise stop the host that \
@@ -84,7 +84,7 @@ impl ReconcileError {
             Self::ChildrenTooLarge(_) => Class::Request.as_str(),
             Self::Need(_) => "need",
             Self::Namespace(_) => "namespace",
-            Self::TooDeep(_) => "too_deep",
+            Self::Unreadable => "unreadable",
             Self::OtherController(_) => "other_controller",
             Self::Provenance(_) => "provenance",
             Self::Refused(_) => "refused",

@@ -301,24 +301,11 @@ fn judge(context: &Context, parent: &DynamicObject, error: &ReconcileError) -> (
         ReconcileError::Need(NeedError::Unreadable { .. }) => (reconciling("WatchFailed"), Action::Backoff),
         ReconcileError::Need(_) => (stalled("NeedRefused"), Action::Backoff),
         ReconcileError::Namespace(_) => (stalled("NamespaceRefused"), Action::OnChange),
-        ReconcileError::TooDeep(_) => (stalled("TooDeep"), Action::OnChange),
+        ReconcileError::Unreadable => (stalled("Unreadable"), Action::OnChange),
         ReconcileError::OtherController(_) => (stalled("OtherController"), Action::OnChange),
         ReconcileError::Provenance(_) => (reconciling("ProvenanceUnknown"), Action::Backoff),
         ReconcileError::Refused(_) if is_waiting_for_deletion(error) => {
             (reconciling("WaitingForDeletion"), Action::Backoff)
-        }
-        ReconcileError::Refused(refusals)
-            if refusals
-                .iter()
-                .all(|refusal| matches!(refusal, Refusal::TooDeep { .. })) =>
-        {
-            let next = match parent.metadata.namespace {
-                // An event of the child follows when it is less deep.
-                Some(_) => Action::OnChange,
-                // The children in other namespaces are reconciled meanwhile.
-                None => Action::Backoff,
-            };
-            (stalled("TooDeep"), next)
         }
         ReconcileError::Refused(refusals)
             if refusals

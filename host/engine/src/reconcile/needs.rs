@@ -8,7 +8,7 @@ use thiserror::Error;
 
 use operator_host_config::ControllerConfig;
 use operator_host_contract::{Description, Kind, Need, Related};
-use operator_host_core::object::{Selector, name_problem, shorten};
+use operator_host_core::object::{ChildRef, Selector, is_unreadable, name_problem, shorten, unreadable};
 use operator_host_desired::selectors::selector;
 
 /// Why a need cannot be answered.
@@ -35,6 +35,8 @@ pub enum NeedError {
     NamespaceNotWatched { id: String, namespace: String },
     #[error("need {id:?}: {problem}")]
     Unreadable { id: String, problem: String },
+    #[error("need {id:?}: {}", unreadable(.object))]
+    TooDeep { id: String, object: String },
     #[error("need {id:?}: {selector:?} is not a label selector: {problem}")]
     BadSelector {
         id: String,
@@ -176,10 +178,12 @@ pub async fn read_all(
     for need in needs {
         let namespaced = source.is_namespaced(&kind_of(need));
         let wanted = check(source.rights(), namespaced, parent, need, source.selector(need))?;
-        related.push(Related {
-            id: need.id.clone(),
-            objects: source.read(&wanted).await?,
-        });
+        let (id, objects) = (need.id.clone(), source.read(&wanted).await?);
+        if let Some(object) = objects.iter().find(|object| is_unreadable(object)) {
+            let object = ChildRef::of(object).to_string();
+            return Err(NeedError::TooDeep { id, object });
+        }
+        related.push(Related { id, objects });
     }
     Ok(related)
 }

@@ -13,7 +13,7 @@ use operator_host_cluster::api_error::ApiError;
 use operator_host_cluster::resource_client::ResourceClient;
 use operator_host_config::{ControllerConfig, Removal};
 use operator_host_contract::Kind;
-use operator_host_core::object::{ChildRef, NamespacedName, is_terminating};
+use operator_host_core::object::{ChildRef, NamespacedName, is_terminating, is_unreadable};
 use operator_host_desired::order::Deletion;
 use operator_host_desired::ownership::{owns, removal};
 use operator_host_desired::plan::{Named, Plan};
@@ -125,7 +125,9 @@ pub fn unwanted(
     named: &Named,
 ) -> Option<ChildRef> {
     let (key, removal) = removable(config, proof, parent, child)?;
-    (removal == Removal::Delete && !named.contains(child)).then_some(key)
+    // What the plugin does not name may be what it could not read.
+    let may_go = removal == Removal::Delete && !is_unreadable(child);
+    (may_go && !named.contains(child)).then_some(key)
 }
 
 /// Returns how to remove an object that its parent no longer wants; `None` when it is not the parent's or is

@@ -17,7 +17,7 @@ use operator_host_contract::EventType;
 use operator_host_core::clock::now;
 use operator_host_core::managed_fields::{below, fields};
 use operator_host_core::object::{
-    MAX_DEPTH, NamespacedName, fingerprint, is_deeper, is_too_deep, least_size, long_key, too_deep,
+    MAX_DEPTH, NamespacedName, fingerprint, is_deeper, is_unreadable, least_size, long_key, unreadable,
 };
 use operator_host_desired::conditions::{
     KIND_NOT_LISTED, StatusUpdate, compose, current, is_host_type, set_condition, set_contested,
@@ -66,8 +66,8 @@ pub async fn write(
     update: &StatusUpdate<'_>,
 ) -> Result<bool, ApiError> {
     let name = NamespacedName::of(parent);
-    // What it would have to repeat may not have been read, and the answer would be as deep.
-    if !context.resource.has_status || too_deep(parent).is_some() {
+    // What it would have to repeat was not read.
+    if !context.resource.has_status || is_unreadable(parent) {
         return Ok(false);
     }
     // Before anything else: to copy, hash and send it would hold up the reconciles of other controllers.
@@ -85,7 +85,7 @@ pub async fn write(
             context,
             name,
             422,
-            &is_too_deep("the status in the plugin's answer"),
+            &unreadable("the status in the plugin's answer"),
         ));
     }
     if let Some(problem) = update.fields.and_then(long_key) {
@@ -136,7 +136,7 @@ pub async fn write(
     if update.repeats(current(parent)) {
         let fresh = objects.read(&name).await?;
         let is_it =
-            |fresh: &DynamicObject| fresh.metadata.uid == parent.metadata.uid && too_deep(fresh).is_none();
+            |fresh: &DynamicObject| fresh.metadata.uid == parent.metadata.uid && !is_unreadable(fresh);
         let Some(mut fresh) = fresh.filter(is_it) else {
             return Ok(false);
         };

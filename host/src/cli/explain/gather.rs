@@ -19,7 +19,7 @@ use operator_host_core::managed_fields::is_only_status;
 use operator_host_core::object::{
     CONTROLLER_LABEL, DIGEST_ANNOTATION, FIELD_MANAGER_PREFIX, GENERATION_ANNOTATION, NamespacedName,
     PARENT_ANNOTATION, PAUSED_ANNOTATION, PLUGIN_ANNOTATION, annotation, controller_of, is_terminating,
-    is_too_deep, kind_in_words, label, too_deep,
+    is_unreadable, kind_in_words, label, unreadable,
 };
 use operator_host_desired::names;
 use operator_host_desired::readiness::unready;
@@ -322,17 +322,12 @@ fn state(parent: &DynamicObject) -> Vec<String> {
             "The host has not reconciled the current spec: generation {generation}, last reconciled {observed}."
         ),
         (Some(generation), Some(_)) => format!("The host has seen the current spec, generation {generation}."),
-        (_, None) if parent.data["status"].is_null() && too_deep(parent) == Some("`status`") => {
-            "The status is not shown.".to_owned()
-        }
+        _ if is_unreadable(parent) => format!("The host does not reconcile it: {}.", unreadable("it")),
         (_, None) => "No host has written a status yet: no controller has seen the resource, or its definition has no \
                       status subresource."
             .to_owned(),
         (None, Some(_)) => "The host has written a status.".to_owned(),
     });
-    if let Some(field) = too_deep(parent) {
-        state.push(format!("The host does not reconcile it: {}.", is_too_deep(field)));
-    }
     if is_terminating(parent) {
         let finalizers = parent.finalizers();
         state.push(match finalizers {
@@ -368,7 +363,7 @@ fn conditions(parent: &DynamicObject) -> Vec<Condition> {
 fn next(parent: &DynamicObject, conditions: &[Condition]) -> Vec<Advice> {
     let mut next: Vec<Advice> = Vec::new();
     // The host writes no condition about it.
-    let unread = too_deep(parent).map(|_| "TooDeep");
+    let unread = is_unreadable(parent).then_some("Unreadable");
     let problems = conditions.iter().filter(|condition| condition.is_problem());
     for reason in unread
         .into_iter()

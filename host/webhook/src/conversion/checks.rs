@@ -7,7 +7,8 @@ use std::collections::BTreeMap;
 use serde::Deserialize;
 use serde_json::value::RawValue;
 
-use operator_host_core::json_text::{ObjectText, members};
+use operator_host_core::json_text::{ObjectText, levels, members};
+use operator_host_core::object::{MAX_DEPTH, unreadable};
 use operator_host_schema::metadata::{check_annotations, check_label};
 
 /// An object to convert.
@@ -51,7 +52,7 @@ impl<'a> Before<'a> {
     /// Reads what identifies an object.
     ///
     /// # Errors
-    /// When it is not a Kubernetes object.
+    /// When it is not a Kubernetes object, or is nested deeper than the host reads.
     pub fn read(text: &'a str) -> Result<Self, String> {
         // Serde also reads the fields of a record from an array.
         let is_object = |text: &str| text.trim_start().starts_with('{');
@@ -64,13 +65,19 @@ impl<'a> Before<'a> {
             return Err("metadata: it is not a JSON object".to_owned());
         }
         let identity = serde_json::from_str(metadata).map_err(|error| format!("metadata: {error}"))?;
-        Ok(Self {
+        let object = Self {
             text,
             api_version: head.api_version,
             kind: head.kind,
             metadata,
             identity,
-        })
+        };
+        // The metadata without the managed fields have few levels.
+        let mut fields = members(text).filter(|(key, _)| key != "metadata");
+        match fields.any(|(_, value)| levels(value) > MAX_DEPTH) {
+            true => Err(unreadable(&object.full_name())),
+            false => Ok(object),
+        }
     }
 
     /// Returns the kind with the namespace and the name, for messages.
