@@ -143,14 +143,17 @@ async fn a_forged_generation_annotation_is_corrected_and_blocks_nothing() {
     let uid = scenario.until_ready("p").await.metadata.uid.unwrap();
     scenario.puppet("p", spec("2", &["a", "b"])).await;
     scenario.until_ready("p").await;
-    let mark = |generation: i64| json!({"metadata": {"annotations": {"operator-host.dev/parent-generation": format!("{generation}/{uid}")}}});
+    let mark = |generation: i64| {
+        let text = format!("generation={generation} parent={uid} digest=sha256:0 plugin=forged 1");
+        json!({"metadata": {"annotations": {"operator-host.dev/provenance": text}}})
+    };
     for name in ["kept", "a", "b"] {
         scenario.patch(CONFIG_MAP, name, mark(99)).await;
     }
     for name in ["a", "b"] {
         let is_right = |child: &kube::core::DynamicObject| {
-            let mark = &child.metadata.annotations.as_ref().unwrap()["operator-host.dev/parent-generation"];
-            *mark == format!("2/{uid}")
+            let mark = &child.metadata.annotations.as_ref().unwrap()["operator-host.dev/provenance"];
+            mark.starts_with(&format!("generation=2 parent={uid} ")) && mark.contains("plugin=puppet ")
         };
         scenario
             .until(CONFIG_MAP, name, "marked as it is", is_right)

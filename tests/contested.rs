@@ -257,7 +257,7 @@ async fn a_client_that_removes_the_marks_of_the_host_is_noticed() {
             .is_some_and(|annotations| annotations["operator-host.dev/applied"] == "junk")
     };
     let junk = json!({ "metadata": { "annotations": {
-        "operator-host.dev/applied": "junk", "operator-host.dev/parent-generation": null,
+        "operator-host.dev/applied": "junk", "operator-host.dev/provenance": null,
     } } });
     let _rivals = [
         Rival::start_with(&scenario, "a", annotations, none),

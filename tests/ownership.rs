@@ -241,7 +241,7 @@ async fn a_new_plugin_version_that_answers_the_same_writes_nothing() {
         scenario.version(PUPPET, "p").await,
     );
     let digest = |child: &DynamicObject| {
-        child.metadata.annotations.clone().unwrap()["operator-host.dev/plugin-digest"].clone()
+        child.metadata.annotations.clone().unwrap()["operator-host.dev/provenance"].clone()
     };
     let first = digest(&scenario.get(CONFIG_MAP, "a").await.unwrap());
 

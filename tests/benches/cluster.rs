@@ -307,8 +307,8 @@ fn body(scenario: &Scenario, bare: &Scenario, name: &str, pod: usize) -> Value {
             "annotations": {
                 "operator-host.dev/applied": "0123456789abcdef",
                 "operator-host.dev/parent": format!("{}/{name}", scenario.namespace),
-                "operator-host.dev/plugin-digest":
-                    "sha256:0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef",
+                "operator-host.dev/provenance":
+                    "generation=1 parent=7f1b5a6e-8d0c-4f6e-9f1c-2f6f3d3b1a10 digest=sha256:0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef plugin=echo 1.0.0",
             },
             "ownerReferences": [{
                 "apiVersion": "my-operator.dev/v1", "kind": "Echo", "name": name, "controller": true,

@@ -1,6 +1,7 @@
 //! Names of objects, and the labels and annotations by which the host recognizes its own objects.
 
 mod not_served;
+mod provenance;
 pub mod secret;
 mod selector;
 
@@ -17,6 +18,7 @@ use sha2::{Digest, Sha256};
 
 pub use self::not_served::NotServed;
 pub use self::not_served::is_built_in;
+pub use self::provenance::{PROVENANCE_ANNOTATION, Provenance, made_at};
 pub use self::selector::Selector;
 use operator_host_contract::Kind;
 
@@ -29,14 +31,10 @@ pub const CONTROLLER_LABEL: &str = "operator-host.dev/controller";
 pub const GENERATED_LABEL: &str = "operator-host.dev/generated";
 /// Annotation of every child: its parent, as `namespace/name` or `name`.
 pub const PARENT_ANNOTATION: &str = "operator-host.dev/parent";
-/// Annotation of every child: the digest of the plugin version that last changed it.
+/// Annotation of an Event and of a ConfigMap that `pack` made: the digest of the plugin.
 pub const DIGEST_ANNOTATION: &str = "operator-host.dev/plugin-digest";
-/// Annotation of every child: the name and the version of the plugin that last changed it, as the plugin describes itself.
-pub const PLUGIN_ANNOTATION: &str = "operator-host.dev/plugin";
-/// Annotation of every child: a hash of the last applied body, without the plugin's digest.
+/// Annotation of every child: a hash of the last applied body, without the [`Provenance`].
 pub const APPLIED_ANNOTATION: &str = "operator-host.dev/applied";
-/// Annotation of every child: the parent's generation at the last change, as `generation/uid` of the parent.
-pub const GENERATION_ANNOTATION: &str = "operator-host.dev/parent-generation";
 /// Annotation of a child, from the plugin: the children that come before it, as `Kind.group/name`, separated by commas.
 pub const AFTER_ANNOTATION: &str = "operator-host.dev/after";
 /// Annotation of a parent that is being deleted: its cleanup is done, and its children are deleted in order. The value is
@@ -342,22 +340,6 @@ pub fn annotation<'a>(object: &'a DynamicObject, key: &str) -> Option<&'a str> {
     object.metadata.annotations.as_ref()?.get(key).map(String::as_str)
 }
 
-/// Returns the value of [`GENERATION_ANNOTATION`] for the children of this parent; `None` for a parent that is not
-/// from the API server.
-#[must_use]
-pub fn generation_mark(parent: &DynamicObject) -> Option<String> {
-    let (generation, uid) = (parent.metadata.generation?, parent.metadata.uid.as_ref()?);
-    Some(format!("{generation}/{uid}"))
-}
-
-/// Returns the generation of this parent (by UID) at which a child was last changed, if the child records it.
-#[must_use]
-pub fn made_at(parent: &DynamicObject, child: &DynamicObject) -> Option<i64> {
-    let (generation, uid) = annotation(child, GENERATION_ANNOTATION)?.split_once('/')?;
-    let ours = parent.metadata.uid.as_deref() == Some(uid);
-    generation.parse().ok().filter(|_| ours)
-}
-
 /// Reports whether an object was deleted and waits for finalizers or its grace period.
 #[must_use]
 pub fn is_terminating(object: &DynamicObject) -> bool {
@@ -455,9 +437,7 @@ pub fn without_host_metadata(mut child: Value) -> Value {
         CONTROLLER_LABEL,
         PARENT_ANNOTATION,
         APPLIED_ANNOTATION,
-        DIGEST_ANNOTATION,
-        PLUGIN_ANNOTATION,
-        GENERATION_ANNOTATION,
+        PROVENANCE_ANNOTATION,
         BESIDE_ANNOTATION,
     ];
     for name in ["labels", "annotations"] {

@@ -12,13 +12,10 @@ use serde_json::{Map, Value};
 
 use operator_host_core::field_path::FieldPath;
 use operator_host_core::managed_fields::{Elements, applied_by, below, fields};
-use operator_host_core::object::{DIGEST_ANNOTATION, GENERATION_ANNOTATION, PLUGIN_ANNOTATION};
+use operator_host_core::object::PROVENANCE_ANNOTATION;
 
 /// The fields of metadata that a manager can own and a plugin can set.
 const METADATA: [&str; 4] = ["labels", "annotations", "ownerReferences", "finalizers"];
-
-/// The version and generation of the last change: a difference in these alone is no reason to write.
-const MARKS: [&str; 3] = [DIGEST_ANNOTATION, PLUGIN_ANNOTATION, GENERATION_ANNOTATION];
 
 /// Returns the path of the first field of `body` that is no longer as `manager` applied it; `None` when all are.
 ///
@@ -73,7 +70,7 @@ pub fn drift(
 fn without_marks(body: &Value) -> Value {
     let mut body = body.clone();
     if let Some(body) = body.as_object_mut() {
-        body.retain(|key, _| !MARKS.contains(&key.as_str()));
+        body.retain(|key, _| key != PROVENANCE_ANNOTATION);
     }
     body
 }
@@ -384,9 +381,8 @@ mod tests {
     }
 
     #[test]
-    fn of_the_marks_only_the_version_and_the_generation_may_differ() {
-        let annotations =
-            json!({ DIGEST_ANNOTATION: "d", PLUGIN_ANNOTATION: "p", GENERATION_ANNOTATION: "1", "a": "b" });
+    fn only_the_provenance_may_differ() {
+        let annotations = json!({ PROVENANCE_ANNOTATION: "p", "a": "b" });
         let body = json!({ "metadata": { "name": "a", "uid": "u", "annotations": annotations } });
         let ours = json!({ "f:metadata": { "f:annotations": { "f:a": {} } } });
         assert_eq!(lost(&json!({}), &ours, &body), None);

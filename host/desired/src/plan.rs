@@ -22,15 +22,15 @@ use super::generated;
 use super::left_fields::{self, LeftField};
 use super::names;
 use super::ownership::retains;
-use super::provenance::{ACCEPT_ANNOTATION, PROVENANCE_ANNOTATION, SecretProof, is_accepted};
+use super::provenance::{ACCEPT_ANNOTATION, PROOF_ANNOTATION, SecretProof, is_accepted};
 use operator_host_config::{Allow, ControllerConfig, Removal};
 use operator_host_contract::{GeneratedSecret, Kind, ObjectRef};
 use operator_host_core::object::{
-    APPLIED_ANNOTATION, BESIDE_ANNOTATION, CONTROLLER_LABEL, ChildRef, DIGEST_ANNOTATION, GENERATED_LABEL,
-    GENERATION_ANNOTATION, Identity, LEAVE_ANNOTATION, MAX_DEPTH, NamespacedName, NotServed,
-    PARENT_ANNOTATION, PLUGIN_ANNOTATION, annotation, controller_of, fingerprint, generation_mark, group_of,
-    is_deeper, is_reference_to, is_terminating, is_unreadable, kind_for_kubectl, kind_in_words, label,
-    long_key, name_problem, secret, shorten, unreadable,
+    APPLIED_ANNOTATION, BESIDE_ANNOTATION, CONTROLLER_LABEL, ChildRef, GENERATED_LABEL, Identity,
+    LEAVE_ANNOTATION, MAX_DEPTH, NamespacedName, NotServed, PARENT_ANNOTATION, PROVENANCE_ANNOTATION,
+    Provenance, annotation, controller_of, fingerprint, group_of, is_deeper, is_reference_to, is_terminating,
+    is_unreadable, kind_for_kubectl, kind_in_words, label, long_key, name_problem, secret, shorten,
+    unreadable,
 };
 
 /// The input of a plan, in addition to the plugin's answer.
@@ -60,7 +60,7 @@ pub struct Desired {
     pub body: Value,
     /// The fields that stay as they are once the child exists.
     pub left: Vec<LeftField>,
-    /// Hash of the body without the plugin's digest.
+    /// Hash of the body without the provenance.
     pub fingerprint: String,
     /// The children that come before it.
     pub after: Vec<ChildRef>,
@@ -360,7 +360,7 @@ impl Policy<'_> {
                 labels.remove(GENERATED_LABEL);
             }
             if let Some(annotations) = metadata.get_mut("annotations").and_then(Value::as_object_mut) {
-                annotations.remove(PROVENANCE_ANNOTATION);
+                annotations.remove(PROOF_ANNOTATION);
                 annotations.remove(BESIDE_ANNOTATION);
                 if *removal == Removal::Retain && !generate.is_empty() {
                     let names: Vec<&str> = generate.iter().map(|secret| &*secret.name).collect();
@@ -683,14 +683,10 @@ impl Policy<'_> {
         }
     }
 
-    /// Adds the annotations for the version and the generation of a change. A difference in these alone is no
-    /// reason to write.
+    /// Adds the version and the generation of a change. A difference in these alone is no reason to write.
     fn mark(&self, annotations: &mut Value) {
-        annotations[DIGEST_ANNOTATION] = self.digest.into();
-        annotations[PLUGIN_ANNOTATION] = self.plugin.into();
-        if let Some(mark) = generation_mark(self.parent) {
-            annotations[GENERATION_ANNOTATION] = mark.into();
-        }
+        let made = Provenance::new(self.parent, self.digest, self.plugin);
+        annotations[PROVENANCE_ANNOTATION] = made.to_string().into();
     }
 
     fn kind_not_allowed(&self, which: String, kind: &Kind) -> Refusal {

@@ -19,7 +19,7 @@ use operator_host_contract::Kind;
 use operator_host_core::object::{GENERATED_LABEL, NamespacedName, PARENT_ANNOTATION, annotation, label};
 
 /// Annotation of a generated Secret: its proof.
-pub const PROVENANCE_ANNOTATION: &str = "operator-host.dev/provenance";
+pub const PROOF_ANNOTATION: &str = "operator-host.dev/generated-proof";
 /// Annotation of a parent: comma-separated UIDs of Secrets that carry the label of a generated Secret without a
 /// proof, and whose values are to be used anyway.
 pub const ACCEPT_ANNOTATION: &str = "operator-host.dev/accept-secrets";
@@ -52,7 +52,7 @@ impl Key {
     }
 
     fn verifies(&self, kind: &Kind, parent: &str, secret: &DynamicObject) -> bool {
-        let parts = annotation(secret, PROVENANCE_ANNOTATION).and_then(|proof| {
+        let parts = annotation(secret, PROOF_ANNOTATION).and_then(|proof| {
             let (version, rest) = proof.split_once('.')?;
             let (uid, hex) = rest.split_once('.')?;
             (version == VERSION).then_some((uid, bytes(hex)?))
@@ -162,7 +162,7 @@ mod tests {
             "apiVersion": "v1", "kind": "Secret",
             "metadata": {
                 "name": name, "namespace": namespace, "uid": "s", "labels": {GENERATED_LABEL: "true"},
-                "annotations": {PARENT_ANNOTATION: parent, PROVENANCE_ANNOTATION: proof},
+                "annotations": {PARENT_ANNOTATION: parent, PROOF_ANNOTATION: proof},
             },
         }))
         .unwrap()

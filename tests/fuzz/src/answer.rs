@@ -8,8 +8,7 @@ use kube::core::DynamicObject;
 use operator_host_config::{Config, ControllerConfig, Removal};
 use operator_host_contract::{CommandOutput, Kind, Response};
 use operator_host_core::object::{
-    APPLIED_ANNOTATION, CONTROLLER_LABEL, ChildRef, DIGEST_ANNOTATION, NotServed, PARENT_ANNOTATION,
-    name_problem,
+    APPLIED_ANNOTATION, CONTROLLER_LABEL, ChildRef, NotServed, PARENT_ANNOTATION, Provenance, name_problem,
 };
 use operator_host_desired::ownership::{owns, retains};
 use operator_host_desired::plan::{Plan, Policy, plan};
@@ -114,7 +113,8 @@ fn is_allowed(config: &ControllerConfig, parent: &DynamicObject, plan: &Plan) {
             desired.body["metadata"]["annotations"][APPLIED_ANNOTATION],
             desired.fingerprint
         );
-        assert_eq!(desired.body["metadata"]["annotations"][DIGEST_ANNOTATION], DIGEST);
+        let child: DynamicObject = serde_json::from_value(desired.body.clone()).expect("an object");
+        assert_eq!(Provenance::of(&child).map(|made| made.digest), Some(DIGEST));
     }
     for secret in &plan.secrets {
         body(config, parent, &secret.key, &secret.body, config.generated);

@@ -53,9 +53,9 @@ fn body(name: &str, echo: &kube::api::DynamicObject, pod: &str) -> Value {
         "metadata": {
             "name": pod, "labels": {"app": name, "operator-host.dev/controller": "echo"},
             "annotations": {
-                "operator-host.dev/applied": "0123456789abcdef", "operator-host.dev/parent-generation": "1",
-                "operator-host.dev/plugin-digest":
-                    "sha256:0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef",
+                "operator-host.dev/applied": "0123456789abcdef",
+                "operator-host.dev/provenance":
+                    "generation=1 parent=7f1b5a6e-8d0c-4f6e-9f1c-2f6f3d3b1a10 plugin=echo 1.0.0 digest=sha256:0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef",
             },
             "ownerReferences": [{
                 "apiVersion": native::API_VERSION, "kind": "Echo", "name": name, "uid": echo.metadata.uid,

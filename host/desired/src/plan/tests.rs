@@ -90,8 +90,10 @@ fn a_child_gets_owner_namespace_label_and_annotations() {
     assert_eq!(metadata["ownerReferences"][0]["controller"], true);
     assert_eq!(metadata["labels"][CONTROLLER_LABEL], "shop");
     assert_eq!(metadata["annotations"][PARENT_ANNOTATION], "default/a");
-    assert_eq!(metadata["annotations"][DIGEST_ANNOTATION], "sha256:d");
-    assert_eq!(metadata["annotations"][PLUGIN_ANNOTATION], "shop 1.0");
+    assert_eq!(
+        metadata["annotations"][PROVENANCE_ANNOTATION],
+        "digest=sha256:d plugin=shop 1.0"
+    );
     assert_eq!(
         metadata["annotations"][APPLIED_ANNOTATION],
         plan.desired[0].fingerprint

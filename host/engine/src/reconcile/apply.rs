@@ -22,7 +22,7 @@ use operator_host_contract::{EventType, Kind};
 use operator_host_core::field_path::FieldPath;
 use operator_host_core::managed_fields::applied_by;
 use operator_host_core::object::{
-    APPLIED_ANNOTATION, CONTROLLER_LABEL, ChildRef, GENERATION_ANNOTATION, NamespacedName, annotation,
+    APPLIED_ANNOTATION, CONTROLLER_LABEL, ChildRef, NamespacedName, PROVENANCE_ANNOTATION, annotation,
     controller_of, fingerprint, is_terminating, label, made_at,
 };
 use operator_host_desired::drift::drift;
@@ -323,7 +323,7 @@ fn drift_of(context: &Context, parent: &DynamicObject, desired: &Desired, live: 
     }
     // No generation is newer than the parent's: `freshness` has asked the API server.
     if made_at(parent, &live.object) > parent.metadata.generation {
-        return Some(annotation_path(GENERATION_ANNOTATION));
+        return Some(annotation_path(PROVENANCE_ANNOTATION));
     }
     let manager = context.config.field_manager();
     let drift = drift(&live.managed, &manager, &desired.body, &live.object)?;

@@ -20,7 +20,7 @@ use operator_host_core::object::{NamespacedName, is_terminating};
 use operator_host_desired::generated::{RECORD_ANNOTATION, Record};
 use operator_host_desired::ownership::owns;
 use operator_host_desired::plan::DesiredSecret;
-use operator_host_desired::provenance::PROVENANCE_ANNOTATION;
+use operator_host_desired::provenance::PROOF_ANNOTATION;
 
 const LETTERS_AND_DIGITS: &str = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789";
 
@@ -96,7 +96,7 @@ pub async fn generate(
     }
     let mut body = desired.body.clone();
     body["stringData"] = Value::Object(values);
-    body["metadata"]["annotations"][PROVENANCE_ANNOTATION] =
+    body["metadata"]["annotations"][PROOF_ANNOTATION] =
         proving.prove(&context.config.parent, parent, &key.name).into();
     let manager = context.config.field_manager();
     // `desired::plan` has refused kinds that the cluster does not serve.

@@ -17,9 +17,8 @@ use operator_host_cluster::objects::Objects;
 use operator_host_contract::Kind;
 use operator_host_core::managed_fields::is_only_status;
 use operator_host_core::object::{
-    CONTROLLER_LABEL, DIGEST_ANNOTATION, FIELD_MANAGER_PREFIX, GENERATION_ANNOTATION, NamespacedName,
-    PARENT_ANNOTATION, PAUSED_ANNOTATION, PLUGIN_ANNOTATION, annotation, controller_of, is_terminating,
-    is_unreadable, kind_in_words, label, unreadable,
+    CONTROLLER_LABEL, FIELD_MANAGER_PREFIX, NamespacedName, PARENT_ANNOTATION, PAUSED_ANNOTATION, Provenance,
+    annotation, controller_of, is_terminating, is_unreadable, kind_in_words, label, unreadable,
 };
 use operator_host_desired::names;
 use operator_host_desired::readiness::unready;
@@ -268,6 +267,7 @@ fn describe(object: &DynamicObject, descendants: &[DynamicObject]) -> Child {
         })
         .map(|other| describe(other, descendants))
         .filter(|child| !is_scaled_down(child, descendants));
+    let made = Provenance::of(object);
     Child {
         api_version: types.api_version,
         kind: types.kind,
@@ -276,10 +276,9 @@ fn describe(object: &DynamicObject, descendants: &[DynamicObject]) -> Child {
         unready: unready(object),
         retained: controller_of(object).is_none(),
         created: object.metadata.creation_timestamp.as_ref().map(|time| time.0),
-        plugin_digest: annotation(object, DIGEST_ANNOTATION).map(str::to_owned),
-        plugin: annotation(object, PLUGIN_ANNOTATION).map(str::to_owned),
-        generation: annotation(object, GENERATION_ANNOTATION)
-            .and_then(|made_at| made_at.split('/').next()?.parse().ok()),
+        plugin_digest: made.map(|made| made.digest.to_owned()),
+        plugin: made.map(|made| made.plugin.to_owned()),
+        generation: made.and_then(|made| Some(made.parent?.0)),
         other_managers: other_managers(object),
         children: own.collect(),
     }

@@ -4,9 +4,7 @@
 use kube::core::DynamicObject;
 use serde_json::Value;
 
-use operator_host_core::object::{
-    APPLIED_ANNOTATION, ChildRef, DIGEST_ANNOTATION, GENERATION_ANNOTATION, PLUGIN_ANNOTATION, secret,
-};
+use operator_host_core::object::{APPLIED_ANNOTATION, ChildRef, PROVENANCE_ANNOTATION, secret};
 
 /// One child that would change.
 #[derive(Clone, Debug, PartialEq)]
@@ -61,12 +59,7 @@ fn plain(object: &DynamicObject) -> Value {
             metadata.remove(field);
         }
         if let Some(annotations) = metadata.get_mut("annotations").and_then(Value::as_object_mut) {
-            let marks = [
-                APPLIED_ANNOTATION,
-                DIGEST_ANNOTATION,
-                PLUGIN_ANNOTATION,
-                GENERATION_ANNOTATION,
-            ];
+            let marks = [APPLIED_ANNOTATION, PROVENANCE_ANNOTATION];
             annotations.retain(|name, _| !marks.contains(&name.as_str()));
         }
     }
@@ -103,7 +96,7 @@ mod tests {
             "apiVersion": "v1", "kind": "Secret",
             "metadata": {
                 "name": "s", "uid": "u", "resourceVersion": "7", "generation": 3,
-                "annotations": {APPLIED_ANNOTATION: "x", DIGEST_ANNOTATION: "y", "a": "b"},
+                "annotations": {APPLIED_ANNOTATION: "x", PROVENANCE_ANNOTATION: "y", "a": "b"},
             },
             "data": data,
         }))
@@ -154,7 +147,7 @@ mod tests {
             .annotations
             .as_mut()
             .unwrap()
-            .insert(DIGEST_ANNOTATION.into(), "z".into());
+            .insert(PROVENANCE_ANNOTATION.into(), "z".into());
         assert_eq!(Difference::between(&key(), Some(&one), Some(&other)), None);
     }
 }

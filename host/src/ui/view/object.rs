@@ -11,10 +11,7 @@ use serde_json::Value;
 use super::objects::Summary;
 use super::{Finder, One, incomplete, not_running};
 use crate::ui::Sources;
-use operator_host_core::object::{
-    DIGEST_ANNOTATION, GENERATION_ANNOTATION, NamespacedName, PLUGIN_ANNOTATION, annotation, controller_of,
-    shorten,
-};
+use operator_host_core::object::{NamespacedName, Provenance, controller_of, shorten};
 use operator_host_delivery::registry::Live;
 use operator_host_delivery::report::CandidateVersion;
 use operator_host_desired::conditions::PLUGIN_HELD_BACK;
@@ -198,16 +195,16 @@ fn child(context: &Context, object: &Arc<DynamicObject>, depth: usize, room: &mu
     below.truncate(if depth == 0 { 0 } else { *room });
     let more = all - below.len();
     *room -= below.len();
-    let text = |name: &str| annotation(object, name).map(|text| shorten(text, TEXT));
+    let made = Provenance::of(object);
     Child {
         kind: kind(object),
         name: object.name_any(),
         unready: unready(object).map(|why| shorten(&why, TEXT)),
         retained: controller_of(object).is_none(),
         created: created(object),
-        plugin: text(PLUGIN_ANNOTATION),
-        digest: text(DIGEST_ANNOTATION),
-        generation: text(GENERATION_ANNOTATION).and_then(|mark| Some(mark.split_once('/')?.0.to_owned())),
+        plugin: made.map(|made| shorten(made.plugin, TEXT)),
+        digest: made.map(|made| shorten(made.digest, TEXT)),
+        generation: made.and_then(|made| Some(made.parent?.0.to_string())),
         children: below
             .iter()
             .map(|below| child(context, below, depth - 1, room))
