@@ -222,7 +222,7 @@ async fn what_is_nested_too_deep_is_explained_and_can_be_deleted() {
             &explained,
             &[
                 "The host does not reconcile it: it is nested deeper than 120 levels",
-                "`Unreadable`",
+                "What to do next\n  Unreadable\n",
             ],
         );
         assert_contains(&explain(&scenario, parent), &[kid, "or delete the child"]);

@@ -8,8 +8,11 @@ use serde::Deserialize;
 use serde_json::value::RawValue;
 
 use operator_host_core::json_text::{ObjectText, levels, members};
-use operator_host_core::object::{MAX_DEPTH, unreadable};
+use operator_host_core::object::{MAX_DEPTH, shorten, unreadable};
 use operator_host_schema::metadata::{check_annotations, check_label};
+
+/// Longest name of an object in a message, in bytes, with its kind and its namespace.
+const NAME: usize = 600;
 
 /// An object to convert.
 #[derive(Debug)]
@@ -75,7 +78,7 @@ impl<'a> Before<'a> {
         // The metadata without the managed fields have few levels.
         let mut fields = members(text).filter(|(key, _)| key != "metadata");
         match fields.any(|(_, value)| levels(value) > MAX_DEPTH) {
-            true => Err(unreadable(&object.full_name())),
+            true => Err(unreadable(&shorten(&object.full_name(), NAME))),
             false => Ok(object),
         }
     }
