@@ -152,13 +152,10 @@ async fn a_version_that_converts_what_the_live_one_cannot_becomes_live_if_it_los
     created.expect("it is stored");
 
     let host = scenario.start_named("again", &config);
-    until_ready_says(&host, &["cannot list", "`convert` of the plugin puppet"]).await;
+    let words = "conversion-mended/deep is nested deeper than 120 levels";
+    until_ready_says(&host, &["cannot list", words]).await;
     mount.put("plugin.wasm", &variant_of("puppet.wasm", 8));
-    host.until_log(&[
-        "the new one does not help",
-        "conversion-mended/deep is nested deeper than 120 levels",
-    ])
-    .await;
+    host.until_log(&["the new one does not help", words]).await;
     let mend = r#"{"spec": {"within": null}}"#.to_owned();
     let mended = deep::request(&scenario, "PATCH", &format!("{path}/deep"), mend).await;
     mended.expect("it is mended");

@@ -53,7 +53,7 @@ async fn a_plugin_sets_defaults_and_refuses_changes_of_what_is_stored() {
     let refused = send(&scenario, "POST", "", format!("{deep}{}}}}}", lists(120))).await;
     assert_contains(
         &refused.unwrap_err().to_string(),
-        &["/q is nested deeper than 120 levels"],
+        &["denied the request: Puppet q is nested deeper than 120 levels"],
     );
 
     let change = async |spec: Value| {

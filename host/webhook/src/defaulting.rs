@@ -29,7 +29,10 @@ pub(super) async fn default(
         return Ok(Decision::Allowed);
     }
     let unreadable = |why: &dyn std::fmt::Display| NoDecision::new(format!("cannot read the object: {why}"));
-    let before = Before::read(object).map_err(|why| unreadable(&why))?;
+    let before = match Before::read(object) {
+        Ok(before) => before,
+        Err(why) => return Ok(Decision::Denied(shorten(&why, MESSAGE))),
+    };
     if before.api_version != description.parent.api_version {
         return Err(NoDecision::new(format!(
             "the object is in {}, but the plugin sets the defaults of {}: print the webhook again with `operator-host \
