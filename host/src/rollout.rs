@@ -77,8 +77,8 @@ pub struct Proving {
     definition: watch::Sender<Option<Option<String>>>,
     orders: watch::Sender<Option<Orders>>,
     blocking_parents: Arc<BlockingParents>,
-    /// What was announced last.
-    announced: Mutex<Option<HeldBack>>,
+    /// What was held back before the controller ran, and its parents have not been told yet.
+    untold: Mutex<Option<HeldBack>>,
     installer: Arc<Installer>,
     record: Arc<LiveRecord>,
     /// The last candidate that was proved and converts its kind.
@@ -95,7 +95,7 @@ impl Proving {
             definition: watch::Sender::default(),
             orders: watch::Sender::default(),
             blocking_parents: Arc::default(),
-            announced: Mutex::default(),
+            untold: Mutex::default(),
             installer,
             record,
             converter: watch::Sender::default(),
@@ -157,13 +157,9 @@ impl Proving {
     pub fn running(&self, context: &Arc<Context>) {
         self.stage.send_replace(Stage::Running(Arc::downgrade(context)));
         // A pin is looked up before the first lists are complete.
-        let announced = self
-            .announced
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .clone();
-        if announced.is_some() {
-            self.announce(announced.as_ref());
+        let untold = self.untold.lock().unwrap_or_else(PoisonError::into_inner).take();
+        if untold.is_some() {
+            self.announce(untold.as_ref());
         }
     }
 
@@ -477,11 +473,12 @@ impl CandidateCheck for Proving {
     }
 
     fn announce(&self, held: Option<&HeldBack>) {
-        *self.announced.lock().unwrap_or_else(PoisonError::into_inner) = held.cloned();
         let context = match &*self.stage.borrow() {
             Stage::Running(context) => context.upgrade(),
             Stage::Starting | Stage::Listing(_) | Stage::Nothing => None,
         };
+        *self.untold.lock().unwrap_or_else(PoisonError::into_inner) =
+            held.filter(|_| context.is_none()).cloned();
         let mut now: BTreeMap<NamespacedName, Reason> = held
             .into_iter()
             .flat_map(|held| {
