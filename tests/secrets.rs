@@ -361,6 +361,73 @@ async fn a_generated_secret_that_is_lost_is_not_drawn_again_until_a_user_orders_
     assert!(scenario.get(SECRET, "s").await.is_some());
 }
 
+/// Regression: one Secret that must not be drawn again stopped every other child of its parent.
+#[tokio::test]
+async fn a_generated_secret_that_is_refused_stops_what_comes_after_it_and_nothing_else() {
+    let scenario = Scenario::new("secret-refused").await;
+    let more = "children: [{apiVersion: v1, kind: Secret}, {apiVersion: v1, kind: ConfigMap}]";
+    let _host = scenario.start(&controller("puppet.wasm", more));
+    let puppet = async |text: &str, names: &[&str]| {
+        let mut spec = spec(&[password()]);
+        let mut after = config_map("after", text);
+        after["metadata"]["annotations"] = json!({ "operator-host.dev/after": "Secret/s" });
+        let mut last = config_map("last", text);
+        last["metadata"]["annotations"] = json!({ "operator-host.dev/after": "ConfigMap/after" });
+        let rest =
+            json!({"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "s", "labels": {"team": "a"}}});
+        let mut children = vec![after, last, rest];
+        children.extend(names.iter().map(|name| config_map(name, text)));
+        spec["response"]["children"] = json!(children);
+        scenario.puppet("p", spec).await;
+    };
+    let text = |text: &'static str| move |map: &DynamicObject| map.data["data"]["text"] == text;
+    puppet("1", &["beside", "removed"]).await;
+    scenario.until_ready("p").await;
+    scenario.delete(SECRET, "s").await;
+    scenario.until_stalled("p", "GeneratedSecretLost").await;
+    puppet("2", &["beside", "new"]).await;
+    scenario.until(CONFIG_MAP, "beside", "changed", text("2")).await;
+    scenario.until(CONFIG_MAP, "new", "made", text("2")).await;
+    let puppet_now = scenario
+        .until(PUPPET, "p", "judged again", |p| {
+            p.data["status"]["observedGeneration"] == p.metadata.generation.unwrap_or_default()
+        })
+        .await;
+    let stalled = crate::support::condition(&puppet_now, "Stalled").unwrap();
+    assert_eq!(stalled["reason"], "GeneratedSecretLost");
+    assert_contains(stalled["message"].as_str().unwrap(), &["secret-refused/s"]);
+    gone_still(&scenario).await;
+    for name in ["after", "last"] {
+        let map = scenario.get(CONFIG_MAP, name).await.unwrap();
+        assert_eq!(map.data["data"]["text"], "1", "{name} waits");
+    }
+    assert!(
+        scenario.get(CONFIG_MAP, "removed").await.is_some(),
+        "nothing is pruned"
+    );
+
+    // One that somebody else made.
+    let theirs = json!({
+        "apiVersion": "v1", "kind": "Secret", "metadata": {"name": "s"}, "stringData": {"other": "value"},
+    });
+    scenario.apply(&theirs.to_string()).await;
+    puppet("3", &["beside", "new"]).await;
+    scenario.until(CONFIG_MAP, "beside", "changed", text("3")).await;
+    let message = scenario.until_stalled("p", "ChildRefused").await;
+    assert_contains(&message, &["secret-refused/s", "was not created by this host"]);
+    scenario.delete(SECRET, "s").await;
+
+    let message = scenario.until_stalled("p", "GeneratedSecretLost").await;
+    let (_, order) = message.split_once("operator-host.dev/generate-again=").unwrap();
+    let annotations = json!({ "operator-host.dev/generate-again": order.split_whitespace().next().unwrap() });
+    let patch = json!({ "metadata": { "annotations": annotations } });
+    scenario.patch(PUPPET, "p", patch).await;
+    scenario.until_ready("p").await;
+    assert!(scenario.get(SECRET, "s").await.is_some(), "it is drawn");
+    scenario.until(CONFIG_MAP, "last", "changed", text("3")).await;
+    scenario.until_gone(CONFIG_MAP, "removed").await;
+}
+
 async fn gone_still(scenario: &Scenario) {
     scenario.until_stalled("p", "GeneratedSecretLost").await;
     assert!(scenario.get(SECRET, "s").await.is_none());

@@ -9,6 +9,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use kube::core::DynamicObject;
+use serde_json::Value;
 
 use super::plan::Desired;
 use super::readiness::unfinished;
@@ -97,6 +98,32 @@ pub(super) fn parse(text: &str) -> Result<Vec<Reference>, String> {
     parts()
         .map(|part| reference(part).ok_or_else(|| wrong(part)))
         .collect()
+}
+
+/// Adds the children that come after one of these, directly or not.
+pub(super) fn add_dependents(children: &[Value], keys: &[ChildRef], of: &mut HashSet<Identity>) {
+    let before = |child: &Value, key: &ChildRef| {
+        let text = child["metadata"]["annotations"][AFTER_ANNOTATION].as_str();
+        // An annotation that cannot be read is refused.
+        let references = text.and_then(|text| parse(text).ok()).unwrap_or_default();
+        let candidates = references.iter().flat_map(|one| one.candidates(&key.name));
+        candidates.collect::<Vec<_>>()
+    };
+    let before: Vec<_> = children
+        .iter()
+        .zip(keys)
+        .map(|(child, key)| before(child, key))
+        .collect();
+    loop {
+        let after = keys.iter().zip(&before);
+        let after = after.filter(|(_, before)| before.iter().any(|one| of.contains(one)));
+        let after: Vec<_> = after.map(|(key, _)| key.identity()).collect();
+        let known = of.len();
+        of.extend(after);
+        if of.len() == known {
+            return;
+        }
+    }
 }
 
 /// Returns for each child how many others come before it, one after the other.

@@ -21,6 +21,7 @@ use self::refusal::{TOKEN_ANNOTATION, TOKEN_TYPE};
 use super::generated;
 use super::left_fields::{self, LeftField};
 use super::names;
+use super::order;
 use super::ownership::retains;
 use super::provenance::{ACCEPT_ANNOTATION, PROOF_ANNOTATION, SecretProof, is_accepted};
 use operator_host_config::{Allow, ControllerConfig, Removal};
@@ -153,6 +154,17 @@ pub fn plan(
     keep: &[ObjectRef],
     generate: &[GeneratedSecret],
 ) -> Result<Plan, Vec<Refusal>> {
+    plan_without(policy, children, keep, generate, &HashSet::new())
+}
+
+/// Plans without the Secrets among `out`. The children are marked as with them.
+fn plan_without(
+    policy: &Policy<'_>,
+    children: &[Value],
+    keep: &[ObjectRef],
+    generate: &[GeneratedSecret],
+    out: &HashSet<Identity>,
+) -> Result<Plan, Vec<Refusal>> {
     let defined = defined_in(children);
     let namespaced = |kind: &Kind| {
         let defined = || defined.get(&(kind.group(), kind.kind.as_str()));
@@ -179,7 +191,11 @@ pub fn plan(
         }
     }
     let mut seen = HashSet::new();
-    for secret in generate {
+    let is_out = |secret: &&GeneratedSecret| {
+        let key = policy.secret_key(secret);
+        key.is_ok_and(|key| out.contains(&key.identity()))
+    };
+    for secret in generate.iter().filter(|secret| !is_out(secret)) {
         match policy.secret(secret, &plan.desired) {
             Ok(secret) if !seen.insert(secret.key.identity()) => {
                 refusals.push(Refusal::Twice {
@@ -250,30 +266,58 @@ fn with_made<'a>(policy: &Policy<'a>, children: &[Value], keep: &[ObjectRef]) ->
     Cow::Owned(config)
 }
 
-/// Returns the children of a cluster-scoped parent without those in the namespaces where existing objects are in the way: who
-/// made such an object there must not stop the children in other namespaces. `None` when something else is refused.
+/// Plans what remains of an answer when existing objects are in the way: they must not stop what does not depend on them.
+/// `None` when something else is refused.
+///
+/// A cluster-scoped parent does without its children in the namespaces where such objects are: who made one there must not
+/// stop the children in other namespaces. A namespaced parent does without the generated Secrets that are refused, and
+/// without the children after them.
 #[must_use]
-pub fn beside_obstacles(policy: &Policy<'_>, children: &[Value], refusals: &[Refusal]) -> Option<Vec<Value>> {
-    if policy.parent.namespace().is_some() || !refusals.iter().all(Refusal::is_obstacle) {
-        return None;
-    }
+pub fn beside_obstacles(
+    policy: &Policy<'_>,
+    children: &[Value],
+    keep: &[ObjectRef],
+    generate: &[GeneratedSecret],
+    refusals: &[Refusal],
+) -> Option<Plan> {
     let config = with_made(policy, children, &[]);
-    let policy = &Policy {
+    let made = &Policy {
         config: &config,
         ..*policy
     };
     let keys = children.iter().enumerate();
-    let keys: Option<Vec<_>> = keys.map(|(index, child)| policy.key(index, child).ok()).collect();
+    let keys: Option<Vec<_>> = keys.map(|(index, child)| made.key(index, child).ok()).collect();
     let keys = keys?;
-    let obstructed = keys.iter().filter(|key| policy.check_existing(key).is_err());
-    let obstructed: HashSet<_> = obstructed.map(|key| &key.name.namespace).collect();
-    if obstructed.contains(&None) {
-        // It is nobody's namespace, and others may depend on it.
-        return None;
+    let mut out = HashSet::new();
+    if policy.parent.namespace().is_some() {
+        let refused = generate.iter().filter_map(|secret| {
+            let key = made.secret_key(secret).ok()?;
+            made.check_secret(&key, secret, &keys)
+                .err()
+                .map(|_| key.identity())
+        });
+        out.extend(refused);
+        if out.len() != refusals.len() {
+            return None;
+        }
+        order::add_dependents(children, &keys, &mut out);
+    } else {
+        if !refusals.iter().all(Refusal::is_obstacle) {
+            return None;
+        }
+        let obstructed = keys.iter().filter(|key| made.check_existing(key).is_err());
+        let obstructed: HashSet<_> = obstructed.map(|key| &key.name.namespace).collect();
+        if obstructed.contains(&None) {
+            // It is nobody's namespace, and others may depend on it.
+            return None;
+        }
+        let there = keys.iter().filter(|key| obstructed.contains(&key.name.namespace));
+        out.extend(there.map(ChildRef::identity));
     }
     let left = children.iter().zip(&keys);
-    let left = left.filter(|(_, key)| !obstructed.contains(&key.name.namespace));
-    Some(left.map(|(child, _)| child.clone()).collect())
+    let left = left.filter(|(_, key)| !out.contains(&key.identity()));
+    let left: Vec<_> = left.map(|(child, _)| child.clone()).collect();
+    plan_without(policy, &left, keep, generate, &out).ok()
 }
 
 /// Maximum number of bytes of an unchecked kind or name in a refusal; the rule follows after it.
@@ -405,11 +449,8 @@ impl Policy<'_> {
             && child.name.namespace == self.parent.namespace()
     }
 
-    /// Completes a Secret to generate. The one of these children that has the same name is the rest of it.
-    fn secret(&self, secret: &GeneratedSecret, desired: &[Desired]) -> Result<DesiredSecret, Refusal> {
-        let rest = desired
-            .iter()
-            .find(|desired| self.is_rest_of(&desired.key, secret));
+    /// Returns the key of a Secret to generate.
+    fn secret_key(&self, secret: &GeneratedSecret) -> Result<ChildRef, Refusal> {
         Self::check_name("generate", "name", &secret.name, name_problem)?;
         Self::check_name("generate", "name", &secret.name, |name| {
             names::problem(&secret_kind(), name)
@@ -434,21 +475,38 @@ impl Policy<'_> {
         if let Some(problem) = secret_problem(secret) {
             return Err(Refusal::BadSecret { which, problem });
         }
-        let existing = (self.existing)(&key);
+        Ok(key)
+    }
+
+    /// Checks that what exists lets a Secret be generated. `children` are those that the plugin wants.
+    fn check_secret<'a>(
+        &self,
+        key: &ChildRef,
+        secret: &GeneratedSecret,
+        children: impl IntoIterator<Item = &'a ChildRef>,
+    ) -> Result<(), Refusal> {
+        let existing = (self.existing)(key);
         if let Some(existing) = &existing {
-            self.check_generated(&key, existing)?;
+            self.check_generated(key, existing)?;
         }
-        let beside = || {
-            let existing = desired.iter().filter_map(|desired| (self.existing)(&desired.key));
-            existing
-                .into_iter()
-                .any(|child| generated::is_beside(&child, &secret.name))
-        };
+        let mut children = children.into_iter().filter_map(self.existing);
+        let beside = children.any(|child| generated::is_beside(&child, &secret.name));
         if matches!(self.proof, SecretProof::Key(_))
-            && let Some(problem) = generated::lost(self.parent, secret, existing.as_deref(), beside())
+            && let Some(problem) = generated::lost(self.parent, secret, existing.as_deref(), beside)
         {
+            let which = key.name.to_string();
             return Err(Refusal::SecretLost { which, problem });
         }
+        Ok(())
+    }
+
+    /// Completes a Secret to generate. The one of these children that has the same name is the rest of it.
+    fn secret(&self, secret: &GeneratedSecret, desired: &[Desired]) -> Result<DesiredSecret, Refusal> {
+        let rest = desired
+            .iter()
+            .find(|desired| self.is_rest_of(&desired.key, secret));
+        let key = self.secret_key(secret)?;
+        self.check_secret(&key, secret, desired.iter().map(|desired| &desired.key))?;
         let mut metadata = Map::new();
         metadata.insert("labels".into(), json!({ GENERATED_LABEL: "true" }));
         self.complete(&mut metadata, &key, self.config.generated);

@@ -322,7 +322,9 @@ async fn iterate(
         changed |= applied.changed();
         changes.created.extend(applied.created);
         changes.updated.extend(applied.updated);
-        if !applied.failed.is_empty() {
+        let is_lasting = applied.failed.iter().any(|error| !error.is_passing());
+        // What passes by itself must not hide what does not.
+        if is_lasting || !applied.failed.is_empty() && left_out.is_none() {
             return Err(ReconcileError::Api(applied.failed));
         }
         if let Some(error) = left_out {
@@ -476,9 +478,13 @@ fn make_plan(
     let (plan, left_out) = match whole {
         Ok(plan) => (plan, None),
         Err(refusals) => {
-            let others = beside_obstacles(&policy, &response.children, &refusals);
-            let others =
-                others.and_then(|others| plan(&policy, &others, &response.keep, &response.generate).ok());
+            let Response {
+                children,
+                keep,
+                generate,
+                ..
+            } = response;
+            let others = beside_obstacles(&policy, children, keep, generate, &refusals);
             match (others, ReconcileError::Refused(refusals)) {
                 (Some(plan), error) => (plan, Some(error)),
                 (None, error) => return Err(error),
