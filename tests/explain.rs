@@ -61,7 +61,7 @@ async fn a_resource_is_explained_with_its_tree_its_conditions_and_what_to_do() {
     };
     let text = explained(&["puppet", "p"]);
     let lines = [
-        "Puppet explain/p\n",
+        "Puppet.test.operator-host.dev explain/p\n",
         "  The host has seen the current spec, generation 1.\n",
         "Reconciled: every child is applied and ready\n",
         "  ConfigMap/a ",

@@ -155,7 +155,7 @@ async fn a_browser_shows_controllers_objects_and_trees_live_and_runs_nothing_tha
     assert_contains(
         &text,
         &[
-            "Puppet page/p ready",
+            "Puppet.test.operator-host.dev page/p ready",
             "ConfigMap a ready",
             "Secret s ready",
             "<script>",
@@ -217,7 +217,7 @@ async fn a_browser_shows_controllers_objects_and_trees_live_and_runs_nothing_tha
     let bad = "%3Cimg%20src%3Dx%20onerror%3Ddocument.title%3D1%3E";
     browser.open(&format!("{page}#/object/puppet/{bad}")).await;
     browser
-        .until("document.body.innerText.includes('there is no Puppet <img src=x')")
+        .until("document.body.innerText.includes('there is no Puppet.test.operator-host.dev <img src=x')")
         .await;
 
     browser.open(&format!("{page}#/leases")).await;

@@ -56,6 +56,7 @@ pub(super) async fn explain(
         .is_namespaced
         .then(|| namespace.unwrap_or(client.default_namespace()));
     let found = Objects::new(client.clone(), resource, namespace).get(name).await;
+    let kind = kind_in_words(&resource.group, &resource.kind);
     if let Err(kube::Error::Api(status)) = &found
         && status.code == 404
     {
@@ -69,12 +70,11 @@ pub(super) async fn explain(
             ),
         };
         return Err(anyhow!(
-            "there is no {} {name}{}{others}",
-            kind_in_words(&resource.group, &resource.kind),
+            "there is no {kind} {name}{}{others}",
             place.unwrap_or_default()
         ));
     }
-    let parent = found.map_err(|error| anyhow!("cannot read {} {name}: {}", resource.kind, words(&error)))?;
+    let parent = found.map_err(|error| anyhow!("cannot read {kind} {name}: {}", words(&error)))?;
     let mut unread = Unread::default();
     for (version, why) in &kinds.unreadable {
         unread.add(version, why);

@@ -6,6 +6,7 @@ use jiff::Timestamp;
 
 use super::{Child, Condition, Explanation, Proposed};
 use crate::cli::plugins::{age, short};
+use operator_host_core::object::{group_of, kind_in_words};
 use operator_host_core::printable::printable;
 use operator_host_instruments::journal::{OK, Reconcile};
 
@@ -21,7 +22,8 @@ pub(super) fn text(explanation: &Explanation, now: Timestamp, colour: bool) -> S
         .namespace
         .as_ref()
         .map_or_else(String::new, |namespace| format!("{namespace}/"));
-    let _ = writeln!(text, "{} {place}{}", explanation.kind, explanation.name);
+    let kind = kind_in_words(group_of(&explanation.api_version), &explanation.kind);
+    let _ = writeln!(text, "{kind} {place}{}", explanation.name);
     for line in &explanation.state {
         let _ = writeln!(text, "  {}", printable(line));
     }
@@ -190,7 +192,7 @@ fn add_rows(
     rows.push(Row {
         name: format!(
             "{branch}{}/{}{}",
-            child.kind,
+            kind_in_words(group_of(&child.api_version), &child.kind),
             child.name,
             place.unwrap_or_default()
         ),
@@ -368,7 +370,7 @@ mod tests {
             unreadable: vec!["nodes: forbidden".into()],
         };
         let expected = "\
-App shop/web
+App.a.dev shop/web
   The host has seen the current spec, generation 3.
 
 Conditions
@@ -402,6 +404,20 @@ What to do next
 ";
         let text = text(&explanation, at(100), false);
         assert_eq!(text, expected, "{text}");
+    }
+
+    /// Regression: a Service of Knative looked like one of Kubernetes.
+    #[test]
+    fn a_kind_that_may_share_its_name_is_shown_with_its_group() {
+        let mut knative = child("Service", "web", None, Vec::new());
+        knative.api_version = "serving.knative.dev/v1".into();
+        let own = child("Service", "web", None, Vec::new());
+        let mut rows = Vec::new();
+        for child in [&own, &knative] {
+            add_rows(&mut rows, child, "", "", Some("shop"), at(100));
+        }
+        let names: Vec<_> = rows.iter().map(|row| &*row.name).collect();
+        assert_eq!(names, ["Service/web", "Service.serving.knative.dev/web"]);
     }
 
     #[test]

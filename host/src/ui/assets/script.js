@@ -253,7 +253,9 @@ const MOST = 2000;
 // One object with its tree.
 function single(data) {
   const [namespace, name] = data.name.includes("/") ? data.name.split("/") : [null, data.name];
-  const kind = data.kind.split("/").pop();
+  const [group, , its] = data.kind.split("/");
+  // With the group, as in messages: another project may have a kind of this name.
+  const kind = `${its}.${group}`;
   const place = namespace ? ` --namespace ${namespace}` : "";
   const more = data.totalChildren - data.children.length;
   const behind = data.observedGeneration !== null && data.observedGeneration < data.generation;

@@ -11,7 +11,10 @@ use serde_json::Value;
 use super::objects::Summary;
 use super::{Finder, One, incomplete, not_running};
 use crate::ui::Sources;
-use operator_host_core::object::{NamespacedName, Provenance, controller_of, shorten};
+use operator_host_contract::Kind;
+use operator_host_core::object::{
+    NamespacedName, Provenance, controller_of, group_of, kind_in_words, shorten,
+};
 use operator_host_delivery::registry::Live;
 use operator_host_delivery::report::CandidateVersion;
 use operator_host_desired::conditions::PLUGIN_HELD_BACK;
@@ -110,7 +113,7 @@ pub(super) fn object(sources: &Sources, one: &One) -> Result<Object, String> {
     }?;
     let parent = context
         .parent(&one.name)
-        .ok_or_else(|| format!("there is no {} {}", context.config.parent.kind, one.name))?;
+        .ok_or_else(|| format!("there is no {} {}", in_words(&context.config.parent), one.name))?;
     let live = match &*context.plugin.borrow() {
         Live::Plugin(plugin) => Some(plugin.clone()),
         Live::Loading | Live::Failed(_) => None,
@@ -148,7 +151,7 @@ pub(super) fn object(sources: &Sources, one: &One) -> Result<Object, String> {
             .collect(),
         total_children,
         unready_children,
-        watched_kinds: context.children.keys().map(|kind| kind.kind.clone()).collect(),
+        watched_kinds: context.children.keys().map(in_words).collect(),
         unreadable: unreadable(&context),
         reconciles: journal.of_parent(&one.name, RECONCILES),
         events: sources.events(&journal, Some(&one.name)),
@@ -165,7 +168,12 @@ fn created(object: &DynamicObject) -> Option<Timestamp> {
 }
 
 fn kind(object: &DynamicObject) -> String {
-    object.types.clone().unwrap_or_default().kind
+    let types = object.types.clone().unwrap_or_default();
+    kind_in_words(group_of(&types.api_version), &types.kind).into_owned()
+}
+
+fn in_words(kind: &Kind) -> String {
+    kind_in_words(kind.group(), &kind.kind).into_owned()
 }
 
 fn conditions(sources: &Sources, parent: &DynamicObject) -> Vec<Condition> {
