@@ -14,7 +14,9 @@ use crate::dry_run::documents;
 use operator_host_config::webhook::{WebhookReach, WebhookTarget};
 use operator_host_config::{Config, ControllerConfig};
 use operator_host_contract::is_dns_label;
+use operator_host_core::crd::definition;
 use operator_host_runtime::Plugin;
+use operator_host_schema::schema;
 use operator_host_webhook::certificates::ca_bundle;
 use operator_host_webhook::{DEFAULT_PATH, PATH};
 
@@ -117,6 +119,7 @@ pub async fn run(args: Args) -> Result<(), Failure> {
             definition,
             converts,
             defaults,
+            validates,
         } = known(controller, &given, client.as_ref()).await?;
         definitions.extend(definition.filter(|_| !args.no_definitions));
         if converts && args.output == Some(Output::Helm) {
@@ -135,7 +138,9 @@ pub async fn run(args: Args) -> Result<(), Failure> {
         if defaults {
             defaulting.push(to_default(&webhook));
         }
-        webhooks.push(webhook);
+        if validates {
+            webhooks.push(webhook);
+        }
     }
     if args.output == Some(Output::Helm) {
         let mut values = json!({ "webhook": { "enabled": true, "webhooks": webhooks } });
@@ -153,13 +158,21 @@ pub async fn run(args: Args) -> Result<(), Failure> {
             "webhooks": webhooks,
         })
     };
-    let validating = configuration("ValidatingWebhookConfiguration", webhooks);
-    print!("{}", serde_saphyr::to_string(&validating)?);
-    if !defaulting.is_empty() {
-        definitions.insert(0, configuration("MutatingWebhookConfiguration", defaulting));
-    }
-    for document in definitions {
-        print!("---\n{}", serde_saphyr::to_string(&document)?);
+    let all = [
+        ("ValidatingWebhookConfiguration", webhooks),
+        ("MutatingWebhookConfiguration", defaulting),
+    ];
+    let all = all.into_iter().filter(|(_, webhooks)| !webhooks.is_empty());
+    let all: Vec<_> = all
+        .map(|(kind, webhooks)| configuration(kind, webhooks))
+        .chain(definitions)
+        .map(|document| serde_saphyr::to_string(&document))
+        .collect::<Result<_, _>>()?;
+    print!("{}", all.join("---\n"));
+    if all.is_empty() {
+        eprintln!(
+            "no plugin of this configuration validates, sets defaults or converts: it needs no webhook"
+        );
     }
     Ok(())
 }
@@ -271,6 +284,15 @@ struct Known {
     converts: bool,
     /// Whether the plugin sets defaults.
     defaults: bool,
+    /// Whether a review can find anything: the plugin validates, or its definition has rules.
+    validates: bool,
+}
+
+/// Reports whether the webhook can refuse a resource of this plugin's kind.
+fn validates(plugin: &Plugin) -> bool {
+    let description = plugin.description();
+    let definition = description.definition().unwrap_or_default();
+    description.validates || definition::versions(&definition).any(schema::has_rules)
 }
 
 /// Returns what a plugin and the given definitions tell of a controller's kind. A plugin that cannot be loaded is no error
@@ -285,13 +307,16 @@ async fn known(
     let location = &controller.plugin;
     let loaded = plugin_file::load_from(location, controller.limits, controller.trust.sha256).await;
     if let Some(plural) = given.get(&key) {
-        let (converts, defaults) = match &loaded {
-            Ok(Ok(plugin)) => (plugin.description().converts(), plugin.description().defaults),
+        let (converts, defaults, validates) = match &loaded {
+            Ok(Ok(plugin)) => {
+                let description = plugin.description();
+                (description.converts(), description.defaults, validates(plugin))
+            }
             _ => {
                 eprintln!(
                     "warning: {location} cannot be loaded: whether it converts resources or sets defaults is not known"
                 );
-                (false, false)
+                (false, false, true)
             }
         };
         return Ok(Known {
@@ -299,6 +324,7 @@ async fn known(
             definition: None,
             converts,
             defaults,
+            validates,
         });
     }
     let plugin = loaded?.with_context(|| location.to_string())?;
@@ -309,6 +335,7 @@ async fn known(
         definition: converted(&plugin, client),
         converts: plugin.description().converts(),
         defaults: plugin.description().defaults,
+        validates: validates(&plugin),
     };
     own.map(known).ok_or_else(|| {
         Failure::Usage(anyhow!(
