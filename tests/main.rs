@@ -38,6 +38,7 @@ mod echo;
 mod evaluate;
 mod explain;
 mod figures;
+mod first_sign;
 mod hello;
 mod hostile;
 mod hot_loop;

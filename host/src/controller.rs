@@ -15,7 +15,7 @@ use tracing::{Instrument, Span, debug, error, info, info_span};
 
 use crate::definitions::Installer;
 use crate::definitions::record::LiveRecord;
-use operator_host_cluster::cache::{Change, Interest, Reflector, Subscriber, WatchState};
+use operator_host_cluster::cache::{Change, Interest, Subscriber, WatchState};
 use operator_host_cluster::kind_reflectors::KindReflectors;
 use operator_host_cluster::namespaces::NamespaceChange;
 use operator_host_cluster::term::Warmth;
@@ -28,7 +28,7 @@ use operator_host_delivery::registry::Live;
 use operator_host_desired::ownership::{parent_by_owner, parent_of, reaches};
 use operator_host_engine::reconcile::context::Context;
 use operator_host_engine::reconcile::observer::Observer;
-use operator_host_engine::reconcile::{Action, reconcile, unlisted};
+use operator_host_engine::reconcile::{Action, first_sign, reconcile, unlisted};
 use operator_host_engine::work_queue::{ReconcileReason, Work};
 
 /// Runs one controller until `stop`, then waits for the running reconciles. While another replica leads, the controller
@@ -42,20 +42,33 @@ pub async fn run(
     record: Arc<LiveRecord>,
     stop: CancellationToken,
 ) {
+    tokio::select! {
+        () = work_until(&context, listed, &installer, &record, &stop) => {}
+        never = first_sign::follow(&context) => match never {},
+    }
+}
+
+async fn work_until(
+    context: &Arc<Context>,
+    listed: impl FnOnce(),
+    installer: &Installer,
+    record: &LiveRecord,
+    stop: &CancellationToken,
+) {
     // Ignore changes until this replica leads: `lead` then enqueues every parent, and the caches contain the changes.
     context.queue.close();
-    subscribe(&context);
+    subscribe(context);
     let mut plugin = context.plugin.clone();
     let ready = async {
         // Wait for complete caches: an object that the first list does not contain yet would look missing.
-        scope::wait_for_lists(&all_watches(&context)).await;
+        scope::wait_for_lists(&context.watches()).await;
         listed();
         // An error means that the sender is dropped, so there is nothing to wait for.
         let _ = plugin.wait_for(|live| !matches!(live, Live::Loading)).await;
     };
     tokio::select! {
         () = ready => {}
-        () = report_lists(&context) => {}
+        () = report_lists(context) => {}
         () = stop.cancelled() => return,
     }
     context.observer.started();
@@ -70,21 +83,21 @@ pub async fn run(
         let mut is_first = !term.is_elected();
         while !stop.is_cancelled() {
             tokio::select! {
-                () = stand_by(&context, &installer, &record, &plugin) => {}
+                () = stand_by(context, installer, record, &plugin) => {}
                 () = stop.cancelled() => break,
             }
             if std::mem::take(&mut is_first) {
                 say_started();
             }
             let stay = term.stay();
-            lead(&context, plugin.clone(), &record, &stop).await;
+            lead(context, plugin.clone(), record, stop).await;
             record.stand_by();
             drop(stay);
         }
     };
     tokio::select! {
         () = work => {}
-        () = keep_warm(&context, plugin.clone()) => {}
+        () = keep_warm(context, plugin.clone()) => {}
     }
     term.set_warm(Warmth::Cold);
     context.state.subscriptions.send_replace(Vec::new());
@@ -93,7 +106,7 @@ pub async fn run(
 
 /// Reports why the first lists fail. Never returns.
 async fn report_lists(context: &Context) {
-    let watches = all_watches(context).into_iter();
+    let watches = context.watches().into_iter();
     let mut errors: Vec<_> = watches.map(|watch| watch.list_error()).collect();
     while !errors.is_empty() {
         let seen = errors.iter_mut().map(|error| error.borrow_and_update().clone());
@@ -183,14 +196,6 @@ async fn lead(
     context.forget_all();
 }
 
-fn all_watches(context: &Context) -> Vec<Arc<Reflector>> {
-    std::iter::once(&context.parents)
-        .chain(context.children.values())
-        .chain(context.reads.values())
-        .flat_map(KindReflectors::all)
-        .collect()
-}
-
 fn enqueue_all(context: &Context, reason: &ReconcileReason) {
     enqueue_within(context, None, reason);
 }
@@ -273,7 +278,7 @@ async fn keep_enqueueing(context: &Context, mut plugin: tokio::sync::watch::Rece
 /// Returns receivers of the next state of every watch, with its namespace. At least one is returned: that of the
 /// parents.
 fn states(context: &Context) -> Vec<(Option<String>, tokio::sync::watch::Receiver<WatchState>)> {
-    let watches = all_watches(context).into_iter();
+    let watches = context.watches().into_iter();
     let states = watches.map(|watch| {
         let mut state = watch.state();
         state.mark_unchanged();

@@ -258,15 +258,15 @@ async fn until_changed(
         for kind in kinds().filter(|kind| kind.group().contains('.')) {
             shared.kinds.forget_older(kind, outdated);
         }
-        match shared.kinds.resolve_all(config).await {
-            Ok(now) if now.serves_the_same(resolved) => {}
-            Ok(_) => {
+        let unanswered = match shared.kinds.resolve_all(config).await {
+            Ok(now) if !now.serves_the_same(resolved) => {
                 info!(
                     controller = config.name,
                     "the kinds of this controller have changed: restarting the controller"
                 );
                 return;
             }
+            Ok(now) => now.unanswered.into_values().next(),
             Err(KindError::Unknown(NotServed { kind, .. })) => {
                 info!(
                     controller = config.name,
@@ -276,11 +276,12 @@ async fn until_changed(
             }
             // Whoever serves it now has the status of its own.
             Err(KindError::NotDefined(_)) => return,
-            // The server is unreachable: keep the last result.
-            Err(KindError::Discovery { retry_after, .. }) => {
-                delay = RETRY_UNREACHABLE;
-                asked = retry_after.map(at_least).unwrap_or_default();
-            }
+            Err(error @ KindError::Discovery { .. }) => Some(error),
+        };
+        // Keep the last result.
+        if let Some(error) = unanswered {
+            delay = RETRY_UNREACHABLE;
+            asked = error.retry_after().map(at_least).unwrap_or_default();
         }
     }
 }

@@ -428,6 +428,12 @@ impl Reflector {
         self.inner.was_listed.load(Ordering::Relaxed)
     }
 
+    /// Returns the watched kind.
+    #[must_use]
+    pub fn kind(&self) -> &Kind {
+        &self.inner.scope.kind
+    }
+
     /// Returns the watched namespace; `None` for all.
     #[must_use]
     pub fn namespace(&self) -> Option<&str> {

@@ -110,13 +110,17 @@ pub struct Resolved {
     pub others: BTreeMap<Kind, Arc<ResolvedKind>>,
     /// Why the remaining ones are not.
     pub not_served: BTreeMap<Kind, NotServed>,
+    /// The kinds for which the API server has no answer now, for example because the one behind it is away.
+    pub unanswered: BTreeMap<Kind, KindError>,
 }
 
 impl Resolved {
-    /// Reports whether the same kinds are served in the same way.
+    /// Reports whether the same kinds are served in the same way as before, as far as there is an answer.
     #[must_use]
-    pub fn serves_the_same(&self, other: &Self) -> bool {
-        self.parent == other.parent && self.status == other.status && self.others == other.others
+    pub fn serves_the_same(&self, before: &Self) -> bool {
+        let others = before.others.iter();
+        let others = others.filter(|(kind, _)| !self.unanswered.contains_key(*kind));
+        self.parent == before.parent && self.status == before.status && self.others.iter().eq(others)
     }
 }
 
@@ -237,11 +241,13 @@ impl Discovery {
     /// objects of the remaining kinds fails and reports why.
     ///
     /// # Errors
-    /// When the API server does not serve the parent's kind, no definition serves it, or the server does not answer.
+    /// When the API server does not serve the parent's kind, no definition serves it, or the server does not answer about
+    /// that kind.
     pub async fn resolve_all(&self, config: &ControllerConfig) -> Result<Resolved, KindError> {
         let parent = self.resolve(&config.parent).await?;
         let status = self.status_fields(&config.parent, &parent).await?;
-        let (mut others, mut not_served) = (BTreeMap::new(), BTreeMap::new());
+        let (mut others, mut not_served, mut unanswered) =
+            (BTreeMap::new(), BTreeMap::new(), BTreeMap::new());
         for kind in config.children.keys().chain(&config.reads) {
             match self.resolve(kind).await {
                 Ok(resource) => {
@@ -250,7 +256,9 @@ impl Discovery {
                 Err(KindError::Unknown(why)) => {
                     not_served.insert(kind.clone(), why);
                 }
-                Err(error) => return Err(error),
+                Err(error) => {
+                    unanswered.insert(kind.clone(), error);
+                }
             }
         }
         Ok(Resolved {
@@ -258,6 +266,7 @@ impl Discovery {
             status,
             others,
             not_served,
+            unanswered,
         })
     }
 

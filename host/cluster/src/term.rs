@@ -161,6 +161,12 @@ impl Term {
             .map_or(Phase::Leading, |inner| *inner.phase.borrow())
     }
 
+    /// Reports whether this replica leads and may write.
+    #[must_use]
+    pub fn leads(&self) -> bool {
+        self.phase() == Phase::Leading && self.holds()
+    }
+
     /// Waits until the term has begun.
     pub async fn begun(&self) {
         let Some(inner) = &self.0 else { return };

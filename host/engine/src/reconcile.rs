@@ -13,9 +13,7 @@ use self::apply::{BACK_OFF, apply};
 use self::call::{call, check_readable, check_valid};
 use self::context::{Blocking, Context};
 use self::error::ReconcileError;
-use self::failure::{
-    FIRST_GRACE, count_failure, fail, is_unreported, note_transient, status_not_written, tell_repeated,
-};
+use self::failure::{count_failure, fail, note_transient, status_not_written, tell_repeated};
 use self::finalizer::{finalizer_of, finalizer_of_another, remove_finalizer, set_finalizers};
 use self::freshness::up_to_date;
 use self::iterations::Iterations;
@@ -39,6 +37,7 @@ use operator_host_runtime::Plugin;
 pub mod apply;
 pub mod context;
 pub mod evaluate;
+pub mod first_sign;
 pub mod held_back;
 pub mod needs;
 pub mod observer;
@@ -109,7 +108,7 @@ async fn reconcile_now(context: &Context, name: &NamespacedName, span: &Span) ->
         return finish(context, &parent, None, Verdict::Paused, Action::OnChange).await;
     }
     let mut changes = Changes::default();
-    let mut result = with_first_sign(context, &parent, converge(context, &parent, &mut changes)).await;
+    let mut result = converge(context, &parent, &mut changes).await;
     tell_repeated(context, name, &mut result);
     changes.publish(context, &parent);
     let has_tried = match &result {
@@ -152,29 +151,6 @@ async fn reconcile_now(context: &Context, name: &NamespacedName, span: &Span) ->
             fail(context, &parent, &error).await
         }
     }
-}
-
-/// Writes a first condition about a parent that has none while `work` takes long: until a webhook answers, for example.
-async fn with_first_sign<T>(context: &Context, parent: &DynamicObject, work: impl Future<Output = T>) -> T {
-    let mut work = std::pin::pin!(work);
-    if !is_unreported(context, parent) {
-        return work.await;
-    }
-    if let Ok(done) = tokio::time::timeout(FIRST_GRACE, &mut work).await {
-        return done;
-    }
-    let why = "waiting for the first answers of the plugin and of the API server about the children";
-    let update = StatusUpdate {
-        fields: None,
-        conditions: None,
-        added: &[],
-        verdict: &Verdict::Reconciling(Reason::new("Waiting", why)),
-    };
-    let (done, written) = tokio::join!(work, status::write(context, parent, &update));
-    if let Err(error) = written {
-        debug!("{error}");
-    }
-    done
 }
 
 /// Reconciles a parent that is up to date and not paused. Returns `None` when no status is to be written, for example

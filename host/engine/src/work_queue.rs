@@ -5,7 +5,7 @@
 //! enqueued for another reason take precedence over a resync or reload of all parents, but do not starve it; while
 //! parents are edited, a resync or reload takes an eighth of the workers, and of the processor and the API server.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -231,6 +231,20 @@ impl Queue {
     /// Reopens the queue, empty. All work that was given out must be done.
     pub fn open(&self) {
         *self.lock() = State::default();
+    }
+
+    /// Returns the parents that wait for a worker or are with one; `None` for a closed queue.
+    #[must_use]
+    pub fn unfinished(&self) -> Option<HashSet<NamespacedName>> {
+        let state = self.lock();
+        let all = state.pending.keys().chain(state.running.keys());
+        (!state.closed).then(|| all.cloned().collect())
+    }
+
+    /// Reports whether a worker has this parent.
+    #[must_use]
+    pub fn is_running(&self, parent: &NamespacedName) -> bool {
+        self.lock().running.contains_key(parent)
     }
 
     /// Returns the number of parents that wait for a worker, and how long the first of them has waited.

@@ -94,8 +94,12 @@ impl<'a> Preview<'a> {
             parent,
             others,
             not_served,
+            mut unanswered,
             ..
         } = kinds.resolve_all(config).await?;
+        if let Some((_, error)) = unanswered.pop_first() {
+            return Err(error.into());
+        }
         Ok(Self {
             writer: Writer::from(client.clone()),
             config,

@@ -165,6 +165,14 @@ impl Context {
         }
     }
 
+    /// Returns the watches of the parents, the children and what is read.
+    #[must_use]
+    pub fn watches(&self) -> Vec<Arc<Reflector>> {
+        let others = self.children.values().chain(self.reads.values());
+        let all = std::iter::once(&self.parents).chain(others);
+        all.flat_map(KindReflectors::all).collect()
+    }
+
     /// Returns the parent as last known.
     #[must_use]
     pub fn parent(&self, name: &NamespacedName) -> Option<Arc<DynamicObject>> {
@@ -455,7 +463,7 @@ impl Context {
         let served = self
             .children
             .iter()
-            .filter(|(kind, _)| self.resources.contains_key(kind));
+            .filter(|(kind, _)| !self.not_served.contains_key(kind));
         served
             .flat_map(|(_, watches)| self.watches_of_children(watches, &name))
             .filter_map(|watch| Some((failure(&watch)?, watch)))

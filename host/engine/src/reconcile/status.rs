@@ -65,6 +65,27 @@ pub async fn write(
     parent: &DynamicObject,
     update: &StatusUpdate<'_>,
 ) -> Result<bool, ApiError> {
+    write_if(context, parent, update, false).await
+}
+
+/// Does the same, unless the parent has changed since: a reconcile may have written its status meanwhile.
+///
+/// # Errors
+/// As [`write`], and when the parent has changed.
+pub(super) async fn write_at(
+    context: &Context,
+    parent: &DynamicObject,
+    update: &StatusUpdate<'_>,
+) -> Result<bool, ApiError> {
+    write_if(context, parent, update, true).await
+}
+
+async fn write_if(
+    context: &Context,
+    parent: &DynamicObject,
+    update: &StatusUpdate<'_>,
+    is_unchanged: bool,
+) -> Result<bool, ApiError> {
     let name = NamespacedName::of(parent);
     // What it would have to repeat was not read.
     if !context.resource.has_status || is_unreadable(parent) {
@@ -133,10 +154,17 @@ pub async fn write(
     if let Some(namespace) = parent.namespace() {
         metadata["namespace"] = namespace.into();
     }
+    let version = &parent.metadata.resource_version;
+    if is_unchanged {
+        metadata["resourceVersion"] = version.clone().into();
+    }
     if update.repeats(current(parent)) {
         let fresh = objects.read(&name).await?;
-        let is_it =
-            |fresh: &DynamicObject| fresh.metadata.uid == parent.metadata.uid && !is_unreadable(fresh);
+        let is_it = |fresh: &DynamicObject| {
+            fresh.metadata.uid == parent.metadata.uid
+                && !is_unreadable(fresh)
+                && (!is_unchanged || fresh.metadata.resource_version == *version)
+        };
         let Some(mut fresh) = fresh.filter(is_it) else {
             return Ok(false);
         };

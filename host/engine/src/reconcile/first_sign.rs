@@ -1,0 +1,119 @@
+//! Writes a first condition about a parent that has had none for a few seconds, whatever it waits for. Without it, its user
+//! does not know whether anything happens at all.
+
+use std::collections::{HashMap, HashSet};
+use std::convert::Infallible;
+use std::time::Duration;
+
+use futures::stream::{self, StreamExt};
+use tokio::time::{Instant, interval};
+use tracing::debug;
+
+use super::context::Context;
+use super::failure::{FIRST_GRACE, is_unreported};
+use super::status;
+use operator_host_cluster::cache::WatchState;
+use operator_host_core::object::NamespacedName;
+use operator_host_delivery::registry::Live;
+use operator_host_desired::conditions::{Reason, StatusUpdate, Verdict, current};
+
+/// How often it looks.
+const PERIOD: Duration = Duration::from_secs(1);
+/// How many statuses are written at a time.
+const AT_A_TIME: usize = 4;
+
+/// Looks for such parents while this replica leads.
+pub async fn follow(context: &Context) -> Infallible {
+    let mut beat = interval(PERIOD);
+    // Since when each parent waits; `None` once that is said.
+    let mut waiting: HashMap<NamespacedName, Option<Instant>> = HashMap::new();
+    loop {
+        beat.tick().await;
+        let now = Instant::now();
+        let names = match context.writer.term.leads() {
+            true => parents_that_wait(context),
+            false => HashSet::new(),
+        };
+        waiting.retain(|name, _| names.contains(name));
+        for name in names {
+            waiting.entry(name).or_insert(Some(now));
+        }
+        let is_due = |since: &Option<Instant>| since.is_some_and(|since| now - since >= FIRST_GRACE);
+        let due: Vec<_> = waiting.iter().filter(|(_, since)| is_due(since)).collect();
+        let due: Vec<_> = due.into_iter().map(|(name, _)| name.clone()).collect();
+        let told = stream::iter(due).map(|name| async {
+            let again = !tell(context, &name).await;
+            (name, again.then(Instant::now))
+        });
+        let told: Vec<_> = told.buffer_unordered(AT_A_TIME).collect().await;
+        waiting.extend(told);
+    }
+}
+
+/// Returns the parents that no reconcile has finished with: all of them before the first one.
+fn parents_that_wait(context: &Context) -> HashSet<NamespacedName> {
+    context.queue.unfinished().unwrap_or_else(|| {
+        let watches = context.parents.all().into_iter();
+        watches.flat_map(|watch| watch.names()).collect()
+    })
+}
+
+/// Writes the condition if the parent has none. Returns whether that need not be tried again.
+async fn tell(context: &Context, name: &NamespacedName) -> bool {
+    // There may be many of them.
+    tokio::task::yield_now().await;
+    let Some(parent) = context.parent(name) else {
+        return true;
+    };
+    // Until a plugin says that it is for this kind, the objects may be those of another operator, which writes their status.
+    let is_for_the_kind = matches!(*context.plugin.borrow(), Live::Plugin(_));
+    if !is_unreported(context, &parent) || !(is_for_the_kind || current(&parent).is_empty()) {
+        return true;
+    }
+    let Some(what) = waits_for(context, name) else {
+        return true;
+    };
+    let verdict = Verdict::Reconciling(Reason::new("Waiting", format!("waiting for {what}")));
+    let update = StatusUpdate {
+        fields: None,
+        conditions: None,
+        added: &[],
+        verdict: &verdict,
+    };
+    match status::write_at(context, &parent, &update).await {
+        Ok(_) => true,
+        Err(error) => {
+            debug!(controller = context.config.name, parent = %name, "cannot write a first condition: {error}");
+            !error.is_passing()
+        }
+    }
+}
+
+/// Returns what the first reconcile of a parent waits for.
+fn waits_for(context: &Context, name: &NamespacedName) -> Option<String> {
+    if context.queue.is_running(name) {
+        return Some("the first answers of the plugin and of the API server about the children".to_owned());
+    }
+    let mut watches = context.watches();
+    watches.retain(|watch| watch.state_now() == WatchState::Starting);
+    let error = watches
+        .iter()
+        .find_map(|watch| watch.list_error().borrow().clone());
+    let kinds: Vec<_> = watches.iter().map(|watch| watch.kind().to_string()).collect();
+    if let Some(error) = error {
+        return Some(format!("the first lists of the controller's kinds: {error}"));
+    }
+    if !kinds.is_empty() {
+        return Some(format!("the first list of {}", kinds.join(" and of ")));
+    }
+    match &*context.plugin.borrow() {
+        Live::Loading => Some("the plugin, which is being compiled or proved".to_owned()),
+        // The reconcile that is about to begin leaves the object to another operator.
+        Live::Failed(failed) if failed.is_of_other_kind => None,
+        _ if context.queue.unfinished().is_some() => Some(format!(
+            "a worker: all {} of the controller are busy (`concurrency`)",
+            context.config.concurrency
+        )),
+        _ => Some("the controller, which decides about its definition and its plugin's version".to_owned()),
+    }
+}
