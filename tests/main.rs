@@ -50,6 +50,7 @@ mod left_fields;
 mod lifecycle;
 mod limits;
 mod many_echoes;
+mod mutated;
 mod myapp;
 mod mysql;
 mod namespaces;
