@@ -323,6 +323,77 @@ async fn a_namespace_that_is_missing_is_said_and_a_resource_waits_for_its_defini
     assert_eq!(made.expect("the resource").data["spec"]["size"], 3);
 }
 
+/// Regression: in a namespace that does not exist there can be no Role, and the refused list stopped every parent.
+#[tokio::test]
+async fn a_namespace_that_does_not_exist_stops_nothing_in_others_for_a_host_with_a_role_in_each() {
+    let cluster = own_cluster(Options::default()).await;
+    let mut scenario = Scenario::within(&cluster, "exists").await;
+    let controllers = CONTROLLER.replace("cluster-scoped-2, cluster-scoped-1", "exists, nowhere");
+    let config = scenario.config(&controllers);
+    let text = std::fs::read_to_string(&config).unwrap();
+    let config = scenario.file(
+        "config.yaml",
+        text.replace("namespaces: [exists]", "namespaces: [exists, nowhere]"),
+    );
+    let account = json!({ "apiVersion": "v1", "kind": "ServiceAccount", "metadata": { "name": "host" } });
+    scenario.apply(&account.to_string()).await;
+    let printed = std::process::Command::new(env!("CARGO_BIN_EXE_operator-host"))
+        .args([
+            "rbac",
+            "-o",
+            "json",
+            "--service-account",
+            "exists/host",
+            "--config",
+        ])
+        .arg(&config)
+        .arg("--crd")
+        .arg(crate::webhook::puppets())
+        .output()
+        .unwrap();
+    let roles: Value = serde_json::from_slice(&printed.stdout).unwrap();
+    for role in roles["items"].as_array().unwrap() {
+        // Nobody can make one in the other namespace. The one for Events of cluster-scoped objects is not needed here.
+        let namespace = &role["metadata"]["namespace"];
+        if namespace.is_null() || *namespace == "exists" {
+            scenario.apply(&role.to_string()).await;
+        }
+    }
+    let kubeconfig = cluster.kubeconfig_of_account("exists", "host").await.unwrap();
+    scenario = scenario.with_kubeconfig(kubeconfig);
+    let host = scenario.start_with(&config, &[]);
+    let parents: Api<DynamicObject> = Api::all_with(
+        scenario.client.clone(),
+        &crate::support::resource("test.operator-host.dev/v1/ClusterPuppet"),
+    );
+    let apply = async |namespaces: &[&str]| {
+        let child = |namespace: &&str| {
+            let mut child = config_map("a", &namespaces.join(" "));
+            child["metadata"]["namespace"] = (*namespace).into();
+            child
+        };
+        let children: Vec<_> = namespaces.iter().map(child).collect();
+        let puppet = json!({
+            "apiVersion": "test.operator-host.dev/v1", "kind": "ClusterPuppet", "metadata": {"name": "cp"},
+            "spec": {"response": {"children": children}},
+        });
+        let params = PatchParams::apply("user").force();
+        parents
+            .patch("cp", &params, &Patch::Apply(&puppet))
+            .await
+            .unwrap()
+    };
+    let text = |text: &'static str| move |map: &DynamicObject| map.data["data"]["text"] == text;
+    apply(&["exists"]).await;
+    scenario.until(CONFIG_MAP, "a", "there", text("exists")).await;
+    apply(&["exists", "nowhere"]).await;
+    scenario
+        .until(CONFIG_MAP, "a", "changed", text("exists nowhere"))
+        .await;
+    host.until_log(&["WARN", "ConfigMap nowhere/a", "namespace nowhere does not exist"])
+        .await;
+}
+
 /// The host is limited to another namespace, so it watches by name what it can.
 #[tokio::test]
 async fn children_may_be_in_namespaces_that_the_parent_makes_or_that_match_a_pattern() {

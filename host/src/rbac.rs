@@ -7,6 +7,7 @@
 //! | `cluster::cache` | `list` and `watch` of parents, children, reads and CustomResourceDefinitions |
 //! | `reconcile`, `status` | `list` of one parent, where the cache may be stale |
 //! | `cluster::namespaces` | `list` and `watch` of Namespaces, where all of them are watched |
+//! | `cluster::cache` | `get` of the Namespaces that the configuration names: one that does not exist can have no Role |
 //! | `reconcile::apply`, `secrets` | `create` and `patch` of children: an apply that creates needs both |
 //! | `reconcile::prune` | `delete` of children that are not retained |
 //! | `reconcile::status` | `patch` of the parents' `status` |
@@ -139,13 +140,19 @@ pub fn rights(
         &READ,
         "the host: kinds that are added or change",
     );
+    let namespaces = ("", "namespaces");
     if config.namespaces.is_empty() {
-        rights.grant(
-            &[Scope::Cluster],
-            ("", "namespaces"),
-            &READ,
-            "the host: namespaces that are being deleted",
-        );
+        let why = "the host: namespaces that are being deleted";
+        rights.grant(&[Scope::Cluster], namespaces, &READ, why);
+    } else {
+        let others = config
+            .controllers
+            .iter()
+            .filter_map(ControllerConfig::other_names);
+        for name in config.namespaces.iter().chain(others.flatten()) {
+            let why = "the host: whether a namespace exists in which it has no permission";
+            rights.grant_named(&[Scope::Cluster], namespaces, name, &["get"], why);
+        }
     }
     grant_leases(&mut rights, &config.leadership, account);
     for (controller, description) in config.controllers.iter().zip(descriptions) {

@@ -137,16 +137,26 @@ impl ApiError {
     /// Returns the error for an object that the host does not try to create because its namespace is being deleted.
     #[must_use]
     pub fn namespace_terminating(kind: &str, name: &NamespacedName) -> Self {
+        let namespace = name.namespace.as_deref().unwrap_or_default();
+        let message =
+            format!("the namespace {namespace:?} is being deleted, so nothing can be created in it");
+        Self::of_namespace(kind, name, Fault::NamespaceTerminating, message)
+    }
+
+    /// Returns the error that creating an object in a missing namespace would cause.
+    pub fn namespace_missing(kind: &str, name: &NamespacedName) -> Self {
+        let namespace = name.namespace.as_deref().unwrap_or_default();
+        let message = format!("namespace {namespace} does not exist");
+        Self::of_namespace(kind, name, Fault::NamespaceMissing, message)
+    }
+
+    fn of_namespace(kind: &str, name: &NamespacedName, fault: Fault, message: String) -> Self {
         Self {
             verb: "create",
             kind: kind.into(),
             name: name.clone(),
-            fault: Fault::NamespaceTerminating,
-            message: format!(
-                "the namespace {:?} is being deleted, so nothing can be created in it",
-                name.namespace.as_deref().unwrap_or_default()
-            )
-            .into(),
+            fault,
+            message: message.into(),
             retry_after: None,
         }
     }

@@ -428,6 +428,12 @@ impl Reflector {
         self.inner.was_listed.load(Ordering::Relaxed)
     }
 
+    /// Reports whether the watched namespace is known not to exist, so that nothing can be in it.
+    #[must_use]
+    pub fn lacks_namespace(&self) -> bool {
+        self.inner.lacks_namespace.load(Ordering::Relaxed)
+    }
+
     /// Returns the watched kind.
     #[must_use]
     pub fn kind(&self) -> &Kind {
@@ -579,6 +585,8 @@ struct Inner {
     /// Why the last list failed; `None` once one is complete.
     list_error: watch::Sender<Option<String>>,
     was_listed: AtomicBool,
+    /// The watched namespace does not exist.
+    lacks_namespace: AtomicBool,
 }
 
 /// An object that may be stored.
@@ -651,6 +659,7 @@ impl Inner {
             filled: Mutex::default(),
             list_error: watch::Sender::new(None),
             was_listed: AtomicBool::new(false),
+            lacks_namespace: AtomicBool::new(false),
         }
     }
 
@@ -831,6 +840,7 @@ impl Inner {
     /// Removes every object that a complete list at this version does not contain. A newer object was written during
     /// the list; if it was deleted since, the watch from that version reports it.
     fn listed(&self, names: &Listed, list: Option<u128>) {
+        self.lacks_namespace.store(false, Ordering::Relaxed);
         self.list_error.send_replace(None);
         let gone: Vec<_> = {
             let mut store = self.write();
@@ -910,7 +920,18 @@ impl Inner {
         }
     }
 
+    /// Notes that the namespace does not exist: that equals an empty list, which the API server gives to those who may list.
+    fn has_no_namespace(&self) {
+        self.listed(&Listed::default(), None);
+        if !self.lacks_namespace.swap(true, Ordering::Relaxed) {
+            let namespace = self.scope.namespace.as_deref().unwrap_or_default();
+            warn!(kind = %self.scope.kind, "namespace {namespace} does not exist");
+        }
+        self.synced(&self.keep.subscribe());
+    }
+
     fn fail(&self, message: String) {
+        self.lacks_namespace.store(false, Ordering::Relaxed);
         if *self.state.borrow() != WatchState::Failing(message.clone()) {
             warn!(kind = %self.scope.kind, namespace = self.scope.namespace, "cannot watch: {message}");
             self.state.send_replace(WatchState::Failing(message));

@@ -109,7 +109,7 @@ fn without_namespaces_everything_is_granted_in_the_cluster() {
 }
 
 #[test]
-fn with_namespaces_only_definitions_are_granted_in_the_cluster_and_other_namespaces_are_only_read() {
+fn with_namespaces_only_definitions_and_their_names_are_granted_in_the_cluster_and_others_are_only_read() {
     let children = "  otherNamespaces: [b]\n  children: [{apiVersion: v1, kind: Pod}]\n";
     let rights = rights_of("test.dev/v1/Thing", "[a]", children, &["v1/Pod"], true);
     assert_eq!(
@@ -117,6 +117,8 @@ fn with_namespaces_only_definitions_are_granted_in_the_cluster_and_other_namespa
         [
             "* customresourcedefinitions.apiextensions.k8s.io: list watch",
             "* customresourcedefinitions.apiextensions.k8s.io things.test.dev: patch",
+            "* namespaces. a: get",
+            "* namespaces. b: get",
             "a events.events.k8s.io: create patch",
             "a pods.: create delete list patch watch",
             "a things.test.dev: list patch watch",

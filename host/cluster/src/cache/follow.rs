@@ -9,6 +9,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use k8s_openapi::api::core::v1::Namespace;
 use kube::core::DynamicObject;
 use kube::{Api, Client};
 use tokio::sync::watch;
@@ -99,7 +100,11 @@ pub(super) async fn run(
         let (last, asked) = match kinds.resolve(&inner.scope.kind).await {
             Ok(resource) => {
                 let source = source(&inner, &client, &resource);
-                inner.fail(follow(&inner, &source, &mut retry, first_lists).await);
+                let why = follow(&inner, &source, &mut retry, first_lists).await;
+                match is_namespace_missing(&client, inner.scope.namespace.as_deref()).await {
+                    true => inner.has_no_namespace(),
+                    false => inner.fail(why),
+                }
                 // The definition may have been deleted, or recreated with another plural.
                 kinds.forget_older(&inner.scope.kind, Duration::ZERO);
                 (MAX_DELAY_REFUSED, None)
@@ -123,6 +128,15 @@ pub(super) async fn run(
             _ = changed.changed() => retry.reset(),
         }
     }
+}
+
+/// Reports whether a namespace does not exist. A host that is allowed to list in some namespaces only has no permission in
+/// one that does not exist.
+async fn is_namespace_missing(client: &Client, namespace: Option<&str>) -> bool {
+    let Some(namespace) = namespace else { return false };
+    let namespaces: Api<Namespace> = Api::all(client.clone());
+    let found = tokio::time::timeout(MAX_DELAY_REFUSED, namespaces.get_metadata_opt(namespace)).await;
+    matches!(found, Ok(Ok(None)))
 }
 
 fn source(inner: &Inner, client: &Client, resource: &ResolvedKind) -> WatchSource {

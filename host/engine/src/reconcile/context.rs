@@ -533,12 +533,17 @@ impl Context {
     /// # Errors
     /// The same error that the API server would return.
     pub fn check_namespace(&self, key: &ChildRef) -> Result<(), ApiError> {
-        match &key.name.namespace {
-            Some(namespace) if self.namespaces.is_terminating(namespace) => {
-                let kind = kind_in_words(key.kind.group(), &key.kind.kind);
-                Err(ApiError::namespace_terminating(&kind, &key.name))
-            }
-            _ => Ok(()),
+        let Some(namespace) = &key.name.namespace else {
+            return Ok(());
+        };
+        let kind = kind_in_words(key.kind.group(), &key.kind.kind);
+        let watch = self.children.get(&key.kind).and_then(|it| it.of(Some(namespace)));
+        if self.namespaces.is_terminating(namespace) {
+            return Err(ApiError::namespace_terminating(&kind, &key.name));
+        }
+        match watch.is_some_and(|watch| watch.lacks_namespace()) {
+            true => Err(ApiError::namespace_missing(&kind, &key.name)),
+            false => Ok(()),
         }
     }
 
