@@ -120,7 +120,7 @@ manifests: ## Regenerate the roles and webhooks of manifests/deploy from its con
 	plugins/build.sh
 	manifests/deploy/generate.sh $(target)/debug/operator-host
 
-bench: prerequisites ## Measure, and write the tables in README and the page about hostile plugins; PARTS="call reload" prints those only
+bench: prerequisites ## Measure, and write the tables in README and the pages with figures; PARTS="call reload" prints those only
 	@KUBEBUILDER_ASSETS="$$(tests/prepare.sh)"; export KUBEBUILDER_ASSETS; \
 	plugins/build.sh tests/fixtures/puppet >&2; \
 	$(release) bench --workspace --bench figures -- $(PARTS)

@@ -86,7 +86,10 @@ async fn start(table: &mut Table, cluster: &ControlPlane) {
         "start of the process to its first child applied, two plugins compiled",
         Spread::of(compiled, millis),
     );
-    table.fill("the same, from the compiled cache", Spread::of(restored, millis));
+    table.fill(
+        "start of the process from the compiled cache",
+        Spread::of(restored, millis),
+    );
 }
 
 /// Reconciles one Echo at a time and measures from the parent's watch event to the last child, with the same
@@ -136,7 +139,10 @@ async fn single(table: &mut Table, cluster: &ControlPlane, cache: &Path) -> Valu
     let ratio = host_time.median / bare_time.median;
     table.fill("parent's watch event to the last of 3 children", host_time);
     table.fill("the same 3 requests by a bare client", bare_time);
-    table.fill("ratio of the host to the bare client", Figure::number(ratio, 2));
+    table.fill(
+        "ratio to a bare client that sends the same 3 requests",
+        Figure::number(ratio, 2),
+    );
     table.fill("resident memory, idle with two plugins", megabytes(idle));
     assert!(host.stop().await.success());
     status
@@ -180,7 +186,7 @@ async fn many(table: &mut Table, cluster: &ControlPlane, cache: &Path, status: &
         Spread::of(without, millis),
     );
     table.fill(
-        "ratio of the two for the 500, round by round",
+        "ratio to a bare client that sends the same 2,000 applies",
         Spread::of_figures(ratios),
     );
     for (what, samples) in [

@@ -2,7 +2,7 @@
 //!
 //! Every comparison with a bare client sends the same requests to the same API server in the same run, since the
 //! cost of a request depends on the server. A run of all parts writes the tables in README and in
-//! `host/docs/reference/hostile-plugins.md`. `make bench PARTS="call cluster"` measures only the named parts (call,
+//! `figures.md` and `hostile-plugins.md` of `host/docs/reference`. `make bench PARTS="call cluster"` measures only the named parts (call,
 //! convert, reload, cluster, telemetry, hostile) and prints their rows; `PARTS="hostile loop drip"` measures only those
 //! hostile plugins.
 
@@ -84,12 +84,13 @@ fn main() -> ExitCode {
             None
         }
     });
-    let figures = table.text();
+    let figures = table.text(|_| true);
     println!("\n{figures}");
     if let Some(hostile) = &hostile {
         println!("\n{hostile}");
         if is_complete {
-            table::write("README.md", &figures);
+            table::write("README.md", &table.text(|row| rows::README.contains(&row.what)));
+            table::write(rows::PAGE, &figures);
             table::write("host/docs/reference/hostile-plugins.md", hostile);
         }
     }

@@ -3,13 +3,13 @@
 use std::time::Duration;
 
 use super::measure::MB;
-use super::rows::{HEADER, ROWS};
+use super::rows::{HEADER, ROWS, Row};
 use super::support::root;
 
 /// With fewer samples, percentiles add nothing to the extremes.
 const FEW: usize = 20;
 
-/// README's table, with the figures of the parts that were measured.
+/// The table of all figures, with those of the parts that were measured.
 pub struct Table {
     figures: Vec<Option<Figure>>,
 }
@@ -106,9 +106,9 @@ impl Table {
         assert!(before.is_none(), "two figures for {what:?}");
     }
 
-    /// Returns the table of all rows that have a figure.
-    pub fn text(&self) -> String {
-        let rows = ROWS.iter().zip(&self.figures);
+    /// Returns the table of the rows that have a figure and are wanted.
+    pub fn text(&self, wanted: impl Fn(&Row) -> bool) -> String {
+        let rows = ROWS.iter().zip(&self.figures).filter(|(row, _)| wanted(row));
         let rows = rows.filter_map(|(row, figure)| Some((row, figure.as_ref()?)));
         let rows = rows.map(|(row, figure)| {
             let figure = figure.marked(row.at_most);

@@ -17,7 +17,7 @@ const HEAD: &str = "\
 How the host's cost grows with controllers, parents, and objects of others. `make bench-scale` measures it and writes
 this page, and `make soak` the section about churn. Do not edit it. Figures are medians, with the smallest and the
 largest value in parentheses where they differ. Megabytes are 10⁶ bytes. `scale/results.json` has all of it as data.
-[README](../../../README.md#performance) has the figures of single calls and objects.
+[Figures](figures.md) has those of single calls and objects.
 ";
 
 /// What the page is written from.
