@@ -82,6 +82,23 @@ async fn fits(browser: &Browser) {
     );
 }
 
+/// Returns the words of headings, ages and reasons that stand on more than one line.
+const BROKEN_WORDS: &str = r#"
+  const lines = (node, from, to) => {
+    const range = document.createRange();
+    range.setStart(node, from);
+    range.setEnd(node, to);
+    return new Set([...range.getClientRects()].map((it) => it.top)).size;
+  };
+  const broken = [];
+  for (const element of document.querySelectorAll('th, time, td[data-label="Reason"]')) {
+    const texts = document.createTreeWalker(element, NodeFilter.SHOW_TEXT);
+    for (let node = texts.nextNode(); node; node = texts.nextNode())
+      for (const word of node.data.matchAll(/\w+/g))
+        if (lines(node, word.index, word.index + word[0].length) > 1) broken.push(word[0]);
+  }
+  return broken;"#;
+
 const MARKUP: &str = "<img src=x onerror=\"document.title='run'\"><script>document.title='run'</script>";
 
 #[tokio::test]
@@ -212,6 +229,13 @@ async fn a_browser_shows_controllers_objects_and_trees_live_and_runs_nothing_tha
     browser
         .until("[...document.querySelectorAll('td')].some(td => td.innerText.includes('trap'))")
         .await;
+
+    browser.resize(1280, 900).await;
+    browser
+        .until("document.querySelector('td[data-label=\"Message\"]')")
+        .await;
+    browser.screenshot("events-1280").await;
+    assert_eq!(browser.run(BROKEN_WORDS).await, json!([]));
 
     // A name in the address with markup in it.
     let bad = "%3Cimg%20src%3Dx%20onerror%3Ddocument.title%3D1%3E";

@@ -314,12 +314,12 @@ async fn what_the_plugin_calls_invalid_is_not_written_and_its_failures_follow_th
     let metrics = get(&host, "/metrics").await.1;
     for result in ["allowed", "denied", "failed"] {
         let line = metrics.lines().find(|line| {
-            line.starts_with("operator_webhook_reviews_total")
+            line.starts_with("operator_host_webhook_reviews_total")
                 && line.contains(&format!("result=\"{result}\""))
         });
         assert!(line.is_some(), "{result} is not in {metrics}");
     }
-    assert_contains(&metrics, &["operator_webhook_serving"]);
+    assert_contains(&metrics, &["operator_host_webhook_serving"]);
 
     // `Ignore` admits it, and existing resources can be deleted, whether valid or not.
     install(
@@ -383,7 +383,10 @@ async fn certificates_that_are_missing_expired_or_replaced_are_named_and_followe
         &["the certificate expired at", "the API server does not accept it"],
     )
     .await;
-    assert_contains(&get(&host, "/metrics").await.1, &["operator_webhook_serving"]);
+    assert_contains(
+        &get(&host, "/metrics").await.1,
+        &["operator_host_webhook_serving"],
+    );
     until_refused(&scenario, &good(), "certificate has expired").await;
 
     // A key of another certificate, as between two writes; then the matching one.
@@ -398,7 +401,7 @@ async fn certificates_that_are_missing_expired_or_replaced_are_named_and_followe
     )
     .await;
     scenario.file("tls.key", key);
-    until_readyz_contains(&host, &["webhook ok: its certificate is in use"]).await;
+    until_readyz_contains(&host, &["[+]webhook ok\n"]).await;
     until_refused(&scenario, &invalid(), "denied the request").await;
 
     // Another CA: the host presents the new certificate, and the API server is configured to trust it.

@@ -60,7 +60,7 @@ impl Check {
 pub struct Health {
     /// The leader of each controller, as text.
     leaders: Mutex<BTreeMap<String, String>>,
-    /// The state of the webhook, if there is one.
+    /// What is wrong with the webhook's certificate, if there is a webhook; empty when nothing is.
     webhook: Mutex<Option<String>>,
     controllers: Mutex<BTreeMap<String, Expected>>,
     /// Why the current configuration file is not the one in use.
@@ -133,10 +133,10 @@ impl Health {
         };
     }
 
-    /// Sets the text about the state of the webhook. Its certificate may arrive later, which does not make
-    /// the host unready.
-    pub fn webhook(&self, words: String) {
-        *lock(&self.webhook) = Some(words);
+    /// Sets what is wrong with the webhook's certificate; empty when nothing is. It may arrive later, so this does not
+    /// make the host unready.
+    pub fn webhook(&self, problem: String) {
+        *lock(&self.webhook) = Some(problem);
     }
 
     /// Registers the receiver of the report about a controller's plugin.

@@ -157,10 +157,7 @@ impl Certificates {
                     }
                 }
                 ending = false;
-                let words = problem
-                    .clone()
-                    .unwrap_or_else(|| "its certificate is in use".to_owned());
-                instruments.health.webhook(words);
+                instruments.health.webhook(problem.clone().unwrap_or_default());
                 reported = Some(problem);
             }
             let ends = loaded.filter(|validity| validity.is_ending(clock()));
