@@ -204,6 +204,27 @@ fn an_archive_has_the_program_and_what_belongs_to_it_and_is_the_same_each_time()
     let list: Value = serde_json::from_str(&list).unwrap();
     assert_eq!(list["bomFormat"], "CycloneDX");
 
+    let url = "https://example.com/releases/download/v1";
+    let krew = printed(script("krew.sh").arg(one.path()).arg(url));
+    let krew: Value = serde_saphyr::from_str(&krew).unwrap();
+    assert_eq!(krew["metadata"]["name"], "operator-host");
+    assert_eq!(krew["spec"]["version"], concat!("v", env!("CARGO_PKG_VERSION")));
+    let [platform] = &krew["spec"]["platforms"].as_array().unwrap()[..] else {
+        panic!("{krew:#}")
+    };
+    assert_eq!(platform["uri"], format!("{url}/{name}.tar.gz"));
+    let sum = printed(Command::new("sha256sum").arg(&archive));
+    assert_eq!(platform["sha256"], sum.split(' ').next().unwrap());
+    for file in platform["files"].as_array().unwrap() {
+        assert!(
+            unpacked.path().join(file["from"].as_str().unwrap()).is_file(),
+            "{file}"
+        );
+    }
+    assert_eq!(platform["bin"], "operator-host");
+    let empty = tempfile::tempdir().unwrap();
+    assert!(failed(script("krew.sh").arg(empty.path()).arg(url)).contains("there is no archive"));
+
     printed(script("checksums.sh").arg(one.path()));
     let check = || {
         let mut command = Command::new("sha256sum");
@@ -215,7 +236,6 @@ fn an_archive_has_the_program_and_what_belongs_to_it_and_is_the_same_each_time()
     assert_eq!(printed(&mut check()).lines().count(), 2);
     fs::write(&archive, "another").unwrap();
     assert!(failed(&mut check()).contains("1 computed checksum did NOT match"));
-    let empty = tempfile::tempdir().unwrap();
     assert!(failed(script("checksums.sh").arg(empty.path())).contains("there is no file"));
 }
 
