@@ -77,7 +77,7 @@ async fn a_controller_is_added_changed_and_removed_without_a_restart() {
     let (_, metrics) = get(&host, "/metrics").await;
     let info = metrics
         .lines()
-        .filter(|line| line.starts_with("operator_plugin_info"));
+        .filter(|line| line.starts_with("operator_host_plugin_info"));
     assert_eq!(info.filter(|line| line.contains("echo")).count(), 0, "{metrics}");
     scenario.apply(&echo(3)).await;
     puppet_works(&scenario, "after").await;
@@ -120,8 +120,8 @@ async fn a_bad_configuration_is_refused_as_a_whole_and_reported_everywhere() {
     assert_contains(
         &metrics,
         &[
-            "operator_config_reloads_total{result=\"refused\"} 1\n",
-            "operator_config_reloads_total{result=\"taken\"} 1\n",
+            "operator_host_config_reloads_total{result=\"refused\"} 1\n",
+            "operator_host_config_reloads_total{result=\"taken\"} 1\n",
         ],
     );
     puppet_works(&scenario, "meanwhile").await;

@@ -107,7 +107,7 @@ async fn who_keeps_changing_a_field_back_is_named_and_the_two_do_not_spin() {
     let metrics = get(&host, "/metrics").await.1;
     assert_contains(
         &metrics,
-        &["operator_children_contested{controller=\"puppet\"} 1"],
+        &["operator_host_children_contested{controller=\"puppet\"} 1"],
     );
 
     // The other child is corrected at once all the while.
@@ -150,7 +150,7 @@ async fn who_keeps_changing_a_field_back_is_named_and_the_two_do_not_spin() {
     let metrics = get(&host, "/metrics").await.1;
     assert_contains(
         &metrics,
-        &["operator_children_contested{controller=\"puppet\"} 0"],
+        &["operator_host_children_contested{controller=\"puppet\"} 0"],
     );
 }
 
@@ -182,7 +182,7 @@ async fn a_client_that_removes_a_field_is_not_named_and_a_pause_ends_the_contest
     let metrics = get(&host, "/metrics").await.1;
     assert_contains(
         &metrics,
-        &["operator_children_contested{controller=\"puppet\"} 0"],
+        &["operator_host_children_contested{controller=\"puppet\"} 0"],
     );
     rival.task.abort();
 }

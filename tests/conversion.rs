@@ -191,7 +191,7 @@ async fn objects_are_read_and_written_in_every_version_and_wrong_conversions_are
         let metrics = get(&host, "/metrics").await.1;
         for result in ["converted", "failed"] {
             let is_it = |line: &str| {
-                line.starts_with("operator_webhook_conversions_total{")
+                line.starts_with("operator_host_webhook_conversions_total{")
                     && line.contains(&format!("\"{result}\""))
             };
             assert!(metrics.lines().any(is_it), "{result} is not in {metrics}");

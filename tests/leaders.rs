@@ -259,7 +259,7 @@ async fn one_replica_writes_and_another_takes_over_when_it_is_killed_terminated_
         assert_eq!(status, 200, "a standby is ready: {ready}");
         assert_contains(
             &get(standby, "/metrics").await.1,
-            &["operator_leader{controller=\"puppet\"", "} 0\n"],
+            &["operator_host_leader{controller=\"puppet\"", "} 0\n"],
         );
     }
     assert_contains(

@@ -249,7 +249,7 @@ async fn only_what_is_signed_by_a_configured_key_is_taken() {
     let (_, metrics) = get(&host, "/metrics").await;
     assert_contains(
         &metrics,
-        &["operator_plugin_reloads_total{controller=\"echo\",result=\"refused\"}"],
+        &["operator_host_plugin_reloads_total{controller=\"echo\",result=\"refused\"}"],
     );
     assert!(host.is_alive());
 

@@ -238,7 +238,7 @@ async fn a_version_that_fails_where_the_live_one_works_is_held_back_and_touches_
         &metrics,
         &[
             "result=\"held_back\"",
-            "operator_plugin_held_back{",
+            "operator_host_plugin_held_back{",
             &digest(1).to_string(),
         ],
     );
@@ -266,7 +266,7 @@ async fn a_version_that_fails_where_the_live_one_works_is_held_back_and_touches_
         !get(&host, "/metrics")
             .await
             .1
-            .contains("operator_plugin_held_back{")
+            .contains("operator_host_plugin_held_back{")
     );
 }
 

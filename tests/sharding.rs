@@ -97,7 +97,7 @@ async fn replicas_share_the_controllers_evenly_and_take_over_those_of_a_lost_one
             let words = if leads { "it leads" } else { "stands by; " };
             assert_contains(&ready, &[&format!("leader/{controller} ok: {words}")]);
             let line = metrics.lines().find(|line| {
-                line.starts_with("operator_leader") && line.contains(&format!("\"{controller}\""))
+                line.starts_with("operator_host_leader") && line.contains(&format!("\"{controller}\""))
             });
             assert!(
                 line.is_some_and(|line| line.ends_with(if leads { " 1" } else { " 0" })),

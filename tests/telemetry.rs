@@ -225,19 +225,19 @@ async fn one_reconcile_is_one_trace(name: &str, collector: Collector, more: &[(&
     let labels = [("controller", "echo"), ("kind", "Pod")];
     assert_eq!(
         collector
-            .until_counted("operator.resource_created", &labels, 2.0)
+            .until_counted("operator_host.children.created", &labels, 2.0)
             .await,
         2.0
     );
     let reconciles = collector
-        .until_counted("operator.reconcile_count", &[("controller", "echo")], 2.0)
+        .until_counted("operator_host.reconciles", &[("controller", "echo")], 2.0)
         .await;
     assert!(reconciles >= 2.0);
     assert_eq!(host.stop().await.code(), Some(0));
     let metrics = collector.metrics();
     let counted = sum(
         &metrics,
-        "operator.api_requests",
+        "operator_host.api.requests",
         &[("verb", "patch"), ("kind", "Pod"), ("code", "201")],
     );
     let writes = scenario.writes(cluster().await);
@@ -294,7 +294,7 @@ async fn a_collector_that_refuses_costs_no_reconcile_and_is_reported_once() {
     let (_, metrics) = get(&host, "/metrics").await;
     let dropped = metrics
         .lines()
-        .filter(|line| line.starts_with("operator_telemetry_dropped_total{") && line.contains("traces"))
+        .filter(|line| line.starts_with("operator_host_telemetry_dropped_total{") && line.contains("traces"))
         .map(|line| line.rsplit_once(' ').unwrap().1.parse::<f64>().unwrap())
         .sum::<f64>();
     assert!(dropped > 0.0, "{metrics}");

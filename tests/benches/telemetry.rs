@@ -175,9 +175,9 @@ fn cost(before: &BTreeMap<String, f64>, after: &BTreeMap<String, f64>) -> Cost {
     let more = |name: &str| after[name] - before[name];
     let mean = |name: &str| more(&format!("{name}_sum")) / more(&format!("{name}_count"));
     Cost {
-        reconcile: mean("operator_reconcile_duration_milliseconds"),
+        reconcile: mean("operator_host_reconcile_duration_seconds") * 1e3,
         processor: more("process_cpu_time_seconds_total") * 1e3
-            / more("operator_reconcile_duration_milliseconds_count"),
+            / more("operator_host_reconcile_duration_seconds_count"),
     }
 }
 

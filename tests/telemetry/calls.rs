@@ -99,7 +99,7 @@ async fn conversions_and_defaults_are_traced_counted_and_recorded() {
     let metrics = get(&host, "/metrics").await.1;
     for (export, least) in [("convert", 1), ("default", 2)] {
         let is_it = |line: &&str| {
-            line.starts_with("operator_plugin_call_duration_milliseconds_count{")
+            line.starts_with("operator_host_plugin_call_duration_seconds_count{")
                 && line.contains(&format!("export=\"{export}\""))
         };
         let line = metrics

@@ -55,11 +55,11 @@ async fn a_plugin_that_traps_leaves_its_backtrace_in_its_span() {
 
     let labels = [("controller", "echo"), ("kind", "Echo"), ("class", "trap")];
     collector
-        .until_counted("operator.reconcile_errors", &labels, 1.0)
+        .until_counted("operator_host.reconcile.errors", &labels, 1.0)
         .await;
     assert_eq!(
         collector
-            .until_counted("operator.reconcile_errors", &[("class", "api")], 0.0)
+            .until_counted("operator_host.reconcile.errors", &[("class", "api")], 0.0)
             .await,
         0.0
     );
@@ -143,7 +143,7 @@ async fn only_sampled_reconciles_are_exported() {
     assert!(!line.contains("trace_id"), "{line}");
     // Metrics do not depend on it.
     collector
-        .until_counted("operator.reconcile_count", &[], 1.0)
+        .until_counted("operator_host.reconciles", &[], 1.0)
         .await;
     assert_eq!(host.stop().await.code(), Some(0));
     assert!(collector.spans().is_empty(), "{:?}", collector.spans());

@@ -82,7 +82,7 @@ async fn the_level_changes_while_the_host_runs_and_the_logs_of_plugins_are_bound
     let (_, metrics) = get(&host, "/metrics").await;
     let dropped = metrics
         .lines()
-        .find(|line| line.starts_with("operator_plugin_log_lines_dropped_total{"));
+        .find(|line| line.starts_with("operator_host_plugin_log_lines_dropped_total{"));
     let dropped: f64 = dropped.unwrap().rsplit_once(' ').unwrap().1.parse().unwrap();
     assert!(dropped >= 3.0 * 9900.0, "{dropped}");
 }

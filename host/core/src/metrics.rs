@@ -8,6 +8,7 @@
 pub mod definitions;
 pub mod losses;
 mod observed;
+pub mod parents;
 mod process;
 #[cfg(test)]
 mod tests;
@@ -23,16 +24,19 @@ use self::definitions as define;
 use self::definitions::Definition;
 use self::losses::Losses;
 use self::observed::{Observed, lock, observe};
+use self::parents::Parents;
 use operator_host_contract::{Description, Kind};
 use operator_host_runtime::{CallStats, Plugin};
 
-/// Upper bounds in milliseconds, for durations that include requests to the API server.
+/// Upper bounds in seconds, for durations that include requests to the API server: those that OpenTelemetry recommends for
+/// requests, and two for what is stuck.
 const REQUEST_TIMES: &[f64] = &[
-    0.5, 1.0, 2.5, 5.0, 10.0, 25.0, 50.0, 100.0, 250.0, 500.0, 1e3, 2.5e3, 5e3, 1e4, 3e4, 6e4,
+    0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0, 30.0, 60.0,
 ];
-/// Upper bounds in milliseconds, for durations within this process.
+/// Upper bounds in seconds, for durations within this process: the same, and smaller ones, as a call may take 50 µs.
 const CALL_TIMES: &[f64] = &[
-    0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 25.0, 50.0, 100.0, 250.0, 500.0, 1e3, 2.5e3, 5e3, 1e4,
+    0.000_05, 0.000_1, 0.000_25, 0.000_5, 0.001, 0.002_5, 0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.25, 0.5,
+    0.75, 1.0, 2.5, 5.0, 7.5, 10.0,
 ];
 /// Upper bounds in bytes: powers of two from 64 KiB, the size of a page of WebAssembly memory, to 256 MiB.
 const MEMORY: &[f64] = &[
@@ -52,12 +56,12 @@ const MEMORY: &[f64] = &[
 /// The instruments of the process.
 #[derive(Debug)]
 pub struct Metrics {
-    reconcile_count: Counter<u64>,
+    reconciles: Counter<u64>,
     reconcile_duration: Histogram<f64>,
     reconcile_errors: Counter<u64>,
-    resource_created: Counter<u64>,
-    resource_updated: Counter<u64>,
-    resource_deleted: Counter<u64>,
+    children_created: Counter<u64>,
+    children_updated: Counter<u64>,
+    children_deleted: Counter<u64>,
     plugin_call_duration: Histogram<f64>,
     plugin_wait_duration: Histogram<f64>,
     plugin_guest_time: Counter<f64>,
@@ -74,10 +78,6 @@ pub struct Metrics {
     conversions: Counter<u64>,
     api_request_duration: Histogram<f64>,
     observed: Arc<Observed>,
-}
-
-fn milliseconds(time: Duration) -> f64 {
-    time.as_secs_f64() * 1e3
 }
 
 impl Metrics {
@@ -109,12 +109,12 @@ impl Metrics {
         }
         observe(meter, &observed, losses);
         Self {
-            reconcile_count: counter(define::RECONCILE_COUNT),
+            reconciles: counter(define::RECONCILES),
             reconcile_duration: histogram(define::RECONCILE_DURATION, REQUEST_TIMES),
             reconcile_errors: counter(define::RECONCILE_ERRORS),
-            resource_created: counter(define::RESOURCE_CREATED),
-            resource_updated: counter(define::RESOURCE_UPDATED),
-            resource_deleted: counter(define::RESOURCE_DELETED),
+            children_created: counter(define::CHILDREN_CREATED),
+            children_updated: counter(define::CHILDREN_UPDATED),
+            children_deleted: counter(define::CHILDREN_DELETED),
             plugin_call_duration: histogram(define::PLUGIN_CALL_DURATION, CALL_TIMES),
             plugin_wait_duration: histogram(define::PLUGIN_WAIT_DURATION, CALL_TIMES),
             plugin_guest_time: meter
@@ -170,6 +170,7 @@ impl Metrics {
         lock(&self.observed.plugins).remove(controller);
         lock(&self.observed.held_back).remove(controller);
         lock(&self.observed.contested).remove(controller);
+        lock(&self.observed.parents).remove(controller);
     }
 
     /// Counts a watch of a kind that failed and is restarted.
@@ -199,7 +200,7 @@ impl Metrics {
         let kind = KeyValue::new("kind", known.unwrap_or_else(|| "other".into()));
         let verb = KeyValue::new("verb", verb);
         self.api_request_duration
-            .record(milliseconds(took), &[verb.clone(), kind.clone()]);
+            .record(took.as_secs_f64(), &[verb.clone(), kind.clone()]);
         let code = code.map_or_else(|| "none".to_owned(), |code| code.to_string());
         self.api_requests
             .add(1, &[verb, kind, KeyValue::new("code", code)]);
@@ -262,13 +263,13 @@ impl ControllerMetrics {
             self.kind.clone(),
             KeyValue::new("trigger", reason),
         ];
-        self.metrics.reconcile_count.add(1, &labels);
+        self.metrics.reconciles.add(1, &labels);
         self.metrics
             .reconcile_duration
-            .record(milliseconds(took), &labels[..2]);
+            .record(took.as_secs_f64(), &labels[..2]);
         self.metrics
             .queue_duration
-            .record(milliseconds(waited), &labels[..1]);
+            .record(waited.as_secs_f64(), &labels[..1]);
     }
 
     /// Counts a reconcile that failed.
@@ -283,17 +284,17 @@ impl ControllerMetrics {
 
     /// Counts a child that was created.
     pub fn created(&self, child: &Kind) {
-        self.metrics.resource_created.add(1, &self.child(child));
+        self.metrics.children_created.add(1, &self.child(child));
     }
 
     /// Counts a child that was updated.
     pub fn updated(&self, child: &Kind) {
-        self.metrics.resource_updated.add(1, &self.child(child));
+        self.metrics.children_updated.add(1, &self.child(child));
     }
 
     /// Counts a child that was deleted.
     pub fn deleted(&self, child: &Kind) {
-        self.metrics.resource_deleted.add(1, &self.child(child));
+        self.metrics.children_deleted.add(1, &self.child(child));
     }
 
     /// Records a plugin call that has ended; `class` is `ok` or the class of its failure.
@@ -304,10 +305,10 @@ impl ControllerMetrics {
             KeyValue::new("class", class),
         ];
         let metrics = &*self.metrics;
-        metrics.plugin_call_duration.record(milliseconds(took), &labels);
+        metrics.plugin_call_duration.record(took.as_secs_f64(), &labels);
         metrics
             .plugin_wait_duration
-            .record(milliseconds(stats.waited), &labels[..1]);
+            .record(stats.waited.as_secs_f64(), &labels[..1]);
         metrics
             .plugin_guest_time
             .add(stats.guest_time.as_secs_f64(), &labels[..1]);
@@ -336,7 +337,7 @@ impl ControllerMetrics {
         let labels = std::slice::from_ref(&self.controller);
         self.metrics
             .plugin_compile_duration
-            .record(milliseconds(compiled), labels);
+            .record(compiled.as_secs_f64(), labels);
         let labels = [
             KeyValue::new("plugin", plugin),
             KeyValue::new("version", version),
@@ -367,6 +368,13 @@ impl ControllerMetrics {
                 held.insert(Arc::clone(&self.name), labels)
             }
         };
+    }
+
+    /// Returns where the conditions of the controller's parents are counted.
+    #[must_use]
+    pub fn parents(&self) -> Arc<Parents> {
+        let mut parents = lock(&self.metrics.observed.parents);
+        Arc::clone(parents.entry(Arc::clone(&self.name)).or_default())
     }
 
     /// Counts a contested child until the result is dropped.

@@ -43,6 +43,18 @@ const ALL_READY: &str = "every child is applied and ready";
 /// Present and true while there are children of a kind that the configuration does not list any more. Its reason is the same.
 pub const KIND_NOT_LISTED: &str = "KindNotListed";
 
+/// The types that the host sets. A plugin may set only the first one.
+pub const HOST_TYPES: [&str; 8] = [
+    READY,
+    SYNCED,
+    RECONCILING,
+    STALLED,
+    PAUSED,
+    PLUGIN_HELD_BACK,
+    CONTESTED,
+    KIND_NOT_LISTED,
+];
+
 /// The result of a reconcile, for the conditions.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Verdict {
@@ -271,10 +283,23 @@ fn paused(parent: &DynamicObject, before: &Map<String, Value>, now: Timestamp) -
 
 /// Reports whether the host alone sets conditions of this type.
 pub fn is_host_type(type_: &str) -> bool {
-    matches!(
-        type_,
-        RECONCILING | STALLED | SYNCED | PAUSED | PLUGIN_HELD_BACK | CONTESTED | KIND_NOT_LISTED
-    )
+    type_ != READY && HOST_TYPES.contains(&type_)
+}
+
+/// Returns the conditions of the host in a status, for labels, and since when `Ready` is not True.
+pub fn labels(status: &Map<String, Value>) -> (Vec<(&'static str, &'static str)>, Option<Timestamp>) {
+    let mut unready_since = None;
+    let labels = raw_conditions(status).filter_map(|condition| {
+        let type_ = HOST_TYPES.into_iter().find(|type_| condition["type"] == *type_)?;
+        let status = ["True", "False", "Unknown"].into_iter();
+        let status = status.into_iter().find(|status| condition["status"] == *status)?;
+        if type_ == READY && status != "True" {
+            let since = condition["lastTransitionTime"].as_str();
+            unready_since = since.and_then(|since| since.parse().ok());
+        }
+        Some((type_, status))
+    });
+    (labels.collect(), unready_since)
 }
 
 /// Returns the status of a parent; an empty one if it has none.

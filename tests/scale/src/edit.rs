@@ -166,9 +166,9 @@ async fn resync(
     parents: usize,
     plugin: &[u8],
 ) -> anyhow::Result<(Instant, Instant)> {
-    const LOADS: &str = "operator_plugin_reloads_total";
+    const LOADS: &str = "operator_host_plugin_reloads_total";
     const LOADED: &str = "result=\"loaded\"";
-    const RECONCILES: &str = "operator_reconcile_count_total";
+    const RECONCILES: &str = "operator_host_reconciles_total";
     const RELOAD: &str = "trigger=\"reload\"";
     let metrics = host.metrics().await?;
     let (loaded, before) = (metrics.sum(LOADS, LOADED), metrics.sum(RECONCILES, RELOAD));
@@ -184,7 +184,7 @@ async fn resync(
         .until("done with the resync", async |host| {
             let metrics = host.metrics().await.ok()?;
             let reconciled = metrics.sum(RECONCILES, RELOAD) - before;
-            if reconciled > 0.0 && metrics.sum("operator_queue_depth", "") == 0.0 {
+            if reconciled > 0.0 && metrics.sum("operator_host_queue_depth", "") == 0.0 {
                 return Some(reconciled);
             }
             // Reading metrics is work for the host as well.

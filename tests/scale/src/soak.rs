@@ -71,7 +71,7 @@ pub(crate) async fn run(common: &Common, minutes: f64) -> anyhow::Result<(Sectio
             ));
         }
     }
-    let reconciles = host.metrics().await?.sum("operator_reconcile_count_total", "");
+    let reconciles = host.metrics().await?.sum("operator_host_reconciles_total", "");
     users.shutdown().await;
 
     let mut table = Table::new(&["", "first quarter", "second", "third", "last", "flat"]);
@@ -119,7 +119,7 @@ async fn sample(host: &Running) -> anyhow::Result<[f64; 5]> {
         handles.descriptors as f64,
         handles.sockets as f64,
         handles.threads as f64,
-        host.metrics().await?.sum("operator_queue_depth", ""),
+        host.metrics().await?.sum("operator_host_queue_depth", ""),
     ])
 }
 

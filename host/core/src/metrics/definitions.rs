@@ -45,7 +45,6 @@ impl Definition {
     pub fn prometheus_name(&self) -> String {
         let mut name = self.name.replace('.', "_");
         name += match self.unit {
-            "ms" => "_milliseconds",
             "s" => "_seconds",
             "By" => "_bytes",
             _ => "",
@@ -104,65 +103,69 @@ macro_rules! definitions {
 }
 
 definitions! {
-    RECONCILE_COUNT = Counter, "operator.reconcile_count", "{reconcile}", ["controller", "kind", "trigger"],
+    RECONCILES = Counter, "operator_host.reconciles", "{reconcile}", ["controller", "kind", "trigger"],
         "Reconciles of a parent, by reason";
-    RECONCILE_DURATION = Histogram, "operator.reconcile_duration", "ms", ["controller", "kind"],
+    RECONCILE_DURATION = Histogram, "operator_host.reconcile.duration", "s", ["controller", "kind"],
         "Duration of one reconcile, including requests to the API server";
-    RECONCILE_ERRORS = Counter, "operator.reconcile_errors", "{reconcile}", ["controller", "kind", "class"],
+    RECONCILE_ERRORS = Counter, "operator_host.reconcile.errors", "{reconcile}", ["controller", "kind", "class"],
         "Reconciles that failed, by class of error";
-    RESOURCE_CREATED = Counter, "operator.resource_created", "{object}", ["controller", "kind"],
+    CHILDREN_CREATED = Counter, "operator_host.children.created", "{object}", ["controller", "kind"],
         "Children created, by kind";
-    RESOURCE_UPDATED = Counter, "operator.resource_updated", "{object}", ["controller", "kind"],
+    CHILDREN_UPDATED = Counter, "operator_host.children.updated", "{object}", ["controller", "kind"],
         "Children updated, by kind";
-    RESOURCE_DELETED = Counter, "operator.resource_deleted", "{object}", ["controller", "kind"],
+    CHILDREN_DELETED = Counter, "operator_host.children.deleted", "{object}", ["controller", "kind"],
         "Children deleted, by kind";
-    CHILDREN_CONTESTED = Gauge, "operator.children_contested", "{object}", ["controller"],
+    PARENTS = Gauge, "operator_host.parents", "{parent}", ["controller", "condition", "status"],
+        "Parents by each condition that the host sets, as this replica last determined it";
+    UNREADY_AGE = Gauge, "operator_host.parents.unready.age", "s", ["controller"],
+        "Time since the parent that has not been Ready for the longest stopped to be, 0 when all are Ready";
+    CHILDREN_CONTESTED = Gauge, "operator_host.children.contested", "{object}", ["controller"],
         "Children of which another client keeps changing back what the host applies";
-    PLUGIN_CALL_DURATION = Histogram, "operator.plugin_call_duration", "ms", ["controller", "export", "class"],
+    PLUGIN_CALL_DURATION = Histogram, "operator_host.plugin.call.duration", "s", ["controller", "export", "class"],
         "Duration of one plugin call, by result";
-    PLUGIN_WAIT_DURATION = Histogram, "operator.plugin_wait_duration", "ms", ["controller"],
+    PLUGIN_WAIT_DURATION = Histogram, "operator_host.plugin.wait.duration", "s", ["controller"],
         "Time that a plugin call waited for its code, its turn and its share of the memory";
-    PLUGIN_GUEST_TIME = Counter, "operator.plugin_guest_time", "s", ["controller"],
+    PLUGIN_GUEST_TIME = Counter, "operator_host.plugin.guest.time", "s", ["controller"],
         "Processor time used by plugins";
-    PLUGIN_MEMORY_PEAK = Histogram, "operator.plugin_memory_peak", "By", ["controller"],
+    PLUGIN_MEMORY_PEAK = Histogram, "operator_host.plugin.memory.peak", "By", ["controller"],
         "Peak memory of one plugin call";
-    PLUGIN_LOG_LINES_DROPPED = Counter, "operator.plugin_log_lines_dropped", "{line}", ["controller"],
+    PLUGIN_LOG_LINES_DROPPED = Counter, "operator_host.plugin.log_lines.dropped", "{line}", ["controller"],
         "Log lines of plugins dropped because of the limit";
-    PLUGIN_COMPILE_DURATION = Histogram, "operator.plugin_compile_duration", "ms", ["controller"],
+    PLUGIN_COMPILE_DURATION = Histogram, "operator_host.plugin.compile.duration", "s", ["controller"],
         "Time to compile a plugin to machine code, or to load it from the cache";
-    PLUGIN_INFO = Gauge, "operator.plugin_info", "{version}", ["controller", "plugin", "version", "digest"],
+    PLUGIN_INFO = Gauge, "operator_host.plugin.info", "{version}", ["controller", "plugin", "version", "digest"],
         "1 for the live version of each plugin";
-    PLUGIN_HELD_BACK = Gauge, "operator.plugin_held_back", "{version}", ["controller", "plugin", "version", "digest"],
+    PLUGIN_HELD_BACK = Gauge, "operator_host.plugin.held_back", "{version}", ["controller", "plugin", "version", "digest"],
         "1 for a version that is held back because its results would be worse than those of the live version";
-    PLUGIN_RELOADS = Counter, "operator.plugin_reloads", "{reload}", ["controller", "result"],
+    PLUGIN_RELOADS = Counter, "operator_host.plugin.reloads", "{reload}", ["controller", "result"],
         "Plugin files loaded, refused or held back, including the first of each controller";
-    CONFIG_RELOADS = Counter, "operator.config_reloads", "{reload}", ["result"],
+    CONFIG_RELOADS = Counter, "operator_host.config.reloads", "{reload}", ["result"],
         "Configurations accepted or refused, including the first";
-    QUEUE_DEPTH = Gauge, "operator.queue_depth", "{parent}", ["controller"],
+    QUEUE_DEPTH = Gauge, "operator_host.queue.depth", "{parent}", ["controller"],
         "Parents waiting for a worker";
-    QUEUE_AGE = Gauge, "operator.queue_age", "s", ["controller"],
+    QUEUE_AGE = Gauge, "operator_host.queue.age", "s", ["controller"],
         "Waiting time of the parent that has waited the longest";
-    QUEUE_DURATION = Histogram, "operator.queue_duration", "ms", ["controller"],
+    QUEUE_DURATION = Histogram, "operator_host.queue.duration", "s", ["controller"],
         "Time from the first change to the start of the reconcile";
-    WATCH_RESTARTS = Counter, "operator.watch_restarts", "{restart}", ["kind"],
+    WATCH_RESTARTS = Counter, "operator_host.watch.restarts", "{restart}", ["kind"],
         "Watches that failed and were restarted";
-    API_REQUESTS = Counter, "operator.api_requests", "{request}", ["verb", "kind", "code"],
+    API_REQUESTS = Counter, "operator_host.api.requests", "{request}", ["verb", "kind", "code"],
         "Requests to the API server, by HTTP status";
-    API_REQUEST_DURATION = Histogram, "operator.api_request_duration", "ms", ["verb", "kind"],
+    API_REQUEST_DURATION = Histogram, "operator_host.api.request.duration", "s", ["verb", "kind"],
         "Time until the API server started its response";
-    EVENTS_DROPPED = Counter, "operator.events_dropped", "{event}", [],
+    EVENTS_DROPPED = Counter, "operator_host.events.dropped", "{event}", [],
         "Kubernetes Events dropped because the queue was full";
-    RECORDS_DROPPED = Counter, "operator.records_dropped", "{call}", ["controller"],
+    RECORDS_DROPPED = Counter, "operator_host.records.dropped", "{call}", ["controller"],
         "Plugin calls that `--record` did not write: the queue was full, the call was too large, or the disk was full";
-    LEADER = Gauge, "operator.leader", "{replica}", ["controller"],
+    LEADER = Gauge, "operator_host.leader", "{replica}", ["controller"],
         "1 when this replica leads the controller, 0 when it stands by";
-    WEBHOOK_SERVING = Gauge, "operator.webhook_serving", "{replica}", [],
+    WEBHOOK_SERVING = Gauge, "operator_host.webhook.serving", "{replica}", [],
         "1 when the API server accepts the webhook's certificate, 0 when it does not; not exported without a webhook";
-    WEBHOOK_REVIEWS = Counter, "operator.webhook_reviews", "{review}", ["controller", "result"],
+    WEBHOOK_REVIEWS = Counter, "operator_host.webhook.reviews", "{review}", ["controller", "result"],
         "Resources reviewed by the webhook: `allowed`, `denied`, or `failed` when there was no decision";
-    WEBHOOK_CONVERSIONS = Counter, "operator.webhook_conversions", "{review}", ["controller", "result"],
+    WEBHOOK_CONVERSIONS = Counter, "operator_host.webhook.conversions", "{review}", ["controller", "result"],
         "Requests to convert objects to another version: `converted` or `failed`";
-    TELEMETRY_DROPPED = Counter, "operator.telemetry_dropped", "{item}", ["signal", "reason"],
+    TELEMETRY_DROPPED = Counter, "operator_host.telemetry.dropped", "{item}", ["signal", "reason"],
         "Spans and metric exports that did not reach the collector";
     PROCESS_MEMORY = Gauge, "process.memory.usage", "By", [],
         "Resident memory of the process";

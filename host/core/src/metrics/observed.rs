@@ -10,6 +10,7 @@ use opentelemetry::metrics::Meter;
 
 use super::definitions as define;
 use super::losses::Losses;
+use super::parents::Parents;
 use super::process;
 
 /// The state that is read at that time, instead of being recorded on each change.
@@ -18,6 +19,7 @@ pub(super) struct Observed {
     pub(super) queues: Mutex<BTreeMap<Arc<str>, QueueGauge>>,
     pub(super) plugins: Mutex<BTreeMap<Arc<str>, [KeyValue; 3]>>,
     pub(super) contested: Mutex<BTreeMap<Arc<str>, Arc<AtomicU64>>>,
+    pub(super) parents: Mutex<BTreeMap<Arc<str>, Arc<Parents>>>,
     pub(super) held_back: Mutex<BTreeMap<Arc<str>, [KeyValue; 3]>>,
     pub(super) kinds: Mutex<HashMap<(String, String), Arc<str>>>,
     pub(super) leaders: Mutex<BTreeMap<Arc<str>, bool>>,
@@ -86,6 +88,25 @@ pub(super) fn observe(meter: &Meter, observed: &Arc<Observed>, losses: Arc<Losse
     instrument!(u64_observable_gauge, define::CHILDREN_CONTESTED, move |gauge| {
         for (controller, count) in &*lock(&state.contested) {
             gauge.observe(count.load(Ordering::Relaxed), &[label(controller)]);
+        }
+    });
+    let state = Arc::clone(observed);
+    instrument!(u64_observable_gauge, define::PARENTS, move |gauge| {
+        for (controller, parents) in &*lock(&state.parents) {
+            for ((condition, status), count) in parents.counts() {
+                let labels = [
+                    label(controller),
+                    KeyValue::new("condition", condition),
+                    KeyValue::new("status", status),
+                ];
+                gauge.observe(count, &labels);
+            }
+        }
+    });
+    let state = Arc::clone(observed);
+    instrument!(f64_observable_gauge, define::UNREADY_AGE, move |gauge| {
+        for (controller, parents) in &*lock(&state.parents) {
+            gauge.observe(parents.unready_for().as_secs_f64(), &[label(controller)]);
         }
     });
     let state = Arc::clone(observed);

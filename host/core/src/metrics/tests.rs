@@ -8,6 +8,7 @@ use opentelemetry_sdk::metrics::SdkMeterProvider;
 use prometheus::Registry;
 use prometheus::proto::MetricFamily;
 
+use super::define::Instrument::Histogram;
 use super::*;
 use operator_host_runtime::Class;
 
@@ -59,6 +60,8 @@ fn use_all(metrics: &Arc<Metrics>) {
     controller.updated(&kind("Pod"));
     controller.deleted(&kind("Pod"));
     drop(controller.contested());
+    let parents = controller.parents();
+    drop(parents.count(vec![("Ready", "False")], None));
     let stats = CallStats {
         log_lines_dropped: 1,
         ..CallStats::default()
@@ -114,6 +117,35 @@ fn every_metric_is_exported_as_it_is_defined() {
     assert!(more.is_empty(), "{more:?} is exported and not defined");
 }
 
+/// By the conventions of OpenTelemetry and Prometheus: base units, and names that say neither unit nor kind themselves.
+#[test]
+fn names_units_and_descriptions_follow_the_conventions() {
+    for Definition {
+        name,
+        instrument,
+        unit,
+        help,
+        ..
+    } in define::ALL
+    {
+        assert!(
+            name.starts_with("operator_host.") || name.starts_with("process."),
+            "{name}"
+        );
+        let is_annotation = unit.starts_with('{') && unit.ends_with('}');
+        assert!(matches!(*unit, "s" | "By") || is_annotation, "{name}: {unit}");
+        assert_eq!(
+            name.ends_with(".duration"),
+            *unit == "s" && *instrument == Histogram,
+            "{name}"
+        );
+        for word in ["total", "count", "seconds", "bytes"] {
+            assert!(name.split(['.', '_']).all(|part| part != word), "{name}");
+        }
+        assert!(help.len() > 10 && !help.ends_with('.'), "{name}: {help}");
+    }
+}
+
 /// A thousand objects with a different error each create as many series as one object with each class of
 /// error.
 #[test]
@@ -165,7 +197,7 @@ fn a_plugin_version_that_is_replaced_is_not_shown_any_more() {
     for digest in ["sha256:1", "sha256:2"] {
         controller.live("thing".into(), "0.1.0".into(), digest.into(), Duration::ZERO);
         let families = read.families();
-        let shown: Vec<_> = families["operator_plugin_info"]
+        let shown: Vec<_> = families["operator_host_plugin_info"]
             .get_metric()
             .iter()
             .flat_map(|metric| metric.get_label())
@@ -188,7 +220,7 @@ fn the_table_of_the_documentation_is_true() {
     }
     let rows = documentation
         .lines()
-        .filter(|line| line.starts_with("| `operator.") || line.starts_with("| `process."));
+        .filter(|line| line.starts_with("| `operator_host.") || line.starts_with("| `process."));
     assert_eq!(
         rows.count(),
         define::ALL.len(),

@@ -9,6 +9,7 @@ use tracing::{Span, info_span, record_all};
 use operator_host_config::ControllerConfig;
 use operator_host_contract::Export;
 use operator_host_core::metrics::ControllerMetrics;
+use operator_host_core::metrics::parents::Parents;
 use operator_host_core::object::NamespacedName;
 use operator_host_core::trace::{self, Tracer};
 use operator_host_instruments::Instruments;
@@ -27,6 +28,8 @@ const WORKING: Duration = Duration::from_secs(900);
 pub struct Observer {
     /// The metrics.
     pub metrics: ControllerMetrics,
+    /// Counts the parents by their conditions.
+    pub parents: Arc<Parents>,
     /// Starts the span of each reconcile.
     pub tracer: Tracer,
     /// The pulse of the loop that enqueues parents on resyncs and reloads.
@@ -53,8 +56,10 @@ impl Observer {
         } = instruments;
         let name = config.name.clone();
         health.set(&name, Readiness::Starting(None));
+        let metrics = metrics.of(&name, &config.parent);
         Self {
-            metrics: metrics.of(&name, &config.parent),
+            parents: metrics.parents(),
+            metrics,
             tracer: tracer.clone(),
             enqueuing: health.pulse(format!("loop/{name}"), ENQUEUE_PULSE),
             working: health.pulse(format!("workers/{name}"), WORKING),

@@ -20,7 +20,7 @@ use operator_host_core::object::{
     MAX_DEPTH, NamespacedName, fingerprint, is_deeper, is_unreadable, least_size, long_key, unreadable,
 };
 use operator_host_desired::conditions::{
-    KIND_NOT_LISTED, StatusUpdate, compose, current, is_host_type, set_condition, set_contested,
+    KIND_NOT_LISTED, StatusUpdate, compose, current, is_host_type, labels, set_condition, set_contested,
     set_held_back,
 };
 
@@ -114,6 +114,10 @@ async fn write_if(
         return Err(refused(context, name, 422, &why));
     }
     let mut status = desired(context, parent, current(parent), update);
+    let (conditions, unready_since) = labels(&status);
+    let counted = context.observer.parents.count(conditions, unready_since);
+    // The one before is dropped, and counts no more.
+    context.memory_of(&name, |memory| memory.counted = Some(counted));
     if *current(parent) == status {
         return Ok(false);
     }

@@ -11,6 +11,7 @@ use tokio::time::Instant;
 use super::contests::Contests;
 use super::pace::Pace;
 use crate::work_queue::ReconcileReason;
+use operator_host_core::metrics::parents::CountedParent;
 use operator_host_core::object::{ChildRef, Identity, version};
 use operator_host_desired::api_versions::Used;
 use operator_host_runtime::Digest;
@@ -41,6 +42,8 @@ pub struct ParentMemory {
     pub status_normalized: Option<(String, String)>,
     /// A hash of the status that was last written, without its times.
     pub status_written: Option<String>,
+    /// What it counts for among the parents of the controller.
+    pub counted: Option<CountedParent>,
     /// Whether others have conditions in the same list, which each write replaces as a whole.
     pub shares_conditions: bool,
     /// How often children and the status are written; see [`ParentMemory::begin`].
