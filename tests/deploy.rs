@@ -177,7 +177,8 @@ fn lost(path: &str, sent: &Value, taken: &Value) -> Vec<String> {
 }
 
 /// Kinds in the overlays whose definitions are not in this repository: they are served without a schema.
-const FOREIGN: [(&str, &str); 3] = [
+const FOREIGN: [(&str, &str); 4] = [
+    ("monitoring.coreos.com", "PrometheusRule"),
     ("monitoring.coreos.com", "ServiceMonitor"),
     ("cert-manager.io", "Certificate"),
     ("cert-manager.io", "Issuer"),
@@ -505,12 +506,32 @@ async fn serves_openapi_to_helm(client: &Client) -> bool {
     answer.status().is_success()
 }
 
+/// Returns the chart in a folder, for this API server: an old one lacks `policy/v1`, for which the chart asks.
+async fn chart(client: &Client, folder: &Path) -> PathBuf {
+    let chart = folder.join("chart");
+    let copied = Command::new("cp")
+        .args(["--recursive", "--dereference"])
+        .arg(root().join("manifests/helm"))
+        .arg(&chart)
+        .status();
+    assert!(copied.expect("cp runs").success());
+    if client.list_api_group_resources("policy/v1").await.is_err() {
+        let file = chart.join("Chart.yaml");
+        let text = std::fs::read_to_string(&file).unwrap();
+        std::fs::write(&file, text.replace("kubeVersion:", "# kubeVersion:")).unwrap();
+        let file = chart.join("templates/pod-disruption-budget.yaml");
+        let text = std::fs::read_to_string(&file).unwrap();
+        std::fs::write(&file, text.replace("policy/v1", "policy/v1beta1")).unwrap();
+    }
+    chart
+}
+
 /// Installs the chart and returns the rendered objects, as stored in the release.
 async fn rendered(cluster: &ControlPlane, client: &Client, values: &Value) -> Vec<DynamicObject> {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("values.json");
     std::fs::write(&file, values.to_string()).unwrap();
-    let chart = root().join("manifests/helm").display().to_string();
+    let chart = chart(client, folder.path()).await.display().to_string();
     until_openapi(client).await;
     let validates = serves_openapi_to_helm(client).await;
     if !validates {
@@ -545,6 +566,18 @@ async fn rendered(cluster: &ControlPlane, client: &Client, values: &Value) -> Ve
     manifests::read(&file).unwrap()
 }
 
+/// Removes a field wherever it is: a label is in selectors, too.
+fn without(value: &mut Value, field: &str) {
+    match value {
+        Value::Object(fields) => {
+            fields.remove(field);
+            fields.values_mut().for_each(|value| without(value, field));
+        }
+        Value::Array(items) => items.iter_mut().for_each(|value| without(value, field)),
+        _ => {}
+    }
+}
+
 /// Returns the objects by kind and name, without the parts that only one of the two ways adds.
 fn comparable(objects: Vec<DynamicObject>) -> BTreeMap<String, Value> {
     let essence = |mut object: DynamicObject| {
@@ -558,7 +591,9 @@ fn comparable(objects: Vec<DynamicObject>) -> BTreeMap<String, Value> {
         }
         let place = object.namespace().unwrap_or_default();
         let name = format!("{} {} {place}", kind(&object), object.name_any());
-        (name, serde_json::to_value(object).unwrap())
+        let mut object = serde_json::to_value(object).unwrap();
+        without(&mut object, "app.kubernetes.io/instance");
+        (name, object)
     };
     objects.into_iter().map(essence).collect()
 }
@@ -732,13 +767,14 @@ fn the_page_is_the_same(from_helm: &BTreeMap<String, Value>, others: &mut BTreeM
 }
 
 /// Expects that the chart cannot be rendered, and returns why.
-fn not_rendered(cluster: &ControlPlane, values: &Value) -> String {
-    let file = tempfile::NamedTempFile::new().unwrap();
-    std::fs::write(file.path(), values.to_string()).unwrap();
+async fn not_rendered(cluster: &ControlPlane, client: &Client, values: &Value) -> String {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("values.json");
+    std::fs::write(&file, values.to_string()).unwrap();
     let output = Command::new(root().join("tests/helm.sh"))
         .args(["install", NAME, NAME])
-        .arg(root().join("manifests/helm"))
-        .arg(file.path())
+        .arg(chart(client, folder.path()).await)
+        .arg(file)
         .env("KUBECONFIG", cluster.kubeconfig())
         .output()
         .expect("the script runs");
@@ -800,6 +836,26 @@ async fn the_charts_webhook_is_the_kustomizations_and_its_image_can_be_a_digest(
     values["signatureKeysSecret"] = "keys".into();
     values["webhook"]["clientCaConfigMap"] = "callers".into();
     values["registry"] = json!({ "credentialsSecret": "pull", "authoritiesConfigMap": "authorities" });
+    let placed = json!({
+        "priorityClassName": "system-cluster-critical",
+        "nodeSelector": { "kubernetes.io/os": "linux", "pool": "operators" },
+        "tolerations": [{ "key": "pool", "operator": "Equal", "value": "operators", "effect": "NoSchedule" }],
+        "affinity": { "nodeAffinity": { "requiredDuringSchedulingIgnoredDuringExecution": { "nodeSelectorTerms": [
+            { "matchExpressions": [{ "key": "zone", "operator": "In", "values": ["a"] }] },
+        ] } } },
+    });
+    for (value, of_pod) in placed.as_object().unwrap() {
+        values[value] = of_pod.clone();
+    }
+    values["podLabels"] = json!({ "team": "platform" });
+    values["podAnnotations"] = json!({ "note": "for the pod" });
+    values["serviceAccount"] = json!({ "labels": { "team": "platform" }, "annotations": { "role": "host" } });
+    values["prometheusRule"] = json!({
+        "enabled": true, "labels": { "release": "prometheus" }, "runbookUrl": "https://docs.example.com/runbooks",
+    });
+    values["serviceMonitor"] = json!({ "enabled": true, "labels": { "release": "prometheus" } });
+    values["priorityLevel"] = json!({ "enabled": serves_priority_levels(&client).await });
+    values["versions"] = json!({ "enabled": true, "storageClassName": "shared" });
     values["page"] = json!({
         "enabled": true,
         "certificateSecret": "operator-host-page",
@@ -812,9 +868,13 @@ async fn the_charts_webhook_is_the_kustomizations_and_its_image_can_be_a_digest(
     ] {
         let mut open = values.clone();
         open[what]["from"] = json!([]);
-        let error = not_rendered(&cluster, &open);
+        let error = not_rendered(&cluster, &client, &open).await;
         assert!(error.contains(words), "{what}: {error}");
     }
+    let mut misspelled = values.clone();
+    misspelled["tolerationz"] = json!([]);
+    let error = not_rendered(&cluster, &client, &misspelled).await;
+    assert!(error.contains("'tolerationz' not allowed"), "{error}");
     let configured = |objects: &BTreeMap<String, Value>| {
         objects["ConfigMap operator-host-config operator-host"]["data"].clone()
     };
@@ -829,7 +889,41 @@ async fn the_charts_webhook_is_the_kustomizations_and_its_image_can_be_a_digest(
     assert_eq!(data["webhook-ca.crt"].as_str().unwrap().trim(), "authority");
     let own = text.replace("../webhook/ca.crt", "webhook-ca.crt");
     assert_eq!(data["config.yaml"].as_str().unwrap().trim(), own.trim());
-    let from_helm = comparable(rendered(&cluster, &client, &values).await);
+    let objects = rendered(&cluster, &client, &values).await;
+    for object in &objects {
+        assert_eq!(
+            object.labels()["app.kubernetes.io/instance"],
+            NAME,
+            "{} {}: also where the release has the chart's name",
+            kind(object),
+            object.name_any()
+        );
+        dry_run(&client, object).await;
+    }
+    let from_helm = comparable(objects);
+    let template = &from_helm[DEPLOYMENT]["spec"]["template"];
+    for (value, of_pod) in placed.as_object().unwrap() {
+        assert_eq!(&template["spec"][value], of_pod);
+    }
+    assert_eq!(template["metadata"]["labels"]["team"], "platform");
+    assert_eq!(template["metadata"]["annotations"]["note"], "for the pod");
+    let account = &from_helm["ServiceAccount operator-host operator-host"]["metadata"];
+    assert_eq!(account["labels"]["team"], "platform");
+    assert_eq!(account["annotations"]["role"], "host");
+    let of_prometheus = |kind: &str| &from_helm[&format!("{kind} operator-host operator-host")];
+    assert_eq!(
+        of_prometheus("ServiceMonitor")["metadata"]["labels"]["release"],
+        "prometheus"
+    );
+    let rule = of_prometheus("PrometheusRule");
+    assert_eq!(rule["metadata"]["labels"]["release"], "prometheus");
+    let alerts = self::text("manifests/monitoring/alerts.yaml");
+    let alerts = alerts.replace(
+        "https://operator-host.dev/host/docs/runbooks.html",
+        "https://docs.example.com/runbooks",
+    );
+    assert!(alerts.contains("https://docs.example.com/runbooks#operatorhostpluginfault"));
+    assert_eq!(rule["spec"], serde_saphyr::from_str::<Value>(&alerts).unwrap());
     assert_eq!(
         configured(&from_helm)["config.yaml"].as_str().unwrap().trim(),
         text.trim()

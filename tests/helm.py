@@ -24,6 +24,9 @@ def main(library, command, *arguments):
     if command == "lint":
         (chart,) = arguments
         check(helm.helm_sdkpy_lint(configuration("default"), text(chart), ctypes.byref(result)))
+        # The library does not fail because of them, and keeps their texts to itself.
+        if json.loads(result.value)["Errors"]:
+            sys.exit("helm: lint: " + result.value.decode())
     elif command == "install":
         namespace, release, chart, values = arguments
         with open(values, encoding="utf-8") as file:

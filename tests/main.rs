@@ -20,6 +20,7 @@ mod bad_answers;
 mod bad_calls;
 mod bad_files;
 mod behind;
+mod chart;
 mod cluster_scoped;
 mod compiling;
 mod configuration;

@@ -16,9 +16,7 @@
 
 {{- define "operator-host.selector" -}}
 app.kubernetes.io/name: {{ .Chart.Name }}
-{{- if ne .Release.Name .Chart.Name }}
 app.kubernetes.io/instance: {{ .Release.Name }}
-{{- end }}
 {{- end }}
 
 {{- define "operator-host.labels" -}}
