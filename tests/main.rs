@@ -16,6 +16,7 @@ mod reload_memory;
 mod support;
 
 mod author_tools;
+mod backup;
 mod bad_answers;
 mod bad_calls;
 mod bad_files;

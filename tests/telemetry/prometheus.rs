@@ -233,6 +233,14 @@ async fn a_real_prometheus_answers_every_query_of_the_dashboard() {
     }
     let created = query(port, "sum(operator_host_children_created_total)").await;
     assert_eq!(created["data"]["result"][0]["value"][1], "3", "{created}");
+    // One Echo, which was not Ready at first.
+    for (status, count) in [("True", "1"), ("False", "0")] {
+        let parents = format!(r#"operator_host_parents{{condition="Ready",status="{status}"}}"#);
+        let parents = query(port, &parents).await;
+        assert_eq!(parents["data"]["result"][0]["value"][1], count, "{parents}");
+    }
+    let age = query(port, "operator_host_parents_unready_age_seconds").await;
+    assert_eq!(age["data"]["result"][0]["value"][1], "0", "{age}");
     let firing = query(port, "ALERTS").await;
     assert_eq!(firing["data"]["result"], json!([]));
     let (_, rules) = get_from(port, "/api/v1/rules").await;
