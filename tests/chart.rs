@@ -19,7 +19,7 @@ fn read(file: &str) -> String {
 }
 
 /// Returns the values by their paths, with their defaults.
-fn values() -> Vec<(String, Value)> {
+pub(crate) fn values() -> Vec<(String, Value)> {
     fn walk(prefix: &str, fields: &Value, into: &mut Vec<(String, Value)>) {
         for (name, value) in fields.as_object().unwrap() {
             let path = format!("{prefix}{name}");

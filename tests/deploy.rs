@@ -882,10 +882,81 @@ async fn the_charts_webhook_is_the_kustomizations_and_its_image_can_be_a_digest(
     own_authority["webhook"]["certManager"] = false.into();
     own_authority["webhook"]["secretName"] = "tls".into();
     own_authority["webhook"]["caBundle"] = json!(k8s_openapi::ByteString(b"authority\n".to_vec()));
+    let rules = json!([{ "apiGroups": ["example.com"], "resources": ["shops"], "verbs": ["get"] }]);
+    for (value, set) in [
+        ("replicas", json!(1)),
+        (
+            "image",
+            json!({ "repository": "registry.example.org/team/host", "tag": "9", "digest": digest, "pullPolicy": "Always" }),
+        ),
+        ("imagePullSecrets", json!([{ "name": "to-pull" }])),
+        (
+            "pluginConfigMaps",
+            json!([{ "name": "packed", "optional": true, "items": [{ "key": "a.wasm", "path": "a.wasm" }] }]),
+        ),
+        (
+            "serviceAccount",
+            json!({ "name": "account", "labels": { "a": "b" }, "annotations": { "a": "b" } }),
+        ),
+        (
+            "rbac",
+            json!({ "cluster": rules, "namespaces": { "shop": rules },
+                "accounts": [{ "namespace": "shop", "name": "writer", "namespaces": { "shop": rules } }] }),
+        ),
+        (
+            "resources",
+            json!({ "requests": { "cpu": "70m" }, "limits": { "memory": "700Mi" } }),
+        ),
+        ("cacheSize", json!("3Gi")),
+        (
+            "versions",
+            json!({ "enabled": true, "existingClaim": "kept", "size": "2Gi", "accessMode": "ReadWriteOnce", "storageClassName": "s" }),
+        ),
+        ("env", json!([{ "name": "MORE", "value": "variables" }])),
+        ("podDisruptionBudget", json!({ "enabled": true })),
+        (
+            "networkPolicy",
+            json!({ "enabled": true, "metricsFrom": "reads-metrics", "telemetryTo": "collects",
+                "apiServer": [{ "ipBlock": { "cidr": "192.0.2.3/32" } }],
+                "registries": [{ "to": [{ "ipBlock": { "cidr": "192.0.2.4/32" } }], "ports": [{ "protocol": "TCP", "port": 5000 }] }] }),
+        ),
+    ] {
+        own_authority[value] = set;
+    }
+    own_authority["priorityLevel"]["shares"] = 30.into();
+    own_authority["serviceMonitor"]["interval"] = "7s".into();
+    for (path, _) in crate::chart::values() {
+        let set = own_authority.pointer(&format!("/{}", path.replace('.', "/")));
+        assert!(set.is_some(), "no test sets the value {path} of the chart");
+    }
     let (other, client_of_other, _folder_of_other) = bare_cluster().await;
-    let data = configured(&comparable(
-        rendered(&other, &client_of_other, &own_authority).await,
-    ));
+    let objects = rendered(&other, &client_of_other, &own_authority).await;
+    for object in &objects {
+        dry_run(&client_of_other, object).await;
+    }
+    let all = serde_json::to_string(&objects).unwrap();
+    for word in [
+        "registry.example.org/team/host@sha256:",
+        "Always",
+        "to-pull",
+        "packed",
+        r#""name":"account""#,
+        "account:shop:writer",
+        "70m",
+        "700Mi",
+        "3Gi",
+        r#""claimName":"kept""#,
+        "variables",
+        "reads-metrics",
+        "collects",
+        "192.0.2.3/32",
+        "192.0.2.4/32",
+        r#""interval":"7s""#,
+        r#""secretName":"tls""#,
+    ] {
+        assert!(all.contains(word), "{word} is not in {all}");
+    }
+    let data = configured(&comparable(objects));
     assert_eq!(data["webhook-ca.crt"].as_str().unwrap().trim(), "authority");
     let own = text.replace("../webhook/ca.crt", "webhook-ca.crt");
     assert_eq!(data["config.yaml"].as_str().unwrap().trim(), own.trim());
