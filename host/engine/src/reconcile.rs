@@ -1,37 +1,27 @@
 //! Reconciles one parent: calls the plugin, applies and prunes the children, and writes the status.
 
-use std::cell::RefCell;
 use std::sync::Arc;
 
 use kube::ResourceExt;
 use kube::core::DynamicObject;
-use tracing::{Span, debug, record_all, warn};
+use tracing::{Span, record_all, warn};
 
 pub use self::action::Action;
-use self::action::requeue;
-use self::apply::{BACK_OFF, apply};
-use self::call::{call, check_readable, check_valid};
-use self::context::{Blocking, Context};
+use self::call::{check_readable, check_valid};
+use self::context::Context;
 use self::error::ReconcileError;
-use self::failure::{count_failure, fail, note_transient, status_not_written, tell_repeated};
+use self::failure::{count_failure, fail, is_transient, note, status_not_written, tell_repeated};
 use self::finalizer::{finalizer_of, finalizer_of_another, remove_finalizer, set_finalizers};
 use self::freshness::up_to_date;
-use self::iterations::Iterations;
-use self::outcome::{Changes, FinalAnswer, collect_events};
-use self::prune::prune;
+use self::outcome::{Changes, FinalAnswer};
 use self::release::release;
-use self::secrets::{Generated, generate, record};
+use self::settle::settle;
 use self::teardown::Teardown;
-use operator_host_contract::{CleanupResponse, Kind, Response};
-use operator_host_core::clock::now;
-use operator_host_core::object::{ChildRef, NamespacedName, PAUSED_ANNOTATION, annotation, is_terminating};
+use operator_host_contract::{CleanupResponse, Response};
+use operator_host_core::object::{NamespacedName, PAUSED_ANNOTATION, annotation, is_terminating};
 use operator_host_core::trace;
 use operator_host_delivery::registry::Live;
-use operator_host_desired::conditions::{Reason, StatusUpdate, Verdict};
-use operator_host_desired::order::Waiting;
-use operator_host_desired::ownership::owns;
-use operator_host_desired::plan::{Plan, Policy, beside_obstacles, plan};
-use operator_host_desired::readiness;
+use operator_host_desired::conditions::{StatusUpdate, Verdict};
 use operator_host_runtime::Plugin;
 
 pub mod apply;
@@ -61,6 +51,7 @@ mod outcome;
 mod predecessor;
 mod related;
 mod repair;
+mod settle;
 mod teardown;
 mod too_large;
 
@@ -113,7 +104,10 @@ async fn reconcile_now(context: &Context, name: &NamespacedName, span: &Span) ->
     changes.publish(context, &parent);
     let has_tried = match &result {
         Ok(answer) => answer.is_some(),
-        Err(error) => !note_transient(context, &parent, error),
+        Err(error) => {
+            note(context, name, error);
+            !is_transient(context, &parent, error)
+        }
     };
     if leaving::check_deadline(context, &parent, has_tried) {
         let why = match &result {
@@ -195,7 +189,7 @@ async fn converge(
             None => return Ok(None),
         }
     }
-    let mut answer = iterate(context, &plugin, &parent, changes).await?;
+    let mut answer = settle::<Response>(context, &plugin, &parent, changes).await?;
     let left = predecessor::sweep(context, &NamespacedName::of(&parent), Some(&parent), changes).await?;
     answer.requeue = answer.requeue.into_iter().chain(left).min();
     Ok(Some(answer))
@@ -210,7 +204,7 @@ async fn wind_down(
     changes: &mut Changes,
 ) -> Result<Option<FinalAnswer>, ReconcileError> {
     let answer = if plugin.description().finalizer && !teardown::has_begun(context, parent) {
-        cleanup(context, plugin, parent, changes).await?
+        settle::<CleanupResponse>(context, plugin, parent, changes).await?
     } else {
         FinalAnswer::done()
     };
@@ -258,225 +252,6 @@ fn check_watches(context: &Context, parent: &DynamicObject) -> Result<(), Reconc
     context
         .watch_failure(parent)
         .map_or(Ok(()), |failure| Err(ReconcileError::Watch(failure)))
-}
-
-/// Calls the plugin and applies its response until an iteration changes nothing. Therefore the last response, and the
-/// status with it, describes the children that this reconcile has written.
-async fn iterate(
-    context: &Context,
-    plugin: &Plugin,
-    parent: &Arc<DynamicObject>,
-    changes: &mut Changes,
-) -> Result<FinalAnswer, ReconcileError> {
-    let mut parent = Arc::clone(parent);
-    let mut events = Vec::new();
-    let mut iterations = Iterations::default();
-    while iterations.begin_next(changes) {
-        let observed = context.observed(&parent, plugin);
-        let seen = now();
-        let (response, share): (Response, _) = call(context, plugin, &parent, &observed, seen).await?;
-        let (plan, left_out) = match make_plan(context, plugin, &parent, &response) {
-            Ok(planned) => planned,
-            Err(error) if predecessor::clear(context, &parent, &error, changes).await? => {
-                debug!("{error}: cleared the children of the earlier parent, asking the plugin again");
-                continue;
-            }
-            Err(error) => return Err(error),
-        };
-        let mut changed = false;
-        for secret in &plan.secrets {
-            match generate(context, &parent, secret).await? {
-                Generated::Created => changes.created.push(secret.key.clone()),
-                Generated::Updated => changes.updated.push(secret.key.clone()),
-                Generated::Unchanged => continue,
-            }
-            changed = true;
-        }
-        parent = record(context, &parent, &plan.secrets).await?;
-        let parent = &parent;
-        let applied = apply(context, parent, &plan.desired).await;
-        changed |= applied.changed();
-        changes.created.extend(applied.created);
-        changes.updated.extend(applied.updated);
-        let is_lasting = applied.failed.iter().any(|error| !error.is_passing());
-        // What passes by itself must not hide what does not.
-        if is_lasting || !applied.failed.is_empty() && left_out.is_none() {
-            return Err(ReconcileError::Api(applied.failed));
-        }
-        if let Some(error) = left_out {
-            if changed || predecessor::clear(context, parent, &error, changes).await? {
-                continue;
-            }
-            // Nothing is deleted before all that is wanted is there.
-            return Err(error);
-        }
-        // What waits may replace what is no longer wanted, and what it waits for may have to be replaced first.
-        let may_go = |kind: &Kind| {
-            let waits_for = |waiting: &Waiting| waiting.kind.is_version_of(kind);
-            applied.waiting.is_empty() || applied.waiting.iter().any(waits_for)
-        };
-        let (deleted, failed) = prune(context, parent, &observed, &plan, may_go).await;
-        changed |= !deleted.is_empty();
-        changes.deleted.extend(deleted);
-        if !failed.is_empty() {
-            return Err(ReconcileError::Api(failed));
-        }
-        changed |= context.remember_versions(&NamespacedName::of(parent), &plan);
-        let Response {
-            status,
-            conditions,
-            events: new,
-            requeue_after_ms,
-            requeue_at,
-            ..
-        } = response;
-        collect_events(&mut events, new);
-        if !changed {
-            return Ok(FinalAnswer {
-                status,
-                conditions,
-                events,
-                requeue: requeue(requeue_after_ms, requeue_at, seen),
-                verdict: Some(match applied.waiting.into_iter().next() {
-                    _ if !applied.held.is_empty() => {
-                        Verdict::Reconciling(Reason::new(BACK_OFF, applied.held.join(". ")))
-                    }
-                    Some(waiting) => Verdict::Reconciling(Reason::waiting(waiting.why)),
-                    // One that is missing was deleted after it was applied.
-                    None => readiness::verdict(
-                        &plan,
-                        |key| context.existing(key),
-                        |_| Some("it was deleted".into()),
-                    ),
-                }),
-                done: false,
-                _share: share,
-            });
-        }
-    }
-    Err(ReconcileError::Unsettled {
-        calls: iterations.calls(),
-    })
-}
-
-/// Runs the plugin's cleanup for a parent that is being deleted. Keeps the children that the response does not name.
-async fn cleanup(
-    context: &Context,
-    plugin: &Plugin,
-    parent: &Arc<DynamicObject>,
-    changes: &mut Changes,
-) -> Result<FinalAnswer, ReconcileError> {
-    let mut events = Vec::new();
-    let mut iterations = Iterations::default();
-    while iterations.begin_next(changes) {
-        let observed = context.observed(parent, plugin);
-        let seen = now();
-        let (response, share) = call(context, plugin, parent, &observed, seen).await?;
-        let CleanupResponse {
-            done,
-            children,
-            status,
-            conditions,
-            events: new,
-            requeue_after_ms,
-            requeue_at,
-            ..
-        } = response;
-        let response = Response {
-            children,
-            ..Response::default()
-        };
-        let (plan, left_out) = make_plan(context, plugin, parent, &response)?;
-        let applied = apply(context, parent, &plan.desired).await;
-        let changed = applied.changed();
-        changes.created.extend(applied.created);
-        changes.updated.extend(applied.updated);
-        if !applied.failed.is_empty() {
-            return Err(ReconcileError::Api(applied.failed));
-        }
-        collect_events(&mut events, new);
-        let waiting = applied.waiting.into_iter().next();
-        let done = done && waiting.is_none();
-        match left_out {
-            None => {}
-            Some(_) if changed => continue,
-            Some(error) => return Err(error),
-        }
-        if done || !changed {
-            return Ok(FinalAnswer {
-                status,
-                conditions,
-                events,
-                requeue: requeue(requeue_after_ms, requeue_at, seen),
-                verdict: waiting.map(|waiting| Verdict::CleaningUp(Reason::waiting(waiting.why))),
-                done,
-                _share: share,
-            });
-        }
-    }
-    Err(ReconcileError::Unsettled {
-        calls: iterations.calls(),
-    })
-}
-
-/// Returns the plan, and the error for what it leaves out.
-fn make_plan(
-    context: &Context,
-    plugin: &Plugin,
-    parent: &DynamicObject,
-    response: &Response,
-) -> Result<(Plan, Option<ReconcileError>), ReconcileError> {
-    // Existing objects that have the name of a desired child, but another owner.
-    let blocked = RefCell::new(Vec::new());
-    let existing = |key: &ChildRef| {
-        let existing = context.existing(key)?;
-        if !owns(&context.config, parent, &existing) {
-            blocked.borrow_mut().push(Blocking::new(key, Some(&existing)));
-        }
-        Some(existing)
-    };
-    let policy = Policy {
-        config: &context.config,
-        parent,
-        digest: &plugin.digest().to_string(),
-        plugin: &plugin.description().name_and_version(),
-        namespaced: &|kind: &Kind| context.namespaced(kind),
-        existing: &existing,
-        proof: context.provenance.proof(),
-    };
-    let whole = plan(&policy, &response.children, &response.keep, &response.generate);
-    // When such an object is deleted or gets another owner, the parent is reconciled again.
-    let in_the_way = match &whole {
-        Ok(_) => Vec::new(),
-        Err(_) => blocked.take(),
-    };
-    context.wait_for(&NamespacedName::of(parent), &in_the_way);
-    let (plan, left_out) = match whole {
-        Ok(plan) => (plan, None),
-        Err(refusals) => {
-            let Response {
-                children,
-                keep,
-                generate,
-                ..
-            } = response;
-            let others = beside_obstacles(&policy, children, keep, generate, &refusals);
-            match (others, ReconcileError::Refused(refusals)) {
-                (Some(plan), error) => (plan, Some(error)),
-                (None, error) => return Err(error),
-            }
-        }
-    };
-    let desired = plan.desired.iter().map(|desired| &desired.key);
-    let keys = desired
-        .chain(plan.secrets.iter().map(|secret| &secret.key))
-        .chain(&plan.keep);
-    // Those of a kind that a child defines, and that is not served yet, wait.
-    let keys = keys.filter(|key| context.resources.contains_key(&key.kind));
-    match context.watch_failure_of(keys) {
-        Some(failure) => Err(ReconcileError::Watch(failure)),
-        None => Ok((plan, left_out)),
-    }
 }
 
 /// Writes the status and returns when to reconcile the parent next.

@@ -28,7 +28,8 @@ use operator_host_runtime::{CallError, Class};
 pub(super) async fn fail(context: &Context, parent: &DynamicObject, error: &ReconcileError) -> Action {
     let name = &NamespacedName::of(parent);
     context.observer.fails(name, error.class(), error);
-    if note_transient(context, parent, error) {
+    note(context, name, error);
+    if is_transient(context, parent, error) {
         debug!("{error}");
         count_failure(context, name);
         return match error.backoff() {
@@ -133,14 +134,14 @@ fn is_unpublished(context: &Context, parent: &DynamicObject, reason: &Reason) ->
 /// Reports that the status could not be written, and returns when to try again. The caller counts the failure.
 pub(super) fn status_not_written(context: &Context, parent: &DynamicObject, error: ApiError) -> Action {
     context.observer.metrics.failed("status");
+    let name = &NamespacedName::of(parent);
     let error = ReconcileError::from(error);
-    context
-        .observer
-        .fails(&NamespacedName::of(parent), "status", &error);
-    if note_transient(context, parent, &error) {
+    context.observer.fails(name, "status", &error);
+    note(context, name, &error);
+    if is_transient(context, parent, &error) {
         debug!("{error}");
     } else {
-        log_once(context, &NamespacedName::of(parent), &error);
+        log_once(context, name, &error);
     }
     error.backoff()
 }
@@ -156,15 +157,32 @@ pub(super) fn is_unreported(context: &Context, parent: &DynamicObject) -> bool {
     context.resource.has_status && conditions.is_none_or(Vec::is_empty)
 }
 
-/// Reports whether a failure is transient or not caused by the parent, so that the status does not show it. Notes
-/// since when it is transient.
-pub(super) fn note_transient(context: &Context, parent: &DynamicObject, error: &ReconcileError) -> bool {
-    let name = &NamespacedName::of(parent);
-    let errors = match error {
-        ReconcileError::NamespaceTerminating => return true,
-        ReconcileError::Api(errors) => errors.as_slice(),
+/// Returns what the API server answered.
+fn answers(error: &ReconcileError) -> &[ApiError] {
+    match error {
+        ReconcileError::Api(errors) => errors,
         _ => &[],
-    };
+    }
+}
+
+/// Notes since when the failures of a parent have been such as pass by themselves. What stays must not be hidden by what
+/// passes.
+pub(super) fn note(context: &Context, parent: &NamespacedName, error: &ReconcileError) {
+    let errors = answers(error);
+    let passes = !errors.is_empty() && errors.iter().all(ApiError::is_passing);
+    context.memory_of(parent, |memory| {
+        memory.transient_since = passes.then(|| memory.transient_since.unwrap_or_else(Instant::now));
+    });
+}
+
+/// Reports whether a failure, which was noted, is transient or not caused by the parent, so that the status does not show
+/// it.
+pub(super) fn is_transient(context: &Context, parent: &DynamicObject, error: &ReconcileError) -> bool {
+    let name = &NamespacedName::of(parent);
+    let errors = answers(error);
+    if matches!(error, ReconcileError::NamespaceTerminating) {
+        return true;
+    }
     // The parent is deleted with its namespace, unless its cleanup needs an object that cannot be created.
     if name.namespace.is_some()
         && !is_terminating(parent)
@@ -172,12 +190,8 @@ pub(super) fn note_transient(context: &Context, parent: &DynamicObject, error: &
     {
         return true;
     }
-    // What stays must not be hidden by what passes. A race that is lost for a minute has another cause than the race.
-    let is_transient = !errors.is_empty() && errors.iter().all(ApiError::is_passing);
-    let since = context.memory_of(name, |memory| {
-        memory.transient_since = is_transient.then(|| memory.transient_since.unwrap_or_else(Instant::now));
-        memory.transient_since
-    });
+    // A race that is lost for a minute has another cause than the race.
+    let since = context.memory_of(name, |memory| memory.transient_since);
     let grace = match is_unreported(context, parent) {
         true => FIRST_GRACE,
         false => GRACE,
@@ -317,7 +331,7 @@ fn judge(context: &Context, parent: &DynamicObject, error: &ReconcileError) -> (
         ReconcileError::Refused(_) => (stalled("ChildRefused"), Action::Backoff),
         ReconcileError::NoPlugin(_) => (stalled(NO_PLUGIN), Action::OnChange),
         ReconcileError::Watch(_) => (reconciling("WatchFailed"), Action::Backoff),
-        // `NamespaceTerminating` does not reach this function: `note_transient` filters it out.
+        // `NamespaceTerminating` does not reach this function: `is_transient` filters it out.
         ReconcileError::NamespaceTerminating | ReconcileError::Api(_) => {
             (reconciling("ApplyFailed"), error.backoff())
         }

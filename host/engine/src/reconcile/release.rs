@@ -14,8 +14,8 @@ use operator_host_core::object::{ChildRef, GENERATED_LABEL, NamespacedName, is_t
 use operator_host_desired::ownership::{owns, removal};
 
 /// Removes the owner reference of every child that is retained now and has one, whether the plugin names it or not, and
-/// adds those children to `released`. A reconcile begins with it, so that it happens even when the plugin fails. One child
-/// that cannot be released does not keep the others.
+/// adds those children to `released`. The first reconcile begins with it, so that it happens even when the plugin fails. One
+/// child that cannot be released does not keep the others.
 ///
 /// # Errors
 /// When it is not known which Secrets are generated, and the errors of the API server.
@@ -28,6 +28,10 @@ pub(super) async fn release(
         .load_provenance_key(parent, Some(&context.writer))
         .await
         .err();
+    let name = NamespacedName::of(parent);
+    if unknown.is_none() && context.memory_of(&name, |memory| memory.released.is_some() && memory.released == parent.metadata.uid) {
+        return Ok(());
+    }
     let mut failed = Vec::new();
     // An object that is watched in two versions is handled once.
     let mut seen = HashSet::new();
@@ -64,7 +68,7 @@ pub(super) async fn release(
             .await
         {
             Ok(answer) => {
-                context.record_child(&NamespacedName::of(parent), &key, answer);
+                context.record_child(&name, &key, answer);
                 released.push(key);
             }
             Err(error) => {
@@ -79,6 +83,9 @@ pub(super) async fn release(
     match (unknown, failed.is_empty()) {
         (Some(error), _) => Err(error.into()),
         (None, false) => Err(ReconcileError::Api(failed)),
-        (None, true) => Ok(()),
+        (None, true) => {
+            context.memory_of(&name, |memory| memory.released.clone_from(&parent.metadata.uid));
+            Ok(())
+        }
     }
 }

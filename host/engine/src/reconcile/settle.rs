@@ -1,0 +1,246 @@
+//! The heart of a reconcile: asks the plugin and does what it says until nothing changes any more. A cleanup is the same with
+//! another end: it deletes nothing, and is over when the plugin says so.
+
+use std::cell::RefCell;
+use std::sync::Arc;
+
+use kube::core::DynamicObject;
+use tracing::debug;
+
+use super::action::requeue;
+use super::apply::{Applied, BACK_OFF, apply};
+use super::call::call;
+use super::context::{Blocking, Context};
+use super::error::ReconcileError;
+use super::evaluate::PluginExport;
+use super::iterations::Iterations;
+use super::outcome::{Changes, FinalAnswer, collect_events};
+use super::predecessor;
+use super::prune::prune;
+use super::secrets::{Generated, generate, record};
+use operator_host_contract::{Kind, Response};
+use operator_host_core::clock::now;
+use operator_host_core::object::{ChildRef, NamespacedName, is_terminating};
+use operator_host_desired::conditions::{Reason, Verdict};
+use operator_host_desired::order::Waiting;
+use operator_host_desired::ownership::owns;
+use operator_host_desired::plan::{Plan, Policy, beside_obstacles, plan};
+use operator_host_desired::readiness;
+use operator_host_runtime::Plugin;
+
+/// What an iteration came to.
+enum Step {
+    /// Something is different now, which the plugin has to see.
+    Changed,
+    /// The children are as the plugin wants them. The verdict on them; a cleanup has one only if a child waits.
+    Settled(Option<Verdict>),
+}
+
+/// Asks the plugin and realizes its answers until an iteration changes nothing. Therefore the last answer, and the status
+/// with it, describes the children that this reconcile has written.
+pub(super) async fn settle<T: PluginExport>(
+    context: &Context,
+    plugin: &Plugin,
+    parent: &Arc<DynamicObject>,
+    changes: &mut Changes,
+) -> Result<FinalAnswer, ReconcileError> {
+    let mut parent = Arc::clone(parent);
+    let mut events = Vec::new();
+    let mut iterations = Iterations::default();
+    while iterations.begin_next(changes) {
+        let observed = context.observed(&parent, plugin);
+        let seen = now();
+        let (answer, share) = call::<T>(context, plugin, &parent, &observed, seen).await?;
+        let (mut response, is_done) = answer.into_response();
+        let Some(realized) = realize(context, plugin, &mut parent, &response, changes).await? else {
+            continue;
+        };
+        collect_events(&mut events, std::mem::take(&mut response.events));
+        let step = match is_done {
+            None => end(context, &parent, &observed, realized, changes).await?,
+            Some(is_done) => end_cleanup(is_done, realized),
+        };
+        if let Step::Settled(verdict) = step {
+            return Ok(FinalAnswer {
+                status: response.status,
+                conditions: response.conditions,
+                events,
+                requeue: requeue(response.requeue_after_ms, response.requeue_at, seen),
+                done: is_done == Some(true) && verdict.is_none(),
+                verdict,
+                _share: share,
+            });
+        }
+    }
+    Err(ReconcileError::Unsettled {
+        calls: iterations.calls(),
+    })
+}
+
+/// What was done for an answer before anything is deleted.
+struct Realized {
+    plan: Plan,
+    applied: Applied,
+    changed: bool,
+}
+
+/// Generates the Secrets and applies the children that an answer asks for. Returns `None` when what was in the way is
+/// gone, so that the plugin is to be asked again.
+async fn realize(
+    context: &Context,
+    plugin: &Plugin,
+    parent: &mut Arc<DynamicObject>,
+    response: &Response,
+    changes: &mut Changes,
+) -> Result<Option<Realized>, ReconcileError> {
+    let (plan, left_out) = match make_plan(context, plugin, parent, response) {
+        Ok(planned) => planned,
+        Err(error) if predecessor::clear(context, parent, &error, changes).await? => {
+            debug!("{error}: cleared the children of the earlier parent, asking the plugin again");
+            return Ok(None);
+        }
+        Err(error) => return Err(error),
+    };
+    let mut changed = false;
+    for secret in &plan.secrets {
+        match generate(context, parent, secret).await? {
+            Generated::Created => changes.created.push(secret.key.clone()),
+            Generated::Updated => changes.updated.push(secret.key.clone()),
+            Generated::Unchanged => continue,
+        }
+        changed = true;
+    }
+    if !is_terminating(parent) {
+        *parent = record(context, parent, &plan.secrets).await?;
+    }
+    let mut applied = apply(context, parent, &plan.desired).await;
+    changed |= applied.changed();
+    changes.created.append(&mut applied.created);
+    changes.updated.append(&mut applied.updated);
+    let is_lasting = applied.failed.iter().any(|error| !error.is_passing());
+    // What passes by itself must not hide what does not.
+    if is_lasting || !applied.failed.is_empty() && left_out.is_none() {
+        return Err(ReconcileError::Api(applied.failed));
+    }
+    match left_out {
+        None => Ok(Some(Realized {
+            plan,
+            applied,
+            changed,
+        })),
+        Some(error) if changed || predecessor::clear(context, parent, &error, changes).await? => {
+            debug!("{error}: asking the plugin again");
+            Ok(None)
+        }
+        // Nothing is deleted before all that is wanted is there.
+        Some(error) => Err(error),
+    }
+}
+
+/// Deletes what is no longer wanted, and judges the children.
+async fn end(
+    context: &Context,
+    parent: &DynamicObject,
+    observed: &[Arc<DynamicObject>],
+    realized: Realized,
+    changes: &mut Changes,
+) -> Result<Step, ReconcileError> {
+    let Realized {
+        plan,
+        applied,
+        changed,
+    } = realized;
+    // What waits may replace what is no longer wanted, and what it waits for may have to be replaced first.
+    let may_go = |kind: &Kind| {
+        let waits_for = |waiting: &Waiting| waiting.kind.is_version_of(kind);
+        applied.waiting.is_empty() || applied.waiting.iter().any(waits_for)
+    };
+    let (deleted, failed) = prune(context, parent, observed, &plan, may_go).await;
+    let changed = changed || !deleted.is_empty();
+    changes.deleted.extend(deleted);
+    if !failed.is_empty() {
+        return Err(ReconcileError::Api(failed));
+    }
+    if context.remember_versions(&NamespacedName::of(parent), &plan) || changed {
+        return Ok(Step::Changed);
+    }
+    Ok(Step::Settled(Some(match applied.waiting.into_iter().next() {
+        _ if !applied.held.is_empty() => Verdict::Reconciling(Reason::new(BACK_OFF, applied.held.join(". "))),
+        Some(waiting) => Verdict::Reconciling(Reason::waiting(waiting.why)),
+        // One that is missing was deleted after it was applied.
+        None => readiness::verdict(
+            &plan,
+            |key| context.existing(key),
+            |_| Some("it was deleted".into()),
+        ),
+    })))
+}
+
+/// Ends a cleanup that is done although it has just changed something, unless a child waits. What it does not name is kept.
+fn end_cleanup(is_done: bool, realized: Realized) -> Step {
+    let waiting = realized.applied.waiting.into_iter().next();
+    match realized.changed && !(is_done && waiting.is_none()) {
+        true => Step::Changed,
+        false => Step::Settled(waiting.map(|waiting| Verdict::CleaningUp(Reason::waiting(waiting.why)))),
+    }
+}
+
+/// Returns the plan, and the error for what it leaves out.
+fn make_plan(
+    context: &Context,
+    plugin: &Plugin,
+    parent: &DynamicObject,
+    response: &Response,
+) -> Result<(Plan, Option<ReconcileError>), ReconcileError> {
+    // Existing objects that have the name of a desired child, but another owner.
+    let blocked = RefCell::new(Vec::new());
+    let existing = |key: &ChildRef| {
+        let existing = context.existing(key)?;
+        if !owns(&context.config, parent, &existing) {
+            blocked.borrow_mut().push(Blocking::new(key, Some(&existing)));
+        }
+        Some(existing)
+    };
+    let policy = Policy {
+        config: &context.config,
+        parent,
+        digest: &plugin.digest().to_string(),
+        plugin: &plugin.description().name_and_version(),
+        namespaced: &|kind: &Kind| context.namespaced(kind),
+        existing: &existing,
+        proof: context.provenance.proof(),
+    };
+    let whole = plan(&policy, &response.children, &response.keep, &response.generate);
+    // When such an object is deleted or gets another owner, the parent is reconciled again.
+    let in_the_way = match &whole {
+        Ok(_) => Vec::new(),
+        Err(_) => blocked.take(),
+    };
+    context.wait_for(&NamespacedName::of(parent), &in_the_way);
+    let (plan, left_out) = match whole {
+        Ok(plan) => (plan, None),
+        Err(refusals) => {
+            let Response {
+                children,
+                keep,
+                generate,
+                ..
+            } = response;
+            let others = beside_obstacles(&policy, children, keep, generate, &refusals);
+            match (others, ReconcileError::Refused(refusals)) {
+                (Some(plan), error) => (plan, Some(error)),
+                (None, error) => return Err(error),
+            }
+        }
+    };
+    let desired = plan.desired.iter().map(|desired| &desired.key);
+    let keys = desired
+        .chain(plan.secrets.iter().map(|secret| &secret.key))
+        .chain(&plan.keep);
+    // Those of a kind that a child defines, and that is not served yet, wait.
+    let keys = keys.filter(|key| context.resources.contains_key(&key.kind));
+    match context.watch_failure_of(keys) {
+        Some(failure) => Err(ReconcileError::Watch(failure)),
+        None => Ok((plan, left_out)),
+    }
+}
