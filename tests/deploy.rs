@@ -101,18 +101,30 @@ fn the_webhooks_are_what_is_printed_for_the_deployed_configuration_with_a_webhoo
 #[test]
 fn the_definitions_that_need_the_webhook_are_what_is_printed_for_the_plugins_that_convert() {
     let service = "operator-host/operator-host-webhook";
-    let output = Command::new(env!("CARGO_BIN_EXE_operator-host"))
-        .arg("crd")
-        .arg(plugin("mysql"))
-        .args(["--service", service, "--inject-ca-from", service])
-        .output()
-        .expect("the program runs");
-    assert!(output.status.success(), "{output:?}");
+    let folder = tempfile::tempdir().unwrap();
+    let config = folder.path().join("config.yaml");
+    let text = format!("controllers: []\nwebhook: {{certificate: a.crt, key: a.key, service: {service}}}\n");
+    std::fs::write(&config, text).unwrap();
+    let print = |reach: [&str; 2]| {
+        let output = Command::new(env!("CARGO_BIN_EXE_operator-host"))
+            .arg("crd")
+            .arg(plugin("mysql"))
+            .args(reach)
+            .args(["--inject-ca-from", service])
+            .output()
+            .expect("the program runs");
+        assert!(output.status.success(), "{output:?}");
+        String::from_utf8(output.stdout).unwrap()
+    };
     let file = root().join("manifests/deploy/components/webhook/definitions.yaml");
     let committed = std::fs::read_to_string(file).unwrap();
     let (_, committed) = committed.split_once("---\n").unwrap();
-    let printed = String::from_utf8(output.stdout).unwrap();
-    assert_eq!(committed, printed, "make manifests writes it again");
+    assert_eq!(
+        committed,
+        print(["--service", service]),
+        "make manifests writes it again"
+    );
+    assert_eq!(committed, print(["--config", config.to_str().unwrap()]));
 }
 
 /// Sends each object as a dry run, which goes through defaulting, validation and admission.

@@ -23,6 +23,7 @@ pub mod webhook_manifests;
 
 mod conversion;
 mod plugin_file;
+mod reach;
 mod rendering;
 mod watch;
 

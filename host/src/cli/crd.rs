@@ -3,26 +3,23 @@
 use std::path::PathBuf;
 
 use anyhow::{Context, anyhow};
-use serde_json::{Value, json};
+use serde_json::Value;
 
-use super::{Failure, conversion, plugin_file, webhook_manifests};
-use operator_host_webhook::CONVERT_PATH;
+use super::reach::ReachArgs;
+use super::{Failure, conversion, plugin_file};
+use operator_host_config::Config;
 
 /// The options of `crd`.
 #[derive(Debug, clap::Args)]
 pub struct Args {
     /// The plugin's WebAssembly file
     plugin: PathBuf,
-    /// The Service in front of the host's webhook port, which converts the versions of the kind
-    #[arg(long, value_name = "NAMESPACE/NAME", conflicts_with = "url")]
-    service: Option<String>,
-    /// The URL of the host's webhook, instead of a Service, such as `https://10.0.0.1:8443/convert`
-    #[arg(long, value_name = "URL")]
-    url: Option<String>,
-    /// The PEM file of the certificate authority that the API server should trust; omit it when another component
-    /// injects the authority, such as cert-manager
-    #[arg(long, value_name = "FILE")]
-    ca: Option<PathBuf>,
+    /// The configuration file, whose `webhook` section says how the API server reaches the host, which converts the versions
+    /// of the kind
+    #[arg(long, short, env = "OPERATOR_HOST_CONFIG", value_name = "FILE")]
+    config: Option<PathBuf>,
+    #[command(flatten)]
+    reach: ReachArgs,
     /// The Certificate whose authority cert-manager injects
     #[arg(long, value_name = "NAMESPACE/NAME", conflicts_with = "ca")]
     inject_ca_from: Option<String>,
@@ -46,6 +43,7 @@ pub async fn run(args: Args) -> Result<(), Failure> {
     })?;
     let client = client(&args)?;
     let crd = match client {
+        Some(_) if !description.converts() && !args.reach.is_given() => crd.clone(),
         Some(_) if !description.converts() => {
             return Err(Failure::Usage(anyhow!(
                 "{}: the plugin has one version of {}, so there is nothing to convert: omit --service and --url",
@@ -53,8 +51,7 @@ pub async fn run(args: Args) -> Result<(), Failure> {
                 description.parent.kind
             )));
         }
-        Some(mut client) => {
-            webhook_manifests::add_authority(&mut client, args.ca.as_deref())?;
+        Some(client) => {
             let mut crd = conversion::with_webhook(crd, client);
             if let Some(certificate) = &args.inject_ca_from {
                 crd["metadata"]["annotations"]["cert-manager.io/inject-ca-from"] =
@@ -65,7 +62,7 @@ pub async fn run(args: Args) -> Result<(), Failure> {
         None if description.converts() => {
             eprintln!(
                 "note: only the stored version is served, because nothing converts the others: give --service or --url of the \
-                 host's webhook to serve all versions"
+                 host's webhook, or --config with a file that has them, to serve all versions"
             );
             conversion::without_webhook(crd)
         }
@@ -75,25 +72,20 @@ pub async fn run(args: Args) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Returns how the API server reaches the host.
+/// Returns how the API server reaches the host, if the arguments or the configuration say it.
 fn client(args: &Args) -> Result<Option<Value>, Failure> {
-    if let Some(url) = &args.url {
-        return Ok(Some(json!({ "url": url })));
+    let config = args.config.as_deref().map(Config::load).transpose();
+    let config = config.map_err(|error| Failure::Usage(error.into()))?;
+    let reach = config
+        .as_ref()
+        .and_then(|config| config.webhook.as_ref()?.reach.as_ref());
+    if args.reach.is_given() || reach.is_some() {
+        return args.reach.client(reach).map(Some);
     }
-    let Some(service) = &args.service else {
-        if args.ca.is_some() || args.inject_ca_from.is_some() {
-            return Err(Failure::Usage(anyhow!(
-                "--ca and --inject-ca-from need --service or --url"
-            )));
-        }
-        return Ok(None);
-    };
-    let parts = service
-        .split_once('/')
-        .filter(|(namespace, name)| !namespace.is_empty() && !name.is_empty());
-    let (namespace, name) =
-        parts.ok_or_else(|| Failure::Usage(anyhow!("--service must be NAMESPACE/NAME")))?;
-    Ok(Some(json!({
-        "service": { "namespace": namespace, "name": name, "port": 443, "path": CONVERT_PATH },
-    })))
+    if args.reach.ca.is_some() || args.inject_ca_from.is_some() {
+        return Err(Failure::Usage(anyhow!(
+            "--ca and --inject-ca-from need --service, --url, or `webhook.service` or `webhook.url` in the --config file"
+        )));
+    }
+    Ok(None)
 }

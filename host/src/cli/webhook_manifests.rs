@@ -2,22 +2,20 @@
 //! CustomResourceDefinitions of the kinds that it converts.
 
 use std::collections::BTreeMap;
-use std::path::Path;
 use std::path::PathBuf;
 
 use anyhow::{Context, anyhow};
 use clap::ValueEnum;
 use serde_json::{Value, json};
 
+use super::reach::{ReachArgs, SERVICE};
 use super::{Failure, conversion, plugin_file};
 use crate::dry_run::documents;
-use operator_host_config::webhook::{WebhookReach, WebhookTarget};
 use operator_host_config::{Config, ControllerConfig};
 use operator_host_contract::is_dns_label;
 use operator_host_core::crd::definition;
 use operator_host_runtime::Plugin;
 use operator_host_schema::schema;
-use operator_host_webhook::certificates::ca_bundle;
 use operator_host_webhook::{DEFAULT_PATH, PATH};
 
 /// The options of `webhook-manifests`.
@@ -26,22 +24,8 @@ pub struct Args {
     /// The configuration file
     #[arg(long, short, env = "OPERATOR_HOST_CONFIG", value_name = "FILE")]
     config: PathBuf,
-    /// The Service in front of the host's webhook port [default: `webhook.service` of the configuration, or
-    /// operator-host/operator-host-webhook]
-    #[arg(long, value_name = "NAMESPACE/NAME", conflicts_with = "url")]
-    service: Option<String>,
-    /// The Service's port [default: that in `webhook.service`, or 443]
-    #[arg(long, value_name = "PORT")]
-    port: Option<u16>,
-    /// The URL of the host's webhook, instead of a Service, such as `https://10.0.0.1:8443` [default: `webhook.url` of the
-    /// configuration]
-    #[arg(long, value_name = "URL")]
-    url: Option<String>,
-    /// The PEM file of the certificate authority that the API server should trust [default:
-    /// `webhook.certificateAuthority` of the configuration]; omit both when another component injects the authority, such as
-    /// cert-manager
-    #[arg(long, value_name = "FILE")]
-    ca: Option<PathBuf>,
+    #[command(flatten)]
+    reach: ReachArgs,
     /// What the API server does when the host does not answer
     #[arg(long, default_value = "fail", value_name = "POLICY")]
     failure_policy: FailurePolicy,
@@ -107,7 +91,7 @@ pub async fn run(args: Args) -> Result<(), Failure> {
     let reach = config.webhook.as_ref().and_then(|webhook| webhook.reach.as_ref());
     let client = match args.output {
         Some(Output::Helm) => None,
-        None => Some(client_config(&args, reach)?),
+        None => Some(args.reach.client(reach)?),
     };
     let account = account(&args.account)?;
     let given = definitions(&args.crd)?;
@@ -128,7 +112,7 @@ pub async fn run(args: Args) -> Result<(), Failure> {
                  --service {}` for it",
                 controller.plugin,
                 controller.parent,
-                args.service.as_deref().unwrap_or(SERVICE)
+                args.reach.service.as_deref().unwrap_or(SERVICE)
             );
         }
         let mut webhook = webhook(&args, &config, controller, &plural, &account);
@@ -184,70 +168,6 @@ fn account(text: &str) -> Result<String, Failure> {
         .filter(|(namespace, name)| is_dns_label(namespace) && name.split('.').all(is_dns_label))
         .ok_or_else(|| Failure::Usage(anyhow!("--account must be NAMESPACE/NAME")))?;
     Ok(format!("system:serviceaccount:{namespace}:{name}"))
-}
-
-/// Returns the URL with the webhook's path, unless it has a path.
-fn with_path(url: &str) -> String {
-    let address = url.trim_end_matches('/');
-    match address.split_once("://") {
-        Some((_, host)) if !host.contains('/') => format!("{address}{PATH}"),
-        _ => url.to_owned(),
-    }
-}
-
-/// The Service of the manifests, and its port.
-const SERVICE: &str = "operator-host/operator-host-webhook";
-const PORT: u16 = 443;
-
-/// Returns how the API server reaches the webhook: as the arguments say, or else the configuration.
-fn client_config(args: &Args, reach: Option<&WebhookReach>) -> Result<Value, Failure> {
-    let service = |namespace: &str, name: &str, port: u16| {
-        let port = args.port.unwrap_or(port);
-        json!({ "service": { "namespace": namespace, "name": name, "port": port, "path": PATH } })
-    };
-    let mut client = match (&args.url, &args.service, reach.map(|reach| &reach.target)) {
-        (Some(url), ..) => json!({ "url": with_path(url) }),
-        (None, None, Some(WebhookTarget::Url(url))) => json!({ "url": with_path(url) }),
-        (
-            None,
-            None,
-            Some(WebhookTarget::Service {
-                namespace,
-                name,
-                port,
-            }),
-        ) => service(namespace, name, *port),
-        (None, given, _) => {
-            let given = given.as_deref().unwrap_or(SERVICE);
-            let parts = given.split_once('/');
-            let parts = parts.filter(|(namespace, name)| !namespace.is_empty() && !name.is_empty());
-            let (namespace, name) =
-                parts.ok_or_else(|| Failure::Usage(anyhow!("--service must be NAMESPACE/NAME")))?;
-            service(namespace, name, PORT)
-        }
-    };
-    let configured = reach.and_then(|reach| reach.authority.as_deref());
-    match (&args.ca, configured) {
-        // In the configuration it is a path of the host, which may be a pod.
-        (None, Some(file)) if !file.is_file() => eprintln!(
-            "operator-host: warning: {} (`webhook.certificateAuthority`) is not on this machine, so the manifests name no \
-             authority: give it with --ca, unless another component injects it",
-            file.display()
-        ),
-        (given, configured) => add_authority(&mut client, given.as_deref().or(configured))?,
-    }
-    Ok(client)
-}
-
-/// Adds the certificate authority in a PEM file, if there is one.
-pub(super) fn add_authority(client: &mut Value, file: Option<&Path>) -> Result<(), Failure> {
-    if let Some(file) = file {
-        let pem = std::fs::read(file)
-            .with_context(|| format!("cannot read {}", file.display()))
-            .map_err(Failure::Usage)?;
-        client["caBundle"] = ca_bundle(pem, file).map_err(|why| Failure::Usage(anyhow!(why)))?;
-    }
-    Ok(())
 }
 
 /// Returns the definition of a plugin that converts its kind, with the conversion by this webhook.
@@ -406,69 +326,4 @@ fn webhook(
         });
     }
     webhook
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    /// Regression: the API server asked for the path `/`, and every change of a resource was refused.
-    #[test]
-    fn a_url_without_a_path_gets_that_of_the_webhook() {
-        for (given, url) in [
-            ("https://10.0.0.1:8443", "https://10.0.0.1:8443/validate"),
-            ("https://10.0.0.1:8443/", "https://10.0.0.1:8443/validate"),
-            ("https://a/validate", "https://a/validate"),
-            ("https://gateway/host/validate", "https://gateway/host/validate"),
-            ("nonsense", "nonsense"),
-        ] {
-            assert_eq!(with_path(given), url);
-        }
-    }
-
-    #[derive(clap::Parser)]
-    struct Line {
-        #[command(flatten)]
-        args: Args,
-    }
-
-    #[test]
-    fn the_api_server_reaches_the_webhook_as_the_arguments_say_or_else_the_configuration() {
-        let folder = tempfile::tempdir().unwrap();
-        std::fs::write(folder.path().join("ca.crt"), "-----BEGIN CERTIFICATE-----").unwrap();
-        let client = |webhook: &str, more: &[&str]| {
-            let file = folder.path().join("config.yaml");
-            let text = format!("controllers: []\nwebhook: {{certificate: a.crt, key: a.key{webhook}}}\n");
-            let config = Config::parse(&file, &text).unwrap();
-            let line = ["x", "--config", "config.yaml"].iter().chain(more);
-            let args = <Line as clap::Parser>::try_parse_from(line).unwrap().args;
-            let reach = config.webhook.as_ref().and_then(|webhook| webhook.reach.as_ref());
-            client_config(&args, reach).map_err(|_| ()).unwrap()
-        };
-        let service = |namespace: &str, name: &str, port: u16| json!({ "service": { "namespace": namespace, "name": name, "port": port, "path": PATH } });
-        assert_eq!(
-            client("", &[]),
-            service("operator-host", "operator-host-webhook", 443)
-        );
-        assert_eq!(client(", service: a/b", &[]), service("a", "b", 443));
-        assert_eq!(client(", service: 'a/b:8443'", &[]), service("a", "b", 8443));
-        assert_eq!(
-            client(", service: 'a/b:8443'", &["--port", "1"]),
-            service("a", "b", 1)
-        );
-        assert_eq!(
-            client(", service: a/b", &["--service", "c/d"]),
-            service("c", "d", 443)
-        );
-        let url = json!({ "url": "https://10.0.0.1:8443/validate" });
-        assert_eq!(client(", url: 'https://10.0.0.1:8443'", &[]), url);
-        assert_eq!(client(", service: a/b", &["--url", "https://10.0.0.1:8443"]), url);
-        let trusted = client(", service: a/b, certificateAuthority: ca.crt", &[]);
-        assert!(trusted["caBundle"].is_string(), "{trusted}");
-        // It is in the pod.
-        assert_eq!(
-            client(", service: a/b, certificateAuthority: none.crt", &[]),
-            service("a", "b", 443)
-        );
-    }
 }

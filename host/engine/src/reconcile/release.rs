@@ -29,7 +29,11 @@ pub(super) async fn release(
         .await
         .err();
     let name = NamespacedName::of(parent);
-    if unknown.is_none() && context.memory_of(&name, |memory| memory.released.is_some() && memory.released == parent.metadata.uid) {
+    if unknown.is_none()
+        && context.memory_of(&name, |memory| {
+            memory.released.is_some() && memory.released == parent.metadata.uid
+        })
+    {
         return Ok(());
     }
     let mut failed = Vec::new();

@@ -1,0 +1,167 @@
+//! How the API server reaches the host's webhook: by the arguments of a command, or else by the configuration.
+
+use std::path::PathBuf;
+
+use anyhow::{Context, anyhow};
+use serde_json::{Value, json};
+
+use super::Failure;
+use operator_host_config::webhook::{WebhookReach, WebhookTarget};
+use operator_host_webhook::PATH;
+use operator_host_webhook::certificates::ca_bundle;
+
+/// The Service of the manifests, and its port.
+pub(super) const SERVICE: &str = "operator-host/operator-host-webhook";
+const PORT: u16 = 443;
+
+/// The arguments.
+#[derive(Debug, clap::Args)]
+pub(super) struct ReachArgs {
+    /// The Service in front of the host's webhook port [default: `webhook.service` of the configuration, or
+    /// operator-host/operator-host-webhook]
+    #[arg(long, value_name = "NAMESPACE/NAME", conflicts_with = "url")]
+    pub(super) service: Option<String>,
+    /// The Service's port [default: that in `webhook.service`, or 443]
+    #[arg(long, value_name = "PORT", conflicts_with = "url")]
+    port: Option<u16>,
+    /// The URL of the host's webhook, instead of a Service, such as `https://10.0.0.1:8443` [default: `webhook.url` of the
+    /// configuration]
+    #[arg(long, value_name = "URL")]
+    url: Option<String>,
+    /// The PEM file of the certificate authority that the API server should trust [default:
+    /// `webhook.certificateAuthority` of the configuration]; omit both when another component injects the authority, such as
+    /// cert-manager
+    #[arg(long, value_name = "FILE")]
+    pub(super) ca: Option<PathBuf>,
+}
+
+impl ReachArgs {
+    /// Whether they name a webhook.
+    pub(super) const fn is_given(&self) -> bool {
+        self.service.is_some() || self.url.is_some()
+    }
+
+    /// Returns the `clientConfig` of a webhook for reviews.
+    ///
+    /// # Errors
+    /// When an argument is malformed, or the authority cannot be read.
+    pub(super) fn client(&self, reach: Option<&WebhookReach>) -> Result<Value, Failure> {
+        let service = |namespace: &str, name: &str, port: u16| {
+            let port = self.port.unwrap_or(port);
+            json!({ "service": { "namespace": namespace, "name": name, "port": port, "path": PATH } })
+        };
+        let mut client = match (&self.url, &self.service, reach.map(|reach| &reach.target)) {
+            (Some(url), ..) | (None, None, Some(WebhookTarget::Url(url))) => json!({ "url": with_path(url) }),
+            (
+                None,
+                None,
+                Some(WebhookTarget::Service {
+                    namespace,
+                    name,
+                    port,
+                }),
+            ) => service(namespace, name, *port),
+            (None, given, _) => {
+                let given = given.as_deref().unwrap_or(SERVICE);
+                let parts = given.split_once('/');
+                let parts = parts.filter(|(namespace, name)| !namespace.is_empty() && !name.is_empty());
+                let (namespace, name) =
+                    parts.ok_or_else(|| Failure::Usage(anyhow!("--service must be NAMESPACE/NAME")))?;
+                service(namespace, name, PORT)
+            }
+        };
+        let configured = reach.and_then(|reach| reach.authority.as_deref());
+        if let (None, Some(file)) = (&self.ca, configured)
+            && !file.is_file()
+        {
+            // In the configuration it is a path of the host, which may be a pod.
+            eprintln!(
+                "operator-host: warning: {} (`webhook.certificateAuthority`) is not on this machine, so the output names no \
+                 authority: give it with --ca, unless another component injects it",
+                file.display()
+            );
+        } else if let Some(file) = self.ca.as_deref().or(configured) {
+            let pem = std::fs::read(file)
+                .with_context(|| format!("cannot read {}", file.display()))
+                .map_err(Failure::Usage)?;
+            client["caBundle"] = ca_bundle(pem, file).map_err(|why| Failure::Usage(anyhow!(why)))?;
+        }
+        Ok(client)
+    }
+}
+
+/// Returns the URL with the webhook's path, unless it has a path.
+fn with_path(url: &str) -> String {
+    let address = url.trim_end_matches('/');
+    match address.split_once("://") {
+        Some((_, host)) if !host.contains('/') => format!("{address}{PATH}"),
+        _ => url.to_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use operator_host_config::Config;
+
+    use super::*;
+
+    /// Regression: the API server asked for the path `/`, and every change of a resource was refused.
+    #[test]
+    fn a_url_without_a_path_gets_that_of_the_webhook() {
+        for (given, url) in [
+            ("https://10.0.0.1:8443", "https://10.0.0.1:8443/validate"),
+            ("https://10.0.0.1:8443/", "https://10.0.0.1:8443/validate"),
+            ("https://a/validate", "https://a/validate"),
+            ("https://gateway/host/validate", "https://gateway/host/validate"),
+            ("nonsense", "nonsense"),
+        ] {
+            assert_eq!(with_path(given), url);
+        }
+    }
+
+    #[derive(clap::Parser)]
+    struct Line {
+        #[command(flatten)]
+        reach: ReachArgs,
+    }
+
+    #[test]
+    fn the_api_server_reaches_the_webhook_as_the_arguments_say_or_else_the_configuration() {
+        let folder = tempfile::tempdir().unwrap();
+        std::fs::write(folder.path().join("ca.crt"), "-----BEGIN CERTIFICATE-----").unwrap();
+        let client = |webhook: &str, more: &[&str]| {
+            let file = folder.path().join("config.yaml");
+            let text = format!("controllers: []\nwebhook: {{certificate: a.crt, key: a.key{webhook}}}\n");
+            let config = Config::parse(&file, &text).unwrap();
+            let line = ["x"].iter().chain(more);
+            let args = <Line as clap::Parser>::try_parse_from(line).unwrap().reach;
+            let reach = config.webhook.as_ref().and_then(|webhook| webhook.reach.as_ref());
+            args.client(reach).map_err(|_| ()).unwrap()
+        };
+        let service = |namespace: &str, name: &str, port: u16| json!({ "service": { "namespace": namespace, "name": name, "port": port, "path": PATH } });
+        assert_eq!(
+            client("", &[]),
+            service("operator-host", "operator-host-webhook", 443)
+        );
+        assert_eq!(client(", service: a/b", &[]), service("a", "b", 443));
+        assert_eq!(client(", service: 'a/b:8443'", &[]), service("a", "b", 8443));
+        assert_eq!(
+            client(", service: 'a/b:8443'", &["--port", "1"]),
+            service("a", "b", 1)
+        );
+        assert_eq!(
+            client(", service: a/b", &["--service", "c/d"]),
+            service("c", "d", 443)
+        );
+        let url = json!({ "url": "https://10.0.0.1:8443/validate" });
+        assert_eq!(client(", url: 'https://10.0.0.1:8443'", &[]), url);
+        assert_eq!(client(", service: a/b", &["--url", "https://10.0.0.1:8443"]), url);
+        let trusted = client(", service: a/b, certificateAuthority: ca.crt", &[]);
+        assert!(trusted["caBundle"].is_string(), "{trusted}");
+        // It is in the pod.
+        assert_eq!(
+            client(", service: a/b, certificateAuthority: none.crt", &[]),
+            service("a", "b", 443)
+        );
+    }
+}
