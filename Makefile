@@ -71,6 +71,7 @@ chaos: prerequisites ## Break everything around the host at random: ROUNDS=20, S
 
 fuzz: prerequisites ## Fuzz with libFuzzer, TIME=seconds (60) each target or TARGET=name alone (slow to build)
 	tests/fuzz/run.sh $(or $(TIME),60) $(TARGET)
+	$(if $(TARGET),,tests/fuzz/profiles.sh)
 
 fmt: ## Format the sources
 	cargo fmt --all
@@ -112,7 +113,7 @@ image-test: prerequisites ## Build the Dockerfile's image without pulling any, a
 	plugins/build.sh >/dev/null
 	tests/image.sh $(or $(PROFILE),release)
 
-package: prerequisites ## Package the four crates as they would be published, and build each from its package alone (slow)
+package: prerequisites ## Package the crates as they would be published, and build each from its package alone (slow)
 	tests/package.sh
 
 manifests: ## Regenerate the roles and webhooks of manifests/deploy from its configuration

@@ -327,6 +327,8 @@ fn a_rule_that_is_no_expression_is_found_before_there_is_an_object() {
     assert_eq!(found[1].0, format!("{at}.messageExpression"));
 }
 
+/// With `SEED` in the environment it tries other expressions. With `VERDICTS` it writes what it says about each to that file:
+/// `tests/fuzz/profiles.sh` compares those of a debug and of a release build.
 #[test]
 fn no_expression_makes_the_evaluator_panic() {
     const PARTS: [&str; 58] = [
@@ -401,7 +403,8 @@ fn no_expression_makes_the_evaluator_panic() {
     };
     let object = json!({ "a": i64::MIN, "l": [1, 2], "m": { "k": "ä" }, "t": "ä%" });
     // SplitMix64.
-    let mut state = 1_u64;
+    let seed = std::env::var("SEED").ok();
+    let mut state: u64 = seed.map_or(1, |seed| seed.parse().unwrap());
     let mut draw = |most: usize| {
         state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut z = state;
@@ -410,6 +413,7 @@ fn no_expression_makes_the_evaluator_panic() {
         ((z ^ (z >> 31)) % most as u64) as usize
     };
     let (mut parsed, start) = (0, std::time::Instant::now());
+    let mut verdicts = String::new();
     for _ in 0..20_000 {
         let mut rule: String = (0..1 + draw(12)).map(|_| PARTS[draw(PARTS.len())]).collect();
         // Most of them are expressions with their parentheses closed.
@@ -419,7 +423,11 @@ fn no_expression_makes_the_evaluator_panic() {
             rule.extend(std::iter::repeat_n(close, missing));
         }
         parsed += usize::from(parse(&rule).is_ok());
-        validate(&schema(&rule), &object, Some(&object));
+        let verdict = validate(&schema(&rule), &object, Some(&object));
+        verdicts += &format!("{rule:?} {:?} {:?}\n", verdict.violations, verdict.left);
+    }
+    if let Some(file) = std::env::var_os("VERDICTS") {
+        std::fs::write(file, verdicts).unwrap();
     }
     assert!(parsed > 500, "{parsed}");
     assert!(
