@@ -395,8 +395,8 @@ fn included(file: &Path) -> Vec<PathBuf> {
     // What follows is for the tests of this repository.
     let code = text.split("#[cfg(test)]").next().unwrap();
     let names = pattern.captures_iter(code).map(|found| match &found[1] {
-        "template" => format!("../../../templates/{}", &found[2]),
-        "sample" => format!("../../../samples/{}", &found[2]),
+        "template" => format!("../../templates/{}", &found[2]),
+        "sample" => format!("../../samples/{}", &found[2]),
         _ => found[2].to_owned(),
     });
     names.map(|name| file.parent().unwrap().join(name)).collect()

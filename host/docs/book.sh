@@ -18,7 +18,7 @@ mdbook=$(command -v mdbook || cargo_tool mdbook mdbook@0.5.4 --no-default-featur
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 git ls-files -z --cached --others --exclude-standard '*.md' 'host/docs/*.svg' wit LICENSE manifests/monitoring |
-    grep --null-data --invert-match '^host/templates/' | xargs --null cp --parents --target-directory "$work" --
+    grep --null-data --invert-match '^host/author/templates/' | xargs --null cp --parents --target-directory "$work" --
 cp "$here/book.toml" "$work"
 sed -e 's#](#](host/docs/#' -e 's#](host/docs/\.\./\.\./#](#' "$here/SUMMARY.md" >"$work/SUMMARY.md"
 # mdbook makes index.html of README.md, but not of the links to it.

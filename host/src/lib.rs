@@ -23,10 +23,7 @@
 pub mod cli;
 pub mod controller;
 pub mod definitions;
-pub mod dry_run;
-pub mod memory_limit;
 pub mod operator;
-pub mod rbac;
 pub mod rollout;
 pub mod supervisor;
 pub mod telemetry;

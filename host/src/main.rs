@@ -4,6 +4,9 @@ use std::process::ExitCode;
 
 use clap::Parser;
 use operator_host::cli::{self, Cli, Command};
+use operator_host_author::{
+    check, crd, diff, new, pack, push, rbac, render, replay, schema, sign, verify, webhook_manifests,
+};
 
 fn main() -> ExitCode {
     let command = Cli::parse().command;
@@ -24,24 +27,22 @@ fn main() -> ExitCode {
     let result = runtime.block_on(async {
         match command {
             Command::Run(args) => cli::run::run(args).await.map(|()| ExitCode::SUCCESS),
-            Command::New(args) => cli::new::run(&args).map(|()| ExitCode::SUCCESS),
+            Command::New(args) => new::run(&args).map(|()| ExitCode::SUCCESS),
             Command::Plugins(args) => cli::plugins::run(args).await.map(|()| ExitCode::SUCCESS),
-            Command::Crd(args) => cli::crd::run(args).await.map(|()| ExitCode::SUCCESS),
-            Command::Render(args) => cli::render::run(args).await,
-            Command::Check(args) => cli::check::run(args).await,
-            Command::WebhookManifests(args) => cli::webhook_manifests::run(args)
-                .await
-                .map(|()| ExitCode::SUCCESS),
-            Command::Diff(args) => cli::diff::run(args).await,
+            Command::Crd(args) => crd::run(args).await.map(|()| ExitCode::SUCCESS),
+            Command::Render(args) => render::run(args).await,
+            Command::Check(args) => check::run(args).await,
+            Command::WebhookManifests(args) => webhook_manifests::run(args).await.map(|()| ExitCode::SUCCESS),
+            Command::Diff(args) => diff::run(args).await,
             Command::Explain(args) => cli::explain::run(args).await.map(|()| ExitCode::SUCCESS),
-            Command::Replay(args) => cli::replay::run(args).await,
-            Command::Push(args) => cli::push::run(args).await.map(|()| ExitCode::SUCCESS),
-            Command::Pack(args) => cli::pack::run(args).await.map(|()| ExitCode::SUCCESS),
-            Command::Sign(args) => cli::sign::run(args).await.map(|()| ExitCode::SUCCESS),
-            Command::Verify(args) => cli::verify::run(args).await.map(|()| ExitCode::SUCCESS),
-            Command::Rbac(args) => cli::rbac::run(args).await.map(|()| ExitCode::SUCCESS),
+            Command::Replay(args) => replay::run(args).await,
+            Command::Push(args) => push::run(args).await.map(|()| ExitCode::SUCCESS),
+            Command::Pack(args) => pack::run(args).await.map(|()| ExitCode::SUCCESS),
+            Command::Sign(args) => sign::run(args).await.map(|()| ExitCode::SUCCESS),
+            Command::Verify(args) => verify::run(args).await.map(|()| ExitCode::SUCCESS),
+            Command::Rbac(args) => rbac::run(args).await.map(|()| ExitCode::SUCCESS),
             Command::Uninstall(args) => cli::uninstall::run(args).await,
-            Command::Schema(args) => cli::schema::run(&args).map(|()| ExitCode::SUCCESS),
+            Command::Schema(args) => schema::run(&args).map(|()| ExitCode::SUCCESS),
             Command::Completions(args) => cli::completions::run(&args).map(|()| ExitCode::SUCCESS),
             // Handled above.
             Command::CompilePlugin(args) => Ok(cli::compile_plugin::run(&args)),

@@ -4,6 +4,7 @@
 //! and the column.
 
 pub mod leadership;
+pub mod memory_limit;
 pub mod namespaces;
 mod proving;
 mod raw;

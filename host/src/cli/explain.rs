@@ -13,8 +13,9 @@ use anyhow::anyhow;
 use jiff::Timestamp;
 use serde::Serialize;
 
+use super::Failure;
 use super::plugins::Output;
-use super::{Failure, plugin_file};
+use operator_host_author::plugin_file;
 use operator_host_cluster::client;
 use operator_host_contract::is_dns_label;
 use operator_host_core::metrics::Metrics;

@@ -13,7 +13,8 @@ use serde_json::Value;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::{TcpStream, UnixStream};
 
-use super::{Failure, plugin_file};
+use super::Failure;
+use operator_host_author::plugin_file;
 use operator_host_delivery::report::{CandidateState, PluginReport};
 use operator_host_instruments::health::server::socket;
 

@@ -9,12 +9,12 @@ use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
 use super::Failure;
-use crate::memory_limit::Memory;
 use crate::operator::{self, Setup};
 use crate::telemetry::Telemetry;
 use crate::telemetry::log::{self, LogFormat};
 use crate::ui::UiConfig;
 use operator_host_cluster::client::Connection;
+use operator_host_config::memory_limit::Memory;
 use operator_host_config::trust::Keys;
 use operator_host_config::{Config, ConfigError, parse_size};
 use operator_host_instruments::health::server;

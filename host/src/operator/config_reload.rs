@@ -8,7 +8,7 @@ use bytes::Bytes;
 use tokio::sync::watch;
 use tracing::{error, info};
 
-use crate::memory_limit::Memory;
+use operator_host_config::memory_limit::Memory;
 use operator_host_config::trust::{KEYS_LIMIT, Keys};
 use operator_host_config::{Config, ConfigError};
 use operator_host_core::metrics::Metrics;

@@ -4,7 +4,8 @@ use std::fmt::Write as _;
 use std::io::{IsTerminal, Write as _};
 
 use super::{HostArgs, short};
-use crate::cli::{Failure, plugin_file};
+use crate::cli::Failure;
+use operator_host_author::plugin_file;
 use operator_host_core::printable::printable;
 use operator_host_delivery::history::HistoryEntry;
 

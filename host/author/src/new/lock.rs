@@ -4,7 +4,7 @@
 use std::collections::BTreeSet;
 
 /// The lock file of the workspace of the samples and the SDK.
-const SAMPLES: &str = include_str!("../../../samples/Cargo.lock");
+const SAMPLES: &str = include_str!("../../samples/Cargo.lock");
 /// The dependencies in the template of `Cargo.toml`.
 const DEPENDENCIES: [&str; 3] = ["operator-plugin", "schemars", "serde"];
 /// A dependency of a feature of the SDK that the template does not use.

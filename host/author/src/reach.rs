@@ -11,16 +11,16 @@ use operator_host_webhook::PATH;
 use operator_host_webhook::certificates::ca_bundle;
 
 /// The Service of the manifests, and its port.
-pub(super) const SERVICE: &str = "operator-host/operator-host-webhook";
+pub(crate) const SERVICE: &str = "operator-host/operator-host-webhook";
 const PORT: u16 = 443;
 
 /// The arguments.
 #[derive(Debug, clap::Args)]
-pub(super) struct ReachArgs {
+pub(crate) struct ReachArgs {
     /// The Service in front of the host's webhook port [default: `webhook.service` of the configuration, or
     /// operator-host/operator-host-webhook]
     #[arg(long, value_name = "NAMESPACE/NAME", conflicts_with = "url")]
-    pub(super) service: Option<String>,
+    pub service: Option<String>,
     /// The Service's port [default: that in `webhook.service`, or 443]
     #[arg(long, value_name = "PORT", conflicts_with = "url")]
     port: Option<u16>,
@@ -32,12 +32,12 @@ pub(super) struct ReachArgs {
     /// `webhook.certificateAuthority` of the configuration]; omit both when another component injects the authority, such as
     /// cert-manager
     #[arg(long, value_name = "FILE")]
-    pub(super) ca: Option<PathBuf>,
+    pub ca: Option<PathBuf>,
 }
 
 impl ReachArgs {
     /// Whether they name a webhook.
-    pub(super) const fn is_given(&self) -> bool {
+    pub(crate) const fn is_given(&self) -> bool {
         self.service.is_some() || self.url.is_some()
     }
 
@@ -45,7 +45,7 @@ impl ReachArgs {
     ///
     /// # Errors
     /// When an argument is malformed, or the authority cannot be read.
-    pub(super) fn client(&self, reach: Option<&WebhookReach>) -> Result<Value, Failure> {
+    pub(crate) fn client(&self, reach: Option<&WebhookReach>) -> Result<Value, Failure> {
         let service = |namespace: &str, name: &str, port: u16| {
             let port = self.port.unwrap_or(port);
             json!({ "service": { "namespace": namespace, "name": name, "port": port, "path": PATH } })

@@ -2,7 +2,7 @@
 
 use tracing::info;
 
-use operator_host_config::Config;
+use crate::Config;
 use operator_host_runtime::{container, max_memory_of_call, max_memory_of_one_call};
 
 /// The divisor of the process's memory that gives the memory for plugin calls. The rest is for caches, which hold the

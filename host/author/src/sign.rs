@@ -54,7 +54,7 @@ pub async fn run(args: Args) -> Result<(), Failure> {
 ///
 /// # Errors
 /// When the plugin's version cannot be compared with others.
-pub(super) fn statement(plugin: &Plugin) -> Result<Statement, Failure> {
+pub fn statement(plugin: &Plugin) -> Result<Statement, Failure> {
     Statement::of(plugin.description(), *plugin.digest())
         .map_err(|reason| Failure::Usage(anyhow!("the plugin cannot be signed: its version {reason}")))
 }
@@ -63,7 +63,7 @@ pub(super) fn statement(plugin: &Plugin) -> Result<Statement, Failure> {
 ///
 /// # Errors
 /// When the file does not contain one.
-pub(super) fn signing_key(file: &Path) -> Result<SigningKey, Failure> {
+pub fn signing_key(file: &Path) -> Result<SigningKey, Failure> {
     let pem = files::read(file, KEY_LIMIT).with_context(|| format!("cannot read {}", file.display()));
     let key = SigningKey::parse(&pem.map_err(Failure::Usage)?).ok_or_else(|| {
         anyhow!(
@@ -78,7 +78,7 @@ pub(super) fn signing_key(file: &Path) -> Result<SigningKey, Failure> {
 ///
 /// # Errors
 /// When the file is not a signature, or it signs another version.
-pub(super) fn beside(file: &Path, name: &str, digest: &Digest) -> Result<Option<Vec<u8>>, Failure> {
+pub fn beside(file: &Path, name: &str, digest: &Digest) -> Result<Option<Vec<u8>>, Failure> {
     let path = place(file, name);
     let wrong = |error: anyhow::Error| Failure::Usage(error.context(path.display().to_string()));
     let text = match files::read(&path, SIGNATURE_LIMIT) {
@@ -98,6 +98,6 @@ pub(super) fn beside(file: &Path, name: &str, digest: &Digest) -> Result<Option<
 }
 
 /// Returns the path of a plugin's signature. `name` is the plugin's name without the suffix of its compression.
-pub(super) fn place(file: &Path, name: &str) -> PathBuf {
+pub fn place(file: &Path, name: &str) -> PathBuf {
     file.with_file_name(format!("{name}{SIGNATURE_SUFFIX}"))
 }

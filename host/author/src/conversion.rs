@@ -6,7 +6,7 @@ use operator_host_core::crd::definition::conversion_by;
 use operator_host_webhook::{CONVERT_PATH, PATH};
 
 /// Returns a definition whose versions this webhook converts. `client` is the `clientConfig` of a webhook for reviews.
-pub(super) fn with_webhook(definition: &Value, mut client: Value) -> Value {
+pub(crate) fn with_webhook(definition: &Value, mut client: Value) -> Value {
     if let Some(path) = client.pointer_mut("/service/path") {
         *path = CONVERT_PATH.into();
     }
@@ -24,7 +24,7 @@ pub(super) fn with_webhook(definition: &Value, mut client: Value) -> Value {
 
 /// Returns a definition of which only the stored version is served. If the API server served another version without a
 /// webhook, it would drop the fields that the stored version does not have.
-pub(super) fn without_webhook(definition: &Value) -> Value {
+pub(crate) fn without_webhook(definition: &Value) -> Value {
     let mut definition = definition.clone();
     for version in definition["spec"]["versions"]
         .as_array_mut()

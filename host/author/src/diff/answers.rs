@@ -8,8 +8,8 @@ use std::sync::Arc;
 use anyhow::{Context, anyhow};
 use serde_json::Value;
 
-use crate::cli::{Failure, plugin_file, rendering};
 use crate::dry_run::documents;
+use crate::{Failure, plugin_file, rendering};
 use operator_host_contract::{Conversion, Json};
 use operator_host_instruments::record::{RecordedAnswer, mask};
 use operator_host_runtime::Plugin;

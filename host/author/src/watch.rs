@@ -18,7 +18,7 @@ const REST: Duration = Duration::from_millis(100);
 ///
 /// # Errors
 /// When the files cannot be watched. It does not return otherwise.
-pub(super) async fn whenever_changed(files: Vec<PathBuf>, work: impl AsyncFn()) -> Result<ExitCode, Failure> {
+pub(crate) async fn whenever_changed(files: Vec<PathBuf>, work: impl AsyncFn()) -> Result<ExitCode, Failure> {
     let (changed, mut changes) = tokio::sync::mpsc::channel(1);
     let mut watcher = notify::recommended_watcher(move |event: notify::Result<notify::Event>| {
         // Ignore reads. One pending notification is enough.

@@ -14,25 +14,25 @@ const RELEASED: Option<&str> = option_env!("OPERATOR_HOST_RELEASED_SDK");
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct Sdk {
     /// The dependency in `Cargo.toml`.
-    pub(super) dependency: String,
+    pub dependency: String,
     /// The build lines of the `Makefile`.
-    pub(super) build: String,
+    pub build: String,
     /// The compiler of a plugin in another language than Rust, as the `Makefile` names it.
-    pub(super) compiler: String,
+    pub compiler: String,
     /// The README's text about the toolchain.
-    pub(super) tools: String,
+    pub tools: String,
 }
 
 /// The compiler of a language other than Rust.
 pub(super) struct Compiler {
     /// The program that the `Makefile` runs.
-    pub(super) program: &'static str,
+    pub program: &'static str,
     /// The script in a checkout that prints the program's path.
-    pub(super) script: &'static str,
+    pub script: &'static str,
     /// What the README says about it.
-    pub(super) needs: &'static str,
+    pub needs: &'static str,
     /// How to name another program.
-    pub(super) variable: &'static str,
+    pub variable: &'static str,
 }
 
 pub(super) const GO: Compiler = Compiler {

@@ -12,9 +12,9 @@ use serde_json::{Value, json};
 
 use super::{Failure, plugin_file};
 use crate::dry_run::documents;
-use crate::rbac::manifests::{Manifest, manifests};
-use crate::rbac::resources::{Resource, Resources};
-use crate::rbac::{Rights, Scope, rights};
+use crate::permissions::manifests::{Manifest, manifests};
+use crate::permissions::resources::{Resource, Resources};
+use crate::permissions::{Rights, Scope, rights};
 use operator_host_cluster::client;
 use operator_host_cluster::discovery::{Discovery, KindError};
 use operator_host_config::{Config, ServiceAccount};

@@ -28,19 +28,19 @@ impl Content {
 
 macro_rules! template {
     ($path:literal) => {
-        Template(include_str!(concat!("../../../templates/", $path)))
+        Template(include_str!(concat!("../../templates/", $path)))
     };
 }
 
 macro_rules! sample {
     ($path:literal) => {
-        Verbatim(include_bytes!(concat!("../../../samples/", $path)))
+        Verbatim(include_bytes!(concat!("../../samples/", $path)))
     };
 }
 
 macro_rules! makefile {
     ($sample:literal) => {
-        Template(include_str!(concat!("../../../samples/", $sample, "/Makefile")))
+        Template(include_str!(concat!("../../samples/", $sample, "/Makefile")))
     };
 }
 

@@ -201,15 +201,15 @@ async fn render(args: &Args) -> Result<ExitCode, Failure> {
 }
 
 /// The objects in files with samples.
-pub(super) struct Resources {
+pub struct Resources {
     /// The custom resources of the plugin's kind.
-    pub(super) parents: Vec<DynamicObject>,
+    pub parents: Vec<DynamicObject>,
     /// The objects of other kinds, which a need may find.
-    pub(super) related: Vec<Arc<DynamicObject>>,
+    pub related: Vec<Arc<DynamicObject>>,
     /// The rules in CEL that only the API server can evaluate, and why.
-    pub(super) left: Vec<String>,
+    pub left: Vec<String>,
     /// The CustomResourceDefinitions at hand: the plugin's own first.
-    pub(super) definitions: Arc<[Value]>,
+    pub definitions: Arc<[Value]>,
 }
 
 /// Reads the resources and fills in their defaults.
@@ -217,7 +217,7 @@ pub(super) struct Resources {
 /// # Errors
 /// When a resource does not fit its definition or its rules; lists every problem of all files. When a kind is almost the plugin's: in
 /// its group, and not one that the plugin creates or reads.
-pub(super) fn resources<'a>(
+pub fn resources<'a>(
     files: &[PathBuf],
     plugin: &Plugin,
     others: impl Iterator<Item = &'a Arc<DynamicObject>>,
@@ -322,7 +322,7 @@ fn place(file: &Path, document: &Document) -> String {
 ///
 /// # Errors
 /// When a file contains something other than objects.
-pub(super) fn objects(files: &[PathBuf]) -> Result<Vec<Arc<DynamicObject>>, Failure> {
+pub fn objects(files: &[PathBuf]) -> Result<Vec<Arc<DynamicObject>>, Failure> {
     let mut objects = Vec::new();
     for file in files {
         for document in documents::read(file).map_err(usage)? {

@@ -14,7 +14,7 @@ use super::plugin_file::Loaded;
 use super::registry::RegistryArgs;
 use super::{Failure, plugin_file, render};
 use crate::dry_run::offline::{self, Allowed, RenderError, Scene};
-use crate::rbac::power;
+use crate::permissions::power;
 use operator_host_config::{Config, DefinitionsMode};
 use operator_host_contract::{Description, Response};
 use operator_host_core::crd::definition;

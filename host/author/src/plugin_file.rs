@@ -10,7 +10,7 @@ use tracing_subscriber::EnvFilter;
 
 use super::Failure;
 use super::registry::{RegistryArgs, reference};
-use crate::memory_limit::Memory;
+use operator_host_config::memory_limit::Memory;
 use operator_host_config::{Config, ControllerConfig};
 use operator_host_core::files;
 use operator_host_delivery::Location;
@@ -35,7 +35,7 @@ const MAX_FILE: usize = 1 << 30;
 ///
 /// # Errors
 /// When the file does not exist or cannot be unpacked.
-pub(super) fn read(file: &Path) -> Result<(String, Vec<u8>), Failure> {
+pub fn read(file: &Path) -> Result<(String, Vec<u8>), Failure> {
     let name = file.file_name().unwrap_or_default().to_string_lossy();
     // Look the file up as `run` does for a configuration.
     if !file.is_file() && source::is_there(file) {
@@ -62,7 +62,7 @@ pub(super) fn read(file: &Path) -> Result<(String, Vec<u8>), Failure> {
 ///
 /// # Errors
 /// When the file does not exist, or the registry does not give it.
-pub(super) async fn read_or_pull(plugin: &Path, registry: &RegistryArgs) -> Result<Vec<u8>, Failure> {
+pub async fn read_or_pull(plugin: &Path, registry: &RegistryArgs) -> Result<Vec<u8>, Failure> {
     match reference(plugin)? {
         Some(reference) => {
             let limit = Limits::default().module;
@@ -77,7 +77,7 @@ pub(super) async fn read_or_pull(plugin: &Path, registry: &RegistryArgs) -> Resu
 ///
 /// # Errors
 /// When the file does not exist, or the engine cannot start.
-pub(super) async fn load(file: &Path) -> Result<Result<Plugin, LoadError>, Failure> {
+pub async fn load(file: &Path) -> Result<Result<Plugin, LoadError>, Failure> {
     load_with(file, Limits::default()).await
 }
 
@@ -85,7 +85,7 @@ pub(super) async fn load(file: &Path) -> Result<Result<Plugin, LoadError>, Failu
 ///
 /// # Errors
 /// As [`load`].
-pub(super) async fn load_with(file: &Path, limits: Limits) -> Result<Result<Plugin, LoadError>, Failure> {
+pub async fn load_with(file: &Path, limits: Limits) -> Result<Result<Plugin, LoadError>, Failure> {
     let (_, bytes) = read(file)?;
     load_bytes(bytes, limits).await
 }
@@ -94,7 +94,7 @@ pub(super) async fn load_with(file: &Path, limits: Limits) -> Result<Result<Plug
 ///
 /// # Errors
 /// When the engine cannot start.
-pub(super) async fn load_bytes(bytes: Vec<u8>, limits: Limits) -> Result<Result<Plugin, LoadError>, Failure> {
+pub async fn load_bytes(bytes: Vec<u8>, limits: Limits) -> Result<Result<Plugin, LoadError>, Failure> {
     // As `run` does, so that both accept the same plugins.
     compile_within(bytes, limits, Memory::of_process(None).process).await
 }
@@ -117,22 +117,23 @@ async fn compile_within(
 }
 
 /// The memory limit of the container in `manifests/deploy` and in the chart, in bytes.
-pub(super) const CONTAINER: usize = 512 << 20;
+pub const CONTAINER: usize = 512 << 20;
 
 /// A plugin, and what was learned while it was loaded.
-pub(super) struct Loaded<'a> {
-    pub(super) plugin: Plugin,
+pub struct Loaded<'a> {
+    /// The plugin.
+    pub plugin: Plugin,
     /// The controller of its kind, when a configuration has one.
-    pub(super) controller: Option<&'a ControllerConfig>,
+    pub controller: Option<&'a ControllerConfig>,
     /// Whether a container with the default memory can compile it.
-    pub(super) fits_container: bool,
+    pub fits_container: bool,
 }
 
 /// Reads or pulls a plugin and loads it with the limits of its controller, if there is a configuration.
 ///
 /// # Errors
 /// As [`load`], and when it cannot be pulled.
-pub(super) async fn load_for<'a>(
+pub async fn load_for<'a>(
     file: &Path,
     registry: &RegistryArgs,
     config: Option<&'a Config>,
@@ -174,7 +175,7 @@ fn cache() -> Result<Option<Cache>, Failure> {
 ///
 /// # Errors
 /// As [`load`], and when the registry does not give it.
-pub(super) async fn load_from(
+pub async fn load_from(
     location: &Location,
     limits: Limits,
     pin: Option<Digest>,
@@ -197,7 +198,7 @@ pub(super) async fn load_from(
 ///
 /// # Errors
 /// When the registry does not give them.
-pub(super) async fn pull(
+pub async fn pull(
     reference: &Reference,
     settings: &Arc<Settings>,
     limit: usize,
@@ -216,7 +217,7 @@ pub(super) async fn pull(
 }
 
 /// Prints the plugins' log lines on standard error.
-pub(super) fn show_log(level: &str) -> Result<(), Failure> {
+pub fn show_log(level: &str) -> Result<(), Failure> {
     let filter = EnvFilter::try_new(format!("{}={level}", operator_host_runtime::LOG_TARGET))
         .map_err(|error| Failure::Usage(anyhow!("--log {level:?}: {error}")))?;
     tracing_subscriber::fmt()
@@ -229,7 +230,7 @@ pub(super) fn show_log(level: &str) -> Result<(), Failure> {
 }
 
 /// Whether the user allows colour.
-pub(super) fn colour() -> bool {
+pub fn colour() -> bool {
     std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty())
 }
 

@@ -32,7 +32,7 @@ pub struct RegistryArgs {
 
 impl RegistryArgs {
     /// Returns the settings for a reference.
-    pub(super) fn settings(&self, reference: &Reference) -> Arc<Settings> {
+    pub fn settings(&self, reference: &Reference) -> Arc<Settings> {
         let registry = reference.registry.to_ascii_lowercase();
         Arc::new(Settings {
             credentials: self.credentials.clone().or_else(docker_config),
@@ -52,13 +52,13 @@ fn docker_config() -> Option<PathBuf> {
 }
 
 /// Returns the reference when the text begins with `oci://`.
-pub(super) fn reference(text: &Path) -> Result<Option<Reference>, Failure> {
+pub fn reference(text: &Path) -> Result<Option<Reference>, Failure> {
     let text = text.to_str().filter(|text| text.starts_with(SCHEME));
     text.map(parse).transpose()
 }
 
 /// Parses a reference, with or without `oci://`.
-pub(super) fn parse(text: &str) -> Result<Reference, Failure> {
+pub fn parse(text: &str) -> Result<Reference, Failure> {
     text.parse()
         .map_err(|message: String| Failure::Usage(anyhow!(message)))
 }

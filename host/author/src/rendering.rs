@@ -15,7 +15,7 @@ use operator_host_core::object::kind_of;
 
 /// The output format.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub(super) enum Output {
+pub(crate) enum Output {
     /// The children as YAML documents, with everything else in comments
     Yaml,
     /// A `List` of the children, with everything else in its field `parents`
@@ -28,7 +28,7 @@ pub(super) enum Output {
 const DIFF_TIME: Duration = Duration::from_secs(2);
 
 /// Formats all renderings as one text.
-pub(super) fn print(output: Output, parent: &Kind, done: &[(Scene, Rendering)]) -> Result<String, Failure> {
+pub(crate) fn print(output: Output, parent: &Kind, done: &[(Scene, Rendering)]) -> Result<String, Failure> {
     Ok(match output {
         Output::Yaml => {
             let mut text = String::new();
@@ -126,7 +126,7 @@ fn yaml(kind: &Kind, scene: &Scene, rendering: &Rendering) -> Result<String, Fai
 }
 
 /// Returns the unified diff of two texts with these names; empty when they are equal.
-pub(super) fn diff((from, to): (&str, &str), before: &str, after: &str, colour: bool) -> String {
+pub(crate) fn diff((from, to): (&str, &str), before: &str, after: &str, colour: bool) -> String {
     let diff = TextDiff::configure().timeout(DIFF_TIME).diff_lines(before, after);
     let mut text = String::new();
     for hunk in diff.unified_diff().context_radius(3).iter_hunks() {

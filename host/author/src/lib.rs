@@ -1,0 +1,90 @@
+//! The commands for the authors of plugins and for those who deploy them: a project, a loop without a cluster, and what is
+//! printed, packed, signed and pushed. None of them runs a controller.
+
+pub mod check;
+pub mod crd;
+pub mod diff;
+pub mod dry_run;
+pub mod new;
+pub mod pack;
+pub mod permissions;
+pub mod plugin_file;
+pub mod push;
+pub mod rbac;
+pub mod registry;
+pub mod render;
+pub mod replay;
+pub mod schema;
+pub mod sign;
+pub mod verify;
+pub mod webhook_manifests;
+
+mod conversion;
+mod reach;
+mod rendering;
+mod watch;
+
+/// Why a command failed.
+#[derive(Debug)]
+pub enum Failure {
+    /// The arguments or the configuration are invalid: exit code 2.
+    Usage(anyhow::Error),
+    /// Any other failure: exit code 1.
+    Other(anyhow::Error),
+}
+
+impl<E: Into<anyhow::Error>> From<E> for Failure {
+    fn from(error: E) -> Self {
+        Self::Other(error.into())
+    }
+}
+
+impl Failure {
+    /// Returns the process's exit code.
+    #[must_use]
+    pub const fn exit_code(&self) -> u8 {
+        match self {
+            Self::Usage(_) => 2,
+            Self::Other(_) => 1,
+        }
+    }
+}
+
+/// Formats an error with its causes. Omits a cause that the text already contains: many errors, those of libraries too,
+/// print their cause and also return it as `source`.
+#[must_use]
+pub fn words(error: &anyhow::Error) -> String {
+    let mut text = error.to_string();
+    for cause in error.chain().skip(1).map(ToString::to_string) {
+        if !text.contains(&cause) {
+            text = format!("{text}: {cause}");
+        }
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use anyhow::Context as _;
+
+    use super::*;
+
+    #[test]
+    fn each_cause_is_printed_once() {
+        let io = || std::io::Error::from_raw_os_error(2);
+        #[derive(Debug, thiserror::Error)]
+        #[error("cannot listen to SIGUSR1: {0}")]
+        struct Twice(#[source] std::io::Error);
+        let twice = Twice(io());
+        let error = anyhow::Error::from(twice).context("outer");
+        assert_eq!(
+            words(&error),
+            "outer: cannot listen to SIGUSR1: No such file or directory (os error 2)"
+        );
+        let plain = Err::<(), _>(io()).context("cannot read x").unwrap_err();
+        assert_eq!(
+            words(&plain),
+            "cannot read x: No such file or directory (os error 2)"
+        );
+    }
+}
