@@ -1,5 +1,8 @@
 //! CustomResourceDefinitions are created, changed and deleted while the host runs.
 
+mod discovery;
+pub mod install;
+
 use std::time::Instant;
 
 use control_plane::{ControlPlane, Options};
@@ -8,9 +11,9 @@ use kube::api::{DeleteParams, ListParams, PostParams};
 use kube::core::DynamicObject;
 use serde_json::json;
 
-use crate::echo::CONTROLLER;
-use crate::many_echoes::{ECHO, POD, apply, complaints, until_pods};
-use crate::puppet::{assert_contains, config_map, controller};
+use crate::samples::echo::CONTROLLER;
+use crate::samples::many_echoes::{ECHO, POD, apply, complaints, until_pods};
+use crate::support::puppet::{assert_contains, config_map, controller};
 use crate::support::{Host, Scenario, condition, install, resource, root};
 use crate::telemetry::{get, until_ready_is_without};
 

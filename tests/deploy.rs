@@ -1,6 +1,12 @@
 //! `manifests/deploy` and the Helm chart: their contents, that the API server accepts them, and that the host works
 //! with the permissions that they grant.
 
+mod backup;
+pub mod chart;
+mod configuration;
+mod process;
+pub mod uninstall;
+
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -18,8 +24,8 @@ use kube::{Client, ResourceExt};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
-use crate::many_echoes::complaints;
-use crate::rights::{SAMPLES, rbac};
+use crate::access::rights::{SAMPLES, rbac};
+use crate::samples::many_echoes::complaints;
 use crate::support::{Scenario, condition, own_cluster, plugin, root};
 
 const NAME: &str = "operator-host";
@@ -937,7 +943,7 @@ async fn the_charts_webhook_is_the_kustomizations_and_its_image_can_be_a_digest(
     }
     own_authority["priorityLevel"]["shares"] = 30.into();
     own_authority["serviceMonitor"]["interval"] = "7s".into();
-    for (path, _) in crate::chart::values() {
+    for (path, _) in crate::deploy::chart::values() {
         let set = own_authority.pointer(&format!("/{}", path.replace('.', "/")));
         assert!(set.is_some(), "no test sets the value {path} of the chart");
     }

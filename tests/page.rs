@@ -15,9 +15,9 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
 use self::browser::{Browser, ENTER};
-use crate::leaders::shared;
-use crate::mount::Mount;
-use crate::puppet::{CONFIG_MAP, PUPPET, assert_contains, config_map, controller, variant};
+use crate::leadership::leaders::shared;
+use crate::support::mount::Mount;
+use crate::support::puppet::{CONFIG_MAP, PUPPET, assert_contains, config_map, controller, variant};
 use crate::support::{Host, LIMIT, LIMITED, Scenario, cluster};
 use crate::webhook::certified;
 
@@ -538,7 +538,11 @@ async fn two_replicas_say_which_of_them_leads() {
 async fn every_lease_is_shown_with_its_leader_and_why_it_is_not_known() {
     let scenario = Scenario::new("page-leases").await;
     let proxy = Proxy::start(scenario.kubeconfig()).await.expect("a proxy");
-    let both = format!("{}{}", controller("puppet.wasm", ""), crate::echo::CONTROLLER);
+    let both = format!(
+        "{}{}",
+        controller("puppet.wasm", ""),
+        crate::samples::echo::CONTROLLER
+    );
     let config = shared(&scenario, "per-controller", ["3s", "2s", "200ms"], &both);
     let mut hosts = Vec::new();
     let mut ports = Vec::new();

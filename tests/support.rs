@@ -1,5 +1,17 @@
 //! Shared parts of all scenarios: a control plane, a namespace, a host process, and functions that wait.
 
+// With paths, since `benches/main.rs` includes this file by its own.
+#[path = "support/bystander.rs"]
+pub mod bystander;
+#[path = "support/measure.rs"]
+pub mod measure;
+#[path = "support/mount.rs"]
+pub mod mount;
+#[path = "support/puppet.rs"]
+pub mod puppet;
+#[path = "support/reload_memory.rs"]
+pub mod reload_memory;
+
 use std::fmt::Write as _;
 use std::fs::DirBuilder;
 use std::os::unix::fs::DirBuilderExt as _;

@@ -18,8 +18,8 @@ use tokio::net::TcpStream;
 use tokio::time::timeout;
 
 use self::collector::{Collector, hex, sum, text};
-use crate::echo::CONTROLLER;
-use crate::measure::resident;
+use crate::samples::echo::CONTROLLER;
+use crate::support::measure::resident;
 use crate::support::{Host, Scenario, cluster};
 
 const ECHO: &str = "my-operator.dev/v1/Echo";

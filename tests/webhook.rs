@@ -1,7 +1,9 @@
 //! The API server calls the host before it writes a resource.
 
 pub(crate) mod callers;
+mod conversion;
 mod defaults;
+mod rules;
 mod slow;
 
 use std::path::{Path, PathBuf};
@@ -13,7 +15,7 @@ use kube::api::{DeleteParams, Patch, PatchParams, PostParams};
 use kube::core::DynamicObject;
 use serde_json::{Value, json};
 
-use crate::puppet::{PUPPET, assert_contains, config_map, controller, variant};
+use crate::support::puppet::{PUPPET, assert_contains, config_map, controller, variant};
 use crate::support::{Host, LIMIT, Scenario, resource};
 use crate::telemetry::get;
 

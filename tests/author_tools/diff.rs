@@ -10,9 +10,9 @@ use plugin_fixtures::{Fixture, Form};
 use serde_json::json;
 
 use super::{Answer, sample};
-use crate::echo::CONTROLLER;
-use crate::puppet::{self, PUPPET};
+use crate::samples::echo::CONTROLLER;
 use crate::support::Scenario;
+use crate::support::puppet::{self, PUPPET};
 
 const ECHO: &str = "my-operator.dev/v1/Echo";
 

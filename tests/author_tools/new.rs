@@ -531,8 +531,9 @@ fn a_type_without_a_structural_schema_is_named_by_check() {
 #[test]
 fn a_plugin_depends_on_the_published_sdk_by_its_version_or_in_a_git_repository() {
     let desk = tempfile::tempdir().unwrap();
-    let sdk = crate::release::packaged("plugins", &["operator-plugin".to_owned()], desk.path()).remove(0);
-    let schema = crate::release::unpublished_schema();
+    let sdk = crate::repository::release::packaged("plugins", &["operator-plugin".to_owned()], desk.path())
+        .remove(0);
+    let schema = crate::repository::release::unpublished_schema();
     let git = |arguments: &[&str]| {
         let identity = ["-c", "user.name=a", "-c", "user.email=a@example.com"];
         let output = Command::new("git")

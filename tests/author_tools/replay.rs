@@ -7,8 +7,8 @@ use plugin_fixtures::{Fixture, Form, cases};
 use serde_json::{Value, json};
 
 use super::{Answer, Desk, host, host_with_cache, sample};
-use crate::echo::CONTROLLER as ECHO_CONTROLLER;
-use crate::puppet::{PUPPET, controller};
+use crate::samples::echo::CONTROLLER as ECHO_CONTROLLER;
+use crate::support::puppet::{PUPPET, controller};
 use crate::support::{Scenario, root};
 
 fn replay(plugin: &str, records: &Path) -> Answer {

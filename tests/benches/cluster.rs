@@ -8,7 +8,7 @@ use futures::{StreamExt, stream};
 use kube::api::{DeleteParams, ListParams, Patch, PatchParams};
 use serde_json::{Value, json};
 
-use super::measure::{follow, resident};
+use super::support::measure::{follow, resident};
 use super::support::{Host, Scenario, own_cluster};
 use super::table::{Figure, Spread, Table, megabytes, millis};
 

@@ -4,7 +4,7 @@
 //! A plugin misbehaves in 20 objects all the time, or not at all while they are paused. The two states alternate, so
 //! that the machine's fluctuations affect both alike.
 
-#[path = "../hostile/cases.rs"]
+#[path = "../plugins/hostile/cases.rs"]
 mod cases;
 
 use std::time::Duration;
@@ -15,10 +15,10 @@ use operator_host_core::object::PAUSED_ANNOTATION;
 use plugin_fixtures::{Fixture, Form};
 use serde_json::{Value, json};
 
-use super::bystander::{Bystander, CONTROLLER, Comparison};
-use super::measure::{MB, forget_peak, peak, percentile, resident};
-use super::puppet::{FORMS, PUPPET, config_map, controller, is_true};
 use super::rows::{By, CALLS_MB, HOST_MEMORY, HOSTILE, HOSTILE_HEADER, Hostile};
+use super::support::bystander::{Bystander, CONTROLLER, Comparison};
+use super::support::measure::{MB, forget_peak, peak, percentile, resident};
+use super::support::puppet::{FORMS, PUPPET, config_map, controller, is_true};
 use super::support::{Host, Scenario, own_cluster};
 use super::table::{Figure, Spread, Table, machine, millis};
 

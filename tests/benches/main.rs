@@ -9,16 +9,6 @@
 #![allow(missing_docs, unreachable_pub, dead_code)]
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
-#[path = "../bystander.rs"]
-mod bystander;
-#[path = "../measure.rs"]
-mod measure;
-#[path = "../mount.rs"]
-mod mount;
-#[path = "../puppet.rs"]
-mod puppet;
-#[path = "../reload_memory.rs"]
-mod reload_memory;
 #[path = "../support.rs"]
 mod support;
 

@@ -15,8 +15,8 @@ use operator_host_delivery::reload::Files;
 use operator_host_runtime::{EngineOptions, Limits, Runtime};
 
 use super::call::request;
-use super::measure::MB;
-use super::reload_memory::before_and_after;
+use super::support::measure::MB;
+use super::support::reload_memory::before_and_after;
 use super::support::{Scenario, own_cluster, plugin};
 use super::table::{Figure, Spread, Table, millis};
 

@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use super::measure::MB;
 use super::rows::{HEADER, ROWS, Row};
+use super::support::measure::MB;
 use super::support::root;
 
 /// With fewer samples, percentiles add nothing to the extremes.

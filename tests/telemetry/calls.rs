@@ -7,8 +7,8 @@ use serde_json::json;
 
 use super::collector::{Collector, text};
 use super::get;
-use crate::puppet::{assert_contains, controller, variant};
 use crate::support::Scenario;
+use crate::support::puppet::{assert_contains, controller, variant};
 use crate::webhook::callers::{call_for_defaults, call_to_convert};
 use crate::webhook::certified;
 

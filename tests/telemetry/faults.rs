@@ -6,7 +6,7 @@ use plugin_fixtures::{Fixture, Form, cases};
 
 use super::collector::{Certificates, Collector, text};
 use super::{ECHO, attribute, children, echo, exporting, is_ready};
-use crate::echo::CONTROLLER;
+use crate::samples::echo::CONTROLLER;
 use crate::support::Scenario;
 
 #[tokio::test]

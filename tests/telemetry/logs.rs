@@ -6,7 +6,7 @@ use plugin_fixtures::{Fixture, Form, cases};
 use serde_json::{Value, json};
 
 use super::{ECHO, echo, get};
-use crate::echo::CONTROLLER;
+use crate::samples::echo::CONTROLLER;
 use crate::support::{Host, Scenario};
 
 fn toggle(host: &Host) {

@@ -14,7 +14,7 @@ use serde_json::{Value, json};
 use tokio::net::TcpStream;
 
 use super::{ECHO, echo, get, get_from, is_ready, port};
-use crate::echo::CONTROLLER;
+use crate::samples::echo::CONTROLLER;
 use crate::support::{LIMIT, Scenario, root};
 
 fn monitoring() -> PathBuf {

@@ -12,7 +12,7 @@ use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
 
 use super::*;
-use crate::measure::peak;
+use crate::support::measure::peak;
 use crate::support::own_cluster;
 
 /// The result of a call.
@@ -262,8 +262,8 @@ async fn a_plugin_that_cannot_be_used_takes_nobody_elses_webhook_away() {
     let scenario = Scenario::new("webhook-neighbour").await;
     let broken = scenario.file("broken.wasm", b"no plugin").display().to_string();
     let plugin = scenario.file("plugin.wasm", variant(VALIDATES));
-    let neighbour =
-        controller(plugin.to_str().unwrap(), "") + &crate::echo::CONTROLLER.replace("echo.wasm", &broken);
+    let neighbour = controller(plugin.to_str().unwrap(), "")
+        + &crate::samples::echo::CONTROLLER.replace("echo.wasm", &broken);
     let top = "webhook: {address: '127.0.0.1:0', certificate: tls.crt, key: tls.key}";
     let config = scenario.config_with(top, &neighbour);
     let authority = certified(&scenario);

@@ -4,9 +4,9 @@ use operator_host_runtime::Digest;
 
 use super::*;
 use crate::author_tools::host;
-use crate::deep::{lists, send};
-use crate::mount::Mount;
-use crate::puppet::variant;
+use crate::children::deep::{lists, send};
+use crate::support::mount::Mount;
+use crate::support::puppet::variant;
 
 /// The variant of the puppet that sets `spec.size`.
 const SETS_DEFAULTS: u8 = 9;

@@ -1,0 +1,6 @@
+//! Permissions: of the host, of its controllers, and of the tenants that share it.
+
+pub mod impersonation;
+pub mod permissions;
+pub mod rights;
+pub mod tenancy;

@@ -1,0 +1,199 @@
+//! A controller with a ServiceAccount has that account's permissions on its children, and no others.
+
+use serde_json::{Value, json};
+
+use crate::samples::echo::{CONTROLLER, ECHO, echo};
+use crate::support::puppet::{CONFIG_MAP, PUPPET, assert_contains, config_map, controller};
+use crate::support::{LIMITED, Scenario, cluster, condition};
+
+const RBAC: &str = "rbac.authorization.k8s.io/v1";
+
+/// Grants a user or a ServiceAccount of the namespace its own role.
+async fn grant(scenario: &Scenario, name: &str, subject: Value, rules: Value) {
+    let namespace = &scenario.namespace;
+    let role = json!({ "apiVersion": RBAC, "kind": "Role",
+        "metadata": { "name": name, "namespace": namespace }, "rules": rules });
+    scenario.apply(&role.to_string()).await;
+    let binding = json!({ "apiVersion": RBAC, "kind": "RoleBinding",
+        "metadata": { "name": name, "namespace": namespace },
+        "roleRef": { "apiGroup": "rbac.authorization.k8s.io", "kind": "Role", "name": name },
+        "subjects": [subject] });
+    scenario.apply(&binding.to_string()).await;
+}
+
+/// Grants the host's permissions: it reads children, writes none, and may impersonate these ServiceAccounts.
+async fn grant_host(scenario: &Scenario, accounts: &[&str]) {
+    let mut rules = vec![
+        json!({ "apiGroups": ["my-operator.dev", "test.operator-host.dev"], "resources": ["*"],
+            "verbs": ["get", "list", "watch", "patch"] }),
+        json!({ "apiGroups": [""], "resources": ["pods", "configmaps", "secrets"],
+            "verbs": ["get", "list", "watch"] }),
+        json!({ "apiGroups": ["events.k8s.io"], "resources": ["events"], "verbs": ["create", "patch"] }),
+        // The host creates the key that proves which Secrets it generated.
+        json!({ "apiGroups": [""], "resources": ["secrets"], "verbs": ["create"] }),
+    ];
+    if !accounts.is_empty() {
+        rules.push(
+            json!({ "apiGroups": [""], "resources": ["serviceaccounts"], "resourceNames": accounts,
+            "verbs": ["impersonate"] }),
+        );
+    }
+    let host = json!({ "apiGroup": "rbac.authorization.k8s.io", "kind": "User", "name": LIMITED });
+    grant(scenario, "host", host, rules.into()).await;
+}
+
+async fn grant_account(scenario: &Scenario, name: &str, resource: &str) {
+    let account = json!({ "apiVersion": "v1", "kind": "ServiceAccount", "metadata": { "name": name } });
+    scenario.apply(&account.to_string()).await;
+    let subject = json!({ "kind": "ServiceAccount", "name": name, "namespace": scenario.namespace });
+    let rules =
+        json!([{ "apiGroups": [""], "resources": [resource], "verbs": ["create", "patch", "delete"] }]);
+    grant(scenario, name, subject, rules).await;
+}
+
+async fn limited(name: &str) -> Scenario {
+    let kubeconfig = cluster().await.kubeconfig_of(LIMITED).expect("the user");
+    Scenario::new(name).await.with_kubeconfig(kubeconfig)
+}
+
+fn acting_as(scenario: &Scenario, name: &str) -> String {
+    format!("serviceAccount: {}/{name}", scenario.namespace)
+}
+
+#[tokio::test]
+async fn each_controller_writes_its_children_as_its_service_account_and_the_rest_as_the_host() {
+    let scenario = limited("two-accounts").await;
+    grant_host(&scenario, &["of-echo", "of-puppet"]).await;
+    grant_account(&scenario, "of-echo", "pods").await;
+    grant_account(&scenario, "of-puppet", "configmaps").await;
+    let kinds = "children: [{apiVersion: v1, kind: ConfigMap}, {apiVersion: v1, kind: Secret}]\n\
+                 allow: [hostNamespace]\n";
+    let puppet = controller(
+        "puppet.wasm",
+        &format!("{kinds}{}", acting_as(&scenario, "of-puppet")),
+    );
+    let echoes = format!(
+        "{CONTROLLER}  allow: [hostNamespace]\n  {}\n",
+        acting_as(&scenario, "of-echo")
+    );
+    let top = format!("hostNamespace: {}", scenario.namespace);
+    let config = scenario.config_with(&top, &format!("{echoes}{puppet}"));
+    let _host = scenario.start_with(&config, &[]);
+    scenario.apply(&echo(2)).await;
+    let ready = |e: &kube::core::DynamicObject| e.data["status"]["isReady"] == true;
+    scenario.until(ECHO, "e", "ready", ready).await;
+    let two = json!({"response": {"children": [config_map("one", "1"), config_map("two", "2")]}});
+    scenario.puppet("p", two).await;
+    scenario.until_ready("p").await;
+    scenario
+        .puppet("p", json!({"response": {"children": [config_map("one", "1")]}}))
+        .await;
+    scenario.until_gone(CONFIG_MAP, "two").await;
+
+    // Its configuration allows Secrets; the API server does not.
+    let secret = json!({"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "s"}});
+    scenario
+        .puppet("greedy", json!({"response": {"children": [secret]}}))
+        .await;
+    let message = scenario
+        .until_condition(PUPPET, "greedy", "Reconciling", "True", "ApplyFailed")
+        .await;
+    let user = format!("system:serviceaccount:{}:of-puppet", scenario.namespace);
+    assert_contains(
+        &message,
+        &[
+            &user,
+            "cannot patch resource \"secrets\"",
+            "permission to the ServiceAccount two-accounts/of-puppet",
+        ],
+    );
+    let generated =
+        json!({"response": {"generate": [{"name": "g", "entries": [{"key": "password", "length": 20}]}]}});
+    scenario.puppet("generated", generated).await;
+    let message = scenario
+        .until_condition(PUPPET, "generated", "Reconciling", "True", "ApplyFailed")
+        .await;
+    assert_contains(&message, &[&user, "cannot create resource \"secrets\""]);
+
+    let events = cluster().await.audit_events_about(&scenario.namespace);
+    let events = events.expect("the audit log");
+    let mut seen = std::collections::BTreeMap::<String, usize>::new();
+    let mut keys = 0;
+    for event in events {
+        let object = event.object_ref.clone().unwrap_or_default();
+        if object.namespace != scenario.namespace || !event.user_agent.starts_with("operator-host/") {
+            continue;
+        }
+        assert_eq!(event.user.username, LIMITED);
+        let account = match (object.resource.as_str(), event.impersonated_user) {
+            (_, None) => "host".to_owned(),
+            (_, Some(user)) => {
+                let groups = [
+                    "system:serviceaccounts",
+                    "system:serviceaccounts:two-accounts",
+                    "system:authenticated",
+                ];
+                assert!(
+                    groups.iter().all(|group| user.groups.iter().any(|g| g == group)),
+                    "{:?}",
+                    user.groups
+                );
+                user.username.rsplit(':').next().unwrap().to_owned()
+            }
+        };
+        let expected = match object.resource.as_str() {
+            "pods" => "of-echo",
+            // The host itself creates its key.
+            "secrets" if account == "host" => {
+                keys += 1;
+                "host"
+            }
+            "configmaps" | "secrets" => "of-puppet",
+            _ => "host",
+        };
+        assert_eq!(account, expected, "{object:?}");
+        *seen.entry(account).or_default() += 1;
+    }
+    assert!(keys <= 1, "{keys} Secrets written by the host itself");
+    assert_eq!(
+        seen.keys().collect::<Vec<_>>(),
+        ["host", "of-echo", "of-puppet"],
+        "{seen:?}"
+    );
+}
+
+#[tokio::test]
+async fn a_missing_account_and_a_missing_right_to_act_as_it_are_named_and_recovered_from() {
+    let scenario = limited("no-account").await;
+    grant_host(&scenario, &[]).await;
+    let puppet = controller("puppet.wasm", &acting_as(&scenario, "ghost"));
+    let host = scenario.start(&puppet);
+    scenario
+        .puppet("p", json!({"response": {"children": [config_map("p", "1")]}}))
+        .await;
+    let refused = async |words: &[&str]| {
+        let shows = |p: &kube::core::DynamicObject| {
+            let message =
+                condition(p, "Reconciling").map(|c| c["message"].as_str().unwrap_or_default().to_owned());
+            message.is_some_and(|message| words.iter().all(|word| message.contains(word)))
+        };
+        scenario.until(PUPPET, "p", &format!("{words:?}"), shows).await;
+    };
+    refused(&[
+        // A current API server names a more specific right.
+        "cannot impersonate",
+        "the controller acts as the ServiceAccount no-account/ghost",
+        "give the host's role the verb impersonate on serviceaccounts",
+    ])
+    .await;
+    grant_host(&scenario, &["ghost"]).await;
+    refused(&[
+        "User \"system:serviceaccount:no-account:ghost\" cannot patch resource \"configmaps\"",
+        "permission to the ServiceAccount no-account/ghost",
+        "check that it exists",
+    ])
+    .await;
+    grant_account(&scenario, "ghost", "configmaps").await;
+    scenario.until_ready("p").await;
+    drop(host);
+}

@@ -1,0 +1,185 @@
+//! The host runs as a user who lacks a permission: the affected controllers report it and wait, and the others
+//! continue.
+
+use serde_json::json;
+
+use crate::access::rights::rbac;
+use crate::samples::echo::CONTROLLER;
+use crate::samples::many_echoes::{ECHO, POD, apply, complaints};
+use crate::support::{LIMIT, LIMITED, Scenario, cluster, condition};
+
+const MYAPP: &str = "example.com/v1/MyApp";
+const OTHER: &str = "\
+- name: myapp
+  parent: {apiVersion: example.com/v1, kind: MyApp}
+  plugin: myapp.wasm
+  children: [{apiVersion: apps/v1, kind: Deployment}, {apiVersion: v1, kind: Service}]
+";
+
+/// Grants the limited user these verbs on pods, and everything else that both controllers need.
+async fn grant(scenario: &Scenario, pods: &[&str]) {
+    let namespace = &scenario.namespace;
+    let rules = json!([
+        { "apiGroups": ["my-operator.dev", "example.com"], "resources": ["*"],
+          "verbs": ["get", "list", "watch", "patch"] },
+        { "apiGroups": ["apps"], "resources": ["deployments"],
+          "verbs": ["get", "list", "watch", "patch", "create", "delete"] },
+        { "apiGroups": [""], "resources": ["services"],
+          "verbs": ["get", "list", "watch", "patch", "create", "delete"] },
+        { "apiGroups": ["events.k8s.io"], "resources": ["events"], "verbs": ["create", "patch"] },
+        { "apiGroups": [""], "resources": ["pods"], "verbs": pods },
+    ]);
+    let (role, binding) = ("rbac.authorization.k8s.io/v1", "host");
+    let text = json!({ "apiVersion": role, "kind": "Role",
+        "metadata": { "name": binding, "namespace": namespace }, "rules": rules });
+    scenario.apply(&text.to_string()).await;
+    let text = json!({ "apiVersion": role, "kind": "RoleBinding",
+        "metadata": { "name": binding, "namespace": namespace },
+        "roleRef": { "apiGroup": "rbac.authorization.k8s.io", "kind": "Role", "name": binding },
+        "subjects": [{ "apiGroup": "rbac.authorization.k8s.io", "kind": "User", "name": LIMITED }] });
+    scenario.apply(&text.to_string()).await;
+}
+
+async fn limited(name: &str) -> Scenario {
+    let kubeconfig = cluster().await.kubeconfig_of(LIMITED).expect("the user");
+    Scenario::new(name).await.with_kubeconfig(kubeconfig)
+}
+
+async fn the_other_controller_works(scenario: &Scenario) {
+    scenario
+        .apply("{apiVersion: example.com/v1, kind: MyApp, metadata: {name: app}, spec: {image: 'nginx:1', port: 80}}")
+        .await;
+    scenario
+        .until(MYAPP, "app", "ready", |app| {
+            condition(app, "Ready").is_some_and(|ready| ready["status"] == "True")
+        })
+        .await;
+}
+
+#[tokio::test]
+async fn without_the_right_to_list_a_kind_only_its_controller_waits_and_names_what_is_missing() {
+    let scenario = limited("no-list").await;
+    grant(&scenario, &["get", "patch", "create", "delete"]).await;
+    let host = scenario.start(&format!("{CONTROLLER}{OTHER}"));
+    apply(&scenario, "e", 2).await;
+    let message = scenario
+        .until_condition(ECHO, "e", "Reconciling", "True", "WatchFailed")
+        .await;
+    assert!(message.contains("cannot list resource \"pods\""), "{message}");
+    assert!(
+        message.contains("give the host's role the verbs list and watch"),
+        "{message}"
+    );
+    let line = host
+        .until_log(&["WARN", "cannot watch", "pods is forbidden"])
+        .await;
+    assert!(line.contains("list and watch"), "{line}");
+    the_other_controller_works(&scenario).await;
+
+    grant(&scenario, &["get", "list", "watch", "patch", "create", "delete"]).await;
+    let given = std::time::Instant::now();
+    scenario.until(POD, "e-pod-1", "there", |_| true).await;
+    eprintln!("a pod {:?} after the right to list was given", given.elapsed());
+    scenario
+        .until(ECHO, "e", "no complaint", |e| {
+            e.data["status"]["isReady"] == true && condition(e, "Reconciling").is_none()
+        })
+        .await;
+    // The definitions, by their watch and by each controller, which cannot record its live version either, and the pods,
+    // however often they were tried.
+    let complaints = complaints(&host);
+    assert!(complaints.len() <= 7, "{complaints:#?}");
+}
+
+#[tokio::test]
+async fn without_the_right_to_make_a_child_the_parent_names_it_and_recovers_by_itself() {
+    let scenario = limited("no-patch").await;
+    grant(&scenario, &["get", "list", "watch"]).await;
+    let host = scenario.start(&format!("{CONTROLLER}{OTHER}"));
+    apply(&scenario, "e", 2).await;
+    let message = scenario
+        .until_condition(ECHO, "e", "Reconciling", "True", "ApplyFailed")
+        .await;
+    for words in [
+        "Pod no-patch/e-pod-0",
+        "Pod no-patch/e-pod-1",
+        "cannot patch resource \"pods\"",
+        "give the host's role",
+    ] {
+        assert!(message.contains(words), "{words:?} is not in: {message}");
+    }
+    scenario.until_event("e", "Warning", "ApplyFailed").await;
+    the_other_controller_works(&scenario).await;
+    // Retried repeatedly, reported once.
+    host.until_log(&["DEBUG", "cannot apply Pod no-patch/e-pod-0"])
+        .await;
+    let printed = complaints(&host);
+    let printed: Vec<_> = printed
+        .iter()
+        .filter(|line| line.contains("cannot apply"))
+        .collect();
+    assert_eq!(printed.len(), 1, "{printed:#?}");
+
+    grant(&scenario, &["get", "list", "watch", "patch", "create", "delete"]).await;
+    let given = std::time::Instant::now();
+    scenario
+        .until(ECHO, "e", "no complaint", |e| {
+            e.data["status"]["isReady"] == true && condition(e, "Reconciling").is_none()
+        })
+        .await;
+    eprintln!(
+        "recovered {:?} after the right to patch was given",
+        given.elapsed()
+    );
+    assert_eq!(
+        scenario
+            .names(POD)
+            .await
+            .iter()
+            .filter(|pod| pod.starts_with("e-"))
+            .count(),
+        2
+    );
+}
+
+#[tokio::test]
+async fn a_host_whose_service_account_is_deleted_reports_it_and_changes_nothing() {
+    let scenario = Scenario::new("account-gone").await;
+    let name = "account-gone";
+    let account = json!({ "apiVersion": "v1", "kind": "ServiceAccount", "metadata": { "name": name } });
+    scenario.apply(&account.to_string()).await;
+    let config = scenario.config(CONTROLLER);
+    let roles: serde_json::Value =
+        serde_json::from_str(&rbac(&config, &format!("{name}/{name}"), &["-o", "json"])).unwrap();
+    for role in roles["items"].as_array().unwrap() {
+        scenario.apply(&role.to_string()).await;
+    }
+    let token = cluster()
+        .await
+        .kubeconfig_of_account(name, name)
+        .await
+        .expect("a token");
+    let scenario = scenario.with_kubeconfig(token);
+    let mut host = scenario.start_with(&config, &[]);
+    apply(&scenario, "e", 2).await;
+    scenario
+        .until(ECHO, "e", "ready", |e| e.data["status"]["isReady"] == true)
+        .await;
+
+    scenario.delete("v1/ServiceAccount", name).await;
+    // The API server accepts a recently used token for ten more seconds.
+    let deadline = tokio::time::Instant::now() + LIMIT;
+    while !host.log().contains("Unauthorized") {
+        assert!(tokio::time::Instant::now() < deadline, "{}", scenario.log_tail());
+        // It may have been deleted already, and recreated.
+        let _ = scenario
+            .api(POD)
+            .delete("e-pod-0", &kube::api::DeleteParams::default())
+            .await;
+        tokio::time::sleep(std::time::Duration::from_millis(200)).await;
+    }
+    let line = host.until_log(&["WARN", "Unauthorized"]).await;
+    assert!(line.contains("check that its ServiceAccount exists"), "{line}");
+    scenario.until(POD, "e-pod-1", "left alone", |_| true).await;
+    assert!(host.is_alive());
+}

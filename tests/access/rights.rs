@@ -1,0 +1,414 @@
+//! `operator-host rbac`: with the printed roles everything works; without any one verb of them something fails, and
+//! the host reports it.
+
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use futures::StreamExt;
+use kube::ResourceExt;
+use kube::core::DynamicObject;
+use serde_json::{Value, json};
+
+use crate::samples::many_echoes::complaints;
+use crate::support::{Host, Scenario, cluster, condition, root};
+
+const ECHO: &str = "my-operator.dev/v1/Echo";
+const POD: &str = "v1/Pod";
+const SECRET: &str = "v1/Secret";
+
+/// A sample: its kind and name, its controller, and the kinds of children of which it could own a stray one.
+type Sample = (&'static str, &'static str, &'static str, &'static [&'static str]);
+
+pub const SAMPLES: [Sample; 4] = [
+    (ECHO, "hello-echo", "echo", &["v1/Pod"]),
+    (
+        "database.example.com/v2/MySQLCluster",
+        "shop-db",
+        "mysql",
+        &["v1/Pod", "v1/Service"],
+    ),
+    (
+        "example.com/v1/MyApp",
+        "hello-app",
+        "myapp",
+        &["v1/Service", "apps/v1/Deployment"],
+    ),
+    ("fraim.co.jp/v1/Hello", "hello", "hello", &["apps/v1/Deployment"]),
+];
+
+/// Runs `operator-host rbac` and returns its output; it must succeed.
+pub fn rbac(config: &Path, account: &str, more: &[&str]) -> String {
+    let output = Command::new(env!("CARGO_BIN_EXE_operator-host"))
+        .args(["rbac", "--service-account", account, "--config"])
+        .arg(config)
+        .args(more)
+        .env("KUBECONFIG", "/dev/null")
+        .output()
+        .expect("the program runs");
+    let printed = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{printed}");
+    let mut remarks = printed
+        .lines()
+        .filter(|line| !line.starts_with("operator-host: warning: "));
+    assert_eq!(remarks.next(), None, "nothing to remark");
+    String::from_utf8(output.stdout).expect("text")
+}
+
+/// Returns the deployed configuration for one namespace, with one or all of its controllers.
+fn config(scenario: &Scenario, only: Option<&str>) -> PathBuf {
+    let file = root().join("manifests/deploy/base/config/config.yaml");
+    let text = std::fs::read_to_string(file).expect("the deployed configuration");
+    let (head, controllers) = text.split_once("controllers:\n").expect("controllers");
+    let plugins = root().join("plugins/target/plugins");
+    let mut text = head.replace("../plugins", &plugins.display().to_string());
+    // The first leader waits for the duration of a lease.
+    text.push_str("lease: {duration: 2s, renewDeadline: 1500ms, retryPeriod: 500ms}\n");
+    text.push_str(&format!("namespaces: [{}]\ncontrollers:\n", scenario.namespace));
+    for controller in controllers.split("  - name: ").skip(1) {
+        let name = controller.lines().next().unwrap();
+        if only.is_none_or(|only| only == name) {
+            text.push_str(&format!("  - name: {controller}"));
+        }
+    }
+    scenario.file("config.yaml", text)
+}
+
+/// Returns the roles and bindings for a scenario's host, whose account has the name of the namespace.
+fn roles(scenario: &Scenario, config: &Path) -> Vec<Value> {
+    let account = format!("{0}/{0}", scenario.namespace);
+    let list: Value = serde_json::from_str(&rbac(config, &account, &["-o", "json"])).expect("JSON");
+    list["items"].as_array().expect("items").clone()
+}
+
+/// A host that runs as a ServiceAccount with these roles.
+struct Limited {
+    scenario: Scenario,
+    host: Host,
+}
+
+impl Limited {
+    async fn start(scenario: Scenario, config: &Path, roles: &[Value]) -> Self {
+        let name = scenario.namespace.clone();
+        let account = json!({ "apiVersion": "v1", "kind": "ServiceAccount", "metadata": { "name": name } });
+        scenario.apply(&account.to_string()).await;
+        for role in roles {
+            scenario.apply(&role.to_string()).await;
+        }
+        let kubeconfig = cluster().await.kubeconfig_of_account(&name, &name).await;
+        let scenario = scenario.with_kubeconfig(kubeconfig.expect("a token"));
+        let host = scenario.start_with(config, &[]);
+        Self { scenario, host }
+    }
+
+    async fn create_samples(&self, samples: &[Sample]) {
+        for (kind, _, _, _) in samples {
+            let sample = kind.rsplit_once('/').unwrap().1.to_lowercase();
+            let file = root().join(format!("manifests/samples/{sample}.yaml"));
+            let text = std::fs::read_to_string(file).expect("a sample");
+            let text = text.replace(
+                "namespace: default",
+                &format!("namespace: {}", self.scenario.namespace),
+            );
+            self.scenario.apply(&text).await;
+        }
+    }
+
+    async fn until_ready(&self) {
+        for (kind, name, _, _) in SAMPLES {
+            self.scenario
+                .until(kind, name, "ready", |object| {
+                    condition(object, "Ready").is_some_and(|ready| ready["status"] == "True")
+                })
+                .await;
+        }
+    }
+
+    /// Creates an object that a sample's parent owns and does not want.
+    async fn stray(&self, parent: (&str, &str, &str), kind: &str) -> String {
+        let (parent_kind, parent, controller) = parent;
+        let (api_version, kind) = parent_kind
+            .rsplit_once('/')
+            .zip(kind.rsplit_once('/'))
+            .map(|(a, b)| (a.0, b))
+            .unwrap();
+        let owner = self.scenario.until(parent_kind, parent, "there", |_| true).await;
+        let name = format!("{parent}-stray-{}", kind.1.to_lowercase());
+        let pod = json!({ "containers": [{ "name": "c", "image": "stray:1" }] });
+        let spec = match kind.1 {
+            "Pod" => pod,
+            "Service" => json!({ "ports": [{ "port": 80, "protocol": "TCP" }] }),
+            _ => json!({
+                "replicas": 0, "selector": { "matchLabels": { "app": name } },
+                "template": { "metadata": { "labels": { "app": name } }, "spec": pod },
+            }),
+        };
+        let stray = json!({
+            "apiVersion": kind.0, "kind": kind.1, "spec": spec,
+            "metadata": {
+                "name": name, "labels": { "operator-host.dev/controller": controller },
+                "ownerReferences": [{
+                    "apiVersion": api_version, "kind": parent_kind.rsplit_once('/').unwrap().1, "name": parent,
+                    "uid": owner.uid(), "controller": true,
+                }],
+            },
+        });
+        self.scenario.apply(&stray.to_string()).await;
+        name
+    }
+
+    /// Recreates the same pod twice, which causes one Event and its repetition.
+    async fn repeat_an_event(&self) {
+        let pod = "hello-echo-pod-1";
+        let mut last = None;
+        for _ in 0..3 {
+            let other = |object: &DynamicObject| object.uid() != last;
+            last = self.scenario.until(POD, pod, "recreated", other).await.uid();
+            self.scenario.delete(POD, pod).await;
+        }
+    }
+
+    /// Removes a value of the generated Secret, which the host generates again by order.
+    async fn lose_the_password(&self) {
+        let name = "shop-db-root";
+        let secret = self.scenario.until(SECRET, name, "made", |_| true).await;
+        let order = format!("{}/password", secret.metadata.uid.unwrap());
+        let order = json!({ "metadata": { "annotations": { "operator-host.dev/generate-again": order } } });
+        self.scenario
+            .patch("database.example.com/v2/MySQLCluster", "shop-db", order)
+            .await;
+        let patch = json!({ "data": { "password": null } });
+        self.scenario.patch(SECRET, name, patch).await;
+    }
+}
+
+/// Removes one verb on one resource from all rules. A rule or a role without any is left empty.
+fn without(roles: &[Value], resource: &str, verb: &str) -> Vec<Value> {
+    let mut roles = roles.to_vec();
+    for role in &mut roles {
+        let Some(rules) = role.get_mut("rules").and_then(Value::as_array_mut) else {
+            continue;
+        };
+        let mut kept = Vec::new();
+        for rule in rules.drain(..) {
+            let [resources, verbs] = ["resources", "verbs"].map(|field| texts(&rule[field]));
+            for one in resources {
+                let mut verbs = verbs.clone();
+                verbs.retain(|other| !(one == resource && other == verb));
+                if !verbs.is_empty() {
+                    kept.push(json!({ "apiGroups": rule["apiGroups"], "resources": [one], "verbs": verbs }));
+                }
+            }
+        }
+        *rules = kept;
+    }
+    roles
+}
+
+fn texts(list: &Value) -> Vec<String> {
+    let list = list.as_array().into_iter().flatten();
+    list.map(|text| text.as_str().unwrap().to_owned()).collect()
+}
+
+/// Returns every verb on every resource in the rules.
+fn permissions(roles: &[Value]) -> BTreeSet<(String, String)> {
+    let rules = roles
+        .iter()
+        .flat_map(|role| role["rules"].as_array().into_iter().flatten());
+    rules
+        .flat_map(|rule| {
+            let (resources, verbs) = (texts(&rule["resources"]), texts(&rule["verbs"]));
+            let pairs = move |resource: String| {
+                verbs
+                    .clone()
+                    .into_iter()
+                    .map(move |verb| (resource.clone(), verb))
+            };
+            resources.into_iter().flat_map(pairs)
+        })
+        .collect()
+}
+
+#[tokio::test]
+async fn with_the_printed_rights_everything_works_and_without_any_one_of_them_the_host_names_it() {
+    let scenario = Scenario::new("rights").await;
+    let file = config(&scenario, None);
+    let all = roles(&scenario, &file);
+    everything_works(scenario, &file, &all).await;
+
+    // Each verb on each resource once, with the first controller that needs it.
+    let scenario = Scenario::new("rights-cases").await;
+    let mut cases = Vec::new();
+    for sample in SAMPLES {
+        let config = config(&scenario, Some(sample.2));
+        for (resource, verb) in permissions(&roles(&scenario, &config)) {
+            if !cases.iter().any(|(_, r, v)| (r, v) == (&resource, &verb)) {
+                cases.push((sample, resource, verb));
+            }
+        }
+    }
+    let cased: BTreeSet<_> = cases
+        .iter()
+        .map(|(_, resource, verb)| (resource.clone(), verb.clone()))
+        .collect();
+    assert_eq!(
+        cased,
+        permissions(&all),
+        "the controllers need together what all need"
+    );
+    // Only an admission plugin that this control plane does not have checks it.
+    cases.retain(|(_, resource, _)| !resource.ends_with("/finalizers"));
+    // Asked for only where the namespace does not exist.
+    cases.retain(|(_, resource, _)| resource != "namespaces");
+    let cases = cases
+        .iter()
+        .enumerate()
+        .map(|(number, (sample, resource, verb))| async move {
+            let scenario = Scenario::new(&format!("rights-{number}")).await;
+            let config = config(&scenario, Some(sample.2));
+            let roles = without(&roles(&scenario, &config), resource, verb);
+            let limited = Limited::start(scenario, &config, &roles).await;
+            one_is_missing(&limited, *sample, resource, verb).await;
+        });
+    futures::stream::iter(cases)
+        .buffer_unordered(4)
+        .collect::<Vec<_>>()
+        .await;
+}
+
+async fn everything_works(scenario: Scenario, config: &Path, roles: &[Value]) {
+    let limited = Limited::start(scenario, config, roles).await;
+    let scenario = &limited.scenario;
+    limited.create_samples(&SAMPLES).await;
+    limited.until_ready().await;
+    limited.repeat_an_event().await;
+    limited.lose_the_password().await;
+    scenario
+        .until(SECRET, "shop-db-root", "drawn again", |secret| {
+            secret.data["data"]["password"].is_string()
+        })
+        .await;
+    for (kind, name, controller, children) in SAMPLES {
+        for child in children {
+            let stray = limited.stray((kind, name, controller), child).await;
+            scenario.until_gone(child, &stray).await;
+        }
+    }
+    for (kind, name, _, _) in SAMPLES {
+        scenario.delete(kind, name).await;
+        scenario.until_gone(kind, name).await;
+    }
+    let complaints = complaints(&limited.host);
+    assert!(complaints.is_empty(), "{complaints:#?}");
+    let account = format!("system:serviceaccount:{0}:{0}", scenario.namespace);
+    assert_eq!(limited.host.stop().await.code(), Some(0));
+    nothing_was_forbidden_to(&account).await;
+}
+
+/// Checks the shared cluster's audit log.
+async fn nothing_was_forbidden_to(user: &str) {
+    let events = cluster().await.audit_events_about(user).expect("the audit log");
+    let own: Vec<_> = events
+        .iter()
+        .filter(|event| event.user.username == user)
+        .collect();
+    assert!(
+        own.iter().any(|event| event.verb == "watch"),
+        "reads are in the log"
+    );
+    let forbidden = |event: &&control_plane::AuditEvent| {
+        event
+            .response_status
+            .as_ref()
+            .is_some_and(|status| status.code == 403)
+    };
+    let refused: Vec<_> = own.into_iter().filter(forbidden).collect();
+    assert!(refused.is_empty(), "{refused:#?}");
+}
+
+/// Triggers an action that needs this verb on this resource, and waits until the host reports the missing
+/// permission.
+async fn one_is_missing(limited: &Limited, sample: Sample, resource: &str, verb: &str) {
+    limited.create_samples(&[sample]).await;
+    match (resource, verb) {
+        ("events", "patch") => limited.repeat_an_event().await,
+        ("secrets", "patch") => limited.lose_the_password().await,
+        (_, "delete") => {
+            let kind = ["v1/Pod", "v1/Service", "apps/v1/Deployment"]
+                .into_iter()
+                .find(|kind| resource == format!("{}s", kind.rsplit_once('/').unwrap().1.to_lowercase()))
+                .unwrap_or_else(|| panic!("no stray of {resource}"));
+            let (parent, name, controller, _) = sample;
+            limited.stray((parent, name, controller), kind).await;
+        }
+        _ => {}
+    }
+    let missing = format!("cannot {verb} resource \\\"{resource}\\\"");
+    limited
+        .host
+        .until_log(&["WARN", &missing, "give the host's role"])
+        .await;
+}
+
+#[tokio::test]
+async fn a_configuration_that_cannot_be_resolved_names_what_to_give() {
+    let scenario = Scenario::new("rights-unknown").await;
+    let config = scenario.config(
+        "- {name: echo, parent: {apiVersion: my-operator.dev/v1, kind: Echo}, plugin: echo.wasm,\n  \
+         children: [{apiVersion: v1, kind: Pod}, {apiVersion: unknown.dev/v1, kind: Riddle}]}",
+    );
+    let run = |more: &[&str], kubeconfig: &Path| {
+        let output = Command::new(env!("CARGO_BIN_EXE_operator-host"))
+            .arg("rbac")
+            .arg("--config")
+            .arg(&config)
+            .args(more)
+            .env("KUBECONFIG", kubeconfig)
+            .output()
+            .expect("the program runs");
+        (
+            output.status.code(),
+            String::from_utf8(output.stdout).unwrap() + &String::from_utf8(output.stderr).unwrap(),
+        )
+    };
+    let nowhere = Path::new("/nonexistent");
+    let (code, printed) = run(&[], nowhere);
+    assert_eq!(code, Some(2), "{printed}");
+    for words in [
+        "unknown.dev/v1/Riddle",
+        "--crd FILE",
+        "connect to a cluster that serves it",
+    ] {
+        assert!(printed.contains(words), "{words:?} is not in: {printed}");
+    }
+    let (code, printed) = run(&[], scenario.kubeconfig());
+    assert_eq!(code, Some(2), "{printed}");
+    assert!(
+        printed.contains("the current cluster does not serve it"),
+        "{printed}"
+    );
+
+    let definition = scenario.file(
+        "riddle.yaml",
+        "\
+apiVersion: apiextensions.k8s.io/v1
+kind: CustomResourceDefinition
+metadata: {name: riddlia.unknown.dev}
+spec: {group: unknown.dev, scope: Namespaced, names: {kind: Riddle, plural: riddlia}, versions: [{name: v1}]}
+",
+    );
+    let definition = definition.display().to_string();
+    let (code, printed) = run(&["--crd", &definition, "-o", "table"], nowhere);
+    assert_eq!(code, Some(0), "{printed}");
+    let line = printed
+        .lines()
+        .find(|line| line.contains("riddlia.unknown.dev") && line.contains(" watch "));
+    assert!(
+        line.is_some_and(|line| line.contains("echo: children")),
+        "{printed}"
+    );
+    assert!(printed.contains("which the plugin does not create"), "{printed}");
+    let (code, printed) = run(&["--service-account", "nobody"], nowhere);
+    assert_eq!(code, Some(2), "{printed}");
+    assert!(printed.contains("NAMESPACE/NAME"), "{printed}");
+}

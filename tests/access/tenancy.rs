@@ -1,0 +1,326 @@
+//! Tenants of one host: actions in one namespace do not affect the parents of another.
+
+use std::path::PathBuf;
+
+use kube::ResourceExt;
+use kube::api::{Patch, PatchParams};
+use kube::core::DynamicObject;
+use serde_json::{Value, json};
+
+use crate::samples::echo::CONTROLLER;
+use crate::samples::many_echoes::{ECHO, POD, apply, until_exact};
+use crate::support::puppet::{CONFIG_MAP, PUPPET, assert_contains, config_map, controller};
+use crate::support::{LIMITED, Scenario, cluster};
+
+/// Returns a configuration of `tenant` that also watches `other`.
+fn config_of_both(tenant: &Scenario, other: &Scenario, controllers: &str) -> PathBuf {
+    let text = std::fs::read_to_string(tenant.config(controllers)).unwrap();
+    let one = format!("namespaces: [{}]", tenant.namespace);
+    let both = format!("namespaces: [{}, {}]", tenant.namespace, other.namespace);
+    assert!(text.contains(&one));
+    tenant.file("config.yaml", text.replace(&one, &both))
+}
+
+/// Returns a forged pod with the label and annotations of the host's own pods.
+fn forged(name: &str, parent: &str, owners: &Value) -> String {
+    json!({
+        "apiVersion": "v1", "kind": "Pod",
+        "metadata": {
+            "name": name,
+            "labels": {"operator-host.dev/controller": "echo"},
+            "annotations": {"operator-host.dev/parent": parent},
+            "ownerReferences": owners,
+        },
+        "spec": {"containers": [{"name": "c", "image": "evil:1"}]},
+    })
+    .to_string()
+}
+
+async fn evict(scenario: &Scenario, pod: &str) {
+    let status = Patch::Merge(json!({"status": {"phase": "Failed"}}));
+    let params = PatchParams::default();
+    let api = scenario.api(POD);
+    api.patch_status(pod, &params, &status).await.expect("a status");
+}
+
+/// Regression: such a pod counted as a retained child of `forged-tenant/web`, so Echo saw its own pod as ended and
+/// left it out, and the host deleted it.
+#[tokio::test]
+async fn a_forged_object_in_another_namespace_is_not_a_child() {
+    let tenant = Scenario::new("forged-tenant").await;
+    // Its name sorts first, so that a lookup by name alone would find its objects.
+    let attacker = Scenario::new("forged-attacker").await;
+    let _host = tenant.start_with(&config_of_both(&tenant, &attacker, CONTROLLER), &[]);
+    apply(&tenant, "web", 2).await;
+    until_exact(&tenant).await;
+    let before = tenant.get(POD, "web-pod-0").await.unwrap();
+
+    let owner = json!([{
+        "apiVersion": "my-operator.dev/v1", "kind": "Echo", "name": "web", "controller": true,
+        "uid": tenant.get(ECHO, "web").await.unwrap().metadata.uid,
+    }]);
+    for (name, parent, owners) in [
+        ("web-pod-0", "forged-tenant/web", json!([])),
+        ("more", "forged-tenant/web", owner),
+    ] {
+        attacker.apply(&forged(name, parent, &owners)).await;
+    }
+    evict(&attacker, "web-pod-0").await;
+    // Each change causes a reconcile with the current caches.
+    for replicas in [3, 2, 3] {
+        apply(&tenant, "web", replicas).await;
+        until_exact(&tenant).await;
+    }
+    let after = tenant.get(POD, "web-pod-0").await.unwrap();
+    assert_eq!(
+        after.metadata.uid, before.metadata.uid,
+        "the tenant's pod was recreated"
+    );
+}
+
+/// The same within one namespace: an owner reference proves a child that is deleted with its parent, and a pod that
+/// only has the label and annotations is somebody else's.
+#[tokio::test]
+async fn labels_alone_do_not_make_a_child() {
+    let scenario = Scenario::new("forged-marks").await;
+    let _host = scenario.start(CONTROLLER);
+    apply(&scenario, "web", 1).await;
+    until_exact(&scenario).await;
+    scenario
+        .apply(&forged("more", "forged-marks/web", &json!([])))
+        .await;
+    scenario
+        .patch(POD, "web-pod-0", json!({"metadata": {"labels": {"x": "y"}}}))
+        .await;
+    apply(&scenario, "web", 2).await;
+    scenario
+        .until(ECHO, "web", "two pods and not three", |echo| {
+            echo.data["status"]["currentReplicas"] == 2 && echo.data["status"]["isReady"] == true
+        })
+        .await;
+}
+
+const SECRET: &str = "v1/Secret";
+const KEY: &str = "operator-host-provenance";
+const PROOF: &str = "operator-host.dev/provenance";
+
+fn secrets() -> String {
+    controller("puppet.wasm", "children: [{apiVersion: v1, kind: Secret}]")
+}
+
+fn generates(name: &str) -> Value {
+    let entries = json!([{"key": "password", "length": 24}]);
+    json!({"response": {
+        "generate": [{"name": name, "entries": entries}],
+        "status": {"seen": "$children"},
+    }})
+}
+
+/// Creates a Secret with the label and annotations of one generated for a puppet, and with a known value.
+async fn plant(scenario: &Scenario, name: &str, parent: &str) -> DynamicObject {
+    let parent = format!("{}/{parent}", scenario.namespace);
+    let planted = json!({
+        "apiVersion": "v1", "kind": "Secret",
+        "metadata": {
+            "name": name,
+            "labels": {"operator-host.dev/controller": "puppet", "operator-host.dev/generated": "true"},
+            "annotations": {"operator-host.dev/parent": parent},
+        },
+        "stringData": {"password": "known"},
+    });
+    scenario.apply(&planted.to_string()).await
+}
+
+fn is_proved(secret: &DynamicObject) -> bool {
+    secret.annotations().contains_key(PROOF)
+}
+
+/// Regression: the cache held such a Secret without its values and annotations. The host asked the user to accept it,
+/// and then replaced the values as missing.
+#[tokio::test]
+async fn a_generated_secret_that_lost_a_label_keeps_its_values() {
+    let scenario = Scenario::new("unlabelled").await;
+    let _host = scenario.start(&secrets());
+    scenario.puppet("p", generates("s")).await;
+    let before = scenario.until(SECRET, "s", "generated", is_proved).await;
+    let unlabelled = json!({"metadata": {"labels": {"operator-host.dev/controller": null}}});
+    scenario.patch(SECRET, "s", unlabelled).await;
+    let labelled = |secret: &DynamicObject| secret.labels().contains_key("operator-host.dev/controller");
+    // Let the host look at it, whether or not it restores the label.
+    let mut spec = generates("s");
+    spec["again"] = json!(true);
+    scenario.puppet("p", spec).await;
+    scenario.until_ready("p").await;
+    let after = scenario.get(SECRET, "s").await.expect("the Secret");
+    assert_eq!(
+        after.data["data"],
+        before.data["data"],
+        "labelled: {}",
+        labelled(&after)
+    );
+    assert_eq!(after.metadata.uid, before.metadata.uid);
+}
+
+/// Regression: anyone who could create a Secret could choose the password of a future database.
+#[tokio::test]
+async fn a_planted_password_is_refused_by_name_until_it_is_gone_or_accepted() {
+    let scenario = Scenario::new("planted").await;
+    let first = plant(&scenario, "s", "p").await;
+    let second = plant(&scenario, "t", "q").await;
+    let _host = scenario.start(&secrets());
+    for (parent, secret, planted) in [("p", "s", &first), ("q", "t", &second)] {
+        scenario.puppet(parent, generates(secret)).await;
+        let message = scenario.until_stalled(parent, "ChildRefused").await;
+        let accept = format!("accept-secrets={}", planted.metadata.uid.as_deref().unwrap());
+        let which = format!("planted/{secret}");
+        assert_contains(&message, &[&which, "no proof of it", &accept, "Do not delete it"]);
+        let now = scenario.version(SECRET, secret).await;
+        assert_eq!(Some(now), planted.metadata.resource_version);
+        let puppet = scenario.get(PUPPET, parent).await.unwrap();
+        assert!(
+            puppet.data["status"]["seen"].is_null(),
+            "the plugin saw the planted Secret"
+        );
+    }
+    scenario.delete(SECRET, "s").await;
+    let drawn = scenario.until(SECRET, "s", "generated", is_proved).await;
+    assert_ne!(drawn.data["data"]["password"], first.data["data"]["password"]);
+    scenario.until_ready("p").await;
+    // Anyone who may change the parent may accept it; the UID identifies this Secret.
+    let accept = json!({"metadata": {"annotations": {
+        "operator-host.dev/accept-secrets": second.metadata.uid,
+    }}});
+    scenario.patch(PUPPET, "q", accept).await;
+    let taken = scenario.until(SECRET, "t", "proved from now on", is_proved).await;
+    assert_eq!(taken.data["data"], second.data["data"]);
+    scenario.until_ready("q").await;
+    scenario
+        .until(PUPPET, "q", "the Secret seen", |q| {
+            q.data["status"]["seen"][0].is_object()
+        })
+        .await;
+}
+
+/// A Secret that one host has proved is proved for another, too: the first host creates the key.
+#[tokio::test]
+async fn hosts_that_need_the_key_at_the_same_time_share_one_and_need_it_again_after_a_restart() {
+    let home = Scenario::new("key-home").await;
+    let tenants = [Scenario::new("key-a").await, Scenario::new("key-b").await];
+    let start = |tenant: &Scenario| {
+        let config = tenant.config_with("hostNamespace: key-home", &secrets());
+        tenant.start_with(&config, &[])
+    };
+    for tenant in &tenants {
+        tenant.puppet("p", generates("s")).await;
+    }
+    let hosts: Vec<_> = tenants.iter().map(start).collect();
+    let mut proofs = Vec::new();
+    for (tenant, host) in tenants.iter().zip(hosts) {
+        tenant.until_ready("p").await;
+        proofs.push(tenant.until(SECRET, "s", "generated", is_proved).await);
+        assert_eq!(host.stop().await.code(), Some(0));
+    }
+    let key = home.get(SECRET, KEY).await.expect("the key");
+    assert_eq!(key.data["immutable"], true);
+    // The other host, after a restart, for a recreated parent.
+    let [first, _] = &tenants;
+    first.delete(PUPPET, "p").await;
+    let host = start(first);
+    first.until_gone(PUPPET, "p").await;
+    first.puppet("p", generates("s")).await;
+    first.until_ready("p").await;
+    let now = first.get(SECRET, "s").await.unwrap();
+    assert_eq!(now.data["data"], proofs[0].data["data"]);
+    // Removed and installed again: the key went with the namespace, and the parent says which Secret is its own.
+    assert_eq!(host.stop().await.code(), Some(0));
+    home.delete(SECRET, KEY).await;
+    let host = start(first);
+    let is_proved_again = |secret: &DynamicObject| secret.annotations()[PROOF] != now.annotations()[PROOF];
+    let kept = first
+        .until(SECRET, "s", "proved by the new key", is_proved_again)
+        .await;
+    assert_eq!(kept.data["data"], proofs[0].data["data"]);
+    first.until_ready("p").await;
+    // A parent that is made again says nothing: the Secret is refused by name, and no value is replaced.
+    assert_eq!(host.stop().await.code(), Some(0));
+    home.delete(SECRET, KEY).await;
+    first.delete(PUPPET, "p").await;
+    let _host = start(first);
+    first.until_gone(PUPPET, "p").await;
+    first.puppet("p", generates("s")).await;
+    let message = first.until_stalled("p", "ChildRefused").await;
+    assert_contains(&message, &["key-a/s", "a host with another key"]);
+    let (keep, delete) = (
+        message.find("keep them: kubectl annotate"),
+        message.find("delete"),
+    );
+    assert!(
+        keep.is_some() && keep < delete,
+        "the safe advice comes first: {message}"
+    );
+    let kept = first.get(SECRET, "s").await.unwrap();
+    assert_eq!(kept.data["data"], proofs[0].data["data"]);
+}
+
+#[tokio::test]
+async fn without_the_right_to_the_key_nothing_is_generated_and_the_parent_names_what_is_missing() {
+    let home = Scenario::new("no-key-home").await;
+    let kubeconfig = cluster().await.kubeconfig_of(LIMITED).expect("the user");
+    let scenario = Scenario::new("no-key").await.with_kubeconfig(kubeconfig);
+    let grant = async |scenario: &Scenario, resources: &[&str]| {
+        let (version, name) = ("rbac.authorization.k8s.io/v1", "host");
+        let rules = json!([{"apiGroups": ["*"], "resources": resources, "verbs": ["*"]}]);
+        let role = json!({"apiVersion": version, "kind": "Role", "metadata": {"name": name}, "rules": rules});
+        scenario.apply(&role.to_string()).await;
+        let subject = json!({"apiGroup": "rbac.authorization.k8s.io", "kind": "User", "name": LIMITED});
+        let binding = json!({"apiVersion": version, "kind": "RoleBinding", "metadata": {"name": name},
+            "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "Role", "name": name},
+            "subjects": [subject]});
+        scenario.apply(&binding.to_string()).await;
+    };
+    grant(&scenario, &["*"]).await;
+    let config = scenario.config_with("hostNamespace: no-key-home", &secrets());
+    let _host = scenario.start_with(&config, &[]);
+    scenario.puppet("p", generates("s")).await;
+    let message = scenario
+        .until_condition(PUPPET, "p", "Reconciling", "True", "ApplyFailed")
+        .await;
+    assert_contains(
+        &message,
+        &[
+            "no-key/s",
+            "cannot read the Secret no-key-home/operator-host-provenance",
+            "cannot get resource \"secrets\"",
+            "no Secret is generated until this succeeds",
+        ],
+    );
+    assert!(scenario.get(SECRET, "s").await.is_none());
+    grant(&home, &["secrets"]).await;
+    scenario.until(SECRET, "s", "generated", is_proved).await;
+    scenario.until_ready("p").await;
+}
+
+#[tokio::test]
+async fn a_parent_in_the_hosts_own_namespace_is_refused_unless_that_is_allowed() {
+    let scenario = Scenario::new("beside-the-host").await;
+    let with = |more: &str| {
+        let top = "hostNamespace: beside-the-host";
+        scenario.config_with(top, &controller("puppet.wasm", more))
+    };
+    let _host = scenario.start_with(&with(""), &[]);
+    scenario
+        .puppet("p", json!({"response": {"children": [config_map("a", "")]}}))
+        .await;
+    let message = scenario.until_stalled("p", "NamespaceRefused").await;
+    assert_contains(
+        &message,
+        &[
+            "\"beside-the-host\" is the host's own",
+            "`hostNamespace` under `allow`",
+        ],
+    );
+    assert!(scenario.get(CONFIG_MAP, "a").await.is_none());
+    with("allow: [hostNamespace]");
+    scenario.until(CONFIG_MAP, "a", "made", |_| true).await;
+    scenario.until_ready("p").await;
+}

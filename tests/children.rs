@@ -1,0 +1,13 @@
+//! Children: what the host applies, leaves alone and deletes.
+
+pub mod contested;
+pub mod deep;
+pub mod drift;
+pub mod hot_loop;
+pub mod left_fields;
+pub mod mutated;
+pub mod order;
+pub mod ownership;
+pub mod refused;
+pub mod secrets;
+pub mod versions;

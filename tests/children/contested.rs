@@ -1,0 +1,277 @@
+//! Another client keeps changing back what the host applies.
+
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use kube::api::{Patch, PatchParams};
+use kube::core::DynamicObject;
+use serde_json::{Value, json};
+use tokio::task::JoinHandle;
+
+use crate::support::puppet::{CONFIG_MAP, PUPPET, assert_contains, config_map, controller, is_true};
+use crate::support::{LIMIT, Scenario, condition};
+use crate::telemetry::get;
+
+/// A controller that wants another text in a ConfigMap.
+struct Rival {
+    changes: Arc<Mutex<Vec<Instant>>>,
+    task: JoinHandle<()>,
+}
+
+impl Rival {
+    /// Starts one that wants another text; `null` if it removes the field.
+    fn start(scenario: &Scenario, name: &'static str, text: Value) -> Self {
+        let patch = json!({ "data": { "text": text } });
+        Self::start_with(scenario, name, patch, move |map| map.data["data"]["text"] == text)
+    }
+
+    /// Starts one that applies this patch unless the ConfigMap is as it wants. It looks at the ConfigMap every few
+    /// milliseconds, as a watch would.
+    fn start_with(
+        scenario: &Scenario,
+        name: &'static str,
+        patch: Value,
+        is_content: impl Fn(&DynamicObject) -> bool + Send + 'static,
+    ) -> Self {
+        let changes = Arc::new(Mutex::new(Vec::new()));
+        let (api, list) = (scenario.api(CONFIG_MAP), Arc::clone(&changes));
+        let task = tokio::spawn(async move {
+            let rival = PatchParams {
+                field_manager: Some("rival".into()),
+                ..PatchParams::default()
+            };
+            let patch = Patch::Merge(patch);
+            loop {
+                let now = api.get(name).await.expect("the ConfigMap");
+                if !is_content(&now) {
+                    api.patch(name, &rival, &patch).await.expect("the patch is taken");
+                    list.lock()
+                        .unwrap_or_else(PoisonError::into_inner)
+                        .push(Instant::now());
+                }
+                tokio::time::sleep(Duration::from_millis(20)).await;
+            }
+        });
+        Self { changes, task }
+    }
+
+    /// Waits until it has changed the ConfigMap back so many times, and returns when.
+    async fn until(&self, times: usize) -> Vec<Instant> {
+        let start = Instant::now();
+        loop {
+            let changes = self
+                .changes
+                .lock()
+                .unwrap_or_else(PoisonError::into_inner)
+                .clone();
+            if changes.len() >= times {
+                return changes;
+            }
+            assert!(start.elapsed() < LIMIT, "only {} changes", changes.len());
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    }
+}
+
+#[tokio::test]
+async fn who_keeps_changing_a_field_back_is_named_and_the_two_do_not_spin() {
+    let scenario = Scenario::new("contested").await;
+    let host = scenario.start(&controller("puppet.wasm", ""));
+    let children = json!([config_map("a", "plugin"), config_map("b", "plugin")]);
+    scenario
+        .puppet("p", json!({ "response": { "children": children } }))
+        .await;
+    scenario.until_ready("p").await;
+
+    let rival = Rival::start(&scenario, "a", json!("rival"));
+    let message = scenario
+        .until_condition(PUPPET, "p", "Contested", "True", "FieldContested")
+        .await;
+    assert_contains(
+        &message,
+        &[
+            "ConfigMap contested/a",
+            "\"rival\"",
+            "data.text",
+            "at most once in 5s",
+        ],
+    );
+    scenario
+        .until_event_with("p", "Warning", "FieldContested", "data.text")
+        .await;
+    let puppet = scenario.get(PUPPET, "p").await.unwrap();
+    for type_ in ["Synced", "Ready"] {
+        let shown = condition(&puppet, type_).unwrap();
+        assert_eq!([&shown["status"], &shown["reason"]], ["False", "FieldContested"]);
+    }
+    let metrics = get(&host, "/metrics").await.1;
+    assert_contains(
+        &metrics,
+        &["operator_host_children_contested{controller=\"puppet\"} 1"],
+    );
+
+    // The other child is corrected at once all the while.
+    let start = Instant::now();
+    scenario
+        .patch(CONFIG_MAP, "b", json!({ "data": { "text": "user" } }))
+        .await;
+    let restored = |map: &DynamicObject| map.data["data"]["text"] == "plugin";
+    scenario.until(CONFIG_MAP, "b", "restored", restored).await;
+    assert!(start.elapsed() < Duration::from_secs(4), "{:?}", start.elapsed());
+
+    // The first four times are corrected at once, then after 5 s and after 10 s.
+    let changes = rival.until(7).await;
+    let gap = |index: usize| (changes[index] - changes[index - 1]).as_secs_f64();
+    assert!(gap(5) > 4.5 && gap(6) > 9.5, "{changes:?}");
+    let message = scenario
+        .until(PUPPET, "p", "told of the seventh time", |puppet| {
+            condition(puppet, "Contested")
+                .is_some_and(|it| it["message"].to_string().contains("back 7 times"))
+        })
+        .await;
+    assert!(condition(&message, "Stalled").is_none());
+
+    rival.task.abort();
+    scenario.until(CONFIG_MAP, "a", "applied again", restored).await;
+    let puppet = scenario
+        .until(PUPPET, "p", "no longer contested", |puppet| {
+            condition(puppet, "Contested").is_none() && is_true(puppet, "Synced")
+        })
+        .await;
+    assert!(is_true(&puppet, "Ready"));
+    scenario
+        .until_event_with(
+            "p",
+            "Normal",
+            "ContestEnded",
+            "data.text is no longer changed back",
+        )
+        .await;
+    let metrics = get(&host, "/metrics").await.1;
+    assert_contains(
+        &metrics,
+        &["operator_host_children_contested{controller=\"puppet\"} 0"],
+    );
+}
+
+/// Regression: a contest without an apply never ended, and its gauge stayed.
+#[tokio::test]
+async fn a_client_that_removes_a_field_is_not_named_and_a_pause_ends_the_contest() {
+    let scenario = Scenario::new("contested-pause").await;
+    let host = scenario.start(&controller("puppet.wasm", ""));
+    let children = json!([config_map("a", "plugin")]);
+    scenario
+        .puppet("p", json!({ "response": { "children": children } }))
+        .await;
+    scenario.until_ready("p").await;
+    let rival = Rival::start(&scenario, "a", Value::Null);
+    let message = scenario
+        .until_condition(PUPPET, "p", "Contested", "True", "FieldContested")
+        .await;
+    // A client that owns nothing is not in `managedFields`.
+    assert_contains(&message, &["the last time data.text by another client"]);
+    let paused = json!({ "metadata": { "annotations": { "operator-host.dev/paused": "true" } } });
+    scenario.patch(PUPPET, "p", paused).await;
+    scenario
+        .until(PUPPET, "p", "paused and no longer contested", |puppet| {
+            is_true(puppet, "Paused")
+                && condition(puppet, "Contested").is_none()
+                && condition(puppet, "Synced").is_none()
+        })
+        .await;
+    let metrics = get(&host, "/metrics").await.1;
+    assert_contains(
+        &metrics,
+        &["operator_host_children_contested{controller=\"puppet\"} 0"],
+    );
+    rival.task.abort();
+}
+
+/// Regression: every change by others of a child whose values the API server writes otherwise counted as a contest.
+#[tokio::test]
+async fn changes_beside_a_value_that_the_server_writes_otherwise_are_no_contest() {
+    let scenario = Scenario::new("contested-normalized").await;
+    let host = scenario.start(&controller(
+        "puppet.wasm",
+        "children: [{apiVersion: v1, kind: Secret}]",
+    ));
+    let secret = json!({
+        "apiVersion": "v1", "kind": "Secret", "metadata": { "name": "s" }, "stringData": { "user": "root" },
+    });
+    scenario
+        .puppet("p", json!({ "response": { "children": [secret] } }))
+        .await;
+    scenario.until_ready("p").await;
+    let reconciles = || host.log().matches("\"reconcile done\"").count();
+    for i in 0..10 {
+        let before = reconciles();
+        let note = json!({ "metadata": { "annotations": { "note": i.to_string() } } });
+        scenario.patch("v1/Secret", "s", note).await;
+        let start = Instant::now();
+        while reconciles() == before {
+            assert!(start.elapsed() < LIMIT, "the host has not seen the change");
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    }
+    scenario
+        .patch("v1/Secret", "s", json!({ "data": { "user": "" } }))
+        .await;
+    scenario
+        .until("v1/Secret", "s", "restored", |secret| {
+            secret.data["data"]["user"] == "cm9vdA=="
+        })
+        .await;
+    let puppet = scenario.until_ready("p").await;
+    assert!(
+        condition(&puppet, "Contested").is_none(),
+        "{:?}",
+        puppet.data["status"]
+    );
+}
+
+/// Regression: the host did not notice a client that removed what the host recognizes its children by.
+#[tokio::test]
+async fn a_client_that_removes_the_marks_of_the_host_is_noticed() {
+    let scenario = Scenario::new("contested-marks").await;
+    let _host = scenario.start(&controller("puppet.wasm", ""));
+    let children = json!([
+        config_map("a", "plugin"),
+        config_map("b", "plugin"),
+        config_map("c", "plugin")
+    ]);
+    scenario
+        .puppet("p", json!({ "response": { "children": children } }))
+        .await;
+    scenario.until_ready("p").await;
+    let none = |map: &DynamicObject| map.metadata.annotations.is_none();
+    let annotations = json!({ "metadata": { "annotations": null } });
+    let no_label = |map: &DynamicObject| {
+        let labels = map.metadata.labels.as_ref();
+        labels.is_none_or(|labels| !labels.contains_key("operator-host.dev/controller"))
+    };
+    let label = json!({ "metadata": { "labels": { "operator-host.dev/controller": null } } });
+    let is_junk = |map: &DynamicObject| {
+        map.metadata
+            .annotations
+            .as_ref()
+            .is_some_and(|annotations| annotations["operator-host.dev/applied"] == "junk")
+    };
+    let junk = json!({ "metadata": { "annotations": {
+        "operator-host.dev/applied": "junk", "operator-host.dev/provenance": null,
+    } } });
+    let _rivals = [
+        Rival::start_with(&scenario, "a", annotations, none),
+        Rival::start_with(&scenario, "b", label, no_label),
+        Rival::start_with(&scenario, "c", junk, is_junk),
+    ];
+    scenario
+        .until(PUPPET, "p", "contested by all three", |puppet| {
+            condition(puppet, "Contested").is_some_and(|contested| {
+                let message = contested["message"].as_str().unwrap_or_default();
+                ["/a was", "/b was", "/c was"]
+                    .iter()
+                    .all(|name| message.contains(name))
+            })
+        })
+        .await;
+}

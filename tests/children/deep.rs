@@ -1,0 +1,319 @@
+//! Objects that are nested deeper than the host reads: they hurt nobody but themselves.
+
+mod meanwhile;
+
+use std::process::Command;
+
+use kube::core::DynamicObject;
+use serde_json::{Value, json};
+
+use crate::support::puppet::{CONFIG_MAP, PUPPET, assert_contains, config_map, controller};
+use crate::support::{Host, LIMIT, Scenario};
+use crate::webhook::{
+    certified, configuration, install, invalid, minor, until_refused as until_webhook_refuses,
+};
+
+/// The kinds of the children, and what limits the wait for a cleanup that cannot be asked for.
+const CHILDREN: &str = "\
+children: [{apiVersion: v1, kind: ConfigMap}, {apiVersion: test.operator-host.dev/v1, kind: Puppet}]
+finalizer: {releaseAfter: 1s}
+";
+
+/// How the levels are nested. The field managers of maps are nested as deep as they are.
+#[derive(Clone, Copy)]
+enum Nesting {
+    Lists,
+    Maps,
+}
+
+impl Nesting {
+    /// Returns maps where the API server takes them: with 1.20, one level more doubles the time for a request.
+    async fn maps(scenario: &Scenario) -> Self {
+        if minor(scenario).await < 30 {
+            Self::Lists
+        } else {
+            Self::Maps
+        }
+    }
+
+    /// Returns more levels than can be read.
+    const fn levels(self) -> usize {
+        match self {
+            Self::Lists => 1_000,
+            Self::Maps => 200,
+        }
+    }
+}
+
+/// Returns a puppet with a field of so many levels in its spec.
+fn puppet(name: &str, nesting: Nesting, levels: usize) -> String {
+    let (open, close) = match nesting {
+        Nesting::Lists => ("[", "]"),
+        Nesting::Maps => (r#"{"a":"#, "}"),
+    };
+    format!(
+        r#"{{"apiVersion": "test.operator-host.dev/v1", "kind": "Puppet", "metadata": {{"name": "{name}"}},
+            "spec": {{"deep": {}[]{}}}}}"#,
+        open.repeat(levels),
+        close.repeat(levels)
+    )
+}
+
+/// Sends a request, and returns the text of the answer, which the client cannot read.
+pub async fn request(
+    scenario: &Scenario,
+    method: &str,
+    path: &str,
+    body: String,
+) -> Result<String, kube::Error> {
+    let content = match method {
+        "PATCH" => "application/merge-patch+json",
+        _ => "application/json",
+    };
+    let request = http::Request::builder().method(method).uri(path);
+    let request = request.header("content-type", content).body(body.into_bytes());
+    scenario.client.request_text(request.unwrap()).await
+}
+
+/// Returns the path of the puppets in a version.
+fn puppets(scenario: &Scenario, version: &str) -> String {
+    let namespace = &scenario.namespace;
+    format!("/apis/test.operator-host.dev/{version}/namespaces/{namespace}/puppets")
+}
+
+/// Sends a request about the puppets, or about the one that `rest` names.
+pub async fn send(
+    scenario: &Scenario,
+    method: &str,
+    rest: &str,
+    body: String,
+) -> Result<String, kube::Error> {
+    let path = format!("{}{rest}", puppets(scenario, "v1"));
+    request(scenario, method, &path, body).await
+}
+
+/// Returns the text of a list within lists.
+pub fn lists(levels: usize) -> String {
+    format!("{}{}", "[".repeat(levels), "]".repeat(levels))
+}
+
+async fn create(scenario: &Scenario, name: &str, nesting: Nesting) {
+    let created = send(scenario, "POST", "", puppet(name, nesting, nesting.levels())).await;
+    created.expect("it is created");
+}
+
+/// Makes the spec of a puppet deep.
+async fn deepen(scenario: &Scenario, name: &str, nesting: Nesting) {
+    let body = puppet(name, nesting, nesting.levels());
+    let patched = send(scenario, "PATCH", &format!("/{name}"), body).await;
+    patched.expect("it is changed");
+}
+
+async fn until_gone(scenario: &Scenario, name: &str) {
+    let start = std::time::Instant::now();
+    loop {
+        match send(scenario, "GET", &format!("/{name}"), String::new()).await {
+            Err(kube::Error::Api(status)) if status.code == 404 => return,
+            other => assert!(start.elapsed() < LIMIT, "{name} is still there: {other:?}"),
+        }
+        tokio::time::sleep(std::time::Duration::from_millis(50)).await;
+    }
+}
+
+async fn until_refused(scenario: &Scenario, name: &str) {
+    let words = "the resource is nested deeper than 120 levels";
+    scenario
+        .until_event_with(name, "Warning", "Unreadable", words)
+        .await;
+}
+
+fn run(scenario: &Scenario, arguments: &[&str]) -> (Option<i32>, String) {
+    let output = Command::new(env!("CARGO_BIN_EXE_operator-host"))
+        .args(arguments)
+        .env("KUBECONFIG", scenario.kubeconfig())
+        .output()
+        .expect("it runs");
+    let printed = [output.stdout, output.stderr].concat();
+    (output.status.code(), String::from_utf8(printed).unwrap())
+}
+
+fn explain(scenario: &Scenario, name: &str) -> String {
+    let (code, printed) = run(
+        scenario,
+        &["explain", "puppet", name, "--namespace", &scenario.namespace],
+    );
+    assert_eq!(code, Some(0), "{printed}");
+    printed
+}
+
+/// Regression: one object that was nested deeper than the host reads made the list and the watch of all others fail.
+#[tokio::test]
+async fn an_object_that_is_nested_too_deep_is_refused_alone() {
+    let scenario = Scenario::new("too-deep").await;
+    create(&scenario, "a", Nesting::Lists).await;
+    let host = scenario.start(&controller("puppet.wasm", ""));
+    let spec = |text: &str| json!({"response": {"children": [config_map("child", text)]}});
+    scenario.puppet("p", spec("1")).await;
+    scenario.until_ready("p").await;
+    until_refused(&scenario, "a").await;
+    create(&scenario, "b", Nesting::maps(&scenario).await).await;
+    until_refused(&scenario, "b").await;
+    scenario.puppet("p", spec("2")).await;
+    scenario.until_ready("p").await;
+    // One that was ready keeps its child, and goes on when it is readable again.
+    let deep: Value = serde_json::from_str(&lists(125)).unwrap();
+    scenario.patch(PUPPET, "p", json!({"spec": {"deep": deep}})).await;
+    until_refused(&scenario, "p").await;
+    assert!(scenario.get(CONFIG_MAP, "child").await.is_some());
+    scenario.patch(PUPPET, "p", json!({"spec": {"deep": null}})).await;
+    scenario.puppet("p", spec("3")).await;
+    scenario.until_ready("p").await;
+    let is_changed = |child: &DynamicObject| child.data["data"]["text"] == "3";
+    scenario.until(CONFIG_MAP, "child", "changed", is_changed).await;
+    // A preview says so, too.
+    let config = scenario.folder.path().join("config.yaml");
+    let arguments = [
+        "diff",
+        "--controller",
+        "puppet",
+        "--config",
+        config.to_str().unwrap(),
+        "-n",
+        &scenario.namespace,
+        "a",
+    ];
+    let (code, printed) = run(&scenario, &arguments);
+    assert_eq!(code, Some(2), "{printed}");
+    assert_contains(&printed, &["the resource is nested deeper than 120 levels"]);
+    // It is reported, and then left alone.
+    let reconciles = host.reconciles("too-deep/a");
+    assert!(reconciles <= 4, "{reconciles}");
+}
+
+/// Regression: the answer to each request about such an object could not be read, so that its finalizer, and those of its
+/// parents, stayed for ever.
+#[tokio::test]
+async fn what_is_nested_too_deep_is_explained_and_can_be_deleted() {
+    let scenario = Scenario::new("too-deep-gone").await;
+    let start = || -> Host { scenario.start(&controller("puppet.wasm", CHILDREN)) };
+    let host = start();
+    let child = |name: &str| {
+        json!({"apiVersion": "test.operator-host.dev/v1", "kind": "Puppet", "metadata": {"name": name},
+            "spec": {"response": {}}})
+    };
+    for (parent, kid) in [("one", "kid-one"), ("two", "kid-two")] {
+        scenario
+            .puppet(parent, json!({"response": {"children": [child(kid)]}}))
+            .await;
+        scenario.until_ready(parent).await;
+        scenario.until_ready(kid).await;
+    }
+    let maps = Nesting::maps(&scenario).await;
+    for (nesting, parent, kid) in [(Nesting::Lists, "one", "kid-one"), (maps, "two", "kid-two")] {
+        deepen(&scenario, kid, nesting).await;
+        until_refused(&scenario, kid).await;
+        // It can be neither compared nor changed.
+        let message = scenario.until_stalled(parent, "ChildRefused").await;
+        let words =
+            format!("Puppet.test.operator-host.dev too-deep-gone/{kid} is nested deeper than 120 levels");
+        assert_contains(&message, &[&words]);
+        let explained = explain(&scenario, kid);
+        assert_contains(
+            &explained,
+            &[
+                "The host does not reconcile it: it is nested deeper than 120 levels",
+                "What to do next\n  Unreadable\n",
+            ],
+        );
+        assert_contains(&explain(&scenario, parent), &[kid, "or delete the child"]);
+        // A plugin that does not name it may not have been able to read it.
+        scenario.puppet(parent, json!({"response": {}})).await;
+        scenario.until_ready(parent).await;
+        let stays = send(&scenario, "GET", &format!("/{kid}"), String::new()).await;
+        assert!(stays.expect("it stays").contains("ownerReferences"));
+    }
+    for (parent, kid) in [("one", "kid-one"), ("two", "kid-two")] {
+        scenario.delete(PUPPET, parent).await;
+        scenario.until_gone(PUPPET, parent).await;
+        until_gone(&scenario, kid).await;
+        // The plugin cannot be asked to clean up.
+        let note = scenario.until_event(kid, "Warning", "CleanupAbandoned").await;
+        assert_contains(&note, &["is nested deeper than 120 levels"]);
+    }
+    assert_eq!(host.stop().await.code(), Some(0));
+    let host = start();
+    scenario.puppet("three", json!({"response": {}})).await;
+    scenario.until_ready("three").await;
+    deepen(&scenario, "three", maps).await;
+    until_refused(&scenario, "three").await;
+    assert_eq!(host.stop().await.code(), Some(0));
+    let config = scenario.folder.path().join("config.yaml");
+    let (code, printed) = run(&scenario, &["uninstall", "--config", config.to_str().unwrap()]);
+    assert_eq!(code, Some(0), "{printed}");
+    assert_contains(&printed, &["1 of 1 parents released"]);
+}
+
+/// Regression: the host wrote it, and then refused the parent, which nobody could mend but by hand.
+#[tokio::test]
+async fn what_the_host_could_not_read_again_is_not_written() {
+    let scenario = Scenario::new("too-deep-answers").await;
+    let _host = scenario.start(&controller("puppet.wasm", CHILDREN));
+    let child = |name: &str, spec: &Value| json!({"apiVersion": "test.operator-host.dev/v1", "kind": "Puppet", "metadata": {"name": name}, "spec": spec});
+    let kid = child("kid", &json!({"response": {}}));
+    let spec = json!({"response": {"children": [kid], "status": {"kids": "$children"}}});
+    scenario.puppet("p", spec).await;
+    scenario.until_ready("p").await;
+    scenario.until_ready("kid").await;
+    let deep: Value = serde_json::from_str(&lists(118)).unwrap();
+    scenario
+        .patch(PUPPET, "kid", json!({"spec": {"deep": deep}}))
+        .await;
+    let message = scenario.until_stalled("p", "StatusRefused").await;
+    assert_contains(
+        &message,
+        &["the status in the plugin's answer is nested deeper than 120 levels"],
+    );
+    let copy = child("copy", &json!({"response": {}, "kids": "$children"}));
+    let spec = json!({"response": {"children": [kid, copy]}});
+    scenario.puppet("p", spec).await;
+    let message = scenario.until_stalled("p", "ChildRefused").await;
+    assert_contains(
+        &message,
+        &["Puppet.test.operator-host.dev too-deep-answers/copy: it is nested deeper than 120 levels"],
+    );
+    assert!(scenario.get(PUPPET, "copy").await.is_none());
+    scenario
+        .patch(PUPPET, "kid", json!({"spec": {"deep": null}}))
+        .await;
+    scenario.until(PUPPET, "copy", "created", |_| true).await;
+    scenario.delete(PUPPET, "p").await;
+    scenario.until_gone(PUPPET, "p").await;
+}
+
+/// Regression: the webhook gave no decision about it, so that it was stored with `failurePolicy: Ignore`, and could not be
+/// mended with `Fail`.
+#[tokio::test]
+async fn the_webhook_denies_what_is_nested_too_deep_and_lets_it_be_mended() {
+    let scenario = Scenario::new("too-deep-denied").await;
+    let maps = Nesting::maps(&scenario).await;
+    create(&scenario, "before", maps).await;
+    let config = configuration(&scenario);
+    let authority = certified(&scenario);
+    let host = scenario.start_with(&config, &[]);
+    host.until_log(&["controller started"]).await;
+    install(&scenario, &host, &config, &authority, &[]).await;
+    until_webhook_refuses(&scenario, &invalid(), "denied the request").await;
+    for (nesting, levels) in [(Nesting::Lists, 119), (maps, 125), (maps, 200)] {
+        let answer = send(&scenario, "POST", "", puppet("deep", nesting, levels)).await;
+        let error = answer.expect_err("it is denied").to_string();
+        let words = "denied the request: Puppet too-deep-denied/deep is nested deeper than 120 levels";
+        assert_contains(&error, &[words]);
+    }
+    let deepest = send(&scenario, "POST", "", puppet("deepest", maps, 118)).await;
+    deepest.expect("the spec has 120 levels");
+    scenario.until_ready("deepest").await;
+    let body = r#"{"spec": {"deep": null, "response": {}}}"#.to_owned();
+    let mended = send(&scenario, "PATCH", "/before", body).await;
+    mended.expect("it is less deep now");
+    scenario.until_ready("before").await;
+}

@@ -1,0 +1,358 @@
+//! What others change in a child: the host puts right what it applied, and leaves all else alone.
+
+use kube::api::{Patch, PatchParams};
+use kube::core::DynamicObject;
+use serde_json::{Value, json};
+
+use crate::support::puppet::{assert_contains, controller, is_true};
+use crate::support::{Scenario, cluster, condition};
+
+const PUPPET: &str = crate::support::puppet::PUPPET;
+const DEPLOYMENT: &str = "apps/v1/Deployment";
+const SERVICE: &str = "v1/Service";
+
+fn kinds() -> String {
+    controller(
+        "puppet.wasm",
+        "children:\n\
+         - {apiVersion: apps/v1, kind: Deployment}\n\
+         - {apiVersion: v1, kind: Service}\n\
+         - {apiVersion: v1, kind: Secret}\n\
+         - {apiVersion: rbac.authorization.k8s.io/v1, kind: Role}\n\
+         - {apiVersion: rbac.authorization.k8s.io/v1, kind: RoleBinding}",
+    )
+}
+
+fn deployment(name: &str, pod: &Value) -> Value {
+    let labels = json!({ "app": name });
+    json!({
+        "apiVersion": "apps/v1", "kind": "Deployment", "metadata": { "name": name },
+        "spec": {
+            "replicas": 1,
+            "selector": { "matchLabels": labels },
+            "template": { "metadata": { "labels": labels }, "spec": pod },
+        },
+    })
+}
+
+fn pod() -> Value {
+    json!({
+        "containers": [{
+            "name": "web", "image": "web:1", "args": ["a"],
+            "resources": { "limits": { "cpu": "1000m" } },
+            "livenessProbe": { "httpGet": { "path": "/", "port": 80 } },
+        }],
+        "hostNetwork": false,
+        "volumes": [{ "name": "empty", "emptyDir": {} }, { "name": "config", "configMap": { "name": "c" } }],
+    })
+}
+
+fn service() -> Value {
+    json!({
+        "apiVersion": "v1", "kind": "Service", "metadata": { "name": "web" },
+        "spec": { "selector": { "app": "web" }, "ports": [{ "name": "http", "port": 80, "protocol": "TCP" }] },
+    })
+}
+
+async fn start(name: &str, children: &[Value]) -> (Scenario, crate::support::Host) {
+    let scenario = Scenario::new(name).await;
+    let host = scenario.start(&kinds());
+    wants(&scenario, children).await;
+    scenario
+        .until(PUPPET, "p", "applied", |puppet| is_true(puppet, "Synced"))
+        .await;
+    (scenario, host)
+}
+
+async fn wants(scenario: &Scenario, children: &[Value]) {
+    scenario
+        .puppet("p", json!({ "response": { "children": children } }))
+        .await;
+}
+
+/// Edits a child as a user does with `kubectl edit`.
+async fn edit(scenario: &Scenario, kind: &str, name: &str, patch: Value) -> DynamicObject {
+    let params = PatchParams {
+        field_manager: Some("kubectl-edit".to_owned()),
+        ..PatchParams::default()
+    };
+    let api = scenario.api(kind);
+    api.patch(name, &params, &Patch::Strategic(patch))
+        .await
+        .expect("it is edited")
+}
+
+fn first_container(deployment: &DynamicObject) -> &Value {
+    &deployment.data["spec"]["template"]["spec"]["containers"][0]
+}
+
+/// An edit that is put right at once: kind, name, patch, and whether the object is as wanted again.
+type Edit = (&'static str, &'static str, Value, fn(&DynamicObject) -> bool);
+
+#[tokio::test]
+async fn an_edit_of_what_was_applied_is_put_right_whatever_it_replaces() {
+    let binding = json!({
+        "apiVersion": "rbac.authorization.k8s.io/v1", "kind": "RoleBinding", "metadata": { "name": "b" },
+        "roleRef": { "apiGroup": "rbac.authorization.k8s.io", "kind": "Role", "name": "r" },
+        "subjects": [{ "apiGroup": "rbac.authorization.k8s.io", "kind": "User", "name": "a" }],
+    });
+    let role = json!({
+        "apiVersion": "rbac.authorization.k8s.io/v1", "kind": "Role", "metadata": { "name": "r" }, "rules": [],
+    });
+    let secret = json!({
+        "apiVersion": "v1", "kind": "Secret", "metadata": { "name": "s" }, "stringData": { "user": "root" },
+    });
+    let children = [deployment("web", &pod()), service(), binding, role, secret];
+    let (scenario, host) = start("drift-edits", &children).await;
+    let within = |pod: Value| json!({ "spec": { "template": { "spec": pod } } });
+    let edits: [Edit; 7] = [
+        (
+            DEPLOYMENT,
+            "web",
+            within(json!({ "containers": [{ "name": "web", "args": ["b"] }] })),
+            |web| first_container(web)["args"] == json!(["a"]),
+        ),
+        (
+            DEPLOYMENT,
+            "web",
+            json!({ "metadata": { "labels": { "operator-host.dev/controller": null } } }),
+            |web| {
+                web.metadata
+                    .labels
+                    .as_ref()
+                    .is_some_and(|labels| labels.contains_key("operator-host.dev/controller"))
+            },
+        ),
+        (
+            DEPLOYMENT,
+            "web",
+            within(
+                json!({ "volumes": [{ "name": "empty", "emptyDir": null, "hostPath": { "path": "/etc" } }] }),
+            ),
+            |web| {
+                let volume = &web.data["spec"]["template"]["spec"]["volumes"][0];
+                volume["emptyDir"] == json!({}) && volume["hostPath"].is_null()
+            },
+        ),
+        (
+            "rbac.authorization.k8s.io/v1/RoleBinding",
+            "b",
+            json!({ "subjects": [
+                { "apiGroup": "rbac.authorization.k8s.io", "kind": "User", "name": "a" },
+                { "apiGroup": "rbac.authorization.k8s.io", "kind": "User", "name": "mallory" },
+            ] }),
+            |binding| {
+                binding.data["subjects"]
+                    .as_array()
+                    .is_some_and(|all| all.len() == 1)
+            },
+        ),
+        (
+            "rbac.authorization.k8s.io/v1/Role",
+            "r",
+            json!({ "rules": [{ "apiGroups": [""], "resources": ["secrets"], "verbs": ["get"] }] }),
+            |role| role.data["rules"].as_array().is_none_or(Vec::is_empty),
+        ),
+        ("v1/Secret", "s", json!({ "data": { "user": "" } }), |secret| {
+            secret.data["data"]["user"] == "cm9vdA=="
+        }),
+        (
+            SERVICE,
+            "web",
+            json!({ "spec": { "selector": { "app": "other" } } }),
+            |web| web.data["spec"]["selector"]["app"] == "web",
+        ),
+    ];
+    for (kind, name, patch, is_restored) in edits {
+        let edited = edit(&scenario, kind, name, patch.clone()).await;
+        assert!(!is_restored(&edited), "{patch} changes nothing");
+        scenario
+            .until(kind, name, &format!("as before {patch}"), is_restored)
+            .await;
+    }
+
+    // What others add stays, and nothing is applied for it, nor after a restart.
+    let quiet = scenario.all_writes(cluster().await).await.len();
+    let note = json!({ "metadata": { "annotations": { "note": "a" } } });
+    edit(&scenario, DEPLOYMENT, "web", note.clone()).await;
+    edit(&scenario, SERVICE, "web", note).await;
+    assert_eq!(host.stop().await.code(), Some(0));
+    let host = scenario.start(&kinds());
+    host.until_log(&["reconcile done"]).await;
+    let again = json!({ "metadata": { "annotations": { "note": "b" } } });
+    let before = host.reconciles("drift-edits/p");
+    edit(&scenario, DEPLOYMENT, "web", again).await;
+    host.until_reconciles("drift-edits/p", before + 1).await;
+    let writes = scenario.all_writes(cluster().await).await;
+    let of_host: Vec<_> = writes[quiet..]
+        .iter()
+        .filter(|write| {
+            write
+                .object_ref
+                .as_ref()
+                .is_some_and(|object| !matches!(object.resource.as_str(), "puppets" | "pods"))
+        })
+        .map(|write| format!("{} {:?}", write.verb, write.object_ref))
+        .collect();
+    assert_eq!(of_host, Vec::<String>::new());
+    let web = scenario.get(DEPLOYMENT, "web").await.unwrap();
+    assert_eq!(web.metadata.annotations.unwrap()["note"], "b");
+}
+
+/// Regression: an object whose entries were wiped, as some backup tools do, was never corrected, or always applied.
+#[tokio::test]
+async fn an_object_without_managed_fields_is_applied_once() {
+    let (scenario, host) = start("drift-wiped", &[service()]).await;
+    let applies = async || {
+        let writes = scenario.all_writes(cluster().await).await;
+        let is_of_service = |write: &&control_plane::AuditEvent| {
+            write
+                .object_ref
+                .as_ref()
+                .is_some_and(|object| object.resource == "services")
+        };
+        writes.iter().filter(is_of_service).count()
+    };
+    let before = applies().await;
+    let wipe = json!({ "metadata": { "managedFields": [{}] } });
+    let api = scenario.api(SERVICE);
+    api.patch("web", &PatchParams::default(), &Patch::Merge(wipe))
+        .await
+        .unwrap();
+    scenario
+        .until(SERVICE, "web", "owned again", |web| {
+            let managed = web.metadata.managed_fields.iter().flatten();
+            managed
+                .into_iter()
+                .any(|entry| entry.manager.as_deref() == Some("operator-host/puppet"))
+        })
+        .await;
+    let reconciles = host.reconciles("drift-wiped/p");
+    edit(
+        &scenario,
+        SERVICE,
+        "web",
+        json!({ "metadata": { "labels": { "a": "b" } } }),
+    )
+    .await;
+    host.until_reconciles("drift-wiped/p", reconciles + 1).await;
+    assert_eq!(applies().await, before + 1);
+}
+
+/// Regression: each of these ended in a refusal for ever, since an apply removes nothing that it does not own.
+#[tokio::test]
+async fn an_edit_that_the_merge_cannot_undo_is_replaced() {
+    let children = [deployment("web", &pod()), service()];
+    let (scenario, host) = start("drift-unions", &children).await;
+    let within = |pod: Value| json!({ "spec": { "template": { "spec": pod } } });
+    // Another member of a union; and what somebody has elsewhere stays.
+    edit(
+        &scenario,
+        DEPLOYMENT,
+        "web",
+        json!({ "metadata": { "annotations": { "note": "a" } } }),
+    )
+    .await;
+    let probe = json!({ "httpGet": null, "exec": { "command": ["true"] } });
+    let container = json!({ "name": "web", "livenessProbe": probe, "tty": true });
+    edit(
+        &scenario,
+        DEPLOYMENT,
+        "web",
+        within(json!({ "containers": [container] })),
+    )
+    .await;
+    let web = scenario
+        .until(DEPLOYMENT, "web", "probed by HTTP again", |web| {
+            let probe = &first_container(web)["livenessProbe"];
+            probe["exec"].is_null() && probe["httpGet"]["port"] == 80
+        })
+        .await;
+    assert_eq!(
+        first_container(&web)["tty"],
+        true,
+        "another field of another manager"
+    );
+    assert_eq!(web.metadata.annotations.as_ref().unwrap()["note"], "a");
+    let own = |entry: &&k8s_openapi::apimachinery::pkg::apis::meta::v1::ManagedFieldsEntry| {
+        entry.manager.as_deref() == Some("operator-host/puppet")
+    };
+    let owned = async || {
+        let web = scenario.get(DEPLOYMENT, "web").await.unwrap();
+        web.metadata.managed_fields.iter().flatten().filter(own).count()
+    };
+    let start = std::time::Instant::now();
+    while owned().await > 1 {
+        assert!(
+            start.elapsed() < crate::support::LIMIT,
+            "the replacement owns fields beside the apply"
+        );
+        tokio::time::sleep(std::time::Duration::from_millis(20)).await;
+    }
+
+    let volume = json!({ "name": "config", "configMap": null, "emptyDir": {} });
+    edit(
+        &scenario,
+        DEPLOYMENT,
+        "web",
+        within(json!({ "volumes": [volume] })),
+    )
+    .await;
+    scenario
+        .until(DEPLOYMENT, "web", "with its ConfigMap again", |web| {
+            let volumes = web.data["spec"]["template"]["spec"]["volumes"]
+                .as_array()
+                .unwrap();
+            volumes
+                .iter()
+                .any(|it| it["configMap"]["name"] == "c" && it["emptyDir"].is_null())
+        })
+        .await;
+
+    // Another key of an element.
+    let ports = json!({ "spec": { "ports": [
+        { "$patch": "delete", "port": 80 }, { "name": "http", "port": 81, "protocol": "TCP" },
+    ] } });
+    edit(&scenario, SERVICE, "web", ports).await;
+    scenario
+        .until(SERVICE, "web", "at its port again", |web| {
+            let ports = web.data["spec"]["ports"].as_array().unwrap();
+            ports.len() == 1 && ports[0]["port"] == 80
+        })
+        .await;
+
+    // A default that nobody owns.
+    let mut recreated = deployment("web", &pod());
+    recreated["spec"]["strategy"] = json!({ "type": "Recreate" });
+    wants(&scenario, &[recreated, service()]).await;
+    scenario
+        .until(DEPLOYMENT, "web", "recreated", |web| {
+            let strategy = &web.data["spec"]["strategy"];
+            strategy["type"] == "Recreate" && strategy["rollingUpdate"].is_null()
+        })
+        .await;
+    scenario
+        .until(PUPPET, "p", "applied", |puppet| is_true(puppet, "Synced"))
+        .await;
+    assert_eq!(host.stop().await.code(), Some(0));
+}
+
+#[tokio::test]
+async fn what_cannot_be_replaced_is_named_with_its_value_and_its_manager() {
+    let (scenario, _host) = start("drift-immutable", &[deployment("web", &pod()), service()]).await;
+    let mut other = deployment("web", &pod());
+    other["spec"]["selector"] = json!({ "matchLabels": { "app": "other" } });
+    other["spec"]["template"]["metadata"]["labels"] = json!({ "app": "other" });
+    wants(&scenario, &[other, service()]).await;
+    let puppet = scenario
+        .until(PUPPET, "p", "refused", |puppet| {
+            condition(puppet, "Ready")
+                .is_some_and(|ready| ready["message"].to_string().contains("field is immutable"))
+        })
+        .await;
+    let message = condition(&puppet, "Ready").unwrap()["message"]
+        .as_str()
+        .unwrap()
+        .to_owned();
+    assert_contains(&message, &["Deployment drift-immutable/web", "spec.selector"]);
+}

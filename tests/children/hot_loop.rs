@@ -1,0 +1,217 @@
+//! What is removed, fails or is rewritten again and again backs off, and the parent says so.
+
+use std::time::{Duration, Instant};
+
+use kube::api::{DeleteParams, ListParams, Patch, PatchParams};
+use serde_json::{Value, json};
+
+use crate::support::puppet::{CONFIG_MAP, PUPPET, assert_contains, config_map, controller, is_true};
+use crate::support::{Scenario, cluster, condition};
+
+/// How long the adversary of a test goes on. A loop makes hundreds of writes in that time.
+const TIME: Duration = Duration::from_secs(12);
+
+/// Returns how many writes of this kind, such as `puppets/status`, the hosts of a scenario have made.
+async fn writes(scenario: &Scenario, resource: &str, verb: &str) -> usize {
+    let writes = scenario.all_writes(cluster().await).await;
+    let is_of = |write: &&control_plane::AuditEvent| {
+        write.verb == verb
+            && write
+                .object_ref
+                .as_ref()
+                .is_some_and(|object| object.resource == resource)
+    };
+    writes.iter().filter(is_of).count()
+}
+
+/// Regression: 583 pods in 20 s, and the parent was in sync all the while.
+#[tokio::test]
+async fn a_pod_that_fails_as_soon_as_it_exists_is_recreated_less_and_less_often() {
+    let scenario = Scenario::new("hot-pods").await;
+    let _host = scenario.start(
+        "- name: echo\n  parent: {apiVersion: my-operator.dev/v1, kind: Echo}\n  plugin: echo.wasm\n  \
+         children: [{apiVersion: v1, kind: Pod}]\n",
+    );
+    scenario
+        .apply("{apiVersion: my-operator.dev/v1, kind: Echo, metadata: {name: e}, spec: {replicas: 1, image: web}}")
+        .await;
+    let pods = scenario.api("v1/Pod");
+    let rejected = Patch::Merge(json!({ "status": { "phase": "Failed", "reason": "OutOfcpu" } }));
+    let start = Instant::now();
+    while start.elapsed() < TIME {
+        for pod in pods.list(&ListParams::default()).await.unwrap() {
+            if pod.data["status"]["phase"] == "Pending" {
+                let name = pod.metadata.name.unwrap();
+                // It may be deleted meanwhile.
+                drop(pods.patch_status(&name, &PatchParams::default(), &rejected).await);
+            }
+        }
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    let created = writes(&scenario, "pods", "patch").await;
+    assert!((5..12).contains(&created), "{created} pods");
+    let statuses = writes(&scenario, "echoes", "patch").await;
+    assert!(statuses < 25, "{statuses} writes of the status");
+    let echo = scenario
+        .until("my-operator.dev/v1/Echo", "e", "backing off", |echo| {
+            condition(echo, "Synced").is_some_and(|synced| synced["reason"] == "BackOff")
+        })
+        .await;
+    let message = condition(&echo, "Reconciling").unwrap()["message"]
+        .as_str()
+        .unwrap();
+    assert_contains(
+        message,
+        &[
+            "Pod hot-pods/e-pod-0",
+            "Failed (OutOfcpu)",
+            "creates it again after",
+        ],
+    );
+    scenario
+        .until_event_with("e", "Warning", "BackOff", "OutOfcpu")
+        .await;
+}
+
+/// Regression: 763 Jobs in 20 s.
+#[tokio::test]
+async fn a_child_that_others_delete_backs_off_and_two_hundred_that_vanish_at_once_do_not() {
+    let scenario = Scenario::new("hot-deletes").await;
+    let host = scenario.start(&controller("puppet.wasm", ""));
+    let many: Vec<Value> = (0..100)
+        .map(|number| config_map(&format!("m{number}"), "a"))
+        .collect();
+    scenario
+        .puppet("p", json!({ "response": { "children": many } }))
+        .await;
+    scenario.until_ready("p").await;
+    let maps = scenario.api(CONFIG_MAP);
+    let labelled = ListParams::default().labels("operator-host.dev/controller=puppet");
+    let start = Instant::now();
+    maps.delete_collection(&DeleteParams::default(), &labelled)
+        .await
+        .unwrap();
+    let count = async || maps.list_metadata(&labelled).await.unwrap().items.len();
+    while count().await < 100 {
+        assert!(
+            start.elapsed() < crate::support::LIMIT,
+            "only {} are there again",
+            count().await
+        );
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    let puppet = scenario.until_ready("p").await;
+    assert!(is_true(&puppet, "Synced"));
+
+    let before = writes(&scenario, "configmaps", "patch").await;
+    let start = Instant::now();
+    while start.elapsed() < TIME {
+        drop(maps.delete("m0", &DeleteParams::default()).await);
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    let created = writes(&scenario, "configmaps", "patch").await - before;
+    assert!((4..15).contains(&created), "{created} ConfigMaps");
+    let message = scenario
+        .until_condition(PUPPET, "p", "Reconciling", "True", "BackOff")
+        .await;
+    assert_contains(&message, &["ConfigMap hot-deletes/m0", "it was deleted"]);
+    // A change of the spec is applied at once.
+    scenario
+        .puppet(
+            "p",
+            json!({ "response": { "children": [config_map("m0", "b")] } }),
+        )
+        .await;
+    scenario.until_ready("p").await;
+    assert_eq!(host.stop().await.code(), Some(0));
+}
+
+#[tokio::test]
+async fn a_plugin_that_answers_differently_each_time_writes_a_child_and_the_status_a_few_times() {
+    let scenario = Scenario::new("hot-answers").await;
+    let _host = scenario.start(&controller("puppet.wasm", ""));
+    let calm = config_map("calm", "a");
+    let response = json!({
+        "children": [config_map("a", "$random"), calm], "status": { "number": "$random" }, "requeueAfterMs": 100,
+    });
+    scenario.puppet("p", json!({ "response": response })).await;
+    let message = scenario
+        .until_condition(PUPPET, "p", "Reconciling", "True", "BackOff")
+        .await;
+    assert_contains(&message, &["ConfigMap hot-answers/a", "each time otherwise"]);
+    let children = writes(&scenario, "configmaps", "patch").await;
+    let statuses = writes(&scenario, "puppets", "patch").await;
+    tokio::time::sleep(TIME).await;
+    let children = writes(&scenario, "configmaps", "patch").await - children;
+    let statuses = writes(&scenario, "puppets", "patch").await - statuses;
+    assert!(
+        children < 8 && statuses < 16,
+        "{children} writes of children, {statuses} of the status"
+    );
+    // Its sibling is corrected at once.
+    scenario
+        .patch(CONFIG_MAP, "calm", json!({ "data": { "text": "user" } }))
+        .await;
+    let start = Instant::now();
+    scenario
+        .until(CONFIG_MAP, "calm", "restored", |map| {
+            map.data["data"]["text"] == "a"
+        })
+        .await;
+    assert!(start.elapsed() < Duration::from_secs(4), "{:?}", start.elapsed());
+}
+
+/// Starts a controller that writes its condition into the status, as one list with `others`, whenever it is missing. Returns
+/// how often it did after a while.
+async fn rival(scenario: &Scenario, is_content: fn(&Value) -> bool) -> usize {
+    let puppets = scenario.api(PUPPET);
+    let backed = json!({ "type": "Backed", "status": "True", "reason": "A", "message": "",
+        "lastTransitionTime": "2026-01-01T00:00:00Z" });
+    let patch = Patch::Merge(json!({ "status": { "conditions": [backed] } }));
+    let params = PatchParams {
+        field_manager: Some("backup".to_owned()),
+        ..PatchParams::default()
+    };
+    let (start, mut writes) = (Instant::now(), 0);
+    while start.elapsed() < TIME {
+        if !is_content(&puppets.get("p").await.unwrap().data["status"]["conditions"]) {
+            puppets.patch_status("p", &params, &patch).await.unwrap();
+            writes += 1;
+        }
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    writes
+}
+
+/// Regression: 341 writes of the status by each of the two in 20 s.
+#[tokio::test]
+async fn two_writers_of_one_list_of_conditions_do_not_spin() {
+    let scenario = Scenario::new("hot-status").await;
+    let _host = scenario.start(&controller("puppet.wasm", ""));
+    scenario
+        .puppet("p", json!({ "response": { "children": [config_map("a", "a")] } }))
+        .await;
+    scenario.until_ready("p").await;
+    // One that wants its own condition to be there.
+    let has_own = |conditions: &Value| {
+        conditions
+            .as_array()
+            .is_some_and(|all| all.iter().any(|condition| condition["type"] == "Backed"))
+    };
+    let writes_of_rival = rival(&scenario, has_own).await;
+    assert!((1..5).contains(&writes_of_rival), "{writes_of_rival} writes");
+    let puppet = scenario.until_ready("p").await;
+    assert!(is_true(&puppet, "Backed"));
+    // One that wants no other.
+    let before = writes(&scenario, "puppets", "patch").await;
+    let alone = |conditions: &Value| conditions.as_array().is_some_and(|all| all.len() == 1);
+    let writes_of_rival = rival(&scenario, alone).await;
+    let of_host = writes(&scenario, "puppets", "patch").await - before;
+    assert!(
+        writes_of_rival < 12 && of_host < 12,
+        "{writes_of_rival} and {of_host} writes"
+    );
+    scenario
+        .until_event_with("p", "Warning", "BackOff", "the status was changed back")
+        .await;
+}

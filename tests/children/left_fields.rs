@@ -1,0 +1,126 @@
+//! Fields of a child that its plugin leaves to another manager, such as the replicas of a Deployment to an autoscaler.
+
+use kube::api::{Patch, PatchParams};
+use kube::core::DynamicObject;
+use serde_json::{Value, json};
+
+use crate::support::Scenario;
+use crate::support::puppet::{assert_contains, controller};
+
+const DEPLOYMENT: &str = "apps/v1/Deployment";
+
+/// Returns the spec of a puppet with a Deployment. `leaves` lists the fields to leave.
+fn wants(image: &str, replicas: Option<u32>, leaves: Option<&str>) -> Value {
+    let labels = json!({"app": "web"});
+    let mut deployment = json!({
+        "apiVersion": "apps/v1", "kind": "Deployment",
+        "metadata": {"name": "web", "annotations": {}},
+        "spec": {
+            "selector": {"matchLabels": labels},
+            "template": {
+                "metadata": {"labels": labels},
+                "spec": {"containers": [{"name": "web", "image": image}]},
+            },
+        },
+    });
+    if let Some(replicas) = replicas {
+        deployment["spec"]["replicas"] = replicas.into();
+    }
+    if let Some(leaves) = leaves {
+        deployment["metadata"]["annotations"]["operator-host.dev/leave"] = leaves.into();
+    }
+    json!({"response": {"children": [deployment]}})
+}
+
+fn with_deployments() -> String {
+    controller(
+        "puppet.wasm",
+        "children: [{apiVersion: apps/v1, kind: Deployment}]",
+    )
+}
+
+/// Waits until the Deployment has this image, and returns its replicas.
+async fn replicas_with(scenario: &Scenario, image: &str) -> Value {
+    let has_image =
+        |it: &DynamicObject| it.data["spec"]["template"]["spec"]["containers"][0]["image"] == image;
+    let deployment = scenario.until(DEPLOYMENT, "web", image, has_image).await;
+    deployment.data["spec"]["replicas"].clone()
+}
+
+/// Sets the replicas as another field manager.
+async fn scale(scenario: &Scenario, replicas: u32) {
+    let params = PatchParams {
+        field_manager: Some("autoscaler".to_owned()),
+        ..PatchParams::default()
+    };
+    let patch = Patch::Merge(json!({"spec": {"replicas": replicas}}));
+    let api = scenario.api(DEPLOYMENT);
+    api.patch("web", &params, &patch).await.expect("it is scaled");
+}
+
+/// Regression: the Deployment went from 6 replicas to the default, 1, when the plugin no longer set them.
+#[tokio::test]
+async fn replicas_that_are_left_to_an_autoscaler_are_never_reset() {
+    let scenario = Scenario::new("left-fields").await;
+    let host = scenario.start(&with_deployments());
+    scenario.puppet("p", wants("web:1", Some(6), None)).await;
+    assert_eq!(replicas_with(&scenario, "web:1").await, 6);
+
+    let leaves = Some("spec.replicas");
+    for image in ["web:2", "web:3"] {
+        scenario.puppet("p", wants(image, None, leaves)).await;
+        assert_eq!(
+            replicas_with(&scenario, image).await,
+            6,
+            "nobody else has set them"
+        );
+    }
+    scale(&scenario, 8).await;
+    scenario.puppet("p", wants("web:4", None, leaves)).await;
+    assert_eq!(replicas_with(&scenario, "web:4").await, 8);
+    scale(&scenario, 9).await;
+    scenario.puppet("p", wants("web:5", Some(2), leaves)).await;
+    assert_eq!(
+        replicas_with(&scenario, "web:5").await,
+        9,
+        "only a new object gets them"
+    );
+
+    // The plugin takes them back.
+    scenario.puppet("p", wants("web:6", Some(2), None)).await;
+    assert_eq!(replicas_with(&scenario, "web:6").await, 2);
+    assert_eq!(host.stop().await.code(), Some(0));
+}
+
+#[tokio::test]
+async fn a_new_object_gets_the_initial_value_of_a_left_field() {
+    let scenario = Scenario::new("left-fields-new").await;
+    let _host = scenario.start(&with_deployments());
+    scenario
+        .puppet("p", wants("web:1", Some(3), Some("spec.replicas")))
+        .await;
+    assert_eq!(replicas_with(&scenario, "web:1").await, 3);
+    scale(&scenario, 5).await;
+    scenario
+        .puppet("p", wants("web:2", Some(3), Some("spec.replicas")))
+        .await;
+    assert_eq!(replicas_with(&scenario, "web:2").await, 5);
+}
+
+#[tokio::test]
+async fn a_field_that_cannot_be_left_is_refused_by_name() {
+    let scenario = Scenario::new("left-fields-bad").await;
+    let _host = scenario.start(&with_deployments());
+    scenario
+        .puppet("p", wants("web:1", None, Some("metadata.labels")))
+        .await;
+    let message = scenario.until_stalled("p", "ChildRefused").await;
+    assert_contains(
+        &message,
+        &[
+            "Deployment left-fields-bad/web",
+            "operator-host.dev/leave",
+            "\"metadata.labels\" is not a field",
+        ],
+    );
+}

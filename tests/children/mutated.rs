@@ -1,0 +1,157 @@
+//! A mutating webhook changes pods when they are created, as those of image mirrors and service meshes do.
+
+use std::convert::Infallible;
+use std::sync::Arc;
+
+use http_body_util::{BodyExt as _, Full};
+use hyper::body::{Bytes, Incoming};
+use hyper::service::service_fn;
+use hyper::{Request, Response};
+use hyper_util::rt::TokioIo;
+use k8s_openapi::ByteString;
+use kube::Api;
+use kube::api::{DeleteParams, PostParams};
+use kube::core::DynamicObject;
+use serde_json::{Value, json};
+use tokio::net::TcpListener;
+use tokio_rustls::TlsAcceptor;
+use tokio_rustls::rustls::ServerConfig;
+use tokio_rustls::rustls::pki_types::pem::PemObject as _;
+use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer};
+
+use crate::support::puppet::{PUPPET, controller, is_true};
+use crate::support::{LIMIT, Scenario, cluster, resource};
+use crate::webhook::{Authority, label_namespace};
+
+const POD: &str = "v1/Pod";
+const WEBHOOK: &str = "admissionregistration.k8s.io/v1/MutatingWebhookConfiguration";
+
+/// Answers a review: the image comes from a mirror.
+async fn review(request: Request<Incoming>) -> Result<Response<Full<Bytes>>, Infallible> {
+    let body = request.into_body().collect().await.expect("a body").to_bytes();
+    let review: Value = serde_json::from_slice(&body).expect("a review");
+    let patch = json!([{ "op": "replace", "path": "/spec/containers/0/image", "value": "mirror/web:1" }]);
+    let answer = json!({
+        "apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview",
+        "response": {
+            "uid": review["request"]["uid"], "allowed": true, "patchType": "JSONPatch",
+            "patch": ByteString(patch.to_string().into_bytes()),
+        },
+    });
+    Ok(Response::new(Full::from(answer.to_string())))
+}
+
+/// Serves reviews, and returns the address.
+async fn serve(authority: &Authority) -> String {
+    let (certificate, key) = authority.sign("1");
+    let config = ServerConfig::builder().with_no_client_auth().with_single_cert(
+        vec![CertificateDer::from_pem_slice(&certificate).unwrap()],
+        PrivateKeyDer::from_pem_slice(&key).unwrap(),
+    );
+    let acceptor = TlsAcceptor::from(Arc::new(config.unwrap()));
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    tokio::spawn(async move {
+        loop {
+            let (stream, _) = listener.accept().await.unwrap();
+            let acceptor = acceptor.clone();
+            tokio::spawn(async move {
+                let Ok(stream) = acceptor.accept(stream).await else {
+                    return;
+                };
+                let server = hyper::server::conn::http1::Builder::new();
+                let _ = server
+                    .serve_connection(TokioIo::new(stream), service_fn(review))
+                    .await;
+            });
+        }
+    });
+    format!("https://{address}/mutate")
+}
+
+fn pod(name: &str) -> Value {
+    json!({
+        "apiVersion": "v1", "kind": "Pod", "metadata": { "name": name },
+        "spec": { "containers": [{ "name": "web", "image": "web:1" }] },
+    })
+}
+
+fn image(pod: &DynamicObject) -> &str {
+    pod.data["spec"]["containers"][0]["image"].as_str().unwrap()
+}
+
+/// Regression: the host set the image back when a third party annotated the pod or the host restarted, which the webhook
+/// does not see, and the API server refused it or the pod ran another image.
+#[tokio::test]
+async fn what_a_webhook_changes_at_creation_stays_and_costs_no_write() {
+    let scenario = Scenario::new("mutated").await;
+    let authority = Authority::new(&scenario, "ca");
+    let url = serve(&authority).await;
+    label_namespace(&scenario).await;
+    let webhooks: Api<DynamicObject> = Api::all_with(scenario.client.clone(), &resource(WEBHOOK));
+    let authority = ByteString(std::fs::read(authority.0.join("ca.crt")).unwrap());
+    let webhook = json!({
+        "apiVersion": "admissionregistration.k8s.io/v1", "kind": "MutatingWebhookConfiguration",
+        "metadata": { "name": "mutated" },
+        "webhooks": [{
+            "name": "mutated.operator-host.dev", "admissionReviewVersions": ["v1"], "sideEffects": "None",
+            "clientConfig": { "url": url, "caBundle": authority },
+            "rules": [{ "apiGroups": [""], "apiVersions": ["v1"], "operations": ["CREATE"], "resources": ["pods"] }],
+            "namespaceSelector": { "matchLabels": { "kubernetes.io/metadata.name": "mutated" } },
+        }],
+    });
+    let webhook = serde_json::from_value(webhook).unwrap();
+    webhooks.create(&PostParams::default(), &webhook).await.unwrap();
+    // A new webhook takes effect after a moment.
+    let probe = serde_json::from_value(pod("probe")).unwrap();
+    let dry_run = PostParams {
+        dry_run: true,
+        ..PostParams::default()
+    };
+    let is_mirrored = async || image(&scenario.api(POD).create(&dry_run, &probe).await.unwrap()) != "web:1";
+    let effective = async {
+        while !is_mirrored().await {
+            tokio::time::sleep(std::time::Duration::from_millis(50)).await;
+        }
+    };
+    tokio::time::timeout(LIMIT, effective).await.expect("the webhook");
+
+    let config = controller("puppet.wasm", "children: [{apiVersion: v1, kind: Pod}]");
+    let host = scenario.start(&config);
+    scenario
+        .puppet("p", json!({ "response": { "children": [pod("web")] } }))
+        .await;
+    scenario.until_ready("p").await;
+    let reconciles = host.reconciles("mutated/p");
+    let annotation = json!({ "metadata": { "annotations": { "example.com/seen": "yes" } } });
+    scenario.patch(POD, "web", annotation).await;
+    host.until_reconciles("mutated/p", reconciles + 1).await;
+    let before = host.reconciles("mutated/p");
+    assert_eq!(host.stop().await.code(), Some(0));
+    // Its log follows that of the first.
+    let host = scenario.start(&config);
+    host.until_reconciles("mutated/p", before + 1).await;
+    // A reconcile with another reason than the start.
+    let annotation = json!({ "metadata": { "annotations": { "example.com/seen": "again" } } });
+    scenario.patch(POD, "web", annotation).await;
+    host.until_reconciles("mutated/p", before + 2).await;
+
+    let web = scenario.get(POD, "web").await.unwrap();
+    assert_eq!(image(&web), "mirror/web:1");
+    let writes = scenario.all_writes(cluster().await).await;
+    let of_pod = writes.iter().filter(|write| {
+        let object = write.object_ref.as_ref();
+        object.is_some_and(|object| object.resource == "pods") && write.field_manager().is_some()
+    });
+    assert_eq!(of_pod.count(), 1, "only its creation");
+    let puppet = scenario.get(PUPPET, "p").await.unwrap();
+    assert!(
+        is_true(&puppet, "Synced") && is_true(&puppet, "Ready"),
+        "{puppet:?}"
+    );
+    assert!(!host.log().contains("cannot apply"), "{}", scenario.log_tail());
+    webhooks
+        .delete("mutated", &DeleteParams::default())
+        .await
+        .unwrap();
+}

@@ -1,0 +1,184 @@
+//! Children that come after others: they are created when those are ready, and deleted first.
+
+use kube::api::{Patch, PatchParams};
+use kube::core::DynamicObject;
+use serde_json::{Value, json};
+
+use crate::support::puppet::{CONFIG_MAP, PUPPET, assert_contains, config_map, controller, is_true};
+use crate::support::{Scenario, condition};
+
+const SERVICE: &str = "v1/Service";
+const CHILDREN: &str = "children: [{apiVersion: v1, kind: ConfigMap}, {apiVersion: v1, kind: Service}]";
+
+/// A Service that is ready once it has a load balancer.
+fn database() -> Value {
+    json!({
+        "apiVersion": "v1", "kind": "Service", "metadata": { "name": "db" },
+        "spec": { "type": "LoadBalancer", "ports": [{ "port": 3306, "protocol": "TCP" }] },
+    })
+}
+
+fn after(mut child: Value, others: &str) -> Value {
+    child["metadata"]["annotations"] = json!({ "operator-host.dev/after": others });
+    child
+}
+
+fn response(children: &[Value]) -> Value {
+    json!({ "response": { "children": children } })
+}
+
+async fn set_load_balancer(scenario: &Scenario, ingress: Value) {
+    let patch = Patch::Merge(json!({ "status": { "loadBalancer": { "ingress": ingress } } }));
+    let api = scenario.api(SERVICE);
+    api.patch_status("db", &PatchParams::default(), &patch)
+        .await
+        .unwrap();
+}
+
+/// Keeps an object from being deleted, or lets it go.
+async fn hold(scenario: &Scenario, kind: &str, name: &str, finalizers: Value) {
+    scenario
+        .patch(kind, name, json!({ "metadata": { "finalizers": finalizers } }))
+        .await;
+}
+
+async fn until_waiting(scenario: &Scenario, name: &str) -> String {
+    scenario
+        .until_condition(PUPPET, name, "Reconciling", "True", "WaitingForChild")
+        .await
+}
+
+fn is_going(object: &DynamicObject) -> bool {
+    object.metadata.deletion_timestamp.is_some()
+}
+
+#[tokio::test]
+async fn a_child_is_created_and_changed_when_those_before_it_are_ready() {
+    let scenario = Scenario::new("order").await;
+    let _host = scenario.start(&controller("puppet.wasm", CHILDREN));
+    let web = |text: &str| after(config_map("web", text), "Service/db, ConfigMap/settings");
+    scenario
+        .puppet("p", response(&[web("1"), database(), config_map("settings", "")]))
+        .await;
+    let message = until_waiting(&scenario, "p").await;
+    assert_contains(
+        &message,
+        &["ConfigMap order/web waits for Service order/db: it has no load balancer yet"],
+    );
+    let puppet = scenario.get(PUPPET, "p").await.unwrap();
+    assert_eq!(condition(&puppet, "Synced").unwrap()["status"], "False");
+    assert!(scenario.get(CONFIG_MAP, "web").await.is_none());
+
+    set_load_balancer(&scenario, json!([{ "ip": "192.0.2.1" }])).await;
+    scenario.until_ready("p").await;
+    let web_now = scenario.get(CONFIG_MAP, "web").await.unwrap();
+    assert_eq!(web_now.data["data"]["text"], "1");
+
+    // A change waits again, and so does the deletion of what it may replace; what somebody else changed is restored.
+    set_load_balancer(&scenario, json!([])).await;
+    scenario.puppet("p", response(&[web("2"), database()])).await;
+    // A child that is there and no longer wanted is not waited for.
+    assert_contains(
+        &until_waiting(&scenario, "p").await,
+        &["waits for Service order/db"],
+    );
+    let alone = |text: &str| after(config_map("web", text), "Service/db");
+    scenario.puppet("p", response(&[alone("2"), database()])).await;
+    until_waiting(&scenario, "p").await;
+    assert!(scenario.get(CONFIG_MAP, "settings").await.is_some());
+    assert_eq!(
+        scenario.get(CONFIG_MAP, "web").await.unwrap().data["data"]["text"],
+        "1"
+    );
+    set_load_balancer(&scenario, json!([{ "ip": "192.0.2.1" }])).await;
+    scenario.until_gone(CONFIG_MAP, "settings").await;
+    let changed = |map: &DynamicObject| map.data["data"]["text"] == "2";
+    scenario.until(CONFIG_MAP, "web", "changed", changed).await;
+    set_load_balancer(&scenario, json!([])).await;
+    scenario
+        .until(PUPPET, "p", "not ready", |puppet| !is_true(puppet, "Ready"))
+        .await;
+    scenario
+        .patch(CONFIG_MAP, "web", json!({ "data": { "text": "user" } }))
+        .await;
+    scenario.until(CONFIG_MAP, "web", "restored", changed).await;
+}
+
+#[tokio::test]
+async fn children_are_deleted_in_the_reverse_of_their_order() {
+    let scenario = Scenario::new("order-deletion").await;
+    let host = scenario.start(&controller("puppet.wasm", CHILDREN));
+    let children = [
+        after(config_map("web", ""), "ConfigMap/db"),
+        config_map("db", ""),
+        config_map("other", ""),
+    ];
+    // A cleanup that must not run twice: it would make what is deleted already.
+    let farewell = json!({ "done": true, "children": [config_map("farewell", "")] });
+    for name in ["pruned", "deleted"] {
+        let mut spec = response(&children);
+        spec["cleanup"] = farewell.clone();
+        scenario.puppet("p", spec.clone()).await;
+        scenario.until_ready("p").await;
+        hold(&scenario, CONFIG_MAP, "web", json!(["test/hold"])).await;
+        if name == "pruned" {
+            spec["response"]["children"] = json!([]);
+            scenario.puppet("p", spec).await;
+        } else {
+            scenario.delete(PUPPET, "p").await;
+        }
+        scenario.until(CONFIG_MAP, "web", "going", is_going).await;
+        scenario.until_gone(CONFIG_MAP, "other").await;
+        let db = scenario.get(CONFIG_MAP, "db").await.expect("what comes before");
+        assert!(!is_going(&db), "{name}");
+        if name == "deleted" {
+            let message = scenario
+                .until_condition(PUPPET, "p", "Reconciling", "True", "DeletingChildren")
+                .await;
+            assert_contains(
+                &message,
+                &["in the reverse of their order", "operator-host.dev/puppet"],
+            );
+            scenario.until_gone(CONFIG_MAP, "farewell").await;
+        }
+        hold(&scenario, CONFIG_MAP, "web", Value::Null).await;
+        scenario.until_gone(CONFIG_MAP, "db").await;
+    }
+    scenario.until_gone(PUPPET, "p").await;
+    let log = host.log();
+    let farewells = log.matches("created ConfigMap farewell").count();
+    assert_eq!(farewells, 1, "{log}");
+}
+
+/// Regression: a child was changed when the one before it was still ready with what was wanted before.
+#[tokio::test]
+async fn a_child_that_changes_with_the_one_before_it_is_changed_after_it() {
+    let scenario = Scenario::new("order-rollout").await;
+    let _host = scenario.start(&controller("puppet.wasm", CHILDREN));
+    let children = |text: &str| {
+        response(&[
+            after(config_map("a", text), "ConfigMap/b"),
+            after(config_map("b", text), "ConfigMap/c"),
+            config_map("c", text),
+            config_map("d", text),
+            after(config_map("e", text), "ConfigMap/d"),
+        ])
+    };
+    let mut last: Option<Vec<String>> = None;
+    for text in ["1", "2"] {
+        scenario.puppet("p", children(text)).await;
+        let mut versions = Vec::new();
+        for name in ["c", "b", "a", "d", "e"] {
+            let changed = |map: &DynamicObject| map.data["data"]["text"] == text;
+            let map = scenario.until(CONFIG_MAP, name, "changed", changed).await;
+            versions.push(map.metadata.resource_version.unwrap().parse::<u64>().unwrap());
+        }
+        let [c, b, a, d, e] = versions[..] else {
+            panic!("{versions:?}")
+        };
+        assert!(c < b && b < a && d < e, "{versions:?}");
+        let names = scenario.names(CONFIG_MAP).await;
+        assert_eq!(last.get_or_insert_with(|| names.clone()), &names);
+        scenario.until_ready("p").await;
+    }
+}

@@ -1,0 +1,307 @@
+//! Ownership of objects: which are pruned, kept, retained or adopted, and what a user may add to a child.
+
+use kube::core::DynamicObject;
+use serde_json::{Value, json};
+
+use crate::support::puppet::{CONFIG_MAP, PUPPET, assert_contains, config_map, controller};
+use crate::support::{Scenario, cluster, plugin};
+
+const CLAIM: &str = "v1/PersistentVolumeClaim";
+
+fn children(children: &[Value]) -> Value {
+    json!({"response": {"children": children, "status": {"names": "$names"}}})
+}
+
+fn claim(name: &str) -> Value {
+    json!({
+        "apiVersion": "v1", "kind": "PersistentVolumeClaim", "metadata": {"name": name},
+        "spec": {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "1Gi"}}},
+    })
+}
+
+fn sees(names: &[&str]) -> impl Fn(&DynamicObject) -> bool + use<> {
+    let names = json!(names);
+    move |puppet| puppet.data["status"]["names"] == names
+}
+
+#[tokio::test]
+async fn only_what_a_parent_owns_is_pruned_and_a_copy_of_its_labels_is_not() {
+    let scenario = Scenario::new("prune-proof").await;
+    let _host = scenario.start(&controller("puppet.wasm", ""));
+    scenario
+        .puppet("p", children(&[config_map("a", ""), config_map("b", "")]))
+        .await;
+    scenario.until_ready("p").await;
+    // A user takes a child as a template for their own object, with or without another owner.
+    let child = scenario.get(CONFIG_MAP, "a").await.unwrap();
+    let keeps = json!({"response": {"keep": [{"apiVersion": "v1", "kind": "ConfigMap", "name": "others"}]}});
+    let other = scenario.puppet("other", keeps).await;
+    let owner = json!([{
+        "apiVersion": "test.operator-host.dev/v1", "kind": "Puppet", "name": "other",
+        "uid": other.metadata.uid, "controller": true,
+    }]);
+    for (name, owners) in [("copy", json!([])), ("others", owner)] {
+        let metadata = json!({
+            "name": name, "labels": child.metadata.labels, "annotations": child.metadata.annotations,
+            "ownerReferences": owners,
+        });
+        let copy = json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata});
+        scenario.apply(&copy.to_string()).await;
+    }
+    scenario.puppet("p", children(&[config_map("c", "")])).await;
+    scenario.until_gone(CONFIG_MAP, "a").await;
+    scenario.until_gone(CONFIG_MAP, "b").await;
+    scenario.until_ready("p").await;
+    let names = scenario.names(CONFIG_MAP).await;
+    for name in ["copy", "others", "c"] {
+        assert!(names.iter().any(|n| n == name), "{name} is not among {names:?}");
+    }
+}
+
+#[tokio::test]
+async fn a_child_that_is_kept_is_neither_applied_nor_deleted() {
+    let scenario = Scenario::new("keep").await;
+    let _host = scenario.start(&controller("puppet.wasm", ""));
+    scenario
+        .puppet("p", children(&[config_map("a", "plugin"), config_map("b", "")]))
+        .await;
+    scenario.until_ready("p").await;
+    let mut spec = children(&[config_map("b", "")]);
+    spec["response"]["keep"] = json!([{"apiVersion": "v1", "kind": "ConfigMap", "name": "a"}]);
+    scenario.puppet("p", spec).await;
+    scenario.until_ready("p").await;
+    let changed = scenario
+        .patch(CONFIG_MAP, "a", json!({"data": {"text": "user"}}))
+        .await;
+    // The drift of the other child is corrected, so the host has seen the first one by then.
+    scenario
+        .patch(CONFIG_MAP, "b", json!({"data": {"text": "user"}}))
+        .await;
+    scenario
+        .until(CONFIG_MAP, "b", "corrected", |b| b.data["data"]["text"] == "")
+        .await;
+    assert_eq!(
+        Some(scenario.version(CONFIG_MAP, "a").await),
+        changed.metadata.resource_version
+    );
+    scenario.puppet("p", children(&[config_map("b", "")])).await;
+    scenario.until_gone(CONFIG_MAP, "a").await;
+}
+
+#[tokio::test]
+async fn claims_outlive_scale_down_and_parent_and_are_taken_up_again() {
+    let scenario = Scenario::new("retain").await;
+    let kinds =
+        "children: [{apiVersion: v1, kind: ConfigMap}, {apiVersion: v1, kind: PersistentVolumeClaim}]";
+    let _host = scenario.start(&controller("puppet.wasm", kinds));
+    scenario
+        .puppet("p", children(&[claim("c-0"), claim("c-1"), config_map("a", "")]))
+        .await;
+    scenario.until_ready("p").await;
+    let uid = |claim: DynamicObject| claim.metadata.uid.unwrap();
+    let first = uid(scenario.get(CLAIM, "c-1").await.unwrap());
+    scenario.puppet("p", children(&[claim("c-0")])).await;
+    scenario.until_gone(CONFIG_MAP, "a").await;
+    scenario.until_ready("p").await;
+    assert_eq!(uid(scenario.get(CLAIM, "c-1").await.unwrap()), first);
+
+    // The garbage collector deletes the parent's other children, but not these.
+    scenario
+        .puppet("p", children(&[claim("c-0"), config_map("b", "")]))
+        .await;
+    scenario.until(CONFIG_MAP, "b", "there", |_| true).await;
+    scenario.delete(PUPPET, "p").await;
+    scenario.until_gone(PUPPET, "p").await;
+    scenario.until_gone(CONFIG_MAP, "b").await;
+    assert_eq!(scenario.names(CLAIM).await, ["c-0", "c-1"]);
+
+    // Another parent does not get them; one of the same name does.
+    scenario.puppet("q", children(&[claim("c-1")])).await;
+    assert_contains(
+        &scenario.until_stalled("q", "ChildRefused").await,
+        &["c-1", "belongs to retain/p"],
+    );
+    scenario
+        .puppet("p", children(&[claim("c-0"), claim("c-1")]))
+        .await;
+    scenario
+        .until(PUPPET, "p", "both claims seen", sees(&["c-0", "c-1"]))
+        .await;
+    assert_eq!(uid(scenario.get(CLAIM, "c-1").await.unwrap()), first);
+}
+
+#[tokio::test]
+async fn claims_are_deleted_where_the_configuration_requires_it() {
+    let scenario = Scenario::new("claims-deleted").await;
+    let kinds = "children: [{apiVersion: v1, kind: PersistentVolumeClaim, onRemoval: delete}]";
+    let _host = scenario.start(&controller("puppet.wasm", kinds));
+    scenario
+        .puppet("p", children(&[claim("c-0"), claim("c-1")]))
+        .await;
+    scenario.until_ready("p").await;
+    scenario.puppet("p", children(&[claim("c-0")])).await;
+    scenario.until_gone(CLAIM, "c-1").await;
+    scenario.delete(PUPPET, "p").await;
+    scenario.until_gone(CLAIM, "c-0").await;
+}
+
+#[tokio::test]
+async fn an_object_without_an_owner_is_adopted_only_where_that_is_switched_on() {
+    let scenario = Scenario::new("adopt").await;
+    let users =
+        json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "a"}, "data": {"more": "x"}});
+    scenario.apply(&users.to_string()).await;
+    let host = scenario.start(&controller("puppet.wasm", ""));
+    scenario.puppet("p", children(&[config_map("a", "plugin")])).await;
+    scenario.until_stalled("p", "ChildRefused").await;
+    assert_eq!(host.stop().await.code(), Some(0));
+    let _host = scenario.start(&controller("puppet.wasm", "adopt: true"));
+    let puppet = scenario.until_ready("p").await;
+    let child = scenario.get(CONFIG_MAP, "a").await.unwrap();
+    // Fields that the plugin does not set stay; a field that both set would be a conflict (see `refused`).
+    assert_eq!(child.data["data"], json!({"text": "plugin", "more": "x"}));
+    assert_eq!(
+        Some(&child.metadata.owner_references.unwrap()[0].uid),
+        puppet.metadata.uid.as_ref()
+    );
+}
+
+/// Regression: nothing but the back-off delay, which can be half an hour, brought the parent back.
+#[tokio::test]
+async fn a_child_is_made_as_soon_as_the_object_that_could_not_be_adopted_is_deleted() {
+    let scenario = Scenario::new("adopt-again").await;
+    scenario.apply(&config_map("a", "users").to_string()).await;
+    let more = "adopt: true\nbackoff: {initial: 30m, max: 30m}";
+    let _host = scenario.start(&controller("puppet.wasm", more));
+    scenario.puppet("p", children(&[config_map("a", "plugin")])).await;
+    scenario
+        .until_condition(PUPPET, "p", "Reconciling", "True", "ApplyFailed")
+        .await;
+    scenario.delete(CONFIG_MAP, "a").await;
+    scenario.until_ready("p").await;
+    let child = scenario.get(CONFIG_MAP, "a").await.unwrap();
+    assert_eq!(child.data["data"], json!({"text": "plugin"}));
+}
+
+/// Regression: nothing told the parent that it was gone, so the child was missing until the next resync.
+#[tokio::test]
+async fn a_child_is_made_as_soon_as_the_object_to_adopt_that_is_being_deleted_is_gone() {
+    let scenario = Scenario::new("adopt-going").await;
+    let more = "adopt: true\nbackoff: {initial: 30m, max: 30m}";
+    let _host = scenario.start(&controller("puppet.wasm", more));
+    let mut going = config_map("a", "old");
+    going["metadata"]["finalizers"] = json!(["tests.dev/hold"]);
+    scenario.apply(&going.to_string()).await;
+    scenario.delete(CONFIG_MAP, "a").await;
+    let spec = json!({"response": {"children": [config_map("a", "new"), config_map("b", "new")]}});
+    scenario.puppet("p", spec).await;
+    let message = scenario
+        .until_condition(PUPPET, "p", "Ready", "False", "ChildrenNotReady")
+        .await;
+    assert_contains(&message, &["adopt-going/a: it is being deleted"]);
+    assert!(scenario.get(CONFIG_MAP, "b").await.is_some());
+    scenario
+        .patch(CONFIG_MAP, "a", json!({"metadata": {"finalizers": null}}))
+        .await;
+    let is_new = |child: &DynamicObject| child.data["data"]["text"] == "new";
+    scenario.until(CONFIG_MAP, "a", "created", is_new).await;
+    scenario.until_ready("p").await;
+}
+
+#[tokio::test]
+async fn a_users_own_labels_and_fields_on_a_child_stay_and_are_no_drift() {
+    let scenario = Scenario::new("own-labels").await;
+    let _host = scenario.start(&controller("puppet.wasm", ""));
+    scenario.puppet("p", children(&[config_map("a", "1")])).await;
+    scenario.until_ready("p").await;
+    let mine = json!({"metadata": {"labels": {"team": "blue"}, "annotations": {"note": "mine"}}, "data": {"more": "x"}});
+    scenario.patch(CONFIG_MAP, "a", mine).await;
+    scenario.puppet("p", children(&[config_map("a", "2")])).await;
+    scenario.until_ready("p").await;
+    let child = scenario.get(CONFIG_MAP, "a").await.unwrap();
+    assert_eq!(child.data["data"], json!({"text": "2", "more": "x"}));
+    assert_eq!(child.metadata.labels.unwrap()["team"], "blue");
+    assert_eq!(child.metadata.annotations.unwrap()["note"], "mine");
+}
+
+#[tokio::test]
+async fn a_new_plugin_version_that_answers_the_same_writes_nothing() {
+    let scenario = Scenario::new("same-answers").await;
+    let mut bytes = std::fs::read(plugin("puppet")).unwrap();
+    let file = scenario.file("puppet.wasm", &bytes);
+    let controllers = controller(&file.display().to_string(), "");
+    let host = scenario.start(&controllers);
+    scenario.puppet("p", children(&[config_map("a", "1")])).await;
+    scenario.until_ready("p").await;
+    host.until_reconciles("same-answers/p", 1).await;
+    let reconciles = host.reconciles("same-answers/p");
+    assert_eq!(host.stop().await.code(), Some(0));
+    let (child, parent) = (
+        scenario.version(CONFIG_MAP, "a").await,
+        scenario.version(PUPPET, "p").await,
+    );
+    let digest = |child: &DynamicObject| {
+        child.metadata.annotations.clone().unwrap()["operator-host.dev/provenance"].clone()
+    };
+    let first = digest(&scenario.get(CONFIG_MAP, "a").await.unwrap());
+
+    // A custom section: the same code in another file.
+    bytes.extend([0, 2, 1, b'x']);
+    scenario.file("puppet.wasm", &bytes);
+    let host = scenario.start(&controllers);
+    host.until_reconciles("same-answers/p", reconciles + 1).await;
+    assert_eq!(scenario.version(CONFIG_MAP, "a").await, child);
+    assert_eq!(scenario.version(PUPPET, "p").await, parent);
+    // The next change adds the digest of the version that made it.
+    scenario.puppet("p", children(&[config_map("a", "2")])).await;
+    let changed = scenario
+        .until(CONFIG_MAP, "a", "changed", |a| a.data["data"]["text"] == "2")
+        .await;
+    assert_ne!(digest(&changed), first);
+}
+
+/// Regression: the API server omits zero values, and each child was written again after every start.
+#[tokio::test]
+async fn a_restart_writes_nothing_though_the_plugin_gives_zero_values() {
+    let scenario = Scenario::new("zeros").await;
+    let children_config = controller(
+        "puppet.wasm",
+        "children: [{apiVersion: apps/v1, kind: Deployment}]",
+    );
+    let deployment = json!({
+        "apiVersion": "apps/v1", "kind": "Deployment", "metadata": {"name": "d"},
+        "spec": {
+            "replicas": 0, "minReadySeconds": 0, "paused": false, "selector": {"matchLabels": {"a": "b"}},
+            "template": {
+                "metadata": {"labels": {"a": "b"}},
+                "spec": {
+                    "hostNetwork": false, "hostPID": false, "schedulerName": "",
+                    "containers": [{
+                        "name": "c", "image": "i", "stdin": false, "workingDir": "",
+                        "securityContext": {"allowPrivilegeEscalation": false},
+                        "resources": {"requests": {"cpu": "1000m"}},
+                    }],
+                },
+            },
+        },
+    });
+    let host = scenario.start(&children_config);
+    scenario.puppet("p", children(&[deployment])).await;
+    scenario.until_ready("p").await;
+    assert_eq!(host.stop().await.code(), Some(0));
+    let before = scenario.all_writes(cluster().await).await.len();
+    // With a log of its own: the first host may have reconciled once more before it stopped.
+    let host = scenario.start_named("again", &scenario.config(&children_config));
+    host.until_reconciles("zeros/p", 1).await;
+    let writes = scenario.all_writes(cluster().await).await;
+    assert_eq!(writes.len(), before, "{:?}", &writes[before..]);
+    // Fields that are not zero values are restored.
+    let open = json!({"spec": {"template": {"spec": {"containers": [{"name": "c", "image": "i"}]}}}});
+    scenario.patch("apps/v1/Deployment", "d", open).await;
+    scenario
+        .until("apps/v1/Deployment", "d", "closed again", |d| {
+            d.data["spec"]["template"]["spec"]["containers"][0]["securityContext"]["allowPrivilegeEscalation"]
+                == false
+        })
+        .await;
+}

@@ -1,0 +1,110 @@
+//! One child that the API server rejects: the others are applied, nothing is pruned, and the parent's status names
+//! the child and the field.
+
+use serde_json::json;
+
+use crate::samples::echo::CONTROLLER;
+use crate::samples::many_echoes::{ECHO, POD, apply, until_pods};
+use crate::support::{Scenario, condition};
+
+fn foreign_pod(container: &str) -> String {
+    json!({
+        "apiVersion": "v1", "kind": "Pod", "metadata": { "name": "e-pod-1" },
+        "spec": { "containers": [{ "name": container, "image": "foreign:1" }] },
+    })
+    .to_string()
+}
+
+/// Creates three pods; while the host is down, one of them is replaced by somebody else's, and one is surplus.
+async fn with_a_foreign_pod(name: &str, container: &str) -> Scenario {
+    let scenario = Scenario::new(name).await;
+    let host = scenario.start(CONTROLLER);
+    apply(&scenario, "e", 3).await;
+    until_pods(&scenario, 3).await;
+    assert_eq!(host.stop().await.code(), Some(0));
+    scenario.delete(POD, "e-pod-0").await;
+    scenario.delete(POD, "e-pod-1").await;
+    scenario.until_gone(POD, "e-pod-0").await;
+    scenario.until_gone(POD, "e-pod-1").await;
+    scenario.apply(&foreign_pod(container)).await;
+    apply(&scenario, "e", 2).await;
+    scenario
+}
+
+async fn others_are_applied_and_nothing_is_pruned(scenario: &Scenario) {
+    assert_eq!(scenario.names(POD).await, ["e-pod-0", "e-pod-1", "e-pod-2"]);
+    let one_too_many = scenario.get(POD, "e-pod-2").await.expect("there");
+    assert_eq!(one_too_many.metadata.deletion_timestamp, None);
+}
+
+async fn recovers(scenario: &Scenario) {
+    scenario
+        .until(ECHO, "e", "recovered", |e| {
+            e.data["status"]["isReady"] == true && condition(e, "Reconciling").is_none()
+        })
+        .await;
+    assert_eq!(scenario.names(POD).await, ["e-pod-0", "e-pod-1"]);
+}
+
+#[tokio::test]
+async fn a_child_that_is_invalid_does_not_keep_the_others_from_being_applied() {
+    let scenario = with_a_foreign_pod("refused-422", "other").await;
+    let _host = scenario.start(&format!("{CONTROLLER}  adopt: true\n"));
+    let message = scenario
+        .until_condition(ECHO, "e", "Reconciling", "True", "ApplyFailed")
+        .await;
+    for words in [
+        "Pod refused-422/e-pod-1",
+        "spec.containers: Forbidden",
+        "may not add or remove containers",
+    ] {
+        assert!(message.contains(words), "{words:?} is not in: {message}");
+    }
+    others_are_applied_and_nothing_is_pruned(&scenario).await;
+    scenario.delete(POD, "e-pod-1").await;
+    recovers(&scenario).await;
+}
+
+#[tokio::test]
+async fn a_field_of_another_manager_is_named_and_not_taken() {
+    let scenario = with_a_foreign_pod("refused-409", "echo").await;
+    let _host = scenario.start(&format!("{CONTROLLER}  adopt: true\n"));
+    let message = scenario
+        .until_condition(ECHO, "e", "Reconciling", "True", "ApplyFailed")
+        .await;
+    for words in [
+        "Pod refused-409/e-pod-1",
+        "conflict with \"user\"",
+        ".spec.containers[name=\"echo\"].image",
+    ] {
+        assert!(message.contains(words), "{words:?} is not in: {message}");
+    }
+    let pod = scenario.get(POD, "e-pod-1").await.expect("the foreign pod");
+    assert_eq!(pod.data["spec"]["containers"][0]["image"], "foreign:1");
+    others_are_applied_and_nothing_is_pruned(&scenario).await;
+    // The user corrects it: the image is what the plugin wants, so both may have set it.
+    scenario
+        .apply(&foreign_pod("echo").replace("foreign:1", "echo:1"))
+        .await;
+    recovers(&scenario).await;
+}
+
+/// Regression: a parent blocked by an object was reconciled only after its back-off.
+#[tokio::test]
+async fn a_parent_goes_on_as_soon_as_what_stood_in_its_way_is_gone() {
+    let scenario = Scenario::new("in-the-way").await;
+    scenario
+        .apply(&foreign_pod("other").replace("e-pod-1", "e-pod-0"))
+        .await;
+    let patient = CONTROLLER.replace("initial: 100ms, max: 1s", "initial: 10m, max: 10m");
+    assert_ne!(patient, CONTROLLER);
+    let _host = scenario.start(&patient);
+    apply(&scenario, "e", 1).await;
+    scenario
+        .until_condition(ECHO, "e", "Stalled", "True", "ChildRefused")
+        .await;
+    scenario.delete(POD, "e-pod-0").await;
+    scenario
+        .until(ECHO, "e", "ready", |e| e.data["status"]["isReady"] == true)
+        .await;
+}

@@ -1,0 +1,434 @@
+//! Secrets whose values the host generates once, never changes, and never shows.
+
+use std::collections::BTreeMap;
+
+use kube::core::DynamicObject;
+use serde_json::{Value, json};
+
+use crate::support::Scenario;
+use crate::support::puppet::{CONFIG_MAP, PUPPET, assert_contains, config_map, controller};
+
+const SECRET: &str = "v1/Secret";
+
+fn spec(entries: &[Value]) -> Value {
+    json!({"response": {
+        "generate": [{"name": "s", "entries": entries}],
+        "status": {"seen": "$children"},
+    }})
+}
+
+fn password() -> Value {
+    json!({"key": "password", "length": 24})
+}
+
+fn pin() -> Value {
+    json!({"key": "pin", "length": 9, "alphabet": "01"})
+}
+
+fn values(secret: &DynamicObject) -> BTreeMap<String, String> {
+    let data = secret.data["data"].as_object().cloned().unwrap_or_default();
+    data.into_iter()
+        .map(|(key, value)| (key, value.as_str().unwrap_or_default().to_owned()))
+        .collect()
+}
+
+/// Decodes the API's base64; the values are printable because of their alphabets.
+fn decoded(text: &str) -> String {
+    let alphabet = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+    let mut bits = String::new();
+    for byte in text.bytes().filter(|byte| *byte != b'=') {
+        let value = alphabet.iter().position(|c| *c == byte).unwrap();
+        bits.push_str(&format!("{value:06b}"));
+    }
+    let bytes = bits.as_bytes().chunks_exact(8);
+    bytes
+        .map(|byte| char::from(u8::from_str_radix(std::str::from_utf8(byte).unwrap(), 2).unwrap()))
+        .collect()
+}
+
+#[tokio::test]
+async fn a_generated_value_is_drawn_once_kept_over_a_restart_and_only_added_to() {
+    let scenario = Scenario::new("generated").await;
+    let kinds = "children: [{apiVersion: v1, kind: Secret}, {apiVersion: v1, kind: ConfigMap}]";
+    let host = scenario.start(&controller("puppet.wasm", kinds));
+    scenario.puppet("p", spec(&[password()])).await;
+    let puppet = scenario
+        .until(PUPPET, "p", "the Secret seen", |p| {
+            p.data["status"]["seen"][0].is_object()
+        })
+        .await;
+    let first = values(&scenario.get(SECRET, "s").await.unwrap());
+    assert_eq!(decoded(&first["password"]).len(), 24);
+    // The plugin sees the key and no value.
+    assert_eq!(puppet.data["status"]["seen"][0]["data"], json!({"password": ""}));
+    let log = host.log();
+    assert_eq!(host.stop().await.code(), Some(0));
+
+    let host = scenario.start(&controller("puppet.wasm", kinds));
+    scenario.puppet("p", spec(&[password(), pin()])).await;
+    let secret = scenario
+        .until(SECRET, "s", "both keys", |s| s.data["data"]["pin"].is_string())
+        .await;
+    let both = values(&secret);
+    assert_eq!(both["password"], first["password"]);
+    let pin_value = decoded(&both["pin"]);
+    assert!(
+        pin_value.len() == 9 && pin_value.chars().all(|c| "01".contains(c)),
+        "{pin_value}"
+    );
+
+    // A changed length does not cause a new value, and a key that is no longer named stays.
+    scenario
+        .puppet("p", spec(&[json!({"key": "password", "length": 30})]))
+        .await;
+    scenario.until_ready("p").await;
+    assert_eq!(values(&scenario.get(SECRET, "s").await.unwrap()), both);
+    // A user may set a value of their own.
+    scenario
+        .patch(SECRET, "s", json!({"stringData": {"password": "my own"}}))
+        .await;
+    scenario
+        .puppet("p", spec(&[password(), json!({"key": "third", "length": 8})]))
+        .await;
+    let secret = scenario
+        .until(SECRET, "s", "a third key", |s| {
+            s.data["data"]["third"].is_string()
+        })
+        .await;
+    let all = values(&secret);
+    assert_eq!(decoded(&all["password"]), "my own");
+    let log = log + &host.log();
+    for value in both.values().chain(all.values()) {
+        assert!(
+            !log.contains(value.as_str()) && !log.contains(&decoded(value)),
+            "the log holds {value}"
+        );
+    }
+    // Data is not deleted: the Secret outlives its parent and is used by the next parent of that name.
+    scenario.delete(PUPPET, "p").await;
+    scenario.until_gone(PUPPET, "p").await;
+    scenario.puppet("p", spec(&[password()])).await;
+    scenario.until_ready("p").await;
+    assert_eq!(values(&scenario.get(SECRET, "s").await.unwrap()), all);
+}
+
+/// A child of the same name is the rest of a generated Secret. Without a change of either, nothing is written.
+#[tokio::test]
+async fn a_generated_secret_has_the_labels_and_entries_of_the_child_of_its_name() {
+    let scenario = Scenario::new("generated-rest").await;
+    let host = scenario.start(&controller(
+        "puppet.wasm",
+        "children: [{apiVersion: v1, kind: Secret}]",
+    ));
+    let spec = |team: &str, data: Value| {
+        let rest = json!({
+            "apiVersion": "v1", "kind": "Secret", "metadata": {"name": "s", "labels": {"team": team}},
+            "type": "kubernetes.io/basic-auth", "data": data,
+        });
+        json!({"response": {
+            "generate": [{"name": "s", "entries": [password()]}],
+            "children": [rest],
+            "status": {"seen": "$children"},
+        }})
+    };
+    let [root, admin, host_name] = ["cm9vdA==", "YWRtaW4=", "ZGI="];
+    scenario
+        .puppet("p", spec("a", json!({"username": root, "host": host_name})))
+        .await;
+    let puppet = scenario.until_ready("p").await;
+    let secret = scenario.get(SECRET, "s").await.unwrap();
+    let first = values(&secret);
+    assert_eq!(
+        (
+            &first["username"][..],
+            &first["host"][..],
+            first["password"].len()
+        ),
+        (root, host_name, 32)
+    );
+    assert_eq!(secret.data["type"], "kubernetes.io/basic-auth");
+    assert_eq!(secret.metadata.labels.as_ref().unwrap()["team"], "a");
+    assert!(secret.metadata.owner_references.is_none(), "it is retained");
+    // All values are blank for the plugin.
+    assert_eq!(
+        puppet.data["status"]["seen"][0]["data"],
+        json!({"username": "", "host": "", "password": ""})
+    );
+
+    // A change and a removal of what is fixed leave what is generated.
+    scenario.puppet("p", spec("b", json!({"username": admin}))).await;
+    scenario.until_ready("p").await;
+    let secret = scenario.get(SECRET, "s").await.unwrap();
+    let second = values(&secret);
+    assert_eq!(second["username"], admin);
+    assert_eq!(second["password"], first["password"]);
+    assert!(!second.contains_key("host"), "{second:?}");
+    assert_eq!(secret.metadata.labels.as_ref().unwrap()["team"], "b");
+
+    // Drift is put right, and a reconcile without a change writes nothing.
+    scenario
+        .patch(SECRET, "s", json!({"data": {"username": root}}))
+        .await;
+    let secret = scenario
+        .until(SECRET, "s", "the fixed entry", |s| {
+            s.data["data"]["username"] == admin
+        })
+        .await;
+    assert_eq!(host.stop().await.code(), Some(0));
+    let host = scenario.start(&controller(
+        "puppet.wasm",
+        "children: [{apiVersion: v1, kind: Secret}]",
+    ));
+    host.until_reconciles("generated-rest/p", 1).await;
+    scenario.until_ready("p").await;
+    assert_eq!(
+        scenario.get(SECRET, "s").await.unwrap().metadata.resource_version,
+        secret.metadata.resource_version
+    );
+
+    // A key cannot be both.
+    scenario.puppet("p", spec("b", json!({"password": root}))).await;
+    let message = scenario.until_stalled("p", "ChildRefused").await;
+    assert_contains(
+        &message,
+        &["/s", "\"password\"", "leave it out of one of the two"],
+    );
+    assert_eq!(values(&scenario.get(SECRET, "s").await.unwrap()), second);
+}
+
+#[tokio::test]
+async fn values_that_somebody_else_chose_are_not_drawn_over_even_when_children_are_adopted() {
+    let scenario = Scenario::new("generated-not-ours").await;
+    let more = "children: [{apiVersion: v1, kind: Secret}]\nadopt: true";
+    let _host = scenario.start(&controller("puppet.wasm", more));
+    let theirs = json!({
+        "apiVersion": "v1", "kind": "Secret", "metadata": {"name": "s"}, "stringData": {"other": "value"},
+    });
+    let theirs = scenario.apply(&theirs.to_string()).await;
+    scenario.puppet("p", spec(&[password()])).await;
+    let message = scenario.until_stalled("p", "ChildRefused").await;
+    assert_contains(
+        &message,
+        &["/s", "the host did not generate it", "delete or rename"],
+    );
+    assert_eq!(
+        scenario.get(SECRET, "s").await.unwrap().metadata.resource_version,
+        theirs.metadata.resource_version
+    );
+}
+
+/// Regression: a Secret that was created while Secrets were not retained kept its owner reference, and was deleted
+/// with its parent.
+#[tokio::test]
+async fn a_change_of_what_is_retained_reaches_what_exists_at_once() {
+    let scenario = Scenario::new("retention").await;
+    let with = |removal: &str| {
+        let kinds = format!(
+            "children:\n- {{apiVersion: v1, kind: Secret, onRemoval: {removal}}}\n\
+             - {{apiVersion: v1, kind: ConfigMap, onRemoval: {removal}}}\n\
+             - {{apiVersion: v1, kind: Service}}"
+        );
+        scenario.config(&controller("puppet.wasm", &kinds))
+    };
+    let _host = scenario.start_with(&with("delete"), &[]);
+    let service = json!({"apiVersion": "v1", "kind": "Service", "metadata": {"name": "s"},
+        "spec": {"ports": [{"port": 80, "protocol": "TCP"}]}});
+    let mut response = spec(&[password()])["response"].clone();
+    response["children"] = json!([service, config_map("a", ""), config_map("b", "")]);
+    scenario.puppet("p", json!({"response": response})).await;
+    scenario.until_ready("p").await;
+    // One that the plugin names, and one that it only keeps.
+    response["children"] = json!([service, config_map("a", "")]);
+    response["keep"] = json!([{"apiVersion": "v1", "kind": "ConfigMap", "name": "b"}]);
+    scenario.puppet("p", json!({"response": response})).await;
+    scenario.until_ready("p").await;
+    let is_owned = |object: &DynamicObject| object.metadata.owner_references.is_some();
+    let all = [(SECRET, "s"), (CONFIG_MAP, "a"), (CONFIG_MAP, "b")];
+    let password = values(&scenario.get(SECRET, "s").await.unwrap());
+    for (kind, name) in all {
+        scenario.until(kind, name, "owned", is_owned).await;
+    }
+
+    with("retain");
+    for (kind, name) in all {
+        scenario
+            .until(kind, name, "without an owner", |object| !is_owned(object))
+            .await;
+    }
+    scenario.delete(PUPPET, "p").await;
+    scenario.until_gone(PUPPET, "p").await;
+    scenario.until_gone("v1/Service", "s").await;
+    for (kind, name) in all {
+        assert!(scenario.get(kind, name).await.is_some(), "{name} went");
+    }
+    scenario.puppet("p", json!({"response": response})).await;
+    scenario.until_ready("p").await;
+    assert_eq!(values(&scenario.get(SECRET, "s").await.unwrap()), password);
+
+    // In the other direction an owner reference proves a child, so a Secret that has only the label and annotations
+    // needs adoption.
+    with("delete");
+    let message = scenario.until_stalled("p", "ChildRefused").await;
+    assert_contains(
+        &message,
+        &["ConfigMap retention/a", "but no owner reference", "`adopt: true`"],
+    );
+    let text = std::fs::read_to_string(with("delete")).unwrap();
+    scenario.file("config.yaml", text + "    adopt: true\n");
+    for (kind, name) in &all[..2] {
+        scenario
+            .until(kind, name, "owned by the present parent", is_owned)
+            .await;
+    }
+    assert_eq!(values(&scenario.get(SECRET, "s").await.unwrap()), password);
+}
+
+/// Regression: another password was drawn within a second, which the database did not know, and the parent was ready.
+#[tokio::test]
+async fn a_generated_secret_that_is_lost_is_not_drawn_again_until_a_user_orders_it() {
+    let scenario = Scenario::new("lost").await;
+    let config = controller(
+        "puppet.wasm",
+        "children: [{apiVersion: v1, kind: Secret}, {apiVersion: v1, kind: ConfigMap, onRemoval: retain}]",
+    );
+    let host = scenario.start(&config);
+    let mut with_data = spec(&[password()]);
+    with_data["response"]["children"] = json!([config_map("data", "")]);
+    scenario.puppet("p", with_data.clone()).await;
+    scenario.until_ready("p").await;
+    let first = scenario.get(SECRET, "s").await.unwrap();
+    let lost = async |what: &str| {
+        let message = scenario.until_stalled("p", "GeneratedSecretLost").await;
+        assert_contains(&message, &["lost/s", what, "restore it from a backup"]);
+        let (_, order) = message.split_once("operator-host.dev/generate-again=").unwrap();
+        order
+            .split_whitespace()
+            .next()
+            .unwrap()
+            .trim_end_matches([';', '.'])
+            .to_owned()
+    };
+    let order = async |order: &str| {
+        let annotations = json!({ "operator-host.dev/generate-again": order });
+        scenario
+            .patch(PUPPET, "p", json!({ "metadata": { "annotations": annotations } }))
+            .await;
+    };
+    let gone = async || {
+        scenario.delete(SECRET, "s").await;
+        lost("it is gone").await
+    };
+
+    assert_eq!(gone().await, first.metadata.uid.clone().unwrap());
+    assert_eq!(host.stop().await.code(), Some(0));
+    // The record is in the cluster.
+    let host = scenario.start(&config);
+    host.until_reconciles("lost/p", 1).await;
+    gone_still(&scenario).await;
+
+    // Restored from a backup.
+    let mut backup = serde_json::to_value(&first).unwrap();
+    for field in ["uid", "resourceVersion", "managedFields", "creationTimestamp"] {
+        backup["metadata"].as_object_mut().unwrap().remove(field);
+    }
+    scenario.apply(&backup.to_string()).await;
+    scenario.until_ready("p").await;
+    assert_eq!(values(&scenario.get(SECRET, "s").await.unwrap()), values(&first));
+
+    // A key that is lost, and not the whole Secret.
+    scenario
+        .patch(SECRET, "s", json!({ "data": { "password": null } }))
+        .await;
+    let uid = lost("its key \"password\" is gone").await;
+    order(&uid).await;
+    scenario.until_ready("p").await;
+    let drawn = scenario.get(SECRET, "s").await.unwrap();
+    assert_ne!(values(&drawn)["password"], values(&first)["password"]);
+
+    // An order is about one Secret, and does not hold for the next.
+    order(&gone().await).await;
+    scenario.until_ready("p").await;
+    gone().await;
+
+    // The next parent of that name finds what was retained beside it.
+    scenario.delete(PUPPET, "p").await;
+    scenario.until_gone(PUPPET, "p").await;
+    scenario.puppet("p", with_data).await;
+    assert_eq!(lost("a child that was retained from then").await, "s");
+    gone_still(&scenario).await;
+    order("s").await;
+    scenario.until_ready("p").await;
+    assert!(scenario.get(SECRET, "s").await.is_some());
+}
+
+/// Regression: one Secret that must not be drawn again stopped every other child of its parent.
+#[tokio::test]
+async fn a_generated_secret_that_is_refused_stops_what_comes_after_it_and_nothing_else() {
+    let scenario = Scenario::new("secret-refused").await;
+    let more = "children: [{apiVersion: v1, kind: Secret}, {apiVersion: v1, kind: ConfigMap}]";
+    let _host = scenario.start(&controller("puppet.wasm", more));
+    let puppet = async |text: &str, names: &[&str]| {
+        let mut spec = spec(&[password()]);
+        let mut after = config_map("after", text);
+        after["metadata"]["annotations"] = json!({ "operator-host.dev/after": "Secret/s" });
+        let mut last = config_map("last", text);
+        last["metadata"]["annotations"] = json!({ "operator-host.dev/after": "ConfigMap/after" });
+        let rest =
+            json!({"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "s", "labels": {"team": "a"}}});
+        let mut children = vec![after, last, rest];
+        children.extend(names.iter().map(|name| config_map(name, text)));
+        spec["response"]["children"] = json!(children);
+        scenario.puppet("p", spec).await;
+    };
+    let text = |text: &'static str| move |map: &DynamicObject| map.data["data"]["text"] == text;
+    puppet("1", &["beside", "removed"]).await;
+    scenario.until_ready("p").await;
+    scenario.delete(SECRET, "s").await;
+    scenario.until_stalled("p", "GeneratedSecretLost").await;
+    puppet("2", &["beside", "new"]).await;
+    scenario.until(CONFIG_MAP, "beside", "changed", text("2")).await;
+    scenario.until(CONFIG_MAP, "new", "made", text("2")).await;
+    let puppet_now = scenario
+        .until(PUPPET, "p", "judged again", |p| {
+            p.data["status"]["observedGeneration"] == p.metadata.generation.unwrap_or_default()
+        })
+        .await;
+    let stalled = crate::support::condition(&puppet_now, "Stalled").unwrap();
+    assert_eq!(stalled["reason"], "GeneratedSecretLost");
+    assert_contains(stalled["message"].as_str().unwrap(), &["secret-refused/s"]);
+    gone_still(&scenario).await;
+    for name in ["after", "last"] {
+        let map = scenario.get(CONFIG_MAP, name).await.unwrap();
+        assert_eq!(map.data["data"]["text"], "1", "{name} waits");
+    }
+    assert!(
+        scenario.get(CONFIG_MAP, "removed").await.is_some(),
+        "nothing is pruned"
+    );
+
+    // One that somebody else made.
+    let theirs = json!({
+        "apiVersion": "v1", "kind": "Secret", "metadata": {"name": "s"}, "stringData": {"other": "value"},
+    });
+    scenario.apply(&theirs.to_string()).await;
+    puppet("3", &["beside", "new"]).await;
+    scenario.until(CONFIG_MAP, "beside", "changed", text("3")).await;
+    let message = scenario.until_stalled("p", "ChildRefused").await;
+    assert_contains(&message, &["secret-refused/s", "was not created by this host"]);
+    scenario.delete(SECRET, "s").await;
+
+    let message = scenario.until_stalled("p", "GeneratedSecretLost").await;
+    let (_, order) = message.split_once("operator-host.dev/generate-again=").unwrap();
+    let annotations = json!({ "operator-host.dev/generate-again": order.split_whitespace().next().unwrap() });
+    let patch = json!({ "metadata": { "annotations": annotations } });
+    scenario.patch(PUPPET, "p", patch).await;
+    scenario.until_ready("p").await;
+    assert!(scenario.get(SECRET, "s").await.is_some(), "it is drawn");
+    scenario.until(CONFIG_MAP, "last", "changed", text("3")).await;
+    scenario.until_gone(CONFIG_MAP, "removed").await;
+}
+
+async fn gone_still(scenario: &Scenario) {
+    scenario.until_stalled("p", "GeneratedSecretLost").await;
+    assert!(scenario.get(SECRET, "s").await.is_none());
+}

@@ -1,0 +1,518 @@
+//! New plugin versions are proved on the live objects, and promoted or held back.
+//!
+//! A version is the puppet with another number: each resource's `variants` contains what that version does.
+
+mod orders;
+mod projected;
+mod replaced;
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+use kube::core::DynamicObject;
+use operator_host_runtime::Digest;
+use serde_json::{Value, json};
+
+use crate::support::mount::Mount;
+use crate::support::puppet::{CONFIG_MAP, PUPPET, assert_contains, config_map, controller, variant};
+use crate::support::{Host, LIMIT, Scenario, condition};
+use crate::telemetry::get;
+
+const FILE: &str = "puppet.wasm";
+const DEFINITION: &str = "puppets.test.operator-host.dev";
+
+/// A host whose puppet can be swapped.
+struct Stage<'a> {
+    scenario: &'a Scenario,
+    mount: Mount,
+    state: PathBuf,
+    /// Further lines of the configuration, and of its controller.
+    top: String,
+    more: String,
+}
+
+impl<'a> Stage<'a> {
+    /// Starts with variant 0 of the puppet, which ignores `variants`.
+    fn new(scenario: &'a Scenario, more: &str) -> Self {
+        let folder = scenario.folder.path();
+        Self {
+            scenario,
+            mount: Mount::new(&folder.join("mount"), FILE, &variant(0)),
+            state: folder.join("state"),
+            top: String::new(),
+            more: more.to_owned(),
+        }
+    }
+
+    /// Writes the configuration, which a running host follows.
+    fn configure(&self) -> PathBuf {
+        let text = format!(
+            "{}\nplugins: {}\nnamespaces: [{}]\ncontrollers:\n{}",
+            self.top,
+            self.mount.path.display(),
+            self.scenario.namespace,
+            controller(FILE, &self.more)
+        );
+        // A host that starts meanwhile must not read half of it.
+        let (part, file) = (self.scenario.file("config.part", text), "config.yaml");
+        let file = part.with_file_name(file);
+        std::fs::rename(part, &file).unwrap();
+        file
+    }
+
+    fn start(&self) -> Host {
+        let config = self.configure();
+        let state = self.state.display().to_string();
+        self.scenario.start_with(&config, &["--state-dir", &state])
+    }
+
+    fn swap(&mut self, number: u8) {
+        self.mount.put(FILE, &variant(number));
+    }
+}
+
+fn digest(number: u8) -> Digest {
+    Digest::of(&variant(number))
+}
+
+/// Waits for the log line about a version that took over.
+async fn until_live(host: &Host, number: u8, because: &str) -> String {
+    host.until_log(&["plugin loaded", &digest(number).to_string(), because])
+        .await
+}
+
+/// Creates a ready puppet, and a version that would delete its only child.
+async fn offer_one_that_deletes(scenario: &Scenario, stage: &mut Stage<'_>) {
+    let spec = json!({"response": response(&[("a", "x")]), "variants": {"1": {"response": {}}}});
+    scenario.puppet("p", spec).await;
+    scenario.until_ready("p").await;
+    stage.swap(1);
+}
+
+async fn until_held_back(host: &Host, number: u8) -> String {
+    host.until_log(&["plugin held back", &digest(number).to_string()])
+        .await
+}
+
+/// Returns the host's report about the one plugin.
+async fn report(host: &Host) -> Value {
+    let (status, body) = get(host, "/plugins").await;
+    assert_eq!(status, 200, "{body}");
+    serde_json::from_str::<Value>(&body).unwrap()[0].clone()
+}
+
+/// Waits until that report satisfies `condition`.
+async fn until_report(host: &Host, what: &str, condition: impl Fn(&Value) -> bool) -> Value {
+    let deadline = Instant::now() + LIMIT;
+    loop {
+        let report = report(host).await;
+        if condition(&report) {
+            return report;
+        }
+        assert!(
+            Instant::now() < deadline,
+            "the report never came to {what}: {report:#}"
+        );
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+}
+
+fn response(children: &[(&str, &str)]) -> Value {
+    let children: Vec<_> = children
+        .iter()
+        .map(|(name, text)| config_map(name, text))
+        .collect();
+    json!({ "children": children })
+}
+
+fn is_held_back(puppet: &DynamicObject) -> bool {
+    condition(puppet, "PluginHeldBack").is_some()
+}
+
+async fn text_of(scenario: &Scenario, name: &str) -> Value {
+    scenario.get(CONFIG_MAP, name).await.unwrap().data["data"]["text"].clone()
+}
+
+#[tokio::test]
+async fn a_version_that_answers_the_same_is_promoted() {
+    let scenario = Scenario::new("proving-unchanged").await;
+    let mut stage = Stage::new(&scenario, "");
+    let host = stage.start();
+    for name in ["p", "q"] {
+        scenario
+            .puppet(name, json!({"response": response(&[(name, "x")])}))
+            .await;
+        scenario.until_ready(name).await;
+    }
+    let before = scenario.version(CONFIG_MAP, "p").await;
+    stage.swap(1);
+    until_live(&host, 1, "proved: 2 objects: 2 unchanged, 0 changed").await;
+    // The first version has no object to be proved on, and needs none.
+    assert_contains(&host.log(), &["it was the first"]);
+    assert_eq!(scenario.version(CONFIG_MAP, "p").await, before);
+    let report = until_report(&host, "two versions kept", |r| {
+        r["kept"].as_array().is_some_and(|k| k.len() == 2)
+    })
+    .await;
+    assert_eq!(report["live"]["digest"], digest(1).to_string());
+    assert_eq!(report["kept"][1]["digest"], digest(0).to_string());
+    assert!(report["candidate"].is_null(), "{report:#}");
+}
+
+#[tokio::test]
+async fn a_version_that_answers_otherwise_and_deletes_little_is_promoted_at_once() {
+    let scenario = Scenario::new("proving-changed").await;
+    let mut stage = Stage::new(&scenario, "");
+    let host = stage.start();
+    let many: Vec<(&str, &str)> = ["a", "b", "c", "d", "e"].map(|name| (name, "old")).to_vec();
+    let fewer: Vec<(&str, &str)> = ["a", "b", "c", "d"].map(|name| (name, "new")).to_vec();
+    let spec = json!({"response": response(&many), "variants": {"1": {"response": response(&fewer)}}});
+    scenario.puppet("p", spec).await;
+    scenario.until_ready("p").await;
+    stage.swap(1);
+    let line = until_live(
+        &host,
+        1,
+        "1 object: 0 unchanged, 1 changed, 1 of 5 children deleted",
+    )
+    .await;
+    // Counted from the first sign of the new file, without the time to compile it, which has a low priority.
+    let line: Value = serde_json::from_str(&line).unwrap();
+    let millis = |key: &str| line[key].as_u64().expect("how long it took");
+    let took = millis("reload_ms") - millis("compile_ms");
+    // Well below a second on an idle machine; this one is shared.
+    assert!(took < 5_000, "{took} ms: {line}");
+    scenario
+        .until(CONFIG_MAP, "a", "changed", |map| {
+            map.data["data"]["text"] == "new"
+        })
+        .await;
+    scenario.until_gone(CONFIG_MAP, "e").await;
+}
+
+#[tokio::test]
+async fn a_version_that_fails_where_the_live_one_works_is_held_back_and_touches_nothing() {
+    let scenario = Scenario::new("proving-fails").await;
+    let mut stage = Stage::new(&scenario, "");
+    let host = stage.start();
+    scenario
+        .puppet("good", json!({"response": response(&[("g", "x")])}))
+        .await;
+    let spec = json!({"response": response(&[("a", "x")]), "variants": {"1": {"misbehave": "panic"}}});
+    scenario.puppet("bad", spec).await;
+    scenario.until_ready("good").await;
+    scenario.until_ready("bad").await;
+    let before = (
+        scenario.version(CONFIG_MAP, "a").await,
+        scenario.version(CONFIG_MAP, "g").await,
+    );
+    stage.swap(1);
+    let line = until_held_back(&host, 1).await;
+    assert_contains(
+        &line,
+        &[
+            "fails on 1 object",
+            "proving-fails/bad",
+            "told to panic",
+            "kubectl annotate crd",
+        ],
+    );
+    let message = scenario
+        .until_condition(PUPPET, "bad", "PluginHeldBack", "True", "Fails")
+        .await;
+    assert_contains(&message, &["told to panic", DEFINITION]);
+    scenario
+        .until_event_with("bad", "Warning", "PluginHeldBack", "told to panic")
+        .await;
+    // The object that it succeeds on holds nothing back, and the other one is as Ready as before.
+    let good = scenario.until_ready("good").await;
+    assert!(!is_held_back(&good));
+    scenario.until_ready("bad").await;
+    let report = report(&host).await;
+    assert_eq!(report["live"]["digest"], digest(0).to_string());
+    assert_eq!(report["candidate"]["state"], "heldBack");
+    assert_eq!(report["candidate"]["reason"], "Fails");
+    let metrics = get(&host, "/metrics").await.1;
+    assert_contains(
+        &metrics,
+        &[
+            "result=\"held_back\"",
+            "operator_host_plugin_held_back{",
+            &digest(1).to_string(),
+        ],
+    );
+    // The live version continues.
+    let spec =
+        json!({"response": response(&[("a", "x"), ("b", "x")]), "variants": {"1": {"misbehave": "panic"}}});
+    scenario.puppet("bad", spec).await;
+    scenario
+        .until(CONFIG_MAP, "b", "made by the live version", |_| true)
+        .await;
+    let after = (
+        scenario.version(CONFIG_MAP, "a").await,
+        scenario.version(CONFIG_MAP, "g").await,
+    );
+    assert_eq!(before, after, "a child was touched");
+    // A version that does not fail replaces it, and nothing is held back any more.
+    stage.swap(2);
+    until_live(&host, 2, "proved").await;
+    scenario
+        .until(PUPPET, "bad", "no longer holds anything back", |p| {
+            !is_held_back(p)
+        })
+        .await;
+    assert!(
+        !get(&host, "/metrics")
+            .await
+            .1
+            .contains("operator_host_plugin_held_back{")
+    );
+}
+
+#[tokio::test]
+async fn a_version_that_would_delete_children_is_held_back_until_it_would_not() {
+    let scenario = Scenario::new("proving-deletes").await;
+    let mut stage = Stage::new(&scenario, "");
+    let host = stage.start();
+    let both = response(&[("a", "x"), ("b", "x")]);
+    let spec = json!({"response": both, "variants": {"1": {"response": response(&[("a", "y")])}}});
+    scenario.puppet("p", spec).await;
+    scenario.until_ready("p").await;
+    let others =
+        json!({"response": response(&[("others", "confidential")]), "variants": {"1": {"response": {}}}});
+    scenario.puppet("q", others).await;
+    scenario.until_ready("q").await;
+    stage.swap(1);
+    let line = until_held_back(&host, 1).await;
+    assert_contains(&line, &["it would delete 2 of 3 children, more than 20 %"]);
+    assert!(!line.contains("apiVersion"), "a difference at a warning: {line}");
+    host.until_log(&["DEBUG", "differences from the live version", "confidential"])
+        .await;
+    let message = scenario
+        .until_condition(PUPPET, "p", "PluginHeldBack", "True", "WouldDelete")
+        .await;
+    assert_contains(
+        &message,
+        &[
+            "-- apiVersion: v1",
+            "-    name: b",
+            "ConfigMap proving-deletes/b",
+            "is held back",
+            "kubectl annotate crd",
+        ],
+    );
+    // A reader of one parent's Events must not learn about another.
+    let event = scenario
+        .until_event_with("p", "Warning", "PluginHeldBack", "ConfigMap proving-deletes/b")
+        .await;
+    for text in [&message, &event] {
+        assert!(
+            !text.contains("others") && !text.contains("confidential") && !text.contains("/q"),
+            "{text}"
+        );
+    }
+    assert_eq!(text_of(&scenario, "a").await, "x");
+    assert_eq!(text_of(&scenario, "b").await, "x");
+    // It is retried by itself, and the objects have changed.
+    let spec =
+        json!({"response": both, "variants": {"1": {"response": response(&[("a", "y"), ("b", "x")])}}});
+    scenario.puppet("p", spec).await;
+    scenario
+        .puppet("q", json!({"response": response(&[("others", "confidential")])}))
+        .await;
+    until_live(&host, 1, "1 changed").await;
+    scenario
+        .until(CONFIG_MAP, "a", "changed", |map| map.data["data"]["text"] == "y")
+        .await;
+    scenario
+        .until(PUPPET, "p", "no longer holds anything back", |p| !is_held_back(p))
+        .await;
+}
+
+#[tokio::test]
+async fn a_version_whose_file_is_gone_does_not_take_over_later() {
+    let scenario = Scenario::new("proving-gone").await;
+    let mut stage = Stage::new(&scenario, "");
+    let host = stage.start();
+    offer_one_that_deletes(&scenario, &mut stage).await;
+    until_held_back(&host, 1).await;
+    stage.mount.project(&BTreeMap::new());
+    host.until_log(&["not there", "stays live"]).await;
+    scenario
+        .until(PUPPET, "p", "no longer holds anything back", |p| !is_held_back(p))
+        .await;
+    // It would be harmless now. The absence of a retry cannot be waited for; it would happen after 5 s.
+    scenario
+        .puppet("p", json!({"response": response(&[("a", "x")])}))
+        .await;
+    tokio::time::sleep(Duration::from_secs(7)).await;
+    assert_eq!(report(&host).await["live"]["digest"], digest(0).to_string());
+    stage.swap(1);
+    until_live(&host, 1, "proved").await;
+}
+
+#[tokio::test]
+async fn a_version_that_answers_one_request_in_two_ways_is_refused_with_the_difference() {
+    let scenario = Scenario::new("proving-random").await;
+    let mut stage = Stage::new(&scenario, "");
+    let host = stage.start();
+    let random = json!({"children": [config_map("a", "$random")]});
+    let spec = json!({"response": response(&[("a", "x")]), "variants": {"1": {"response": random}}});
+    scenario.puppet("p", spec).await;
+    scenario.until_ready("p").await;
+    stage.swap(1);
+    let line = until_held_back(&host, 1).await;
+    assert_contains(
+        &line,
+        &["NotDeterministic", "gives different answers to the same request"],
+    );
+    let message = scenario
+        .until_condition(PUPPET, "p", "PluginHeldBack", "True", "NotDeterministic")
+        .await;
+    assert_contains(&message, &["-    text: ", "+    text: "]);
+    assert_eq!(text_of(&scenario, "a").await, "x");
+}
+
+#[tokio::test]
+async fn a_version_that_leaves_out_a_retained_child_is_held_back_however_many_there_are() {
+    let scenario = Scenario::new("proving-retained").await;
+    let children =
+        "children: [{apiVersion: v1, kind: ConfigMap}, {apiVersion: v1, kind: PersistentVolumeClaim}]";
+    let mut stage = Stage::new(&scenario, children);
+    let host = stage.start();
+    let claim = json!({
+        "apiVersion": "v1", "kind": "PersistentVolumeClaim", "metadata": {"name": "data"},
+        "spec": {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "1Gi"}}},
+    });
+    let maps = ["a", "b", "c", "d", "e", "f"].map(|name| config_map(name, "x"));
+    let with_claim: Vec<_> = maps.iter().chain([&claim]).collect();
+    let spec = json!({
+        "response": {"children": with_claim}, "variants": {"1": {"response": {"children": maps}}},
+    });
+    scenario.puppet("p", spec).await;
+    scenario.until_ready("p").await;
+    stage.swap(1);
+    let line = until_held_back(&host, 1).await;
+    assert_contains(
+        &line,
+        &[
+            "stop managing 1 child",
+            "PersistentVolumeClaim proving-retained/data",
+        ],
+    );
+}
+
+#[tokio::test]
+async fn an_object_that_is_being_deleted_is_asked_about_with_its_cleanup() {
+    let scenario = Scenario::new("proving-cleanup").await;
+    let mut stage = Stage::new(&scenario, "");
+    let host = stage.start();
+    let spec = json!({
+        "response": response(&[("a", "x")]),
+        "cleanup": {"done": false, "requeueAfterMs": 600_000},
+        "variants": {
+            "1": {"cleanup": {"done": false, "children": [{"kind": "Nothing"}]}},
+            "2": {"cleanup": {"done": true}, "misbehave": "panic"},
+        },
+    });
+    scenario.puppet("p", spec).await;
+    scenario.until_ready("p").await;
+    scenario.delete(PUPPET, "p").await;
+    scenario
+        .until(PUPPET, "p", "being deleted", |p| {
+            p.metadata.deletion_timestamp.is_some()
+        })
+        .await;
+    stage.swap(1);
+    let line = until_held_back(&host, 1).await;
+    assert_contains(&line, &["fails on 1 object", "`apiVersion`"]);
+    assert!(scenario.get(CONFIG_MAP, "a").await.is_some());
+    // Its `reconcile` is not called any more.
+    stage.swap(2);
+    until_live(&host, 2, "1 changed").await;
+    scenario.until_gone(PUPPET, "p").await;
+}
+
+#[tokio::test]
+async fn children_of_objects_that_are_being_deleted_do_not_outweigh_those_that_would_be_deleted() {
+    let scenario = Scenario::new("proving-outweighed").await;
+    let mut stage = Stage::new(&scenario, "");
+    let host = stage.start();
+    let many = ["a", "b", "c", "d", "e", "f"].map(|name| (name, "x"));
+    let going = json!({
+        "response": response(&many), "cleanup": {"done": false, "requeueAfterMs": 600_000},
+    });
+    scenario.puppet("going", going).await;
+    scenario.until_ready("going").await;
+    scenario.delete(PUPPET, "going").await;
+    let spec = json!({"response": response(&[("child", "x")]), "variants": {"1": {"response": {}}}});
+    scenario.puppet("p", spec).await;
+    scenario.until_ready("p").await;
+    stage.swap(1);
+    let line = until_held_back(&host, 1).await;
+    assert_contains(&line, &["it would delete 1 of 1 child"]);
+    assert!(scenario.get(CONFIG_MAP, "child").await.is_some());
+}
+
+#[tokio::test]
+async fn of_more_objects_than_configured_a_sample_is_examined() {
+    let scenario = Scenario::new("proving-sample").await;
+    let mut stage = Stage::new(&scenario, "proving: {objects: 2}");
+    let host = stage.start();
+    for name in ["p", "q", "r"] {
+        scenario
+            .puppet(name, json!({"response": response(&[(name, "x")])}))
+            .await;
+        scenario.until_ready(name).await;
+    }
+    stage.swap(1);
+    until_live(&host, 1, "2 of 3 objects: 2 unchanged").await;
+}
+
+#[tokio::test]
+async fn with_proving_switched_off_whatever_loads_takes_over() {
+    let scenario = Scenario::new("proving-off").await;
+    let mut stage = Stage::new(&scenario, "proving: {mode: off}");
+    let host = stage.start();
+    offer_one_that_deletes(&scenario, &mut stage).await;
+    until_live(&host, 1, "proving is off").await;
+    scenario.until_gone(CONFIG_MAP, "a").await;
+}
+
+/// Regression: such a version took over, and each reconcile of it failed at the API server.
+#[tokio::test]
+async fn a_version_whose_child_or_status_the_api_server_would_refuse_is_held_back() {
+    let scenario = Scenario::new("proving-refused").await;
+    let mut stage = Stage::new(&scenario, "");
+    let host = stage.start();
+    let mut bad = response(&[("a", "x")]);
+    bad["children"][0]["data"]["number"] = 1.into();
+    let mut status = response(&[("a", "x")]);
+    status["status"] = json!({"count": "three"});
+    let variants = json!({"1": {"response": bad}, "2": {"response": status}, "3": {"response": response(&[("a", "y")])}});
+    scenario
+        .puppet(
+            "p",
+            json!({"response": response(&[("a", "x")]), "variants": variants}),
+        )
+        .await;
+    scenario.until_ready("p").await;
+    for (number, words) in [
+        (
+            1,
+            "the API server would refuse it: data.number: 1 must be of type string",
+        ),
+        (2, "status.count: \\\"three\\\" must be of type integer"),
+    ] {
+        stage.swap(number);
+        let line = until_held_back(&host, number).await;
+        assert_contains(
+            &line,
+            &["it fails on 1 object where the live version does not", words],
+        );
+    }
+    assert_eq!(text_of(&scenario, "a").await, "x");
+    stage.swap(3);
+    until_live(&host, 3, "proved").await;
+}

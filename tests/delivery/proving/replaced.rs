@@ -1,0 +1,396 @@
+//! Hosts that are replaced by new ones without any state of their own, as `kubectl rollout restart` replaces pods: what was
+//! live and what is held back is recorded in the cluster.
+
+use std::fs;
+
+use control_plane::Options;
+use kube::Api;
+use kube::api::{DeleteParams, Patch, PatchParams};
+use kube::core::DynamicObject;
+use serde_json::{Value, json};
+
+use super::{
+    DEFINITION, FILE, Stage, digest, is_held_back, offer_one_that_deletes, response, until_held_back,
+    until_live, until_report,
+};
+use crate::support::mount::Mount;
+use crate::support::puppet::{CONFIG_MAP, PUPPET, assert_contains};
+use crate::support::{Host, LIMITED, Scenario, own_cluster, resource};
+use crate::telemetry::{get, until_ready_is_without};
+
+impl Stage<'_> {
+    /// Starts a host as the pod of a Deployment starts it: without what another one stored or logged.
+    fn start_new(&mut self, name: &str) -> Host {
+        let folder = self.scenario.folder.path().join(name);
+        fs::create_dir(&folder).unwrap();
+        let config = self.configure();
+        Host::start(
+            &config,
+            self.scenario.kubeconfig(),
+            &[],
+            &[("HOSTNAME", name)],
+            &folder,
+        )
+    }
+
+    fn share(&mut self) {
+        self.top = format!(
+            "leadership: single\nlease: {{namespace: {}, duration: 6s, renewDeadline: 4s, retryPeriod: 500ms}}",
+            self.scenario.namespace
+        );
+    }
+}
+
+fn definitions(scenario: &Scenario) -> Api<DynamicObject> {
+    let definitions = resource("apiextensions.k8s.io/v1/CustomResourceDefinition");
+    Api::all_with(scenario.client.clone(), &definitions)
+}
+
+fn key(scenario: &Scenario) -> String {
+    format!("{}.live.operator-host.dev/puppet", scenario.namespace)
+}
+
+/// Waits until the cluster records this version as live.
+async fn until_recorded(scenario: &Scenario, number: u8) {
+    let (key, digest) = (key(scenario), digest(number).to_string());
+    scenario
+        .until_definition("the version is recorded", |definition| {
+            let annotations = definition.metadata.annotations.as_ref();
+            annotations.and_then(|annotations| annotations.get(&key)) == Some(&digest)
+        })
+        .await;
+}
+
+impl Scenario {
+    async fn until_definition(&self, what: &str, condition: impl Fn(&DynamicObject) -> bool) {
+        let holds = |definition: Option<&DynamicObject>| definition.is_some_and(&condition);
+        let wait = kube::runtime::wait::await_condition(definitions(self), DEFINITION, holds);
+        let waited = tokio::time::timeout(crate::support::LIMIT, wait).await;
+        assert!(waited.is_ok(), "never: {what}");
+    }
+
+    async fn record(&self, text: Value) {
+        let patch = Patch::Merge(json!({"metadata": {"annotations": {key(self): text}}}));
+        definitions(self)
+            .patch(DEFINITION, &PatchParams::default(), &patch)
+            .await
+            .unwrap();
+    }
+}
+
+async fn uid(scenario: &Scenario, name: &str) -> Option<String> {
+    scenario.get(CONFIG_MAP, name).await.unwrap().metadata.uid
+}
+
+#[tokio::test]
+async fn a_version_that_would_delete_stays_held_back_in_new_hosts_until_the_live_one_is_back() {
+    let scenario = Scenario::new("replaced-deletes").await;
+    let mut stage = Stage::new(&scenario, "");
+    let host = stage.start_new("old");
+    offer_one_that_deletes(&scenario, &mut stage).await;
+    until_recorded(&scenario, 0).await;
+    let before = uid(&scenario, "a").await;
+    until_held_back(&host, 1).await;
+    assert_eq!(host.stop().await.code(), Some(0));
+
+    let host = stage.start_new("new");
+    let line = until_held_back(&host, 1).await;
+    let what_to_do = [
+        "WouldDelete",
+        &digest(0).short(),
+        "neither in the plugin's file nor among the kept versions",
+        "put that version back",
+        "kubectl annotate crd",
+    ];
+    assert_contains(&line, &what_to_do);
+    let message = scenario
+        .until_condition(PUPPET, "p", "Stalled", "True", "PluginNotLoaded")
+        .await;
+    assert_contains(&message, &what_to_do);
+    let (status, ready) = get(&host, "/readyz?verbose").await;
+    assert_eq!(status, 500, "{ready}");
+    assert_contains(&ready, &what_to_do);
+    assert_eq!(uid(&scenario, "a").await, before);
+    until_report(&host, "held back", |report| {
+        report["candidate"]["state"] == "heldBack"
+    })
+    .await;
+
+    stage.swap(0);
+    until_live(&host, 0, "the cluster records as live").await;
+    let puppet = scenario.until_ready("p").await;
+    assert!(!is_held_back(&puppet));
+    assert_eq!(uid(&scenario, "a").await, before);
+}
+
+#[tokio::test]
+async fn a_version_that_panics_stays_held_back_in_a_new_host_until_it_is_promoted() {
+    let scenario = Scenario::new("replaced-panics").await;
+    let mut stage = Stage::new(&scenario, "");
+    let host = stage.start_new("old");
+    let spec = json!({"response": response(&[("a", "x")]), "variants": {"1": {"misbehave": "panic"}}});
+    scenario.puppet("p", spec).await;
+    scenario.until_ready("p").await;
+    until_recorded(&scenario, 0).await;
+    assert_eq!(host.stop().await.code(), Some(0));
+
+    // It comes with the new host: no other has seen it.
+    stage.swap(1);
+    let host = stage.start_new("new");
+    let line = until_held_back(&host, 1).await;
+    assert_contains(&line, &["it fails on 1 object", "told to panic"]);
+    scenario
+        .until_condition(PUPPET, "p", "Stalled", "True", "PluginNotLoaded")
+        .await;
+    // The conditions of this hold-back are no sign that the version before failed.
+    stage.more = "proving: {promote: 0123456789ab}".into();
+    stage.configure();
+    host.until_log(&["configuration applied", "puppet"]).await;
+    assert_eq!(host.stop().await.code(), Some(0));
+    let host = stage.start_new("third");
+    until_held_back(&host, 1).await;
+    stage.more = format!("proving: {{promote: {}}}", digest(1));
+    stage.configure();
+    until_live(&host, 1, "promoted by force").await;
+    until_recorded(&scenario, 1).await;
+    scenario
+        .until_condition(PUPPET, "p", "Stalled", "True", "PluginTrapped")
+        .await;
+    assert!(scenario.get(CONFIG_MAP, "a").await.is_some());
+}
+
+#[tokio::test]
+async fn a_version_that_does_no_harm_is_live_in_a_new_host_by_its_plan_alone() {
+    let scenario = Scenario::new("replaced-harmless").await;
+    let mut stage = Stage::new(&scenario, "");
+    let host = stage.start_new("old");
+    let spec = json!({
+        "response": response(&[("a", "x")]), "variants": {"1": {"response": response(&[("a", "y"), ("b", "y")])}},
+    });
+    scenario.puppet("p", spec).await;
+    scenario.until_ready("p").await;
+    // What fails in every version holds nothing back, and neither does what no version has reconciled.
+    let frozen = json!({"failure": {"invalid": {"message": "spec: it is frozen"}}});
+    scenario.puppet("frozen", frozen.clone()).await;
+    scenario
+        .until_condition(PUPPET, "frozen", "Stalled", "True", "InvalidSpec")
+        .await;
+    until_recorded(&scenario, 0).await;
+    assert_eq!(host.stop().await.code(), Some(0));
+    scenario.puppet("new-and-frozen", frozen).await;
+    stage.swap(1);
+    let host = stage.start_new("new");
+    until_live(&host, 1, "proved: 3 objects, without the version that was live").await;
+    scenario
+        .until(CONFIG_MAP, "b", "made by the new version", |_| true)
+        .await;
+    until_recorded(&scenario, 1).await;
+}
+
+#[tokio::test]
+async fn two_new_hosts_at_once_hold_back_what_the_old_ones_did() {
+    let scenario = Scenario::new("replaced-both").await;
+    let mut stage = Stage::new(&scenario, "");
+    stage.share();
+    let old = [stage.start_new("a"), stage.start_new("b")];
+    offer_one_that_deletes(&scenario, &mut stage).await;
+    let before = uid(&scenario, "a").await;
+    for host in &old {
+        until_held_back(host, 1).await;
+    }
+    for host in old {
+        host.kill();
+    }
+    let new = [stage.start_new("c"), stage.start_new("d")];
+    for host in &new {
+        until_held_back(host, 1).await;
+    }
+    scenario
+        .until_condition(PUPPET, "p", "Stalled", "True", "PluginNotLoaded")
+        .await;
+    assert_eq!(uid(&scenario, "a").await, before);
+}
+
+#[tokio::test]
+async fn beside_one_new_host_the_old_one_goes_on_with_the_live_version() {
+    let scenario = Scenario::new("replaced-one").await;
+    let mut stage = Stage::new(&scenario, "");
+    stage.share();
+    let leader = stage.start_new("a");
+    let spec =
+        |text: &str| json!({"response": response(&[("a", text)]), "variants": {"1": {"response": {}}}});
+    scenario.puppet("p", spec("x")).await;
+    scenario.until_ready("p").await;
+    let other = stage.start_new("b");
+    until_live(&other, 0, "the cluster records as live").await;
+    stage.swap(1);
+    until_held_back(&other, 1).await;
+    assert_eq!(leader.stop().await.code(), Some(0));
+    let new = stage.start_new("c");
+    until_held_back(&new, 1).await;
+    scenario.puppet("p", spec("y")).await;
+    scenario
+        .until(CONFIG_MAP, "a", "changed by the live version", |a| {
+            a.data["data"]["text"] == "y"
+        })
+        .await;
+    until_recorded(&scenario, 0).await;
+}
+
+/// During a rolling update, old pods have the old file, and each of them may lead again.
+#[tokio::test]
+async fn a_host_that_leads_after_one_with_another_version_examines_its_own_again() {
+    let scenario = Scenario::new("replaced-overtaken").await;
+    let mut stage = Stage::new(&scenario, "");
+    stage.share();
+    let first = stage.start_new("a");
+    let spec = json!({
+        "response": response(&[("a", "x")]), "variants": {"1": {"response": response(&[("a", "x"), ("b", "x")])}},
+    });
+    scenario.puppet("p", spec).await;
+    scenario.until_ready("p").await;
+    let standby = stage.start_new("b");
+    until_live(&standby, 0, "the cluster records as live").await;
+    let old = std::mem::replace(
+        &mut stage.mount,
+        Mount::new(
+            &scenario.folder.path().join("next"),
+            FILE,
+            &crate::support::puppet::variant(1),
+        ),
+    );
+    let config = fs::read_to_string(scenario.folder.path().join("config.yaml")).unwrap();
+    let next = config.replace(
+        &old.path.display().to_string(),
+        &stage.mount.path.display().to_string(),
+    );
+    let next = scenario.file("next.yaml", next);
+    let newer = scenario.start_named("c", &next);
+    until_live(&newer, 1, "without the version that was live").await;
+
+    standby.process().pause();
+    assert_eq!(first.stop().await.code(), Some(0));
+    scenario
+        .until(CONFIG_MAP, "b", "made by the newer version", |_| true)
+        .await;
+    until_recorded(&scenario, 1).await;
+    standby.process().resume();
+    assert_eq!(newer.stop().await.code(), Some(0));
+
+    standby
+        .until_log(&["another version was recorded as live meanwhile"])
+        .await;
+    let line = until_held_back(&standby, 0).await;
+    assert_contains(&line, &["WouldDelete", &digest(1).short()]);
+    scenario
+        .until_condition(PUPPET, "p", "Stalled", "True", "PluginNotLoaded")
+        .await;
+    assert!(scenario.get(CONFIG_MAP, "b").await.is_some());
+}
+
+#[tokio::test]
+async fn a_record_that_is_edited_is_put_right_or_the_plan_is_judged() {
+    let scenario = Scenario::new("replaced-edited").await;
+    let mut stage = Stage::new(&scenario, "");
+    let host = stage.start_new("old");
+    offer_one_that_deletes(&scenario, &mut stage).await;
+    until_held_back(&host, 1).await;
+    for text in [json!("latest"), Value::Null] {
+        scenario.record(text).await;
+        until_recorded(&scenario, 0).await;
+    }
+    assert_eq!(host.stop().await.code(), Some(0));
+    scenario.record(json!("latest")).await;
+    let host = stage.start_new("new");
+    let line = until_held_back(&host, 1).await;
+    assert_contains(
+        &line,
+        &["WouldDelete", "which version was live is not known", "latest"],
+    );
+    assert!(scenario.get(CONFIG_MAP, "a").await.is_some());
+}
+
+#[tokio::test]
+async fn for_a_definition_that_is_made_again_the_version_is_recorded_again() {
+    let cluster = own_cluster(Options::default()).await;
+    let scenario = Scenario::within(&cluster, "replaced-definition").await;
+    let mut stage = Stage::new(&scenario, "");
+    let host = stage.start_new("old");
+    scenario
+        .puppet("p", json!({"response": response(&[("a", "x")])}))
+        .await;
+    scenario.until_ready("p").await;
+    until_recorded(&scenario, 0).await;
+    scenario.delete(PUPPET, "p").await;
+    scenario.until_gone(PUPPET, "p").await;
+    definitions(&scenario)
+        .delete(DEFINITION, &DeleteParams::default())
+        .await
+        .unwrap();
+    host.until_log(&["controller stopped"]).await;
+    let gone = |definition: Option<&DynamicObject>| definition.is_none();
+    kube::runtime::wait::await_condition(definitions(&scenario), DEFINITION, gone)
+        .await
+        .unwrap();
+    let file = crate::support::root().join("tests/fixtures/puppet/crds.yaml");
+    let text = fs::read_to_string(file).unwrap();
+    crate::support::install(&scenario.client, scenario.folder.path(), &text).await;
+    until_recorded(&scenario, 0).await;
+    assert_eq!(host.stop().await.code(), Some(0));
+
+    // Without a record, the first version is live at once.
+    scenario.record(Value::Null).await;
+    stage.swap(1);
+    let host = stage.start_new("new");
+    until_live(&host, 1, "it was the first").await;
+    until_recorded(&scenario, 1).await;
+}
+
+#[tokio::test]
+async fn without_the_right_to_record_the_host_works_and_says_what_is_missing() {
+    // In a shared cluster, other scenarios rely on what this user may not do.
+    let cluster = own_cluster(Options::default().with_user(LIMITED, &[])).await;
+    let scenario = Scenario::within(&cluster, "replaced-rights").await;
+    let role = "rbac.authorization.k8s.io/v1";
+    let rule = |groups: &[&str], resources: &[&str], verbs: &[&str]| json!({"apiGroups": groups, "resources": resources, "verbs": verbs});
+    let all = ["get", "list", "watch", "create", "patch", "delete"];
+    let rules = [
+        rule(
+            &["apiextensions.k8s.io"],
+            &["customresourcedefinitions"],
+            &["list", "watch"],
+        ),
+        rule(&["test.operator-host.dev"], &["puppets", "puppets/status"], &all),
+        rule(&["", "events.k8s.io"], &["configmaps", "secrets", "events"], &all),
+    ];
+    let name = "replaced-rights";
+    for object in [
+        json!({"apiVersion": role, "kind": "ClusterRole", "metadata": {"name": name}, "rules": rules}),
+        json!({"apiVersion": role, "kind": "ClusterRoleBinding", "metadata": {"name": name},
+            "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": name},
+            "subjects": [{"apiGroup": "rbac.authorization.k8s.io", "kind": "User", "name": LIMITED}]}),
+    ] {
+        scenario.apply(&object.to_string()).await;
+    }
+    let kubeconfig = cluster.kubeconfig_of(LIMITED).expect("the user");
+    let scenario = scenario.with_kubeconfig(kubeconfig);
+    let mut stage = Stage::new(&scenario, "");
+    let host = stage.start_new("host");
+    let words = [
+        "the live version cannot be recorded",
+        "cannot patch resource",
+        "customresourcedefinitions",
+    ];
+    host.until_log(&words).await;
+    scenario
+        .puppet("p", json!({"response": response(&[("a", "x")])}))
+        .await;
+    scenario.until_ready("p").await;
+    let (status, ready) = get(&host, "/readyz?verbose").await;
+    assert_eq!(status, 200, "{ready}");
+    assert_contains(&ready, &words);
+    let more = json!({"apiVersion": role, "kind": "ClusterRole", "metadata": {"name": name},
+        "rules": [rules[1], rules[2], rule(&["apiextensions.k8s.io"], &["customresourcedefinitions"], &["list", "watch", "patch"])]});
+    scenario.apply(&more.to_string()).await;
+    until_ready_is_without(&host, words[0]).await;
+}

@@ -1,0 +1,532 @@
+//! Plugins in an OCI registry: a real registry, the real `push`, and a host that follows a tag.
+
+pub mod server;
+mod tokens;
+
+use std::fs;
+use std::path::Path;
+use std::process::Command;
+use std::time::Duration;
+
+use control_plane::{Component, Output, ports};
+use serde_json::Value;
+
+use self::server::{Access, Registry};
+use self::tokens::Tokens;
+use crate::samples::echo::{CONTROLLER, ECHO, echo};
+use crate::support::{Host, LIMIT, Scenario, plugin, root};
+use crate::telemetry::{get, until_ready_is_without};
+
+/// Created with `openssl genpkey -algorithm ed25519`, for these tests only.
+const PRIVATE: &str = "-----BEGIN PRIVATE KEY-----\nMC4CAQAwBQYDK2VwBCIEILt4uGYZKBEtKWPqREJJza4LZAHpiLwCjYh+g9P860AS\n-----END PRIVATE KEY-----\n";
+/// The public key, as written by `openssl pkey -pubout`, without the first and last line.
+const PUBLIC: &str = "MCowBQYDK2VwAyEALrXDLi9nRxGgSDM5coG4EylCc4GRo2n3Qz2x4CdaYxc=";
+
+/// Returns Echo with a custom section, which makes another version of it.
+fn echo_with(mark: u8) -> Vec<u8> {
+    let mut file = fs::read(plugin("echo")).unwrap();
+    file.extend([0, 3, 1, b'v', mark]);
+    file
+}
+
+fn run(arguments: &[&str]) -> std::process::Output {
+    Command::new(env!("CARGO_BIN_EXE_operator-host"))
+        .args(arguments)
+        .env_remove("DOCKER_CONFIG")
+        .env("HOME", "/nonexistent")
+        .output()
+        .unwrap()
+}
+
+/// Runs a command that must succeed, and returns what it prints.
+fn output(arguments: &[&str]) -> String {
+    let output = run(arguments);
+    assert!(output.status.success(), "{output:?}");
+    String::from_utf8(output.stdout).unwrap().trim().to_owned()
+}
+
+/// Returns the controller with a plugin from the registry.
+fn controller(reference: &str) -> String {
+    CONTROLLER.replace("plugin: echo.wasm", &format!("plugin: {reference}"))
+}
+
+/// Returns the section `registry` of a configuration that looks at tags every second.
+fn section(registry: &Registry, more: &str) -> String {
+    match registry.tls() {
+        true => format!("registry: {{interval: 1s{more}}}"),
+        false => format!(
+            "registry: {{interval: 1s, plainHttp: [\"{}\"]{more}}}",
+            registry.name()
+        ),
+    }
+}
+
+async fn until_echo_is_ready(scenario: &Scenario) {
+    scenario.apply(&echo(1)).await;
+    scenario
+        .until(ECHO, "e", "ready", |e| e.data["status"]["isReady"] == true)
+        .await;
+}
+
+/// Waits until the report about the plugin satisfies a condition, and returns it.
+async fn until_report(host: &Host, what: &str, holds: impl Fn(&Value) -> bool) -> Value {
+    let deadline = tokio::time::Instant::now() + LIMIT;
+    loop {
+        let (_, body) = get(host, "/plugins").await;
+        let reports: Value = serde_json::from_str(&body).unwrap();
+        if holds(&reports[0]) {
+            return reports[0].clone();
+        }
+        assert!(tokio::time::Instant::now() < deadline, "never {what}: {body}");
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+}
+
+fn sha256(bytes: &[u8]) -> String {
+    operator_host_runtime::Digest::of(bytes).to_string()
+}
+
+#[tokio::test]
+async fn a_tag_is_followed_and_what_was_pulled_outlives_the_registry() {
+    let scenario = Scenario::new("registry-tag").await;
+    let registry = Registry::start(&scenario.folder.path().join("registry"), Access::Plain).await;
+    let reference = format!("oci://{}/team/echo:1", registry.name());
+    let file = scenario.file("echo.wasm", echo_with(1));
+    let push = |file: &Path| output(&["push", "--plain-http", file.to_str().unwrap(), &reference]);
+    let first = push(&file);
+    assert!(first.contains("/team/echo@sha256:"), "{first}");
+    // The same file is the same artifact.
+    assert_eq!(push(&file), first);
+
+    let state = scenario.folder.path().join("state");
+    let config = scenario.config_with(&section(&registry, ""), &controller(&reference));
+    let more = ["--state-dir", state.to_str().unwrap()];
+    let host = scenario.start_with(&config, &more);
+    until_echo_is_ready(&scenario).await;
+    let live = |digest: String| move |report: &Value| report["live"]["digest"] == digest;
+    let report = until_report(&host, "live", live(sha256(&echo_with(1)))).await;
+    assert_eq!(report["file"], reference);
+    assert!(
+        first.ends_with(report["registry"]["manifest"].as_str().unwrap()),
+        "{report}"
+    );
+
+    // The tag names another manifest: it is proved and takes over.
+    push(&scenario.file("echo.wasm", echo_with(2)));
+    let report = until_report(&host, "replaced", live(sha256(&echo_with(2)))).await;
+    assert!(
+        !report["live"]["because"].as_str().unwrap().contains("first"),
+        "{report}"
+    );
+
+    // The tag names something else than a plugin for this kind: nothing changes, and the host reports it.
+    push(&plugin("myapp"));
+    let refused = until_report(&host, "refused", |report| {
+        report["candidate"]["state"] == "refused"
+    })
+    .await;
+    assert_eq!(refused["live"]["digest"], sha256(&echo_with(2)));
+    push(&scenario.file("echo.wasm", echo_with(2)));
+    until_report(&host, "accepted again", |report| report["candidate"].is_null()).await;
+
+    // The registry goes: nothing changes, and the host reports it.
+    let folder = registry.stop().await;
+    let away = until_report(&host, "away", |report| report["registry"]["problem"].is_string()).await;
+    assert_eq!(away["live"]["digest"], sha256(&echo_with(2)));
+    let (status, ready) = get(&host, "/readyz?verbose").await;
+    assert!(status == 200 && ready.contains("cannot be pulled"), "{ready}");
+    host.until_log(&["cannot be pulled", "the live version stays"])
+        .await;
+    assert_eq!(host.stop().await.code(), Some(0));
+
+    // A restart without the registry runs what was kept. The health port is read from a new log.
+    fs::remove_file(scenario.folder.path().join("host.log")).unwrap();
+    let host = scenario.start_with(&config, &more);
+    until_report(&host, "restored", live(sha256(&echo_with(2)))).await;
+    scenario.apply(&echo(2)).await;
+    scenario
+        .until(ECHO, "e", "two ready pods", |e| {
+            e.data["status"]["currentReplicas"] == 2
+        })
+        .await;
+    // It is back, at the same place.
+    let registry = folder.start().await;
+    until_report(&host, "reached again", |report| {
+        report["registry"]["manifest"].is_string() && report["registry"]["problem"].is_null()
+    })
+    .await;
+    until_ready_is_without(&host, "cannot be pulled").await;
+    drop(registry);
+}
+
+#[tokio::test]
+async fn a_private_registry_gives_signed_plugins_only_to_those_who_may_have_them() {
+    let scenario = Scenario::new("registry-private").await;
+    let registry = Registry::start(&scenario.folder.path().join("registry"), Access::Private).await;
+    let reference = format!("oci://{}/team/echo:1", registry.name());
+    let (authority, credentials) = (registry.authority(), registry.credentials());
+    let (authority, credentials) = (authority.to_str().unwrap(), credentials.to_str().unwrap());
+    let key = scenario.file("key.pem", PRIVATE);
+    let keys = scenario.file("keys.yaml", format!("keys: [{{name: release, key: {PUBLIC}}}]"));
+    let (key, keys) = (key.to_str().unwrap(), keys.to_str().unwrap());
+    let file = scenario.file("echo.wasm", echo_with(1));
+    let file = file.to_str().unwrap();
+
+    // Each thing that is missing is named.
+    let failed = |arguments: &[&str]| {
+        let output = run(arguments);
+        assert_eq!(output.status.code(), Some(1), "{output:?}");
+        String::from_utf8(output.stderr).unwrap()
+    };
+    let error = failed(&["push", file, &reference]);
+    assert!(
+        error.contains("UnknownIssuer") && error.contains("registry.certificateAuthorities"),
+        "{error}"
+    );
+    let error = failed(&["push", file, &reference, "--certificate-authorities", authority]);
+    assert!(error.contains("refuses access to team/echo"), "{error}");
+    let error = failed(&["push", file, &reference, "--plain-http"]);
+    assert!(error.contains("answered 400"), "{error}");
+
+    let access = [
+        "--certificate-authorities",
+        authority,
+        "--credentials",
+        credentials,
+    ];
+    let with_access = |arguments: &[&str]| output(&[arguments, &access].concat());
+    let pushed = with_access(&["push", file, &reference, "--sign-key", key]);
+    let verified = with_access(&["verify", &pushed, "--keys", keys]);
+    assert!(verified.contains("signed by release as echo"), "{verified}");
+
+    // The digest pins, so the registry is not asked again.
+    let section = section(
+        &registry,
+        &format!(", credentials: {credentials}, certificateAuthorities: {authority}"),
+    );
+    let by_tag = scenario.config_with(&section, &controller(&reference));
+    let host = scenario.start_with(&by_tag, &["--signature-keys", keys]);
+    let live = |digest: String| move |report: &Value| report["live"]["digest"] == digest;
+    until_report(&host, "live", live(sha256(&echo_with(1)))).await;
+    until_echo_is_ready(&scenario).await;
+
+    // Not signed, then signed by cosign with a key that is not trusted, then with one that is.
+    let second = scenario.file("echo.wasm", echo_with(2));
+    let unsigned = with_access(&["push", second.to_str().unwrap(), &reference]);
+    let refused = |words: &'static str| {
+        move |report: &Value| {
+            let message = report["candidate"]["message"].as_str().unwrap_or_default();
+            report["candidate"]["state"] == "refused" && message.contains(words)
+        }
+    };
+    until_report(&host, "refused", refused("it is not signed")).await;
+    let cosign = Cosign::new(&scenario, &registry);
+    cosign.sign(&unsigned);
+    until_report(
+        &host,
+        "refused",
+        refused("no key that may sign for this controller (release)"),
+    )
+    .await;
+    assert!(
+        run(&[&["verify", &unsigned, "--keys", keys][..], &access].concat())
+            .status
+            .code()
+            == Some(1)
+    );
+    let both = format!(
+        "keys:\n- {{name: release, key: {PUBLIC}}}\n- {{name: cosign, key: {}}}\n",
+        cosign.public()
+    );
+    fs::write(keys, both).unwrap();
+    until_report(&host, "live", live(sha256(&echo_with(2)))).await;
+    let verified = with_access(&["verify", &unsigned, "--keys", keys]);
+    assert!(
+        verified.contains("signed by cosign with cosign as echo"),
+        "{verified}"
+    );
+    assert_eq!(host.stop().await.code(), Some(0));
+
+    // By digest, and without the credentials that were taken away.
+    fs::remove_file(scenario.folder.path().join("host.log")).unwrap();
+    let by_digest = scenario.config_with(&section, &controller(&pushed));
+    let host = scenario.start_with(&by_digest, &["--signature-keys", keys]);
+    until_report(&host, "live", live(sha256(&echo_with(1)))).await;
+    drop(registry);
+    host.stop().await;
+    fs::remove_file(credentials).unwrap();
+}
+
+/// Signs as cosign does with a key: a payload with the digest of the manifest, stored under a tag of that digest.
+struct Cosign<'a> {
+    folder: &'a Path,
+    registry: &'a Registry,
+}
+
+impl<'a> Cosign<'a> {
+    fn new(scenario: &'a Scenario, registry: &'a Registry) -> Self {
+        let cosign = Self {
+            folder: scenario.folder.path(),
+            registry,
+        };
+        cosign.shell("openssl ecparam -name prime256v1 -genkey -noout -out cosign.key");
+        cosign
+    }
+
+    /// Returns the public key as one line.
+    fn public(&self) -> String {
+        self.shell("openssl pkey -in cosign.key -pubout | grep -v -e ---- | tr -d '\\n'")
+    }
+
+    fn sign(&self, reference: &str) {
+        let digest = reference.split_once('@').unwrap().1;
+        let payload = serde_json::json!({
+            "critical": {
+                "identity": {"docker-reference": format!("{}/team/echo", self.registry.name())},
+                "image": {"docker-manifest-digest": digest},
+                "type": "cosign container image signature",
+            },
+            "optional": {},
+        });
+        let payload = payload.to_string();
+        fs::write(self.folder.join("payload"), &payload).unwrap();
+        let signature = self.shell("openssl dgst -sha256 -sign cosign.key payload | base64 -w 0");
+        let config = "{}";
+        let blob = |media_type: &str, text: &str| serde_json::json!({"mediaType": media_type, "digest": sha256(text.as_bytes()), "size": text.len()});
+        let mut layer = blob("application/vnd.dev.cosign.simplesigning.v1+json", &payload);
+        layer["annotations"] = serde_json::json!({"dev.cosignproject.cosign/signature": signature});
+        let manifest = serde_json::json!({
+            "schemaVersion": 2,
+            "mediaType": "application/vnd.oci.image.manifest.v1+json",
+            "config": blob("application/vnd.oci.image.config.v1+json", config),
+            "layers": [layer],
+        });
+        self.registry.upload("team/echo", payload.as_bytes());
+        self.registry.upload("team/echo", config.as_bytes());
+        let tag = format!("{}.sig", digest.replace(':', "-"));
+        self.registry.put("team/echo", &tag, &manifest.to_string());
+    }
+
+    fn shell(&self, script: &str) -> String {
+        let mut command = Command::new("sh");
+        let output = command
+            .args(["-c", script])
+            .current_dir(self.folder)
+            .output()
+            .unwrap();
+        assert!(output.status.success(), "{output:?}");
+        String::from_utf8(output.stdout).unwrap()
+    }
+}
+
+#[tokio::test]
+async fn what_other_tools_push_is_taken() {
+    let folder = tempfile::tempdir().unwrap();
+    let registry = Registry::start(folder.path(), Access::Plain).await;
+    let plugin = fs::read(plugin("echo")).unwrap();
+    registry.upload("team/echo", &plugin);
+    let layer = serde_json::json!({
+        "mediaType": "application/wasm", "digest": sha256(&plugin), "size": plugin.len(),
+        "annotations": {"org.opencontainers.image.title": "echo.wasm"},
+    });
+    let config = |media_type: &str, text: &str| {
+        registry.upload("team/echo", text.as_bytes());
+        serde_json::json!({"mediaType": media_type, "digest": sha256(text.as_bytes()), "size": text.len()})
+    };
+    // As `wkg oci push` and `oras push --artifact-type application/vnd.wasm.config.v0+json` do.
+    let wasm = r#"{"created":"2026-01-02T03:04:05.678Z","author":null,"architecture":"wasm","os":"wasip1","layerDigests":[],"component":null}"#;
+    for (tag, config, more) in [
+        ("wkg", config("application/vnd.wasm.config.v0+json", wasm), None),
+        (
+            "oras",
+            config("application/vnd.oci.empty.v1+json", "{}"),
+            Some("application/vnd.wasm.config.v0+json"),
+        ),
+    ] {
+        let mut manifest = serde_json::json!({
+            "schemaVersion": 2, "mediaType": "application/vnd.oci.image.manifest.v1+json", "config": config, "layers": [layer],
+        });
+        if let Some(artifact_type) = more {
+            manifest["artifactType"] = artifact_type.into();
+        }
+        registry.put("team/echo", tag, &manifest.to_string());
+        let config = format!(
+            "registry: {{plainHttp: [\"{}\"]}}\ncontrollers:\n{}",
+            registry.name(),
+            controller(&format!("oci://{}/team/echo:{tag}", registry.name()))
+        );
+        let file = folder.path().join("config.yaml");
+        fs::write(&file, config).unwrap();
+        let rights = output(&["rbac", "--config", file.to_str().unwrap(), "--output", "table"]);
+        assert!(rights.contains("echoes"), "{tag}: {rights}");
+    }
+}
+
+#[tokio::test]
+async fn the_script_that_make_run_names_moves_echo_to_a_registry_and_back() {
+    let folder = tempfile::tempdir().unwrap();
+    let config = folder.path().join("config.yaml");
+    let before = fs::read_to_string(root().join("manifests/playground.yaml")).unwrap();
+    let before = before.replace("../plugins", root().join("plugins").to_str().unwrap());
+    fs::write(&config, &before).unwrap();
+    let log = folder.path().join("log");
+    let port = ports::reserve().unwrap();
+    let environment = [
+        ("CONFIG", config.as_path()),
+        ("HOST", Path::new(env!("CARGO_BIN_EXE_operator-host"))),
+        ("REGISTRY_PORT", Path::new(&port.number.to_string())),
+    ]
+    .map(|(name, value)| (name, value.to_owned()));
+    let environment: Vec<_> = environment
+        .iter()
+        .map(|(name, value)| (*name, value.as_path()))
+        .collect();
+    let script = root().join("plugins/from-registry.sh");
+    let mut script = Component::spawn(
+        "from-registry.sh",
+        &script,
+        &[],
+        &environment,
+        Output::File(log.clone()),
+    )
+    .unwrap();
+    let deadline = tokio::time::Instant::now() + LIMIT;
+    while !fs::read_to_string(&log)
+        .unwrap_or_default()
+        .contains("The host pulls Echo")
+    {
+        assert!(script.exited().is_none(), "{:?}", fs::read_to_string(&log));
+        assert!(
+            tokio::time::Instant::now() < deadline,
+            "{:?}",
+            fs::read_to_string(&log)
+        );
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+    // The configuration is valid, and what it names can be pulled.
+    let changed = operator_host_config::Config::load(&config).unwrap();
+    let echo = changed
+        .controllers
+        .iter()
+        .find(|controller| controller.name == "echo")
+        .unwrap();
+    let place = echo.plugin.to_string();
+    assert!(
+        place.starts_with("oci://127.0.0.1:") && place.ends_with("/samples/echo:1"),
+        "{place}"
+    );
+    let text = fs::read_to_string(&config).unwrap();
+    let (registry, _) = text.split_once('\n').unwrap();
+    let only = folder.path().join("only.yaml");
+    fs::write(&only, format!("{registry}\ncontrollers:\n{}", controller(&place))).unwrap();
+    output(&["rbac", "--config", only.to_str().unwrap(), "--output", "table"]);
+    script.stop(LIMIT).await.unwrap();
+    assert_eq!(fs::read_to_string(&config).unwrap(), before);
+}
+
+// The commands block a thread, and the token server answers on another.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_registry_that_wants_tokens_gets_them_for_what_is_done_and_only_with_the_credentials() {
+    let folder = tempfile::tempdir().unwrap();
+    let tokens = Tokens::start(folder.path()).await;
+    let registry = Registry::start(folder.path(), Access::Token(tokens.port)).await;
+    let reference = format!("{}/team/echo:1", registry.name());
+    let (file, credentials) = (plugin("echo"), registry.credentials());
+    let file = file.to_str().unwrap();
+    let credentials = ["--plain-http", "--credentials", credentials.to_str().unwrap()];
+    // The token server is another host: it gets nothing before it is named.
+    let refused = run(&[&["push", file, &reference][..], &credentials].concat());
+    let words = String::from_utf8(refused.stderr).unwrap();
+    assert!(
+        words.contains("for a token") && tokens.scopes().is_empty(),
+        "{words}"
+    );
+    let server = format!("127.0.0.1:{}", tokens.port);
+    let listed = [&credentials[..], &["--token-server", &server]].concat();
+    let pushed = output(&[&["push", file, &reference][..], &listed].concat());
+    assert!(pushed.contains("/team/echo@sha256:"), "{pushed}");
+    assert!(
+        tokens
+            .scopes()
+            .contains(&"repository:team/echo:pull,push".to_owned()),
+        "{:?}",
+        tokens.scopes()
+    );
+    let anonymous = run(&[
+        "push",
+        file,
+        &reference,
+        "--plain-http",
+        "--token-server",
+        &server,
+    ]);
+    let words = String::from_utf8(anonymous.stderr).unwrap();
+    assert!(words.contains("does not accept the credentials"), "{words}");
+
+    // To pull, the host asks for no more than to pull.
+    let before = tokens.scopes().len();
+    let config = format!(
+        "registry: {{plainHttp: [\"{}\"], tokenServers: [\"{server}\"], credentials: {}}}\ncontrollers:\n{}",
+        registry.name(),
+        registry.credentials().display(),
+        controller(&format!("oci://{reference}"))
+    );
+    let config_file = folder.path().join("config.yaml");
+    fs::write(&config_file, config).unwrap();
+    output(&[
+        "rbac",
+        "--config",
+        config_file.to_str().unwrap(),
+        "--output",
+        "table",
+    ]);
+    assert_eq!(tokens.scopes()[before..], ["repository:team/echo:pull"]);
+
+    // What is printed is about the pinned plugin, not about any that the tag names.
+    let text = fs::read_to_string(&config_file).unwrap();
+    let pin = format!("sha256: {}\n  plugin: ", "a".repeat(64));
+    fs::write(&config_file, text.replace("plugin: ", &pin)).unwrap();
+    let other = run(&["rbac", "--config", config_file.to_str().unwrap()]);
+    let words = String::from_utf8(other.stderr).unwrap();
+    assert!(
+        !other.status.success() && words.contains("but the configuration pins"),
+        "{words}"
+    );
+}
+
+#[tokio::test]
+async fn check_and_render_take_a_plugin_from_a_registry() {
+    let folder = tempfile::tempdir().unwrap();
+    let registry = Registry::start(&folder.path().join("registry"), Access::Plain).await;
+    let reference = format!("oci://{}/team/echo:1", registry.name());
+    let file = plugin("echo");
+    let pushed = output(&["push", "--plain-http", file.to_str().unwrap(), &reference]);
+    let sample = root().join("manifests/samples/echo.yaml");
+    let sample = sample.to_str().unwrap();
+    let checked = output(&["check", "--plain-http", &reference, "--sample", sample]);
+    assert!(checked.contains("determinism"), "{checked}");
+    let from_file = output(&["render", "--plugin", file.to_str().unwrap(), "--filename", sample]);
+    let by_digest = pushed.split_whitespace().find(|word| word.contains("@sha256:"));
+    let by_digest = format!("oci://{}", by_digest.unwrap().trim_start_matches("oci://"));
+    for reference in [&reference, &by_digest] {
+        let rendered = output(&[
+            "render",
+            "--plain-http",
+            "--plugin",
+            reference,
+            "--filename",
+            sample,
+        ]);
+        assert_eq!(rendered, from_file, "{reference}");
+    }
+    let absent = format!("oci://{}/team/echo:2", registry.name());
+    let failed = std::process::Command::new(env!("CARGO_BIN_EXE_operator-host"))
+        .args(["check", "--plain-http", &absent])
+        .output()
+        .unwrap();
+    let error = String::from_utf8_lossy(&failed.stderr);
+    assert!(
+        !failed.status.success() && error.contains("does not have"),
+        "{error}"
+    );
+}

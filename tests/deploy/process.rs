@@ -1,0 +1,101 @@
+//! The process: how it handles an invalid configuration, and how it ends.
+
+use std::process::Command;
+
+use serde_json::json;
+
+use crate::support::Scenario;
+use crate::support::puppet::{CONFIG_MAP, PUPPET, config_map, controller};
+
+#[tokio::test]
+async fn a_wrong_configuration_is_reported_with_its_position_and_nothing_is_started() {
+    let scenario = Scenario::new("bad-config").await;
+    let good = controller("puppet.wasm", "");
+    let twin = good.replace("name: puppet", "name: twin");
+    let cases = [
+        (
+            "unknown-field",
+            format!("{good}  colour: red\n"),
+            ":9:5: ",
+            "unknown field `colour`",
+        ),
+        (
+            "wrong-type",
+            format!("{good}  concurrency: many\n"),
+            ":9:18: ",
+            "expected a whole number",
+        ),
+        (
+            "same-kind",
+            format!("{good}{twin}"),
+            ":10:",
+            "a kind can have one controller only",
+        ),
+        (
+            "duration",
+            format!("{good}  resync: soon\n"),
+            ":9:13: ",
+            "such as `500ms`",
+        ),
+        (
+            "no-kind",
+            good.replace("kind: Puppet", "kind: puppet"),
+            ":5:",
+            "expected CamelCase",
+        ),
+    ];
+    scenario
+        .puppet("p", json!({"response": {"children": [config_map("a", "")]}}))
+        .await;
+    for (name, controllers, place, words) in cases {
+        let config = scenario.config(&controllers);
+        let output = Command::new(env!("CARGO_BIN_EXE_operator-host"))
+            .args(["run", "--config"])
+            .arg(&config)
+            .env("KUBECONFIG", scenario.kubeconfig())
+            .output()
+            .unwrap();
+        let error = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(2), "{name}: {error}");
+        let place = format!("{}{place}", config.display());
+        assert!(
+            error.contains(&place) && error.contains(words),
+            "{name}: {error} does not contain {place}{words}"
+        );
+    }
+    assert!(scenario.get(CONFIG_MAP, "a").await.is_none());
+    let puppet = scenario.get(PUPPET, "p").await.unwrap();
+    assert!(puppet.metadata.finalizers.is_none() && puppet.data["status"].is_null());
+}
+
+#[tokio::test]
+async fn sigterm_waits_for_the_call_under_way_and_what_comes_of_it() {
+    let scenario = Scenario::new("drain").await;
+    let mut host = scenario.start(&controller("puppet.wasm", "limits: {deadline: 60s}"));
+    scenario
+        .puppet(
+            "p",
+            json!({"busy": 400, "response": {"children": [config_map("a", "")], "status": {"note": "done"}}}),
+        )
+        .await;
+    host.until_log(&["busy"]).await;
+    assert!(
+        scenario.get(CONFIG_MAP, "a").await.is_none(),
+        "the call is over already"
+    );
+    host.terminate();
+    host.until_log(&["waiting for the reconciles in progress"]).await;
+    assert!(host.is_alive(), "it does not wait");
+    // No new work is started.
+    scenario
+        .puppet(
+            "late",
+            json!({"response": {"children": [config_map("late", "")]}}),
+        )
+        .await;
+    assert_eq!(host.ended().await.code(), Some(0));
+    assert!(scenario.get(CONFIG_MAP, "a").await.is_some());
+    let puppet = scenario.get(PUPPET, "p").await.unwrap();
+    assert_eq!(puppet.data["status"]["note"], "done");
+    assert!(scenario.get(CONFIG_MAP, "late").await.is_none());
+}

@@ -1,0 +1,178 @@
+//! `operator-host uninstall`: no parent waits for a host that is no longer there.
+
+use std::process::{Command, Output};
+
+use kube::ResourceExt;
+use serde_json::json;
+
+use crate::support::Scenario;
+use crate::support::puppet::{CONFIG_MAP, PUPPET, config_map};
+
+const FINALIZER: &str = "operator-host.dev/puppet";
+const CONTROLLER: &str = "\
+- name: puppet
+  parent: {apiVersion: test.operator-host.dev/v1, kind: Puppet}
+  plugin: puppet.wasm
+  children: [{apiVersion: v1, kind: ConfigMap}, {apiVersion: v1, kind: PersistentVolumeClaim}]
+  backoff: {initial: 50ms, max: 500ms}
+";
+
+fn uninstall(scenario: &Scenario, more: &[&str]) -> Output {
+    let config = scenario.folder.path().join("config.yaml").display().to_string();
+    program(scenario, &[&["uninstall", "--config", &config], more].concat())
+}
+
+/// Runs the program with these arguments.
+pub fn program(scenario: &Scenario, arguments: &[&str]) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_operator-host"))
+        .args(arguments)
+        .env("KUBECONFIG", scenario.kubeconfig())
+        .output()
+        .expect("the program runs")
+}
+
+fn printed(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr)
+}
+
+async fn finalizers(scenario: &Scenario, name: &str) -> Vec<String> {
+    scenario
+        .get(PUPPET, name)
+        .await
+        .expect("the parent")
+        .finalizers()
+        .to_vec()
+}
+
+#[tokio::test]
+async fn the_finalizers_are_released_the_children_stay_and_what_is_left_is_printed() {
+    let scenario = Scenario::new("uninstall").await;
+    let host = scenario.start(CONTROLLER);
+    let claim = json!({
+        "apiVersion": "v1", "kind": "PersistentVolumeClaim", "metadata": { "name": "data" },
+        "spec": { "accessModes": ["ReadWriteOnce"], "resources": { "requests": { "storage": "1Gi" } } },
+    });
+    scenario
+        .puppet(
+            "a",
+            json!({ "response": { "children": [config_map("a", "1"), claim], "status": { "note": "the plugin's" } } }),
+        )
+        .await;
+    scenario
+        .puppet("b", json!({ "response": { "children": [config_map("b", "1")] } }))
+        .await;
+    for name in ["a", "b"] {
+        scenario.until_ready(name).await;
+    }
+    assert_eq!(host.stop().await.code(), Some(0));
+    // Somebody else's object with this controller's label is not a child.
+    let marks = json!({ "operator-host.dev/controller": "puppet" });
+    for kind in ["ConfigMap", "Secret"] {
+        let forged =
+            json!({ "apiVersion": "v1", "kind": kind, "metadata": { "name": "forged", "labels": marks } });
+        scenario.apply(&forged.to_string()).await;
+    }
+    // Another controller's, of an earlier configuration, and somebody else's.
+    let others = ["operator-host.dev/old", "example.com/theirs"];
+    let patch = json!({ "metadata": { "finalizers": [FINALIZER, others[0], others[1]] } });
+    scenario.patch(PUPPET, "a", patch).await;
+    // Deleted after the host has ended: nothing blocks it.
+    scenario.delete(PUPPET, "b").await;
+    assert_eq!(finalizers(&scenario, "b").await, [FINALIZER]);
+
+    let output = uninstall(&scenario, &["--dry-run"]);
+    let dry = printed(&output);
+    assert_eq!(output.status.code(), Some(0), "{dry}");
+    assert!(dry.contains("2 of 2 parents would be released"), "{dry}");
+    assert_eq!(
+        finalizers(&scenario, "a").await,
+        [FINALIZER, others[0], others[1]]
+    );
+
+    // The plugins' folder may have been deleted as well.
+    let file = scenario.folder.path().join("config.yaml");
+    let text = std::fs::read_to_string(&file).unwrap();
+    std::fs::write(&file, text.replace("plugins: ", "plugins: /nonexistent")).unwrap();
+    let output = uninstall(&scenario, &[]);
+    let printed_text = printed(&output);
+    assert_eq!(output.status.code(), Some(0), "{printed_text}");
+    for words in [
+        "2 of 2 parents released",
+        "uninstall/b released: it is being deleted and skips its cleanup",
+        "the host's conditions were removed from the status of 2 parents",
+        "1 v1/PersistentVolumeClaim stay until somebody deletes them: uninstall/data",
+        "v1/ConfigMap stay until their parents are deleted",
+        "operator-host.dev/old of a controller that is not in this configuration",
+    ] {
+        assert!(
+            printed_text.contains(words),
+            "{words:?} is not in:\n{printed_text}"
+        );
+    }
+    assert!(!printed_text.contains("forged"), "{printed_text}");
+    // Nobody updates the conditions any more.
+    let status = &scenario.get(PUPPET, "a").await.unwrap().data["status"];
+    assert_eq!(*status, json!({ "note": "the plugin's" }));
+    assert_eq!(finalizers(&scenario, "a").await, others);
+    scenario.until_gone(PUPPET, "b").await;
+    assert!(scenario.get(CONFIG_MAP, "a").await.is_some());
+    scenario.until_gone(CONFIG_MAP, "b").await;
+    let output = uninstall(&scenario, &[]);
+    assert!(
+        printed(&output).contains("0 of 1 parents released"),
+        "{}",
+        printed(&output)
+    );
+    scenario
+        .patch(PUPPET, "a", json!({ "metadata": { "finalizers": null } }))
+        .await;
+}
+
+#[tokio::test]
+async fn without_the_right_to_release_the_parent_that_keeps_its_finalizer_is_named() {
+    let cluster = crate::support::cluster().await;
+    let scenario = Scenario::new("uninstall-refused").await;
+    let host = scenario.start(CONTROLLER);
+    scenario.puppet("a", json!({ "response": {} })).await;
+    scenario.until_ready("a").await;
+    assert_eq!(host.stop().await.code(), Some(0));
+    let scenario = scenario.with_kubeconfig(cluster.kubeconfig_of(crate::support::LIMITED).unwrap());
+    let output = uninstall(&scenario, &[]);
+    assert_eq!(output.status.code(), Some(1), "{}", printed(&output));
+    assert!(
+        printed(&output).contains("cannot list test.operator-host.dev/v1/Puppet in uninstall-refused"),
+        "{}",
+        printed(&output)
+    );
+    assert!(printed(&output).contains("is forbidden"), "{}", printed(&output));
+    assert_eq!(finalizers(&scenario, "a").await, [FINALIZER]);
+    scenario
+        .patch(PUPPET, "a", json!({ "metadata": { "finalizers": null } }))
+        .await;
+}
+
+#[tokio::test]
+async fn it_refuses_while_a_host_holds_the_lease_and_goes_on_once_that_is_released() {
+    let scenario = Scenario::new("uninstall-leased").await;
+    let config = scenario.config(CONTROLLER);
+    let text = format!(
+        "leadership: single\nlease: {{namespace: uninstall-leased}}\n{}",
+        std::fs::read_to_string(&config).unwrap()
+    );
+    std::fs::write(&config, text).unwrap();
+    let host = scenario.start_with(&config, &[]);
+    scenario.puppet("a", json!({ "response": {} })).await;
+    scenario.until_ready("a").await;
+    let output = uninstall(&scenario, &[]);
+    assert_eq!(output.status.code(), Some(1), "{}", printed(&output));
+    assert!(
+        printed(&output).contains("holds the Lease uninstall-leased/operator-host"),
+        "{}",
+        printed(&output)
+    );
+    assert_eq!(finalizers(&scenario, "a").await, [FINALIZER]);
+    assert_eq!(host.stop().await.code(), Some(0));
+    let output = uninstall(&scenario, &[]);
+    assert_eq!(output.status.code(), Some(0), "{}", printed(&output));
+    assert!(finalizers(&scenario, "a").await.is_empty());
+}

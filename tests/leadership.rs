@@ -1,0 +1,4 @@
+//! Several replicas of the host.
+
+pub mod leaders;
+pub mod sharding;

@@ -1,0 +1,733 @@
+//! Several replicas of which one writes: killed, suspended, disconnected, and with a Lease that is edited by hand.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use control_plane::proxy::{Mode, Proxy, Seen};
+use control_plane::{AuditEvent, ControlPlane, Options};
+use k8s_openapi::api::core::v1::Namespace;
+use kube::Api;
+use kube::api::{DeleteParams, Patch, PatchParams, PostParams};
+use kube::core::DynamicObject;
+use serde_json::{Value, json};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::watch;
+
+use crate::support::puppet::{CONFIG_MAP, assert_contains, config_map, controller};
+use crate::support::{Host, LIMIT, LIMITED, Scenario, cluster, own_cluster};
+use crate::telemetry::get;
+
+const LEASE: &str = "coordination.k8s.io/v1/Lease";
+const NAME: &str = "operator-host";
+
+/// Returns the configuration of a replica, with shorter times than the defaults but the same rules.
+pub fn shared(scenario: &Scenario, mode: &str, times: [&str; 3], controllers: &str) -> std::path::PathBuf {
+    let [duration, renew, retry] = times;
+    let top = format!(
+        "leadership: {mode}\nlease: {{namespace: {}, duration: {duration}, renewDeadline: {renew}, retryPeriod: {retry}}}",
+        scenario.namespace
+    );
+    scenario.config_with(&top, controllers)
+}
+
+/// Regression: the elector checked only after the controller had been added again, kept its previous term, and renewed
+/// that forever, while the controller waited for a new one.
+#[tokio::test]
+async fn a_controller_that_is_removed_and_added_between_two_looks_of_the_elector_leads_again() {
+    let scenario = Scenario::new("back-at-once").await;
+    let proxy = Proxy::start(scenario.kubeconfig()).await.expect("a proxy");
+    let puppet = controller("puppet.wasm", "");
+    let both = format!("{puppet}{}", crate::samples::echo::CONTROLLER);
+    let config = shared(&scenario, "per-controller", ["30s", "20s", "500ms"], &both);
+    let text = std::fs::read_to_string(&config).unwrap();
+    let host = Host::through(&config, &proxy.kubeconfig(), "host", scenario.folder.path());
+    let spec = |text: &str| json!({"response": {"children": [config_map("a", text)]}});
+    scenario.puppet("p", spec("1")).await;
+    scenario.until_ready("p").await;
+
+    // The elector waits for a response, and checks nothing else meanwhile.
+    proxy.set_mode_of("/leases", Mode::Stall);
+    let _ = proxy.take_seen();
+    proxy.until_seen(|seen| seen.uri.contains("/leases")).await;
+    let (head, rest) = text
+        .split_once("  - name: puppet")
+        .expect("the puppet's controller");
+    let (_, echo) = rest.split_once("  - name: echo").expect("another one");
+    scenario.file("config.yaml", format!("{head}  - name: echo{echo}"));
+    host.until_log(&["controller stopped", "puppet"]).await;
+    host.until_log(&["configuration applied", "\"removed\":\"puppet\""])
+        .await;
+    scenario.file("config.yaml", text);
+    host.until_log(&["configuration applied", "\"added\":\"puppet\""])
+        .await;
+    proxy.set_mode(Mode::Pass);
+
+    scenario.puppet("p", spec("2")).await;
+    scenario
+        .until(CONFIG_MAP, "a", "as the spec says", |a| {
+            a.data["data"]["text"] == "2"
+        })
+        .await;
+}
+
+/// Keeps the leader writing by continuously changing the specs of ten puppets.
+struct Load {
+    stop: Arc<AtomicBool>,
+    task: tokio::task::JoinHandle<u64>,
+}
+
+impl Load {
+    async fn start(scenario: &Scenario) -> Self {
+        let response = |i: u64| json!({"response": {"children": [config_map("x", &i.to_string())]}});
+        for p in 0..10 {
+            let child = json!({"response": {"children": [config_map(&format!("p{p}"), "0")]}});
+            scenario.puppet(&format!("p{p}"), child).await;
+        }
+        let stop = Arc::new(AtomicBool::new(false));
+        let (api, stopped) = (scenario.api(crate::support::puppet::PUPPET), Arc::clone(&stop));
+        let task = tokio::spawn(async move {
+            let mut count = 0;
+            while !stopped.load(Ordering::Relaxed) {
+                let mut spec = response(count);
+                let name = format!("p{}", count % 10);
+                spec["response"]["children"][0]["metadata"]["name"] = json!(name);
+                let patch = Patch::Merge(json!({ "spec": spec }));
+                // The API server may be unavailable for a while.
+                let _ = api.patch(&name, &PatchParams::default(), &patch).await;
+                count += 1;
+                tokio::time::sleep(Duration::from_millis(5)).await;
+            }
+            count
+        });
+        Self { stop, task }
+    }
+
+    async fn stop(self) {
+        self.stop.store(true, Ordering::Relaxed);
+        self.task.await.unwrap();
+    }
+}
+
+/// Returns the replica that sent a request, by its user agent.
+fn replica(event: &AuditEvent) -> Option<&str> {
+    let (_, identity) = event
+        .user_agent
+        .strip_prefix("operator-host/")?
+        .split_once(" (")?;
+    Some(identity.trim_end_matches(')'))
+}
+
+fn is_taken(event: &AuditEvent) -> bool {
+    event
+        .response_status
+        .as_ref()
+        .is_some_and(|status| status.code < 300)
+}
+
+/// Returns the writes of hosts in this namespace in the order in which they were received, Leases separate from the
+/// rest. Events about elections do not count as writes of a leader.
+fn writes(scenario: &Scenario, cluster: &ControlPlane) -> (Vec<AuditEvent>, Vec<AuditEvent>) {
+    let events = cluster.audit_events_about(&scenario.namespace);
+    let mut events = events.expect("the audit log");
+    events.retain(|event| {
+        let object = event.object_ref.clone().unwrap_or_default();
+        object.namespace == scenario.namespace
+            && replica(event).is_some()
+            && !object.name.starts_with(&format!("{NAME}."))
+            && !(object.resource == "events" && object.name.is_empty())
+    });
+    events.sort_by(|a, b| a.request_received_timestamp.cmp(&b.request_received_timestamp));
+    let is_lease = |event: &AuditEvent| {
+        event
+            .object_ref
+            .as_ref()
+            .is_some_and(|object| object.resource == "leases")
+    };
+    events.into_iter().partition(is_lease)
+}
+
+/// Fails if anything was written by a replica that was not the last to write the Lease. Returns how often the
+/// leader changed. Each write of the Lease is based on the one before it, so it was received after it; answers may overtake
+/// each other.
+#[track_caller]
+fn assert_never_two(scenario: &Scenario, cluster: &ControlPlane) -> usize {
+    let (mut leases, writes) = writes(scenario, cluster);
+    leases.retain(is_taken);
+    assert!(writes.len() > 50, "only {} writes prove nothing", writes.len());
+    for write in &writes {
+        let at = &write.request_received_timestamp;
+        let leader = leases
+            .iter()
+            .take_while(|lease| lease.request_received_timestamp <= *at)
+            .last();
+        assert_eq!(
+            leader.and_then(replica),
+            replica(write),
+            "in another's term: {write:#?}\nthe Lease before it: {leader:#?}"
+        );
+    }
+    let mut terms: Vec<_> = leases.iter().map(replica).collect();
+    terms.dedup();
+    terms.len()
+}
+
+/// Waits for a write of a replica whose name does not begin with `not`, and returns the time of that write.
+async fn until_written(scenario: &Scenario, cluster: &ControlPlane, since: &str, not: &str) -> String {
+    let start = Instant::now();
+    loop {
+        let (_, writes) = writes(scenario, cluster);
+        let found = writes.iter().find(|write| {
+            write.request_received_timestamp.as_str() > since
+                && replica(write).is_some_and(|replica| !replica.starts_with(not))
+        });
+        if let Some(write) = found {
+            return write.request_received_timestamp.clone();
+        }
+        assert!(start.elapsed() < LIMIT, "nobody but {not} writes");
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+}
+
+fn now() -> String {
+    let now = jiff::Timestamp::now();
+    format!("{now:.6}")
+}
+
+/// Returns the seconds between two times of the audit log.
+fn between(from: &str, to: &str) -> f64 {
+    let time = |text: &str| text.parse::<jiff::Timestamp>().unwrap();
+    (time(to) - time(from)).total(jiff::Unit::Second).unwrap()
+}
+
+async fn holder(scenario: &Scenario) -> String {
+    let lease = scenario.get(LEASE, NAME).await;
+    let holder = lease.map(|lease| lease.data["spec"]["holderIdentity"].clone());
+    holder.unwrap_or_default().as_str().unwrap_or_default().to_owned()
+}
+
+/// Returns the host that holds the Lease, and the others, by name.
+async fn sort(
+    scenario: &Scenario,
+    hosts: Vec<(&'static str, Host)>,
+) -> ((&'static str, Host), Vec<(&'static str, Host)>) {
+    let held = |lease: &DynamicObject| {
+        lease.data["spec"]["holderIdentity"]
+            .as_str()
+            .is_some_and(|h| !h.is_empty())
+    };
+    scenario.until(LEASE, NAME, "held", held).await;
+    let holder = holder(scenario).await;
+    let (mut leaders, standbys): (Vec<_>, Vec<_>) = hosts
+        .into_iter()
+        .partition(|(name, _)| holder.starts_with(&format!("{name}_")));
+    (leaders.pop().expect("one of them"), standbys)
+}
+
+/// Waits until a host reports these words about the leader.
+async fn until_readyz_contains(host: &Host, words: &str) -> (u16, String) {
+    let start = Instant::now();
+    loop {
+        let answer = get(host, "/readyz?verbose").await;
+        if answer.1.contains(words) {
+            return answer;
+        }
+        assert!(start.elapsed() < LIMIT, "{words:?} is not in {}", answer.1);
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+}
+
+#[tokio::test]
+async fn one_replica_writes_and_another_takes_over_when_it_is_killed_terminated_or_stopped() {
+    let scenario = Scenario::new("leaders").await;
+    let cluster = cluster().await;
+    let config = shared(
+        &scenario,
+        "single",
+        ["4s", "2500ms", "800ms"],
+        &controller("puppet.wasm", ""),
+    );
+    let load = Load::start(&scenario).await;
+    let hosts = ["a", "b", "c"].map(|name| (name, scenario.start_named(name, &config)));
+    let ((first, leader), standbys) = sort(&scenario, hosts.into()).await;
+    until_written(&scenario, cluster, "", "nobody").await;
+    for (_, standby) in &standbys {
+        standby.until_log(&["controller started"]).await;
+        let words = format!("leader/puppet ok: stands by; {first}_");
+        let (status, ready) = until_readyz_contains(standby, &words).await;
+        assert_eq!(status, 200, "a standby is ready: {ready}");
+        assert_contains(
+            &get(standby, "/metrics").await.1,
+            &["operator_host_leader{controller=\"puppet\"", "} 0\n"],
+        );
+    }
+    assert_contains(
+        &get(&leader, "/readyz?verbose").await.1,
+        &["leader/puppet ok: it leads"],
+    );
+
+    let killed = now();
+    leader.kill();
+    let taken = until_written(&scenario, cluster, &killed, first).await;
+    let took = between(&killed, &taken);
+    eprintln!("{took:.2} s after SIGKILL another writes; the lease is for 4 s");
+    assert!(took <= 4.0 + 2.0, "{took}");
+
+    let ((second, leader), standbys) = sort(&scenario, standbys).await;
+    let (third, standby) = standbys.into_iter().next().unwrap();
+    let terminated = now();
+    let ended = tokio::spawn(leader.stop());
+    let taken = until_written(&scenario, cluster, &terminated, second).await;
+    let took = between(&terminated, &taken);
+    eprintln!("{took:.2} s after SIGTERM another writes");
+    assert!(took <= 2.0, "{took}");
+    assert_eq!(ended.await.unwrap().code(), Some(0));
+
+    // Suspended during its writes, and resumed when another replica leads.
+    let mut stopped = standby;
+    let mut name = third;
+    for round in 0..3 {
+        let next = ["d", "e", "f"][round];
+        let other = scenario.start_named(next, &config);
+        other.until_log(&["controller started"]).await;
+        let at = now();
+        stopped.process().pause();
+        let taken = until_written(&scenario, cluster, &at, name).await;
+        eprintln!("{:.2} s after SIGSTOP another writes", between(&at, &taken));
+        stopped.process().resume();
+        let holder = format!("stands by; {next}_");
+        let (status, ready) = until_readyz_contains(&stopped, &holder).await;
+        assert_eq!(status, 200, "it stands by in the same process: {ready}");
+        until_written(&scenario, cluster, &now(), name).await;
+        // The suspended replica takes over again in the first iterations: its caches are filled.
+        if round < 2 {
+            let (terminated, ended) = (now(), tokio::spawn(other.stop()));
+            let taken = until_written(&scenario, cluster, &terminated, next).await;
+            eprintln!(
+                "{:.2} s after SIGTERM the one that was stopped writes",
+                between(&terminated, &taken)
+            );
+            ended.await.unwrap();
+            continue;
+        }
+        drop(std::mem::replace(&mut stopped, other));
+        name = next;
+    }
+    load.stop().await;
+    let changes = assert_never_two(&scenario, cluster);
+    assert!(changes >= 8, "{changes} terms");
+    assert!(!name.is_empty());
+    scenario.until_event(NAME, "Normal", "LeaderElection").await;
+}
+
+async fn edit(scenario: &Scenario, spec: Value) {
+    let patch = Patch::Merge(json!({ "spec": spec }));
+    let edited = scenario
+        .api(LEASE)
+        .patch(NAME, &PatchParams::default(), &patch)
+        .await;
+    edited.expect("the Lease can be edited");
+}
+
+#[tokio::test]
+async fn a_lease_that_is_edited_or_deleted_by_hand_never_makes_two_leaders() {
+    let scenario = Scenario::new("leaders-edited").await;
+    let cluster = cluster().await;
+    let config = shared(
+        &scenario,
+        "single",
+        ["2s", "1300ms", "400ms"],
+        &controller("puppet.wasm", ""),
+    );
+    let load = Load::start(&scenario).await;
+    let hosts = ["a", "b"].map(|name| (name, scenario.start_named(name, &config)));
+    until_written(&scenario, cluster, "", "nobody").await;
+    for (_, host) in &hosts {
+        host.until_log(&["controller started"]).await;
+    }
+    let there = |lease: &DynamicObject| {
+        lease.data["spec"]["holderIdentity"]
+            .as_str()
+            .is_some_and(|h| h.contains('_'))
+    };
+    for round in 0..2 {
+        for spec in [
+            json!({"holderIdentity": "nobody"}),
+            json!({"holderIdentity": ""}),
+            json!({"holderIdentity": null, "leaseDurationSeconds": null, "renewTime": null}),
+            json!({"renewTime": "9999-12-31T23:59:59.000000Z", "acquireTime": "9999-12-31T23:59:59.000000Z"}),
+            json!({"renewTime": "1970-01-01T00:00:00.000000Z"}),
+            json!({"leaseDurationSeconds": 1, "leaseTransitions": i32::MAX}),
+            // To the other replica, which has not asked for it.
+            Value::Null,
+        ] {
+            let spec = if spec.is_null() {
+                let holder = holder(&scenario).await;
+                let other = hosts.iter().find(|(name, _)| !holder.starts_with(name)).unwrap();
+                let line = other.1.until_log(&["taking part in elections"]).await;
+                let identity = line.split("identity").nth(1).unwrap();
+                let identity: String = identity
+                    .chars()
+                    .skip_while(|c| !c.is_alphanumeric())
+                    .take_while(|c| c.is_alphanumeric() || matches!(c, '_' | '.'))
+                    .collect();
+                json!({ "holderIdentity": identity })
+            } else {
+                spec
+            };
+            let at = now();
+            edit(&scenario, spec).await;
+            scenario.until(LEASE, NAME, "held by a host", there).await;
+            until_written(&scenario, cluster, &at, "nobody").await;
+        }
+        let at = now();
+        let deleted = scenario.api(LEASE).delete(NAME, &DeleteParams::default()).await;
+        deleted.expect("the Lease can be deleted");
+        scenario.until(LEASE, NAME, "there again", there).await;
+        eprintln!(
+            "round {round}: there again {:.2} s after it was deleted",
+            between(&at, &now())
+        );
+    }
+    load.stop().await;
+    assert_never_two(&scenario, cluster);
+}
+
+/// A replica of another version, or another program, is known only by its identity.
+#[tokio::test]
+async fn a_holder_of_another_version_is_respected_as_long_as_it_renews() {
+    let scenario = Scenario::new("leaders-versions").await;
+    let cluster = cluster().await;
+    let renew = async |i: i32| {
+        let lease = json!({
+            "apiVersion": "coordination.k8s.io/v1", "kind": "Lease", "metadata": {"name": NAME},
+            "spec": {"holderIdentity": "old_0.0.1_12345678", "leaseDurationSeconds": 6,
+                // Its clock is far off.
+                "renewTime": format!("2001-01-01T00:00:{i:02}.000000Z"), "leaseTransitions": 7},
+        });
+        scenario.apply(&lease.to_string()).await;
+    };
+    renew(0).await;
+    let config = shared(
+        &scenario,
+        "single",
+        ["2s", "1300ms", "400ms"],
+        &controller("puppet.wasm", ""),
+    );
+    let host = scenario.start_named("new", &config);
+    scenario
+        .puppet("p", json!({"response": {"children": [config_map("p", "x")]}}))
+        .await;
+    // It renews the Lease while the host starts, however long that takes, and for 8 s more.
+    let mut left = 32;
+    for i in (0..60).cycle().skip(1) {
+        tokio::time::sleep(Duration::from_millis(250)).await;
+        renew(i).await;
+        left -= i32::from(host.log().contains("controller started"));
+        if left == 0 {
+            break;
+        }
+    }
+    let renewed = now();
+    assert_contains(
+        &get(&host, "/readyz?verbose").await.1,
+        &["stands by; old_0.0.1_12345678 leads; its Lease states a `leaseDurationSeconds` of 6"],
+    );
+    let (_, mut writes) = writes(&scenario, cluster);
+    // Reading the log may take longer than the Lease is valid.
+    writes.retain(|write| write.request_received_timestamp < renewed);
+    assert!(writes.is_empty(), "{writes:#?}");
+    scenario.until_ready("p").await;
+    let lease = scenario.get(LEASE, NAME).await.unwrap();
+    assert_eq!(lease.data["spec"]["leaseTransitions"], 8);
+}
+
+#[tokio::test]
+async fn a_leader_cut_off_from_the_api_server_stops_and_goes_on_when_it_is_back() {
+    let mut cluster = own_cluster(Options::default().with_audit()).await;
+    let scenario = Scenario::within(&cluster, "leaders-away").await;
+    let config = shared(
+        &scenario,
+        "single",
+        ["3s", "2s", "500ms"],
+        &controller("puppet.wasm", ""),
+    );
+    let load = Load::start(&scenario).await;
+    let hosts = ["a", "b"].map(|name| (name, scenario.start_named(name, &config)));
+    until_written(&scenario, &cluster, "", "nobody").await;
+    let ((_, leader), _standbys) = sort(&scenario, hosts.into()).await;
+    cluster.stop_apiserver().await;
+    leader.until_log(&["this replica stands by"]).await;
+    cluster.start_apiserver().await.expect("the API server");
+    let back = now();
+    let written = until_written(&scenario, &cluster, &back, "nobody").await;
+    eprintln!(
+        "{:.2} s after the API server is back somebody writes",
+        between(&back, &written)
+    );
+    while writes(&scenario, &cluster).1.len() < 100 {
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    }
+    load.stop().await;
+    assert_never_two(&scenario, &cluster);
+}
+
+/// Forwards connections to the API server of a kubeconfig. Returns a kubeconfig for them, and what makes those that are
+/// open go dead: silently, while new ones are forwarded.
+async fn forwarded(scenario: &Scenario) -> (PathBuf, watch::Sender<()>) {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let own = listener.local_addr().unwrap();
+    let text = std::fs::read_to_string(scenario.kubeconfig()).unwrap();
+    let (_, server) = text.split_once("https://").expect("a server");
+    let server: String = server.chars().take_while(|c| !"\"\n/".contains(*c)).collect();
+    let kubeconfig = scenario.file("forwarded", text.replace(&server, &own.to_string()));
+    let (dead, connections) = watch::channel(());
+    tokio::spawn(async move {
+        loop {
+            let (mut near, _) = listener.accept().await.unwrap();
+            let mut far = TcpStream::connect(&server).await.unwrap();
+            let mut dead = connections.clone();
+            dead.mark_unchanged();
+            tokio::spawn(async move {
+                tokio::select! {
+                    _ = tokio::io::copy_bidirectional(&mut near, &mut far) => {}
+                    // The kernel still acknowledges what arrives.
+                    Ok(()) = dead.changed() => std::future::pending().await,
+                }
+            });
+        }
+    });
+    (kubeconfig, dead)
+}
+
+/// Regression: the next renewal waited on the same dead connection, and the leader stopped leading.
+#[tokio::test]
+async fn a_leader_whose_connections_go_dead_renews_over_another() {
+    let scenario = Scenario::new("leaders-dead-connections").await;
+    let config = shared(
+        &scenario,
+        "single",
+        ["8s", "6s", "500ms"],
+        &controller("puppet.wasm", ""),
+    );
+    let (kubeconfig, dead) = forwarded(&scenario).await;
+    let host = Host::through(&config, &kubeconfig, "leader", scenario.folder.path());
+    host.until_log(&["this replica leads"]).await;
+    scenario.puppet("p", json!({ "response": {} })).await;
+    scenario.until_ready("p").await;
+    let stood_by = || host.log().matches("this replica stands by").count();
+    let before = stood_by();
+    let renewed = async |since: &str| {
+        let is_newer = |lease: &DynamicObject| lease.data["spec"]["renewTime"] != *since;
+        let lease = scenario.until(LEASE, NAME, "renewed", is_newer).await;
+        lease.data["spec"]["renewTime"]
+            .as_str()
+            .expect("a time")
+            .to_owned()
+    };
+    let mut last = renewed("").await;
+    dead.send_replace(());
+    // The renewal that was under way, and those after it.
+    for _ in 0..5 {
+        last = renewed(&last).await;
+    }
+    assert_eq!(stood_by(), before, "it has led all the time");
+}
+
+fn is_lease_watch(seen: &Seen) -> bool {
+    seen.is_watch() && seen.uri.contains("/leases")
+}
+
+fn reads_of_leases(proxy: &Proxy) -> usize {
+    let seen = proxy.take_seen();
+    let reads = seen
+        .iter()
+        .filter(|seen| seen.method == "GET" && seen.uri.contains("/leases"));
+    reads.filter(|seen| !is_lease_watch(seen)).count()
+}
+
+/// Waits until a replica has renewed the Lease this often.
+async fn until_renewed(scenario: &Scenario, times: usize) {
+    let mut last = Value::Null;
+    for _ in 0..=times {
+        let is_newer = |lease: &DynamicObject| lease.data["spec"]["renewTime"] != last;
+        let lease = scenario.until(LEASE, NAME, "renewed", is_newer).await;
+        last = lease.data["spec"]["renewTime"].clone();
+    }
+}
+
+#[tokio::test]
+async fn a_standby_follows_the_lease_by_a_watch_and_takes_over_at_once_when_it_is_released() {
+    let scenario = Scenario::new("leaders-watch").await;
+    let proxy = Proxy::start(scenario.kubeconfig()).await.expect("a proxy");
+    let times = ["12s", "8s", "2s"];
+    let config = shared(&scenario, "single", times, &controller("puppet.wasm", ""));
+    let leader = scenario.start_named("leader", &config);
+    leader.until_log(&["this replica leads"]).await;
+    let standby = Host::through(&config, &proxy.kubeconfig(), "standby", scenario.folder.path());
+    standby.until_log(&["controller started"]).await;
+    proxy.until_seen(is_lease_watch).await;
+    until_renewed(&scenario, 1).await;
+    let _ = proxy.take_seen();
+    until_renewed(&scenario, 5).await;
+    assert_eq!(reads_of_leases(&proxy), 0, "the watch tells it all");
+
+    let at = Instant::now();
+    let ended = tokio::spawn(leader.stop());
+    standby.until_log(&["this replica leads"]).await;
+    let took = at.elapsed();
+    eprintln!("{took:.2?} after SIGTERM the standby leads");
+    assert!(took < Duration::from_secs(3), "{took:.2?}");
+    ended.await.unwrap();
+    let _ = proxy.take_seen();
+    // It renews, and has nothing to follow.
+    until_renewed(&scenario, 2).await;
+    assert!(!proxy.take_seen().iter().any(is_lease_watch));
+}
+
+/// The watch is cut off, or silent.
+#[tokio::test]
+async fn a_standby_without_a_watch_reads_the_lease_and_takes_over_all_the_same() {
+    let scenario = Scenario::new("leaders-no-watch").await;
+    let proxy = Proxy::start(scenario.kubeconfig()).await.expect("a proxy");
+    let times = ["4s", "2500ms", "500ms"];
+    let config = shared(&scenario, "single", times, &controller("puppet.wasm", ""));
+    for (round, mode) in [Mode::Cut, Mode::Stall].into_iter().enumerate() {
+        let leader = scenario.start_named(&format!("leader{round}"), &config);
+        leader.until_log(&["this replica leads"]).await;
+        let name = format!("standby{round}");
+        let folder = scenario.folder.path().join(&name);
+        std::fs::create_dir(&folder).unwrap();
+        let _ = proxy.take_seen();
+        let standby = Host::through(&config, &proxy.kubeconfig(), &name, &folder);
+        standby.until_log(&["controller started"]).await;
+        proxy.until_seen(is_lease_watch).await;
+        until_renewed(&scenario, 1).await;
+        proxy.set_mode_of("/leases?&watch=true", mode);
+        until_renewed(&scenario, 4).await;
+        let _ = proxy.take_seen();
+        until_renewed(&scenario, 2).await;
+        assert!(reads_of_leases(&proxy) > 0, "it reads the Lease");
+        let at = Instant::now();
+        let ended = tokio::spawn(leader.stop());
+        standby.until_log(&["this replica leads"]).await;
+        ended.await.unwrap();
+        let took = at.elapsed();
+        assert!(
+            took < Duration::from_secs(3),
+            "not only when it expires: {took:.2?}"
+        );
+        proxy.set_mode(Mode::Pass);
+        standby.stop().await;
+    }
+}
+
+#[tokio::test]
+async fn a_role_that_allows_no_watch_of_leases_is_named_and_enough() {
+    let kubeconfig = cluster().await.kubeconfig_of(LIMITED).expect("the user");
+    let scenario = Scenario::new("leaders-old-role")
+        .await
+        .with_kubeconfig(kubeconfig);
+    let times = ["4s", "2500ms", "500ms"];
+    let config = shared(&scenario, "single", times, &controller("puppet.wasm", ""));
+    grant(&scenario, &["get", "create", "update"]).await;
+    let hosts = ["a", "b"].map(|name| (name, scenario.start_named(name, &config)));
+    let ((_, leader), standbys) = sort(&scenario, hosts.into()).await;
+    let (_, standby) = &standbys[0];
+    let line = standby
+        .until_log(&["WARN", "cannot watch the Lease operator-host"])
+        .await;
+    assert_contains(
+        &line,
+        &[
+            "cannot watch resource",
+            "give the host's role the rule on leases that `operator-host rbac` prints",
+        ],
+    );
+    let ended = tokio::spawn(leader.stop());
+    standby.until_log(&["this replica leads"]).await;
+    ended.await.unwrap();
+}
+
+async fn grant(scenario: &Scenario, leases: &[&str]) {
+    let namespace = &scenario.namespace;
+    let rules = json!([
+        { "apiGroups": ["test.operator-host.dev"], "resources": ["*"], "verbs": ["*"] },
+        { "apiGroups": [""], "resources": ["configmaps"], "verbs": ["*"] },
+        { "apiGroups": ["events.k8s.io"], "resources": ["events"], "verbs": ["create", "patch"] },
+        { "apiGroups": ["coordination.k8s.io"], "resources": ["leases"], "verbs": leases },
+    ]);
+    let api_version = "rbac.authorization.k8s.io/v1";
+    let role = json!({ "apiVersion": api_version, "kind": "Role",
+        "metadata": { "name": "host", "namespace": namespace }, "rules": rules });
+    scenario.apply(&role.to_string()).await;
+    let binding = json!({ "apiVersion": api_version, "kind": "RoleBinding",
+        "metadata": { "name": "host", "namespace": namespace },
+        "roleRef": { "apiGroup": "rbac.authorization.k8s.io", "kind": "Role", "name": "host" },
+        "subjects": [{ "apiGroup": "rbac.authorization.k8s.io", "kind": "User", "name": LIMITED }] });
+    scenario.apply(&binding.to_string()).await;
+}
+
+/// Regression: without the namespace of its Leases a host waited without a log message.
+#[tokio::test]
+async fn a_namespace_for_leases_that_is_missing_is_named_and_waited_for() {
+    let scenario = Scenario::new("no-lease-namespace").await;
+    let missing = "no-lease-namespace-yet";
+    let top = format!(
+        "leadership: single\nlease: {{namespace: {missing}, duration: 3s, renewDeadline: 2s, retryPeriod: 500ms}}"
+    );
+    let host = scenario.start_with(&scenario.config_with(&top, &controller("puppet.wasm", "")), &[]);
+    let line = host
+        .until_log(&["cannot write the Lease", missing, "create the namespace"])
+        .await;
+    assert!(line.contains("WARN"), "{line}");
+    let namespaces = Api::<Namespace>::all(scenario.client.clone());
+    let namespace = json!({ "metadata": { "name": missing } });
+    let namespace: Namespace = serde_json::from_value(namespace).unwrap();
+    let created = namespaces.create(&PostParams::default(), &namespace).await;
+    created.expect("a namespace");
+    scenario
+        .puppet("p", json!({"response": {"children": [config_map("a", "1")]}}))
+        .await;
+    scenario.until_ready("p").await;
+}
+
+#[tokio::test]
+async fn rights_on_leases_that_are_missing_or_withdrawn_are_named_and_their_return_is_noticed() {
+    let kubeconfig = cluster().await.kubeconfig_of(LIMITED).expect("the user");
+    let scenario = Scenario::new("leaders-rights").await.with_kubeconfig(kubeconfig);
+    let config = shared(
+        &scenario,
+        "single",
+        ["2s", "1300ms", "400ms"],
+        &controller("puppet.wasm", ""),
+    );
+    let puppet = |text: &str| json!({"response": {"children": [config_map("p", text)]}});
+    grant(&scenario, &["get", "create"]).await;
+    scenario.puppet("p", puppet("1")).await;
+    let host = scenario.start_named("a", &config);
+    // It can create the Lease, but not update it.
+    let line = host
+        .until_log(&["WARN", "cannot write the Lease operator-host"])
+        .await;
+    assert_contains(
+        &line,
+        &[
+            "cannot update resource",
+            "give the host's role the rule on leases",
+        ],
+    );
+
+    grant(&scenario, &["get", "create", "update"]).await;
+    scenario.puppet("p", puppet("2")).await;
+    scenario.until_ready("p").await;
+    grant(&scenario, &["delete"]).await;
+    host.until_log(&["WARN", "cannot read the Lease", "cannot get resource"])
+        .await;
+    let (status, ready) = get(&host, "/readyz").await;
+    assert_eq!(status, 200, "{ready}");
+    grant(&scenario, &["get", "create", "update"]).await;
+    scenario.puppet("p", puppet("3")).await;
+    scenario.until_ready("p").await;
+}

@@ -1,0 +1,479 @@
+//! Cluster-scoped parents, with children in the configured namespaces.
+
+use serde_json::{Value, json};
+
+use crate::support::puppet::{CONFIG_MAP, config_map};
+use crate::support::{LIMIT, Scenario, condition, own_cluster};
+use control_plane::Options;
+use k8s_openapi::api::core::v1::Namespace;
+use k8s_openapi::api::events::v1::Event;
+use kube::api::{Api, DeleteParams, ListParams, Patch, PatchParams};
+use kube::core::DynamicObject;
+use kube::runtime::wait::await_condition;
+
+const CONTROLLER: &str = "\
+- name: cluster-puppet
+  parent: {apiVersion: test.operator-host.dev/v1, kind: ClusterPuppet}
+  plugin: cluster-puppet.wasm
+  children: [{apiVersion: v1, kind: ConfigMap}]
+  reads: [{apiVersion: v1, kind: ConfigMap}]
+  otherNamespaces: [cluster-scoped-2, cluster-scoped-1]
+  backoff: {initial: 50ms, max: 500ms}
+";
+
+/// The only scenario with cluster-scoped parents in the shared cluster, since hosts see those of each other.
+#[tokio::test]
+async fn a_cluster_scoped_parent_has_children_in_the_namespaces_that_are_listed_and_in_no_other() {
+    let scenario = Scenario::new("cluster-scoped").await;
+    let second = Scenario::new("cluster-scoped-2").await;
+    let host = scenario.start(CONTROLLER);
+    let parents: Api<DynamicObject> = Api::all_with(
+        scenario.client.clone(),
+        &crate::support::resource("test.operator-host.dev/v1/ClusterPuppet"),
+    );
+    let answer = async |response: Value| {
+        let puppet = json!({
+            "apiVersion": "test.operator-host.dev/v1", "kind": "ClusterPuppet", "metadata": {"name": "cp"},
+            "spec": {"response": response},
+        });
+        parents
+            .patch("cp", &PatchParams::apply("user").force(), &Patch::Apply(&puppet))
+            .await
+            .unwrap()
+    };
+    let apply = async |children: &[Value]| answer(json!({ "children": children })).await;
+    let within = |namespace: &str| {
+        let mut child = config_map("a", "1");
+        child["metadata"]["namespace"] = namespace.into();
+        child
+    };
+    let parent = apply(&[within("cluster-scoped-2")]).await;
+    let child = second.until(CONFIG_MAP, "a", "there", |_| true).await;
+    assert_eq!(
+        Some(&child.metadata.owner_references.unwrap()[0].uid),
+        parent.metadata.uid.as_ref()
+    );
+    // A change of a child enqueues its parent, although the child is in a namespace and the parent in none.
+    second.delete(CONFIG_MAP, "a").await;
+    second
+        .until(CONFIG_MAP, "a", "again", |a| a.metadata.uid != child.metadata.uid)
+        .await;
+
+    // This kind has no status subresource: errors are reported in an Event and in the log.
+    apply(&[within("cluster-scoped-2"), within("kube-system")]).await;
+    host.until_log(&["kube-system", "is not allowed", "`otherNamespaces`"])
+        .await;
+    // Regression: the Event was repeated at each retry.
+    for _ in 0..4 {
+        host.until_reconciles("cp", host.reconciles("cp") + 1).await;
+    }
+    let events = Api::<Event>::all(scenario.client.clone());
+    let is_told = |event: &Event| {
+        event.reason.as_deref() == Some("ChildRefused")
+            && event
+                .regarding
+                .as_ref()
+                .is_some_and(|regarding| regarding.name.as_deref() == Some("cp"))
+    };
+    // Kubernetes 1.20 refuses Events about cluster-scoped objects in `default`.
+    let is_refused =
+        |line: &&str| line.contains("cannot write an Event") && line.contains("\"ChildRefused\"");
+    let since = std::time::Instant::now();
+    let told = async || {
+        let events = events.list(&ListParams::default()).await.unwrap();
+        let told: Vec<_> = events.into_iter().filter(is_told).collect();
+        let refused = host.log().lines().filter(is_refused).count();
+        (told, refused)
+    };
+    while matches!(told().await, (told, 0) if told.is_empty()) {
+        assert!(since.elapsed() < LIMIT, "it is not told");
+        tokio::time::sleep(std::time::Duration::from_millis(50)).await;
+    }
+    for _ in 0..2 {
+        host.until_reconciles("cp", host.reconciles("cp") + 1).await;
+    }
+    let (told, refused) = told().await;
+    assert_eq!(told.len() + refused, 1, "{told:?} {}", host.log());
+    assert!(told.iter().all(|event| event.series.is_none()), "{told:?}");
+    apply(&[within("cluster-scoped-2"), config_map("a", "1")]).await;
+    host.until_log(&["must name a namespace"]).await;
+    let need = json!({"id": "settings", "apiVersion": "v1", "kind": "ConfigMap", "name": "settings"});
+    answer(json!({ "children": [within("cluster-scoped-2")], "needs": [need] })).await;
+    host.until_log(&["need \\\"settings\\\"", "the plugin must name a namespace"])
+        .await;
+
+    // A terminating namespace does not affect the others.
+    let going = Scenario::new("cluster-scoped-1").await;
+    let held = json!({
+        "apiVersion": "v1", "kind": "ConfigMap",
+        "metadata": {"name": "held", "finalizers": ["test.operator-host.dev/held"]},
+    });
+    going.apply(&held.to_string()).await;
+    let namespaces = Api::<Namespace>::all(scenario.client.clone());
+    namespaces
+        .delete("cluster-scoped-1", &DeleteParams::default())
+        .await
+        .unwrap();
+    second.delete(CONFIG_MAP, "a").await;
+    apply(&[within("cluster-scoped-1"), within("cluster-scoped-2")]).await;
+    second.until(CONFIG_MAP, "a", "recreated", |_| true).await;
+    host.until_log(&["cluster-scoped-1/a", "because it is being terminated"])
+        .await;
+    let release = json!({"metadata": {"finalizers": null}});
+    going.patch(CONFIG_MAP, "held", release).await;
+
+    apply(&[]).await;
+    second.until_gone(CONFIG_MAP, "a").await;
+    let parent = parents.get("cp").await.unwrap();
+    assert!(condition(&parent, "Ready").is_none(), "{parent:?}");
+
+    parents.delete("cp", &DeleteParams::default()).await.unwrap();
+    let gone = await_condition(parents.clone(), "cp", |o: Option<&DynamicObject>| o.is_none());
+    tokio::time::timeout(crate::support::LIMIT, gone)
+        .await
+        .expect("it goes")
+        .unwrap();
+}
+
+/// Regression: who could create ConfigMaps in one namespace stopped a parent in all others.
+#[tokio::test]
+async fn what_is_in_the_way_in_one_namespace_does_not_stop_the_others() {
+    let cluster = own_cluster(Options::default()).await;
+    let full = Scenario::within(&cluster, "full").await;
+    let other = Scenario::within(&cluster, "other").await;
+    let config = CONTROLLER.replace("cluster-scoped-2, cluster-scoped-1", "full, other");
+    let config = format!("{config}  limits: {{request: 64Ki}}\n");
+    let host = full.start(&config);
+    let parents: Api<DynamicObject> = Api::all_with(
+        full.client.clone(),
+        &crate::support::resource("test.operator-host.dev/v1/ClusterPuppet"),
+    );
+    let apply = async |text: &str| {
+        let children = ["full", "other"].map(|namespace| {
+            let mut child = config_map("a", text);
+            child["metadata"]["namespace"] = namespace.into();
+            child
+        });
+        let puppet = json!({
+            "apiVersion": "test.operator-host.dev/v1", "kind": "ClusterPuppet", "metadata": {"name": "cp"},
+            "spec": {"response": {"children": children}},
+        });
+        let params = PatchParams::apply("user").force();
+        parents
+            .patch("cp", &params, &Patch::Apply(&puppet))
+            .await
+            .unwrap()
+    };
+    let has = |text: &'static str| move |map: &DynamicObject| map.data["data"]["text"] == text;
+    full.apply(&config_map("a", "theirs").to_string()).await;
+    let parent = apply("1").await;
+    other.until(CONFIG_MAP, "a", "made", has("1")).await;
+    let words = "ConfigMap full/a exists and was not created by this host";
+    host.until_log(&["\"WARN\"", words]).await;
+    apply("2").await;
+    other.until(CONFIG_MAP, "a", "changed", has("2")).await;
+    other.delete(CONFIG_MAP, "a").await;
+    other.until(CONFIG_MAP, "a", "made again", has("2")).await;
+    assert!(has("theirs")(&full.get(CONFIG_MAP, "a").await.unwrap()));
+    full.delete(CONFIG_MAP, "a").await;
+    let made = full.until(CONFIG_MAP, "a", "made", has("2")).await;
+
+    // What looks like the child of an earlier parent, and stays.
+    full.delete(CONFIG_MAP, "a").await;
+    assert_eq!(host.stop().await.code(), Some(0));
+    let _ = full.api(CONFIG_MAP).delete("a", &DeleteParams::default()).await;
+    full.until_gone(CONFIG_MAP, "a").await;
+    let mut owner = made.metadata.owner_references.clone().unwrap().remove(0);
+    owner.uid = "00000000-0000-4000-8000-000000000000".into();
+    let forged = json!({
+        "apiVersion": "v1", "kind": "ConfigMap", "data": {"text": "theirs"},
+        "metadata": {"name": "a", "ownerReferences": [owner], "finalizers": ["example.com/stays"]},
+    });
+    full.apply(&forged.to_string()).await;
+    apply("3").await;
+    let host = full.start(&config);
+    other.until(CONFIG_MAP, "a", "changed", has("3")).await;
+    full.patch(CONFIG_MAP, "a", json!({"metadata": {"finalizers": null}}))
+        .await;
+    let _ = full.api(CONFIG_MAP).delete("a", &DeleteParams::default()).await;
+    full.until(CONFIG_MAP, "a", "made", has("3")).await;
+    assert_eq!(host.stop().await.code(), Some(0));
+
+    // Too many children stop it, and are named.
+    for number in 0..4 {
+        let forged = json!({
+            "apiVersion": "v1", "kind": "ConfigMap", "data": {"text": "x".repeat(30 << 10)},
+            "metadata": {
+                "name": format!("forged-{number}"), "labels": made.metadata.labels,
+                "ownerReferences": made.metadata.owner_references,
+            },
+        });
+        full.apply(&forged.to_string()).await;
+    }
+    let host = full.start(&config);
+    host.until_log(&[
+        "\"WARN\"",
+        "5 children in the namespace full take most of it",
+        "ConfigMap full/forged-0",
+    ])
+    .await;
+    assert_eq!(
+        made.metadata.owner_references.unwrap()[0].uid,
+        parent.metadata.uid.unwrap()
+    );
+    assert_eq!(host.stop().await.code(), Some(0));
+}
+
+/// The definition of the parents, with the status that they lack in the shared cluster.
+const WITH_STATUS: &str = "\
+apiVersion: apiextensions.k8s.io/v1
+kind: CustomResourceDefinition
+metadata: {name: clusterpuppets.test.operator-host.dev}
+spec:
+  group: test.operator-host.dev
+  scope: Cluster
+  names: {plural: clusterpuppets, singular: clusterpuppet, kind: ClusterPuppet}
+  versions:
+    - name: v1
+      served: true
+      storage: true
+      subresources: {status: {}}
+      schema: {openAPIV3Schema: {type: object, x-kubernetes-preserve-unknown-fields: true}}
+";
+
+/// A definition that is a child, and an object of its kind that is one, too.
+fn widget() -> [Value; 2] {
+    let schema = json!({"openAPIV3Schema": {"type": "object", "x-kubernetes-preserve-unknown-fields": true}});
+    let definition = json!({
+        "apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition",
+        "metadata": {"name": "widgets.parts.example.com"},
+        "spec": {
+            "group": "parts.example.com", "scope": "Namespaced", "names": {"plural": "widgets", "kind": "Widget"},
+            "versions": [{"name": "v1", "served": true, "storage": true, "schema": schema}],
+        },
+    });
+    let after = "CustomResourceDefinition.apiextensions.k8s.io/widgets.parts.example.com";
+    let resource = json!({
+        "apiVersion": "parts.example.com/v1", "kind": "Widget", "spec": {"size": 3},
+        "metadata": {
+            "name": "w", "namespace": "parts", "annotations": {"operator-host.dev/after": after},
+        },
+    });
+    [definition, resource]
+}
+
+#[tokio::test]
+async fn a_namespace_that_is_missing_is_said_and_a_resource_waits_for_its_definition() {
+    let cluster = own_cluster(Options::default()).await;
+    let scenario = Scenario::within(&cluster, "parts").await;
+    scenario.apply(WITH_STATUS).await;
+    let config = CONTROLLER
+        .replace("cluster-scoped-2, cluster-scoped-1", "parts, team-x")
+        .replace(
+            "children: [",
+            "children: [{apiVersion: apiextensions.k8s.io/v1, kind: CustomResourceDefinition}, \
+             {apiVersion: parts.example.com/v1, kind: Widget}, ",
+        );
+    let _host = scenario.start(&config);
+    let parents: Api<DynamicObject> = Api::all_with(
+        scenario.client.clone(),
+        &crate::support::resource("test.operator-host.dev/v1/ClusterPuppet"),
+    );
+    let apply = async |name: &str, children: &[Value]| {
+        let puppet = json!({
+            "apiVersion": "test.operator-host.dev/v1", "kind": "ClusterPuppet", "metadata": {"name": name},
+            "spec": {"response": {"children": children}},
+        });
+        let params = PatchParams::apply("user").force();
+        parents
+            .patch(name, &params, &Patch::Apply(&puppet))
+            .await
+            .unwrap()
+    };
+    let until = async |name: &str, type_: &str| {
+        let is_true = |object: Option<&DynamicObject>| {
+            object.is_some_and(|object| crate::support::puppet::is_true(object, type_))
+        };
+        let start = std::time::Instant::now();
+        let wait = tokio::time::timeout(LIMIT, await_condition(parents.clone(), name, is_true)).await;
+        let object = wait.unwrap_or_else(|_| panic!("{}", scenario.log_tail()));
+        let object = object.expect("a watch").expect("an object");
+        let message = condition(&object, type_).unwrap()["message"].clone();
+        (start.elapsed(), message.as_str().unwrap().to_owned())
+    };
+    let within = |namespace: &str, name: &str| {
+        let mut child = config_map(name, "1");
+        child["metadata"]["namespace"] = namespace.into();
+        child
+    };
+    apply("missing", &[within("team-x", "a"), within("parts", "b")]).await;
+    let (elapsed, message) = until("missing", "Reconciling").await;
+    assert!(elapsed < std::time::Duration::from_secs(15), "{elapsed:?}");
+    assert!(message.contains("namespace team-x does not exist"), "{message}");
+    scenario.until(CONFIG_MAP, "b", "applied", |_| true).await;
+    let team: Namespace = serde_json::from_value(json!({"metadata": {"name": "team-x"}})).unwrap();
+    let namespaces = Api::<Namespace>::all(scenario.client.clone());
+    let params = kube::api::PostParams::default();
+    namespaces.create(&params, &team).await.unwrap();
+    until("missing", "Ready").await;
+
+    apply("widget", &widget()).await;
+    until("widget", "Ready").await;
+    let made = scenario.get("parts.example.com/v1/Widget", "w").await;
+    assert_eq!(made.expect("the resource").data["spec"]["size"], 3);
+}
+
+/// Regression: in a namespace that does not exist there can be no Role, and the refused list stopped every parent.
+#[tokio::test]
+async fn a_namespace_that_does_not_exist_stops_nothing_in_others_for_a_host_with_a_role_in_each() {
+    let cluster = own_cluster(Options::default()).await;
+    let mut scenario = Scenario::within(&cluster, "exists").await;
+    let controllers = CONTROLLER.replace("cluster-scoped-2, cluster-scoped-1", "exists, nowhere");
+    let config = scenario.config(&controllers);
+    let text = std::fs::read_to_string(&config).unwrap();
+    let config = scenario.file(
+        "config.yaml",
+        text.replace("namespaces: [exists]", "namespaces: [exists, nowhere]"),
+    );
+    let account = json!({ "apiVersion": "v1", "kind": "ServiceAccount", "metadata": { "name": "host" } });
+    scenario.apply(&account.to_string()).await;
+    let printed = std::process::Command::new(env!("CARGO_BIN_EXE_operator-host"))
+        .args([
+            "rbac",
+            "-o",
+            "json",
+            "--service-account",
+            "exists/host",
+            "--config",
+        ])
+        .arg(&config)
+        .arg("--crd")
+        .arg(crate::webhook::puppets())
+        .output()
+        .unwrap();
+    let roles: Value = serde_json::from_slice(&printed.stdout).unwrap();
+    for role in roles["items"].as_array().unwrap() {
+        // Nobody can make one in the other namespace. The one for Events of cluster-scoped objects is not needed here.
+        let namespace = &role["metadata"]["namespace"];
+        if namespace.is_null() || *namespace == "exists" {
+            scenario.apply(&role.to_string()).await;
+        }
+    }
+    let kubeconfig = cluster.kubeconfig_of_account("exists", "host").await.unwrap();
+    scenario = scenario.with_kubeconfig(kubeconfig);
+    let host = scenario.start_with(&config, &[]);
+    let parents: Api<DynamicObject> = Api::all_with(
+        scenario.client.clone(),
+        &crate::support::resource("test.operator-host.dev/v1/ClusterPuppet"),
+    );
+    let apply = async |namespaces: &[&str]| {
+        let child = |namespace: &&str| {
+            let mut child = config_map("a", &namespaces.join(" "));
+            child["metadata"]["namespace"] = (*namespace).into();
+            child
+        };
+        let children: Vec<_> = namespaces.iter().map(child).collect();
+        let puppet = json!({
+            "apiVersion": "test.operator-host.dev/v1", "kind": "ClusterPuppet", "metadata": {"name": "cp"},
+            "spec": {"response": {"children": children}},
+        });
+        let params = PatchParams::apply("user").force();
+        parents
+            .patch("cp", &params, &Patch::Apply(&puppet))
+            .await
+            .unwrap()
+    };
+    let text = |text: &'static str| move |map: &DynamicObject| map.data["data"]["text"] == text;
+    apply(&["exists"]).await;
+    scenario.until(CONFIG_MAP, "a", "there", text("exists")).await;
+    apply(&["exists", "nowhere"]).await;
+    scenario
+        .until(CONFIG_MAP, "a", "changed", text("exists nowhere"))
+        .await;
+    host.until_log(&["WARN", "ConfigMap nowhere/a", "namespace nowhere does not exist"])
+        .await;
+}
+
+/// The host is limited to another namespace, so it watches by name what it can.
+#[tokio::test]
+async fn children_may_be_in_namespaces_that_the_parent_makes_or_that_match_a_pattern() {
+    let cluster = own_cluster(Options::default()).await;
+    let scenario = Scenario::within(&cluster, "made").await;
+    let shop = Scenario::within(&cluster, "shop-1").await;
+    let other = Scenario::within(&cluster, "other").await;
+    let config = CONTROLLER
+        .replace("cluster-scoped-2, cluster-scoped-1", "shop-*")
+        .replace("children: [", "children: [{apiVersion: v1, kind: Namespace}, ");
+    let host = scenario.start(&config);
+    let parents: Api<DynamicObject> = Api::all_with(
+        scenario.client.clone(),
+        &crate::support::resource("test.operator-host.dev/v1/ClusterPuppet"),
+    );
+    let apply = async |children: &[Value]| {
+        let puppet = json!({
+            "apiVersion": "test.operator-host.dev/v1", "kind": "ClusterPuppet", "metadata": {"name": "cp"},
+            "spec": {"response": {"children": children}},
+        });
+        let params = PatchParams::apply("user").force();
+        parents
+            .patch("cp", &params, &Patch::Apply(&puppet))
+            .await
+            .unwrap()
+    };
+    let within = |namespace: &str| {
+        let mut child = config_map("a", "1");
+        child["metadata"]["namespace"] = namespace.into();
+        child
+    };
+    let team = json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "team"}});
+    let parent = apply(&[team.clone(), within("team"), within("shop-1")]).await;
+    let teams: Api<DynamicObject> = Api::namespaced_with(
+        scenario.client.clone(),
+        "team",
+        &crate::support::resource(CONFIG_MAP),
+    );
+    let is_there = |object: Option<&DynamicObject>| object.is_some();
+    let made = tokio::time::timeout(LIMIT, await_condition(teams.clone(), "a", is_there)).await;
+    let made = made
+        .unwrap_or_else(|_| panic!("{}", host.log()))
+        .unwrap()
+        .unwrap();
+    shop.until(CONFIG_MAP, "a", "there", |_| true).await;
+    // A change of a child in a made namespace enqueues its parent.
+    teams.delete("a", &DeleteParams::default()).await.unwrap();
+    let is_new =
+        |object: Option<&DynamicObject>| object.is_some_and(|it| it.metadata.uid != made.metadata.uid);
+    let again = tokio::time::timeout(LIMIT, await_condition(teams.clone(), "a", is_new)).await;
+    again.unwrap_or_else(|_| panic!("{}", host.log())).unwrap();
+    // What is forged in a namespace that the parent has not made is not its child, and stays.
+    let forged = json!({
+        "apiVersion": "v1", "kind": "ConfigMap",
+        "metadata": {
+            "name": "forged", "labels": made.metadata.labels, "ownerReferences": made.metadata.owner_references,
+        },
+    });
+    other.apply(&forged.to_string()).await;
+    apply(&[team, within("team")]).await;
+    shop.until_gone(CONFIG_MAP, "a").await;
+    assert!(other.get(CONFIG_MAP, "forged").await.is_some(), "{}", host.log());
+    assert!(parent.metadata.uid.is_some());
+    apply(&[within("team")]).await;
+    host.until_log(&[
+        "the namespace \\\"team\\\" is not allowed",
+        "or let the plugin make it",
+    ])
+    .await;
+}
+
+#[tokio::test]
+async fn a_host_sees_only_the_namespaces_of_its_configuration() {
+    let inside = Scenario::new("watched").await;
+    let outside = Scenario::new("not-watched").await;
+    let host = inside.start(&crate::support::puppet::controller("puppet.wasm", ""));
+    let spec = json!({"response": {"children": [config_map("a", "")]}});
+    outside.puppet("p", spec.clone()).await;
+    inside.puppet("p", spec).await;
+    inside.until_ready("p").await;
+    assert!(outside.names(CONFIG_MAP).await.iter().all(|name| name != "a"));
+    assert!(!host.log().contains("not-watched"), "{}", host.log());
+}

@@ -1,0 +1,319 @@
+//! `explain`: why a resource is as it is, from the cluster alone and with a host.
+
+use std::path::Path;
+use std::process::Command;
+
+use kube::api::{Api, PostParams};
+use serde_json::{Value, json};
+
+use crate::support::mount::Mount;
+use crate::support::puppet::{CONFIG_MAP, PUPPET, config_map, controller, variant};
+use crate::support::{LIMITED, Scenario, cluster};
+
+const CHILDREN: &str = "children: [{apiVersion: v1, kind: ConfigMap}, {apiVersion: v1, kind: Secret}, \
+     {apiVersion: apps/v1, kind: Deployment}]";
+
+fn explain(kubeconfig: &Path, namespace: &str, arguments: &[&str]) -> (Option<i32>, String, String) {
+    let output = Command::new(env!("CARGO_BIN_EXE_operator-host"))
+        .arg("explain")
+        .args(arguments)
+        .args(["--namespace", namespace])
+        .env("KUBECONFIG", kubeconfig)
+        .output()
+        .expect("it runs");
+    let text = |bytes| String::from_utf8(bytes).unwrap();
+    (output.status.code(), text(output.stdout), text(output.stderr))
+}
+
+fn deployment(name: &str) -> Value {
+    let pod = json!({
+        "metadata": {"labels": {"app": name}}, "spec": {"containers": [{"name": "c", "image": "i"}]},
+    });
+    json!({
+        "apiVersion": "apps/v1", "kind": "Deployment", "metadata": {"name": name},
+        "spec": {"replicas": 1, "selector": {"matchLabels": {"app": name}}, "template": pod},
+    })
+}
+
+#[tokio::test]
+async fn a_resource_is_explained_with_its_tree_its_conditions_and_what_to_do() {
+    let scenario = Scenario::new("explain").await;
+    let _host = scenario.start(&controller("puppet.wasm", CHILDREN));
+    let children = [config_map("a", "1"), deployment("web")];
+    scenario
+        .puppet("p", json!({"response": {"children": children}}))
+        .await;
+    scenario
+        .puppet(
+            "bystander",
+            json!({"response": {"children": [config_map("b", "1")]}}),
+        )
+        .await;
+    scenario.until_ready("p").await;
+    scenario.until_ready("bystander").await;
+    let edited = json!({"data": {"more": "by a user"}});
+    scenario.patch(CONFIG_MAP, "a", edited).await;
+
+    let explained = |arguments: &[&str]| {
+        let (code, out, err) = explain(scenario.kubeconfig(), &scenario.namespace, arguments);
+        assert_eq!(code, Some(0), "{out}{err}");
+        out
+    };
+    let text = explained(&["puppet", "p"]);
+    let lines = [
+        "Puppet.test.operator-host.dev explain/p\n",
+        "  The host has seen the current spec, generation 1.\n",
+        "Reconciled: every child is applied and ready\n",
+        "  ConfigMap/a ",
+        "  Deployment/web ",
+        "  └─ ReplicaSet/web-",
+        "     └─ Pod/web-",
+        "  Nothing: the resource is ready.\n",
+        " Normal ChildrenChanged: created ",
+    ];
+    for line in lines {
+        assert!(text.contains(line), "{line:?} is not in {text}");
+    }
+    assert!(!text.contains("ConfigMap/b"), "another resource's child: {text}");
+    assert!(!text.contains('\x1b'), "no colour in a pipe: {text}");
+
+    let found: Value =
+        serde_json::from_str(&explained(&["puppets.test.operator-host.dev/p", "-o", "json"])).unwrap();
+    let child = &found["children"][0];
+    assert_eq!(child["name"], "a");
+    assert_eq!(child["generation"], 1);
+    assert!(
+        child["pluginDigest"].as_str().unwrap().starts_with("sha256:"),
+        "{child}"
+    );
+    assert_eq!(child["plugin"], "puppet 0.1.0");
+    assert_eq!(
+        child["otherManagers"].as_array().map(Vec::len),
+        Some(1),
+        "{child}"
+    );
+    let yaml = explained(&["puppet", "p", "-o", "yaml"]);
+    assert_eq!(serde_saphyr::from_str::<Value>(&yaml).unwrap()["name"], "p");
+
+    scenario.puppet("p", json!({"misbehave": "trap"})).await;
+    scenario.until_stalled("p", "PluginTrapped").await;
+    let text = explained(&["puppet", "p"]);
+    let advice = text.split("What to do next").nth(1).unwrap();
+    assert!(advice.contains("  PluginTrapped\n"), "{text}");
+    assert!(
+        text.contains("Deployment/web"),
+        "the children are still there: {text}"
+    );
+}
+
+#[tokio::test]
+async fn what_does_not_exist_or_cannot_be_read_is_reported() {
+    let scenario = Scenario::new("explain-less").await;
+    let _host = scenario.start(&controller("puppet.wasm", ""));
+    scenario
+        .puppet("p", json!({"response": {"children": [config_map("a", "1")]}}))
+        .await;
+    scenario.until_ready("p").await;
+    let failed = |arguments: &[&str], code: i32| {
+        let (found, out, err) = explain(scenario.kubeconfig(), &scenario.namespace, arguments);
+        assert_eq!((found, out.as_str()), (Some(code), ""), "{err}");
+        err
+    };
+    assert_eq!(
+        failed(&["puppet", "absent"], 1),
+        "operator-host: there is no Puppet.test.operator-host.dev absent in the namespace explain-less\n"
+    );
+    let nothing = failed(&["nothing", "p"], 1);
+    let start = "operator-host: the cluster has no kind \"nothing\" in these groups: those of Kubernetes, ";
+    assert!(
+        nothing.starts_with(start) && nothing.contains("test.operator-host.dev"),
+        "{nothing}"
+    );
+    assert_eq!(
+        failed(&["puppet"], 2),
+        "operator-host: specify a kind and a name: explain KIND NAME\n"
+    );
+    // A name could turn the request into another one.
+    for name in ["p?x=y", "p/status", "..", "<script>alert(1)</script>"] {
+        let error = failed(&["puppet", name], 2);
+        assert!(error.starts_with("operator-host: the name "), "{error}");
+    }
+    let (code, _, error) = explain(scenario.kubeconfig(), "../x", &["puppet", "p"]);
+    assert_eq!(code, Some(2), "{error}");
+    assert!(
+        error.starts_with("operator-host: the namespace \"../x\" cannot be used"),
+        "{error}"
+    );
+    let error = failed(&["cm", "A"], 1);
+    assert!(error.contains("as the name of a ConfigMap"), "{error}");
+
+    // A user who may read only the resource itself still gets an explanation.
+    let role = json!({
+        "apiVersion": "rbac.authorization.k8s.io/v1", "kind": "Role", "metadata": {"name": "reader"},
+        "rules": [{"apiGroups": ["test.operator-host.dev"], "resources": ["puppets"], "verbs": ["get"]}],
+    });
+    let binding = json!({
+        "apiVersion": "rbac.authorization.k8s.io/v1", "kind": "RoleBinding", "metadata": {"name": "reader"},
+        "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "Role", "name": "reader"},
+        "subjects": [{"apiGroup": "rbac.authorization.k8s.io", "kind": "User", "name": LIMITED}],
+    });
+    for object in [role, binding] {
+        let kind = format!(
+            "rbac.authorization.k8s.io/v1/{}",
+            object["kind"].as_str().unwrap()
+        );
+        let api: Api<kube::core::DynamicObject> = scenario.api(&kind);
+        let object = serde_json::from_value(object).unwrap();
+        api.create(&PostParams::default(), &object)
+            .await
+            .expect("the object is taken");
+    }
+    let kubeconfig = cluster().await.kubeconfig_of(LIMITED).expect("the user");
+    let (code, out, err) = explain(&kubeconfig, &scenario.namespace, &["puppet", "p"]);
+    assert_eq!(code, Some(0), "{out}{err}");
+    assert!(out.contains("Reconciled"), "{out}");
+    assert!(out.contains("Not shown, because it could not be read"), "{out}");
+    assert!(out.contains("  you may not list: configmaps, "), "{out}");
+    assert!(!out.contains("ErrorResponse") && out.len() < 4000, "{out}");
+    assert!(
+        out.contains("  none among the kinds that could be listed"),
+        "{out}"
+    );
+    assert!(out.contains("Not every kind of child could be listed"), "{out}");
+}
+
+#[tokio::test]
+async fn a_host_that_answers_adds_its_last_reconciles_and_the_version_that_it_holds_back() {
+    let scenario = Scenario::new("explain-host").await;
+    let mut mount = Mount::new(&scenario.folder.path().join("mount"), "puppet.wasm", &variant(0));
+    let text = format!(
+        "plugins: {}\nnamespaces: [{}]\ncontrollers:\n{}",
+        mount.path.display(),
+        scenario.namespace,
+        controller("puppet.wasm", "")
+    );
+    let config = scenario.file("config.yaml", text);
+    let host = scenario.start_with(&config, &["--ui-addr", "127.0.0.1:0"]);
+    let spec = json!({"response": {"children": [config_map("a", "1")]}, "variants": {"1": {"response": {}}}});
+    scenario.puppet("p", spec).await;
+    scenario.until_ready("p").await;
+    let explained = |more: &[&str]| {
+        let arguments = [&["puppet", "p"], more].concat();
+        let (code, out, err) = explain(scenario.kubeconfig(), &scenario.namespace, &arguments);
+        assert_eq!(code, Some(0), "{out}{err}");
+        out
+    };
+    let line = host.until_log(&["serving the page"]).await;
+    let address = line
+        .split("http://")
+        .nth(1)
+        .unwrap()
+        .split('/')
+        .next()
+        .unwrap()
+        .to_owned();
+    let text = explained(&["--ui-addr", &address]);
+    assert!(text.contains("Last reconciles, the newest first\n"), "{text}");
+    assert!(text.contains(" ms  ok\n"), "{text}");
+    assert!(!explained(&[]).contains("Last reconciles"), "no host was asked");
+
+    mount.put("puppet.wasm", &variant(1));
+    scenario
+        .until_condition(PUPPET, "p", "PluginHeldBack", "True", "WouldDelete")
+        .await;
+    let proposed = "Proposed version of the plugin\n";
+    let text = explained(&[]);
+    let after = text.split(proposed).nth(1).unwrap_or_else(|| panic!("{text}"));
+    assert!(
+        after.starts_with("  held back: it would delete ConfigMap explain-host/a"),
+        "{text}"
+    );
+    assert!(after.contains("\n    -"), "with the differences: {text}");
+    let text = explained(&["--ui-addr", &address]);
+    assert!(text.contains(&format!("{proposed}  0.1.0 (")), "{text}");
+
+    // A host that does not answer, or is not reached safely, costs nothing but that part.
+    drop(host);
+    let text = explained(&["--ui-addr", &address]);
+    assert!(
+        text.contains(&format!("  what the host at {address} knows: ")),
+        "{text}"
+    );
+    let text = explained(&["--ui-addr", "192.0.2.1:8090"]);
+    assert!(
+        text.contains("not a loopback address: forward the port of the host's pod"),
+        "{text}"
+    );
+}
+
+/// Through kubectl, as its plugin.
+#[tokio::test]
+async fn kubectl_explains_what_is_wanted_and_not_there_and_all_of_a_thousand_children() {
+    let scenario = Scenario::new("explain-many").await;
+    let _host = scenario.start(&controller(
+        "puppet.wasm",
+        "children: [{apiVersion: v1, kind: ConfigMap}, {apiVersion: v1, kind: Service}]",
+    ));
+    let service = json!({
+        "apiVersion": "v1", "kind": "Service", "metadata": {"name": "db"},
+        "spec": {"type": "LoadBalancer", "ports": [{"port": 3306, "protocol": "TCP"}]},
+    });
+    let mut web = config_map("web", "1");
+    web["metadata"]["annotations"] = json!({"operator-host.dev/after": "Service/db"});
+    let many = (0..998).map(|n| config_map(&format!("c-{n:04}"), "1"));
+    let children: Vec<_> = many.chain([service, web]).collect();
+    scenario
+        .puppet("p", json!({"response": {"children": children}}))
+        .await;
+    scenario
+        .until_condition(PUPPET, "p", "Reconciling", "True", "WaitingForChild")
+        .await;
+
+    let folder = tempfile::tempdir().unwrap();
+    let plugin = folder.path().join("kubectl-operator_host");
+    std::os::unix::fs::symlink(env!("CARGO_BIN_EXE_operator-host"), plugin).unwrap();
+    let path = format!("{}:{}", folder.path().display(), std::env::var("PATH").unwrap());
+    let explained = || {
+        let output = Command::new("kubectl")
+            .args([
+                "operator-host",
+                "explain",
+                "puppet",
+                "p",
+                "--namespace",
+                &scenario.namespace,
+            ])
+            .env("PATH", &path)
+            .env("KUBECONFIG", scenario.kubeconfig())
+            .output()
+            .expect("kubectl runs");
+        assert!(
+            output.status.success(),
+            "{}",
+            String::from_utf8_lossy(&output.stderr)
+        );
+        String::from_utf8(output.stdout).unwrap()
+    };
+    let text = explained();
+    assert_eq!(text.matches("  ConfigMap/c-").count(), 998, "{text}");
+    assert!(!text.contains("ConfigMap/web"), "{text}");
+    for words in [
+        "ConfigMap explain-many/web waits for Service explain-many/db: it has no load balancer yet",
+        "  Service/db ",
+    ] {
+        assert!(text.contains(words), "{words:?} is not in {text}");
+    }
+    let advice = text.split("What to do next").nth(1).unwrap();
+    assert!(advice.contains("  WaitingForChild\n"), "{advice}");
+
+    // A child that somebody deletes is not shown, until the host has created it again.
+    let pause = json!({"metadata": {"annotations": {"operator-host.dev/paused": "true"}}});
+    scenario.patch(PUPPET, "p", pause).await;
+    scenario
+        .until_condition(PUPPET, "p", "Paused", "True", "Annotated")
+        .await;
+    scenario.delete(CONFIG_MAP, "c-0500").await;
+    let text = explained();
+    assert_eq!(text.matches("  ConfigMap/c-").count(), 997, "{text}");
+    assert!(text.contains("Paused"), "{text}");
+}

@@ -1,0 +1,173 @@
+//! What goes wrong is said: at once if it stays so, within seconds on a new object, and never behind what passes by itself.
+
+use std::time::{Duration, Instant};
+
+use control_plane::proxy::Mode;
+use kube::core::DynamicObject;
+use serde_json::{Value, json};
+
+use crate::faults::transient_errors::behind_a_proxy;
+use crate::support::puppet::{CONFIG_MAP, PUPPET, assert_contains, config_map, controller};
+use crate::support::{Scenario, condition};
+
+/// Long enough for a busy machine, and much shorter than the minute after which an overload is reported.
+const SOON: Duration = Duration::from_secs(15);
+
+const CHILDREN: &str = "children: [{apiVersion: v1, kind: ConfigMap}, {apiVersion: v1, kind: Secret}, \
+                        {apiVersion: apps/v1, kind: Deployment}, {apiVersion: v1, kind: PodTemplate}]";
+
+fn wants(children: &[Value]) -> Value {
+    json!({ "response": { "children": children } })
+}
+
+/// A child that the API server refuses with 422.
+fn invalid(name: &str) -> Value {
+    let mut child = config_map(name, "1");
+    child["metadata"]["labels"] = json!({ "a": "not a label" });
+    child
+}
+
+fn deployment(memory: &str) -> Value {
+    let labels = json!({ "app": "web" });
+    let limits = json!({ "memory": memory });
+    let container = json!({ "name": "web", "image": "web:1", "resources": { "limits": limits } });
+    json!({
+        "apiVersion": "apps/v1", "kind": "Deployment", "metadata": { "name": "web" },
+        "spec": {
+            "selector": { "matchLabels": labels },
+            "template": { "metadata": { "labels": labels }, "spec": { "containers": [container] } },
+        },
+    })
+}
+
+/// Waits for the condition that reports the children, and returns its message. Fails if it comes too late.
+async fn told(scenario: &Scenario, name: &str) -> String {
+    let start = Instant::now();
+    let message = scenario
+        .until_condition(PUPPET, name, "Reconciling", "True", "ApplyFailed")
+        .await;
+    assert!(start.elapsed() < SOON, "after {:?}: {message}", start.elapsed());
+    message
+}
+
+const REFUSED: Mode = Mode::Refuse {
+    status: 503,
+    retry_after: None,
+};
+
+/// Regression: etcd's refusal counted as overload, so the other children were not applied, and nothing was said for a minute.
+#[tokio::test]
+async fn a_child_that_is_too_large_for_etcd_is_said_at_once_and_the_others_are_applied() {
+    let scenario = Scenario::new("too-large").await;
+    let _host = scenario.start(&controller("puppet.wasm", CHILDREN));
+    let container = json!({ "name": "main", "image": "main:1", "args": ["$large"] });
+    let large = json!({
+        "apiVersion": "v1", "kind": "PodTemplate", "metadata": { "name": "large" },
+        "template": { "spec": { "containers": [container] } },
+    });
+    let small = ["a", "m", "z"].map(|name| config_map(name, "1"));
+    scenario
+        .puppet("p", wants(&[&[large], small.as_slice()].concat()))
+        .await;
+    assert_contains(
+        &told(&scenario, "p").await,
+        &["PodTemplate too-large/large", "request is too large"],
+    );
+    for name in ["a", "m", "z"] {
+        assert!(scenario.get(CONFIG_MAP, name).await.is_some(), "{name}");
+    }
+}
+
+/// Regression: the API server calls these errors internal, so they counted as trouble of its own, and hid the others.
+#[tokio::test]
+async fn what_the_api_server_cannot_convert_is_the_answers_fault() {
+    let scenario = Scenario::new("unconvertible").await;
+    let _host = scenario.start(&controller("puppet.wasm", CHILDREN));
+    let secret = json!({
+        "apiVersion": "v1", "kind": "Secret", "metadata": { "name": "s" }, "data": { "password": "%%%%" },
+    });
+    scenario.puppet("quantity", wants(&[deployment("1GB")])).await;
+    scenario
+        .puppet("base64", wants(&[secret, config_map("good", "1")]))
+        .await;
+    assert_contains(
+        &told(&scenario, "quantity").await,
+        &["Deployment unconvertible/web"],
+    );
+    assert_contains(&told(&scenario, "base64").await, &["Secret unconvertible/s"]);
+    scenario.until(CONFIG_MAP, "good", "applied", |_| true).await;
+}
+
+/// Regression: as long as the API server answered one request with 500, nothing was said about any child.
+#[tokio::test]
+async fn an_internal_error_that_is_repeated_while_others_are_answered_is_no_outage() {
+    let (scenario, proxy) = behind_a_proxy("repeated").await;
+    let _host = scenario.start(&controller("puppet.wasm", ""));
+    scenario.puppet("p", wants(&[config_map("b", "1")])).await;
+    scenario.until_ready("p").await;
+    let failed = Mode::Refuse {
+        status: 500,
+        retry_after: None,
+    };
+    proxy.set_mode_of("/configmaps/a", failed);
+    scenario
+        .puppet("p", wants(&[config_map("a", "1"), config_map("b", "2")]))
+        .await;
+    assert_contains(&told(&scenario, "p").await, &["ConfigMap repeated/a"]);
+    let is_changed = |b: &DynamicObject| b.data["data"]["text"] == "2";
+    scenario.until(CONFIG_MAP, "b", "changed", is_changed).await;
+}
+
+/// Regression: a child that could not be created for the moment hid that another one was invalid, for a minute.
+#[tokio::test]
+async fn what_stays_is_said_beside_what_passes() {
+    let (scenario, proxy) = behind_a_proxy("beside").await;
+    let _host = scenario.start(&controller("puppet.wasm", CHILDREN));
+    scenario.puppet("p", wants(&[config_map("x", "1")])).await;
+    scenario.until_ready("p").await;
+    proxy.set_mode_of("/configmaps/a", REFUSED);
+    // One of the same kind, and one of another.
+    for (spec, shown) in [
+        (wants(&[config_map("a", "1"), invalid("b")]), "ConfigMap beside/b"),
+        (
+            wants(&[config_map("a", "1"), deployment("1GB")]),
+            "Deployment beside/web",
+        ),
+    ] {
+        scenario.puppet("p", spec).await;
+        let what = format!("a condition about {shown}");
+        let start = Instant::now();
+        let is_told = |p: &DynamicObject| {
+            condition(p, "Reconciling").is_some_and(|c| c["message"].as_str().unwrap().contains(shown))
+        };
+        let puppet = scenario.until(PUPPET, "p", &what, is_told).await;
+        assert!(start.elapsed() < SOON, "after {:?}", start.elapsed());
+        let message = condition(&puppet, "Reconciling").unwrap()["message"].clone();
+        assert!(!message.as_str().unwrap().contains("beside/a"), "{message}");
+    }
+}
+
+/// Regression: a new object had no condition for a minute.
+#[tokio::test]
+async fn a_new_object_has_a_condition_within_seconds_whatever_its_children_wait_for() {
+    let (scenario, proxy) = behind_a_proxy("first-sign").await;
+    let _host = scenario.start(&controller("puppet.wasm", "backoff: {initial: 20s, max: 20s}"));
+    scenario.puppet("there", wants(&[config_map("there", "1")])).await;
+    scenario.until_ready("there").await;
+    // It is refused, or not answered at all.
+    for (name, mode) in [("refused", REFUSED), ("silent", Mode::Stall)] {
+        proxy.set_mode_of(&format!("/configmaps/{name}"), mode);
+        let start = Instant::now();
+        scenario.puppet(name, wants(&[config_map(name, "1")])).await;
+        let is_told = |p: &DynamicObject| condition(p, "Reconciling").is_some();
+        let puppet = scenario.until(PUPPET, name, "a condition", is_told).await;
+        assert!(
+            start.elapsed() < Duration::from_secs(8),
+            "{name}: after {:?}",
+            start.elapsed()
+        );
+        assert_eq!(condition(&puppet, "Ready").unwrap()["status"], "False");
+        proxy.set_mode(Mode::Pass);
+        scenario.until_ready(name).await;
+    }
+}

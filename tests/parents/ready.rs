@@ -1,0 +1,93 @@
+//! The condition `Ready`, which the host derives from the children, and `Synced`.
+
+use kube::api::{Patch, PatchParams};
+use serde_json::{Value, json};
+
+use crate::support::puppet::{CONFIG_MAP, PUPPET, config_map, controller, is_true};
+use crate::support::{Scenario, condition};
+
+const CLAIM: &str = "v1/PersistentVolumeClaim";
+const CHILDREN: &str = "children: [{apiVersion: v1, kind: ConfigMap}, {apiVersion: v1, kind: PersistentVolumeClaim, onRemoval: delete}]";
+
+/// Returns a claim that waits until somebody creates a volume for it.
+fn claim(name: &str) -> Value {
+    json!({
+        "apiVersion": "v1", "kind": "PersistentVolumeClaim", "metadata": {"name": name},
+        "spec": {
+            "accessModes": ["ReadWriteOnce"], "storageClassName": "", "resources": {"requests": {"storage": "1Gi"}},
+        },
+    })
+}
+
+#[tokio::test]
+async fn ready_waits_for_the_children_and_names_the_first_that_is_not() {
+    let scenario = Scenario::new("ready").await;
+    let _host = scenario.start(&controller("puppet.wasm", CHILDREN));
+    let children = [config_map("a", "1"), claim("data-0"), claim("data-1")];
+    scenario
+        .puppet("p", json!({"response": {"children": children}}))
+        .await;
+    let not_ready = |p: &kube::core::DynamicObject| {
+        condition(p, "Ready").is_some_and(|ready| ready["reason"] == "ChildrenNotReady")
+    };
+    let puppet = scenario.until(PUPPET, "p", "not Ready", not_ready).await;
+    let ready = condition(&puppet, "Ready").unwrap();
+    assert_eq!(ready["status"], "False");
+    assert_eq!(
+        ready["message"],
+        "PersistentVolumeClaim ready/data-0: its phase is Pending, not Bound"
+    );
+    assert!(is_true(&puppet, "Synced"), "{puppet:?}");
+    assert!(condition(&puppet, "Reconciling").is_none(), "{puppet:?}");
+
+    for name in ["data-0", "data-1"] {
+        let bound = Patch::Merge(json!({"status": {"phase": "Bound"}}));
+        let api = scenario.api(CLAIM);
+        api.patch_status(name, &PatchParams::default(), &bound)
+            .await
+            .expect("the status is taken");
+    }
+    let puppet = scenario.until_ready("p").await;
+    assert_eq!(
+        condition(&puppet, "Ready").unwrap()["message"],
+        "every child is applied and ready"
+    );
+}
+
+#[tokio::test]
+async fn a_child_that_a_finalizer_holds_is_named_until_it_is_recreated() {
+    let scenario = Scenario::new("ready-held").await;
+    let _host = scenario.start(&controller("puppet.wasm", ""));
+    scenario
+        .puppet("p", json!({"response": {"children": [config_map("a", "1")]}}))
+        .await;
+    scenario.until_ready("p").await;
+    let hold = |finalizers: Value| json!({"metadata": {"finalizers": finalizers}});
+    scenario
+        .patch(CONFIG_MAP, "a", hold(json!(["example.com/hold"])))
+        .await;
+    scenario.delete(CONFIG_MAP, "a").await;
+    let message = scenario
+        .until_condition(PUPPET, "p", "Ready", "False", "ChildrenNotReady")
+        .await;
+    assert_eq!(
+        message,
+        "ConfigMap ready-held/a: it is being deleted, and waits for its finalizers: example.com/hold"
+    );
+    scenario.patch(CONFIG_MAP, "a", hold(json!(null))).await;
+    scenario.until_ready("p").await;
+    let recreated = scenario.get(CONFIG_MAP, "a").await.expect("the child");
+    assert!(recreated.metadata.deletion_timestamp.is_none(), "{recreated:?}");
+}
+
+#[tokio::test]
+async fn a_failure_takes_synced_away() {
+    let scenario = Scenario::new("ready-failure").await;
+    let _host = scenario.start(&controller("puppet.wasm", ""));
+    scenario.puppet("p", json!({"misbehave": "trap"})).await;
+    scenario.until_stalled("p", "PluginTrapped").await;
+    let message = scenario
+        .until_condition(PUPPET, "p", "Synced", "False", "PluginTrapped")
+        .await;
+    assert_eq!(message, "see the condition Stalled");
+}

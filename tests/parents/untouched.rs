@@ -1,0 +1,121 @@
+//! The host writes only what is its own: no object of a kind that its plugin is not for, and no field of a status that the
+//! definition does not have.
+
+use plugin_fixtures::{Fixture, Form, cases};
+use serde_json::{Value, json};
+
+use crate::deploy::uninstall::program;
+use crate::support::{Scenario, cluster, install};
+
+/// Installs a kind of this scenario alone, and returns it as `apiVersion/kind`.
+async fn shops(scenario: &Scenario, status: Value) -> String {
+    let group = format!("{}.test.dev", scenario.namespace);
+    let schema =
+        json!({ "type": "object", "properties": { "status": { "type": "object", "properties": status } } });
+    let definition = json!({
+        "apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition",
+        "metadata": { "name": format!("shops.{group}") },
+        "spec": { "group": group, "scope": "Namespaced",
+            "names": { "plural": "shops", "singular": "shop", "kind": "Shop" },
+            "versions": [{ "name": "v1", "served": true, "storage": true, "subresources": { "status": {} },
+                "schema": { "openAPIV3Schema": schema } }] },
+    });
+    install(&scenario.client, scenario.folder.path(), &definition.to_string()).await;
+    format!("{group}/v1/Shop")
+}
+
+/// Returns the schema of a status with `observedGeneration`, and with conditions that have these fields.
+fn with_conditions(fields: &[&str]) -> Value {
+    let fields = fields
+        .iter()
+        .map(|field| ((*field).to_owned(), json!({ "type": "string" })));
+    let fields: serde_json::Map<_, _> = fields.collect();
+    json!({ "observedGeneration": { "type": "integer" },
+        "conditions": { "type": "array", "items": { "type": "object", "properties": fields } } })
+}
+
+async fn shop(scenario: &Scenario, kind: &str) {
+    let (api_version, kind) = kind.rsplit_once('/').unwrap();
+    let shop = json!({ "apiVersion": api_version, "kind": kind, "metadata": { "name": "s" } });
+    scenario.apply(&shop.to_string()).await;
+}
+
+fn controller(kind: &str, plugin: &str) -> String {
+    let (api_version, kind) = kind.rsplit_once('/').unwrap();
+    format!(
+        "- name: shop\n  parent: {{apiVersion: {api_version}, kind: {kind}}}\n  plugin: {plugin}\n  \
+         children: [{{apiVersion: v1, kind: ConfigMap}}]\n"
+    )
+}
+
+/// Regression: a configuration that names another operator's kind put conditions into all of its objects.
+#[tokio::test]
+async fn a_plugin_of_another_kind_touches_no_object_of_the_configured_one() {
+    let scenario = Scenario::new("untouched").await;
+    let mut open = with_conditions(&[]);
+    open["conditions"]["items"]["x-kubernetes-preserve-unknown-fields"] = json!(true);
+    let kind = shops(&scenario, open).await;
+    shop(&scenario, &kind).await;
+    let before = scenario.version(&kind, "s").await;
+    let host = scenario.start(&controller(&kind, "echo.wasm"));
+    host.until_log(&["it reconciles my-operator.dev/v1/Echo"]).await;
+    host.until_reconciles("untouched/s", 1).await;
+    assert_eq!(scenario.version(&kind, "s").await, before);
+}
+
+/// Regression: the API server refused the whole status.
+#[tokio::test]
+async fn conditions_are_written_only_where_the_definition_has_them() {
+    let cluster = cluster().await;
+    let scenario = Scenario::new("no-conditions").await;
+    let kind = shops(&scenario, json!({ "observedGeneration": { "type": "integer" } })).await;
+    let (api_version, name) = kind.rsplit_once('/').unwrap();
+    let plugin = Fixture::new(cases::ANSWER)
+        .parent(api_version, name)
+        .build(Form::Command);
+    let plugin = scenario.file("shop.wasm", plugin);
+    shop(&scenario, &kind).await;
+    let host = scenario.start(&controller(&kind, &plugin.display().to_string()));
+    host.until_log(&["has no `conditions` in the schema of its status"])
+        .await;
+    let is_seen = |shop: &kube::core::DynamicObject| shop.data["status"]["observedGeneration"] == 1;
+    let shop = scenario.until(&kind, "s", "reconciled", is_seen).await;
+    assert_eq!(shop.data["status"], json!({ "observedGeneration": 1 }));
+    let writes = scenario.all_writes(cluster).await;
+    let of_status = writes
+        .iter()
+        .filter(|event| event.request_uri.contains("/status"));
+    assert_eq!(of_status.count(), 1);
+
+    // The definition gets them, and so does the object, with the fields that it has.
+    shops(
+        &scenario,
+        with_conditions(&["type", "status", "reason", "message"]),
+    )
+    .await;
+    scenario
+        .until_condition(&kind, "s", "Ready", "True", "Reconciled")
+        .await;
+    let shop = scenario.get(&kind, "s").await.unwrap();
+    let ready = crate::support::condition(&shop, "Ready").unwrap();
+    assert!(
+        ready["observedGeneration"].is_null() && ready["lastTransitionTime"].is_null(),
+        "{ready}"
+    );
+}
+
+#[tokio::test]
+async fn a_built_in_kind_is_refused_as_a_parent() {
+    let scenario = Scenario::new("built-in").await;
+    let config = scenario.config(&controller("v1/Pod", "echo.wasm"));
+    let config = config.display().to_string();
+    for command in [["run", "--config", &config], ["rbac", "--config", &config]] {
+        let output = program(&scenario, &command);
+        let printed = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert_eq!(output.status.code(), Some(2), "{printed}");
+        assert!(
+            printed.contains("v1/Pod is a kind of Kubernetes itself"),
+            "{printed}"
+        );
+    }
+}

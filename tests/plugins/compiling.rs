@@ -1,0 +1,533 @@
+//! Plugins are compiled in a separate process with limited time and memory.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::io::Write as _;
+use std::os::unix::process::ExitStatusExt as _;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use operator_host_runtime::{
+    Cache, CodeOrigin, Compiler, EngineOptions, Limits, LoadError, Plugin, Runtime, Subprocess,
+};
+use plugin_fixtures::{FORMS, Fixture, Form, another_world, cases, hard, library};
+use rustix::process::{Pid, Signal, kill_process};
+
+use crate::samples::echo::{CONTROLLER, ECHO, echo};
+use crate::support::measure::{MB, report};
+use crate::support::mount::Mount;
+use crate::support::reload_memory::before_and_after;
+use crate::support::{LIMIT, Scenario, plugin, root};
+
+const PROGRAM: &str = env!("CARGO_BIN_EXE_operator-host");
+const MIB: usize = 1 << 20;
+/// Enough for every plugin here with an unoptimized host.
+const MEMORY: usize = 512 * MIB;
+
+fn outside(memory: usize) -> Compiler {
+    Compiler::Subprocess(Subprocess::program(PROGRAM, memory))
+}
+
+fn runtime(compiler: Compiler, cache: Option<&Path>) -> Runtime {
+    let cache = cache.map(|folder| Cache::open(folder, 1 << 30).unwrap());
+    let options = EngineOptions {
+        concurrency: 1,
+        ..EngineOptions::default()
+    };
+    Runtime::with(options, compiler, cache).unwrap()
+}
+
+fn within(compile: Duration) -> Limits {
+    Limits {
+        compile,
+        ..Limits::default()
+    }
+}
+
+fn answer(form: Form) -> Vec<u8> {
+    Fixture::new(cases::ANSWER).build(form)
+}
+
+/// Returns the error of a file that must not load.
+fn refused(loaded: Result<Plugin, LoadError>) -> LoadError {
+    match loaded {
+        Ok(_) => panic!("it was loaded"),
+        Err(error) => error,
+    }
+}
+
+/// Returns the bytes of memory of this sort that a process has.
+fn memory(process: u32, sort: &str) -> usize {
+    let status = fs::read_to_string(format!("/proc/{process}/status")).unwrap();
+    let line = status.lines().find_map(|line| line.strip_prefix(sort)).unwrap();
+    let kib: usize = line.trim_matches([':', ' ', '\t', 'k', 'B']).parse().unwrap();
+    kib * 1024
+}
+
+/// Returns the compiling processes of this one.
+fn compiling(parent: u32) -> Vec<u32> {
+    let all = fs::read_dir("/proc").unwrap().flatten();
+    let processes = all.filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
+    let ours = |process: &u32| {
+        let read = |file: &str| fs::read_to_string(format!("/proc/{process}/{file}")).unwrap_or_default();
+        let command = read("cmdline");
+        let last = command.split('\0').rfind(|word| !word.is_empty());
+        command.contains("\0compile-plugin\0") && last == Some(&parent.to_string())
+    };
+    processes.filter(ours).collect()
+}
+
+/// Reports whether a compiling process has set its limits and waits for the file: the priority is the last one set.
+fn is_limited(process: u32) -> bool {
+    let stat = fs::read_to_string(format!("/proc/{process}/stat")).unwrap_or_default();
+    let fields = stat.rsplit(')').next().unwrap_or_default();
+    fields.split_whitespace().nth(16) == Some("10")
+}
+
+async fn until(what: &str, condition: impl Fn() -> bool) {
+    let wait = async {
+        while !condition() {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    };
+    let done = tokio::time::timeout(LIMIT, wait).await;
+    assert!(done.is_ok(), "{what} never came");
+}
+
+#[tokio::test]
+async fn what_a_process_of_its_own_compiles_runs() {
+    let folder = tempfile::tempdir().unwrap();
+    for form in FORMS {
+        for made in [CodeOrigin::Compiled, CodeOrigin::Cached] {
+            let runtime = runtime(outside(MEMORY), Some(folder.path()));
+            let plugin = runtime.load(answer(form), Limits::default()).await.unwrap();
+            assert_eq!(plugin.code_origin(), made, "{form:?}");
+            assert_eq!(plugin.description().name, "fixture");
+        }
+    }
+    let echo = fs::read(plugin("echo")).unwrap();
+    let runtime = runtime(outside(MEMORY), None);
+    runtime.load(echo, Limits::default()).await.unwrap();
+}
+
+#[tokio::test]
+async fn a_file_is_refused_with_the_same_words_inside_and_outside() {
+    let cut = answer(Form::Component);
+    let sockets = Fixture::new(cases::ANSWER).import(r#"(import "env" "connect" (func))"#);
+    let files = [
+        Vec::new(),
+        b"apiVersion: v1".to_vec(),
+        cut[..cut.len() / 2].to_vec(),
+        another_world(),
+        library("add"),
+        sockets.build(Form::Component),
+        Fixture::new(cases::ANSWER)
+            .version("2.0.0")
+            .build(Form::Component),
+        hard::command("i32.const 1", ""),
+    ];
+    let (inside, outside) = (runtime(Compiler::InProcess, None), runtime(outside(MEMORY), None));
+    for file in files {
+        let inside = refused(inside.load(file.clone(), Limits::default()).await);
+        let outside = refused(outside.load(file, Limits::default()).await);
+        assert_eq!(inside.to_string(), outside.to_string());
+        assert_eq!(inside.part(), outside.part(), "{outside}");
+    }
+}
+
+#[tokio::test]
+async fn a_plugin_that_takes_a_gigabyte_to_compile_is_refused_and_this_process_does_not_grow() {
+    let file = hard::large();
+    assert!(file.len() < 50_000, "{}", file.len());
+    let runtime = runtime(outside(100 * MIB), None);
+    let before = memory(std::process::id(), "VmRSS");
+    let error = refused(runtime.load(file, Limits::default()).await);
+    assert!(
+        matches!(error, LoadError::CompileMemory { limit } if limit == 100 * MIB),
+        "{error:?}"
+    );
+    let after = memory(std::process::id(), "VmRSS");
+    // Other tests run in this process at the same time.
+    assert!(after < before + 300 * MIB, "{before} {after}");
+    // A file that is not hard to compile has enough.
+    runtime
+        .load(answer(Form::Command), Limits::default())
+        .await
+        .unwrap();
+}
+
+#[tokio::test]
+async fn a_plugin_that_compiles_for_long_is_ended_by_the_kernel() {
+    let runtime = runtime(outside(MEMORY), None);
+    let (file, limits) = (hard::slow(), within(Duration::from_secs(1)));
+    assert!(file.len() < 200_000, "{}", file.len());
+    loop {
+        match refused(runtime.load(file.clone(), limits).await) {
+            LoadError::CompileTimeout(_) => return,
+            // The machine is busy with other work.
+            LoadError::CompileStalled(_) => {}
+            error => panic!("{error:?}"),
+        }
+    }
+}
+
+#[tokio::test]
+async fn one_that_waits_for_the_processor_is_ended_by_the_clock() {
+    let folder = tempfile::tempdir().unwrap();
+    let sleeper = folder.path().join("sleeper");
+    // Instead of a process that gets no processor time.
+    fs::write(&sleeper, "#!/bin/sh\nexec sleep 1000\n").unwrap();
+    Command::new("chmod")
+        .args(["+x".as_ref(), sleeper.as_os_str()])
+        .status()
+        .unwrap();
+    let runtime = runtime(Compiler::Subprocess(Subprocess::program(&sleeper, MEMORY)), None);
+    let limits = within(Duration::from_millis(100));
+    let error = refused(runtime.load(answer(Form::Command), limits).await);
+    assert!(
+        matches!(error, LoadError::CompileStalled(wall) if wall == Duration::from_secs(1)),
+        "{error:?}"
+    );
+}
+
+#[tokio::test]
+async fn a_compiler_that_fails_is_distinguished_from_a_bad_plugin() {
+    let folder = tempfile::tempdir().unwrap();
+    let broken = folder.path().join("broken");
+    fs::write(
+        &broken,
+        "#!/bin/sh\ncat >/dev/null\necho oh no >&2\nkill -SEGV $$\n",
+    )
+    .unwrap();
+    Command::new("chmod")
+        .args(["+x".as_ref(), broken.as_os_str()])
+        .status()
+        .unwrap();
+    let runtime = runtime(Compiler::Subprocess(Subprocess::program(&broken, MEMORY)), None);
+    let error = refused(runtime.load(answer(Form::Command), Limits::default()).await).to_string();
+    for words in [
+        "internal error: the compiler failed",
+        "signal: 11",
+        "oh no",
+        "report it",
+    ] {
+        assert!(error.contains(words), "{error}");
+    }
+}
+
+#[tokio::test]
+async fn without_a_process_this_one_compiles() {
+    let none = Compiler::Subprocess(Subprocess::program("/nowhere/operator-host", MEMORY));
+    let runtime = runtime(none, None);
+    let log = Log::default();
+    let lines = log.clone();
+    let subscriber = tracing_subscriber::fmt().with_writer(move || lines.clone());
+    let guard = tracing::subscriber::set_default(subscriber.finish());
+    for form in FORMS {
+        let plugin = runtime.load(answer(form), Limits::default()).await.unwrap();
+        assert_eq!(plugin.code_origin(), CodeOrigin::Compiled);
+    }
+    let corpus = root().join("tests/fuzz/corpora/plugin-file/circular-packages");
+    let circular = fs::read(corpus).unwrap();
+    let error = refused(runtime.load(circular, Limits::default()).await).to_string();
+    assert!(error.contains("more than one package"), "{error}");
+    drop(guard);
+    let log = String::from_utf8(log.0.lock().unwrap().clone()).unwrap();
+    let warned = log.matches("cannot start a process to compile plugins").count();
+    assert_eq!(warned, 1, "{log}");
+    assert!(
+        log.contains("WARN") && log.contains("/nowhere/operator-host"),
+        "{log}"
+    );
+}
+
+/// What was logged.
+#[derive(Clone, Default)]
+struct Log(Arc<Mutex<Vec<u8>>>);
+
+impl std::io::Write for Log {
+    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+        self.0.lock().unwrap().extend_from_slice(bytes);
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        Ok(())
+    }
+}
+
+#[tokio::test]
+async fn what_could_not_be_compiled_is_remembered_until_there_is_more_to_try_with() {
+    let folder = tempfile::tempdir().unwrap();
+    let load = async |memory: usize, compile: u64, file: Vec<u8>| {
+        let runtime = runtime(outside(memory), Some(folder.path()));
+        let loaded = runtime.load(file, within(Duration::from_secs(compile))).await;
+        refused(loaded)
+    };
+    // Ended by the kernel, or by the timeout on a busy machine.
+    let too_long =
+        |error: &LoadError| matches!(error, LoadError::CompileTimeout(_) | LoadError::CompileStalled(_));
+    let first = load(MEMORY, 1, hard::slow()).await;
+    assert!(too_long(&first), "{first:?}");
+    let again = load(MEMORY, 1, hard::slow()).await;
+    let LoadError::FailedBefore { reason, .. } = &again else {
+        panic!("{again:?}")
+    };
+    assert_eq!(*reason, first.to_string());
+    for words in ["failed 0 min ago", "not retried for 60 min", "`limits.compile`"] {
+        assert!(again.to_string().contains(words), "{again}");
+    }
+    // In more time a fast machine needs more memory than there is.
+    let longer = load(MEMORY, 2, hard::slow()).await;
+    let is_tried = too_long(&longer) || matches!(longer, LoadError::CompileMemory { .. });
+    assert!(is_tried, "{longer:?}");
+
+    let first = load(50 * MIB, 60, hard::large()).await;
+    assert!(matches!(first, LoadError::CompileMemory { .. }), "{first:?}");
+    let again = load(50 * MIB, 60, hard::large()).await;
+    assert!(matches!(again, LoadError::FailedBefore { .. }), "{again:?}");
+    let more = load(60 * MIB, 60, hard::large()).await;
+    assert!(matches!(more, LoadError::CompileMemory { .. }), "{more:?}");
+
+    // A record that somebody else wrote is ignored.
+    let records = fs::read_dir(folder.path().join("compiled-v1")).unwrap().flatten();
+    let records: Vec<PathBuf> = records.map(|entry| entry.path()).collect();
+    let failed = |path: &&PathBuf| path.extension().is_some_and(|suffix| suffix == "failed");
+    assert_eq!(records.iter().filter(failed).count(), 2);
+    for record in records.iter().filter(failed) {
+        let mut bytes = fs::read(record).unwrap();
+        *bytes.last_mut().unwrap() ^= 1;
+        fs::write(record, bytes).unwrap();
+    }
+    let error = load(60 * MIB, 60, hard::large()).await;
+    assert!(matches!(error, LoadError::CompileMemory { .. }), "{error:?}");
+}
+
+#[tokio::test]
+async fn more_of_anything_than_compilers_write_is_refused_before_it_is_compiled() {
+    let body = |text: &str, times: usize| hard::command(&text.repeat(times), "");
+    let beside = |text: &str, times: usize| hard::command("", &text.repeat(times));
+    let files = [
+        (body("nop ", (2 << 20) + 1), "bytes in one function"),
+        (body("(local i64)", 10_001), "local variables in one function"),
+        (beside("(func)", 200_000), "functions"),
+        (beside("(type (func))", 50_001), "types"),
+        (beside("(global i32 (i32.const 0))", 100_001), "globals"),
+        (beside("(data \"\")", 200_001), "data segments"),
+        (beside("(elem func)", 50_001), "element segments"),
+    ];
+    let runtime = runtime(outside(MEMORY), None);
+    for (file, what) in files {
+        let error = refused(runtime.load(file, Limits::default()).await).to_string();
+        assert!(
+            error.contains(what) && error.contains("no compiler for `wasm32-wasip1` writes so many"),
+            "{error}"
+        );
+    }
+}
+
+/// Starts a compiling process that waits for its file; the result keeps its standard input open.
+fn waiting(seconds: u64) -> Child {
+    Command::new(PROGRAM)
+        .args(["compile-plugin", &MEMORY.to_string(), &seconds.to_string()])
+        .arg(std::process::id().to_string())
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap()
+}
+
+#[tokio::test]
+async fn a_compiling_process_has_its_limits_before_it_reads_the_file() {
+    let mut child = waiting(7);
+    let read = |file: &str| fs::read_to_string(format!("/proc/{}/{file}", child.id())).unwrap_or_default();
+    let limit = |name: &str| {
+        let limits = read("limits");
+        let line = limits
+            .lines()
+            .find(|line| line.starts_with(name))
+            .unwrap_or_default();
+        line.trim_start_matches(name)
+            .split_whitespace()
+            .next()
+            .map(str::to_owned)
+    };
+    until("its limits", || is_limited(child.id())).await;
+    let expected = [
+        ("Max data size", MEMORY.to_string()),
+        ("Max address space", (MEMORY + (1 << 30)).to_string()),
+        ("Max cpu time", "7".to_owned()),
+        ("Max core file size", "0".to_owned()),
+        ("Max file size", "0".to_owned()),
+        ("Max open files", "16".to_owned()),
+    ];
+    for (name, value) in expected {
+        assert_eq!(limit(name), Some(value), "{name}");
+    }
+    assert_eq!(read("oom_score_adj").trim(), "1000");
+    child.stdin.take().unwrap().write_all(b"no plugin").unwrap();
+    let output = child.wait_with_output().unwrap();
+    assert_eq!(output.status.code(), Some(1));
+    assert!(
+        String::from_utf8_lossy(&output.stdout).contains("not WebAssembly"),
+        "{output:?}"
+    );
+}
+
+#[tokio::test]
+async fn a_compiling_process_ends_with_its_host_and_works_for_no_other() {
+    // A host is killed while its compiling process waits for the file.
+    let script = format!("exec 3<&0; \"{PROGRAM}\" compile-plugin {MEMORY} 60 $$ <&3 & wait");
+    let mut host = Command::new("sh")
+        .args(["-c", &script])
+        .stdin(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let id = host.id();
+    until("the compiling process", || {
+        compiling(id).iter().any(|process| is_limited(*process))
+    })
+    .await;
+    host.kill().unwrap();
+    host.wait().unwrap();
+    until("its end", || compiling(id).is_empty()).await;
+
+    // A compiling process whose host has ended.
+    let output = Command::new(PROGRAM)
+        .args(["compile-plugin", "100000000", "60", "1"])
+        .output()
+        .unwrap();
+    assert_eq!(output.status.code(), Some(70), "{output:?}");
+    assert_eq!(output.status.signal(), None);
+}
+
+/// Returns the compiling process of this test program that has this time limit, in seconds.
+fn compiling_within(seconds: u64) -> Option<u32> {
+    let limit = format!("\0{seconds}\0");
+    let command = |process: &u32| fs::read_to_string(format!("/proc/{process}/cmdline")).unwrap_or_default();
+    let mut processes = compiling(std::process::id()).into_iter();
+    processes.find(|process| command(process).contains(&limit))
+}
+
+#[tokio::test]
+async fn compiling_ends_with_the_load_that_wanted_it() {
+    let runtime = runtime(outside(MEMORY), None);
+    // No other test has this time limit.
+    let load = async move { runtime.load(hard::slow(), within(Duration::from_secs(50))).await };
+    let load = tokio::spawn(load);
+    until("the compiling process", || compiling_within(50).is_some()).await;
+    load.abort();
+    until("its end", || compiling_within(50).is_none()).await;
+}
+
+#[tokio::test]
+async fn a_plugin_is_compiled_while_the_compilation_of_another_takes_long() {
+    let runtime = runtime(outside(MEMORY), None);
+    let other = runtime.clone();
+    // No other test has this time limit.
+    let endless = async move { other.load(hard::slow(), within(Duration::from_secs(51))).await };
+    let endless = tokio::spawn(endless);
+    until("the compiling process", || compiling_within(51).is_some()).await;
+    let process = Pid::from_raw(compiling_within(51).unwrap() as i32).unwrap();
+    kill_process(process, Signal::STOP).unwrap();
+    let quick = runtime.load(answer(Form::Component), Limits::default());
+    let quick = tokio::time::timeout(LIMIT, quick)
+        .await
+        .expect("it waits for the other");
+    quick.unwrap();
+    assert!(!endless.is_finished() && compiling_within(51).is_some());
+    endless.abort();
+}
+
+/// Creates a scenario with Echo's plugin in a folder like a mounted ConfigMap, and a controller for its own kind.
+fn mounted(scenario: &Scenario, files: &BTreeMap<String, Vec<u8>>, controllers: &str) -> (Mount, PathBuf) {
+    let mut mount = Mount::new(&scenario.folder.path().join("mount"), "none.wasm", b"");
+    mount.project(files);
+    let text = format!(
+        "plugins: {}\nnamespaces: [{}]\ncontrollers:\n{controllers}",
+        mount.path.display(),
+        scenario.namespace
+    );
+    let config = scenario.file("config.yaml", text);
+    (mount, config)
+}
+
+fn echo_file() -> Vec<u8> {
+    fs::read(plugin("echo")).unwrap()
+}
+
+#[tokio::test]
+async fn twenty_reloads_leave_the_hosts_memory_as_it_was() {
+    let [before, after] = before_and_after(&Scenario::new("compile-memory").await).await;
+    let [b, a] = [before, after].map(|bytes| bytes as f64 / MB);
+    report(
+        "reload-memory",
+        &format!("resident memory before 20 reloads {b:.1} MB, after {a:.1} MB"),
+    );
+    assert!(after < before + 2_000_000, "{before} {after}");
+}
+
+#[tokio::test]
+async fn a_neighbour_that_is_hard_to_compile_costs_the_host_neither_memory_nor_answers() {
+    let scenario = Scenario::new("compile-hard").await;
+    let hard = |puppet: Vec<u8>| {
+        BTreeMap::from([
+            ("echo.wasm".to_owned(), echo_file()),
+            ("puppet.wasm".to_owned(), puppet),
+        ])
+    };
+    let puppet = crate::support::puppet::controller("puppet.wasm", "limits: {compile: 3s}");
+    let controllers = format!("{CONTROLLER}{puppet}");
+    let (mut mount, config) = mounted(&scenario, &hard(hard::slow()), &controllers);
+    let cache = scenario.folder.path().join("cache").display().to_string();
+    let arguments = ["--cache-dir", cache.as_str()];
+    let host = scenario.start_with(&config, &arguments);
+    let process = host.process().id();
+    scenario.apply(&echo(1)).await;
+    let ready = |replicas: u64| {
+        move |e: &kube::core::DynamicObject| {
+            e.data["status"]["currentReplicas"] == replicas && e.data["status"]["isReady"] == true
+        }
+    };
+    scenario.until(ECHO, "e", "one ready pod", ready(1)).await;
+    let before = memory(process, "VmRSS");
+    host.until_log(&["not compiled within 3s of processor time"])
+        .await;
+    let start = Instant::now();
+    mount.project(&hard(hard::large()));
+    scenario.apply(&echo(2)).await;
+    scenario.until(ECHO, "e", "two ready pods", ready(2)).await;
+    eprintln!("served after {:?}", start.elapsed());
+    host.until_log(&["compiling the plugin takes more than"]).await;
+    let peak = memory(process, "VmHWM");
+    eprintln!(
+        "resident before {:.1} MB, at most {:.1} MB",
+        before as f64 / 1e6,
+        peak as f64 / 1e6
+    );
+    assert!(peak < before + 20_000_000, "{before} {peak}");
+    assert_eq!(compiling(process), [0; 0]);
+    assert_eq!(host.stop().await.code(), Some(0));
+
+    // It is not tried again.
+    let host = scenario.start_with(&config, &arguments);
+    host.until_log(&["compiling the plugin takes more than", "not retried for"])
+        .await;
+}
+
+#[tokio::test]
+async fn the_memory_of_the_compiler_can_be_set_and_the_refusal_says_how() {
+    let scenario = Scenario::new("compile-option").await;
+    let files = BTreeMap::from([("puppet.wasm".to_owned(), hard::large())]);
+    let (_mount, config) = mounted(
+        &scenario,
+        &files,
+        &crate::support::puppet::controller("puppet.wasm", ""),
+    );
+    let host = scenario.start_with(&config, &["--compile-memory", "100Mi"]);
+    host.until_log(&["takes more than 100 MiB of memory", "raise `--compile-memory`"])
+        .await;
+}

@@ -1,0 +1,149 @@
+//! Plugins that are called several times in a reconcile, and answers that only the API server can reject.
+
+use std::time::Duration;
+
+use kube::api::PostParams;
+use kube::core::DynamicObject;
+use serde_json::json;
+
+use crate::support::puppet::{CONFIG_MAP, PUPPET, assert_contains, config_map, controller};
+use crate::support::{Scenario, cluster};
+
+#[tokio::test]
+async fn a_cleanup_sees_what_it_made_before_its_status_is_written_and_is_asked_until_it_is_done() {
+    let scenario = Scenario::new("cleanup-rounds").await;
+    let _host = scenario.start(&controller("puppet.wasm", ""));
+    let spec = |done: bool| {
+        json!({
+            "response": {"children": [config_map("a", "1")]},
+            "cleanup": {"done": done, "children": [config_map("backup", "1")], "status": {"seen": "$names"}},
+        })
+    };
+    scenario.puppet("p", spec(false)).await;
+    scenario.until_ready("p").await;
+    scenario.delete(PUPPET, "p").await;
+    let puppet = scenario
+        .until(PUPPET, "p", "a cleanup that waits", |p| {
+            p.data["status"]["seen"].is_array()
+        })
+        .await;
+    // The first status of the cleanup already contains the child that the same reconcile created.
+    assert_eq!(puppet.data["status"]["seen"], json!(["a", "backup"]));
+    scenario.puppet("p", spec(true)).await;
+    scenario.until_gone(PUPPET, "p").await;
+}
+
+#[tokio::test]
+async fn a_plugin_that_wants_something_else_each_time_is_stopped_and_the_reason_is_reported() {
+    let scenario = Scenario::new("unsettled").await;
+    let host = scenario.start(&controller("puppet.wasm", ""));
+    let mut restless = config_map("restless", "");
+    restless["data"]["text"] = "$versions".into();
+    let spec = json!({"response": {"children": [config_map("calm", "1"), restless]}});
+    scenario.puppet("p", spec).await;
+    let message = scenario.until_stalled("p", "PluginUnsettled").await;
+    assert_contains(
+        &message,
+        &[
+            "did not settle within 5 calls",
+            "must not depend on what applying it changes",
+            "resourceVersion",
+        ],
+    );
+    scenario.until_event("p", "Warning", "PluginUnsettled").await;
+    // It backs off: the host is alive and serves other resources.
+    scenario.puppet("q", json!({"response": {}})).await;
+    scenario.until_ready("q").await;
+    assert!(!host.log().contains("panicked"));
+}
+
+/// Regression: after four iterations the plugin was reported to change its answer each time.
+#[tokio::test]
+async fn children_that_need_each_other_are_created_in_one_reconcile() {
+    let scenario = Scenario::new("chain").await;
+    let host = scenario.start(&controller("puppet.wasm", ""));
+    let chain: Vec<_> = ["a", "b", "c", "d", "e", "f", "g"]
+        .map(|name| config_map(name, "1"))
+        .into();
+    scenario
+        .puppet(
+            "p",
+            json!({"chain": chain, "response": {"status": {"names": "$names"}}}),
+        )
+        .await;
+    let ready = scenario.until_ready("p").await;
+    assert_eq!(
+        ready.data["status"]["names"],
+        json!(["a", "b", "c", "d", "e", "f", "g"])
+    );
+    assert!(!host.log().contains("did not settle"), "{}", host.log());
+    // One status, from one reconcile.
+    let writes = scenario.all_writes(cluster().await).await;
+    let statuses = writes.iter().filter(|write| {
+        write
+            .object_ref
+            .clone()
+            .is_some_and(|object| object.resource == "puppets" && object.subresource == "status")
+    });
+    assert_eq!(statuses.count(), 1);
+}
+
+#[tokio::test]
+async fn a_status_that_the_definition_does_not_allow_is_refused_and_the_conditions_are_written_without_it() {
+    let scenario = Scenario::new("status-refused").await;
+    let _host = scenario.start(&controller("puppet.wasm", ""));
+    let spec = |count| json!({"response": {"children": [config_map("a", "1")], "status": {"count": count}}});
+    scenario.puppet("p", spec(json!(1))).await;
+    scenario.until_ready("p").await;
+    scenario.puppet("p", spec(json!("many"))).await;
+    let message = scenario.until_stalled("p", "StatusRefused").await;
+    assert_contains(&message, &["status.count", "expected numeric"]);
+    scenario.until_event("p", "Warning", "StatusRefused").await;
+    let puppet = scenario.get(PUPPET, "p").await.unwrap();
+    assert_eq!(
+        puppet.data["status"]["count"], 1,
+        "what was there before stays: {puppet:?}"
+    );
+    assert!(scenario.get(CONFIG_MAP, "a").await.is_some());
+    scenario.puppet("p", spec(json!(2))).await;
+    scenario.until_ready("p").await;
+}
+
+#[tokio::test]
+async fn a_plugin_that_wants_to_be_called_all_the_time_is_called_ten_times_a_second() {
+    let scenario = Scenario::new("eager").await;
+    let host = scenario.start(&controller("puppet.wasm", ""));
+    let spec = json!({"response": {"requeueAfterMs": 1}});
+    scenario.puppet("p", spec).await;
+    host.until_reconciles("eager/p", 1).await;
+    let took = host.until_reconciles("eager/p", 7).await;
+    // There are five full delays between the first and the seventh reconcile.
+    assert!(took >= Duration::from_millis(500), "{took:?}");
+}
+
+/// Regression: the API server reads the body of an apply as YAML. It refused some characters, and read others as line
+/// breaks.
+#[tokio::test]
+async fn characters_that_yaml_does_not_allow_reach_children_and_status_as_they_are() {
+    let scenario = Scenario::new("yaml-characters").await;
+    let _host = scenario.start(&controller("puppet.wasm", ""));
+    for (name, text) in [
+        ("refused", "a\u{7f}b\u{9f}c\u{feff}d\u{ffff}e \u{1f600}"),
+        ("line-breaks", "a \u{85} b \u{2028} c \u{2029} d"),
+    ] {
+        let puppet = json!({
+            "apiVersion": "test.operator-host.dev/v1", "kind": "Puppet", "metadata": {"name": name},
+            "spec": {"response": {"children": [config_map(name, text)], "status": {"seen": text}}},
+        });
+        let puppet: DynamicObject = serde_json::from_value(puppet).unwrap();
+        // Not applied, which would be the same defect here.
+        let api = scenario.api(PUPPET);
+        api.create(&PostParams::default(), &puppet)
+            .await
+            .expect("a puppet");
+        let ready = scenario.until_ready(name).await;
+        assert_eq!(ready.data["status"]["seen"], text);
+        let child = scenario.get(CONFIG_MAP, name).await.expect("the child");
+        assert_eq!(child.data["data"]["text"], text);
+    }
+}

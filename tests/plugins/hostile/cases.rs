@@ -1,0 +1,167 @@
+//! What malicious plugins do, for the scenarios and for `make bench`.
+
+use serde_json::{Value, json};
+
+use crate::support::puppet::config_map;
+
+pub struct Case {
+    pub name: &'static str,
+    /// Replaces a valid spec.
+    pub spec: Value,
+    pub ends: End,
+}
+
+pub enum End {
+    /// `Stalled` for this reason, with these words.
+    Stalled(&'static str, &'static [&'static str]),
+    /// The plugin gives valid answers nevertheless.
+    Ready,
+}
+
+fn misbehave(name: &'static str, reason: &'static str, words: &'static [&'static str]) -> Case {
+    Case {
+        name,
+        spec: json!({ "misbehave": name, "response": {} }),
+        ends: End::Stalled(reason, words),
+    }
+}
+
+/// Returns a case with an answer in which one list repeats its item.
+fn many(name: &'static str, list: &str, item: &Value, count: u32, ends: End) -> Case {
+    let mut spec = json!({"response": {"status": {"note": "other"}}, "many": {}});
+    spec["response"][list] = json!([item]);
+    spec["many"][list] = count.into();
+    Case { name, spec, ends }
+}
+
+/// Returns what the puppet can do.
+pub fn cases() -> Vec<Case> {
+    let long = "x".repeat(100_000);
+    let child =
+        |kind: &str, name: &str| json!({"apiVersion": "v1", "kind": kind, "metadata": {"name": name}});
+    let need = json!({"id": "n$n", "apiVersion": "v1", "kind": "ConfigMap"});
+    let event = json!({"type": "Normal", "reason": "R".repeat(100_000), "message": "event $n"});
+    let mut cases = vec![
+        misbehave("loop", "PluginTimedOut", &["within 1s", "limits.deadline"]),
+        misbehave("drip", "PluginTimedOut", &["within 1s", "limits.deadline"]),
+        misbehave(
+            "memory",
+            "PluginOutOfMemory",
+            &["the limit is 32 MiB", "limits.memory"],
+        ),
+        misbehave("recursion", "PluginTrapped", &["the plugin stopped"]),
+        misbehave(
+            "flood",
+            "PluginAnswerTooLarge",
+            &["more than 7 MiB", "limits.response"],
+        ),
+        misbehave(
+            "many-values",
+            "PluginAnswerTooLarge",
+            &["JSON values", "limits.values"],
+        ),
+        misbehave("deep-json", "PluginAnswerInvalid", &["recursion limit"]),
+        misbehave("not-utf8", "PluginAnswerInvalid", &["not UTF-8"]),
+        many(
+            "many-children",
+            "children",
+            &config_map("many-$n", "much"),
+            2_000,
+            End::Stalled(
+                "PluginAnswerTooLarge",
+                &["2000 children", "answer with 1000", "limits.children"],
+            ),
+        ),
+        many(
+            "other-kinds",
+            "children",
+            &child("Node", "other-$n"),
+            900,
+            End::Stalled(
+                "ChildRefused",
+                &[
+                    "Node other-0: ",
+                    "may not create objects of the kind v1/Node",
+                    "and 890 more",
+                ],
+            ),
+        ),
+        many(
+            "long-kinds",
+            "children",
+            &child(&format!("Gadget{long}"), "long-$n"),
+            10,
+            End::Stalled(
+                "ChildRefused",
+                &[
+                    "may not create objects of the kind v1/Gadgetxxx",
+                    "list it under its `children`",
+                ],
+            ),
+        ),
+        many(
+            "long-names",
+            "children",
+            &child("ConfigMap", &format!("$n{long}")),
+            10,
+            End::Stalled(
+                "ChildRefused",
+                &["children[9]: \"9xxx", "cannot be its `metadata.name`"],
+            ),
+        ),
+        // All existing objects, 32 times.
+        many(
+            "all-needs",
+            "needs",
+            &need,
+            32,
+            End::Stalled(
+                "PluginRequestTooLarge",
+                &[
+                    "larger than 4 MiB",
+                    "objects that it asked to read",
+                    "limits.request",
+                ],
+            ),
+        ),
+        many(
+            "many-needs",
+            "needs",
+            &need,
+            900,
+            End::Stalled("NeedRefused", &["900 needs", "the limit is 32"]),
+        ),
+        many("events", "events", &event, 30, End::Ready),
+    ];
+    for name in ["log-flood", "long-line"] {
+        let spec = json!({"misbehave": name, "response": {}});
+        let ends = End::Ready;
+        cases.push(Case { name, spec, ends });
+    }
+    cases
+}
+
+/// Only possible in WebAssembly itself, so written in its text format.
+pub const TABLES: &str = "
+  (table $table 1 funcref)
+  (func $case
+    (loop $more
+      (br_if $more (i32.ne (table.grow $table (ref.null func) (i32.const 10000)) (i32.const -1))))
+    unreachable)";
+
+/// Fails after some 50 µs: too soon to count as a slow call, and again and again.
+pub const BRIEF: &str = "
+  (func $case (local $left i32)
+    (local.set $left (i32.const 40000))
+    (loop $more
+      (br_if $more (local.tee $left (i32.sub (local.get $left) (i32.const 1)))))
+    unreachable)";
+
+/// One poll of 200,000 clocks, each of which would be an object in the host.
+pub const CLOCKS: &str = "
+  (func $case
+    (drop (memory.grow (i32.const 200)))
+    (call $poll)
+    unreachable)
+  (func $poll
+    (drop (call $poll_oneoff (i32.const 65536) (i32.const 65536) (i32.const 200000) (i32.const 256))))";

@@ -1,0 +1,306 @@
+//! A controller whose plugin misbehaves, and its effect on the latency of another one's resources.
+
+use std::fmt::Write as _;
+use std::time::{Duration, Instant};
+
+use control_plane::Options;
+use control_plane::proxy::{Mode, Proxy, Seen};
+use futures::future::join_all;
+use kube::api::{Api, Patch, PatchParams};
+use kube::core::DynamicObject;
+use serde_json::{Value, json};
+
+use crate::samples::echo;
+use crate::support::bystander::{Bystander, Comparison};
+use crate::support::measure::{peak, percentile, report};
+use crate::support::puppet::{CONFIG_MAP, PUPPET, assert_contains, config_map, controller};
+use crate::support::{Scenario, cluster, own_cluster, resource};
+
+/// How often each neighbour is measured, and how often the Echo changes each time.
+const ROUNDS: usize = 3;
+const CHANGES: usize = 20;
+
+#[tokio::test]
+async fn a_plugin_that_misbehaves_in_twenty_objects_hardly_holds_up_another_controller() {
+    let scenario = Scenario::new("neighbours").await;
+    let hostile = controller(
+        "puppet.wasm",
+        "backoff: {initial: 1ms, max: 1ms}\nlimits: {deadline: 2s}",
+    );
+    let mut host = scenario.start(&format!("{hostile}{}", echo::CONTROLLER));
+    let mut bystander = Bystander::new(&scenario).await;
+    let before = peak(&host) >> 20;
+    let cases = [
+        ("loop", "PluginTimedOut"),
+        ("many-values", "PluginAnswerTooLarge"),
+        ("large-text", "StatusRefused"),
+    ];
+    let mut compared = cases.map(|(how, _)| (how, Comparison::default()));
+    for _ in 0..ROUNDS {
+        for ((how, reason), (_, compared)) in cases.iter().zip(&mut compared) {
+            compared.quiet.extend(bystander.changes(&scenario, CHANGES).await);
+            let names: Vec<String> = (0..20).map(|number| format!("{how}-{number}")).collect();
+            join_all(
+                names
+                    .iter()
+                    .map(|name| scenario.puppet(name, json!({"misbehave": how}))),
+            )
+            .await;
+            scenario.until_stalled(&names[0], reason).await;
+            compared.loud.extend(bystander.changes(&scenario, CHANGES).await);
+            join_all(
+                names
+                    .iter()
+                    .map(|name| scenario.puppet(name, json!({"response": {}}))),
+            )
+            .await;
+            for name in &names {
+                scenario.until_ready(name).await;
+            }
+        }
+    }
+    let peak = peak(&host) >> 20;
+    let mut figures = format!("neighbours, memory: {before} MiB, then at most {peak} MiB");
+    for (how, compared) in &compared {
+        let _ = write!(figures, "\nneighbours, {how}: {compared}");
+    }
+    report("neighbours", &figures);
+    for (how, compared) in &compared {
+        assert!(compared.is_bearable(), "{how}: {compared}");
+    }
+    // Eight concurrent calls with about 20 MiB each.
+    assert!(peak < before + 400, "{peak} MiB, {before} MiB before");
+    assert!(host.is_alive());
+}
+
+/// ClusterPuppets, whose children may be in the namespace `memory`.
+const CLUSTER_PUPPETS: &str = "\
+- name: cluster-puppet
+  parent: {apiVersion: test.operator-host.dev/v1, kind: ClusterPuppet}
+  plugin: cluster-puppet.wasm
+  children: [{apiVersion: v1, kind: ConfigMap}]
+  otherNamespaces: [memory]
+  backoff: {initial: 50ms, max: 500ms}
+";
+
+#[tokio::test]
+async fn all_calls_together_keep_to_the_memory_of_the_process_and_all_parents_are_reconciled() {
+    const PARENTS: usize = 12;
+    // In a separate cluster, since hosts in the shared one see each other's ClusterPuppets.
+    let cluster = own_cluster(Options::bare()).await;
+    let scenario = Scenario::within(&cluster, "memory").await;
+    let puppets = controller("puppet.wasm", "");
+    let config = scenario.config(&format!("{puppets}{CLUSTER_PUPPETS}{}", echo::CONTROLLER));
+    let mut host = scenario.start_with(&config, &["--memory", "256Mi"]);
+    let line = host.until_log(&["memory limits: for the process"]).await;
+    assert_contains(
+        &line,
+        &["\"process_mib\":256", "\"calls_mib\":128", "\"one_call_mib\":96"],
+    );
+    let mut bystander = Bystander::new(&scenario).await;
+    let before = peak(&host) >> 20;
+
+    // The limits would allow sixteen of these calls 40 MiB each at a time.
+    let spec = |name: &str| {
+        let mut child = config_map(name, "");
+        child["metadata"]["namespace"] = "memory".into();
+        json!({"hold": 40, "busy": 100, "response": {"children": [child]}})
+    };
+    let cluster_puppets: Api<DynamicObject> = Api::all_with(
+        scenario.client.clone(),
+        &resource("test.operator-host.dev/v1/ClusterPuppet"),
+    );
+    let cluster_puppet = async |name: &str, spec: Value| {
+        let puppet = json!({
+            "apiVersion": "test.operator-host.dev/v1", "kind": "ClusterPuppet", "metadata": {"name": name}, "spec": spec,
+        });
+        let params = PatchParams::apply("user").force();
+        let applied = cluster_puppets.patch(name, &params, &Patch::Apply(&puppet)).await;
+        applied.unwrap();
+    };
+    let names = |of: &str| -> Vec<String> { (0..PARENTS).map(|number| format!("{of}-{number}")).collect() };
+    let (ours, theirs) = (names("ours"), names("theirs"));
+    join_all(ours.iter().map(|name| scenario.puppet(name, spec(name)))).await;
+    join_all(theirs.iter().map(|name| cluster_puppet(name, spec(name)))).await;
+    // Meanwhile a plugin that needs little continues.
+    let beside = percentile(&bystander.changes(&scenario, CHANGES).await, 0.5);
+    for name in ours.iter().chain(&theirs) {
+        scenario.until(CONFIG_MAP, name, "there", |_| true).await;
+    }
+    for name in &ours {
+        scenario.until_ready(name).await;
+    }
+    let peak = peak(&host) >> 20;
+    let figures = format!(
+        "memory of all calls: {before} MiB, then at most {peak} MiB; an Echo beside took {beside:.1?}"
+    );
+    report("memory-of-all-calls", &figures);
+    assert!(peak < 256, "{peak} MiB, {before} MiB before");
+    assert!(peak < before + 128, "{peak} MiB, {before} MiB before");
+    assert!(beside < Duration::from_secs(2), "{beside:?}");
+
+    // A configuration that could never work is refused, and the previous one stays.
+    let large = controller("puppet.wasm", "limits: {memory: 100Mi}");
+    scenario.config(&format!("{large}{}", echo::CONTROLLER));
+    let line = host
+        .until_log(&["the configuration is refused", "may take 124 MiB"])
+        .await;
+    assert_contains(
+        &line,
+        &[
+            "\\\"puppet\\\"",
+            "limit for one call is 96 MiB",
+            "give the process 332 MiB",
+        ],
+    );
+    assert!(host.is_alive());
+    let output = std::process::Command::new(env!("CARGO_BIN_EXE_operator-host"))
+        .args(["run", "--memory", "256Mi", "--config"])
+        .arg(&config)
+        .env("KUBECONFIG", scenario.kubeconfig())
+        .output()
+        .unwrap();
+    assert_eq!(output.status.code(), Some(2));
+    assert_contains(
+        &String::from_utf8_lossy(&output.stderr),
+        &["may take 124 MiB", "config.yaml"],
+    );
+    assert!(host.stop().await.success());
+    cluster.shutdown().await;
+}
+
+#[tokio::test]
+async fn too_many_children_are_refused_by_number_and_nothing_is_made() {
+    let scenario = Scenario::new("many-children").await;
+    let more = "children: [{apiVersion: v1, kind: ConfigMap}]\nlimits: {children: 5}";
+    let _host = scenario.start(&controller("puppet.wasm", more));
+    let children = |count: usize| -> Vec<_> {
+        (0..count)
+            .map(|number| config_map(&format!("c{number}"), ""))
+            .collect()
+    };
+    scenario
+        .puppet("p", json!({"response": {"children": children(6)}}))
+        .await;
+    let message = scenario.until_stalled("p", "PluginAnswerTooLarge").await;
+    assert_contains(
+        &message,
+        &["6 children", "may answer with 5", "`limits.children`"],
+    );
+    assert!(scenario.get("v1/ConfigMap", "c0").await.is_none());
+    scenario
+        .puppet("p", json!({"response": {"children": children(5)}}))
+        .await;
+    scenario.until_ready("p").await;
+}
+
+#[tokio::test]
+async fn needs_that_make_the_request_too_large_are_refused_and_the_parent_shows_it() {
+    let scenario = Scenario::new("large-request").await;
+    let more = "children: []\nreads: [{apiVersion: v1, kind: ConfigMap}]\nlimits: {request: 64Ki}";
+    let _host = scenario.start(&controller("puppet.wasm", more));
+    for number in 0..4 {
+        let name = format!("large-{number}");
+        scenario
+            .apply(&config_map(&name, &"x".repeat(20 << 10)).to_string())
+            .await;
+    }
+    let need = |name: serde_json::Value| {
+        let mut need = json!({"id": "n", "apiVersion": "v1", "kind": "ConfigMap"});
+        need["name"] = name;
+        json!({"response": {"needs": [need], "status": {"read": "$related"}}})
+    };
+    scenario.puppet("p", need(json!(null))).await;
+    let message = scenario.until_stalled("p", "PluginRequestTooLarge").await;
+    assert_contains(
+        &message,
+        &[
+            "larger than 0.1 MiB",
+            "objects that it asked to read",
+            "`limits.request`",
+        ],
+    );
+    // It is called again without them, and may answer differently.
+    scenario.puppet("p", need(json!("large-1"))).await;
+    scenario.until_ready("p").await;
+    let puppet = scenario.get(PUPPET, "p").await.unwrap();
+    assert_eq!(puppet.data["status"]["read"], json!({"n": ["large-1"]}));
+}
+
+#[tokio::test]
+async fn a_reason_is_cut_to_what_the_api_server_takes() {
+    let scenario = Scenario::new("long-reason").await;
+    let _host = scenario.start(&controller("puppet.wasm", ""));
+    let event = json!({"type": "Normal", "reason": "R".repeat(5000), "message": "m".repeat(5000)});
+    scenario
+        .puppet("p", json!({"response": {"events": [event]}}))
+        .await;
+    let cut = "R".repeat(128);
+    let note = scenario.until_event("p", "Normal", &cut).await;
+    assert_eq!(note.len(), 1024);
+}
+
+#[tokio::test]
+async fn a_controller_writes_no_faster_than_it_may() {
+    let scenario = Scenario::new("writes").await;
+    let _host = scenario.start(&controller("puppet.wasm", "writes: {qps: 5, burst: 1}"));
+    let children: Vec<_> = (0..6)
+        .map(|number| config_map(&format!("c{number}"), ""))
+        .collect();
+    let start = Instant::now();
+    scenario
+        .puppet("p", json!({"response": {"children": children}}))
+        .await;
+    scenario.until_ready("p").await;
+    // A finalizer, six children and a status: seven of these writes wait 200 ms each.
+    assert!(
+        start.elapsed() > Duration::from_millis(1300),
+        "{:?}",
+        start.elapsed()
+    );
+}
+
+/// Regression: one controller had as many writes waiting for the API server as `concurrency` and its children allowed,
+/// each with a connection.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_controller_whose_writes_hang_has_64_of_them_and_does_not_hold_up_another_one() {
+    const MOST: usize = 64;
+    let proxy = Proxy::start(&cluster().await.kubeconfig())
+        .await
+        .expect("a proxy");
+    let scenario = Scenario::new("hanging-writes")
+        .await
+        .with_kubeconfig(proxy.kubeconfig());
+    let hanging = controller("puppet.wasm", "concurrency: 100");
+    let _host = scenario.start(&format!("{hanging}{}", echo::CONTROLLER));
+    scenario.apply(&echo::echo(1)).await;
+    scenario.until("v1/Pod", "e-pod-0", "there", |_| true).await;
+    let is_held = |seen: &Seen| seen.is_write() && seen.uri.contains("/configmaps/");
+    let held = || proxy.take_seen().iter().filter(|seen| is_held(seen)).count();
+    proxy.set_mode_of("/configmaps/", Mode::Stall);
+    let names: Vec<String> = (0..30).map(|number| format!("p{number}")).collect();
+    let created = names.iter().map(|name| {
+        let children = (0..4).map(|child| config_map(&format!("{name}-{child}"), "a"));
+        scenario.puppet(
+            name,
+            json!({"response": {"children": children.collect::<Vec<_>>()}}),
+        )
+    });
+    join_all(created).await;
+    let mut waiting = 0;
+    while waiting < MOST {
+        proxy.until_seen(is_held).await;
+        waiting += held();
+    }
+    scenario
+        .patch(echo::ECHO, "e", json!({"spec": {"replicas": 10}}))
+        .await;
+    scenario.until("v1/Pod", "e-pod-9", "there", |_| true).await;
+    waiting += held();
+    assert_eq!(waiting, MOST);
+
+    proxy.set_mode(Mode::Pass);
+    for name in &names {
+        scenario.until_ready(name).await;
+    }
+}

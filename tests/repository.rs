@@ -1,0 +1,9 @@
+//! Checks of the repository itself: pages, generated files and what a release consists of.
+
+pub mod crds;
+pub mod figures;
+pub mod limits;
+pub mod release;
+pub mod sbom;
+pub mod threat_model;
+pub mod troubleshooting;

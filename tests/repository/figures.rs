@@ -1,0 +1,65 @@
+//! The pages with figures of `make bench` have exactly the rows that it prints.
+
+#[path = "../benches/rows.rs"]
+#[expect(dead_code, reason = "the benchmark uses the rest")]
+mod rows;
+
+use crate::support::root;
+
+use self::rows::{HEADER, HOSTILE, HOSTILE_HEADER, PAGE, README, ROWS, Row};
+
+/// Returns the lines of the table that `make bench` writes into a page.
+fn table(page: &str) -> Vec<String> {
+    let text = std::fs::read_to_string(root().join(page)).unwrap();
+    let (_, rest) = text.split_once("<!-- bench:begin -->\n").expect("the begin");
+    let (table, _) = rest.split_once("<!-- bench:end -->").expect("the end");
+    let lines = table.lines().filter(|line| line.starts_with('|'));
+    lines.map(str::to_owned).collect()
+}
+
+/// Returns a row without its figure.
+fn without_figure(row: &str) -> String {
+    let mut cells: Vec<&str> = row.split(" | ").collect();
+    cells[1] = "";
+    cells.join(" | ")
+}
+
+fn empty(row: &Row) -> String {
+    format!("| {} |  | {} | {} |", row.what, row.unit, row.target())
+}
+
+#[test]
+fn the_page_of_figures_has_the_rows_that_make_bench_prints() {
+    let lines = table(PAGE);
+    assert_eq!(lines[..2].join("\n"), HEADER);
+    let lines = lines[2..].iter().map(|line| without_figure(line));
+    assert_eq!(
+        lines.collect::<Vec<_>>(),
+        ROWS.iter().map(empty).collect::<Vec<_>>()
+    );
+}
+
+#[test]
+fn the_table_in_the_readme_has_the_rows_that_users_decide_by_as_they_are_on_the_page() {
+    let mut page = table(PAGE);
+    page.retain(|line| {
+        README
+            .iter()
+            .any(|what| line.starts_with(&format!("| {what} | ")))
+    });
+    assert_eq!(page.len(), README.len());
+    let readme = table("README.md");
+    assert_eq!(readme[..2].join("\n"), HEADER);
+    assert_eq!(readme[2..], page);
+}
+
+#[test]
+fn the_page_about_hostile_plugins_has_the_rows_that_make_bench_prints() {
+    let lines = table("host/docs/reference/hostile-plugins.md");
+    assert_eq!(lines[..2].join("\n"), HOSTILE_HEADER);
+    let names = lines[2..]
+        .iter()
+        .map(|line| line.split(" | ").next().unwrap().to_owned());
+    let rows = HOSTILE.iter().map(|row| format!("| {}", row.what));
+    assert_eq!(names.collect::<Vec<_>>(), rows.collect::<Vec<_>>());
+}

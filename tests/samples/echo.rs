@@ -1,0 +1,122 @@
+//! The Echo operator, from a resource to its pods and its status.
+
+use serde_json::json;
+
+pub use crate::support::bystander::{CONTROLLER, ECHO, echo};
+use crate::support::{Scenario, cluster, condition};
+
+const POD: &str = "v1/Pod";
+
+#[tokio::test]
+async fn pods_follow_the_replicas_and_the_status_shows_what_is_observed() {
+    let scenario = Scenario::new("echo-scale").await;
+    let host = scenario.start(CONTROLLER);
+    scenario.apply(&echo(3)).await;
+    let ready = |n: u64| {
+        move |e: &kube::core::DynamicObject| {
+            e.data["status"]["currentReplicas"] == n && e.data["status"]["isReady"] == true
+        }
+    };
+    let e = scenario.until(ECHO, "e", "three ready pods", ready(3)).await;
+    assert_eq!(scenario.names(POD).await, ["e-pod-0", "e-pod-1", "e-pod-2"]);
+    assert_eq!(e.data["status"]["observedGeneration"], 1);
+    let pod = scenario.get(POD, "e-pod-1").await.unwrap();
+    assert_eq!(pod.data["spec"]["containers"][0]["image"], "echo:1");
+    assert_eq!(
+        pod.metadata.owner_references.as_ref().unwrap()[0].uid,
+        *e.metadata.uid.as_ref().unwrap()
+    );
+
+    scenario.patch(ECHO, "e", json!({"spec": {"replicas": 1}})).await;
+    scenario.until_gone(POD, "e-pod-2").await;
+    scenario.until_gone(POD, "e-pod-1").await;
+    scenario.until(ECHO, "e", "one ready pod", ready(1)).await;
+    scenario.patch(ECHO, "e", json!({"spec": {"replicas": 2}})).await;
+    let e = scenario.until(ECHO, "e", "two ready pods", ready(2)).await;
+    assert_eq!(e.data["status"]["observedGeneration"], 3);
+    assert!(condition(&e, "Stalled").is_none(), "{e:?}");
+    assert_eq!(host.stop().await.code(), Some(0));
+}
+
+#[tokio::test]
+async fn a_deleted_pod_is_recreated_and_drift_is_corrected() {
+    let scenario = Scenario::new("echo-drift").await;
+    let _host = scenario.start(CONTROLLER);
+    scenario.apply(&echo(1)).await;
+    let first = scenario.until(POD, "e-pod-0", "there", |_| true).await;
+    scenario.delete(POD, "e-pod-0").await;
+    scenario
+        .until(POD, "e-pod-0", "a new pod", |pod| {
+            pod.metadata.uid != first.metadata.uid
+        })
+        .await;
+    let patch = json!({"spec": {"containers": [{"name": "echo", "image": "somebody/elses:2"}]}});
+    let api = scenario.api(POD);
+    let params = kube::api::PatchParams::default();
+    api.patch("e-pod-0", &params, &kube::api::Patch::Strategic(patch))
+        .await
+        .expect("the drift");
+    scenario
+        .until(POD, "e-pod-0", "the plugin's image", |pod| {
+            pod.data["spec"]["containers"][0]["image"] == "echo:1"
+        })
+        .await;
+}
+
+#[tokio::test]
+async fn nothing_is_written_when_nothing_changed() {
+    let scenario = Scenario::new("echo-quiet").await;
+    let host = scenario.start(&format!("{CONTROLLER}  resync: 100ms\n"));
+    scenario.apply(&echo(2)).await;
+    scenario
+        .until(ECHO, "e", "ready", |e| e.data["status"]["isReady"] == true)
+        .await;
+    // The resync runs ten times per second; each reconcile logs at debug level.
+    let reconciles = || host.log().matches("reconcile done").count();
+    let more_reconciles = async |more| {
+        let seen = reconciles();
+        let enough = async {
+            while reconciles() < seen + more {
+                tokio::time::sleep(std::time::Duration::from_millis(50)).await;
+            }
+        };
+        tokio::time::timeout(crate::support::LIMIT, enough)
+            .await
+            .expect("more reconciles");
+    };
+    // The status is visible before its write is in the audit log.
+    more_reconciles(2).await;
+    let before = scenario.writes(cluster().await);
+    more_reconciles(10).await;
+    let after = scenario.writes(cluster().await);
+    assert_eq!(after.len(), before.len(), "{:#?}", &after[before.len()..]);
+}
+
+#[tokio::test]
+async fn one_status_write_includes_the_children_that_the_same_reconcile_made() {
+    let scenario = Scenario::new("echo-one-status").await;
+    let _host = scenario.start(CONTROLLER);
+    // Pods are held back, so that only the first reconcile has something to report.
+    scenario.apply(&echo(2)).await;
+    scenario
+        .until(ECHO, "e", "counted", |e| e.data["status"]["currentReplicas"] == 2)
+        .await;
+    let writes = scenario.all_writes(cluster().await).await;
+    let kinds: Vec<_> = writes
+        .iter()
+        .map(|write| {
+            write
+                .object_ref
+                .as_ref()
+                .map(|o| (o.resource.clone(), o.subresource.clone()))
+                .unwrap()
+        })
+        .take(3)
+        .collect();
+    let expected = [("pods", ""), ("pods", ""), ("echoes", "status")];
+    assert_eq!(
+        kinds,
+        expected.map(|(a, b)| (a.to_owned(), b.to_owned())),
+        "{writes:#?}"
+    );
+}

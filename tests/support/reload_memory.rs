@@ -1,0 +1,57 @@
+//! The memory of the serving process before and after reloads.
+
+use std::time::{Duration, Instant};
+
+use crate::support::bystander::{CONTROLLER, ECHO, echo};
+use crate::support::measure::resident;
+use crate::support::mount::Mount;
+use crate::support::{Host, LIMIT, Scenario, plugin};
+
+const FILE: &str = "echo.wasm";
+const RELOADS: u8 = 20;
+
+/// Starts a host with Echo's plugin in a folder like a mounted ConfigMap, replaces the plugin 20 times, and returns the
+/// resident memory in bytes before and after that.
+pub async fn before_and_after(scenario: &Scenario) -> [u64; 2] {
+    let mut mount = Mount::new(&scenario.folder.path().join("mount"), FILE, &version(0));
+    let text = format!(
+        "plugins: {}\nnamespaces: [{}]\ncontrollers:\n{CONTROLLER}  proving: {{mode: off}}\n",
+        mount.path.display(),
+        scenario.namespace
+    );
+    let host = scenario.start_with(&scenario.file("config.yaml", text), &[]);
+    scenario.apply(&echo(2)).await;
+    scenario
+        .until(ECHO, "e", "ready", |e| e.data["status"]["isReady"] == true)
+        .await;
+    // The first reload has one-time costs: threads, and the buffers of a second version.
+    mount.put(FILE, &version(1));
+    until_loaded(&host, 2).await;
+    let before = resident(&host);
+    for number in 2..2 + RELOADS {
+        mount.put(FILE, &version(number));
+        until_loaded(&host, usize::from(number) + 1).await;
+    }
+    let after = resident(&host);
+    assert_eq!(host.stop().await.code(), Some(0));
+    [before, after]
+}
+
+/// Returns another file with the same answers: the sample with an additional custom section.
+fn version(number: u8) -> Vec<u8> {
+    let mut file = std::fs::read(plugin("echo")).expect("the plugin");
+    file.extend([0, 3, 1, b'v', number]);
+    file
+}
+
+async fn until_loaded(host: &Host, count: usize) {
+    let deadline = Instant::now() + LIMIT;
+    while host.log().matches("plugin loaded").count() < count {
+        assert!(
+            Instant::now() < deadline,
+            "{count} versions were not loaded: {}",
+            host.log()
+        );
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+}

@@ -1,0 +1,411 @@
+//! Objects of a kind with two versions, which a plugin converts for the API server.
+
+mod outages;
+mod replicas;
+
+use std::time::Instant;
+
+use control_plane::Options;
+use k8s_openapi::ByteString;
+use kube::Api;
+use kube::api::{ListParams, Patch, PatchParams, PostParams};
+use kube::core::DynamicObject;
+use serde_json::json;
+
+use crate::author_tools::host;
+use crate::support::mount::Mount;
+use crate::support::puppet::{FORMS, PUPPET, assert_contains, controller, variant_of};
+use crate::support::{Host, LIMIT, Scenario, own_cluster, resource};
+use crate::telemetry::get;
+use crate::webhook::callers::call_to_convert;
+use crate::webhook::{Authority, certified, port};
+
+/// The variant of the puppet that converts: v2 calls the field `text` of v1 `note`.
+pub(crate) const CONVERTS: u8 = 9;
+const DEFINITION: &str = "puppets.test.operator-host.dev";
+pub(crate) const V2: &str = "test.operator-host.dev/v2/Puppet";
+
+pub(crate) fn configuration(scenario: &Scenario, plugin: &str) -> std::path::PathBuf {
+    let top = "webhook: {address: '127.0.0.1:0', certificate: tls.crt, key: tls.key}";
+    scenario.config_with(top, &controller(plugin, "limits: {deadline: 2s}"))
+}
+
+/// Adds v2 to the definition of puppets, with a conversion by this host, and waits until it is served.
+pub(crate) async fn serve_v2(scenario: &Scenario, host: &Host, authority: &Authority, stored: &str) {
+    serve_v2_at(scenario, port(host).await, authority, stored).await;
+}
+
+/// The same by the webhook at this port.
+async fn serve_v2_at(scenario: &Scenario, port: u16, authority: &Authority, stored: &str) {
+    let url = format!("https://127.0.0.1:{port}/convert");
+    let ca = ByteString(std::fs::read(authority.0.join("ca.crt")).unwrap());
+    let version = |name: &str| {
+        json!({
+            "name": name, "served": true, "storage": name == stored, "subresources": { "status": {} },
+            "schema": { "openAPIV3Schema": { "type": "object", "x-kubernetes-preserve-unknown-fields": true } },
+        })
+    };
+    let patch = json!({ "spec": {
+        "versions": [version("v1"), version("v2")],
+        "conversion": { "strategy": "Webhook", "webhook": {
+            "conversionReviewVersions": ["v1"], "clientConfig": { "url": url, "caBundle": ca },
+        } },
+    } });
+    let kind = resource("apiextensions.k8s.io/v1/CustomResourceDefinition");
+    let definitions: Api<DynamicObject> = Api::all_with(scenario.client.clone(), &kind);
+    let patch = Patch::Merge(patch);
+    definitions
+        .patch(DEFINITION, &PatchParams::default(), &patch)
+        .await
+        .expect("two versions");
+    // A changed definition takes effect after a moment. Until then nothing is found; then an object is not, by its name.
+    let start = Instant::now();
+    loop {
+        let none = scenario.api(V2).get("none").await;
+        if matches!(&none, Err(kube::Error::Api(status)) if status.details.as_ref().is_some_and(|of| of.name == "none"))
+        {
+            break;
+        }
+        assert!(start.elapsed() < LIMIT, "v2 is never served: {none:?}");
+        tokio::time::sleep(std::time::Duration::from_millis(20)).await;
+    }
+}
+
+/// Waits until an object is read in v2.
+async fn until_v2(scenario: &Scenario, name: &str) -> DynamicObject {
+    let start = Instant::now();
+    loop {
+        match scenario.api(V2).get(name).await {
+            Ok(object) => return object,
+            Err(error) => assert!(start.elapsed() < LIMIT, "never read in v2: {error}"),
+        }
+        tokio::time::sleep(std::time::Duration::from_millis(100)).await;
+    }
+}
+
+/// Creates an object in v1 that is wrong in v2, returns why, and deletes it.
+async fn refusal(scenario: &Scenario, how: &str) -> String {
+    scenario.puppet(how, json!({ "convert": how, "text": "x" })).await;
+    let error = scenario
+        .api(V2)
+        .get(how)
+        .await
+        .expect_err("it cannot be read")
+        .to_string();
+    // Of many objects, the wrong one is named, whatever it does.
+    let all = scenario.api(V2).list(&ListParams::default()).await;
+    let all = all.expect_err("they cannot be read").to_string();
+    assert_contains(
+        &all,
+        &[
+            "cannot convert Puppet ",
+            &format!("/{how} to test.operator-host.dev/v2"),
+        ],
+    );
+    scenario.delete(PUPPET, how).await;
+    scenario.until_gone(PUPPET, how).await;
+    error
+}
+
+#[tokio::test]
+async fn objects_are_read_and_written_in_every_version_and_wrong_conversions_are_named() {
+    for (form, file) in FORMS {
+        let cluster = own_cluster(Options::default()).await;
+        let scenario = Scenario::within(&cluster, &format!("conversion-{form}")).await;
+        let plugin = scenario.file("plugin.wasm", variant_of(file, CONVERTS));
+        let config = configuration(&scenario, &plugin.display().to_string());
+        let authority = certified(&scenario);
+        let host = scenario.start_with(&config, &[]);
+        host.until_log(&["controller started"]).await;
+        scenario
+            .puppet("first", json!({ "text": "a", "response": {} }))
+            .await;
+        serve_v2(&scenario, &host, &authority, "v1").await;
+
+        let first = until_v2(&scenario, "first").await;
+        assert_eq!(first.data["spec"], json!({ "note": "a", "response": {} }));
+        scenario
+            .apply(
+                &json!({
+                    "apiVersion": "test.operator-host.dev/v2", "kind": "Puppet",
+                    "metadata": { "name": "second" }, "spec": { "note": "b", "response": {} },
+                })
+                .to_string(),
+            )
+            .await;
+        let second = scenario.until_ready("second").await;
+        assert_eq!(second.data["spec"]["text"], "b");
+
+        let message = refusal(&scenario, "rename").await;
+        let object = format!("Puppet conversion-{form}/rename");
+        assert_contains(
+            &message,
+            &[&object, "`metadata.name` is \"another\", expected \"rename\""],
+        );
+        for (how, words) in [
+            ("uid", "`metadata.uid`"),
+            ("kind", "`kind` is \"Another\""),
+            ("version", "`apiVersion` is \"test.operator-host.dev/v3\""),
+            ("text", "it is not a JSON object"),
+            ("bad-label", "metadata.labels[\"converted\"]"),
+            ("error", "spec.convert: this one cannot be converted"),
+            ("few", "`convert` of the plugin puppet"),
+            ("trap", "`convert` of the plugin puppet"),
+            ("loop", "`convert` of the plugin puppet"),
+        ] {
+            let message = refusal(&scenario, how).await;
+            assert_contains(&message, &["conversion webhook", words]);
+        }
+        host.until_log(&[
+            "objects are not converted",
+            "asked to convert 1 objects and converted 0",
+        ])
+        .await;
+        host.until_log(&["objects are not converted", "did not answer within 2s"])
+            .await;
+
+        scenario
+            .puppet("label", json!({ "convert": "label", "response": {} }))
+            .await;
+        let labelled = scenario.api(V2).get("label").await.expect("it is converted");
+        assert_eq!(labelled.metadata.labels.unwrap()["converted"], "v2");
+        assert!(labelled.metadata.managed_fields.is_some());
+        scenario
+            .puppet("finalizer", json!({ "convert": "finalizer", "response": {} }))
+            .await;
+        let forged = scenario.api(V2).get("finalizer").await.expect("it is converted");
+        assert!(
+            !forged
+                .metadata
+                .finalizers
+                .unwrap_or_default()
+                .contains(&"a.dev/forged".to_owned())
+        );
+
+        let all = scenario
+            .api(V2)
+            .list(&ListParams::default())
+            .await
+            .expect("a list");
+        assert_eq!(all.items.len(), 4);
+        let metrics = get(&host, "/metrics").await.1;
+        for result in ["converted", "failed"] {
+            let is_it = |line: &str| {
+                line.starts_with("operator_host_webhook_conversions_total{")
+                    && line.contains(&format!("\"{result}\""))
+            };
+            assert!(metrics.lines().any(is_it), "{result} is not in {metrics}");
+        }
+        assert_eq!(host.stop().await.code(), Some(0));
+    }
+}
+
+#[tokio::test]
+async fn a_review_may_have_ten_thousand_objects_and_one_that_is_too_large_is_refused() {
+    let scenario = Scenario::new("conversion-many").await;
+    let plugin = scenario.file("plugin.wasm", variant_of("puppet.wasm", CONVERTS));
+    let config = configuration(&scenario, &plugin.display().to_string());
+    let authority = certified(&scenario);
+    let host = scenario.start_with(&config, &[]);
+    host.until_log(&["the certificate is in use"]).await;
+    let review = |count: usize, to: &str, kind: &str| {
+        // Without optimizations, TLS takes seconds for ten megabytes beside other tests, and the host waits for ten.
+        let length = if count > 10_000 { 1000 } else { 100 };
+        let object = |index: usize| {
+            json!({
+                "apiVersion": "test.operator-host.dev/v1", "kind": kind, "metadata": { "name": format!("p-{index}"), "uid": "u" },
+                "spec": { "text": "x".repeat(length) },
+            })
+        };
+        let objects: Vec<_> = (0..count).map(object).collect();
+        let request = json!({ "uid": "1", "desiredAPIVersion": to, "objects": objects });
+        let review = json!({ "apiVersion": "apiextensions.k8s.io/v1", "kind": "ConversionReview", "request": request });
+        review.to_string().into_bytes()
+    };
+    let v2 = "test.operator-host.dev/v2";
+    let ask = async |body: Vec<u8>| {
+        call_to_convert(&host, &authority, &body)
+            .await
+            .expect("an answer")
+    };
+    // Waits while the plugin is being loaded.
+    let many = ask(review(10_000, v2, "Puppet")).await;
+    assert_eq!(
+        (many.status, many.text.matches("\"note\"").count()),
+        (200, 10_000)
+    );
+    assert_contains(&many.text, &["\"status\":\"Success\"", "\"p-9999\""]);
+    assert_eq!(ask(review(30_000, v2, "Puppet")).await.status, 413);
+    for (to, kind, words) in [
+        (
+            "test.operator-host.dev/v3",
+            "Puppet",
+            "converts v1, v2 of Puppet, not test.operator-host.dev/v3/Puppet",
+        ),
+        (v2, "Nobody", "no controller for Nobody runs here yet"),
+        ("other.dev/v2", "Puppet", "no controller for Puppet runs here yet"),
+    ] {
+        let answer = ask(review(1, to, kind)).await;
+        // Another replica may know it.
+        assert_eq!(answer.status, 500, "{}", answer.text);
+        assert_contains(&answer.text, &["retry-after: 1", "connection: close", words]);
+    }
+    let reordered = String::from_utf8(review(2, v2, "Puppet")).unwrap();
+    let reordered = reordered.replacen("\"spec\":{", "\"spec\":{\"convert\":\"reorder\",", 1);
+    let words = [
+        "`metadata.name` is \\\"p-1\\\"",
+        "are the objects in the same order?",
+    ];
+    assert_contains(&ask(reordered.into_bytes()).await.text, &words);
+    for body in [&b"{}"[..], b"[", &[b'['; 100_000]] {
+        assert_eq!(ask(body.to_vec()).await.status, 400);
+    }
+    // No room is held for these answers, so they are small whatever the request was.
+    let good = String::from_utf8(review(0, v2, "Puppet")).unwrap();
+    let text = format!("\"{}\"", "\u{7f}".repeat(10 << 20));
+    for (from, words) in [
+        ("\"apiextensions.k8s.io/v1\"", "`apiVersion` is"),
+        ("\"1\"", "`uid` is longer than 253 bytes"),
+        ("[]", "`objects` is a text"),
+    ] {
+        let answer = ask(good.replacen(from, &text, 1).into_bytes()).await;
+        assert!(answer.text.len() < 8 << 10, "{} bytes", answer.text.len());
+        assert_eq!(answer.status, 400, "{}", answer.text);
+        assert_contains(&answer.text, &[words]);
+    }
+    assert_eq!(host.stop().await.code(), Some(0));
+}
+
+#[tokio::test]
+async fn a_version_whose_conversion_loses_a_field_of_a_live_object_is_held_back() {
+    const FILE: &str = "puppet.wasm";
+    let scenario = Scenario::new("conversion-proof").await;
+    let folder = scenario.folder.path().join("mount");
+    let mut mount = Mount::new(&folder, FILE, &variant_of(FILE, CONVERTS));
+    let plugin = folder.join(FILE).display().to_string();
+    let host = scenario.start_with(&scenario.config(&controller(&plugin, "")), &[]);
+    host.until_log(&["controller started"]).await;
+    let spec = json!({ "size": 1, "response": {}, "variants": { "8": { "convert": "lose" } } });
+    for name in ["p", "q"] {
+        scenario.puppet(name, spec.clone()).await;
+        scenario.until_ready(name).await;
+    }
+    mount.put(FILE, &variant_of(FILE, 8));
+    let lost = "spec.size is lost when it is converted to test.operator-host.dev/v2 and back";
+    host.until_log(&[
+        "held back",
+        "its conversion loses something of conversion-proof/",
+        lost,
+    ])
+    .await;
+    let message = scenario
+        .until_condition(PUPPET, "p", "PluginHeldBack", "True", "LossyConversion")
+        .await;
+    assert_contains(&message, &[lost]);
+
+    for name in ["p", "q"] {
+        scenario.puppet(name, json!({ "size": 1, "response": {} })).await;
+    }
+    // Without both versions, the objects of the one that is missing could not be read any more.
+    mount.put(FILE, &variant_of(FILE, 0));
+    host.until_log(&[
+        "held back",
+        "it does not convert v1, which the live version converts",
+    ])
+    .await;
+    assert_eq!(host.stop().await.code(), Some(0));
+}
+
+#[test]
+fn check_converts_the_samples_there_and_back() {
+    let folder = tempfile::tempdir().unwrap();
+    let plugin = folder.path().join("plugin.wasm");
+    std::fs::write(&plugin, variant_of("puppet.wasm", CONVERTS)).unwrap();
+    let sample = folder.path().join("sample.yaml");
+    for (how, code, expected) in [
+        ("label", 1, "fail  conversion    p: metadata.labels appears"),
+        (
+            "lose",
+            1,
+            "fail  conversion    p: spec.size is lost when it is converted to test.operator-host.dev/v2 and back",
+        ),
+        ("error", 1, "spec.convert: this one cannot be converted"),
+        ("", 0, "ok    conversion    nothing is lost between v1, v2"),
+    ] {
+        let resource = json!({
+            "apiVersion": "test.operator-host.dev/v1", "kind": "Puppet", "metadata": { "name": "p" },
+            "spec": { "convert": how, "size": 1, "response": {} },
+        });
+        std::fs::write(&sample, resource.to_string()).unwrap();
+        let [plugin, sample] = [&plugin, &sample].map(|path| path.to_str().unwrap());
+        let answer = host(&["check", plugin, "--sample", sample]).expect(code);
+        assert_contains(&answer.out, &[expected]);
+    }
+}
+
+/// Writes each resource as it is, in the storage version.
+async fn write_all(scenario: &Scenario) -> Vec<kube::Result<DynamicObject>> {
+    let api = scenario.api(PUPPET);
+    let all = api.list(&ListParams::default()).await.expect("a list");
+    let params = PostParams::default();
+    let write = all.items.iter().map(|puppet| {
+        let name = puppet.metadata.name.as_deref().unwrap();
+        api.replace(name, &params, puppet)
+    });
+    futures::future::join_all(write).await
+}
+
+#[tokio::test]
+async fn resources_that_are_stored_in_another_version_than_the_controllers_are_converted_for_it() {
+    let cluster = own_cluster(Options::default()).await;
+    let scenario = Scenario::within(&cluster, "conversion-storage").await;
+    let folder = scenario.folder.path().join("mount");
+    let _mount = Mount::new(&folder, "puppet.wasm", &variant_of("puppet.wasm", CONVERTS));
+    let config = configuration(&scenario, &folder.join("puppet.wasm").display().to_string());
+    let authority = certified(&scenario);
+    let host = scenario.start_with(&config, &[]);
+    host.until_log(&["controller started"]).await;
+    for name in ["a", "b", "c"] {
+        scenario
+            .puppet(name, json!({ "text": name, "response": {} }))
+            .await;
+        scenario.until_ready(name).await;
+    }
+    serve_v2(&scenario, &host, &authority, "v2").await;
+    until_v2(&scenario, "a").await;
+    for written in write_all(&scenario).await {
+        written.expect("it is written");
+    }
+    // Nothing is left to convert, but the version of the controller is not the stored one.
+    host.kill();
+    let all = scenario
+        .api(V2)
+        .list(&ListParams::default())
+        .await
+        .expect("a list");
+    assert_eq!(all.items.len(), 3);
+    let away = scenario
+        .api(PUPPET)
+        .get("a")
+        .await
+        .expect_err("nobody converts it");
+    assert_contains(&away.to_string(), &["conversion webhook"]);
+
+    // A host that starts converts what it lists itself.
+    let host = scenario.start_named("again", &config);
+    serve_v2(&scenario, &host, &authority, "v2").await;
+    host.until_log(&["controller started"]).await;
+    scenario
+        .patch(
+            V2,
+            "a",
+            json!({ "spec": { "response": { "status": { "back": true } } } }),
+        )
+        .await;
+    scenario
+        .until(PUPPET, "a", "reconciled again", |puppet| {
+            puppet.data["status"]["back"] == true
+        })
+        .await;
+    assert_eq!(host.stop().await.code(), Some(0));
+}

@@ -1,0 +1,189 @@
+//! Reads in a version that is not stored while the host cannot convert.
+
+use std::path::PathBuf;
+
+use control_plane::ports::{self, Port};
+use serde_json::json;
+
+use super::{CONVERTS, V2, serve_v2, until_v2};
+use crate::children::deep;
+use crate::definitions::install::until_ready_says;
+use crate::support::mount::Mount;
+use crate::support::puppet::{CONFIG_MAP, PUPPET, config_map, controller, is_true, variant_of};
+use crate::support::{LIMIT, Scenario, own_cluster};
+use crate::telemetry::get;
+use crate::webhook::{certified, put};
+
+/// Writes a configuration whose webhook has this port in every process.
+fn configuration(scenario: &Scenario, plugin: &str, port: &Port) -> PathBuf {
+    let address = format!("127.0.0.1:{}", port.number);
+    let top = format!("webhook: {{address: '{address}', certificate: tls.crt, key: tls.key}}");
+    scenario.config_with(&top, &controller(plugin, ""))
+}
+
+/// Waits until reading an object in v2 fails with such words.
+async fn until_refused(scenario: &Scenario, name: &str, words: &str) {
+    let start = std::time::Instant::now();
+    loop {
+        let said = match scenario.api(V2).get(name).await {
+            Err(error) if error.to_string().contains(words) => return,
+            other => format!("{other:?}"),
+        };
+        assert!(start.elapsed() < LIMIT, "expected {words}: {said}");
+        tokio::time::sleep(std::time::Duration::from_millis(100)).await;
+    }
+}
+
+#[tokio::test]
+async fn while_nothing_converts_reads_in_the_stored_version_and_children_go_on() {
+    let cluster = own_cluster(control_plane::Options::default()).await;
+    let scenario = Scenario::within(&cluster, "conversion-outages").await;
+    let authority = certified(&scenario);
+    // The version of the plugin before it had a v2.
+    let folder = scenario.folder.path().join("plugins");
+    let mut mount = Mount::new(&folder, "plugin.wasm", &variant_of("puppet.wasm", 1));
+    let plugin = folder.join("plugin.wasm");
+    let port = ports::reserve().unwrap();
+    let config = configuration(&scenario, &plugin.display().to_string(), &port);
+    let host = scenario.start_with(&config, &[]);
+    host.until_log(&["controller started"]).await;
+    let spec = json!({ "text": "a", "response": { "children": [config_map("child", "x")] } });
+    scenario.puppet("one", spec).await;
+    scenario.until_ready("one").await;
+    serve_v2(&scenario, &host, &authority, "v1").await;
+
+    // During a rollout: this replica has the earlier version of the plugin.
+    until_refused(&scenario, "one", "conversion webhook").await;
+    scenario
+        .patch(PUPPET, "one", json!({ "spec": { "text": "b" } }))
+        .await;
+    mount.put("plugin.wasm", &variant_of("puppet.wasm", CONVERTS));
+    assert_eq!(until_v2(&scenario, "one").await.data["spec"]["note"], "b");
+
+    // The host is away.
+    assert_eq!(host.stop().await.code(), Some(0));
+    until_refused(&scenario, "one", "conversion webhook").await;
+    let stored = scenario.get(PUPPET, "one").await.expect("it is stored in v1");
+    assert_eq!(stored.data["spec"]["text"], "b");
+    assert!(scenario.get(CONFIG_MAP, "child").await.is_some());
+
+    // Its certificate has expired when it comes back.
+    put(&scenario, authority.sign("-1"));
+    let host = scenario.start_with(&config, &[]);
+    host.until_log(&["controller started"]).await;
+    until_refused(&scenario, "one", "conversion webhook").await;
+    scenario.delete(CONFIG_MAP, "child").await;
+    scenario
+        .until(CONFIG_MAP, "child", "made again", |child| {
+            child.metadata.deletion_timestamp.is_none()
+        })
+        .await;
+    put(&scenario, authority.sign("1"));
+    assert_eq!(until_v2(&scenario, "one").await.data["spec"]["note"], "b");
+    host.until_log(&["the certificate expired"]).await;
+    assert_eq!(host.stop().await.code(), Some(0));
+}
+
+#[tokio::test]
+async fn a_new_host_converts_with_another_version_until_that_is_proved_on_what_it_converts() {
+    let cluster = own_cluster(control_plane::Options::default()).await;
+    let scenario = Scenario::within(&cluster, "conversion-replaced").await;
+    let authority = certified(&scenario);
+    let folder = scenario.folder.path().join("plugins");
+    let mut mount = Mount::new(&folder, "plugin.wasm", &variant_of("puppet.wasm", CONVERTS));
+    let plugin = folder.join("plugin.wasm");
+    let port = ports::reserve().unwrap();
+    let config = configuration(&scenario, &plugin.display().to_string(), &port);
+    let host = scenario.start_with(&config, &[]);
+    host.until_log(&["controller started"]).await;
+    serve_v2(&scenario, &host, &authority, "v2").await;
+    scenario
+        .puppet(
+            "one",
+            json!({ "text": "a", "response": { "children": [config_map("a", "x")] } }),
+        )
+        .await;
+    scenario.until_ready("one").await;
+    assert_eq!(host.stop().await.code(), Some(0));
+
+    // Nothing converts, so nothing can be listed, and the version that was live is not at hand.
+    mount.put("plugin.wasm", &variant_of("puppet.wasm", 8));
+    let host = scenario.start_named("again", &config);
+    host.until_log(&["the new one converts those until it is proved"])
+        .await;
+    host.until_log(&["plugin loaded", "1 object, without the version that was live"])
+        .await;
+    scenario.until_ready("one").await;
+    let (status, ready) = get(&host, "/readyz?verbose").await;
+    assert_eq!(status, 200, "{ready}");
+}
+
+#[tokio::test]
+async fn a_version_that_converts_what_the_live_one_cannot_becomes_live_if_it_loses_nothing() {
+    let cluster = own_cluster(control_plane::Options::default()).await;
+    let scenario = Scenario::within(&cluster, "conversion-mended").await;
+    let authority = certified(&scenario);
+    let folder = scenario.folder.path().join("plugins");
+    let mut mount = Mount::new(&folder, "plugin.wasm", &variant_of("puppet.wasm", CONVERTS));
+    let plugin = folder.join("plugin.wasm");
+    let port = ports::reserve().unwrap();
+    let config = configuration(&scenario, &plugin.display().to_string(), &port);
+    let host = scenario.start_with(&config, &[]);
+    host.until_log(&["controller started"]).await;
+    serve_v2(&scenario, &host, &authority, "v2").await;
+    assert_eq!(host.stop().await.code(), Some(0));
+    // Stored in v2, which the controller does not use.
+    let puppet = |of_variants: serde_json::Value| {
+        let spec = json!({ "note": "a", "size": 1, "response": {}, "variants": of_variants });
+        json!({
+            "apiVersion": "test.operator-host.dev/v2", "kind": "Puppet", "metadata": { "name": "one" }, "spec": spec,
+        })
+    };
+    let broken = json!({ "9": { "convert": "trap" }, "8": { "convert": "lose" } });
+    scenario.apply(&puppet(broken).to_string()).await;
+
+    let path = "/apis/test.operator-host.dev/v2/namespaces/conversion-mended/puppets";
+    let deep = format!(
+        r#"{{"apiVersion": "test.operator-host.dev/v2", "kind": "Puppet", "metadata": {{"name": "deep"}},
+            "spec": {{"response": {{}}, "within": {}}}}}"#,
+        deep::lists(300)
+    );
+    let created = deep::request(&scenario, "POST", path, deep).await;
+    created.expect("it is stored");
+
+    let host = scenario.start_named("again", &config);
+    let words = "conversion-mended/deep is nested deeper than 120 levels";
+    until_ready_says(&host, &["cannot list", words]).await;
+    mount.put("plugin.wasm", &variant_of("puppet.wasm", 8));
+    host.until_log(&["the new one does not help", words]).await;
+    let mend = r#"{"spec": {"within": null}}"#.to_owned();
+    let mended = deep::request(&scenario, "PATCH", &format!("{path}/deep"), mend).await;
+    mended.expect("it is mended");
+    host.until_log(&[
+        "no live version of the plugin converts all resources, and the new one does not help",
+        "conversion-mended/one: spec.size is lost when it is converted to test.operator-host.dev/v1 and back",
+    ])
+    .await;
+    assert!(
+        scenario.api(PUPPET).get("one").await.is_err(),
+        "nothing converts it"
+    );
+    scenario
+        .apply(&puppet(json!({ "9": { "convert": "trap" } })).to_string())
+        .await;
+    host.until_log(&["plugin loaded", "proved: "]).await;
+    // Polled: the API server refuses to watch after its own lists have failed.
+    let begun = std::time::Instant::now();
+    let one = loop {
+        match scenario.api(PUPPET).get("one").await {
+            Ok(one) if is_true(&one, "Ready") => break one,
+            other => assert!(begun.elapsed() < LIMIT, "{other:?}"),
+        }
+        tokio::time::sleep(std::time::Duration::from_millis(100)).await;
+    };
+    assert_eq!(
+        (&one.data["spec"]["text"], &one.data["spec"]["size"]),
+        (&json!("a"), &json!(1))
+    );
+    assert_eq!(host.stop().await.code(), Some(0));
+}
