@@ -167,25 +167,3 @@ fn config(shape: Shape, edit: Edit) -> String {
     }
     text
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_newer_plugin_differs_by_a_section_that_says_its_size() {
-        let newer = Content::Newer.of(vec![]).unwrap_or_default();
-        assert_eq!(usize::from(newer[1]), newer.len() - 2);
-        assert_eq!(usize::from(newer[2]), newer.len() - 3);
-    }
-
-    #[test]
-    fn an_edit_leaves_one_controller_out() {
-        let shape = Shape {
-            replicas: 1,
-            leadership: "none",
-        };
-        assert!(config(shape, Edit::None).contains("name: mysql"));
-        assert!(!config(shape, Edit::Without(Sample::MySql)).contains("name: mysql"));
-    }
-}

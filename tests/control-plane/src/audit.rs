@@ -149,33 +149,3 @@ fn event(line: &str) -> serde_json::Result<AuditEvent> {
     let start = line.rfind(r#"{"kind":"Event""#).unwrap_or(0);
     serde_json::from_str(&line[start..])
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_line_that_a_killed_server_left_is_passed_over_and_reading_goes_on_where_it_ended() {
-        let folder = tempfile::tempdir().unwrap();
-        let log = folder.path().join("audit.log");
-        let event = |verb: &str| {
-            format!(r#"{{"kind":"Event","verb":"{verb}","requestURI":"/","user":{{"username":"u"}}}}"#)
-        };
-        let text = format!(
-            "{}\n{}{}\n{}",
-            event("create"),
-            &event("patch")[..30],
-            event("delete"),
-            "{"
-        );
-        std::fs::write(&log, &text).unwrap();
-        let verbs = |from| {
-            let (events, at) = read_since(&log, from).unwrap();
-            (events.into_iter().map(|event| event.verb).collect::<Vec<_>>(), at)
-        };
-        let (first, at) = verbs(0);
-        assert_eq!(first, ["create", "delete"]);
-        assert_eq!(at, text.len() as u64 - 1);
-        assert!(verbs(at).0.is_empty());
-    }
-}

@@ -65,17 +65,3 @@ fn ephemeral_from() -> u16 {
         .and_then(|range| range.split_whitespace().next()?.parse().ok())
         .unwrap_or(32_768)
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_port_is_reserved_once_until_it_is_released() {
-        let ports: Vec<_> = (0..50).map(|_| reserve().unwrap()).collect();
-        let mut numbers: Vec<_> = ports.iter().map(|port| port.number).collect();
-        numbers.sort_unstable();
-        numbers.dedup();
-        assert_eq!(numbers.len(), 50);
-    }
-}

@@ -344,23 +344,3 @@ fn flow(
         },
     )
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_kubeconfig_keeps_its_user_and_leads_elsewhere() {
-        let folder = tempfile::tempdir().unwrap();
-        let (from, to) = (folder.path().join("from"), folder.path().join("to"));
-        let text = "clusters:\n- {name: c, cluster: {server: 'https://a', certificate-authority: /x}}\n\
-                    users:\n- {name: u, user: {token: secret}}\n";
-        std::fs::write(&from, text).unwrap();
-        write_kubeconfig(&from, "http://b", &to).unwrap();
-        let written: Value = serde_json::from_str(&std::fs::read_to_string(&to).unwrap()).unwrap();
-        assert_eq!(written["clusters"][0]["cluster"], json!({ "server": "http://b" }));
-        assert_eq!(written["users"][0]["user"]["token"], "secret");
-        std::fs::write(&from, "{}").unwrap();
-        assert!(write_kubeconfig(&from, "http://b", &to).is_err());
-    }
-}

@@ -133,27 +133,3 @@ fn number(value: f64) -> String {
     let (thousands, rest) = ((value / 1000.0).floor(), value.rem_euclid(1000.0));
     format!("{thousands},{rest:03.0}")
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn numbers_on_axes_are_short() {
-        assert_eq!(
-            [0.0, 0.5, 20.0, 250.0, 10_000.0].map(number),
-            ["0", "0.5", "20", "250", "10,000"]
-        );
-    }
-
-    #[test]
-    fn a_plot_names_its_axes_and_lines_and_needs_no_points() {
-        let mut plot = Plot::new("memory", "Memory", "controllers", "MB");
-        assert_eq!(svg(&plot).unwrap(), "");
-        plot.line("cold", [(1.0, 20.0), (100.0, 250.0)].into_iter());
-        let text = svg(&plot).unwrap();
-        for word in ["Memory", "controllers", "MB", "cold", "polyline"] {
-            assert!(text.contains(word), "no {word} in {text}");
-        }
-    }
-}

@@ -57,29 +57,3 @@ fn replaced(file: &[u8], from: &str, to: &str) -> anyhow::Result<Vec<u8>> {
     }
     Ok(copy)
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_copy_has_the_same_length_and_another_group_everywhere() {
-        let file = b"..my-operator.dev/v1..echoes.my-operator.dev..";
-        let copy = copy(file, 7).unwrap();
-        assert_eq!(copy, b"..my-operator.007/v1..echoes.my-operator.007..");
-        assert_eq!(
-            definition("name: echoes.my-operator.dev", 99),
-            "name: echoes.my-operator.099"
-        );
-    }
-
-    #[test]
-    fn a_file_without_the_text_is_refused() {
-        let error = relabelled(b"nothing").unwrap_err().to_string();
-        assert!(
-            error.contains("labelsapp") && error.contains("plugins.rs"),
-            "{error}"
-        );
-        assert!(replaced(b"a", "a", "bc").is_err());
-    }
-}

@@ -168,20 +168,3 @@ async fn churn(client: Client, namespace: String) {
         tokio::time::sleep(PAUSE).await;
     }
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn users_use_all_names_and_delete_less_than_they_change() {
-        let actions: Vec<_> = (0..10_000).map(action).collect();
-        let names: std::collections::HashSet<_> = actions.iter().map(|(name, _)| name).collect();
-        assert_eq!(names.len() as u64, NAMES);
-        let deletions = actions
-            .iter()
-            .filter(|(_, action)| *action == Action::Delete)
-            .count();
-        assert!((1_000..2_500).contains(&deletions), "{deletions}");
-    }
-}
