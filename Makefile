@@ -4,7 +4,7 @@ SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
 .PHONY: help run run-deploy check test chaos fuzz image-test package manifests bench bench-scale soak crds schemas fmt lint doc \
-    docs clean prerequisites prerequisites-run
+    docs clean quick-lint prerequisites prerequisites-check prerequisites-run
 
 target := $(or $(CARGO_TARGET_DIR),target)
 
@@ -45,15 +45,11 @@ run-deploy: prerequisites-run ## Run the deployment in manifests/deploy, with th
 	exec $(target)/debug/playground --host $(target)/debug/operator-host --data $(target)/playground \
 	    --deploy manifests/deploy/base --crds manifests/crds --samples manifests/samples
 
-check: prerequisites ## Check format, spelling, lints and documentation, run the unit tests; starts no cluster
-	@cargo fmt --all --check
-	@cd plugins && cargo fmt --all --check
-	@$(MAKE) --no-print-directory lint doc
-	@cargo test --workspace --lib --bins
+check: prerequisites-check ## Check format, spelling, links and lints, run the unit tests: within a minute once it is built
+	@$(MAKE) --no-print-directory quick-lint
+	cargo test --workspace --lib --bins
 
-test: prerequisites ## Check format, spelling, lints and documentation, run every test
-	@cargo fmt --all --check
-	@cd plugins && cargo fmt --all --check
+test: prerequisites ## Run every check and every test, those of `make check` among them
 	@tests/control-plane/install_test.py
 	@KUBEBUILDER_ASSETS="$$(tests/prepare.sh)"; export KUBEBUILDER_ASSETS; \
 	plugins/build.sh tests/fixtures/puppet tests/fixtures/cluster-puppet $(languages) >&2; \
@@ -77,14 +73,19 @@ fmt: ## Format the sources
 	cargo fmt --all
 	cd plugins && cargo fmt --all
 
-lint: prerequisites ## Run Clippy, shellcheck, and the checks of spelling, links and dependencies
-	tests/deny.sh
-	tests/unused.sh
+# What `make check` has of `make lint`: each takes seconds when nothing changed.
+quick-lint:
+	cargo fmt --all --check
+	cd plugins && cargo fmt --all --check
 	tests/msrv.sh
 	tests/spelling.sh
 	tests/links.py
-	tests/workflows.sh
 	cargo clippy --workspace --all-targets -- -D warnings
+
+lint: prerequisites quick-lint ## Check format, spelling and links, run Clippy, shellcheck, and the checks of dependencies and workflows
+	tests/deny.sh
+	tests/unused.sh
+	tests/workflows.sh
 	cd plugins && cargo clippy --workspace --all-targets -- -D warnings
 	shellcheck -x .ci/run $$(git ls-files '*.sh')
 
@@ -140,6 +141,9 @@ clean: ## Remove what was built here; the control plane stays in the user's cach
 
 prerequisites:
 	@tests/prerequisites.sh
+
+prerequisites-check:
+	@tests/prerequisites.sh check
 
 prerequisites-run:
 	@tests/prerequisites.sh run

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Makes sure that this machine has what is called by name: Debian packages are installed, a Rust toolchain is asked for.
-# Takes no time when everything is there. `tests/prerequisites.sh run` looks for what `make run` needs, and without an
-# argument for what the checks and tests need, too: a browser, for example.
+# Takes no time when everything is there. `tests/prerequisites.sh run` looks for what `make run` needs, `check` for what
+# `make check` needs, and without an argument for what all tests need, too: a browser, for example.
 set -euo pipefail
 
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
@@ -16,11 +16,16 @@ for tool in fmt clippy; do
 done
 
 # package:command, where having the command from somewhere else is as good.
-needed=(gcc:cc libc6-dev: make:make openssl:openssl util-linux:setpriv kubernetes-client:kubectl curl:curl
-    ca-certificates:)
-purpose="to compile and link (gcc), to make keys (openssl), to download a control plane (curl), to look into the \
-cluster (kubectl)"
-if [[ ${1:-} != run ]]; then
+needed=(gcc:cc libc6-dev: make:make openssl:openssl)
+purpose="to compile and link (gcc), to make keys (openssl)"
+if [[ ${1:-} == check ]]; then
+    needed+=(codespell:codespell python3:python3)
+    purpose+=", to check spelling (codespell) and links (python3)"
+else
+    needed+=(util-linux:setpriv kubernetes-client:kubectl curl:curl ca-certificates:)
+    purpose+=", to download a control plane (curl), to look into the cluster (kubectl)"
+fi
+if [[ -z ${1:-} ]]; then
     needed+=(shellcheck:shellcheck codespell:codespell python3:python3 prometheus:promtool
         docker-registry:docker-registry mandoc:mandoc chromium:chromium chromium-driver:chromedriver)
     # For cargo-deny, see tests/deny.sh.
