@@ -78,28 +78,6 @@ async fn a_forged_object_in_another_namespace_is_not_a_child() {
     );
 }
 
-/// The same within one namespace: an owner reference proves a child that is deleted with its parent, and a pod that
-/// only has the label and annotations is somebody else's.
-#[tokio::test]
-async fn labels_alone_do_not_make_a_child() {
-    let scenario = Scenario::new("forged-marks").await;
-    let _host = scenario.start(CONTROLLER);
-    apply(&scenario, "web", 1).await;
-    until_exact(&scenario).await;
-    scenario
-        .apply(&forged("more", "forged-marks/web", &json!([])))
-        .await;
-    scenario
-        .patch(POD, "web-pod-0", json!({"metadata": {"labels": {"x": "y"}}}))
-        .await;
-    apply(&scenario, "web", 2).await;
-    scenario
-        .until(ECHO, "web", "two pods and not three", |echo| {
-            echo.data["status"]["currentReplicas"] == 2 && echo.data["status"]["isReady"] == true
-        })
-        .await;
-}
-
 const SECRET: &str = "v1/Secret";
 const KEY: &str = "operator-host-provenance";
 const PROOF: &str = "operator-host.dev/provenance";

@@ -39,31 +39,6 @@ async fn pods_follow_the_replicas_and_the_status_shows_what_is_observed() {
 }
 
 #[tokio::test]
-async fn a_deleted_pod_is_recreated_and_drift_is_corrected() {
-    let scenario = Scenario::new("echo-drift").await;
-    let _host = scenario.start(CONTROLLER);
-    scenario.apply(&echo(1)).await;
-    let first = scenario.until(POD, "e-pod-0", "there", |_| true).await;
-    scenario.delete(POD, "e-pod-0").await;
-    scenario
-        .until(POD, "e-pod-0", "a new pod", |pod| {
-            pod.metadata.uid != first.metadata.uid
-        })
-        .await;
-    let patch = json!({"spec": {"containers": [{"name": "echo", "image": "somebody/elses:2"}]}});
-    let api = scenario.api(POD);
-    let params = kube::api::PatchParams::default();
-    api.patch("e-pod-0", &params, &kube::api::Patch::Strategic(patch))
-        .await
-        .expect("the drift");
-    scenario
-        .until(POD, "e-pod-0", "the plugin's image", |pod| {
-            pod.data["spec"]["containers"][0]["image"] == "echo:1"
-        })
-        .await;
-}
-
-#[tokio::test]
 async fn nothing_is_written_when_nothing_changed() {
     let scenario = Scenario::new("echo-quiet").await;
     let host = scenario.start(&format!("{CONTROLLER}  resync: 100ms\n"));

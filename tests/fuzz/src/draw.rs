@@ -8,10 +8,6 @@ impl<'a> RandomSource<'a> {
         Self(bytes)
     }
 
-    pub(crate) fn is_empty(&self) -> bool {
-        self.0.is_empty()
-    }
-
     pub(crate) fn byte(&mut self) -> u8 {
         match self.0.split_first() {
             Some((first, rest)) => {

@@ -15,7 +15,6 @@ mod draw;
 mod answer;
 mod config;
 mod conversion;
-mod lease;
 mod mask;
 mod pack;
 mod plugin_file;
@@ -70,7 +69,6 @@ pub const TARGETS: &[Target] = &[
     target("mask", mask::run, 4 << 10, 2_000),
     target("scan", scanner::run, 4 << 10, 5_000),
     target("quantity", quantities::run, 256, 10_000),
-    target("lease", lease::run, 1 << 10, 2_000),
     target("watch", watch::run, 4 << 10, 2_000),
 ];
 

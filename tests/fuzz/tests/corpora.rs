@@ -179,6 +179,5 @@ targets! {
     no_value_of_a_secret_is_left_in_a_record: "mask",
     the_text_of_an_object_answers_as_its_tree_does: "scan",
     quantities_have_the_value_that_kubernetes_gives_them: "quantity",
-    never_two_replicas_hold_a_lease: "lease",
     what_a_watch_sends_is_read_and_kept_as_it_is: "watch",
 }

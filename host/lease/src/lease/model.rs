@@ -36,6 +36,8 @@ enum Op {
     Edit(Option<usize>),
     /// Someone writes other times.
     EditTimes(i64),
+    /// Someone writes another duration, or none.
+    EditDuration(Option<i32>),
     /// Someone puts back what the Lease contained when it was last saved.
     Restore,
     /// Someone saves it.
@@ -56,6 +58,7 @@ fn op() -> impl Strategy<Value = Op> {
         1 => replica.clone().prop_map(Op::Restart),
         1 => prop::option::of(replica).prop_map(Op::Edit),
         1 => (0..4_000_000_000_i64).prop_map(Op::EditTimes),
+        1 => prop::sample::select(vec![None, Some(-1), Some(0), Some(1), Some(20)]).prop_map(Op::EditDuration),
         1 => Just(Op::Save),
         1 => Just(Op::Restore),
         1 => Just(Op::Delete),
@@ -167,6 +170,7 @@ impl World {
             Op::EditTimes(second) => self.server.edit(|spec| {
                 spec.renew_time = Some(MicroTime(Timestamp::from_second(second).unwrap()));
             }),
+            Op::EditDuration(seconds) => self.server.edit(|spec| spec.lease_duration_seconds = seconds),
             Op::Save => self.saved = spec(self.server.lease.as_ref()).cloned(),
             Op::Restore => {
                 let saved = self.saved.clone().unwrap_or_default();
