@@ -27,7 +27,7 @@ use operator_host_config::Config;
 use operator_host_config::leadership::LeadershipMode;
 use operator_host_config::memory_limit::Memory;
 use operator_host_config::webhook::WebhookConfig;
-use operator_host_delivery::kept::Room;
+use operator_host_delivery::kept::StateLimit;
 use operator_host_delivery::reload::Files;
 use operator_host_engine::reconcile::provenance_key::Provenance;
 use operator_host_instruments::Instruments;
@@ -223,7 +223,7 @@ pub async fn run(
         files,
         definitions: Arc::clone(&definitions.0),
         state: setup.state_dir.or(beside),
-        room: Room(if shared_folder { versions_size } else { u64::MAX }),
+        room: StateLimit(if shared_folder { versions_size } else { u64::MAX }),
     };
     let mut controllers = Controllers::new(slot_parts, shared, watched, stop.clone());
     tokio::select! {

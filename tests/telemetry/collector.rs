@@ -82,7 +82,7 @@ impl Certificates {
 }
 
 #[derive(Default)]
-struct Kept {
+struct Received {
     spans: Mutex<Vec<Span>>,
     metrics: Mutex<Vec<Metric>>,
     resource: Mutex<Vec<KeyValue>>,
@@ -91,7 +91,7 @@ struct Kept {
     refuses: AtomicBool,
 }
 
-impl Kept {
+impl Received {
     fn spans(&self, request: ExportTraceServiceRequest) {
         for resource in request.resource_spans {
             *self.resource.lock().unwrap() = resource.resource.unwrap_or_default().attributes;
@@ -113,7 +113,7 @@ impl Kept {
 /// The receiver, which ends when it is dropped.
 pub struct Collector {
     pub address: SocketAddr,
-    kept: Arc<Kept>,
+    kept: Arc<Received>,
     task: JoinHandle<()>,
 }
 
@@ -130,7 +130,7 @@ impl Collector {
 
     /// Requires TLS and a client certificate of the same CA.
     pub async fn grpc_with(certificates: Option<&Certificates>) -> Self {
-        let kept = Arc::new(Kept::default());
+        let kept = Arc::new(Received::default());
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
         let service = Service(Arc::clone(&kept));
@@ -177,7 +177,7 @@ impl Collector {
                 .unwrap();
             TlsAcceptor::from(Arc::new(config))
         });
-        let kept = Arc::new(Kept::default());
+        let kept = Arc::new(Received::default());
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
         let state = Arc::clone(&kept);
@@ -316,7 +316,7 @@ pub fn hex(bytes: &[u8]) -> String {
 }
 
 #[derive(Clone)]
-struct Service(Arc<Kept>);
+struct Service(Arc<Received>);
 
 impl Service {
     fn check(&self, metadata: &MetadataMap) -> Result<(), Status> {
@@ -355,7 +355,10 @@ impl MetricsService for Service {
     }
 }
 
-async fn receive(kept: Arc<Kept>, request: Request<Incoming>) -> Result<Response<Full<Bytes>>, hyper::Error> {
+async fn receive(
+    kept: Arc<Received>,
+    request: Request<Incoming>,
+) -> Result<Response<Full<Bytes>>, hyper::Error> {
     let team = request
         .headers()
         .get("x-team")

@@ -34,7 +34,7 @@ use self::requests::Form;
 use self::store::Store;
 pub use self::subscribers::{Interest, Subscriber, Subscription};
 use self::subscribers::{Subscribers, met};
-use self::text::{Kept, Owner, Taken, Text};
+use self::text::{Cached, Owner, Taken, Text};
 use self::trees::Trees;
 use super::discovery::Discovery;
 use operator_host_contract::Kind;
@@ -91,10 +91,10 @@ pub struct Change<'a> {
 /// The state of an object before a change. Nobody looks at most of them.
 enum Old<'a> {
     Tree(&'a Arc<DynamicObject>),
-    Kept {
+    Cached {
         inner: &'a Inner,
         name: &'a NamespacedName,
-        kept: &'a Kept,
+        kept: &'a Cached,
         tree: OnceCell<Arc<DynamicObject>>,
     },
 }
@@ -115,7 +115,7 @@ impl<'a> Change<'a> {
     pub fn before(&self) -> Option<&Arc<DynamicObject>> {
         self.old.as_ref().map(|old| match old {
             Old::Tree(tree) => *tree,
-            Old::Kept {
+            Old::Cached {
                 inner,
                 name,
                 kept,
@@ -136,7 +136,7 @@ impl<'a> Change<'a> {
     pub fn old_version(&self) -> Option<u128> {
         match self.old.as_ref()? {
             Old::Tree(tree) => version(tree),
-            Old::Kept { kept, .. } => kept.version(),
+            Old::Cached { kept, .. } => kept.version(),
         }
     }
 
@@ -238,12 +238,12 @@ impl CachePolicy {
     }
 }
 
-/// What a store must have been filled under.
+/// The policy and the schema with which a store must have been filled.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 struct Wanted {
     policy: CachePolicy,
     /// Counts the changes of the kind's schema. The API server sends no event for an object that has a new default
-    /// value since.
+    /// value after such a change.
     schema: u64,
 }
 
@@ -314,7 +314,7 @@ impl SharedCache {
         }
     }
 
-    /// Lists the objects of a group again, whose definition has changed: they may have other default values.
+    /// Lists the objects of a group again after one of its definitions has changed: they may have other default values.
     pub fn list_again(&self, group: &str) {
         let running = self.running.lock().unwrap_or_else(PoisonError::into_inner);
         let of_the_group = running
@@ -478,8 +478,8 @@ impl Reflector {
     ) -> Option<(Arc<DynamicObject>, Vec<ManagedFieldsEntry>)> {
         let kept = self.inner.read().get(name)?;
         let managed = match &kept {
-            Kept::Text(text) => text.managed_fields(),
-            Kept::Taken(_) => Vec::new(),
+            Cached::Text(text) => text.managed_fields(),
+            Cached::Taken(_) => Vec::new(),
         };
         Some((self.inner.tree(name, &kept), managed))
     }
@@ -521,7 +521,7 @@ impl Reflector {
         let found = self.inner.read().referring_to(uid, &parent.to_string());
         let trees = found.into_iter();
         trees
-            .map(|(name, text)| self.inner.tree(&name, &Kept::Text(text)))
+            .map(|(name, text)| self.inner.tree(&name, &Cached::Text(text)))
             .collect()
     }
 
@@ -541,7 +541,7 @@ impl Reflector {
         picked.sort_by(|(a, _), (b, _)| a.cmp(b));
         let trees = picked.into_iter();
         trees
-            .map(|(name, text)| self.inner.tree(&name, &Kept::Text(text)))
+            .map(|(name, text)| self.inner.tree(&name, &Cached::Text(text)))
             .collect()
     }
 
@@ -563,7 +563,7 @@ impl Reflector {
         store.remember_deletion(
             name.clone(),
             uid.to_owned(),
-            known.as_ref().and_then(Kept::version),
+            known.as_ref().and_then(Cached::version),
         );
         if known.is_some() {
             store.take(name);
@@ -593,7 +593,7 @@ struct Inner {
 struct Prepared {
     name: NamespacedName,
     tree: Arc<DynamicObject>,
-    kept: Kept,
+    kept: Cached,
 }
 
 /// The names in a list, as hashes of 128 bits: a list may be long, and its names are needed only until its end.
@@ -634,7 +634,7 @@ fn managed_fields(object: &mut DynamicObject) -> Vec<ManagedFieldsEntry> {
 }
 
 /// Reports whether `a` is certainly newer than `b`.
-fn is_newer(a: &Kept, b: &Kept) -> bool {
+fn is_newer(a: &Cached, b: &Cached) -> bool {
     matches!((a.version(), b.version()), (Some(a), Some(b)) if a > b)
 }
 
@@ -682,7 +682,7 @@ impl Inner {
     fn prepare(&self, mut object: DynamicObject) -> Prepared {
         let kind = &self.scope.kind;
         let is_definition = kind.kind == "CustomResourceDefinition";
-        // That of partial metadata is not the type of the object.
+        // Partial metadata has a type of its own, which is not that of the object.
         if self.scope.form == Form::Metadata {
             object.types = None;
         }
@@ -714,8 +714,8 @@ impl Inner {
             }
         }
         let kept = match taken {
-            Some(taken) => Kept::Taken(taken),
-            None => Kept::Text(Arc::new(Text::of(&mut object, owner, &managed, &self.samples))),
+            Some(taken) => Cached::Taken(taken),
+            None => Cached::Text(Arc::new(Text::of(&mut object, owner, &managed, &self.samples))),
         };
         Prepared {
             name: NamespacedName::of(&object),
@@ -725,11 +725,11 @@ impl Inner {
     }
 
     /// Returns the tree of an object as far as it is kept.
-    fn tree(&self, name: &NamespacedName, kept: &Kept) -> Arc<DynamicObject> {
+    fn tree(&self, name: &NamespacedName, kept: &Cached) -> Arc<DynamicObject> {
         let make = || kept.object(&self.scope.kind, name);
         match kept {
-            Kept::Text(text) => self.trees.of(text, make),
-            Kept::Taken(_) => Arc::new(make()),
+            Cached::Text(text) => self.trees.of(text, make),
+            Cached::Taken(_) => Arc::new(make()),
         }
     }
 
@@ -757,7 +757,7 @@ impl Inner {
         });
     }
 
-    fn put_unless(&self, object: &Prepared, is_needless: impl Fn(&Kept) -> bool) {
+    fn put_unless(&self, object: &Prepared, is_needless: impl Fn(&Cached) -> bool) {
         let Prepared { name, tree, kept } = object;
         let old = {
             let mut store = self.write();
@@ -768,7 +768,7 @@ impl Inner {
                 _ => store.put(name, kept.clone()),
             }
         };
-        if let Kept::Text(text) = kept {
+        if let Cached::Text(text) = kept {
             self.trees.put(text, tree);
         }
         let is_same = old.as_ref().is_some_and(|old| {
@@ -810,8 +810,8 @@ impl Inner {
         );
     }
 
-    fn old<'a>(&'a self, name: &'a NamespacedName, kept: &'a Kept) -> Old<'a> {
-        Old::Kept {
+    fn old<'a>(&'a self, name: &'a NamespacedName, kept: &'a Cached) -> Old<'a> {
+        Old::Cached {
             inner: self,
             name,
             kept,
@@ -844,7 +844,7 @@ impl Inner {
         self.list_error.send_replace(None);
         let gone: Vec<_> = {
             let mut store = self.write();
-            let is_gone = |(name, kept): &(NamespacedName, Kept)| {
+            let is_gone = |(name, kept): &(NamespacedName, Cached)| {
                 !names.contains(name) && (list.is_none() || kept.version() <= list)
             };
             let gone: Vec<_> = store.iter().filter(is_gone).collect();
@@ -911,7 +911,7 @@ impl Inner {
         });
     }
 
-    /// Remembers why a list failed, until one is complete. Nobody reads it once the first one was.
+    /// Remembers why a list failed. The reason is read only until the first list is complete.
     fn list_failed(&self, message: &str) {
         if !self.was_listed.load(Ordering::Relaxed) {
             let message = printable(&shorten(message, LIST_ERROR));
@@ -920,7 +920,8 @@ impl Inner {
         }
     }
 
-    /// Notes that the namespace does not exist: that equals an empty list, which the API server gives to those who may list.
+    /// Notes that the namespace does not exist. This counts as an empty list, which the API server would return to a
+    /// client that may list.
     fn has_no_namespace(&self) {
         self.listed(&Listed::default(), None);
         if !self.lacks_namespace.swap(true, Ordering::Relaxed) {

@@ -182,7 +182,7 @@ pub(super) fn insert(history: &mut Vec<HistoryEntry>, entry: HistoryEntry, count
 mod tests {
     use std::path::Path;
 
-    use super::super::kept::Room;
+    use super::super::kept::StateLimit;
     use super::*;
 
     fn entry(version: usize) -> HistoryEntry {
@@ -199,7 +199,7 @@ mod tests {
     }
 
     fn open(folder: &Path) -> History {
-        let versions = Versions::open(folder, "a", 2, Room(1 << 20)).unwrap();
+        let versions = Versions::open(folder, "a", 2, StateLimit(1 << 20)).unwrap();
         History::within(Arc::new(versions))
     }
 

@@ -54,7 +54,7 @@ pub struct Kept {
 
 /// Maximum size of the versions of all controllers together, in bytes; limited to half of the volume.
 #[derive(Clone, Copy, Debug)]
-pub struct Room(pub u64);
+pub struct StateLimit(pub u64);
 
 /// The versions of one controller's plugin.
 #[derive(Debug)]
@@ -62,7 +62,7 @@ pub struct Versions {
     state: PathBuf,
     folder: PathBuf,
     count: usize,
-    room: Room,
+    room: StateLimit,
 }
 
 #[derive(Default, Serialize, Deserialize)]
@@ -78,7 +78,7 @@ impl Versions {
     ///
     /// # Errors
     /// Returns an error when the folder cannot be created.
-    pub fn open(state: &Path, controller: &str, count: usize, room: Room) -> io::Result<Self> {
+    pub fn open(state: &Path, controller: &str, count: usize, room: StateLimit) -> io::Result<Self> {
         let folder = state.join(controller);
         fs::DirBuilder::new()
             .recursive(true)
@@ -377,7 +377,7 @@ mod tests {
 
     use super::*;
 
-    const ROOM: Room = Room(1 << 20);
+    const ROOM: StateLimit = StateLimit(1 << 20);
 
     fn kept(bytes: &[u8]) -> KeptVersion {
         KeptVersion {
@@ -463,7 +463,7 @@ mod tests {
     #[test]
     fn the_versions_of_all_controllers_fit_their_room() {
         let state = tempfile::tempdir().unwrap();
-        let open = |name: &str| Versions::open(state.path(), name, 5, Room(10_000)).unwrap();
+        let open = |name: &str| Versions::open(state.path(), name, 5, StateLimit(10_000)).unwrap();
         let large = |number: u8| vec![number; 2_000];
         let (a, b) = (open("a"), open("b"));
         for number in 0..5 {
@@ -490,7 +490,7 @@ mod tests {
     #[test]
     fn without_other_plugins_the_room_itself_is_too_small() {
         let state = tempfile::tempdir().unwrap();
-        let versions = Versions::open(state.path(), "a", 5, Room(10)).unwrap();
+        let versions = Versions::open(state.path(), "a", 5, StateLimit(10)).unwrap();
         let error = versions.keep(kept(&[1; 11]), &file(&[1; 11])).unwrap_err();
         assert_eq!(
             error.to_string(),

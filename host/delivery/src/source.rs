@@ -116,7 +116,7 @@ enum Form {
     #[default]
     Nothing,
     /// They do not form a plugin, for this reason.
-    Fault(Fault),
+    Fault(NotAPlugin),
 }
 
 type Stamps = Vec<(PathBuf, Option<Stamp>)>;
@@ -138,19 +138,19 @@ impl Survey {
 
 /// Why files that can be read do not form a plugin.
 #[derive(Clone, Debug)]
-struct Fault {
+struct NotAPlugin {
     text: String,
     /// How long other files may still be arriving.
     patience: Duration,
 }
 
-impl From<PackError> for Fault {
+impl From<PackError> for NotAPlugin {
     fn from(error: PackError) -> Self {
         Self::whole(error.to_string())
     }
 }
 
-impl Fault {
+impl NotAPlugin {
     /// Creates a fault of files that are complete.
     fn whole(text: String) -> Self {
         Self {
@@ -189,7 +189,7 @@ pub struct WatchedFile {
     /// The state of the files at the last look, and since when.
     seen: Option<(Stamps, Instant)>,
     /// The problem found when they were read.
-    fault: Option<(Stamps, Fault)>,
+    fault: Option<(Stamps, NotAPlugin)>,
     trouble: Option<String>,
 }
 
@@ -306,7 +306,7 @@ impl WatchedFile {
         if survey.files.len() > 1 {
             let names: Vec<_> = survey.files.iter().map(|(path, _)| name(path)).collect();
             let text = format!("there are {}: remove all except one", names.join(" and "));
-            survey.form = Form::Fault(Fault::parts(text));
+            survey.form = Form::Fault(NotAPlugin::parts(text));
             return Ok(survey);
         }
         if let (Form::Nothing, Some((path, Some(file)))) = (&survey.form, survey.files.first()) {
@@ -384,16 +384,16 @@ impl WatchedFile {
         files::read_open(open, limit).map_err(SourceError::Io)
     }
 
-    fn index(&self, path: &Path, file: &Found) -> Result<Result<Index, Fault>, SourceError> {
+    fn index(&self, path: &Path, file: &Found) -> Result<Result<Index, NotAPlugin>, SourceError> {
         let plugin = name(&self.path);
         let text = self.read(path, file, INDEX_LIMIT)?;
         if text.as_ref().is_some_and(Vec::is_empty) {
-            return Ok(Err(Fault::empty(path)));
+            return Ok(Err(NotAPlugin::empty(path)));
         }
         Ok(text
             .ok_or_else(|| PackError::Index(format!("{} has over {INDEX_LIMIT} bytes", name(path))))
             .and_then(|text| Index::read(&plugin, &text, self.limit))
-            .map_err(Fault::from))
+            .map_err(NotAPlugin::from))
     }
 
     /// Reads the files and joins them.
@@ -402,7 +402,7 @@ impl WatchedFile {
         files: &[(PathBuf, Option<Found>)],
         form: &Form,
         signature: Option<&Path>,
-    ) -> Result<Result<Content, Fault>, SourceError> {
+    ) -> Result<Result<Content, NotAPlugin>, SourceError> {
         let Some(((path, first), rest)) = files.split_first() else {
             return Err(SourceError::Missing(self.folder().to_owned()));
         };
@@ -414,10 +414,10 @@ impl WatchedFile {
         let signature = files.iter().find(|(path, _)| Some(path.as_path()) == signature);
         let signature = match signature {
             Some((path, Some(file))) => match self.read(path, file, SIGNATURE_LIMIT)? {
-                Some(signature) if signature.is_empty() => return Ok(Err(Fault::empty(path))),
+                Some(signature) if signature.is_empty() => return Ok(Err(NotAPlugin::empty(path))),
                 None => {
                     let text = format!("the signature {} has over {SIGNATURE_LIMIT} bytes", name(path));
-                    return Ok(Err(Fault::whole(text)));
+                    return Ok(Err(NotAPlugin::whole(text)));
                 }
                 signature => signature,
             },
@@ -435,28 +435,28 @@ impl WatchedFile {
         compression: Compression,
         path: &Path,
         file: &Found,
-    ) -> Result<Result<Vec<u8>, Fault>, SourceError> {
+    ) -> Result<Result<Vec<u8>, NotAPlugin>, SourceError> {
         let Some(bytes) = self.read(path, file, self.limit)? else {
             let error = LoadError::TooLarge {
                 size: usize::try_from(file.stamp.size).unwrap_or(usize::MAX),
                 limit: self.limit,
             };
-            return Ok(Err(Fault::whole(error.to_string())));
+            return Ok(Err(NotAPlugin::whole(error.to_string())));
         };
         if bytes.is_empty() {
-            return Ok(Err(Fault::empty(path)));
+            return Ok(Err(NotAPlugin::empty(path)));
         }
         if compression == Compression::None {
             return Ok(Ok(bytes));
         }
-        Ok(compression.unpack(&bytes, self.limit).map_err(Fault::from))
+        Ok(compression.unpack(&bytes, self.limit).map_err(NotAPlugin::from))
     }
 
     fn joined(
         &self,
         index: &Index,
         files: &[(PathBuf, Option<Found>)],
-    ) -> Result<Result<Vec<u8>, Fault>, SourceError> {
+    ) -> Result<Result<Vec<u8>, NotAPlugin>, SourceError> {
         let mut joined = Vec::new();
         for (part, (path, file)) in index.parts.iter().zip(files) {
             let Some(file) = file else {
@@ -464,7 +464,7 @@ impl WatchedFile {
                     "the part {} is missing: apply all of the plugin's ConfigMaps",
                     part.file
                 );
-                return Ok(Err(Fault::parts(text)));
+                return Ok(Err(NotAPlugin::parts(text)));
             };
             let bytes = self.read(path, file, part.size)?;
             if bytes.as_deref().map(Digest::of) != Some(part.sha256) {
@@ -472,11 +472,11 @@ impl WatchedFile {
                     "the part {} is not the one in the index: is one of the plugin's ConfigMaps out of date?",
                     part.file
                 );
-                return Ok(Err(Fault::parts(text)));
+                return Ok(Err(NotAPlugin::parts(text)));
             }
             joined.extend(bytes.unwrap_or_default());
         }
-        Ok(index.join(&joined).map_err(Fault::from))
+        Ok(index.join(&joined).map_err(NotAPlugin::from))
     }
 
     /// Returns how long to wait until the current state has lasted long enough: by the files' own time,

@@ -80,13 +80,13 @@ pub enum RecordedAnswer {
     /// The plugin's reason for giving no answer.
     Failure(Failure),
     /// The call failed.
-    Fault(Fault),
+    Fault(FailedCall),
 }
 
 /// A call that failed without an answer of the plugin.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
-pub struct Fault {
+pub struct FailedCall {
     /// The class, as in the metrics: for example `trap` or `timeout`.
     pub class: String,
     /// The details.
@@ -152,7 +152,7 @@ impl RecordedAnswer {
                 status: shown.status.clone(),
                 conditions: shown.conditions.clone(),
             }),
-            Err(error) => Self::Fault(Fault {
+            Err(error) => Self::Fault(FailedCall {
                 class: error.class().as_str().to_owned(),
                 message: error.to_string(),
             }),

@@ -13,7 +13,7 @@ use crate::deterministic::Origin;
 use crate::error::{CallError, shortened};
 use crate::limits::Limits;
 use crate::log::{CallLog, LogSource};
-use crate::memory_budget::{Room, Share};
+use crate::memory_budget::{CallMemory, Share};
 use crate::refusals::Refused;
 use crate::sandbox::{Sandbox, Wasi};
 use crate::stats::CallStats;
@@ -73,7 +73,7 @@ pub(crate) struct Setting {
     /// When the guest is stopped.
     pub(crate) deadline: Instant,
     /// How much memory the call may hold.
-    pub(crate) room: Room,
+    pub(crate) room: CallMemory,
 }
 
 impl Setting {

@@ -23,7 +23,7 @@ use crate::error::{CallError, LoadError};
 use crate::estimate::{end_of_string, estimate};
 use crate::lane::Owned;
 use crate::limits::Limits;
-use crate::memory_budget::Room;
+use crate::memory_budget::CallMemory;
 use crate::refusals;
 use crate::sandbox::{self, MAX_RESOURCES, Output, Sandbox};
 
@@ -305,7 +305,7 @@ pub(crate) fn parse(
     bytes: &[u8],
     to_convert: Option<usize>,
     limits: &Limits,
-    room: &Room,
+    room: &CallMemory,
 ) -> Result<CommandOutput, CallError> {
     let text = std::str::from_utf8(bytes).map_err(|error| {
         CallError::protocol(format!(
@@ -420,7 +420,7 @@ mod tests {
     fn an_answer_is_text_only_to_convert_and_then_has_no_more_objects_than_were_asked_for() {
         let limits = Limits::default();
         let ask = |text: &str, to_convert: Option<usize>| {
-            let parsed = parse(text.as_bytes(), to_convert, &limits, &Room::of(&limits));
+            let parsed = parse(text.as_bytes(), to_convert, &limits, &CallMemory::of(&limits));
             parsed.map_err(|error| error.to_string())
         };
         let two = r#"{"converted": [{"object": {"a": [1, 2, {"b": "],\",["}]}}, {"error": "no"}]}"#;

@@ -23,7 +23,7 @@ use crate::error::{CallError, LoadError};
 use crate::lane::Owned;
 use crate::limits::Limits;
 use crate::log::Level;
-use crate::memory_budget::Room;
+use crate::memory_budget::CallMemory;
 use crate::refusals;
 use crate::sandbox::{self, Preview2, Sandbox};
 use crate::stats::CallStats;
@@ -125,7 +125,7 @@ type Answer<R> = Result<R, types::Failure>;
 type Conversions = Vec<Result<String, String>>;
 
 /// Reads a record from the guest; also returns the bytes of text in it.
-type Read<R, T> = fn(R, &Limits, &Room) -> Result<(T, usize), CallError>;
+type Read<R, T> = fn(R, &Limits, &CallMemory) -> Result<(T, usize), CallError>;
 
 impl ComponentForm {
     pub(crate) fn new(engine: &Engine, linker: &Linker, component: &Component) -> Result<Self, LoadError> {

@@ -16,7 +16,7 @@ use crate::contract::{
 use crate::error::CallError;
 use crate::estimate::estimate;
 use crate::limits::{self, Limits};
-use crate::memory_budget::Room;
+use crate::memory_budget::CallMemory;
 
 /// Converts the request to a record; also returns the bytes of JSON in it.
 pub(crate) fn request(request: &Request, limit: usize) -> Result<(wit::Request, usize), CallError> {
@@ -112,7 +112,7 @@ impl io::Write for Text {
 pub(crate) fn description(
     record: wit::Description,
     limits: &Limits,
-    room: &Room,
+    room: &CallMemory,
 ) -> Result<(Description, usize), CallError> {
     let mut reader = Reader::new(limits, room);
     let description = Description {
@@ -138,7 +138,7 @@ pub(crate) fn description(
 pub(crate) fn response(
     record: wit::Response,
     limits: &Limits,
-    room: &Room,
+    room: &CallMemory,
 ) -> Result<(Response, usize), CallError> {
     let mut reader = Reader::new(limits, room);
     let lists = Lists {
@@ -169,7 +169,7 @@ pub(crate) fn response(
 pub(crate) fn cleanup(
     record: wit::CleanupResponse,
     limits: &Limits,
-    room: &Room,
+    room: &CallMemory,
 ) -> Result<(CleanupResponse, usize), CallError> {
     let mut reader = Reader::new(limits, room);
     let lists = Lists {
@@ -224,7 +224,7 @@ fn requeue_at(text: &str) -> Result<Timestamp, CallError> {
 }
 
 /// Converts the reason why there is no response; an answer that cannot be read is another reason.
-pub(crate) fn failure(record: wit::Failure, limits: &Limits, room: &Room) -> CallError {
+pub(crate) fn failure(record: wit::Failure, limits: &Limits, room: &CallMemory) -> CallError {
     let (status, conditions) = match &record {
         wit::Failure::Invalid(invalid) => (&invalid.status, &invalid.conditions),
         wit::Failure::Retry(retry) => (&retry.status, &retry.conditions),
@@ -271,7 +271,7 @@ pub(crate) fn objects(conversion: &Conversion, limit: usize) -> Result<(Vec<Stri
 /// Converts the results of `convert`; also returns their bytes. The objects stay text.
 pub(crate) fn converted(
     records: Vec<Result<String, String>>,
-    room: &Room,
+    room: &CallMemory,
     limits: &Limits,
 ) -> Result<(Vec<Converted>, usize), CallError> {
     let size = records
@@ -300,7 +300,7 @@ pub(crate) fn converted(
 pub(crate) fn defaulted(
     text: &str,
     limits: &Limits,
-    room: &Room,
+    room: &CallMemory,
 ) -> Result<(Map<String, Value>, usize), CallError> {
     let mut reader = Reader::new(limits, room);
     let spec = reader.object("spec", text)?;
@@ -349,11 +349,11 @@ struct Reader<'a> {
     size: usize,
     values: usize,
     limits: &'a Limits,
-    room: &'a Room,
+    room: &'a CallMemory,
 }
 
 impl<'a> Reader<'a> {
-    fn new(limits: &'a Limits, room: &'a Room) -> Self {
+    fn new(limits: &'a Limits, room: &'a CallMemory) -> Self {
         Self {
             size: 0,
             values: 0,

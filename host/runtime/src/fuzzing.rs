@@ -4,7 +4,7 @@ use crate::bindings::operator_host::plugin::types as wit;
 use crate::contract::{CommandOutput, Response};
 use crate::error::{CallError, LoadError};
 use crate::limits::Limits;
-use crate::memory_budget::Room;
+use crate::memory_budget::CallMemory;
 use crate::{command, convert, inspect};
 
 /// Checks what can be checked before a file is compiled.
@@ -20,7 +20,7 @@ pub fn inspect(bytes: &[u8]) -> Result<(), LoadError> {
 /// # Errors
 /// Returns an error when the output is not a valid answer.
 pub fn command_answer(output: &[u8], limits: &Limits) -> Result<CommandOutput, CallError> {
-    command::parse(output, None, limits, &Room::of(limits))
+    command::parse(output, None, limits, &CallMemory::of(limits))
 }
 
 /// Parses the texts in a component's answer.
@@ -43,5 +43,5 @@ pub fn component_answer(
         requeue_at: None,
         needs: Vec::new(),
     };
-    convert::response(record, limits, &Room::of(limits)).map(|(response, _size)| response)
+    convert::response(record, limits, &CallMemory::of(limits)).map(|(response, _size)| response)
 }

@@ -89,7 +89,7 @@ impl Owner {
 
     async fn share(&self, mebibytes: usize) -> Share {
         let permit = self.large.acquire(mebibytes).await;
-        let room = Room::new(permit.amount());
+        let room = CallMemory::new(permit.amount());
         Share { permit, room }
     }
 
@@ -106,12 +106,12 @@ impl Owner {
 #[derive(Debug)]
 pub struct Share {
     permit: Permit,
-    room: Room,
+    room: CallMemory,
 }
 
 impl Share {
     /// Returns the counter of the call.
-    pub(crate) fn room(&self) -> Room {
+    pub(crate) fn room(&self) -> CallMemory {
         self.room.clone()
     }
 
@@ -128,7 +128,7 @@ impl Share {
 
 /// The memory that a call may hold, and the memory it holds. Clones share the counts.
 #[derive(Clone, Debug)]
-pub(crate) struct Room(Arc<Counts>);
+pub(crate) struct CallMemory(Arc<Counts>);
 
 #[derive(Debug)]
 struct Counts {
@@ -140,7 +140,7 @@ struct Counts {
     kept: AtomicUsize,
 }
 
-impl Room {
+impl CallMemory {
     /// Creates room for the most that a call with these limits may hold.
     pub(crate) fn of(limits: &Limits) -> Self {
         Self::new(max_memory_of_call(limits).div_ceil(MIB))

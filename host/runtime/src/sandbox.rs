@@ -16,7 +16,7 @@ use wasmtime_wasi::{WasiCtx, WasiCtxBuilder, WasiCtxView, WasiView};
 use crate::deterministic::{MonotonicClock, Origin};
 use crate::limits::{INSTANCES_PER_CALL, Limits, MEMORIES_PER_CALL, TABLES_PER_CALL};
 use crate::log::{CallLog, WRITE_CHUNK};
-use crate::memory_budget::Room;
+use crate::memory_budget::CallMemory;
 use crate::stats::CallStats;
 
 /// Random bytes that a guest may request in one step.
@@ -69,7 +69,7 @@ pub(crate) struct Sandbox<W> {
 }
 
 impl<W: Wasi> Sandbox<W> {
-    pub(crate) fn new(wasi: W, limits: &Limits, log: CallLog, room: Room) -> Self {
+    pub(crate) fn new(wasi: W, limits: &Limits, log: CallLog, room: CallMemory) -> Self {
         Self {
             wasi,
             memory: Memory::new(limits.memory, room),
@@ -107,7 +107,7 @@ pub(crate) struct Memory {
     used: usize,
     /// The size that was refused.
     refused: Option<usize>,
-    room: Room,
+    room: CallMemory,
 }
 
 /// Ends the guest. If `memory.grow` returned −1 instead, the guest's allocator would decide what happens.
@@ -121,7 +121,7 @@ struct OverLimit;
 struct Outgrown;
 
 impl Memory {
-    fn new(limit: usize, room: Room) -> Self {
+    fn new(limit: usize, room: CallMemory) -> Self {
         Self {
             limit,
             used: 0,
@@ -208,11 +208,11 @@ struct Written {
     bytes: BytesMut,
     limit: usize,
     overflowed: bool,
-    room: Room,
+    room: CallMemory,
 }
 
 impl Output {
-    pub(crate) fn new(limit: usize, room: Room) -> Self {
+    pub(crate) fn new(limit: usize, room: CallMemory) -> Self {
         Self(Arc::new(Mutex::new(Written {
             bytes: BytesMut::new(),
             limit,

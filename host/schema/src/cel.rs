@@ -31,7 +31,7 @@ pub use rules::{Verdict, problems, validate};
 
 /// Why an expression has no value.
 #[derive(Clone, Debug, PartialEq, Eq)]
-enum Fault {
+enum EvalError {
     /// The evaluation fails, such as for a key that is not there.
     Error(String),
     /// No operator or function takes these types.
@@ -44,7 +44,7 @@ enum Fault {
     Cost,
 }
 
-impl Fault {
+impl EvalError {
     fn overflow() -> Self {
         Self::Error("integer overflow".to_owned())
     }

@@ -21,7 +21,7 @@ use operator_host_cluster::client::{ClientError, Pace};
 use operator_host_config::webhook::WebhookReach;
 use operator_host_config::{Config, ControllerConfig};
 use operator_host_delivery::candidate_check::CandidateCheck as _;
-use operator_host_delivery::kept::{Room, Versions};
+use operator_host_delivery::kept::{StateLimit, Versions};
 use operator_host_delivery::registry::{Expected, Live, Slot};
 use operator_host_delivery::reload::{Files, Filled};
 use operator_host_runtime::Runtime;
@@ -51,7 +51,7 @@ pub(super) struct SlotParts {
     /// The folder for the last versions of each plugin.
     pub(super) state: Option<PathBuf>,
     /// The space that all versions together may take.
-    pub(super) room: Room,
+    pub(super) room: StateLimit,
 }
 
 /// One controller that runs or waits for its kind.

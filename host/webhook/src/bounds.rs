@@ -55,7 +55,7 @@ struct Rooms {
 }
 
 impl Rooms {
-    /// Returns so many quarters of the rooms of all addresses. There is room for one object at least.
+    /// Returns this many quarters of the rooms of all addresses. There is room for one object at least.
     fn new(sizes: &Sizes, quarters: usize) -> Self {
         let room = |bytes: usize| Arc::new(Semaphore::new(bytes / UNIT));
         Self {
@@ -165,7 +165,7 @@ impl Admitted {
 
     /// Waits for room for the converted objects of a request with a body of this size: twice as much as the body, since
     /// a conversion may add fields, and at least as much as a small body.
-    pub(super) async fn results(&self, body: usize) -> Room {
+    pub(super) async fn results(&self, body: usize) -> ResultRoom {
         let sizes = self.sizes();
         let bytes = body.saturating_mul(2).clamp(sizes.small, sizes.large_results);
         let held = if body <= sizes.small {
@@ -174,7 +174,7 @@ impl Admitted {
             let large = wait(&self.bounds.large_results, bytes).await;
             large.into_iter().collect()
         };
-        Room { bytes, held }
+        ResultRoom { bytes, held }
     }
 
     /// Waits for room for an object. An object no larger than [`Sizes::object`] always gets it eventually.
@@ -219,13 +219,13 @@ impl BodyRoom {
 
 /// Room for the converted objects of one request.
 #[derive(Debug)]
-pub(super) struct Room {
+pub(super) struct ResultRoom {
     /// Its size.
     pub(super) bytes: usize,
     held: Vec<OwnedSemaphorePermit>,
 }
 
-impl Room {
+impl ResultRoom {
     /// Returns the room beyond these bytes, and keeps the rest.
     pub(super) fn keep(mut self, bytes: usize) -> Vec<OwnedSemaphorePermit> {
         for held in &mut self.held {

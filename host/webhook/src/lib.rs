@@ -32,7 +32,7 @@ use std::time::{Duration, Instant};
 use tokio::sync::watch;
 use tracing::{debug, warn};
 
-use self::bounds::{Admitted, Room};
+use self::bounds::{Admitted, ResultRoom};
 use self::conversion_review::ConversionReview;
 use self::elsewhere::Elsewhere;
 use self::review::Review;
@@ -51,8 +51,8 @@ pub use self::target::PluginTarget;
 /// Longest message of a plugin in a decision, and longest reason for having none, in bytes.
 const MESSAGE: usize = 2048;
 
-/// Longest words of an answer without a decision, in bytes. No room is held for them, while a caller may take long to
-/// read them.
+/// Longest text of an answer without a decision, in bytes. No memory is reserved for it, although a caller may take
+/// long to read it.
 const WORDS: usize = 4 << 10;
 
 /// Longest UID of a request, in bytes: no room is held for the answer that repeats it. Those of the API server have 36.
@@ -162,7 +162,7 @@ impl WebhookTargets {
         body: usize,
         caller: &Admitted,
         until: tokio::time::Instant,
-    ) -> (String, Result<(Vec<String>, Option<Room>), NoDecision>) {
+    ) -> (String, Result<(Vec<String>, Option<ResultRoom>), NoDecision>) {
         let kind = match review.kind() {
             None => return (String::new(), Ok((Vec::new(), None))),
             Some(Err(why)) => {

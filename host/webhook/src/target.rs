@@ -11,7 +11,7 @@ use serde_json::value::RawValue;
 use tokio::sync::watch;
 use tokio::time::Instant;
 
-use super::bounds::{Admitted, Room};
+use super::bounds::{Admitted, ResultRoom};
 use super::review::Review;
 use super::turns::Turns;
 use super::{Decision, MESSAGE, NoDecision, defaulting, memory_of, rules, validating};
@@ -34,8 +34,8 @@ pub struct PluginTarget {
     /// Converts until `plugin` does: the plugin that did so before the controller had another version of its kind, or
     /// another name.
     fallback: Option<watch::Receiver<Live>>,
-    /// Converts what `plugin` does not: while it knows more versions, since its definition is installed before it is live,
-    /// and when `plugin` fails. It was proved to lose nothing.
+    /// Converts what `plugin` cannot: versions that only this one knows, since its definition is installed before it is
+    /// live, and objects for which `plugin` fails. It was proved to lose nothing.
     next: watch::Receiver<Option<Plugin>>,
     /// Reads wait for conversions, so that reviews must not delay these.
     conversions: Turns,
@@ -98,7 +98,7 @@ impl PluginTarget {
         body: usize,
         caller: &Admitted,
         until: Instant,
-    ) -> Result<(Vec<String>, Room), NoDecision> {
+    ) -> Result<(Vec<String>, ResultRoom), NoDecision> {
         // First the turn: requests that wait for a plugin must not hold the room of others.
         let _turn = self.conversions.take(caller.peer()).await;
         let plugin = self.converting(to, objects).await?;

@@ -34,14 +34,14 @@ const GROWTH: u64 = 64 << 20;
 
 /// A deviation from the expected state.
 #[derive(Debug)]
-pub(crate) struct Fault {
+pub(crate) struct Violation {
     /// The description.
     what: String,
     /// The affected object.
     object: Option<Box<DynamicObject>>,
 }
 
-impl Fault {
+impl Violation {
     pub(crate) fn new(what: impl Into<String>) -> Self {
         Self {
             what: what.into(),
@@ -84,7 +84,7 @@ impl Fault {
     }
 }
 
-impl fmt::Display for Fault {
+impl fmt::Display for Violation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.what)?;
         match &self.object {
@@ -116,7 +116,7 @@ pub(crate) async fn until(
     want: Want,
     history: &mut History,
     limit: Duration,
-) -> Result<(Duration, Counts), Fault> {
+) -> Result<(Duration, Counts), Violation> {
     let client = &stage.client;
     let start = Instant::now();
     let mut rolled_out = start;
@@ -124,7 +124,7 @@ pub(crate) async fn until(
     loop {
         let looked = Instant::now();
         let seen = tokio::time::timeout(limit, look(client, namespace, want)).await;
-        let mut fault = match seen.unwrap_or_else(|_| Err(Fault::new("the API server does not answer"))) {
+        let mut fault = match seen.unwrap_or_else(|_| Err(Violation::new("the API server does not answer"))) {
             Ok(counts) => {
                 history.read()?;
                 let writes = history.writes().count();
@@ -133,7 +133,7 @@ pub(crate) async fn until(
                 let Some(last) = history.writes().skip(writes).last() else {
                     return Ok((looked - start, counts));
                 };
-                Fault::new(format!(
+                Violation::new(format!(
                     "everything is as it should be, and a host goes on writing: {} {}",
                     last.verb, last.request_uri
                 ))
@@ -155,7 +155,7 @@ pub(crate) async fn until(
                     restart = rolled_out + RESTART;
                     eprintln!("restarting the controller manager, which does not finish a rollout");
                     let restarted = stage.server.lock().await.restart_controller_manager().await;
-                    restarted.map_err(|error| Fault::new(error.to_string()))?;
+                    restarted.map_err(|error| Violation::new(error.to_string()))?;
                 }
             }
         }
@@ -170,16 +170,16 @@ pub(crate) struct Counts {
     pub(crate) children: usize,
 }
 
-async fn look(client: &Client, namespace: &str, want: Want) -> Result<Counts, Fault> {
+async fn look(client: &Client, namespace: &str, want: Want) -> Result<Counts, Violation> {
     let mut counts = Counts::default();
     let mut wanted = BTreeMap::new();
     for sample in Sample::ALL {
         for parent in list(client, namespace, &sample.resource()).await? {
             if want == Want::Gone {
-                return Err(Fault::about(&parent, "it should be gone"));
+                return Err(Violation::about(&parent, "it should be gone"));
             }
             if let Some(fault) = oracle::status_fault(sample, &parent) {
-                return Err(Fault::about(&parent, fault));
+                return Err(Violation::about(&parent, fault));
             }
             for child in oracle::children(sample, &parent.name_any(), &parent.data["spec"]) {
                 wanted.insert(child.key, (child.says, parent.uid(), sample));
@@ -192,12 +192,12 @@ async fn look(client: &Client, namespace: &str, want: Want) -> Result<Counts, Fa
         for child in list(client, namespace, &kind.resource()).await? {
             let wanted = wanted.remove(&(kind, child.name_any()));
             if let Some(fault) = child_fault(kind, &child, wanted) {
-                return Err(Fault::about(&child, fault));
+                return Err(Violation::about(&child, fault));
             }
         }
     }
     match wanted.keys().next() {
-        Some((kind, name)) => Err(Fault::new(format!("{kind:?} {name} is missing"))),
+        Some((kind, name)) => Err(Violation::new(format!("{kind:?} {name} is missing"))),
         None => Ok(counts),
     }
 }
@@ -241,7 +241,11 @@ fn child_fault(
 }
 
 /// Lists the objects in the store.
-async fn list(client: &Client, namespace: &str, resource: &ApiResource) -> Result<Vec<DynamicObject>, Fault> {
+async fn list(
+    client: &Client,
+    namespace: &str,
+    resource: &ApiResource,
+) -> Result<Vec<DynamicObject>, Violation> {
     list_with(client, namespace, resource, &ListParams::default()).await
 }
 
@@ -250,11 +254,11 @@ async fn list_with(
     namespace: &str,
     resource: &ApiResource,
     parameters: &ListParams,
-) -> Result<Vec<DynamicObject>, Fault> {
+) -> Result<Vec<DynamicObject>, Violation> {
     let api: Api<DynamicObject> = Api::namespaced_with(client.clone(), namespace, resource);
     let listed = api.list(parameters).await;
     let mut items = listed
-        .map_err(|error| Fault::new(format!("cannot list {}: {error}", resource.plural)))?
+        .map_err(|error| Violation::new(format!("cannot list {}: {error}", resource.plural)))?
         .items;
     for item in &mut items {
         // List items have no type.
@@ -278,7 +282,7 @@ pub(crate) async fn all_objects(client: &Client, namespace: &str) -> String {
 
 /// Returns the kinds that differ between the store and the API server's watch cache, which feeds every watch. There
 /// should be none.
-pub(crate) async fn unseen_by_watches(client: &Client, namespace: &str) -> Result<Vec<String>, Fault> {
+pub(crate) async fn unseen_by_watches(client: &Client, namespace: &str) -> Result<Vec<String>, Violation> {
     let cached = ListParams::default().match_any();
     let mut unseen = Vec::new();
     let parents = Sample::ALL.into_iter().map(Sample::resource);
@@ -303,7 +307,7 @@ pub(crate) async fn unseen_by_watches(client: &Client, namespace: &str) -> Resul
 pub(crate) type Retained = BTreeMap<Key, (Option<String>, Value)>;
 
 /// Returns the retained objects in a namespace.
-pub(crate) async fn retained(client: &Client, namespace: &str) -> Result<Retained, Fault> {
+pub(crate) async fn retained(client: &Client, namespace: &str) -> Result<Retained, Violation> {
     let mut all = BTreeMap::new();
     for kind in Kind::ALL.into_iter().filter(|kind| kind.is_retained()) {
         for object in list(client, namespace, &kind.resource()).await? {
@@ -317,7 +321,7 @@ pub(crate) async fn retained(client: &Client, namespace: &str) -> Result<Retaine
 }
 
 /// Reports retained objects that are missing or have changed.
-pub(crate) fn lost(before: &Retained, after: &Retained, created: &[Key]) -> Vec<Fault> {
+pub(crate) fn lost(before: &Retained, after: &Retained, created: &[Key]) -> Vec<Violation> {
     let changed = before.iter().filter_map(|(key, was)| match after.get(key) {
         Some(is) if is == was => None,
         Some(_) => Some(format!(
@@ -329,7 +333,7 @@ pub(crate) fn lost(before: &Retained, after: &Retained, created: &[Key]) -> Vec<
     let missing = created.iter().filter(|key| !after.contains_key(*key));
     let missing =
         missing.map(|(kind, name)| format!("{kind:?} {name} was created, is retained, and is lost"));
-    changed.chain(missing).map(Fault::new).collect()
+    changed.chain(missing).map(Violation::new).collect()
 }
 
 /// The writes of the hosts, and the deletions by the garbage collector, from the API server's audit log.
@@ -359,7 +363,7 @@ impl History {
     }
 
     /// Begins a new round in this namespace.
-    pub(crate) fn begin(&mut self, namespace: &str) -> Result<(), Fault> {
+    pub(crate) fn begin(&mut self, namespace: &str) -> Result<(), Violation> {
         self.read()?;
         self.round.clear();
         self.collected.clear();
@@ -373,12 +377,12 @@ impl History {
     }
 
     /// Reads new events.
-    pub(crate) fn read(&mut self) -> Result<(), Fault> {
+    pub(crate) fn read(&mut self) -> Result<(), Violation> {
         if !self.log.exists() {
             return Ok(());
         }
         let read = audit_events_since(&self.log, self.at);
-        let (events, at) = read.map_err(|error| Fault::new(format!("{error:?}")))?;
+        let (events, at) = read.map_err(|error| Violation::new(format!("{error:?}")))?;
         self.at = at;
         for event in events {
             let object = object(&event);
@@ -408,7 +412,7 @@ impl History {
     }
 
     /// Returns the forbidden writes of this round.
-    pub(crate) fn faults(&self, shape: Shape, reasons: &Reasons) -> Vec<Fault> {
+    pub(crate) fn faults(&self, shape: Shape, reasons: &Reasons) -> Vec<Violation> {
         let mut faults = self.needless(reasons);
         faults.extend(self.retained_deleted());
         if shape.leadership != "none" {
@@ -437,14 +441,14 @@ impl History {
         created
     }
 
-    fn needless(&self, reasons: &Reasons) -> Vec<Fault> {
+    fn needless(&self, reasons: &Reasons) -> Vec<Violation> {
         let mut faults = Vec::new();
         for (key, times) in self.created() {
             let collected = self.collected.get(&key).copied().unwrap_or_default();
             let necessary = reasons.creations(&key, collected);
             if times > necessary {
                 let (kind, name) = key;
-                faults.push(Fault::new(format!(
+                faults.push(Violation::new(format!(
                     "{kind:?} {name} was created {times} times, which was necessary {necessary} times at most"
                 )));
             }
@@ -452,17 +456,17 @@ impl History {
         faults
     }
 
-    fn retained_deleted(&self) -> Vec<Fault> {
+    fn retained_deleted(&self) -> Vec<Violation> {
         let deletes = self.writes().filter(|event| event.verb.starts_with("delete"));
         let of_retained =
             deletes.filter(|event| Kind::of_plural(&object(event).resource).is_some_and(Kind::is_retained));
         of_retained
-            .map(|event| Fault::new(format!("a host deleted what is retained: {}", event.request_uri)))
+            .map(|event| Violation::new(format!("a host deleted what is retained: {}", event.request_uri)))
             .collect()
     }
 
     /// Returns writes by replicas that were not the last to write their Lease.
-    fn not_leading(&self, shape: Shape) -> Vec<Fault> {
+    fn not_leading(&self, shape: Shape) -> Vec<Violation> {
         let mut faults = Vec::new();
         let mut leases: Vec<_> = self.leases.iter().collect();
         // Each of these writes is based on the one before it, so it was received after it. The answer to a release may take
@@ -482,7 +486,7 @@ impl History {
             });
             let leader = before.next().and_then(|lease| replica(lease));
             if leader != replica(write) {
-                faults.push(Fault::new(format!(
+                faults.push(Violation::new(format!(
                     "{} {} at {} by {:?}, while {leader:?} led {}",
                     write.verb,
                     write.request_uri,
@@ -522,11 +526,11 @@ fn replica(event: &AuditEvent) -> Option<&str> {
 }
 
 /// Reports a host whose memory has grown too much.
-pub(crate) fn growth(memory: &[(u64, u64)]) -> Option<Fault> {
+pub(crate) fn growth(memory: &[(u64, u64)]) -> Option<Violation> {
     let grown = memory.iter().find(|(now, first)| *now > first + GROWTH);
     grown.map(|(now, first)| {
         let mb = |bytes: &u64| bytes / 1_000_000;
-        Fault::new(format!(
+        Violation::new(format!(
             "a host has {} MB resident; {} MB after its first round",
             mb(now),
             mb(first)

@@ -30,7 +30,7 @@ use std::time::Duration;
 use anyhow::Context;
 use clap::Parser;
 
-use check::{Fault, History, Want};
+use check::{History, Violation, Want};
 use draw::Draw;
 use faults::{Planned, Possible};
 use fleet::Shape;
@@ -245,7 +245,7 @@ async fn round(stage: &Stage, history: &mut History, seed: u64, args: &Args) -> 
         outcome.faults.push(fault);
     }
     let crashes = stage.fleet.lock().await.take_crashes();
-    outcome.faults.extend(crashes.into_iter().map(Fault::new));
+    outcome.faults.extend(crashes.into_iter().map(Violation::new));
     if outcome.is_exact() {
         stage.fleet.lock().await.clear_logs();
         stage::delete_namespace(&stage.client, &namespace).await?;
@@ -263,7 +263,7 @@ async fn play(
     namespace: &str,
     args: &Args,
     outcome: &mut Outcome,
-) -> Result<(), Fault> {
+) -> Result<(), Violation> {
     let (client, limit) = (&stage.client, Duration::from_secs(args.settle));
     history.begin(namespace)?;
     let mut crowd = Crowd::new(client, namespace, draw);
@@ -272,7 +272,7 @@ async fn play(
     let calm = check::until(stage, namespace, Want::Exact, history, limit * 5).await;
     calm.map_err(|fault| fault.when("before anything broke"))?;
     let kept = stage.fleet.lock().await.keep_compiled();
-    kept.map_err(|error| Fault::new(format!("{error:#}")))?;
+    kept.map_err(|error| Violation::new(format!("{error:#}")))?;
     let data = check::retained(client, namespace).await?;
 
     let over = AtomicBool::new(false);
@@ -282,7 +282,7 @@ async fn play(
         done
     };
     let (done, ()) = tokio::join!(weather, crowd.storm(&over, &stage.closed));
-    done.map_err(|error| Fault::new(format!("{error:#}")).when("while a fault began or ended"))?;
+    done.map_err(|error| Violation::new(format!("{error:#}")).when("while a fault began or ended"))?;
     let (mut reasons, actions) = crowd.calm_down().await;
     outcome.actions = actions;
     for planned in plan {
@@ -304,7 +304,7 @@ async fn play(
 
     users::leave(client, namespace, &mut reasons)
         .await
-        .map_err(|error| Fault::new(format!("cannot delete the parents: {error}")))?;
+        .map_err(|error| Violation::new(format!("cannot delete the parents: {error}")))?;
     let gone = check::until(stage, namespace, Want::Gone, history, limit).await;
     (outcome.gone, _) = gone.map_err(|fault| fault.when("after all parents were deleted"))?;
     let left = check::retained(client, namespace).await?;

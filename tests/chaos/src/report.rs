@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
-use crate::check::{Counts, Fault};
+use crate::check::{Counts, Violation};
 use crate::fleet::Shape;
 
 /// The result of a round.
@@ -25,7 +25,7 @@ pub(crate) struct Outcome {
     /// Resident bytes of each host: now, and after its first round.
     pub(crate) memory: Vec<(u64, u64)>,
     /// The failures.
-    pub(crate) faults: Vec<Fault>,
+    pub(crate) faults: Vec<Violation>,
 }
 
 impl Outcome {
@@ -103,7 +103,7 @@ impl Report {
         }
         if !outcome.is_exact() {
             self.failed
-                .push((seed, outcome.faults.iter().map(Fault::what).collect()));
+                .push((seed, outcome.faults.iter().map(Violation::what).collect()));
             return;
         }
         self.settled.push(outcome.settled.as_secs_f64());

@@ -12,7 +12,7 @@ use lz4_flex::block::{compress_with_dict, decompress_with_dict};
 const SAMPLES: usize = 8;
 /// The most bytes of one sample.
 const SAMPLE: usize = 4 << 10;
-/// After so many texts more that resemble no sample than that do, other samples are taken: the objects have changed.
+/// New samples are taken when this many more texts resembled no sample than resembled one: the objects have changed.
 const STALE: u32 = 1_000;
 
 /// The texts with which others are compressed.
@@ -31,7 +31,7 @@ impl Samples {
         Self(Some(Mutex::default()))
     }
 
-    /// Takes none: nothing of an object stays in memory after it.
+    /// Keeps no samples, so that nothing of an object stays in memory after the object.
     pub(super) const fn none() -> Self {
         Self(None)
     }
@@ -51,7 +51,7 @@ impl Samples {
 }
 
 impl State {
-    /// Takes notice of a text; returns the dictionary with it if it has become a sample.
+    /// Counts whether a text resembles a sample; returns the new dictionary if the text has become a sample.
     fn take(&mut self, text: &str, resembles: bool) -> Option<Arc<[u8]>> {
         if resembles {
             self.strangers = self.strangers.saturating_sub(1);

@@ -1,9 +1,9 @@
-//! Reads objects from JSON, and only what is kept of them: `managedFields`, which are often half of an object, of those
-//! that a host applied, and of an object that is not kept whole no more than the metadata. The rest is skipped without
-//! becoming a tree.
+//! Reads from JSON only the parts of an object that the cache keeps. `managedFields`, which are often half of an
+//! object, are kept only if a host applied the object. Of an object that is not kept whole, only the metadata are read.
+//! The rest is skipped without becoming a tree.
 //!
-//! Of an object that cannot be read, because it is nested deeper than [`MAX_DEPTH`], there are only the metadata, too: API
-//! servers take many more levels, and one such object must not make the list of all others unreadable.
+//! Of an object that is nested deeper than [`MAX_DEPTH`], only the metadata are read, too: API servers accept many more
+//! levels, and one such object must not make the whole list unreadable.
 
 use std::fmt;
 

@@ -9,7 +9,7 @@ use kube::core::DynamicObject;
 use tokio::time::Instant;
 
 use super::taken_names::TakenNames;
-use super::text::{Kept, Owner, Taken, Text};
+use super::text::{Cached, Owner, Taken, Text};
 use operator_host_core::object::{NamespacedName, version};
 
 /// How long a deletion is remembered: longer than the response to a write can be delayed.
@@ -28,7 +28,7 @@ struct Deletion {
 #[derive(Default)]
 struct Dependents {
     names: BTreeSet<Arc<NamespacedName>>,
-    /// How many more of them are only known as taken names.
+    /// How many more objects have this owner and are known only as taken names.
     taken: usize,
 }
 
@@ -37,7 +37,8 @@ pub(super) struct Store {
     texts: HashMap<Arc<NamespacedName>, Arc<Text>>,
     /// By namespace, which is empty for cluster-scoped objects.
     taken: HashMap<Box<str>, TakenNames>,
-    /// By UID. What else the key says is of one of the dependents: anybody can write an owner reference.
+    /// By UID. The other parts of the key come from one of the dependents and may be wrong: anybody can write an owner
+    /// reference.
     owners: HashMap<Owner, Dependents>,
     /// By the value of the parent annotation.
     annotated: HashMap<Box<str>, BTreeSet<Arc<NamespacedName>>>,
@@ -69,12 +70,12 @@ fn namespace(name: &NamespacedName) -> &str {
 }
 
 impl Store {
-    pub(super) fn get(&self, name: &NamespacedName) -> Option<Kept> {
+    pub(super) fn get(&self, name: &NamespacedName) -> Option<Cached> {
         match self.texts.get(name) {
-            Some(text) => Some(Kept::Text(Arc::clone(text))),
+            Some(text) => Some(Cached::Text(Arc::clone(text))),
             None => {
                 let taken = self.taken.get(namespace(name))?.get(&name.name)?;
-                Some(Kept::Taken(taken.clone()))
+                Some(Cached::Taken(taken.clone()))
             }
         }
     }
@@ -85,18 +86,18 @@ impl Store {
     }
 
     /// Returns all objects.
-    pub(super) fn iter(&self) -> impl Iterator<Item = (NamespacedName, Kept)> {
+    pub(super) fn iter(&self) -> impl Iterator<Item = (NamespacedName, Cached)> {
         let texts = self
             .texts
             .iter()
-            .map(|(name, text)| (NamespacedName::clone(name), Kept::Text(Arc::clone(text))));
+            .map(|(name, text)| (NamespacedName::clone(name), Cached::Text(Arc::clone(text))));
         let taken = self.taken.iter().flat_map(|(namespace, names)| {
             names.iter().map(|(name, taken)| {
                 let name = NamespacedName {
                     namespace: Some(String::from(&**namespace)).filter(|it| !it.is_empty()),
                     name: name.to_owned(),
                 };
-                (name, Kept::Taken(taken.clone()))
+                (name, Cached::Taken(taken.clone()))
             })
         });
         texts.chain(taken)
@@ -144,7 +145,7 @@ impl Store {
     }
 
     /// Returns the owner that the store has already, so that objects of one owner share it. An owner reference with the
-    /// same UID and something else wrong is another one.
+    /// same UID and other differences is not shared.
     pub(super) fn shared(&self, owner: Owner) -> Owner {
         match self.owners.get_key_value(&owner) {
             Some((known, _)) if known.whole() == owner.whole() => known.clone(),
@@ -152,19 +153,19 @@ impl Store {
         }
     }
 
-    pub(super) fn put(&mut self, name: &NamespacedName, kept: Kept) -> Option<Kept> {
-        if let (Kept::Text(text), Some(known)) = (&kept, self.texts.get_mut(name))
+    pub(super) fn put(&mut self, name: &NamespacedName, kept: Cached) -> Option<Cached> {
+        if let (Cached::Text(text), Some(known)) = (&kept, self.texts.get_mut(name))
             && text.owner == known.owner
             && text.parent == known.parent
         {
-            return Some(Kept::Text(std::mem::replace(known, Arc::clone(text))));
+            return Some(Cached::Text(std::mem::replace(known, Arc::clone(text))));
         }
         let old = self.take(name);
         let dependents = kept
             .owner()
             .map(|owner| self.owners.entry(owner.clone()).or_default());
         match kept {
-            Kept::Text(text) => {
+            Cached::Text(text) => {
                 let name = Arc::new(name.clone());
                 if let Some(dependents) = dependents {
                     dependents.names.insert(Arc::clone(&name));
@@ -178,7 +179,7 @@ impl Store {
                 }
                 self.texts.insert(name, text);
             }
-            Kept::Taken(taken) => {
+            Cached::Taken(taken) => {
                 if let Some(dependents) = dependents {
                     dependents.taken += 1;
                 }
@@ -227,9 +228,9 @@ impl Store {
         taken.for_each(Taken::forget_version);
     }
 
-    pub(super) fn take(&mut self, name: &NamespacedName) -> Option<Kept> {
+    pub(super) fn take(&mut self, name: &NamespacedName) -> Option<Cached> {
         let Some(text) = self.texts.remove(name) else {
-            return self.take_taken(name).map(Kept::Taken);
+            return self.take_taken(name).map(Cached::Taken);
         };
         if let Some(owner) = &text.owner
             && let Some(dependents) = self.owners.get_mut(owner)
@@ -245,7 +246,7 @@ impl Store {
                 self.annotated.remove(parent);
             }
         }
-        Some(Kept::Text(text))
+        Some(Cached::Text(text))
     }
 
     fn take_taken(&mut self, name: &NamespacedName) -> Option<Taken> {

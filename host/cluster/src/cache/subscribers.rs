@@ -105,7 +105,7 @@ pub(super) fn met<'c>(
 
 fn before<'c>(change: &'c Change<'_>) -> Option<Interest<'c>> {
     // This is known without a look at the object itself.
-    if let Old::Kept { kept, .. } = change.old.as_ref()?
+    if let Old::Cached { kept, .. } = change.old.as_ref()?
         && let Some((api_version, kind)) = kept.owner().and_then(|owner| owner.kind())
     {
         return Some(owned_by(api_version, kind));

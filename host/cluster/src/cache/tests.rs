@@ -189,7 +189,7 @@ async fn of_a_foreign_object_only_what_its_name_is_taken_by_is_kept() {
     let foreign = pod("1", 5, &owned_by("ReplicaSet"));
     watch.record(foreign.clone());
     let name = NamespacedName::of(&foreign);
-    let is_text = |name: &NamespacedName| matches!(watch.inner.read().get(name), Some(Kept::Text(_)));
+    let is_text = |name: &NamespacedName| matches!(watch.inner.read().get(name), Some(Cached::Text(_)));
     assert!(watch.contains(&name) && !is_text(&name));
     let kept = watch.get(&name).unwrap();
     assert_eq!(kept.metadata.uid, foreign.metadata.uid);

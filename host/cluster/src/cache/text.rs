@@ -22,7 +22,7 @@ use operator_host_core::object::{NamespacedName, PARENT_ANNOTATION, annotation, 
 
 /// What the cache keeps of one object.
 #[derive(Clone)]
-pub(super) enum Kept {
+pub(super) enum Cached {
     /// Its JSON, or only its metadata.
     Text(Arc<Text>),
     /// That its name is taken.
@@ -38,8 +38,8 @@ pub(super) struct Text {
     pub(super) owner: Option<Owner>,
     /// The value of the parent annotation.
     pub(super) parent: Option<Box<str>>,
-    /// Metadata without the resource version, all but metadata and type, which is `null` if that is not kept, and the
-    /// managed fields if there are any.
+    /// The metadata without the resource version; everything except metadata and type, or `null` if that is not kept;
+    /// and the managed fields if there are any.
     json: Packed,
     /// Where the metadata end.
     metadata: usize,
@@ -49,7 +49,7 @@ pub(super) struct Text {
     is_whole: bool,
 }
 
-/// That a name is taken: what the host must know of an object that has nothing to do with it. There may be very many.
+/// A taken name: all that the host must know of an object that has nothing to do with it. There may be very many.
 #[derive(Clone, PartialEq, Eq)]
 pub(super) struct Taken {
     uid: [u8; 16],
@@ -82,7 +82,7 @@ impl Owner {
         self.whole().split('\0').next().unwrap_or_default()
     }
 
-    /// Returns all parts. Owners that are equal may differ in the others than the UID.
+    /// Returns all parts. Equal owners have the same UID and may differ in the other parts.
     pub(super) fn whole(&self) -> &str {
         &self.0.0
     }
@@ -220,7 +220,8 @@ impl Text {
 }
 
 impl Taken {
-    /// Returns the record of an object with this owner; `None` when there is more to say about it than a record can.
+    /// Returns the record of an object with this owner; `None` when a record cannot hold all that the host must know of
+    /// it.
     pub(super) fn of(object: &DynamicObject, owner: Option<Owner>) -> Option<Self> {
         if object.metadata.deletion_timestamp.is_some() || owner.is_none() && controller_of(object).is_some()
         {
@@ -243,7 +244,7 @@ impl Taken {
     }
 }
 
-impl Kept {
+impl Cached {
     pub(super) fn version(&self) -> Option<u128> {
         match self {
             Self::Text(text) => text.number(),
@@ -411,7 +412,7 @@ mod tests {
 
     #[test]
     fn a_taken_name_has_its_uid_its_version_and_its_owner() {
-        let kept = Kept::Taken(Taken::of(&pod(), Owner::of(&pod())).unwrap());
+        let kept = Cached::Taken(Taken::of(&pod(), Owner::of(&pod())).unwrap());
         let kind = Kind {
             api_version: "v1".into(),
             kind: "Pod".into(),

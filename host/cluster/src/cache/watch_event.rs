@@ -12,7 +12,7 @@ use serde_json::value::RawValue;
 
 use super::read::Item;
 
-/// Lines that are longer give their memory back.
+/// The memory of a longer line is freed after it.
 const USUAL_LINE: usize = 64 << 10;
 
 /// An event of a watch.

@@ -8,7 +8,7 @@ use std::time::Duration;
 use tokio::sync::watch;
 
 use super::super::candidate_check::{CandidateCheck, HeldBack, Order, Orders, Prefix, ProofResult, Recorded};
-use super::super::kept::{Room, Versions};
+use super::super::kept::{StateLimit, Versions};
 use super::super::registry::{Live, Slot};
 use super::super::report::CandidateState;
 use super::RUNTIME;
@@ -113,7 +113,7 @@ pub(super) fn slot(proof: &Arc<Fake>, state: Option<&Path>) -> (Slot, watch::Rec
     match state {
         None => (slot, receiver),
         Some(state) => (
-            slot.keeping(Versions::open(state, "test", 5, Room(1 << 30)).unwrap()),
+            slot.keeping(Versions::open(state, "test", 5, StateLimit(1 << 30)).unwrap()),
             receiver,
         ),
     }

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use super::super::Location;
-use super::super::kept::{Room, Versions};
+use super::super::kept::{StateLimit, Versions};
 use super::super::registry::{Expected, PluginFile, Slot};
 use super::promotion::{Fake, assert_live, because, digest, settle, slot};
 use super::swaps::{expected, live, metrics, plugin_file, version};
@@ -101,7 +101,7 @@ async fn damaged_code_is_compiled_again_from_the_kept_file_or_from_the_plugins_o
             ..expected("Fixture")
         };
         let (slot, receiver) = Slot::new(runtime, expected, metrics());
-        let slot = slot.keeping(Versions::open(state.path(), "test", 5, Room(1 << 30)).unwrap());
+        let slot = slot.keeping(Versions::open(state.path(), "test", 5, StateLimit(1 << 30)).unwrap());
         // The first time there is nothing to restore.
         slot.restore().await;
         slot.settle(Some(&plugin_file(&version(1)))).await;

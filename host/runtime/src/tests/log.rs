@@ -13,11 +13,11 @@ use super::*;
 
 /// Stores what is written to it.
 #[derive(Clone, Default)]
-struct Kept(Arc<Mutex<Vec<u8>>>);
+struct Lines(Arc<Mutex<Vec<u8>>>);
 
 struct Writer<'a>(MutexGuard<'a, Vec<u8>>);
 
-impl<'a> MakeWriter<'a> for Kept {
+impl<'a> MakeWriter<'a> for Lines {
     type Writer = Writer<'a>;
 
     fn make_writer(&'a self) -> Writer<'a> {
@@ -50,7 +50,7 @@ fn keep_switched_on() {
 async fn log_and_error(form: Form, case: &str) -> (String, String) {
     keep_switched_on();
     let plugin = plugin(form, case, Limits::default()).await;
-    let kept = Kept::default();
+    let kept = Lines::default();
     let subscriber = tracing_subscriber::fmt()
         .json()
         .with_max_level(tracing::Level::TRACE)

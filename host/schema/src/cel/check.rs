@@ -8,7 +8,7 @@ use std::sync::{Arc, OnceLock};
 
 use serde_json::Value;
 
-use super::Fault;
+use super::EvalError;
 use super::functions;
 use super::names;
 use super::parser::{Expr, MESSAGE};
@@ -367,7 +367,8 @@ impl<'s> Check<'s> {
                     return Ok(());
                 };
                 let fuel = Fuel::unlimited();
-                if let Err(Fault::Error(why)) = functions::global(name, &[value], &fuel, &Patterns::default())
+                if let Err(EvalError::Error(why)) =
+                    functions::global(name, &[value], &fuel, &Patterns::default())
                 {
                     return Err(why);
                 }

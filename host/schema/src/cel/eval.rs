@@ -4,7 +4,7 @@ use std::rc::Rc;
 
 use serde_json::Value;
 
-use super::Fault;
+use super::EvalError;
 use super::functions;
 use super::names::{self, Found};
 use super::operators;
@@ -48,17 +48,17 @@ impl<'e, 'a> Evaluation<'e, 'a> {
                 match self.eval(condition)? {
                     Val::Bool(true) => self.eval(yes),
                     Val::Bool(false) => self.eval(no),
-                    _ => Err(Fault::Overload),
+                    _ => Err(EvalError::Overload),
                 }
             }
             Expr::Not(of) => match self.eval(of)? {
                 Val::Bool(value) => Ok(Val::Bool(!value)),
-                _ => Err(Fault::Overload),
+                _ => Err(EvalError::Overload),
             },
             Expr::Minus(of) => match self.eval(of)? {
-                Val::Int(value) => value.checked_neg().map(Val::Int).ok_or_else(Fault::overflow),
+                Val::Int(value) => value.checked_neg().map(Val::Int).ok_or_else(EvalError::overflow),
                 Val::Double(value) => Ok(Val::Double(-value)),
-                _ => Err(Fault::Overload),
+                _ => Err(EvalError::Overload),
             },
             Expr::Operation { operator, sides } => {
                 let (left, right) = (self.eval(&sides[0])?, self.eval(&sides[1])?);
@@ -78,7 +78,7 @@ impl<'e, 'a> Evaluation<'e, 'a> {
         found
             .map(|(_, value)| value.clone())
             .or_else(|| Val::type_named(name))
-            .ok_or_else(|| Fault::Undefined(format!("undeclared reference to '{name}'")))
+            .ok_or_else(|| EvalError::Undefined(format!("undeclared reference to '{name}'")))
     }
 
     /// Returns a type whose name has dots, such as `google.protobuf.Duration`.
@@ -117,7 +117,7 @@ impl<'e, 'a> Evaluation<'e, 'a> {
             (Some(value), true) => Ok(Val::some(value)),
             (None, true) => Ok(Val::Optional(None)),
             (Some(value), false) => Ok(value),
-            (None, false) => Err(Fault::Error(format!("no such key: {field}"))),
+            (None, false) => Err(EvalError::Error(format!("no such key: {field}"))),
         }
     }
 
@@ -130,10 +130,10 @@ impl<'e, 'a> Evaluation<'e, 'a> {
     }
 
     /// Returns the value of a field or a key, if it is there.
-    fn field(&self, of: &Val<'a>, field: &str) -> Result<Option<Val<'a>>, Fault> {
+    fn field(&self, of: &Val<'a>, field: &str) -> Result<Option<Val<'a>>, EvalError> {
         let value = match of {
             Val::Object(map, schema, fields) => {
-                let undefined = || Fault::Undefined(format!("undefined field '{field}'"));
+                let undefined = || EvalError::Undefined(format!("undefined field '{field}'"));
                 let (name, schema) = match names::field(field, schema, *fields).ok_or_else(undefined)? {
                     Found::Text => match map.get(field) {
                         Some(Value::String(text)) => return Ok(Some(Val::Text(Text::Of(text)))),
@@ -154,7 +154,7 @@ impl<'e, 'a> Evaluation<'e, 'a> {
                 }
             }
             map if map.is_map() => map.get(&Val::made(field), self.fuel)?,
-            _ => return Err(Fault::Overload),
+            _ => return Err(EvalError::Overload),
         };
         Ok(value)
     }
@@ -171,7 +171,7 @@ impl<'e, 'a> Evaluation<'e, 'a> {
                 Val::Int(at) => usize::try_from(at).ok(),
                 Val::Uint(at) => usize::try_from(at).ok(),
                 Val::Double(at) => (at.fract() == 0.0 && at >= 0.0).then_some(at as usize),
-                _ => return Err(Fault::Overload),
+                _ => return Err(EvalError::Overload),
             };
             at.map_or(Ok(None), |at| of.item(at, self.fuel))?
                 .ok_or_else(|| format!("index out of bounds: {}", shown(&index)))
@@ -179,13 +179,13 @@ impl<'e, 'a> Evaluation<'e, 'a> {
             of.get(&index, self.fuel)?
                 .ok_or_else(|| format!("no such key: {}", shown(&index)))
         } else {
-            return Err(Fault::Overload);
+            return Err(EvalError::Overload);
         };
         match (found, optional) {
             (Ok(value), true) => Ok(Val::some(value)),
             (Err(_), true) => Ok(Val::Optional(None)),
             (Ok(value), false) => Ok(value),
-            (Err(message), false) => Err(Fault::Error(message)),
+            (Err(message), false) => Err(EvalError::Error(message)),
         }
     }
 
@@ -216,7 +216,7 @@ impl<'e, 'a> Evaluation<'e, 'a> {
                         (Some(_), [_], "or") => Ok(of.clone()),
                         (Some(value), [_], _) => Ok(Val::clone(value)),
                         (None, [other], _) => self.eval(other),
-                        _ => Err(Fault::Overload),
+                        _ => Err(EvalError::Overload),
                     };
                 }
                 let args = self.all(args)?;
@@ -225,7 +225,7 @@ impl<'e, 'a> Evaluation<'e, 'a> {
         }
     }
 
-    fn all(&mut self, exprs: &'e [Expr]) -> Result<Vec<Val<'a>>, Fault> {
+    fn all(&mut self, exprs: &'e [Expr]) -> Result<Vec<Val<'a>>, EvalError> {
         exprs.iter().map(|expr| self.eval(expr)).collect()
     }
 
@@ -237,7 +237,7 @@ impl<'e, 'a> Evaluation<'e, 'a> {
             match (self.eval(item)?, optional) {
                 (value, false) => list.push(value),
                 (Val::Optional(value), true) => list.extend(value.map(Rc::unwrap_or_clone)),
-                _ => return Err(Fault::Overload),
+                _ => return Err(EvalError::Overload),
             }
         }
         Ok(Val::list(list))
@@ -256,7 +256,7 @@ impl<'e, 'a> Evaluation<'e, 'a> {
                 (value, false) => value,
                 (Val::Optional(Some(value)), true) => Rc::unwrap_or_clone(value),
                 (Val::Optional(None), true) => continue,
-                _ => return Err(Fault::Overload),
+                _ => return Err(EvalError::Overload),
             };
             if is_constant {
                 let known = map
@@ -272,10 +272,18 @@ impl<'e, 'a> Evaluation<'e, 'a> {
         Ok(Val::Map(Rc::new(map)))
     }
 
-    fn insert(&self, map: &mut Vec<(Val<'a>, Val<'a>)>, key: Val<'a>, value: Val<'a>) -> Result<(), Fault> {
+    fn insert(
+        &self,
+        map: &mut Vec<(Val<'a>, Val<'a>)>,
+        key: Val<'a>,
+        value: Val<'a>,
+    ) -> Result<(), EvalError> {
         for (known, _) in &*map {
             if equal(known, &key, self.fuel)? {
-                return Err(Fault::Error(format!("Failed with repeated key: {}", shown(&key))));
+                return Err(EvalError::Error(format!(
+                    "Failed with repeated key: {}",
+                    shown(&key)
+                )));
             }
         }
         map.push((key, value));
@@ -314,7 +322,7 @@ impl<'e, 'a> Evaluation<'e, 'a> {
                     }
                     _ => compare(left, right),
                 };
-                let order = order.ok_or(Fault::Overload)?;
+                let order = order.ok_or(EvalError::Overload)?;
                 Ok(Val::Bool(match operator {
                     "<" => order == Less,
                     "<=" => order != Greater,
@@ -336,7 +344,7 @@ impl<'e, 'a> Evaluation<'e, 'a> {
         let over = self.eval(over)?;
         if let Val::Optional(value) = &over {
             let ("optMap" | "optFlatMap", [variable], [part]) = (name, variables, parts) else {
-                return Err(Fault::Overload);
+                return Err(EvalError::Overload);
             };
             let Some(value) = value else {
                 return Ok(Val::Optional(None));
@@ -345,10 +353,10 @@ impl<'e, 'a> Evaluation<'e, 'a> {
             return match (name, value) {
                 ("optMap", value) => Ok(Val::some(value)),
                 (_, value @ Val::Optional(_)) => Ok(value),
-                _ => Err(Fault::Overload),
+                _ => Err(EvalError::Overload),
             };
         }
-        let count = over.len().ok_or(Fault::Overload)?;
+        let count = over.len().ok_or(EvalError::Overload)?;
         if over.is_map() {
             self.fuel.burn(3 * count)?;
         }
@@ -362,11 +370,11 @@ impl<'e, 'a> Evaluation<'e, 'a> {
                 Some(key) => (Val::Null, Some(key.clone())),
                 None => (Val::Int(index as i64), over.item(index, self.fuel)?),
             };
-            let value = value.ok_or_else(|| Fault::Undefined("undefined items".to_owned()))?;
+            let value = value.ok_or_else(|| EvalError::Undefined("undefined items".to_owned()))?;
             let bound = match variables {
                 [variable] => [(variable, value.clone()), (variable, value.clone())],
                 [first, second] => [(first, key.clone()), (second, value.clone())],
-                _ => return Err(Fault::Overload),
+                _ => return Err(EvalError::Overload),
             };
             let first = self.with(&bound, &parts[0]);
             match name {
@@ -414,7 +422,7 @@ impl<'e, 'a> Evaluation<'e, 'a> {
             ("exists_one" | "existsOne", _) => Ok(Val::Bool(found == 1)),
             ("transformMap" | "transformMapEntry", _) => Ok(Val::Map(Rc::new(map))),
             ("map" | "filter" | "transformList", _) => Ok(Val::list(list)),
-            _ => Err(Fault::Overload),
+            _ => Err(EvalError::Overload),
         }
     }
 
@@ -433,23 +441,27 @@ impl<'e, 'a> Evaluation<'e, 'a> {
 ///
 /// # Errors
 /// When the evaluation must end.
-fn part_decides(part: Evaluated<'_>, decides: bool, fault: &mut Option<Fault>) -> Result<bool, Fault> {
+fn part_decides(
+    part: Evaluated<'_>,
+    decides: bool,
+    fault: &mut Option<EvalError>,
+) -> Result<bool, EvalError> {
     let why = match part {
         Ok(Val::Bool(value)) => return Ok(value == decides),
-        Ok(_) => Fault::Overload,
-        Err(Fault::Cost) => return Err(Fault::Cost),
+        Ok(_) => EvalError::Overload,
+        Err(EvalError::Cost) => return Err(EvalError::Cost),
         Err(why) => why,
     };
     // What is unknown could decide, what fails cannot.
-    if fault.is_none() || matches!(why, Fault::Unknown(_)) {
+    if fault.is_none() || matches!(why, EvalError::Unknown(_)) {
         *fault = Some(why);
     }
     Ok(false)
 }
 
-const fn truth(value: &Val<'_>) -> Result<bool, Fault> {
+const fn truth(value: &Val<'_>) -> Result<bool, EvalError> {
     match value {
         Val::Bool(value) => Ok(*value),
-        _ => Err(Fault::Overload),
+        _ => Err(EvalError::Overload),
     }
 }

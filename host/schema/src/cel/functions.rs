@@ -8,7 +8,7 @@ use super::patterns::Patterns;
 use super::quantity::Quantity;
 use super::strings::shown;
 use super::value::{Evaluated, Fuel, Val};
-use super::{Fault, libraries, strings, time, url};
+use super::{EvalError, libraries, strings, time, url};
 
 /// The functions of the API server that only it evaluates. `host/docs/authors.md` lists them.
 const LEFT: [&str; 11] = [
@@ -29,16 +29,16 @@ const LEFT: [&str; 11] = [
 ///
 /// # Errors
 /// When it is not.
-pub(super) fn known(name: &str) -> Result<(), Fault> {
+pub(super) fn known(name: &str) -> Result<(), EvalError> {
     if LEFT
         .iter()
         .any(|left| *left == name || left.ends_with('.') && name.starts_with(left))
     {
-        return Err(Fault::Unknown(name.to_owned()));
+        return Err(EvalError::Unknown(name.to_owned()));
     }
     match is_declared(name) {
         true => Ok(()),
-        false => Err(Fault::Undefined(format!("undeclared reference to '{name}'"))),
+        false => Err(EvalError::Undefined(format!("undeclared reference to '{name}'"))),
     }
 }
 
@@ -53,7 +53,7 @@ pub(super) fn global<'a>(name: &str, args: &[Val<'a>], fuel: &Fuel, patterns: &P
     }
     let wrong = |what: &str| {
         let text = text.map(|text| text.chars().take(60).collect::<String>());
-        Fault::Error(format!("{what}: {}", text.unwrap_or_default()))
+        EvalError::Error(format!("{what}: {}", text.unwrap_or_default()))
     };
     match (name, args) {
         ("size", [value]) => size(value, fuel),
@@ -69,17 +69,17 @@ pub(super) fn global<'a>(name: &str, args: &[Val<'a>], fuel: &Fuel, patterns: &P
             .ok_or_else(|| conversion("string", "google.protobuf.Timestamp")),
         ("timestamp", [Val::Int(seconds)]) => time::of_seconds(*seconds)
             .map(Val::Time)
-            .ok_or_else(Fault::time_overflow),
+            .ok_or_else(EvalError::time_overflow),
         ("duration", [value @ Val::Duration(_)]) | ("timestamp", [value @ Val::Time(_)]) => Ok(value.clone()),
         ("isQuantity", [Val::Text(text)]) => Ok(Val::Bool(Quantity::is_text_of_one(text))),
         ("quantity", [Val::Text(text)]) => {
             if !Quantity::is_text_of_one(text) {
                 let why = "quantities must match the regular expression \
                            '^([+-]?[0-9.]+)([eEinumkKMGTP]*[-+]?[0-9]*)$'";
-                return Err(Fault::Error(why.to_owned()));
+                return Err(EvalError::Error(why.to_owned()));
             }
             let parsed = Quantity::parse(text).map(Val::Quantity);
-            parsed.ok_or_else(|| Fault::Unknown("a quantity with so many digits".to_owned()))
+            parsed.ok_or_else(|| EvalError::Unknown("a quantity with so many digits".to_owned()))
         }
         ("sign", [Val::Quantity(of)]) => Ok(Val::Int(of.sign())),
         ("isURL" | "url", [Val::Text(text)]) => {
@@ -149,13 +149,13 @@ fn size<'a>(value: &Val<'a>, fuel: &Fuel) -> Evaluated<'a> {
             text.chars().count()
         }
         Val::Bytes(bytes) => bytes.len(),
-        other => other.len().ok_or(Fault::Overload)?,
+        other => other.len().ok_or(EvalError::Overload)?,
     };
     Ok(Val::Int(size as i64))
 }
 
-fn conversion(from: &str, to: &str) -> Fault {
-    Fault::Error(format!("type conversion error from '{from}' to '{to}'"))
+fn conversion(from: &str, to: &str) -> EvalError {
+    EvalError::Error(format!("type conversion error from '{from}' to '{to}'"))
 }
 
 fn convert<'a>(to: &str, value: &Val<'a>, fuel: &Fuel) -> Evaluated<'a> {
@@ -166,17 +166,17 @@ fn convert<'a>(to: &str, value: &Val<'a>, fuel: &Fuel) -> Evaluated<'a> {
     Ok(match (to, value) {
         ("int", Val::Int(_)) | ("uint", Val::Uint(_)) | ("double", Val::Double(_)) => value.clone(),
         ("string", Val::Text(_)) | ("bytes", Val::Bytes(_)) | ("bool", Val::Bool(_)) => value.clone(),
-        ("int", Val::Uint(value)) => Val::Int(i64::try_from(*value).map_err(|_| Fault::overflow())?),
+        ("int", Val::Uint(value)) => Val::Int(i64::try_from(*value).map_err(|_| EvalError::overflow())?),
         ("int", Val::Double(value)) if value.abs() < SIGNED => Val::Int(*value as i64),
-        ("int", Val::Double(_)) => return Err(Fault::overflow()),
+        ("int", Val::Double(_)) => return Err(EvalError::overflow()),
         ("int", Val::Text(text)) => Val::Int(text.parse().map_err(|_| failed())?),
         ("int", Val::Duration(nanos)) => Val::Int(*nanos),
         ("int", Val::Time(nanos)) => Val::Int(nanos.div_euclid(1_000_000_000) as i64),
         ("uint", Val::Int(value)) => {
-            Val::Uint(u64::try_from(*value).map_err(|_| Fault::unsigned_overflow())?)
+            Val::Uint(u64::try_from(*value).map_err(|_| EvalError::unsigned_overflow())?)
         }
         ("uint", Val::Double(value)) if *value >= 0.0 && *value < UNSIGNED => Val::Uint(*value as u64),
-        ("uint", Val::Double(_)) => return Err(Fault::unsigned_overflow()),
+        ("uint", Val::Double(_)) => return Err(EvalError::unsigned_overflow()),
         ("uint", Val::Text(text)) => {
             let number = text.parse().ok().filter(|_| !text.starts_with('+'));
             Val::Uint(number.ok_or_else(failed)?)
@@ -196,11 +196,9 @@ fn convert<'a>(to: &str, value: &Val<'a>, fuel: &Fuel) -> Evaluated<'a> {
         ("string", Val::Bytes(bytes)) => {
             fuel.bytes(bytes.len())?;
             let text = std::str::from_utf8(bytes);
-            Val::made(
-                text.map_err(|_| {
-                    Fault::Error("invalid UTF-8 in bytes, cannot convert to string".to_owned())
-                })?,
-            )
+            Val::made(text.map_err(|_| {
+                EvalError::Error("invalid UTF-8 in bytes, cannot convert to string".to_owned())
+            })?)
         }
         (
             "string",
@@ -213,19 +211,19 @@ fn convert<'a>(to: &str, value: &Val<'a>, fuel: &Fuel) -> Evaluated<'a> {
             | Val::Duration(_)
             | Val::Time(_),
         ) => Val::made(shown(value)),
-        _ => return Err(Fault::Overload),
+        _ => return Err(EvalError::Overload),
     })
 }
 
 /// Reads a number as Go does.
-fn double(text: &str, failed: impl Fn() -> Fault) -> Result<f64, Fault> {
+fn double(text: &str, failed: impl Fn() -> EvalError) -> Result<f64, EvalError> {
     let digit = |at: Option<usize>| {
         at.and_then(|at| text.as_bytes().get(at))
             .is_some_and(u8::is_ascii_digit)
     };
     let is_between = |(at, _): (usize, &str)| digit(at.checked_sub(1)) && digit(Some(at + 1));
     if text.contains(['x', 'X']) {
-        return Err(Fault::Unknown("a number in hexadecimal digits".to_owned()));
+        return Err(EvalError::Unknown("a number in hexadecimal digits".to_owned()));
     }
     if !text.match_indices('_').all(is_between) {
         return Err(failed());

@@ -4,7 +4,7 @@ use std::cmp::Ordering;
 use std::net::IpAddr;
 use std::rc::Rc;
 
-use super::Fault;
+use super::EvalError;
 use super::operators::{arithmetic, contains, items};
 use super::quantity::Quantity;
 use super::time;
@@ -14,21 +14,21 @@ use super::value::{Evaluated, Fuel, Val, compare, equal};
 /// Calls a function of sets.
 pub(super) fn sets<'a>(name: &str, args: &[Val<'a>], fuel: &Fuel) -> Evaluated<'a> {
     let [a, b] = args else {
-        return Err(Fault::Overload);
+        return Err(EvalError::Overload);
     };
     let count = |of: &Val<'a>, within: &Val<'a>| {
         let mut count = 0;
         for item in items(of, fuel)? {
             count += usize::from(matches!(contains(within, &item, fuel)?, Val::Bool(true)));
         }
-        Ok::<_, Fault>(count)
+        Ok::<_, EvalError>(count)
     };
-    let is_within = |of: &Val<'a>, within: &Val<'a>| Ok::<_, Fault>(Some(count(of, within)?) == of.len());
+    let is_within = |of: &Val<'a>, within: &Val<'a>| Ok::<_, EvalError>(Some(count(of, within)?) == of.len());
     Ok(Val::Bool(match name {
         "sets.contains" => is_within(b, a)?,
         "sets.equivalent" => is_within(a, b)? && is_within(b, a)?,
         "sets.intersects" => count(a, b)? > 0,
-        _ => return Err(Fault::Overload),
+        _ => return Err(EvalError::Overload),
     }))
 }
 
@@ -39,7 +39,7 @@ pub(super) fn lists<'a>(name: &str, list: &Val<'a>, args: &[Val<'a>], fuel: &Fue
         ("isSorted", []) => {
             for pair in items.windows(2) {
                 match compare(&pair[0], &pair[1]) {
-                    None => return Err(Fault::Overload),
+                    None => return Err(EvalError::Overload),
                     Some(Ordering::Greater) => return Ok(Val::Bool(false)),
                     Some(_) => {}
                 }
@@ -59,9 +59,9 @@ pub(super) fn lists<'a>(name: &str, list: &Val<'a>, args: &[Val<'a>], fuel: &Fue
             };
             let mut items = items.into_iter();
             let first = items.next();
-            let mut found = first.ok_or_else(|| Fault::Error(format!("{name} called on empty list")))?;
+            let mut found = first.ok_or_else(|| EvalError::Error(format!("{name} called on empty list")))?;
             for item in items {
-                if compare(&item, &found).ok_or(Fault::Overload)? == wanted {
+                if compare(&item, &found).ok_or(EvalError::Overload)? == wanted {
                     found = item;
                 }
             }
@@ -86,7 +86,7 @@ pub(super) fn lists<'a>(name: &str, list: &Val<'a>, args: &[Val<'a>], fuel: &Fue
             let place = |index: i64| usize::try_from(index).ok().filter(|index| *index <= items.len());
             match (place(*from), place(*to)) {
                 (Some(from), Some(to)) if from <= to => Ok(Val::list(items[from..to].to_vec())),
-                _ => Err(Fault::Error(format!(
+                _ => Err(EvalError::Error(format!(
                     "cannot slice({from}, {to}), list is length {}",
                     items.len()
                 ))),
@@ -112,7 +112,7 @@ pub(super) fn lists<'a>(name: &str, list: &Val<'a>, args: &[Val<'a>], fuel: &Fue
                 .windows(2)
                 .any(|pair| compare(&pair[0], &pair[1]).is_none())
             {
-                return Err(Fault::Overload);
+                return Err(EvalError::Overload);
             }
             sorted.sort_by(|a, b| compare(a, b).unwrap_or(Ordering::Equal));
             Ok(Val::list(sorted))
@@ -121,8 +121,8 @@ pub(super) fn lists<'a>(name: &str, list: &Val<'a>, args: &[Val<'a>], fuel: &Fue
             let depth = match depth {
                 [] => 1,
                 [Val::Int(depth)] if *depth >= 0 => *depth,
-                [Val::Int(_)] => return Err(Fault::Error("level must be non-negative".to_owned())),
-                _ => return Err(Fault::Overload),
+                [Val::Int(_)] => return Err(EvalError::Error("level must be non-negative".to_owned())),
+                _ => return Err(EvalError::Overload),
             };
             let mut flat = Vec::new();
             flatten(items, depth, &mut flat, fuel)?;
@@ -133,12 +133,12 @@ pub(super) fn lists<'a>(name: &str, list: &Val<'a>, args: &[Val<'a>], fuel: &Fue
             let separator = match separator {
                 [] => "",
                 [Val::Text(separator)] => separator,
-                _ => return Err(Fault::Overload),
+                _ => return Err(EvalError::Overload),
             };
             let mut joined = String::new();
             for (index, item) in items.iter().enumerate() {
                 let Val::Text(text) = item else {
-                    return Err(Fault::Overload);
+                    return Err(EvalError::Overload);
                 };
                 fuel.bytes(text.len() + separator.len())?;
                 if index > 0 {
@@ -148,11 +148,16 @@ pub(super) fn lists<'a>(name: &str, list: &Val<'a>, args: &[Val<'a>], fuel: &Fue
             }
             Ok(Val::made(joined))
         }
-        _ => Err(Fault::Overload),
+        _ => Err(EvalError::Overload),
     }
 }
 
-fn flatten<'a>(list: Vec<Val<'a>>, depth: i64, flat: &mut Vec<Val<'a>>, fuel: &Fuel) -> Result<(), Fault> {
+fn flatten<'a>(
+    list: Vec<Val<'a>>,
+    depth: i64,
+    flat: &mut Vec<Val<'a>>,
+    fuel: &Fuel,
+) -> Result<(), EvalError> {
     for item in list {
         if depth > 0 && item.is_list() {
             flatten(items(&item, fuel)?, depth - 1, flat, fuel)?;
@@ -169,7 +174,7 @@ pub(super) fn unwrapped<'a>(list: &Val<'a>, fuel: &Fuel) -> Evaluated<'a> {
     let mut values = Vec::new();
     for item in items(list, fuel)? {
         let Val::Optional(value) = item else {
-            return Err(Fault::Overload);
+            return Err(EvalError::Overload);
         };
         values.extend(value.map(Rc::unwrap_or_clone));
     }
@@ -192,27 +197,27 @@ pub(super) fn member<'a>(name: &str, of: &Val<'a>, args: &[Val<'a>], fuel: &Fuel
         Val::Optional(value) => match (name, args, value) {
             ("hasValue", [], value) => Ok(Val::Bool(value.is_some())),
             ("value", [], Some(value)) => Ok(Val::clone(value)),
-            ("value", [], None) => Err(Fault::Error("optional.none() dereference".to_owned())),
-            _ => Err(Fault::Overload),
+            ("value", [], None) => Err(EvalError::Error("optional.none() dereference".to_owned())),
+            _ => Err(EvalError::Overload),
         },
         Val::Duration(nanos) => match (name, args) {
             ("getHours", []) => Ok(Val::Int(nanos / 3_600_000_000_000)),
             ("getMinutes", []) => Ok(Val::Int(nanos / 60_000_000_000)),
             ("getSeconds", []) => Ok(Val::Int(nanos / 1_000_000_000)),
             ("getMilliseconds", []) => Ok(Val::Int(nanos / 1_000_000)),
-            _ => Err(Fault::Overload),
+            _ => Err(EvalError::Overload),
         },
         Val::Time(nanos) => {
             let zone = match args {
                 [] => "",
                 [Val::Text(zone)] => zone,
-                _ => return Err(Fault::Overload),
+                _ => return Err(EvalError::Overload),
             };
-            let part = time::part(name, *nanos, zone).ok_or(Fault::Overload)?;
+            let part = time::part(name, *nanos, zone).ok_or(EvalError::Overload)?;
             part.map(Val::Int)
-                .map_err(|()| Fault::Unknown(format!("the time zone {zone}")))
+                .map_err(|()| EvalError::Unknown(format!("the time zone {zone}")))
         }
-        _ => Err(Fault::Overload),
+        _ => Err(EvalError::Overload),
     }
 }
 
@@ -221,14 +226,14 @@ fn quantity<'a>(name: &str, of: Quantity, args: &[Val<'a>]) -> Evaluated<'a> {
         [] => None,
         [Val::Quantity(other)] => Some(*other),
         [Val::Int(other)] if matches!(name, "add" | "sub") => Some(Quantity::of(*other)),
-        _ => return Err(Fault::Overload),
+        _ => return Err(EvalError::Overload),
     };
-    let too_long = || Fault::Unknown("a quantity with so many digits".to_owned());
+    let too_long = || EvalError::Unknown("a quantity with so many digits".to_owned());
     Ok(match (name, other) {
         ("isInteger", None) => Val::Bool(of.integer().is_some()),
         ("asInteger", None) => {
             let integer = of.integer().map(Val::Int);
-            integer.ok_or_else(|| Fault::Error("cannot convert value to integer".to_owned()))?
+            integer.ok_or_else(|| EvalError::Error("cannot convert value to integer".to_owned()))?
         }
         ("asApproximateFloat", None) => Val::Double(of.float()),
         ("add", Some(other)) => Val::Quantity(of.plus(other).ok_or_else(too_long)?),
@@ -236,7 +241,7 @@ fn quantity<'a>(name: &str, of: Quantity, args: &[Val<'a>]) -> Evaluated<'a> {
         ("isLessThan", Some(other)) => Val::Bool(of.cmp(&other).is_lt()),
         ("isGreaterThan", Some(other)) => Val::Bool(of.cmp(&other).is_gt()),
         ("compareTo", Some(other)) => Val::Int(of.cmp(&other) as i64),
-        _ => return Err(Fault::Overload),
+        _ => return Err(EvalError::Overload),
     })
 }
 
@@ -258,7 +263,7 @@ fn ip<'a>(name: &str, of: IpAddr, args: &[Val<'a>]) -> Evaluated<'a> {
             let other = of.is_unspecified() || of.is_loopback() || of.is_multicast() || broadcast;
             Val::Bool(!other && !is_link_local)
         }
-        _ => return Err(Fault::Overload),
+        _ => return Err(EvalError::Overload),
     })
 }
 
@@ -266,12 +271,13 @@ fn cidr<'a>(name: &str, of: (IpAddr, u8), args: &[Val<'a>]) -> Evaluated<'a> {
     let inner = match (name, args) {
         ("containsIP", [Val::Ip(address)]) => Some((*address, url::width(*address))),
         ("containsIP", [Val::Text(text)]) => {
-            let address = url::ip(text).ok_or_else(|| Fault::Error("IP Address parse error".to_owned()))?;
+            let address =
+                url::ip(text).ok_or_else(|| EvalError::Error("IP Address parse error".to_owned()))?;
             Some((address, url::width(address)))
         }
         ("containsCIDR", [Val::Cidr(address, length)]) => Some((*address, *length)),
         ("containsCIDR", [Val::Text(text)]) => {
-            Some(url::cidr(text).ok_or_else(|| Fault::Error("network address parse error".to_owned()))?)
+            Some(url::cidr(text).ok_or_else(|| EvalError::Error("network address parse error".to_owned()))?)
         }
         _ => None,
     };
@@ -280,13 +286,13 @@ fn cidr<'a>(name: &str, of: (IpAddr, u8), args: &[Val<'a>]) -> Evaluated<'a> {
         ("ip", [], _) => Val::Ip(of.0),
         ("masked", [], _) => Val::Cidr(url::masked(of.0, of.1), of.1),
         ("prefixLength", [], _) => Val::Int(of.1.into()),
-        _ => return Err(Fault::Overload),
+        _ => return Err(EvalError::Overload),
     })
 }
 
 fn url<'a>(name: &str, of: &Url, args: &[Val<'a>]) -> Evaluated<'a> {
     if !args.is_empty() {
-        return Err(Fault::Overload);
+        return Err(EvalError::Overload);
     }
     let (host, port) = of.host_and_port();
     Ok(match name {
@@ -304,6 +310,6 @@ fn url<'a>(name: &str, of: &Url, args: &[Val<'a>]) -> Evaluated<'a> {
                 })
                 .collect(),
         )),
-        _ => return Err(Fault::Overload),
+        _ => return Err(EvalError::Overload),
     })
 }

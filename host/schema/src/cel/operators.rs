@@ -1,6 +1,6 @@
 //! The operators on values.
 
-use super::Fault;
+use super::EvalError;
 use super::time::is_time;
 use super::value::{Evaluated, Fuel, Val, equal};
 
@@ -10,7 +10,7 @@ pub(super) fn contains<'a>(list: &Val<'a>, value: &Val<'a>, fuel: &Fuel) -> Eval
         return Ok(Val::Bool(list.get(value, fuel)?.is_some()));
     }
     let (Some(count), true) = (list.len(), list.is_list()) else {
-        return Err(Fault::Overload);
+        return Err(EvalError::Overload);
     };
     for index in 0..count {
         if let Some(item) = list.item(index, fuel)?
@@ -27,7 +27,7 @@ pub(super) fn arithmetic<'a>(operator: &str, left: &Val<'a>, right: &Val<'a>, fu
     match (operator, left, right) {
         ("/" | "%", Val::Int(_), Val::Int(0)) | ("/" | "%", Val::Uint(_), Val::Uint(0)) => {
             let what = if operator == "/" { "division" } else { "modulus" };
-            Err(Fault::Error(format!("{what} by zero")))
+            Err(EvalError::Error(format!("{what} by zero")))
         }
         (_, Val::Int(a), Val::Int(b)) => match operator {
             "+" => a.checked_add(*b),
@@ -37,7 +37,7 @@ pub(super) fn arithmetic<'a>(operator: &str, left: &Val<'a>, right: &Val<'a>, fu
             _ => a.checked_rem(*b),
         }
         .map(Val::Int)
-        .ok_or_else(Fault::overflow),
+        .ok_or_else(EvalError::overflow),
         (_, Val::Uint(a), Val::Uint(b)) => match operator {
             "+" => a.checked_add(*b),
             "-" => a.checked_sub(*b),
@@ -46,13 +46,13 @@ pub(super) fn arithmetic<'a>(operator: &str, left: &Val<'a>, right: &Val<'a>, fu
             _ => a.checked_rem(*b),
         }
         .map(Val::Uint)
-        .ok_or_else(Fault::unsigned_overflow),
+        .ok_or_else(EvalError::unsigned_overflow),
         (_, Val::Double(a), Val::Double(b)) => Ok(Val::Double(match operator {
             "+" => a + b,
             "-" => a - b,
             "*" => a * b,
             "/" => a / b,
-            _ => return Err(Fault::Overload),
+            _ => return Err(EvalError::Overload),
         })),
         ("+", Val::Text(a), Val::Text(b)) => {
             fuel.bytes(a.len() + b.len())?;
@@ -63,34 +63,36 @@ pub(super) fn arithmetic<'a>(operator: &str, left: &Val<'a>, right: &Val<'a>, fu
             Ok(Val::Bytes([&**a, &**b].concat().into()))
         }
         ("+", a, b) if a.is_list() && b.is_list() => concat(a, b, fuel),
-        ("+", Val::Duration(a), Val::Duration(b)) => {
-            a.checked_add(*b).map(Val::Duration).ok_or_else(Fault::overflow)
-        }
-        ("-", Val::Duration(a), Val::Duration(b)) => {
-            a.checked_sub(*b).map(Val::Duration).ok_or_else(Fault::overflow)
-        }
+        ("+", Val::Duration(a), Val::Duration(b)) => a
+            .checked_add(*b)
+            .map(Val::Duration)
+            .ok_or_else(EvalError::overflow),
+        ("-", Val::Duration(a), Val::Duration(b)) => a
+            .checked_sub(*b)
+            .map(Val::Duration)
+            .ok_or_else(EvalError::overflow),
         ("+", Val::Time(a), Val::Duration(b)) | ("+", Val::Duration(b), Val::Time(a)) => {
             moved(*a, (*b).into())
         }
         ("-", Val::Time(a), Val::Duration(b)) => moved(*a, -i128::from(*b)),
         ("-", Val::Time(a), Val::Time(b)) => i64::try_from(a - b)
             .map(Val::Duration)
-            .map_err(|_| Fault::overflow()),
-        _ => Err(Fault::Overload),
+            .map_err(|_| EvalError::overflow()),
+        _ => Err(EvalError::Overload),
     }
 }
 
-/// Moves a time by so many nanoseconds.
+/// Moves a time by this many nanoseconds.
 fn moved<'a>(time: i128, by: i128) -> Evaluated<'a> {
     let moved = time + by;
     is_time(moved)
         .then_some(Val::Time(moved))
-        .ok_or_else(Fault::time_overflow)
+        .ok_or_else(EvalError::time_overflow)
 }
 
 /// Returns the items of a list.
-pub(super) fn items<'a>(list: &Val<'a>, fuel: &Fuel) -> Result<Vec<Val<'a>>, Fault> {
-    let count = list.len().filter(|_| list.is_list()).ok_or(Fault::Overload)?;
+pub(super) fn items<'a>(list: &Val<'a>, fuel: &Fuel) -> Result<Vec<Val<'a>>, EvalError> {
+    let count = list.len().filter(|_| list.is_list()).ok_or(EvalError::Overload)?;
     fuel.burn(3 * count)?;
     let items = (0..count).map(|index| list.item(index, fuel));
     items.filter_map(Result::transpose).collect()

@@ -211,7 +211,7 @@ impl Parser {
         Ok((expr, deeper(depth)?))
     }
 
-    /// Parses operators that bind at least so closely.
+    /// Parses operators that bind at least this closely.
     fn binary(&mut self, least: usize) -> Result<Deep, String> {
         const LEVELS: [&[&str]; 3] = [
             &["==", "!=", "<=", ">=", "<", ">", "in"],

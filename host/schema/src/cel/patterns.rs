@@ -6,7 +6,7 @@ use std::rc::Rc;
 
 use regex::{Match, Regex};
 
-use super::Fault;
+use super::EvalError;
 use super::re2::{Unusable, compiled};
 use super::value::Fuel;
 
@@ -49,12 +49,12 @@ impl Pattern {
         Err(why)
     }
 
-    pub(super) fn is_match(&self, text: &str, fuel: &Fuel) -> Result<bool, Fault> {
+    pub(super) fn is_match(&self, text: &str, fuel: &Fuel) -> Result<bool, EvalError> {
         self.charge(text.len(), fuel)?;
         Ok(self.regex.is_match(text))
     }
 
-    pub(super) fn find<'t>(&self, text: &'t str, fuel: &Fuel) -> Result<Option<Match<'t>>, Fault> {
+    pub(super) fn find<'t>(&self, text: &'t str, fuel: &Fuel) -> Result<Option<Match<'t>>, EvalError> {
         self.charge(text.len(), fuel)?;
         Ok(self.regex.find(text))
     }
@@ -65,7 +65,7 @@ impl Pattern {
         text: &'t str,
         limit: usize,
         fuel: &Fuel,
-    ) -> Result<Vec<&'t str>, Fault> {
+    ) -> Result<Vec<&'t str>, EvalError> {
         let (mut all, mut matches, mut from) = (Vec::new(), self.regex.find_iter(text), 0);
         while all.len() < limit {
             // Each search may read the text to its end before it settles on a match.
@@ -81,7 +81,7 @@ impl Pattern {
     }
 
     /// Charges a search as the API server does: a tenth of the text times a fourth of the expression.
-    fn charge(&self, bytes: usize, fuel: &Fuel) -> Result<(), Fault> {
+    fn charge(&self, bytes: usize, fuel: &Fuel) -> Result<(), EvalError> {
         fuel.burn(1 + bytes.saturating_mul(self.length) / 40)
     }
 }
@@ -91,7 +91,7 @@ impl Patterns {
     ///
     /// # Errors
     /// When the text is none, or compiling it costs too much.
-    pub(super) fn get(&self, text: &str, fuel: &Fuel) -> Result<Rc<Pattern>, Fault> {
+    pub(super) fn get(&self, text: &str, fuel: &Fuel) -> Result<Rc<Pattern>, EvalError> {
         let mut known = self.0.borrow_mut();
         if !known.contains_key(text) {
             // A class of letters such as `\pL` takes thousands of bytes.
@@ -111,9 +111,9 @@ impl Patterns {
         match known.get(text) {
             Some(Ok(pattern)) => Ok(Rc::clone(pattern)),
             Some(Err(Unusable::Syntax(why))) => {
-                Err(Fault::Error(format!("error parsing regexp: {why}: `{text}`")))
+                Err(EvalError::Error(format!("error parsing regexp: {why}: `{text}`")))
             }
-            _ => Err(Fault::Unknown(format!("a pattern as large as {text}"))),
+            _ => Err(EvalError::Unknown(format!("a pattern as large as {text}"))),
         }
     }
 }

@@ -29,7 +29,7 @@ const POSIX: [&str; 14] = [
     "upper", "word", "xdigit",
 ];
 
-/// Compiles a pattern whose compiled form has at most so many bytes.
+/// Compiles a pattern whose compiled form has at most this many bytes.
 ///
 /// # Errors
 /// When Go would refuse the pattern, or it is too large.

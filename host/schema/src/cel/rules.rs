@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::{Map, Value};
 
-use super::Fault;
+use super::EvalError;
 use super::check;
 use super::eval::Evaluation;
 use super::parser::{Expr, parse};
@@ -349,7 +349,7 @@ impl Walk {
         let read = read(value).and_then(|this| Ok((this, old.map(read).transpose()?)));
         let (this, before) = match read {
             Ok(read) => read,
-            Err(Fault::Error(why)) => {
+            Err(EvalError::Error(why)) => {
                 return self.failed(place, &format!("{why} evaluating rule: {shown}"));
             }
             Err(_) => return self.too_costly(place, shown),
@@ -377,22 +377,22 @@ impl Walk {
                 });
                 self.violated(place, rule, value, &message);
             }
-            Err(Fault::Unknown(name)) => {
+            Err(EvalError::Unknown(name)) => {
                 let why = format!("`{name}` is not evaluated here");
                 self.leave(place, shown, &why);
             }
-            Err(Fault::Error(why)) => self.failed(place, &format!("{why} evaluating rule: {shown}")),
-            Err(Fault::Overload) => {
+            Err(EvalError::Error(why)) => self.failed(place, &format!("{why} evaluating rule: {shown}")),
+            Err(EvalError::Overload) => {
                 let why = format!(
                     "'no such overload': call arguments did not match a supported operator, function or macro signature \
                      for rule: {shown}"
                 );
                 self.failed(place, &why);
             }
-            Err(Fault::Undefined(why)) => {
+            Err(EvalError::Undefined(why)) => {
                 self.failed(place, &format!("rule compile error: {why}"));
             }
-            Err(Fault::Cost) => self.too_costly(place, shown),
+            Err(EvalError::Cost) => self.too_costly(place, shown),
         }
     }
 
@@ -421,7 +421,11 @@ impl Walk {
         }))
     }
 
-    fn evaluate<'e, 'a>(&self, expr: &'e Expr, variables: &[(&'e str, Val<'a>)]) -> Result<Val<'a>, Fault> {
+    fn evaluate<'e, 'a>(
+        &self,
+        expr: &'e Expr,
+        variables: &[(&'e str, Val<'a>)],
+    ) -> Result<Val<'a>, EvalError> {
         // The evaluation borrows what is its own.
         let mut evaluation = Evaluation {
             variables: variables.to_vec(),

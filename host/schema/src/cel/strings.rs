@@ -1,6 +1,6 @@
 //! The methods of strings.
 
-use super::Fault;
+use super::EvalError;
 use super::patterns::Patterns;
 use super::time;
 use super::value::{Evaluated, Fuel, Val, keys};
@@ -19,7 +19,7 @@ pub(super) fn member<'a>(
     patterns: &Patterns,
 ) -> Evaluated<'a> {
     fuel.bytes(text.len())?;
-    let out_of_range = |index: i64| Fault::Error(format!("index out of range: {index}"));
+    let out_of_range = |index: i64| EvalError::Error(format!("index out of range: {index}"));
     // Where a character begins, or the text ends.
     let at = |index: i64| {
         let mut places = text.char_indices().map(|(at, _)| at).chain([text.len()]);
@@ -42,7 +42,7 @@ pub(super) fn member<'a>(
         ("substring", [Val::Int(from), Val::Int(to)]) => {
             let (start, end) = (at(*from)?, at(*to)?);
             if start > end {
-                return Err(Fault::Error(format!(
+                return Err(EvalError::Error(format!(
                     "invalid substring range. start: {from}, end: {to}"
                 )));
             }
@@ -85,14 +85,14 @@ pub(super) fn member<'a>(
             let limit = match limit {
                 [] => usize::MAX,
                 [Val::Int(limit)] => usize::try_from(*limit).unwrap_or(usize::MAX),
-                _ => return Err(Fault::Overload),
+                _ => return Err(EvalError::Overload),
             };
             let regex = patterns.get(pattern, fuel)?;
             let found = regex.find_all(text, limit, fuel)?;
             Ok(Val::list(found.into_iter().map(Val::made).collect()))
         }
         ("format", [list]) if list.is_list() => format(text, list, fuel),
-        _ => Err(Fault::Overload),
+        _ => Err(EvalError::Overload),
     }
 }
 
@@ -177,7 +177,7 @@ pub(super) fn clauses(text: &str) -> Result<Vec<Clause>, String> {
 /// Fills in the values of a list. Scientific numbers are left to the API server.
 fn format<'a>(text: &str, values: &Val<'a>, fuel: &Fuel) -> Evaluated<'a> {
     let (mut made, mut next) = (String::new(), 0);
-    for clause in clauses(text).map_err(Fault::Error)? {
+    for clause in clauses(text).map_err(EvalError::Error)? {
         let (form, places) = match clause {
             Clause::Text(text) => {
                 made += &text;
@@ -187,7 +187,7 @@ fn format<'a>(text: &str, values: &Val<'a>, fuel: &Fuel) -> Evaluated<'a> {
         };
         let value = values
             .item(next, fuel)?
-            .ok_or_else(|| Fault::Error(format!("index {next} out of range")))?;
+            .ok_or_else(|| EvalError::Error(format!("index {next} out of range")))?;
         next += 1;
         made += &match (form, &value) {
             ('s', value) => formatted(value, fuel)?,
@@ -212,7 +212,9 @@ fn format<'a>(text: &str, values: &Val<'a>, fuel: &Fuel) -> Evaluated<'a> {
                     digits
                 }
             }
-            ('e' | 'f', Val::Double(_) | Val::Text(_)) => return Err(Fault::Unknown("format".to_owned())),
+            ('e' | 'f', Val::Double(_) | Val::Text(_)) => {
+                return Err(EvalError::Unknown("format".to_owned()));
+            }
             _ => return Err(unformattable(form, &value)),
         };
         fuel.bytes(made.len())?;
@@ -221,8 +223,8 @@ fn format<'a>(text: &str, values: &Val<'a>, fuel: &Fuel) -> Evaluated<'a> {
     Ok(Val::made(made))
 }
 
-fn unformattable(form: char, value: &Val<'_>) -> Fault {
-    Fault::Error(format!(
+fn unformattable(form: char, value: &Val<'_>) -> EvalError {
+    EvalError::Error(format!(
         "error during formatting: %{form} takes no {}",
         value.type_name()
     ))
@@ -236,7 +238,7 @@ fn signed(value: i64, digits: impl Fn(u64) -> String) -> String {
     )
 }
 
-fn hexadecimal(bytes: &[u8], fuel: &Fuel) -> Result<String, Fault> {
+fn hexadecimal(bytes: &[u8], fuel: &Fuel) -> Result<String, EvalError> {
     fuel.bytes(2 * bytes.len())?;
     Ok(bytes.iter().map(|byte| format!("{byte:02x}")).collect())
 }
@@ -322,7 +324,7 @@ pub(super) fn quoted(text: &str) -> String {
 ///
 /// # Errors
 /// When it costs too much, or no text stands for it.
-fn formatted(value: &Val<'_>, fuel: &Fuel) -> Result<String, Fault> {
+fn formatted(value: &Val<'_>, fuel: &Fuel) -> Result<String, EvalError> {
     fuel.burn(1)?;
     match value {
         Val::Text(text) => fuel.bytes(text.len())?,
@@ -360,7 +362,7 @@ fn formatted(value: &Val<'_>, fuel: &Fuel) -> Result<String, Fault> {
 }
 
 /// Returns the text of a value within a list or a map, as it is written in an expression.
-fn within(value: &Val<'_>, fuel: &Fuel) -> Result<String, Fault> {
+fn within(value: &Val<'_>, fuel: &Fuel) -> Result<String, EvalError> {
     let text = formatted(value, fuel)?;
     Ok(match value {
         Val::Text(_) => quoted(&text),

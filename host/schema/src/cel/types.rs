@@ -156,7 +156,7 @@ impl<'s> Inference<'s> {
         Type::Var(self.reserve(1))
     }
 
-    /// Makes so many variables, and returns the number of the first.
+    /// Makes this many variables, and returns the number of the first.
     pub(super) fn reserve(&mut self, count: usize) -> usize {
         let first = self.vars.len();
         self.vars.resize(first + count, None);

@@ -9,13 +9,13 @@ use std::time::Instant;
 
 use serde_json::{Map, Value};
 
-use super::Fault;
+use super::EvalError;
 use super::quantity::Quantity;
 use super::time;
 use super::url::Url;
 
 /// The result of an evaluation.
-pub(super) type Evaluated<'a> = Result<Val<'a>, Fault>;
+pub(super) type Evaluated<'a> = Result<Val<'a>, EvalError>;
 
 /// Text that is borrowed from a resource or made by an expression.
 #[derive(Clone, Debug)]
@@ -99,7 +99,7 @@ impl<'a> Val<'a> {
         schema: &'a Value,
         is_root: bool,
         fuel: &Fuel,
-    ) -> Result<Option<Self>, Fault> {
+    ) -> Result<Option<Self>, EvalError> {
         if let (Value::String(text), Some("string")) = (value, schema["type"].as_str()) {
             let decoded = match schema["format"].as_str() {
                 Some("date-time") => {
@@ -124,7 +124,7 @@ impl<'a> Val<'a> {
                 _ => return Ok(Some(Val::Text(Text::Of(text)))),
             };
             let format = schema["format"].as_str().unwrap_or_default();
-            let why = || Fault::Error(format!("Invalid {format} formatted string {text}"));
+            let why = || EvalError::Error(format!("Invalid {format} formatted string {text}"));
             return decoded.ok_or_else(why).map(Some);
         }
         if let Value::Number(number) = value
@@ -132,7 +132,9 @@ impl<'a> Val<'a> {
             && !number.is_i64()
         {
             // `1.0` fits the schema, and is no integer here.
-            return Err(Fault::Error("invalid data, expected int, got float64".to_owned()));
+            return Err(EvalError::Error(
+                "invalid data, expected int, got float64".to_owned(),
+            ));
         }
         Ok(Self::decoded(value, schema, is_root))
     }
@@ -214,7 +216,7 @@ impl<'a> Val<'a> {
     ///
     /// # Errors
     /// When only the API server knows.
-    pub(super) fn is_zero(&self) -> Result<bool, Fault> {
+    pub(super) fn is_zero(&self) -> Result<bool, EvalError> {
         Ok(match self {
             Self::Null | Self::Optional(None) => true,
             Self::Bool(value) => !value,
@@ -224,7 +226,7 @@ impl<'a> Val<'a> {
             Self::Text(text) => text.is_empty(),
             Self::Bytes(bytes) => bytes.is_empty(),
             list_or_map if list_or_map.len().is_some() => list_or_map.len() == Some(0),
-            _ => return Err(Fault::Unknown("optional.ofNonZeroValue".to_owned())),
+            _ => return Err(EvalError::Unknown("optional.ofNonZeroValue".to_owned())),
         })
     }
 
@@ -243,7 +245,7 @@ impl<'a> Val<'a> {
     ///
     /// # Errors
     /// When it costs too much.
-    pub(super) fn item(&self, index: usize, fuel: &Fuel) -> Result<Option<Self>, Fault> {
+    pub(super) fn item(&self, index: usize, fuel: &Fuel) -> Result<Option<Self>, EvalError> {
         match self {
             Self::List(items) => Ok(items.get(index).cloned()),
             Self::Items(items, schema) => match items.get(index) {
@@ -263,7 +265,7 @@ impl<'a> Val<'a> {
     }
 
     /// Returns the value of a key of a map.
-    pub(super) fn get(&self, key: &Val<'a>, fuel: &Fuel) -> Result<Option<Self>, Fault> {
+    pub(super) fn get(&self, key: &Val<'a>, fuel: &Fuel) -> Result<Option<Self>, EvalError> {
         match self {
             Self::Entries(map, schema) => match key {
                 Val::Text(key) => match map.get(&**key) {
@@ -298,7 +300,7 @@ pub(super) struct Fuel {
     deadline: Instant,
 }
 
-/// The clock is read once for so many units, so that what costs less does not depend on it.
+/// The clock is read once in this many units, so that a cheaper evaluation does not depend on it.
 const CHECKED: u64 = 1_000;
 
 impl Fuel {
@@ -332,31 +334,35 @@ impl Fuel {
     ///
     /// # Errors
     /// When it is too late.
-    pub(super) fn take(&self, units: u64) -> Result<(), Fault> {
+    pub(super) fn take(&self, units: u64) -> Result<(), EvalError> {
         self.object.set(self.object.get().saturating_sub(units));
         self.in_time(units.max(1))
     }
 
-    pub(super) fn burn(&self, units: usize) -> Result<(), Fault> {
+    pub(super) fn burn(&self, units: usize) -> Result<(), EvalError> {
         let (units, rest) = (units as u64, self.rule.get());
         let burnt = units.min(rest);
         self.rule.set(rest - burnt);
         self.object.set(self.object.get().saturating_sub(burnt));
         self.in_time(burnt)?;
-        if burnt < units { Err(Fault::Cost) } else { Ok(()) }
+        if burnt < units {
+            Err(EvalError::Cost)
+        } else {
+            Ok(())
+        }
     }
 
-    /// Burns what reading or making so many bytes costs.
-    pub(super) fn bytes(&self, bytes: usize) -> Result<(), Fault> {
+    /// Burns what reading or making this many bytes costs.
+    pub(super) fn bytes(&self, bytes: usize) -> Result<(), EvalError> {
         self.burn(1 + bytes / 10)
     }
 
     /// Burns what a new item of a list costs beside its bytes: it takes about 80 bytes, so that an evaluation holds 16 MB.
-    pub(super) fn items(&self, count: usize) -> Result<(), Fault> {
+    pub(super) fn items(&self, count: usize) -> Result<(), EvalError> {
         self.burn(count.saturating_mul(5))
     }
 
-    fn in_time(&self, units: u64) -> Result<(), Fault> {
+    fn in_time(&self, units: u64) -> Result<(), EvalError> {
         let unchecked = self.unchecked.get() + units;
         if unchecked < CHECKED {
             self.unchecked.set(unchecked);
@@ -368,7 +374,7 @@ impl Fuel {
         }
         self.rule.set(0);
         self.object.set(0);
-        Err(Fault::Cost)
+        Err(EvalError::Cost)
     }
 }
 
@@ -376,7 +382,7 @@ impl Fuel {
 ///
 /// # Errors
 /// When it costs too much.
-pub(super) fn equal(a: &Val<'_>, b: &Val<'_>, fuel: &Fuel) -> Result<bool, Fault> {
+pub(super) fn equal(a: &Val<'_>, b: &Val<'_>, fuel: &Fuel) -> Result<bool, EvalError> {
     fuel.burn(1)?;
     Ok(match (a, b) {
         (Val::Null, Val::Null) => true,
@@ -443,7 +449,7 @@ pub(super) fn equal(a: &Val<'_>, b: &Val<'_>, fuel: &Fuel) -> Result<bool, Fault
 }
 
 /// Compares lists. The order does not count if the first one is a set or a map of a resource.
-fn lists(a: &Val<'_>, b: &Val<'_>, fuel: &Fuel) -> Result<bool, Fault> {
+fn lists(a: &Val<'_>, b: &Val<'_>, fuel: &Fuel) -> Result<bool, EvalError> {
     let (Some(count), Some(of_b)) = (a.len(), b.len()) else {
         return Ok(false);
     };
