@@ -96,7 +96,8 @@ fn add<K: JsonSchema + Resource>(generator: &mut SchemaGenerator, kinds: &mut Ma
 /// PriorityClass' value and a ControllerRevision's number.
 const NOT_REQUIRED: [&str; 4] = ["metadata", "apiGroup", "value", "revision"];
 
-/// Removes what is of no use: above all the descriptions, which are most of the text. A field may have that name, too.
+/// Removes what is not used: above all the descriptions, which are most of the text. A field that is called
+/// `description` stays.
 fn strip(schema: &mut Value) {
     let Some(schema) = schema.as_object_mut() else {
         return;

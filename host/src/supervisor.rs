@@ -43,7 +43,7 @@ const RETRY: Duration = Duration::from_secs(10);
 const RETRY_UNREACHABLE: Duration = Duration::from_secs(1);
 /// The first wait after a definition changes, doubled each time: discovery reflects the change a moment later.
 const SETTLE: Duration = Duration::from_millis(100);
-/// The wait from which on a kind without a definition is not one whose definition has just been deleted.
+/// After this wait, a kind without a definition no longer counts as one whose definition has just been deleted.
 const DELETED: Duration = Duration::from_secs(1);
 /// The last of these waits, after which discovery reflects the change.
 const SETTLED: Duration = Duration::from_secs(3);

@@ -94,8 +94,8 @@ pub fn power(kind: &Kind) -> Option<&'static str> {
         Some("it has the permissions of any binding that already exists for its name")
     } else if kind.group() == "rbac.authorization.k8s.io" {
         Some(
-            "it grants permissions to others: those that the account has that writes the children, and any at all with the verbs \
-             escalate or bind",
+            "it grants permissions to others: those of the account that writes the children, and with the verbs escalate or \
+             bind any permission at all",
         )
     } else if kind.group() == "admissionregistration.k8s.io"
         || kind.group() == "apiextensions.k8s.io"

@@ -345,7 +345,7 @@ mod tests {
         assert_eq!(fault_of(&webhook, &web()), Fault::Refused(404));
     }
 
-    /// Regression: the API server calls both internal errors, so they counted as trouble of its own for a minute.
+    /// Regression: the API server calls both internal errors, so they counted as an outage for a minute.
     #[test]
     fn what_is_the_objects_fault_is_told_from_trouble_of_the_api_server() {
         for (message, code) in [

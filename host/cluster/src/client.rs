@@ -297,7 +297,8 @@ fn multiplexed(config: &Config) -> Result<Multiplexed, ClientError> {
     Ok(Multiplexed::new(move || {
         legacy::Client::builder(TokioExecutor::new())
             .timer(TokioTimer::new())
-            // Forgotten, it would not be used by the next request, although watches still use it.
+            // The pool would otherwise forget a connection that watches still use, and the next request would open
+            // another one.
             .pool_idle_timeout(None)
             .pool_max_idle_per_host(MAX_IDLE)
             .http2_keep_alive_interval(KEEPALIVE)

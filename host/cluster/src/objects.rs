@@ -1,5 +1,5 @@
-//! The objects of one kind at the API server, read as those of a watch are: of an object that is nested too deep there are only
-//! the metadata. `kube::Api` reads nothing of an answer with such an object, and logs the whole text of it.
+//! The objects of one kind at the API server, read as a watch reads them: of an object that is nested too deep, only
+//! the metadata are read. `kube::Api` reads nothing of an answer with such an object, and logs the whole text of it.
 
 use kube::api::{DeleteParams, GetParams, ListParams, Patch, PatchParams, PostParams, Request};
 use kube::core::{ApiResource, DynamicObject, ObjectList};

@@ -48,7 +48,7 @@ impl FromIterator<String> for NamespacePatterns {
     }
 }
 
-/// Takes each part of the pattern at its first place: what comes later then has the most room.
+/// Matches each part of the pattern as early as possible, which leaves the most text for the parts after it.
 fn matches(pattern: &str, name: &str) -> bool {
     let (Some((first, rest)), Some((_, last))) = (pattern.split_once('*'), pattern.rsplit_once('*')) else {
         return pattern == name;

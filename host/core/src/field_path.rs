@@ -16,7 +16,7 @@ pub struct FieldPath(Vec<Step>);
 pub enum Step {
     /// A field of an object.
     Field(String),
-    /// This element of a list. It is shared: it may be large, and so may be those within it, and paths are copied.
+    /// This element of a list. It is shared because paths are copied, and an element and those within it may be large.
     Element(Arc<Value>),
 }
 

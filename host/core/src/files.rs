@@ -45,7 +45,7 @@ pub fn open(path: &Path) -> io::Result<File> {
 
 /// Reads the rest of a file; returns `None` when it is larger than the limit.
 pub fn read_open(file: File, limit: usize) -> io::Result<Option<Vec<u8>>> {
-    // Exactly as much as it has: contents may be held for long. It may change its size meanwhile.
+    // Reserve exactly the size of the file, since contents may be held for long. The size may change meanwhile.
     let size = file.metadata()?.len().min(limit as u64);
     let mut bytes = Vec::with_capacity(usize::try_from(size).unwrap_or_default());
     file.take(limit as u64 + 1).read_to_end(&mut bytes)?;

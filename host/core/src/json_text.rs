@@ -6,8 +6,8 @@ use serde_json::Value;
 use serde_json::error::Category;
 use serde_json::value::{RawValue, to_raw_value};
 
-/// Describes why a text is not the expected JSON, without a part of it: an error of serde_json would quote values, of any
-/// length, and those of others may be secret.
+/// Describes why a text is not the expected JSON, without quoting it: an error of serde_json would quote values of any
+/// length, and they may be secret.
 pub fn unquoted(error: &serde_json::Error) -> String {
     let what = match error.classify() {
         Category::Data => "a field is missing or has another form",

@@ -63,8 +63,8 @@ const LIVE_DOMAIN: &str = ".live.operator-host.dev";
 /// Annotation of a CustomResourceDefinition that the host has installed: the version of the plugin that it is from.
 pub const DEFINITION_VERSION_ANNOTATION: &str = "operator-host.dev/definition-version";
 
-/// Reports whether an object could not be read: then only its metadata are known. Of an object in a cache that does not keep
-/// all of its kind, this is known only if the object has the label of a controller.
+/// Reports whether an object could not be read: then only its metadata are known. A cache that does not keep every
+/// object of the kind knows this only of objects with the label of a controller.
 #[must_use]
 pub fn is_unreadable(object: &DynamicObject) -> bool {
     object.data.is_null()

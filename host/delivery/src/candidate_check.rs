@@ -54,8 +54,8 @@ pub struct Orders {
     pub pin: Option<Prefix>,
     /// The generation of the definition. A candidate is examined again when it changes.
     pub definition: Option<i64>,
-    /// How often another version was recorded than the live one when this replica began to lead. The slot then decides
-    /// again, as at a start.
+    /// How many times this replica began to lead and found another version recorded than its live one. The slot then
+    /// decides again, as at a start.
     pub overtaken: u64,
 }
 

@@ -69,7 +69,8 @@ impl Follower {
         let mut pulled: Option<Pulled> = None;
         let mut failures = 0;
         let mut reported = Reported::default();
-        // One place may send a layer and the signatures as slowly as it may; then the next place must be asked.
+        // One place may use up its whole time limit for the layer and the signatures; then the next place must be
+        // asked.
         let places = self.settings.places(&self.reference).len();
         let limit = self
             .settings
@@ -138,7 +139,8 @@ impl Follower {
                 _ => Ok(None),
             };
         };
-        // First what is small: a failure would throw the plugin away, and the next look would pull it again.
+        // Pull the small signature first: if it failed after the plugin was pulled, the next look would pull the plugin
+        // again.
         let signature = self.signature(puller, &found).await?;
         let known = pulled.filter(|pulled| pulled.file.digest == found.layer.digest);
         let bytes = match known {
@@ -206,7 +208,8 @@ impl Follower {
     }
 }
 
-/// Returns how long to wait after so many failures. A registry that has too many requests says how long, but not for ever.
+/// Returns how long to wait after this many failures. A registry that has too many requests says how long, but not for
+/// ever.
 fn retry_delay(interval: Duration, failures: u32, asked: Option<Duration>) -> Duration {
     let delays = BackoffConfig {
         initial: FIRST_RETRY,

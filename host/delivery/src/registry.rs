@@ -102,7 +102,7 @@ impl PluginFile {
     }
 }
 
-/// How long the history waits for the name of who gave an order. Later entries wait for this one.
+/// How long an entry of the history waits to learn who gave an order. Later entries wait for it.
 const WHO: Duration = Duration::from_secs(10);
 
 /// The slot of one controller's plugin. Only a version that is loaded, belongs to the controller and is

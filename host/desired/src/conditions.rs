@@ -81,8 +81,8 @@ pub struct Reason {
     pub message: String,
 }
 
-/// Longer ones are truncated, and a reason gets the form of one, since the API server would reject the whole status where the
-/// definition has the limits of `metav1.Condition`.
+/// Longer texts are truncated, and a reason is brought into the allowed form: where the definition has the limits of
+/// `metav1.Condition`, the API server would otherwise reject the whole status.
 const MAX_REASON: usize = 1024;
 /// Maximum bytes of a message of the host, well below [`LONGEST_MESSAGE`] for readability.
 const MAX_MESSAGE: usize = 4096;

@@ -269,9 +269,9 @@ fn with_made<'a>(policy: &Policy<'a>, children: &[Value], keep: &[ObjectRef]) ->
 /// Plans what remains of an answer when existing objects are in the way: they must not stop what does not depend on them.
 /// `None` when something else is refused.
 ///
-/// A cluster-scoped parent does without its children in the namespaces where such objects are: who made one there must not
-/// stop the children in other namespaces. A namespaced parent does without the generated Secrets that are refused, and
-/// without the children after them.
+/// For a cluster-scoped parent, leaves out the children in the namespaces that contain such objects: whoever creates
+/// one there must not stop the children in other namespaces. For a namespaced parent, leaves out the generated Secrets
+/// that are refused, and the children that come after them.
 #[must_use]
 pub fn beside_obstacles(
     policy: &Policy<'_>,
@@ -442,7 +442,8 @@ impl Policy<'_> {
         })
     }
 
-    /// Reports whether a child is the Secret whose values the host generates: then the child is all the rest of it.
+    /// Reports whether a child is the Secret whose values the host generates. Such a child contains everything else of
+    /// that Secret.
     fn is_rest_of(&self, child: &ChildRef, secret: &GeneratedSecret) -> bool {
         secret::is_secret_kind(&child.kind)
             && child.name.name == secret.name
@@ -648,7 +649,8 @@ impl Policy<'_> {
             return Ok(());
         };
         self.check_owner(key, &existing)?;
-        // It can be neither compared nor changed without what was not read. Others than children are not kept whole.
+        // Without the part that was not read, it can be neither compared nor changed. The caches keep only children
+        // whole.
         let is_child = label(&existing, CONTROLLER_LABEL).is_some();
         match is_child && is_unreadable(&existing) && !is_terminating(&existing) {
             true => Err(Refusal::Unreadable {

@@ -41,7 +41,7 @@ pub fn verdict(
     let all = desired
         .chain(secrets)
         .chain(keep.into_iter().map(|key| (key, None)));
-    // Only the first: a number of others would change, and be written, with every child that becomes ready.
+    // Name only the first: a count of the others would change, and cause a write, with every child that becomes ready.
     let mut unready = all.filter_map(|(key, body)| Some(format!("{key}: {}", judge(key, body)?)));
     match unready.next() {
         Some(message) => Verdict::Progressing(Reason::new("ChildrenNotReady", message)),

@@ -77,9 +77,9 @@ const MAX_REASONS: usize = 32;
 /// After this many urgent parents in a row, one bulk parent gets a turn.
 const TURNS: u32 = 4;
 
-/// How long after an edit of a parent the next one is expected, and most workers do no bulk work.
+/// How long after an edit of a parent another edit is expected. Until then, most workers do no bulk work.
 const EDITING: Duration = Duration::from_secs(1);
-/// The share of the workers that do bulk work meanwhile, as a divisor. At least one does.
+/// While edits are expected, one in this many workers does bulk work; at least one does.
 const BULK_SHARE: usize = 8;
 
 #[derive(Debug)]

@@ -25,7 +25,7 @@ use operator_host_core::backoff::at_least;
 
 /// How long one watch lasts. The API server is asked to end it then.
 const WATCH: Duration = Duration::from_secs(290);
-/// How long to wait after the API server refused a watch: until somebody has granted the permission, or for ever.
+/// How long to wait after the API server refused a watch: somebody may grant the permission meanwhile.
 const REFUSED: Duration = Duration::from_secs(30);
 
 /// All Leases that are followed, by name; `None` while the watch is interrupted.

@@ -52,7 +52,7 @@ pub(super) enum LeaseOutcome {
 pub(super) struct Leases {
     source: Source,
     group: String,
-    /// While it is of use.
+    /// Present between [`Leases::follow`] and [`Leases::unfollow`].
     watch: Option<LeaseWatch>,
 }
 

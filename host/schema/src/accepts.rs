@@ -1,5 +1,5 @@
-//! Compares two schemas of one version: whether one accepts and keeps everything that the other does. A negative answer is
-//! not certain: then the objects themselves must be asked.
+//! Compares two schemas of one version: whether one accepts and keeps everything that the other does. A negative answer
+//! is not certain: then the objects themselves must be checked.
 //!
 //! Rules in CEL are not compared, and neither are defaults.
 

@@ -125,7 +125,7 @@ fn is_mac(text: &str) -> bool {
     }
 }
 
-/// Returns the digits of a number without spaces and dashes, if it has so many. The last one may be `X`.
+/// Returns the digits of a number without spaces and dashes, if it has this many. The last one may be `X`.
 fn isbn(text: &str, count: usize, may_end_with_x: bool) -> Option<Vec<u32>> {
     let text = text.replace([' ', '-', '\t', '\n', '\u{c}', '\r'], "");
     let digit = |(index, c): (usize, char)| match c {

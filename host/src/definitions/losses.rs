@@ -1,5 +1,5 @@
-//! What would be lost if a definition took the place of the installed one. Fields may go that no object has, so the live
-//! objects are asked, in each version that is stored or served.
+//! Finds what would be lost if a definition replaced the installed one. A field that no object uses may be removed, so
+//! the live objects are checked, in each version that is stored or served.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -17,9 +17,9 @@ use operator_host_core::object::{NamespacedName, is_unreadable, next_page, unrea
 use operator_host_delivery::candidate_check::Blamed;
 use operator_host_schema::{accepts, pruned, schema};
 
-/// Objects in one list, which are in memory at a time.
+/// Objects in one page of a list. One page is in memory at a time.
 const PAGE: u32 = 50;
-/// Time limit for asking all objects in all versions.
+/// Time limit for checking all objects in all versions.
 const BUDGET: Duration = Duration::from_secs(120);
 /// Maximum number of objects that are named.
 const MAX_BLAMED: usize = 10;
@@ -98,7 +98,7 @@ pub(super) fn of_kind(installed: &Value, wanted: &Value, version: &str) -> Vec<S
     lost
 }
 
-/// Asks all live objects what they would lose.
+/// Finds what each live object would lose.
 ///
 /// # Errors
 /// Why they cannot be asked now.
@@ -125,7 +125,8 @@ async fn ask_all(client: &Client, installed: &Value, wanted: &Value) -> Result<L
             continue;
         }
         let before = schema_of(version);
-        // Without a webhook, the API server changes the version of an object, and drops what that version lacks.
+        // Without a webhook, the API server changes only the `apiVersion` of an object, and drops the fields that the
+        // new version lacks.
         let others = entered.iter().filter(|other| other["name"] != name);
         let narrower: Vec<&Value> = find(wanted, name)
             .into_iter()

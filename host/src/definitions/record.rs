@@ -83,7 +83,7 @@ impl LiveRecord {
         self.trouble.subscribe()
     }
 
-    /// Returns how often another version was recorded than the live one when this replica began to lead.
+    /// Returns how many times this replica began to lead and found another version recorded than its live one.
     #[must_use]
     pub fn overtaken(&self) -> watch::Receiver<u64> {
         self.overtaken.subscribe()

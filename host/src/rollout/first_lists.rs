@@ -1,8 +1,8 @@
 //! Lets a candidate convert what the live version of the plugin cannot, when that stops the controller's lists.
 //!
-//! A proof needs these lists, so that a candidate which mends the conversion could never be proved. In the version in which
-//! the resources are stored, they are read without a conversion. If the candidate loses nothing of them, it converts from
-//! then on where the live version fails. Then the lists succeed, and the proof begins.
+//! A proof needs these lists, so a candidate that repairs the conversion could never be proved. But in the version in
+//! which they are stored, resources can be read without a conversion. If the candidate loses nothing of them, it
+//! converts from then on where the live version fails. Then the lists succeed, and the proof begins.
 
 use std::time::{Duration, Instant};
 
@@ -21,7 +21,7 @@ use operator_host_engine::reconcile::context::Context;
 use operator_host_instruments::health::needs_conversion;
 use operator_host_runtime::Plugin;
 
-/// Resources in one list, which are in memory at a time.
+/// Resources in one page of a list. One page is in memory at a time.
 const PAGE: u32 = 50;
 /// The first wait before they are read again. It doubles each time.
 pub(super) const FIRST_RETRY: Duration = Duration::from_secs(2);

@@ -1,4 +1,4 @@
-//! Computes views, one at a time, so that all who look take at most one processor together.
+//! Computes views one at a time, so that all clients together use at most one processor.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};

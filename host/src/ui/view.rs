@@ -183,8 +183,8 @@ fn answer(result: &Result<impl Serialize, String>) -> (bool, String) {
     (result.is_ok(), text.unwrap_or_default())
 }
 
-/// Returns why objects of a kind are missing, for one watch that fails and for one that has not listed yet. The others have
-/// often the same reason.
+/// Returns why objects of a kind are missing, for one watch that fails and for one that has not listed yet. The other
+/// watches often fail for the same reason.
 fn incomplete(kind: &Kind, watches: &KindReflectors) -> Vec<String> {
     let states: Vec<_> = watches.all().iter().map(|watch| watch.state_now()).collect();
     let failing = states.iter().filter_map(|state| match state {

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 /// How long the API server is asked to try again: for as long as a new version takes to reach all replicas.
 const ROLLOUT: Duration = Duration::from_secs(180);
-/// After such a time without a request that lacks something, the next one may belong to another rollout.
+/// After this time without a request that lacks something, the next one may belong to another rollout.
 const QUIET: Duration = Duration::from_secs(600);
 
 /// What this replica lacks, by controller.

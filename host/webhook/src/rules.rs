@@ -46,7 +46,7 @@ pub(super) async fn verdict<Held: Send + 'static>(
         let verdict = schema.map(|schema| validate(schema, &object, old.as_ref()));
         Ok((verdict.unwrap_or_default(), held))
     };
-    // Rules come from plugins, and may cost what they may cost.
+    // Rules come from plugins, and may take as long as their limit allows.
     let verdict: Result<_, serde_json::Error> = tokio::task::spawn_blocking(evaluate)
         .await
         .map_err(|_| NoDecision::new("the host is stopping"))?;

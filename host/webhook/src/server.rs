@@ -433,8 +433,8 @@ fn length(request: &Request<Incoming>) -> Option<usize> {
     length.to_str().ok()?.parse().ok()
 }
 
-/// Answers with words. They are cut, since they may quote the request, and nothing else limits how much memory the answers
-/// take that nobody reads.
+/// Answers with a text. It is cut, since it may quote the request, and nothing else limits the memory of answers that
+/// nobody reads.
 fn plain(status: StatusCode, body: &str) -> Response<Answer> {
     let answer = Answer::new(vec![format!("{}\n", shorten(body, WORDS)).into()]);
     respond(status, "text/plain; charset=utf-8", answer)

@@ -118,9 +118,9 @@ definitions! {
     PARENTS = Gauge, "operator_host.parents", "{parent}", ["controller", "condition", "status"],
         "Parents by each condition that the host sets, as this replica last determined it";
     UNREADY_AGE = Gauge, "operator_host.parents.unready.age", "s", ["controller"],
-        "Time since the parent that has not been Ready for the longest stopped to be, 0 when all are Ready";
+        "How long the parent that has been unready the longest has been so, 0 when all are Ready";
     CHILDREN_CONTESTED = Gauge, "operator_host.children.contested", "{object}", ["controller"],
-        "Children of which another client keeps changing back what the host applies";
+        "Children whose applied fields another client keeps changing back";
     PLUGIN_CALL_DURATION = Histogram, "operator_host.plugin.call.duration", "s", ["controller", "export", "class"],
         "Duration of one plugin call, by result";
     PLUGIN_WAIT_DURATION = Histogram, "operator_host.plugin.wait.duration", "s", ["controller"],

@@ -25,7 +25,7 @@ impl Signal {
 /// Why telemetry was dropped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reason {
-    /// More was made than the collector took.
+    /// The host produced more than the collector accepted.
     QueueFull,
     /// The collector was away, too slow, or refused it.
     Refused,

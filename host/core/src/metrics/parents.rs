@@ -62,7 +62,7 @@ impl Parents {
         lock(&self.0).counts.clone()
     }
 
-    /// Returns how long the parent that has not been Ready for the longest is not; zero when all are.
+    /// Returns for how long the parent that has been unready the longest has been so; zero when all parents are Ready.
     pub(super) fn unready_for(&self) -> Duration {
         let first = lock(&self.0).unready.keys().next().copied();
         // Another host's clock may have been ahead of this one.

@@ -57,7 +57,7 @@ pub enum ArtifactError {
     },
     /// A signature of cosign is kept with the manifest, and both are too large.
     #[error(
-        "its manifest has {size} bytes, and a signature of cosign is used with one of up to {limit} only"
+        "its manifest has {size} bytes, and cosign signatures are used only with a manifest of at most {limit} bytes"
     )]
     TooLargeForCosign {
         /// The size of the manifest in bytes.

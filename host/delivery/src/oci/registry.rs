@@ -736,7 +736,7 @@ impl Repository {
     }
 }
 
-/// Returns the time to wait when a registry has too many requests. Dates are not read: what a clock shows says little.
+/// Returns the time to wait when a registry has too many requests. Dates are ignored, since the clocks may differ.
 fn pause(response: &Response<Incoming>) -> Option<Duration> {
     let stated = response.headers().get(RETRY_AFTER);
     let seconds: Option<u32> = stated.and_then(|value| value.to_str().ok()?.parse().ok());

@@ -22,8 +22,8 @@ pub enum Action {
     BackoffAtLeast(Duration),
 }
 
-/// Returns the delay that a plugin asked for, as a duration or as a time of the host's clock, with the minimum applied. A
-/// time that is not after `seen`, the time that the plugin was told, is nothing to wait for: there would be no end.
+/// Returns the delay that a plugin asked for, as a duration or as a time of the host's clock, with the minimum applied.
+/// A time that is not after `seen`, the time in the request, is ignored: otherwise the reconciles would never end.
 pub(super) fn requeue(after_ms: Option<u64>, at: Option<Timestamp>, seen: Timestamp) -> Option<Duration> {
     let after = after_ms.map(Duration::from_millis);
     let at = at.filter(|at| *at > seen).map(|at| until(at, Timestamp::now()));

@@ -43,7 +43,7 @@ pub struct Applied {
     pub updated: Vec<ChildRef>,
     /// What children wait for that were not applied.
     pub waiting: Vec<Waiting>,
-    /// What is said of the children that are not applied yet, because they were written too often.
+    /// Messages about the children that are not applied yet, because they were written too often.
     pub held: Vec<String>,
     /// Errors for children that the API server rejected.
     pub failed: Vec<ApiError>,
@@ -84,7 +84,7 @@ pub async fn apply(context: &Context, parent: &DynamicObject, desired: &[Desired
                 Some(Ok(ApplyOutcome::Waiting(why))) => applied.waiting.push(why),
                 Some(Ok(ApplyOutcome::Held(why))) => applied.held.push(why),
                 Some(Ok(ApplyOutcome::Unchanged)) => {
-                    // Without an owner, no event of it is one of a child.
+                    // Without an owner reference, its events are not recognized as those of a child.
                     let going = context.existing(&desired.key).filter(|live| is_terminating(live));
                     if let Some(live) = going.filter(|live| !owns(&context.config, parent, live)) {
                         blocked.push(Blocking::new(&desired.key, Some(&live)));
@@ -96,7 +96,8 @@ pub async fn apply(context: &Context, parent: &DynamicObject, desired: &[Desired
                     if error.is_conflict() || error.is_lost_race() {
                         blocked.push(Blocking::new(&desired.key, live.as_deref()));
                     }
-                    // The next child of the kind would fail, too; one of another kind may fail for good, which is said.
+                    // The next child of this kind would fail, too. One of another kind may fail permanently, which must
+                    // be reported.
                     is_stopped.fetch_or(error.stops_others(), Ordering::Relaxed);
                     // A terminating namespace stops only its own parents; a cluster-scoped parent may have children
                     // elsewhere.
@@ -259,7 +260,7 @@ async fn apply_one(
 /// The reason of the condition and of the Event about children that back off.
 pub(super) const BACK_OFF: &str = "BackOff";
 
-/// Returns what is said of a child that was written too often to be written now; `None` when it may be written.
+/// Returns the message about a child that was written too often to be written now; `None` when it may be written.
 fn held(context: &Context, parent: &DynamicObject, key: &ChildRef) -> Option<String> {
     let (why, is_news) = context.memory_of(&NamespacedName::of(parent), |memory| {
         let pace = memory.paces.get_mut(&Paced::Child(key.identity()))?;

@@ -33,7 +33,7 @@ pub(super) async fn fail(context: &Context, parent: &DynamicObject, error: &Reco
         debug!("{error}");
         count_failure(context, name);
         return match error.backoff() {
-            // Soon enough to say something in time.
+            // Retry early enough to write the first condition in time.
             Action::Backoff if is_unreported(context, parent) => Action::BackoffAtMost(FIRST_GRACE / 2),
             next => next,
         };
@@ -151,7 +151,7 @@ const GRACE: Duration = Duration::from_secs(60);
 /// The same for a parent without any condition: its user does not know whether anything happens at all.
 pub(super) const FIRST_GRACE: Duration = Duration::from_secs(2);
 
-/// Reports whether the host has not reported anything about a parent, and could.
+/// Reports whether the host has written no condition of a parent yet, although it could.
 pub(super) fn is_unreported(context: &Context, parent: &DynamicObject) -> bool {
     let conditions = current(parent).get("conditions").and_then(Value::as_array);
     context.resource.has_status && conditions.is_none_or(Vec::is_empty)
@@ -190,7 +190,7 @@ pub(super) fn is_transient(context: &Context, parent: &DynamicObject, error: &Re
     {
         return true;
     }
-    // A race that is lost for a minute has another cause than the race.
+    // A race that is lost for a whole minute has another cause than a race.
     let since = context.memory_of(name, |memory| memory.transient_since);
     let grace = match is_unreported(context, parent) {
         true => FIRST_GRACE,

@@ -25,7 +25,7 @@ const AT_A_TIME: usize = 4;
 /// Looks for such parents while this replica leads.
 pub async fn follow(context: &Context) -> Infallible {
     let mut beat = interval(PERIOD);
-    // Since when each parent waits; `None` once that is said.
+    // Since when each parent waits; `None` once its condition says so.
     let mut waiting: HashMap<NamespacedName, Option<Instant>> = HashMap::new();
     loop {
         beat.tick().await;

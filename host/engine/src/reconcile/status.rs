@@ -87,7 +87,7 @@ async fn write_if(
     is_unchanged: bool,
 ) -> Result<bool, ApiError> {
     let name = NamespacedName::of(parent);
-    // What it would have to repeat was not read.
+    // The fields that the apply would have to repeat were not read.
     if !context.resource.has_status || is_unreadable(parent) {
         return Ok(false);
     }
