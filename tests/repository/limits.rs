@@ -33,7 +33,7 @@ const ROWS: [(&str, &str, &str, &str, u64); 56] = [
     ),
     (
         "depth of JSON",
-        "about {} levels",
+        "{} levels in a field",
         "host/core/src/object.rs",
         "const MAX_DEPTH: usize = ",
         1,

@@ -49,6 +49,12 @@ fn sources(folder: &Path, texts: &mut Vec<String>) {
 fn written() -> BTreeSet<String> {
     let mut texts = Vec::new();
     sources(&root().join("host/src"), &mut texts);
+    for entry in fs::read_dir(root().join("host")).unwrap() {
+        let folder = entry.unwrap().path().join("src");
+        if folder.is_dir() {
+            sources(&folder, &mut texts);
+        }
+    }
     let mut reasons = BTreeSet::new();
     for text in &texts {
         // The reasons for the classes of failed calls are in one table.
