@@ -13,9 +13,7 @@ use super::{Failure, conversion, plugin_file};
 use crate::dry_run::documents;
 use operator_host_config::{Config, ControllerConfig};
 use operator_host_contract::is_dns_label;
-use operator_host_core::crd::definition;
 use operator_host_runtime::Plugin;
-use operator_host_schema::schema;
 use operator_host_webhook::{DEFAULT_PATH, PATH};
 
 /// The options of `webhook-manifests`.
@@ -204,15 +202,8 @@ struct Known {
     converts: bool,
     /// Whether the plugin sets defaults.
     defaults: bool,
-    /// Whether a review can find anything: the plugin validates, or its definition has rules.
+    /// Whether the plugin validates.
     validates: bool,
-}
-
-/// Reports whether the webhook can refuse a resource of this plugin's kind.
-fn validates(plugin: &Plugin) -> bool {
-    let description = plugin.description();
-    let definition = description.definition().unwrap_or_default();
-    description.validates || definition::versions(&definition).any(schema::has_rules)
 }
 
 /// Returns what a plugin and the given definitions tell of a controller's kind. A plugin that cannot be loaded is no error
@@ -230,7 +221,11 @@ async fn known(
         let (converts, defaults, validates) = match &loaded {
             Ok(Ok(plugin)) => {
                 let description = plugin.description();
-                (description.converts(), description.defaults, validates(plugin))
+                (
+                    description.converts(),
+                    description.defaults,
+                    description.validates,
+                )
             }
             _ => {
                 eprintln!(
@@ -255,7 +250,7 @@ async fn known(
         definition: converted(&plugin, client),
         converts: plugin.description().converts(),
         defaults: plugin.description().defaults,
-        validates: validates(&plugin),
+        validates: plugin.description().validates,
     };
     own.map(known).ok_or_else(|| {
         Failure::Usage(anyhow!(
@@ -318,7 +313,7 @@ fn webhook(
         ]);
     }
     if !config.namespaces.is_empty() {
-        // The host ignores other namespaces. Kubernetes 1.21 and later labels every namespace with its name.
+        // The host ignores other namespaces. Kubernetes labels every namespace with its name.
         webhook["namespaceSelector"] = json!({
             "matchExpressions": [{
                 "key": "kubernetes.io/metadata.name", "operator": "In", "values": config.namespaces,

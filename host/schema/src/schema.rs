@@ -50,13 +50,6 @@ pub fn validate(value: &Value, schema: &Value) -> Vec<Problem> {
 /// The key of rules in CEL.
 const RULES: &str = "x-kubernetes-validations";
 
-/// Whether a schema in this JSON text may contain rules in CEL. Cheaper than [`has_rules`]; `false` is certain.
-#[must_use]
-pub fn may_have_rules(text: &str) -> bool {
-    // Our own serialization: it escapes none of these characters.
-    text.contains(RULES)
-}
-
 /// Whether the schema contains rules in CEL.
 #[must_use]
 pub fn has_rules(schema: &Value) -> bool {

@@ -19,7 +19,6 @@ use operator_host_core::object::NamespacedName;
 use operator_host_delivery::registry::Live;
 use operator_host_instruments::health::Health;
 use operator_host_schema::pruned;
-use operator_host_webhook::PluginTarget;
 
 /// When to read the definition again after that failed.
 const RETRY: Duration = Duration::from_secs(10);
@@ -33,7 +32,6 @@ pub(super) async fn follow(
     client: Client,
     definitions: Arc<Reflector>,
     health: Arc<Health>,
-    target: Arc<PluginTarget>,
     mut troubles: [watch::Receiver<Option<Arc<str>>>; 2],
 ) {
     let changed = Arc::new(Notify::new());
@@ -52,7 +50,7 @@ pub(super) async fn follow(
             Live::Loading | Live::Failed(_) => None,
         };
         let (found, retry) = match &description {
-            Some(description) => disagreements(&config, description, &client, &target).await,
+            Some(description) => disagreements(&config, description, &client).await,
             None => (Vec::new(), None),
         };
         loop {
@@ -89,29 +87,20 @@ async fn disagreements(
     config: &ControllerConfig,
     description: &Description,
     client: &Client,
-    target: &PluginTarget,
 ) -> (Vec<String>, Option<Duration>) {
     let mut found = config.disallows(description);
-    let Some(carried) = &description.definition() else {
+    let carried = description.definition();
+    let Some(carried) = carried.filter(|_| config.definitions == DefinitionsMode::Check) else {
         return (found, None);
     };
     let name = carried["metadata"]["name"].as_str().unwrap_or_default();
     match installed(client, name, &config.name).await {
         Ok(installed) => {
-            // An API server before Kubernetes 1.25 drops them, and an edit by hand may.
-            let has_rules = installed
-                .as_ref()
-                .is_some_and(|crd| definition::has_rules_of(crd, carried));
-            target.set_cluster_has_rules(has_rules);
-            if config.definitions == DefinitionsMode::Check {
-                let installed = installed.into_iter();
-                found
-                    .extend(installed.flat_map(|installed| outdated(&installed, carried, name, description)));
-            }
+            let installed = installed.into_iter();
+            found.extend(installed.flat_map(|installed| outdated(&installed, &carried, name, description)));
             (found, None)
         }
         Err(error) => {
-            target.set_cluster_has_rules(false);
             debug!(
                 controller = config.name,
                 "cannot read the definition {name}: {error}"

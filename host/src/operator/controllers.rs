@@ -238,7 +238,6 @@ impl Controllers {
             self.shared.client.clone(),
             Arc::clone(&self.slot_parts.definitions),
             Arc::clone(&self.shared.instruments.health),
-            Arc::clone(&plugin.target),
             [installer.trouble(), record.trouble()],
         );
         let stopped = stop.clone();

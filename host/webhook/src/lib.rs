@@ -18,7 +18,6 @@ pub mod defaults;
 mod elsewhere;
 pub mod fuzzing;
 mod review;
-mod rules;
 mod server;
 mod sizes;
 mod target;
@@ -95,8 +94,6 @@ struct Logged {
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Decision {
     Allowed,
-    /// With warnings for the user.
-    Warned(Vec<String>),
     /// With the plugin's message.
     Denied(String),
     /// With another spec, as JSON text.
@@ -277,10 +274,6 @@ impl WebhookTargets {
         }
         is_new
     }
-}
-
-fn unreadable(error: &serde_json::Error) -> NoDecision {
-    NoDecision::new(format!("cannot read the object: {error}"))
 }
 
 /// Returns the number of bytes that an object and the one that it replaces may take in memory, unless they are more than

@@ -269,7 +269,7 @@ impl Server {
         };
         let (controller, decision) = self.webhook_targets.decide(&review, ask, caller).await;
         let result = match &decision {
-            Ok(Decision::Allowed | Decision::Warned(_) | Decision::Patched(_)) => "allowed",
+            Ok(Decision::Allowed | Decision::Patched(_)) => "allowed",
             Ok(Decision::Denied(_)) => "denied",
             Err(_) => "failed",
         };
@@ -403,7 +403,6 @@ pub(super) fn response(uid: &str, decision: &Decision) -> Value {
     let mut response = json!({ "uid": uid, "allowed": !matches!(decision, Decision::Denied(_)) });
     match decision {
         Decision::Allowed => {}
-        Decision::Warned(warnings) => response["warnings"] = json!(warnings),
         Decision::Denied(message) => {
             response["status"] =
                 json!({ "status": "Failure", "message": message, "reason": "Invalid", "code": 422 });

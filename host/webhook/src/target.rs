@@ -4,8 +4,6 @@
 //! themselves, nor a leader.
 
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
-use std::sync::atomic::Ordering::Relaxed;
 
 use serde_json::value::RawValue;
 use tokio::sync::watch;
@@ -14,7 +12,7 @@ use tokio::time::Instant;
 use super::bounds::{Admitted, ResultRoom};
 use super::review::Review;
 use super::turns::Turns;
-use super::{Decision, MESSAGE, NoDecision, defaulting, memory_of, rules, validating};
+use super::{Decision, MESSAGE, NoDecision, defaulting, memory_of, validating};
 use crate::conversion::{self, Before, ConversionError};
 use operator_host_config::ControllerConfig;
 use operator_host_contract::Kind;
@@ -22,7 +20,6 @@ use operator_host_core::json_text::member;
 use operator_host_core::object::shorten;
 use operator_host_delivery::registry::Live;
 use operator_host_engine::calls::Calls;
-use operator_host_engine::validation::joined;
 use operator_host_instruments::Instruments;
 use operator_host_runtime::Plugin;
 
@@ -40,7 +37,6 @@ pub struct PluginTarget {
     /// Reads wait for conversions, so that reviews must not delay these.
     conversions: Turns,
     reviews: Turns,
-    cluster_has_rules: AtomicBool,
 }
 
 impl PluginTarget {
@@ -59,13 +55,7 @@ impl PluginTarget {
             next,
             conversions: Turns::default(),
             reviews: Turns::default(),
-            cluster_has_rules: AtomicBool::new(false),
         }
-    }
-
-    /// Sets whether the API server evaluates rules of this kind's definition in the cluster.
-    pub fn set_cluster_has_rules(&self, has_rules: bool) {
-        self.cluster_has_rules.store(has_rules, Relaxed);
     }
 
     pub(super) fn controller(&self) -> &str {
@@ -141,8 +131,7 @@ impl PluginTarget {
         defaulting::default(&self.plugin().await?, &self.calls, review, object).await
     }
 
-    /// Validates an object: by the rules of the plugin's definition if the API server does not evaluate them, and by the
-    /// plugin.
+    /// Validates an object.
     ///
     /// # Errors
     /// Why there is no decision.
@@ -158,26 +147,9 @@ impl PluginTarget {
         // One that cannot be read may be mended.
         let old = review.replaced().filter(|old| Before::read(old).is_ok());
         let memory = memory_of([Some(object), old], caller.sizes().object)?;
-        let mut held = (
-            self.reviews.take(caller.peer()).await,
-            caller.object(memory).await,
-        );
-        let plugin = self.plugin().await?;
-        let mut warnings = Vec::new();
-        if !self.cluster_has_rules.load(Relaxed) {
-            let verdict;
-            (verdict, held) = rules::verdict(&plugin, object, old, held).await?;
-            if let Some(message) = joined(&verdict.violations) {
-                return Ok(Decision::Denied(shorten(&message, MESSAGE)));
-            }
-            warnings = rules::warnings(verdict.left);
-        }
-        let decision = validating::validate(&plugin, &self.calls, review, object, old).await?;
-        drop(held);
-        Ok(match decision {
-            Decision::Allowed if !warnings.is_empty() => Decision::Warned(warnings),
-            decision => decision,
-        })
+        let _turn = self.reviews.take(caller.peer()).await;
+        let _room = caller.object(memory).await;
+        validating::validate(&self.plugin().await?, &self.calls, review, object, old).await
     }
 
     /// Returns the version that converts these objects: the live one, or, without one or for versions of the kind that it does

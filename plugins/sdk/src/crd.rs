@@ -123,10 +123,7 @@ impl Scale {
 
 /// A rule in CEL that the API server checks before it stores a resource.
 ///
-/// `render`, `check` and [`Case::violations`](crate::testing::Case::violations) evaluate the same rules, and so does the
-/// host's webhook for API servers before Kubernetes 1.25, which ignore them. Without the webhook such a server stores what
-/// violates a rule, so a plugin that must not see it also checks it, with
-/// [`Failure::invalid`](crate::Failure::invalid).
+/// `render`, `check` and [`Case::violations`](crate::testing::Case::violations) evaluate the same rules.
 #[derive(Clone, Copy, Debug)]
 #[cfg_attr(
     target_family = "wasm",

@@ -164,7 +164,7 @@ impl WebAppSpec {
     }
 }
 
-/// Checks what the schema cannot, and what an API server without CEL rules lets through.
+/// Checks what the schema cannot, and again what its rule says: the local control plane may be too old for rules.
 pub(crate) fn validate(
     parent: &Parent<WebAppSpec, WebAppStatus>,
     _old: Option<&Parent<WebAppSpec, WebAppStatus>>,

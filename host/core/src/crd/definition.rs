@@ -1,8 +1,6 @@
 //! Validates a whole CustomResourceDefinition: by the rules of the API server, and by the additional needs of this
 //! host.
 
-use std::collections::BTreeSet;
-
 use serde_json::{Value, json};
 
 use operator_host_contract::Kind;
@@ -70,43 +68,6 @@ pub fn conversion_by(client_config: &Value) -> Value {
         "strategy": "Webhook",
         "webhook": { "conversionReviewVersions": ["v1"], "clientConfig": client_config },
     })
-}
-
-/// Whether a definition has all rules in CEL of another one, in each version at the same place. API servers before
-/// Kubernetes 1.25 drop them.
-#[must_use]
-pub fn has_rules_of(installed: &Value, carried: &Value) -> bool {
-    let of = |version: &Value| {
-        let mut found = BTreeSet::new();
-        rules(schema_of(version), "", &mut found);
-        found
-    };
-    versions(carried).all(|wanted| {
-        let same = version(installed, wanted["name"].as_str().unwrap_or_default());
-        of(wanted).is_subset(&same.map(of).unwrap_or_default())
-    })
-}
-
-/// Collects the rules in a schema, with their paths in it.
-fn rules(schema: &Value, path: &str, found: &mut BTreeSet<(String, String)>) {
-    match schema {
-        Value::Object(fields) => {
-            for (name, value) in fields {
-                if let ("x-kubernetes-validations", Value::Array(these)) = (name.as_str(), value) {
-                    let texts = these.iter().map(|rule| rule["rule"].to_string());
-                    found.extend(texts.map(|text| (path.to_owned(), text)));
-                } else {
-                    rules(value, &format!("{path}/{name}"), found);
-                }
-            }
-        }
-        Value::Array(items) => {
-            for (index, item) in items.iter().enumerate() {
-                rules(item, &format!("{path}/{index}"), found);
-            }
-        }
-        _ => {}
-    }
 }
 
 /// Whether the kind is namespaced; without a definition it counts as namespaced.
@@ -332,34 +293,4 @@ fn unknown_field<'a>(json_path: &'a str, schema: &Value) -> Option<&'a str> {
         }
     }
     None
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_definition_lacks_rules_that_were_dropped_or_added_or_are_elsewhere() {
-        let definition = |name: &str, at: &str, rules: &[&str]| {
-            let rules: Vec<Value> = rules.iter().map(|rule| json!({ "rule": rule })).collect();
-            let mut schema = json!({ "properties": { "spec": {}, "status": {} } });
-            schema["properties"][at]["x-kubernetes-validations"] = rules.into();
-            json!({ "spec": { "versions": [{ "name": name, "schema": { "openAPIV3Schema": schema } }] } })
-        };
-        let carried = definition("v1", "spec", &["self.a", "self.b"]);
-        assert!(has_rules_of(&carried, &carried));
-        assert!(has_rules_of(
-            &definition("v1", "spec", &["self.b", "self.c", "self.a"]),
-            &carried
-        ));
-        assert!(has_rules_of(&json!({}), &definition("v1", "spec", &[])));
-        for lacks in [
-            definition("v1", "spec", &["self.a"]),
-            definition("v1", "status", &["self.a", "self.b"]),
-            definition("v2", "spec", &["self.a", "self.b"]),
-            json!({}),
-        ] {
-            assert!(!has_rules_of(&lacks, &carried), "{lacks}");
-        }
-    }
 }

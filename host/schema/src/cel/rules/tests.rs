@@ -4,7 +4,7 @@ use serde_json::json;
 
 use super::*;
 
-/// Objects and the rules that they violate. The scenarios compare them with a real API server, and with the webhook.
+/// Objects and the rules that they violate. In the words of Kubernetes 1.36.
 const CASES: &str = include_str!("../cases.json");
 
 #[test]
