@@ -426,7 +426,6 @@ impl Installer {
                 carried,
                 self.conversion(plugin, None).await?,
             );
-            let (_, body) = requests.try_apply(&body, &self.manager(current), false).await?;
             let write = Write {
                 body,
                 force: false,

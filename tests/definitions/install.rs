@@ -4,7 +4,6 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use control_plane::Options;
-use control_plane::manifests::without_rules;
 use k8s_openapi::ByteString;
 use kube::Api;
 use kube::api::{DeleteParams, Patch, PatchParams};
@@ -19,7 +18,7 @@ use crate::support::mount::Mount;
 use crate::support::puppet::{assert_contains, is_true};
 use crate::support::{Host, LIMIT, Scenario, cluster, condition, own_cluster, resource};
 use crate::telemetry::{get, until_ready_is_without};
-use crate::webhook::{Authority, certified, minor};
+use crate::webhook::{Authority, certified};
 
 const FILE: &str = "shop.wasm";
 
@@ -152,10 +151,7 @@ fn version(version: &str, fields: &[&str], stored: bool) -> Value {
     json!({
         "name": version, "served": true, "storage": stored, "subresources": { "status": {} },
         "schema": { "openAPIV3Schema": { "type": "object", "properties": {
-            "spec": {
-                "type": "object", "properties": fields,
-                "x-kubernetes-validations": [{ "rule": "true", "message": "always" }],
-            },
+            "spec": { "type": "object", "properties": fields },
             "status": { "type": "object", "properties": {
                 "observedGeneration": { "type": "integer" },
                 "conditions": { "type": "array", "items": {
@@ -432,10 +428,7 @@ async fn an_edited_definition_is_left_alone_and_reported_with_its_editor() {
     let mut own = own.filter_map(|entry| entry["manager"].as_str());
     let own = own.find(|manager| manager.starts_with("operator-host/")).unwrap();
     let given = definition(&scenario, &[version("v1", &["a"], true)]);
-    let mut given: DynamicObject = serde_json::from_value(given).unwrap();
-    if minor(&scenario).await < 25 {
-        given = without_rules(&given);
-    }
+    let given: DynamicObject = serde_json::from_value(given).unwrap();
     let params = PatchParams::apply(own).force();
     let applied = definitions(&scenario)
         .patch(&name(&scenario), &params, &Patch::Apply(&given))

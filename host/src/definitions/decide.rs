@@ -53,7 +53,7 @@ impl Installer {
             // The decision is about this state.
             body["metadata"][field] = installed["metadata"][field].clone();
         }
-        let (result, body) = requests.try_apply(&body, &manager, true).await?;
+        let result = requests.try_apply(&body, &manager, true).await?;
         if result["spec"] == installed["spec"] {
             *lock(&self.unedited) = Some(installed["spec"].clone());
             return Ok(None);

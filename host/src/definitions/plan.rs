@@ -17,8 +17,6 @@ const SHOWN: usize = 5;
 const MAX_MANAGER: usize = 128;
 /// The parts of the field managers of definitions, around the name of the controller.
 const MANAGER: (&str, &str) = ("operator-host/", "/definition/");
-/// CEL rules, which API servers before 1.23 do not know.
-const RULES: &str = "x-kubernetes-validations";
 
 /// Returns the field manager of the definitions that a controller installs. `installation` distinguishes hosts in one
 /// cluster.
@@ -79,37 +77,9 @@ pub(super) fn body(description: &Description, carried: &Value, conversion: Optio
         }
     }
     body["metadata"]["annotations"][DEFINITION_VERSION_ANNOTATION] = description.version.as_str().into();
-    mark(&mut body);
+    // Tells later changes from edits by others.
+    body["metadata"]["annotations"][APPLIED_ANNOTATION] = fingerprint(&body["spec"]).into();
     body
-}
-
-/// Notes on the definition what is applied, to tell later changes from edits by others.
-fn mark(body: &mut Value) {
-    let applied = fingerprint(&body["spec"]);
-    body["metadata"]["annotations"][APPLIED_ANNOTATION] = applied.into();
-}
-
-/// Returns the same without CEL rules, if an API server that does not know them refused it with this message.
-pub(super) fn without_rules(body: &Value, refusal: &str) -> Option<Value> {
-    fn remove(value: &mut Value) {
-        match value {
-            Value::Object(map) => {
-                map.remove(RULES);
-                map.values_mut().for_each(remove);
-            }
-            Value::Array(items) => items.iter_mut().for_each(remove),
-            _ => {}
-        }
-    }
-    if !refusal.contains(RULES) || !refusal.contains("not declared in schema") {
-        return None;
-    }
-    let mut body = body.clone();
-    for version in body["spec"]["versions"].as_array_mut().into_iter().flatten() {
-        remove(&mut version["schema"]);
-    }
-    mark(&mut body);
-    Some(body)
 }
 
 /// Reports whether a plugin with the definition `carried` can work with the installed one: it serves the same versions,
@@ -363,21 +333,6 @@ mod tests {
         let own = manager("a", "b");
         let edited = installed("1", &[("kubectl", "1"), ("vim", "2"), (&own, "3")]);
         assert_eq!(last_editor(&edited).as_deref(), Some("vim"));
-    }
-
-    #[test]
-    fn rules_are_left_out_only_where_the_api_server_does_not_know_them() {
-        let body = json!({ "metadata": { "annotations": {} }, "spec": { "versions": [{ "schema": { "openAPIV3Schema": {
-            "properties": { "spec": { RULES: [{ "rule": "true" }], "type": "object" } },
-        } } }] } });
-        assert_eq!(
-            without_rules(&body, "x-kubernetes-validations[0].rule: Invalid value"),
-            None
-        );
-        let refusal = ".spec.versions[0].x-kubernetes-validations: field not declared in schema";
-        let without = without_rules(&body, refusal).unwrap();
-        assert!(!without.to_string().contains(RULES) && without.to_string().contains("object"));
-        assert!(without["metadata"]["annotations"][APPLIED_ANNOTATION].is_string());
     }
 
     #[test]

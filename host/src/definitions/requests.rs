@@ -7,7 +7,6 @@ use kube::core::{ApiResource, DynamicObject};
 use serde_json::Value;
 use tokio::time::Instant;
 
-use super::plan;
 use operator_host_cluster::api_error::ApiError;
 use operator_host_cluster::client::Writer;
 use operator_host_cluster::discovery::ResolvedKind;
@@ -66,27 +65,17 @@ impl<'a> Requests<'a> {
         Ok(found.as_ref().map(value))
     }
 
-    /// Returns what an apply would make of the definition, and what was applied: without CEL rules if the API server
-    /// does not know them.
+    /// Returns what an apply would make of the definition.
     pub(super) async fn try_apply(
         &self,
         body: &Value,
         manager: &str,
         force: bool,
-    ) -> Result<(Value, Value), ApiError> {
+    ) -> Result<Value, ApiError> {
         let writer = Writer::from(self.client.clone());
         let client = ResourceClient::new(&writer, &self.resource);
-        let refused = match client.try_apply(&self.name, body, manager, force).await {
-            Ok(result) => return Ok((value(&result), body.clone())),
-            Err(error) => error,
-        };
-        match plan::without_rules(body, &refused.message) {
-            Some(body) => {
-                let result = client.try_apply(&self.name, &body, manager, force).await?;
-                Ok((value(&result), body))
-            }
-            None => Err(refused),
-        }
+        let result = client.try_apply(&self.name, body, manager, force).await?;
+        Ok(value(&result))
     }
 
     /// Applies the definition.
