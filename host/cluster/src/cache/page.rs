@@ -1,13 +1,11 @@
 //! One page of a list, which is read object by object: a tree of a whole page would take more memory than everything that
 //! is kept of it.
 
-use std::fmt;
-
 use kube::core::{DynamicObject, ListMeta};
 use serde::Deserialize;
-use serde::de::{DeserializeSeed, Deserializer, IgnoredAny, MapAccess, SeqAccess, Visitor};
+use serde_json::value::RawValue;
 
-use super::read::Item;
+use super::read;
 
 /// One page of a list.
 pub(super) struct Page {
@@ -38,69 +36,15 @@ impl Page {
         is_whole: impl Fn(&DynamicObject) -> bool,
         mut take: impl FnMut(DynamicObject),
     ) -> serde_json::Result<()> {
-        let mut text = serde_json::Deserializer::from_slice(&self.text);
-        text.deserialize_map(List {
-            is_whole: &is_whole,
-            take: &mut take,
-        })
-    }
-}
-
-struct List<'a, W, T> {
-    is_whole: &'a W,
-    take: &'a mut T,
-}
-
-impl<'de, W: Fn(&DynamicObject) -> bool, T: FnMut(DynamicObject)> Visitor<'de> for List<'_, W, T> {
-    type Value = ();
-
-    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("a list of objects")
-    }
-
-    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<(), A::Error> {
-        while let Some(key) = map.next_key::<String>()? {
-            if key == "items" {
-                map.next_value_seed(Items {
-                    is_whole: self.is_whole,
-                    take: &mut *self.take,
-                })?;
-            } else {
-                map.next_value::<IgnoredAny>()?;
-            }
+        #[derive(Deserialize)]
+        struct List<'a> {
+            // An empty list may be null.
+            #[serde(borrow)]
+            items: Option<Vec<&'a RawValue>>,
         }
-        Ok(())
-    }
-}
-
-struct Items<'a, W, T> {
-    is_whole: &'a W,
-    take: &'a mut T,
-}
-
-impl<'de, W: Fn(&DynamicObject) -> bool, T: FnMut(DynamicObject)> DeserializeSeed<'de> for Items<'_, W, T> {
-    type Value = ();
-
-    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<(), D::Error> {
-        deserializer.deserialize_any(self)
-    }
-}
-
-impl<'de, W: Fn(&DynamicObject) -> bool, T: FnMut(DynamicObject)> Visitor<'de> for Items<'_, W, T> {
-    type Value = ();
-
-    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("objects")
-    }
-
-    /// An empty list may be null.
-    fn visit_unit<E>(self) -> Result<(), E> {
-        Ok(())
-    }
-
-    fn visit_seq<A: SeqAccess<'de>>(self, mut items: A) -> Result<(), A::Error> {
-        while let Some(object) = items.next_element_seed(Item(self.is_whole))? {
-            (self.take)(object);
+        let List { items } = serde_json::from_slice(&self.text)?;
+        for item in items.into_iter().flatten() {
+            take(read::object(item, &is_whole)?);
         }
         Ok(())
     }

@@ -5,29 +5,30 @@
 //! Of an object that is nested deeper than [`MAX_DEPTH`], only the metadata are read, too: API servers accept many more
 //! levels, and one such object must not make the whole list unreadable.
 
-use std::fmt;
+use std::collections::BTreeMap;
 
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ManagedFieldsEntry;
 use kube::core::{DynamicObject, ObjectMeta, TypeMeta};
 use serde::Deserialize;
-use serde::de::{DeserializeSeed, Deserializer, IgnoredAny, IntoDeserializer as _, MapAccess, Visitor};
-use serde::forward_to_deserialize_any;
+use serde::de::value::MapDeserializer;
+use serde::de::{Deserializer, Error as _};
 use serde_json::value::RawValue;
 use serde_json::{Map, Value};
 
 use operator_host_core::object::{FIELD_MANAGER_PREFIX, MAX_DEPTH, is_deeper};
 
-/// An object as the caches have it. The function decides by the metadata whether the rest is read; otherwise it is null.
-pub(super) struct Item<'a, W>(pub(super) &'a W);
+/// The fields of an object, as texts.
+type Fields<'a> = BTreeMap<String, &'a RawValue>;
 
-impl<'de, W: Fn(&DynamicObject) -> bool> DeserializeSeed<'de> for Item<'_, W> {
-    type Value = DynamicObject;
-
-    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<DynamicObject, D::Error> {
-        deserializer.deserialize_map(Fields {
-            is_whole: self.0,
-            has_managed_fields: &|managed| managed.contains(FIELD_MANAGER_PREFIX),
-        })
-    }
+/// Reads an object as the caches have it. `is_whole` decides by the metadata whether the rest is read; otherwise it is null.
+///
+/// # Errors
+/// When it is no object, or its metadata are not metadata.
+pub(super) fn object(
+    text: &RawValue,
+    is_whole: impl Fn(&DynamicObject) -> bool,
+) -> serde_json::Result<DynamicObject> {
+    read(text, is_whole, |managed| managed.contains(FIELD_MANAGER_PREFIX))
 }
 
 /// A whole object in an answer, with its `managedFields`.
@@ -36,138 +37,59 @@ pub(crate) struct Whole(pub(crate) DynamicObject);
 
 impl<'de> Deserialize<'de> for Whole {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        let fields = Fields {
-            is_whole: &|_: &DynamicObject| true,
-            has_managed_fields: &|_| true,
-        };
-        deserializer.deserialize_map(fields).map(Self)
+        let text = Box::<RawValue>::deserialize(deserializer)?;
+        read(&text, |_| true, |_| true)
+            .map(Self)
+            .map_err(D::Error::custom)
     }
 }
 
-/// The fields of an object.
-struct Fields<'a, W> {
-    is_whole: &'a W,
-    /// Whether its managed fields, of which this is the text, are read.
-    has_managed_fields: &'a dyn Fn(&str) -> bool,
-}
-
-impl<'de, W: Fn(&DynamicObject) -> bool> Visitor<'de> for Fields<'_, W> {
-    type Value = DynamicObject;
-
-    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("an object")
+/// Reads an object, and its managed fields if their text is wanted.
+fn read(
+    text: &RawValue,
+    is_whole: impl Fn(&DynamicObject) -> bool,
+    has_managed_fields: impl Fn(&str) -> bool,
+) -> serde_json::Result<DynamicObject> {
+    let mut fields: Fields<'_> = serde_json::from_str(text.get())?;
+    let mut name = |key: &str| -> serde_json::Result<Option<String>> {
+        let text = fields.remove(key);
+        text.map(|text| serde_json::from_str(text.get()))
+            .transpose()
+            .map(Option::flatten)
+    };
+    let types = name("apiVersion")?.zip(name("kind")?);
+    let mut metadata: Fields<'_> = match fields.remove("metadata") {
+        Some(text) => serde_json::from_str(text.get())?,
+        None => Fields::default(),
+    };
+    let managed = metadata.remove("managedFields");
+    let mut object = DynamicObject {
+        types: types.map(|(api_version, kind)| TypeMeta { api_version, kind }),
+        metadata: ObjectMeta::deserialize(MapDeserializer::<_, serde_json::Error>::new(
+            metadata.into_iter(),
+        ))?,
+        data: Value::Null,
+    };
+    if is_whole(&object)
+        && let Some(data) = fields
+            .into_iter()
+            .map(|(key, text)| Some((key, readable(text)?)))
+            .collect::<Option<Map<_, _>>>()
+        && let Ok(managed) = managed
+            .filter(|text| has_managed_fields(text.get()))
+            .map(|text| serde_json::from_str::<Option<Vec<ManagedFieldsEntry>>>(text.get()))
+            .transpose()
+    {
+        object.data = Value::Object(data);
+        object.metadata.managed_fields = managed.flatten();
     }
-
-    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<DynamicObject, A::Error> {
-        let (mut api_version, mut kind) = (None::<String>, None::<String>);
-        let mut object = DynamicObject {
-            types: None,
-            metadata: ObjectMeta::default(),
-            data: Value::Null,
-        };
-        let mut data = Some(Map::new());
-        while let Some(key) = map.next_key::<String>()? {
-            match key.as_str() {
-                "apiVersion" => api_version = map.next_value()?,
-                "kind" => kind = map.next_value()?,
-                "metadata" => {
-                    let (metadata, managed) = map.next_value_seed(Metadata)?;
-                    object.metadata = metadata;
-                    // What comes before the metadata is read; in the objects of an API server that is very little.
-                    data = data.filter(|_| (self.is_whole)(&object));
-                    let managed =
-                        managed.filter(|text| data.is_some() && (self.has_managed_fields)(text.get()));
-                    match managed.map(|text| serde_json::from_str(text.get())).transpose() {
-                        Ok(managed) => object.metadata.managed_fields = managed,
-                        Err(_) => data = None,
-                    }
-                }
-                _ => match &mut data {
-                    Some(fields) => match readable(map.next_value()?) {
-                        Some(value) => drop(fields.insert(key, value)),
-                        None => data = None,
-                    },
-                    None => drop(map.next_value::<IgnoredAny>()?),
-                },
-            }
-        }
-        match data {
-            Some(data) => object.data = Value::Object(data),
-            None => object.metadata.managed_fields = None,
-        }
-        object.types = api_version
-            .zip(kind)
-            .map(|(api_version, kind)| TypeMeta { api_version, kind });
-        Ok(object)
-    }
+    Ok(object)
 }
 
 /// Returns a field, unless it is nested too deep. Its end was found without recursion, so at any depth.
 fn readable(field: &RawValue) -> Option<Value> {
     let value = serde_json::from_str(field.get()).ok()?;
     (!is_deeper(&value, MAX_DEPTH)).then_some(value)
-}
-
-/// Metadata without `managedFields`, and the text of these.
-struct Metadata;
-
-impl<'de> DeserializeSeed<'de> for Metadata {
-    type Value = (ObjectMeta, Option<Box<RawValue>>);
-
-    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<Self::Value, D::Error> {
-        deserializer.deserialize_map(self)
-    }
-}
-
-impl<'de> Visitor<'de> for Metadata {
-    type Value = (ObjectMeta, Option<Box<RawValue>>);
-
-    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("metadata")
-    }
-
-    fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<Self::Value, A::Error> {
-        let mut text = None;
-        let metadata = ObjectMeta::deserialize(WithoutManagedFields { map, text: &mut text })?;
-        Ok((metadata, text))
-    }
-}
-
-/// The fields of metadata but for one, of which only the text is kept.
-struct WithoutManagedFields<'a, A> {
-    map: A,
-    text: &'a mut Option<Box<RawValue>>,
-}
-
-impl<'de, A: MapAccess<'de>> Deserializer<'de> for WithoutManagedFields<'_, A> {
-    type Error = A::Error;
-
-    fn deserialize_any<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, A::Error> {
-        visitor.visit_map(self)
-    }
-
-    forward_to_deserialize_any! {
-        bool i8 i16 i32 i64 i128 u8 u16 u32 u64 u128 f32 f64 char str string bytes byte_buf option unit unit_struct
-        newtype_struct seq tuple tuple_struct map struct enum identifier ignored_any
-    }
-}
-
-impl<'de, A: MapAccess<'de>> MapAccess<'de> for WithoutManagedFields<'_, A> {
-    type Error = A::Error;
-
-    fn next_key_seed<K: DeserializeSeed<'de>>(&mut self, seed: K) -> Result<Option<K::Value>, A::Error> {
-        while let Some(key) = self.map.next_key::<String>()? {
-            if key != "managedFields" {
-                return seed.deserialize(key.into_deserializer()).map(Some);
-            }
-            *self.text = Some(self.map.next_value()?);
-        }
-        Ok(None)
-    }
-
-    fn next_value_seed<V: DeserializeSeed<'de>>(&mut self, seed: V) -> Result<V::Value, A::Error> {
-        self.map.next_value_seed(seed)
-    }
 }
 
 #[cfg(test)]
@@ -177,8 +99,8 @@ mod tests {
     use super::*;
 
     fn read(object: &Value, is_whole: bool) -> serde_json::Result<DynamicObject> {
-        let text = object.to_string();
-        Item(&|_: &DynamicObject| is_whole).deserialize(&mut serde_json::Deserializer::from_str(&text))
+        let text = serde_json::value::to_raw_value(object)?;
+        super::object(&text, |_| is_whole)
     }
 
     #[test]

@@ -7,10 +7,9 @@ use std::pin::Pin;
 use futures::io::{AsyncBufRead, AsyncBufReadExt as _};
 use kube::core::{DynamicObject, Status};
 use serde::Deserialize;
-use serde::de::DeserializeSeed as _;
 use serde_json::value::RawValue;
 
-use super::read::Item;
+use super::read;
 
 /// The memory of a longer line is freed after it.
 const USUAL_LINE: usize = 64 << 10;
@@ -56,7 +55,7 @@ impl Event {
                 _ => return Err(error),
             },
         };
-        let whole = || Item(&is_whole).deserialize(&mut serde_json::Deserializer::from_str(object.get()));
+        let whole = || read::object(object, &is_whole);
         match r#type {
             "ADDED" | "MODIFIED" => whole().map(Self::Changed),
             "DELETED" => whole().map(Self::Deleted),
