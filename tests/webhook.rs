@@ -3,7 +3,6 @@
 pub(crate) mod callers;
 mod conversion;
 mod defaults;
-mod rules;
 mod slow;
 
 use std::path::{Path, PathBuf};

@@ -57,7 +57,6 @@ mod read;
 mod requests;
 mod store;
 mod subscribers;
-mod taken_names;
 #[cfg(any(test, feature = "testing"))]
 pub mod testing;
 mod text;

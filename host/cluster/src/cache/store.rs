@@ -8,7 +8,6 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
 use kube::core::DynamicObject;
 use tokio::time::Instant;
 
-use super::taken_names::TakenNames;
 use super::text::{Cached, Owner, Taken, Text};
 use operator_host_core::object::{NamespacedName, version};
 
@@ -35,8 +34,8 @@ struct Dependents {
 #[derive(Default)]
 pub(super) struct Store {
     texts: HashMap<Arc<NamespacedName>, Arc<Text>>,
-    /// By namespace, which is empty for cluster-scoped objects.
-    taken: HashMap<Box<str>, TakenNames>,
+    /// By namespace, which is empty for cluster-scoped objects, and name. There may be very many.
+    taken: HashMap<Box<str>, HashMap<Box<str>, Taken>>,
     /// By UID. The other parts of the key come from one of the dependents and may be wrong: anybody can write an owner
     /// reference.
     owners: HashMap<Owner, Dependents>,
@@ -58,9 +57,13 @@ impl Store {
 
     /// Returns the bytes of the maps and texts of taken names and their owners.
     pub(super) fn bytes_of_taken_names(&self) -> usize {
-        let names = self.taken.values().map(TakenNames::bytes);
-        let owner = size_of::<(Owner, Dependents)>() + 1;
-        let owners = self.owners.capacity() * owner * 8 / 7;
+        let slots = |capacity: usize, entry: usize| capacity * (entry + 1) * 8 / 7;
+        let names = self.taken.values().map(|names| {
+            // An allocation has a header, and a multiple of 16 bytes.
+            let texts = names.keys().map(|name| (name.len() + 8).next_multiple_of(16));
+            slots(names.capacity(), size_of::<(Box<str>, Taken)>()) + texts.sum::<usize>()
+        });
+        let owners = slots(self.owners.capacity(), size_of::<(Owner, Dependents)>());
         names.sum::<usize>() + owners + self.owners.keys().map(Owner::bytes).sum::<usize>()
     }
 }
@@ -74,7 +77,7 @@ impl Store {
         match self.texts.get(name) {
             Some(text) => Some(Cached::Text(Arc::clone(text))),
             None => {
-                let taken = self.taken.get(namespace(name))?.get(&name.name)?;
+                let taken = self.taken.get(namespace(name))?.get(&*name.name)?;
                 Some(Cached::Taken(taken.clone()))
             }
         }
@@ -82,7 +85,7 @@ impl Store {
 
     /// Returns the number of objects.
     pub(super) fn count(&self) -> usize {
-        self.texts.len() + self.taken.values().map(TakenNames::len).sum::<usize>()
+        self.texts.len() + self.taken.values().map(HashMap::len).sum::<usize>()
     }
 
     /// Returns all objects.
@@ -95,7 +98,7 @@ impl Store {
             names.iter().map(|(name, taken)| {
                 let name = NamespacedName {
                     namespace: Some(String::from(&**namespace)).filter(|it| !it.is_empty()),
-                    name: name.to_owned(),
+                    name: String::from(&**name),
                 };
                 (name, Cached::Taken(taken.clone()))
             })
@@ -106,8 +109,7 @@ impl Store {
     /// Returns the versions of all objects.
     pub(super) fn versions(&self) -> impl Iterator<Item = u128> {
         let texts = self.texts.values().map(|text| text.number());
-        let taken = self.taken.values().flat_map(TakenNames::iter);
-        let taken = taken.map(|(_, taken)| taken.number());
+        let taken = self.taken.values().flat_map(HashMap::values).map(Taken::number);
         texts.chain(taken).flatten()
     }
 
@@ -187,7 +189,7 @@ impl Store {
                     Some(names) => names,
                     None => self.taken.entry(namespace(name).into()).or_default(),
                 };
-                names.insert(&name.name, taken);
+                names.insert(name.name.as_str().into(), taken);
             }
         }
         old
@@ -224,7 +226,7 @@ impl Store {
         for text in self.texts.values_mut() {
             *text = Arc::new(text.without_version());
         }
-        let taken = self.taken.values_mut().flat_map(TakenNames::values_mut);
+        let taken = self.taken.values_mut().flat_map(HashMap::values_mut);
         taken.for_each(Taken::forget_version);
     }
 
@@ -251,9 +253,11 @@ impl Store {
 
     fn take_taken(&mut self, name: &NamespacedName) -> Option<Taken> {
         let names = self.taken.get_mut(namespace(name))?;
-        let taken = names.remove(&name.name)?;
+        let taken = names.remove(&*name.name)?;
         if names.is_empty() {
             self.taken.remove(namespace(name));
+        } else if names.len() < names.capacity() / 4 {
+            names.shrink_to_fit();
         }
         if let Some(owner) = &taken.owner
             && let Some(dependents) = self.owners.get_mut(owner)

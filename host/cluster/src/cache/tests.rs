@@ -347,7 +347,7 @@ async fn an_index_forgets_what_is_gone() {
 
 /// 50,000 pods of others must not take more than a few megabytes.
 #[tokio::test]
-async fn a_foreign_object_takes_less_than_150_bytes_of_slots_and_texts() {
+async fn a_foreign_object_takes_less_than_170_bytes_of_slots_and_texts() {
     let watch = children();
     for number in 0..1500 {
         let mut owner = owned_by("ReplicaSet");
@@ -355,7 +355,7 @@ async fn a_foreign_object_takes_less_than_150_bytes_of_slots_and_texts() {
         watch.record(pod(&format!("{number}"), 1, &owner));
     }
     let bytes = watch.inner.read().bytes_of_taken_names();
-    assert!(bytes / 1500 < 150, "{}", bytes / 1500);
+    assert!(bytes / 1500 < 170, "{}", bytes / 1500);
 }
 
 /// Regression: the first object with a false owner reference hid the real parent, whose other children
