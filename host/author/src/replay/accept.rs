@@ -4,11 +4,11 @@ use std::ops::Range;
 use std::path::Path;
 
 use anyhow::{Context, anyhow};
-use serde::de::IgnoredAny;
 use serde_json::Value;
 
 use super::{LIMIT, shown, tidy};
 use operator_host_core::files;
+use operator_host_core::json_text::member;
 use operator_host_instruments::record::{Record, RecordedAnswer, Version};
 
 /// Writes a new answer, and the version that gave it if the record names one.
@@ -31,7 +31,7 @@ pub(super) fn accept(
         parts.push(("plugin", serde_json::to_value(version)?));
     }
     for (name, value) in parts {
-        let place = member(&text, name).with_context(|| format!("the record has no {name:?}"))?;
+        let place = place(&text, name).with_context(|| format!("the record has no {name:?}"))?;
         let value = if text.trim_end().contains('\n') {
             // A level deeper than the record itself. A string of JSON contains no line break.
             serde_json::to_string_pretty(&value)?.replace('\n', "\n  ")
@@ -61,35 +61,10 @@ fn new_output(record: &Record, answer: &RecordedAnswer) -> anyhow::Result<Value>
 }
 
 /// Returns the place of a value in a JSON object, by its name.
-fn member(text: &str, name: &str) -> Option<Range<usize>> {
-    let (mut at, mut depth) = (0, 0);
-    while let Some(byte) = text.as_bytes().get(at) {
-        match byte {
-            b'{' | b'[' => depth += 1,
-            b'}' | b']' => depth -= 1,
-            b'"' => {
-                let end = at + length(&text[at..])?;
-                let rest = text[end..].trim_ascii_start().strip_prefix(':');
-                if let Some(value) = rest.filter(|_| depth == 1 && text[at + 1..end - 1] == *name) {
-                    let value = value.trim_ascii_start();
-                    let start = text.len() - value.len();
-                    return Some(start..start + length(value)?);
-                }
-                at = end;
-                continue;
-            }
-            _ => {}
-        }
-        at += 1;
-    }
-    None
-}
-
-/// Returns the length of the value with which a text begins.
-fn length(text: &str) -> Option<usize> {
-    let mut values = serde_json::Deserializer::from_str(text).into_iter::<IgnoredAny>();
-    values.next()?.ok()?;
-    Some(values.byte_offset())
+fn place(text: &str, name: &str) -> Option<Range<usize>> {
+    let value = member(text, name)?;
+    let start = value.as_ptr().addr() - text.as_ptr().addr();
+    Some(start..start + value.len())
 }
 
 #[cfg(test)]
@@ -100,10 +75,10 @@ mod tests {
     fn a_member_is_found_beside_and_below_values_that_look_like_it() {
         let text = r#"{ "a": "output", "input": {"output": 1, "x\"}": ["output"]},
             "output" : {"b": "}"}, "c": 2 }"#;
-        let place = |name| member(text, name).map(|place| &text[place]);
-        assert_eq!(place("output"), Some(r#"{"b": "}"}"#));
-        assert_eq!(place("a"), Some("\"output\""));
-        assert_eq!(place("c"), Some("2"));
-        assert_eq!(place("b"), None);
+        let found = |name| place(text, name).map(|place| &text[place]);
+        assert_eq!(found("output"), Some(r#"{"b": "}"}"#));
+        assert_eq!(found("a"), Some("\"output\""));
+        assert_eq!(found("c"), Some("2"));
+        assert_eq!(found("b"), None);
     }
 }
