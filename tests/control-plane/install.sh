@@ -12,6 +12,9 @@
 #   4. Otherwise a build: etcd out of Debian's package, the rest from Debian's source package of Kubernetes.
 #      Four minutes on two cores, once.
 #
+# `install.sh node` prints a folder that also holds the programs of a node (`kubelet`, `kube-scheduler`, `kube-proxy`), all
+# six of one release: built, never downloaded.
+#
 # An entry appears in the cache under its name only when it is complete.
 set -euo pipefail
 
@@ -22,13 +25,11 @@ source "$here/lib.sh"
 source "$here/download.sh"
 # shellcheck source=tests/control-plane/release.sh
 source "$here/release.sh"
+# shellcheck source=tests/control-plane/sources.sh
+source "$here/sources.sh"
 
-# What is built.
-kubernetes=1.20.2
 # Raise when this script builds something else from the same sources.
 recipe=1
-# The Debian release that has this version of the source package.
-suite=bookworm
 
 machine=$(uname -m)
 cache=${XDG_CACHE_HOME:-$HOME/.cache}/operator-host/control-plane
@@ -49,85 +50,23 @@ entry_fault() {
     (cd "$entry" && sha256sum --check --strict --quiet SHA256SUMS >/dev/null 2>&1) || echo "a checksum is wrong"
 }
 
-# Prints a deb-src line for the archive that this machine already gets its Debian packages from.
-source_line() {
-    local site keyring=/usr/share/keyrings/debian-archive-keyring.gpg option=''
-    # The site field is $(REPO_URI) for apt, not for this shell.
-    # shellcheck disable=SC2016
-    site=$(apt-get indextargets --format '$(ORIGIN)|$(REPO_URI)|$(COMPONENT)|$(CREATED_BY)' |
-        awk -F'|' '$1 == "Debian" && $3 == "main" && $4 == "Packages" && $2 !~ /security/ { print $2; exit }')
-    [[ -n $site ]] || fail "no Debian archive is configured on this machine" \
-        "Set KUBEBUILDER_ASSETS to a folder with etcd, kube-apiserver and kube-controller-manager."
-    [[ ! -f $keyring ]] || option="[signed-by=$keyring] "
-    echo "deb-src $option$site $suite main"
-}
-
-fetch_sources() {
-    local lists=$work/lists
-    mkdir -p "$lists/partial"
-    source_line >"$work/sources.list"
-    local options=(-q -o APT::Sandbox::User=root
-        -o Dir::Etc::SourceList="$work/sources.list" -o Dir::Etc::SourceParts=/dev/null
-        -o Dir::State::Lists="$lists" -o Dir::Cache::pkgcache= -o Dir::Cache::srcpkgcache=)
-    cd "$work"
-    apt-get "${options[@]}" update
-    # The version in Debian's archive is spelt 1.20.5+really1.20.2-…
-    local version
-    version=$(apt-cache "${options[@]}" showsrc kubernetes |
-        sed -n "s/^Version: \(.*${kubernetes//./\\.}-.*\)/\1/p" | tail -n 1)
-    [[ -n $version ]] || { echo "the archive has no source package kubernetes $kubernetes"; return 1; }
-    apt-get "${options[@]}" source --download-only "kubernetes=$version"
-    # Taken apart and never installed: an installed etcd-server would start a service.
-    apt-get -q -o APT::Sandbox::User=root download etcd-server golang-github-modern-go-reflect2-dev
-}
-
-unpack_sources() {
-    cd "$work"
-    dpkg-source --no-check -x kubernetes_*.dsc "$tree"
-    dpkg-deb -x etcd-server_*.deb etcd
-    dpkg-deb -x golang-github-modern-go-reflect2-dev_*.deb reflect2
-    # The vendored reflect2 reaches into Go's runtime in a way that Go 1.18 ended: with it the API server
-    # crashes on the first custom object.
-    rm -rf "$tree/vendor/github.com/modern-go/reflect2"
-    cp -r reflect2/usr/share/gocode/src/github.com/modern-go/reflect2 "$tree/vendor/github.com/modern-go/"
-    cat >version <<END
-KUBE_GIT_COMMIT=unknown
-KUBE_GIT_TREE_STATE=archive
-KUBE_GIT_VERSION=v$kubernetes
-KUBE_GIT_MAJOR=$(cut -d. -f1 <<<"$kubernetes")
-KUBE_GIT_MINOR=$(cut -d. -f2 <<<"$kubernetes")
-END
-}
-
-compile() {
-    cd "$tree"
-    # Debian's Go, whatever else is on the PATH: this is what the sources were tried with.
-    env -u GOFLAGS -u GOROOT -u GO111MODULE PATH="/usr/bin:$PATH" GOPATH="$work/gopath" \
-        GOCACHE="$work/gocache" CGO_ENABLED=0 KUBE_GIT_VERSION_FILE="$work/version" \
-        make WHAT="cmd/kube-apiserver cmd/kube-controller-manager" GOLDFLAGS="-s -w"
-}
+programs=("${binaries[@]:1}")
+if [[ ${1:-} == node ]]; then
+    unset KUBEBUILDER_ASSETS
+    control_plane=$built
+    built+=-node downloaded=''
+    # A control plane that is there is used.
+    [[ -n $(entry_fault "$control_plane") ]] || programs=()
+    programs+=(kubelet kube-scheduler kube-proxy)
+    binaries+=(kubelet kube-scheduler kube-proxy)
+fi
 
 build() {
-    local available
-    available=$(df --output=avail -k "$cache" | tail -n 1)
-    ((available > 4 * 1024 * 1024)) || fail "building the control plane needs 4 GiB below $cache" \
-        "Free some space, or set XDG_CACHE_HOME to a folder on a larger disk."
-    install_packages "to build the Kubernetes API server from Debian's sources, once" \
-        ca-certificates dpkg-dev golang-go make rsync xz-utils
-    # The lists must know etcd-server's current file even when nothing had to be installed.
-    refresh_package_lists
+    compile_programs "${programs[@]}"
 
-    work=$(mktemp -d "$cache/.build-XXXXXX")
-    tree=$work/gopath/src/k8s.io/kubernetes
-    mkdir -p "$(dirname "$tree")" "$work/out"
-    local log=$cache/build.log
-    with_progress "Fetching the sources of Kubernetes $kubernetes and etcd" "$log" fetch_sources
-    with_progress "Unpacking" "$log" unpack_sources
-    with_progress "Compiling kube-apiserver and kube-controller-manager" "$log" compile
-
-    cp "$work/etcd/usr/bin/etcd" "$tree"/_output/local/go/bin/kube-{apiserver,controller-manager} "$work/out/"
+    cp "$work/etcd/usr/bin/etcd" "${programs[@]/#/$tree/_output/local/go/bin/}" "$work/out/"
+    [[ " ${programs[*]} " == *" kube-apiserver "* ]] || cp "$control_plane"/kube-{apiserver,controller-manager} "$work/out/"
     keep "$work/out" "$built"
-    rm -f "$log"
 }
 
 # keep FOLDER ENTRY: makes the folder an entry of the cache.
@@ -139,6 +78,8 @@ keep() {
 # Downloads the release into the cache. Works in a condition: each failure is returned, with its words in `reason`.
 download() {
     local mirror=${CONTROL_PLANE_MIRROR:-} sites=https:// architecture archive program
+    reason="the programs of a node are of the release that is built"
+    [[ -n $downloaded ]] || return
     case $machine in
         x86_64) architecture=amd64 ;;
         aarch64) architecture=arm64 ;;
@@ -228,7 +169,9 @@ describe() {
 }
 
 describe_entry() {
-    if [[ $entry == "$downloaded" ]]; then
+    if [[ -z $downloaded ]]; then
+        describe "$entry" "and a kubelet of the same release, built from Debian's sources"
+    elif [[ $entry == "$downloaded" ]]; then
         describe "$entry" "which was downloaded ($entry)"
     else
         describe "$entry" "which was built from Debian's sources (remove $entry to try a download of $release)"

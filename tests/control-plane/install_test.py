@@ -172,7 +172,7 @@ class Install(unittest.TestCase):
         self.scripts, self.stubs = Path(folder.name, "scripts"), Path(folder.name, "stubs")
         self.cache = Path(folder.name, "cache/operator-host/control-plane")
         self.scripts.mkdir()
-        for name in ("install.sh", "lib.sh", "download.sh"):
+        for name in ("install.sh", "lib.sh", "download.sh", "sources.sh"):
             shutil.copy(HERE / name, self.scripts)
         self.pin(ARCHIVE_BYTES, PROGRAM_BYTES)
         self.stubs.mkdir()
