@@ -7,6 +7,7 @@ use crate::support::puppet::{CONFIG_MAP, PUPPET, config_map, controller, is_true
 use crate::support::{Scenario, condition};
 
 const CLAIM: &str = "v1/PersistentVolumeClaim";
+const POD: &str = "v1/Pod";
 const CHILDREN: &str = "children: [{apiVersion: v1, kind: ConfigMap}, {apiVersion: v1, kind: PersistentVolumeClaim, onRemoval: delete}]";
 
 /// Returns a claim that waits until somebody creates a volume for it.
@@ -52,6 +53,56 @@ async fn ready_waits_for_the_children_and_names_the_first_that_is_not() {
         condition(&puppet, "Ready").unwrap()["message"],
         "every child is applied and ready"
     );
+}
+
+/// Regression: "0/2 servers are Ready" was all that was said.
+#[tokio::test]
+async fn a_ready_that_the_plugin_gives_gets_the_cause_that_the_host_knows() {
+    let scenario = Scenario::new("ready-own").await;
+    let _host = scenario.start(&controller("puppet.wasm", CHILDREN));
+    let own = json!({
+        "type": "Ready", "status": "False", "reason": "ServersNotReady", "message": "0/2 servers are Ready",
+    });
+    scenario
+        .puppet(
+            "p",
+            json!({"response": {"children": [claim("data-0")], "conditions": [own]}}),
+        )
+        .await;
+    let message = scenario
+        .until_condition(PUPPET, "p", "Ready", "False", "ServersNotReady")
+        .await;
+    assert_eq!(
+        message,
+        "0/2 servers are Ready: PersistentVolumeClaim ready-own/data-0: its phase is Pending, not Bound"
+    );
+}
+
+#[tokio::test]
+async fn a_pod_that_is_evicted_is_recreated_and_an_event_has_the_words_of_the_kubelet() {
+    let scenario = Scenario::new("ready-evicted").await;
+    let _host = scenario.start(
+        "- name: echo\n  parent: {apiVersion: my-operator.dev/v1, kind: Echo}\n  plugin: echo.wasm\n  \
+         children: [{apiVersion: v1, kind: Pod}]\n",
+    );
+    scenario
+        .apply("{apiVersion: my-operator.dev/v1, kind: Echo, metadata: {name: e}, spec: {replicas: 1, image: web}}")
+        .await;
+    let runs = |pod: &kube::core::DynamicObject| pod.data["status"]["phase"] == "Running";
+    let first = scenario.until(POD, "e-pod-0", "running", runs).await;
+    let evicted = json!({"status": {
+        "phase": "Failed", "reason": "Evicted", "message": "The node was low on resource: memory.",
+    }});
+    let pods = scenario.api(POD);
+    pods.patch_status("e-pod-0", &PatchParams::default(), &Patch::Merge(evicted))
+        .await
+        .expect("the status is taken");
+    let words = "Pod ready-evicted/e-pod-0, which has failed: Evicted: The node was low on resource: memory.";
+    scenario
+        .until_event_with("e", "Warning", "PodFailed", words)
+        .await;
+    let other = |pod: &kube::core::DynamicObject| pod.metadata.uid != first.metadata.uid && runs(pod);
+    scenario.until(POD, "e-pod-0", "another one", other).await;
 }
 
 #[tokio::test]

@@ -60,7 +60,8 @@ pub const HOST_TYPES: [&str; 8] = [
 pub enum Verdict {
     /// Every child is applied and ready. The plugin's own `Ready` takes precedence, if it gave one.
     Reconciled,
-    /// Every child is applied, and some are not ready. The plugin's own `Ready` takes precedence, if it gave one.
+    /// Every child is applied, and some are not ready. The plugin's own `Ready` takes precedence, if it gave one; if that is
+    /// not True, this reason is appended to its message.
     Progressing(Reason),
     /// Not done yet; the host tries again.
     Reconciling(Reason),
@@ -209,7 +210,11 @@ pub fn compose(
     };
     match verdict {
         Verdict::Reconciled | Verdict::Progressing(_) => {
-            if !wanted.iter().any(|c| c.type_ == READY) {
+            if let Some(own) = wanted.iter_mut().find(|c| c.type_ == READY) {
+                if let (Verdict::Progressing(cause), false) = (verdict, own.status == ConditionStatus::True) {
+                    append(&mut own.message, &cause.message);
+                }
+            } else {
                 let ready = match verdict {
                     Verdict::Progressing(reason) => host(READY, ConditionStatus::False, reason),
                     _ => {
@@ -279,6 +284,17 @@ fn paused(parent: &DynamicObject, before: &Map<String, Value>, now: Timestamp) -
     let mut status = before.clone();
     status.insert("conditions".into(), Value::Array(conditions));
     status
+}
+
+/// Appends the host's cause to a plugin's message, unless it is in it, or would not fit.
+fn append(message: &mut String, cause: &str) {
+    if message.contains(cause) || message.len() + cause.len() + 2 > LONGEST_MESSAGE {
+        return;
+    }
+    if !message.is_empty() {
+        message.push_str(": ");
+    }
+    message.push_str(cause);
 }
 
 /// Reports whether the host alone sets conditions of this type.
@@ -663,6 +679,32 @@ mod tests {
             message: "enough servers".into(),
         };
         assert_eq!(ready(&[own])["status"], "True");
+    }
+
+    /// Regression: "0/2 servers are Ready", and nobody said that a claim had no volume.
+    #[test]
+    fn a_ready_of_the_plugin_that_is_not_true_gets_the_cause_that_the_host_knows() {
+        let ready = |status, message: &str| {
+            let own = Condition {
+                type_: READY.into(),
+                status,
+                reason: "ServersNotReady".into(),
+                message: message.into(),
+            };
+            let verdict = Verdict::Progressing(Reason::new("ChildrenNotReady", "Pod a: Evicted"));
+            let status = desired(&parent(&json!({})), None, Some(&[own]), &verdict, at(1));
+            let ready = raw_conditions(&status)
+                .find(|c| c["type"] == READY)
+                .cloned()
+                .unwrap();
+            assert_eq!(ready["reason"], "ServersNotReady");
+            ready["message"].as_str().unwrap().to_owned()
+        };
+        let not = ConditionStatus::False;
+        assert_eq!(ready(not, "0/2 are Ready"), "0/2 are Ready: Pod a: Evicted");
+        assert_eq!(ready(not, ""), "Pod a: Evicted");
+        assert_eq!(ready(not, "so: Pod a: Evicted"), "so: Pod a: Evicted");
+        assert_eq!(ready(ConditionStatus::True, "enough"), "enough");
     }
 
     #[test]

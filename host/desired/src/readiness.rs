@@ -5,7 +5,7 @@
 //!
 //! Source: kstatus, "Statuses" and its table of workload resources (`sigs.k8s.io/cli-utils/pkg/kstatus`). It differs
 //! from kstatus for Pods: one that is always restarted is not ready when it has succeeded, and one whose container waits
-//! is reported with the reason that the kubelet gives.
+//! or has ended is reported with the reason that the kubelet gives.
 
 use std::sync::Arc;
 
@@ -137,8 +137,14 @@ impl<'a> Status<'a> {
 }
 
 fn terminating(child: &DynamicObject) -> String {
+    let status = Status(&child.data["status"]);
+    let why = match status.condition_with("DisruptionTarget", "True") {
+        Some(evicted) => explain(evicted, ""),
+        None => explain(status.0, ""),
+    };
     match child.metadata.finalizers.as_deref() {
-        None | Some([]) => "it is being deleted".to_owned(),
+        None | Some([]) if why.is_empty() => "it is being deleted".to_owned(),
+        None | Some([]) => format!("it is being deleted: {why}"),
         Some(finalizers) => format!(
             "it is being deleted, and waits for its finalizers: {}",
             finalizers.join(", ")
@@ -253,35 +259,84 @@ fn pod(spec: &Value, status: &Status<'_>) -> Option<String> {
             let may_end = matches!(spec["restartPolicy"].as_str(), Some("OnFailure" | "Never"));
             (!may_end).then(|| "it has ended".to_owned())
         }
-        Some("Failed") => Some(explain(status.0, "it has failed")),
+        Some("Failed") => failed_pod(status),
         _ => {
             let ready = status.condition("Ready");
             if ready.is_some_and(|ready| ready["status"] == "True") {
                 return None;
             }
-            let why = waiting_container(status)
+            let why = containers(status)
+                .find_map(stopped)
                 .or_else(|| {
                     let scheduled = status.condition_with("PodScheduled", "False");
                     scheduled.map(|scheduled| explain(scheduled, "it is not scheduled"))
                 })
+                .or_else(|| lost(spec, status, ready?))
                 .or_else(|| ready.map(|ready| explain(ready, "it is not ready")));
             Some(why.unwrap_or_else(|| "it has not started".to_owned()))
         }
     }
 }
 
-/// Returns why the first container that waits does so. A container that is only being created is no reason.
-fn waiting_container(status: &Status<'_>) -> Option<String> {
-    ["initContainerStatuses", "containerStatuses"]
-        .into_iter()
-        .filter_map(|field| status.0[field].as_array())
-        .flatten()
-        .map(|container| &container["state"]["waiting"])
-        .find(|waiting| {
-            let reason = waiting["reason"].as_str();
-            reason.is_some_and(|reason| !matches!(reason, "ContainerCreating" | "PodInitializing"))
-        })
-        .map(|waiting| explain(waiting, "a container waits"))
+/// Returns why a pod that has failed did so. `None` for a pod that has not.
+#[must_use]
+pub fn why_failed(pod: &DynamicObject) -> Option<String> {
+    let is_pod = pod
+        .types
+        .as_ref()
+        .is_some_and(|types| types.kind == "Pod" && types.api_version == "v1");
+    let status = Status(&pod.data["status"]);
+    (is_pod && status.0["phase"] == "Failed").then(|| failed_pod(&status))?
+}
+
+/// Such as an eviction by the kubelet, whose containers end with a code that says nothing.
+fn failed_pod(status: &Status<'_>) -> Option<String> {
+    let of_container = || containers(status).find_map(|container| ended(container, "state"));
+    let of_pod = Some(explain(status.0, "")).filter(|why| !why.is_empty());
+    of_pod
+        .or_else(of_container)
+        .or_else(|| Some("it has failed".to_owned()))
+}
+
+/// Returns the states of all containers, those that run first first.
+fn containers<'a>(status: &Status<'a>) -> impl Iterator<Item = &'a Value> {
+    let fields = ["initContainerStatuses", "containerStatuses"].map(|field| status.0[field].as_array());
+    fields.into_iter().flatten().flatten()
+}
+
+/// Returns why a container that waits, or has ended with an error, does not run. A container that is only being created is
+/// no reason.
+fn stopped(container: &Value) -> Option<String> {
+    let waiting = &container["state"]["waiting"];
+    let waits = waiting["reason"]
+        .as_str()
+        .filter(|reason| !matches!(*reason, "ContainerCreating" | "PodInitializing"))
+        .map(|_| explain(waiting, "a container waits"));
+    let ended = ended(container, "state").or_else(|| ended(container, "lastState"));
+    match (waits, ended) {
+        (Some(waits), Some(ended)) => Some(format!("{waits}; {ended}")),
+        (waits, ended) => waits.or(ended.filter(|_| container["state"]["running"].is_null())),
+    }
+}
+
+/// Returns how a container ended, if that was an error.
+fn ended(container: &Value, state: &str) -> Option<String> {
+    let terminated = &container[state]["terminated"];
+    let code = terminated["exitCode"].as_i64().filter(|code| *code != 0)?;
+    let name = container["name"].as_str().unwrap_or_default();
+    let reason = terminated["reason"].as_str().unwrap_or("Error");
+    let message = terminated["message"].as_str().map_or("", str::trim);
+    let colon = if message.is_empty() { "" } else { ": " };
+    Some(format!(
+        "container {name} has ended with exit code {code} ({reason}){colon}{message}"
+    ))
+}
+
+/// A kubelet gives a reason. The node controller, which speaks for a kubelet that is silent, gives none.
+fn lost(spec: &Value, status: &Status<'_>, ready: &Value) -> Option<String> {
+    let node = spec["nodeName"].as_str()?;
+    let is_lost = ready["reason"].is_null() && containers(status).any(|container| container["ready"] == true);
+    is_lost.then(|| format!("its node {node} does not report: the node, or its kubelet, may be lost"))
 }
 
 fn definition(status: &Status<'_>) -> Option<String> {

@@ -44,6 +44,7 @@ use operator_host_delivery::registry::Live;
 use operator_host_desired::api_versions::{self, Used};
 use operator_host_desired::ownership::{leave_out_others, owns, retains};
 use operator_host_desired::plan::Plan;
+use operator_host_desired::readiness::why_failed;
 use operator_host_runtime::Plugin;
 use operator_host_schema::status::StatusFields;
 
@@ -109,6 +110,9 @@ pub struct ControllerState {
 
 /// A child that lives no longer than this was removed within moments of its creation.
 const MOMENTS: SignedDuration = SignedDuration::from_secs(10);
+/// A pod that fails earlier than this, such as one that is evicted again and again, backs off, too. It is the time after which a
+/// kubelet forgets that a container has failed.
+const LIFETIME: SignedDuration = SignedDuration::from_mins(10);
 
 /// Says what became of a child that is gone.
 fn removal_in_words(child: &DynamicObject) -> String {
@@ -414,7 +418,12 @@ impl Context {
             .creation_timestamp
             .as_ref()
             .map(|created| created.0);
-        let is_young = created.is_some_and(|created| now().duration_since(created) < MOMENTS);
+        let limit = if why_failed(child).is_some() {
+            LIFETIME
+        } else {
+            MOMENTS
+        };
+        let is_young = created.is_some_and(|created| now().duration_since(created) < limit);
         if is_young && self.has_parent(parent) {
             let why = removal_in_words(child);
             self.memory_of(parent, |memory| {

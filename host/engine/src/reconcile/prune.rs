@@ -12,12 +12,13 @@ use super::context::Context;
 use operator_host_cluster::api_error::ApiError;
 use operator_host_cluster::resource_client::ResourceClient;
 use operator_host_config::{ControllerConfig, Removal};
-use operator_host_contract::Kind;
+use operator_host_contract::{EventType, Kind};
 use operator_host_core::object::{ChildRef, NamespacedName, is_terminating, is_unreadable};
 use operator_host_desired::order::Deletion;
 use operator_host_desired::ownership::{owns, removal};
 use operator_host_desired::plan::{Named, Plan};
 use operator_host_desired::provenance::SecretProof;
+use operator_host_desired::readiness::why_failed;
 
 /// Maximum number of concurrent deletions per parent.
 const CONCURRENCY: usize = 4;
@@ -53,6 +54,10 @@ pub async fn prune(
             let key = ChildRef::of(child);
             let propagation = propagation(&key.kind, is_waited_for);
             let outcome = delete(context, parent_name, &key, child, propagation).await;
+            if let (Ok(true), Some(why)) = (&outcome, why_failed(child)) {
+                let note = format!("deletes {key}, which has failed: {why}");
+                context.publish(parent, EventType::Warning, "PodFailed", &note);
+            }
             (key, outcome)
         })
         .collect();

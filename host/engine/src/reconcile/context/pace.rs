@@ -11,7 +11,7 @@ use tokio::time::Instant;
 pub(crate) enum Cause {
     /// The plugin wants another child.
     Change,
-    /// The child was removed within moments of its creation.
+    /// The child was removed within moments of its creation, or failed soon.
     Removal,
     /// The plugin or the host has something else to say in the status.
     Progress,
@@ -35,7 +35,7 @@ impl Cause {
         let (burst, delay, longest, memory) = match self {
             // More than one reconcile makes for a plugin whose answers do not settle, which is reported as such.
             Self::Change => (8, 5, 60, 2),
-            Self::Removal => (5, 5, 300, 30),
+            Self::Removal => (5, 5, 300, 300),
             Self::Progress => (10, 2, 60, 1),
             Self::Correction => (5, 5, 300, 60),
         };
@@ -140,7 +140,7 @@ impl fmt::Display for Pace {
         let (times, delay) = (self.writes, self.delay().unwrap_or_default());
         match self.cause {
             Cause::Removal => {
-                write!(f, "was created {times} times and removed within moments")?;
+                write!(f, "was created {times} times and did not last")?;
                 if let Some(why) = &self.removed {
                     write!(f, ", the last time {why}")?;
                 }
