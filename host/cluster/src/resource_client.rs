@@ -390,8 +390,10 @@ impl<'a> ResourceClient<'a> {
         if let Some(code) = code {
             span.record("http.response.status_code", i64::from(code));
         }
-        // 404 is a valid result of a get and of a delete.
-        if fault != Fault::Missing || !matches!(verb, "get" | "delete") {
+        // 404 is a valid result of a get and of a delete, and [`Self::apply_new`] expects that refusal.
+        let is_valid = (fault == Fault::Missing && matches!(verb, "get" | "delete"))
+            || message.contains(VERSION_REFUSED);
+        if !is_valid {
             trace::fail(&span, "api", &message, "");
         }
         Err(ApiError {
