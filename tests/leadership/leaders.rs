@@ -718,6 +718,9 @@ async fn rights_on_leases_that_are_missing_or_withdrawn_are_named_and_their_retu
             "give the host's role the rule on leases",
         ],
     );
+    // Regression: it was ready, and would never have worked.
+    let (status, ready) = until_readyz_contains(&host, "[-]leases failed: cannot write the Lease").await;
+    assert_eq!(status, 500, "{ready}");
 
     grant(&scenario, &["get", "create", "update"]).await;
     scenario.puppet("p", puppet("2")).await;

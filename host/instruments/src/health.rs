@@ -62,6 +62,8 @@ pub struct Health {
     leaders: Mutex<BTreeMap<String, String>>,
     /// What is wrong with the webhook's certificate, if there is a webhook; empty when nothing is.
     webhook: Mutex<Option<String>>,
+    /// Why this replica has not taken part in an election yet.
+    election: Mutex<Option<String>>,
     controllers: Mutex<BTreeMap<String, Expected>>,
     /// Why the current configuration file is not the one in use.
     configuration: Mutex<Option<String>>,
@@ -131,6 +133,12 @@ impl Health {
             Some(words) => leaders.insert(controller.to_owned(), words),
             None => leaders.remove(controller),
         };
+    }
+
+    /// Sets why this replica has not taken part in an election yet; `None` once it has. Until then it is not ready: a replica
+    /// that cannot read or write its Lease would never work.
+    pub fn cannot_elect(&self, problem: Option<String>) {
+        *lock(&self.election) = problem;
     }
 
     /// Sets what is wrong with the webhook's certificate; empty when nothing is. It may arrive later, so this does not
@@ -264,6 +272,9 @@ impl Health {
                 .iter()
                 .map(|(name, words)| Check::remark(format!("leader/{name}"), words)),
         );
+        if let Some(problem) = &*lock(&self.election) {
+            checks.push(Check::new("leases", Err(problem.clone())));
+        }
         if let Some(words) = &*lock(&self.webhook) {
             checks.push(Check::remark("webhook", words));
         }

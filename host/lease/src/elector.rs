@@ -58,6 +58,8 @@ pub(super) struct Elector {
     quiet_until: Option<Instant>,
     /// The last problem that was logged, so that it is logged once.
     last_logged: Option<String>,
+    /// Whether the Leases could be read and written once.
+    took_part: bool,
     /// What is reported to people, and who receives it.
     report: LeadershipReport,
     reports: watch::Sender<LeadershipReport>,
@@ -92,6 +94,7 @@ impl Elector {
             instruments,
             quiet_until: None,
             last_logged: None,
+            took_part: false,
         }
     }
 
@@ -166,6 +169,10 @@ impl Elector {
         }
         self.give_up().await;
         self.report_changes();
+        self.took_part |= self.report.problem.is_none() && !self.elections.is_empty();
+        // What fails later passes, and makes no replica unready.
+        let problem = self.report.problem.clone().filter(|_| !self.took_part);
+        self.instruments.health.cannot_elect(problem);
         self.publish();
         self.next()
     }
