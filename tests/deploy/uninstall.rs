@@ -163,8 +163,21 @@ async fn it_refuses_while_a_host_holds_the_lease_and_goes_on_once_that_is_releas
     let host = scenario.start_with(&config, &[]);
     scenario.puppet("a", json!({ "response": {} })).await;
     scenario.until_ready("a").await;
-    let output = uninstall(&scenario, &[]);
+    let output = uninstall(&scenario, &["--dry-run"]);
+    assert_eq!(output.status.code(), Some(0), "{}", printed(&output));
+    let warned = printed(&output);
+    assert!(
+        warned.contains("warning: a running host would restore"),
+        "{warned}"
+    );
+    assert!(warned.contains("1 of 1 parents would be released"), "{warned}");
+    let output = uninstall(&scenario, &["-n", "elsewhere"]);
     assert_eq!(output.status.code(), Some(1), "{}", printed(&output));
+    assert!(
+        printed(&output).contains("kubectl scale deployment operator-host -n elsewhere --replicas=0"),
+        "{}",
+        printed(&output)
+    );
     assert!(
         printed(&output).contains("holds the Lease uninstall-leased/operator-host"),
         "{}",

@@ -47,13 +47,18 @@ pub async fn run(args: Args) -> Result<ExitCode, Failure> {
         config: &config,
         dry_run: args.dry_run,
     };
-    if !args.force && !args.dry_run {
+    if !args.force {
         let holders = uninstall.holders(&args.namespace).await?;
         if let Some(Holder { lease, identity }) = holders.first() {
-            return Err(Failure::Other(anyhow!(
+            let running = format!(
                 "a running host would restore its finalizers: {identity} holds the Lease {lease}; stop it \
-                 first (kubectl scale deployment operator-host --replicas=0), or pass --force"
-            )));
+                 first (kubectl scale deployment operator-host -n {} --replicas=0), or pass --force",
+                args.namespace
+            );
+            if !args.dry_run {
+                return Err(Failure::Other(anyhow!(running)));
+            }
+            eprintln!("operator-host: warning: {running}");
         }
     }
     let mut code = ExitCode::SUCCESS;
