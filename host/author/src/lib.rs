@@ -24,6 +24,9 @@ mod reach;
 mod rendering;
 mod watch;
 
+use operator_host_config::ServiceAccount;
+use operator_host_contract::is_dns_label;
+
 /// Why a command failed.
 #[derive(Debug)]
 pub enum Failure {
@@ -61,6 +64,19 @@ pub fn words(error: &anyhow::Error) -> String {
         }
     }
     text
+}
+
+/// Parses a ServiceAccount, `NAMESPACE/NAME`.
+fn service_account(text: &str) -> Result<ServiceAccount, String> {
+    match text.split_once('/') {
+        Some((namespace, name)) if is_dns_label(namespace) && name.split('.').all(is_dns_label) => {
+            Ok(ServiceAccount {
+                namespace: namespace.to_owned(),
+                name: name.to_owned(),
+            })
+        }
+        _ => Err("expected NAMESPACE/NAME, such as operator-host/operator-host".to_owned()),
+    }
 }
 
 #[cfg(test)]

@@ -36,7 +36,7 @@ pub struct Args {
         env = "OPERATOR_HOST_SERVICE_ACCOUNT",
         default_value = "operator-host/operator-host",
         value_name = "NAMESPACE/NAME",
-        value_parser = account
+        value_parser = super::service_account
     )]
     service_account: ServiceAccount,
     /// Files with CustomResourceDefinitions of kinds that no plugin defines; repeatable
@@ -67,18 +67,6 @@ enum Output {
     Helm,
     /// Each permission with the component that needs it
     Table,
-}
-
-fn account(text: &str) -> Result<ServiceAccount, String> {
-    match text.split_once('/') {
-        Some((namespace, name)) if !namespace.is_empty() && !name.is_empty() && !name.contains('/') => {
-            Ok(ServiceAccount {
-                namespace: namespace.to_owned(),
-                name: name.to_owned(),
-            })
-        }
-        _ => Err("expected NAMESPACE/NAME, such as operator-host/operator-host".to_owned()),
-    }
 }
 
 /// Prints the permissions.

@@ -11,8 +11,7 @@ use serde_json::{Value, json};
 use super::reach::{ReachArgs, SERVICE};
 use super::{Failure, conversion, plugin_file};
 use crate::dry_run::documents;
-use operator_host_config::{Config, ControllerConfig};
-use operator_host_contract::is_dns_label;
+use operator_host_config::{Config, ControllerConfig, ServiceAccount};
 use operator_host_runtime::Plugin;
 use operator_host_webhook::{DEFAULT_PATH, PATH};
 
@@ -33,10 +32,12 @@ pub struct Args {
     /// The host's ServiceAccount; the webhook skips its changes, such as those to finalizers
     #[arg(
         long,
+        env = "OPERATOR_HOST_SERVICE_ACCOUNT",
         default_value = "operator-host/operator-host",
-        value_name = "NAMESPACE/NAME"
+        value_name = "NAMESPACE/NAME",
+        value_parser = super::service_account
     )]
-    account: String,
+    service_account: ServiceAccount,
     /// Omit `matchConditions`, which API servers before 1.28 do not support: these servers also send the host's own
     /// changes, and objects that are being deleted
     #[arg(long)]
@@ -91,7 +92,7 @@ pub async fn run(args: Args) -> Result<(), Failure> {
         Some(Output::Helm) => None,
         None => Some(args.reach.client(reach)?),
     };
-    let account = account(&args.account)?;
+    let account = args.service_account.user();
     let given = definitions(&args.crd)?;
     let mut webhooks = Vec::with_capacity(config.controllers.len());
     let (mut definitions, mut defaulting) = (Vec::new(), Vec::new());
@@ -157,15 +158,6 @@ pub async fn run(args: Args) -> Result<(), Failure> {
         );
     }
     Ok(())
-}
-
-/// Returns the user name of a ServiceAccount.
-fn account(text: &str) -> Result<String, Failure> {
-    let (namespace, name) = text
-        .split_once('/')
-        .filter(|(namespace, name)| is_dns_label(namespace) && name.split('.').all(is_dns_label))
-        .ok_or_else(|| Failure::Usage(anyhow!("--account must be NAMESPACE/NAME")))?;
-    Ok(format!("system:serviceaccount:{namespace}:{name}"))
 }
 
 /// Returns the definition of a plugin that converts its kind, with the conversion by this webhook.
