@@ -1,6 +1,7 @@
 //! The desired objects of a cluster.
 
-use operator_plugin::{Failure, Object, PERSISTENT_VOLUME_CLAIM, Quantity, Value, json};
+use operator_plugin::builders::PodDisruptionBudget;
+use operator_plugin::{Failure, Labels, Object, PERSISTENT_VOLUME_CLAIM, Quantity, Value, json};
 
 use crate::spec::{MySqlClusterSpec, Resources, SecretKey};
 
@@ -28,6 +29,13 @@ pub(crate) fn service(cluster: &str) -> Value {
             "ports": [{ "name": "mysql", "port": 3306, "targetPort": "mysql", "protocol": "TCP" }],
         },
     })
+}
+
+/// Lets a drain of nodes stop so many servers at the same time.
+pub(crate) fn disruption_budget(cluster: &str, max_unavailable: u32) -> Value {
+    PodDisruptionBudget::new(cluster, &Labels::new(CLUSTER_LABEL, cluster))
+        .max_unavailable(max_unavailable)
+        .into()
 }
 
 fn claim_name(cluster: &str, ordinal: u32) -> String {

@@ -18,7 +18,13 @@ use status::MySqlClusterStatus;
 
 const PLUGIN: Plugin<MySqlClusterSpec, MySqlClusterStatus> =
     Plugin::new("database.example.com/v2", "MySQLCluster", reconcile)
-        .makes(&[SERVICE, PERSISTENT_VOLUME_CLAIM, POD, SECRET])
+        .makes(&[
+            SERVICE,
+            PERSISTENT_VOLUME_CLAIM,
+            POD,
+            SECRET,
+            POD_DISRUPTION_BUDGET,
+        ])
         .reads(&[SECRET])
         .short_names(&["mysql"])
         .names(spec::NAME_PATTERN, spec::NAME_MAX_LENGTH)
@@ -78,8 +84,12 @@ fn reconcile(
         ));
     }
     let status = MySqlClusterStatus::new(spec.replicas, &rollout, &request.children);
+    let budget = spec
+        .max_unavailable
+        .map(|max| children::disruption_budget(name, max));
     Ok(response
         .child(children::service(name))
+        .children(budget)
         .children(claims)
         .children(rollout.apply)
         .keep(rollout.keep)

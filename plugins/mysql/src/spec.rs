@@ -41,6 +41,10 @@ pub(crate) struct MySqlClusterSpec {
         length(max = 32)
     )]
     pub(crate) buffer_pool_size: Option<String>,
+    /// How many servers a drain of nodes may stop at the same time, which a PodDisruptionBudget ensures. If it is not set,
+    /// there is none. It needs Kubernetes 1.21.
+    #[schemars(range(min = 1, max = 99))]
+    pub(crate) max_unavailable: Option<u32>,
     /// The Secret with the password of the MySQL root user. If it is not set, the host generates the Secret
     /// `NAME-root`.
     pub(crate) root_password_secret: Option<SecretKey>,

@@ -1,5 +1,7 @@
 use operator_plugin::testing::{Case, Outcome};
-use operator_plugin::{Failure, PERSISTENT_VOLUME_CLAIM, POD, SECRET, SERVICE, Value, json};
+use operator_plugin::{
+    Failure, PERSISTENT_VOLUME_CLAIM, POD, POD_DISRUPTION_BUDGET, SECRET, SERVICE, Value, json,
+};
 
 use super::PLUGIN;
 
@@ -27,6 +29,7 @@ fn makes_a_service_and_a_claim_and_a_pod_for_each_replica() {
     assert_eq!(
         outcome.names(),
         [
+            "shop-db",
             "shop-db",
             "data-shop-db-0",
             "data-shop-db-1",
@@ -58,6 +61,23 @@ fn makes_a_service_and_a_claim_and_a_pod_for_each_replica() {
         pod.text("/spec/containers/0/resources/requests/cpu"),
         Some("500m")
     );
+}
+
+#[test]
+fn a_drain_stops_one_server_at_a_time() {
+    let outcome = sample().run(&PLUGIN).unwrap();
+    let budget = outcome.child(POD_DISRUPTION_BUDGET, "shop-db");
+    assert_eq!(budget.integer("/spec/maxUnavailable"), Some(1));
+    let service = outcome.child(SERVICE, "shop-db");
+    assert_eq!(
+        budget.get("/spec/selector/matchLabels"),
+        service.get("/spec/selector")
+    );
+    let without = sample()
+        .set("/spec/maxUnavailable", Value::Null)
+        .run(&PLUGIN)
+        .unwrap();
+    assert!(without.names_of(POD_DISRUPTION_BUDGET).is_empty());
 }
 
 #[test]

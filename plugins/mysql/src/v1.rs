@@ -45,6 +45,7 @@ impl From<MySqlClusterSpec> for spec::MySqlClusterSpec {
             },
             resources: old.resources,
             buffer_pool_size: None,
+            max_unavailable: None,
             root_password_secret: old.root_password_secret,
         }
     }
