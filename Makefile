@@ -3,7 +3,7 @@
 SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help run run-deploy check test chaos fuzz image-test package manifests bench bench-scale soak crds schemas fmt lint doc \
+.PHONY: help run run-deploy check test chaos fuzz image-test node package manifests bench bench-scale soak crds schemas fmt lint doc \
     docs clean quick-lint prerequisites prerequisites-check prerequisites-run
 
 target := $(or $(CARGO_TARGET_DIR),target)
@@ -113,6 +113,11 @@ schemas: ## Regenerate the JSON Schemas of the contract
 image-test: prerequisites ## Build the Dockerfile's image without pulling any, and run it as a pod would (slow; PROFILE=dev is faster)
 	plugins/build.sh >/dev/null
 	tests/image.sh $(or $(PROFILE),release)
+
+node: prerequisites ## Run the deployment on a real node, with containerd and a kubelet (root, slow): SCENARIOS="install_with_kustomize ..."
+	plugins/build.sh >/dev/null
+	cargo build --workspace --quiet
+	tests/node/run.sh $(SCENARIOS)
 
 package: prerequisites ## Package the crates as they would be published, and build each from its package alone (slow)
 	tests/package.sh
