@@ -259,7 +259,7 @@ fn pod(spec: &Value, status: &Status<'_>) -> Option<String> {
             let may_end = matches!(spec["restartPolicy"].as_str(), Some("OnFailure" | "Never"));
             (!may_end).then(|| "it has ended".to_owned())
         }
-        Some("Failed") => failed_pod(status),
+        Some("Failed") => Some(failed_pod(status)),
         _ => {
             let ready = status.condition("Ready");
             if ready.is_some_and(|ready| ready["status"] == "True") {
@@ -286,16 +286,18 @@ pub fn why_failed(pod: &DynamicObject) -> Option<String> {
         .as_ref()
         .is_some_and(|types| types.kind == "Pod" && types.api_version == "v1");
     let status = Status(&pod.data["status"]);
-    (is_pod && status.0["phase"] == "Failed").then(|| failed_pod(&status))?
+    (is_pod && status.0["phase"] == "Failed").then(|| failed_pod(&status))
 }
 
 /// Such as an eviction by the kubelet, whose containers end with a code that says nothing.
-fn failed_pod(status: &Status<'_>) -> Option<String> {
-    let of_container = || containers(status).find_map(|container| ended(container, "state"));
-    let of_pod = Some(explain(status.0, "")).filter(|why| !why.is_empty());
-    of_pod
-        .or_else(of_container)
-        .or_else(|| Some("it has failed".to_owned()))
+fn failed_pod(status: &Status<'_>) -> String {
+    match explain(status.0, "") {
+        why if !why.is_empty() => why,
+        _ => {
+            let mut ends = containers(status).filter_map(|container| ended(container, "state"));
+            ends.next().unwrap_or_else(|| "it has failed".to_owned())
+        }
+    }
 }
 
 /// Returns the states of all containers, those that run first first.
