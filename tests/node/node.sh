@@ -43,6 +43,8 @@ start() {
     shift
     setsid nsenter --net="/run/netns/$network" "$@" >>"$node/log/$name" 2>&1 </dev/null 9>&- &
     echo $! >"$node/pids/$name"
+    # The shell need not say how it ended.
+    disown
 }
 
 # stop NAME [SIGNAL]
@@ -211,11 +213,15 @@ start_apiserver() {
 
 # Ends everything and removes every trace: containers, mounts, control groups, the network namespace, the folder.
 stop_node() {
-    local name id mount group
+    local name id mount group networks=()
     for name in kubelet proxy scheduler controller-manager apiserver etcd; do
         stop "$name"
     done
     if [[ -f $node/pids/containerd ]]; then
+        # Of each pod, which CNI has made beside ours.
+        for id in $(containers containers list --quiet 2>/dev/null); do
+            networks+=("$(containers containers info "$id" | jq -r '.Spec.linux.namespaces[] | select(.type == "network").path // empty')")
+        done
         for id in $(containers tasks list --quiet 2>/dev/null); do
             containers tasks kill --signal KILL --all "$id" >/dev/null 2>&1 || true
             containers tasks delete --force "$id" >/dev/null 2>&1 || true
@@ -229,7 +235,9 @@ stop_node() {
     while read -r mount; do
         umount --lazy "$mount" 2>/dev/null || true
     done < <(awk -v node="$node/" 'index($5, node) == 1 { print $5 }' /proc/self/mountinfo | tac)
-    ip netns delete "$network" 2>/dev/null || true
+    for name in "$network" "${networks[@]##*/}"; do
+        ip netns delete "$name" 2>/dev/null || true
+    done
     for group in /sys/fs/cgroup/"$network" /sys/fs/cgroup/*/"$network"; do
         [[ ! -d $group ]] || find "$group" -depth -type d -exec rmdir {} \; 2>/dev/null || true
     done
