@@ -704,9 +704,12 @@ async fn rights_on_leases_that_are_missing_or_withdrawn_are_named_and_their_retu
         &controller("puppet.wasm", ""),
     );
     let puppet = |text: &str| json!({"response": {"children": [config_map("p", text)]}});
-    grant(&scenario, &["get", "create"]).await;
     scenario.puppet("p", puppet("1")).await;
     let host = scenario.start_named("a", &config);
+    // Regression: it was ready, and would never have worked.
+    let (status, ready) = until_readyz_contains(&host, "[-]leases failed: cannot read the Lease").await;
+    assert_eq!(status, 500, "{ready}");
+    grant(&scenario, &["get", "create"]).await;
     // It can create the Lease, but not update it.
     let line = host
         .until_log(&["WARN", "cannot write the Lease operator-host"])
@@ -718,9 +721,6 @@ async fn rights_on_leases_that_are_missing_or_withdrawn_are_named_and_their_retu
             "give the host's role the rule on leases",
         ],
     );
-    // Regression: it was ready, and would never have worked.
-    let (status, ready) = until_readyz_contains(&host, "[-]leases failed: cannot write the Lease").await;
-    assert_eq!(status, 500, "{ready}");
 
     grant(&scenario, &["get", "create", "update"]).await;
     scenario.puppet("p", puppet("2")).await;
