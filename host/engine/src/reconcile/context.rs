@@ -110,9 +110,8 @@ pub struct ControllerState {
 
 /// A child that lives no longer than this was removed within moments of its creation.
 const MOMENTS: SignedDuration = SignedDuration::from_secs(10);
-/// A pod that fails earlier than this, such as one that is evicted again and again, backs off, too. It is the time after which a
-/// kubelet forgets that a container has failed.
-const LIFETIME: SignedDuration = SignedDuration::from_mins(10);
+/// A pod that fails earlier than this, such as one that is evicted again and again, backs off, too. What is slower is no loop.
+const LIFETIME: SignedDuration = SignedDuration::from_secs(60);
 
 /// Says what became of a child that is gone.
 fn removal_in_words(child: &DynamicObject) -> String {

@@ -35,7 +35,7 @@ impl Cause {
         let (burst, delay, longest, memory) = match self {
             // More than one reconcile makes for a plugin whose answers do not settle, which is reported as such.
             Self::Change => (8, 5, 60, 2),
-            Self::Removal => (5, 5, 300, 300),
+            Self::Removal => (5, 5, 300, 30),
             Self::Progress => (10, 2, 60, 1),
             Self::Correction => (5, 5, 300, 60),
         };
