@@ -25,7 +25,7 @@ use serde_json::{Value, json};
 use tempfile::TempDir;
 
 use crate::access::rights::{SAMPLES, rbac};
-use crate::samples::many_echoes::complaints;
+use crate::samples::many_echoes::{BUDGET_NOT_SERVED, complaints};
 use crate::support::{Scenario, condition, own_cluster, plugin, root};
 
 const NAME: &str = "operator-host";
@@ -1131,8 +1131,7 @@ async fn what_is_deployed_runs_all_four_operators_with_nothing_forbidden_and_is_
         scenario.until_gone(kind, name).await;
     }
     let mut complaints = complaints(&host);
-    // An API server before Kubernetes 1.21 does not serve the budget that MySQL may have.
-    complaints.retain(|line| !line.contains("does not serve the kind policy/v1/PodDisruptionBudget"));
+    complaints.retain(|line| !line.contains(BUDGET_NOT_SERVED));
     assert!(complaints.is_empty(), "{complaints:#?}");
     assert_eq!(host.stop().await.code(), Some(0));
     let events = cluster.audit_events().unwrap();

@@ -132,6 +132,9 @@ pub fn creations(writes: &[AuditEvent]) -> BTreeMap<String, usize> {
     created
 }
 
+/// What the host says of the budget that MySQL may have, at an API server before Kubernetes 1.21.
+pub const BUDGET_NOT_SERVED: &str = "does not serve the kind policy/v1/PodDisruptionBudget";
+
 /// Returns the lines of a host's log above the level INFO.
 pub fn complaints(host: &Host) -> Vec<String> {
     let log = host.log();
