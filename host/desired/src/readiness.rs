@@ -326,7 +326,7 @@ fn ended(container: &Value, state: &str) -> Option<String> {
     let terminated = &container[state]["terminated"];
     let code = terminated["exitCode"].as_i64().filter(|code| *code != 0)?;
     let name = container["name"].as_str().unwrap_or_default();
-    let reason = terminated["reason"].as_str().unwrap_or("Error");
+    let reason = terminated["reason"].as_str().unwrap_or("no reason");
     let message = terminated["message"].as_str().map_or("", str::trim);
     let colon = if message.is_empty() { "" } else { ": " };
     Some(format!(
