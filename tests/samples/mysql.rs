@@ -5,13 +5,13 @@ use std::time::Duration;
 
 use control_plane::{AuditEvent, Options};
 use futures::TryStreamExt;
-use kube::ResourceExt;
 use kube::api::{Patch, PatchParams};
 use kube::core::DynamicObject;
 use kube::runtime::watcher;
+use kube::{Api, ResourceExt};
 use serde_json::json;
 
-use crate::support::{LIMIT, Scenario, cluster, condition, own_cluster};
+use crate::support::{LIMIT, Scenario, cluster, condition, own_cluster, resource};
 use crate::webhook::{self, Authority};
 
 const CONTROLLER: &str = "\
@@ -205,15 +205,11 @@ async fn a_cluster_is_written_in_v1_and_read_in_both_versions() {
     assert_eq!(db.data["spec"]["bufferPoolSize"], "512Mi");
 
     // An API server before Kubernetes 1.25 keeps no rules, so nothing refuses it there before it is written.
-    let definition = "apiextensions.k8s.io/v1/CustomResourceDefinition";
-    let definition = scenario
-        .get(definition, "mysqlclusters.database.example.com")
-        .await;
-    let has_rules = definition
-        .unwrap()
-        .data
-        .to_string()
-        .contains("x-kubernetes-validations");
+    let definitions = resource("apiextensions.k8s.io/v1/CustomResourceDefinition");
+    let definitions = Api::<DynamicObject>::all_with(scenario.client.clone(), &definitions);
+    let definition = definitions.get("mysqlclusters.database.example.com").await;
+    let definition = definition.expect("the definition").data.to_string();
+    let has_rules = definition.contains("x-kubernetes-validations");
     for (kind, patch) in [
         (V1, json!({"spec": {"storageSize": "1Gi"}})),
         (MYSQL, json!({"spec": {"storage": {"size": "1Gi"}}})),
