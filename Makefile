@@ -45,7 +45,7 @@ run-deploy: prerequisites-run ## Run the deployment in manifests/deploy, with th
 	exec $(target)/debug/playground --host $(target)/debug/operator-host --data $(target)/playground \
 	    --deploy manifests/deploy/base --crds manifests/crds --samples manifests/samples
 
-check: prerequisites-check ## Check format, spelling, links and lints, run the unit tests: within a minute once it is built
+check: prerequisites-check ## Check format, spelling, links and lints, run the unit tests: in a minute or two once it is built
 	@$(MAKE) --no-print-directory quick-lint
 	cargo test --workspace --lib --bins
 
