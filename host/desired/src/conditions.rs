@@ -150,7 +150,18 @@ pub struct StatusUpdate<'a> {
     pub verdict: &'a Verdict,
 }
 
-impl StatusUpdate<'_> {
+impl<'a> StatusUpdate<'a> {
+    /// Returns an update of the host's own conditions: what the plugin gave stays.
+    #[must_use]
+    pub const fn of_host(verdict: &'a Verdict) -> Self {
+        Self {
+            fields: None,
+            conditions: None,
+            added: &[],
+            verdict,
+        }
+    }
+
     /// Reports whether the status keeps parts that this reconcile did not set.
     pub fn repeats(&self, status: &Map<String, Value>) -> bool {
         let is_host = |name: &str| matches!(name, "conditions" | "observedGeneration");

@@ -62,11 +62,12 @@ pub(super) async fn fail(context: &Context, parent: &DynamicObject, error: &Reco
         _ => None,
     };
     let status = shown.and_then(|shown| shown.status.as_ref());
+    // Without the plugin's conditions: their changes are no reason to repeat the Event.
+    let of_host = StatusUpdate::of_host(&verdict);
     let update = StatusUpdate {
         fields: status,
-        conditions: None,
         added: shown.map_or(&[], |shown| &shown.conditions),
-        verdict: &verdict,
+        ..of_host
     };
     let reason = match &verdict {
         Verdict::Stalled(reason) | Verdict::Reconciling(reason) => Some(reason),
@@ -81,13 +82,6 @@ pub(super) async fn fail(context: &Context, parent: &DynamicObject, error: &Reco
     } else {
         count_failure(context, name);
     }
-    // Without the plugin's conditions: their changes are no reason to repeat the Event.
-    let of_host = StatusUpdate {
-        fields: None,
-        conditions: None,
-        added: &[],
-        verdict: &verdict,
-    };
     let before = current(&parent);
     let conditions = status::desired(context, &parent, before, &of_host).remove("conditions");
     let is_news = conditions.as_ref() != before.get("conditions");

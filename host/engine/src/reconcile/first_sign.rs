@@ -39,8 +39,8 @@ pub async fn follow(context: &Context) -> Infallible {
             waiting.entry(name).or_insert(Some(now));
         }
         let is_due = |since: &Option<Instant>| since.is_some_and(|since| now - since >= FIRST_GRACE);
-        let due: Vec<_> = waiting.iter().filter(|(_, since)| is_due(since)).collect();
-        let due: Vec<_> = due.into_iter().map(|(name, _)| name.clone()).collect();
+        let due = waiting.iter().filter(|(_, since)| is_due(since));
+        let due: Vec<_> = due.map(|(name, _)| name.clone()).collect();
         let told = stream::iter(due).map(|name| async {
             let again = !tell(context, &name).await;
             (name, again.then(Instant::now))
@@ -74,12 +74,7 @@ async fn tell(context: &Context, name: &NamespacedName) -> bool {
         return true;
     };
     let verdict = Verdict::Reconciling(Reason::new("Waiting", format!("waiting for {what}")));
-    let update = StatusUpdate {
-        fields: None,
-        conditions: None,
-        added: &[],
-        verdict: &verdict,
-    };
+    let update = StatusUpdate::of_host(&verdict);
     match status::write_at(context, &parent, &update).await {
         Ok(_) => true,
         Err(error) => {
