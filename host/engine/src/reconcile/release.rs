@@ -2,6 +2,7 @@
 //! delete them with their parent.
 
 use std::collections::HashSet;
+use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 
 use kube::core::DynamicObject;
 use serde_json::json;
@@ -14,8 +15,8 @@ use operator_host_core::object::{ChildRef, GENERATED_LABEL, NamespacedName, is_t
 use operator_host_desired::ownership::{owns, removal};
 
 /// Removes the owner reference of every child that is retained now and has one, whether the plugin names it or not, and
-/// adds those children to `released`. The first reconcile begins with it, so that it happens even when the plugin fails. One
-/// child that cannot be released does not keep the others.
+/// adds those children to `released`. A reconcile begins with it, so that it happens even when the plugin fails, unless nothing
+/// that decides it has changed. One child that cannot be released does not keep the others.
 ///
 /// # Errors
 /// When it is not known which Secrets are generated, and the errors of the API server.
@@ -29,11 +30,10 @@ pub(super) async fn release(
         .await
         .err();
     let name = NamespacedName::of(parent);
-    if unknown.is_none()
-        && context.memory_of(&name, |memory| {
-            memory.released.is_some() && memory.released == parent.metadata.uid
-        })
-    {
+    let mut hasher = DefaultHasher::new();
+    (&parent.metadata.uid, &parent.metadata.annotations).hash(&mut hasher);
+    let state = Some(hasher.finish());
+    if unknown.is_none() && context.memory_of(&name, |memory| memory.released) == state {
         return Ok(());
     }
     let mut failed = Vec::new();
@@ -88,7 +88,7 @@ pub(super) async fn release(
         (Some(error), _) => Err(error.into()),
         (None, false) => Err(ReconcileError::Api(failed)),
         (None, true) => {
-            context.memory_of(&name, |memory| memory.released.clone_from(&parent.metadata.uid));
+            context.memory_of(&name, |memory| memory.released = state);
             Ok(())
         }
     }

@@ -52,9 +52,9 @@ pub struct ParentMemory {
     pub(super) paced: Option<(Option<i64>, Digest)>,
     /// Children that others may be changing back.
     pub contests: Contests,
-    /// The parent's UID, once its retained children have no owner reference. Whether a kind is retained changes only with
-    /// the configuration, and then all memory is new.
-    pub released: Option<String>,
+    /// What decided which children are retained when the last of them lost its owner reference: a hash of the parent's UID
+    /// and annotations, which say what Secrets are generated. When the configuration changes, all memory is new.
+    pub released: Option<u64>,
     /// Whether it was reported that the parent waits for its cleanup.
     pub leaving: bool,
     /// Whether there is a sign that the parent was deleted or replaced, such as a child that somebody else deleted.
