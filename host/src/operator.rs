@@ -1,19 +1,27 @@
 //! Composes the process from client, plugins and controllers, and shuts it down.
 
 mod agreement;
+mod config_maps;
 mod config_reload;
 mod controllers;
+mod objects;
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
+use kube::ResourceExt as _;
 use thiserror::Error;
+use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
+use self::config_maps::{ConfigMaps, Root};
 use self::config_reload::{Configurations, Follower};
 use self::controllers::{Controllers, SlotParts};
+use self::objects::Objects;
+use self::objects::admit::admit;
+use self::objects::report::{Decided, Reporter};
 use crate::freed_memory;
 use crate::supervisor::{Shared, watch_definitions};
 use crate::telemetry::log::Level;
@@ -59,6 +67,11 @@ pub enum OperatorError {
     /// The thread that watches the plugin files cannot be started.
     #[error("cannot start the thread that watches the plugin files: {0}")]
     Files(std::io::Error),
+    /// The folder for ConfigMaps cannot be created.
+    #[error(
+        "cannot create a folder for the plugins in ConfigMaps: {0}; set --cache-dir to one that the host may write"
+    )]
+    ConfigMaps(std::io::Error),
     /// The connection to the cluster cannot be used.
     #[error(transparent)]
     Client(#[from] ClientError),
@@ -125,7 +138,10 @@ pub async fn run(
         .and_then(|folder| open_cache(folder, cache_size));
     let compiler = Compiler::Subprocess(Subprocess::this_program(setup.compile_memory));
     let runtime = Runtime::with(options, compiler, cache)?;
-    let files = Files::start().map_err(OperatorError::Files)?;
+    let config_maps_root = setup.cache_dir.clone().unwrap_or_else(std::env::temp_dir);
+    let config_maps_root = Root::create(&config_maps_root.join("config-maps"), &setup.identity)
+        .map_err(OperatorError::ConfigMaps)?;
+    let files = Files::start(config_maps_root.folder().to_owned()).map_err(OperatorError::Files)?;
     let client = connection.client()?;
     let connection_namespace = connection.pod_namespace().map(str::to_owned);
     let default_namespace = client.default_namespace().to_owned();
@@ -183,8 +199,9 @@ pub async fn run(
     }
     let configured = setup.config.host_namespace.as_deref();
     let home = configured.unwrap_or(client.default_namespace());
+    let config_maps = ConfigMaps::new(client.clone(), home.to_owned(), config_maps_root);
     let provenance = Arc::new(Provenance::new(client.clone(), home));
-    let watched = tokio::sync::watch::Sender::default();
+    let watched = watch::Sender::default();
     let shared = Shared {
         provenance,
         host_namespace: configured.or(connection_namespace.as_deref()).map(Arc::from),
@@ -198,6 +215,20 @@ pub async fn run(
         instruments: instruments.clone(),
         watched: watched.subscribe(),
         namespaces: Arc::default(),
+    };
+    let (decided, decisions) = watch::channel(Decided::default());
+    let reporter = Reporter {
+        client: shared.client.clone(),
+        leadership: leadership.clone(),
+        instruments: instruments.clone(),
+        events: events.clone(),
+    };
+    let reporting = tokio::spawn(reporter.run(decisions));
+    let of_cluster = OfCluster {
+        objects: Objects::new(Arc::clone(&shared.watches), Arc::clone(&definitions.0)),
+        config_maps,
+        memory: setup.memory,
+        decided,
     };
     let follower = Follower {
         file: setup.file,
@@ -228,9 +259,10 @@ pub async fn run(
     let mut controllers = Controllers::new(slot_parts, shared, watched, stop.clone());
     tokio::select! {
         () = stop.cancelled() => {}
-        () = follow(&mut controllers, configurations, &setup.level, &start) => {}
+        () = follow(&mut controllers, configurations, of_cluster, &setup.level, &start) => {}
         () = freed_memory::keep_returning() => {}
     }
+    reporting.abort();
     instruments.health.stopping();
     info!("stopping: waiting for the reconciles in progress");
     if tokio::time::timeout(DRAIN, controllers.stopped()).await.is_err() {
@@ -254,13 +286,23 @@ pub async fn run(
     Ok(())
 }
 
-/// Applies each new configuration to the controllers. Never returns.
+/// The Controllers of the cluster and their plugins.
+struct OfCluster {
+    objects: Objects,
+    config_maps: ConfigMaps,
+    memory: Memory,
+    decided: watch::Sender<Decided>,
+}
+
+/// Applies each new configuration, with the Controllers of the cluster, to the controllers. Never returns.
 async fn follow(
     controllers: &mut Controllers,
     mut configurations: Configurations,
+    mut of_cluster: OfCluster,
     level: &Level,
     start: &Config,
 ) {
+    let mut applied = None;
     loop {
         let config = configurations.current();
         if config.leadership != start.leadership
@@ -272,8 +314,26 @@ async fn follow(
             );
         }
         level.configure(config.log.as_deref());
-        controllers.apply(&config).await;
-        configurations.changed().await;
+        let watch = of_cluster.objects.watch(&config);
+        let found = watch.as_deref().map(objects::all).unwrap_or_default();
+        let admitted = admit(&config, &of_cluster.memory, &found);
+        let wanted = Arc::new(admitted.config);
+        of_cluster.config_maps.keep(&wanted);
+        if applied.as_ref() != Some(&wanted) {
+            controllers.apply(&wanted).await;
+            applied = Some(Arc::clone(&wanted));
+        }
+        let generations = found.iter().map(|it| (it.name_any(), it.metadata.generation));
+        of_cluster.decided.send_replace(Decided {
+            watch,
+            generations: generations.collect(),
+            refused: admitted.refused,
+            config: Some(wanted),
+        });
+        tokio::select! {
+            () = configurations.changed() => {}
+            () = of_cluster.objects.changed() => {}
+        }
     }
 }
 

@@ -231,9 +231,12 @@ impl Proving {
     }
 
     fn ordered(&self, definition: Option<&DynamicObject>, last_logged: &mut Option<String>) -> Orders {
+        let config = self.config();
+        // A Controller gives the orders itself.
+        let annotated = definition.filter(|_| !config.is_object);
         let mut wrong = None;
         let mut read = |name: &str| {
-            let text = definition.and_then(|definition| annotation(definition, name))?;
+            let text = annotated.and_then(|definition| annotation(definition, name))?;
             Prefix::parse(text)
                 .inspect_err(|error| wrong = Some(format!("the annotation {name} is ignored: {error}")))
                 .ok()
@@ -248,9 +251,9 @@ impl Proving {
         Orders {
             promote: promote
                 .into_iter()
-                .chain(self.config().proving.promote.clone())
+                .chain(config.proving.promote.clone())
                 .collect(),
-            pin,
+            pin: pin.or_else(|| config.proving.pin.clone()),
             definition: definition.and_then(|definition| definition.metadata.generation),
             overtaken: *self.record.overtaken().borrow(),
         }
@@ -358,6 +361,11 @@ impl Proving {
     /// Returns what to do about a version that is held back.
     fn advice(&self, live: Option<&Plugin>, candidate: &Plugin) -> String {
         let promote = match &*self.definition.borrow() {
+            _ if self.config().is_object => format!(
+                "kubectl patch controllers.operator-host.dev {} --type merge -p '{{\"spec\": {{\"version\": {{\"promote\": \"{}\"}}}}}}'",
+                self.config().name,
+                candidate.digest().short()
+            ),
             Some(Some(definition)) => format!(
                 "kubectl annotate crd {definition} {PROMOTE_ANNOTATION}={} --overwrite",
                 candidate.digest().short()

@@ -191,6 +191,10 @@ pub async fn load_from(
             }
             load_bytes(bytes.to_vec(), limits).await
         }
+        Location::ConfigMap(key) => Err(anyhow!(
+            "{key} is in a cluster, which this command does not read: give it the plugin's file"
+        )
+        .into()),
     }
 }
 

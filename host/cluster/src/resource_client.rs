@@ -191,6 +191,26 @@ impl<'a> ResourceClient<'a> {
         self.bounded("apply the status of", name, request).await
     }
 
+    /// Changes the status subresource with a JSON merge patch.
+    ///
+    /// # Errors
+    /// As [`ResourceClient::apply`].
+    pub async fn merge_status(
+        &self,
+        name: &NamespacedName,
+        body: &Value,
+        manager: &str,
+    ) -> Result<DynamicObject, ApiError> {
+        let params = PatchParams {
+            field_manager: Some(manager.to_owned()),
+            ..PatchParams::default()
+        };
+        let api = self.api(name);
+        let patch = Patch::Merge(body);
+        let request = api.patch_status(&name.name, &params, &patch);
+        self.bounded("patch the status of", name, request).await
+    }
+
     /// Changes an object with a JSON merge patch. With `metadata.resourceVersion` in the body, the API server refuses
     /// the patch when the object has changed.
     ///

@@ -3,9 +3,11 @@
 //! Parsing has two steps: serde checks the shape, and `raw` validates the meaning. The errors of both contain the line
 //! and the column.
 
+pub mod ceilings;
 pub mod leadership;
 pub mod memory_limit;
 pub mod namespaces;
+pub mod object;
 mod proving;
 mod raw;
 mod registry;
@@ -15,19 +17,24 @@ pub mod webhook;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Duration;
 
+use schemars::JsonSchema;
 use serde::Deserialize;
 use thiserror::Error;
 
+use self::ceilings::Ceilings;
 use self::leadership::LeadershipConfig;
 use self::namespaces::NamespacePatterns;
+use self::trust::Keys;
 use self::webhook::WebhookConfig;
 use operator_host_contract::{Description, Kind};
 use operator_host_core::backoff::BackoffConfig;
 use operator_host_core::object::{FIELD_MANAGER_PREFIX, is_namespace};
 use operator_host_delivery::Location;
 use operator_host_delivery::acceptance::Trust;
+use operator_host_delivery::oci::settings::Settings;
 use operator_host_runtime::Limits;
 
 pub use self::proving::{DEFAULT_PROVING, ProvingConfig, ProvingMode};
@@ -48,6 +55,23 @@ pub struct Config {
     pub webhook: Option<WebhookConfig>,
     /// The host's own namespace; `None`: the namespace of its pod.
     pub host_namespace: Option<String>,
+    /// What Controllers in the cluster may do; `None`: the host does not look at them.
+    pub ceilings: Option<Ceilings>,
+    /// Where plugins come from.
+    places: Places,
+    /// The default of [`ControllerConfig::definitions`].
+    definitions: DefinitionsMode,
+    /// The keys of accepted signatures, if any are required.
+    keys: Option<Keys>,
+}
+
+/// Where plugins come from that are named relative to something.
+#[derive(Clone, Debug, PartialEq)]
+struct Places {
+    /// The folder of files.
+    folder: PathBuf,
+    /// How registries are asked.
+    registry: Arc<Settings>,
 }
 
 /// One kind of custom resource and the plugin that reconciles it.
@@ -91,10 +115,12 @@ pub struct ControllerConfig {
     pub allow: BTreeSet<Allow>,
     /// What the host does with the CustomResourceDefinition that the plugin contains.
     pub definitions: DefinitionsMode,
+    /// Whether it comes from a Controller in the cluster, which also gives its orders.
+    pub is_object: bool,
 }
 
 /// What the host does with the CustomResourceDefinition that a plugin contains.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub enum DefinitionsMode {
     /// Apply it to the cluster when nothing is lost by it.
@@ -108,7 +134,7 @@ pub enum DefinitionsMode {
 
 /// Permissions that must be granted in the configuration: each can lead to more permissions, or to objects that cannot
 /// be deleted.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub enum Allow {
     /// Children with `metadata.finalizers`.
@@ -221,7 +247,7 @@ fn field_manager(controller: &str) -> String {
 }
 
 /// What happens to a child that is no longer wanted, and to all children when the parent is deleted.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub enum Removal {
     /// The child is deleted. The default, except for PersistentVolumeClaims and generated Secrets.

@@ -2,7 +2,7 @@
 
 use tracing::info;
 
-use crate::Config;
+use crate::{Config, ControllerConfig};
 use operator_host_runtime::{container, max_memory_of_call, max_memory_of_one_call};
 
 /// The divisor of the process's memory that gives the memory for plugin calls. The rest is for caches, which hold the
@@ -63,28 +63,36 @@ impl Memory {
     /// # Errors
     /// The first controller whose call does not fit, and what to do.
     pub fn check(&self, config: &Config) -> Result<(), String> {
+        config
+            .controllers
+            .iter()
+            .try_for_each(|controller| self.check_one(controller))
+    }
+
+    /// Checks that a single call of this controller fits.
+    ///
+    /// # Errors
+    /// That it does not, and what to do.
+    pub fn check_one(&self, controller: &ControllerConfig) -> Result<(), String> {
         let room = max_memory_of_one_call(self.calls()) / MIB;
-        for controller in &config.controllers {
-            let limits = &controller.limits;
-            let needed = max_memory_of_call(limits).div_ceil(MIB);
-            if needed <= room {
-                continue;
-            }
-            // The smallest process memory whose share for one call is large enough.
-            let process = needed.saturating_mul(4).div_ceil(3).saturating_mul(CALLS_PART);
-            return Err(format!(
-                "one call of the controller {:?} may take {needed} MiB (`limits.memory` {} MiB, `limits.request` {} MiB and \
-                 `limits.response` {} MiB), but the limit for one call is {room} MiB of the process's {} MiB (half of it is \
-                 for plugin calls, and a quarter of that for small ones): lower these limits, or give the process {process} MiB \
-                 (the container's limit, or `--memory`)",
-                controller.name,
-                limits.memory.div_ceil(MIB),
-                limits.request.div_ceil(MIB),
-                limits.response.div_ceil(MIB),
-                self.process / MIB,
-            ));
+        let limits = &controller.limits;
+        let needed = max_memory_of_call(limits).div_ceil(MIB);
+        if needed <= room {
+            return Ok(());
         }
-        Ok(())
+        // The smallest process memory whose share for one call is large enough.
+        let process = needed.saturating_mul(4).div_ceil(3).saturating_mul(CALLS_PART);
+        Err(format!(
+            "one call of the controller {:?} may take {needed} MiB (`limits.memory` {} MiB, `limits.request` {} MiB and \
+             `limits.response` {} MiB), but the limit for one call is {room} MiB of the process's {} MiB (half of it is \
+             for plugin calls, and a quarter of that for small ones): lower these limits, or give the process {process} MiB \
+             (the container's limit, or `--memory`)",
+            controller.name,
+            limits.memory.div_ceil(MIB),
+            limits.request.div_ceil(MIB),
+            limits.response.div_ceil(MIB),
+            self.process / MIB,
+        ))
     }
 }
 

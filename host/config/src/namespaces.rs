@@ -37,6 +37,17 @@ impl NamespacePatterns {
             .any(|pattern| pattern.bytes().all(|byte| byte == b'*'))
     }
 
+    /// Returns the names and the patterns.
+    pub fn iter(&self) -> impl Iterator<Item = &String> {
+        self.0.iter()
+    }
+
+    /// Reports whether there is neither a name nor a pattern.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
     fn patterns(&self) -> impl Iterator<Item = &String> {
         self.0.iter().filter(|name| name.contains('*'))
     }

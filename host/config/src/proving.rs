@@ -2,6 +2,7 @@
 
 use std::path::Path;
 
+use schemars::JsonSchema;
 use serde::Deserialize;
 use serde_saphyr::Spanned;
 
@@ -22,10 +23,12 @@ pub struct ProvingConfig {
     pub keep: usize,
     /// The version that becomes live whatever its proof shows: the beginning of its digest.
     pub promote: Option<Prefix>,
+    /// The only version that may be live, by order of a Controller; the file pins with `sha256`.
+    pub pin: Option<Prefix>,
 }
 
 /// Whether a new version is proved before it becomes live.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub enum ProvingMode {
     /// Prove a new version, and hold it back when it does worse than the live one.
@@ -41,15 +44,25 @@ pub const DEFAULT_PROVING: ProvingConfig = ProvingConfig {
     objects: 1000,
     keep: 5,
     promote: None,
+    pin: None,
 };
 
-#[derive(Default, Deserialize)]
+#[derive(Default, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 pub(super) struct RawProving {
+    /// Whether a new version is proved. Default: `enforce`.
     mode: Option<ProvingMode>,
+    /// The share of children that a new version may delete. Default: `20%`.
+    #[schemars(with = "Option<String>")]
     max_deletions: Option<Spanned<String>>,
+    /// The number of objects on which a new version is proved. Default: 1000.
+    #[schemars(with = "Option<u32>")]
     objects: Option<Spanned<usize>>,
+    /// The number of former live versions to keep. Default: 5.
+    #[schemars(with = "Option<u8>")]
     keep: Option<Spanned<usize>>,
+    /// The beginning of the digest of a version that becomes live whatever its proof shows.
+    #[schemars(with = "Option<String>")]
     promote: Option<Spanned<String>>,
 }
 
@@ -83,6 +96,7 @@ impl RawProving {
             objects: count(self.objects, "objects", DEFAULT_PROVING.objects, 1_000_000)?,
             keep: count(self.keep, "keep", DEFAULT_PROVING.keep, 100)?,
             promote: promote.transpose()?,
+            pin: None,
         })
     }
 }
@@ -119,6 +133,7 @@ mod tests {
             objects: 3,
             keep: 1,
             promote: Some(Prefix::parse("0123456789ab").unwrap()),
+            pin: None,
         };
         assert_eq!(proving(text).unwrap().proving, expected);
     }

@@ -5,18 +5,20 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
+use schemars::JsonSchema;
 use serde::Deserialize;
 use serde_saphyr::Spanned;
 
+use super::ceilings::RawCeilings;
 use super::leadership::{self, RawLease};
 use super::proving::RawProving;
-use super::registry::{RawRegistry, location};
+use super::registry::{RawPlugin, RawRegistry, location};
 use super::trust;
 use super::values::{bytes, count, dns_label, duration, invalid, is_version, service_account, yaml};
 use super::webhook::RawWebhook;
 use super::{
     Allow, Config, ConfigError, ControllerConfig, DEFAULT_BACKOFF, DEFAULT_CONCURRENCY, DEFAULT_RESYNC,
-    DEFAULT_WRITES, DefinitionsMode, Removal, WritesConfig,
+    DEFAULT_WRITES, DefinitionsMode, Places, Removal, WritesConfig,
 };
 use tracing_subscriber::EnvFilter;
 
@@ -24,7 +26,6 @@ use operator_host_contract::{Kind, is_dns_label};
 use operator_host_core::backoff::BackoffConfig;
 use operator_host_core::object::{is_built_in, secret};
 use operator_host_delivery::acceptance::Trust;
-use operator_host_delivery::oci::settings::Settings;
 use operator_host_runtime::Limits;
 
 /// Parses the text and checks its shape.
@@ -51,72 +52,120 @@ pub(super) struct RawConfig {
     registry: RawRegistry,
     #[serde(default)]
     definitions: DefinitionsMode,
+    ceilings: Option<RawCeilings>,
 }
 
-#[derive(Deserialize)]
+/// A controller: one kind of custom resource, the plugin that reconciles it, and what the plugin may do.
+#[derive(Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
-struct RawController {
+pub(super) struct RawController {
+    /// A DNS label, unique in the host. It is in the field manager, the labels and the metrics, and cannot be changed.
+    #[schemars(with = "String")]
     name: Spanned<String>,
+    /// The kind of custom resource.
     parent: RawKind,
-    plugin: Spanned<String>,
+    /// Where the plugin comes from: a file in the folder of plugins, an artifact (`oci://registry/repository:tag`), or a
+    /// ConfigMap that the host reads through the API server (`configMap: {name, namespace, key}`, as `operator-host pack`
+    /// writes it; without a namespace the host's own, without a key the name without `-plugin`, and `.wasm`).
+    #[schemars(with = "RawPlugin")]
+    plugin: Spanned<RawPlugin>,
+    /// The kinds that the plugin may make.
     #[serde(default)]
     children: Vec<RawChild>,
+    /// The other kinds that the plugin may read.
     #[serde(default)]
     reads: Vec<RawKind>,
+    /// The namespaces other than the parent's in which children may be made and objects read; `*` stands for any text.
     #[serde(default)]
+    #[schemars(with = "Vec<String>")]
     other_namespaces: Vec<Spanned<String>>,
+    /// Whether to adopt an existing child that has no owner.
     #[serde(default)]
     adopt: bool,
+    /// How many objects are reconciled at the same time, from 1 to 1000. Default: 8.
+    #[schemars(with = "Option<u16>", range(min = 1, max = 1000))]
     concurrency: Option<Spanned<usize>>,
+    /// How often every object is reconciled even if nothing changed, such as `1h`. Default: `10h`.
+    #[schemars(with = "Option<String>")]
     resync: Option<Spanned<String>>,
+    /// The delays between retries of a failing object.
     #[serde(default)]
     backoff: RawBackoff,
+    /// The rate of writes to the cluster.
     #[serde(default)]
     writes: RawWrites,
+    /// How objects are deleted.
     #[serde(default)]
     finalizer: RawFinalizer,
+    /// The limits of one plugin call.
     #[serde(default)]
     limits: RawLimits,
+    /// The digest of the only version of the plugin that is accepted.
+    #[schemars(with = "Option<String>")]
     sha256: Option<Spanned<String>>,
+    /// The ServiceAccount with which children are written, as `namespace/name`. Default: the host's own.
+    #[schemars(with = "Option<String>")]
     service_account: Option<Spanned<String>>,
+    /// What a new version of the plugin must prove before it becomes live.
     #[serde(default)]
     proving: RawProving,
+    /// What the plugin may do beyond its usual permissions.
     #[serde(default)]
     allow: BTreeSet<Allow>,
+    /// What the host does with the CustomResourceDefinition that the plugin contains. Default: `check`.
     definitions: Option<DefinitionsMode>,
 }
 
-#[derive(Deserialize)]
+/// A kind in one version.
+#[derive(Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 struct RawKind {
+    /// The group and version, such as `apps/v1`.
+    #[schemars(with = "String")]
     api_version: Spanned<String>,
+    /// The kind, such as `Deployment`.
+    #[schemars(with = "String")]
     kind: Spanned<String>,
 }
 
-#[derive(Deserialize)]
+#[derive(Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 struct RawChild {
+    /// The group and version, such as `apps/v1`.
+    #[schemars(with = "String")]
     api_version: Spanned<String>,
+    /// The kind, such as `Deployment`.
+    #[schemars(with = "String")]
     kind: Spanned<String>,
+    /// What happens to a child that is no longer wanted. Default: it is deleted, but PersistentVolumeClaims and generated
+    /// Secrets stay.
     on_removal: Option<Removal>,
 }
 
-#[derive(Default, Deserialize)]
+#[derive(Default, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 struct RawBackoff {
+    /// The first delay. Default: `500ms`.
+    #[schemars(with = "Option<String>")]
     initial: Option<Spanned<String>>,
+    /// The longest delay. Default: `5m`.
+    #[schemars(with = "Option<String>")]
     max: Option<Spanned<String>>,
 }
 
-#[derive(Default, Deserialize)]
+#[derive(Default, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
-struct RawWrites {
+pub(super) struct RawWrites {
+    /// Writes per second on average. Default: 500.
+    #[schemars(with = "Option<u32>")]
     qps: Option<Spanned<u32>>,
+    /// Writes in a burst after an idle time. Default: 3000.
+    #[schemars(with = "Option<u32>")]
     burst: Option<Spanned<u32>>,
 }
 
 impl RawWrites {
-    fn validate(&self, file: &Path) -> Result<WritesConfig, ConfigError> {
+    pub(super) fn validate(&self, file: &Path) -> Result<WritesConfig, ConfigError> {
         Ok(WritesConfig {
             qps: count(file, self.qps.as_ref(), "`writes.qps`", DEFAULT_WRITES.qps)?,
             burst: count(file, self.burst.as_ref(), "`writes.burst`", DEFAULT_WRITES.burst)?,
@@ -124,27 +173,42 @@ impl RawWrites {
     }
 }
 
-#[derive(Default, Deserialize)]
+#[derive(Default, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 struct RawFinalizer {
+    /// How long an object that is being deleted waits for its cleanup. Default: without limit.
+    #[schemars(with = "Option<String>")]
     release_after: Option<Spanned<String>>,
 }
 
-#[derive(Default, Deserialize)]
+#[derive(Default, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
-struct RawLimits {
+pub(super) struct RawLimits {
+    /// The plugin's memory, such as `64Mi`.
+    #[schemars(with = "Option<String>")]
     memory: Option<Spanned<String>>,
+    /// The time of one call, such as `5s`.
+    #[schemars(with = "Option<String>")]
     deadline: Option<Spanned<String>>,
+    /// The bytes of a request, such as `4Mi`.
+    #[schemars(with = "Option<String>")]
     request: Option<Spanned<String>>,
+    /// The bytes of a response, such as `4Mi`.
+    #[schemars(with = "Option<String>")]
     response: Option<Spanned<String>>,
+    /// The time in which a plugin must be compiled, such as `1m`.
+    #[schemars(with = "Option<String>")]
     compile: Option<Spanned<String>>,
+    /// The number of JSON values of a response.
+    #[schemars(with = "Option<u32>")]
     values: Option<Spanned<usize>>,
+    /// The number of children of one object.
+    #[schemars(with = "Option<u32>")]
     children: Option<Spanned<usize>>,
 }
 
 impl RawLimits {
-    fn validate(&self, file: &Path) -> Result<Limits, ConfigError> {
-        let default = Limits::DEFAULT;
+    pub(super) fn validate(&self, file: &Path, default: Limits) -> Result<Limits, ConfigError> {
         Ok(Limits {
             memory: bytes(file, self.memory.as_ref(), default.memory)?,
             deadline: duration(file, self.deadline.as_ref(), default.deadline)?,
@@ -184,16 +248,15 @@ impl RawConfig {
         if let Some(namespace) = &self.host_namespace {
             dns_label(file, namespace, "a namespace")?;
         }
-        let registry = Arc::new(self.registry.validate(file, here)?);
+        let places = Places {
+            folder,
+            registry: Arc::new(self.registry.validate(file, here)?),
+        };
         let mut controllers: Vec<ControllerConfig> = Vec::new();
         for raw in self.controllers {
             let name_at = raw.name.referenced;
             let parent_at = raw.parent.kind.referenced;
-            let raw = RawController {
-                definitions: raw.definitions.or(Some(self.definitions)),
-                ..raw
-            };
-            let controller = raw.validate(file, &folder, &registry)?;
+            let controller = raw.defining(self.definitions).validate(file, &places)?;
             if controllers.iter().any(|other| other.name == controller.name) {
                 let message = format!(
                     "there is already a controller named {:?}: give each its own name",
@@ -221,17 +284,22 @@ impl RawConfig {
             leadership: self.lease.validate(file, self.leadership)?,
             webhook: self.webhook.map(|raw| raw.validate(file)).transpose()?,
             host_namespace: self.host_namespace.map(|namespace| namespace.value),
+            ceilings: self.ceilings.map(|raw| raw.validate(file)).transpose()?,
+            places,
+            definitions: self.definitions,
+            keys: None,
         })
     }
 }
 
 impl RawController {
-    fn validate(
-        self,
-        file: &Path,
-        folder: &Path,
-        registry: &Arc<Settings>,
-    ) -> Result<ControllerConfig, ConfigError> {
+    /// Sets the default of `definitions`.
+    pub(super) fn defining(self, default: DefinitionsMode) -> Self {
+        let definitions = self.definitions.or(Some(default));
+        Self { definitions, ..self }
+    }
+
+    pub(super) fn validate(self, file: &Path, places: &Places) -> Result<ControllerConfig, ConfigError> {
         dns_label(file, &self.name, "a controller's name")?;
         let parent_at = self.parent.kind.referenced;
         let parent = self.parent.validate(file)?;
@@ -241,7 +309,7 @@ impl RawController {
             );
             return Err(invalid(file, parent_at, message));
         }
-        let plugin = location(file, &self.plugin, folder, registry)?;
+        let plugin = location(file, self.plugin, places)?;
         let mut children = BTreeMap::new();
         let mut generated = Removal::Retain;
         for child in self.children {
@@ -330,7 +398,7 @@ impl RawController {
             backoff: BackoffConfig { initial, max },
             release_after,
             writes: self.writes.validate(file)?,
-            limits: self.limits.validate(file)?,
+            limits: self.limits.validate(file, Limits::DEFAULT)?,
             trust: Trust { sha256, keys: None },
             service_account: self
                 .service_account
@@ -339,6 +407,7 @@ impl RawController {
             proving: self.proving.validate(file)?,
             allow: self.allow,
             definitions: self.definitions.unwrap_or_default(),
+            is_object: false,
         })
     }
 }

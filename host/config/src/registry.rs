@@ -1,16 +1,21 @@
 //! The section `registry`: how the registries that plugins come from are asked.
 
+use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
+use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::Deserialize;
 use serde_saphyr::Spanned;
 
-use super::ConfigError;
 use super::values::{duration, invalid};
+use super::{ConfigError, Places};
+use operator_host_contract::is_dns_label;
+use operator_host_core::object::name_problem;
 use operator_host_delivery::Location;
+use operator_host_delivery::location::ConfigMapKey;
 use operator_host_delivery::oci::reference::{SCHEME, is_registry, is_repository};
 use operator_host_delivery::oci::settings::{DEFAULT_INTERVAL, DEFAULT_TIMEOUT, Mirror, Settings};
 
@@ -60,22 +65,80 @@ impl RawRegistry {
     }
 }
 
+/// The field `plugin` of a controller.
+#[derive(Deserialize)]
+#[serde(untagged)]
+pub(super) enum RawPlugin {
+    /// A file, or a reference to an artifact.
+    Text(String),
+    /// A ConfigMap.
+    Mounted(RawConfigMapPlugin),
+}
+
+/// A structural schema has no type for "a text or an object", so only this host checks the field.
+impl JsonSchema for RawPlugin {
+    fn schema_name() -> Cow<'static, str> {
+        "Plugin".into()
+    }
+
+    fn json_schema(_: &mut SchemaGenerator) -> Schema {
+        json_schema!({ "x-kubernetes-preserve-unknown-fields": true })
+    }
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub(super) struct RawConfigMapPlugin {
+    config_map: RawConfigMap,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+struct RawConfigMap {
+    name: String,
+    /// `None` is the host's own.
+    namespace: Option<String>,
+    /// `None` is the name without `-plugin` at its end, and `.wasm`.
+    key: Option<String>,
+}
+
 /// Returns where a controller's plugin comes from.
 pub(super) fn location(
     file: &Path,
-    text: &Spanned<String>,
-    folder: &Path,
-    settings: &Arc<Settings>,
+    plugin: Spanned<RawPlugin>,
+    places: &Places,
 ) -> Result<Location, ConfigError> {
-    if !text.value.starts_with(SCHEME) {
-        return Ok(Location::File(folder.join(&text.value)));
+    let refused = |message: String| invalid(file, plugin.referenced, message);
+    match plugin.value {
+        RawPlugin::Text(text) if text.starts_with(SCHEME) => Ok(Location::Registry {
+            reference: text.parse().map_err(refused)?,
+            settings: Arc::clone(&places.registry),
+        }),
+        RawPlugin::Text(text) => Ok(Location::File(places.folder.join(text))),
+        RawPlugin::Mounted(RawConfigMapPlugin { config_map }) => {
+            config_map.location().map(Location::ConfigMap).map_err(refused)
+        }
     }
-    let reference = text.value.parse();
-    let reference = reference.map_err(|message: String| invalid(file, text.referenced, message))?;
-    Ok(Location::Registry {
-        reference,
-        settings: Arc::clone(settings),
-    })
+}
+
+impl RawConfigMap {
+    fn location(self) -> Result<ConfigMapKey, String> {
+        let Self { name, namespace, key } = self;
+        if let Some(problem) = name_problem(&name) {
+            return Err(format!("{name:?} cannot be the name of a ConfigMap: {problem}"));
+        }
+        if let Some(wrong) = namespace.as_ref().filter(|namespace| !is_dns_label(namespace)) {
+            return Err(format!("{wrong:?} cannot be a namespace"));
+        }
+        let key = key.unwrap_or_else(|| format!("{}.wasm", name.strip_suffix("-plugin").unwrap_or(&name)));
+        let is_key = |c: char| c.is_ascii_alphanumeric() || "-_.".contains(c);
+        if key.is_empty() || !key.chars().all(is_key) || key.starts_with("..") {
+            return Err(format!(
+                "{key:?} cannot be a key of a ConfigMap: only letters, digits, '-', '_' and '.' can"
+            ));
+        }
+        Ok(ConfigMapKey { namespace, name, key })
+    }
 }
 
 fn hosts(file: &Path, raw: Vec<Spanned<String>>) -> Result<BTreeSet<String>, ConfigError> {

@@ -129,6 +129,7 @@ impl Config {
         for controller in &mut self.controllers {
             controller.trust.keys = keys.map(|keys| keys.of(&controller.name));
         }
+        self.keys = keys.cloned();
         self
     }
 

@@ -31,6 +31,8 @@ pub const CONTROLLER_LABEL: &str = "operator-host.dev/controller";
 pub const GENERATED_LABEL: &str = "operator-host.dev/generated";
 /// Annotation of every child: its parent, as `namespace/name` or `name`.
 pub const PARENT_ANNOTATION: &str = "operator-host.dev/parent";
+/// Label of the ConfigMaps that `pack` made of one plugin: the name of the first of them.
+pub const PACK_LABEL: &str = "operator-host.dev/plugin";
 /// Annotation of an Event and of a ConfigMap that `pack` made: the digest of the plugin.
 pub const DIGEST_ANNOTATION: &str = "operator-host.dev/plugin-digest";
 /// Annotation of every child: a hash of the last applied body, without the [`Provenance`].

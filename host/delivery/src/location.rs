@@ -19,15 +19,46 @@ pub enum Location {
         /// How the registry is asked.
         settings: Arc<Settings>,
     },
+    /// A key of a ConfigMap, which the host reads through the API server.
+    ConfigMap(ConfigMapKey),
+}
+
+/// A key of a ConfigMap, in any packed form.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct ConfigMapKey {
+    /// The namespace; `None` is the host's own.
+    pub namespace: Option<String>,
+    /// The ConfigMap. Further ones may hold the other parts of a packed plugin.
+    pub name: String,
+    /// The plugin's file name, such as `echo.wasm`.
+    pub key: String,
+}
+
+impl ConfigMapKey {
+    /// Returns where the host puts the files of this ConfigMap, relative to the folder of all of them.
+    #[must_use]
+    pub fn folder(&self) -> PathBuf {
+        Path::new(self.namespace.as_deref().unwrap_or("own")).join(&self.name)
+    }
+}
+
+impl fmt::Display for ConfigMapKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("ConfigMap ")?;
+        if let Some(namespace) = &self.namespace {
+            write!(f, "{namespace}/")?;
+        }
+        write!(f, "{} ({})", self.name, self.key)
+    }
 }
 
 impl Location {
-    /// Returns the file, unless the plugin comes from a registry.
+    /// Returns the file, unless the plugin comes from a registry or through the API server.
     #[must_use]
     pub fn file(&self) -> Option<&Path> {
         match self {
             Self::File(file) => Some(file),
-            Self::Registry { .. } => None,
+            Self::Registry { .. } | Self::ConfigMap(_) => None,
         }
     }
 
@@ -38,7 +69,7 @@ impl Location {
             Self::File(file) => Path::new(file.file_name().unwrap_or(file.as_os_str()))
                 .display()
                 .to_string(),
-            Self::Registry { .. } => self.to_string(),
+            Self::Registry { .. } | Self::ConfigMap(_) => self.to_string(),
         }
     }
 }
@@ -54,6 +85,7 @@ impl fmt::Display for Location {
         match self {
             Self::File(file) => file.display().fmt(f),
             Self::Registry { reference, .. } => reference.fmt(f),
+            Self::ConfigMap(key) => key.fmt(f),
         }
     }
 }

@@ -43,6 +43,8 @@ pub struct Files {
     next: AtomicU64,
     /// The connections to registries.
     transports: Arc<Transports>,
+    /// Where the files of ConfigMaps are put that the host reads itself; see [`WatchedFile::mounted`].
+    config_maps: PathBuf,
 }
 
 /// Watches a file until this is dropped.
@@ -69,15 +71,15 @@ enum Message {
 }
 
 impl Files {
-    /// Starts the thread without any files.
+    /// Starts the thread without any files. `config_maps` is the folder of the ConfigMaps that the host reads itself.
     ///
     /// # Errors
     /// Returns an error when the thread cannot be started.
-    pub fn start() -> io::Result<Self> {
-        Self::with(true)
+    pub fn start(config_maps: PathBuf) -> io::Result<Self> {
+        Self::with(true, config_maps)
     }
 
-    fn with(hints: bool) -> io::Result<Self> {
+    fn with(hints: bool, config_maps: PathBuf) -> io::Result<Self> {
         let (messages, receiver) = mpsc::channel();
         let scanner = Scanner {
             receiver,
@@ -91,6 +93,7 @@ impl Files {
             messages,
             next: AtomicU64::new(0),
             transports: Arc::default(),
+            config_maps,
         })
     }
 
@@ -103,7 +106,15 @@ impl Files {
         let filling = fill(Arc::clone(&slot), receiver, stop.clone(), restored.clone());
         tokio::spawn(filling);
         let watched = match slot.expected().location.clone() {
-            Location::File(file) => Some(self.fill_from_file(file, slot, contents)),
+            Location::File(file) => {
+                let source = WatchedFile::new(file, slot.expected().limits.module);
+                Some(self.fill_from_file(source, slot, contents))
+            }
+            Location::ConfigMap(key) => {
+                let file = self.config_maps.join(key.folder()).join(&key.key);
+                let source = WatchedFile::mounted(file, slot.expected().limits.module);
+                Some(self.fill_from_file(source, slot, contents))
+            }
             Location::Registry { reference, settings } => {
                 let transports = Arc::clone(&self.transports);
                 let follower = Follower {
@@ -133,11 +144,10 @@ impl Files {
 
     fn fill_from_file(
         &self,
-        file: PathBuf,
+        source: WatchedFile,
         slot: Arc<Slot>,
         contents: watch::Sender<Option<PluginFile>>,
     ) -> Watched {
-        let source = WatchedFile::new(file, slot.expected().limits.module);
         self.watch(source, move |look, noticed| match look {
             Look::New(content) => {
                 contents.send_replace(Some(PluginFile {

@@ -23,6 +23,9 @@ pub(super) const SETTLE: Duration = Duration::from_millis(100);
 const PARTS_PATIENCE: Duration = Duration::from_secs(10);
 /// A program that rewrites a file truncates it first, and may take a while before it writes the first bytes.
 const EMPTY_PATIENCE: Duration = Duration::from_secs(2);
+/// The file that says why a [mounted](WatchedFile::mounted) one is missing. No key of a ConfigMap begins with two dots.
+pub const PROBLEM: &str = "..problem";
+const PROBLEM_LIMIT: usize = 4 << 10;
 /// How often to look meanwhile.
 const GLANCE: Duration = Duration::from_millis(500);
 
@@ -180,6 +183,8 @@ pub struct WatchedFile {
     path: PathBuf,
     /// Whether it is a plugin, which may be packed and signed, and must be inside its folder.
     plugin: bool,
+    /// Whether the host puts the files there itself, and so knows better why one is missing.
+    mounted: bool,
     /// Maximum size in bytes, packed and unpacked.
     limit: usize,
     /// The state of the files when their contents were last read.
@@ -200,12 +205,22 @@ impl WatchedFile {
         Self {
             path,
             plugin: true,
+            mounted: false,
             limit,
             read: None,
             given: None,
             seen: None,
             fault: None,
             trouble: None,
+        }
+    }
+
+    /// Creates the state of a plugin's file that the host puts there itself. Without the folder it is too early to look. A file
+    /// that is missing is explained by [`PROBLEM`] beside it.
+    pub fn mounted(path: PathBuf, limit: usize) -> Self {
+        Self {
+            mounted: true,
+            ..Self::new(path, limit)
         }
     }
 
@@ -246,6 +261,9 @@ impl WatchedFile {
     }
 
     fn try_look(&mut self) -> Result<Look, SourceError> {
+        if self.mounted && !self.folder().is_dir() {
+            return Ok(Look::Unsettled(SETTLE));
+        }
         let survey = self.survey()?;
         let stamps = survey.stamps();
         if self.read.as_ref() == Some(&stamps) {
@@ -258,7 +276,7 @@ impl WatchedFile {
         let known = self.fault.take().filter(|(of, _)| *of == stamps);
         let content = match (known, survey.form) {
             (Some((_, fault)), _) | (None, Form::Fault(fault)) => Err(fault),
-            (None, Form::Nothing) => return Err(SourceError::Missing(self.folder().to_owned())),
+            (None, Form::Nothing) => return Err(self.missing()),
             (None, ref form) => match self.contents(&survey.files, form, survey.signature.as_deref()) {
                 Err(error) => return Err(error),
                 // The file was written while it was read, or other files exist by now.
@@ -286,6 +304,14 @@ impl WatchedFile {
                 }
                 Err(SourceError::Fault(text))
             }
+        }
+    }
+
+    fn missing(&self) -> SourceError {
+        let problem = self.folder().join(PROBLEM);
+        match files::read(&problem, PROBLEM_LIMIT).map(String::from_utf8) {
+            Ok(Ok(problem)) if self.mounted => SourceError::Fault(problem),
+            _ => SourceError::Missing(self.folder().to_owned()),
         }
     }
 

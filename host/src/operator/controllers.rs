@@ -19,7 +19,7 @@ use crate::supervisor::{ControllerWriters, Shared, supervise};
 use operator_host_cluster::cache::{CachePolicy, KeepPolicy, Reflector};
 use operator_host_cluster::client::{ClientError, Pace};
 use operator_host_config::webhook::WebhookReach;
-use operator_host_config::{Config, ControllerConfig};
+use operator_host_config::{Config, ControllerConfig, object};
 use operator_host_delivery::candidate_check::CandidateCheck as _;
 use operator_host_delivery::kept::{StateLimit, Versions};
 use operator_host_delivery::registry::{Expected, Live, Slot};
@@ -359,6 +359,9 @@ fn expected(config: &ControllerConfig) -> Expected {
 
 fn keep_policy(config: &Config) -> KeepPolicy {
     let mut policy = KeepPolicy::new();
+    if config.ceilings.is_some() {
+        policy.entry(object::kind()).or_default().all = true;
+    }
     for controller in &config.controllers {
         for kind in std::iter::once(&controller.parent).chain(&controller.reads) {
             policy.entry(kind.clone()).or_default().all = true;

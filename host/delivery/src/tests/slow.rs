@@ -19,7 +19,7 @@ const COMPILE: Duration = Duration::from_secs(1);
 async fn a_plugin_that_compiles_for_long_is_given_up() {
     let folder = tempfile::tempdir().unwrap();
     std::fs::write(folder.path().join("slow.wasm"), hard::slow()).unwrap();
-    let files = Files::start().unwrap();
+    let files = Files::start(std::env::temp_dir()).unwrap();
     // Uses its own runtime: the number of concurrent compilations is limited, and other tests compile too.
     let runtime = Runtime::new(EngineOptions::default()).unwrap();
     let expected = Expected {

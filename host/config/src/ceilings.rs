@@ -1,0 +1,319 @@
+//! The section `ceilings`: what Controllers in the cluster may do. Without an entry nothing of its kind is allowed; limits have
+//! the defaults of the file's controllers.
+//!
+//! Whoever may write Controllers decides which program runs with the host's permissions, so the ceilings are in the file,
+//! which only the host's administrators write.
+
+use std::collections::BTreeSet;
+use std::path::{Component, Path, PathBuf};
+use std::time::Duration;
+
+use serde::Deserialize;
+use serde_saphyr::Spanned;
+
+use super::raw::{RawLimits, RawWrites};
+use super::values::invalid;
+use super::{Allow, ConfigError, ControllerConfig, DEFAULT_CONCURRENCY, DefinitionsMode, WritesConfig};
+use crate::namespaces::NamespacePatterns;
+use operator_host_contract::Kind;
+use operator_host_delivery::Location;
+use operator_host_runtime::Limits;
+
+/// The shortest interval of reconciles without a change, and the shortest delay before a retry.
+const SHORTEST_RESYNC: Duration = Duration::from_secs(10);
+const SHORTEST_RETRY: Duration = Duration::from_millis(100);
+
+/// What Controllers in the cluster may do.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Ceilings {
+    /// The kinds that they may reconcile.
+    pub parents: Kinds,
+    /// The kinds that their plugins may make.
+    pub children: Kinds,
+    /// The kinds that their plugins may read.
+    pub reads: Kinds,
+    /// The namespaces, besides the parent's, of children and of objects that are read.
+    pub other_namespaces: NamespacePatterns,
+    /// The namespaces, besides the host's own, of ConfigMaps with plugins.
+    pub config_maps: NamespacePatterns,
+    /// The repositories of plugins, as `registry/repository` with `*` for any text.
+    pub registries: NamespacePatterns,
+    /// Whether a plugin may be a file in the folder of plugins.
+    pub files: bool,
+    /// The accounts that write children, as `namespace/name`. When there are any, a Controller must name one of them.
+    pub service_accounts: NamespacePatterns,
+    /// Whether every plugin must be signed, so that a host without keys refuses all Controllers.
+    pub signed: bool,
+    /// Whether children without an owner may be adopted.
+    pub adopt: bool,
+    /// What plugins may do beyond their usual permissions.
+    pub allow: BTreeSet<Allow>,
+    /// What may be done with definitions.
+    pub definitions: BTreeSet<DefinitionsMode>,
+    /// The largest limits of one call.
+    pub limits: Limits,
+    /// The most objects that are reconciled at the same time.
+    pub concurrency: usize,
+    /// The most writes.
+    pub writes: WritesConfig,
+}
+
+/// Kinds by groups and names.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Kinds(pub Vec<KindsOfGroups>);
+
+/// All combinations of some groups and kinds.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct KindsOfGroups {
+    /// The groups: `""` is the core group, `*` stands for any text.
+    pub api_groups: BTreeSet<String>,
+    /// The kinds, or `*`.
+    pub kinds: BTreeSet<String>,
+}
+
+impl Kinds {
+    /// Reports whether a kind is among them.
+    #[must_use]
+    pub fn contains(&self, kind: &Kind) -> bool {
+        let any = |texts: &BTreeSet<String>, text: &str| {
+            texts
+                .iter()
+                .cloned()
+                .collect::<NamespacePatterns>()
+                .contains(text)
+        };
+        self.0
+            .iter()
+            .any(|entry| any(&entry.api_groups, kind.group()) && any(&entry.kinds, &kind.kind))
+    }
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields, default)]
+pub(super) struct RawCeilings {
+    parents: Vec<KindsOfGroups>,
+    children: Vec<KindsOfGroups>,
+    reads: Vec<KindsOfGroups>,
+    other_namespaces: BTreeSet<String>,
+    config_maps: BTreeSet<String>,
+    registries: BTreeSet<String>,
+    files: bool,
+    service_accounts: BTreeSet<String>,
+    signed: bool,
+    adopt: bool,
+    allow: BTreeSet<Allow>,
+    definitions: BTreeSet<DefinitionsMode>,
+    limits: RawLimits,
+    concurrency: Option<Spanned<usize>>,
+    writes: RawWrites,
+}
+
+impl Default for RawCeilings {
+    fn default() -> Self {
+        Self {
+            parents: Vec::new(),
+            children: Vec::new(),
+            reads: Vec::new(),
+            other_namespaces: BTreeSet::new(),
+            config_maps: BTreeSet::new(),
+            registries: BTreeSet::new(),
+            files: false,
+            service_accounts: BTreeSet::new(),
+            signed: false,
+            adopt: false,
+            allow: BTreeSet::new(),
+            definitions: BTreeSet::from([DefinitionsMode::Check, DefinitionsMode::Ignore]),
+            limits: RawLimits::default(),
+            concurrency: None,
+            writes: RawWrites::default(),
+        }
+    }
+}
+
+impl RawCeilings {
+    pub(super) fn validate(self, file: &Path) -> Result<Ceilings, ConfigError> {
+        let concurrency = match self.concurrency {
+            Some(n) if !(1..=1000).contains(&n.value) => {
+                return Err(invalid(
+                    file,
+                    n.referenced,
+                    "`ceilings.concurrency` must be from 1 to 1000",
+                ));
+            }
+            Some(n) => n.value,
+            None => DEFAULT_CONCURRENCY,
+        };
+        Ok(Ceilings {
+            parents: Kinds(self.parents),
+            children: Kinds(self.children),
+            reads: Kinds(self.reads),
+            other_namespaces: self.other_namespaces.into_iter().collect(),
+            config_maps: self.config_maps.into_iter().collect(),
+            registries: self.registries.into_iter().collect(),
+            files: self.files,
+            service_accounts: self.service_accounts.into_iter().collect(),
+            signed: self.signed,
+            adopt: self.adopt,
+            allow: self.allow,
+            definitions: self.definitions,
+            limits: self.limits.validate(file, Limits::DEFAULT)?,
+            concurrency,
+            writes: self.writes.validate(file)?,
+        })
+    }
+}
+
+impl Ceilings {
+    /// Checks a controller of the cluster. `folder` is that of the plugins, `is_signed` says whether the host demands signatures.
+    ///
+    /// # Errors
+    /// The first thing that is not allowed, with the ceiling that does not allow it.
+    pub(super) fn check(
+        &self,
+        controller: &ControllerConfig,
+        folder: &Path,
+        is_signed: bool,
+    ) -> Result<(), String> {
+        if !self.parents.contains(&controller.parent) {
+            return Err(beyond(&format!("the kind {}", controller.parent), "parents"));
+        }
+        if let Some(kind) = controller
+            .children
+            .keys()
+            .find(|kind| !self.children.contains(kind))
+        {
+            return Err(beyond(&format!("the child kind {kind}"), "children"));
+        }
+        if let Some(kind) = controller.reads.iter().find(|kind| !self.reads.contains(kind)) {
+            return Err(beyond(&format!("reading {kind}"), "reads"));
+        }
+        // A pattern that a ceiling matches as text stands only for names that the ceiling matches.
+        let mut patterns = controller.other_namespaces.iter();
+        if let Some(pattern) = patterns.find(|pattern| !self.other_namespaces.contains(pattern)) {
+            return Err(beyond(&format!("the namespace {pattern:?}"), "otherNamespaces"));
+        }
+        self.check_source(&controller.plugin, folder)?;
+        if self.signed && !is_signed {
+            return Err(
+                "`ceilings.signed` demands signed plugins, but the host has no keys: start it with --signature-keys"
+                    .to_owned(),
+            );
+        }
+        match &controller.service_account {
+            Some(account) if !self.service_accounts.contains(&account.to_string()) => {
+                return Err(beyond(
+                    &format!("the ServiceAccount {account}"),
+                    "serviceAccounts",
+                ));
+            }
+            None if !self.service_accounts.is_empty() => {
+                return Err(
+                    "`ceilings.serviceAccounts` demands a `serviceAccount`, which writes the children"
+                        .to_owned(),
+                );
+            }
+            Some(_) | None => {}
+        }
+        if controller.adopt && !self.adopt {
+            return Err(beyond("`adopt`", "adopt"));
+        }
+        if let Some(allow) = controller.allow.difference(&self.allow).next() {
+            return Err(beyond(&format!("`allow` with {allow:?}"), "allow"));
+        }
+        if !self.definitions.contains(&controller.definitions) {
+            return Err(beyond(
+                &format!("`definitions: {:?}`", controller.definitions).to_lowercase(),
+                "definitions",
+            ));
+        }
+        self.check_limits(controller)
+    }
+
+    fn check_source(&self, plugin: &Location, folder: &Path) -> Result<(), String> {
+        match plugin {
+            Location::ConfigMap(key) => match &key.namespace {
+                Some(namespace) if !self.config_maps.contains(namespace) => Err(beyond(
+                    &format!("the plugin's {key}, which is not in the host's own namespace,"),
+                    "configMaps",
+                )),
+                Some(_) | None => Ok(()),
+            },
+            Location::Registry { reference, .. } => {
+                let repository = format!("{}/{}", reference.registry, reference.repository);
+                match self.registries.contains(&repository) {
+                    true => Ok(()),
+                    false => Err(beyond(
+                        &format!("the plugin's repository {repository}"),
+                        "registries",
+                    )),
+                }
+            }
+            Location::File(file) => {
+                let name: PathBuf = file
+                    .strip_prefix(folder)
+                    .into_iter()
+                    .flat_map(Path::components)
+                    .collect();
+                let is_name = matches!(name.components().collect::<Vec<_>>()[..], [Component::Normal(_)]);
+                match (self.files, is_name) {
+                    (false, _) => Err(beyond("a file as the plugin", "files")),
+                    (true, false) => Err(
+                        "the plugin's file must be in the folder of plugins: give its name only".to_owned(),
+                    ),
+                    (true, true) => Ok(()),
+                }
+            }
+        }
+    }
+
+    fn check_limits(&self, controller: &ControllerConfig) -> Result<(), String> {
+        let (given, largest) = (&controller.limits, &self.limits);
+        let sizes = [
+            ("limits.memory", given.memory, largest.memory),
+            ("limits.request", given.request, largest.request),
+            ("limits.response", given.response, largest.response),
+            ("limits.values", given.values, largest.values),
+            ("limits.children", given.children, largest.children),
+            ("concurrency", controller.concurrency, self.concurrency),
+            (
+                "writes.qps",
+                controller.writes.qps as usize,
+                self.writes.qps as usize,
+            ),
+            (
+                "writes.burst",
+                controller.writes.burst as usize,
+                self.writes.burst as usize,
+            ),
+        ];
+        if let Some((field, given, largest)) = sizes.into_iter().find(|(_, given, largest)| given > largest) {
+            return Err(format!(
+                "`{field}` is {given}; `ceilings.{field}` of the host's configuration allows at most {largest}"
+            ));
+        }
+        let times = [
+            ("limits.deadline", given.deadline, largest.deadline),
+            ("limits.compile", given.compile, largest.compile),
+        ];
+        if let Some((field, given, largest)) = times.into_iter().find(|(_, given, largest)| given > largest) {
+            return Err(format!(
+                "`{field}` is {given:?}; `ceilings.{field}` of the host's configuration allows at most {largest:?}"
+            ));
+        }
+        let waits = [
+            ("resync", controller.resync, SHORTEST_RESYNC),
+            ("backoff.initial", controller.backoff.initial, SHORTEST_RETRY),
+        ];
+        match waits.into_iter().find(|(_, given, shortest)| given < shortest) {
+            Some((field, given, shortest)) => Err(format!(
+                "`{field}` is {given:?}; a Controller may set at least {shortest:?}"
+            )),
+            None => Ok(()),
+        }
+    }
+}
+
+fn beyond(what: &str, ceiling: &str) -> String {
+    format!("{what} is not allowed by `ceilings.{ceiling}` of the host's configuration")
+}

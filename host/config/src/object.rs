@@ -1,0 +1,286 @@
+//! Controllers as objects of the cluster (`kind: Controller`): their `spec` is an entry of `controllers`, with the orders about
+//! versions and what happens when the object is deleted.
+
+use std::path::Path;
+
+use schemars::generate::SchemaSettings;
+use schemars::{JsonSchema, Schema, SchemaGenerator};
+use serde::Deserialize;
+use serde_json::{Map, Value};
+
+use super::raw::RawController;
+use super::values::yaml;
+use super::{Config, ConfigError, ControllerConfig};
+use operator_host_contract::Kind;
+use operator_host_delivery::Prefix;
+
+/// The group of the definition.
+pub const GROUP: &str = "operator-host.dev";
+/// Its version.
+pub const VERSION: &str = "v1alpha1";
+/// Its kind.
+pub const KIND: &str = "Controller";
+/// Its plural.
+pub const PLURAL: &str = "controllers";
+
+/// Returns the kind.
+#[must_use]
+pub fn kind() -> Kind {
+    Kind {
+        api_version: format!("{GROUP}/{VERSION}"),
+        kind: KIND.to_owned(),
+    }
+}
+
+/// What a Controller says besides the entry of `controllers`.
+#[derive(Default, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields, default)]
+struct RawObject {
+    /// Orders about versions of the plugin.
+    version: RawVersion,
+    /// What happens when this object is deleted. Default: resources and their children stay as they are.
+    on_removal: Option<OnRemoval>,
+}
+
+#[derive(Default, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields, default)]
+struct RawVersion {
+    /// The beginning of the digest of the only version that may be live.
+    pin: Option<String>,
+    /// The beginning of the digest of a version that becomes live whatever its proof shows.
+    promote: Option<String>,
+}
+
+/// What happens when a Controller is deleted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub enum OnRemoval {
+    /// The controller's finalizers are removed from its resources, so that they can be deleted without it.
+    ReleaseFinalizers,
+}
+
+/// The fields that are not an entry of `controllers`.
+const OWN_FIELDS: [&str; 2] = ["version", "onRemoval"];
+
+/// A Controller of the cluster.
+#[derive(Clone, Debug, PartialEq)]
+pub struct ControllerObject {
+    /// The controller.
+    pub config: ControllerConfig,
+    /// What happens when the object is deleted; `None`: nothing.
+    pub on_removal: Option<OnRemoval>,
+}
+
+impl Config {
+    /// Checks a Controller of the cluster against the ceilings.
+    ///
+    /// # Errors
+    /// Which ceiling does not allow it, for its author.
+    pub fn allows(&self, object: &ControllerObject) -> Result<(), String> {
+        let Some(ceilings) = &self.ceilings else {
+            return Err("the host's configuration has no section `ceilings`".to_owned());
+        };
+        ceilings.check(&object.config, &self.places.folder, self.keys.is_some())
+    }
+
+    /// Reads a Controller of the cluster. Whether it may run is up to [`Config::allows`].
+    ///
+    /// # Errors
+    /// What is wrong with it, for its author.
+    pub fn object(&self, name: &str, spec: &Map<String, Value>) -> Result<ControllerObject, String> {
+        let (own, mut entry): (Map<_, _>, Map<_, _>) = spec
+            .clone()
+            .into_iter()
+            .partition(|(field, _)| OWN_FIELDS.contains(&field.as_str()));
+        let own: RawObject =
+            serde_json::from_value(own.into()).map_err(|error| format!("`spec`: {error}"))?;
+        let named = entry.insert("name".to_owned(), name.into());
+        if named.is_some_and(|named| named != name) {
+            return Err(format!(
+                "`spec.name` must be that of the object, {name:?}: leave it out"
+            ));
+        }
+        let entry = Value::Object(entry).to_string();
+        let of_object = |error| match error {
+            ConfigError::Invalid { message, .. } => format!("`spec`: {message}"),
+            error => error.to_string(),
+        };
+        let entry: RawController = yaml(Path::new(name), &entry).map_err(of_object)?;
+        let entry = entry.defining(self.definitions);
+        let mut config = entry.validate(Path::new(name), &self.places).map_err(of_object)?;
+        config.is_object = true;
+        config.trust.keys = self.keys.as_ref().map(|keys| keys.of(name));
+        let order = |text: Option<String>, field: &str| {
+            let parsed = text.map(|text| Prefix::parse(&text)).transpose();
+            parsed.map_err(|error| format!("`spec.version.{field}`: {error}"))
+        };
+        config.proving.pin = order(own.version.pin, "pin")?;
+        if let Some(promote) = order(own.version.promote, "promote")? {
+            config.proving.promote = Some(promote);
+        }
+        Ok(ControllerObject {
+            config,
+            on_removal: own.on_removal,
+        })
+    }
+}
+
+/// Returns the JSON Schema of a Controller's `spec`, made of the types that read it.
+#[must_use]
+pub fn spec_schema() -> Schema {
+    let settings = SchemaSettings::openapi3().with(|settings| settings.inline_subschemas = true);
+    let mut schema = SchemaGenerator::new(settings.clone()).into_root_schema_for::<RawController>();
+    let own = SchemaGenerator::new(settings).into_root_schema_for::<RawObject>();
+    let properties = schema
+        .ensure_object()
+        .get_mut("properties")
+        .and_then(Value::as_object_mut);
+    let own = own.get("properties").and_then(Value::as_object);
+    if let (Some(properties), Some(own)) = (properties, own) {
+        properties.extend(own.clone());
+    }
+    // The object's own name stands for it.
+    if let Some(required) = schema
+        .ensure_object()
+        .get_mut("required")
+        .and_then(Value::as_array_mut)
+    {
+        required.retain(|field| field != "name");
+    }
+    schema
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+    use operator_host_delivery::Location;
+    use operator_host_delivery::location::ConfigMapKey;
+
+    fn host(ceilings: &str) -> Config {
+        let text = format!("plugins: /plugins\ncontrollers: []\nceilings: {ceilings}\n");
+        Config::parse(Path::new("/etc/config.yaml"), &text).unwrap()
+    }
+
+    fn read(host: &Config, spec: &Map<String, Value>) -> Result<ControllerObject, String> {
+        let object = host.object("echo", spec)?;
+        host.allows(&object)?;
+        Ok(object)
+    }
+
+    const CEILINGS: &str = "{parents: [{apiGroups: ['*.dev'], kinds: ['*']}], children: [{apiGroups: [''], kinds: [Pod]}], \
+                            otherNamespaces: ['team-*'], configMaps: [plugins], registries: ['r/team/*'], files: true}";
+
+    /// An Echo, with other fields.
+    fn spec(other: &Value) -> Map<String, Value> {
+        let mut spec = json!({
+            "parent": {"apiVersion": "my.dev/v1", "kind": "Echo"},
+            "plugin": {"configMap": {"name": "echo-plugin"}},
+            "children": [{"apiVersion": "v1", "kind": "Pod"}],
+        });
+        let fields = spec.as_object_mut().unwrap();
+        fields.extend(other.as_object().unwrap().clone());
+        fields.clone()
+    }
+
+    #[test]
+    fn an_object_is_an_entry_with_orders() {
+        let other = json!({
+            "version": {"pin": "0123456789", "promote": "sha256:9876543210"},
+            "onRemoval": "releaseFinalizers",
+            "concurrency": 3,
+            "otherNamespaces": ["team-a-*"],
+        });
+        let object = read(&host(CEILINGS), &spec(&other)).unwrap();
+        assert_eq!(object.on_removal, Some(OnRemoval::ReleaseFinalizers));
+        let config = object.config;
+        assert!(config.is_object);
+        assert_eq!((config.name.as_str(), config.concurrency), ("echo", 3));
+        let key = ConfigMapKey {
+            namespace: None,
+            name: "echo-plugin".into(),
+            key: "echo.wasm".into(),
+        };
+        assert_eq!(config.plugin, Location::ConfigMap(key));
+        assert_eq!(config.proving.pin, Prefix::parse("0123456789").ok());
+        assert_eq!(config.proving.promote, Prefix::parse("9876543210").ok());
+    }
+
+    #[test]
+    fn what_the_ceilings_do_not_allow_is_refused_with_the_ceiling() {
+        let cases = [
+            (
+                json!({"parent": {"apiVersion": "a.com/v1", "kind": "A"}}),
+                "ceilings.parents",
+            ),
+            (
+                json!({"children": [{"apiVersion": "v1", "kind": "Secret"}]}),
+                "the child kind v1/Secret is not allowed by `ceilings.children`",
+            ),
+            (
+                json!({"reads": [{"apiVersion": "v1", "kind": "Secret"}]}),
+                "ceilings.reads",
+            ),
+            (json!({"otherNamespaces": ["*"]}), "ceilings.otherNamespaces"),
+            (
+                json!({"otherNamespaces": ["kube-system"]}),
+                "ceilings.otherNamespaces",
+            ),
+            (
+                json!({"plugin": {"configMap": {"name": "a", "namespace": "default"}}}),
+                "ceilings.configMaps",
+            ),
+            (json!({"plugin": "oci://r/other/echo:1"}), "ceilings.registries"),
+            (
+                json!({"plugin": "../etc/echo.wasm"}),
+                "must be in the folder of plugins",
+            ),
+            (
+                json!({"plugin": "/etc/echo.wasm"}),
+                "must be in the folder of plugins",
+            ),
+            (json!({"serviceAccount": "a/b"}), "ceilings.serviceAccounts"),
+            (json!({"adopt": true}), "ceilings.adopt"),
+            (json!({"allow": ["hostNamespace"]}), "ceilings.allow"),
+            (json!({"definitions": "install"}), "ceilings.definitions"),
+            (json!({"limits": {"memory": "65Mi"}}), "ceilings.limits.memory"),
+            (json!({"limits": {"deadline": "6s"}}), "at most 5s"),
+            (json!({"concurrency": 9}), "ceilings.concurrency"),
+            (json!({"writes": {"qps": 501}}), "ceilings.writes.qps"),
+            (json!({"resync": "1s"}), "at least 10s"),
+            (json!({"name": "other"}), "must be that of the object"),
+            (json!({"version": {"pin": "latest"}}), "spec.version.pin"),
+            (json!({"colour": "red"}), "unknown field"),
+            (
+                json!({"plugin": {"configMap": {"name": "a", "key": "../b"}}}),
+                "cannot be a key",
+            ),
+            (
+                json!({"parent": {"apiVersion": "apps/v1", "kind": "Deployment"}}),
+                "must be a custom resource",
+            ),
+        ];
+        let host = host(CEILINGS);
+        for (other, expected) in cases {
+            let error = read(&host, &spec(&other)).unwrap_err();
+            assert!(error.contains(expected), "{other}: {error}");
+        }
+        for allowed in ["echo.wasm", "oci://r/team/echo:1"] {
+            read(&host, &spec(&json!({ "plugin": allowed }))).unwrap();
+        }
+    }
+
+    #[test]
+    fn without_an_entry_nothing_is_allowed() {
+        let error = read(&host("{}"), &spec(&json!({}))).unwrap_err();
+        assert!(error.contains("ceilings.parents"), "{error}");
+        let signed = CEILINGS.replace("files: true", "signed: true, serviceAccounts: ['a/*']");
+        let error = read(&host(&signed), &spec(&json!({}))).unwrap_err();
+        assert!(error.contains("--signature-keys"), "{error}");
+        let accounts = CEILINGS.replace("files: true", "serviceAccounts: ['a/*']");
+        let error = read(&host(&accounts), &spec(&json!({}))).unwrap_err();
+        assert!(error.contains("demands a `serviceAccount`"), "{error}");
+        read(&host(&accounts), &spec(&json!({"serviceAccount": "a/b"}))).unwrap();
+    }
+}

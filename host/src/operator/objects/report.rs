@@ -1,0 +1,303 @@
+//! Writes the status of the Controllers, and their finalizers. Only the replica that leads for a Controller does.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use kube::core::{ApiResource, DynamicObject};
+use kube::{Client, ResourceExt as _};
+use serde_json::{Value, json};
+use tokio::sync::watch;
+use tracing::{debug, info, warn};
+
+use super::admit::{Refused, read};
+use super::{all, status};
+use crate::uninstall::Uninstall;
+use operator_host_cluster::cache::Reflector;
+use operator_host_cluster::client::Writer;
+use operator_host_cluster::discovery::{Discovery, ResolvedKind};
+use operator_host_cluster::event_recorder::Events;
+use operator_host_cluster::resource_client::ResourceClient;
+use operator_host_cluster::term::Warmth;
+use operator_host_config::Config;
+use operator_host_config::object::{self, OnRemoval};
+use operator_host_core::object::{NamespacedName, is_terminating};
+use operator_host_instruments::Instruments;
+use operator_host_lease::Leadership;
+
+/// How often to look whether a status is outdated.
+const PERIOD: Duration = Duration::from_secs(1);
+/// The shortest time between two writes of one status.
+const PAUSE: Duration = Duration::from_secs(2);
+/// The finalizer of a Controller that runs.
+const FINALIZER: &str = "operator-host.dev/controller";
+
+/// What was decided about the Controllers.
+#[derive(Clone, Default)]
+pub(in crate::operator) struct Decided {
+    /// The Controllers; `None`: the host looks at none.
+    pub(in crate::operator) watch: Option<Arc<Reflector>>,
+    /// The generation of each Controller, by name, about which this was decided.
+    pub(in crate::operator) generations: BTreeMap<String, Option<i64>>,
+    /// Those that do not run.
+    pub(in crate::operator) refused: BTreeMap<String, Refused>,
+    /// What runs.
+    pub(in crate::operator) config: Option<Arc<Config>>,
+}
+
+/// Writes what the Controllers show.
+pub(in crate::operator) struct Reporter {
+    pub(in crate::operator) client: Client,
+    pub(in crate::operator) leadership: Leadership,
+    pub(in crate::operator) instruments: Instruments,
+    pub(in crate::operator) events: Events,
+}
+
+impl Reporter {
+    /// Keeps the statuses up to date. Ends with the sender.
+    pub(in crate::operator) async fn run(self, mut decided: watch::Receiver<Decided>) {
+        let mut written = BTreeMap::new();
+        let (mut joined, mut failed) = (BTreeSet::new(), BTreeMap::new());
+        loop {
+            let now = decided.borrow_and_update().clone();
+            let Some((watch, config)) = now.watch.as_ref().zip(now.config.as_ref()) else {
+                match decided.changed().await {
+                    Ok(()) => continue,
+                    Err(_) => return,
+                }
+            };
+            let objects = all(watch);
+            self.leave_others(&mut joined, &objects, config);
+            let checks = self.instruments.health.ready();
+            let reports = self.instruments.health.plugins();
+            let facts = |name: &str| {
+                let check = |of: &str| {
+                    let name = format!("{of}/{name}");
+                    let check = checks.iter().find(|check| check.name == name);
+                    check.map(|check| check.result.clone())
+                };
+                status::Facts {
+                    controller: check("controller"),
+                    plugin: check("plugin"),
+                    report: reports.iter().find(|report| report.controller == name),
+                    history: self.instruments.health.history_of(name).unwrap_or_default(),
+                    conditions: self
+                        .instruments
+                        .metrics
+                        .of(name, &object::kind())
+                        .parents()
+                        .counts(),
+                }
+            };
+            for object in &objects {
+                let name = object.name_any();
+                let Some(writer) = self.writer(&name, &now, &mut joined) else {
+                    continue;
+                };
+                let result = match is_terminating(object) {
+                    true => self.remove(&writer, object, config).await,
+                    false => {
+                        let is_due = |at: &Instant| at.elapsed() >= PAUSE;
+                        // What users have changed meanwhile is decided first.
+                        if now.generations.get(&name) != Some(&object.metadata.generation)
+                            || !written.get(&name).is_none_or(is_due)
+                        {
+                            continue;
+                        }
+                        let new = status::of(object, now.refused.get(&name), &facts(&name));
+                        self.write(&writer, object, &new, &mut written).await
+                    }
+                };
+                match result {
+                    Ok(()) => drop(failed.remove(&name)),
+                    Err(error) => {
+                        written.insert(name.clone(), Instant::now());
+                        if failed.get(&name) != Some(&error) {
+                            warn!(controller = name, "cannot write the Controller: {error}");
+                            failed.insert(name, error);
+                        }
+                    }
+                }
+            }
+            tokio::select! {
+                changed = decided.changed() => if changed.is_err() { return },
+                () = tokio::time::sleep(PERIOD) => {}
+            }
+        }
+    }
+
+    /// Returns the writer for a Controller, if this replica leads for it.
+    fn writer(&self, name: &str, now: &Decided, joined: &mut BTreeSet<String>) -> Option<Writer> {
+        let factory = self.leadership.join(name).ok()?;
+        joined.insert(name.to_owned());
+        let config = now.config.as_ref()?;
+        let runs = |term| {
+            let mut terms = config
+                .controllers
+                .iter()
+                .filter_map(|other| self.leadership.join(&other.name).ok());
+            terms.any(|other| other.term().is(term))
+        };
+        if factory.term().leads() {
+            return factory.writer(None).ok();
+        }
+        // Nothing else says that this replica could lead.
+        if now.refused.contains_key(name) && !runs(factory.term()) {
+            factory.term().set_warm(Warmth::Warm);
+        }
+        None
+    }
+
+    /// Leaves the elections of Controllers that are gone.
+    fn leave_others(&self, joined: &mut BTreeSet<String>, objects: &[Arc<DynamicObject>], config: &Config) {
+        let names: BTreeSet<String> = objects.iter().map(|object| object.name_any()).collect();
+        for gone in joined.extract_if(.., |name| !names.contains(name)) {
+            if !config.controllers.iter().any(|other| other.name == gone) {
+                self.leadership.leave(&gone);
+            }
+        }
+    }
+
+    async fn write(
+        &self,
+        writer: &Writer,
+        object: &DynamicObject,
+        new: &status::Status,
+        written: &mut BTreeMap<String, Instant>,
+    ) -> Result<(), String> {
+        let resource = resource();
+        let client = ResourceClient::new(writer, &resource);
+        let name = NamespacedName::of(object);
+        let has_finalizer = object.finalizers().iter().any(|other| other == FINALIZER);
+        if new.runs && !has_finalizer {
+            let body = finalizers(object, |others| others.push(FINALIZER.to_owned()));
+            client
+                .merge(&name, &body, MANAGER)
+                .await
+                .map_err(|error| error.to_string())?;
+        }
+        if object.data["status"] == new.fields {
+            return Ok(());
+        }
+        let body = json!({
+            "metadata": {"uid": object.metadata.uid},
+            "status": merge_patch(&object.data["status"], &new.fields),
+        });
+        let result = client.merge_status(&name, &body, MANAGER).await;
+        result.map_err(|error| error.to_string())?;
+        written.insert(name.name.clone(), Instant::now());
+        let events = self.events.of(writer.clone());
+        for (type_, reason, note) in status::events(&object.data["status"], &new.fields) {
+            events.publish(&name.name, None, &typed(object), type_, reason, &note);
+        }
+        debug!(controller = name.name, "wrote the status of the Controller");
+        Ok(())
+    }
+
+    /// Lets a Controller go that has stopped.
+    async fn remove(&self, writer: &Writer, object: &DynamicObject, config: &Config) -> Result<(), String> {
+        let name = NamespacedName::of(object);
+        let runs = config
+            .controllers
+            .iter()
+            .any(|other| other.is_object && other.name == name.name);
+        if runs || !object.finalizers().iter().any(|other| other == FINALIZER) {
+            return Ok(());
+        }
+        // One that cannot be read has never run as it is.
+        if let Ok(read) = read(config, object)
+            && read.on_removal == Some(OnRemoval::ReleaseFinalizers)
+        {
+            let uninstall = Uninstall {
+                client: self.client.clone(),
+                kinds: Discovery::new(self.client.clone(), Arc::clone(&self.instruments.metrics)),
+                config,
+                dry_run: false,
+            };
+            let left = uninstall.controller(&read.config).await;
+            if let Some(error) = left.errors.first() {
+                return Err(error.to_string());
+            }
+            info!(
+                controller = name.name,
+                released = left.held.len(),
+                "released the resources of a Controller that is deleted"
+            );
+        }
+        let body = finalizers(object, |others| others.retain(|other| other != FINALIZER));
+        let resource = resource();
+        let client = ResourceClient::new(writer, &resource);
+        match client.merge(&name, &body, MANAGER).await {
+            Err(error) if !error.is_not_found() => Err(error.to_string()),
+            Ok(_) | Err(_) => Ok(()),
+        }
+    }
+}
+
+/// The field manager of what the host writes into Controllers.
+const MANAGER: &str = "operator-host/controllers";
+
+/// Returns a patch of the finalizers that is refused when the object has changed.
+fn finalizers(object: &DynamicObject, change: impl FnOnce(&mut Vec<String>)) -> Value {
+    let mut finalizers = object.finalizers().to_vec();
+    change(&mut finalizers);
+    json!({"metadata": {"resourceVersion": object.metadata.resource_version, "finalizers": finalizers}})
+}
+
+/// Returns the JSON merge patch (RFC 7386) from one value to another.
+fn merge_patch(old: &Value, new: &Value) -> Value {
+    let (Value::Object(old), Value::Object(new)) = (old, new) else {
+        return new.clone();
+    };
+    let gone = old.keys().filter(|field| !new.contains_key(*field));
+    let gone = gone.map(|field| (field.clone(), Value::Null));
+    let changed = new
+        .iter()
+        .filter(|(field, value)| old.get(*field) != Some(*value));
+    let changed = changed.map(|(field, value)| {
+        let before = old.get(field).unwrap_or(&Value::Null);
+        (field.clone(), merge_patch(before, value))
+    });
+    gone.chain(changed).collect()
+}
+
+/// Returns the object with its kind, which lists leave out.
+fn typed(object: &DynamicObject) -> DynamicObject {
+    let kind = object::kind();
+    DynamicObject {
+        types: Some(kube::core::TypeMeta {
+            api_version: kind.api_version,
+            kind: kind.kind,
+        }),
+        ..object.clone()
+    }
+}
+
+fn resource() -> ResolvedKind {
+    let kind = object::kind();
+    ResolvedKind {
+        api: ApiResource {
+            group: object::GROUP.into(),
+            version: object::VERSION.into(),
+            api_version: kind.api_version,
+            kind: kind.kind,
+            plural: object::PLURAL.into(),
+        },
+        namespaced: false,
+        has_status: true,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_patch_removes_what_is_gone_and_leaves_what_is_the_same() {
+        let old = json!({"a": 1, "b": {"c": 1, "d": [1]}, "e": {"f": 1}});
+        let new = json!({"a": 1, "b": {"c": 2, "d": [2, 3]}, "g": {"h": null}});
+        let patch = json!({"b": {"c": 2, "d": [2, 3]}, "e": null, "g": {"h": null}});
+        assert_eq!(merge_patch(&old, &new), patch);
+        assert_eq!(merge_patch(&Value::Null, &new), new);
+    }
+}
