@@ -5,9 +5,12 @@ use std::path::PathBuf;
 
 use anyhow::{Context, anyhow};
 use k8s_openapi::ByteString;
+use serde_json::{Value, json};
 
 use super::{Failure, plugin_file};
-use operator_host_core::object::DIGEST_ANNOTATION;
+use operator_host_config::object;
+use operator_host_contract::{Description, Kind, is_dns_label};
+use operator_host_core::object::{DIGEST_ANNOTATION, PACK_LABEL};
 use operator_host_delivery::pack::{Compression, INDEX_SUFFIX, Index, MAX_PARTS, SIGNATURE_SUFFIX};
 use operator_host_runtime::Digest;
 
@@ -30,6 +33,9 @@ pub struct Args {
     /// signature that `sign` wrote beside a plugin's file is packed unchanged
     #[arg(long, value_name = "FILE")]
     sign_key: Option<PathBuf>,
+    /// Print a Controller for each plugin, too: applied to a cluster, it makes a running host reconcile the plugin's kind
+    #[arg(long)]
+    controller: bool,
 }
 
 /// The values of `--compression`.
@@ -55,7 +61,7 @@ pub async fn run(args: Args) -> Result<(), Failure> {
         .as_deref()
         .map(super::sign::signing_key)
         .transpose()?;
-    let mut maps = Vec::new();
+    let (mut maps, mut controllers) = (Vec::new(), Vec::new());
     for file in &args.plugins {
         let plugin = plugin_file::load(file)
             .await?
@@ -70,19 +76,58 @@ pub async fn run(args: Args) -> Result<(), Failure> {
             None => super::sign::beside(file, &name, plugin.digest())?,
         };
         maps.extend(pack(&name, &bytes, args.compression, signature)?);
+        if args.controller {
+            let source = json!({"name": map_name(&name), "namespace": args.namespace, "key": name});
+            controllers.push(controller(plugin.description(), source)?);
+        }
     }
     if let Some(twice) = twice(&maps) {
         let message = anyhow!("two plugins need the ConfigMap {twice}: rename one of the files");
         return Err(Failure::Usage(message));
     }
-    print!("{}", manifests(&maps, args.namespace.as_deref()));
+    print!("{}", manifests(&maps, args.namespace.as_deref(), args.controller));
+    for controller in controllers {
+        print!("---\n{controller}");
+    }
     Ok(())
+}
+
+/// Returns the manifest of a Controller that allows what the plugin says that it does. `source` is its ConfigMap.
+fn controller(description: &Description, mut source: Value) -> Result<String, Failure> {
+    if !is_dns_label(&description.name) {
+        let message = anyhow!(
+            "the plugin's name {:?} cannot be that of a Controller: rename it, or write the Controller by hand",
+            description.name
+        );
+        return Err(Failure::Usage(message));
+    }
+    // The host takes its own namespace.
+    if let Some(source) = source.as_object_mut() {
+        source.retain(|_, value| !value.is_null());
+    }
+    let kind = |kind: &Kind| json!({"apiVersion": kind.api_version, "kind": kind.kind});
+    let kinds = |kinds: &[Kind]| kinds.iter().map(kind).collect::<Vec<_>>();
+    let mut spec = json!({"parent": kind(&description.parent), "plugin": {"configMap": source}});
+    for (field, listed) in [("children", &description.makes), ("reads", &description.reads)] {
+        if !listed.is_empty() {
+            spec[field] = kinds(listed).into();
+        }
+    }
+    let manifest = json!({
+        "apiVersion": object::kind().api_version,
+        "kind": object::KIND,
+        "metadata": {"name": description.name},
+        "spec": spec,
+    });
+    Ok(serde_saphyr::to_string(&manifest).context("cannot write the Controller")?)
 }
 
 /// One ConfigMap, with the digest of the plugin that it contains or contains a part of.
 #[derive(Debug, PartialEq)]
 struct Map {
     name: String,
+    /// The name of the plugin's first ConfigMap.
+    of: String,
     digest: Digest,
     /// The data by key.
     data: Vec<(String, Vec<u8>)>,
@@ -130,6 +175,7 @@ fn pack(file: &str, bytes: &[u8], choice: Choice, signature: Option<Vec<u8>>) ->
         } else {
             format!("{base}-{number}")
         },
+        of: base.clone(),
         digest: index.sha256,
         data,
     };
@@ -147,7 +193,8 @@ fn map_name(file: &str) -> String {
     let stem = file.strip_suffix(".wasm").unwrap_or(file).to_ascii_lowercase();
     let stem = stem.replace(|c: char| !c.is_ascii_alphanumeric(), "-");
     let mut stem = stem.trim_matches('-').to_owned();
-    stem.truncate(200);
+    // With the end it fits a label's value.
+    stem.truncate(50);
     format!("{stem}-plugin")
 }
 
@@ -159,19 +206,25 @@ fn twice(maps: &[Map]) -> Option<&str> {
         .map(|(_, map)| map.name.as_str())
 }
 
-fn manifests(maps: &[Map], namespace: Option<&str>) -> String {
+fn manifests(maps: &[Map], namespace: Option<&str>, is_named: bool) -> String {
     let mut text = String::from(
         "# Apply this with `kubectl apply --server-side -f -`: without --server-side, kubectl copies everything into an\n\
-         # annotation, which is too small. Mount all ConfigMaps as one folder, the `plugins` folder of the configuration.\n\
-         # The `items` keep each ConfigMap from providing a file of another one, even if somebody changes it:\n\
-         #\n\
-         #   volumes:\n\
-         #     - name: plugins\n\
-         #       projected:\n\
-         #         sources:\n",
+         # annotation, which is too small.",
     );
+    text.push_str(match is_named {
+        true => " The host reads the ConfigMaps that a Controller names.\n",
+        false => {
+            " Mount all ConfigMaps as one folder, the `plugins` folder of the configuration.\n\
+             # The `items` keep each ConfigMap from providing a file of another one, even if somebody changes it:\n\
+             #\n\
+             #   volumes:\n\
+             #     - name: plugins\n\
+             #       projected:\n\
+             #         sources:\n"
+        }
+    });
     // Writing to a string cannot fail.
-    for map in maps {
+    for map in maps.iter().filter(|_| !is_named) {
         let items: Vec<String> = map
             .data
             .iter()
@@ -194,8 +247,8 @@ fn manifests(maps: &[Map], namespace: Option<&str>) -> String {
         }
         let _ = write!(
             text,
-            "  annotations:\n    {DIGEST_ANNOTATION}: {}\nbinaryData:\n",
-            map.digest
+            "  labels:\n    {PACK_LABEL}: {}\n  annotations:\n    {DIGEST_ANNOTATION}: {}\nbinaryData:\n",
+            map.of, map.digest
         );
         for (key, bytes) in &map.data {
             // A JSON string is also valid YAML.
@@ -252,7 +305,7 @@ mod tests {
     fn the_manifests_are_yaml_with_the_digest_and_explain_how_to_mount_them() {
         let bytes = noise(2 * PART);
         let maps = pack("echo.wasm", &bytes, Choice::None, None).unwrap();
-        let text = manifests(&maps, Some("operators"));
+        let text = manifests(&maps, Some("operators"), false);
         let documents: Vec<serde_json::Value> = serde_saphyr::from_multiple(&text).unwrap();
         assert_eq!(documents.len(), 2);
         assert_eq!(documents[0]["metadata"]["namespace"], "operators");

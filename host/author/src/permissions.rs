@@ -17,12 +17,15 @@
 //! | `leader` | `get`, `watch`, `create` and `update` of its Lease; with a Lease per controller also `list` and `delete` |
 //! | `definitions::record` | `patch` of the definitions of the parents' kinds, to annotate them |
 //! | `definitions` | `create` and `patch` of the definitions that it installs, and `list` of all their objects |
+//! | `operator::objects` | `list`, `watch` and `patch` of Controllers, `patch` of their status, and what `ceilings` lets them do |
+//! | `operator::config_maps` | `list` and `watch` of ConfigMaps with plugins |
 //! | `ui::access` | `create` of TokenReviews and SubjectAccessReviews, unless `--ui-addr` is a loopback address |
 //! | `desired::plan` | `update` of the parents' `finalizers`, which one admission plugin asks for to set an owner reference |
 //! | `client` | `impersonate` of the ServiceAccounts that controllers name, which then need the verbs on children |
 //!
 //! Every authenticated user may use discovery.
 
+mod ceilings;
 pub mod manifests;
 pub mod resources;
 
@@ -165,6 +168,10 @@ pub fn rights(
         .grant(&mut rights)?;
     }
     grant_key(&mut rights, config, account, descriptions);
+    if let Some(limits) = &config.ceilings {
+        let home = config.host_namespace.as_ref().unwrap_or(&account.namespace);
+        ceilings::grant(&mut rights, limits, config, home, resources)?;
+    }
     rights.drop_what_the_cluster_grants();
     Ok(rights)
 }

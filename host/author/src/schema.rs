@@ -1,7 +1,9 @@
-//! `operator-host schema`: prints the JSON Schema of the contract's documents.
+//! `operator-host schema`: prints the JSON Schema of the contract's documents, and the definition of Controller.
+
+mod controller;
 
 use clap::ValueEnum;
-use schemars::{Schema, schema_for};
+use schemars::schema_for;
 
 use super::Failure;
 use operator_host_contract::{CommandInput, CommandOutput};
@@ -9,7 +11,7 @@ use operator_host_contract::{CommandInput, CommandOutput};
 /// The options of `schema`.
 #[derive(Debug, clap::Args)]
 pub struct Args {
-    /// The document that the plugin reads (request) or writes (response)
+    /// The document that the plugin reads (request) or writes (response), or the CustomResourceDefinition of Controller
     document: Document,
 }
 
@@ -20,17 +22,8 @@ pub enum Document {
     Request,
     /// The document that a WASI command writes to standard output
     Response,
-}
-
-impl Document {
-    /// Returns the document's JSON Schema, draft 2020-12.
-    #[must_use]
-    pub fn schema(self) -> Schema {
-        match self {
-            Self::Request => schema_for!(CommandInput),
-            Self::Response => schema_for!(CommandOutput),
-        }
-    }
+    /// The CustomResourceDefinition of Controller, as YAML
+    Controller,
 }
 
 /// Prints the schema.
@@ -38,6 +31,14 @@ impl Document {
 /// # Errors
 /// Never at present.
 pub fn run(args: &Args) -> Result<(), Failure> {
-    println!("{}", serde_json::to_string_pretty(&args.document.schema())?);
+    let schema = match args.document {
+        Document::Request => schema_for!(CommandInput),
+        Document::Response => schema_for!(CommandOutput),
+        Document::Controller => {
+            print!("{}", serde_saphyr::to_string(&controller::definition())?);
+            return Ok(());
+        }
+    };
+    println!("{}", serde_json::to_string_pretty(&schema)?);
     Ok(())
 }

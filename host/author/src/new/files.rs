@@ -63,6 +63,8 @@ pub(super) fn of(language: Language) -> Vec<(&'static str, Content)> {
     let mut files = vec![
         ("sample.yaml", template!("common/sample.yaml")),
         ("config.yaml", template!("common/config.yaml")),
+        ("controller.yaml", template!("common/controller.yaml")),
+        ("deploy.mk", template!("common/deploy.mk")),
         ("crd.json", template!("common/crd.json")),
         ("cases/new.json", template!("common/cases/new.json")),
         ("cases/ready.json", template!("common/cases/ready.json")),

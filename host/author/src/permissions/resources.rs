@@ -58,6 +58,23 @@ impl Resources {
         self.0.insert(kind, resource);
     }
 
+    /// Returns the plural of a kind in any of its versions.
+    #[must_use]
+    pub fn in_any_version(&self, group: &str, name: &str) -> Option<String> {
+        let defined = self
+            .0
+            .iter()
+            .find(|(kind, resource)| resource.group == group && kind.kind == name);
+        let defined = defined.map(|(_, resource)| resource.plural.clone());
+        defined.or_else(|| {
+            let kind = Kind {
+                api_version: format!("{group}/v1").trim_start_matches('/').to_owned(),
+                kind: name.to_owned(),
+            };
+            builtin(&kind).map(|resource| resource.plural)
+        })
+    }
+
     /// Returns the resource of a kind.
     ///
     /// # Errors

@@ -460,3 +460,35 @@ fn only_a_page_that_others_reach_needs_to_ask_who_they_are() {
         ]
     );
 }
+
+#[test]
+fn ceilings_need_what_they_allow_a_controller_of_the_cluster() {
+    let text = "controllers: []\nnamespaces: [a]\nceilings:\n  parents: [{apiGroups: [test.dev], kinds: [Thing]}]\n  \
+                children: [{apiGroups: [''], kinds: [ConfigMap]}, {apiGroups: ['*.dev'], kinds: ['*']}]\n  \
+                otherNamespaces: [b]\n  configMaps: [plugins]\n  serviceAccounts: [a/writer, 'b/*']\n";
+    let config = Config::parse(Path::new("/config.yaml"), text).unwrap();
+    let rights = rights(&config, &host(), &[], &resources()).unwrap();
+    let lines = texts(&rights);
+    for expected in [
+        "* controllers.operator-host.dev: list patch watch",
+        "* controllers/status.operator-host.dev: patch",
+        "system configmaps.: list watch",
+        "plugins configmaps.: list watch",
+        "a things.test.dev: list patch watch",
+        "a things/status.test.dev: patch",
+        "b configmaps.: create delete list patch watch",
+        "b *.*: create delete list patch watch",
+        "a serviceaccounts. writer: impersonate",
+        "* serviceaccounts.: impersonate",
+    ] {
+        assert!(
+            lines.iter().any(|line| line == expected),
+            "{expected}: {lines:#?}"
+        );
+    }
+    assert_eq!(rights.warnings.len(), 2, "{:?}", rights.warnings);
+    let unknown = text.replace("kinds: [Thing]", "kinds: [Other]");
+    let config = Config::parse(Path::new("/config.yaml"), &unknown).unwrap();
+    let error = super::rights(&config, &host(), &[], &resources()).unwrap_err();
+    assert_eq!(error.to_string(), "the plural of test.dev/Other is not known");
+}
