@@ -95,9 +95,12 @@ doc: ## Build the documentation of the host's code; fails on a warning
 docs: ## Build the documentation as a site, target/book/index.html
 	host/docs/book.sh $(target)/book
 
-crds: ## Regenerate manifests/crds from the sample plugins
+crds: ## Regenerate manifests/crds from the program and the sample plugins
 	cargo build --workspace --quiet
 	plugins/build.sh
+	mkdir -p manifests/helm/crds
+	$(target)/debug/operator-host schema controller > manifests/crds/controllers.operator-host.dev.yaml
+	cp manifests/crds/controllers.operator-host.dev.yaml manifests/helm/crds/
 	$(target)/debug/operator-host crd plugins/target/plugins/echo.wasm > manifests/crds/echoes.my-operator.dev.yaml
 	$(target)/debug/operator-host crd plugins/target/plugins/hello.wasm > manifests/crds/helloes.fraim.co.jp.yaml
 	$(target)/debug/operator-host crd plugins/target/plugins/myapp.wasm > manifests/crds/myapps.example.com.yaml
