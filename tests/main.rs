@@ -12,6 +12,7 @@
 mod access;
 mod author_tools;
 mod children;
+mod controllers;
 mod definitions;
 mod delivery;
 mod deploy;

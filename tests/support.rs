@@ -124,6 +124,16 @@ pub async fn own_cluster(options: Options) -> ControlPlane {
     cluster
 }
 
+/// The kinds of manifests that are in no namespace.
+const CLUSTER_SCOPED: [&str; 6] = [
+    "CustomResourceDefinition",
+    "Node",
+    "Namespace",
+    "ClusterRole",
+    "ClusterRoleBinding",
+    "Controller",
+];
+
 /// A scenario: a namespace in a cluster, and a folder for its files.
 pub struct Scenario {
     pub client: Client,
@@ -247,8 +257,11 @@ impl Scenario {
         )
     }
 
-    /// Returns the API of a kind in this namespace; `kind` is as in [`resource`].
+    /// Returns the API of a kind in this namespace; `kind` is as in [`resource`]. Controllers are in none.
     pub fn api(&self, kind: &str) -> Api<DynamicObject> {
+        if kind.ends_with("/Controller") {
+            return Api::all_with(self.client.clone(), &resource(kind));
+        }
         Api::namespaced_with(self.client.clone(), &self.namespace, &resource(kind))
     }
 
@@ -258,11 +271,9 @@ impl Scenario {
         let types = object.types.clone().expect("a type");
         let (api_version, kind) = (types.api_version, types.kind);
         let resource = resource(&format!("{api_version}/{kind}"));
-        let api: Api<DynamicObject> = match kind.as_str() {
-            "CustomResourceDefinition" | "Node" | "Namespace" | "ClusterRole" | "ClusterRoleBinding" => {
-                Api::all_with(self.client.clone(), &resource)
-            }
-            _ => Api::namespaced_with(self.client.clone(), &self.namespace, &resource),
+        let api: Api<DynamicObject> = match CLUSTER_SCOPED.contains(&kind.as_str()) {
+            true => Api::all_with(self.client.clone(), &resource),
+            false => Api::namespaced_with(self.client.clone(), &self.namespace, &resource),
         };
         let params = PatchParams::apply("user").force();
         api.patch(&object.name_any(), &params, &Patch::Apply(&object))

@@ -35,6 +35,21 @@ fn the_committed_definitions_are_what_the_plugins_print() {
 }
 
 #[test]
+fn the_committed_definition_of_controller_is_what_the_program_prints() {
+    let printed = crate::author_tools::host(&["schema", "controller"]).out;
+    for folder in ["manifests/crds", "manifests/helm/crds"] {
+        let file = root().join(folder).join("controllers.operator-host.dev.yaml");
+        let committed = std::fs::read_to_string(&file).unwrap();
+        assert_eq!(
+            printed,
+            committed,
+            "{} is outdated: run `make crds`",
+            file.display()
+        );
+    }
+}
+
+#[test]
 fn the_readme_shows_the_echo_plugin_as_it_is() {
     let readme = std::fs::read_to_string(root().join("README.md")).unwrap();
     let source = std::fs::read_to_string(root().join("plugins/echo/src/lib.rs")).unwrap();

@@ -47,6 +47,13 @@ pub(crate) fn print_plugins(screen: &Screen, program: &Path, address: &str, samp
         screen.command("plugins/try.sh broken");
         screen.plain("The same plugin from an OCI registry on this machine, until Ctrl-C there:");
         screen.command("plugins/from-registry.sh");
+        screen.plain("Another operator, which the running host takes from the cluster:");
+        let (program, cron) = (program.display(), "plugins/target/plugins/cron.wasm");
+        screen.command(&format!("{program} crd {cron} | kubectl apply -f -"));
+        screen.command(&format!(
+            "{program} pack --controller {cron} | kubectl apply --server-side -f -"
+        ));
+        screen.command("kubectl get controllers.operator-host.dev");
     }
     screen.plain("The versions of the plugins:");
     screen.command(&format!("{} plugins --address {address}", program.display()));

@@ -1,0 +1,147 @@
+//! Controllers that are objects of the cluster, with plugins in ConfigMaps that nobody mounts. Their kind has no namespace, so
+//! these scenarios have a control plane of their own.
+
+use control_plane::{ControlPlane, Options};
+use kube::core::DynamicObject;
+use serde_json::{Value, json};
+
+use crate::author_tools::host as program;
+use crate::support::puppet::{CONFIG_MAP, PUPPET, config_map, is_true, variant};
+use crate::support::{Host, Scenario, condition, own_cluster};
+
+mod bad_input;
+mod lifecycle;
+mod rights;
+
+const CONTROLLER: &str = "operator-host.dev/v1alpha1/Controller";
+
+/// What the Controllers of these scenarios may do.
+const CEILINGS: &str = "ceilings:\n  parents: [{apiGroups: ['*.operator-host.dev', my-operator.dev], kinds: ['*']}]\n  \
+                        children: [{apiGroups: [''], kinds: [ConfigMap, Pod]}]\n";
+
+struct World {
+    scenario: Scenario,
+    cluster: ControlPlane,
+}
+
+impl World {
+    /// Starts a control plane, and returns a scenario in it.
+    async fn new(name: &str) -> Self {
+        let cluster = own_cluster(Options::default()).await;
+        let scenario = Scenario::within(&cluster, name).await;
+        Self { scenario, cluster }
+    }
+
+    /// Starts a host that has no controllers of its own.
+    fn start(&self) -> Host {
+        self.start_with(CEILINGS)
+    }
+
+    /// Starts a host with this text as its configuration, besides an empty list of controllers.
+    fn start_with(&self, top: &str) -> Host {
+        let config = self
+            .scenario
+            .file("config.yaml", format!("{top}\ncontrollers: []\n"));
+        self.scenario.start_with(&config, &[])
+    }
+
+    /// Puts a version of the puppet into its ConfigMap.
+    async fn put(&self, plugin: &[u8]) {
+        use k8s_openapi::ByteString;
+        let map = json!({
+            "apiVersion": "v1",
+            "kind": "ConfigMap",
+            "metadata": {
+                "name": "puppet-plugin",
+                "labels": {"operator-host.dev/plugin": "puppet-plugin"},
+            },
+            "binaryData": {"puppet.wasm": ByteString(plugin.to_vec())},
+        });
+        self.scenario.apply(&map.to_string()).await;
+    }
+
+    /// Applies a Controller for puppets, with additional fields.
+    async fn controller(&self, name: &str, more: Value) -> DynamicObject {
+        let mut spec = json!({
+            "parent": {"apiVersion": "test.operator-host.dev/v1", "kind": "Puppet"},
+            "plugin": {"configMap": {"name": "puppet-plugin"}},
+            "children": [{"apiVersion": "v1", "kind": "ConfigMap"}],
+            "backoff": {"initial": "100ms", "max": "1s"},
+        });
+        let fields = spec.as_object_mut().unwrap();
+        fields.extend(more.as_object().unwrap().clone());
+        let object = json!({
+            "apiVersion": "operator-host.dev/v1alpha1",
+            "kind": "Controller",
+            "metadata": {"name": name},
+            "spec": spec,
+        });
+        self.scenario.apply(&object.to_string()).await
+    }
+
+    /// Waits until a Controller has a condition with this status and reason; returns its message.
+    async fn until(&self, name: &str, type_: &str, status: &str, reason: &str) -> String {
+        self.scenario
+            .until_condition(CONTROLLER, name, type_, status, reason)
+            .await
+    }
+
+    /// Creates a puppet that wants one ConfigMap of its own name, and waits until it is there.
+    async fn served(&self, name: &str) {
+        let child = config_map(&format!("{name}-child"), "wanted");
+        self.scenario
+            .puppet(name, json!({"response": {"children": [child]}}))
+            .await;
+        self.scenario
+            .until(CONFIG_MAP, &format!("{name}-child"), "made", |_| true)
+            .await;
+    }
+}
+
+fn is_ready(object: &DynamicObject) -> bool {
+    is_true(object, "Ready")
+}
+
+fn version(object: &DynamicObject, which: &str) -> String {
+    object.data["status"][which]["digest"]
+        .as_str()
+        .unwrap_or_default()
+        .to_owned()
+}
+
+/// Returns a version of the puppet that differs from the others in its digest.
+fn puppet(number: u8) -> Vec<u8> {
+    let mut file = variant(0);
+    file.extend([0, 3, 1, b'v', number]);
+    file
+}
+
+#[tokio::test]
+async fn one_apply_of_what_pack_prints_makes_a_running_host_serve_a_kind() {
+    let world = World::new("controllers-apply").await;
+    let host = world.start();
+    host.until_log(&["configuration applied"]).await;
+    let scenario = &world.scenario;
+    let plugin = crate::support::plugin("echo");
+    let printed = program(&["pack", "--controller", plugin.to_str().unwrap()]).out;
+    for document in printed.split("---\n").filter(|text| text.contains("apiVersion")) {
+        scenario.apply(document).await;
+    }
+    let echo = scenario.until(CONTROLLER, "echo", "Ready", is_ready).await;
+    assert_eq!(echo.data["status"]["live"]["name"], "echo");
+    assert_eq!(echo.data["status"]["observedGeneration"], 1);
+    assert!(!is_true(&echo, "Progressing") && !is_true(&echo, "Stalled"));
+    scenario
+        .apply(
+            "apiVersion: my-operator.dev/v1\nkind: Echo\nmetadata: {name: e}\nspec: {replicas: 2, image: 'echo:1'}",
+        )
+        .await;
+    scenario.until("v1/Pod", "e-pod-1", "made", |_| true).await;
+    scenario
+        .until(CONTROLLER, "echo", "counts its objects", |echo| {
+            echo.data["status"]["objects"] == json!({"total": 1, "notReady": 0})
+        })
+        .await;
+    assert!(condition(&echo, "PluginHeldBack").is_some());
+    assert_eq!(host.stop().await.code(), Some(0));
+}

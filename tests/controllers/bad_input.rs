@@ -1,0 +1,105 @@
+//! What is wrong with a Controller is in its status, and stops nothing else.
+
+use super::*;
+use crate::support::puppet::assert_contains;
+
+#[tokio::test]
+async fn what_is_wrong_with_a_controller_is_in_its_status_and_the_others_run() {
+    let world = World::new("controllers-bad").await;
+    let host = world.start();
+    let missing = json!({"parent": {"apiVersion": "test.operator-host.dev/v1", "kind": "ClusterPuppet"},
+                         "plugin": {"configMap": {"name": "nowhere-plugin"}}});
+    world.controller("missing", missing).await;
+    let waits = world
+        .scenario
+        .until(CONTROLLER, "missing", "its plugin is missing", |object| {
+            let error = object.data["status"]["lastError"].as_str();
+            error.is_some_and(|error| error.contains("nowhere-plugin does not exist"))
+        })
+        .await;
+    assert!(!is_ready(&waits));
+    let secret = json!({"children": [{"apiVersion": "v1", "kind": "Secret"}]});
+    world.controller("greedy", secret).await;
+    let message = world.until("greedy", "Stalled", "True", "NotAllowed").await;
+    assert_contains(&message, &["v1/Secret", "ceilings.children"]);
+    world.put(&puppet(1)).await;
+    world.controller("older", json!({})).await;
+    world.until("older", "Ready", "True", "Running").await;
+    world.controller("younger", json!({})).await;
+    let message = world.until("younger", "Ready", "False", "KindTaken").await;
+    assert_contains(&message, &["older"]);
+    world.served("a").await;
+    // When the older one goes, the younger one takes over.
+    world.scenario.delete(CONTROLLER, "older").await;
+    world.until("younger", "Ready", "True", "Running").await;
+    assert_eq!(host.stop().await.code(), Some(0));
+}
+
+#[tokio::test]
+async fn ceilings_that_are_lowered_stop_what_is_beyond_them() {
+    let world = World::new("controllers-ceilings").await;
+    let host = world.start();
+    world.put(&puppet(1)).await;
+    world.controller("puppet", json!({})).await;
+    world.until("puppet", "Ready", "True", "Running").await;
+    world.served("a").await;
+    world
+        .scenario
+        .file("config.yaml", "ceilings: {}\ncontrollers: []\n");
+    let message = world.until("puppet", "Stalled", "True", "NotAllowed").await;
+    assert_contains(&message, &["ceilings.parents"]);
+    // What it made stays.
+    assert!(world.scenario.get(CONFIG_MAP, "a-child").await.is_some());
+    world
+        .scenario
+        .file("config.yaml", format!("{CEILINGS}\ncontrollers: []\n"));
+    world.until("puppet", "Ready", "True", "Running").await;
+    world.served("b").await;
+    assert_eq!(host.stop().await.code(), Some(0));
+}
+
+#[tokio::test]
+async fn a_pin_that_no_version_matches_is_reported() {
+    let world = World::new("controllers-pin").await;
+    let host = world.start();
+    world.put(&puppet(1)).await;
+    world.controller("puppet", json!({})).await;
+    world.until("puppet", "Ready", "True", "Running").await;
+    world
+        .controller("puppet", json!({"version": {"pin": "00000000"}}))
+        .await;
+    let message = world
+        .until("puppet", "PluginHeldBack", "True", "PinMatchesNothing")
+        .await;
+    assert_contains(&message, &["00000000"]);
+    let object = world.scenario.get(CONTROLLER, "puppet").await.unwrap();
+    assert!(is_ready(&object), "the live version goes on");
+    assert_eq!(host.stop().await.code(), Some(0));
+}
+
+#[tokio::test]
+async fn a_thousand_controllers_that_are_refused_stop_no_other() {
+    use futures::StreamExt as _;
+    let world = World::new("controllers-thousand").await;
+    let host = world.start();
+    let bad = |number: usize| {
+        let kind = json!({"apiVersion": "other.dev/v1", "kind": format!("Kind{number}")});
+        let world = &world;
+        async move {
+            world
+                .controller(&format!("bad-{number}"), json!({"parent": kind}))
+                .await;
+        }
+    };
+    futures::stream::iter(0..1000)
+        .map(bad)
+        .buffer_unordered(16)
+        .collect::<()>()
+        .await;
+    world.put(&puppet(1)).await;
+    world.controller("good", json!({})).await;
+    world.until("good", "Ready", "True", "Running").await;
+    world.served("a").await;
+    world.until("bad-999", "Stalled", "True", "NotAllowed").await;
+    assert_eq!(host.stop().await.code(), Some(0));
+}

@@ -1,0 +1,198 @@
+//! Versions, orders and the end of Controllers.
+
+use std::time::{Duration, Instant};
+
+use super::*;
+
+#[tokio::test]
+async fn a_change_of_the_config_map_is_live_at_once_and_a_bad_one_is_held_back() {
+    let world = World::new("controllers-reload").await;
+    let host = world.start();
+    world.put(&puppet(1)).await;
+    world.controller("puppet", json!({})).await;
+    world.until("puppet", "Ready", "True", "Running").await;
+    world.served("a").await;
+    let first = version(&world.scenario.get(CONTROLLER, "puppet").await.unwrap(), "live");
+    let start = Instant::now();
+    world.put(&puppet(2)).await;
+    let object = world
+        .scenario
+        .until(CONTROLLER, "puppet", "the second version is live", |object| {
+            version(object, "live") != first
+        })
+        .await;
+    // The status follows within a few seconds; a kubelet takes a minute.
+    assert!(start.elapsed() < Duration::from_secs(20), "{:?}", start.elapsed());
+    let second = version(&object, "live");
+    // A file that is no plugin changes nothing but the conditions.
+    world.put(b"not a plugin").await;
+    let object = world
+        .scenario
+        .until(CONTROLLER, "puppet", "the file is refused", |object| {
+            object.data["status"]["proposed"]["state"] == "refused"
+        })
+        .await;
+    assert!(is_ready(&object), "the live version goes on");
+    assert_eq!(version(&object, "live"), second);
+    assert!(object.data["status"]["lastError"].is_string());
+    // So does the loss of the ConfigMap.
+    world.scenario.delete(CONFIG_MAP, "puppet-plugin").await;
+    world
+        .scenario
+        .until(CONTROLLER, "puppet", "the file is missing", |object| {
+            let error = object.data["status"]["lastError"].as_str();
+            error.is_some_and(|error| error.contains("puppet-plugin does not exist"))
+        })
+        .await;
+    world.served("b").await;
+    assert_eq!(host.stop().await.code(), Some(0));
+}
+
+#[tokio::test]
+async fn a_version_that_deletes_is_held_back_until_the_object_promotes_it_and_a_pin_takes_it_back() {
+    let world = World::new("controllers-orders").await;
+    let host = world.start();
+    world.put(&puppet(1)).await;
+    world.controller("puppet", json!({})).await;
+    world.until("puppet", "Ready", "True", "Running").await;
+    let keep = config_map("kept", "x");
+    let variants = json!({"1": {"response": {"children": []}}});
+    world
+        .scenario
+        .puppet(
+            "a",
+            json!({"response": {"children": [keep]}, "variants": variants}),
+        )
+        .await;
+    world.scenario.until(CONFIG_MAP, "kept", "made", |_| true).await;
+    let first = version(&world.scenario.get(CONTROLLER, "puppet").await.unwrap(), "live");
+    world.put(&variant(1)).await;
+    let message = world
+        .until("puppet", "PluginHeldBack", "True", "WouldDelete")
+        .await;
+    assert!(
+        message.contains("kubectl patch controllers.operator-host.dev puppet"),
+        "{message}"
+    );
+    let object = world.scenario.get(CONTROLLER, "puppet").await.unwrap();
+    assert!(is_ready(&object), "the live version goes on");
+    let second = version(&object, "proposed");
+    world
+        .controller("puppet", json!({"version": {"promote": second}}))
+        .await;
+    world.scenario.until_gone(CONFIG_MAP, "kept").await;
+    world
+        .scenario
+        .until(CONTROLLER, "puppet", "the second version is live", |object| {
+            version(object, "live") == second && !is_true(object, "PluginHeldBack")
+        })
+        .await;
+    world
+        .controller("puppet", json!({"version": {"pin": first}}))
+        .await;
+    world
+        .scenario
+        .until(CONFIG_MAP, "kept", "made again", |_| true)
+        .await;
+    let object = world
+        .scenario
+        .until(CONTROLLER, "puppet", "the first version is live", |object| {
+            version(object, "live") == first
+        })
+        .await;
+    assert_eq!(object.data["status"]["proposed"]["state"], "putAside");
+    assert_eq!(host.stop().await.code(), Some(0));
+}
+
+#[tokio::test]
+async fn a_controller_that_is_deleted_leaves_everything_or_releases_its_resources() {
+    let world = World::new("controllers-removal").await;
+    let host = world.start();
+    world.put(&puppet(1)).await;
+    for (name, more, is_released) in [
+        ("stays", json!({}), false),
+        ("releases", json!({"onRemoval": "releaseFinalizers"}), true),
+    ] {
+        world.controller(name, more).await;
+        world.until(name, "Ready", "True", "Running").await;
+        let child = config_map(&format!("{name}-child"), "x");
+        // With a cleanup, the puppet needs a finalizer.
+        world
+            .scenario
+            .puppet(name, json!({"response": {"children": [child]}}))
+            .await;
+        let finalizer = format!("operator-host.dev/{name}");
+        world
+            .scenario
+            .until(PUPPET, name, "reconciled", |puppet| is_true(puppet, "Ready"))
+            .await;
+        let held = |object: &DynamicObject| {
+            let finalizers = object.metadata.finalizers.iter().flatten();
+            finalizers.into_iter().any(|other| *other == finalizer)
+        };
+        assert!(held(&world.scenario.get(PUPPET, name).await.unwrap()));
+        world.scenario.delete(CONTROLLER, name).await;
+        world.scenario.until_gone(CONTROLLER, name).await;
+        let puppet = world.scenario.get(PUPPET, name).await.unwrap();
+        assert_eq!(held(&puppet), !is_released);
+        assert!(
+            world
+                .scenario
+                .get(CONFIG_MAP, &format!("{name}-child"))
+                .await
+                .is_some()
+        );
+    }
+    assert_eq!(host.stop().await.code(), Some(0));
+}
+
+#[tokio::test]
+async fn the_last_of_fifty_changes_of_the_config_map_is_live() {
+    let world = World::new("controllers-burst").await;
+    let host = world.start();
+    world.put(&puppet(0)).await;
+    world.controller("puppet", json!({})).await;
+    world.until("puppet", "Ready", "True", "Running").await;
+    for number in 1..=50 {
+        world.put(&puppet(number)).await;
+    }
+    let last = operator_host_runtime::Digest::of(&puppet(50)).to_string();
+    world
+        .scenario
+        .until(CONTROLLER, "puppet", "the last version is live", |object| {
+            version(object, "live") == last && object.data["status"]["proposed"].is_null()
+        })
+        .await;
+    world.served("a").await;
+    assert_eq!(host.stop().await.code(), Some(0));
+}
+
+#[tokio::test]
+async fn a_host_runs_on_its_file_while_the_kind_is_not_defined() {
+    let world = World::new("controllers-undefined").await;
+    let scenario = &world.scenario;
+    let definition = "controllers.operator-host.dev";
+    let crds = kube::Api::<DynamicObject>::all_with(
+        scenario.client.clone(),
+        &crate::support::resource("apiextensions.k8s.io/v1/CustomResourceDefinition"),
+    );
+    crds.delete(definition, &Default::default()).await.unwrap();
+    let gone = kube::runtime::wait::await_condition(crds, definition, |object: Option<&DynamicObject>| {
+        object.is_none()
+    });
+    gone.await.unwrap();
+    let own = "controllers: [{name: mine, parent: {apiVersion: my-operator.dev/v1, kind: Echo}, plugin: echo.wasm}]";
+    let plugins = crate::support::plugin("echo");
+    let text = format!(
+        "plugins: {}\n{CEILINGS}{own}\n",
+        plugins.parent().unwrap().display()
+    );
+    let host = scenario.start_with(&scenario.file("config.yaml", text), &[]);
+    host.until_log(&["controller started", "mine"]).await;
+    let definition = program(&["schema", "controller"]).out;
+    crate::support::install(&scenario.client, scenario.folder.path(), &definition).await;
+    world.put(&puppet(1)).await;
+    world.controller("puppet", json!({})).await;
+    world.until("puppet", "Ready", "True", "Running").await;
+    assert_eq!(host.stop().await.code(), Some(0));
+}
