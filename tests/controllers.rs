@@ -12,6 +12,7 @@ use crate::support::{Host, Scenario, condition, own_cluster};
 mod bad_input;
 mod lifecycle;
 mod rights;
+mod stages;
 
 const CONTROLLER: &str = "operator-host.dev/v1alpha1/Controller";
 

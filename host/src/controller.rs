@@ -243,6 +243,7 @@ async fn keep_enqueueing(context: &Context, mut plugin: tokio::sync::watch::Rece
     let mut resync = interval_at(Instant::now() + period, period);
     let mut subscribed = context.state.subscriptions.subscribe();
     let mut states = states(context);
+    let mut staged = context.staged.clone();
     loop {
         let state_changed = async {
             let changes = states.iter_mut().map(|(_, state)| Box::pin(state.changed()));
@@ -257,6 +258,7 @@ async fn keep_enqueueing(context: &Context, mut plugin: tokio::sync::watch::Rece
                 ReconcileReason::Resync
             }
             Ok(()) = plugin.changed() => ReconcileReason::Reload,
+            Ok(()) = staged.changed() => ReconcileReason::Reload,
             index = state_changed => {
                 let (namespace, _) = &states[index];
                 // Parents of every namespace read from the other namespaces.

@@ -12,6 +12,7 @@ mod crd_compatibility;
 mod defaults;
 mod first_lists;
 mod shadow;
+mod stages;
 
 use std::collections::BTreeMap;
 use std::convert::Infallible;
@@ -40,11 +41,12 @@ use operator_host_core::object::{
     NamespacedName, PIN_ANNOTATION, PROMOTE_ANNOTATION, annotation, fingerprint, is_unreadable,
 };
 use operator_host_delivery::candidate_check::{
-    Blamed, CandidateCheck, HeldBack, Order, Orders, Prefix, ProofResult, Recorded, UNMATCHED_PIN,
+    Blamed, CandidateCheck, HeldBack, Order, Orders, Prefix, Progress, ProofResult, Recorded, UNMATCHED_PIN,
 };
 use operator_host_desired::conditions::Reason;
 use operator_host_engine::reconcile::context::Context;
 use operator_host_engine::reconcile::held_back::BlockingParents;
+use operator_host_engine::reconcile::staged::Staged;
 use operator_host_engine::work_queue::ReconcileReason;
 use operator_host_runtime::{Digest, Plugin, RandomSource};
 
@@ -77,6 +79,8 @@ pub struct Proving {
     definition: watch::Sender<Option<Option<String>>>,
     orders: watch::Sender<Option<Orders>>,
     blocking_parents: Arc<BlockingParents>,
+    /// A proved version that some parents have already.
+    staged: watch::Sender<Option<Staged>>,
     /// What was held back before the controller ran, and its parents have not been told yet.
     untold: Mutex<Option<HeldBack>>,
     installer: Arc<Installer>,
@@ -95,6 +99,7 @@ impl Proving {
             definition: watch::Sender::default(),
             orders: watch::Sender::default(),
             blocking_parents: Arc::default(),
+            staged: watch::Sender::default(),
             untold: Mutex::default(),
             installer,
             record,
@@ -167,6 +172,35 @@ impl Proving {
     #[must_use]
     pub fn blocking_parents(&self) -> Arc<BlockingParents> {
         Arc::clone(&self.blocking_parents)
+    }
+
+    /// Returns the proved version that some parents have already.
+    #[must_use]
+    pub fn staged(&self) -> watch::Receiver<Option<Staged>> {
+        self.staged.subscribe()
+    }
+
+    /// Gives a proved version to some parents first, if stages are configured. Without a live version there is nothing to
+    /// return to.
+    async fn staged_well(
+        &self,
+        live: Option<&Plugin>,
+        candidate: &Plugin,
+        say: Progress<'_>,
+    ) -> Result<(), Box<HeldBack>> {
+        let stages = &self.config().proving.stages;
+        // The definition may change meanwhile, and with it the context.
+        let context = match &*self.stage.borrow() {
+            Stage::Running(context) => context.upgrade(),
+            Stage::Starting | Stage::Listing(_) | Stage::Nothing => None,
+        };
+        let Some(context) = context.filter(|_| !stages.is_empty()) else {
+            return Ok(());
+        };
+        match live {
+            Some(_) => stages::run(&context, &self.record, &self.staged, candidate, say).await,
+            None => Err(stages::nothing_to_return_to()),
+        }
     }
 
     /// Follows the promote and pin annotations of the definition until `stop` is cancelled.
@@ -415,7 +449,9 @@ impl CandidateCheck for Proving {
         self.record.accept(version, over).await;
     }
 
-    async fn prove(&self, live: Option<&Plugin>, candidate: &Plugin) -> ProofResult {
+    async fn prove(&self, live: Option<&Plugin>, candidate: &Plugin, say: Progress<'_>) -> ProofResult {
+        // The last one has become live for all.
+        self.staged.send_if_modified(|staged| staged.take().is_some());
         // It has become live. A later live version does not need its help.
         self.converter.send_if_modified(|converter| {
             converter
@@ -426,7 +462,10 @@ impl CandidateCheck for Proving {
         let result = match compared {
             ProofResult::HeldBack(_) => compared,
             proved => match self.make_way(candidate).await {
-                Ok(()) => proved,
+                Ok(()) => match self.staged_well(live, candidate, say).await {
+                    Ok(()) => proved,
+                    Err(held) => ProofResult::HeldBack(held),
+                },
                 Err(held) => ProofResult::HeldBack(held),
             },
         };

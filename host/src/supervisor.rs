@@ -27,7 +27,6 @@ use operator_host_core::backoff::{at_least, jittered};
 use operator_host_core::object::NotServed;
 use operator_host_delivery::registry::Live;
 use operator_host_engine::reconcile::context::{Context, ControllerState};
-use operator_host_engine::reconcile::held_back::BlockingParents;
 use operator_host_engine::reconcile::observer::Observer;
 use operator_host_engine::reconcile::provenance_key::Provenance;
 use operator_host_engine::work_queue::Queue;
@@ -127,7 +126,7 @@ pub async fn supervise(
                     &namespaces,
                     plugin.clone(),
                     writers.clone(),
-                    proving.blocking_parents(),
+                    &proving,
                 );
                 let context = Arc::new(context);
                 shared.running.open(&context);
@@ -305,7 +304,7 @@ fn context(
     namespaces: &[String],
     plugin: watch::Receiver<Live>,
     writers: ControllerWriters,
-    blocking_parents: Arc<BlockingParents>,
+    proving: &Proving,
 ) -> Context {
     let watches = |kind: &Kind, namespaced: bool, others: bool| {
         if namespaces.is_empty() || !namespaced {
@@ -351,8 +350,9 @@ fn context(
             .collect(),
         reads: config.reads.iter().map(|kind| others(kind, anywhere)).collect(),
         plugin,
+        staged: proving.staged(),
         observer,
-        blocking_parents,
+        blocking_parents: proving.blocking_parents(),
         namespaces: Arc::clone(&shared.namespaces),
         provenance: Arc::clone(&shared.provenance),
         host_namespace: shared.host_namespace.clone(),

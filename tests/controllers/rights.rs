@@ -26,7 +26,7 @@ async fn limited(name: &str, left_out: impl Fn(&Value) -> bool) -> (World, Host)
     world.scenario.apply(&account.to_string()).await;
     for role in list["items"].as_array().unwrap() {
         let mut role = role.clone();
-        if let Some(rules) = role["rules"].as_array_mut() {
+        if let Some(Value::Array(rules)) = role.get_mut("rules") {
             rules.retain(|rule| !left_out(rule));
         }
         world.scenario.apply(&role.to_string()).await;

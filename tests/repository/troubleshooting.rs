@@ -7,7 +7,7 @@ use std::path::Path;
 use crate::support::root;
 
 /// The code that precedes a reason in the sources, without white space.
-const BEFORE: [&str; 15] = [
+const BEFORE: [&str; 16] = [
     "stalled(\"",
     "reconciling(\"",
     "held(\"",
@@ -22,6 +22,7 @@ const BEFORE: [&str; 15] = [
     "KIND_NOT_LISTED:&str=\"",
     "BACK_OFF:&str=\"",
     "UNMATCHED_PIN:&str=\"",
+    "REASON:&str=\"",
     "unwrap_or(\"",
 ];
 

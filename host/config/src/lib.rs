@@ -37,7 +37,7 @@ use operator_host_delivery::acceptance::Trust;
 use operator_host_delivery::oci::settings::Settings;
 use operator_host_runtime::Limits;
 
-pub use self::proving::{DEFAULT_PROVING, ProvingConfig, ProvingMode};
+pub use self::proving::{DEFAULT_PROVING, ProvingConfig, ProvingMode, StageConfig, StageObjects};
 pub use self::values::parse_size;
 
 /// The configuration of the process, validated as far as possible without a cluster.

@@ -1,17 +1,19 @@
 //! How a controller proves a new version of its plugin before the version becomes live.
 
 use std::path::Path;
+use std::time::Duration;
 
 use schemars::JsonSchema;
 use serde::Deserialize;
 use serde_saphyr::Spanned;
 
 use super::ConfigError;
-use super::values::invalid;
+use super::values::{duration, invalid};
+use operator_host_core::object::Selector;
 use operator_host_delivery::Prefix;
 
 /// What a new version of the plugin must prove before it becomes live, and the exceptions.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct ProvingConfig {
     /// Whether a new version must prove anything.
     pub mode: ProvingMode,
@@ -25,7 +27,32 @@ pub struct ProvingConfig {
     pub promote: Option<Prefix>,
     /// The only version that may be live, by order of a Controller; the file pins with `sha256`.
     pub pin: Option<Prefix>,
+    /// The objects that a proved version reconciles first; without any it becomes live for all at once.
+    pub stages: Vec<StageConfig>,
 }
+
+/// One stage of a rollout.
+#[derive(Clone, Debug, PartialEq)]
+pub struct StageConfig {
+    /// The objects of this stage, besides those of the stages before.
+    pub objects: StageObjects,
+    /// How long they must be no less ready than before.
+    pub wait: Duration,
+}
+
+/// The objects of a stage.
+#[derive(Clone, Debug, PartialEq)]
+pub enum StageObjects {
+    /// So many.
+    Count(usize),
+    /// So many of a hundred.
+    Percent(u8),
+    /// Those with these labels.
+    Labeled(Selector),
+}
+
+/// Default of [`StageConfig::wait`].
+pub(super) const DEFAULT_STAGE_WAIT: Duration = Duration::from_secs(60);
 
 /// Whether a new version is proved before it becomes live.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, JsonSchema)]
@@ -45,6 +72,7 @@ pub const DEFAULT_PROVING: ProvingConfig = ProvingConfig {
     keep: 5,
     promote: None,
     pin: None,
+    stages: Vec::new(),
 };
 
 #[derive(Default, Deserialize, JsonSchema)]
@@ -64,6 +92,43 @@ pub(super) struct RawProving {
     /// The beginning of the digest of a version that becomes live whatever its proof shows.
     #[schemars(with = "Option<String>")]
     promote: Option<Spanned<String>>,
+    /// The objects that a proved version reconciles first, stage by stage. A stage whose objects become less ready than before
+    /// and than the others returns them to the live version, and holds the new one back. Default: all at once.
+    #[schemars(with = "Vec<RawStage>")]
+    stages: Vec<Spanned<RawStage>>,
+}
+
+/// One stage: `objects`, `percent` or `selector`.
+#[derive(Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+struct RawStage {
+    /// So many objects, chosen by a hash of their UIDs.
+    #[schemars(with = "Option<u32>")]
+    objects: Option<usize>,
+    /// So many of a hundred, chosen in the same way.
+    percent: Option<u8>,
+    /// The objects with these labels, such as `canary=true`.
+    selector: Option<String>,
+    /// How long they must be no less ready than before. Default: `60s`.
+    #[schemars(with = "Option<String>")]
+    wait: Option<Spanned<String>>,
+}
+
+impl RawStage {
+    fn validate(self, file: &Path) -> Result<StageConfig, Result<ConfigError, String>> {
+        let objects = match (self.objects, self.percent, self.selector) {
+            (Some(count), None, None) if count > 0 => StageObjects::Count(count),
+            (None, Some(percent), None) if (1..=100).contains(&percent) => StageObjects::Percent(percent),
+            (None, None, Some(text)) => StageObjects::Labeled(Selector::of(&text).map_err(Err)?),
+            _ => {
+                let message =
+                    "a stage has one of `objects` (at least 1), `percent` (from 1 to 100) and `selector`";
+                return Err(Err(message.to_owned()));
+            }
+        };
+        let wait = duration(file, self.wait.as_ref(), DEFAULT_STAGE_WAIT).map_err(Ok)?;
+        Ok(StageConfig { objects, wait })
+    }
 }
 
 impl RawProving {
@@ -90,6 +155,13 @@ impl RawProving {
         let promote = self.promote.map(|text| {
             Prefix::parse(&text.value).map_err(|message| invalid(file, text.referenced, message))
         });
+        let stages = self.stages.into_iter().map(|stage| {
+            let at = stage.referenced;
+            stage
+                .value
+                .validate(file)
+                .map_err(|error| error.unwrap_or_else(|text| invalid(file, at, text)))
+        });
         Ok(ProvingConfig {
             mode: self.mode.unwrap_or(DEFAULT_PROVING.mode),
             max_deletions,
@@ -97,6 +169,7 @@ impl RawProving {
             keep: count(self.keep, "keep", DEFAULT_PROVING.keep, 100)?,
             promote: promote.transpose()?,
             pin: None,
+            stages: stages.collect::<Result<_, _>>()?,
         })
     }
 }
@@ -126,7 +199,8 @@ mod tests {
     #[test]
     fn unset_fields_of_proving_have_their_defaults() {
         assert_eq!(proving("{}").unwrap().proving, DEFAULT_PROVING);
-        let text = "{mode: off, maxDeletions: 0%, objects: 3, keep: 1, promote: 'sha256:0123456789ab'}";
+        let text = "{mode: off, maxDeletions: 0%, objects: 3, keep: 1, promote: 'sha256:0123456789ab', \
+                    stages: [{objects: 1}, {percent: 10, wait: 10m}, {selector: canary=true}]}";
         let expected = ProvingConfig {
             mode: ProvingMode::Off,
             max_deletions: 0,
@@ -134,6 +208,20 @@ mod tests {
             keep: 1,
             promote: Some(Prefix::parse("0123456789ab").unwrap()),
             pin: None,
+            stages: vec![
+                StageConfig {
+                    objects: StageObjects::Count(1),
+                    wait: DEFAULT_STAGE_WAIT,
+                },
+                StageConfig {
+                    objects: StageObjects::Percent(10),
+                    wait: Duration::from_secs(600),
+                },
+                StageConfig {
+                    objects: StageObjects::Labeled(Selector::of("canary=true").unwrap()),
+                    wait: DEFAULT_STAGE_WAIT,
+                },
+            ],
         };
         assert_eq!(proving(text).unwrap().proving, expected);
     }
@@ -146,6 +234,11 @@ mod tests {
             ("{objects: 0}", "`objects` must be from 1"),
             ("{promote: latest}", "8 to 64 hexadecimal digits"),
             ("{mode: maybe}", "maybe"),
+            ("{stages: [{objects: 0}]}", "a stage has one of"),
+            ("{stages: [{objects: 1, percent: 1}]}", "a stage has one of"),
+            ("{stages: [{percent: 101}]}", "a stage has one of"),
+            ("{stages: [{selector: 'a=b='}]}", "a=b="),
+            ("{stages: [{percent: 1, wait: soon}]}", "is not a duration"),
         ];
         for (text, expected) in cases {
             let error = proving(text).unwrap_err();

@@ -162,6 +162,12 @@ pub fn live_annotation(installation: &str, controller: &str) -> String {
     format!("{installation}{LIVE_DOMAIN}/{controller}")
 }
 
+/// Returns the annotation that records which parents have a new version already, as [`live_annotation`].
+#[must_use]
+pub fn stage_annotation(installation: &str, controller: &str) -> String {
+    format!("{installation}.stage{LIVE_DOMAIN}/{controller}")
+}
+
 /// Reports whether an annotation of a definition promotes, pins or records a plugin version.
 #[must_use]
 pub fn is_about_versions(annotation: &str) -> bool {

@@ -139,6 +139,9 @@ pub enum ProofResult {
     HeldBack(Box<HeldBack>),
 }
 
+/// Reports the progress of a proof, for users.
+pub type Progress<'a> = &'a (dyn Fn(&str) + Send + Sync);
+
 /// Proves the candidates of one controller.
 #[async_trait::async_trait]
 pub trait CandidateCheck: Send + Sync {
@@ -153,8 +156,8 @@ pub trait CandidateCheck: Send + Sync {
     async fn accept(&self, version: &Plugin, over: &Recorded);
 
     /// Compares a candidate with the live version, or without one examines it alone. Waits until there are objects to do so.
-    /// Dropping the future ends the proof.
-    async fn prove(&self, live: Option<&Plugin>, candidate: &Plugin) -> ProofResult;
+    /// Dropping the future ends the proof. `say` reports what is going on meanwhile.
+    async fn prove(&self, live: Option<&Plugin>, candidate: &Plugin, say: Progress<'_>) -> ProofResult;
 
     /// Installs the definition of a candidate that becomes live by an order, as far as nothing is lost by it.
     async fn install(&self, candidate: &Plugin);

@@ -359,7 +359,8 @@ impl Slot {
             }
             (Some(proof), live) => {
                 self.report_proving(&plugin);
-                match proof.prove(live.as_ref(), &plugin).await {
+                let say = |text: &str| self.report_progress(text);
+                match proof.prove(live.as_ref(), &plugin, &say).await {
                     ProofResult::Proved { on, diff } => LiveReason::Proved { on, diff },
                     ProofResult::NotCompared(why) => LiveReason::NotCompared(why),
                     ProofResult::HeldBack(held) => {

@@ -35,6 +35,7 @@ pub mod provenance_key;
 pub mod prune;
 pub mod release;
 pub mod secrets;
+pub mod staged;
 pub mod status;
 pub mod unlisted;
 
@@ -155,11 +156,11 @@ async fn converge(
     changes: &mut Changes,
 ) -> Result<Option<FinalAnswer>, ReconcileError> {
     release(context, parent, &mut changes.updated).await?;
-    let plugin = match &*context.plugin.borrow() {
-        Live::Plugin(plugin) => plugin.clone(),
+    let plugin = match context.plugin_of(parent) {
+        Live::Plugin(plugin) => plugin,
         // Workers start only when loading has ended.
         Live::Loading => return Ok(None),
-        Live::Failed(failed) => return Err(ReconcileError::NoPlugin(Arc::clone(&failed.why))),
+        Live::Failed(failed) => return Err(ReconcileError::NoPlugin(failed.why)),
     };
     check_watches(context, parent)?;
     let has_finalizer = finalizer_of(context, parent).is_some();

@@ -19,7 +19,7 @@ use super::{Current, lock};
 use operator_host_cluster::api_error::Fault;
 use operator_host_cluster::client::Writer;
 use operator_host_config::ControllerConfig;
-use operator_host_core::object::live_annotation;
+use operator_host_core::object::{live_annotation, stage_annotation};
 use operator_host_delivery::candidate_check::Recorded;
 use operator_host_delivery::registry::Live;
 use operator_host_runtime::{Digest, Plugin};
@@ -125,6 +125,48 @@ impl LiveRecord {
         if let Some(definition) = leads {
             // Without it the version becomes live nevertheless: `keep` tries it again.
             let _ = tokio::time::timeout(LIMIT, self.write(&definition, digest)).await;
+        }
+    }
+
+    /// Reports whether this replica leads, and has read the record.
+    #[must_use]
+    pub fn leads(&self) -> bool {
+        lock(&self.leads).is_some()
+    }
+
+    /// Returns what is recorded about the stage of a new version.
+    ///
+    /// # Errors
+    /// Why it cannot be read now.
+    pub async fn read_stage(&self) -> Result<Option<String>, String> {
+        let (definition, current) = (lock(&self.leads).clone(), lock(&self.current).clone());
+        let (Some(definition), Some(Current { config, .. })) = (definition, current) else {
+            return Ok(None);
+        };
+        let found = Requests::new(&self.client, &definition).read().await;
+        let found = found.map_err(|error| error.to_string())?;
+        let key = stage_annotation(&self.installation, &config.name);
+        let text = found
+            .as_ref()
+            .and_then(|it| it["metadata"]["annotations"][key].as_str());
+        Ok(text.map(str::to_owned))
+    }
+
+    /// Records the stage of a new version, or that there is none. When that fails, another leader begins with the first.
+    pub async fn write_stage(&self, stage: Option<&str>) {
+        let (definition, current) = (lock(&self.leads).clone(), lock(&self.current).clone());
+        let (Some(definition), Some(Current { config, writer })) = (definition, current) else {
+            return;
+        };
+        let key = stage_annotation(&self.installation, &config.name);
+        let body = json!({ "metadata": { "annotations": { key: stage } } });
+        let requests = Requests::new(&self.client, &definition);
+        let manager = format!("operator-host/{}", config.name);
+        if let Err(error) = requests.merge(&writer, &body, &manager).await {
+            warn!(
+                controller = config.name,
+                "cannot record the stage of the new version: {error}"
+            );
         }
     }
 

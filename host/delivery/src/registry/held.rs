@@ -90,6 +90,17 @@ impl Slot {
         });
     }
 
+    /// Says more about the candidate that is being proved.
+    pub(super) fn report_progress(&self, text: &str) {
+        self.report.send_if_modified(|report| {
+            let Some(candidate) = report.candidate.as_mut().filter(|it| it.message != text) else {
+                return false;
+            };
+            text.clone_into(&mut candidate.message);
+            candidate.state == CandidateState::Proving
+        });
+    }
+
     pub(super) fn put_aside(&self, plugin: &Plugin, message: &str) {
         let was_held_back = self.waiting().as_mut().is_some_and(|waiting| {
             waiting.reported = None;

@@ -7,7 +7,9 @@ use std::time::Duration;
 
 use tokio::sync::watch;
 
-use super::super::candidate_check::{CandidateCheck, HeldBack, Order, Orders, Prefix, ProofResult, Recorded};
+use super::super::candidate_check::{
+    CandidateCheck, HeldBack, Order, Orders, Prefix, Progress, ProofResult, Recorded,
+};
 use super::super::kept::{StateLimit, Versions};
 use super::super::registry::{Live, Slot};
 use super::super::report::CandidateState;
@@ -70,7 +72,7 @@ impl CandidateCheck for Fake {
         *self.recorded.lock().unwrap() = Recorded::Version(*version.digest());
     }
 
-    async fn prove(&self, _live: Option<&Plugin>, candidate: &Plugin) -> ProofResult {
+    async fn prove(&self, _live: Option<&Plugin>, candidate: &Plugin, _say: Progress<'_>) -> ProofResult {
         let holds = self.holds.lock().unwrap();
         if holds.iter().any(|number| digest(*number) == *candidate.digest()) {
             return ProofResult::HeldBack(Box::new(HeldBack {

@@ -24,6 +24,7 @@ use self::needs::Needs;
 use super::held_back::BlockingParents;
 use super::observer::Observer;
 use super::provenance_key::{Provenance, ProvenanceError};
+use super::staged::Staged;
 use super::unlisted::Unlisted;
 use crate::work_queue::{Queue, ReconcileReason};
 use operator_host_cluster::api_error::ApiError;
@@ -76,6 +77,8 @@ pub struct Context {
     pub reads: BTreeMap<Kind, KindReflectors>,
     /// The plugin's live version.
     pub plugin: watch::Receiver<Live>,
+    /// A newer version that some parents have already.
+    pub staged: watch::Receiver<Option<Staged>>,
     /// Publishes Events.
     pub events: Events,
     /// Reports what this controller does.
@@ -174,6 +177,15 @@ impl Context {
         let others = self.children.values().chain(self.reads.values());
         let all = std::iter::once(&self.parents).chain(others);
         all.flat_map(KindReflectors::all).collect()
+    }
+
+    /// Returns the version of the plugin that a parent has.
+    #[must_use]
+    pub fn plugin_of(&self, parent: &DynamicObject) -> Live {
+        match &*self.staged.borrow() {
+            Some(staged) if staged.includes(parent) => Live::Plugin(staged.plugin.clone()),
+            Some(_) | None => self.plugin.borrow().clone(),
+        }
     }
 
     /// Returns the parent as last known.

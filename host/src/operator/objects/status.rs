@@ -9,6 +9,8 @@ use serde_json::{Map, Value, json};
 use super::admit::Refused;
 use operator_host_contract::EventType;
 use operator_host_core::object::shorten;
+use operator_host_delivery::Prefix;
+use operator_host_delivery::candidate_check::UNMATCHED_PIN;
 use operator_host_delivery::history::HistoryEntry;
 use operator_host_delivery::report::{CandidateState, CandidateVersion, PluginReport};
 use operator_host_desired::conditions::PLUGIN_HELD_BACK;
@@ -70,7 +72,10 @@ pub(super) fn of(object: &DynamicObject, refused: Option<&Refused>, facts: &Fact
             version.reason.as_deref().unwrap_or(PLUGIN_HELD_BACK),
             &version.message,
         ),
-        _ => condition(false, "NothingHeldBack", "no version of the plugin is held back"),
+        _ => match unmatched_pin(facts) {
+            Some(words) => condition(true, UNMATCHED_PIN, &words),
+            None => condition(false, "NothingHeldBack", "no version of the plugin is held back"),
+        },
     };
     let error = match (refused, &facts.controller, &facts.plugin, candidate) {
         (Some(refused), ..) => Some(refused.message.clone()),
@@ -106,6 +111,18 @@ pub(super) fn of(object: &DynamicObject, refused: Option<&Refused>, facts: &Fact
     }
 }
 
+/// Returns what is said about a pin that no version matches.
+fn unmatched_pin(facts: &Facts<'_>) -> Option<String> {
+    let report = facts.report?;
+    let (pin, live) = (
+        Prefix::parse(report.pinned.as_ref()?).ok()?,
+        report.live.as_ref()?,
+    );
+    let live = live.digest.parse().ok()?;
+    let words = facts.plugin.as_ref()?.as_ref().ok()?;
+    (!pin.matches(&live)).then(|| words.clone())
+}
+
 /// Returns Ready, Progressing and Stalled of a Controller that runs.
 fn running(facts: &Facts<'_>) -> (Condition, Condition, Condition) {
     let report = facts.report;
@@ -133,7 +150,10 @@ fn running(facts: &Facts<'_>) -> (Condition, Condition, Condition) {
     };
     let is_moving = is_moving || state == Some(CandidateState::Proving);
     let moving = match (is_moving, is_ready) {
-        (true, true) => condition(true, "Proving", "a new version of the plugin is being proved"),
+        (true, true) => {
+            let version = report.and_then(|report| report.candidate.as_ref());
+            condition(true, "Proving", version.map_or("", |version| &version.message))
+        }
         (is_moving, _) => condition(is_moving, reason, message),
     };
     let stalls = matches!(reason, "PluginRefused") || reason == PLUGIN_HELD_BACK;

@@ -1,0 +1,57 @@
+//! A new version of the plugin that only some parents have yet. `rollout` selects them; a reconcile asks which version is its
+//! parent's.
+
+use kube::core::DynamicObject;
+
+use operator_host_core::object::Selector;
+use operator_host_runtime::{Digest, Plugin};
+
+/// A version that some parents have.
+#[derive(Clone)]
+pub struct Staged {
+    /// The version.
+    pub plugin: Plugin,
+    /// The parents that have it: those in any of these shares.
+    pub shares: Vec<Share>,
+}
+
+/// Some parents of a kind. A parent is in it or not, whatever other parents there are.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Share {
+    /// Those whose UID has a hash up to this one.
+    UpTo(u64),
+    /// Those with these labels.
+    Labeled(Selector),
+}
+
+impl Staged {
+    /// Reports whether a parent has the version.
+    #[must_use]
+    pub fn includes(&self, parent: &DynamicObject) -> bool {
+        self.shares.iter().any(|share| share.includes(parent))
+    }
+}
+
+impl Share {
+    /// Reports whether a parent is in it.
+    #[must_use]
+    pub fn includes(&self, parent: &DynamicObject) -> bool {
+        match self {
+            Self::UpTo(last) => hash(parent) <= *last,
+            Self::Labeled(selector) => {
+                let none = std::collections::BTreeMap::new();
+                selector.matches(parent.metadata.labels.as_ref().unwrap_or(&none))
+            }
+        }
+    }
+}
+
+/// Returns the hash by which parents are chosen: the same on every replica.
+#[must_use]
+pub fn hash(parent: &DynamicObject) -> u64 {
+    let uid = parent.metadata.uid.as_deref().unwrap_or_default();
+    let digest = Digest::of(uid.as_bytes()).to_string();
+    let digits = digest.trim_start_matches("sha256:").get(..16).unwrap_or_default();
+    // The digits of a digest are hexadecimal.
+    u64::from_str_radix(digits, 16).unwrap_or_default()
+}

@@ -1,0 +1,397 @@
+//! Gives a proved version to some parents before the others, and takes it back when they become less ready.
+//!
+//! Only the replica that leads goes from stage to stage. It records the stage on the kind's definition, beside the live version,
+//! so that a restart or another leader goes on from there. Until the last stage has ended, the version before is the live one.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use jiff::Timestamp;
+use kube::core::DynamicObject;
+use tokio::sync::watch;
+use tracing::{info, warn};
+
+use super::held;
+use crate::definitions::record::LiveRecord;
+use operator_host_config::{StageConfig, StageObjects};
+use operator_host_core::object::NamespacedName;
+use operator_host_delivery::candidate_check::{Blamed, HeldBack, Progress, ProofResult, Recorded};
+use operator_host_engine::reconcile::context::Context;
+use operator_host_engine::reconcile::staged::{Share, Staged, hash};
+use operator_host_runtime::Plugin;
+
+/// How often to look how the parents are.
+const PERIOD: Duration = Duration::from_millis(500);
+/// The reason of a version that a stage held back.
+const REASON: &str = "StageFailed";
+/// The number of parents that a message names.
+const NAMED: usize = 5;
+
+/// The stage that a version has reached, as it is recorded.
+#[derive(Clone, Debug, PartialEq)]
+struct Reached {
+    digest: String,
+    /// From 0.
+    stage: usize,
+    since: Timestamp,
+    /// Ready parents of a thousand before the stage began: among its parents, and among the others.
+    ready: [u64; 2],
+    /// The version was taken back in this stage.
+    has_failed: bool,
+}
+
+impl Reached {
+    fn text(&self) -> String {
+        let [chosen, others] = self.ready;
+        let state = if self.has_failed { "failed" } else { "runs" };
+        format!(
+            "{} {} {} {chosen} {others} {state}",
+            self.digest,
+            self.stage,
+            self.since.as_second()
+        )
+    }
+
+    fn parse(text: &str) -> Option<Self> {
+        let parts: Vec<_> = text.split(' ').collect();
+        let [digest, stage, since, chosen, others, state] = parts[..] else {
+            return None;
+        };
+        Some(Self {
+            digest: digest.to_owned(),
+            stage: stage.parse().ok()?,
+            since: Timestamp::from_second(since.parse().ok()?).ok()?,
+            ready: [chosen.parse().ok()?, others.parse().ok()?],
+            has_failed: state == "failed",
+        })
+    }
+}
+
+/// Takes the version back from all parents when it is dropped before the last stage has ended.
+struct Giving<'a> {
+    staged: &'a watch::Sender<Option<Staged>>,
+    has_ended: bool,
+}
+
+impl Drop for Giving<'_> {
+    fn drop(&mut self) {
+        if !self.has_ended {
+            self.staged.send_if_modified(|staged| staged.take().is_some());
+        }
+    }
+}
+
+/// Gives a proved version to the parents of one stage after another. Returns once it may become live for all.
+///
+/// # Errors
+/// Why it is held back.
+pub(super) async fn run(
+    context: &Arc<Context>,
+    record: &LiveRecord,
+    staged: &watch::Sender<Option<Staged>>,
+    candidate: &Plugin,
+    say: Progress<'_>,
+) -> Result<(), Box<HeldBack>> {
+    let stages = &context.config.proving.stages;
+    let digest = candidate.digest().to_string();
+    let mut giving = Giving {
+        staged,
+        has_ended: false,
+    };
+    let mut now: Option<(Reached, Vec<Share>)> = None;
+    loop {
+        if *record.known().borrow() == Some(Recorded::Version(*candidate.digest())) {
+            // Another leader has finished it.
+            break;
+        }
+        if !record.leads() {
+            now = None;
+            staged.send_if_modified(|staged| staged.take().is_some());
+            say("it is proved; the replica that leads gives it to some objects first");
+            tokio::time::sleep(PERIOD).await;
+            continue;
+        }
+        let (reached, shares) = match now.take() {
+            Some(now) => now,
+            None => match resumed(context, record, &digest, stages).await {
+                Ok(resumed) => resumed,
+                Err(error) => {
+                    say(&format!(
+                        "it is proved; the stage that it has reached cannot be read: {error}"
+                    ));
+                    tokio::time::sleep(PERIOD).await;
+                    continue;
+                }
+            },
+        };
+        if reached.has_failed {
+            let message = format!(
+                "it was taken back in stage {} of {} before",
+                reached.stage + 1,
+                stages.len()
+            );
+            return Err(failed(message, Vec::new()));
+        }
+        // A file that has other stages by now.
+        let Some(stage) = stages.get(reached.stage) else {
+            break;
+        };
+        give(staged, candidate, &shares);
+        let chosen = Parents::of(context, &shares);
+        let elapsed = Timestamp::now().duration_since(reached.since);
+        let elapsed = Duration::try_from(elapsed).unwrap_or_default();
+        say(&format!(
+            "stage {} of {}: {} of {} objects have it since {}, {} of them are Ready; the next stage begins after {:?}",
+            reached.stage + 1,
+            stages.len(),
+            chosen.chosen.len(),
+            chosen.chosen.len() + chosen.others.len(),
+            reached.since,
+            ready(&chosen.chosen),
+            stage.wait,
+        ));
+        if elapsed < stage.wait || chosen.is_busy(context) {
+            now = Some((reached, shares));
+            tokio::time::sleep(PERIOD).await;
+            continue;
+        }
+        if let Some(message) = chosen.worse_than(reached.ready) {
+            let message = format!("in stage {} of {}, {message}", reached.stage + 1, stages.len());
+            warn!(
+                controller = context.config.name,
+                digest, "{message}: the objects return to the live version"
+            );
+            let failed_at = Reached {
+                has_failed: true,
+                ..reached
+            };
+            record.write_stage(Some(&failed_at.text())).await;
+            return Err(failed(message, chosen.unready()));
+        }
+        info!(
+            controller = context.config.name,
+            digest,
+            stage = reached.stage + 1,
+            objects = chosen.chosen.len(),
+            "a stage of the new version has ended well"
+        );
+        let next = reached.stage + 1;
+        if next == stages.len() {
+            break;
+        }
+        now = Some(begin(context, record, &digest, stages, next).await);
+    }
+    giving.has_ended = true;
+    record.write_stage(None).await;
+    Ok(())
+}
+
+/// Returns the stage that a version has reached, or begins the first.
+async fn resumed(
+    context: &Context,
+    record: &LiveRecord,
+    digest: &str,
+    stages: &[StageConfig],
+) -> Result<(Reached, Vec<Share>), String> {
+    let recorded = record.read_stage().await?;
+    let recorded = recorded.as_deref().and_then(Reached::parse);
+    match recorded.filter(|reached| reached.digest == digest) {
+        Some(reached) => {
+            let shares = shares(context, stages, reached.stage);
+            Ok((reached, shares))
+        }
+        None => Ok(begin(context, record, digest, stages, 0).await),
+    }
+}
+
+/// Begins a stage, and records it.
+async fn begin(
+    context: &Context,
+    record: &LiveRecord,
+    digest: &str,
+    stages: &[StageConfig],
+    stage: usize,
+) -> (Reached, Vec<Share>) {
+    let shares = shares(context, stages, stage);
+    let parents = Parents::of(context, &shares);
+    let reached = Reached {
+        digest: digest.to_owned(),
+        stage,
+        since: Timestamp::now(),
+        ready: [per_mille(&parents.chosen), per_mille(&parents.others)],
+        has_failed: false,
+    };
+    record.write_stage(Some(&reached.text())).await;
+    (reached, shares)
+}
+
+/// Returns the parents of a stage and of those before it.
+fn shares(context: &Context, stages: &[StageConfig], last: usize) -> Vec<Share> {
+    let mut hashes: Vec<u64> = all(context).iter().map(|parent| hash(parent)).collect();
+    hashes.sort_unstable();
+    let share = |stage: &StageConfig| match &stage.objects {
+        StageObjects::Count(count) => {
+            let last = hashes.get(count - 1).or(hashes.last());
+            Share::UpTo(last.copied().unwrap_or_default())
+        }
+        StageObjects::Percent(100) => Share::UpTo(u64::MAX),
+        StageObjects::Percent(percent) => Share::UpTo(u64::MAX / 100 * u64::from(*percent)),
+        StageObjects::Labeled(selector) => Share::Labeled(selector.clone()),
+    };
+    stages.iter().take(last + 1).map(share).collect()
+}
+
+fn give(staged: &watch::Sender<Option<Staged>>, candidate: &Plugin, shares: &[Share]) {
+    staged.send_if_modified(|staged| {
+        let is_same = staged
+            .as_ref()
+            .is_some_and(|staged| staged.shares == shares && staged.plugin.digest() == candidate.digest());
+        if !is_same {
+            *staged = Some(Staged {
+                plugin: candidate.clone(),
+                shares: shares.to_vec(),
+            });
+        }
+        !is_same
+    });
+}
+
+fn all(context: &Context) -> Vec<Arc<DynamicObject>> {
+    let names = context.parents.names();
+    let parents = names.iter().filter_map(|name| context.parent(name));
+    parents
+        .filter(|parent| parent.metadata.deletion_timestamp.is_none())
+        .collect()
+}
+
+/// The parents that have the new version, and the others.
+struct Parents {
+    chosen: Vec<Arc<DynamicObject>>,
+    others: Vec<Arc<DynamicObject>>,
+}
+
+impl Parents {
+    fn of(context: &Context, shares: &[Share]) -> Self {
+        let (chosen, others) = all(context)
+            .into_iter()
+            .partition(|parent| shares.iter().any(|share| share.includes(parent)));
+        Self { chosen, others }
+    }
+
+    /// Whether one of them is yet to be reconciled.
+    fn is_busy(&self, context: &Context) -> bool {
+        let unfinished = context.queue.unfinished().unwrap_or_default();
+        self.chosen
+            .iter()
+            .any(|parent| unfinished.contains(&NamespacedName::of(parent)))
+    }
+
+    /// Says how the chosen ones became less ready than they were, and than the others did.
+    fn worse_than(&self, [chosen, others]: [u64; 2]) -> Option<String> {
+        let (now, of_others) = (per_mille(&self.chosen), per_mille(&self.others));
+        let is_worse = now < chosen && chosen - now > others.saturating_sub(of_others);
+        is_worse.then(|| {
+            format!(
+                "{} of {} objects with the new version are Ready, {} % of them were before",
+                ready(&self.chosen),
+                self.chosen.len(),
+                chosen / 10
+            )
+        })
+    }
+
+    fn unready(&self) -> Vec<Blamed> {
+        let unready = self.chosen.iter().filter(|parent| !is_ready(parent));
+        let blamed = unready.map(|parent| Blamed {
+            object: NamespacedName::of(parent).to_string(),
+            message: "it is not Ready with the new version".to_owned(),
+            diff: String::new(),
+        });
+        blamed.take(NAMED).collect()
+    }
+}
+
+fn is_ready(parent: &DynamicObject) -> bool {
+    let conditions = parent.data["status"]["conditions"]
+        .as_array()
+        .into_iter()
+        .flatten();
+    conditions
+        .into_iter()
+        .any(|condition| condition["type"] == "Ready" && condition["status"] == "True")
+}
+
+fn ready(parents: &[Arc<DynamicObject>]) -> usize {
+    parents.iter().filter(|parent| is_ready(parent)).count()
+}
+
+/// Returns how many of a thousand are Ready; all when there are none.
+fn per_mille(parents: &[Arc<DynamicObject>]) -> u64 {
+    let ready = ready(parents) * 1000;
+    u64::try_from(ready.checked_div(parents.len()).unwrap_or(1000)).unwrap_or(1000)
+}
+
+fn failed(message: String, objects: Vec<Blamed>) -> Box<HeldBack> {
+    match held(REASON, message, objects) {
+        ProofResult::HeldBack(held) => held,
+        // `held` returns nothing else.
+        ProofResult::Proved { .. } | ProofResult::NotCompared(_) => unreachable!("`held` holds back"),
+    }
+}
+
+/// Holds a version back that would begin its stages without the live version.
+pub(super) fn nothing_to_return_to() -> Box<HeldBack> {
+    let message = "the version that is recorded as live is not at hand, so objects of a stage could not return to it";
+    failed(message.to_owned(), Vec::new())
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn parents(ready: usize, unready: usize) -> Vec<Arc<DynamicObject>> {
+        let parent = |status: &str| {
+            let object =
+                json!({"metadata": {}, "status": {"conditions": [{"type": "Ready", "status": status}]}});
+            Arc::new(serde_json::from_value(object).unwrap())
+        };
+        let ready = (0..ready).map(|_| parent("True"));
+        ready.chain((0..unready).map(|_| parent("False"))).collect()
+    }
+
+    #[test]
+    fn a_stage_is_compared_with_before_and_with_the_others() {
+        let now = |chosen, others| Parents { chosen, others };
+        let was = [1000, 1000];
+        assert!(now(parents(4, 0), parents(9, 0)).worse_than(was).is_none());
+        let worse = now(parents(3, 1), parents(9, 0)).worse_than(was).unwrap();
+        assert!(worse.starts_with("3 of 4 objects"), "{worse}");
+        assert!(
+            now(parents(3, 1), parents(2, 2)).worse_than(was).is_none(),
+            "the others are worse off"
+        );
+        assert!(
+            now(parents(0, 4), parents(9, 0)).worse_than([0, 1000]).is_none(),
+            "it was so before"
+        );
+        assert!(
+            now(Vec::new(), parents(9, 0)).worse_than(was).is_none(),
+            "its objects were deleted"
+        );
+    }
+
+    #[test]
+    fn what_is_recorded_is_read_again() {
+        let reached = Reached {
+            digest: "sha256:01".into(),
+            stage: 2,
+            since: Timestamp::from_second(1_790_000_000).unwrap(),
+            ready: [990, 1000],
+            has_failed: true,
+        };
+        assert_eq!(Reached::parse(&reached.text()), Some(reached));
+        assert_eq!(Reached::parse("sha256:01"), None);
+    }
+}
