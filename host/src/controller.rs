@@ -18,7 +18,6 @@ use crate::definitions::record::LiveRecord;
 use operator_host_cluster::cache::{Change, Interest, Subscriber, WatchState};
 use operator_host_cluster::kind_reflectors::KindReflectors;
 use operator_host_cluster::namespaces::NamespaceChange;
-use operator_host_cluster::term::Warmth;
 use operator_host_config::ControllerConfig;
 use operator_host_contract::Kind;
 use operator_host_core::backoff;
@@ -99,7 +98,7 @@ async fn work_until(
         () = work => {}
         () = keep_warm(context, plugin.clone()) => {}
     }
-    term.set_warm(Warmth::Cold);
+    term.set_warm(false);
     context.state.subscriptions.send_replace(Vec::new());
     info!(controller = context.config.name, "controller stopped");
 }
@@ -121,14 +120,11 @@ async fn report_lists(context: &Context) {
     std::future::pending::<()>().await;
 }
 
-/// Reports how ready this controller is to lead, as long as it runs.
+/// Reports whether this controller could lead at once, as long as it runs.
 async fn keep_warm(context: &Context, mut plugin: tokio::sync::watch::Receiver<Live>) {
     loop {
-        let warmth = match &*plugin.borrow_and_update() {
-            Live::Plugin(_) => Warmth::Warm,
-            Live::Loading | Live::Failed(_) => Warmth::NoPlugin,
-        };
-        context.writer.term.set_warm(warmth);
+        let is_warm = matches!(*plugin.borrow_and_update(), Live::Plugin(_));
+        context.writer.term.set_warm(is_warm);
         if plugin.changed().await.is_err() {
             return std::future::pending().await;
         }

@@ -20,7 +20,6 @@ use operator_host_cluster::discovery::{Discovery, KindError, Resolved};
 use operator_host_cluster::event_recorder::Events;
 use operator_host_cluster::kind_reflectors::KindReflectors;
 use operator_host_cluster::namespaces::Namespaces;
-use operator_host_cluster::term::Warmth;
 use operator_host_config::{ControllerConfig, DefinitionsMode};
 use operator_host_contract::Kind;
 use operator_host_core::backoff::{at_least, jittered};
@@ -164,10 +163,10 @@ pub async fn supervise(
                 proving.without_definition();
                 if config.definitions == DefinitionsMode::Install {
                     // One replica must lead, to install it.
-                    writers.own.term.set_warm(match &*plugin.borrow() {
-                        Live::Plugin(_) => Warmth::Warm,
-                        Live::Loading | Live::Failed(_) => Warmth::Cold,
-                    });
+                    writers
+                        .own
+                        .term
+                        .set_warm(matches!(*plugin.borrow(), Live::Plugin(_)));
                 }
                 let served = match versions.as_slice() {
                     [] => String::new(),

@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
+use control_plane::proxy::{Mode, Proxy};
 use kube::api::ListParams;
 use serde_json::json;
 
@@ -221,4 +222,24 @@ async fn a_replica_without_the_plugin_leads_only_until_another_has_it() {
         before,
         "the lease moved between replicas"
     );
+}
+
+/// Regression: no replica took the Lease, so no replica wrote a condition.
+#[tokio::test]
+async fn a_replica_whose_first_lists_hang_leads_until_another_has_them_and_says_what_it_waits_for() {
+    let scenario = Scenario::new("cold").await;
+    let proxy = Proxy::start(scenario.kubeconfig()).await.expect("a proxy");
+    let times = ["3s", "2s", "600ms"];
+    let config = shared(&scenario, "per-controller", times, &controller("puppet.wasm", ""));
+    proxy.set_mode_of("/configmaps", Mode::Stall);
+    let _cold = Host::through(&config, &proxy.kubeconfig(), "cold", scenario.folder.path());
+    let child = json!({"response": {"children": [config_map("p", "one")]}});
+    scenario.puppet("p", child).await;
+    let message = scenario
+        .until_condition(PUPPET, "p", "Reconciling", "True", "Waiting")
+        .await;
+    assert_contains(&message, &["the first list of v1/ConfigMap"]);
+    let _warm = scenario.start_named("warm", &config);
+    scenario.until_ready("p").await;
+    until_shared(&scenario, &["warm"], &[1]).await;
 }

@@ -2,7 +2,7 @@
 //! from its own monotonic clock, without any message.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU8, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use tokio::sync::watch;
@@ -18,18 +18,6 @@ pub enum Phase {
     Leaving,
 }
 
-/// How ready a controller is to work.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-#[repr(u8)]
-pub enum Warmth {
-    /// Its first lists are in progress.
-    Cold,
-    /// Its caches are full, but its plugin cannot be used: it could only report that.
-    NoPlugin,
-    /// It could start at once.
-    Warm,
-}
-
 /// The right to write. Clones share the same term.
 #[derive(Clone, Debug)]
 pub struct Term(Option<Arc<Inner>>);
@@ -43,7 +31,7 @@ struct Inner {
     expiry: AtomicU64,
     phase: watch::Sender<Phase>,
     stays: AtomicUsize,
-    warm: AtomicU8,
+    warm: AtomicBool,
 }
 
 impl Inner {
@@ -75,7 +63,7 @@ impl Term {
             expiry: AtomicU64::new(0),
             phase: watch::Sender::new(Phase::Standby),
             stays: AtomicUsize::new(0),
-            warm: AtomicU8::new(Warmth::Cold as u8),
+            warm: AtomicBool::new(false),
         })))
     }
 
@@ -215,22 +203,18 @@ impl Term {
             .is_none_or(|inner| inner.stays.load(Ordering::SeqCst) == 0)
     }
 
-    /// Returns how ready the controller is to work.
+    /// Whether the controller could work at once: its caches are full, and its plugin can be used.
     #[must_use]
-    pub fn warmth(&self) -> Warmth {
-        let warm = self.0.as_ref().map(|inner| inner.warm.load(Ordering::Relaxed));
-        match warm {
-            None => Warmth::Warm,
-            Some(warm) if warm == Warmth::Warm as u8 => Warmth::Warm,
-            Some(warm) if warm == Warmth::NoPlugin as u8 => Warmth::NoPlugin,
-            Some(_) => Warmth::Cold,
-        }
+    pub fn is_warm(&self) -> bool {
+        self.0
+            .as_ref()
+            .is_none_or(|inner| inner.warm.load(Ordering::Relaxed))
     }
 
-    /// Sets how ready the controller is to work.
-    pub fn set_warm(&self, warmth: Warmth) {
+    /// Sets whether the controller could work at once.
+    pub fn set_warm(&self, is_warm: bool) {
         if let Some(inner) = &self.0 {
-            inner.warm.store(warmth as u8, Ordering::Relaxed);
+            inner.warm.store(is_warm, Ordering::Relaxed);
         }
     }
 }
@@ -310,7 +294,7 @@ mod tests {
     async fn an_endless_term_holds() {
         let term = Term::endless();
         term.begun().await;
-        assert!(term.holds() && term.warmth() == Warmth::Warm && !term.is_elected());
+        assert!(term.holds() && term.is_warm() && !term.is_elected());
         assert!(tokio::time::timeout(10 * MS, term.ended()).await.is_err());
     }
 }

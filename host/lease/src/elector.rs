@@ -19,7 +19,7 @@ use super::leases::{LeaseError, LeaseOutcome, Leases};
 use super::replicas::Replicas;
 use super::report::{LeadershipReport, LeaseReport, LeaseState};
 use operator_host_cluster::event_recorder::Events;
-use operator_host_cluster::term::{Phase, Term, Warmth};
+use operator_host_cluster::term::{Phase, Term};
 use operator_host_config::leadership::{LeadershipConfig, LeadershipMode};
 use operator_host_core::backoff::at_least;
 use operator_host_instruments::Instruments;
@@ -233,9 +233,10 @@ impl Elector {
 
     /// Returns the leases that this replica could hold: those with a live plugin and full caches.
     fn eligible(&self) -> BTreeSet<String> {
-        let eligible = self.elections.iter().filter(|(_, election)| {
-            !election.controllers.is_empty() && election.term.warmth() == Warmth::Warm
-        });
+        let eligible = self
+            .elections
+            .iter()
+            .filter(|(_, election)| !election.controllers.is_empty() && election.term.is_warm());
         eligible.map(|(name, _)| name.clone()).collect()
     }
 
@@ -357,31 +358,25 @@ impl Elector {
         let members = replicas.members(all, own, now);
         self.report.set_replicas(&members);
         let mut mine = allotted(&members, &free, &self.identity);
-        // The replica with the assignment may be unable to take it: after this time any replica may.
+        // The replica with the assignment may be unable to take it: after this time any replica may. If none is warm, one
+        // must report in the status of the parents what they wait for.
         let takeover_delay = self.config.timing.retry_period * 2;
-        // If no replica can use the plugin, one must report it in the status of the parents.
-        let last_resort = takeover_delay * 2;
-        for (name, election) in &self.elections {
-            let after = match election.term.warmth() {
-                _ if election.controllers.is_empty() => continue,
-                Warmth::Warm => takeover_delay,
-                Warmth::NoPlugin => last_resort,
-                Warmth::Cold => continue,
-            };
-            if election.free_since.is_some_and(|since| now >= since + after) {
+        for name in &free {
+            let since = self.elections[name].free_since;
+            if since.is_some_and(|since| now >= since + takeover_delay) {
                 mine.insert(name.clone());
             }
         }
-        // A replica without a usable plugin leads only until another one can do better.
+        // A replica that is not warm leads only until another one can do better.
         for (name, election) in &self.elections {
             let others = || members.iter().filter(|(identity, _)| **identity != self.identity);
             if election.term.phase() == Phase::Leading
-                && election.term.warmth() == Warmth::NoPlugin
+                && !election.term.is_warm()
                 && others().any(|(_, other)| other.able.contains(name))
             {
                 info!(
                     lease = name,
-                    "the plugin cannot be used on this replica, but on another one: releasing the lease"
+                    "this replica cannot work for the controller yet, and another one can: releasing the lease"
                 );
                 election.term.leave();
             }
