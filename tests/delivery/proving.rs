@@ -270,6 +270,37 @@ async fn a_version_that_fails_where_the_live_one_works_is_held_back_and_touches_
     );
 }
 
+/// Regression: both versions' answers counted as failures because of the Secret, and the new one went live.
+#[tokio::test]
+async fn a_generated_secret_that_is_refused_hides_nothing_of_what_a_version_would_do() {
+    let scenario = Scenario::new("proving-refused-secret").await;
+    let kinds = "children: [{apiVersion: v1, kind: Secret}, {apiVersion: v1, kind: ConfigMap}]";
+    let mut stage = Stage::new(&scenario, kinds);
+    let host = stage.start();
+    let with_secret = |children: &[(&str, &str)]| {
+        let mut response = response(children);
+        response["generate"] = json!([{"name": "s", "entries": [{"key": "password", "length": 24}]}]);
+        response
+    };
+    let variants = json!({
+        "1": {"response": with_secret(&[("a", "x")])},
+        "2": {"response": with_secret(&[("a", "x"), ("b", "y")])},
+    });
+    let spec = json!({"response": with_secret(&[("a", "x"), ("b", "x")]), "variants": variants});
+    scenario.puppet("p", spec).await;
+    scenario.until_ready("p").await;
+    scenario.delete("v1/Secret", "s").await;
+    scenario.until_stalled("p", "GeneratedSecretLost").await;
+    stage.swap(1);
+    let line = until_held_back(&host, 1).await;
+    assert_contains(&line, &["it would delete 1 of 2 children"]);
+    stage.swap(2);
+    until_live(&host, 2, "1 object: 0 unchanged, 1 changed").await;
+    scenario
+        .until(CONFIG_MAP, "b", "changed", |map| map.data["data"]["text"] == "y")
+        .await;
+}
+
 #[tokio::test]
 async fn a_version_that_would_delete_children_is_held_back_until_it_would_not() {
     let scenario = Scenario::new("proving-deletes").await;

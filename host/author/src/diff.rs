@@ -12,7 +12,7 @@ use serde_json::Value;
 
 use super::{Failure, plugin_file, rendering};
 use crate::dry_run::documents::{self, Document};
-use crate::dry_run::server_side::{Difference, Preview};
+use crate::dry_run::server_side::{Difference, Preview, PreviewError};
 use operator_host_cluster::client;
 use operator_host_cluster::discovery::Discovery;
 use operator_host_config::{Config, ControllerConfig};
@@ -142,16 +142,20 @@ async fn diff(args: Args) -> Result<ExitCode, Failure> {
             }
         }
         for (name, parent) in parents {
-            let differences = match parent {
+            let found = match parent {
                 Ok(parent) => preview.differences(parent).await,
                 Err(error) => Err(error),
             };
-            match differences {
-                Ok(differences) => comparison.print(&controller.parent.kind, &name, &plugin, &differences)?,
-                Err(error) => {
-                    comparison.failed = true;
-                    eprintln!("operator-host: {} {name}: {error}", controller.parent.kind);
+            let error = match found {
+                Ok((differences, refused)) => {
+                    comparison.print(&controller.parent.kind, &name, &plugin, &differences)?;
+                    (!refused.is_empty()).then_some(PreviewError::Refused(refused))
                 }
+                Err(error) => Some(error),
+            };
+            if let Some(error) = error {
+                comparison.failed = true;
+                eprintln!("operator-host: {} {name}: {error}", controller.parent.kind);
             }
         }
     }

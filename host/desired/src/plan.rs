@@ -2,7 +2,7 @@
 //! arguments; nothing is read or written.
 //!
 //! An answer is used completely or not at all: a plugin that asks for one forbidden child is not trusted with the
-//! rest. Where an existing object is in the way of a child of a cluster-scoped parent, only its namespace is left out.
+//! rest. What existing objects are in the way of is left out by [`plan_around`].
 
 mod refusal;
 mod resolve_order;
@@ -99,6 +99,10 @@ pub struct Plan {
     pub keep: HashSet<ChildRef>,
     /// Secrets to generate.
     pub secrets: Vec<DesiredSecret>,
+    /// What the answer names beside these, but existing objects are in the way.
+    pub left_out: HashSet<Identity>,
+    /// Why it is left out. Nothing may be deleted before all that is wanted is there.
+    pub refused: Vec<Refusal>,
 }
 
 impl Plan {
@@ -109,11 +113,14 @@ impl Plan {
         desired.chain(secrets).chain(&self.keep)
     }
 
-    /// Returns every child that the plan names, independent of the version. `existing` provides the UIDs, since one
+    /// Returns every child that the answer names, independent of the version. `existing` provides the UIDs, since one
     /// object can be served in two groups, as Ingresses were.
     #[must_use]
     pub fn named(&self, existing: &dyn Fn(&ChildRef) -> Option<Arc<DynamicObject>>) -> Named {
-        let mut named = Named::default();
+        let mut named = Named {
+            identities: self.left_out.clone(),
+            ..Named::default()
+        };
         for key in self.keys() {
             named.identities.insert(key.identity());
             named
@@ -124,7 +131,7 @@ impl Plan {
     }
 }
 
-/// The children that a plan names, identified by what is the same in every version.
+/// The children that an answer names, identified by what is the same in every version.
 #[derive(Debug, Default)]
 pub struct Named {
     identities: HashSet<Identity>,
@@ -132,7 +139,7 @@ pub struct Named {
 }
 
 impl Named {
-    /// Reports whether the plan names this object.
+    /// Reports whether the answer names this object.
     #[must_use]
     pub fn contains(&self, object: &DynamicObject) -> bool {
         self.identities.contains(&ChildRef::of(object).identity())
@@ -154,16 +161,34 @@ pub fn plan(
     keep: &[ObjectRef],
     generate: &[GeneratedSecret],
 ) -> Result<Plan, Vec<Refusal>> {
-    plan_without(policy, children, keep, generate, &HashSet::new())
+    plan_without(policy, children, keep, generate, HashSet::new())
 }
 
-/// Plans without the Secrets among `out`. The children are marked as with them.
+/// As [`plan`], but existing objects that are in the way do not stop what does not depend on them.
+///
+/// # Errors
+/// When something else is refused.
+pub fn plan_around(
+    policy: &Policy<'_>,
+    children: &[Value],
+    keep: &[ObjectRef],
+    generate: &[GeneratedSecret],
+) -> Result<Plan, Vec<Refusal>> {
+    plan(policy, children, keep, generate).or_else(|refused| {
+        match beside_obstacles(policy, children, keep, generate, &refused) {
+            Some(plan) => Ok(Plan { refused, ..plan }),
+            None => Err(refused),
+        }
+    })
+}
+
+/// Plans without what is in `left_out`. The children are marked as with all Secrets.
 fn plan_without(
     policy: &Policy<'_>,
     children: &[Value],
     keep: &[ObjectRef],
     generate: &[GeneratedSecret],
-    out: &HashSet<Identity>,
+    left_out: HashSet<Identity>,
 ) -> Result<Plan, Vec<Refusal>> {
     let defined = defined_in(children);
     let namespaced = |kind: &Kind| {
@@ -193,7 +218,7 @@ fn plan_without(
     let mut seen = HashSet::new();
     let is_out = |secret: &&GeneratedSecret| {
         let key = policy.secret_key(secret);
-        key.is_ok_and(|key| out.contains(&key.identity()))
+        key.is_ok_and(|key| left_out.contains(&key.identity()))
     };
     for secret in generate.iter().filter(|secret| !is_out(secret)) {
         match policy.secret(secret, &plan.desired) {
@@ -230,6 +255,7 @@ fn plan_without(
         let place = |desired: &Desired| (desired.depth, rank(&desired.key.kind));
         (place(a), &a.key).cmp(&(place(b), &b.key))
     });
+    plan.left_out = left_out;
     Ok(plan)
 }
 
@@ -266,14 +292,12 @@ fn with_made<'a>(policy: &Policy<'a>, children: &[Value], keep: &[ObjectRef]) ->
     Cow::Owned(config)
 }
 
-/// Plans what remains of an answer when existing objects are in the way: they must not stop what does not depend on them.
-/// `None` when something else is refused.
+/// Plans what remains of an answer when existing objects are in the way. `None` when something else is refused.
 ///
 /// For a cluster-scoped parent, leaves out the children in the namespaces that contain such objects: whoever creates
 /// one there must not stop the children in other namespaces. For a namespaced parent, leaves out the generated Secrets
 /// that are refused, and the children that come after them.
-#[must_use]
-pub fn beside_obstacles(
+fn beside_obstacles(
     policy: &Policy<'_>,
     children: &[Value],
     keep: &[ObjectRef],
@@ -317,7 +341,7 @@ pub fn beside_obstacles(
     let left = children.iter().zip(&keys);
     let left = left.filter(|(_, key)| !out.contains(&key.identity()));
     let left: Vec<_> = left.map(|(child, _)| child.clone()).collect();
-    plan_without(policy, &left, keep, generate, &out).ok()
+    plan_without(policy, &left, keep, generate, out).ok()
 }
 
 /// Maximum number of bytes of an unchecked kind or name in a refusal; the rule follows after it.

@@ -6,7 +6,7 @@ use std::time::Duration;
 use similar::{ChangeTag, TextDiff};
 
 use super::answer::{Answer, MAX_SHOWN};
-use super::shadow::Effect;
+use super::shadow::{Effect, in_words};
 use operator_host_core::object::{NamespacedName, shorten};
 use operator_host_delivery::candidate_check::{Blamed, HeldBack, ProofResult};
 
@@ -57,6 +57,16 @@ pub(super) fn find(
         }
         (Err(_), _) => return Finding::Unchanged,
     };
+    let was_refused = |refused: &String| match &live {
+        None => false,
+        Some(Ok(live)) => live.refused.contains(refused),
+        Some(Err(_)) => true,
+    };
+    let refused = candidate.refused.iter().filter(|refused| !was_refused(refused));
+    let refused = in_words(refused.cloned());
+    if !refused.is_empty() {
+        return Finding::Fails(shorten(&refused, MAX_BYTES));
+    }
     match live.and_then(Result::ok) {
         Some(live) if live == candidate => Finding::Unchanged,
         live => Finding::Changed { live, candidate },

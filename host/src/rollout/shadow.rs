@@ -19,7 +19,7 @@ use operator_host_core::object::{
 };
 use operator_host_desired::api_versions::{self, Used};
 use operator_host_desired::conditions::{self, NO_PLUGIN, RECONCILING, RETRYING, STALLED, Verdict};
-use operator_host_desired::plan::{Plan, Policy, plan};
+use operator_host_desired::plan::{Plan, Policy, Refusal, plan_around};
 use operator_host_engine::reconcile::context::Context;
 use operator_host_engine::reconcile::evaluate::{PluginExport, Subject, evaluate};
 use operator_host_engine::reconcile::prune::removable;
@@ -48,6 +48,9 @@ pub(super) struct Effect {
     pub(super) deleted: BTreeSet<Identity>,
     /// Observed children that are retained and would no longer be managed.
     pub(super) left: BTreeSet<Identity>,
+    /// What existing objects are in the way of. A reconcile deletes nothing meanwhile; here counts what it would delete once
+    /// they are gone.
+    pub(super) refused: BTreeSet<String>,
 }
 
 /// The schemas by which the API server will judge what a version asks for.
@@ -182,6 +185,7 @@ impl Snapshot {
         };
         let plan = self.plan(context, plugin, &response)?;
         let (deleted, left) = self.removed(context, &plan, done);
+        let in_the_way = plan.refused.iter().map(ToString::to_string).collect();
         let mut hidden = std::mem::take(values);
         let (known, parent, now) = (Arc::clone(known), Arc::clone(&self.parent), self.now);
         let schema = known.schema_for(plugin);
@@ -201,6 +205,7 @@ impl Snapshot {
             answer,
             deleted,
             left,
+            refused: in_the_way,
         })
     }
 
@@ -239,14 +244,8 @@ impl Snapshot {
             existing: &|key: &ChildRef| context.existing(key),
             proof: context.provenance.proof(),
         };
-        plan(&policy, &response.children, &response.keep, &response.generate).map_err(|refusals| {
-            let texts: Vec<String> = refusals
-                .iter()
-                .take(MAX_REFUSED)
-                .map(ToString::to_string)
-                .collect();
-            texts.join("; ")
-        })
+        let plan = plan_around(&policy, &response.children, &response.keep, &response.generate);
+        plan.map_err(|refusals| in_words(refusals.iter().map(Refusal::to_string)))
     }
 
     /// Returns the observed children that would be deleted, and those that would no longer be managed.
@@ -273,6 +272,11 @@ impl Snapshot {
         }
         (deleted, left)
     }
+}
+
+/// Returns the first few refusals as one text.
+pub(super) fn in_words(refusals: impl Iterator<Item = String>) -> String {
+    refusals.take(MAX_REFUSED).collect::<Vec<_>>().join("; ")
 }
 
 /// Reports whether the last plugin call for a parent failed, by the conditions that the host wrote, or whether there was none.

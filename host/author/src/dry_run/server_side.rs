@@ -29,7 +29,7 @@ use operator_host_core::object::{
     unreadable,
 };
 use operator_host_desired::ownership::{leave_out_others, owns, retains};
-use operator_host_desired::plan::{Desired, DesiredSecret, Plan, Policy, Refusal, plan};
+use operator_host_desired::plan::{Desired, DesiredSecret, Plan, Policy, Refusal, plan_around};
 use operator_host_desired::provenance::SecretProof;
 use operator_host_desired::{api_versions, left_fields};
 use operator_host_engine::reconcile::evaluate::{EvaluateError, Subject};
@@ -174,11 +174,14 @@ impl<'a> Preview<'a> {
             .await?)
     }
 
-    /// Returns the changes of a parent's children.
+    /// Returns the changes of a parent's children, and why there are not more: existing objects are in the way of some.
     ///
     /// # Errors
     /// When the plugin fails or its answer is refused, or the API server refuses a child.
-    pub async fn differences(&self, parent: DynamicObject) -> Result<Vec<Difference>, PreviewError> {
+    pub async fn differences(
+        &self,
+        parent: DynamicObject,
+    ) -> Result<(Vec<Difference>, Vec<Refusal>), PreviewError> {
         let mut parent = parent;
         if is_unreadable(&parent) {
             return Err(PreviewError::Unreadable);
@@ -226,7 +229,7 @@ impl<'a> Preview<'a> {
             existing: &|key: &ChildRef| there.get(key).cloned().map(Arc::new),
             proof,
         };
-        let plan = plan(&policy, &response.children, &response.keep, &response.generate)
+        let plan = plan_around(&policy, &response.children, &response.keep, &response.generate)
             .map_err(PreviewError::Refused)?;
         let mut differences = Vec::new();
         for secret in &plan.secrets {
@@ -242,10 +245,10 @@ impl<'a> Preview<'a> {
             differences.extend(self.change(&parent, proof, desired, live).await?);
         }
         // A parent that is being deleted keeps its children until it is deleted.
-        if cleaned_up.is_none() {
+        if cleaned_up.is_none() && plan.refused.is_empty() {
             differences.extend(self.deletions(&parent, proof, &plan, &there, &observed));
         }
-        Ok(differences)
+        Ok((differences, plan.refused))
     }
 
     /// Lists every object of the kinds that the plugin may make, in the namespaces where it may make them.

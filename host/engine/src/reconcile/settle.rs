@@ -2,6 +2,7 @@
 //! another end: it deletes nothing, and is over when the plugin says so.
 
 use std::cell::RefCell;
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use kube::core::DynamicObject;
@@ -24,7 +25,7 @@ use operator_host_core::object::{ChildRef, NamespacedName, is_terminating};
 use operator_host_desired::conditions::{Reason, Verdict};
 use operator_host_desired::order::Waiting;
 use operator_host_desired::ownership::owns;
-use operator_host_desired::plan::{Plan, Policy, beside_obstacles, plan};
+use operator_host_desired::plan::{Plan, Policy, plan_around};
 use operator_host_desired::readiness;
 use operator_host_runtime::Plugin;
 
@@ -93,14 +94,16 @@ async fn realize(
     response: &Response,
     changes: &mut Changes,
 ) -> Result<Option<Realized>, ReconcileError> {
-    let (plan, left_out) = match make_plan(context, plugin, parent, response) {
-        Ok(planned) => planned,
+    let mut plan = match make_plan(context, plugin, parent, response) {
+        Ok(plan) => plan,
         Err(error) if predecessor::clear(context, parent, &error, changes).await? => {
             debug!("{error}: cleared the children of the earlier parent, asking the plugin again");
             return Ok(None);
         }
         Err(error) => return Err(error),
     };
+    let refused = std::mem::take(&mut plan.refused);
+    let left_out = (!refused.is_empty()).then_some(ReconcileError::Refused(refused));
     let mut changed = false;
     for secret in &plan.secrets {
         match generate(context, parent, secret).await? {
@@ -185,19 +188,19 @@ fn end_cleanup(is_done: bool, realized: Realized) -> Step {
     }
 }
 
-/// Returns the plan, and the error for what it leaves out.
 fn make_plan(
     context: &Context,
     plugin: &Plugin,
     parent: &DynamicObject,
     response: &Response,
-) -> Result<(Plan, Option<ReconcileError>), ReconcileError> {
+) -> Result<Plan, ReconcileError> {
     // Existing objects that have the name of a desired child, but another owner.
-    let blocked = RefCell::new(Vec::new());
+    let blocked = RefCell::new(BTreeMap::new());
     let existing = |key: &ChildRef| {
         let existing = context.existing(key)?;
         if !owns(&context.config, parent, &existing) {
-            blocked.borrow_mut().push(Blocking::new(key, Some(&existing)));
+            let blocking = Blocking::new(key, Some(&existing));
+            blocked.borrow_mut().insert(key.clone(), blocking);
         }
         Some(existing)
     };
@@ -210,29 +213,14 @@ fn make_plan(
         existing: &existing,
         proof: context.provenance.proof(),
     };
-    let whole = plan(&policy, &response.children, &response.keep, &response.generate);
+    let plan = plan_around(&policy, &response.children, &response.keep, &response.generate);
     // When such an object is deleted or gets another owner, the parent is reconciled again.
-    let in_the_way = match &whole {
-        Ok(_) => Vec::new(),
-        Err(_) => blocked.take(),
+    let in_the_way = match &plan {
+        Ok(plan) if plan.refused.is_empty() => Vec::new(),
+        _ => blocked.take().into_values().collect(),
     };
     context.wait_for(&NamespacedName::of(parent), &in_the_way);
-    let (plan, left_out) = match whole {
-        Ok(plan) => (plan, None),
-        Err(refusals) => {
-            let Response {
-                children,
-                keep,
-                generate,
-                ..
-            } = response;
-            let others = beside_obstacles(&policy, children, keep, generate, &refusals);
-            match (others, ReconcileError::Refused(refusals)) {
-                (Some(plan), error) => (plan, Some(error)),
-                (None, error) => return Err(error),
-            }
-        }
-    };
+    let plan = plan.map_err(ReconcileError::Refused)?;
     let desired = plan.desired.iter().map(|desired| &desired.key);
     let keys = desired
         .chain(plan.secrets.iter().map(|secret| &secret.key))
@@ -241,6 +229,6 @@ fn make_plan(
     let keys = keys.filter(|key| context.resources.contains_key(&key.kind));
     match context.watch_failure_of(keys) {
         Some(failure) => Err(ReconcileError::Watch(failure)),
-        None => Ok((plan, left_out)),
+        None => Ok(plan),
     }
 }

@@ -20,6 +20,7 @@ fn effect(answer: Value, deleted: &[&str], left: &[&str]) -> Effect {
         answer: Answer::new(answer, &mut SecretValues::default()),
         deleted: keys(deleted),
         left: keys(left),
+        refused: BTreeSet::new(),
     }
 }
 
@@ -67,6 +68,22 @@ fn the_same_answer_is_unchanged_and_another_one_is_changed() {
     };
     assert_eq!(on, "2 objects: 1 unchanged, 1 changed");
     assert!(diff.contains("-  text: a\n+  text: b"), "{diff}");
+}
+
+#[test]
+fn what_is_refused_is_a_failure_unless_it_was_refused_before() {
+    let refused = |names: &[&str]| {
+        let mut effect = effect(json!({}), &[], &[]);
+        effect.refused = names.iter().map(ToString::to_string).collect();
+        Ok(effect)
+    };
+    let find = |live, names: &[&str]| find(live, refused(names), Some(refused(names)));
+    assert_eq!(find(Some(refused(&["a"])), &["a"]), Finding::Unchanged);
+    let more = find(Some(refused(&["a"])), &["a", "b"]);
+    assert_eq!(more, Finding::Fails("b".into()));
+    assert_eq!(find(None, &["a", "b"]), Finding::Fails("a; b".into()));
+    let before = find(Some(Err("a".into())), &["a"]);
+    assert!(matches!(before, Finding::Changed { .. }));
 }
 
 #[test]
