@@ -30,7 +30,10 @@ pub(super) enum Finding {
     /// Both versions give the same answer, or both fail.
     Unchanged,
     /// The answers differ; the effects list the children that each would delete.
-    Changed { live: Option<Effect>, candidate: Effect },
+    Changed {
+        live: Option<Effect>,
+        candidate: Box<Effect>,
+    },
     /// The candidate fails, and the live version does not.
     Fails(String),
     /// The candidate gives two different answers to the same request.
@@ -69,7 +72,10 @@ pub(super) fn find(
     }
     match live.and_then(Result::ok) {
         Some(live) if live == candidate => Finding::Unchanged,
-        live => Finding::Changed { live, candidate },
+        live => Finding::Changed {
+            live,
+            candidate: Box::new(candidate),
+        },
     }
 }
 

@@ -101,9 +101,9 @@ pub(super) async fn run(
             Ok(resource) => {
                 let source = source(&inner, &client, &resource);
                 let why = follow(&inner, &source, &mut retry, first_lists).await;
-                match is_namespace_missing(&client, inner.scope.namespace.as_deref()).await {
-                    true => inner.has_no_namespace(),
-                    false => inner.fail(why),
+                match unless_missing(&client, inner.scope.namespace.as_deref(), why).await {
+                    None => inner.has_no_namespace(),
+                    Some(why) => inner.fail(why),
                 }
                 // The definition may have been deleted, or recreated with another plural.
                 kinds.forget_older(&inner.scope.kind, Duration::ZERO);
@@ -130,13 +130,21 @@ pub(super) async fn run(
     }
 }
 
-/// Reports whether a namespace does not exist. A host that is allowed to list in some namespaces only has no permission in
-/// one that does not exist.
-async fn is_namespace_missing(client: &Client, namespace: Option<&str>) -> bool {
-    let Some(namespace) = namespace else { return false };
+/// Returns why a watch failed, unless its namespace does not exist. A host that is allowed to list in some namespaces only
+/// has no permission in one that does not exist.
+async fn unless_missing(client: &Client, namespace: Option<&str>, why: String) -> Option<String> {
+    let Some(namespace) = namespace else {
+        return Some(why);
+    };
     let namespaces: Api<Namespace> = Api::all(client.clone());
     let found = tokio::time::timeout(MAX_DELAY_REFUSED, namespaces.get_metadata_opt(namespace)).await;
-    matches!(found, Ok(Ok(None)))
+    match found {
+        Ok(Ok(None)) => None,
+        Ok(Err(kube::Error::Api(status))) if status.code == 403 => Some(format!(
+            "{why}. Or the namespace {namespace} may not exist: the host sees that only with the verb `get` on namespaces"
+        )),
+        _ => Some(why),
+    }
 }
 
 fn source(inner: &Inner, client: &Client, resource: &ResolvedKind) -> WatchSource {
