@@ -110,7 +110,8 @@ pub async fn generate(
     let (answer, outcome) = if let Some(live) = live {
         // Refused if somebody was faster: existing values must not be replaced.
         body["metadata"]["resourceVersion"] = live.metadata.resource_version.clone().into();
-        if let Some(owners) = body["metadata"]["ownerReferences"].as_array_mut() {
+        // Not by an index, which would add a null: it would remove the owners.
+        if let Some(Value::Array(owners)) = body.pointer_mut("/metadata/ownerReferences") {
             let others = live.metadata.owner_references.iter().flatten();
             let others = others.filter(|owner| Some(&owner.uid) != parent.metadata.uid.as_ref());
             owners.extend(others.map(|owner| json!(owner)));
