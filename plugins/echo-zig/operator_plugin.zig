@@ -336,13 +336,21 @@ fn answer(comptime Spec: type, comptime description: Description, comptime opera
         } else |failure| try errors.addInvalid(failure);
         return json(.{ .validated = errors.items.items });
     }
-    const request = try Request(Spec).read(call.get("request") orelse .null);
-    var response: Response = .{ .observed = request.children };
-    if (std.mem.eql(u8, name, "reconcile")) {
-        try operator.reconcile(request, &response);
-    } else {
+    var response: Response = .{};
+    if (Request(Spec).read(call.get("request") orelse .null)) |request| {
+        response.observed = request.children;
+        if (std.mem.eql(u8, name, "reconcile")) {
+            try operator.reconcile(request, &response);
+        } else {
+            response.done = true;
+            if (@hasDecl(operator, "cleanup")) try operator.cleanup(request, &response);
+        }
+    } else |failure| {
+        if (failure != error.Invalid or !std.mem.eql(u8, name, "cleanup")) return failure;
+        // The resource can go, whatever its definition let in.
         response.done = true;
-        if (@hasDecl(operator, "cleanup")) try operator.cleanup(request, &response);
+        const text = try print("{s}. The plugin cannot read the resource, so its cleanup did not run", .{message});
+        if (@hasDecl(operator, "cleanup")) try response.event(.{ .type = "Warning", .reason = "CleanupSkipped", .message = text });
     }
     const rest = if (response.done) |done|
         try json(.{ .done = done, .conditions = response.conditions.items, .events = response.events.items, .requeueAfterMs = response.requeueAfterMs, .requeueAt = response.requeueAt, .needs = response.needs.items })

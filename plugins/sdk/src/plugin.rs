@@ -12,7 +12,7 @@ use crate::crd::{Column, Crd, Rule, Scale};
 use crate::kinds::Kind;
 use crate::object;
 use crate::request::{Parent, Request};
-use crate::response::{CleanupResponse, Failure, FieldError, Response};
+use crate::response::{CleanupResponse, Event, Failure, FieldError, Response};
 use crate::versions::{Version, convert_object, differences, remove, set, value_of};
 
 type Reconcile<Spec, Status> = fn(&Request<Spec, Status>) -> Result<Response<Status>, Failure>;
@@ -102,7 +102,8 @@ where
         self
     }
 
-    /// Sets a function that is called while a parent is being deleted, until it returns that it is done.
+    /// Sets a function that is called while a parent is being deleted, until it returns that it is done. A spec that does not
+    /// match the type keeps no resource from being deleted: the function is not called, and an Event says so.
     pub const fn cleanup(mut self, cleanup: Cleanup<Spec, Status>) -> Self {
         self.cleanup = Some(cleanup);
         self
@@ -245,12 +246,22 @@ where
     }
 
     fn cleanup(&self, request: wit::Request) -> Result<wit::CleanupResponse, Failure> {
-        match self.cleanup {
-            Some(cleanup) => {
-                let request = ManuallyDrop::new(Request::from_wit(request)?);
-                Ok(cleanup(&request)?.into_wit())
+        let done = CleanupResponse::<Status>::done();
+        let Some(cleanup) = self.cleanup else {
+            return Ok(done.into_wit());
+        };
+        match Request::from_wit(request).map(ManuallyDrop::new) {
+            Ok(request) => Ok(cleanup(&request)?.into_wit()),
+            Err(Failure::Invalid(invalid)) => {
+                let message = [
+                    &*invalid.message,
+                    ". The plugin cannot read the resource, so its cleanup did not run",
+                ];
+                Ok(done
+                    .event(Event::warning("CleanupSkipped", message.concat()))
+                    .into_wit())
             }
-            None => Ok(CleanupResponse::<Status>::done().into_wit()),
+            Err(failure) => Err(failure),
         }
     }
 

@@ -64,7 +64,8 @@ impl<Status> Response<Status> {
     }
 
     /// Adds a child that should exist, as a complete object. Owned objects that the response does not name are
-    /// deleted (or left alone, for the kinds that the host retains).
+    /// deleted (or left alone, for the kinds that the host retains). `json!` makes `null` of a number that is not finite, so
+    /// the field is absent; [`object`](Self::object) refuses such a number.
     ///
     /// If a child of the same name is being deleted, the host waits for the deletion and recreates it then.
     pub fn child(mut self, child: impl Into<Value>) -> Self {
@@ -155,10 +156,10 @@ impl<Status: Serialize> Response<Status> {
             same.is_none()
         });
         wit::Response {
-            children: self.children.iter().map(to_text).collect(),
+            children: self.children.iter().map(Value::to_string).collect(),
             keep: self.keep,
             generate: self.generate,
-            status: self.status.as_ref().map(to_text),
+            status: self.status.as_ref().map(|status| text::json("status", status)),
             conditions: self.conditions,
             events: self.events,
             requeue_after_ms: self.requeue_after.map(milliseconds),
@@ -226,8 +227,8 @@ impl<Status: Serialize> CleanupResponse<Status> {
     pub(crate) fn into_wit(self) -> wit::CleanupResponse {
         wit::CleanupResponse {
             done: self.done,
-            children: self.children.iter().map(to_text).collect(),
-            status: self.status.as_ref().map(to_text),
+            children: self.children.iter().map(Value::to_string).collect(),
+            status: self.status.as_ref().map(|status| text::json("status", status)),
             conditions: self.conditions,
             events: self.events,
             requeue_after_ms: self.requeue_after.map(milliseconds),
@@ -245,10 +246,10 @@ macro_rules! shared {
             ///
             /// # Panics
             ///
-            /// When it does not serialize to JSON: a map whose keys are not strings.
+            /// When it does not serialize to JSON: a map whose keys are not strings, a number that is not finite.
             pub fn object(self, child: &impl Serialize) -> Self {
                 // Not `serde_json::to_value`: each field of a type of k8s-openapi would take more code.
-                self.child(object::parse(&text::json(child)))
+                self.child(object::parse(&text::json("a child", child)))
             }
 
             /// Sets the parent's whole status, except `conditions` and `observedGeneration`, which the host writes.
@@ -299,15 +300,6 @@ macro_rules! shared {
 
 shared!(Response);
 shared!(CleanupResponse);
-
-/// Serializes a status. A type that JSON cannot represent (a map whose keys are not strings) is a bug in the
-/// plugin: the host reports the panic with its message.
-fn to_text(value: &impl Serialize) -> String {
-    match serde_json::to_string(value) {
-        Ok(text) => text,
-        Err(error) => panic!("the status cannot be written as JSON: {error}"),
-    }
-}
 
 /// Converts to milliseconds. Longer durations than 584 million years are capped.
 fn milliseconds(duration: Duration) -> u64 {
@@ -534,7 +526,7 @@ impl Failure {
     pub fn status(mut self, status: &impl Serialize) -> Self {
         let (Self::Invalid(Invalid { status: shown, .. }) | Self::Retry(Retry { status: shown, .. })) =
             &mut self;
-        *shown = Some(to_text(status));
+        *shown = Some(text::json("status", status));
         self
     }
 

@@ -11,14 +11,52 @@ use serde::ser::{
     SerializeTupleStruct, SerializeTupleVariant, Serializer,
 };
 
-/// Returns the JSON text of a value, as `serde_json::to_string` does.
+/// Returns the JSON text of a value, as `serde_json::to_string` does. `what` names the value in a message.
 ///
-/// Panics when JSON cannot represent the value: a map whose keys are not strings. It is a bug of the plugin, and the
-/// host reports the panic with its message.
-pub(crate) fn json(value: &impl Serialize) -> String {
-    let mut text = String::new();
+/// Panics when JSON cannot represent the value: a map whose keys are not strings, or a number that is not finite. It is a
+/// bug of the plugin, and the host reports the panic with its message.
+pub(crate) fn json(what: &str, value: &impl Serialize) -> String {
+    // Before the value, so that it is there for a message.
+    let mut text = what.to_owned();
     let Ok(()) = value.serialize(Text(&mut text));
-    text
+    text.split_off(what.len())
+}
+
+/// Panics about a number at the end of what is written.
+#[cold]
+#[inline(never)]
+fn not_finite(written: &str, number: f64) -> ! {
+    let (what, mut rest) = written.split_at(written.find(['[', '{']).unwrap_or(written.len()));
+    // Of each list and object that is open: the index, and the last text, which is the name of the field.
+    let (mut open, mut name) = (Vec::new(), "");
+    while let Some(c) = rest.chars().next() {
+        rest = &rest[c.len_utf8()..];
+        match (c, open.last_mut()) {
+            ('"', _) => {
+                let mut is_escaped = false;
+                let is_end = |c| {
+                    let is_end = c == '"' && !is_escaped;
+                    is_escaped = c == '\\' && !is_escaped;
+                    is_end
+                };
+                (name, rest) = rest.split_once(is_end).unwrap_or_default();
+            }
+            ('[', _) => open.push((0, None)),
+            ('{', _) => open.push((0, Some(""))),
+            (']' | '}', _) => drop(open.pop()),
+            (',', Some((index, _))) => *index += 1,
+            (':', Some((_, field))) => *field = Some(name),
+            _ => {}
+        }
+    }
+    let steps = open.iter().map(|(index, field)| match field {
+        Some(field) => format!(".{field}"),
+        None => format!("[{index}]"),
+    });
+    panic!(
+        "{what}{} is {number}, which JSON does not have",
+        steps.collect::<String>()
+    )
 }
 
 /// Appends to a text.
@@ -179,7 +217,7 @@ impl<'a> Serializer for Text<'a> {
     fn serialize_f64(self, value: f64) -> Written {
         match serde_json::Number::from_f64(value) {
             Some(number) => self.plain(&number.to_string()),
-            None => self.plain("null"),
+            None => not_finite(self.0, value),
         }
         Ok(())
     }
@@ -415,7 +453,10 @@ mod tests {
             pair: Pair(1, "[".into()),
             rest: value!({ "x": { "y": [null, {}, "{"] } }),
         };
-        assert_eq!(json(&everything), serde_json::to_string(&everything).unwrap());
+        assert_eq!(
+            json("it", &everything),
+            serde_json::to_string(&everything).unwrap()
+        );
         for value in [
             value!(null),
             value!([]),
@@ -424,14 +465,30 @@ mod tests {
             value!(1.0),
             value!([[], {}]),
         ] {
-            assert_eq!(json(&value), value.to_string());
+            assert_eq!(json("it", &value), value.to_string());
         }
-        assert_eq!(json(&f64::NAN), "null");
+    }
+
+    #[test]
+    fn a_number_that_json_does_not_have_is_a_bug_with_a_path() {
+        let said = |value: &dyn Fn() -> String| {
+            let panic = std::panic::catch_unwind(std::panic::AssertUnwindSafe(value)).unwrap_err();
+            *panic.downcast::<String>().unwrap()
+        };
+        let by_text = BTreeMap::from([("a\"é\\", vec![vec![0.5], vec![1.0, f64::NEG_INFINITY]])]);
+        assert_eq!(
+            said(&|| json("status", &(("{", [1.5]), by_text.clone()))),
+            "status[1].a\\\"é\\\\[1][1] is -inf, which JSON does not have"
+        );
+        assert_eq!(
+            said(&|| json("status", &f32::NAN)),
+            "status is NaN, which JSON does not have"
+        );
     }
 
     #[test]
     #[should_panic(expected = "a map whose keys are not strings")]
     fn a_key_that_json_cannot_represent_is_a_bug() {
-        json(&BTreeMap::from([(vec![1], 1)]));
+        json("it", &BTreeMap::from([(vec![1], 1)]));
     }
 }

@@ -168,7 +168,7 @@ where
 
 /// Serializes a spec, without the fields that have no value: a missing field and null are the same in a resource.
 pub(crate) fn value_of(spec: &impl Serialize) -> Value {
-    let mut value = object::parse(&text::json(spec));
+    let mut value = object::parse(&text::json("spec", spec));
     remove_nulls(&mut value);
     value
 }
@@ -244,7 +244,7 @@ fn version_of(api_version: &str) -> &str {
 /// Writes what a version cannot express into the object's annotation.
 fn keep(object: &mut Value, rest: &Map<String, Value>) {
     if !rest.is_empty() {
-        object["metadata"]["annotations"][REST] = text::json(rest).into();
+        object["metadata"]["annotations"][REST] = text::json("spec", rest).into();
     }
 }
 
