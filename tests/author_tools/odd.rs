@@ -1,6 +1,6 @@
 //! One list of odd inputs for the SDK of every language, `tests/fixtures/odd/cases.json`: wrong specs, wrong answers,
 //! exceptions. What a plugin's author then reads contains the words of the list, among them the line or the argument. C has
-//! no SDK.
+//! no SDK: what its plugins write goes to the host as it is, so the words are the host's.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -183,4 +183,9 @@ fn in_zig() {
 #[test]
 fn in_assemblyscript() {
     every_case_says_what_is_wrong("assemblyscript", &[("plugin.as.ts", "assembly/plugin.ts")]);
+}
+
+#[test]
+fn in_c() {
+    every_case_says_what_is_wrong("c", &[("plugin.c", "plugin.c")]);
 }
