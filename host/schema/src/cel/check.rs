@@ -324,9 +324,8 @@ impl<'s> Check<'s> {
             let found = self.inference.resolved(&signature.result.shifted(first));
             result = Some(match result {
                 // Several fit what is only known when the rule is evaluated.
-                Some(other) if !self.inference.unify(&other, &found) => Type::Dyn,
-                Some(other) => other,
-                None => found,
+                Some(other) if other != found => Type::Dyn,
+                _ => found,
             });
         }
         result.ok_or_else(|| self.no_overload(name, args))

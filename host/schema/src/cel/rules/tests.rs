@@ -558,6 +558,8 @@ fn a_rule_of_the_wrong_types_is_refused_with_its_definition() {
         "self.o == oldSelf.o",
         "semver(self.s).isGreaterThan(semver('1.0.0'))",
         "format.dns1123Label().validate(self.s).hasValue()",
+        "self.l.sortBy(x, x)[0] == 'a'",
+        "dyn(self.l)[0] == 'a' && dyn({'k': [1]}).k[0] == 1",
         "self.a == self.p",
     ] {
         assert_eq!(problems(json!({ "rule": right })), [], "{right}");
