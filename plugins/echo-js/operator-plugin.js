@@ -504,6 +504,7 @@ function split(list, condition) {
 function shown(value) {
   if (value === undefined) return "undefined";
   if (typeof value === "bigint") return `the BigInt ${value}`;
+  if (value instanceof Date && Number.isNaN(value.getTime())) return "an invalid Date";
   if (typeof value === "function") return `the function ${value.name}`;
   if (typeof value === "symbol") return "a Symbol";
   if (value === null || typeof value !== "object") return typeof value === "string" ? JSON.stringify(value) : `${value}`;
@@ -541,6 +542,8 @@ function placeOf(error, author) {
   if (!stack.length && author?.fileName) {
     stack.push(`    at ${author.name} (${author.fileName.replace("/build/js/", "/")}:${author.lineNumber})`);
   }
-  if (error?.cause !== undefined) stack.push(`caused by ${textOf(error.cause)}`);
+  // An AggregateError has several.
+  const causes = [error?.cause, ...(Array.isArray(error?.errors) ? error.errors : [])];
+  stack.push(...causes.filter((cause) => cause !== undefined).map((cause) => `caused by ${textOf(cause)}`));
   return stack.join("\n");
 }

@@ -494,7 +494,8 @@ def place(exception: BaseException, function: Callable) -> str:
     # This shortens recursions.
     lines = [*traceback.format_exception_only(exception), *traceback.StackSummary.from_list(own).format()]
     cause = exception.__cause__ or (None if exception.__suppress_context__ else exception.__context__)
-    if cause is not None:
+    # An ExceptionGroup has several.
+    for cause in [*([] if cause is None else [cause]), *getattr(exception, "exceptions", ())]:
         lines.append(f"caused by {place(cause, function)}")
     return "".join(lines)
 
