@@ -341,7 +341,8 @@ fn failed(message: String, objects: Vec<Blamed>) -> Box<HeldBack> {
 
 /// Holds a version back that would begin its stages without the live version.
 pub(super) fn nothing_to_return_to() -> Box<HeldBack> {
-    let message = "the version that is recorded as live is not at hand, so objects of a stage could not return to it";
+    let message =
+        "the version that is recorded as live is not at hand, so objects of a stage could not return to it";
     failed(message.to_owned(), Vec::new())
 }
 

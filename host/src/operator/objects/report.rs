@@ -18,7 +18,6 @@ use operator_host_cluster::client::Writer;
 use operator_host_cluster::discovery::{Discovery, ResolvedKind};
 use operator_host_cluster::event_recorder::Events;
 use operator_host_cluster::resource_client::ResourceClient;
-use operator_host_cluster::term::Warmth;
 use operator_host_config::Config;
 use operator_host_config::object::{self, OnRemoval};
 use operator_host_core::object::{NamespacedName, is_terminating};
@@ -91,7 +90,7 @@ impl Reporter {
             };
             for object in &objects {
                 let name = object.name_any();
-                let Some(writer) = self.writer(&name, &now, &mut joined) else {
+                let Some(writer) = self.writer(&name, &mut joined) else {
                     continue;
                 };
                 let result = match is_terminating(object) {
@@ -127,25 +126,14 @@ impl Reporter {
     }
 
     /// Returns the writer for a Controller, if this replica leads for it.
-    fn writer(&self, name: &str, now: &Decided, joined: &mut BTreeSet<String>) -> Option<Writer> {
+    fn writer(&self, name: &str, joined: &mut BTreeSet<String>) -> Option<Writer> {
         let factory = self.leadership.join(name).ok()?;
         joined.insert(name.to_owned());
-        let config = now.config.as_ref()?;
-        let runs = |term| {
-            let mut terms = config
-                .controllers
-                .iter()
-                .filter_map(|other| self.leadership.join(&other.name).ok());
-            terms.any(|other| other.term().is(term))
-        };
-        if factory.term().leads() {
-            return factory.writer(None).ok();
-        }
-        // Nothing else says that this replica could lead.
-        if now.refused.contains_key(name) && !runs(factory.term()) {
-            factory.term().set_warm(Warmth::Warm);
-        }
-        None
+        factory
+            .term()
+            .leads()
+            .then(|| factory.writer(None).ok())
+            .flatten()
     }
 
     /// Leaves the elections of Controllers that are gone.
