@@ -76,7 +76,17 @@ async fn a_version_goes_from_stage_to_stage_and_then_to_all() {
 #[tokio::test]
 async fn a_stage_that_becomes_less_ready_returns_to_the_live_version_also_after_a_restart() {
     let world = World::new("stages-bad").await;
-    let host = world.start();
+    // Where the live version is after a restart.
+    let kept = world.scenario.folder.path().join("kept");
+    let start = || {
+        let config = world
+            .scenario
+            .file("config.yaml", format!("{CEILINGS}\ncontrollers: []\n"));
+        world
+            .scenario
+            .start_with(&config, &["--state-dir", kept.to_str().unwrap()])
+    };
+    let host = start();
     world.put(&variant(0)).await;
     let stages = json!({"proving": {"stages": [{"objects": 1, "wait": "4s"}, {"percent": 100}]}});
     world.controller("puppet", stages).await;
@@ -107,7 +117,7 @@ async fn a_stage_that_becomes_less_ready_returns_to_the_live_version_also_after_
     assert_eq!(version(&object, "live"), old);
     assert_eq!(host.stop().await.code(), Some(0));
     // The next process does not try it again.
-    let host = world.start();
+    let host = start();
     host.until_log(&["it was taken back in stage 1 of 2 before"])
         .await;
     world

@@ -22,7 +22,7 @@ const BEFORE: [&str; 16] = [
     "KIND_NOT_LISTED:&str=\"",
     "BACK_OFF:&str=\"",
     "UNMATCHED_PIN:&str=\"",
-    "REASON:&str=\"",
+    "STAGE_FAILED:&str=\"",
     "unwrap_or(\"",
 ];
 

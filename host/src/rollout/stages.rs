@@ -23,7 +23,7 @@ use operator_host_runtime::Plugin;
 /// How often to look how the parents are.
 const PERIOD: Duration = Duration::from_millis(500);
 /// The reason of a version that a stage held back.
-const REASON: &str = "StageFailed";
+const STAGE_FAILED: &str = "StageFailed";
 /// The number of parents that a message names.
 const NAMED: usize = 5;
 
@@ -332,7 +332,7 @@ fn per_mille(parents: &[Arc<DynamicObject>]) -> u64 {
 }
 
 fn failed(message: String, objects: Vec<Blamed>) -> Box<HeldBack> {
-    match held(REASON, message, objects) {
+    match held(STAGE_FAILED, message, objects) {
         ProofResult::HeldBack(held) => held,
         // `held` returns nothing else.
         ProofResult::Proved { .. } | ProofResult::NotCompared(_) => unreachable!("`held` holds back"),
