@@ -6,11 +6,10 @@
 //! it is served over TLS, and the API server decides about every request (`access`).
 //!
 //! In reading order: `view` is what can be asked for, `looks` computes it, `stream` sends it again when it changes, `server`
-//! is the HTTP server with its `certificate`, and `assets` are the files of the page, which uses nothing from elsewhere.
+//! answers requests, and `assets` are the files of the page, which uses nothing from elsewhere.
 
 mod access;
 mod assets;
-mod certificate;
 mod looks;
 mod server;
 mod stream;

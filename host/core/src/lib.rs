@@ -3,7 +3,6 @@
 
 pub mod backoff;
 pub mod clock;
-pub mod connections;
 pub mod crd;
 pub mod field_path;
 pub mod files;
@@ -13,4 +12,5 @@ pub mod managed_fields;
 pub mod metrics;
 pub mod object;
 pub mod printable;
+pub mod server;
 pub mod trace;

@@ -1,22 +1,24 @@
 //! The files of the page. They are part of the program, and use nothing from elsewhere.
 
-/// A file of the page.
-pub(super) struct Asset {
-    pub(super) type_: &'static str,
-    pub(super) body: &'static str,
-}
-
-/// Returns the file at a path.
-pub(super) fn asset(path: &str) -> Option<Asset> {
-    let (type_, body) = match path {
-        "/ui/" => ("text/html; charset=utf-8", include_str!("assets/index.html")),
-        "/ui/style.css" => ("text/css; charset=utf-8", include_str!("assets/style.css")),
-        "/ui/script.js" => ("text/javascript; charset=utf-8", include_str!("assets/script.js")),
-        "/ui/icon.svg" => ("image/svg+xml", include_str!("assets/icon.svg")),
-        _ => return None,
-    };
-    Some(Asset { type_, body })
-}
+/// The path, the type and the content of each.
+pub(super) const ASSETS: [(&str, &str, &str); 4] = [
+    (
+        "/ui/",
+        "text/html; charset=utf-8",
+        include_str!("assets/index.html"),
+    ),
+    (
+        "/ui/style.css",
+        "text/css; charset=utf-8",
+        include_str!("assets/style.css"),
+    ),
+    (
+        "/ui/script.js",
+        "text/javascript; charset=utf-8",
+        include_str!("assets/script.js"),
+    ),
+    ("/ui/icon.svg", "image/svg+xml", include_str!("assets/icon.svg")),
+];
 
 #[cfg(test)]
 mod tests {
@@ -24,10 +26,8 @@ mod tests {
 
     #[test]
     fn the_files_are_small_and_name_no_other_site() {
-        let paths = ["/ui/", "/ui/style.css", "/ui/script.js", "/ui/icon.svg"];
-        let files: Vec<_> = paths.iter().map(|path| asset(path).unwrap().body).collect();
-        assert!(files.iter().map(|file| file.len()).sum::<usize>() < 100_000);
-        for (path, file) in paths.iter().zip(files) {
+        assert!(ASSETS.iter().map(|(.., file)| file.len()).sum::<usize>() < 100_000);
+        for (path, _, file) in ASSETS {
             let names = file.replace("http://www.w3.org/2000/svg", "");
             assert!(
                 !names.contains("http://") && !names.contains("https://"),

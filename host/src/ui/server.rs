@@ -1,50 +1,42 @@
 //! The HTTP server of the page.
 
-use std::convert::Infallible;
 use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
-use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-use bytes::Bytes;
-use futures::Stream;
-use http_body_util::{Either, Full, StreamBody};
-use hyper::body::{Frame, Incoming};
+use axum::extract::{RawQuery, Request, State};
+use axum::middleware::{Next, from_fn, from_fn_with_state, map_response};
+use axum::response::{IntoResponse, Redirect, Response};
+use axum::routing::get;
+use axum::{Extension, Router};
 use hyper::header::{
-    AUTHORIZATION, CACHE_CONTROL, CONNECTION as CONNECTION_HEADER, CONTENT_SECURITY_POLICY, CONTENT_TYPE,
-    HOST, HeaderName, HeaderValue, LOCATION, REFERRER_POLICY, RETRY_AFTER, WWW_AUTHENTICATE,
-    X_CONTENT_TYPE_OPTIONS,
+    AUTHORIZATION, CACHE_CONTROL, CONNECTION, CONTENT_SECURITY_POLICY, CONTENT_TYPE, HOST, REFERRER_POLICY,
+    RETRY_AFTER, WWW_AUTHENTICATE, X_CONTENT_TYPE_OPTIONS,
 };
-use hyper::service::service_fn;
-use hyper::{Method, Request, Response, StatusCode};
-use hyper_util::rt::{TokioIo, TokioTimer};
+use hyper::{Method, StatusCode};
 use kube::Client;
 use thiserror::Error;
-use tokio::io::{AsyncRead, AsyncWrite};
-use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::Semaphore;
-use tokio_rustls::TlsAcceptor;
-use tracing::{debug, info, warn};
+use tokio::net::TcpListener;
+use tokio::sync::{Semaphore, watch};
+use tokio_util::sync::CancellationToken;
+use tracing::info;
 
 use super::Sources;
 use super::access::{Access, Refusal};
-use super::assets::asset;
-use super::certificate::Certificate;
+use super::assets::ASSETS;
 use super::looks::Looks;
-use super::stream::events;
+use super::stream::stream;
 use super::view::View;
-use operator_host_core::connections::{Connections, Seat};
+use operator_host_core::server::{Caller, Server};
 use operator_host_instruments::journal::Journal;
+use operator_host_webhook::certificates::Certificates;
 
-/// How long a client may take to send the head of a request.
-const HEAD: Duration = Duration::from_secs(10);
-/// Maximum size of that head.
-const MAX_HEAD: usize = 16 << 10;
+/// Maximum size of the head of a request.
+const HEAD: usize = 16 << 10;
 /// How long a connection may last: longer than a stream, but a client that reads nothing does not stay for ever.
-const CONNECTION: Duration = Duration::from_secs(600);
-/// Maximum number of connections. A browser opens at most six. When there are more, those that were not let in yet make
-/// room for the next.
+const LIFE: Duration = Duration::from_secs(600);
+/// Maximum number of connections. A browser opens at most six. Those that wait for their admission keep no place.
 const CONNECTIONS: usize = 64;
 /// Maximum number of streams.
 const STREAMS: usize = 16;
@@ -82,9 +74,6 @@ pub enum ServerError {
     },
 }
 
-type Events = Pin<Box<dyn Stream<Item = Result<Frame<Bytes>, Infallible>> + Send>>;
-type Answer = Response<Either<Full<Bytes>, StreamBody<Events>>>;
-
 /// Where the page is served.
 #[derive(Clone, Debug)]
 pub struct UiConfig {
@@ -112,16 +101,10 @@ impl UiConfig {
     }
 }
 
-/// Guards an address that others can reach.
-struct Guard {
-    access: Access,
-    certificate: Certificate,
-}
-
-/// The state that all connections share.
-struct Server {
-    /// `None` on a loopback address.
-    guard: Option<Guard>,
+/// The state that all requests share.
+struct Page {
+    /// Decides who sees it; `None` on a loopback address.
+    access: Option<Access>,
     looks: Arc<Looks>,
     streams: Arc<Semaphore>,
 }
@@ -133,102 +116,83 @@ struct Server {
 pub async fn start(config: UiConfig, client: Client, sources: Sources) -> Result<(), ServerError> {
     let address = config.address;
     // Whoever reaches a loopback address is on this machine.
-    let guard = match config.files()? {
+    let tls = match config.files()? {
         None => None,
-        Some(files) => Some(Guard {
-            access: Access::new(client),
-            certificate: Certificate::read(files).map_err(ServerError::Certificate)?,
-        }),
+        Some((chain, key)) => {
+            let certificates = Certificates {
+                what: "the page",
+                client: "a browser",
+                chain,
+                key,
+                client_ca: None,
+            };
+            let tls = certificates.load().map_err(ServerError::Certificate)?;
+            let (current, following) = watch::channel(Some(tls));
+            tokio::spawn(certificates.follow(current, |_| {}));
+            Some(following)
+        }
     };
     let failed = |error| ServerError::Listen { address, error };
     let listener = TcpListener::bind(address).await.map_err(failed)?;
     let address = listener.local_addr().map_err(failed)?;
-    let scheme = if guard.is_some() { "https" } else { "http" };
+    let scheme = if tls.is_some() { "https" } else { "http" };
     info!(%address, "serving the page at {scheme}://{address}/ui/");
     let controllers = Arc::clone(&sources.controllers);
     tokio::spawn(Journal::keep_stepping(
         Arc::downgrade(&sources.journal),
         move |controller| controllers.backlog(controller),
     ));
-    let server = Arc::new(Server {
-        guard,
+    let page = Page {
+        access: tls.is_some().then(|| Access::new(client)),
         looks: Arc::new(Looks::new(sources)),
         streams: Arc::new(Semaphore::new(STREAMS)),
-    });
-    let connections = Arc::new(Connections::new(CONNECTIONS, CONNECTIONS));
-    tokio::spawn(async move {
-        loop {
-            let (stream, peer) = match listener.accept().await {
-                Ok(accepted) => accepted,
-                Err(error) => {
-                    // For example, too many open files; other connections end meanwhile.
-                    warn!(%error, "cannot accept a connection for the page");
-                    tokio::time::sleep(Duration::from_millis(100)).await;
-                    continue;
-                }
-            };
-            let Some(seat) = connections.enter(peer.ip()) else {
-                debug!(%peer, "too many connections for the page: closing this one");
-                continue;
-            };
-            let (server, connections) = (Arc::clone(&server), Arc::clone(&connections));
-            tokio::spawn(async move {
-                tokio::select! {
-                    () = server.accept(stream, &seat) => {}
-                    () = tokio::time::sleep(CONNECTION) => debug!(%peer, "a connection for the page lasted too long"),
-                    () = seat.taken.cancelled() => {
-                        debug!(%peer, "too many connections for the page: closing this one, which was not let in yet");
-                    }
-                }
-                connections.leave(&seat);
-            });
-        }
-    });
+    };
+    let server = Server {
+        what: "the page",
+        router: router(Arc::new(page)),
+        connections: CONNECTIONS,
+        head: HEAD,
+        life: LIFE,
+        tls,
+        stop: CancellationToken::new(),
+    };
+    tokio::spawn(server.serve(listener));
     Ok(())
 }
 
-impl Server {
-    async fn accept(&self, stream: TcpStream, seat: &Seat) {
-        let Some(guard) = &self.guard else {
-            return self.serve(stream, seat).await;
-        };
-        let tls = TlsAcceptor::from(guard.certificate.config().await);
-        match tokio::time::timeout(HEAD, tls.accept(stream)).await {
-            Ok(Ok(stream)) => self.serve(stream, seat).await,
-            Ok(Err(error)) => debug!(%error, "the handshake of a connection for the page failed"),
-            Err(_elapsed) => debug!("a connection for the page did not finish its handshake"),
-        }
+fn router(page: Arc<Page>) -> Router {
+    let live = Router::new()
+        .route("/ui/view", get(view))
+        .route("/ui/stream", get(stream_view))
+        .layer(from_fn(of_this_site));
+    let redirect = || get(async || Redirect::permanent("/ui/"));
+    let mut files = Router::new().route("/", redirect()).route("/ui", redirect());
+    for (path, type_, body) in ASSETS {
+        files = files.route(path, get(move || async move { ([(CONTENT_TYPE, type_)], body) }));
     }
+    files
+        .merge(live)
+        .fallback((StatusCode::NOT_FOUND, "there is nothing here: try /ui/\n"))
+        .layer(from_fn_with_state(Arc::clone(&page), admit))
+        .layer(map_response(protected))
+        .with_state(page)
+}
 
-    async fn serve(&self, stream: impl AsyncRead + AsyncWrite + Unpin, seat: &Seat) {
-        let service = service_fn(|request| async move {
-            let answer = match self.admit(&request).await {
-                Ok(()) => {
-                    seat.keep();
-                    self.answer(&request).await
-                }
-                Err(mut refused) => {
-                    // A refused caller does not keep a connection.
-                    let headers = refused.headers_mut();
-                    headers.insert(CONNECTION_HEADER, HeaderValue::from_static("close"));
-                    *refused
-                }
-            };
-            Ok::<_, Infallible>(answer)
-        });
-        let connection = hyper::server::conn::http1::Builder::new()
-            .timer(TokioTimer::new())
-            .header_read_timeout(HEAD)
-            .max_buf_size(MAX_HEAD)
-            .serve_connection(TokioIo::new(stream), service);
-        if let Err(error) = connection.await {
-            debug!(%error, "a connection for the page ended early");
-        }
+/// Answers a request, or refuses it.
+async fn admit(State(page): State<Arc<Page>>, request: Request, next: Next) -> Response {
+    let (head, body) = request.into_parts();
+    let head = hyper::Request::from_parts(head, ());
+    if let Some(refused) = page.refuse(&head).await {
+        // A refused caller does not keep a connection.
+        return ([(CONNECTION, "close")], refused).into_response();
     }
+    next.run(head.map(|()| body)).await
+}
 
-    /// Decides whether a request is answered.
-    async fn admit(&self, request: &Request<Incoming>) -> Result<(), Box<Answer>> {
-        let refused = |status, words: &str| Err(Box::new(text(status, words)));
+impl Page {
+    /// Returns the answer to a request that is not let in.
+    async fn refuse(&self, request: &hyper::Request<()>) -> Option<Response> {
+        let refused = |status, words| Some((status, format!("{words}\n")).into_response());
         if !matches!(*request.method(), Method::GET | Method::HEAD) {
             return refused(StatusCode::METHOD_NOT_ALLOWED, "only GET and HEAD");
         }
@@ -238,9 +202,9 @@ impl Server {
                 "the request has more than one `Host` header",
             );
         }
-        if let Some(guard) = &self.guard {
-            let decision = guard.access.check(request.headers().get(AUTHORIZATION)).await;
-            return decision.map_err(|refusal| Box::new(refuse(&refusal)));
+        if let Some(access) = &self.access {
+            let decision = access.check(request.headers().get(AUTHORIZATION)).await;
+            return decision.err().map(|refusal| refuse(&refusal));
         }
         if !is_this_machine(host_of(request)) {
             return refused(
@@ -248,68 +212,62 @@ impl Server {
                 "this page is served to localhost only: open it at http://localhost, with the same port",
             );
         }
-        Ok(())
+        None
     }
+}
 
-    async fn answer(&self, request: &Request<Incoming>) -> Answer {
-        let (path, query) = (request.uri().path(), request.uri().query().unwrap_or_default());
-        if let Some(asset) = asset(path) {
-            return respond(StatusCode::OK, asset.type_, asset.body.into());
-        }
-        match path {
-            "/" | "/ui" => redirect(),
-            "/ui/view" | "/ui/stream" if is_of_another_site(request) => {
-                text(StatusCode::FORBIDDEN, "not for the pages of other sites")
-            }
-            "/ui/view" => self.view(query).await,
-            "/ui/stream" => self.stream(query),
-            _ => text(StatusCode::NOT_FOUND, "there is nothing here: try /ui/"),
-        }
+/// Refuses the pages of other sites.
+async fn of_this_site(request: Request, next: Next) -> Response {
+    if is_of_another_site(&request) {
+        return (StatusCode::FORBIDDEN, "not for the pages of other sites\n").into_response();
     }
+    next.run(request).await
+}
 
-    /// Answers with a view as it is now, or a moment ago.
-    async fn view(&self, query: &str) -> Answer {
-        let view = match View::parse(query) {
-            Ok(view) => view,
-            Err(error) => return text(StatusCode::BAD_REQUEST, &error),
-        };
-        match self.looks.look(&view).await {
-            Ok(look) => {
-                let status = if look.found {
-                    StatusCode::OK
-                } else {
-                    StatusCode::NOT_FOUND
-                };
-                respond(
-                    status,
-                    "application/json",
-                    Bytes::copy_from_slice(look.json.as_bytes()),
-                )
-            }
-            Err(error) => text(StatusCode::INTERNAL_SERVER_ERROR, &error.to_string()),
+/// Answers with a view as it is now, or a moment ago.
+async fn view(
+    State(page): State<Arc<Page>>,
+    Extension(caller): Extension<Caller>,
+    RawQuery(query): RawQuery,
+) -> Response {
+    let _in_use = caller.keep_place();
+    let view = match View::parse(&query.unwrap_or_default()) {
+        Ok(view) => view,
+        Err(error) => return (StatusCode::BAD_REQUEST, error + "\n").into_response(),
+    };
+    match page.looks.look(&view).await {
+        Ok(look) => {
+            let status = if look.found {
+                StatusCode::OK
+            } else {
+                StatusCode::NOT_FOUND
+            };
+            (
+                status,
+                [(CONTENT_TYPE, "application/json")],
+                look.json.to_string(),
+            )
+                .into_response()
         }
+        Err(error) => (StatusCode::INTERNAL_SERVER_ERROR, format!("{error}\n")).into_response(),
     }
+}
 
-    /// Answers with a view, again whenever it changes.
-    fn stream(&self, query: &str) -> Answer {
-        let view = match View::parse(query) {
-            Ok(view) => view,
-            Err(error) => return text(StatusCode::BAD_REQUEST, &error),
-        };
-        let Ok(turn) = Arc::clone(&self.streams).try_acquire_owned() else {
-            let mut busy = text(
-                StatusCode::SERVICE_UNAVAILABLE,
-                &format!("{STREAMS} browsers look at this host already: close one of them"),
-            );
-            busy.headers_mut()
-                .insert(RETRY_AFTER, HeaderValue::from_static("5"));
-            return busy;
-        };
-        let events: Events = Box::pin(events(Arc::clone(&self.looks), view, turn));
-        let mut response = Response::new(Either::Right(StreamBody::new(events)));
-        protect(response.headers_mut(), "text/event-stream");
-        response
-    }
+/// Answers with a view, again whenever it changes.
+async fn stream_view(
+    State(page): State<Arc<Page>>,
+    Extension(caller): Extension<Caller>,
+    RawQuery(query): RawQuery,
+) -> Response {
+    let view = match View::parse(&query.unwrap_or_default()) {
+        Ok(view) => view,
+        Err(error) => return (StatusCode::BAD_REQUEST, error + "\n").into_response(),
+    };
+    let Ok(turn) = Arc::clone(&page.streams).try_acquire_owned() else {
+        let words = format!("{STREAMS} browsers look at this host already: close one of them\n");
+        return (StatusCode::SERVICE_UNAVAILABLE, [(RETRY_AFTER, "5")], words).into_response();
+    };
+    stream(Arc::clone(&page.looks), view, (turn, caller.keep_place())).into_response()
 }
 
 /// Returns the host that the client asked for, without its port.
@@ -346,60 +304,29 @@ fn is_of_another_site<T>(request: &Request<T>) -> bool {
     site.is_some_and(|site| site != "same-origin" && site != "none")
 }
 
-fn refuse(refusal: &Refusal) -> Answer {
-    let status = match refusal {
-        Refusal::Unknown(_) => StatusCode::UNAUTHORIZED,
-        Refusal::Forbidden(_) => StatusCode::FORBIDDEN,
-        Refusal::Undecided => StatusCode::SERVICE_UNAVAILABLE,
-    };
-    let mut response = text(status, &refusal.to_string());
-    if status == StatusCode::UNAUTHORIZED {
+fn refuse(refusal: &Refusal) -> Response {
+    let words = format!("{refusal}\n");
+    match refusal {
         // A browser then asks for a name and a password.
-        let ask = HeaderValue::from_static("Basic realm=\"operator-host\", charset=\"UTF-8\"");
-        response.headers_mut().insert(WWW_AUTHENTICATE, ask);
+        Refusal::Unknown(_) => {
+            let ask = "Basic realm=\"operator-host\", charset=\"UTF-8\"";
+            (StatusCode::UNAUTHORIZED, [(WWW_AUTHENTICATE, ask)], words).into_response()
+        }
+        Refusal::Forbidden(_) => (StatusCode::FORBIDDEN, words).into_response(),
+        Refusal::Undecided => (StatusCode::SERVICE_UNAVAILABLE, words).into_response(),
     }
-    response
-}
-
-fn redirect() -> Answer {
-    let mut response = text(StatusCode::PERMANENT_REDIRECT, "/ui/");
-    response
-        .headers_mut()
-        .insert(LOCATION, HeaderValue::from_static("/ui/"));
-    response
-}
-
-fn text(status: StatusCode, body: &str) -> Answer {
-    respond(status, "text/plain; charset=utf-8", format!("{body}\n").into())
-}
-
-fn respond(status: StatusCode, type_: &'static str, body: Bytes) -> Answer {
-    let mut response = Response::new(Either::Left(Full::from(body)));
-    *response.status_mut() = status;
-    protect(response.headers_mut(), type_);
-    response
 }
 
 /// Adds the headers that every response has.
-fn protect(headers: &mut hyper::HeaderMap, type_: &'static str) {
-    let fixed = [
-        (CONTENT_TYPE, type_),
+async fn protected(response: Response) -> Response {
+    let cross_origin = ["cross-origin-opener-policy", "cross-origin-resource-policy"];
+    let headers = [
         (CONTENT_SECURITY_POLICY, POLICY),
         (X_CONTENT_TYPE_OPTIONS, "nosniff"),
         (REFERRER_POLICY, "no-referrer"),
         (CACHE_CONTROL, "no-store"),
-        (
-            HeaderName::from_static("cross-origin-opener-policy"),
-            "same-origin",
-        ),
-        (
-            HeaderName::from_static("cross-origin-resource-policy"),
-            "same-origin",
-        ),
     ];
-    for (name, value) in fixed {
-        headers.insert(name, HeaderValue::from_static(value));
-    }
+    (headers, cross_origin.map(|name| (name, "same-origin")), response).into_response()
 }
 
 #[cfg(test)]

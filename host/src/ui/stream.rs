@@ -4,16 +4,13 @@
 //! browser goes away, the connection ends, and dropping the stream frees all that it had.
 
 use std::convert::Infallible;
-use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use bytes::Bytes;
-use futures::Stream;
-use futures::stream::unfold;
-use hyper::body::Frame;
+use axum::response::sse::{Event, KeepAlive, Sse};
+use futures::stream::{Stream, StreamExt, unfold};
 use jiff::Timestamp;
-use tokio::sync::OwnedSemaphorePermit;
+use tokio::time::sleep;
 
 use super::looks::Looks;
 use super::view::View;
@@ -23,63 +20,31 @@ const HEARTBEAT: Duration = Duration::from_secs(10);
 /// How long a stream lasts. The browser then opens another one, for which its permissions are checked again.
 const LIFE: Duration = Duration::from_secs(300);
 
-struct State {
+/// Streams one view. `held` is held until the stream is dropped.
+pub(super) fn stream(
     looks: Arc<Looks>,
     view: View,
-    started: Instant,
-    sent: Instant,
-    pause: Duration,
-    /// Of the last text that was sent.
-    hash: Option<u64>,
-    _turn: OwnedSemaphorePermit,
-}
-
-/// Returns the events of one view. `turn` is held until the stream is dropped.
-pub(super) fn events(
-    looks: Arc<Looks>,
-    view: View,
-    turn: OwnedSemaphorePermit,
-) -> impl Stream<Item = Result<Frame<Bytes>, Infallible>> + Send {
-    let now = Instant::now();
-    let state = State {
-        looks,
-        view,
-        started: now,
-        sent: now,
-        pause: Duration::ZERO,
-        hash: None,
-        _turn: turn,
-    };
-    unfold(state, |mut state| async move {
-        let text = state.next().await?;
-        Some((Ok(Frame::data(Bytes::from(text))), state))
-    })
-}
-
-impl State {
-    /// Returns the next event; `None` at the end of the stream.
-    async fn next(&mut self) -> Option<String> {
-        while self.started.elapsed() < LIFE {
-            tokio::time::sleep(self.pause).await;
-            let look = self.looks.look(&self.view).await.ok()?;
-            self.pause = look.pause();
-            let text = look.json;
-            let mut hasher = DefaultHasher::new();
-            text.hash(&mut hasher);
-            let hash = Some(hasher.finish());
-            if self.hash != hash {
-                self.hash = hash;
-                self.sent = Instant::now();
-                // The browser compares times with this clock, not with its own.
-                let now = Timestamp::now().as_millisecond();
-                // JSON has no line breaks, which would end the event.
-                return Some(format!("id: {now}\ndata: {text}\n\n"));
-            }
-            if self.sent.elapsed() > HEARTBEAT {
-                self.sent = Instant::now();
-                return Some(":\n\n".to_owned());
+    held: impl Send + 'static,
+) -> Sse<impl Stream<Item = Result<Event, Infallible>>> {
+    let first = (Duration::ZERO, Arc::<str>::default());
+    let events = unfold(first, move |(mut pause, sent)| {
+        let (looks, view) = (Arc::clone(&looks), view.clone());
+        async move {
+            loop {
+                sleep(pause).await;
+                let look = looks.look(&view).await.ok()?;
+                pause = look.pause();
+                if look.json != sent {
+                    // The browser compares times with this clock, not with its own.
+                    let now = Timestamp::now().as_millisecond().to_string();
+                    let event = Event::default().id(now).data(&look.json);
+                    return Some((Ok(event), (pause, look.json)));
+                }
             }
         }
-        None
-    }
+    });
+    let events = events.take_until(sleep(LIFE)).inspect(move |_| {
+        let _ = &held;
+    });
+    Sse::new(events).keep_alive(KeepAlive::new().interval(HEARTBEAT))
 }

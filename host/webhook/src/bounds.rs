@@ -1,293 +1,187 @@
-//! Limits the resources that callers of the webhook can use at a time, since anyone who can reach the port can call
-//! it. One address gets at most half of each room that many requests share, so that it cannot take it all, and three
-//! quarters while it is the only one: behind a proxy all callers have one address.
+//! Limits what callers of the webhook can make the host hold, since anyone who can reach the port can call it.
 
 use std::collections::HashMap;
 use std::net::IpAddr;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
+use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
-use tokio::time::timeout;
 
-use super::sizes::Sizes;
-use operator_host_core::connections::{Connections, Seat};
+const KIB: usize = 1 << 10;
+const MIB: usize = 1 << 20;
 
-/// Maximum number of connections: an API server opens one per waiting review. When there are more, those without a request
-/// make room for the next.
-const CONNECTIONS: usize = 256;
-/// The connections that one address leaves to others.
-const LEFT_BY_ONE: usize = 64;
-/// How long a part of a body waits for room that others use. Those who hold the room may be waiting for more.
-const PATIENCE: Duration = Duration::from_secs(1);
-/// Bytes per semaphore permit, since the number of permits is limited.
-const UNIT: usize = 1 << 10;
-
-/// The limits of the webhook.
+/// What addresses share. One address gets at most three quarters of it, so that its slow requests leave some to others:
+/// often all requests of the API servers come from one address.
 #[derive(Debug)]
-pub(super) struct Bounds {
-    sizes: Sizes,
-    connections: Connections,
-    peers: Mutex<HashMap<IpAddr, Peer>>,
-    /// What all addresses use together.
-    all: Rooms,
-    large_results: Arc<Semaphore>,
+pub(super) struct Shares {
+    all: Arc<Semaphore>,
+    of_one: usize,
+    /// The part of each address that has or wants some.
+    peers: Mutex<HashMap<IpAddr, Weak<Semaphore>>>,
 }
 
-/// What one address uses.
+/// A part while it is held.
 #[derive(Debug)]
-struct Peer {
-    connections: usize,
-    /// At most.
-    alone: Rooms,
-    /// While there are others.
-    half: Rooms,
+pub(super) struct Share {
+    _own: Option<OwnedSemaphorePermit>,
+    _all: Option<OwnedSemaphorePermit>,
 }
 
-/// Rooms in bytes, of all addresses or of one.
-#[derive(Clone, Debug)]
-struct Rooms {
-    reviews: Arc<Semaphore>,
-    small_conversions: Arc<Semaphore>,
-    large_conversions: Arc<Semaphore>,
-    small_results: Arc<Semaphore>,
-    objects: Arc<Semaphore>,
+impl Shares {
+    pub(super) fn new(amount: usize) -> Self {
+        Self {
+            all: Arc::new(Semaphore::new(amount)),
+            of_one: amount * 3 / 4,
+            peers: Mutex::default(),
+        }
+    }
+
+    /// Waits until an address may have this much. If that is more than its part, it gets its whole part.
+    pub(super) async fn take(&self, peer: IpAddr, amount: usize) -> Share {
+        let amount = u32::try_from(amount.min(self.of_one)).unwrap_or(u32::MAX);
+        // Neither is ever closed.
+        Share {
+            _own: self.of(peer).acquire_many_owned(amount).await.ok(),
+            _all: Arc::clone(&self.all).acquire_many_owned(amount).await.ok(),
+        }
+    }
+
+    fn of(&self, peer: IpAddr) -> Arc<Semaphore> {
+        let mut peers = self.peers.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(own) = peers.get(&peer).and_then(Weak::upgrade) {
+            return own;
+        }
+        peers.retain(|_, own| own.strong_count() > 0);
+        let own = Arc::new(Semaphore::new(self.of_one));
+        peers.insert(peer, Arc::downgrade(&own));
+        own
+    }
+}
+
+/// Room for bytes of requests. Small ones have room of their own, so that large ones do not delay them.
+#[derive(Debug)]
+pub(super) struct Room {
+    /// The most bytes of a small one.
+    most: usize,
+    small: Shares,
+    large: Shares,
+}
+
+impl Room {
+    fn new(most: usize, small: usize, large: usize) -> Self {
+        Self {
+            most,
+            small: Shares::new(small / KIB),
+            large: Shares::new(large / KIB),
+        }
+    }
+
+    /// Waits until there is room for this many bytes of an address.
+    pub(super) async fn take(&self, peer: IpAddr, bytes: usize) -> Share {
+        let room = if bytes <= self.most {
+            &self.small
+        } else {
+            &self.large
+        };
+        room.take(peer, bytes.div_ceil(KIB)).await
+    }
+}
+
+/// The room of all callers. A request takes it in this order, and keeps it until its answer is sent.
+#[derive(Debug)]
+pub(super) struct Rooms {
+    pub(super) sizes: Sizes,
+    /// For bodies, while they arrive and are worked on.
+    pub(super) bodies: Room,
+    /// For what is made of them: objects under review in memory, and converted objects.
+    pub(super) work: Room,
 }
 
 impl Rooms {
-    /// Returns this many quarters of the rooms of all addresses. There is room for one object at least.
-    fn new(sizes: &Sizes, quarters: usize) -> Self {
-        let room = |bytes: usize| Arc::new(Semaphore::new(bytes / UNIT));
-        Self {
-            reviews: room(sizes.reviews / 4 * quarters),
-            small_conversions: room(sizes.small_conversions / 4 * quarters),
-            large_conversions: room(sizes.large_conversions / 4 * quarters),
-            small_results: room(sizes.small_results / 4 * quarters),
-            objects: room((sizes.objects / 4 * quarters).max(sizes.object)),
-        }
-    }
-}
-
-impl Peer {
-    fn new(sizes: &Sizes) -> Self {
-        Self {
-            connections: 0,
-            alone: Rooms::new(sizes, 3),
-            half: Rooms::new(sizes, 2),
-        }
-    }
-}
-
-/// Counts one connection while it is held.
-#[derive(Debug)]
-pub(super) struct Admitted {
-    bounds: Arc<Bounds>,
-    seat: Arc<Seat>,
-    peer: IpAddr,
-    alone: Rooms,
-    half: Rooms,
-}
-
-/// Keeps the place of a connection while it is held.
-#[derive(Debug)]
-pub(super) struct InUse(Arc<Bounds>, Arc<Seat>);
-
-impl Drop for InUse {
-    fn drop(&mut self) {
-        self.0.connections.release(&self.1);
-    }
-}
-
-impl Admitted {
-    /// Returns the maximum sizes of a request.
-    pub(super) fn sizes(&self) -> &Sizes {
-        &self.bounds.sizes
-    }
-
-    /// Returns the address.
-    pub(super) const fn peer(&self) -> IpAddr {
-        self.peer
-    }
-
-    /// Waits until another connection takes the place of this one.
-    pub(super) async fn taken(&self) {
-        self.seat.taken.cancelled().await;
-    }
-
-    /// Keeps the place during a request.
-    pub(super) fn in_use(&self) -> InUse {
-        self.seat.keep();
-        InUse(Arc::clone(&self.bounds), Arc::clone(&self.seat))
-    }
-
-    /// Waits until this address may send a review of this size; of an unknown size, the largest.
-    pub(super) async fn review(&self, length: Option<usize>) -> BodyRoom {
-        let most = self.sizes().review;
-        let bytes = length.unwrap_or(most).min(most);
-        self.body(|rooms| &rooms.reviews, bytes).await
-    }
-
-    /// Waits until this address may send a conversion of this size; of an unknown size, the largest.
-    pub(super) async fn conversion(&self, length: Option<usize>) -> BodyRoom {
-        let most = self.sizes().conversion;
-        let bytes = length.unwrap_or(most).min(most);
-        if bytes <= self.sizes().small {
-            self.body(|rooms| &rooms.small_conversions, bytes).await
-        } else {
-            self.body(|rooms| &rooms.large_conversions, bytes).await
-        }
-    }
-
-    async fn body(&self, room: fn(&Rooms) -> &Arc<Semaphore>, bytes: usize) -> BodyRoom {
-        BodyRoom {
-            own: self.own(room, bytes).await,
-            all: Arc::clone(room(&self.bounds.all)),
-            arrived: None,
-        }
-    }
-
-    /// Waits for the room of this address.
-    async fn own(&self, room: fn(&Rooms) -> &Arc<Semaphore>, bytes: usize) -> Vec<OwnedSemaphorePermit> {
-        let mut own = Vec::with_capacity(2);
-        own.extend(wait(room(&self.alone), bytes).await);
-        if self.bounds.peers().len() > 1 {
-            own.extend(wait(room(&self.half), bytes).await);
-        }
-        own
-    }
-
-    /// Waits for the room of this address, and for that of all.
-    async fn both(&self, room: fn(&Rooms) -> &Arc<Semaphore>, bytes: usize) -> Vec<OwnedSemaphorePermit> {
-        let mut held = self.own(room, bytes).await;
-        held.extend(wait(room(&self.bounds.all), bytes).await);
-        held
-    }
-
-    /// Waits for room for the converted objects of a request with a body of this size: twice as much as the body, since
-    /// a conversion may add fields, and at least as much as a small body.
-    pub(super) async fn results(&self, body: usize) -> ResultRoom {
-        let sizes = self.sizes();
-        let bytes = body.saturating_mul(2).clamp(sizes.small, sizes.large_results);
-        let held = if body <= sizes.small {
-            self.both(|rooms| &rooms.small_results, bytes).await
-        } else {
-            let large = wait(&self.bounds.large_results, bytes).await;
-            large.into_iter().collect()
-        };
-        ResultRoom { bytes, held }
-    }
-
-    /// Waits for room for an object. An object no larger than [`Sizes::object`] always gets it eventually.
-    pub(super) async fn object(&self, bytes: usize) -> Vec<OwnedSemaphorePermit> {
-        self.both(|rooms| &rooms.objects, bytes).await
-    }
-}
-
-/// Room for the body of one request.
-#[derive(Debug)]
-pub(super) struct BodyRoom {
-    /// The room of the address, for the whole body: reserved before it arrives.
-    own: Vec<OwnedSemaphorePermit>,
-    all: Arc<Semaphore>,
-    /// The room of all addresses, for what has arrived.
-    arrived: Option<OwnedSemaphorePermit>,
-}
-
-impl BodyRoom {
-    /// Waits a moment for room for a part of the body. Returns whether there is some.
-    pub(super) async fn arrive(&mut self, bytes: usize) -> bool {
-        let Ok(Some(more)) = timeout(PATIENCE, wait(&self.all, bytes)).await else {
-            return false;
-        };
-        match &mut self.arrived {
-            None => self.arrived = Some(more),
-            Some(arrived) => arrived.merge(more),
-        }
-        true
-    }
-
-    /// Returns the reservation of the address: the body itself is gone, but the answer may be as large.
-    pub(super) fn into_own(self) -> Vec<OwnedSemaphorePermit> {
-        self.own
-    }
-
-    /// Returns both reservations.
-    pub(super) fn held(self) -> impl Iterator<Item = OwnedSemaphorePermit> {
-        self.own.into_iter().chain(self.arrived)
-    }
-}
-
-/// Room for the converted objects of one request.
-#[derive(Debug)]
-pub(super) struct ResultRoom {
-    /// Its size.
-    pub(super) bytes: usize,
-    held: Vec<OwnedSemaphorePermit>,
-}
-
-impl ResultRoom {
-    /// Returns the room beyond these bytes, and keeps the rest.
-    pub(super) fn keep(mut self, bytes: usize) -> Vec<OwnedSemaphorePermit> {
-        for held in &mut self.held {
-            let surplus = held.num_permits().saturating_sub(bytes.div_ceil(UNIT));
-            drop(held.split(surplus));
-        }
-        self.held
-    }
-}
-
-impl Drop for Admitted {
-    fn drop(&mut self) {
-        self.bounds.connections.leave(&self.seat);
-        let mut peers = self.bounds.peers();
-        if let Some(peer) = peers.get_mut(&self.peer) {
-            peer.connections -= 1;
-            if peer.connections == 0 {
-                peers.remove(&self.peer);
-            }
-        }
-    }
-}
-
-impl Bounds {
-    /// Creates the limits for callers who may hold `memory` bytes in total.
+    /// Creates the room for callers who may make the host hold `memory` bytes.
     pub(super) fn new(memory: usize) -> Self {
         let sizes = Sizes::within(memory);
         Self {
-            connections: Connections::new(CONNECTIONS, LEFT_BY_ONE),
-            peers: Mutex::default(),
-            all: Rooms::new(&sizes, 4),
-            large_results: Arc::new(Semaphore::new(sizes.large_results / UNIT)),
             sizes,
+            bodies: Room::new(sizes.small, sizes.small_bodies, sizes.large_bodies),
+            work: Room::new(2 * sizes.small, sizes.small_work, sizes.large_work),
+        }
+    }
+}
+
+/// Who asks, and the room that it shares with others.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Asker<'a> {
+    pub(super) peer: IpAddr,
+    pub(super) rooms: &'a Rooms,
+}
+
+/// The sizes of the room, and of what one request may take of it, in bytes. In a process with little memory, they are
+/// smaller in proportion.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Sizes {
+    /// Maximum size of the body of a review: two versions of an object, each limited to 1.5 MiB by etcd. The API server
+    /// limits requests to itself to 3 MiB.
+    pub(super) review: usize,
+    /// Maximum size of the body of one conversion. A list in another version is converted as a whole: this is a list of
+    /// 10,000 objects of 2.4 KiB.
+    pub(super) conversion: usize,
+    /// Maximum memory of one object under review, with the one that it replaces.
+    pub(super) object: usize,
+    /// Maximum size of a small body. What is made of it is small up to twice this size.
+    pub(super) small: usize,
+    small_bodies: usize,
+    large_bodies: usize,
+    small_work: usize,
+    large_work: usize,
+}
+
+impl Sizes {
+    /// The sizes in a process with enough memory.
+    pub(super) const FULL: Self = Self {
+        review: 3 * MIB,
+        conversion: 24 * MIB,
+        object: 64 * MIB,
+        small: MIB,
+        small_bodies: 32 * MIB,
+        large_bodies: 48 * MIB,
+        small_work: 32 * MIB,
+        large_work: 96 * MIB,
+    };
+
+    /// Returns the sizes for callers who may make the host hold `memory` bytes.
+    fn within(memory: usize) -> Self {
+        let full = Self::FULL;
+        let part = |size: usize| match memory / KIB {
+            room if room < full.total() / KIB => size / KIB * room / (full.total() / KIB) * KIB,
+            _ => size,
+        };
+        let (large_bodies, small_work, large_work) = (
+            part(full.large_bodies),
+            part(full.small_work),
+            part(full.large_work),
+        );
+        Self {
+            review: full.review.min(large_bodies / 2),
+            conversion: full.conversion.min(large_bodies / 2),
+            object: full.object.min(large_work / 3 * 2),
+            small: full.small.min(small_work / 4),
+            small_bodies: part(full.small_bodies),
+            large_bodies,
+            small_work,
+            large_work,
         }
     }
 
-    /// Admits a connection, unless there are too many with a request.
-    pub(super) fn admit(self: &Arc<Self>, peer: IpAddr) -> Option<Admitted> {
-        let seat = self.connections.enter(peer)?;
-        let mut peers = self.peers();
-        let entry = peers.entry(peer).or_insert_with(|| Peer::new(&self.sizes));
-        entry.connections += 1;
-        Some(Admitted {
-            bounds: Arc::clone(self),
-            seat,
-            peer,
-            alone: entry.alone.clone(),
-            half: entry.half.clone(),
-        })
+    /// Returns the bytes that the converted objects of a request with a body of this size may have: twice as much, since
+    /// a conversion may add fields, and at least as much as a small body.
+    pub(super) fn converted(&self, body: usize) -> usize {
+        (2 * body).max(self.small)
     }
 
-    fn peers(&self) -> MutexGuard<'_, HashMap<IpAddr, Peer>> {
-        self.peers.lock().unwrap_or_else(PoisonError::into_inner)
+    /// Returns the bytes of all that callers can make the host hold.
+    const fn total(&self) -> usize {
+        self.small_bodies + self.large_bodies + self.small_work + self.large_work
     }
-}
-
-async fn wait(room: &Arc<Semaphore>, bytes: usize) -> Option<OwnedSemaphorePermit> {
-    Arc::clone(room).acquire_many_owned(units(bytes)?).await.ok()
-}
-
-fn units(bytes: usize) -> Option<u32> {
-    u32::try_from(bytes.div_ceil(UNIT)).ok()
 }
 
 #[cfg(test)]
@@ -297,151 +191,102 @@ mod tests {
     use super::*;
 
     const REVIEW: usize = Sizes::FULL.review;
-    const REVIEWS: usize = Sizes::FULL.reviews;
     const CONVERSION: usize = Sizes::FULL.conversion;
     const SMALL: usize = Sizes::FULL.small;
-    const SMALL_CONVERSIONS: usize = Sizes::FULL.small_conversions;
-    const OBJECT: usize = Sizes::FULL.object;
-    const OBJECTS: usize = Sizes::FULL.objects;
 
-    fn bounds() -> Arc<Bounds> {
-        Arc::new(Bounds::new(usize::MAX))
+    fn peer(n: u8) -> IpAddr {
+        IpAddr::from([10, 0, 0, n])
+    }
+
+    /// Returns the share, unless an address has to wait for it.
+    fn at_once<T>(room: impl Future<Output = T>) -> Option<T> {
+        room.now_or_never()
+    }
+
+    #[tokio::test]
+    async fn one_address_leaves_a_quarter_to_others() {
+        let shares = Shares::new(4);
+        let take = |n: u8| at_once(shares.take(peer(n), 1));
+        let one = [take(1), take(1), take(1)];
+        assert!(one.iter().all(Option::is_some) && take(1).is_none());
+        let other = [take(2)];
+        assert!(other.iter().all(Option::is_some));
+        assert!(take(3).is_none(), "all are taken");
+        drop(one);
+        assert!(take(3).is_some() && take(1).is_some());
+        drop(other);
+        assert!(take(4).is_some());
+        assert_eq!(shares.peers.lock().unwrap().len(), 1, "nothing stays");
+    }
+
+    #[test]
+    fn all_rooms_together_fit_the_memory_and_one_request_fits_each_room() {
+        for memory in [1, 3, 16, 31, 64, 100, 128, 207, 208, 500].map(|mebibytes| mebibytes * MIB) {
+            let sizes = Sizes::within(memory);
+            assert!(sizes.total() <= memory.min(Sizes::FULL.total()), "{sizes:?}");
+            assert!(
+                sizes.total() > memory.min(Sizes::FULL.total()) / 10 * 9,
+                "{sizes:?}"
+            );
+            // The part of one address.
+            let part = |size: usize| size / KIB * 3 / 4 * KIB;
+            assert!(
+                sizes.review.max(sizes.conversion) <= part(sizes.large_bodies),
+                "{sizes:?}"
+            );
+            assert!(sizes.small <= part(sizes.small_bodies), "{sizes:?}");
+            assert!(
+                sizes.converted(sizes.small) <= part(sizes.small_work),
+                "{sizes:?}"
+            );
+            assert!(
+                sizes.converted(sizes.conversion) <= part(sizes.large_work),
+                "{sizes:?}"
+            );
+            assert!(sizes.object <= part(sizes.large_work), "{sizes:?}");
+        }
+        assert_eq!(Sizes::within(usize::MAX), Sizes::FULL);
+        assert_eq!(Sizes::within(Sizes::FULL.total()), Sizes::FULL);
+        // With the 512 MiB of manifests/deploy, the largest review is as large as everywhere.
+        assert_eq!(Sizes::within(128 * MIB).review, REVIEW);
     }
 
     /// Regression: the rooms were 248 MiB in a container of any size.
     #[tokio::test]
     async fn in_a_small_process_callers_get_less_and_the_largest_request_of_each_still_fits() {
-        let bounds = Arc::new(Bounds::new(32 << 20));
-        let (one, other) = (of(&bounds, 1), of(&bounds, 2));
-        let sizes = *one.sizes();
-        assert!(sizes.total() <= 32 << 20 && sizes.review < REVIEW);
-        for caller in [&one, &other] {
-            let mut room = caller.review(Some(REVIEW)).now_or_never().expect("room");
-            assert!(room.arrive(sizes.review).now_or_never() == Some(true));
-            assert!(!waits(caller.conversion(None)) && !waits(caller.conversion(Some(sizes.small))));
-            assert!(!waits(caller.object(sizes.object)));
-            for body in [sizes.small, sizes.conversion] {
-                let results = caller.results(body).now_or_never().expect("room");
-                assert_eq!(results.bytes, 2 * body);
-            }
+        let rooms = Rooms::new(32 << 20);
+        let sizes = rooms.sizes;
+        assert!(sizes.conversion < CONVERSION);
+        for one in [1, 2] {
+            assert!(at_once(rooms.bodies.take(peer(one), sizes.review)).is_some());
+            assert!(at_once(rooms.bodies.take(peer(one), sizes.conversion)).is_some());
+            assert!(at_once(rooms.work.take(peer(one), sizes.object)).is_some());
+            assert!(at_once(rooms.work.take(peer(one), sizes.converted(sizes.conversion))).is_some());
         }
     }
 
     #[tokio::test]
-    async fn a_connection_without_a_request_makes_room_for_another() {
-        let bounds = bounds();
-        let one: Vec<_> = (0..CONNECTIONS - LEFT_BY_ONE).map(|_| of(&bounds, 1)).collect();
-        let used = one[0].in_use();
-        let more = of(&bounds, 1);
-        assert!(waits(one[0].taken()) && !waits(one[1].taken()) && waits(one[2].taken()));
-        drop(used);
-        let used: Vec<_> = one.iter().chain([&more]).map(Admitted::in_use).collect();
-        assert!(bounds.admit(IpAddr::from([10, 0, 0, 1])).is_none());
-        let others: Vec<_> = (0..LEFT_BY_ONE).map(|_| of(&bounds, 2)).collect();
-        assert!(others.iter().all(|other| waits(other.taken())));
-        drop((used, one, more, others));
-        assert!(bounds.peers().is_empty(), "nothing stays");
-    }
-
-    #[tokio::test]
-    async fn the_only_address_gets_three_quarters_of_the_room() {
-        let bounds = bounds();
-        let one = of(&bounds, 1);
-        let mut held = Vec::new();
-        for _ in 0..REVIEWS / 4 * 3 / REVIEW {
-            let mut room = one.review(None).now_or_never().expect("room");
-            assert!(room.arrive(REVIEW).await);
-            held.push(room);
-        }
-        assert!(waits(one.review(Some(10))));
-        let other = of(&bounds, 2);
-        for _ in 0..REVIEWS / 4 / REVIEW {
-            let mut room = other.review(None).now_or_never().expect("room");
-            assert!(room.arrive(REVIEW).await);
-            held.push(room);
-        }
-    }
-
-    fn of(bounds: &Arc<Bounds>, n: u8) -> Admitted {
-        bounds.admit(IpAddr::from([10, 0, 0, n])).unwrap()
-    }
-
-    /// Whether a request for room has to wait.
-    fn waits<T>(room: impl Future<Output = T>) -> bool {
-        room.now_or_never().is_none()
-    }
-
-    #[tokio::test]
-    async fn one_address_gets_half_of_the_room_for_bodies_and_leaves_the_rest_to_others() {
-        let bounds = bounds();
-        let (one, same, other) = (of(&bounds, 1), of(&bounds, 1), of(&bounds, 2));
-        let mut reviews = Vec::new();
-        let mut small = Vec::new();
-        for _ in 0..REVIEWS / 2 / REVIEW {
-            reviews.push(one.review(None).await);
-        }
-        for _ in 0..SMALL_CONVERSIONS / 2 / SMALL {
-            small.push(one.conversion(Some(SMALL)).await);
-        }
-        assert!(waits(same.review(Some(10))) && waits(same.conversion(Some(10))));
-        assert!(
-            !waits(same.conversion(Some(SMALL + 1))),
-            "large ones have room of their own"
-        );
-        assert!(!waits(other.review(Some(REVIEW))) && !waits(other.conversion(Some(SMALL))));
-        reviews.pop();
-        assert!(!waits(same.review(Some(REVIEW))), "one has ended");
-    }
-
-    #[tokio::test]
-    async fn a_body_waits_a_moment_for_the_room_of_others() {
-        let bounds = bounds();
-        let (one, other, third) = (of(&bounds, 1), of(&bounds, 2), of(&bounds, 3));
-        let mut held = Vec::new();
-        for peer in [&one, &other] {
-            for _ in 0..REVIEWS / 2 / REVIEW {
-                let mut room = peer.review(None).await;
-                assert!(room.arrive(REVIEW).await);
-                held.push(room);
-            }
-        }
-        let mut room = third.review(Some(10)).await;
-        assert!(!room.arrive(10).await, "nobody ends");
-        let (has_room, ()) = tokio::join!(room.arrive(10), async { drop(held) });
-        assert!(has_room);
-        assert_eq!(room.held().count(), 3);
-    }
-
-    #[tokio::test]
-    async fn objects_of_one_address_leave_room_for_others() {
-        let bounds = bounds();
-        let (one, other) = (of(&bounds, 1), of(&bounds, 2));
-        let held = one.object(OBJECT).await;
-        assert!(waits(one.object(1)) && !waits(other.object(OBJECTS - OBJECT)));
-        let (second, ()) = tokio::join!(other.object(OBJECT), async { drop(held) });
-        assert_eq!(second.len(), 3);
-    }
-
-    #[tokio::test]
-    async fn large_conversions_delay_neither_small_ones_nor_those_of_others() {
-        let bounds = bounds();
-        let (one, same, other) = (of(&bounds, 1), of(&bounds, 1), of(&bounds, 2));
-        let held = one.conversion(Some(CONVERSION - (2 << 20))).await;
-        assert!(waits(same.conversion(Some(3 << 20))));
-        assert!(waits(same.conversion(None)), "it may be large");
-        assert!(!waits(same.conversion(Some(2 << 20))) && !waits(same.conversion(Some(SMALL))));
-        assert!(!waits(other.conversion(Some(CONVERSION))));
+    async fn large_requests_delay_neither_small_ones_nor_those_of_others() {
+        let rooms = Rooms::new(usize::MAX);
+        let bodies = |n: u8, bytes| at_once(rooms.bodies.take(peer(n), bytes));
+        let held = [bodies(1, CONVERSION), bodies(1, CONVERSION / 2)];
+        assert!(held.iter().all(Option::is_some));
+        assert!(bodies(1, REVIEW).is_none(), "it has its part");
+        assert!(bodies(1, SMALL).is_some() && bodies(2, REVIEW).is_some());
         drop(held);
-        assert!(!waits(same.conversion(None)));
+        assert!(bodies(1, REVIEW).is_some());
 
-        let large = one.results(CONVERSION).await;
-        assert_eq!(large.bytes, 2 * CONVERSION);
-        assert!(waits(other.results(SMALL + 1)));
-        let held = large.keep(10 << 20);
-        assert!(!waits(other.results(10 << 20)), "the rest is free again");
-        let small: Vec<_> = std::iter::from_fn(|| one.results(10).now_or_never()).collect();
-        assert_eq!((small.len(), small[0].bytes), (8, 1 << 20));
-        assert!(waits(same.results(10)) && !waits(other.results(SMALL)));
-        drop(held);
+        let work = |n: u8, bytes| at_once(rooms.work.take(peer(n), bytes));
+        let held = work(1, Sizes::FULL.object);
+        assert!(held.is_some());
+        assert!(work(1, Sizes::FULL.object).is_none());
+        assert!(work(1, 2 * SMALL).is_some() && work(2, 32 * MIB).is_some());
+    }
+
+    #[test]
+    fn what_is_larger_than_a_part_does_not_wait_for_ever() {
+        let shares = Shares::new(4);
+        let all = at_once(shares.take(peer(1), 5));
+        assert!(all.is_some() && at_once(shares.take(peer(1), 1)).is_none());
     }
 }

@@ -1,50 +1,45 @@
-//! The webhook's certificate and the CA certificates for its clients: mounted files that are reloaded when they
+//! The certificate of a server and the CA certificates for its clients: mounted files that are reloaded when they
 //! change. They may be created after the host has started, as cert-manager does. Problems are logged, and the files
 //! are checked again until they are valid.
 
-use std::path::Path;
-use std::sync::{Arc, PoisonError, RwLock};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use rustls::crypto::CryptoProvider;
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::server::WebPkiClientVerifier;
 use rustls::sign::{CertifiedKey, SingleCertAndKey};
 use rustls::{RootCertStore, ServerConfig};
 use serde_json::{Value, json};
+use tokio::sync::watch;
 use tracing::{info, warn};
 use x509_parser::parse_x509_certificate;
 
-use operator_host_config::webhook::WebhookConfig;
 use operator_host_core::files;
-use operator_host_instruments::Instruments;
 
 /// How often the files are checked. They are small.
 const PERIOD: Duration = Duration::from_secs(1);
 /// A larger file is not a certificate.
 const LIMIT: usize = 1 << 20;
 
-/// The TLS configuration of the webhook; none until there is a certificate.
-#[derive(Debug)]
-pub(super) struct Certificates {
-    current: RwLock<Option<Arc<ServerConfig>>>,
-    provider: Arc<CryptoProvider>,
+/// The files of a server's certificate.
+#[derive(Clone, Debug)]
+pub struct Certificates {
+    /// What is served, for the log.
+    pub what: &'static str,
+    /// Who connects to it, for the log.
+    pub client: &'static str,
+    /// The certificate chain, PEM.
+    pub chain: PathBuf,
+    /// Its key, PEM.
+    pub key: PathBuf,
+    /// The authorities that may have signed the certificates of clients, PEM.
+    pub client_ca: Option<PathBuf>,
 }
 
-/// Returns the TLS configuration of another server, with its certificate chain and its key from PEM files.
-///
-/// # Errors
-/// When a file cannot be read, or they do not belong together.
-pub fn tls(certificate: &Path, key: &Path) -> Result<Arc<ServerConfig>, String> {
-    let contents = Contents {
-        chain: read(certificate)?,
-        key: read(key)?,
-        client_ca: None,
-    };
-    let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
-    Ok(Certificates::new(provider).load(&contents)?.0)
-}
+/// What there is to say about a certificate: `Ok` while it is in use, with a remark if it should be renewed.
+pub type CertificateState = Result<Option<String>, String>;
 
 /// The contents of the files.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -93,38 +88,31 @@ impl Validity {
 }
 
 impl Certificates {
-    pub(super) fn new(provider: Arc<CryptoProvider>) -> Self {
-        Self {
-            current: RwLock::default(),
-            provider,
-        }
+    /// Reads the files.
+    ///
+    /// # Errors
+    /// When one cannot be read, or they do not belong together.
+    pub fn load(&self) -> Result<Arc<ServerConfig>, String> {
+        Ok(load(&self.read()?)?.0)
     }
 
-    /// Returns the TLS configuration for the next connection.
-    pub(super) fn current(&self) -> Option<Arc<ServerConfig>> {
-        self.current
-            .read()
-            .unwrap_or_else(PoisonError::into_inner)
-            .clone()
-    }
-
-    /// Follows the files until the process ends.
-    pub(super) async fn follow(self: Arc<Self>, config: WebhookConfig, instruments: Instruments) {
+    /// Follows the files until the process ends: sets the TLS configuration for the next connection, and reports what is
+    /// to be said about it.
+    pub async fn follow(
+        self,
+        current: watch::Sender<Option<Arc<ServerConfig>>>,
+        report: impl Fn(&CertificateState),
+    ) {
         let mut read: Option<Files> = None;
         let mut loaded: Option<Validity> = None;
         let mut refused = None;
-        let mut reported: Option<Option<String>> = None;
-        let mut ending = false;
+        let mut reported = None;
         loop {
-            let now = read_all(&config);
+            let now = self.read();
             if read.as_ref() != Some(&now) {
-                refused = match now
-                    .as_ref()
-                    .map_err(Clone::clone)
-                    .and_then(|contents| self.load(contents))
-                {
+                refused = match now.as_ref().map_err(Clone::clone).and_then(load) {
                     Ok((tls, validity)) => {
-                        *self.current.write().unwrap_or_else(PoisonError::into_inner) = Some(tls);
+                        current.send_replace(Some(tls));
                         loaded = Some(validity);
                         None
                     }
@@ -132,82 +120,85 @@ impl Certificates {
                 };
                 read = Some(now);
             }
-            // A certificate that was valid may have expired.
-            let expired = loaded.and_then(|validity| validity.problem(clock()));
-            let problem = match (&refused, expired, loaded) {
-                (Some(reason), expired, Some(_)) => {
-                    let expired = expired.map(|expired| format!("; {expired}")).unwrap_or_default();
-                    Some(format!(
-                        "{reason}; the previous certificate is still in use{expired}"
-                    ))
-                }
-                (Some(reason), _, None) => Some(format!(
-                    "{reason}; the webhook does not answer until there is a valid one"
-                )),
-                (None, expired, _) => {
-                    expired.map(|reason| format!("{reason}: the API server does not accept it"))
-                }
-            };
-            instruments.metrics.set_webhook(problem.is_none());
-            if reported.as_ref() != Some(&problem) {
-                match &problem {
-                    Some(problem) => warn!("webhook: {problem}"),
-                    None => {
-                        info!(certificate = %config.certificate.display(), "webhook: the certificate is in use");
+            let state = self.state(refused.as_deref(), loaded);
+            if reported.as_ref() != Some(&state) {
+                let Self { what, chain, .. } = &self;
+                match &state {
+                    Err(problem) => warn!("{what}: {problem}"),
+                    Ok(remark) => {
+                        info!(certificate = %chain.display(), "{what}: the certificate is in use");
+                        remark.iter().for_each(|remark| warn!("{what}: {remark}"));
                     }
                 }
-                ending = false;
-                instruments.health.webhook(problem.clone().unwrap_or_default());
-                reported = Some(problem);
+                report(&state);
+                reported = Some(state);
             }
-            let ends = loaded.filter(|validity| validity.is_ending(clock()));
-            if let Some(validity) = ends.filter(|_| !ending) {
-                let at = timestamp(validity.to);
-                warn!(
-                    "webhook: the certificate expires at {at} and was not renewed: after that the API server cannot call the host, \
-                     and `failurePolicy` decides"
-                );
-                instruments.health.webhook(format!(
-                    "its certificate is in use, and expires at {at}: renew it"
-                ));
-            }
-            ending = ends.is_some();
             tokio::time::sleep(PERIOD).await;
         }
     }
 
-    fn load(&self, contents: &Contents) -> Result<(Arc<ServerConfig>, Validity), String> {
-        let chain = CertificateDer::pem_slice_iter(&contents.chain)
-            .collect::<Result<Vec<_>, _>>()
-            .map_err(|error| format!("the certificate cannot be read: {error}"))?;
-        let first = chain
-            .first()
-            .ok_or("the certificate's file contains no certificate")?;
-        let validity =
-            Validity::of(first).map_err(|error| format!("the certificate cannot be read: {error}"))?;
-        let key = PrivateKeyDer::from_pem_slice(&contents.key)
-            .map_err(|error| format!("the key cannot be read: {error}"))?;
-        let certified = CertifiedKey::from_der(chain, key, &self.provider)
-            .map_err(|error| format!("the certificate and the key cannot be used together: {error}"))?;
-        let tls = ServerConfig::builder_with_provider(Arc::clone(&self.provider))
-            .with_safe_default_protocol_versions()
-            .map_err(|error| error.to_string())?;
-        let tls = match &contents.client_ca {
-            None => tls.with_no_client_auth(),
-            Some(authorities) => {
-                let roots = Arc::new(roots(authorities)?);
-                let verifier = WebPkiClientVerifier::builder_with_provider(roots, Arc::clone(&self.provider))
-                    // The API server has no certificate for conversions: the server refuses all other requests.
-                    .allow_unauthenticated()
-                    .build()
-                    .map_err(|error| format!("the authorities of --client-ca cannot be used: {error}"))?;
-                tls.with_client_cert_verifier(verifier)
+    fn state(&self, refused: Option<&str>, loaded: Option<Validity>) -> CertificateState {
+        let (what, client, now) = (self.what, self.client, clock());
+        // A certificate that was valid may have expired.
+        let expired = loaded.and_then(|validity| validity.problem(now));
+        match (refused, expired, loaded) {
+            (Some(reason), expired, Some(_)) => {
+                let expired = expired.map(|expired| format!("; {expired}")).unwrap_or_default();
+                Err(format!(
+                    "{reason}; the previous certificate is still in use{expired}"
+                ))
             }
-        };
-        let mut tls = tls.with_cert_resolver(Arc::new(SingleCertAndKey::from(certified)));
-        tls.alpn_protocols = vec![b"http/1.1".to_vec()];
-        Ok((Arc::new(tls), validity))
+            (Some(reason), _, None) => Err(format!(
+                "{reason}; {what} does not answer until there is a valid one"
+            )),
+            (None, Some(reason), _) => Err(format!("{reason}: {client} does not accept it")),
+            (None, None, loaded) => Ok(loaded.filter(|validity| validity.is_ending(now)).map(|validity| {
+                let at = timestamp(validity.to);
+                format!("its certificate is in use, but {client} does not accept it after {at}: renew it")
+            })),
+        }
     }
+
+    fn read(&self) -> Files {
+        Ok(Contents {
+            chain: read(&self.chain)?,
+            key: read(&self.key)?,
+            client_ca: self.client_ca.as_deref().map(read).transpose()?,
+        })
+    }
+}
+
+fn load(contents: &Contents) -> Result<(Arc<ServerConfig>, Validity), String> {
+    let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
+    let chain = CertificateDer::pem_slice_iter(&contents.chain)
+        .collect::<Result<Vec<_>, _>>()
+        .map_err(|error| format!("the certificate cannot be read: {error}"))?;
+    let first = chain
+        .first()
+        .ok_or("the certificate's file contains no certificate")?;
+    let validity = Validity::of(first).map_err(|error| format!("the certificate cannot be read: {error}"))?;
+    let key = PrivateKeyDer::from_pem_slice(&contents.key)
+        .map_err(|error| format!("the key cannot be read: {error}"))?;
+    let certified = CertifiedKey::from_der(chain, key, &provider)
+        .map_err(|error| format!("the certificate and the key cannot be used together: {error}"))?;
+    let tls = ServerConfig::builder_with_provider(Arc::clone(&provider))
+        .with_safe_default_protocol_versions()
+        .map_err(|error| error.to_string())?;
+    let tls = match &contents.client_ca {
+        None => tls.with_no_client_auth(),
+        Some(authorities) => {
+            let roots = Arc::new(roots(authorities)?);
+            let verifier = WebPkiClientVerifier::builder_with_provider(roots, Arc::clone(&provider))
+                // The API server has no certificate for conversions: the server refuses all other requests.
+                .allow_unauthenticated()
+                .build()
+                .map_err(|error| format!("the authorities of --client-ca cannot be used: {error}"))?;
+            tls.with_client_cert_verifier(verifier)
+        }
+    };
+    let mut tls = tls.with_cert_resolver(Arc::new(SingleCertAndKey::from(certified)));
+    tls.alpn_protocols = vec![b"http/1.1".to_vec()];
+    Ok((Arc::new(tls), validity))
 }
 
 fn roots(pem: &[u8]) -> Result<RootCertStore, String> {
@@ -222,14 +213,6 @@ fn roots(pem: &[u8]) -> Result<RootCertStore, String> {
         return Err(wrong(&"the file contains no certificate"));
     }
     Ok(roots)
-}
-
-fn read_all(config: &WebhookConfig) -> Files {
-    Ok(Contents {
-        chain: read(&config.certificate)?,
-        key: read(&config.key)?,
-        client_ca: config.client_ca.as_deref().map(read).transpose()?,
-    })
 }
 
 fn read(file: &Path) -> Result<Vec<u8>, String> {

@@ -2,9 +2,9 @@
 
 use serde_json::Value;
 
+use super::bounds::Sizes;
 use super::conversion_review::ConversionReview;
 use super::review::Review;
-use super::sizes::Sizes;
 use super::{Decision, memory_of, server};
 use crate::conversion::Before;
 

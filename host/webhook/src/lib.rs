@@ -8,7 +8,6 @@
 //! (`bounds`), an object stays text until the plugin is called (`review`), and a caller without a verified
 //! certificate gets the decision but no other output of the plugin.
 
-mod answer;
 mod bounds;
 pub mod certificates;
 pub mod conversion;
@@ -19,9 +18,7 @@ mod elsewhere;
 pub mod fuzzing;
 mod review;
 mod server;
-mod sizes;
 mod target;
-mod turns;
 mod validating;
 
 use std::collections::BTreeMap;
@@ -31,7 +28,7 @@ use std::time::{Duration, Instant};
 use tokio::sync::watch;
 use tracing::{debug, warn};
 
-use self::bounds::{Admitted, ResultRoom};
+use self::bounds::{Asker, Share};
 use self::conversion_review::ConversionReview;
 use self::elsewhere::Elsewhere;
 use self::review::Review;
@@ -151,15 +148,15 @@ impl WebhookTargets {
         target
     }
 
-    /// Converts the objects of a review with a body of this size, whose caller waits until a time. Returns them with the
-    /// room that they take, and the name of the controller.
+    /// Converts the objects of a review with a body of this size, whose caller waits until a time. Returns them with
+    /// their share of the room, and the name of the controller.
     async fn convert(
         &self,
         review: &ConversionReview<'_>,
         body: usize,
-        caller: &Admitted,
+        asker: Asker<'_>,
         until: tokio::time::Instant,
-    ) -> (String, Result<(Vec<String>, Option<ResultRoom>), NoDecision>) {
+    ) -> (String, Result<(Vec<String>, Option<Share>), NoDecision>) {
         let kind = match review.kind() {
             None => return (String::new(), Ok((Vec::new(), None))),
             Some(Err(why)) => {
@@ -175,7 +172,7 @@ impl WebhookTargets {
         };
         let name = target.controller().to_owned();
         let converted = target
-            .convert(&review.to, &review.objects, body, caller, until)
+            .convert(&review.to, &review.objects, body, asker, until)
             .await
             .map_err(|error| self.while_worth_a_try(&name, error));
         let what = match &converted {
@@ -183,7 +180,7 @@ impl WebhookTargets {
             _ => NOT_CONVERTED,
         };
         self.log(&name, what, converted.as_ref().err());
-        (name, converted.map(|(objects, room)| (objects, Some(room))))
+        (name, converted.map(|(objects, share)| (objects, Some(share))))
     }
 
     /// Stops asking a controller's caller to try again once no other replica has helped for long.
@@ -204,7 +201,7 @@ impl WebhookTargets {
         &self,
         review: &Review<'_>,
         ask: Ask,
-        caller: &Admitted,
+        asker: Asker<'_>,
     ) -> (String, Result<Decision, NoDecision>) {
         let kind = Kind {
             api_version: format!("{}/", review.group),
@@ -223,8 +220,8 @@ impl WebhookTargets {
                 shorten(&review.kind, 63)
             ))),
             Some(target) => match ask {
-                Ask::Default => target.default(review, object, caller).await,
-                _ => target.validate(review, object, caller).await,
+                Ask::Default => target.default(review, object, asker).await,
+                _ => target.validate(review, object, asker).await,
             },
         };
         let no_decision = match ask {

@@ -9,9 +9,8 @@ use serde_json::value::RawValue;
 use tokio::sync::watch;
 use tokio::time::Instant;
 
-use super::bounds::{Admitted, ResultRoom};
+use super::bounds::{Asker, Share, Shares};
 use super::review::Review;
-use super::turns::Turns;
 use super::{Decision, MESSAGE, NoDecision, defaulting, memory_of, validating};
 use crate::conversion::{self, Before, ConversionError};
 use operator_host_config::ControllerConfig;
@@ -22,6 +21,9 @@ use operator_host_delivery::registry::Live;
 use operator_host_engine::calls::Calls;
 use operator_host_instruments::Instruments;
 use operator_host_runtime::Plugin;
+
+/// Conversions that are answered at the same time, and reviews.
+const TURNS: usize = 4;
 
 /// Calls the plugin of one controller while it is held, whatever the state of the controller.
 pub struct PluginTarget {
@@ -34,9 +36,10 @@ pub struct PluginTarget {
     /// Converts what `plugin` cannot: versions that only this one knows, since its definition is installed before it is
     /// live, and objects for which `plugin` fails. It was proved to lose nothing.
     next: watch::Receiver<Option<Plugin>>,
-    /// Reads wait for conversions, so that reviews must not delay these.
-    conversions: Turns,
-    reviews: Turns,
+    /// The requests that are answered at the same time. They are separate from the reconciles of the controller, so that
+    /// neither delays the other. Reads wait for conversions, so reviews must not delay these.
+    conversions: Shares,
+    reviews: Shares,
 }
 
 impl PluginTarget {
@@ -53,8 +56,8 @@ impl PluginTarget {
             plugin,
             fallback,
             next,
-            conversions: Turns::default(),
-            reviews: Turns::default(),
+            conversions: Shares::new(TURNS),
+            reviews: Shares::new(TURNS),
         }
     }
 
@@ -76,7 +79,7 @@ impl PluginTarget {
         converter.unwrap_or(&self.plugin).clone()
     }
 
-    /// Converts objects to a version, each in its place. Returns them with the room that they take. `body` is the size
+    /// Converts objects to a version, each in its place. Returns them with their share of the room. `body` is the size
     /// of the request, whose caller waits until a time.
     ///
     /// # Errors
@@ -86,15 +89,15 @@ impl PluginTarget {
         to: &str,
         objects: &[&RawValue],
         body: usize,
-        caller: &Admitted,
+        asker: Asker<'_>,
         until: Instant,
-    ) -> Result<(Vec<String>, ResultRoom), NoDecision> {
+    ) -> Result<(Vec<String>, Share), NoDecision> {
         // First the turn: requests that wait for a plugin must not hold the room of others.
-        let _turn = self.conversions.take(caller.peer()).await;
+        let _turn = self.conversions.take(asker.peer, 1).await;
         let plugin = self.converting(to, objects).await?;
-        let room = caller.results(body).await;
-        let convert =
-            |plugin, until| conversion::convert(plugin, &self.calls, to, objects, room.bytes, until);
+        let room = asker.rooms.sizes.converted(body);
+        let share = asker.rooms.work.take(asker.peer, room).await;
+        let convert = |plugin, until| conversion::convert(plugin, &self.calls, to, objects, room, until);
         let next = self.next.borrow().clone();
         let converted = match next.filter(|next| next.digest() != plugin.digest()) {
             None => convert(&plugin, until).await,
@@ -112,7 +115,7 @@ impl PluginTarget {
             detail: error.to_string(),
             try_again: matches!(error, ConversionError::UnknownVersion(_)),
         })?;
-        Ok((converted, room))
+        Ok((converted, share))
     }
 
     /// Sets the defaults of an object.
@@ -123,11 +126,11 @@ impl PluginTarget {
         &self,
         review: &Review<'_>,
         object: &str,
-        caller: &Admitted,
+        asker: Asker<'_>,
     ) -> Result<Decision, NoDecision> {
-        let memory = memory_of([Some(object), None], caller.sizes().object)?;
-        let _turn = self.reviews.take(caller.peer()).await;
-        let _room = caller.object(memory).await;
+        let memory = memory_of([Some(object), None], asker.rooms.sizes.object)?;
+        let _turn = self.reviews.take(asker.peer, 1).await;
+        let _room = asker.rooms.work.take(asker.peer, memory).await;
         defaulting::default(&self.plugin().await?, &self.calls, review, object).await
     }
 
@@ -139,16 +142,16 @@ impl PluginTarget {
         &self,
         review: &Review<'_>,
         object: &str,
-        caller: &Admitted,
+        asker: Asker<'_>,
     ) -> Result<Decision, NoDecision> {
         if let Err(why) = Before::read(object) {
             return Ok(Decision::Denied(shorten(&why, MESSAGE)));
         }
         // One that cannot be read may be mended.
         let old = review.replaced().filter(|old| Before::read(old).is_ok());
-        let memory = memory_of([Some(object), old], caller.sizes().object)?;
-        let _turn = self.reviews.take(caller.peer()).await;
-        let _room = caller.object(memory).await;
+        let memory = memory_of([Some(object), old], asker.rooms.sizes.object)?;
+        let _turn = self.reviews.take(asker.peer, 1).await;
+        let _room = asker.rooms.work.take(asker.peer, memory).await;
         validating::validate(&self.plugin().await?, &self.calls, review, object, old).await
     }
 

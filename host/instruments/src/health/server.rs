@@ -4,40 +4,37 @@
 //! `?verbose` always lists the checks, `?exclude=name` excludes one, and `/livez/name` runs one. Source:
 //! <https://kubernetes.io/docs/reference/using-api/health-checks/>.
 
-use std::convert::Infallible;
 use std::fmt::Write as _;
 use std::net::SocketAddr;
-use std::os::unix::fs::MetadataExt as _;
-use std::path::{Path, PathBuf};
+use std::path::{Path as FilePath, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use bytes::Bytes;
-use http_body_util::Full;
-use hyper::body::Incoming;
+use axum::extract::connect_info::Connected;
+use axum::extract::{ConnectInfo, Path, RawQuery, State};
+use axum::middleware::map_response;
+use axum::response::{IntoResponse, Response};
+use axum::routing::get;
+use axum::serve::IncomingStream;
+use axum::{Extension, Json, Router};
+use hyper::StatusCode;
 use hyper::header::{CACHE_CONTROL, CONTENT_TYPE};
-use hyper::service::service_fn;
-use hyper::{Method, Request, Response, StatusCode};
-use hyper_util::rt::{TokioIo, TokioTimer};
-use prometheus::{Encoder, Registry, TextEncoder};
-use serde::Serialize;
+use prometheus::{Registry, TEXT_FORMAT, TextEncoder};
 use thiserror::Error;
-use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, UnixListener};
-use tracing::{debug, info, warn};
+use tokio_util::sync::CancellationToken;
+use tracing::info;
 
 use super::{Check, Health};
-use operator_host_core::connections::{Connections, share_of};
+use operator_host_core::server::Server;
 use operator_host_delivery::report::{PluginReport, hide};
 
-/// How long a client may take to send the head of a request.
-const HEAD: Duration = Duration::from_secs(10);
-/// Maximum size of that head.
-const MAX_HEAD: usize = 16 << 10;
-/// Maximum number of connections. The oldest one makes room for the next.
+/// Maximum size of the head of a request.
+const HEAD: usize = 16 << 10;
+/// Maximum number of connections. None of them keeps its place, so that answers which nobody reads keep no probe away.
 const CONNECTIONS: usize = 64;
-/// How many of them one address leaves to others, such as the kubelet.
-const SHARE: usize = 8;
+/// How long a connection lasts.
+const LIFE: Duration = Duration::from_secs(60);
 
 /// The address cannot be listened on.
 #[derive(Debug, Error)]
@@ -58,50 +55,31 @@ pub async fn start(address: SocketAddr, health: Arc<Health>, registry: Registry)
     let failed = |error| ServerError { address, error };
     let listener = TcpListener::bind(address).await.map_err(failed)?;
     info!(address = %listener.local_addr().map_err(failed)?, "serving health and metrics");
-    let connections = Arc::new(Connections::new(CONNECTIONS, SHARE));
-    tokio::spawn(async move {
-        loop {
-            let (stream, peer) = match listener.accept().await {
-                Ok(accepted) => accepted,
-                Err(error) => {
-                    // For example, too many open files; other connections end meanwhile.
-                    warn!(%error, "cannot accept a connection for health and metrics");
-                    tokio::time::sleep(Duration::from_millis(100)).await;
-                    continue;
-                }
-            };
-            // No connection keeps its place, so that answers which nobody reads keep no probe away.
-            let Some(seat) = connections.enter(share_of(peer.ip())) else {
-                continue;
-            };
-            let (health, registry) = (Arc::clone(&health), registry.clone());
-            let connections = Arc::clone(&connections);
-            tokio::spawn(async move {
-                tokio::select! {
-                    () = serve(stream, health, registry, false) => {}
-                    () = seat.taken.cancelled() => {
-                        debug!(%peer, "too many connections for health and metrics: closing this one");
-                    }
-                }
-                connections.leave(&seat);
-            });
-        }
-    });
+    let server = Server {
+        what: "health and metrics",
+        router: router(health, registry).layer(Extension(ConnectInfo(IsOwn(false)))),
+        connections: CONNECTIONS,
+        head: HEAD,
+        life: LIFE,
+        tls: None,
+        stop: CancellationToken::new(),
+    };
+    tokio::spawn(server.serve(listener));
     Ok(())
 }
 
 /// Returns the socket in the folder of `--cache-dir`, at which the host's own user can read the full reports.
 #[must_use]
-pub fn socket(cache_dir: &Path) -> PathBuf {
+pub fn socket(cache_dir: &FilePath) -> PathBuf {
     cache_dir.join("plugins.sock")
 }
 
-/// Also listens on [`socket`] until the process ends. It serves only the user of this process. A port, in
-/// contrast, can be reached by other containers in the same pod, which may forward the requests of others.
+/// Also listens on [`socket`] until the process ends. It serves the full reports only to the user of this process. A
+/// port, in contrast, can be reached by other containers in the same pod, which may forward the requests of others.
 ///
 /// # Errors
 /// Returns an error when the socket cannot be created.
-pub fn start_own(cache_dir: &Path, health: Arc<Health>, registry: Registry) -> std::io::Result<()> {
+pub fn start_own(cache_dir: &FilePath, health: Arc<Health>, registry: Registry) -> std::io::Result<()> {
     std::fs::create_dir_all(cache_dir)?;
     let path = socket(cache_dir);
     // Left by an earlier process.
@@ -110,89 +88,75 @@ pub fn start_own(cache_dir: &Path, health: Arc<Health>, registry: Registry) -> s
         _ => {}
     }
     let listener = UnixListener::bind(&path)?;
-    // A file created by this process belongs to the user that the process runs as.
-    let own = std::fs::symlink_metadata(&path)?.uid();
-    tokio::spawn(async move {
-        loop {
-            match listener.accept().await {
-                Ok((stream, _)) => {
-                    let peer = stream.peer_cred().map(|peer| peer.uid());
-                    if peer.is_ok_and(|peer| peer == own) {
-                        tokio::spawn(serve(stream, Arc::clone(&health), registry.clone(), true));
-                    }
-                }
-                Err(error) => {
-                    warn!(%error, "cannot accept a connection at the host's own socket");
-                    tokio::time::sleep(Duration::from_millis(100)).await;
-                }
-            }
-        }
-    });
+    let service = router(health, registry).into_make_service_with_connect_info::<IsOwn>();
+    tokio::spawn(async move { axum::serve(listener, service).await });
     Ok(())
 }
 
-async fn serve<S>(stream: S, health: Arc<Health>, registry: Registry, own: bool)
-where
-    S: AsyncRead + AsyncWrite + Unpin,
-{
-    let service = service_fn(|request: Request<Incoming>| {
-        let response = answer(request.method(), request.uri(), &health, &registry, own);
-        async move { Ok::<_, Infallible>(response) }
-    });
-    let connection = hyper::server::conn::http1::Builder::new()
-        .timer(TokioTimer::new())
-        .header_read_timeout(HEAD)
-        .max_buf_size(MAX_HEAD)
-        .serve_connection(TokioIo::new(stream), service);
-    if let Err(error) = connection.await {
-        debug!(%error, "a connection for health and metrics ended early");
+/// Whether the host's own user asks.
+#[derive(Clone, Copy, Debug)]
+struct IsOwn(bool);
+
+impl Connected<IncomingStream<'_, UnixListener>> for IsOwn {
+    fn connect_info(stream: IncomingStream<'_, UnixListener>) -> Self {
+        let own = rustix::process::geteuid().as_raw();
+        Self(stream.io().peer_cred().is_ok_and(|peer| peer.uid() == own))
     }
 }
 
-fn answer(
-    method: &Method,
-    uri: &hyper::Uri,
-    health: &Health,
-    registry: &Registry,
-    own: bool,
-) -> Response<Full<Bytes>> {
-    if !matches!(*method, Method::GET | Method::HEAD) {
-        return text(StatusCode::METHOD_NOT_ALLOWED, "only GET and HEAD\n".into());
+fn router(health: Arc<Health>, registry: Registry) -> Router {
+    Router::new()
+        .route("/metrics", get(async move || metrics(&registry)))
+        .route("/plugins", get(plugins))
+        .route("/plugins/{controller}/history", get(history))
+        .route("/{endpoint}", get(all))
+        .route("/{endpoint}/{*check}", get(one))
+        .fallback(async || nothing_here())
+        .with_state(health)
+        .layer(map_response(uncached))
+}
+
+async fn uncached(response: Response) -> impl IntoResponse {
+    ([(CACHE_CONTROL, "no-cache, private")], response)
+}
+
+fn nothing_here() -> Response {
+    let words = "try /livez, /readyz, /healthz, /metrics, /plugins or /plugins/CONTROLLER/history\n";
+    (StatusCode::NOT_FOUND, words).into_response()
+}
+
+fn checks(health: &Health, endpoint: &str) -> Option<Vec<Check>> {
+    match endpoint {
+        "livez" | "healthz" => Some(health.live()),
+        "readyz" => Some(health.ready()),
+        _ => None,
     }
-    let query = uri.query().unwrap_or_default();
-    let path = uri.path().trim_start_matches('/').trim_end_matches('/');
-    let (endpoint, one) = path
-        .split_once('/')
-        .map_or((path, None), |(endpoint, one)| (endpoint, Some(one)));
-    let checks = match endpoint {
-        "livez" | "healthz" => health.live(),
-        "readyz" => health.ready(),
-        "metrics" if one.is_none() => return metrics(registry),
-        "plugins" => {
-            return match one.map(|one| one.strip_suffix("/history")) {
-                None => plugins(health, own),
-                Some(Some(controller)) => history(health, controller, own),
-                Some(None) => text(StatusCode::NOT_FOUND, "try /plugins/CONTROLLER/history\n".into()),
-            };
-        }
-        _ => {
-            return text(
-                StatusCode::NOT_FOUND,
-                "try /livez, /readyz, /healthz, /metrics or /plugins\n".into(),
-            );
-        }
+}
+
+async fn all(
+    State(health): State<Arc<Health>>,
+    Path(endpoint): Path<String>,
+    RawQuery(query): RawQuery,
+) -> Response {
+    match checks(&health, &endpoint) {
+        Some(checks) => list(&endpoint, &checks, &query.unwrap_or_default()).into_response(),
+        None => nothing_here(),
+    }
+}
+
+async fn one(State(health): State<Arc<Health>>, Path((endpoint, name)): Path<(String, String)>) -> Response {
+    let Some(checks) = checks(&health, &endpoint) else {
+        return nothing_here();
     };
-    let (status, body) = match one {
-        None => list(endpoint, &checks, query),
-        Some(name) => match checks.iter().find(|check| check.name == name) {
-            None => (StatusCode::NOT_FOUND, format!("there is no check {name}\n")),
-            Some(Check { result: Ok(_), .. }) => (StatusCode::OK, "ok".to_owned()),
-            Some(Check { result: Err(why), .. }) => {
-                (StatusCode::INTERNAL_SERVER_ERROR, format!("failed: {why}\n"))
-            }
-        },
-    };
-    text(status, body)
+    match checks
+        .into_iter()
+        .find(|check| check.name == name)
+        .map(|check| check.result)
+    {
+        None => (StatusCode::NOT_FOUND, format!("there is no check {name}\n")).into_response(),
+        Some(Ok(_)) => "ok".into_response(),
+        Some(Err(why)) => (StatusCode::INTERNAL_SERVER_ERROR, format!("failed: {why}\n")).into_response(),
+    }
 }
 
 fn list(endpoint: &str, checks: &[Check], query: &str) -> (StatusCode, String) {
@@ -230,63 +194,46 @@ fn list(endpoint: &str, checks: &[Check], query: &str) -> (StatusCode, String) {
 
 /// Answers `operator-host plugins`. Differences contain parts of children, and a port does not authenticate
 /// its clients. So differences are only for the host's own user, at the socket.
-fn plugins(health: &Health, own: bool) -> Response<Full<Bytes>> {
+async fn plugins(
+    State(health): State<Arc<Health>>,
+    ConnectInfo(IsOwn(is_own)): ConnectInfo<IsOwn>,
+) -> Json<Vec<PluginReport>> {
     let mut reports = health.plugins();
-    if !own {
+    if !is_own {
         reports.iter_mut().for_each(PluginReport::hide_differences);
     }
-    json(&reports)
+    Json(reports)
 }
 
 /// Answers `operator-host plugins history`.
-fn history(health: &Health, controller: &str, own: bool) -> Response<Full<Bytes>> {
-    let Some(mut history) = health.history_of(controller) else {
-        return text(
-            StatusCode::NOT_FOUND,
-            format!("the host has no controller {controller:?}\n"),
-        );
+async fn history(
+    State(health): State<Arc<Health>>,
+    ConnectInfo(IsOwn(is_own)): ConnectInfo<IsOwn>,
+    Path(controller): Path<String>,
+) -> Response {
+    let Some(mut history) = health.history_of(&controller) else {
+        let words = format!("the host has no controller {controller:?}\n");
+        return (StatusCode::NOT_FOUND, words).into_response();
     };
-    if !own {
+    if !is_own {
         history.iter_mut().for_each(|entry| hide(&mut entry.diff));
     }
-    json(&history)
+    Json(history).into_response()
 }
 
-fn json(value: &impl Serialize) -> Response<Full<Bytes>> {
-    match serde_json::to_vec(value) {
-        Ok(body) => respond(StatusCode::OK, "application/json", body),
-        Err(error) => text(StatusCode::INTERNAL_SERVER_ERROR, format!("{error}\n")),
+fn metrics(registry: &Registry) -> Response {
+    match TextEncoder::new().encode_to_string(&registry.gather()) {
+        Ok(text) => ([(CONTENT_TYPE, TEXT_FORMAT)], text).into_response(),
+        Err(error) => (StatusCode::INTERNAL_SERVER_ERROR, format!("{error}\n")).into_response(),
     }
-}
-
-fn metrics(registry: &Registry) -> Response<Full<Bytes>> {
-    let (encoder, mut body) = (TextEncoder::new(), Vec::new());
-    match encoder.encode(&registry.gather(), &mut body) {
-        Ok(()) => respond(StatusCode::OK, encoder.format_type(), body),
-        Err(error) => text(StatusCode::INTERNAL_SERVER_ERROR, format!("{error}\n")),
-    }
-}
-
-fn text(status: StatusCode, body: String) -> Response<Full<Bytes>> {
-    respond(status, "text/plain; charset=utf-8", body.into())
-}
-
-fn respond(status: StatusCode, type_: &str, body: Vec<u8>) -> Response<Full<Bytes>> {
-    let mut response = Response::new(Full::from(body));
-    *response.status_mut() = status;
-    let headers = response.headers_mut();
-    if let Ok(type_) = type_.parse() {
-        headers.insert(CONTENT_TYPE, type_);
-    }
-    headers.insert(
-        CACHE_CONTROL,
-        hyper::header::HeaderValue::from_static("no-cache, private"),
-    );
-    response
 }
 
 #[cfg(test)]
 mod tests {
+    use axum::body::{Body, to_bytes};
+    use hyper::Request;
+    use tower::ServiceExt;
+
     use super::*;
 
     fn checks() -> Vec<Check> {
@@ -341,54 +288,55 @@ mod tests {
         );
     }
 
+    /// Asks as the host's own user, or as another one. Returns the status and the body.
+    async fn ask(health: Health, is_own: bool, path: &str) -> (StatusCode, String) {
+        let router = router(Arc::new(health), Registry::new()).layer(Extension(ConnectInfo(IsOwn(is_own))));
+        let request = Request::get(path).body(Body::empty()).unwrap();
+        let response = router.oneshot(request).await.unwrap();
+        assert_eq!(response.headers()[CACHE_CONTROL], "no-cache, private");
+        let status = response.status();
+        let body = to_bytes(response.into_body(), usize::MAX).await.unwrap();
+        (status, String::from_utf8_lossy(&body).into_owned())
+    }
+
     #[tokio::test]
     async fn differences_between_versions_are_for_the_hosts_own_user() {
-        use http_body_util::BodyExt;
         use operator_host_delivery::report::LiveVersion;
-        let health = Health::default();
-        let report = PluginReport {
-            live: Some(LiveVersion {
-                digest: "sha256:0".into(),
-                name: "a".into(),
-                version: "1".into(),
-                since: jiff::Timestamp::UNIX_EPOCH,
-                because: "proved".into(),
-                diff: "+a new secret of the trade".into(),
-            }),
-            ..PluginReport::default()
-        };
-        let (_sender, receiver) = tokio::sync::watch::channel(report);
-        health.report("a", receiver);
-        for own in [true, false] {
-            let body = plugins(&health, own)
-                .into_body()
-                .collect()
-                .await
-                .unwrap()
-                .to_bytes();
-            let text = String::from_utf8_lossy(&body).into_owned();
-            assert_eq!(text.contains("of the trade"), own, "{text}");
+        for is_own in [true, false] {
+            let health = Health::default();
+            let report = PluginReport {
+                live: Some(LiveVersion {
+                    digest: "sha256:0".into(),
+                    name: "a".into(),
+                    version: "1".into(),
+                    since: jiff::Timestamp::UNIX_EPOCH,
+                    because: "proved".into(),
+                    diff: "+a new secret of the trade".into(),
+                }),
+                ..PluginReport::default()
+            };
+            let (_sender, receiver) = tokio::sync::watch::channel(report);
+            health.report("a", receiver);
+            let (_, text) = ask(health, is_own, "/plugins").await;
+            assert_eq!(text.contains("of the trade"), is_own, "{text}");
             assert!(text.contains("proved"), "{text}");
         }
     }
 
-    #[test]
-    fn one_check_can_be_asked_for() {
-        let answer = |uri: &str| {
-            answer(
-                &Method::GET,
-                &uri.parse().unwrap(),
-                &Health::default(),
-                &Registry::new(),
-                true,
-            )
-            .status()
-        };
-        assert_eq!(answer("/livez/ping"), StatusCode::OK);
-        assert_eq!(answer("/livez/nothing"), StatusCode::NOT_FOUND);
-        assert_eq!(answer("/healthz"), StatusCode::OK);
-        assert_eq!(answer("/metrics"), StatusCode::OK);
-        assert_eq!(answer("/plugins"), StatusCode::OK);
-        assert_eq!(answer("/"), StatusCode::NOT_FOUND);
+    #[tokio::test]
+    async fn one_check_can_be_asked_for() {
+        for (path, expected) in [
+            ("/livez/ping", StatusCode::OK),
+            ("/livez/nothing", StatusCode::NOT_FOUND),
+            ("/healthz", StatusCode::OK),
+            ("/metrics", StatusCode::OK),
+            ("/plugins", StatusCode::OK),
+            ("/plugins/a/history", StatusCode::NOT_FOUND),
+            ("/nothing", StatusCode::NOT_FOUND),
+            ("/nothing/ping", StatusCode::NOT_FOUND),
+            ("/", StatusCode::NOT_FOUND),
+        ] {
+            assert_eq!(ask(Health::default(), true, path).await.0, expected, "{path}");
+        }
     }
 }
