@@ -161,7 +161,7 @@ pub async fn run(
     // Only Events about elections, which have a rate of their own.
     let limits = Arc::new(factory.write_limits(Pace::new(1, 1)));
     let own = factory.writer(None)?.limited(&limits);
-    let (events, writer) = Events::start(own, instance, Arc::clone(&instruments.metrics));
+    let events = Events::new(own, instance, Arc::clone(&instruments.metrics));
     let definitions = watch_definitions(&kinds, &watches);
     let (leadership, elections) = Leadership::start(
         election,
@@ -277,10 +277,9 @@ pub async fn run(
         warn!("some Events were not written within {FLUSH_LEADING:?}");
     }
     leadership.release(elections).await;
-    // The plugins have converted until here. The controllers also hold the Events.
+    // The plugins have converted until here.
     drop(controllers);
-    drop(events);
-    if tokio::time::timeout(FLUSH, writer).await.is_err() {
+    if tokio::time::timeout(FLUSH, events.flush()).await.is_err() {
         warn!("some Events were not written within {FLUSH:?}");
     }
     Ok(())

@@ -332,7 +332,7 @@ fn context(
         .metrics
         .queue(move || gauge.upgrade().map(|queue| queue.backlog()));
     Context {
-        events: shared.events.of(writers.own.clone()),
+        events: shared.events.of(&config.name, writers.own.clone()),
         client: shared.client.clone(),
         kinds: Arc::clone(&shared.kinds),
         writer: writers.own,

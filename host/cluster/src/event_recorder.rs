@@ -1,27 +1,31 @@
 //! Writes Events about parents and Leases, as shown by `kubectl describe`.
 //!
-//! Events are written outside of the reconcile, at a limited rate. Each controller has its own queue with its own
-//! capacity and rate, and the queues take turns. A controller with too many Events drops and counts its own and
-//! delays no other. A repeated Event increments the count of its series instead of creating a new one. Events are under
-//! the limit of writes that wait for an answer, with the other writes of their controller.
+//! Events are written outside of the reconcile, at a limited rate. Each controller has its own queue and rate, and the
+//! queues take turns: a controller with too many Events drops and counts its own and delays no other. A repeated Event
+//! increments the count of its series instead of creating a new one. Events are under the limit of writes that wait for an
+//! answer, with the other writes of their controller.
+//!
+//! The `Recorder` of kube-runtime has no rate, keeps the first note of a series, has no annotations, and does not start a
+//! new series when the first Event has expired.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 use std::time::Duration;
 
 use jiff::Timestamp;
-use k8s_openapi::Resource as _;
 use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::api::core::v1::ObjectReference;
 use k8s_openapi::api::events::v1::{Event, EventSeries};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{MicroTime, ObjectMeta};
 use kube::api::{Patch, PatchParams, PostParams};
 use kube::core::DynamicObject;
-use kube::{Api, ResourceExt};
-use opentelemetry::trace::TraceId;
-use tokio::sync::{Mutex, mpsc, oneshot};
-use tokio::task::{JoinHandle, JoinSet};
+use kube::{Api, Resource};
+use serde::de::DeserializeOwned;
+use serde_json::json;
+use tokio::sync::{Mutex, mpsc};
 use tokio::time::{Instant, Interval, MissedTickBehavior, interval, timeout};
+use tokio_util::task::TaskTracker;
+use tokio_util::task::task_tracker::TaskTrackerToken;
 use tracing::{debug, warn};
 
 use super::client::Writer;
@@ -33,10 +37,11 @@ use operator_host_core::object::{DIGEST_ANNOTATION, conventional_reason, shorten
 use operator_host_core::trace;
 use operator_host_runtime::Digest;
 
+/// Annotation of an Event with the trace ID of the reconcile it is from, when that trace is sampled.
+pub const TRACE_ANNOTATION: &str = "operator-host.dev/trace-id";
+
 /// Capacity of one controller's queue.
 const CAPACITY: usize = 256;
-/// Capacity of the channel to the queues; sorting an Event into its queue is fast.
-const ON_THE_WAY: usize = 1024;
 /// Minimum time between two writes: Events must not take API server capacity from the children they are about.
 const PACE: Duration = Duration::from_millis(40);
 /// Minimum time between two writes of one controller.
@@ -45,104 +50,82 @@ const PACE_OF_ONE: Duration = Duration::from_millis(80);
 const SERIES: Duration = Duration::from_secs(360);
 /// Timeout of one write.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
-/// How often one Event is sent while the API server asks to come back later.
-const ATTEMPTS: u32 = 3;
 /// The API server rejects a longer note or reason.
 const MAX_NOTE: usize = 1024;
 const MAX_REASON: usize = 128;
 
-/// An Event to write.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
-struct Entry {
-    controller: String,
-    action: &'static str,
-    regarding: Reference,
-    type_: &'static str,
-    reason: String,
-    note: String,
-}
-
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
-struct Reference {
-    api_version: String,
-    kind: String,
-    namespace: Option<String>,
-    name: String,
-    uid: String,
-}
-
-type Annotations = BTreeMap<String, String>;
-
-enum Message {
-    /// The annotations do not count when two Events are compared.
-    Write(Box<(Entry, Option<Annotations>, Writer)>),
-    /// A request to be notified once all earlier Events are written.
-    Flush(oneshot::Sender<()>),
-}
-
-/// Accepts Events. Cheap to clone; the task ends when the last clone is dropped.
+/// Accepts the Events of one controller. Cheap to clone. Its task ends when the last clone is dropped.
 #[derive(Clone)]
 pub struct Events {
-    sender: mpsc::Sender<Message>,
-    writer: Writer,
+    controller: String,
+    queue: mpsc::Sender<Queued>,
+    shared: Arc<Shared>,
+}
+
+/// What the queues of all controllers share.
+struct Shared {
+    instance: String,
     metrics: Arc<Metrics>,
+    /// Serves those who wait in order.
+    pace: Mutex<Interval>,
+    unwritten: TaskTracker,
+}
+
+struct Queued {
+    event: Event,
+    _unwritten: TaskTrackerToken,
 }
 
 impl Events {
-    /// Starts the task that writes them. `instance` identifies the replica, for example by the pod's name.
+    /// Creates the queue of the Events about elections. `instance` identifies the replica, for example by the pod's name.
     #[must_use]
-    pub fn start(writer: Writer, instance: String, metrics: Arc<Metrics>) -> (Self, JoinHandle<()>) {
-        let (sender, receiver) = mpsc::channel(ON_THE_WAY);
-        let task = tokio::spawn(sort(instance, receiver, Arc::clone(&metrics)));
-        let events = Self {
-            sender,
-            writer,
+    pub fn new(writer: Writer, instance: String, metrics: Arc<Metrics>) -> Self {
+        let shared = Shared {
+            instance,
             metrics,
+            pace: Mutex::new(paced(PACE)),
+            unwritten: TaskTracker::new(),
         };
-        (events, task)
+        Self::start("leader-election", writer, Arc::new(shared))
     }
 
-    /// Returns a handle to the same queue with another writer. Events that are not written before the writer's term
-    /// ends are dropped.
+    /// Creates the queue of another controller. Events that are not written before the writer's term ends are dropped.
     #[must_use]
-    pub fn of(&self, writer: Writer) -> Self {
+    pub fn of(&self, controller: &str, writer: Writer) -> Self {
+        Self::start(controller, writer, Arc::clone(&self.shared))
+    }
+
+    fn start(controller: &str, writer: Writer, shared: Arc<Shared>) -> Self {
+        let (queue, queued) = mpsc::channel(CAPACITY);
+        tokio::spawn(write(Arc::clone(&shared), writer, queued));
         Self {
-            writer,
-            ..self.clone()
+            controller: format!("operator-host/{controller}"),
+            queue,
+            shared,
         }
     }
 
-    /// Waits until all queued Events are written.
+    /// Waits until the queued Events of all controllers are written.
     pub async fn flush(&self) {
-        let (done, wait) = oneshot::channel();
-        if self.sender.send(Message::Flush(done)).await.is_ok() {
-            let _ = wait.await;
-        }
+        self.shared.unwritten.close();
+        self.shared.unwritten.wait().await;
     }
 
     /// Queues an Event about an election, formatted as by client-go.
     pub fn elected(&self, lease: &Lease, note: &str) {
-        let entry = Entry {
-            controller: "operator-host/leader-election".to_owned(),
-            action: "LeaderElection",
-            regarding: Reference {
-                api_version: Lease::API_VERSION.to_owned(),
-                kind: Lease::KIND.to_owned(),
-                namespace: lease.metadata.namespace.clone(),
-                name: lease.metadata.name.clone().unwrap_or_default(),
-                uid: lease.metadata.uid.clone().unwrap_or_default(),
-            },
-            type_: "Normal",
-            reason: "LeaderElection".to_owned(),
-            note: shorten(note, MAX_NOTE),
-        };
-        self.put(entry, None);
+        self.put(
+            "LeaderElection",
+            lease.object_ref(&()),
+            EventType::Normal,
+            "LeaderElection",
+            note,
+            None,
+        );
     }
 
     /// Queues an Event without waiting. `plugin` is the version whose answer it comes from.
     pub fn publish(
         &self,
-        controller: &str,
         plugin: Option<Digest>,
         regarding: &DynamicObject,
         type_: EventType,
@@ -150,106 +133,63 @@ impl Events {
         note: &str,
     ) {
         let types = regarding.types.clone().unwrap_or_default();
-        let entry = Entry {
-            controller: format!("operator-host/{controller}"),
-            action: "Reconcile",
-            regarding: Reference {
-                api_version: types.api_version,
-                kind: types.kind,
-                namespace: regarding.namespace(),
-                name: regarding.name_any(),
-                uid: regarding.uid().unwrap_or_default(),
-            },
-            type_: match type_ {
-                EventType::Normal => "Normal",
-                EventType::Warning => "Warning",
-            },
-            reason: conventional_reason(reason, MAX_REASON),
-            note: shorten(note, MAX_NOTE),
+        let metadata = regarding.metadata.clone();
+        let regarding = ObjectReference {
+            api_version: Some(types.api_version),
+            kind: Some(types.kind),
+            namespace: metadata.namespace,
+            name: metadata.name,
+            uid: metadata.uid,
+            ..ObjectReference::default()
         };
-        self.put(entry, plugin);
+        self.put("Reconcile", regarding, type_, reason, note, plugin);
     }
 
-    fn put(&self, entry: Entry, plugin: Option<Digest>) {
-        let trace = trace::current().map(|span| span.trace_id());
-        let annotations = annotations(trace, plugin);
-        let controller = entry.controller.clone();
-        let message = Message::Write(Box::new((entry, annotations, self.writer.clone())));
-        if self.sender.try_send(message).is_err() {
-            dropped(&self.metrics, &controller);
+    fn put(
+        &self,
+        action: &str,
+        regarding: ObjectReference,
+        type_: EventType,
+        reason: &str,
+        note: &str,
+        plugin: Option<Digest>,
+    ) {
+        let type_ = match type_ {
+            EventType::Normal => "Normal",
+            EventType::Warning => "Warning",
+        };
+        let trace = trace::current().map(|span| (TRACE_ANNOTATION.to_owned(), span.trace_id().to_string()));
+        let plugin = plugin.map(|digest| (DIGEST_ANNOTATION.to_owned(), digest.to_string()));
+        let annotations: BTreeMap<_, _> = trace.into_iter().chain(plugin).collect();
+        let namespace = regarding.namespace.clone();
+        let event = Event {
+            metadata: ObjectMeta {
+                annotations: (!annotations.is_empty()).then_some(annotations),
+                // Events of cluster-scoped objects are stored in `default`, as by Kubernetes' own recorder.
+                namespace: Some(namespace.unwrap_or_else(|| "default".to_owned())),
+                ..ObjectMeta::default()
+            },
+            action: Some(action.to_owned()),
+            note: Some(shorten(note, MAX_NOTE)),
+            reason: Some(conventional_reason(reason, MAX_REASON)),
+            regarding: Some(regarding),
+            reporting_controller: Some(self.controller.clone()),
+            reporting_instance: Some(self.shared.instance.clone()),
+            type_: Some(type_.to_owned()),
+            ..Event::default()
+        };
+        let queued = Queued {
+            event,
+            _unwritten: self.shared.unwritten.token(),
+        };
+        if self.queue.try_send(queued).is_err() && self.shared.metrics.event_dropped() == 0 {
+            let controller = &self.controller;
+            warn!(
+                controller,
+                "too many Events wait for the API server: dropping new ones"
+            );
         }
     }
-}
-
-fn dropped(metrics: &Metrics, controller: &str) {
-    if metrics.event_dropped() == 0 {
-        warn!(
-            controller,
-            "too many Events wait for the API server: dropping new ones"
-        );
-    }
-}
-
-/// Annotation of an Event with the trace ID of the reconcile it is from, when that trace is sampled.
-pub const TRACE_ANNOTATION: &str = "operator-host.dev/trace-id";
-
-fn annotations(trace: Option<TraceId>, plugin: Option<Digest>) -> Option<Annotations> {
-    let trace = trace.map(|trace| (TRACE_ANNOTATION.to_owned(), trace.to_string()));
-    let plugin = plugin.map(|digest| (DIGEST_ANNOTATION.to_owned(), digest.to_string()));
-    let all: Annotations = trace.into_iter().chain(plugin).collect();
-    (!all.is_empty()).then_some(all)
-}
-
-struct Written {
-    name: String,
-    count: i32,
-    last: Instant,
-}
-
-/// Sorts each Event into the queue of its controller, without waiting.
-async fn sort(instance: String, mut messages: mpsc::Receiver<Message>, metrics: Arc<Metrics>) {
-    let instance: Arc<str> = instance.into();
-    let pace = Arc::new(Mutex::new(paced(PACE)));
-    let mut lines: HashMap<String, mpsc::Sender<Message>> = HashMap::new();
-    let mut writers = JoinSet::new();
-    while let Some(message) = messages.recv().await {
-        let (entry, ..) = match &message {
-            Message::Write(message) => &**message,
-            Message::Flush(_) => {
-                flush(&lines, message);
-                continue;
-            }
-        };
-        let controller = entry.controller.clone();
-        let line = lines.entry(controller.clone()).or_insert_with(|| {
-            // One more than the capacity leaves room for a flush.
-            let (line, messages) = mpsc::channel(CAPACITY + 1);
-            let (instance, pace, metrics) = (Arc::clone(&instance), Arc::clone(&pace), Arc::clone(&metrics));
-            writers.spawn(write(instance, messages, pace, metrics));
-            line
-        });
-        if line.capacity() <= 1 || line.try_send(message).is_err() {
-            dropped(&metrics, &controller);
-        }
-    }
-    drop(lines);
-    writers.join_all().await;
-}
-
-/// Notifies the requester once each queue has been drained.
-fn flush(lines: &HashMap<String, mpsc::Sender<Message>>, flush: Message) {
-    let Message::Flush(done) = flush else { return };
-    let waits: Vec<_> = lines
-        .values()
-        .filter_map(|line| {
-            let (done, wait) = oneshot::channel();
-            line.try_send(Message::Flush(done)).ok().map(|()| wait)
-        })
-        .collect();
-    tokio::spawn(async move {
-        futures::future::join_all(waits).await;
-        let _ = done.send(());
-    });
 }
 
 fn paced(pace: Duration) -> Interval {
@@ -259,34 +199,27 @@ fn paced(pace: Duration) -> Interval {
     pace
 }
 
-/// Writes the Events of one controller. All queues share `pace`, which serves its waiters in order, and each queue
-/// waits once.
-async fn write(
-    instance: Arc<str>,
-    mut messages: mpsc::Receiver<Message>,
-    pace: Arc<Mutex<Interval>>,
-    metrics: Arc<Metrics>,
-) {
-    let mut written: HashMap<Entry, Written> = HashMap::new();
-    let mut own_pace = paced(PACE_OF_ONE);
-    while let Some(message) = messages.recv().await {
-        let (entry, annotations, writer) = match message {
-            Message::Write(message) => *message,
-            Message::Flush(done) => {
-                let _ = done.send(());
-                continue;
-            }
-        };
-        written.retain(|_, event| event.last.elapsed() < SERIES);
-        for attempt in 1..=ATTEMPTS {
-            own_pace.tick().await;
-            pace.lock().await.tick().await;
-            let sent = put(&mut written, &instance, &entry, annotations.as_ref(), &writer).await;
-            let Sent::Later(delay) = sent else { break };
-            if attempt == ATTEMPTS {
-                dropped(&metrics, &entry.controller);
+/// The series of written Events, by the UID of the object, the type, the reason and the note. The annotations do not count.
+type Written = HashMap<[Option<String>; 4], Series>;
+
+struct Series {
+    name: String,
+    count: i32,
+    last: Instant,
+}
+
+/// Writes the Events of one controller.
+async fn write(shared: Arc<Shared>, writer: Writer, mut queue: mpsc::Receiver<Queued>) {
+    let mut written = Written::new();
+    let mut pace = paced(PACE_OF_ONE);
+    while let Some(Queued { event, _unwritten }) = queue.recv().await {
+        written.retain(|_, series| series.last.elapsed() < SERIES);
+        loop {
+            pace.tick().await;
+            shared.pace.lock().await.tick().await;
+            let Some(delay) = put(&mut written, &event, &writer).await else {
                 break;
-            }
+            };
             tokio::select! {
                 () = tokio::time::sleep(delay) => {}
                 // The new leader reports its own Events.
@@ -296,62 +229,84 @@ async fn write(
     }
 }
 
-/// Writes one Event: a new one, or the count of its series.
-async fn put(
-    written: &mut HashMap<Entry, Written>,
-    instance: &str,
-    entry: &Entry,
-    annotations: Option<&Annotations>,
-    writer: &Writer,
-) -> Sent {
+/// Writes one Event: a new one, or the count of its series. Returns a delay when the API server asks to send it later.
+async fn put(written: &mut Written, event: &Event, writer: &Writer) -> Option<Duration> {
     // Held until the answer is there.
     let _slot = match &writer.limits {
         Some(limits) => Some(limits.slot().await),
         None => None,
     };
     // The new leader reports its own Events.
-    let Some(limit) = writer.term.allowance().map(|left| left.min(REQUEST_TIMEOUT)) else {
-        return Sent::Failed;
-    };
-    // Events of cluster-scoped objects are stored in `default`, as by Kubernetes' own recorder.
-    let namespace = entry.regarding.namespace.as_deref().unwrap_or("default");
-    let api: Api<Event> = Api::namespaced(writer.client.clone(), namespace);
+    let limit = writer.term.allowance()?.min(REQUEST_TIMEOUT);
+    let metadata = &event.metadata;
+    let api: Api<Event> = Api::namespaced(writer.client.clone(), metadata.namespace.as_deref()?);
+    let regarding = event.regarding.as_ref()?;
+    let key = [&regarding.uid, &event.type_, &event.reason, &event.note].map(Clone::clone);
     let now = Timestamp::now();
-    if let Some(event) = written.get_mut(entry) {
-        let series = EventSeries {
-            count: event.count + 1,
+    if let Some(series) = written.get_mut(&key) {
+        let count = EventSeries {
+            count: series.count + 1,
             last_observed_time: MicroTime(now),
         };
-        let metadata = serde_json::json!({ "annotations": annotations });
-        let patch = Patch::Merge(serde_json::json!({ "series": series, "metadata": metadata }));
-        let params = PatchParams::default();
-        let sent = send(entry, limit, api.patch(&event.name, &params, &patch)).await;
-        match sent {
-            // Start a new series.
-            Sent::Missing => {
-                written.remove(entry);
+        let patch =
+            Patch::Merge(json!({ "series": count, "metadata": { "annotations": metadata.annotations } }));
+        match send(limit, api.patch(&series.name, &PatchParams::default(), &patch)).await {
+            // It expired in the cluster, or its namespace was deleted.
+            Err(kube::Error::Api(status)) if status.code == 404 => drop(written.remove(&key)),
+            sent => {
+                let delay = sent.err().and_then(|error| failed(event, &error));
+                if delay.is_none() {
+                    // The next repetition contains the count of one that failed.
+                    (series.count, series.last) = (series.count + 1, Instant::now());
+                }
+                return delay;
             }
-            // The next repetition contains the count of one that failed.
-            Sent::Done | Sent::Failed => {
-                event.count += 1;
-                event.last = Instant::now();
-                return sent;
-            }
-            Sent::Later(_) => return sent,
         }
     }
-    let name = event_name(&entry.regarding.name, now);
-    let event = event(entry, annotations.cloned(), instance, &name, now);
-    let sent = send(entry, limit, api.create(&PostParams::default(), &event)).await;
-    if matches!(sent, Sent::Done) {
-        let event = Written {
-            name,
-            count: 1,
-            last: Instant::now(),
-        };
-        written.insert(entry.clone(), event);
+    let name = event_name(regarding.name.as_deref()?, now);
+    let mut event = event.clone();
+    event.metadata.name = Some(name.clone());
+    event.event_time = Some(MicroTime(now));
+    if let Err(error) = send(limit, api.create(&PostParams::default(), &event)).await {
+        return failed(&event, &error);
     }
-    sent
+    let (count, last) = (1, Instant::now());
+    written.insert(key, Series { name, count, last });
+    None
+}
+
+async fn send<T: DeserializeOwned>(
+    limit: Duration,
+    request: impl Future<Output = kube::Result<T>>,
+) -> kube::Result<T> {
+    let sent = timeout(limit, request).await;
+    sent.unwrap_or_else(|elapsed| Err(kube::Error::Service(elapsed.into())))
+}
+
+/// Logs why an Event is not written. Returns a delay when the API server asks to send it later.
+fn failed(event: &Event, error: &kube::Error) -> Option<Duration> {
+    let reason = &event.reason;
+    match error {
+        // There is nothing to tell in a namespace that is being deleted.
+        kube::Error::Api(status) if status.code == 403 && status.message.contains("being terminated") => None,
+        kube::Error::Api(status) => {
+            let (error, delay) = (refusal(status, None), asked_delay(status));
+            match delay {
+                Some(_) => debug!(reason, error, "cannot write an Event yet"),
+                None => warn!(reason, error, "cannot write an Event"),
+            }
+            delay.map(at_least)
+        }
+        // The client has already logged that the API server is unreachable.
+        kube::Error::Service(_) | kube::Error::HyperError(_) => {
+            debug!(reason, %error, "cannot write an Event");
+            None
+        }
+        error => {
+            warn!(reason, %error, "cannot write an Event");
+            None
+        }
+    }
 }
 
 /// Returns a unique name for an Event about an object. A name may have 253 characters and must not end a part of it
@@ -362,141 +317,61 @@ fn event_name(regarding: &str, now: Timestamp) -> String {
     format!("{stem}.{:x}", now.as_nanosecond())
 }
 
-/// The result of a request.
-enum Sent {
-    Done,
-    /// The Event expired in the cluster, or its namespace was deleted.
-    Missing,
-    /// The API server asks to send it after this time.
-    Later(Duration),
-    /// It was logged, or the term is over.
-    Failed,
-}
-
-async fn send<T>(entry: &Entry, limit: Duration, request: impl Future<Output = kube::Result<T>>) -> Sent {
-    match timeout(limit, request).await {
-        Ok(Ok(_)) => return Sent::Done,
-        Ok(Err(kube::Error::Api(status))) if status.code == 404 => return Sent::Missing,
-        // There is nothing to tell in a namespace that is being deleted.
-        Ok(Err(kube::Error::Api(status))) if status.is_forbidden_by_termination() => {}
-        // The client has already logged that the API server is unreachable.
-        Ok(Err(error @ (kube::Error::Service(_) | kube::Error::HyperError(_)))) => {
-            debug!(reason = entry.reason, %error, "cannot write an Event");
-        }
-        Ok(Err(kube::Error::Api(status))) => {
-            let error = refusal(&status, None);
-            if let Some(asked) = asked_delay(&status) {
-                debug!(reason = entry.reason, error, "cannot write an Event yet");
-                return Sent::Later(at_least(asked));
-            }
-            warn!(reason = entry.reason, error, "cannot write an Event");
-        }
-        Ok(Err(error)) => warn!(reason = entry.reason, %error, "cannot write an Event"),
-        Err(_elapsed) => warn!(
-            reason = entry.reason,
-            "cannot write an Event: no answer from the API server"
-        ),
-    }
-    Sent::Failed
-}
-
-trait ByTermination {
-    fn is_forbidden_by_termination(&self) -> bool;
-}
-
-impl ByTermination for kube::core::Status {
-    fn is_forbidden_by_termination(&self) -> bool {
-        self.code == 403 && self.message.contains("being terminated")
-    }
-}
-
-fn event(
-    entry: &Entry,
-    annotations: Option<Annotations>,
-    instance: &str,
-    name: &str,
-    now: Timestamp,
-) -> Event {
-    let regarding = entry.regarding.clone();
-    Event {
-        metadata: ObjectMeta {
-            name: Some(name.to_owned()),
-            annotations,
-            namespace: Some(
-                regarding
-                    .namespace
-                    .clone()
-                    .unwrap_or_else(|| "default".to_owned()),
-            ),
-            ..ObjectMeta::default()
-        },
-        action: Some(entry.action.to_owned()),
-        event_time: Some(MicroTime(now)),
-        note: Some(entry.note.clone()),
-        reason: Some(entry.reason.clone()),
-        regarding: Some(ObjectReference {
-            api_version: Some(regarding.api_version),
-            kind: Some(regarding.kind),
-            namespace: regarding.namespace,
-            name: Some(regarding.name),
-            uid: Some(regarding.uid),
-            ..ObjectReference::default()
-        }),
-        reporting_controller: Some(entry.controller.clone()),
-        reporting_instance: Some(instance.to_owned()),
-        type_: Some(entry.type_.to_owned()),
-        ..Event::default()
-    }
-}
-
 #[cfg(test)]
 mod tests {
-    use std::sync::Mutex;
-
     use http::{Method, Request, Response};
     use kube::Client;
     use kube::client::Body;
     use operator_host_runtime::fair::Fair;
-    use serde_json::{Value, json};
+    use serde_json::Value;
+    use tokio::sync::watch;
 
     use super::*;
     use crate::client::{Pace, WriteLimits};
 
-    /// An API server that accepts Events, and refuses as many as `busy` first.
+    /// An API server.
     struct Server {
         client: Client,
-        /// The controllers of the Events that it was sent, and when.
-        sent: tokio::sync::watch::Receiver<Vec<(String, Instant)>>,
+        /// The requests: their method, the controller of the Event, and when they came.
+        sent: watch::Receiver<Vec<(Method, String, Instant)>>,
     }
 
     impl Server {
-        fn new(busy: usize) -> Self {
-            let (sender, sent) = tokio::sync::watch::channel(Vec::new());
+        /// Returns a server that answers a request by its number, from 1, with a status code.
+        fn new(code: impl Fn(usize) -> u16 + Clone + Send + 'static) -> Self {
+            let (sender, sent) = watch::channel(Vec::new());
             let sender = Arc::new(sender);
             let service = tower::service_fn(move |request: Request<Body>| {
-                let sender = Arc::clone(&sender);
+                let (sender, code) = (Arc::clone(&sender), code.clone());
                 async move {
+                    let method = request.method().clone();
                     let body = request.into_body().collect_bytes().await.unwrap();
                     let event: Value = serde_json::from_slice(&body).unwrap();
-                    let controller = event["reportingController"].as_str().unwrap().to_owned();
-                    sender.send_modify(|sent: &mut Vec<_>| sent.push((controller, Instant::now())));
-                    let (code, body) = match sender.borrow().len() <= busy {
-                        true => (
-                            429,
-                            json!({ "kind": "Status", "code": 429, "status": "Failure", "message": "busy",
-                            "reason": "TooManyRequests", "details": { "retryAfterSeconds": 1 } }),
-                        ),
-                        false => (201, json!({ "metadata": { "name": "e" }, "eventTime": null })),
+                    let controller = event["reportingController"].as_str().unwrap_or_default();
+                    let request = (method, controller.to_owned(), Instant::now());
+                    sender.send_modify(|sent: &mut Vec<_>| sent.push(request));
+                    let code = code(sender.borrow().len());
+                    let body = match code {
+                        200..300 => json!({ "metadata": { "name": "e" }, "eventTime": null }),
+                        _ => json!({ "kind": "Status", "code": code, "status": "Failure", "message": "busy",
+                            "details": { "retryAfterSeconds": u32::from(code == 429) } }),
                     };
-                    Response::builder()
-                        .status(code)
-                        .body(Body::from(body.to_string().into_bytes()))
+                    let body = Body::from(body.to_string().into_bytes());
+                    Response::builder().status(code).body(body)
                 }
             });
             Self {
                 client: Client::new(service, "default"),
                 sent,
             }
+        }
+
+        fn writer(&self) -> Writer {
+            Writer::from(self.client.clone())
+        }
+
+        fn events(&self, metrics: &Arc<Metrics>) -> Events {
+            Events::new(self.writer(), "host".into(), Arc::clone(metrics))
         }
 
         fn count(&self, controller: &str) -> usize {
@@ -511,28 +386,26 @@ mod tests {
         }
     }
 
-    fn count(sent: &[(String, Instant)], controller: &str) -> usize {
+    fn count(sent: &[(Method, String, Instant)], controller: &str) -> usize {
         let controller = format!("operator-host/{controller}");
-        sent.iter().filter(|(of, _)| *of == controller).count()
+        sent.iter().filter(|(_, of, _)| *of == controller).count()
     }
 
-    fn publish(events: &Events, controller: &str, note: usize) {
-        let parent =
-            serde_json::from_value(json!({ "metadata": { "name": "a", "namespace": "b" } })).unwrap();
-        let note = note.to_string();
-        events.publish(controller, None, &parent, EventType::Warning, "Reason", &note);
+    fn publish(events: &Events, note: usize) {
+        let parent = json!({ "metadata": { "name": "a", "namespace": "b", "uid": "u" } });
+        let parent = serde_json::from_value(parent).unwrap();
+        events.publish(None, &parent, EventType::Warning, "Reason", &note.to_string());
     }
 
     #[tokio::test]
     async fn a_flood_of_events_is_dropped_and_counted_and_neither_drops_nor_delays_those_of_others() {
-        let server = Server::new(0);
+        let server = Server::new(|_| 201);
         let metrics = Arc::new(Metrics::unread());
-        let writer = Writer::from(server.client.clone());
-        let (events, _task) = Events::start(writer, "host".into(), Arc::clone(&metrics));
-        let flood = CAPACITY + 50;
-        (0..flood).for_each(|note| publish(&events, "flood", note));
+        let events = server.events(&metrics);
+        let [flood, quiet] = ["flood", "quiet"].map(|controller| events.of(controller, server.writer()));
+        (0..CAPACITY + 50).for_each(|note| publish(&flood, note));
         let few = 5;
-        (0..few).for_each(|note| publish(&events, "quiet", note));
+        (0..few).for_each(|note| publish(&quiet, note));
         server.until_sent("quiet", few).await;
         let before = server.count("flood");
         assert!(
@@ -546,17 +419,15 @@ mod tests {
 
     #[tokio::test]
     async fn an_event_waits_while_the_writes_of_its_controller_hang_and_delays_no_other() {
-        let server = Server::new(0);
-        let writer = || Writer::from(server.client.clone());
-        let (events, _task) = Events::start(writer(), "host".into(), Arc::new(Metrics::unread()));
+        let server = Server::new(|_| 201);
+        let events = server.events(&Arc::new(Metrics::unread()));
         let all = Fair::new(2, 1);
         let limits = [all.join(), all.join()].map(|it| Arc::new(WriteLimits::new(Pace::new(1, 1), it)));
-        let [busy, idle] = limits
-            .each_ref()
-            .map(|limits| events.of(writer().limited(limits)));
+        let [busy, idle] = [("busy", 0), ("idle", 1)]
+            .map(|(controller, of)| events.of(controller, server.writer().limited(&limits[of])));
         let hangs = limits[0].slot().await;
-        publish(&busy, "busy", 0);
-        (0..3).for_each(|note| publish(&idle, "idle", note));
+        publish(&busy, 0);
+        (0..3).for_each(|note| publish(&idle, note));
         server.until_sent("idle", 3).await;
         assert_eq!(server.count("busy"), 0);
         drop(hangs);
@@ -565,50 +436,29 @@ mod tests {
 
     #[tokio::test]
     async fn an_event_that_the_api_server_has_no_time_for_is_sent_again_when_it_asks_for_it() {
-        let server = Server::new(1);
-        let writer = Writer::from(server.client.clone());
-        let (events, _task) = Events::start(writer, "host".into(), Arc::new(Metrics::unread()));
-        publish(&events, "c", 0);
+        let server = Server::new(|number| if number == 1 { 429 } else { 201 });
+        let events = server.events(&Arc::new(Metrics::unread()));
+        publish(&events, 0);
         events.flush().await;
         let sent = server.sent.borrow().clone();
         assert_eq!(sent.len(), 2);
-        assert!(sent[1].1 - sent[0].1 >= Duration::from_secs(1), "{sent:?}");
+        assert!(sent[1].2 - sent[0].2 >= Duration::from_secs(1), "{sent:?}");
     }
 
     /// Regression: after any failure, a repetition became a new Event beside the first one.
     #[tokio::test]
     async fn a_repetition_becomes_a_new_event_only_if_the_first_one_has_expired() {
-        let methods = Arc::new(Mutex::new(Vec::new()));
-        let requests = Arc::clone(&methods);
-        let server = move |request: Request<Body>| {
-            let mut methods = requests.lock().unwrap();
-            methods.push(request.method().clone());
-            let (code, body) = match methods.len() {
-                2 => (500, json!({ "kind": "Status", "code": 500, "status": "Failure" })),
-                4 => (404, json!({ "kind": "Status", "code": 404, "status": "Failure" })),
-                _ => (200, json!({ "metadata": { "name": "e" }, "eventTime": null })),
-            };
-            let response = Response::builder()
-                .status(code)
-                .body(Body::from(body.to_string().into_bytes()));
-            async { response }
-        };
-        let writer = Writer::from(Client::new(tower::service_fn(server), "default"));
-        let (events, _task) = Events::start(writer, "host".into(), Arc::new(Metrics::unread()));
-        let parent =
-            serde_json::from_value(json!({ "metadata": { "name": "a", "namespace": "b" } })).unwrap();
-        for _ in 0..4 {
-            events.publish("c", None, &parent, EventType::Warning, "Reason", "note");
-        }
+        let server = Server::new(|number| match number {
+            2 => 400,
+            4 => 404,
+            _ => 201,
+        });
+        let events = server.events(&Arc::new(Metrics::unread()));
+        (0..4).for_each(|_| publish(&events, 0));
         events.flush().await;
-        let expected = [
-            Method::POST,
-            Method::PATCH,
-            Method::PATCH,
-            Method::PATCH,
-            Method::POST,
-        ];
-        assert_eq!(*methods.lock().unwrap(), expected);
+        let sent = server.sent.borrow().clone();
+        let methods: Vec<_> = sent.iter().map(|(method, ..)| method.as_str()).collect();
+        assert_eq!(methods, ["POST", "PATCH", "PATCH", "PATCH", "POST"]);
     }
 
     #[test]

@@ -155,8 +155,7 @@ impl Context {
             let is_warning = type_ == EventType::Warning;
             journal.published(name, is_warning, reason, note, trace::current().as_ref());
         }
-        self.events
-            .publish(&self.config.name, plugin, parent, type_, reason, note);
+        self.events.publish(plugin, parent, type_, reason, note);
     }
 
     /// Returns whether a kind that the plugin may create is namespaced.
