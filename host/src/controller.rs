@@ -333,14 +333,14 @@ async fn work(context: Arc<Context>) {
                 observer.fails(&parent, "panic", &panic);
                 trace::fail(&root, "panic", &panic.to_string(), "");
                 context.memory_of(&parent, |memory| {
-                    memory.failures = memory.failures.saturating_add(1);
+                    memory.failure.count = memory.failure.count.saturating_add(1);
                 });
                 Action::Backoff
             }
         };
         observer.reconciled(&parent, first, waited, started.elapsed(), &root);
         let after_failures = || {
-            let failures = context.memory_of(&parent, |memory| memory.failures);
+            let failures = context.memory_of(&parent, |memory| memory.failure.count);
             backoff::delay(&context.config.backoff, failures)
         };
         let delay = match next {

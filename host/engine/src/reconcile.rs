@@ -2,23 +2,21 @@
 
 use std::sync::Arc;
 
-use kube::ResourceExt;
 use kube::core::DynamicObject;
 use tracing::{Span, record_all, warn};
 
 pub use self::action::Action;
 use self::call::{check_readable, check_valid};
-use self::context::Context;
+use self::context::{Context, FailureMemory};
 use self::error::ReconcileError;
 use self::failure::{count_failure, fail, is_transient, note, status_not_written, tell_repeated};
-use self::finalizer::{finalizer_of, finalizer_of_another, remove_finalizer, set_finalizers};
+use self::finalizer::{Stage, add_finalizer, finalizer_of_another, has_finalizer, remove_finalizer};
 use self::freshness::up_to_date;
 use self::outcome::{Changes, FinalAnswer};
 use self::release::release;
 use self::settle::settle;
-use self::teardown::Teardown;
 use operator_host_contract::{CleanupResponse, Response};
-use operator_host_core::object::{NamespacedName, PAUSED_ANNOTATION, annotation, is_terminating};
+use operator_host_core::object::{NamespacedName, PAUSED_ANNOTATION, annotation};
 use operator_host_core::trace;
 use operator_host_delivery::registry::Live;
 use operator_host_desired::conditions::{StatusUpdate, Verdict};
@@ -80,17 +78,14 @@ async fn reconcile_now(context: &Context, name: &NamespacedName, span: &Span) ->
         k8s.object.generation = parent.metadata.generation.unwrap_or_default(),
     );
     if matches!(&*context.plugin.borrow(), Live::Failed(failed) if failed.is_of_other_kind)
-        && finalizer_of(context, &parent).is_none()
+        && !has_finalizer(&context.config, &parent)
     {
         // A mistake in the configuration must not write into the objects of another operator.
         return Action::OnChange;
     }
     let is_paused = annotation(&parent, PAUSED_ANNOTATION) == Some("true");
     if is_paused && leaving::check_deadline(context, &parent, true) {
-        return match leaving::abandon(context, &parent, "the resource is paused").await {
-            Ok(()) => Action::OnChange,
-            Err(error) => fail(context, &parent, &error).await,
-        };
+        return abandon(context, &parent, "the resource is paused").await;
     }
     if let Some(finalizer) = finalizer_of_another(context, &parent) {
         return fail(context, &parent, &ReconcileError::OtherController(finalizer)).await;
@@ -115,10 +110,7 @@ async fn reconcile_now(context: &Context, name: &NamespacedName, span: &Span) ->
             Ok(_) => "the plugin did not say that it is done".to_owned(),
             Err(error) => error.to_string(),
         };
-        return match leaving::abandon(context, &parent, &why).await {
-            Ok(()) => Action::OnChange,
-            Err(error) => fail(context, &parent, &error).await,
-        };
+        return abandon(context, &parent, &why).await;
     }
     match result {
         Ok(None) => {
@@ -163,13 +155,13 @@ async fn converge(
         Live::Failed(failed) => return Err(ReconcileError::NoPlugin(failed.why)),
     };
     check_watches(context, parent)?;
-    let has_finalizer = finalizer_of(context, parent).is_some();
-    if is_terminating(parent) {
-        return match has_finalizer {
-            true => wind_down(context, &plugin, parent, changes).await,
-            // The garbage collector deletes its dependents.
-            false => Ok(None),
-        };
+    let stage = Stage::of(&context.config, parent, plugin.description().finalizer);
+    match stage {
+        Stage::Released => return Ok(None),
+        Stage::CleaningUp | Stage::TearingDown => {
+            return wind_down(context, &plugin, stage, parent, changes).await;
+        }
+        Stage::Unguarded | Stage::Alive => {}
     }
     if context.is_namespace_terminating(parent) {
         // The parent will soon be deleted, too.
@@ -181,12 +173,9 @@ async fn converge(
     check_readable(parent)?;
     check_valid(context, &plugin, parent).await?;
     let mut parent = Arc::clone(parent);
-    if plugin.description().finalizer && !has_finalizer {
-        // Set it before the first child is created, so that the cleanup sees every child.
-        let all = parent.finalizers().iter().cloned();
-        let all = all.chain([context.config.finalizer()]).collect();
-        match set_finalizers(context, &parent, all).await? {
-            Some(with_finalizer) => parent = with_finalizer,
+    if stage == Stage::Unguarded {
+        match add_finalizer(context, &parent).await? {
+            Some(guarded) => parent = guarded,
             None => return Ok(None),
         }
     }
@@ -201,30 +190,36 @@ async fn converge(
 async fn wind_down(
     context: &Context,
     plugin: &Plugin,
+    stage: Stage,
     parent: &Arc<DynamicObject>,
     changes: &mut Changes,
 ) -> Result<Option<FinalAnswer>, ReconcileError> {
-    let answer = if plugin.description().finalizer && !teardown::has_begun(context, parent) {
-        settle::<CleanupResponse>(context, plugin, parent, changes).await?
-    } else {
-        FinalAnswer::done()
+    let answer = match stage {
+        Stage::CleaningUp => settle::<CleanupResponse>(context, plugin, parent, changes).await?,
+        _ => FinalAnswer::done(),
     };
     if !answer.done {
         return Ok(Some(answer));
     }
-    match teardown::delete_in_order(context, plugin, parent, changes).await? {
-        Teardown::Waiting(reason) => {
-            return Ok(Some(FinalAnswer {
-                verdict: Some(Verdict::CleaningUp(reason)),
-                ..answer
-            }));
-        }
-        Teardown::Done(parent) => remove_finalizer(context, &parent).await?,
-        Teardown::Gone => {}
+    let mut parent = Arc::clone(parent);
+    if let Some(reason) = teardown::delete_in_order(context, plugin, &mut parent, changes).await? {
+        return Ok(Some(FinalAnswer {
+            verdict: Some(Verdict::CleaningUp(reason)),
+            ..answer
+        }));
     }
+    remove_finalizer(context, &parent).await?;
     // No status is written any more, but the Events of the cleanup must be visible.
-    answer.publish(context, parent);
+    answer.publish(context, &parent);
     Ok(None)
+}
+
+/// Releases a parent whose time for the cleanup is over.
+async fn abandon(context: &Context, parent: &DynamicObject, why: &str) -> Action {
+    match leaving::abandon(context, parent, why).await {
+        Ok(()) => Action::OnChange,
+        Err(error) => fail(context, parent, &error).await,
+    }
 }
 
 /// Deletes the children of a deleted parent if the garbage collector does not.
@@ -272,12 +267,7 @@ async fn finish(
     let name = NamespacedName::of(parent);
     match status::write(context, parent, &update).await {
         Ok(_) => {
-            context.memory_of(&name, |memory| {
-                memory.failures = 0;
-                memory.last_logged = None;
-                memory.last_published = None;
-                memory.transient_since = None;
-            });
+            context.memory_of(&name, |memory| memory.failure = FailureMemory::default());
             next
         }
         // The plugin's fields were rejected; write only the host's conditions.

@@ -2,7 +2,6 @@
 
 use std::sync::Arc;
 
-use jiff::Timestamp;
 use kube::core::DynamicObject;
 
 use super::context::Context;
@@ -23,11 +22,9 @@ use operator_host_runtime::{CallError, Plugin, Share};
 pub(super) async fn call<T: PluginExport>(
     context: &Context,
     plugin: &Plugin,
-    parent: &Arc<DynamicObject>,
-    observed: &[Arc<DynamicObject>],
-    now: Timestamp,
+    subject: &Subject<'_>,
 ) -> Result<(T, Option<Share>), ReconcileError> {
-    let name = NamespacedName::of(parent);
+    let (parent, name) = (subject.parent, NamespacedName::of(subject.parent));
     context.memory_of(&name, |memory| {
         memory.begin(parent.metadata.generation, *plugin.digest());
         if memory.asked.replace(*plugin.digest()) != Some(*plugin.digest()) {
@@ -36,15 +33,11 @@ pub(super) async fn call<T: PluginExport>(
     });
     let known = context.state.needs.of(&name);
     let remember = |needs: &[Need]| context.state.needs.set(&name, needs);
-    let subject = Subject {
-        parent,
-        children: observed,
-        now,
-        namespace_terminating: context.is_namespace_terminating(parent),
-    };
-    let called = evaluate_traced(context, plugin, &subject, known, remember).await;
+    let called = evaluate_traced(context, plugin, subject, known, remember).await;
     called.map_err(|error| match error {
-        ReconcileError::Call(error @ CallError::Request { limit, .. }) => too_large(observed, limit, error),
+        ReconcileError::Call(error @ CallError::Request { limit, .. }) => {
+            too_large(subject.children, limit, error)
+        }
         other => other,
     })
 }

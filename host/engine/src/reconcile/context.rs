@@ -18,7 +18,7 @@ use serde_json::Value;
 use tokio::sync::watch;
 
 pub use self::contests::Contests;
-pub use self::memory::{Paced, ParentMemory};
+pub use self::memory::{FailureMemory, Paced, ParentMemory};
 use self::name_conflicts::NameConflicts;
 use self::needs::Needs;
 use super::held_back::BlockingParents;

@@ -13,7 +13,6 @@ use super::action::{Action, MIN_DELAY};
 use super::contest;
 use super::context::Context;
 use super::error::{ReconcileError, is_waiting_for_deletion};
-use super::finalizer::shown_finalizer;
 use super::leaving::time_left;
 use super::needs::NeedError;
 use super::status;
@@ -121,7 +120,7 @@ fn is_unpublished(context: &Context, parent: &DynamicObject, reason: &Reason) ->
     (of, &reason.reason, &reason.message).hash(&mut hasher);
     let failure = Some(hasher.finish());
     context.memory_of(&NamespacedName::of(parent), |memory| {
-        std::mem::replace(&mut memory.last_published, failure) != failure
+        std::mem::replace(&mut memory.failure.last_published, failure) != failure
     })
 }
 
@@ -165,7 +164,8 @@ pub(super) fn note(context: &Context, parent: &NamespacedName, error: &Reconcile
     let errors = answers(error);
     let passes = !errors.is_empty() && errors.iter().all(ApiError::is_passing);
     context.memory_of(parent, |memory| {
-        memory.transient_since = passes.then(|| memory.transient_since.unwrap_or_else(Instant::now));
+        memory.failure.transient_since =
+            passes.then(|| memory.failure.transient_since.unwrap_or_else(Instant::now));
     });
 }
 
@@ -185,7 +185,7 @@ pub(super) fn is_transient(context: &Context, parent: &DynamicObject, error: &Re
         return true;
     }
     // A race that is lost for a whole minute has another cause than a race.
-    let since = context.memory_of(name, |memory| memory.transient_since);
+    let since = context.memory_of(name, |memory| memory.failure.transient_since);
     let grace = match is_unreported(context, parent) {
         true => FIRST_GRACE,
         false => GRACE,
@@ -200,7 +200,7 @@ pub(super) fn is_transient(context: &Context, parent: &DynamicObject, error: &Re
 /// Reports whether the failure that was last noted may still pass by itself. Then only the condition of a new parent tells
 /// of it.
 fn may_pass(context: &Context, parent: &NamespacedName) -> bool {
-    let since = context.memory_of(parent, |memory| memory.transient_since);
+    let since = context.memory_of(parent, |memory| memory.failure.transient_since);
     since.is_some_and(|since| since.elapsed() < GRACE)
 }
 
@@ -226,7 +226,7 @@ pub(super) fn tell_repeated<T>(
         .map(hash)
         .collect();
     let before = context.memory_of(parent, |memory| {
-        std::mem::replace(&mut memory.internal_errors, internal)
+        std::mem::replace(&mut memory.failure.internal_errors, internal)
     });
     for error in errors {
         if error.is_internal() && before.contains(&hash(error)) {
@@ -242,8 +242,8 @@ const MAX_LINE: usize = 4096;
 pub(super) fn log_once(context: &Context, name: &NamespacedName, error: &dyn std::fmt::Display) -> bool {
     let text = shorten(&error.to_string(), MAX_LINE);
     let is_new = context.memory_of(name, |memory| {
-        let is_new = memory.last_logged.as_ref() != Some(&text);
-        memory.last_logged = Some(text.clone());
+        let is_new = memory.failure.last_logged.as_ref() != Some(&text);
+        memory.failure.last_logged = Some(text.clone());
         is_new
     });
     if is_new {
@@ -255,12 +255,14 @@ pub(super) fn log_once(context: &Context, name: &NamespacedName, error: &dyn std
 }
 
 pub(super) fn count_failure(context: &Context, name: &NamespacedName) {
-    context.memory_of(name, |memory| memory.failures = memory.failures.saturating_add(1));
+    context.memory_of(name, |memory| {
+        memory.failure.count = memory.failure.count.saturating_add(1);
+    });
 }
 
 /// Returns why a parent that is being deleted stays, and what can be done about it.
 fn deletion_blocked(context: &Context, parent: &DynamicObject, error: &ReconcileError) -> String {
-    let finalizer = shown_finalizer(context, parent);
+    let finalizer = context.config.finalizer();
     if time_left(context, parent).is_some_and(|left| left.is_zero()) {
         return format!(
             "its time is over (`finalizer.releaseAfter`), but it cannot be released, so the finalizer {finalizer} stays: \

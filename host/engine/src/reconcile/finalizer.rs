@@ -1,20 +1,50 @@
-//! The host's finalizer on the parent.
+//! Where a parent stands between its creation and its deletion, and what the host writes into its metadata on the way: its
+//! finalizer, and that the cleanup is done.
 
 use std::sync::Arc;
 
 use kube::ResourceExt;
 use kube::core::DynamicObject;
-use serde_json::json;
+use serde_json::{Value, json};
 
 use super::context::Context;
 use operator_host_cluster::api_error::ApiError;
 use operator_host_cluster::resource_client::ResourceClient;
-use operator_host_core::object::NamespacedName;
+use operator_host_config::ControllerConfig;
+use operator_host_core::object::{CLEANED_UP_ANNOTATION, NamespacedName, annotation, is_terminating};
 
-/// Returns the host's finalizer of the parent.
-pub(super) fn finalizer_of<'a>(context: &Context, parent: &'a DynamicObject) -> Option<&'a str> {
-    let mut all = parent.finalizers().iter().map(String::as_str);
-    all.find(|finalizer| context.config.owns_finalizer(finalizer))
+/// Where a parent stands. The parent alone says so, with whether its plugin has a cleanup.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Stage {
+    /// It lacks the finalizer, which is set before the first child is created, so that the cleanup sees every child.
+    Unguarded,
+    /// It is reconciled.
+    Alive,
+    /// It is being deleted, and the plugin cleans up.
+    CleaningUp,
+    /// The cleanup is done. It is not called again, since it would miss children that are deleted already: these are deleted
+    /// in the reverse of their order, and then the finalizer is removed.
+    TearingDown,
+    /// It is being deleted, and the garbage collector deletes its dependents.
+    Released,
+}
+
+impl Stage {
+    pub(super) fn of(config: &ControllerConfig, parent: &DynamicObject, has_cleanup: bool) -> Self {
+        match (is_terminating(parent), has_finalizer(config, parent)) {
+            (false, false) if has_cleanup => Self::Unguarded,
+            (false, _) => Self::Alive,
+            (true, false) => Self::Released,
+            (true, true) if has_cleanup && !is_cleaned_up(config, parent) => Self::CleaningUp,
+            (true, true) => Self::TearingDown,
+        }
+    }
+}
+
+/// Reports whether the parent has the controller's finalizer.
+pub(super) fn has_finalizer(config: &ControllerConfig, parent: &DynamicObject) -> bool {
+    let mut all = parent.finalizers().iter();
+    all.any(|finalizer| config.owns_finalizer(finalizer))
 }
 
 /// Returns the finalizer of the parent that belongs to a controller of another name.
@@ -24,33 +54,104 @@ pub(super) fn finalizer_of_another(context: &Context, parent: &DynamicObject) ->
         .cloned()
 }
 
-/// Returns the host's finalizer of the parent for a message, also when somebody has removed it meanwhile.
-pub(super) fn shown_finalizer(context: &Context, parent: &DynamicObject) -> String {
-    finalizer_of(context, parent).map_or_else(|| context.config.finalizer(), str::to_owned)
+/// Reports whether the parent's cleanup is done.
+pub(super) fn is_cleaned_up(config: &ControllerConfig, parent: &DynamicObject) -> bool {
+    annotation(parent, CLEANED_UP_ANNOTATION) == Some(&*mark(config, parent))
+}
+
+/// Returns the mark of a parent whose cleanup is done. A copy of the parent must not look cleaned up, and neither must it for
+/// another controller.
+fn mark(config: &ControllerConfig, parent: &DynamicObject) -> String {
+    let uid = parent.metadata.uid.as_deref().unwrap_or_default();
+    format!("{}/{uid}", config.finalizer())
+}
+
+/// Adds the host's finalizer to the parent. Returns `None` when the parent was deleted.
+pub(super) async fn add_finalizer(
+    context: &Context,
+    parent: &DynamicObject,
+) -> Result<Option<Arc<DynamicObject>>, ApiError> {
+    let all: Vec<_> = [parent.finalizers(), &[context.config.finalizer()]].concat();
+    write_metadata(context, parent, json!({ "finalizers": all })).await
 }
 
 /// Removes the host's finalizer from the parent.
 pub(super) async fn remove_finalizer(context: &Context, parent: &DynamicObject) -> Result<(), ApiError> {
     let all = parent.finalizers().iter();
-    let rest = all.filter(|finalizer| !context.config.owns_finalizer(finalizer));
-    set_finalizers(context, parent, rest.cloned().collect()).await?;
+    let rest: Vec<_> = all
+        .filter(|finalizer| !context.config.owns_finalizer(finalizer))
+        .collect();
+    write_metadata(context, parent, json!({ "finalizers": rest })).await?;
     Ok(())
 }
 
-/// Replaces the parent's finalizers unless the parent has changed; `None` when it was deleted.
-pub(super) async fn set_finalizers(
+/// Records on the parent that its cleanup is done. Returns `None` when the parent was deleted.
+pub(super) async fn record_cleanup(
     context: &Context,
     parent: &DynamicObject,
-    finalizers: Vec<String>,
 ) -> Result<Option<Arc<DynamicObject>>, ApiError> {
+    let mark = mark(&context.config, parent);
+    write_metadata(
+        context,
+        parent,
+        json!({ "annotations": { CLEANED_UP_ANNOTATION: mark } }),
+    )
+    .await
+}
+
+/// Changes the parent's metadata, unless the parent has changed. Returns `None` when it was deleted.
+async fn write_metadata(
+    context: &Context,
+    parent: &DynamicObject,
+    mut metadata: Value,
+) -> Result<Option<Arc<DynamicObject>>, ApiError> {
+    metadata["resourceVersion"] = json!(parent.metadata.resource_version);
+    let body = json!({ "metadata": metadata });
     let name = NamespacedName::of(parent);
-    let body = json!({
-        "metadata": { "resourceVersion": parent.metadata.resource_version, "finalizers": finalizers },
-    });
     let objects = ResourceClient::new(&context.writer, &context.resource);
     match objects.merge(&name, &body, &context.config.field_manager()).await {
         Ok(answer) => Ok(context.record_parent(parent, None, answer)),
         Err(error) if error.is_not_found() => Ok(None),
         Err(error) => Err(error),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use operator_host_desired::testing::config;
+
+    use super::*;
+
+    #[test]
+    fn a_parent_is_guarded_before_it_is_reconciled_and_cleaned_up_before_it_is_released() {
+        let config = config();
+        let guard = config.finalizer();
+        let stage = |metadata: Value, has_cleanup| {
+            let parent = serde_json::from_value(json!({ "metadata": metadata })).unwrap();
+            Stage::of(&config, &parent, has_cleanup)
+        };
+        let going = |finalizers: &[&str], mark: &str| {
+            json!({ "uid": "u", "deletionTimestamp": "2026-01-01T00:00:00Z", "finalizers": finalizers,
+                "annotations": { CLEANED_UP_ANNOTATION: mark } })
+        };
+        assert_eq!(stage(json!({}), true), Stage::Unguarded);
+        assert_eq!(stage(json!({}), false), Stage::Alive);
+        assert_eq!(
+            stage(json!({ "finalizers": ["other", guard] }), true),
+            Stage::Alive
+        );
+        assert_eq!(stage(going(&[&guard], ""), true), Stage::CleaningUp);
+        assert_eq!(stage(going(&["other"], ""), true), Stage::Released);
+        // The plugin's next version has no cleanup any more.
+        assert_eq!(stage(going(&[&guard], ""), false), Stage::TearingDown);
+        let marks = [
+            (format!("{guard}/u"), Stage::TearingDown),
+            // It was copied from another object, or is of another controller.
+            (format!("{guard}/v"), Stage::CleaningUp),
+            ("operator-host.dev/another/u".to_owned(), Stage::CleaningUp),
+        ];
+        for (mark, expected) in marks {
+            assert_eq!(stage(going(&[&guard], &mark), true), expected, "{mark}");
+        }
     }
 }

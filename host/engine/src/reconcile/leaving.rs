@@ -8,16 +8,15 @@ use tracing::{info, warn};
 
 use super::context::Context;
 use super::error::ReconcileError;
-use super::finalizer::{finalizer_of, remove_finalizer, shown_finalizer};
+use super::finalizer::{has_finalizer, is_cleaned_up, remove_finalizer};
 use super::release::release;
-use super::teardown;
 use operator_host_contract::EventType;
 use operator_host_core::object::NamespacedName;
 use operator_host_desired::conditions::{Reason, Verdict};
 
 /// Returns the verdict on a parent whose cleanup succeeded but is not done. Reports it the first time.
 pub(super) fn cleaning_up_verdict(context: &Context, parent: &DynamicObject) -> Verdict {
-    let reason = Reason::cleaning_up(&shown_finalizer(context, parent));
+    let reason = Reason::cleaning_up(&context.config.finalizer());
     let name = NamespacedName::of(parent);
     if !context.memory_of(&name, |memory| std::mem::replace(&mut memory.leaving, true)) {
         info!("{}", reason.message);
@@ -45,7 +44,7 @@ pub(super) fn check_deadline(context: &Context, parent: &DynamicObject, has_trie
 pub(super) fn time_left(context: &Context, parent: &DynamicObject) -> Option<Duration> {
     let limit = context.config.release_after?;
     let since = parent.metadata.deletion_timestamp.as_ref()?;
-    finalizer_of(context, parent)?;
+    has_finalizer(&context.config, parent).then_some(())?;
     let waited = context.writer.clock.now().duration_since(since.0);
     Some(limit.saturating_sub(Duration::try_from(waited).unwrap_or_default()))
 }
@@ -62,7 +61,7 @@ pub(super) async fn abandon(
     // What is retained must not go with its parent. The reconcile may have failed before, or because of it.
     release(context, parent, &mut Vec::new()).await?;
     let limit = context.config.release_after.unwrap_or_default();
-    let message = if teardown::has_begun(context, parent) {
+    let message = if is_cleaned_up(&context.config, parent) {
         format!(
             "the children were not deleted in their order within {limit:?} (`finalizer.releaseAfter`), so the others are \
              deleted at once"

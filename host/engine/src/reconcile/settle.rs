@@ -13,7 +13,7 @@ use super::apply::{Applied, BACK_OFF, apply};
 use super::call::call;
 use super::context::{Blocking, Context};
 use super::error::ReconcileError;
-use super::evaluate::PluginExport;
+use super::evaluate::{PluginExport, Subject};
 use super::iterations::Iterations;
 use super::outcome::{Changes, FinalAnswer, collect_events};
 use super::predecessor;
@@ -51,7 +51,13 @@ pub(super) async fn settle<T: PluginExport>(
     while iterations.begin_next(changes) {
         let observed = context.observed(&parent, plugin);
         let seen = now();
-        let (answer, share) = call::<T>(context, plugin, &parent, &observed, seen).await?;
+        let subject = Subject {
+            parent: &parent,
+            children: &observed,
+            now: seen,
+            namespace_terminating: context.is_namespace_terminating(&parent),
+        };
+        let (answer, share) = call::<T>(context, plugin, &subject).await?;
         let (mut response, is_done) = answer.into_response();
         let Some(realized) = realize(context, plugin, &mut parent, &response, changes).await? else {
             continue;

@@ -37,7 +37,7 @@ pub(super) fn desired(
     let name = NamespacedName::of(parent);
     let held_back = context.blocking_parents.reason(&name);
     let (contested, shares_conditions) = context.memory_of(&name, |memory| {
-        (memory.contests.condition(), memory.shares_conditions)
+        (memory.contests.condition(), memory.status.shares_conditions)
     });
     let now = now();
     let mut status = compose(parent, before, update, now);
@@ -117,7 +117,7 @@ async fn write_if(
     let (conditions, unready_since) = labels(&status);
     let counted = context.observer.parents.count(conditions, unready_since);
     // The one before is dropped, and counts no more.
-    context.memory_of(&name, |memory| memory.counted = Some(counted));
+    context.memory_of(&name, |memory| memory.status.counted = Some(counted));
     if *current(parent) == status {
         return Ok(false);
     }
@@ -126,13 +126,13 @@ async fn write_if(
     let body_fingerprint = fingerprint(&without_times(&status));
     // Others may have fields in the status, too, and the server may drop fields that its schema does not define.
     let known = (body_fingerprint.clone(), before);
-    if context.memory_of(&name, |memory| memory.status_normalized.as_ref() == Some(&known)) {
+    if context.memory_of(&name, |memory| memory.status.normalized.as_ref() == Some(&known)) {
         return Ok(false);
     }
     // What it says next is read from the caches again when it is due.
     let now = Instant::now();
     let cause = context.memory_of(&name, |memory| {
-        let is_correction = memory.status_written.as_ref() == Some(&body_fingerprint);
+        let is_correction = memory.status.written.as_ref() == Some(&body_fingerprint);
         let may_write = memory.pace(Paced::Status).wait(now).is_none();
         may_write.then_some(if is_correction {
             Cause::Correction
@@ -145,10 +145,10 @@ async fn write_if(
         return Ok(false);
     };
     let objects = ResourceClient::new(&context.writer, &context.resource);
-    if cause == Cause::Correction && !context.memory_of(&name, |memory| memory.shares_conditions) {
+    if cause == Cause::Correction && !context.memory_of(&name, |memory| memory.status.shares_conditions) {
         let fresh = objects.read(&name).await?;
         let shares = fresh.is_some_and(|fresh| shares_conditions(&fresh, &context.config.field_manager()));
-        context.memory_of(&name, |memory| memory.shares_conditions = shares);
+        context.memory_of(&name, |memory| memory.status.shares_conditions = shares);
         if shares {
             status = desired(context, parent, current(parent), update);
         }
@@ -192,8 +192,8 @@ async fn write_if(
             let after = (body_fingerprint, fingerprint(current(&answer)));
             let differs = Value::Object(current(&answer).clone()) != body["status"];
             context.memory_of(&name, |memory| {
-                memory.status_written = Some(after.0.clone());
-                memory.status_normalized = differs.then_some(after);
+                memory.status.written = Some(after.0.clone());
+                memory.status.normalized = differs.then_some(after);
                 memory.pace(Paced::Status).wrote(cause, now);
             });
             context.record_parent(parent, Some(&body["status"]), answer);

@@ -20,13 +20,8 @@ use operator_host_runtime::Digest;
 /// `parent_in_doubt`, which [`super::Context::forget_all`] keeps.
 #[derive(Debug, Default)]
 pub struct ParentMemory {
-    /// Number of consecutive failures.
-    pub failures: u32,
-    /// The last message logged about it, so that it is logged once.
-    pub last_logged: Option<String>,
-    /// The last failure that was published as an Event: a hash of the reason, the message, and the parent's UID and
-    /// generation.
-    pub last_published: Option<u64>,
+    /// Its failures since the last reconcile that succeeded.
+    pub failure: FailureMemory,
     /// The plugin version that was last asked about it.
     pub asked: Option<Digest>,
     /// The version in which that plugin named each child, if a child can be seen in several.
@@ -38,14 +33,8 @@ pub struct ParentMemory {
     /// Children that are as applied although not every field of the body is owned, for example because the API server keeps
     /// no `managedFields` for them: a hash of the body and of what was owned after the apply.
     pub unowned: HashMap<ChildRef, String>,
-    /// The fingerprints of the applied status and of the result, if they differ although the API server accepted it.
-    pub status_normalized: Option<(String, String)>,
-    /// A hash of the status that was last written, without its times.
-    pub status_written: Option<String>,
-    /// What it counts for among the parents of the controller.
-    pub counted: Option<CountedParent>,
-    /// Whether others have conditions in the same list, which each write replaces as a whole.
-    pub shares_conditions: bool,
+    /// Its status.
+    pub(in crate::reconcile) status: StatusMemory,
     /// How often children and the status are written; see [`ParentMemory::begin`].
     pub(in crate::reconcile) paces: HashMap<Paced, Pace>,
     /// The generation and the plugin version that these are about.
@@ -67,10 +56,35 @@ pub struct ParentMemory {
     pub refuted_generation: Option<(String, i64)>,
     /// The span of the last reconcile, if it was sampled.
     pub last_span: Option<SpanContext>,
+}
+
+/// What the host remembers of a parent's failures until a reconcile succeeds.
+#[derive(Debug, Default)]
+pub struct FailureMemory {
+    /// Number of consecutive failures.
+    pub count: u32,
+    /// The last message logged about it, so that it is logged once.
+    pub(in crate::reconcile) last_logged: Option<String>,
+    /// The last failure that was published as an Event: a hash of the reason, the message, and the parent's UID and
+    /// generation.
+    pub(in crate::reconcile) last_published: Option<u64>,
     /// Since when the API server has been overloaded or silent for it.
-    pub transient_since: Option<Instant>,
+    pub(in crate::reconcile) transient_since: Option<Instant>,
     /// Hashes of the internal errors of the API server in the last reconcile.
-    pub internal_errors: Vec<u64>,
+    pub(in crate::reconcile) internal_errors: Vec<u64>,
+}
+
+/// What the host remembers of a parent's status.
+#[derive(Debug, Default)]
+pub(in crate::reconcile) struct StatusMemory {
+    /// The fingerprints of the applied status and of the result, if they differ although the API server accepted it.
+    pub(in crate::reconcile) normalized: Option<(String, String)>,
+    /// A hash of the status that was last written, without its times.
+    pub(in crate::reconcile) written: Option<String>,
+    /// What the parent counts for among those of the controller.
+    pub(in crate::reconcile) counted: Option<CountedParent>,
+    /// Whether others have conditions in the same list, which each write replaces as a whole.
+    pub(in crate::reconcile) shares_conditions: bool,
 }
 
 /// What is written at a pace of its own.
