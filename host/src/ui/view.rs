@@ -105,17 +105,11 @@ impl View {
     /// # Errors
     /// Returns what is wrong, for people.
     pub(super) fn parse(query: &str) -> Result<Self, String> {
-        let mut all = query.split('&').map(|pair| {
-            let (name, value) = pair.split_once('=').unwrap_or((pair, ""));
-            Some((name, decoded(value)?))
-        });
-        let parameters: Option<Vec<_>> = all.by_ref().collect();
-        let parameters = parameters.ok_or("the query is not UTF-8 in percent-encoding")?;
+        let parameters: Vec<_> = form_urlencoded::parse(query.as_bytes()).collect();
         let find = |wanted: &str| {
-            let mut found = parameters.iter().filter(|(name, _)| *name == wanted);
+            let found = parameters.iter().find(|(name, _)| name == wanted);
             found
-                .next()
-                .map(|(_, value)| value.as_str())
+                .map(|(_, value)| value.as_ref())
                 .filter(|value| !value.is_empty())
         };
         let required = |wanted: &str| find(wanted).ok_or_else(|| format!("the query has no `{wanted}`"));
@@ -126,7 +120,7 @@ impl View {
         };
         if let Some((name, _)) = parameters
             .iter()
-            .find(|(name, _)| !name.is_empty() && !PARAMETERS.contains(name))
+            .find(|(name, _)| !PARAMETERS.contains(&name.as_ref()))
         {
             return Err(format!(
                 "the query has no parameter {:?}; it may have {}",
@@ -212,32 +206,6 @@ fn not_running(controller: &str) -> String {
     )
 }
 
-/// Decodes a value of a query; `None` when it is not UTF-8.
-fn decoded(text: &str) -> Option<String> {
-    let mut bytes = Vec::with_capacity(text.len());
-    let mut rest = text.as_bytes();
-    while let Some((&first, after)) = rest.split_first() {
-        let byte = match (first, after) {
-            (b'%', [high, low, tail @ ..]) => {
-                let digit = |byte: u8| char::from(byte).to_digit(16);
-                rest = tail;
-                u8::try_from(digit(*high)? << 4 | digit(*low)?).ok()?
-            }
-            (b'%', _) => return None,
-            (b'+', _) => {
-                rest = after;
-                b' '
-            }
-            _ => {
-                rest = after;
-                first
-            }
-        };
-        bytes.push(byte);
-    }
-    String::from_utf8(bytes).ok()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -273,9 +241,8 @@ mod tests {
             ("view=object&controller=a", "no `name`"),
             ("view=object&name=a", "no `group`"),
             ("view=secrets", "no view \"secrets\""),
-            ("view=%ff", "not UTF-8"),
-            ("view=%4", "not UTF-8"),
-            ("view=%zz", "not UTF-8"),
+            ("view=%ff", "no view"),
+            ("view=%zz", "no view \"%zz\""),
             (
                 "view=object&controller=a&name=b&children=-1",
                 "`children` must be a whole number",
