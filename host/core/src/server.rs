@@ -250,6 +250,8 @@ fn share_of(peer: IpAddr) -> IpAddr {
 
 #[cfg(test)]
 mod tests {
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+
     use super::*;
 
     fn peer(n: u8) -> IpAddr {
@@ -319,6 +321,37 @@ mod tests {
         assert!(is_taken(&seventh) && !others.iter().any(is_taken));
         enter(&seats, 5).unwrap();
         assert!(is_taken(&others[0]));
+    }
+
+    #[tokio::test]
+    async fn a_connection_ends_with_the_answer_to_its_last_request() {
+        let life = Duration::from_millis(50);
+        let slow = axum::routing::get(async move || {
+            sleep(4 * life).await;
+            "done"
+        });
+        let server = Server {
+            what: "a test",
+            router: Router::new().route("/", slow),
+            connections: 4,
+            head: 16 << 10,
+            life,
+            tls: None,
+            stop: CancellationToken::new(),
+        };
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        tokio::spawn(server.serve(listener));
+        let mut stream = TcpStream::connect(address).await.unwrap();
+        let request = b"GET / HTTP/1.1\r\nhost: a\r\n\r\n";
+        stream.write_all(request).await.unwrap();
+        let mut answer = String::new();
+        let ended = timeout(CLIENT_TIMEOUT / 2, stream.read_to_string(&mut answer)).await;
+        ended.expect("it is not kept for another request").unwrap();
+        assert!(
+            answer.starts_with("HTTP/1.1 200") && answer.ends_with("done"),
+            "{answer}"
+        );
     }
 
     #[test]
