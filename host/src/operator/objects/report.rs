@@ -174,9 +174,9 @@ impl Reporter {
         let result = client.merge_status(&name, &body, MANAGER).await;
         result.map_err(|error| error.to_string())?;
         written.insert(name.name.clone(), Instant::now());
-        let events = self.events.of(writer.clone());
+        let events = self.events.of(&name.name, writer.clone());
         for (type_, reason, note) in status::events(&object.data["status"], &new.fields) {
-            events.publish(&name.name, None, &typed(object), type_, reason, &note);
+            events.publish(None, &typed(object), type_, reason, &note);
         }
         debug!(controller = name.name, "wrote the status of the Controller");
         Ok(())
