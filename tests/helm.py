@@ -27,7 +27,7 @@ def main(library, command, *arguments):
         # The library does not fail because of them, and keeps their texts to itself.
         if json.loads(result.value)["Errors"]:
             sys.exit("helm: lint: " + result.value.decode())
-    elif command == "install":
+    elif command in ("install", "upgrade"):
         namespace, release, chart, values = arguments
         with open(values, encoding="utf-8") as file:
             values = file.read()
@@ -39,12 +39,13 @@ def main(library, command, *arguments):
             "wait": False,
             "server_side_apply": "true",
             "timeout_seconds": 60,
+            # Only an upgrade reads it.
+            "reuse_values": True,
         }
         options = text(json.dumps(options))
+        action = helm.helm_sdkpy_install if command == "install" else helm.helm_sdkpy_upgrade
         check(
-            helm.helm_sdkpy_install(
-                configuration(namespace), text(release), text(chart), text(values), b"", options, ctypes.byref(result)
-            )
+            action(configuration(namespace), text(release), text(chart), text(values), b"", options, ctypes.byref(result))
         )
     elif command == "package":
         chart, _destination, folder = arguments

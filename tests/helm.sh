@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Helm's own engine without Helm: tests/helm.sh lint CHART | install NAMESPACE RELEASE CHART VALUES.json
 #
+# `upgrade` takes the same as `install`, and reuses the values of the release.
 # `package CHART --destination FOLDER` and `push FILE oci://REGISTRY [--plain-http]` are as Helm has them.
 #
 # The Python package helm-sdkpy carries Helm's Go library, with a C interface. It is fetched by its name, once, into the
