@@ -119,7 +119,6 @@ image-test: prerequisites ## Build the Dockerfile's image without pulling any, a
 
 node: prerequisites ## Run the deployment on a real node, with containerd and a kubelet (root, slow): SCENARIOS="install_with_kustomize ..."
 	plugins/build.sh >/dev/null
-	cargo build --workspace --quiet
 	tests/node/run.sh $(SCENARIOS)
 
 package: prerequisites ## Package the crates as they would be published, and build each from its package alone (slow)

@@ -1,77 +1,129 @@
 # shellcheck shell=bash
-# One Kubernetes node below one folder, `node`, in a network namespace of its own, `network`. Sourced after lib.sh, never run.
+# One Kubernetes node below one folder, `node`, in namespaces of its own: network, mounts, processes. When the first process of
+# these ends, the kernel ends all others, and their addresses, rules and mounts are gone. Sourced after lib.sh, never run.
 #
 # `programs` is the folder that install.sh prints:
-# shellcheck disable=SC2154
+# shellcheck disable=SC2154,SC2034
 
 node_address=10.88.6.1
 pods=10.88.7.0/24
 services=10.96.0.0/16
+control_groups=/sys/fs/cgroup
+# Where containerd, CNI and the kubelet write whatever their options say: the node has a layer of its own over each.
+places=(opt run usr/libexec var/lib var/log)
+# What the kubelet sets: it finds them as it wants them, and leaves those of the machine alone.
+settings=(vm/overcommit_memory=1 vm/panic_on_oom=0 kernel/panic=10 kernel/panic_on_oops=1 kernel/keys/root_maxkeys=1000000
+    kernel/keys/root_maxbytes=25000000)
+
+# Control groups of version 2, one tree for all controllers?
+is_unified() { [[ -f $control_groups/cgroup.controllers ]]; }
 
 # Says what is missing where this machine cannot run a node.
 check_machine() {
-    local group
+    local group hint="In a container, it needs --privileged."
     [[ $(uname -s) == Linux && $(id -u) == 0 ]] || fail "a node needs root" "Run it as root, or in a virtual machine."
     command -v apt-get >/dev/null || fail "a node is made of Debian's packages, and there is no apt-get here"
-    if [[ -f /sys/fs/cgroup/cgroup.controllers ]]; then
-        [[ -w /sys/fs/cgroup/cgroup.procs ]] || fail "/sys/fs/cgroup cannot be written" "In a container, it needs --privileged."
+    if is_unified; then
+        [[ -w $control_groups/cgroup.subtree_control ]] || fail "$control_groups cannot be written" "$hint"
+        for group in cpu cpuset memory pids; do
+            grep -qw "$group" "$control_groups/cgroup.controllers" || fail "$control_groups has no controller $group" \
+                "In a container, it needs --cgroupns=host."
+        done
     else
         for group in cpu cpuacct cpuset memory pids devices freezer; do
-            [[ -w /sys/fs/cgroup/$group ]] || fail "the control group $group is not mounted, or cannot be written" \
-                "In a container, it needs --privileged."
+            [[ -w $control_groups/$group ]] || fail "the control group $group is not mounted, or cannot be written" "$hint"
         done
     fi
-    unshare --net true 2>/dev/null || fail "no network namespace can be made" "In a container, it needs --privileged."
-    grep -q overlay /proc/filesystems || modprobe overlay 2>/dev/null || fail "the kernel has no overlayfs"
+    unshare --net --mount --pid --fork true 2>/dev/null || fail "no namespaces can be made" "$hint"
+}
+
+# Containers need what a folder on another overlay, such as the root of most containers, cannot have.
+check_overlay() {
+    local try=$node/try
+    mkdir -p "$try"/{upper,work,merged}
+    unshare --mount mount -t overlay overlay -o "lowerdir=$try/upper,upperdir=$try/merged,workdir=$try/work" "$try/upper" 2>/dev/null ||
+        fail "no overlay can be mounted with layers in $node" "Set TMPDIR to a folder on a disk, such as a volume of the container."
+    rm -rf "$try"
 }
 
 make_folder() {
     node=$(mktemp -d "${TMPDIR:-/var/tmp}/operator-host-node.XXXXXX")
     # A name of this run, so that two do not meet.
     network=node-${node##*.}
-    echo "$network" >"$node/network"
-    mkdir -p "$node"/{etc/cni,log,pids,kubelet,containerd,packages}
+    mkdir -p "$node"/{etc/cni,log,pids,kubelet,containerd,packages,settings}
     export KUBECONFIG=$node/etc/admin.conf
 }
 
-in_network() { nsenter --net="/run/netns/$network" "$@"; }
+# Enters the network alone, which suffices to talk to the API server.
+in_network() { nsenter --target "$first" --net "$@"; }
+in_node() { nsenter --target "$first" --net --mount --pid "$@"; }
 kubectl() { in_network "$(type -P kubectl)" "$@"; }
 
-# start NAME COMMAND...: in the background, in the network namespace.
+# start NAME COMMAND...: in the background, on the node.
 start() {
     local name=$1
     shift
-    setsid nsenter --net="/run/netns/$network" "$@" >>"$node/log/$name" 2>&1 </dev/null 9>&- &
+    setsid nsenter --target "$first" --net --mount --pid "$@" >>"$node/log/$name" 2>&1 </dev/null 9>&- &
     echo $! >"$node/pids/$name"
     # The shell need not say how it ended.
     disown
 }
 
-# stop NAME [SIGNAL]
+# stop NAME: at once; told to end, an API server waits a minute for its watches. nsenter ends with its child.
 stop() {
     local pid
-    pid=$(cat "$node/pids/$1" 2>/dev/null) || return 0
-    kill "-${2:-TERM}" "$pid" 2>/dev/null || true
-    for _ in {1..100}; do
-        kill -0 "$pid" 2>/dev/null || break
+    pid=$(<"$node/pids/$1")
+    pkill -KILL --parent "$pid"
+    until_true 10 "$1 ends" process_ended "$pid"
+}
+process_ended() { ! kill -0 "$1" 2>/dev/null; }
+
+# What the node looks like, for whoever reads why something failed.
+node_state() {
+    kubectl get pods --all-namespaces -o wide
+    kubectl get events --all-namespaces --sort-by=.lastTimestamp | tail -n 15
+}
+
+# until_true SECONDS WHAT COMMAND...: waits for the command to succeed. Otherwise says what it printed last.
+until_true() {
+    local deadline=$((SECONDS + $1)) within=$1 what=$2 last
+    shift 2
+    until last=$("$@" 2>&1); do
+        ((SECONDS < deadline)) || fail "within $within s this did not come about: $what" "$(printf 'It was tried with: %s\n%s\n%s' \
+            "$*" "$last" "$(node_state 2>&1)")"
         sleep 0.1
     done
-    kill -KILL "$pid" 2>/dev/null || true
-    rm -f "$node/pids/$1"
 }
 
-# until_true SECONDS WHAT COMMAND...: waits for the command to succeed.
-until_true() {
-    local deadline=$((SECONDS + $1)) what=$2
-    shift 2
-    until "$@" >/dev/null 2>&1; do
-        ((SECONDS < deadline)) || fail "this did not come about in time: $what" "See the logs in $node/log (KEEP=yes keeps them)."
-        sleep 0.2
+# Starts the first process, which holds the namespaces, and makes the network.
+power_on() {
+    local place setting
+    mkdir -p "${places[@]/#/$node/machine/}" "${places[@]/#/$node/work/}"
+    for setting in "${settings[@]}"; do
+        echo "${setting#*=}" >"$node/settings/${setting//[\/=]/-}"
     done
-}
-
-start_network() {
-    ip netns add "$network"
+    # The inner shell expands them.
+    # shellcheck disable=SC2016
+    unshare --net --mount --pid --fork --kill-child --mount-proc bash -euc '
+        node=$0 places=$1 settings=$2
+        mount --make-rshared /
+        for place in $places; do
+            mount -t overlay overlay -o "lowerdir=/$place,upperdir=$node/machine/$place,workdir=$node/work/$place" "/$place"
+        done
+        for setting in $settings; do
+            mount --bind "$node/settings/${setting//[\/=]/-}" "/proc/sys/${setting%=*}"
+        done
+        touch "$node/is-on"
+        exec "$node/stand-in"
+    ' "$node" "${places[*]}" "${settings[*]}" >>"$node/log/machine" 2>&1 </dev/null 9>&- &
+    holder=$!
+    disown
+    until [[ -e $node/is-on ]]; do
+        kill -0 "$holder" 2>/dev/null || fail "the namespaces of the node cannot be made" "$(<"$node/log/machine")"
+        sleep 0.1
+    done
+    first=$(pgrep --parent "$holder")
+    echo "$holder $first" >"$node/processes"
     in_network ip link set lo up
     in_network ip link add node0 type veth peer name node0-peer
     in_network ip address add "$node_address/24" dev node0
@@ -81,165 +133,65 @@ start_network() {
     in_network ip route add "$services" dev node0
     in_network sysctl -qw net.ipv4.ip_forward=1
     in_network sysctl -qw net.bridge.bridge-nf-call-iptables=1 2>/dev/null || true
+    make_control_groups
 }
 
-# certificate NAME SUBJECT [NAMES]
-certificate() {
-    local keys=$node/etc/keys
-    openssl req -newkey rsa:2048 -nodes -subj "$2" -keyout "$keys/$1.key" -out "$keys/$1.csr" 2>/dev/null
-    openssl x509 -req -in "$keys/$1.csr" -CA "$keys/ca.crt" -CAkey "$keys/ca.key" -CAcreateserial -days 2 -out "$keys/$1.crt" \
-        -extfile <(echo "extendedKeyUsage=serverAuth,clientAuth" && echo "${3:+subjectAltName=$3}") 2>/dev/null
+# As when the power fails: every process ends at once, and what was in memory is lost.
+power_off() {
+    [[ -n ${holder:-} ]] || return 0
+    # The process that waits for the first one ends it, and the kernel all others before it is gone.
+    kill -KILL "$(pgrep --parent "$holder")" 2>/dev/null || true
+    until process_ended "$holder"; do sleep 0.1; done
+    holder=''
+    find "$control_groups" -depth -type d -path "*/$network*" -exec rmdir {} +
+    rm -rf --one-file-system "$node"/{is-on,pids/*,work,machine/run,containerd/state}
 }
 
-# kubeconfig NAME SUBJECT [NAMES]: a certificate and the file that uses it.
-kubeconfig() {
-    certificate "$@"
-    cat >"$node/etc/$1.conf" <<END
-apiVersion: v1
-kind: Config
-current-context: node
-contexts: [{name: node, context: {cluster: node, user: $1}}]
-clusters: [{name: node, cluster: {server: "https://$node_address:6443", certificate-authority: $node/etc/keys/ca.crt}}]
-users: [{name: $1, user: {client-certificate: $node/etc/keys/$1.crt, client-key: $node/etc/keys/$1.key}}]
-END
-}
-
-make_certificates() {
-    local keys=$node/etc/keys
-    mkdir -p "$keys"
-    openssl req -x509 -newkey rsa:2048 -nodes -days 2 -subj /CN=node -keyout "$keys/ca.key" -out "$keys/ca.crt" 2>/dev/null
-    openssl genrsa -out "$keys/accounts.key" 2048 2>/dev/null
-    certificate apiserver /CN=kube-apiserver \
-        "IP:127.0.0.1,IP:$node_address,IP:${services%.0/16}.1,DNS:kubernetes.default.svc,DNS:kubernetes.default,DNS:kubernetes"
-    certificate kubelet-client /O=system:masters/CN=kube-apiserver-kubelet-client
-    kubeconfig admin /O=system:masters/CN=admin
-    kubeconfig controller-manager /CN=system:kube-controller-manager
-    kubeconfig scheduler /CN=system:kube-scheduler
-    kubeconfig proxy /CN=system:kube-proxy
-    kubeconfig kubelet /O=system:nodes/CN=system:node:node-1 "DNS:node-1,IP:$node_address"
-}
-
-# Runs ctr, the client of containerd.
-containers() { "$node/packages/usr/bin/ctr" --address "$node/containerd/socket" --namespace k8s.io "$@"; }
-
-start_containerd() {
-    (cd "$node/packages" && apt-get -qq -o APT::Sandbox::User=root download containerd >/dev/null && dpkg-deb -x containerd_*.deb .)
-    cat >"$node/etc/cni/10-bridge.conflist" <<END
-{"cniVersion": "0.4.0", "name": "pods", "plugins": [
-  {"type": "bridge", "bridge": "pods0", "isGateway": true, "ipMasq": true, "hairpinMode": true,
-   "ipam": {"type": "host-local", "dataDir": "$node/addresses", "ranges": [[{"subnet": "$pods"}]], "routes": [{"dst": "0.0.0.0/0"}]}},
-  {"type": "portmap", "capabilities": {"portMappings": true}}]}
-END
-    cat >"$node/etc/containerd.toml" <<END
-version = 2
-root = "$node/containerd/root"
-state = "$node/containerd/state"
-[grpc]
-  address = "$node/containerd/socket"
-[plugins."io.containerd.grpc.v1.cri"]
-  sandbox_image = "localhost/stand-in:1"
-  # Root may lack the capability to lower it.
-  restrict_oom_score_adj = true
-  [plugins."io.containerd.grpc.v1.cri".containerd.runtimes.runc]
-    runtime_type = "io.containerd.runc.v2"
-  [plugins."io.containerd.grpc.v1.cri".cni]
-    bin_dir = "/usr/lib/cni"
-    conf_dir = "$node/etc/cni"
-END
-    start containerd env PATH="$node/packages/usr/bin:$PATH" "$node/packages/usr/bin/containerd" --config "$node/etc/containerd.toml"
-    until_true 30 "containerd answers" containers version
-}
-
-start_cluster() {
-    local keys=$node/etc/keys
-    echo "nameserver ${services%.0/16}.10" >"$node/etc/resolv.conf"
-    start etcd "$programs/etcd" --data-dir="$node/etcd" --listen-client-urls=http://127.0.0.1:2379 \
-        --advertise-client-urls=http://127.0.0.1:2379 --listen-peer-urls=http://127.0.0.1:2380 --unsafe-no-fsync
-    start_apiserver
-    start controller-manager "$programs/kube-controller-manager" --kubeconfig="$node/etc/controller-manager.conf" \
-        --root-ca-file="$keys/ca.crt" --service-account-private-key-file="$keys/accounts.key" \
-        --use-service-account-credentials=true --leader-elect=false --bind-address=127.0.0.1 --port=0
-    start scheduler "$programs/kube-scheduler" --kubeconfig="$node/etc/scheduler.conf" --leader-elect=false \
-        --bind-address=127.0.0.1
-    start proxy "$programs/kube-proxy" --kubeconfig="$node/etc/proxy.conf" --hostname-override=node-1 --proxy-mode=iptables \
-        --cluster-cidr="$pods" --conntrack-max-per-core=0 --conntrack-tcp-timeout-established=0 \
-        --conntrack-tcp-timeout-close-wait=0 --oom-score-adj=0
-    cat >"$node/etc/kubelet.yaml" <<END
-apiVersion: kubelet.config.k8s.io/v1beta1
-kind: KubeletConfiguration
-authentication: {anonymous: {enabled: false}, webhook: {enabled: true}, x509: {clientCAFile: $keys/ca.crt}}
-authorization: {mode: Webhook}
-tlsCertFile: $keys/kubelet.crt
-tlsPrivateKeyFile: $keys/kubelet.key
-cgroupDriver: cgroupfs
-cgroupRoot: /$network
-failSwapOn: false
-clusterDNS: [${services%.0/16}.10]
-clusterDomain: cluster.local
-resolvConf: $node/etc/resolv.conf
-oomScoreAdj: 0
-maxOpenFiles: 20000
-evictionHard: {memory.available: 100Mi, nodefs.available: 1Gi, imagefs.available: 1Gi}
-imageGCHighThresholdPercent: 100
-END
-    for group in /sys/fs/cgroup/*/; do
-        [[ ! -f $group/cgroup.procs ]] || mkdir -p "$group$network"
-    done
-    local cpus=/sys/fs/cgroup/cpuset
-    [[ ! -d $cpus/$network ]] || {
-        cat "$cpus/cpuset.cpus" >"$cpus/$network/cpuset.cpus"
-        cat "$cpus/cpuset.mems" >"$cpus/$network/cpuset.mems"
-    }
-    start kubelet "$programs/kubelet" --config="$node/etc/kubelet.yaml" --kubeconfig="$node/etc/kubelet.conf" \
-        --hostname-override=node-1 --node-ip="$node_address" --root-dir="$node/kubelet" --cert-dir="$node/kubelet/keys" \
-        --container-runtime=remote --container-runtime-endpoint="unix://$node/containerd/socket" \
-        --image-service-endpoint="unix://$node/containerd/socket" --pod-infra-container-image=localhost/stand-in:1 \
-        --volume-plugin-dir="$node/kubelet/plugins"
-    until_true 60 "the node is Ready" kubectl wait --for=condition=Ready node/node-1 --timeout=5s
-}
-
-start_apiserver() {
-    local keys=$node/etc/keys
-    start apiserver "$programs/kube-apiserver" --etcd-servers=http://127.0.0.1:2379 --bind-address=0.0.0.0 \
-        --advertise-address="$node_address" --secure-port=6443 --insecure-port=0 \
-        --tls-cert-file="$keys/apiserver.crt" --tls-private-key-file="$keys/apiserver.key" --client-ca-file="$keys/ca.crt" \
-        --kubelet-client-certificate="$keys/kubelet-client.crt" --kubelet-client-key="$keys/kubelet-client.key" \
-        --kubelet-certificate-authority="$keys/ca.crt" --kubelet-preferred-address-types=InternalIP \
-        --authorization-mode=Node,RBAC --enable-admission-plugins=NodeRestriction --allow-privileged=true \
-        --service-account-issuer=https://kubernetes.default.svc --service-account-key-file="$keys/accounts.key" \
-        --service-account-signing-key-file="$keys/accounts.key" --service-cluster-ip-range="$services"
-    until_true 60 "the API server is ready" kubectl get --raw /readyz
-}
-
-# Ends everything and removes every trace: containers, mounts, control groups, the network namespace, the folder.
-stop_node() {
-    local name id mount group networks=()
-    for name in kubelet proxy scheduler controller-manager apiserver etcd; do
-        stop "$name"
-    done
-    if [[ -f $node/pids/containerd ]]; then
-        # Of each pod, which CNI has made beside ours.
-        for id in $(containers containers list --quiet 2>/dev/null); do
-            networks+=("$(containers containers info "$id" | jq -r '.Spec.linux.namespaces[] | select(.type == "network").path // empty')")
-        done
-        for id in $(containers tasks list --quiet 2>/dev/null); do
-            containers tasks kill --signal KILL --all "$id" >/dev/null 2>&1 || true
-            containers tasks delete --force "$id" >/dev/null 2>&1 || true
-        done
-        stop containerd
+make_control_groups() {
+    local group
+    if is_unified; then
+        cp "$control_groups/cgroup.subtree_control" "$node/subtree_control"
+        # The kubelet wants all that it knows and the machine has.
+        while read -r group; do
+            echo "+$group" >"$control_groups/cgroup.subtree_control"
+        done < <(grep -owE 'cpu|cpuset|memory|pids|hugetlb' "$control_groups/cgroup.controllers")
+        mkdir "$control_groups/$network"
+        return
     fi
-    # Shims that outlived their container: by their control socket, which is below the folder.
-    for id in $(pgrep --full -- "-address $node/containerd/socket" || true); do
-        kill -KILL "$id" 2>/dev/null || true
+    for group in "$control_groups"/*/; do
+        [[ ! -f $group/cgroup.procs ]] || mkdir "$group$network"
     done
-    while read -r mount; do
-        umount --lazy "$mount" 2>/dev/null || true
-    done < <(awk -v node="$node/" 'index($5, node) == 1 { print $5 }' /proc/self/mountinfo | tac)
-    for name in "$network" "${networks[@]##*/}"; do
-        ip netns delete "$name" 2>/dev/null || true
+    for group in cpus mems; do
+        cat "$control_groups/cpuset/cpuset.$group" >"$control_groups/cpuset/$network/cpuset.$group"
     done
-    for group in /sys/fs/cgroup/"$network" /sys/fs/cgroup/*/"$network"; do
-        [[ ! -d $group ]] || find "$group" -depth -type d -exec rmdir {} \; 2>/dev/null || true
-    done
+}
+
+# Ends everything and removes every trace.
+stop_node() {
+    local group
+    power_off
+    if [[ -f $node/subtree_control ]]; then
+        for group in $(<"$control_groups/cgroup.subtree_control"); do
+            grep -qw "$group" "$node/subtree_control" || echo "-$group" >"$control_groups/cgroup.subtree_control"
+        done
+    fi
     rm -rf --one-file-system "$node"
+}
+
+# What of the machine a node could change, to compare before and after.
+machine_state() {
+    local setting
+    echo "namespaces: $(ls /run/netns 2>/dev/null)"
+    echo "mounts: $(grep -cE 'operator-host-node|kubelet|containerd|/cni' /proc/self/mountinfo)"
+    echo "processes: $(pgrep --count --full 'operator-host-node[.]' || true)"
+    echo "control groups: $(find "$control_groups" -type d -name 'node-*')"
+    [[ ! -f $control_groups/cgroup.subtree_control ]] || echo "controllers: $(<"$control_groups/cgroup.subtree_control")"
+    ip -oneline link | awk '{ print "link: " $2 }'
+    iptables-save | grep -v '^#' | sed 's/\[[0-9:]*\]//' || true
+    for setting in "${settings[@]}"; do
+        echo "${setting%=*}: $(<"/proc/sys/${setting%=*}")"
+    done
+    # Each file that a program of a node writes when nothing says otherwise.
+    find /etc/cni /opt/cni /opt/containerd /run/containerd /run/xtables.lock /usr/libexec/kubernetes /var/lib/{cni,containerd,kubelet} \
+        /var/lib/etcd /var/log/{pods,containers} -printf 'file: %p %T@\n' 2>/dev/null | sort || true
 }

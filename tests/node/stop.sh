@@ -7,7 +7,10 @@ here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 source "$here/../control-plane/lib.sh"
 # shellcheck source=tests/node/node.sh
 source "$here/node.sh"
-[[ -f ${1:?the folder of the node}/network ]] || fail "$1 is not the folder of a node"
+[[ -f ${1:?the folder of the node}/processes ]] || fail "$1 is not the folder of a node"
 node=$(realpath "$1")
-network=$(<"$node/network")
+network=node-${node##*.}
+read -r holder first <"$node/processes"
+# After a restart of the machine they are others.
+grep -qF "$node/stand-in" "/proc/$first/cmdline" 2>/dev/null || holder=''
 stop_node
