@@ -2,6 +2,7 @@
 
 use std::cmp::Reverse;
 use std::collections::HashMap;
+use std::convert::Infallible;
 use std::net::{IpAddr, Ipv6Addr};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -9,6 +10,7 @@ use std::time::{Duration, Instant};
 use axum::Router;
 use hyper::Request;
 use hyper::body::Incoming;
+use hyper::header::{CONNECTION, HeaderValue};
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
@@ -41,7 +43,7 @@ pub struct Server {
     pub life: Duration,
     /// The TLS configuration for the next connection; without one it is closed.
     pub tls: Option<watch::Receiver<Option<Arc<ServerConfig>>>>,
-    /// When it is cancelled, each connection is for one request only.
+    /// When it is cancelled, each connection is for one more request only.
     pub stop: CancellationToken,
 }
 
@@ -129,33 +131,29 @@ impl Server {
         }
     }
 
+    /// Answers requests until the client closes the connection, or the host has said that an answer is the last one: when it
+    /// stops, or when the connection has had its life. A host that just closes the connection may do so while a request is on
+    /// its way, and the API server does not send that again.
     async fn answer(&self, stream: impl AsyncRead + AsyncWrite + Unpin, caller: Caller) {
+        let opened = Instant::now();
         let service = service_fn(|mut request: Request<Incoming>| {
             request.extensions_mut().insert(caller.clone());
-            self.router.clone().call(request)
+            let answered = self.router.clone().call(request);
+            async move {
+                let mut response = answered.await?;
+                if self.stop.is_cancelled() || opened.elapsed() >= self.life {
+                    let close = HeaderValue::from_static("close");
+                    response.headers_mut().insert(CONNECTION, close);
+                }
+                Ok::<_, Infallible>(response)
+            }
         });
-        // A graceful shutdown would close a new connection before its first request.
-        let is_stopping = self.stop.is_cancelled();
         let connection = http1::Builder::new()
             .timer(TokioTimer::new())
             .header_read_timeout(CLIENT_TIMEOUT)
             .max_buf_size(self.head)
-            .keep_alive(!is_stopping)
             .serve_connection(TokioIo::new(stream), service);
-        let mut connection = std::pin::pin!(connection);
-        let ended = tokio::select! {
-            ended = connection.as_mut() => Some(ended),
-            () = self.stop.cancelled(), if !is_stopping => None,
-            () = sleep(self.life) => None,
-        };
-        let ended = match ended {
-            Some(ended) => Ok(ended),
-            None => {
-                connection.as_mut().graceful_shutdown();
-                timeout(LAST_ANSWER, connection).await
-            }
-        };
-        match ended {
+        match timeout(self.life + LAST_ANSWER, connection).await {
             Ok(Ok(())) => {}
             Ok(Err(error)) => debug!(%error, "a connection for {} ended early", self.what),
             Err(_elapsed) => debug!(
@@ -352,6 +350,39 @@ mod tests {
             answer.starts_with("HTTP/1.1 200") && answer.ends_with("done"),
             "{answer}"
         );
+    }
+
+    #[tokio::test]
+    async fn a_connection_that_is_open_when_the_host_stops_is_good_for_one_more_request() {
+        let stop = CancellationToken::new();
+        let server = Server {
+            what: "a test",
+            router: Router::new().route("/", axum::routing::get(async || "yes")),
+            connections: 4,
+            head: 16 << 10,
+            life: CLIENT_TIMEOUT,
+            tls: None,
+            stop: stop.clone(),
+        };
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        tokio::spawn(server.serve(listener));
+        let mut caller = TcpStream::connect(address).await.unwrap();
+        let request = b"GET / HTTP/1.1\r\nHost: h\r\n\r\n";
+        caller.write_all(request).await.unwrap();
+        let mut answer = Vec::new();
+        while !answer.ends_with(b"yes") {
+            assert_ne!(caller.read_buf(&mut answer).await.unwrap(), 0, "{answer:?}");
+        }
+        assert!(!String::from_utf8(answer).unwrap().contains("close"));
+        stop.cancel();
+        // The host may do what it does then.
+        tokio::task::yield_now().await;
+        caller.write_all(request).await.unwrap();
+        let mut last = String::new();
+        caller.read_to_string(&mut last).await.unwrap();
+        assert!(last.starts_with("HTTP/1.1 200 OK\r\n"), "{last:?}");
+        assert!(last.contains("connection: close\r\n"), "{last:?}");
     }
 
     #[test]
