@@ -30,6 +30,9 @@ command -v kubectl >/dev/null || install_packages "to install the host" kubernet
 programs=$("$here/../control-plane/install.sh" node)
 
 make_folder
+# Each command compiles plugins otherwise.
+export OPERATOR_HOST_CACHE_DIR=$node/cache
+mkdir "$OPERATOR_HOST_CACHE_DIR"
 figures=()
 before=$(machine_state)
 trap '[[ -n ${KEEP:-} ]] || stop_node; stop_job' EXIT
