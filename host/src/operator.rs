@@ -49,6 +49,9 @@ const DRAIN: Duration = Duration::from_secs(25);
 const FLUSH: Duration = Duration::from_secs(2);
 /// The same while another replica waits for the Leases.
 const FLUSH_LEADING: Duration = Duration::from_millis(500);
+/// How long the webhook answers after the signal to stop: until then some node may not know that the Service no longer has this
+/// replica. It is more than nodes usually take, and less than a pod has.
+const FORGOTTEN: Duration = Duration::from_secs(5);
 
 /// The most concurrent plugin calls in one process: each reserves address space, which costs nothing until it is used.
 /// A controller makes at most `concurrency` calls. While their sum is below this number and the memory suffices, no
@@ -263,6 +266,7 @@ pub async fn run(
         () = freed_memory::keep_returning() => {}
     }
     reporting.abort();
+    let forgotten = tokio::time::Instant::now() + FORGOTTEN;
     instruments.health.stopping();
     info!("stopping: waiting for the reconciles in progress");
     if tokio::time::timeout(DRAIN, controllers.stopped()).await.is_err() {
@@ -277,7 +281,10 @@ pub async fn run(
         warn!("some Events were not written within {FLUSH_LEADING:?}");
     }
     leadership.release(elections).await;
-    // The plugins have converted until here.
+    if start.webhook.is_some() {
+        tokio::time::sleep_until(forgotten).await;
+    }
+    // The plugins have answered until here.
     drop(controllers);
     if tokio::time::timeout(FLUSH, events.flush()).await.is_err() {
         warn!("some Events were not written within {FLUSH:?}");

@@ -288,3 +288,23 @@ async fn a_plugin_that_cannot_be_used_takes_nobody_elses_webhook_away() {
     .unwrap();
     assert_contains(&denied.text, &["3 is less than 5"]);
 }
+
+#[tokio::test]
+async fn a_replica_that_stops_answers_until_the_service_no_longer_has_it() {
+    let scenario = Scenario::new("webhook-stops").await;
+    let config = configuration(&scenario);
+    let authority = certified(&scenario);
+    let host = scenario.start_with(&config, &[]);
+    host.until_log(&["controller started"]).await;
+    host.until_log(&["the certificate is in use"]).await;
+    host.terminate();
+    host.until_log(&["stopping: waiting for the reconciles in progress"])
+        .await;
+    // As long as a slow node needs.
+    let stopped = std::time::Instant::now();
+    while stopped.elapsed() < Duration::from_secs(3) {
+        let answer = call(&host, &authority, None, &review(&puppet_of("{}"))).await;
+        assert_eq!(answer.expect("an answer").status, 200);
+    }
+    assert_eq!(host.ended().await.code(), Some(0));
+}
