@@ -232,10 +232,10 @@ fn shares(context: &Context, stages: &[StageConfig], last: usize) -> Vec<Share> 
     let share = |stage: &StageConfig| match &stage.objects {
         StageObjects::Count(count) => {
             let last = hashes.get(count - 1).or(hashes.last());
-            Share::UpTo(last.copied().unwrap_or_default())
+            Share::First(last.copied().unwrap_or_default())
         }
-        StageObjects::Percent(100) => Share::UpTo(u64::MAX),
-        StageObjects::Percent(percent) => Share::UpTo(u64::MAX / 100 * u64::from(*percent)),
+        StageObjects::Percent(100) => Share::First(u64::MAX),
+        StageObjects::Percent(percent) => Share::First(u64::MAX / 100 * u64::from(*percent)),
         StageObjects::Labeled(selector) => Share::Labeled(selector.clone()),
     };
     stages.iter().take(last + 1).map(share).collect()

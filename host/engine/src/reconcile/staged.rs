@@ -19,7 +19,7 @@ pub struct Staged {
 #[derive(Clone, Debug, PartialEq)]
 pub enum Share {
     /// Those whose UID has a hash up to this one.
-    UpTo(u64),
+    First(u64),
     /// Those with these labels.
     Labeled(Selector),
 }
@@ -37,7 +37,7 @@ impl Share {
     #[must_use]
     pub fn includes(&self, parent: &DynamicObject) -> bool {
         match self {
-            Self::UpTo(last) => hash(parent) <= *last,
+            Self::First(last) => hash(parent) <= *last,
             Self::Labeled(selector) => {
                 let none = std::collections::BTreeMap::new();
                 selector.matches(parent.metadata.labels.as_ref().unwrap_or(&none))
