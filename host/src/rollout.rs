@@ -446,6 +446,12 @@ impl CandidateCheck for Proving {
     }
 
     async fn accept(&self, version: &Plugin, over: &Recorded) {
+        // The one that went through the stages takes over without a gap. Another one takes its place everywhere.
+        self.staged.send_if_modified(|staged| {
+            staged
+                .take_if(|staged| staged.plugin.digest() != version.digest())
+                .is_some()
+        });
         self.record.accept(version, over).await;
     }
 

@@ -4,15 +4,8 @@ use super::*;
 
 /// A puppet that is Ready with the version 0, and not with the version 1, whose answers are otherwise the same.
 fn breaks() -> Value {
-    let ready = |status: &str| {
-        json!({"children": [config_map("unused", "x")], "conditions":
-               [{"type": "Ready", "status": status, "reason": "Told", "message": "told"}]})
-    };
-    let mut spec = json!({"response": ready("True"), "variants": {"1": {"response": ready("False")}}});
-    for response in ["/response", "/variants/1/response"] {
-        spec.pointer_mut(response).unwrap()["children"] = json!([]);
-    }
-    spec
+    let response = |status: &str| json!({"conditions": [{"type": "Ready", "status": status, "reason": "Told", "message": "told"}]});
+    json!({"response": response("True"), "variants": {"1": {"response": response("False")}}})
 }
 
 /// Returns the digest of the version that last reconciled a puppet, as its child says.
@@ -70,6 +63,15 @@ async fn a_version_goes_from_stage_to_stage_and_then_to_all() {
         })
         .await;
     assert!(digest_of(&world, "first").await.contains(&new));
+    // A pin takes it back from all of them.
+    let old = operator_host_runtime::Digest::of(&variant(0)).to_string();
+    world.controller("puppet", json!({"version": {"pin": old}})).await;
+    for name in ["first", "other"] {
+        world
+            .scenario
+            .until(CONFIG_MAP, name, "of the old version", has("old"))
+            .await;
+    }
     assert_eq!(host.stop().await.code(), Some(0));
 }
 
