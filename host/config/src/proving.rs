@@ -237,7 +237,10 @@ mod tests {
             ("{stages: [{objects: 0}]}", "a stage has one of"),
             ("{stages: [{objects: 1, percent: 1}]}", "a stage has one of"),
             ("{stages: [{percent: 101}]}", "a stage has one of"),
-            ("{stages: [{selector: 'a=b='}]}", "a=b="),
+            (
+                "{stages: [{selector: 'a=b='}]}",
+                "cannot follow a part of a selector",
+            ),
             ("{stages: [{percent: 1, wait: soon}]}", "is not a duration"),
         ];
         for (text, expected) in cases {
