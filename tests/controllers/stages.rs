@@ -21,7 +21,7 @@ async fn a_version_goes_from_stage_to_stage_and_then_to_all() {
     let host = world.start();
     world.put(&variant(0)).await;
     let stages = json!({"proving": {"stages": [{"selector": "canary=true", "wait": "4s"}, {"percent": 100, "wait": "1s"}]}});
-    world.controller("puppet", stages).await;
+    world.controller("puppet", stages.clone()).await;
     world.until("puppet", "Ready", "True", "Running").await;
     let text = |text: &str| json!({"children": [config_map("CHILD", text)]}).to_string();
     for name in ["first", "other"] {
@@ -65,7 +65,9 @@ async fn a_version_goes_from_stage_to_stage_and_then_to_all() {
     assert!(digest_of(&world, "first").await.contains(&new));
     // A pin takes it back from all of them.
     let old = operator_host_runtime::Digest::of(&variant(0)).to_string();
-    world.controller("puppet", json!({"version": {"pin": old}})).await;
+    let mut pinned = stages;
+    pinned["version"] = json!({"pin": old});
+    world.controller("puppet", pinned).await;
     for name in ["first", "other"] {
         world
             .scenario
