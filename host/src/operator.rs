@@ -16,7 +16,7 @@ use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
-use self::config_maps::{ConfigMaps, Root};
+use self::config_maps::{ConfigMaps, RootFolder};
 use self::config_reload::{Configurations, Follower};
 use self::controllers::{Controllers, SlotParts};
 use self::objects::Objects;
@@ -70,11 +70,6 @@ pub enum OperatorError {
     /// The thread that watches the plugin files cannot be started.
     #[error("cannot start the thread that watches the plugin files: {0}")]
     Files(std::io::Error),
-    /// The folder for ConfigMaps cannot be created.
-    #[error(
-        "cannot create a folder for the plugins in ConfigMaps: {0}; set --cache-dir to one that the host may write"
-    )]
-    ConfigMaps(std::io::Error),
     /// The connection to the cluster cannot be used.
     #[error(transparent)]
     Client(#[from] ClientError),
@@ -141,10 +136,9 @@ pub async fn run(
         .and_then(|folder| open_cache(folder, cache_size));
     let compiler = Compiler::Subprocess(Subprocess::this_program(setup.compile_memory));
     let runtime = Runtime::with(options, compiler, cache)?;
-    let config_maps_root = setup.cache_dir.clone().unwrap_or_else(std::env::temp_dir);
-    let config_maps_root = Root::create(&config_maps_root.join("config-maps"), &setup.identity)
-        .map_err(OperatorError::ConfigMaps)?;
-    let files = Files::start(config_maps_root.folder().to_owned()).map_err(OperatorError::Files)?;
+    let writable = setup.cache_dir.clone().unwrap_or_else(std::env::temp_dir);
+    let config_maps_root = RootFolder::new(writable.join("config-maps"), setup.identity.clone());
+    let files = Files::start(config_maps_root.path()).map_err(OperatorError::Files)?;
     let client = connection.client()?;
     let connection_namespace = connection.pod_namespace().map(str::to_owned);
     let default_namespace = client.default_namespace().to_owned();

@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 use super::{Failure, plugin_file};
 use operator_host_config::object;
 use operator_host_contract::{Description, Kind, is_dns_label};
-use operator_host_core::object::{DIGEST_ANNOTATION, PACK_LABEL};
+use operator_host_core::object::{DIGEST_ANNOTATION, PACK_LABEL, is_config_map_key};
 use operator_host_delivery::pack::{Compression, INDEX_SUFFIX, Index, MAX_PARTS, SIGNATURE_SUFFIX};
 use operator_host_runtime::Digest;
 
@@ -136,8 +136,7 @@ struct Map {
 /// Packs one plugin. The first ConfigMap contains the plugin, or the index and the first part, so every change of the
 /// plugin's form changes that ConfigMap.
 fn pack(file: &str, bytes: &[u8], choice: Choice, signature: Option<Vec<u8>>) -> Result<Vec<Map>, Failure> {
-    let is_key = |c: char| c.is_ascii_alphanumeric() || "-_.".contains(c);
-    if !file.chars().all(is_key) || file.starts_with("..") {
+    if !is_config_map_key(file) {
         let message =
             anyhow!("{file:?} cannot be a key of a ConfigMap: only letters, digits, '-', '_' and '.' can");
         return Err(Failure::Usage(message));

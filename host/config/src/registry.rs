@@ -13,7 +13,7 @@ use serde_saphyr::Spanned;
 use super::values::{duration, invalid};
 use super::{ConfigError, Places};
 use operator_host_contract::is_dns_label;
-use operator_host_core::object::name_problem;
+use operator_host_core::object::{is_config_map_key, name_problem};
 use operator_host_delivery::Location;
 use operator_host_delivery::location::ConfigMapKey;
 use operator_host_delivery::oci::reference::{SCHEME, is_registry, is_repository};
@@ -131,8 +131,7 @@ impl RawConfigMap {
             return Err(format!("{wrong:?} cannot be a namespace"));
         }
         let key = key.unwrap_or_else(|| format!("{}.wasm", name.strip_suffix("-plugin").unwrap_or(&name)));
-        let is_key = |c: char| c.is_ascii_alphanumeric() || "-_.".contains(c);
-        if key.is_empty() || !key.chars().all(is_key) || key.starts_with("..") {
+        if !is_config_map_key(&key) {
             return Err(format!(
                 "{key:?} cannot be a key of a ConfigMap: only letters, digits, '-', '_' and '.' can"
             ));

@@ -249,6 +249,15 @@ pub fn name_problem(name: &str) -> Option<String> {
     }
 }
 
+/// Reports whether a text can be a key of a ConfigMap.
+///
+/// Source: Kubernetes, `IsConfigMapKey`.
+#[must_use]
+pub fn is_config_map_key(text: &str) -> bool {
+    let is_plain = |c: char| c.is_ascii_alphanumeric() || "-_.".contains(c);
+    !text.is_empty() && text.chars().all(is_plain) && text != "." && !text.starts_with("..")
+}
+
 /// Kind and name of a child.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct ChildRef {

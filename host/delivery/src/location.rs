@@ -38,7 +38,8 @@ impl ConfigMapKey {
     /// Returns where the host puts the files of this ConfigMap, relative to the folder of all of them.
     #[must_use]
     pub fn folder(&self) -> PathBuf {
-        Path::new(self.namespace.as_deref().unwrap_or("own")).join(&self.name)
+        // No namespace has such a name.
+        Path::new(self.namespace.as_deref().unwrap_or("_own")).join(&self.name)
     }
 }
 

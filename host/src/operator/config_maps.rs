@@ -13,10 +13,10 @@ use kube::runtime::WatchStreamExt as _;
 use kube::runtime::watcher::{self, Event, watcher};
 use kube::{Api, Client};
 use tokio_util::sync::{CancellationToken, DropGuard};
-use tracing::warn;
+use tracing::{error, warn};
 
 use operator_host_config::Config;
-use operator_host_core::object::PACK_LABEL;
+use operator_host_core::object::{PACK_LABEL, is_config_map_key};
 use operator_host_delivery::Location;
 use operator_host_delivery::location::ConfigMapKey;
 use operator_host_delivery::source::PROBLEM;
@@ -26,20 +26,51 @@ pub(super) struct ConfigMaps {
     client: Client,
     /// The host's own namespace.
     home: String,
-    root: Root,
+    root: RootFolder,
     followed: BTreeMap<PathBuf, DropGuard>,
 }
 
-/// The folder of this process. It is locked, so that what a killed process left behind can be told from it.
-pub(super) struct Root {
+/// The folder of this process, created when the first controller needs it: a host without such plugins needs no place to write.
+pub(super) struct RootFolder {
+    parent: PathBuf,
+    identity: String,
+    created: Option<Root>,
+}
+
+impl RootFolder {
+    pub(super) const fn new(parent: PathBuf, identity: String) -> Self {
+        Self {
+            parent,
+            identity,
+            created: None,
+        }
+    }
+
+    pub(super) fn path(&self) -> PathBuf {
+        self.parent.join(&self.identity)
+    }
+
+    fn create(&mut self) -> io::Result<()> {
+        if self.created.is_none() {
+            self.created = Some(Root::create(&self.parent, &self.identity)?);
+        }
+        Ok(())
+    }
+}
+
+/// The folder while it exists. It is locked, so that what a killed process left behind can be told from it.
+struct Root {
     folder: PathBuf,
     _lock: File,
 }
 
 impl Root {
     /// Creates the folder in `parent`, and removes those of processes that have ended.
-    pub(super) fn create(parent: &Path, identity: &str) -> io::Result<Self> {
+    fn create(parent: &Path, identity: &str) -> io::Result<Self> {
         fs::create_dir_all(parent)?;
+        // No other process may take a new folder, which is not locked yet, for one that was left behind.
+        let alone = File::open(parent)?;
+        alone.lock()?;
         for other in fs::read_dir(parent)? {
             let other = other?.path();
             let is_left = File::open(&other).is_ok_and(|folder| folder.try_lock().is_ok());
@@ -53,10 +84,6 @@ impl Root {
         lock.try_lock()?;
         Ok(Self { folder, _lock: lock })
     }
-
-    pub(super) fn folder(&self) -> &Path {
-        &self.folder
-    }
 }
 
 impl Drop for Root {
@@ -67,7 +94,7 @@ impl Drop for Root {
 }
 
 impl ConfigMaps {
-    pub(super) const fn new(client: Client, home: String, root: Root) -> Self {
+    pub(super) const fn new(client: Client, home: String, root: RootFolder) -> Self {
         Self {
             client,
             home,
@@ -87,13 +114,22 @@ impl ConfigMaps {
             });
         let named: BTreeMap<PathBuf, &ConfigMapKey> = named.map(|key| (key.folder(), key)).collect();
         self.followed.retain(|folder, _| named.contains_key(folder));
+        if named.is_empty() {
+            return;
+        }
+        if let Err(error) = self.root.create() {
+            let folder = self.root.path();
+            return error!(folder = %folder.display(), %error,
+                "cannot create the folder of plugins in ConfigMaps, so their controllers wait: set --cache-dir to a folder that the \
+                 host may write, and start it again");
+        }
         for (folder, key) in named {
             if self.followed.contains_key(&folder) {
                 continue;
             }
             let namespace = key.namespace.as_ref().unwrap_or(&self.home);
             let mount = Mount {
-                folder: self.root.folder.join(&folder),
+                folder: self.root.path().join(&folder),
                 namespace: namespace.clone(),
                 name: key.name.clone(),
                 maps: BTreeMap::new(),
@@ -189,7 +225,6 @@ impl Mount {
         if !self.is_part(&name) {
             return Ok(None);
         }
-        // Before the list is complete, it would look as if parts were missing.
         let texts = map.data.into_iter().flatten();
         let texts = texts.map(|(key, text)| (key, text.into_bytes()));
         let bytes = map.binary_data.into_iter().flatten();
@@ -198,8 +233,7 @@ impl Mount {
         fs::create_dir_all(&hidden)?;
         let mut files = BTreeSet::new();
         for (key, content) in texts.chain(bytes) {
-            let is_key = |c: char| c.is_ascii_alphanumeric() || "-_.".contains(c);
-            if key.is_empty() || key.starts_with("..") || !key.chars().all(is_key) {
+            if !is_config_map_key(&key) {
                 continue;
             }
             let (new, old) = (hidden.join(&key), self.folder.join(&key));
@@ -215,7 +249,8 @@ impl Mount {
         Ok(Some((name, files)))
     }
 
-    /// Where files are written before they are moved to their place.
+    /// Where files are written before they are moved to their place. Those of the first list are moved together: before it is
+    /// complete, it would look as if parts were missing.
     fn hidden(&self) -> PathBuf {
         let mut name = self.folder.file_name().unwrap_or_default().to_owned();
         name.push("..new");
