@@ -190,10 +190,7 @@ impl Proving {
     ) -> Result<(), Box<HeldBack>> {
         let stages = &self.config().proving.stages;
         // The definition may change meanwhile, and with it the context.
-        let context = match &*self.stage.borrow() {
-            Stage::Running(context) => context.upgrade(),
-            Stage::Starting | Stage::Listing(_) | Stage::Nothing => None,
-        };
+        let context = self.running_context();
         let Some(context) = context.filter(|_| !stages.is_empty()) else {
             return Ok(());
         };
@@ -301,6 +298,14 @@ impl Proving {
         let orders = self.orders.borrow().clone();
         let is_pinned = orders.is_some_and(|orders| orders.pins(candidate.digest()));
         self.installer.prepare(candidate, is_pinned).await
+    }
+
+    /// Returns the controller if it runs now.
+    fn running_context(&self) -> Option<Arc<Context>> {
+        match &*self.stage.borrow() {
+            Stage::Running(context) => context.upgrade(),
+            Stage::Starting | Stage::Listing(_) | Stage::Nothing => None,
+        }
     }
 
     /// Returns the running controller; `None` when there is none and there are no objects for it.
@@ -513,10 +518,7 @@ impl CandidateCheck for Proving {
             return Some("the configuration".to_owned());
         }
         let definition = self.definition.borrow().clone()??;
-        let context = match &*self.stage.borrow() {
-            Stage::Running(context) => context.upgrade(),
-            Stage::Starting | Stage::Listing(_) | Stage::Nothing => None,
-        }?;
+        let context = self.running_context()?;
         let definition = installed(&context.client, &definition, &context.config.name).await;
         let annotation = match order {
             Order::Promote => PROMOTE_ANNOTATION,
@@ -526,10 +528,7 @@ impl CandidateCheck for Proving {
     }
 
     fn announce(&self, held: Option<&HeldBack>) {
-        let context = match &*self.stage.borrow() {
-            Stage::Running(context) => context.upgrade(),
-            Stage::Starting | Stage::Listing(_) | Stage::Nothing => None,
-        };
+        let context = self.running_context();
         *self.untold.lock().unwrap_or_else(PoisonError::into_inner) =
             held.filter(|_| context.is_none()).cloned();
         let mut now: BTreeMap<NamespacedName, Reason> = held
@@ -569,13 +568,17 @@ impl CandidateCheck for Proving {
 }
 
 fn held(reason: &'static str, message: String, objects: Vec<Blamed>) -> ProofResult {
-    ProofResult::HeldBack(Box::new(HeldBack {
+    ProofResult::HeldBack(held_back(reason, message, objects))
+}
+
+fn held_back(reason: &'static str, message: String, objects: Vec<Blamed>) -> Box<HeldBack> {
+    Box::new(HeldBack {
         reason,
         message,
         advice: String::new(),
         diff: String::new(),
         objects,
-    }))
+    })
 }
 
 fn not_proved(message: String) -> ProofResult {

@@ -36,6 +36,13 @@ pub struct ResourceClient<'a> {
     resource: &'a ResolvedKind,
 }
 
+fn managed_by(manager: &str) -> PatchParams {
+    PatchParams {
+        field_manager: Some(manager.to_owned()),
+        ..PatchParams::default()
+    }
+}
+
 impl<'a> ResourceClient<'a> {
     /// Creates a client for one resource. Sends no request.
     #[must_use]
@@ -201,10 +208,7 @@ impl<'a> ResourceClient<'a> {
         body: &Value,
         manager: &str,
     ) -> Result<DynamicObject, ApiError> {
-        let params = PatchParams {
-            field_manager: Some(manager.to_owned()),
-            ..PatchParams::default()
-        };
+        let params = managed_by(manager);
         let api = self.api(name);
         let patch = Patch::Merge(body);
         let request = api.patch_status(&name.name, &params, &patch);
@@ -222,10 +226,7 @@ impl<'a> ResourceClient<'a> {
         body: &Value,
         manager: &str,
     ) -> Result<DynamicObject, ApiError> {
-        let params = PatchParams {
-            field_manager: Some(manager.to_owned()),
-            ..PatchParams::default()
-        };
+        let params = managed_by(manager);
         let api = self.api(name);
         let patch = Patch::Merge(body);
         let request = api.patch(&name.name, &params, &patch);

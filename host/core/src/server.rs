@@ -313,7 +313,7 @@ mod tests {
             .collect();
         assert!(enter(&seats, 1).is_none());
         let others = [2, 3].map(|n| enter(&seats, n).unwrap());
-        // Full: whoever has the most makes room first.
+        // No place is free: the address with the most connections loses one.
         drop(used.pop());
         enter(&seats, 4).unwrap();
         assert!(is_taken(&seventh) && !others.iter().any(is_taken));

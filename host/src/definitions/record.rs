@@ -16,7 +16,7 @@ use tracing::{debug, warn};
 
 use super::requests::Requests;
 use super::{Current, lock};
-use operator_host_cluster::api_error::Fault;
+use operator_host_cluster::api_error::{ApiError, Fault};
 use operator_host_cluster::client::Writer;
 use operator_host_config::ControllerConfig;
 use operator_host_core::object::{live_annotation, stage_annotation};
@@ -155,19 +155,30 @@ impl LiveRecord {
     /// Records the stage of a new version, or that there is none. When that fails, another leader begins with the first.
     pub async fn write_stage(&self, stage: Option<&str>) {
         let (definition, current) = (lock(&self.leads).clone(), lock(&self.current).clone());
-        let (Some(definition), Some(Current { config, writer })) = (definition, current) else {
+        let (Some(definition), Some(current)) = (definition, current) else {
             return;
         };
-        let key = stage_annotation(&self.installation, &config.name);
-        let body = json!({ "metadata": { "annotations": { key: stage } } });
-        let requests = Requests::new(&self.client, &definition);
-        let manager = format!("operator-host/{}", config.name);
-        if let Err(error) = requests.merge(&writer, &body, &manager).await {
+        let key = stage_annotation(&self.installation, &current.config.name);
+        if let Err(error) = self.annotate(&current, &definition, &key, stage).await {
             warn!(
-                controller = config.name,
+                controller = current.config.name,
                 "cannot record the stage of the new version: {error}"
             );
         }
+    }
+
+    async fn annotate(
+        &self,
+        current: &Current,
+        definition: &str,
+        key: &str,
+        text: Option<&str>,
+    ) -> Result<(), ApiError> {
+        let body = json!({ "metadata": { "annotations": { key: text } } });
+        let manager = current.config.field_manager();
+        Requests::new(&self.client, definition)
+            .merge(&current.writer, &body, &manager)
+            .await
     }
 
     /// Notes that this replica does not lead any more.
@@ -295,14 +306,12 @@ impl LiveRecord {
 
     /// Records a version. Returns whether that need not be tried again.
     async fn write(&self, definition: &str, digest: Digest) -> bool {
-        let Some(Current { config, writer }) = lock(&self.current).clone() else {
+        let Some(current) = lock(&self.current).clone() else {
             return false;
         };
-        let key = live_annotation(&self.installation, &config.name);
-        let body = json!({ "metadata": { "annotations": { key: digest.to_string() } } });
-        let requests = Requests::new(&self.client, definition);
-        let manager = format!("operator-host/{}", config.name);
-        let failed = match requests.merge(&writer, &body, &manager).await {
+        let key = live_annotation(&self.installation, &current.config.name);
+        let text = digest.to_string();
+        let failed = match self.annotate(&current, definition, &key, Some(&text)).await {
             Ok(()) => {
                 *lock(&self.written) = Some(digest);
                 self.observe(Recorded::Version(digest));

@@ -4,24 +4,26 @@
 //! so that a restart or another leader goes on from there. Until the last stage has ended, the version before is the live one.
 
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use jiff::Timestamp;
 use kube::core::DynamicObject;
 use tokio::sync::watch;
 use tracing::{info, warn};
 
-use super::held;
+use super::held_back;
 use crate::definitions::record::LiveRecord;
 use operator_host_config::{StageConfig, StageObjects};
 use operator_host_core::object::NamespacedName;
-use operator_host_delivery::candidate_check::{Blamed, HeldBack, Progress, ProofResult, Recorded};
+use operator_host_delivery::candidate_check::{Blamed, HeldBack, Progress, Recorded};
 use operator_host_engine::reconcile::context::Context;
 use operator_host_engine::reconcile::staged::{Share, Staged, hash};
 use operator_host_runtime::Plugin;
 
 /// How often to look how the parents are.
 const PERIOD: Duration = Duration::from_millis(500);
+/// How many times as long to wait as it takes to read all parents from the cache, which compresses them.
+const IDLE: u32 = 20;
 /// The reason of a version that a stage held back.
 const STAGE_FAILED: &str = "StageFailed";
 /// The number of parents that a message names.
@@ -137,6 +139,7 @@ pub(super) async fn run(
             break;
         };
         give(staged, candidate, &shares);
+        let looking = Instant::now();
         let chosen = Parents::of(context, &shares);
         let elapsed = Timestamp::now().duration_since(reached.since);
         let elapsed = Duration::try_from(elapsed).unwrap_or_default();
@@ -152,7 +155,7 @@ pub(super) async fn run(
         ));
         if elapsed < stage.wait || chosen.is_busy(context) {
             now = Some((reached, shares));
-            tokio::time::sleep(PERIOD).await;
+            tokio::time::sleep(PERIOD.max(looking.elapsed() * IDLE)).await;
             continue;
         }
         if let Some(message) = chosen.worse_than(reached.ready) {
@@ -332,11 +335,7 @@ fn per_mille(parents: &[Arc<DynamicObject>]) -> u64 {
 }
 
 fn failed(message: String, objects: Vec<Blamed>) -> Box<HeldBack> {
-    match held(STAGE_FAILED, message, objects) {
-        ProofResult::HeldBack(held) => held,
-        // `held` returns nothing else.
-        ProofResult::Proved { .. } | ProofResult::NotCompared(_) => unreachable!("`held` holds back"),
-    }
+    held_back(STAGE_FAILED, message, objects)
 }
 
 /// Holds a version back that would begin its stages without the live version.

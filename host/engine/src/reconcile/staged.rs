@@ -3,8 +3,8 @@
 
 use kube::core::DynamicObject;
 
-use operator_host_core::object::Selector;
-use operator_host_runtime::{Digest, Plugin};
+use operator_host_core::object::{Selector, fingerprint};
+use operator_host_runtime::Plugin;
 
 /// A version that some parents have.
 #[derive(Clone)]
@@ -49,9 +49,7 @@ impl Share {
 /// Returns the hash by which parents are chosen: the same on every replica.
 #[must_use]
 pub fn hash(parent: &DynamicObject) -> u64 {
-    let uid = parent.metadata.uid.as_deref().unwrap_or_default();
-    let digest = Digest::of(uid.as_bytes()).to_string();
-    let digits = digest.trim_start_matches("sha256:").get(..16).unwrap_or_default();
-    // The digits of a digest are hexadecimal.
-    u64::from_str_radix(digits, 16).unwrap_or_default()
+    let digits = fingerprint(&parent.metadata.uid);
+    // They are hexadecimal.
+    u64::from_str_radix(&digits, 16).unwrap_or_default()
 }

@@ -67,18 +67,16 @@ impl Reporter {
             };
             let objects = all(watch);
             self.leave_others(&mut joined, &objects, config);
-            let checks = self.instruments.health.ready();
-            let reports = self.instruments.health.plugins();
+            let checks = self.instruments.health.ready().into_iter();
+            let checks: BTreeMap<_, _> = checks.map(|check| (check.name, check.result)).collect();
+            let reports = self.instruments.health.plugins().into_iter();
+            let reports: BTreeMap<_, _> = reports.map(|it| (it.controller.clone(), it)).collect();
             let facts = |name: &str| {
-                let check = |of: &str| {
-                    let name = format!("{of}/{name}");
-                    let check = checks.iter().find(|check| check.name == name);
-                    check.map(|check| check.result.clone())
-                };
+                let check = |of: &str| checks.get(&format!("{of}/{name}")).cloned();
                 status::Facts {
                     controller: check("controller"),
                     plugin: check("plugin"),
-                    report: reports.iter().find(|report| report.controller == name),
+                    report: reports.get(name),
                     history: self.instruments.health.history_of(name).unwrap_or_default(),
                     conditions: self
                         .instruments
