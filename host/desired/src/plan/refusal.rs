@@ -74,11 +74,11 @@ pub enum Refusal {
         child: Box<ChildRef>,
     },
     #[error(
-        "{which} exists and was not created by this host; delete or rename it, or set `adopt: true` for the controller {controller:?}"
+        "{which} exists and was not created by this host; set `adopt: true` for the controller {controller:?}, or rename it, or delete it if nobody needs it"
     )]
     NotAdopted { which: String, controller: String },
     #[error(
-        "{which} has the label and annotation of a child, but no owner reference: it was created by someone else, or while its kind was retained; delete it, or set `adopt: true` for the controller {controller:?}"
+        "{which} has the label and annotation of a child, but no owner reference: it was created by someone else, or while its kind was retained; set `adopt: true` for the controller {controller:?}, or delete it if nobody needs it"
     )]
     NotProved { which: String, controller: String },
     #[error("{}, or delete the child", unreadable(.which))]

@@ -85,7 +85,9 @@ fn number(text: &str) -> Option<(Token, usize)> {
         }
     }
     if end > whole {
-        return Some((Token::Double(text[..end].parse().ok()?), end));
+        // As in Go, a literal beyond the largest double is none.
+        let value: f64 = text[..end].parse().ok()?;
+        return value.is_finite().then_some((Token::Double(value), end));
     }
     let value = text[..whole].parse().ok()?;
     Some(match text[whole..].starts_with(['u', 'U']) {
@@ -214,6 +216,7 @@ mod tests {
             "#",
             "'\\u12",
             "99999999999999999999",
+            "1e400",
             "a & b",
             "`a`",
         ] {
