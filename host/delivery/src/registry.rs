@@ -104,6 +104,8 @@ impl PluginFile {
 
 /// How long an entry of the history waits to learn who gave an order. Later entries wait for it.
 const WHO: Duration = Duration::from_secs(10);
+/// When a file is loaded again that the host could not load for a reason of its own, such as no process to compile it.
+const RETRY: Duration = Duration::from_secs(10);
 
 /// The slot of one controller's plugin. Only a version that is loaded, belongs to the controller and is
 /// proved becomes live, and only the next version replaces it. Clones share the slot.
@@ -280,12 +282,14 @@ impl Slot {
         if self.live_version().is_none() {
             self.restore().await;
         }
+        let mut again = None;
         // Loaded first, because that takes the longest and needs no orders.
         let loaded = match file {
             Some(file) if !self.is_live(file) => match self.loaded(file).await {
                 Ok(plugin) => Some(plugin),
                 Err(reason) => {
                     self.fail_with(&reason.to_string(), Some(file.digest), reason.is_of_other_kind());
+                    again = reason.is_of_host().then_some(RETRY);
                     None
                 }
             },
@@ -312,7 +316,7 @@ impl Slot {
                 None => {}
             }
             // After a rollback the version in the file is no longer live: settle again, to report it.
-            return self.follow(pin, loaded).await.then_some(Duration::ZERO);
+            return self.follow(pin, loaded).await.then_some(Duration::ZERO).or(again);
         }
         let Some(plugin) = loaded else {
             if let Some(file) = file.filter(|file| self.is_live(file)) {
@@ -323,7 +327,7 @@ impl Slot {
                 self.release(&file.bytes, file.digest).await;
                 self.file_is_live();
             }
-            return None;
+            return again;
         };
         // There is a file whenever something is loaded.
         let file = file?;

@@ -3,7 +3,6 @@
 mod log_lines;
 mod promotion;
 mod released;
-mod slow;
 mod swaps;
 
 use std::sync::{Arc, LazyLock};

@@ -1,4 +1,4 @@
-//! Compiles a plugin's file to machine code bytes: the work of the compiling process, and of `in_process`.
+//! Compiles a plugin's file to machine code bytes: the work of the compiling process. Tests do it in theirs.
 
 use wasmtime::Engine;
 

@@ -121,14 +121,13 @@ pub enum LoadError {
         /// How the compiler ended, and its output.
         message: String,
     },
-    /// The file can be compiled only in a separate process, and the host cannot start one.
+    /// The host cannot start the process that compiles the file.
     #[error(
-        "the plugin has {what}, which the host compiles only in a separate process, and it cannot start one: allow the \
-         container to start processes"
+        "cannot start a process to compile the plugin ({message}): allow the container to start processes"
     )]
-    NeedsProcess {
-        /// What could end the process that compiles it.
-        what: &'static str,
+    NoProcess {
+        /// Why not.
+        message: String,
     },
     /// The compilation failed recently.
     #[error(
@@ -205,7 +204,7 @@ impl LoadError {
             Self::Refused { part, .. } => *part,
             Self::Compiler { .. } | Self::FailedBefore { .. } => Part::Compiler,
             Self::Describe(_) | Self::DescriptionTooLarge | Self::Description { .. } => Part::Describe,
-            Self::Host { .. } | Self::NeedsProcess { .. } => Part::Host,
+            Self::Host { .. } | Self::NoProcess { .. } => Part::Host,
         }
     }
 
@@ -214,7 +213,7 @@ impl LoadError {
         !matches!(
             self,
             Self::Host { .. }
-                | Self::NeedsProcess { .. }
+                | Self::NoProcess { .. }
                 | Self::FailedBefore { .. }
                 | Self::Describe(_)
                 | Self::DescriptionTooLarge

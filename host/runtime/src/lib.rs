@@ -45,7 +45,6 @@ mod resident;
 mod child;
 mod compile;
 mod counts;
-mod in_process;
 mod inspect;
 mod subprocess;
 

@@ -1,25 +1,24 @@
 //! Loads a plugin's file: takes its machine code from the cache or compiles it, and links it for calls.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
-use tracing::{debug, warn};
+use tokio::sync::Semaphore;
+use tracing::debug;
 use wasmtime::Engine;
 
 use crate::code::{Code, Machine};
 use crate::code_cache::{self, Cache, Described, Stored};
 use crate::command::CommandForm;
+use crate::compile::machine_code;
 use crate::component::ComponentForm;
 use crate::digest::Digest;
 use crate::error::LoadError;
 use crate::failures::{CompileLimits, Failure};
 use crate::form::Form;
-use crate::in_process;
 use crate::limits::Limits;
-use crate::subprocess::{Compiler, Failed, Subprocess};
+use crate::subprocess::Compiler;
 
 /// Maximum number of concurrent compilations: a long one does not block the next, and two fit into memory.
 const MAX_COMPILATIONS: usize = 2;
@@ -80,8 +79,6 @@ pub(crate) struct Loader {
     compatibility: u64,
     turns: Arc<Semaphore>,
     restorations: Semaphore,
-    /// Whether it was already logged that no compiling process can be started.
-    start_failure_logged: AtomicBool,
 }
 
 /// An engine, and what it provides to plugins.
@@ -130,7 +127,6 @@ impl Loader {
             compatibility: code_cache::compatibility(engine.on_demand()),
             turns: Arc::new(Semaphore::new(MAX_COMPILATIONS)),
             restorations: Semaphore::new(MAX_RESTORATIONS),
-            start_failure_logged: AtomicBool::new(false),
         })
     }
 
@@ -190,14 +186,12 @@ impl Loader {
         }
         let compiled = match &self.compiler {
             Compiler::InProcess => {
-                self.compile_in_process(in_process::compile, file, digest, limits, turn)
-                    .await
+                self.blocking(move |loader| machine_code(&loader.on_demand.engine, &file))
+                    .await?
             }
-            Compiler::Subprocess(subprocess) => {
-                self.compile_in_subprocess(subprocess, file, digest, limits, turn)
-                    .await
-            }
+            Compiler::Subprocess(subprocess) => subprocess.compile(&file, limits.compile).await,
         };
+        drop(turn);
         if let Err(error) = &compiled
             && error.is_repeatable()
         {
@@ -209,11 +203,11 @@ impl Loader {
             })
             .await?;
         }
-        Ok(in_memory(
-            self.link(compiled?).await?,
-            CodeOrigin::Compiled,
-            start,
-        ))
+        let code = Code::compiled(compiled?);
+        let loaded = self
+            .blocking(move |loader| loader.store_and_load(&digest, &code))
+            .await??;
+        Ok(in_memory(self.link(loaded).await?, CodeOrigin::Compiled, start))
     }
 
     /// Stores a plugin's description, and returns its code as the cache has it; `None` when it does not.
@@ -292,57 +286,6 @@ impl Loader {
         let (cache, name) = (self.cache.as_ref()?, self.name(digest));
         let described = cache.described(&name)?;
         Some((Arc::new(cache.stored(&name)?), described))
-    }
-
-    /// Compiles in a separate process; in this process when that cannot be started.
-    async fn compile_in_subprocess(
-        self: &Arc<Self>,
-        subprocess: &Subprocess,
-        file: Bytes,
-        digest: Digest,
-        limits: &Limits,
-        turn: Option<OwnedSemaphorePermit>,
-    ) -> Result<Loaded, LoadError> {
-        match subprocess.compile(&file, limits.compile).await {
-            Ok(code) => {
-                drop(turn);
-                self.blocking(move |loader| loader.store_and_load(&digest, &Code::compiled(code)))
-                    .await?
-            }
-            Err(Failed::Plugin(error)) => Err(error),
-            Err(Failed::Start(error)) => {
-                if !self.start_failure_logged.swap(true, Ordering::Relaxed) {
-                    warn!(
-                        error,
-                        "cannot start a process to compile plugins, so the host compiles them in its own process: a \
-                         plugin that is hard to compile uses the host's processor time and memory; allow the container \
-                         to start processes"
-                    );
-                }
-                self.compile_in_process(in_process::compile_or_refuse, file, digest, limits, turn)
-                    .await
-            }
-        }
-    }
-
-    /// Compiles in this process. The compiler cannot be interrupted: after the time limit it continues until
-    /// it is done, and only then does its turn end.
-    async fn compile_in_process(
-        self: &Arc<Self>,
-        compile: fn(&Engine, &[u8]) -> Result<Vec<u8>, LoadError>,
-        file: Bytes,
-        digest: Digest,
-        limits: &Limits,
-        turn: Option<OwnedSemaphorePermit>,
-    ) -> Result<Loaded, LoadError> {
-        let work = self.blocking(move |loader| {
-            let _turn = turn;
-            let code = compile(&loader.on_demand.engine, &file)?;
-            loader.store_and_load(&digest, &Code::compiled(code))
-        });
-        tokio::time::timeout(limits.compile, work)
-            .await
-            .map_err(|_| LoadError::CompileTimeout(limits.compile))??
     }
 
     /// Stores new code in the cache, and loads it.

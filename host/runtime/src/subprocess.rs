@@ -52,15 +52,6 @@ pub struct Subprocess {
     memory: usize,
 }
 
-/// Why there is no machine code.
-#[derive(Debug)]
-pub(crate) enum Failed {
-    /// No process can be started, or none with limits.
-    Start(String),
-    /// The plugin is the cause.
-    Plugin(LoadError),
-}
-
 impl Subprocess {
     /// Compiles with this program, even when its file was replaced since it was started.
     #[must_use]
@@ -83,7 +74,7 @@ impl Subprocess {
     }
 
     /// Compiles a file. Dropping the future ends the process.
-    pub(crate) async fn compile(&self, file: &[u8], time: Duration) -> Result<Vec<u8>, Failed> {
+    pub(crate) async fn compile(&self, file: &[u8], time: Duration) -> Result<Vec<u8>, LoadError> {
         let limited = Limited {
             memory: self.memory as u64,
             seconds: time.as_secs() + u64::from(time.subsec_nanos() > 0),
@@ -103,22 +94,22 @@ impl Subprocess {
             .stderr(Stdio::piped())
             .kill_on_drop(true)
             .spawn()
-            .map_err(|error| Failed::Start(format!("{}: {error}", self.program.display())))?;
+            .map_err(|error| no_process(format!("{}: {error}", self.program.display())))?;
         let most = self.memory / CODE_SHARE;
         let wall = time.saturating_mul(PATIENCE);
         let Ok(ended) = tokio::time::timeout(wall, communicate(&mut child, file, most)).await else {
             // Waits for the exit, so that there are never more processes than are counted.
             let _ = child.kill().await;
-            return Err(Failed::Plugin(LoadError::CompileStalled(wall)));
+            return Err(LoadError::CompileStalled(wall));
         };
-        let ended = ended.map_err(|error| Failed::Start(error.to_string()))?;
+        let ended = ended.map_err(|error| no_process(error.to_string()))?;
         if ended.output.len() > most {
-            return Err(Failed::Plugin(LoadError::TooMuchCode { limit: most }));
+            return Err(LoadError::TooMuchCode { limit: most });
         }
         self.judge(ended, time)
     }
 
-    fn judge(&self, ended: Ended, time: Duration) -> Result<Vec<u8>, Failed> {
+    fn judge(&self, ended: Ended, time: Duration) -> Result<Vec<u8>, LoadError> {
         let Ended {
             status,
             output,
@@ -128,10 +119,8 @@ impl Subprocess {
         let error = match (status.code(), status.signal().and_then(Signal::from_named_raw)) {
             (Some(0), _) => return Ok(output),
             (Some(REFUSED), _) => refused(&output),
-            (Some(UNLIMITED), _) => return Err(Failed::Start(stderr)),
-            (_, Some(Signal::SYS)) => {
-                return Err(Failed::Start("a system call is not permitted".into()));
-            }
+            (Some(UNLIMITED), _) => no_process(stderr),
+            (_, Some(Signal::SYS)) => no_process("a system call is not permitted".into()),
             (_, Some(Signal::XCPU)) => LoadError::CompileTimeout(time),
             // Nothing else sends SIGKILL here, so the OOM killer did.
             (_, Some(Signal::KILL)) => memory(),
@@ -140,8 +129,13 @@ impl Subprocess {
                 message: format!("{status}: {stderr}"),
             },
         };
-        Err(Failed::Plugin(error))
+        Err(error)
     }
+}
+
+/// Returns the error when no process can be started, or none with limits.
+fn no_process(message: String) -> LoadError {
+    LoadError::NoProcess { message }
 }
 
 /// Reads the output of a process that refused a file.

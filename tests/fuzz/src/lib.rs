@@ -58,7 +58,7 @@ pub struct Target {
 
 /// All targets.
 pub const TARGETS: &[Target] = &[
-    target("plugin-file", plugin_file::run, 16 << 10, 20),
+    target("plugin-file", plugin_file::run, 16 << 10, 2_000),
     target("answer", answer::run, 8 << 10, 2_000),
     target("pack", pack::run, 4 << 10, 150),
     target("config", config::run, 8 << 10, 500),

@@ -168,7 +168,7 @@ macro_rules! targets {
 }
 
 targets! {
-    plugin_files_are_refused_in_words_or_answer_within_their_limits: "plugin-file",
+    a_plugin_file_is_refused_in_words_or_has_a_form_of_a_plugin: "plugin-file",
     no_answer_makes_a_plan_that_the_configuration_does_not_allow: "answer",
     packed_plugins_unpack_to_what_their_index_says_and_no_more: "pack",
     a_configuration_is_refused_with_its_place_or_can_be_run: "config",

@@ -11,7 +11,7 @@ use crate::kept::Kept;
 use crate::report::KeptVersion;
 use operator_host_contract::Kind;
 use operator_host_core::trace;
-use operator_host_runtime::{Digest, LoadError, Plugin, PluginBytes};
+use operator_host_runtime::{Digest, LoadError, Part, Plugin, PluginBytes};
 
 /// The reason why a candidate is refused.
 #[derive(Debug, Error)]
@@ -33,6 +33,11 @@ pub(super) enum Refused {
 impl Refused {
     pub(super) const fn is_of_other_kind(&self) -> bool {
         matches!(self, Self::OtherKind { .. })
+    }
+
+    /// Whether the host is the cause, so that the same file may be loaded later.
+    pub(super) fn is_of_host(&self) -> bool {
+        matches!(self, Self::Load(error) if error.part() == Part::Host)
     }
 }
 

@@ -53,19 +53,6 @@ async fn a_file_over_the_size_limit_is_refused() {
 }
 
 #[tokio::test]
-async fn a_compilation_that_takes_too_long_is_not_waited_for() {
-    let limits = Limits {
-        compile: std::time::Duration::from_nanos(1),
-        ..Limits::default()
-    };
-    let file = Fixture::new(cases::ANSWER).build(Form::Component);
-    assert!(matches!(
-        load(file, limits).await,
-        Err(LoadError::CompileTimeout(_))
-    ));
-}
-
-#[tokio::test]
 async fn a_module_of_another_world_is_refused_by_its_exports() {
     assert_contains(
         &refused(another_world()).await,
