@@ -1,4 +1,5 @@
-//! A replacement for the C library's allocator, a tenth of its size: wasi-libc's is a tenth of a small plugin.
+//! A replacement for the C library's allocator, a tenth of its size: wasi-libc's is a tenth of a small plugin. Echo has
+//! 110 KB with this one, 121 KB with wasi-libc's and 123 KB with talc.
 //!
 //! A plugin's instance lives for one call on one thread, so the requirements are low. Block sizes are powers of
 //! two; a freed block goes to its size's free list; memory is never returned. At worst half of each block is

@@ -1,7 +1,6 @@
 //! Checksums of objects that a plugin has read, so that pods are replaced when they change.
 
 use crate::object::Object;
-use crate::sha256;
 
 /// The usual annotation of a pod template for a [`checksum`].
 pub const CHECKSUM: &str = "operator-host.dev/checksum";
@@ -40,7 +39,7 @@ pub fn checksum<'a>(objects: impl IntoIterator<Item = &'a Object>) -> String {
         add(&mut text, object);
     }
     let mut digits = String::with_capacity(32);
-    for byte in &sha256::digest(text.as_bytes())[..16] {
+    for byte in &hmac_sha256::Hash::hash(text.as_bytes())[..16] {
         for digit in [byte >> 4, byte & 15] {
             digits.extend(char::from_digit(u32::from(digit), 16));
         }

@@ -66,7 +66,6 @@ mod request;
 mod response;
 mod rollout;
 mod scan;
-mod sha256;
 #[cfg(feature = "yaml")]
 mod template;
 #[cfg(feature = "testing")]
