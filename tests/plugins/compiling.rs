@@ -251,53 +251,6 @@ async fn a_host_that_can_start_no_process_says_so_and_the_file_is_not_remembered
 }
 
 #[tokio::test]
-async fn what_could_not_be_compiled_is_remembered_until_there_is_more_to_try_with() {
-    let folder = tempfile::tempdir().unwrap();
-    let load = async |memory: usize, compile: u64, file: Vec<u8>| {
-        let runtime = runtime(outside(memory), Some(folder.path()));
-        let loaded = runtime.load(file, within(Duration::from_secs(compile))).await;
-        refused(loaded)
-    };
-    // Ended by the kernel, or by the timeout on a busy machine.
-    let too_long =
-        |error: &LoadError| matches!(error, LoadError::CompileTimeout(_) | LoadError::CompileStalled(_));
-    let first = load(MEMORY, 1, hard::slow()).await;
-    assert!(too_long(&first), "{first:?}");
-    let again = load(MEMORY, 1, hard::slow()).await;
-    let LoadError::FailedBefore { reason, .. } = &again else {
-        panic!("{again:?}")
-    };
-    assert_eq!(*reason, first.to_string());
-    for words in ["failed 0 min ago", "not retried for 60 min", "`limits.compile`"] {
-        assert!(again.to_string().contains(words), "{again}");
-    }
-    // In more time a fast machine needs more memory than there is.
-    let longer = load(MEMORY, 2, hard::slow()).await;
-    let is_tried = too_long(&longer) || matches!(longer, LoadError::CompileMemory { .. });
-    assert!(is_tried, "{longer:?}");
-
-    let first = load(50 * MIB, 60, hard::large()).await;
-    assert!(matches!(first, LoadError::CompileMemory { .. }), "{first:?}");
-    let again = load(50 * MIB, 60, hard::large()).await;
-    assert!(matches!(again, LoadError::FailedBefore { .. }), "{again:?}");
-    let more = load(60 * MIB, 60, hard::large()).await;
-    assert!(matches!(more, LoadError::CompileMemory { .. }), "{more:?}");
-
-    // A record that somebody else wrote is ignored.
-    let records = fs::read_dir(folder.path().join("compiled-v1")).unwrap().flatten();
-    let records: Vec<PathBuf> = records.map(|entry| entry.path()).collect();
-    let failed = |path: &&PathBuf| path.extension().is_some_and(|suffix| suffix == "failed");
-    assert_eq!(records.iter().filter(failed).count(), 2);
-    for record in records.iter().filter(failed) {
-        let mut bytes = fs::read(record).unwrap();
-        *bytes.last_mut().unwrap() ^= 1;
-        fs::write(record, bytes).unwrap();
-    }
-    let error = load(60 * MIB, 60, hard::large()).await;
-    assert!(matches!(error, LoadError::CompileMemory { .. }), "{error:?}");
-}
-
-#[tokio::test]
 async fn more_of_anything_than_compilers_write_is_refused_before_it_is_compiled() {
     let body = |text: &str, times: usize| hard::command(&text.repeat(times), "");
     let beside = |text: &str, times: usize| hard::command("", &text.repeat(times));
@@ -503,11 +456,6 @@ async fn a_neighbour_that_is_hard_to_compile_costs_the_host_neither_memory_nor_a
     assert!(peak < before + 20_000_000, "{before} {peak}");
     assert_eq!(compiling(process), [0; 0]);
     assert_eq!(host.stop().await.code(), Some(0));
-
-    // It is not tried again.
-    let host = scenario.start_with(&config, &arguments);
-    host.until_log(&["compiling the plugin takes more than", "not retried for"])
-        .await;
 }
 
 #[tokio::test]

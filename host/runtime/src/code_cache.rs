@@ -1,5 +1,4 @@
-//! On-disk cache of machine code, so that a start does not compile a plugin again, and of files that failed
-//! to compile.
+//! On-disk cache of machine code, so that a start does not compile a plugin again.
 //!
 //! Machine code runs outside of every sandbox, so an entry must be exactly what this host wrote. Each entry
 //! begins with an HMAC-SHA256 over its name and its contents, with a key that only this host's user can read.
@@ -32,7 +31,6 @@ pub(crate) use self::stored::Stored;
 use crate::code::Code;
 use crate::contract::Description;
 use crate::digest::Digest;
-use crate::failures::Failure;
 use crate::form::Form;
 
 /// Subfolder of the configured folder that contains this layout of entries only.
@@ -44,12 +42,6 @@ const CODE: &str = "code";
 const DESCRIBED: &str = "described";
 /// Maximum size of a description in bytes, as JSON.
 const DESCRIPTION_BYTES: u64 = 2 * crate::limits::DESCRIPTION as u64;
-/// Suffix of a recorded failure.
-const FAILED: &str = "failed";
-/// Maximum number of recorded failures.
-const FAILURES: usize = 256;
-/// Maximum size of a recorded failure in bytes: a truncated reason, and numbers.
-const FAILURE_BYTES: u64 = 64 << 10;
 /// The entries take at most 1/`VOLUME_SHARE` of the volume, since other programs usually share it.
 const VOLUME_SHARE: u64 = 2;
 
@@ -209,24 +201,6 @@ impl Cache {
     /// Stores code under a name. If that fails, the host continues without the entry.
     pub(crate) fn put(&self, name: &str, code: &Code) {
         self.keep(&self.file(name, CODE), code.bytes());
-        let _ = fs::remove_file(self.file(name, FAILED));
-    }
-
-    /// Returns why compiling this failed before; `None` when it did not fail, or when it is time to try
-    /// again.
-    pub(crate) fn failure(&self, name: &str) -> Option<Failure> {
-        let file = self.file(name, FAILED);
-        let content = folder::read(&file, FAILURE_BYTES).ok()?;
-        Failure::read(&self.authentic(&file, content)?)
-    }
-
-    /// Records that compiling failed.
-    pub(crate) fn put_failure(&self, name: &str, failure: &Failure) {
-        self.keep(&self.file(name, FAILED), &failure.write());
-        let failures = self.entries(|path| has_suffix(path, FAILED));
-        for entry in failures.iter().rev().skip(FAILURES) {
-            let _ = fs::remove_file(&entry.path);
-        }
     }
 
     fn keep(&self, file: &Path, content: &[u8]) {
@@ -295,7 +269,7 @@ impl Cache {
     }
 
     /// Returns a separate key for each file name, so that an entry is valid under its own name only, and a
-    /// failure can never be loaded as code.
+    /// description can never be loaded as code.
     fn key_of(&self, file: &Path) -> hmac::Key {
         let name = file.file_name().unwrap_or_default();
         hmac::Key::new(
@@ -315,12 +289,7 @@ impl Cache {
         };
         let paths = folder.filter_map(|entry| Some(entry.ok()?.path()));
         let mut entries: Vec<_> = paths
-            .filter(|path| {
-                [CODE, DESCRIBED, FAILED]
-                    .iter()
-                    .any(|suffix| has_suffix(path, suffix))
-                    && wanted(path)
-            })
+            .filter(|path| [CODE, DESCRIBED].iter().any(|suffix| has_suffix(path, suffix)) && wanted(path))
             .filter_map(|path| {
                 let found = fs::metadata(&path).ok()?;
                 Some(Entry {

@@ -129,21 +129,6 @@ pub enum LoadError {
         /// Why not.
         message: String,
     },
-    /// The compilation failed recently.
-    #[error(
-        "{reason} (failed {} min ago; not retried for {} min, and then only at a start, unless `limits.compile` or \
-         the memory is raised)",
-        age.as_secs() / 60,
-        rest.as_secs().div_ceil(60)
-    )]
-    FailedBefore {
-        /// Why it failed.
-        reason: String,
-        /// Time since the failure.
-        age: Duration,
-        /// Time until the failure expires.
-        rest: Duration,
-    },
     /// `describe` failed.
     #[error("`describe` failed: {0}")]
     Describe(CallError),
@@ -202,23 +187,10 @@ impl LoadError {
             Self::Forbidden { .. } => Part::Imports,
             Self::Contract { .. } | Self::Bindings { .. } => Part::Contract,
             Self::Refused { part, .. } => *part,
-            Self::Compiler { .. } | Self::FailedBefore { .. } => Part::Compiler,
+            Self::Compiler { .. } => Part::Compiler,
             Self::Describe(_) | Self::DescriptionTooLarge | Self::Description { .. } => Part::Describe,
             Self::Host { .. } | Self::NoProcess { .. } => Part::Host,
         }
-    }
-
-    /// Whether compiling the same file again would fail again.
-    pub(crate) fn is_repeatable(&self) -> bool {
-        !matches!(
-            self,
-            Self::Host { .. }
-                | Self::NoProcess { .. }
-                | Self::FailedBefore { .. }
-                | Self::Describe(_)
-                | Self::DescriptionTooLarge
-                | Self::Description { .. }
-        )
     }
 
     /// No configuration can raise the limits of a description.

@@ -35,7 +35,6 @@ mod ticker;
 mod code;
 mod code_cache;
 mod error;
-mod failures;
 mod form;
 mod loader;
 mod plugin_bytes;

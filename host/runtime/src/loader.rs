@@ -15,7 +15,6 @@ use crate::compile::machine_code;
 use crate::component::ComponentForm;
 use crate::digest::Digest;
 use crate::error::LoadError;
-use crate::failures::{CompileLimits, Failure};
 use crate::form::Form;
 use crate::limits::Limits;
 use crate::subprocess::Compiler;
@@ -164,23 +163,10 @@ impl Loader {
         // The semaphore is never closed.
         let turn = Arc::clone(&self.turns).acquire_owned().await.ok();
         let start = Instant::now();
-        let compile_limits = self.compile_limits(limits);
-        // While this load waited, the same file may have been compiled, or failed to compile, for another
-        // controller.
+        // While this load waited, the same file may have been compiled for another controller.
         let cached = self
-            .blocking(move |loader| {
-                let name = loader.name(&digest);
-                let failure = loader.cache.as_ref().and_then(|cache| cache.failure(&name));
-                match (
-                    loader.cached(&name),
-                    failure.and_then(|failure| failure.still(compile_limits)),
-                ) {
-                    (Some(cached), _) => Ok(Some(cached)),
-                    (None, Some(error)) => Err(error),
-                    (None, None) => Ok(None),
-                }
-            })
-            .await??;
+            .blocking(move |loader| loader.cached(&loader.name(&digest)))
+            .await?;
         if let Some(cached) = cached {
             return Ok(in_memory(self.link(cached).await?, CodeOrigin::Cached, start));
         }
@@ -192,17 +178,6 @@ impl Loader {
             Compiler::Subprocess(subprocess) => subprocess.compile(&file, limits.compile).await,
         };
         drop(turn);
-        if let Err(error) = &compiled
-            && error.is_repeatable()
-        {
-            let failure = Failure::now(error, compile_limits);
-            self.blocking(move |loader| {
-                if let Some(cache) = &loader.cache {
-                    cache.put_failure(&loader.name(&digest), &failure);
-                }
-            })
-            .await?;
-        }
         let code = Code::compiled(compiled?);
         let loaded = self
             .blocking(move |loader| loader.store_and_load(&digest, &code))
@@ -332,16 +307,6 @@ impl Loader {
 
     fn name(&self, digest: &Digest) -> String {
         code_cache::name(self.compatibility, digest)
-    }
-
-    fn compile_limits(&self, limits: &Limits) -> CompileLimits {
-        CompileLimits {
-            time: limits.compile,
-            memory: match &self.compiler {
-                Compiler::InProcess => usize::MAX,
-                Compiler::Subprocess(subprocess) => subprocess.memory(),
-            },
-        }
     }
 
     /// Runs blocking work outside the threads that serve others.

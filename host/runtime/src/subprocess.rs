@@ -69,10 +69,6 @@ impl Subprocess {
         }
     }
 
-    pub(crate) fn memory(&self) -> usize {
-        self.memory
-    }
-
     /// Compiles a file. Dropping the future ends the process.
     pub(crate) async fn compile(&self, file: &[u8], time: Duration) -> Result<Vec<u8>, LoadError> {
         let limited = Limited {

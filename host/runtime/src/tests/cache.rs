@@ -147,17 +147,15 @@ async fn what_is_no_regular_file_is_neither_read_nor_waited_for_and_is_replaced(
     for what in ["huge", "pipe", "link", "device"] {
         // An entry that this host wrote is rejected when it is reached through a link.
         fs::rename(&entry, &good).unwrap();
-        for path in [&entry, &entry.with_extension("failed")] {
-            match what {
-                // Larger than any cache, without a byte on the disk.
-                "huge" => fs::File::create(path).unwrap().set_len(1 << 40).unwrap(),
-                "pipe" => {
-                    let made = std::process::Command::new("mkfifo").arg(path).status();
-                    assert!(made.unwrap().success());
-                }
-                "link" => symlink(&good, path).unwrap(),
-                _ => symlink("/dev/zero", path).unwrap(),
+        match what {
+            // Larger than any cache, without a byte on the disk.
+            "huge" => fs::File::create(&entry).unwrap().set_len(1 << 40).unwrap(),
+            "pipe" => {
+                let made = std::process::Command::new("mkfifo").arg(&entry).status();
+                assert!(made.unwrap().success());
             }
+            "link" => symlink(&good, &entry).unwrap(),
+            _ => symlink("/dev/zero", &entry).unwrap(),
         }
         assert_eq!(
             made(folder.path(), Form::Command).await,
