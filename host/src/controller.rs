@@ -68,6 +68,7 @@ async fn work_until(
     tokio::select! {
         () = ready => {}
         () = report_lists(context) => {}
+        () = stay_alive(context) => {}
         () = stop.cancelled() => return,
     }
     context.observer.started();
@@ -131,18 +132,26 @@ async fn keep_warm(context: &Context, mut plugin: tokio::sync::watch::Receiver<L
     }
 }
 
-/// Waits until the term begins, its definition is decided about, and the live version may write. Reports the waiting
-/// controller as alive.
+/// Reports a controller that waits as alive. Never returns.
+async fn stay_alive(context: &Context) {
+    let Observer {
+        enqueuing, working, ..
+    } = &context.observer;
+    let mut beat = interval(enqueuing.period());
+    loop {
+        beat.tick().await;
+        enqueuing.beat();
+        working.beat();
+    }
+}
+
+/// Waits until the term begins, its definition is decided about, and the live version may write.
 async fn stand_by(
     context: &Context,
     installer: &Installer,
     record: &LiveRecord,
     plugin: &tokio::sync::watch::Receiver<Live>,
 ) {
-    let Observer {
-        enqueuing, working, ..
-    } = &context.observer;
-    let mut beat = interval(enqueuing.period());
     let begun = async {
         context.writer.term.begun().await;
         installer.decided().await;
@@ -150,15 +159,9 @@ async fn stand_by(
             .confirm(&context.resource.definition_name(), plugin.clone())
             .await;
     };
-    let mut begun = std::pin::pin!(begun);
-    loop {
-        tokio::select! {
-            () = &mut begun => return,
-            _ = beat.tick() => {
-                enqueuing.beat();
-                working.beat();
-            }
-        }
+    tokio::select! {
+        () = begun => {}
+        () = stay_alive(context) => {}
     }
 }
 
