@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use control_plane::proxy::{Mode, Proxy, Seen};
+use control_plane::proxy::{Mode, Proxy};
 use control_plane::{AuditEvent, ControlPlane, Options};
 use k8s_openapi::api::core::v1::Namespace;
 use kube::Api;
@@ -533,121 +533,6 @@ async fn a_leader_whose_connections_go_dead_renews_over_another() {
         last = renewed(&last).await;
     }
     assert_eq!(stood_by(), before, "it has led all the time");
-}
-
-fn is_lease_watch(seen: &Seen) -> bool {
-    seen.is_watch() && seen.uri.contains("/leases")
-}
-
-fn reads_of_leases(proxy: &Proxy) -> usize {
-    let seen = proxy.take_seen();
-    let reads = seen
-        .iter()
-        .filter(|seen| seen.method == "GET" && seen.uri.contains("/leases"));
-    reads.filter(|seen| !is_lease_watch(seen)).count()
-}
-
-/// Waits until a replica has renewed the Lease this often.
-async fn until_renewed(scenario: &Scenario, times: usize) {
-    let mut last = Value::Null;
-    for _ in 0..=times {
-        let is_newer = |lease: &DynamicObject| lease.data["spec"]["renewTime"] != last;
-        let lease = scenario.until(LEASE, NAME, "renewed", is_newer).await;
-        last = lease.data["spec"]["renewTime"].clone();
-    }
-}
-
-#[tokio::test]
-async fn a_standby_follows_the_lease_by_a_watch_and_takes_over_at_once_when_it_is_released() {
-    let scenario = Scenario::new("leaders-watch").await;
-    let proxy = Proxy::start(scenario.kubeconfig()).await.expect("a proxy");
-    let times = ["12s", "8s", "2s"];
-    let config = shared(&scenario, "single", times, &controller("puppet.wasm", ""));
-    let leader = scenario.start_named("leader", &config);
-    leader.until_log(&["this replica leads"]).await;
-    let standby = Host::through(&config, &proxy.kubeconfig(), "standby", scenario.folder.path());
-    standby.until_log(&["controller started"]).await;
-    proxy.until_seen(is_lease_watch).await;
-    until_renewed(&scenario, 1).await;
-    let _ = proxy.take_seen();
-    until_renewed(&scenario, 5).await;
-    assert_eq!(reads_of_leases(&proxy), 0, "the watch tells it all");
-
-    let at = Instant::now();
-    let ended = tokio::spawn(leader.stop());
-    standby.until_log(&["this replica leads"]).await;
-    let took = at.elapsed();
-    eprintln!("{took:.2?} after SIGTERM the standby leads");
-    assert!(took < Duration::from_secs(3), "{took:.2?}");
-    ended.await.unwrap();
-    let _ = proxy.take_seen();
-    // It renews, and has nothing to follow.
-    until_renewed(&scenario, 2).await;
-    assert!(!proxy.take_seen().iter().any(is_lease_watch));
-}
-
-/// The watch is cut off, or silent.
-#[tokio::test]
-async fn a_standby_without_a_watch_reads_the_lease_and_takes_over_all_the_same() {
-    let scenario = Scenario::new("leaders-no-watch").await;
-    let proxy = Proxy::start(scenario.kubeconfig()).await.expect("a proxy");
-    let times = ["4s", "2500ms", "500ms"];
-    let config = shared(&scenario, "single", times, &controller("puppet.wasm", ""));
-    for (round, mode) in [Mode::Cut, Mode::Stall].into_iter().enumerate() {
-        let leader = scenario.start_named(&format!("leader{round}"), &config);
-        leader.until_log(&["this replica leads"]).await;
-        let name = format!("standby{round}");
-        let folder = scenario.folder.path().join(&name);
-        std::fs::create_dir(&folder).unwrap();
-        let _ = proxy.take_seen();
-        let standby = Host::through(&config, &proxy.kubeconfig(), &name, &folder);
-        standby.until_log(&["controller started"]).await;
-        proxy.until_seen(is_lease_watch).await;
-        until_renewed(&scenario, 1).await;
-        proxy.set_mode_of("/leases?&watch=true", mode);
-        until_renewed(&scenario, 4).await;
-        let _ = proxy.take_seen();
-        until_renewed(&scenario, 2).await;
-        assert!(reads_of_leases(&proxy) > 0, "it reads the Lease");
-        let at = Instant::now();
-        let ended = tokio::spawn(leader.stop());
-        standby.until_log(&["this replica leads"]).await;
-        ended.await.unwrap();
-        let took = at.elapsed();
-        assert!(
-            took < Duration::from_secs(3),
-            "not only when it expires: {took:.2?}"
-        );
-        proxy.set_mode(Mode::Pass);
-        standby.stop().await;
-    }
-}
-
-#[tokio::test]
-async fn a_role_that_allows_no_watch_of_leases_is_named_and_enough() {
-    let kubeconfig = cluster().await.kubeconfig_of(LIMITED).expect("the user");
-    let scenario = Scenario::new("leaders-old-role")
-        .await
-        .with_kubeconfig(kubeconfig);
-    let times = ["4s", "2500ms", "500ms"];
-    let config = shared(&scenario, "single", times, &controller("puppet.wasm", ""));
-    grant(&scenario, &["get", "create", "update"]).await;
-    let hosts = ["a", "b"].map(|name| (name, scenario.start_named(name, &config)));
-    let ((_, leader), standbys) = sort(&scenario, hosts.into()).await;
-    let (_, standby) = &standbys[0];
-    let line = standby
-        .until_log(&["WARN", "cannot watch the Lease operator-host"])
-        .await;
-    assert_contains(
-        &line,
-        &[
-            "cannot watch resource",
-            "give the host's role the rule on leases that `operator-host rbac` prints",
-        ],
-    );
-    let ended = tokio::spawn(leader.stop());
-    standby.until_log(&["this replica leads"]).await;
-    ended.await.unwrap();
 }
 
 async fn grant(scenario: &Scenario, leases: &[&str]) {

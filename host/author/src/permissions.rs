@@ -14,7 +14,7 @@
 //! | `reconcile` | `patch` of the parents, when the plugin has a finalizer or the controller had another name |
 //! | `cluster::event_recorder` | `create` and `patch` of Events |
 //! | `reconcile::provenance_key` | `get` and `create` of the Secret with the key that proves what was generated |
-//! | `leader` | `get`, `watch`, `create` and `update` of its Lease; with a Lease per controller also `list` and `delete` |
+//! | `leader` | `get`, `create` and `update` of its Lease; with a Lease per controller also `list` and `delete` |
 //! | `definitions::record` | `patch` of the definitions of the parents' kinds, to annotate them |
 //! | `definitions` | `create` and `patch` of the definitions that it installs, and `list` of all their objects |
 //! | `operator::objects` | `list`, `watch` and `patch` of Controllers, `patch` of their status, and what `ceilings` lets them do |
@@ -214,19 +214,13 @@ fn grant_leases(rights: &mut Rights, leadership: &LeadershipConfig, account: &Se
         LeadershipMode::None => {}
         LeadershipMode::Single => {
             rights.grant(&scopes, leases, &["create"], why);
-            rights.grant_named(
-                &scopes,
-                leases,
-                &leadership.name,
-                &["get", "watch", "update"],
-                why,
-            );
+            rights.grant_named(&scopes, leases, &leadership.name, &["get", "update"], why);
         }
         LeadershipMode::PerController => {
             rights.grant(
                 &scopes,
                 leases,
-                &["get", "list", "watch", "create", "update", "delete"],
+                &["get", "list", "create", "update", "delete"],
                 why,
             );
         }

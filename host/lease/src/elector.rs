@@ -106,7 +106,6 @@ impl Elector {
             tokio::select! {
                 () = tokio::time::sleep_until(next.into()) => {}
                 () = roster.changed.notified() => {}
-                () = self.leases.changed() => {}
                 () = stop.cancelled() => {}
             }
         }
@@ -115,8 +114,7 @@ impl Elector {
         }
     }
 
-    /// Returns how often a replica that does not lead looks at the Leases, which the watch keeps up to date, and how
-    /// often it reads them without a watch.
+    /// Returns how often a replica that does not lead reads the Leases.
     fn poll(&self) -> Duration {
         self.config.timing.retry_period / 4
     }
@@ -130,11 +128,6 @@ impl Elector {
                 .elections
                 .values()
                 .any(|election| !election.candidate.holds(Instant::now()));
-        if must_read {
-            self.leases.follow();
-        } else {
-            self.leases.unfollow();
-        }
         let is_quiet = self.quiet_until.is_some_and(|until| Instant::now() < until);
         let renewals = self.renewals();
         let eligible = self.eligible();

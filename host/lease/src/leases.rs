@@ -1,4 +1,4 @@
-//! Requests for Leases, and what is known of them. Each request has a timeout, and each error is a message for users.
+//! Requests for Leases. Each has a timeout, and each error is a message for users.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -6,15 +6,14 @@ use std::time::{Duration, Instant};
 use futures::future::join_all;
 use k8s_openapi::api::coordination::v1::Lease;
 use kube::Api;
-use kube::api::{DeleteParams, PostParams, Preconditions};
+use kube::api::{DeleteParams, ListParams, PostParams, Preconditions};
 use thiserror::Error;
 use tracing::debug;
 
 use super::lease::GROUP_LABEL;
-use super::lease_watch::{LeaseWatch, Source, read};
 use operator_host_cluster::client::chain;
 use operator_host_cluster::refusal::{asked_delay, is_missing_object};
-use operator_host_config::leadership::{LeadershipConfig, LeadershipMode};
+use operator_host_config::leadership::{LeadershipConfig, LeadershipMode, Timing};
 
 /// Why a request failed.
 #[derive(Debug, Error)]
@@ -50,47 +49,20 @@ pub(super) enum LeaseOutcome {
 
 /// The Leases of a group of replicas.
 pub(super) struct Leases {
-    source: Source,
+    api: Api<Lease>,
+    /// Whether there is only the Lease that has the name of the group. A role that names it allows no list.
+    is_single: bool,
+    timing: Timing,
     group: String,
-    /// Present between [`Leases::follow`] and [`Leases::unfollow`].
-    watch: Option<LeaseWatch>,
 }
 
 impl Leases {
     pub(super) fn new(api: Api<Lease>, config: &LeadershipConfig) -> Self {
         Self {
-            source: Source {
-                api,
-                only: (config.mode != LeadershipMode::PerController).then(|| config.name.clone()),
-                timing: config.timing,
-            },
+            api,
+            is_single: config.mode != LeadershipMode::PerController,
+            timing: config.timing,
             group: config.name.clone(),
-            watch: None,
-        }
-    }
-
-    /// Follows the Leases by a watch from now on.
-    pub(super) fn follow(&mut self) {
-        self.watch
-            .get_or_insert_with(|| LeaseWatch::start(self.source.clone()));
-    }
-
-    /// Ends the watch.
-    pub(super) fn unfollow(&mut self) {
-        self.watch = None;
-    }
-
-    /// Waits until the watch has reported more than renewals.
-    pub(super) async fn changed(&mut self) {
-        match &mut self.watch {
-            Some(watch) => watch.changed().await,
-            None => std::future::pending().await,
-        }
-    }
-
-    fn record(&self, lease: &Lease) {
-        if let Some(watch) = &self.watch {
-            watch.record(lease);
         }
     }
 
@@ -115,15 +87,12 @@ impl Leases {
         };
         let request = async {
             match record.metadata.resource_version {
-                Some(_) => self.source.api.replace(&name, &params, record).await,
-                None => self.source.api.create(&params, record).await,
+                Some(_) => self.api.replace(&name, &params, record).await,
+                None => self.api.create(&params, record).await,
             }
         };
         match self.bounded(request).await {
-            Ok(lease) => {
-                self.record(&lease);
-                LeaseOutcome::Won(lease)
-            }
+            Ok(lease) => LeaseOutcome::Won(lease),
             Err(Some(kube::Error::Api(status))) if matches!(status.code, 404 | 409) => {
                 match self.get(&name).await {
                     Ok(None) if is_missing_namespace(&status) => LeaseOutcome::Failed(LeaseError {
@@ -134,10 +103,7 @@ impl Leases {
                         ),
                         retry_after: None,
                     }),
-                    Ok(lease) => {
-                        lease.iter().for_each(|lease| self.record(lease));
-                        LeaseOutcome::Lost(lease)
-                    }
+                    Ok(lease) => LeaseOutcome::Lost(lease),
                     Err(error) => LeaseOutcome::Failed(LeaseError::new("read", &name, error.as_ref())),
                 }
             }
@@ -147,36 +113,39 @@ impl Leases {
 
     /// Reads one Lease; `None` when it does not exist.
     async fn get(&self, name: &str) -> Result<Option<Lease>, Option<kube::Error>> {
-        match self.bounded(self.source.api.get(name)).await {
+        match self.bounded(self.api.get(name)).await {
             Err(Some(kube::Error::Api(status))) if is_missing_object(&status, name) => Ok(None),
             answer => answer.map(Some),
         }
     }
 
-    /// Returns the Leases of this group, and those in `is_known`, by name: as the watch reports them, or read.
+    /// Reads the Leases of this group, and those in `is_known`, whatever their labels are: somebody may have removed one.
     ///
     /// # Errors
-    /// When they are not followed and cannot be read.
+    /// When they cannot be read.
     pub(super) async fn all(
         &self,
         is_known: impl Fn(&str) -> bool,
     ) -> Result<BTreeMap<String, Lease>, LeaseError> {
-        let followed = self.watch.as_ref().and_then(LeaseWatch::known);
-        let what = if self.source.only.is_none() {
-            "list"
+        let failed = |verb, error: Option<kube::Error>| LeaseError::new(verb, &self.group, error.as_ref());
+        let found = if self.is_single {
+            let lease = self.get(&self.group).await;
+            lease
+                .map_err(|error| failed("read", error))?
+                .into_iter()
+                .collect()
         } else {
-            "read"
+            let list = self.bounded(self.api.list(&ListParams::default())).await;
+            list.map_err(|error| failed("list", error))?.items
         };
-        let failed = |error: Option<kube::Error>| LeaseError::new(what, &self.group, error.as_ref());
-        let mut found = match followed {
-            Some(known) => known,
-            None => self.bounded(read(&self.source)).await.map_err(failed)?.0,
-        };
-        found.retain(|name, lease| {
+        let named = found
+            .into_iter()
+            .filter_map(|lease| Some((lease.metadata.name.clone()?, lease)));
+        let is_ours = |(name, lease): &(String, Lease)| {
             let group = lease.metadata.labels.as_ref().and_then(|l| l.get(GROUP_LABEL));
             is_known(name) || group == Some(&self.group)
-        });
-        Ok(found)
+        };
+        Ok(named.filter(is_ours).collect())
     }
 
     /// Deletes the Lease with this version, or with any version. A failure is only logged.
@@ -188,7 +157,7 @@ impl Leases {
             }),
             ..DeleteParams::default()
         };
-        if let Err(error) = self.bounded(self.source.api.delete(name, &params)).await {
+        if let Err(error) = self.bounded(self.api.delete(name, &params)).await {
             debug!("{}", in_words("delete", name, error.as_ref()));
         }
     }
@@ -198,7 +167,7 @@ impl Leases {
         &self,
         request: impl Future<Output = kube::Result<T>>,
     ) -> Result<T, Option<kube::Error>> {
-        match tokio::time::timeout(self.source.timing.renew_deadline / 2, request).await {
+        match tokio::time::timeout(self.timing.renew_deadline / 2, request).await {
             Ok(answer) => answer.map_err(Some),
             Err(_elapsed) => Err(None),
         }

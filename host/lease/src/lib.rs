@@ -7,14 +7,12 @@
 //! another replica may begin.
 //!
 //! In reading order: `term` is the right to write, `lease` one Lease as a state machine, `assignment` assigns
-//! controllers when replicas share them, `replicas` lets them discover each other, `leases` sends the requests,
-//! `lease_watch` follows the Leases, `elector` is the task that combines them, and `report` is what it knows, for
-//! people.
+//! controllers when replicas share them, `replicas` lets them discover each other, `leases` sends the requests, `elector`
+//! is the task that combines them, and `report` is what it knows, for people.
 
 pub mod assignment;
 mod elector;
 pub mod lease;
-mod lease_watch;
 mod leases;
 mod replicas;
 pub mod report;

@@ -381,7 +381,7 @@ fn leases_are_in_the_hosts_namespace_and_of_a_single_one_only_the_creation_is_no
             namespaces,
             "system events.events.k8s.io: create patch",
             "system leases.coordination.k8s.io: create",
-            "system leases.coordination.k8s.io operator-host: get update watch",
+            "system leases.coordination.k8s.io operator-host: get update",
         ]
     );
     assert_eq!(
@@ -390,7 +390,7 @@ fn leases_are_in_the_hosts_namespace_and_of_a_single_one_only_the_creation_is_no
             definitions,
             namespaces,
             "system events.events.k8s.io: create patch",
-            "system leases.coordination.k8s.io: create delete get list update watch"
+            "system leases.coordination.k8s.io: create delete get list update"
         ]
     );
 }

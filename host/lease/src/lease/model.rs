@@ -1,4 +1,4 @@
-//! A model test with replicas, a server that answers late or never, watches that lag behind and go back, people who
+//! A model test with replicas, a server that answers late or never, reads that lag behind and go back, people who
 //! edit the Lease, and clocks that differ. Whatever the order of events, two replicas never hold the Lease at once, and one holds it
 //! once no more events occur.
 
@@ -20,7 +20,7 @@ enum Op {
     Wait(u64),
     /// A replica reads the Lease.
     Look(usize),
-    /// A replica that does not hold the Lease hears from its watch what the Lease was this many steps ago.
+    /// A replica that does not hold the Lease reads what the Lease was this many steps ago.
     Hear(usize, usize),
     /// A replica sends what it may write, unless it waits for an answer.
     Send(usize),
