@@ -472,9 +472,7 @@ fn parent_changed(context: &Context, _: &Kind, change: &Change<'_>) {
 }
 
 fn child_changed(context: &Context, kind: &Kind, change: &Change<'_>) {
-    // After a restore from a backup, versions are lower than those of earlier writes.
-    let is_restored = !change.is_new() && change.old_version().is_none();
-    if change.is_same() && !is_restored {
+    if change.is_same() {
         return;
     }
     let Some(object) = change.object() else {
@@ -495,17 +493,13 @@ fn child_changed(context: &Context, kind: &Kind, change: &Change<'_>) {
         .collect();
     parents.dedup();
     for parent in parents {
-        if change.after().is_none() || is_restored {
-            context.forget_written(&parent, &child);
-        }
         if change.after().is_none() {
+            context.forget_written(&parent, &child);
             // The child may be deleted because its parent is.
             context.doubt(&parent);
             context.note_removal(&parent, &child, object);
         }
-        if !change.is_same() {
-            enqueue(context, &parent, reason.clone());
-        }
+        enqueue(context, &parent, reason.clone());
     }
 }
 
@@ -556,7 +550,7 @@ fn enqueue(context: &Context, parent: &NamespacedName, reason: ReconcileReason) 
 }
 
 /// Returns the version by which the host recognizes its own write. A change without a newer version is none: the object
-/// is of a cluster that was restored from a backup, or has a new default value.
+/// has a new default value.
 fn own_write_version(change: &Change<'_>) -> Option<u128> {
     let new = version(change.after()?)?;
     let is_newer = change.is_new() || change.old_version().is_some_and(|old| old < new);

@@ -129,8 +129,7 @@ impl<'a> Change<'a> {
         self.new
     }
 
-    /// Returns the version of the previously known state; `None` when there is none, or its version does not count any
-    /// more since the cluster was restored from a backup.
+    /// Returns the version of the previously known state; `None` when there is none.
     #[must_use]
     pub fn old_version(&self) -> Option<u128> {
         match self.old.as_ref()? {
@@ -747,12 +746,11 @@ impl Inner {
         });
     }
 
-    /// Stores an object of a list at this version. The list contains everything up to that version, so a known object
-    /// that only seems to be newer is of a cluster that was restored from a backup. The same version may have other
-    /// content, after such a restoration, or since the schema has another default value.
-    fn put_listed(&self, object: &Prepared, list: Option<u128>) {
+    /// Stores an object of a list. The version that is known may have other content since the schema has another default
+    /// value.
+    fn put_listed(&self, object: &Prepared) {
         self.put_unless(object, |known| {
-            is_newer(known, &object.kept) && known.version() > list || known.is_equal(&object.kept)
+            is_newer(known, &object.kept) || known.is_equal(&object.kept)
         });
     }
 
@@ -816,24 +814,6 @@ impl Inner {
             kept,
             tree: OnceCell::new(),
         }
-    }
-
-    /// Returns the highest version of all known objects.
-    fn newest(&self) -> Option<u128> {
-        self.read().versions().max()
-    }
-
-    /// Prepares for a list at a lower version than that of an object that was known when the list was requested: the
-    /// cluster was restored from a backup. Every listed object then replaces the known one.
-    ///
-    /// An object that this host has written since may well be newer than the list. `has_gone_back` is set when the
-    /// watch had a newer version, for example of a deletion.
-    fn rewind_to(&self, list: Option<u128>, newest_before: Option<u128>, has_gone_back: bool) {
-        if !has_gone_back && (list.is_none() || newest_before <= list) {
-            return;
-        }
-        warn!(kind = %self.scope.kind, "the API server's objects are older than before: replacing those in the cache");
-        self.write().rewind();
     }
 
     /// Removes every object that a complete list at this version does not contain. A newer object was written during

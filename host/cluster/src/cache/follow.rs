@@ -160,40 +160,16 @@ fn source(inner: &Inner, client: &Client, resource: &ResolvedKind) -> WatchSourc
 /// The progress of a watch.
 enum Position {
     /// The list is complete up to this token.
-    Listing {
-        token: Option<String>,
-        listed: Listed,
-        /// The API server has an older version than this watch had.
-        has_gone_back: bool,
-    },
+    Listing { token: Option<String>, listed: Listed },
     /// All changes up to this resource version have been received.
-    Watching {
-        version: String,
-        /// The API server may have been replaced since, by one that was restored from a backup. It would accept a
-        /// watch after a version that it does not have yet, and send nothing until it has it.
-        is_doubted: bool,
-    },
+    Watching(String),
 }
 
 impl Position {
-    fn start(has_gone_back: bool) -> Self {
+    fn start() -> Self {
         Self::Listing {
             token: None,
             listed: Listed::default(),
-            has_gone_back,
-        }
-    }
-
-    fn after(version: String) -> Self {
-        Self::Watching {
-            version,
-            is_doubted: false,
-        }
-    }
-
-    fn doubt(&mut self) {
-        if let Self::Watching { is_doubted, .. } = self {
-            *is_doubted = true;
         }
     }
 }
@@ -207,7 +183,7 @@ pub(super) async fn follow(
 ) -> String {
     let mut keep = inner.keep.subscribe();
     let mut filled_under = keep.borrow_and_update().clone();
-    let mut position = Position::start(false);
+    let mut position = Position::start();
     let mut turn = None;
     loop {
         if !inner.was_listed.load(Ordering::Relaxed) && turn.is_none() {
@@ -220,75 +196,46 @@ pub(super) async fn follow(
             let wanted = keep.borrow_and_update().clone();
             if !filled_under.covers(&wanted) {
                 debug!(kind = %inner.scope.kind, "more of this kind is needed, or its schema has changed: listing again");
-                position = Position::start(false);
+                position = Position::start();
             }
             filled_under = wanted;
         }
         let sent = Instant::now();
         let trouble = match &mut position {
-            Position::Listing {
-                token,
-                listed,
-                has_gone_back,
-            } => {
-                let newest_before = if token.is_none() { inner.newest() } else { None };
+            Position::Listing { token, listed } => {
                 let page = source.page(token.as_deref());
                 let page = match &mut turn {
                     Some(turn) => turn.wait_for(page).await,
                     None => page.await,
                 };
                 match page {
-                    Ok(page) => {
-                        if token.is_none() {
-                            inner.rewind_to(version_of(&page), newest_before, *has_gone_back);
+                    Ok(page) => match take(inner, page, source.form, token, listed, &keep) {
+                        Ok(Taken::More) => {
+                            retry.since = None;
+                            continue;
                         }
-                        match take(inner, page, source.form, token, listed, &keep) {
-                            Ok(Taken::More) => {
-                                retry.since = None;
-                                continue;
-                            }
-                            Ok(Taken::All(version)) => {
-                                turn = None;
-                                retry.since = None;
-                                position = Position::after(version);
-                                continue;
-                            }
-                            Err(error) => Trouble::unreadable(&error),
-                            Ok(Taken::Unusable) => Trouble::Passing {
-                                message:
-                                    "the API server's list has no resource version, so it cannot be followed"
-                                        .into(),
-                                retry_after: None,
-                                resumable: false,
-                            },
+                        Ok(Taken::All(version)) => {
+                            turn = None;
+                            retry.since = None;
+                            position = Position::Watching(version);
+                            continue;
                         }
-                    }
+                        Err(error) => Trouble::unreadable(&error),
+                        Ok(Taken::Unusable) => Trouble::Passing {
+                            message:
+                                "the API server's list has no resource version, so it cannot be followed"
+                                    .into(),
+                            retry_after: None,
+                            resumable: false,
+                        },
+                    },
                     Err(trouble) => trouble,
                 }
             }
-            Position::Watching {
-                version,
-                is_doubted: true,
-            } => match source.newest().await {
-                Ok(Some(newest)) if version.parse().is_ok_and(|seen: u128| newest < seen) => {
-                    debug!(kind = %inner.scope.kind, version, newest, "the API server has gone back: listing again");
-                    position = Position::start(true);
-                    continue;
-                }
-                Ok(_) => {
-                    position = Position::after(std::mem::take(version));
-                    continue;
-                }
-                Err(trouble) => trouble,
-            },
-            Position::Watching { version, is_doubted } => {
+            Position::Watching(version) => {
                 match changes(inner, source, version, retry, &mut keep, &mut filled_under).await {
-                    End::Regular => continue,
-                    End::Early => {
-                        *is_doubted = true;
-                        continue;
-                    }
-                    End::Failed(trouble) => trouble,
+                    Ok(()) => continue,
+                    Err(trouble) => trouble,
                 }
             }
         };
@@ -305,13 +252,9 @@ pub(super) async fn follow(
             Trouble::Outdated => {
                 debug!(kind = %inner.scope.kind, "the last resource version has expired: listing again");
                 inner.metrics.watch_restarted(&inner.scope.kind);
-                position = Position::start(false);
+                position = Position::start();
                 tokio::time::sleep(retry.delay(sent, MAX_DELAY_UNREACHABLE, None)).await;
                 continue;
-            }
-            Trouble::Unanswered(message) => {
-                position.doubt();
-                (message, None)
             }
             Trouble::Passing {
                 message,
@@ -319,7 +262,7 @@ pub(super) async fn follow(
                 resumable,
             } => {
                 if !resumable {
-                    position = Position::start(false);
+                    position = Position::start();
                 }
                 (message, retry_after)
             }
@@ -362,7 +305,7 @@ fn take(
     page.for_each(reads_whole(inner, form), |object| {
         let object = inner.prepare(object);
         listed.insert(&object.name);
-        inner.put_listed(&object, list);
+        inner.put_listed(&object);
     })?;
     *token = next_page(&page.metadata);
     if token.is_some() {
@@ -384,17 +327,8 @@ fn reads_whole(inner: &Inner, form: Form) -> impl Fn(&DynamicObject) -> bool + C
     move |object| form == Form::Whole && inner.keeps_whole(object)
 }
 
-/// Why a watch ended.
-enum End {
-    /// The API server ended it when it was asked to, or something else is needed.
-    Regular,
-    /// It ended earlier, or was silent for too long.
-    Early,
-    /// It failed.
-    Failed(Trouble),
-}
-
-/// Follows the changes after `version` and advances it. The next watch resumes from there.
+/// Follows the changes after `version` and advances it, until the API server ends the watch or something else is needed. The
+/// next watch resumes from there.
 async fn changes(
     inner: &Inner,
     source: &WatchSource,
@@ -402,11 +336,8 @@ async fn changes(
     retry: &mut Retry,
     keep: &mut watch::Receiver<Wanted>,
     filled_under: &mut Wanted,
-) -> End {
-    let mut changes = match source.changes(version).await {
-        Ok(changes) => changes,
-        Err(trouble) => return End::Failed(trouble),
-    };
+) -> Result<(), Trouble> {
+    let mut changes = source.changes(version).await?;
     let is_whole = reads_whole(inner, source.form);
     let begun = Instant::now();
     // An API server in trouble accepts a watch and ends it with an error a moment later. The failure count is kept
@@ -430,7 +361,7 @@ async fn changes(
                 }
                 // Let `follow` see the change.
                 keep.mark_changed();
-                return End::Regular;
+                return Ok(());
             }
             () = tokio::time::sleep_until(begun + RECOVERED), if !has_recovered => {
                 has_recovered = true;
@@ -457,15 +388,14 @@ async fn changes(
             Some(Ok(Event::Changed(object))) => inner.reported(object),
             Some(Ok(Event::Deleted(object))) => inner.deleted(object),
             Some(Ok(Event::Bookmark(_))) => {}
-            Some(Ok(Event::Failed(status))) => return End::Failed(Trouble::of_status(&status)),
-            Some(Err(trouble)) => return End::Failed(trouble),
+            Some(Ok(Event::Failed(status))) => return Err(Trouble::of_status(&status)),
+            Some(Err(trouble)) => return Err(trouble),
             None if begun.elapsed() < source.limits.healthy => {
                 // Back off from a server that ends watches as soon as they begin.
                 let message = "the API server ended a watch as soon as it had begun".to_owned();
-                return End::Failed(Trouble::Unanswered(message));
+                return Err(Trouble::unanswered(message));
             }
-            None if changes.is_due() => return End::Regular,
-            None => return End::Early,
+            None => return Ok(()),
         }
     }
 }

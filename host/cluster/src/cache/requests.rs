@@ -77,9 +77,7 @@ pub(super) enum Trouble {
     Refused(String),
     /// The API server does not serve the kind.
     NotServed,
-    /// No answer, or a broken connection. What answers next may be a server that was restored from a backup.
-    Unanswered(String),
-    /// A transient error, as reported by the API server.
+    /// A transient error.
     Passing {
         /// The error.
         message: String,
@@ -105,11 +103,20 @@ impl Trouble {
             )),
             404 => Self::NotServed,
             410 => Self::Outdated,
-            // The store is older than the last seen version: it was restored from a backup.
+            // The store is older than the last seen version.
             504 if message.contains("Too large resource version") => Self::Outdated,
             500 if message.contains("required revision is a future revision") => Self::Outdated,
             408 | 429 | 500..=599 => passing(true),
             _ => passing(false),
+        }
+    }
+
+    /// Returns the trouble of no answer, or of a broken connection.
+    pub(super) const fn unanswered(message: String) -> Self {
+        Self::Passing {
+            message,
+            retry_after: None,
+            resumable: true,
         }
     }
 
@@ -153,7 +160,7 @@ impl WatchSource {
     pub(super) async fn page(&self, token: Option<&str>) -> Result<Page, Trouble> {
         loop {
             let size = self.page_size.load(Ordering::Relaxed);
-            let request = self.page_of(self.form, size, token);
+            let request = self.page_of(size, token);
             let answer = timeout(self.limits.page, request).await;
             match answer.map_err(|_elapsed| unanswered(self.limits.page))?? {
                 Some(page) => return Ok(page),
@@ -164,11 +171,11 @@ impl WatchSource {
     }
 
     /// Fetches a page of at most `size` objects; `None` when it is too large.
-    async fn page_of(&self, form: Form, size: u32, token: Option<&str>) -> Result<Option<Page>, Trouble> {
+    async fn page_of(&self, size: u32, token: Option<&str>) -> Result<Option<Page>, Trouble> {
         let mut params = ListParams::default().limit(size);
         params.continue_token = token.map(str::to_owned);
         let request = Request::new(self.api.resource_url());
-        let request = match form {
+        let request = match self.form {
             Form::Whole => request.list(&params),
             Form::Metadata => request.list_metadata(&params),
         };
@@ -182,15 +189,6 @@ impl WatchSource {
             Ok(None) => Ok(None),
             Err(error) => Err(unreachable(&error)),
         }
-    }
-
-    /// Returns the version of the newest object of any kind; `None` when it is unknown, since versions need not be numbers.
-    pub(super) async fn newest(&self) -> Result<Option<u128>, Trouble> {
-        let request = self.page_of(Form::Metadata, 1, None);
-        let answer = timeout(self.limits.page, request).await;
-        let page = answer.map_err(|_elapsed| unanswered(self.limits.page))??;
-        let version = page.and_then(|page| page.metadata.resource_version);
-        Ok(version.and_then(|version| version.parse().ok()))
     }
 
     /// Starts a watch after a resource version; returns once the API server has accepted it.
@@ -213,12 +211,11 @@ impl WatchSource {
         match timeout(self.limits.start, client.request_stream(request)).await {
             Ok(Ok(body)) => Ok(Changes {
                 lines: Lines::new(body, LARGEST_EVENT),
-                due: ends - self.limits.late,
                 ends,
                 silent: self.limits.silent,
             }),
             Ok(Err(error)) => Err(Trouble::of(&error)),
-            Err(_elapsed) => Err(Trouble::Unanswered(format!(
+            Err(_elapsed) => Err(Trouble::unanswered(format!(
                 "the API server did not begin a watch within {:?}",
                 self.limits.start
             ))),
@@ -235,11 +232,11 @@ async fn at_most(body: impl AsyncRead, limit: usize) -> io::Result<Option<Vec<u8
 }
 
 fn unanswered(limit: Duration) -> Trouble {
-    Trouble::Unanswered(format!("no answer from the API server within {limit:?}"))
+    Trouble::unanswered(format!("no answer from the API server within {limit:?}"))
 }
 
 fn unreachable(error: &(dyn std::error::Error + 'static)) -> Trouble {
-    Trouble::Unanswered(format!("the API server cannot be reached: {}", chain(error)))
+    Trouble::unanswered(format!("the API server cannot be reached: {}", chain(error)))
 }
 
 fn too_large(what: &str, limit: usize) -> Trouble {
@@ -253,8 +250,6 @@ fn too_large(what: &str, limit: usize) -> Trouble {
 /// A running watch.
 pub(super) struct Changes {
     lines: Lines,
-    /// When the API server was asked to end it.
-    due: Instant,
     ends: Instant,
     silent: Duration,
 }
@@ -278,16 +273,9 @@ impl Changes {
             Ok(Err(error)) => Some(Err(unreachable(&error))),
             // Silence is not an error: the next watch resumes from here.
             Err(_elapsed) if silent < self.ends => None,
-            Err(_elapsed) => Some(Err(Trouble::Unanswered(
+            Err(_elapsed) => Some(Err(Trouble::unanswered(
                 "a watch did not end when it should have".to_owned(),
             ))),
         }
-    }
-
-    /// Reports whether the API server was asked to end it about now. Otherwise a server that ends, or a silent
-    /// connection, has ended it.
-    pub(super) fn is_due(&self) -> bool {
-        // The API server counts from when it received the request, and in whole seconds.
-        self.due <= Instant::now() + Duration::from_secs(2)
     }
 }

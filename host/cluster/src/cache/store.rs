@@ -106,13 +106,6 @@ impl Store {
         texts.chain(taken)
     }
 
-    /// Returns the versions of all objects.
-    pub(super) fn versions(&self) -> impl Iterator<Item = u128> {
-        let texts = self.texts.values().map(|text| text.number());
-        let taken = self.taken.values().flat_map(HashMap::values).map(Taken::number);
-        texts.chain(taken).flatten()
-    }
-
     /// Returns the objects that are kept as text.
     pub(super) fn texts(&self) -> impl Iterator<Item = (&Arc<NamespacedName>, &Arc<Text>)> {
         self.texts.iter()
@@ -218,16 +211,6 @@ impl Store {
                 matches!((deletion.version, version(object)), (Some(gone), Some(version)) if version <= gone);
             is_older || object.metadata.uid.as_ref() == Some(&deletion.uid)
         })
-    }
-
-    /// Forgets the versions of all objects, and all deletions, so that any version replaces them.
-    pub(super) fn rewind(&mut self) {
-        self.deletions.clear();
-        for text in self.texts.values_mut() {
-            *text = Arc::new(text.without_version());
-        }
-        let taken = self.taken.values_mut().flat_map(HashMap::values_mut);
-        taken.for_each(Taken::forget_version);
     }
 
     pub(super) fn take(&mut self, name: &NamespacedName) -> Option<Cached> {

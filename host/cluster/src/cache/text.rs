@@ -53,7 +53,7 @@ pub(super) struct Text {
 #[derive(Clone, PartialEq, Eq)]
 pub(super) struct Taken {
     uid: [u8; 16],
-    version: Option<NonZeroU64>,
+    version: NonZeroU64,
     pub(super) owner: Option<Owner>,
 }
 
@@ -209,14 +209,6 @@ impl Text {
     pub(super) fn has_same_content(&self, other: &Self) -> bool {
         self.json == other.json
     }
-
-    /// Returns the same object without a version.
-    pub(super) fn without_version(&self) -> Self {
-        Self {
-            version: None,
-            ..self.clone()
-        }
-    }
 }
 
 impl Taken {
@@ -229,18 +221,14 @@ impl Taken {
         }
         Some(Self {
             uid: parse_uid(object.metadata.uid.as_deref()?)?,
-            version: Some(parse_version(object.metadata.resource_version.as_deref()?)?),
+            version: parse_version(object.metadata.resource_version.as_deref()?)?,
             owner,
         })
     }
 
     /// Returns the resource version.
-    pub(super) fn number(&self) -> Option<u128> {
-        Some(self.version?.get().into())
-    }
-
-    pub(super) const fn forget_version(&mut self) {
-        self.version = None;
+    pub(super) const fn number(&self) -> u128 {
+        self.version.get() as u128
     }
 }
 
@@ -248,7 +236,7 @@ impl Cached {
     pub(super) fn version(&self) -> Option<u128> {
         match self {
             Self::Text(text) => text.number(),
-            Self::Taken(taken) => taken.number(),
+            Self::Taken(taken) => Some(taken.number()),
         }
     }
 
@@ -321,7 +309,7 @@ impl Cached {
                     name: Some(name.name.clone()),
                     namespace: name.namespace.clone(),
                     uid: Some(uid_text(taken.uid)),
-                    resource_version: taken.version.map(|version| version.to_string()),
+                    resource_version: Some(taken.version.to_string()),
                     owner_references: taken.owner.as_ref().map(|owner| vec![owner.reference()]),
                     ..ObjectMeta::default()
                 },
