@@ -1,7 +1,5 @@
 //! Matches objects against a need: by name, namespace and label selector.
 
-use std::sync::Arc;
-
 use kube::core::DynamicObject;
 
 use operator_host_contract::{Kind, Need};
@@ -29,26 +27,4 @@ pub fn selects(need: &Need, parent: &NamespacedName, kind: &Kind, object: &Dynam
 /// Why it is invalid.
 pub fn selector(need: &Need) -> Result<Selector, String> {
     Selector::of(need.label_selector.as_deref().unwrap_or_default())
-}
-
-/// A parsed label selector.
-#[derive(Debug)]
-pub struct Parsed {
-    /// The selector of the labels.
-    pub selector: Arc<Selector>,
-    /// A label, with its value, that an object must have to be selected, if there is one.
-    pub required: Option<(String, String)>,
-}
-
-impl Parsed {
-    /// Parses the text of a label selector, or returns why it is invalid.
-    pub fn of(text: &str) -> Result<Self, String> {
-        let selector = Selector::of(text)?;
-        let required = selector.required();
-        let required = required.map(|(key, value)| (key.to_owned(), value.to_owned()));
-        Ok(Self {
-            selector: Arc::new(selector),
-            required,
-        })
-    }
 }

@@ -120,10 +120,6 @@ pub trait RelatedObjects: Sync {
     fn rights(&self) -> Rights<'_>;
     /// Reports whether a kind is namespaced; true for an unknown kind.
     fn is_namespaced(&self, kind: &Kind) -> bool;
-    /// Returns the label selector of a need, or why it is invalid.
-    fn selector(&self, need: &Need) -> Result<Arc<Selector>, String> {
-        selector(need).map(Arc::new)
-    }
     /// Returns the objects that a need selects, in the form of [`Related::objects`].
     fn read(
         &self,
@@ -151,7 +147,7 @@ pub struct Wanted<'a> {
     /// The namespace to read; `None` for a cluster-scoped kind.
     pub namespace: Option<String>,
     /// Its label selector.
-    pub selector: Arc<Selector>,
+    pub selector: Selector,
 }
 
 impl Wanted<'_> {
@@ -177,7 +173,7 @@ pub async fn read_all(
     let mut related = Vec::with_capacity(needs.len());
     for need in needs {
         let namespaced = source.is_namespaced(&kind_of(need));
-        let wanted = check(source.rights(), namespaced, parent, need, source.selector(need))?;
+        let wanted = check(source.rights(), namespaced, parent, need)?;
         let (id, objects) = (need.id.clone(), source.read(&wanted).await?);
         if let Some(object) = objects.iter().find(|object| is_unreadable(object)) {
             let object = ChildRef::of(object).to_string();
@@ -188,7 +184,7 @@ pub async fn read_all(
     Ok(related)
 }
 
-/// Checks that a need is allowed and valid. `selector` is its label selector, or why that is invalid.
+/// Checks that a need is allowed and valid.
 ///
 /// # Errors
 /// When it is forbidden or invalid.
@@ -197,7 +193,6 @@ pub fn check<'a>(
     namespaced: bool,
     parent: &DynamicObject,
     need: &'a Need,
-    selector: Result<Arc<Selector>, String>,
 ) -> Result<Wanted<'a>, NeedError> {
     let id = need.id.clone();
     let kind = kind_of(need);
@@ -238,7 +233,7 @@ pub fn check<'a>(
             namespace: namespace.clone(),
         });
     }
-    let selector = selector.map_err(|problem| NeedError::BadSelector {
+    let selector = selector(need).map_err(|problem| NeedError::BadSelector {
         id,
         selector: need.label_selector.clone().unwrap_or_default(),
         problem,

@@ -6,8 +6,7 @@ use kube::core::DynamicObject;
 
 use super::context::Context;
 use super::needs::{NeedError, RelatedObjects, Rights, Wanted};
-use operator_host_contract::{Kind, Need};
-use operator_host_core::object::Selector;
+use operator_host_contract::Kind;
 
 /// Reads the current caches and returns the error of a failing watch. The caller has already checked the watches
 /// that every reconcile needs (`Context::watch_failure`).
@@ -20,10 +19,6 @@ impl RelatedObjects for Context {
         self.resources
             .get(kind)
             .is_none_or(|resource| resource.namespaced)
-    }
-
-    fn selector(&self, need: &Need) -> Result<Arc<Selector>, String> {
-        self.state.needs.selector(need)
     }
 
     async fn read(&self, wanted: &Wanted<'_>) -> Result<Vec<Arc<DynamicObject>>, NeedError> {
