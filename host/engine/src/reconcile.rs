@@ -52,7 +52,6 @@ mod related;
 mod repair;
 mod settle;
 mod teardown;
-mod too_large;
 
 /// Reconciles one parent and returns when to reconcile it next. Never fails: it reports errors in the parent's
 /// conditions, in an Event and in the log.

@@ -8,10 +8,9 @@ use super::context::Context;
 use super::error::ReconcileError;
 use super::evaluate::{PluginExport, Subject, evaluate};
 use super::observer::span_of_call;
-use super::too_large::too_large;
 use crate::validation;
 use operator_host_contract::{Export, Need, Request};
-use operator_host_core::object::{NamespacedName, is_unreadable};
+use operator_host_core::object::{ChildRef, NamespacedName, is_unreadable};
 use operator_host_core::trace;
 use operator_host_instruments::record::Asked;
 use operator_host_runtime::{CallError, Plugin, Share};
@@ -35,11 +34,23 @@ pub(super) async fn call<T: PluginExport>(
     let remember = |needs: &[Need]| context.state.needs.set(&name, needs);
     let called = evaluate_traced(context, plugin, subject, known, remember).await;
     called.map_err(|error| match error {
-        ReconcileError::Call(error @ CallError::Request { limit, .. }) => {
-            too_large(subject.children, limit, error)
-        }
+        ReconcileError::Call(error @ CallError::Request { .. }) => too_large(subject.children, error),
         other => other,
     })
+}
+
+/// Adds to the error for a request that is too large which child is the largest: others may have made it.
+fn too_large(children: &[Arc<DynamicObject>], error: CallError) -> ReconcileError {
+    let size = |child: &Arc<DynamicObject>| serde_json::to_vec(child).map_or(0, |text| text.len());
+    let sized = children.iter().map(|child| (size(child), child));
+    match sized.max_by_key(|(size, _)| *size) {
+        Some((size, child)) => ReconcileError::ChildrenTooLarge(format!(
+            "{error}. The largest child is {} ({} KiB)",
+            ChildRef::of(child),
+            size.div_ceil(1 << 10)
+        )),
+        None => ReconcileError::Call(error),
+    }
 }
 
 /// Checks that the plugin can be shown the parent.
