@@ -396,7 +396,7 @@ async fn an_object_that_has_the_name_of_the_one_to_adopt_by_now_is_not_adopted_b
     host.until_reconciles("adopted-again/p", 1).await;
     let now = scenario.get(CONFIG_MAP, "a").await.unwrap();
     assert_eq!(now.metadata.resource_version, again.metadata.resource_version);
-    // It is adopted as soon as the host sees it, long before the back-off ends.
+    // It is adopted soon after the host sees it, long before the back-off ends.
     proxy.set_mode(Mode::Pass);
     scenario.until_ready("p").await;
     let adopted = scenario.get(CONFIG_MAP, "a").await.unwrap();
@@ -407,7 +407,7 @@ async fn an_object_that_has_the_name_of_the_one_to_adopt_by_now_is_not_adopted_b
 /// Regression: an object that the watch reported while the host waited for the answer to its apply was not looked at
 /// before the back-off ended.
 #[tokio::test]
-async fn an_object_that_is_seen_while_its_apply_is_refused_is_looked_at_at_once() {
+async fn an_object_that_is_seen_while_its_apply_is_refused_is_looked_at_soon() {
     let scenario = Scenario::new("seen-meanwhile").await;
     let options = "backoff: {initial: 30m, max: 30m}";
     let (proxy, host) = behind_a_proxy(&scenario, options).await;

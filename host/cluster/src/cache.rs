@@ -772,14 +772,11 @@ impl Inner {
             let is_generated = label(tree, GENERATED_LABEL).is_some();
             old.is_equal_but_for_version(kept) && (!is_generated || old.is_equal(kept))
         });
-        self.notify(
-            name,
-            &Change {
-                old: old.as_ref().map(|old| self.old(name, old)),
-                new: Some(tree),
-                is_same,
-            },
-        );
+        self.notify(&Change {
+            old: old.as_ref().map(|old| self.old(name, old)),
+            new: Some(tree),
+            is_same,
+        });
     }
 
     fn deleted(&self, object: DynamicObject) {
@@ -797,14 +794,11 @@ impl Inner {
             }
         };
         // A write by this host may have removed it already; notify the subscribers anyway.
-        self.notify(
-            &name,
-            &Change {
-                old: Some(old.as_ref().map_or(Old::Tree(&tree), |old| self.old(&name, old))),
-                new: None,
-                is_same: false,
-            },
-        );
+        self.notify(&Change {
+            old: Some(old.as_ref().map_or(Old::Tree(&tree), |old| self.old(&name, old))),
+            new: None,
+            is_same: false,
+        });
     }
 
     fn old<'a>(&'a self, name: &'a NamespacedName, kept: &'a Cached) -> Old<'a> {
@@ -835,19 +829,16 @@ impl Inner {
         };
         self.was_listed.store(true, Ordering::Relaxed);
         for (name, old) in &gone {
-            self.notify(
-                name,
-                &Change {
-                    old: Some(self.old(name, old)),
-                    new: None,
-                    is_same: false,
-                },
-            );
+            self.notify(&Change {
+                old: Some(self.old(name, old)),
+                new: None,
+                is_same: false,
+            });
         }
     }
 
-    fn notify(&self, name: &NamespacedName, change: &Change<'_>) {
-        let interests: Vec<_> = met(name, change).collect();
+    fn notify(&self, change: &Change<'_>) {
+        let interests: Vec<_> = met(change).collect();
         let subscribers = self.subscribers().with(interests);
         for subscriber in subscribers.values() {
             subscriber(&self.scope.kind, change);

@@ -10,7 +10,7 @@ use kube::core::DynamicObject;
 
 use super::{Change, Inner, Old};
 use operator_host_contract::Kind;
-use operator_host_core::object::{CONTROLLER_LABEL, NamespacedName, controller_of, group_of, label};
+use operator_host_core::object::{CONTROLLER_LABEL, controller_of, group_of, label};
 
 /// Callback for changes. It runs on the watch's task, so it must return quickly and must not block.
 pub type Subscriber = Arc<dyn Fn(&Kind, &Change<'_>) + Send + Sync>;
@@ -29,8 +29,6 @@ pub enum Interest<'a> {
     },
     /// Objects without a controller owner whose label names this controller.
     Labeled(Cow<'a, str>),
-    /// Whatever object has this name.
-    Named(Cow<'a, NamespacedName>),
 }
 
 /// Ends a subscription when it is dropped.
@@ -91,16 +89,12 @@ impl Subscribers {
     }
 }
 
-/// Returns the interests that a change of the object with this name meets.
-pub(super) fn met<'c>(
-    name: &'c NamespacedName,
-    change: &'c Change<'_>,
-) -> impl Iterator<Item = Interest<'c>> {
+/// Returns the interests that a change meets.
+pub(super) fn met<'c>(change: &'c Change<'_>) -> impl Iterator<Item = Interest<'c>> {
     // If nothing has changed, it has the same owner and labels as before.
     let before = if change.is_same() { None } else { before(change) };
     let after = change.after().and_then(|object| relation(object));
-    let always = [Interest::All, Interest::Named(Cow::Borrowed(name))];
-    always.into_iter().chain(before).chain(after)
+    [Interest::All].into_iter().chain(before).chain(after)
 }
 
 fn before<'c>(change: &'c Change<'_>) -> Option<Interest<'c>> {

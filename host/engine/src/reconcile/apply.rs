@@ -13,7 +13,7 @@ use tracing::{debug, warn};
 
 use super::contest;
 use super::context::pace::Cause;
-use super::context::{Blocking, Context, Paced};
+use super::context::{Context, Paced};
 use super::freshness::may_create;
 use super::repair;
 use operator_host_cluster::api_error::ApiError;
@@ -47,6 +47,8 @@ pub struct Applied {
     pub held: Vec<String>,
     /// Errors for children that the API server rejected.
     pub failed: Vec<ApiError>,
+    /// Whether a child is being deleted that the parent does not own. Its events are not recognized as those of a child.
+    pub awaits_others: bool,
 }
 
 impl Applied {
@@ -60,7 +62,6 @@ impl Applied {
 /// Applies the children that differ. One failure does not prevent the other applies.
 pub async fn apply(context: &Context, parent: &DynamicObject, desired: &[Desired]) -> Applied {
     let mut applied = Applied::default();
-    let mut blocked = Vec::new();
     let order = &Order::of(desired);
     // One kind after the other, since a pod may need the claim before it.
     for group in desired.chunk_by(|a, b| a.depth == b.depth && a.key.kind == b.key.kind) {
@@ -72,8 +73,7 @@ pub async fn apply(context: &Context, parent: &DynamicObject, desired: &[Desired
                 if is_stopped.load(Ordering::Relaxed) {
                     return Ok(ApplyOutcome::Unchanged);
                 }
-                let outcome = apply_one(context, parent, desired, live.as_ref(), order).await;
-                outcome.map_err(|error| (error, live.map(|live| live.object)))
+                apply_one(context, parent, desired, live.as_ref(), order).await
             })
             .collect();
         let mut results = std::pin::pin!(stream::iter(requests).buffered(CONCURRENCY));
@@ -84,18 +84,11 @@ pub async fn apply(context: &Context, parent: &DynamicObject, desired: &[Desired
                 Some(Ok(ApplyOutcome::Waiting(why))) => applied.waiting.push(why),
                 Some(Ok(ApplyOutcome::Held(why))) => applied.held.push(why),
                 Some(Ok(ApplyOutcome::Unchanged)) => {
-                    // Without an owner reference, its events are not recognized as those of a child.
                     let going = context.existing(&desired.key).filter(|live| is_terminating(live));
-                    if let Some(live) = going.filter(|live| !owns(&context.config, parent, live)) {
-                        blocked.push(Blocking::new(&desired.key, Some(&live)));
-                    }
+                    applied.awaits_others |= going.is_some_and(|live| !owns(&context.config, parent, &live));
                 }
                 None => {}
-                Some(Err((error, live))) => {
-                    // Another object may have the name: the API server calls that a conflict, or an invalid UID.
-                    if error.is_conflict() || error.is_lost_race() {
-                        blocked.push(Blocking::new(&desired.key, live.as_deref()));
-                    }
+                Some(Err(error)) => {
                     // The next child of this kind would fail, too. One of another kind may fail permanently, which must
                     // be reported.
                     is_stopped.fetch_or(error.stops_others(), Ordering::Relaxed);
@@ -111,10 +104,6 @@ pub async fn apply(context: &Context, parent: &DynamicObject, desired: &[Desired
                 }
             }
         }
-    }
-    if !blocked.is_empty() {
-        // The parent is reconciled again when such an object is deleted, or gets another owner.
-        context.wait_for(&NamespacedName::of(parent), &blocked);
     }
     contest::end(context, parent, desired);
     applied

@@ -2,11 +2,9 @@
 
 pub(super) mod contests;
 mod memory;
-mod name_conflicts;
 mod needs;
 pub(super) mod pace;
 
-use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -19,7 +17,6 @@ use tokio::sync::watch;
 
 pub use self::contests::Contests;
 pub use self::memory::{FailureMemory, Paced, ParentMemory};
-use self::name_conflicts::NameConflicts;
 use self::needs::Needs;
 use super::held_back::BlockingParents;
 use super::observer::Observer;
@@ -28,7 +25,7 @@ use super::staged::Staged;
 use super::unlisted::Unlisted;
 use crate::work_queue::{Queue, ReconcileReason};
 use operator_host_cluster::api_error::ApiError;
-use operator_host_cluster::cache::{Interest, Reflector, Subscriber, Subscription, WatchState};
+use operator_host_cluster::cache::{Reflector, Subscription, WatchState};
 use operator_host_cluster::client::Writer;
 use operator_host_cluster::discovery::{Discovery, ResolvedKind};
 use operator_host_cluster::event_recorder::Events;
@@ -107,8 +104,6 @@ pub struct ControllerState {
     pub needs: Needs,
     /// Children of kinds that the configuration does not list any more.
     pub unlisted: Unlisted,
-    /// The parents that are blocked by an object that they do not own.
-    name_conflicts: NameConflicts,
 }
 
 /// A child that lives no longer than this was removed within moments of its creation.
@@ -127,22 +122,6 @@ fn removal_in_words(child: &DynamicObject) -> String {
         (Some(phase), Some(reason)) => format!("its phase was {phase} ({reason})"),
         (Some(phase), None) if phase != "Pending" && phase != "Running" => format!("its phase was {phase}"),
         _ => "it was deleted".to_owned(),
-    }
-}
-
-/// An object that has the name of a child that the plugin wants, as it was examined.
-pub(super) struct Blocking {
-    key: ChildRef,
-    /// Its resource version; `None` when no such object was known.
-    version: Option<String>,
-}
-
-impl Blocking {
-    pub(super) fn new(key: &ChildRef, examined: Option<&DynamicObject>) -> Self {
-        Self {
-            key: key.clone(),
-            version: examined.and_then(|object| object.metadata.resource_version.clone()),
-        }
     }
 }
 
@@ -582,36 +561,10 @@ impl Context {
         }
     }
 
-    /// Replaces the objects that block a parent: they have the names of children that the plugin wants, and the parent
-    /// does not own them. A change of one of them since it was examined enqueues the parent.
-    pub(super) fn wait_for(&self, parent: &NamespacedName, blocking: &[Blocking]) {
-        let subscriptions = blocking.iter().filter_map(|Blocking { key, .. }| {
-            let watch = self.children.get(&key.kind)?.of(key.name.namespace.as_deref())?;
-            let (queue, parent) = (Arc::clone(&self.queue), parent.clone());
-            let subscriber: Subscriber = Arc::new(move |_, change| {
-                if !change.is_same() {
-                    queue.enqueue(&parent, ReconcileReason::Related);
-                }
-            });
-            let name = Interest::Named(Cow::Owned(key.name.clone()));
-            Some(watch.subscribe_to(vec![name], subscriber))
-        });
-        self.state.name_conflicts.set(parent, subscriptions.collect());
-        let has_changed = |Blocking { key, version }: &Blocking| {
-            self.existing(key)
-                .and_then(|now| now.metadata.resource_version.clone())
-                != *version
-        };
-        if blocking.iter().any(has_changed) {
-            self.queue.enqueue(parent, ReconcileReason::Related);
-        }
-    }
-
     /// Forgets a deleted parent.
     pub fn forget(&self, parent: &NamespacedName) {
         self.memory().remove(parent);
         self.state.needs.forget(parent);
-        self.state.name_conflicts.set(parent, Vec::new());
     }
 
     /// Forgets all parents outside of these namespaces.
@@ -622,7 +575,6 @@ impl Context {
         };
         self.memory().retain(|parent, _| is_within(parent));
         self.state.needs.retain(is_within);
-        self.state.name_conflicts.retain(is_within);
     }
 
     /// Forgets everything about all parents except which of them are in doubt.

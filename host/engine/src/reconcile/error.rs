@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use thiserror::Error;
 
-use super::action::Action;
+use super::action::{Action, OBSTRUCTED};
 use super::evaluate::EvaluateError;
 use super::needs::NeedError;
 use super::provenance_key::ProvenanceError;
@@ -94,15 +94,27 @@ impl ReconcileError {
         }
     }
 
-    /// Returns when to retry: after the back-off, or later if the API server asks for it.
+    /// Returns when to retry: after the back-off, later if the API server asks for it, and soon if an object of others may be in
+    /// the way.
     pub(super) fn backoff(&self) -> Action {
         let errors = match self {
             Self::Api(errors) => errors.as_slice(),
             Self::Status(error) => std::slice::from_ref(error),
             _ => &[],
         };
+        let is_obstructed = match self {
+            Self::Refused(refusals) => refusals.iter().any(Refusal::is_obstacle),
+            // Another object may have the name: the API server calls that a conflict, or an invalid UID.
+            _ => errors
+                .iter()
+                .any(|error| error.is_conflict() || error.is_lost_race()),
+        };
         let asked = errors.iter().filter_map(|error| error.retry_after).max();
-        asked.map_or(Action::Backoff, |asked| Action::BackoffAtLeast(at_least(asked)))
+        match asked {
+            Some(asked) => Action::BackoffAtLeast(at_least(asked)),
+            None if is_obstructed => Action::BackoffAtMost(OBSTRUCTED),
+            None => Action::Backoff,
+        }
     }
 }
 

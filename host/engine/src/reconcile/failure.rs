@@ -33,7 +33,9 @@ pub(super) async fn fail(context: &Context, parent: &DynamicObject, error: &Reco
         count_failure(context, name);
         return match error.backoff() {
             // Retry early enough to write the first condition in time.
-            Action::Backoff if is_unreported(context, parent) => Action::BackoffAtMost(FIRST_GRACE / 2),
+            Action::Backoff | Action::BackoffAtMost(_) if is_unreported(context, parent) => {
+                Action::BackoffAtMost(FIRST_GRACE / 2)
+            }
             next => next,
         };
     }
@@ -315,7 +317,7 @@ fn judge(context: &Context, parent: &DynamicObject, error: &ReconcileError) -> (
         ReconcileError::OtherController(_) => (stalled("OtherController"), Action::OnChange),
         ReconcileError::Provenance(_) => (reconciling("ProvenanceUnknown"), Action::Backoff),
         ReconcileError::Refused(_) if is_waiting_for_deletion(error) => {
-            (reconciling("WaitingForDeletion"), Action::Backoff)
+            (reconciling("WaitingForDeletion"), error.backoff())
         }
         ReconcileError::Refused(refusals)
             if refusals
@@ -324,7 +326,7 @@ fn judge(context: &Context, parent: &DynamicObject, error: &ReconcileError) -> (
         {
             (stalled("GeneratedSecretLost"), Action::Backoff)
         }
-        ReconcileError::Refused(_) => (stalled("ChildRefused"), Action::Backoff),
+        ReconcileError::Refused(_) => (stalled("ChildRefused"), error.backoff()),
         ReconcileError::NoPlugin(_) => (stalled(NO_PLUGIN), Action::OnChange),
         ReconcileError::Watch(_) => (reconciling("WatchFailed"), Action::Backoff),
         // `NamespaceTerminating` does not reach this function: `is_transient` filters it out.

@@ -1,17 +1,15 @@
 //! The heart of a reconcile: asks the plugin and does what it says until nothing changes any more. A cleanup is the same with
 //! another end: it deletes nothing, and is over when the plugin says so.
 
-use std::cell::RefCell;
-use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use kube::core::DynamicObject;
 use tracing::debug;
 
-use super::action::requeue;
+use super::action::{OBSTRUCTED, requeue};
 use super::apply::{Applied, BACK_OFF, apply};
 use super::call::call;
-use super::context::{Blocking, Context};
+use super::context::Context;
 use super::error::ReconcileError;
 use super::evaluate::{PluginExport, Subject};
 use super::iterations::Iterations;
@@ -24,7 +22,6 @@ use operator_host_core::clock::now;
 use operator_host_core::object::{ChildRef, NamespacedName, is_terminating};
 use operator_host_desired::conditions::{Reason, Verdict};
 use operator_host_desired::order::Waiting;
-use operator_host_desired::ownership::owns;
 use operator_host_desired::plan::{Plan, Policy, plan_around};
 use operator_host_desired::readiness;
 use operator_host_runtime::Plugin;
@@ -63,16 +60,18 @@ pub(super) async fn settle<T: PluginExport>(
             continue;
         };
         collect_events(&mut events, std::mem::take(&mut response.events));
+        let again = realized.applied.awaits_others.then_some(OBSTRUCTED);
         let step = match is_done {
             None => end(context, &parent, &observed, realized, changes).await?,
             Some(is_done) => end_cleanup(is_done, realized),
         };
         if let Step::Settled(verdict) = step {
+            let asked = requeue(response.requeue_after_ms, response.requeue_at, seen);
             return Ok(FinalAnswer {
                 status: response.status,
                 conditions: response.conditions,
                 events,
-                requeue: requeue(response.requeue_after_ms, response.requeue_at, seen),
+                requeue: asked.into_iter().chain(again).min(),
                 done: is_done == Some(true) && verdict.is_none(),
                 verdict,
                 _share: share,
@@ -200,32 +199,16 @@ fn make_plan(
     parent: &DynamicObject,
     response: &Response,
 ) -> Result<Plan, ReconcileError> {
-    // Existing objects that have the name of a desired child, but another owner.
-    let blocked = RefCell::new(BTreeMap::new());
-    let existing = |key: &ChildRef| {
-        let existing = context.existing(key)?;
-        if !owns(&context.config, parent, &existing) {
-            let blocking = Blocking::new(key, Some(&existing));
-            blocked.borrow_mut().insert(key.clone(), blocking);
-        }
-        Some(existing)
-    };
     let policy = Policy {
         config: &context.config,
         parent,
         digest: &plugin.digest().to_string(),
         plugin: &plugin.description().name_and_version(),
         namespaced: &|kind: &Kind| context.namespaced(kind),
-        existing: &existing,
+        existing: &|key: &ChildRef| context.existing(key),
         proof: context.provenance.proof(),
     };
     let plan = plan_around(&policy, &response.children, &response.keep, &response.generate);
-    // When such an object is deleted or gets another owner, the parent is reconciled again.
-    let in_the_way = match &plan {
-        Ok(plan) if plan.refused.is_empty() => Vec::new(),
-        _ => blocked.take().into_values().collect(),
-    };
-    context.wait_for(&NamespacedName::of(parent), &in_the_way);
     let plan = plan.map_err(ReconcileError::Refused)?;
     let desired = plan.desired.iter().map(|desired| &desired.key);
     let keys = desired
