@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use kube::api::{DeleteParams, ListParams, Patch, PatchParams, PostParams, Preconditions, PropagationPolicy};
 use kube::core::DynamicObject;
-use serde_json::Value;
 use serde_json::value::RawValue;
+use serde_json::{Value, json};
 use tracing::field::Empty;
 use tracing::info_span;
 
@@ -231,6 +231,31 @@ impl<'a> ResourceClient<'a> {
         let patch = Patch::Merge(body);
         let request = api.patch(&name.name, &params, &patch);
         self.with_body("patch", name, self.secret(body), request).await
+    }
+
+    /// Replaces the part of an object at a JSON pointer, unless the object has another version.
+    ///
+    /// # Errors
+    /// As [`ResourceClient::apply`].
+    pub async fn replace_part(
+        &self,
+        name: &NamespacedName,
+        version: Option<&str>,
+        pointer: &str,
+        part: &Value,
+        manager: &str,
+    ) -> Result<DynamicObject, ApiError> {
+        let params = managed_by(manager);
+        let api = self.api(name);
+        let request = async {
+            let patch = serde_json::from_value(json!([
+                { "op": "replace", "path": "/metadata/resourceVersion", "value": version },
+                { "op": "replace", "path": pointer, "value": part },
+            ]));
+            let patch = Patch::<()>::Json(patch.map_err(kube::Error::SerdeError)?);
+            api.patch(&name.name, &params, &patch).await
+        };
+        self.with_body("patch", name, self.secret(part), request).await
     }
 
     /// Creates an object.

@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ManagedFieldsEntry;
 use kube::core::DynamicObject;
-use serde_json::{Map, Value, json};
+use serde_json::{Value, json};
 use tracing::debug;
 
 use super::apply::Live;
@@ -77,19 +77,17 @@ async fn replace(
     live: &Live,
     body: &Value,
     manager: &str,
-    parts: Vec<Vec<Step>>,
+    parts: Vec<Part<'_>>,
 ) -> Result<Option<DynamicObject>, ApiError> {
     let name = &desired.key.name;
-    for part in parts.iter().take(TRIES) {
-        let Some(mut patch) = replacement(part, &desired.body, &live.object.data) else {
-            continue;
-        };
-        patch["metadata"] = json!({
-            "uid": live.object.metadata.uid, "resourceVersion": live.object.metadata.resource_version,
-        });
-        match objects.merge(name, &patch, manager).await {
+    let version = live.object.metadata.resource_version.as_deref();
+    for Part { pointer, wanted } in parts.iter().take(TRIES) {
+        match objects
+            .replace_part(name, version, pointer, wanted, manager)
+            .await
+        {
             Ok(_) => debug!(
-                "replaced a part of {}: what others added to it was in the way",
+                "replaced {pointer} of {}: what others added to it was in the way",
                 desired.key
             ),
             Err(error) if error.fault == Fault::Refused(422) => continue,
@@ -137,15 +135,11 @@ async fn disown(
     Ok(applied)
 }
 
-/// A step on the way to a part of an object.
-#[derive(Clone, Debug, PartialEq)]
-enum Step {
-    Field(String),
-    /// An element of a list: its position in the desired and in the live list.
-    Element {
-        desired: usize,
-        live: usize,
-    },
+/// A part of a child that can be replaced: where it is in the live object (RFC 6901), and what it should be.
+#[derive(Debug, PartialEq)]
+struct Part<'a> {
+    pointer: String,
+    wanted: &'a Value,
 }
 
 /// Returns the fields that the API server names in a refusal, such as `spec.ports[1].name`.
@@ -197,107 +191,41 @@ fn steps_of(path: &FieldPath, live: &Value) -> Vec<String> {
 }
 
 /// Returns the parts of a child that hold a refused field and differ from the desired ones, the smallest first.
-fn parts(path: &[String], desired: &Desired, live: &Live, manager: &str) -> Vec<Vec<Step>> {
+fn parts<'a>(path: &[String], desired: &'a Desired, live: &Live, manager: &str) -> Vec<Part<'a>> {
     let mut parts = Vec::new();
-    let mut way = Vec::new();
+    let mut pointer = String::new();
     let (mut wanted, mut is) = (&desired.body, &live.object.data);
     let mut place = applied_by(&live.managed, manager);
-    for step in path {
+    for (depth, step) in (1..).zip(path) {
         let next = match (wanted, is) {
             (Value::Object(wanted), Value::Object(is)) => {
-                let name = format!("f:{step}");
-                way.push(Step::Field(step.clone()));
-                place = place.and_then(|place| place.get(name));
+                place = place.and_then(|place| place.get(format!("f:{step}")));
                 wanted.get(step).zip(is.get(step))
             }
             (Value::Array(wanted), Value::Array(is)) => {
-                let position = step.parse().ok().and_then(|live: usize| {
+                let live = step.parse().ok().and_then(|live: usize| is.get(live));
+                live.and_then(|live| {
                     let elements = Elements::of(place?);
-                    let name = elements.find(is.get(live)?)?;
+                    let name = elements.find(live)?;
                     let desired = elements.assign(wanted).iter().position(|of| *of == Some(name))?;
-                    Some((live, desired, elements.at(name).1))
-                });
-                let Some((live, desired, below)) = position else {
-                    break;
-                };
-                place = Some(below);
-                way.push(Step::Element { desired, live });
-                wanted.get(desired).zip(is.get(live))
+                    place = Some(elements.at(name).1);
+                    Some((wanted.get(desired)?, live))
+                })
             }
-            _ => break,
+            _ => None,
         };
-        let Some((next_wanted, next_is)) = next else { break };
-        (wanted, is) = (next_wanted, next_is);
+        let Some(next) = next else { break };
+        (wanted, is) = next;
+        pointer = format!("{pointer}/{}", step.replace('~', "~0").replace('/', "~1"));
         // An empty list has no elements to restore, and those of others may stay.
         let is_part = wanted.is_object() || wanted.as_array().is_some_and(|list| !list.is_empty());
-        if is_part && way.len() >= LEAST_DEPTH && wanted != is {
-            parts.push(way.clone());
+        if is_part && depth >= LEAST_DEPTH && wanted != is {
+            let pointer = pointer.clone();
+            parts.push(Part { pointer, wanted });
         }
     }
     parts.reverse();
     parts
-}
-
-/// Returns the merge patch that replaces a part of `live` by that of `desired`.
-fn replacement(part: &[Step], desired: &Value, live: &Value) -> Option<Value> {
-    match part {
-        [] => Some(difference(live, desired)),
-        [Step::Field(name), rest @ ..] => {
-            let within = replacement(rest, desired.get(name)?, live.get(name)?)?;
-            Some(json!({ name: within }))
-        }
-        // A merge patch replaces a list as a whole.
-        [
-            Step::Element {
-                desired: at,
-                live: place,
-            },
-            rest @ ..,
-        ] => {
-            let mut list = live.as_array()?.clone();
-            let element = list.get_mut(*place)?;
-            let patch = replacement(rest, desired.get(at)?, element)?;
-            merge(element, patch);
-            Some(Value::Array(list))
-        }
-    }
-}
-
-/// Returns the merge patch that makes `to` of `from`.
-fn difference(from: &Value, to: &Value) -> Value {
-    let (Value::Object(from), Value::Object(to)) = (from, to) else {
-        return to.clone();
-    };
-    let gone = from
-        .keys()
-        .filter(|name| !to.contains_key(*name))
-        .map(|name| (name.clone(), Value::Null));
-    let there = to.iter().map(|(name, to)| {
-        let to = from
-            .get(name)
-            .map_or_else(|| to.clone(), |from| difference(from, to));
-        (name.clone(), to)
-    });
-    Value::Object(gone.chain(there).collect::<Map<_, _>>())
-}
-
-/// Applies a merge patch (RFC 7396).
-fn merge(to: &mut Value, patch: Value) {
-    let Value::Object(patch) = patch else {
-        *to = patch;
-        return;
-    };
-    if !to.is_object() {
-        *to = json!({});
-    }
-    let Value::Object(to) = to else { return };
-    for (name, patch) in patch {
-        if patch.is_null() {
-            to.remove(&name);
-        } else {
-            merge(to.entry(name).or_insert(Value::Null), patch);
-        }
-    }
 }
 
 /// Adds to a refusal which value is in the way, and whose it is.
@@ -343,6 +271,8 @@ fn in_the_way(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use operator_host_contract::Kind;
+    use operator_host_core::object::{ChildRef, NamespacedName};
 
     #[test]
     fn the_fields_that_are_refused_are_read_from_the_message() {
@@ -366,29 +296,42 @@ mod tests {
     }
 
     #[test]
-    fn the_patch_leaves_what_others_have_elsewhere() {
-        let desired = json!({ "spec": { "volumes": [{ "name": "b", "configMap": { "name": "x" } }] } });
-        let live = json!({ "spec": { "volumes": [
-            { "name": "a", "emptyDir": {} },
-            { "name": "b", "emptyDir": { "sizeLimit": "1Gi" } },
-        ] } });
-        let field = |name: &str| Step::Field(name.to_owned());
-        let part = [
-            field("spec"),
-            field("volumes"),
-            Step::Element { desired: 0, live: 1 },
-        ];
-        let expected = json!({ "spec": { "volumes": [
-            { "name": "a", "emptyDir": {} },
-            { "name": "b", "configMap": { "name": "x" } },
-        ] } });
-        assert_eq!(replacement(&part, &desired, &live), Some(expected));
-        let desired = json!({ "spec": { "strategy": { "type": "Recreate" } } });
-        let live = json!({ "spec": { "strategy": { "type": "RollingUpdate", "rollingUpdate": {} } } });
-        let expected = json!({ "spec": { "strategy": { "type": "Recreate", "rollingUpdate": null } } });
-        assert_eq!(
-            replacement(&[field("spec"), field("strategy")], &desired, &live),
-            Some(expected)
-        );
+    fn the_smallest_part_with_the_refused_field_comes_first() {
+        let body = json!({ "spec": { "volumes": [{ "name": "b", "configMap": { "name": "x" } }] } });
+        let key = ChildRef {
+            kind: Kind {
+                api_version: "v1".into(),
+                kind: "Pod".into(),
+            },
+            name: NamespacedName::parse("n/a"),
+        };
+        let desired = Desired {
+            key,
+            body,
+            left: Vec::new(),
+            fingerprint: String::new(),
+            after: Vec::new(),
+            depth: 0,
+        };
+        let live = json!({
+            "metadata": { "name": "a", "managedFields": [{
+                "manager": "us", "operation": "Apply", "fieldsType": "FieldsV1",
+                "fieldsV1": { "f:spec": { "f:volumes": { r#"k:{"name":"b"}"#: { "f:name": {}, "f:configMap": {} } } } },
+            }] },
+            "spec": { "volumes": [{ "name": "a", "emptyDir": {} }, { "name": "b", "emptyDir": {} }] },
+        });
+        let object: DynamicObject = serde_json::from_value(live).unwrap();
+        let live = Live {
+            managed: object.metadata.managed_fields.clone().unwrap(),
+            object: Arc::new(object),
+        };
+        let path = ["spec", "volumes", "1", "emptyDir"].map(str::to_owned);
+        let volumes = &desired.body["spec"]["volumes"];
+        let expected = [("/spec/volumes/1", &volumes[0]), ("/spec/volumes", volumes)];
+        let expected = expected.map(|(pointer, wanted)| Part {
+            pointer: pointer.into(),
+            wanted,
+        });
+        assert_eq!(parts(&path, &desired, &live, "us"), expected);
     }
 }
