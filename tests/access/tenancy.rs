@@ -267,7 +267,7 @@ async fn without_the_right_to_the_key_nothing_is_generated_and_the_parent_names_
         &message,
         &[
             "no-key/s",
-            "cannot read the Secret no-key-home/operator-host-provenance",
+            "cannot get Secret no-key-home/operator-host-provenance",
             "cannot get resource \"secrets\"",
             "no Secret is generated until this succeeds",
         ],

@@ -490,20 +490,6 @@ impl Context {
         failure(&*self.reads.get(kind)?.of(namespace)?)
     }
 
-    /// Reports whether a first list that this parent needs is not complete yet: objects that it has not returned
-    /// would appear to be missing.
-    #[must_use]
-    pub fn is_starting(&self, parent: &NamespacedName) -> bool {
-        let own = self.parents.of(parent.namespace.as_deref());
-        let children = self.children.values();
-        let others = children
-            .chain(self.reads.values())
-            .flat_map(|watches| self.watches_of_children(watches, parent));
-        own.into_iter()
-            .chain(others)
-            .any(|watch| watch.state_now() == WatchState::Starting)
-    }
-
     /// Returns the watches of one kind that may show children of a parent: those of its own namespace, or, for a
     /// cluster-scoped parent, those of all configured namespaces.
     fn watches_of_children(&self, watches: &KindReflectors, parent: &NamespacedName) -> Vec<Arc<Reflector>> {
