@@ -2,7 +2,7 @@
 //! and compares its answers with those of the live version. Nothing is written.
 //!
 //! Each controller has one [`Proving`] for as long as it is configured. The supervisor reports to it whether the
-//! controller runs, the plugin's slot asks it for a proof, and reconciles read from its [`BlockingParents`]
+//! controller runs, the plugin's slot asks it for a proof, and reconciles read from its [`ParentReasons`]
 //! whether their parent holds a version back.
 
 mod answer;
@@ -45,7 +45,7 @@ use operator_host_delivery::candidate_check::{
 };
 use operator_host_desired::conditions::Reason;
 use operator_host_engine::reconcile::context::Context;
-use operator_host_engine::reconcile::held_back::BlockingParents;
+use operator_host_engine::reconcile::reasons::ParentReasons;
 use operator_host_engine::reconcile::staged::Staged;
 use operator_host_engine::work_queue::ReconcileReason;
 use operator_host_runtime::{Digest, Plugin, RandomSource};
@@ -78,7 +78,7 @@ pub struct Proving {
     /// The name of the kind's definition; `Some(None)` when it has none.
     definition: watch::Sender<Option<Option<String>>>,
     orders: watch::Sender<Option<Orders>>,
-    blocking_parents: Arc<BlockingParents>,
+    blocking_parents: Arc<ParentReasons>,
     /// A proved version that some parents have already.
     staged: watch::Sender<Option<Staged>>,
     /// What was held back before the controller ran, and its parents have not been told yet.
@@ -170,7 +170,7 @@ impl Proving {
 
     /// Returns the objects that hold a version back, for their conditions.
     #[must_use]
-    pub fn blocking_parents(&self) -> Arc<BlockingParents> {
+    pub fn blocking_parents(&self) -> Arc<ParentReasons> {
         Arc::clone(&self.blocking_parents)
     }
 

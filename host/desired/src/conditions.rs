@@ -386,16 +386,6 @@ fn render(
     rendered
 }
 
-/// Sets or removes the condition about a version that is held back.
-pub fn set_held_back(
-    parent: &DynamicObject,
-    held_back: Option<&Reason>,
-    status: &mut Map<String, Value>,
-    now: Timestamp,
-) {
-    set_condition(PLUGIN_HELD_BACK, parent, held_back, status, now);
-}
-
 /// Sets or removes the condition about contested children. While there is one, not every child is as applied, so the
 /// host does not call the parent ready.
 pub fn set_contested(

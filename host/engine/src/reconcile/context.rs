@@ -18,11 +18,10 @@ use tokio::sync::watch;
 pub use self::contests::Contests;
 pub use self::memory::{FailureMemory, Paced, ParentMemory};
 use self::needs::Needs;
-use super::held_back::BlockingParents;
 use super::observer::Observer;
 use super::provenance_key::{Provenance, ProvenanceError};
+use super::reasons::ParentReasons;
 use super::staged::Staged;
-use super::unlisted::Unlisted;
 use crate::work_queue::{Queue, ReconcileReason};
 use operator_host_cluster::api_error::ApiError;
 use operator_host_cluster::cache::{Reflector, Subscription, WatchState};
@@ -81,7 +80,7 @@ pub struct Context {
     /// Reports what this controller does.
     pub observer: Observer,
     /// The parents that hold back a new version of the plugin.
-    pub blocking_parents: Arc<BlockingParents>,
+    pub blocking_parents: Arc<ParentReasons>,
     /// Tracks which namespaces are being deleted.
     pub namespaces: Arc<Namespaces>,
     /// Proves which Secrets the host generated.
@@ -102,8 +101,8 @@ pub struct ControllerState {
     memory: Mutex<HashMap<NamespacedName, ParentMemory>>,
     /// What the plugin asked to read for each parent.
     pub needs: Needs,
-    /// Children of kinds that the configuration does not list any more.
-    pub unlisted: Unlisted,
+    /// The parents with children of kinds that the configuration does not list any more.
+    pub unlisted: ParentReasons,
 }
 
 /// A child that lives no longer than this was removed within moments of its creation.

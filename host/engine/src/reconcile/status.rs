@@ -20,8 +20,8 @@ use operator_host_core::object::{
     MAX_DEPTH, NamespacedName, fingerprint, is_deeper, is_unreadable, least_size, long_key, unreadable,
 };
 use operator_host_desired::conditions::{
-    KIND_NOT_LISTED, StatusUpdate, compose, current, is_host_type, labels, set_condition, set_contested,
-    set_held_back,
+    KIND_NOT_LISTED, PLUGIN_HELD_BACK, StatusUpdate, compose, current, is_host_type, labels, set_condition,
+    set_contested,
 };
 
 /// Maximum bytes of a request that an API server accepts (`MaxRequestBodyBytes` of its generic configuration).
@@ -36,6 +36,7 @@ pub(super) fn desired(
 ) -> Map<String, Value> {
     let name = NamespacedName::of(parent);
     let held_back = context.blocking_parents.reason(&name);
+    let unlisted = context.state.unlisted.reason(&name);
     let (contested, shares_conditions) = context.memory_of(&name, |memory| {
         (memory.contests.condition(), memory.status.shares_conditions)
     });
@@ -44,9 +45,8 @@ pub(super) fn desired(
     if shares_conditions {
         keep_others_conditions(current(parent), &mut status);
     }
-    set_held_back(parent, held_back.as_ref(), &mut status, now);
+    set_condition(PLUGIN_HELD_BACK, parent, held_back.as_ref(), &mut status, now);
     set_contested(parent, contested.as_ref(), &mut status, now);
-    let unlisted = context.state.unlisted.reason(&name, &context.config.name);
     set_condition(KIND_NOT_LISTED, parent, unlisted.as_ref(), &mut status, now);
     context.status_fields.restrict(&mut status);
     status

@@ -1,8 +1,7 @@
 //! Children of kinds that the plugin makes and the configuration does not list any more. The host does not watch them, so
 //! nothing else would tell that they are there and stay as they are.
 
-use std::collections::BTreeMap;
-use std::sync::{Mutex, PoisonError};
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use kube::api::ListParams;
@@ -24,35 +23,18 @@ const AGAIN: Duration = Duration::from_secs(20);
 /// How many children a condition names.
 const SHOWN: usize = 3;
 
-/// The parents that have such children, with the children; see the module.
-#[derive(Default)]
-pub struct Unlisted(Mutex<BTreeMap<NamespacedName, Vec<ChildRef>>>);
-
-impl Unlisted {
-    /// Returns the condition about the children of a parent; `None` when there are none.
-    pub(super) fn reason(&self, parent: &NamespacedName, controller: &str) -> Option<Reason> {
-        let children = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let children = children.get(parent)?;
-        let mut names: Vec<_> = children.iter().take(SHOWN).map(ToString::to_string).collect();
-        if children.len() > SHOWN {
-            names.push(format!("{} more", children.len() - SHOWN));
-        }
-        let message = format!(
-            "{}: the kind is not in `children` of the controller {controller:?}, so the host neither updates nor deletes \
-             them; list the kind again, or delete them with kubectl",
-            names.join(", ")
-        );
-        Some(Reason::new(KIND_NOT_LISTED, message))
+/// Returns the condition about the children of a parent.
+fn reason(children: &[ChildRef], controller: &str) -> Reason {
+    let mut names: Vec<_> = children.iter().take(SHOWN).map(ToString::to_string).collect();
+    if children.len() > SHOWN {
+        names.push(format!("{} more", children.len() - SHOWN));
     }
-
-    /// Replaces all, and returns the parents for which something has changed.
-    fn replace(&self, now: BTreeMap<NamespacedName, Vec<ChildRef>>) -> Vec<NamespacedName> {
-        let mut known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let before = std::mem::replace(&mut *known, now);
-        let parents = before.keys().chain(known.keys());
-        let changed = parents.filter(|parent| before.get(*parent) != known.get(*parent));
-        changed.cloned().collect()
-    }
+    let message = format!(
+        "{}: the kind is not in `children` of the controller {controller:?}, so the host neither updates nor deletes \
+         them; list the kind again, or delete them with kubectl",
+        names.join(", ")
+    );
+    Reason::new(KIND_NOT_LISTED, message)
 }
 
 /// Looks for such children when the plugin changes, and repeatedly while there are some. Never returns.
@@ -69,8 +51,16 @@ pub async fn follow(context: &Context, mut plugin: watch::Receiver<Live>) {
             }
         }
         let is_empty = found.is_empty();
-        for parent in context.state.unlisted.replace(found) {
-            context.queue.enqueue(&parent, ReconcileReason::Related);
+        let now = found.into_iter();
+        let now: BTreeMap<_, _> = now
+            .map(|(parent, children)| (parent, reason(&children, &context.config.name)))
+            .collect();
+        let before = context.state.unlisted.replace(now.clone());
+        let parents: BTreeSet<_> = before.keys().chain(now.keys()).collect();
+        for parent in parents {
+            if before.get(parent) != now.get(parent) {
+                context.queue.enqueue(parent, ReconcileReason::Related);
+            }
         }
         tokio::select! {
             Ok(()) = plugin.changed() => {}

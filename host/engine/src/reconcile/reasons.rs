@@ -1,5 +1,5 @@
-//! The parents that hold back a new version of the plugin, with the reasons. `rollout` sets them; `status` shows
-//! them in the conditions of those parents.
+//! What is said about parents in a condition, and found outside of their reconciles: that they hold back a new version of the
+//! plugin, which `rollout` knows, and that they have [children that nobody watches](super::unlisted).
 
 use std::collections::BTreeMap;
 use std::sync::{Mutex, PoisonError};
@@ -7,12 +7,12 @@ use std::sync::{Mutex, PoisonError};
 use operator_host_core::object::NamespacedName;
 use operator_host_desired::conditions::Reason;
 
-/// The blocking parents of one controller; see the module.
+/// The reasons for one condition of the parents of one controller; see the module.
 #[derive(Debug, Default)]
-pub struct BlockingParents(Mutex<BTreeMap<NamespacedName, Reason>>);
+pub struct ParentReasons(Mutex<BTreeMap<NamespacedName, Reason>>);
 
-impl BlockingParents {
-    /// Returns why a parent holds a version back.
+impl ParentReasons {
+    /// Returns why a parent has the condition; `None` if it has not.
     #[must_use]
     pub fn reason(&self, parent: &NamespacedName) -> Option<Reason> {
         self.0
