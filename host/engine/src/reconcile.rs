@@ -15,6 +15,7 @@ use self::freshness::up_to_date;
 use self::outcome::{Changes, FinalAnswer};
 use self::release::release;
 use self::settle::settle;
+use self::snapshot::Snapshot;
 use operator_host_contract::{CleanupResponse, Response};
 use operator_host_core::object::{NamespacedName, PAUSED_ANNOTATION, annotation};
 use operator_host_core::trace;
@@ -51,6 +52,7 @@ mod predecessor;
 mod related;
 mod repair;
 mod settle;
+mod snapshot;
 mod teardown;
 
 /// Reconciles one parent and returns when to reconcile it next. Never fails: it reports errors in the parent's
@@ -66,11 +68,12 @@ async fn reconcile_now(context: &Context, name: &NamespacedName, span: &Span) ->
     let Some(parent) = context.parent(name) else {
         return without_parent(context, name).await;
     };
-    let parent = match up_to_date(context, parent).await {
-        Ok(Some(parent)) => parent,
+    let snapshot = match up_to_date(context, Snapshot::take(context, parent)).await {
+        Ok(Some(snapshot)) => snapshot,
         Ok(None) => return Action::OnChange,
         Err((parent, error)) => return fail(context, &parent, &error.into()).await,
     };
+    let parent = Arc::clone(&snapshot.parent);
     record_all!(
         span,
         k8s.object.uid = parent.metadata.uid.as_deref().unwrap_or_default(),
@@ -94,7 +97,7 @@ async fn reconcile_now(context: &Context, name: &NamespacedName, span: &Span) ->
         return finish(context, &parent, None, Verdict::Paused, Action::OnChange).await;
     }
     let mut changes = Changes::default();
-    let mut result = converge(context, &parent, &mut changes).await;
+    let mut result = converge(context, snapshot, &mut changes).await;
     tell_repeated(context, name, &mut result);
     changes.publish(context, &parent);
     let has_tried = match &result {
@@ -143,10 +146,14 @@ async fn reconcile_now(context: &Context, name: &NamespacedName, span: &Span) ->
 /// because the parent was deleted.
 async fn converge(
     context: &Context,
-    parent: &Arc<DynamicObject>,
+    mut snapshot: Snapshot,
     changes: &mut Changes,
 ) -> Result<Option<FinalAnswer>, ReconcileError> {
-    release(context, parent, &mut changes.updated).await?;
+    release(context, &snapshot, &mut changes.updated).await?;
+    if !changes.updated.is_empty() {
+        snapshot = Snapshot::take(context, snapshot.parent);
+    }
+    let parent = &snapshot.parent;
     let plugin = match context.plugin_of(parent) {
         Live::Plugin(plugin) => plugin,
         // Workers start only when loading has ended.
@@ -158,7 +165,7 @@ async fn converge(
     match stage {
         Stage::Released => return Ok(None),
         Stage::CleaningUp | Stage::TearingDown => {
-            return wind_down(context, &plugin, stage, parent, changes).await;
+            return wind_down(context, &plugin, stage, snapshot, changes).await;
         }
         Stage::Unguarded | Stage::Alive => {}
     }
@@ -171,14 +178,14 @@ async fn converge(
     }
     check_readable(parent)?;
     check_valid(context, &plugin, parent).await?;
-    let mut parent = Arc::clone(parent);
     if stage == Stage::Unguarded {
-        match add_finalizer(context, &parent).await? {
-            Some(guarded) => parent = guarded,
+        match add_finalizer(context, parent).await? {
+            Some(guarded) => snapshot.parent = guarded,
             None => return Ok(None),
         }
     }
-    let mut answer = settle::<Response>(context, &plugin, &parent, changes).await?;
+    let parent = Arc::clone(&snapshot.parent);
+    let mut answer = settle::<Response>(context, &plugin, snapshot, changes).await?;
     let left = predecessor::sweep(context, &NamespacedName::of(&parent), Some(&parent), changes).await?;
     answer.requeue = answer.requeue.into_iter().chain(left).min();
     Ok(Some(answer))
@@ -190,17 +197,17 @@ async fn wind_down(
     context: &Context,
     plugin: &Plugin,
     stage: Stage,
-    parent: &Arc<DynamicObject>,
+    snapshot: Snapshot,
     changes: &mut Changes,
 ) -> Result<Option<FinalAnswer>, ReconcileError> {
+    let mut parent = Arc::clone(&snapshot.parent);
     let answer = match stage {
-        Stage::CleaningUp => settle::<CleanupResponse>(context, plugin, parent, changes).await?,
+        Stage::CleaningUp => settle::<CleanupResponse>(context, plugin, snapshot, changes).await?,
         _ => FinalAnswer::done(),
     };
     if !answer.done {
         return Ok(Some(answer));
     }
-    let mut parent = Arc::clone(parent);
     if let Some(reason) = teardown::delete_in_order(context, plugin, &mut parent, changes).await? {
         return Ok(Some(FinalAnswer {
             verdict: Some(Verdict::CleaningUp(reason)),
@@ -214,7 +221,7 @@ async fn wind_down(
 }
 
 /// Releases a parent whose time for the cleanup is over.
-async fn abandon(context: &Context, parent: &DynamicObject, why: &str) -> Action {
+async fn abandon(context: &Context, parent: &Arc<DynamicObject>, why: &str) -> Action {
     match leaving::abandon(context, parent, why).await {
         Ok(()) => Action::OnChange,
         Err(error) => fail(context, parent, &error).await,

@@ -8,6 +8,7 @@ use kube::core::DynamicObject;
 use tracing::info;
 
 use super::context::Context;
+use super::snapshot::Snapshot;
 use operator_host_cluster::api_error::ApiError;
 use operator_host_cluster::resource_client::ResourceClient;
 use operator_host_core::object::{ChildRef, NamespacedName, is_terminating, made_at};
@@ -19,11 +20,12 @@ use operator_host_core::object::{ChildRef, NamespacedName, is_terminating, made_
 /// With the parent as known, when the API server does not answer.
 pub(super) async fn up_to_date(
     context: &Context,
-    parent: Arc<DynamicObject>,
-) -> Result<Option<Arc<DynamicObject>>, (Arc<DynamicObject>, ApiError)> {
-    let children = context.owned(&parent);
-    let newest = children.iter().filter_map(|child| made_at(&parent, child)).max();
-    let name = NamespacedName::of(&parent);
+    known: Snapshot,
+) -> Result<Option<Snapshot>, (Arc<DynamicObject>, ApiError)> {
+    let parent = &known.parent;
+    let made = known.children.iter().filter_map(|child| made_at(parent, child));
+    let newest = made.max();
+    let name = NamespacedName::of(parent);
     let is_behind = newest > parent.metadata.generation;
     if is_behind {
         info!(
@@ -35,19 +37,20 @@ pub(super) async fn up_to_date(
     // If another sign arrives during the read, the flag is set again.
     let in_doubt = context.memory_of(&name, |memory| std::mem::take(&mut memory.parent_in_doubt));
     if !is_behind && !in_doubt {
-        return Ok(Some(parent));
+        return Ok(Some(known));
     }
-    let fresh = match read(context, &parent).await {
+    let fresh = match read(context, parent).await {
         Ok(Some(fresh)) => fresh,
         missing_or_error => {
             // As long as the cache contains the parent, no reconcile may trust it.
             context.doubt(&name);
-            return missing_or_error.map(|_| None).map_err(|error| (parent, error));
+            return missing_or_error
+                .map(|_| None)
+                .map_err(|error| (known.parent, error));
         }
     };
-    Ok(Some(
-        context.record_parent(&parent, None, fresh).unwrap_or(parent),
-    ))
+    let fresh = context.record_parent(parent, None, fresh);
+    Ok(Some(Snapshot::take(context, fresh.unwrap_or(known.parent))))
 }
 
 /// Reports whether a missing child may be created: its namespace stays, and its parent is still the one that the

@@ -1,5 +1,6 @@
 //! A parent that is being deleted and waits for its cleanup: why, and for how long at most.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use kube::core::DynamicObject;
@@ -10,6 +11,7 @@ use super::context::Context;
 use super::error::ReconcileError;
 use super::finalizer::{has_finalizer, is_cleaned_up, remove_finalizer};
 use super::release::release;
+use super::snapshot::Snapshot;
 use operator_host_contract::EventType;
 use operator_host_core::object::NamespacedName;
 use operator_host_desired::conditions::{Reason, Verdict};
@@ -55,11 +57,16 @@ pub(super) fn time_left(context: &Context, parent: &DynamicObject) -> Option<Dur
 /// When the parent stays, because it or its retained children cannot be released.
 pub(super) async fn abandon(
     context: &Context,
-    parent: &DynamicObject,
+    parent: &Arc<DynamicObject>,
     why: &str,
 ) -> Result<(), ReconcileError> {
     // What is retained must not go with its parent. The reconcile may have failed before, or because of it.
-    release(context, parent, &mut Vec::new()).await?;
+    release(
+        context,
+        &Snapshot::take(context, Arc::clone(parent)),
+        &mut Vec::new(),
+    )
+    .await?;
     let limit = context.config.release_after.unwrap_or_default();
     let message = if is_cleaned_up(&context.config, parent) {
         format!(

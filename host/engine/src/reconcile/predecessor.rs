@@ -11,13 +11,14 @@ use std::time::Duration;
 
 use kube::api::PropagationPolicy;
 use kube::core::DynamicObject;
-use serde_json::json;
 use tokio::time::Instant;
 use tracing::{debug, info};
 
 use super::context::Context;
 use super::error::{ReconcileError, is_waiting_for_deletion};
 use super::outcome::Changes;
+use super::prune::delete;
+use super::release::disown;
 use operator_host_cluster::api_error::ApiError;
 use operator_host_cluster::resource_client::ResourceClient;
 use operator_host_config::Removal;
@@ -159,6 +160,7 @@ async fn clear_all(
     }
 }
 
+/// Returns whether the child is gone or has no owner any more.
 async fn clear_one(
     context: &Context,
     name: &NamespacedName,
@@ -170,40 +172,19 @@ async fn clear_one(
     let config = &context.config;
     let proof = context.provenance.proof();
     let generated = parent.is_some_and(|parent| proof.holds(&config.parent, parent, child));
-    let removal = removal(config, generated, child).unwrap_or(Removal::Retain);
-    let (Some(resource), Some(uid)) = (context.resources.get(&key.kind), child.metadata.uid.as_deref())
-    else {
-        return Ok(false);
-    };
-    let objects = ResourceClient::new(&context.children_writer, resource);
-    let version = child.metadata.resource_version.as_deref();
-    if removal == Removal::Retain {
+    if removal(config, generated, child).unwrap_or(Removal::Retain) == Removal::Retain {
         // With the reference it would be deleted with its former owner.
-        let dead = controller_of(child).map(|owner| owner.uid.clone());
-        let owners = child.metadata.owner_references.iter().flatten();
-        let owners: Vec<_> = owners.filter(|owner| Some(&owner.uid) != dead.as_ref()).collect();
-        let body = json!({
-            "metadata": { "uid": uid, "resourceVersion": version, "ownerReferences": owners },
-        });
-        let answer = objects.merge(&key.name, &body, &config.field_manager()).await?;
+        let dead = controller_of(child).map(|owner| &*owner.uid);
+        disown(context, name, child, dead).await?;
         info!("removed the owner reference of {key}, which is retained: its earlier parent was deleted");
-        context.record_child(name, key, answer);
         changes.updated.push(key.clone());
         return Ok(true);
     }
-    let left = objects
-        .delete(&key.name, uid, version, PropagationPolicy::Background)
-        .await?;
+    if !delete(context, name, key, child, PropagationPolicy::Background).await? {
+        return Ok(false);
+    }
     info!("deleted {key}: it belonged to an earlier parent of this name, which was deleted");
     changes.deleted.push(key.clone());
-    match left {
-        Some(terminating) => {
-            context.record_child(name, key, terminating);
-            Ok(false)
-        }
-        None => {
-            context.forget_child(key, uid);
-            Ok(true)
-        }
-    }
+    // It may wait for its finalizers.
+    Ok(context.existing(key).is_none())
 }

@@ -92,7 +92,7 @@ fn propagation(kind: &Kind, is_waited_for: bool) -> PropagationPolicy {
 }
 
 /// Deletes one child, unless it has changed, and returns whether it did.
-async fn delete(
+pub(super) async fn delete(
     context: &Context,
     parent: &NamespacedName,
     key: &ChildRef,

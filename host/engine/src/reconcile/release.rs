@@ -9,6 +9,8 @@ use serde_json::json;
 
 use super::context::Context;
 use super::error::ReconcileError;
+use super::snapshot::Snapshot;
+use operator_host_cluster::api_error::ApiError;
 use operator_host_cluster::resource_client::ResourceClient;
 use operator_host_config::Removal;
 use operator_host_core::object::{ChildRef, GENERATED_LABEL, NamespacedName, is_terminating, label};
@@ -22,7 +24,7 @@ use operator_host_desired::ownership::{owns, removal};
 /// When it is not known which Secrets are generated, and the errors of the API server.
 pub(super) async fn release(
     context: &Context,
-    parent: &DynamicObject,
+    Snapshot { parent, children }: &Snapshot,
     released: &mut Vec<ChildRef>,
 ) -> Result<(), ReconcileError> {
     let unknown = context
@@ -36,45 +38,23 @@ pub(super) async fn release(
     if unknown.is_none() && context.memory_of(&name, |memory| memory.released) == state {
         return Ok(());
     }
+    let proof = context.provenance.proof();
+    let is_to_be_released = |child: &DynamicObject| {
+        let generated = proof.holds(&context.config.parent, parent, child);
+        removal(&context.config, generated, child) == Some(Removal::Retain)
+            && owns(&context.config, parent, child)
+            && !is_terminating(child)
+            && !(unknown.is_some() && label(child, GENERATED_LABEL).is_some())
+    };
     let mut failed = Vec::new();
     // An object that is watched in two versions is handled once.
     let mut seen = HashSet::new();
-    for child in context.owned(parent) {
-        let generated = context
-            .provenance
-            .proof()
-            .holds(&context.config.parent, parent, &child);
-        if removal(&context.config, generated, &child) != Some(Removal::Retain)
-            || !owns(&context.config, parent, &child)
-            || is_terminating(&child)
-            || (unknown.is_some() && label(&child, GENERATED_LABEL).is_some())
-            || !seen.insert(child.metadata.uid.clone())
-        {
+    for child in children {
+        if !is_to_be_released(child) || !seen.insert(child.metadata.uid.clone()) {
             continue;
         }
-        let key = ChildRef::of(&child);
-        // An object in the cache was listed, so its kind is served.
-        let Some(resource) = context.resources.get(&key.kind) else {
-            continue;
-        };
-        let others = child.metadata.owner_references.iter().flatten();
-        let others: Vec<_> = others
-            .filter(|owner| Some(&owner.uid) != parent.metadata.uid.as_ref())
-            .collect();
-        let body = json!({"metadata": {
-            // Refused if somebody was faster: the list of owners would be outdated.
-            "resourceVersion": child.metadata.resource_version,
-            "ownerReferences": others,
-        }});
-        let manager = context.config.field_manager();
-        match ResourceClient::new(&context.children_writer, resource)
-            .merge(&key.name, &body, &manager)
-            .await
-        {
-            Ok(answer) => {
-                context.record_child(&name, &key, answer);
-                released.push(key);
-            }
+        match disown(context, &name, child, parent.metadata.uid.as_deref()).await {
+            Ok(()) => released.push(ChildRef::of(child)),
             Err(error) => {
                 let stops = error.stops_others();
                 failed.push(error);
@@ -92,4 +72,28 @@ pub(super) async fn release(
             Ok(())
         }
     }
+}
+
+/// Removes the reference to this owner from a child, unless the child has changed: the list of owners would be outdated.
+pub(super) async fn disown(
+    context: &Context,
+    parent: &NamespacedName,
+    child: &DynamicObject,
+    owner: Option<&str>,
+) -> Result<(), ApiError> {
+    let key = ChildRef::of(child);
+    // An object in the cache was listed, so its kind is served.
+    let Some(resource) = context.resources.get(&key.kind) else {
+        return Ok(());
+    };
+    let owners = child.metadata.owner_references.iter().flatten();
+    let others: Vec<_> = owners.filter(|one| Some(&*one.uid) != owner).collect();
+    let body = json!({ "metadata": {
+        "uid": child.metadata.uid, "resourceVersion": child.metadata.resource_version, "ownerReferences": others,
+    } });
+    let objects = ResourceClient::new(&context.children_writer, resource);
+    let manager = context.config.field_manager();
+    let answer = objects.merge(&key.name, &body, &manager).await?;
+    context.record_child(parent, &key, answer);
+    Ok(())
 }

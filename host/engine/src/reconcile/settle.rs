@@ -17,6 +17,7 @@ use super::outcome::{Changes, FinalAnswer, collect_events};
 use super::predecessor;
 use super::prune::prune;
 use super::secrets::{Generated, generate, record};
+use super::snapshot::Snapshot;
 use operator_host_contract::{Kind, Response};
 use operator_host_core::clock::now;
 use operator_host_core::object::{ChildRef, NamespacedName, is_terminating};
@@ -39,14 +40,18 @@ enum Step {
 pub(super) async fn settle<T: PluginExport>(
     context: &Context,
     plugin: &Plugin,
-    parent: &Arc<DynamicObject>,
+    first: Snapshot,
     changes: &mut Changes,
 ) -> Result<FinalAnswer, ReconcileError> {
-    let mut parent = Arc::clone(parent);
+    let mut parent = Arc::clone(&first.parent);
+    let mut first = Some(first);
     let mut events = Vec::new();
     let mut iterations = Iterations::default();
     while iterations.begin_next(changes) {
-        let observed = context.observed(&parent, plugin);
+        let snapshot = first
+            .take()
+            .unwrap_or_else(|| Snapshot::take(context, Arc::clone(&parent)));
+        let observed = snapshot.seen_by(context, plugin);
         let seen = now();
         let subject = Subject {
             parent: &parent,

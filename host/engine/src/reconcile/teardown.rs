@@ -11,6 +11,7 @@ use super::error::ReconcileError;
 use super::finalizer::{is_cleaned_up, record_cleanup};
 use super::outcome::Changes;
 use super::prune::prune;
+use super::snapshot::Snapshot;
 use operator_host_core::object::{ChildRef, is_terminating};
 use operator_host_desired::conditions::Reason;
 use operator_host_desired::order::Deletion;
@@ -68,8 +69,8 @@ pub(super) async fn delete_in_order(
 }
 
 /// Returns the children that go with their parent, including those that are being deleted.
-fn owned(context: &Context, plugin: &Plugin, parent: &DynamicObject) -> Vec<Arc<DynamicObject>> {
-    let mut children = context.observed(parent, plugin);
+fn owned(context: &Context, plugin: &Plugin, parent: &Arc<DynamicObject>) -> Vec<Arc<DynamicObject>> {
+    let mut children = Snapshot::take(context, Arc::clone(parent)).seen_by(context, plugin);
     children.retain(|child| owns(&context.config, parent, child));
     children
 }
