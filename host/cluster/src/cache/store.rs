@@ -113,18 +113,17 @@ impl Store {
 
     /// Returns the owners of the objects that are kept as text, each with the namespaces of its dependents.
     pub(super) fn owners(&self) -> impl Iterator<Item = (OwnerReference, BTreeSet<Option<&str>>)> {
-        let mut owners: BTreeMap<&str, (&Owner, BTreeSet<Option<&str>>)> = BTreeMap::new();
+        let mut owners: BTreeMap<_, (&OwnerReference, BTreeSet<Option<&str>>)> = BTreeMap::new();
         for (name, text) in &self.texts {
-            if let Some(owner) = &text.owner {
-                let (_, namespaces) = owners
-                    .entry(owner.whole())
-                    .or_insert_with(|| (owner, BTreeSet::new()));
+            if let Some(owner) = text.owner.as_ref().map(Owner::reference) {
+                let whole = [&owner.uid, &owner.api_version, &owner.kind, &owner.name];
+                let (_, namespaces) = owners.entry(whole).or_insert_with(|| (owner, BTreeSet::new()));
                 namespaces.insert(name.namespace.as_deref());
             }
         }
         owners
             .into_values()
-            .map(|(owner, namespaces)| (owner.reference(), namespaces))
+            .map(|(owner, namespaces)| (owner.clone(), namespaces))
     }
 
     /// Returns the objects with an owner of this UID or with this parent annotation, sorted by name.
@@ -143,7 +142,7 @@ impl Store {
     /// same UID and other differences is not shared.
     pub(super) fn shared(&self, owner: Owner) -> Owner {
         match self.owners.get_key_value(&owner) {
-            Some((known, _)) if known.whole() == owner.whole() => known.clone(),
+            Some((known, _)) if known.reference() == owner.reference() => known.clone(),
             _ => owner,
         }
     }

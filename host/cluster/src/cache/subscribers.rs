@@ -100,9 +100,10 @@ pub(super) fn met<'c>(change: &'c Change<'_>) -> impl Iterator<Item = Interest<'
 fn before<'c>(change: &'c Change<'_>) -> Option<Interest<'c>> {
     // This is known without a look at the object itself.
     if let Old::Cached { kept, .. } = change.old.as_ref()?
-        && let Some((api_version, kind)) = kept.owner().and_then(|owner| owner.kind())
+        && let Some(owner) = kept.owner()
     {
-        return Some(owned_by(api_version, kind));
+        let owner = owner.reference();
+        return Some(owned_by(&owner.api_version, &owner.kind));
     }
     relation(change.before()?)
 }

@@ -57,64 +57,37 @@ pub(super) struct Taken {
     pub(super) owner: Option<Owner>,
 }
 
-/// The controller owner of an object: UID, API version, kind and name, separated by zero bytes. Equal when the UID is.
-/// The dependents of one owner share it.
+/// The controller owner of an object. Equal when the UID is. The dependents of one owner share it.
 #[derive(Clone)]
-pub(super) struct Owner(Arc<OwnerText>);
-
-/// The text of an [`Owner`]. Its length is here, so that each dependent has one word and not two.
-struct OwnerText(Box<str>);
+pub(super) struct Owner(Arc<OwnerReference>);
 
 impl Owner {
-    /// Returns the controller owner; `None` when there is none, or when it contains a zero byte, which no name in a
-    /// cluster does.
+    /// Returns the controller owner, if there is one.
     pub(super) fn of(object: &DynamicObject) -> Option<Self> {
         let owner = controller_of(object)?;
-        let parts = [&owner.uid, &owner.api_version, &owner.kind, &owner.name];
-        if parts.iter().any(|part| part.contains('\0')) {
-            return None;
-        }
-        let text = OwnerText(parts.map(String::as_str).join("\0").into());
-        Some(Self(Arc::new(text)))
+        Some(Self(Arc::new(OwnerReference {
+            block_owner_deletion: None,
+            ..owner.clone()
+        })))
     }
 
-    pub(super) fn uid(&self) -> &str {
-        self.whole().split('\0').next().unwrap_or_default()
-    }
-
-    /// Returns all parts. Equal owners have the same UID and may differ in the other parts.
-    pub(super) fn whole(&self) -> &str {
-        &self.0.0
-    }
-
-    /// Returns its API version and kind.
-    pub(super) fn kind(&self) -> Option<(&str, &str)> {
-        let mut parts = self.whole().split('\0').skip(1);
-        Some((parts.next()?, parts.next()?))
+    pub(super) fn reference(&self) -> &OwnerReference {
+        &self.0
     }
 
     #[cfg(test)]
     pub(super) fn bytes(&self) -> usize {
-        self.whole().len() + 56
-    }
-
-    pub(super) fn reference(&self) -> OwnerReference {
-        let mut parts = self.whole().split('\0').map(str::to_owned);
-        let mut next = || parts.next().unwrap_or_default();
-        OwnerReference {
-            uid: next(),
-            api_version: next(),
-            kind: next(),
-            name: next(),
-            controller: Some(true),
-            block_owner_deletion: None,
-        }
+        let owner = self.reference();
+        let texts = [&owner.uid, &owner.api_version, &owner.kind, &owner.name];
+        // An allocation has a header, and a multiple of 16 bytes.
+        let texts = texts.map(|text| (text.len() + 8).next_multiple_of(16));
+        16 + size_of::<OwnerReference>() + texts.iter().sum::<usize>()
     }
 }
 
 impl PartialEq for Owner {
     fn eq(&self, other: &Self) -> bool {
-        self.uid() == other.uid()
+        self.0.uid == other.0.uid
     }
 }
 
@@ -122,13 +95,13 @@ impl Eq for Owner {}
 
 impl Hash for Owner {
     fn hash<H: Hasher>(&self, state: &mut H) {
-        self.uid().hash(state);
+        self.0.uid.hash(state);
     }
 }
 
 impl Borrow<str> for Owner {
     fn borrow(&self) -> &str {
-        self.uid()
+        &self.0.uid
     }
 }
 
@@ -215,8 +188,7 @@ impl Taken {
     /// Returns the record of an object with this owner; `None` when a record cannot hold all that the host must know of
     /// it.
     pub(super) fn of(object: &DynamicObject, owner: Option<Owner>) -> Option<Self> {
-        if object.metadata.deletion_timestamp.is_some() || owner.is_none() && controller_of(object).is_some()
-        {
+        if object.metadata.deletion_timestamp.is_some() {
             return None;
         }
         Some(Self {
@@ -310,7 +282,7 @@ impl Cached {
                     namespace: name.namespace.clone(),
                     uid: Some(uid_text(taken.uid)),
                     resource_version: Some(taken.version.to_string()),
-                    owner_references: taken.owner.as_ref().map(|owner| vec![owner.reference()]),
+                    owner_references: taken.owner.as_ref().map(|owner| vec![owner.reference().clone()]),
                     ..ObjectMeta::default()
                 },
                 data: Value::Null,
@@ -424,10 +396,6 @@ mod tests {
             ("resourceVersion", json!("017")),
             ("resourceVersion", json!("abc")),
             ("deletionTimestamp", json!("2026-01-01T00:00:00Z")),
-            (
-                "ownerReferences",
-                json!([{"apiVersion": "apps/v1", "kind": "ReplicaSet", "name": "a\u{0}b", "uid": "u", "controller": true}]),
-            ),
         ] {
             let mut object = serde_json::to_value(pod()).unwrap();
             object["metadata"][field] = value;
