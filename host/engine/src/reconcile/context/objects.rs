@@ -1,0 +1,206 @@
+//! The objects of one controller: its parents, their children, and what its plugin may read, as the caches have them.
+
+use std::sync::Arc;
+
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ManagedFieldsEntry;
+use kube::core::DynamicObject;
+use serde_json::Value;
+
+use super::Context;
+use operator_host_cluster::kind_reflectors::KindReflectors;
+use operator_host_contract::Kind;
+use operator_host_core::object::{ChildRef, NamespacedName, Selector, version};
+use operator_host_desired::api_versions::{self, Used};
+use operator_host_desired::ownership::{leave_out_others, owns, retains};
+use operator_host_desired::plan::Plan;
+use operator_host_runtime::Plugin;
+
+impl Context {
+    /// Returns the parent as last known.
+    #[must_use]
+    pub fn parent(&self, name: &NamespacedName) -> Option<Arc<DynamicObject>> {
+        self.parents.get(name)
+    }
+
+    /// Reports whether a parent is known to exist.
+    #[must_use]
+    pub fn has_parent(&self, name: &NamespacedName) -> bool {
+        let watch = self.parents.of(name.namespace.as_deref());
+        watch.is_some_and(|watch| watch.contains(name))
+    }
+
+    /// Returns the current parent, which this reconcile may have written, but with the generation that the
+    /// reconcile saw, since its status is about that one. `None` when it was deleted or replaced.
+    pub(in crate::reconcile) fn as_seen(&self, seen: &DynamicObject) -> Option<Arc<DynamicObject>> {
+        let now = self.parent(&NamespacedName::of(seen))?;
+        if now.metadata.uid != seen.metadata.uid {
+            return None;
+        }
+        if now.metadata.generation == seen.metadata.generation {
+            return Some(now);
+        }
+        let mut now = DynamicObject::clone(&now);
+        now.metadata.generation = seen.metadata.generation;
+        Some(Arc::new(now))
+    }
+
+    /// Returns the children that this parent owns or retains, sorted by API version, kind, namespace and name; each
+    /// object once, in the version that the plugin uses.
+    #[must_use]
+    pub fn observed(&self, parent: &DynamicObject, plugin: &Plugin) -> Vec<Arc<DynamicObject>> {
+        self.as_seen_by(plugin, &NamespacedName::of(parent), self.owned(parent))
+    }
+
+    /// Returns the children that this parent owns or retains, in every watched version.
+    #[must_use]
+    pub fn owned(&self, parent: &DynamicObject) -> Vec<Arc<DynamicObject>> {
+        let name = NamespacedName::of(parent);
+        let uid = parent.metadata.uid.as_deref().unwrap_or_default();
+        let mut children = self.referring_to(uid, &name);
+        let proof = self.provenance.proof();
+        children
+            .retain(|child| owns(&self.config, parent, child) || retains(&self.config, proof, parent, child));
+        leave_out_others(&self.config, parent, &mut children);
+        children
+    }
+
+    /// Returns the objects that refer to a parent by owner reference or by annotation, in every watched version.
+    /// Ownership is not verified.
+    #[must_use]
+    pub fn referring_to(&self, uid: &str, parent: &NamespacedName) -> Vec<Arc<DynamicObject>> {
+        let watches = self.children.values().flat_map(KindReflectors::all);
+        watches
+            .flat_map(|watch| watch.referring_to(uid, parent))
+            .collect()
+    }
+
+    /// Returns each child of a parent once, in the version that the plugin uses.
+    #[must_use]
+    pub fn as_seen_by(
+        &self,
+        plugin: &Plugin,
+        parent: &NamespacedName,
+        children: Vec<Arc<DynamicObject>>,
+    ) -> Vec<Arc<DynamicObject>> {
+        if !api_versions::overlap(self.children.keys()) {
+            return children;
+        }
+        let used = self.memory_of(parent, |memory| {
+            let same_plugin = memory.asked.as_ref() == Some(plugin.digest());
+            if same_plugin {
+                memory.versions.clone()
+            } else {
+                Used::default()
+            }
+        });
+        api_versions::once_each(children, &used, &plugin.description().makes)
+    }
+
+    /// Remembers in which version the plugin named each child. Returns whether that changed: then the plugin has
+    /// not seen the children in those versions.
+    pub fn remember_versions(&self, parent: &NamespacedName, plan: &Plan) -> bool {
+        if !api_versions::overlap(self.children.keys()) {
+            return false;
+        }
+        let used: Used = plan
+            .keys()
+            .filter_map(|key| Some((self.existing(key)?.metadata.uid.clone()?, key.kind.clone())))
+            .collect();
+        self.memory_of(parent, |memory| {
+            let is_changed = memory.versions != used;
+            memory.versions = used;
+            is_changed
+        })
+    }
+
+    /// Returns an object of a kind that this controller may create, whether it owns it or not. If the watch of that
+    /// version has not seen it yet, the other versions are searched.
+    #[must_use]
+    pub fn existing(&self, key: &ChildRef) -> Option<Arc<DynamicObject>> {
+        let watches = self.children.get(&key.kind).into_iter();
+        let mut watches = watches.chain(self.other_versions(&key.kind));
+        watches.find_map(|it| it.get(&key.name))
+    }
+
+    /// Does what [`Context::existing`] does, and returns the object's managed fields, too, if a host applied it.
+    #[must_use]
+    pub fn existing_managed(&self, key: &ChildRef) -> Option<(Arc<DynamicObject>, Vec<ManagedFieldsEntry>)> {
+        let watches = self.children.get(&key.kind).into_iter();
+        let mut watches = watches.chain(self.other_versions(&key.kind));
+        watches.find_map(|it| it.of(key.name.namespace.as_deref())?.get_managed(&key.name))
+    }
+
+    /// Returns the watches of the same kind in its other versions.
+    fn other_versions<'a>(&'a self, kind: &'a Kind) -> impl Iterator<Item = &'a KindReflectors> {
+        let is_other = move |other: &Kind| other != kind && other.is_version_of(kind);
+        self.children
+            .iter()
+            .filter(move |(other, _)| is_other(other))
+            .map(|(_, watches)| watches)
+    }
+
+    /// Returns the objects that a need selects, sorted by name; `None` when its namespace is not watched.
+    #[must_use]
+    pub fn related(
+        &self,
+        kind: &Kind,
+        namespace: Option<&str>,
+        name: Option<&str>,
+        selector: &Selector,
+    ) -> Option<Vec<Arc<DynamicObject>>> {
+        let watch = self.reads.get(kind)?.of(namespace)?;
+        let Some(name) = name else {
+            return Some(watch.select(namespace, selector));
+        };
+        let name = NamespacedName {
+            namespace: namespace.map(str::to_owned),
+            name: name.to_owned(),
+        };
+        let mut objects: Vec<_> = watch.get(&name).into_iter().collect();
+        let labels = |object: &DynamicObject| object.metadata.labels.clone().unwrap_or_default();
+        objects.retain(|object| selector.matches(&labels(object)));
+        Some(objects)
+    }
+
+    /// Stores the result of a write in the cache, and remembers its version to recognize the watch event for it.
+    pub fn record_child(&self, parent: &NamespacedName, key: &ChildRef, object: DynamicObject) {
+        if let Some(version) = version(&object) {
+            self.memory_of(parent, |memory| {
+                memory.written.insert(key.identity(), version);
+            });
+        }
+        let watch = self
+            .children
+            .get(&key.kind)
+            .and_then(|watches| watches.of(key.name.namespace.as_deref()));
+        if let Some(watch) = watch {
+            watch.record(object);
+        }
+    }
+
+    /// Removes a deleted child from the caches, in all versions.
+    pub fn forget_child(&self, key: &ChildRef, uid: &str) {
+        let watches = self.children.get(&key.kind).into_iter();
+        for watches in watches.chain(self.other_versions(&key.kind)) {
+            if let Some(watch) = watches.of(key.name.namespace.as_deref()) {
+                watch.forget(&key.name, uid);
+            }
+        }
+    }
+
+    /// Stores the response to a write of the parent, and remembers its version to recognize the watch event for it.
+    /// `seen` is the parent as the reconcile knows it, `status` the status that was written, if it was.
+    pub fn record_parent(
+        &self,
+        seen: &DynamicObject,
+        status: Option<&Value>,
+        answer: DynamicObject,
+    ) -> Option<Arc<DynamicObject>> {
+        let name = NamespacedName::of(seen);
+        // The cache is not asked what was known: the watch may have delivered the result of the write already, with
+        // a change of others that the reconcile has not seen.
+        self.memory_of(&name, |memory| memory.wrote_parent(seen, status, &answer));
+        let watch = self.parents.of(name.namespace.as_deref())?;
+        Some(watch.record(answer))
+    }
+}
