@@ -459,15 +459,7 @@ impl Elector {
                 self.instruments.metrics.set_leader(controller, Some(leads));
                 let words = match election.candidate.holder() {
                     _ if leads => "it leads".to_owned(),
-                    Some(holder) if holder != self.identity => match election.candidate.longer_validity() {
-                        // After the holder has disappeared, this replica waits that long.
-                        Some(valid) => format!(
-                            "stands by; {holder} leads; its Lease states a `leaseDurationSeconds` of {}, longer than the \
-                             `lease.duration` of this replica",
-                            valid.as_secs()
-                        ),
-                        None => format!("stands by; {holder} leads"),
-                    },
+                    Some(holder) if holder != self.identity => format!("stands by; {holder} leads"),
                     _ => "stands by; no replica leads yet".to_owned(),
                 };
                 self.instruments.health.leads(controller, Some(words));

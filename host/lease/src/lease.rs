@@ -109,14 +109,6 @@ impl Candidate {
         self.validity(spec(self.lease()))
     }
 
-    /// Returns how long the lease as last read is valid after a renewal, if that is longer than configured here.
-    #[must_use]
-    pub fn longer_validity(&self) -> Option<Duration> {
-        let valid = self.valid_for();
-        // Leases state whole seconds.
-        (valid.as_secs() > self.timing.duration.as_secs()).then_some(valid)
-    }
-
     /// Returns until when we may write, and when another replica may begin; both count from when the last
     /// renewal was sent.
     #[must_use]
