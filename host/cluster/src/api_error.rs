@@ -71,15 +71,7 @@ impl ApiError {
             Fault::Refused(500) => {
                 self.message.contains("etcdserver") || self.message.contains("rpc error: code = Unavailable")
             }
-            Fault::Refused(_)
-            | Fault::Missing
-            | Fault::NotServed
-            | Fault::NamespaceMissing
-            | Fault::NamespaceTerminating
-            | Fault::Repeated
-            | Fault::Unreadable
-            | Fault::Host
-            | Fault::Deposed => false,
+            _ => false,
         }
     }
 

@@ -10,10 +10,10 @@ use tracing::{info, warn};
 use super::action::{Action, MIN_DELAY};
 use super::apply::Live;
 use super::context::Context;
-use super::context::contests::{Report, Rival, Seen};
+use super::context::contests::{Report, Seen};
 use operator_host_contract::EventType;
 use operator_host_core::field_path::FieldPath;
-use operator_host_core::managed_fields::other_writer;
+use operator_host_core::managed_fields::{FieldWriter, other_writer};
 use operator_host_core::object::{
     APPLIED_ANNOTATION, ChildRef, NamespacedName, annotation, made_at, shorten,
 };
@@ -39,10 +39,8 @@ pub(super) fn is_on_hold(
     });
     match seen {
         Seen::Edit => false,
-        Seen::Contested { hold, is_reported } => {
-            if !is_reported {
-                report(context, parent, desired, live, drift);
-            }
+        Seen::Contested { hold } => {
+            report(context, parent, desired, live, drift);
             hold
         }
     }
@@ -52,22 +50,35 @@ pub(super) fn is_on_hold(
 fn report(context: &Context, parent: &DynamicObject, desired: &Desired, live: &Live, drift: &FieldPath) {
     let manager = context.config.field_manager();
     let applied = annotation(&live.object, APPLIED_ANNOTATION);
-    let rival = match other_writer(&live.managed, drift, &manager) {
-        Some(writer) if writer.is_owner => Rival::Manager(writer),
-        _ if applied.is_some_and(|applied| applied != desired.fingerprint) => Rival::Host(manager),
-        writer => writer.map_or(Rival::Unknown, Rival::Manager),
+    let by = match other_writer(&live.managed, drift, &manager) {
+        Some(writer) if writer.is_owner => in_words(&writer),
+        _ if applied.is_some_and(|applied| applied != desired.fingerprint) => {
+            format!("by another host with the same field manager, {manager:?}")
+        }
+        Some(writer) => format!("probably {}", in_words(&writer)),
+        None => "by another client".to_owned(),
     };
     let path = shorten(&drift.to_string(), MAX_PATH);
     let began = context.memory_of(&NamespacedName::of(parent), |memory| {
         let counted = || context.observer.metrics.contested();
-        memory
-            .contests
-            .report(&desired.key, Report { path, rival }, counted)
+        memory.contests.report(&desired.key, Report { path, by }, counted)
     });
     if let Some(message) = began {
         warn!("{message}");
         context.publish(parent, EventType::Warning, FIELD_CONTESTED, &message);
     }
+}
+
+fn in_words(writer: &FieldWriter) -> String {
+    let subresource = writer.subresource.as_ref();
+    let subresource = subresource.map(|name| format!(" (subresource {name})"));
+    let time = writer.time.map(|time| format!(" at {time}"));
+    format!(
+        "by the field manager {:?}{}{}",
+        writer.manager,
+        subresource.unwrap_or_default(),
+        time.unwrap_or_default()
+    )
 }
 
 /// Remembers that a child was applied, which was `live`.

@@ -246,7 +246,8 @@ pub fn check<'a>(
     })
 }
 
-fn kind_of(need: &Need) -> Kind {
+/// Returns the kind of the objects that a need selects.
+pub(super) fn kind_of(need: &Need) -> Kind {
     Kind {
         api_version: need.api_version.clone(),
         kind: need.kind.clone(),

@@ -91,27 +91,8 @@ async fn write_if(
     if !context.resource.has_status || is_unreadable(parent) {
         return Ok(false);
     }
-    // Before anything else: to copy, hash and send it would hold up the reconciles of other controllers.
-    if update.fields.is_some_and(|fields| least_size(fields) > REQUEST) {
-        let why = "the status is larger than 3 MiB, which no API server accepts: make the plugin answer with a smaller one";
-        return Err(refused(context, name, 413, why));
-    }
-    // Neither this host nor another could read it again.
-    let is_too_deep_for = |value: &Value| is_deeper(value, MAX_DEPTH - 1);
-    if update
-        .fields
-        .is_some_and(|fields| fields.values().any(is_too_deep_for))
-    {
-        return Err(refused(
-            context,
-            name,
-            422,
-            &unreadable("the status in the plugin's answer"),
-        ));
-    }
-    if let Some(problem) = update.fields.and_then(long_key) {
-        let why = format!("the status in the plugin's answer: {problem}");
-        return Err(refused(context, name, 422, &why));
+    if let Some((code, why)) = update.fields.and_then(unacceptable) {
+        return Err(refused(context, name, code, &why));
     }
     let mut status = desired(context, parent, current(parent), update);
     let (conditions, unready_since) = labels(&status);
@@ -205,6 +186,21 @@ async fn write_if(
         }
         Err(error) => Err(error),
     }
+}
+
+/// Returns why a plugin's status is not sent, and with which code an API server would refuse it. This comes before anything else:
+/// to copy, hash and send a huge one would hold up the reconciles of other controllers.
+fn unacceptable(fields: &Map<String, Value>) -> Option<(u16, String)> {
+    if least_size(fields) > REQUEST {
+        let why = "the status is larger than 3 MiB, which no API server accepts: make the plugin answer with a smaller one";
+        return Some((413, why.to_owned()));
+    }
+    // Neither this host nor another could read it again.
+    if fields.values().any(|value| is_deeper(value, MAX_DEPTH - 1)) {
+        return Some((422, unreadable("the status in the plugin's answer")));
+    }
+    let problem = long_key(fields)?;
+    Some((422, format!("the status in the plugin's answer: {problem}")))
 }
 
 /// Reports whether another manager has the conditions, too, and has them as one value: the definition does not say that they

@@ -1,12 +1,10 @@
 //! The contested children of one parent. No I/O, and the time is an argument.
 
 use std::collections::HashMap;
-use std::fmt;
 use std::time::Duration;
 
 use tokio::time::Instant;
 
-use operator_host_core::managed_fields::FieldWriter;
 use operator_host_core::metrics::ContestedChild;
 use operator_host_core::object::ChildRef;
 use operator_host_desired::conditions::{FIELD_CONTESTED, Reason};
@@ -38,8 +36,6 @@ struct Contest {
     times: u32,
     /// The longest time from an apply to the change back.
     slowest: Duration,
-    /// Whether it was read who changed it back this time.
-    is_reported: bool,
     /// What was reported, once it is contested.
     report: Option<(Report, ContestedChild)>,
 }
@@ -49,36 +45,8 @@ struct Contest {
 pub(in crate::reconcile) struct Report {
     /// The path of the field.
     pub(in crate::reconcile) path: String,
-    /// Who changed it.
-    pub(in crate::reconcile) rival: Rival,
-}
-
-/// Who changes a child back.
-#[derive(Debug)]
-pub(in crate::reconcile) enum Rival {
-    /// Another field manager.
-    Manager(FieldWriter),
-    /// Another host, with this field manager.
-    Host(String),
-    /// `managedFields` does not tell.
-    Unknown,
-}
-
-impl fmt::Display for Rival {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Manager(writer) => {
-                let probably = if writer.is_owner { "" } else { "probably " };
-                write!(f, "{probably}by the field manager {:?}", writer.manager)?;
-                if let Some(subresource) = &writer.subresource {
-                    write!(f, " (subresource {subresource})")?;
-                }
-                writer.time.map_or(Ok(()), |time| write!(f, " at {time}"))
-            }
-            Self::Host(manager) => write!(f, "by another host with the same field manager, {manager:?}"),
-            Self::Unknown => f.write_str("by another client"),
-        }
-    }
+    /// Who changed it, in words.
+    pub(in crate::reconcile) by: String,
 }
 
 /// What a difference between a child and its desired state means.
@@ -86,9 +54,8 @@ impl fmt::Display for Rival {
 pub(in crate::reconcile) enum Seen {
     /// It is to be applied: the plugin wants something new, or somebody has made a few edits.
     Edit,
-    /// It is contested. `hold`: it is too early to apply it again. `is_reported`: it was read who changed it this
-    /// time.
-    Contested { hold: bool, is_reported: bool },
+    /// It is contested. `hold`: it is too early to apply it again.
+    Contested { hold: bool },
 }
 
 impl Contest {
@@ -99,7 +66,6 @@ impl Contest {
             is_changed: false,
             times: 0,
             slowest: Duration::ZERO,
-            is_reported: false,
             report: None,
         }
     }
@@ -110,7 +76,6 @@ impl Contest {
 
     fn change_back(&mut self, now: Instant) {
         self.is_changed = true;
-        self.is_reported = false;
         self.times = self.times.saturating_add(1);
         self.slowest = self.slowest.max(now - self.applied);
     }
@@ -141,10 +106,10 @@ impl Contest {
             }
     }
 
-    fn message(&self, key: &ChildRef, Report { path, rival }: &Report) -> String {
+    fn message(&self, key: &ChildRef, Report { path, by }: &Report) -> String {
         let (times, delay) = (self.times, self.delay());
         format!(
-            "{key} was changed back {times} times, the last time {path} {rival}. The host applies this child at most \
+            "{key} was changed back {times} times, the last time {path} {by}. The host applies this child at most \
              once in {delay:?}. Stop the other client, or leave the field out of what the plugin wants"
         )
     }
@@ -183,7 +148,6 @@ impl Contests {
         }
         Seen::Contested {
             hold: now < contest.due(),
-            is_reported: contest.is_reported,
         }
     }
 
@@ -236,7 +200,7 @@ impl Contests {
         self.0.clear();
     }
 
-    /// Stores who contests a child. Returns the message when this is its first report; `counted` then counts it as long
+    /// Stores who contests a child this time. Returns the message when this is its first report; `counted` then counts it as long
     /// as the contest lasts.
     pub(in crate::reconcile) fn report(
         &mut self,
@@ -245,7 +209,6 @@ impl Contests {
         counted: impl FnOnce() -> ContestedChild,
     ) -> Option<String> {
         let contest = self.0.get_mut(key)?;
-        contest.is_reported = true;
         let message = contest.message(key, &report);
         match &mut contest.report {
             Some((known, _)) => {
@@ -332,12 +295,7 @@ mod tests {
     fn report() -> Report {
         Report {
             path: "spec.replicas".into(),
-            rival: Rival::Manager(FieldWriter {
-                manager: "rival".into(),
-                subresource: None,
-                time: None,
-                is_owner: true,
-            }),
+            by: "by the field manager \"rival\"".into(),
         }
     }
 
@@ -350,17 +308,14 @@ mod tests {
             *now += after;
             loop {
                 match contests.differs(&key, "f", Some("f"), *now) {
-                    Seen::Contested {
-                        is_reported: false,
-                        hold,
-                    } => {
+                    Seen::Contested { hold } => {
                         contests.report(&key, report(), counted);
                         if !hold {
                             break;
                         }
+                        *now += contests.next(*now).unwrap();
                     }
-                    Seen::Contested { hold: true, .. } => *now += contests.next(*now).unwrap(),
-                    Seen::Contested { hold: false, .. } | Seen::Edit => break,
+                    Seen::Edit => break,
                 }
             }
             contests.applied(&key, "f", false, *now);
@@ -431,19 +386,13 @@ mod tests {
         let key = child("a/web");
         assert_eq!(
             contests.differs(&key, "f", Some("f"), now),
-            Seen::Contested {
-                hold: true,
-                is_reported: false
-            }
+            Seen::Contested { hold: true }
         );
         assert_eq!(contests.differs(&key, "g", Some("f"), now), Seen::Edit);
         contests.applied(&key, "g", false, now);
         assert_eq!(
             contests.differs(&key, "g", Some("g"), now),
-            Seen::Contested {
-                hold: true,
-                is_reported: false
-            }
+            Seen::Contested { hold: true }
         );
         // The plugin no longer wants the child.
         assert_eq!(contests.end(|_| false, now), [""; 0]);

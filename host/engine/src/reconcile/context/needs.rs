@@ -12,6 +12,8 @@ use operator_host_contract::{Kind, Need};
 use operator_host_core::object::{NamespacedName, Selector};
 use operator_host_desired::selectors::selector;
 
+use super::super::needs::kind_of;
+
 /// The needs of all parents of one controller; see the module.
 #[derive(Default)]
 pub struct Needs(Mutex<Index>);
@@ -146,13 +148,6 @@ fn required(need: &Need, selector: &Selector) -> Required {
         (Some(name), _) => Required::Name(name.clone()),
         (None, Some((key, value))) => Required::Label(key.to_owned(), value.to_owned()),
         (None, None) => Required::Nothing,
-    }
-}
-
-fn kind_of(need: &Need) -> Kind {
-    Kind {
-        api_version: need.api_version.clone(),
-        kind: need.kind.clone(),
     }
 }
 
