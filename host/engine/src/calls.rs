@@ -77,7 +77,8 @@ impl Calls {
         (outcome, share)
     }
 
-    fn record<T: Clone + Into<RecordedAnswer>>(
+    /// Records a call if recording is enabled.
+    pub(crate) fn record<T: Clone + Into<RecordedAnswer>>(
         &self,
         plugin: &Plugin,
         export: Export,

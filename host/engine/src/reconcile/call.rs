@@ -7,7 +7,7 @@ use kube::core::DynamicObject;
 use super::context::Context;
 use super::error::ReconcileError;
 use super::evaluate::{PluginExport, Subject, evaluate};
-use super::observer::span_of_call;
+use super::observer::{observe, span_of_call};
 use crate::validation;
 use operator_host_contract::{Export, Need, Request};
 use operator_host_core::object::{ChildRef, NamespacedName, is_unreadable};
@@ -75,8 +75,12 @@ pub(super) async fn check_valid(
     let span = span_of_call(plugin, Export::Validate.as_str());
     let call = plugin.validate(&parent, None);
     let observer = &context.observer;
-    let (outcome, _share) = observer.call(Export::Validate.as_str(), &span, call, |_| 0).await;
-    observer.record(plugin, Export::Validate, Asked::Parent(parent, None), &outcome);
+    let (outcome, _share) = observe(&observer.metrics, Export::Validate.as_str(), &span, call, |_| {
+        None
+    })
+    .await;
+    let asked = Asked::Parent(parent, None);
+    observer.calls.record(plugin, Export::Validate, asked, &outcome);
     outcome
         .and_then(|errors| validation::verdict(&errors))
         .map_err(ReconcileError::Call)
@@ -95,13 +99,11 @@ async fn evaluate_traced<T: PluginExport>(
         let span = span_of_call(plugin, T::EXPORT.as_str());
         request.traceparent = trace::traceparent(&span);
         let call = T::call(plugin, &request);
-        let (outcome, share) = context
-            .observer
-            .call(T::EXPORT.as_str(), &span, call, T::children)
-            .await;
-        context
-            .observer
-            .record(plugin, T::EXPORT, Asked::Request(request), &outcome);
+        let observer = &context.observer;
+        let children = |answer: &T| Some(answer.children());
+        let (outcome, share) = observe(&observer.metrics, T::EXPORT.as_str(), &span, call, children).await;
+        let asked = Asked::Request(request);
+        observer.calls.record(plugin, T::EXPORT, asked, &outcome);
         (outcome, share)
     };
     Ok(evaluate(subject, context, known, call, remember).await?)

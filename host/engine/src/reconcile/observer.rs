@@ -6,8 +6,8 @@ use std::time::{Duration, Instant};
 use tracing::field::Empty;
 use tracing::{Span, info_span, record_all};
 
+use crate::calls::Calls;
 use operator_host_config::ControllerConfig;
-use operator_host_contract::Export;
 use operator_host_core::metrics::ControllerMetrics;
 use operator_host_core::metrics::parents::Parents;
 use operator_host_core::object::NamespacedName;
@@ -15,7 +15,6 @@ use operator_host_core::trace::{self, Tracer};
 use operator_host_instruments::Instruments;
 use operator_host_instruments::health::{Health, Pulse, Readiness};
 use operator_host_instruments::journal::ControllerJournal;
-use operator_host_instruments::record::{Asked, RecordedAnswer, Recorder};
 use operator_host_runtime::{Call, CallError, Plugin, Share};
 
 /// The longest time between two beats of the loop that enqueues parents on resyncs and reloads. The loop has its own
@@ -37,7 +36,8 @@ pub struct Observer {
     /// The pulse that all workers share.
     pub working: Pulse,
     health: Arc<Health>,
-    recorder: Option<Recorder>,
+    /// Records calls of the plugin.
+    pub(super) calls: Calls,
     /// What the controller did last, if somebody may look.
     pub journal: Option<Arc<ControllerJournal>>,
     name: String,
@@ -47,54 +47,20 @@ impl Observer {
     /// Creates the observer of a controller that is about to start.
     #[must_use]
     pub fn new(config: &ControllerConfig, instruments: &Instruments) -> Self {
-        let Instruments {
-            metrics,
-            tracer,
-            health,
-            recorder,
-            journal,
-        } = instruments;
+        let (health, journal) = (&instruments.health, &instruments.journal);
         let name = config.name.clone();
         health.set(&name, Readiness::Starting(None));
-        let metrics = metrics.of(&name, &config.parent);
+        let metrics = instruments.metrics.of(&name, &config.parent);
         Self {
             parents: metrics.parents(),
             metrics,
-            tracer: tracer.clone(),
+            tracer: instruments.tracer.clone(),
             enqueuing: health.pulse(format!("loop/{name}"), ENQUEUE_PULSE),
             working: health.pulse(format!("workers/{name}"), WORKING),
             health: Arc::clone(health),
-            recorder: recorder.clone(),
+            calls: Calls::new(config, instruments),
             journal: journal.as_ref().map(|journal| journal.of(&name)),
             name,
-        }
-    }
-
-    /// Makes a plugin call inside its span, and reports its result and what it used. `children` counts the children in
-    /// a response. Keep the [`Share`] as long as the response.
-    pub async fn call<T>(
-        &self,
-        export: &'static str,
-        span: &Span,
-        call: impl Future<Output = Call<T>>,
-        children: impl FnOnce(&T) -> usize,
-    ) -> (Result<T, CallError>, Option<Share>) {
-        observe(&self.metrics, export, span, call, |response| {
-            Some(children(response))
-        })
-        .await
-    }
-
-    /// Records a call if recording is enabled.
-    pub fn record<T: Clone + Into<RecordedAnswer>>(
-        &self,
-        plugin: &Plugin,
-        export: Export,
-        asked: Asked,
-        outcome: &Result<T, CallError>,
-    ) {
-        if let Some(recorder) = &self.recorder {
-            recorder.call(&self.name, plugin, export, asked, outcome, &self.metrics);
         }
     }
 
@@ -176,7 +142,7 @@ pub async fn observe<T>(
     (outcome, share)
 }
 
-/// Creates the span of one plugin call. [`Observer::call`] fills in its empty attributes.
+/// Creates the span of one plugin call. [`observe`] fills in its empty attributes.
 #[must_use]
 pub fn span_of_call(plugin: &Plugin, export: &'static str) -> Span {
     trace::child(|| plugin_span(plugin, export))
