@@ -5,8 +5,8 @@ use std::time::Duration;
 use thiserror::Error;
 
 use super::refusal::{
-    FIELD_ADVICE, is_field_conflict, is_message_of_a_webhook, is_missing_namespace, is_missing_object,
-    is_of_a_webhook, status_of,
+    is_field_conflict, is_message_of_a_webhook, is_missing_namespace, is_missing_object, is_of_a_webhook,
+    status_of,
 };
 use operator_host_core::object::NamespacedName;
 
@@ -177,36 +177,6 @@ impl ApiError {
     }
 }
 
-impl ApiError {
-    /// Says in plain words that an object exists, if that is why the API server refused to create it. Its own words are
-    /// about a change.
-    #[must_use]
-    pub(super) fn of_existing(mut self) -> Self {
-        // A ResourceQuota that many requests change at once is a conflict, too.
-        let is_about_it = self
-            .message
-            .contains(&format!("{:?}: the object has been modified", self.name.name));
-        if self.is_lost_race() && is_about_it {
-            self.message = format!(
-                "an object of this name exists, which the host's watch has not reported yet: {}",
-                self.message
-            )
-            .into();
-        }
-        self
-    }
-
-    /// Replaces the advice about the fields of another manager, if that is what the API server refused and `field` is
-    /// one of them.
-    #[must_use]
-    pub fn advise_about(mut self, field: &str, advice: &str) -> Self {
-        if self.is_conflict() && self.message.contains(field) {
-            self.message = self.message.replace(FIELD_ADVICE, advice).into();
-        }
-        self
-    }
-}
-
 /// Returns the part that failed when the API server responded to a request for the object `name` with this status.
 pub(super) fn fault_of(status: &kube::core::Status, name: &NamespacedName) -> Fault {
     match status_of(status) {
@@ -265,44 +235,10 @@ mod tests {
             );
         }
         assert!(refused(409, "Operation cannot be fulfilled: uid mismatch").is_lost_race());
-    }
-
-    #[test]
-    fn a_refusal_to_create_says_that_the_object_exists_unless_fields_are_in_conflict() {
-        let modified = |what: &str| {
-            let message = format!(
-                "Operation cannot be fulfilled on {what}: the object has been modified; please apply your changes to the \
-                 latest version and try again"
-            );
-            refused(409, &message).of_existing()
-        };
-        let exists = "an object of this name exists";
-        let race = modified("pods \"web\"");
-        assert!(race.is_lost_race() && race.message.contains(exists), "{race}");
-        let quota = modified("resourcequotas \"small\"");
-        assert!(quota.is_lost_race() && !quota.message.contains(exists), "{quota}");
-        let fields = refused(409, "Apply failed with 1 conflict: conflict with \"x\": .spec").of_existing();
-        assert!(!fields.message.contains(exists), "{fields}");
-    }
-
-    #[test]
-    fn advice_is_replaced_where_the_field_is_in_conflict_and_nowhere_else() {
-        let conflict = |field: &str| {
-            let message = format!("Apply failed with 1 conflict: conflict with \"x\" using v1: {field}");
-            refused(409, &message).advise_about(".metadata.labels.a", "set it back")
-        };
-        let advised = conflict(".metadata.labels.a");
+        let marks = "Apply failed with 1 conflict: conflict with \"x\": .metadata.annotations.operator-host.dev/applied";
+        let marks = refused(409, marks).message;
         assert!(
-            advised.message.ends_with(".metadata.labels.a; set it back"),
-            "{advised}"
-        );
-        assert!(!advised.is_lost_race());
-        assert!(!conflict(".spec").message.contains("set it back"));
-        let marks = conflict(".metadata.annotations.operator-host.dev/applied");
-        assert!(
-            marks
-                .message
-                .contains("Remove the annotations of operator-host.dev there"),
+            marks.contains("Remove the annotations of operator-host.dev there"),
             "{marks}"
         );
     }

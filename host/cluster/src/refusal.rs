@@ -9,7 +9,7 @@ use operator_host_config::ServiceAccount;
 use operator_host_core::object::{NamespacedName, secret};
 
 /// What to do about fields of another manager.
-pub(super) const FIELD_ADVICE: &str =
+const FIELD_ADVICE: &str =
     "another manager has set these fields: remove them there, or from the plugin's answer";
 
 /// Returns the delay that the API server asks for.

@@ -88,7 +88,7 @@ impl<'a> ResourceClient<'a> {
                 }
                 self.apply(name, &body, manager, false).await
             }
-            answer => answer.map_err(ApiError::of_existing),
+            answer => answer,
         }
     }
 

@@ -22,8 +22,8 @@ use operator_host_contract::{EventType, Kind};
 use operator_host_core::field_path::FieldPath;
 use operator_host_core::managed_fields::applied_by;
 use operator_host_core::object::{
-    APPLIED_ANNOTATION, CONTROLLER_LABEL, ChildRef, NamespacedName, PROVENANCE_ANNOTATION, annotation,
-    controller_of, fingerprint, is_terminating, label, made_at,
+    APPLIED_ANNOTATION, ChildRef, NamespacedName, PROVENANCE_ANNOTATION, annotation, controller_of,
+    fingerprint, is_terminating, made_at,
 };
 use operator_host_desired::drift::drift;
 use operator_host_desired::left_fields;
@@ -204,11 +204,10 @@ async fn apply_one(
         }
         Some(live) => {
             let body = body_for(desired, live, &manager);
-            let answer = match force {
+            match force {
                 true => repair::apply(&objects, desired, live, &body, &manager).await,
                 false => objects.apply(&desired.key.name, &body, &manager, false).await,
-            };
-            answer.map_err(|error| advise_about_label(context, &live.object, error))
+            }
         }
     };
     let answer = answer.inspect_err(|error| {
@@ -280,20 +279,6 @@ fn body_for(desired: &Desired, live: &Live, manager: &str) -> Value {
         body["metadata"]["resourceVersion"] = live.object.metadata.resource_version.clone().into();
     }
     body
-}
-
-/// Explains why the host does not take over the fields of a child: its label says that another controller made it.
-fn advise_about_label(context: &Context, live: &DynamicObject, error: ApiError) -> ApiError {
-    let own = &context.config.name;
-    match label(live, CONTROLLER_LABEL).filter(|named| *named != context.config.name) {
-        Some(named) => {
-            let advice = format!(
-                "its label names the controller {named:?}: set it back to {own:?}, or delete the object"
-            );
-            error.advise_about(CONTROLLER_LABEL, &advice)
-        }
-        None => error,
-    }
 }
 
 /// Returns the first field in which an existing child is not as it is to be applied; `None` if it is.
