@@ -15,6 +15,7 @@ use super::contest;
 use super::context::pace::Cause;
 use super::context::{Context, Paced};
 use super::freshness::may_create;
+use super::outcome::Changes;
 use super::repair;
 use operator_host_cluster::api_error::ApiError;
 use operator_host_cluster::resource_client::ResourceClient;
@@ -36,11 +37,9 @@ const CONCURRENCY: usize = 4;
 
 /// The result of the applies.
 #[derive(Debug, Default)]
-pub struct Applied {
-    /// Children that were not known to exist.
-    pub created: Vec<ChildRef>,
-    /// Children that were changed.
-    pub updated: Vec<ChildRef>,
+pub(super) struct Applied {
+    /// Whether the cluster changed since the plugin saw it.
+    pub changed: bool,
     /// What children wait for that were not applied.
     pub waiting: Vec<Waiting>,
     /// Messages about the children that are not applied yet, because they were written too often.
@@ -51,16 +50,13 @@ pub struct Applied {
     pub awaits_others: bool,
 }
 
-impl Applied {
-    /// Reports whether the cluster changed since the plugin saw it.
-    #[must_use]
-    pub fn changed(&self) -> bool {
-        !self.created.is_empty() || !self.updated.is_empty()
-    }
-}
-
 /// Applies the children that differ. One failure does not prevent the other applies.
-pub async fn apply(context: &Context, parent: &DynamicObject, desired: &[Desired]) -> Applied {
+pub(super) async fn apply(
+    context: &Context,
+    parent: &DynamicObject,
+    desired: &[Desired],
+    changes: &mut Changes,
+) -> Applied {
     let mut applied = Applied::default();
     let order = &Order::of(desired);
     // One kind after the other, since a pod may need the claim before it.
@@ -79,8 +75,14 @@ pub async fn apply(context: &Context, parent: &DynamicObject, desired: &[Desired
         let mut results = std::pin::pin!(stream::iter(requests).buffered(CONCURRENCY));
         for desired in group {
             match results.next().await {
-                Some(Ok(ApplyOutcome::Created)) => applied.created.push(desired.key.clone()),
-                Some(Ok(ApplyOutcome::Updated)) => applied.updated.push(desired.key.clone()),
+                Some(Ok(ApplyOutcome::Created)) => {
+                    applied.changed = true;
+                    changes.created.push(desired.key.clone());
+                }
+                Some(Ok(ApplyOutcome::Updated)) => {
+                    applied.changed = true;
+                    changes.updated.push(desired.key.clone());
+                }
                 Some(Ok(ApplyOutcome::Waiting(why))) => applied.waiting.push(why),
                 Some(Ok(ApplyOutcome::Held(why))) => applied.held.push(why),
                 Some(Ok(ApplyOutcome::Unchanged)) => {

@@ -27,61 +27,61 @@ use operator_host_desired::plan::{Plan, Policy, plan_around};
 use operator_host_desired::readiness;
 use operator_host_runtime::Plugin;
 
-/// What an iteration came to.
-enum Step {
-    /// Something is different now, which the plugin has to see.
-    Changed,
-    /// The children are as the plugin wants them. The verdict on them; a cleanup has one only if a child waits.
-    Settled(Option<Verdict>),
-}
-
 /// Asks the plugin and realizes its answers until an iteration changes nothing. Therefore the last answer, and the status
 /// with it, describes the children that this reconcile has written.
 pub(super) async fn settle<T: PluginExport>(
     context: &Context,
     plugin: &Plugin,
-    first: Snapshot,
+    mut snapshot: Snapshot,
     changes: &mut Changes,
 ) -> Result<FinalAnswer, ReconcileError> {
-    let mut parent = Arc::clone(&first.parent);
-    let mut first = Some(first);
     let mut events = Vec::new();
     let mut iterations = Iterations::default();
     while iterations.begin_next(changes) {
-        let snapshot = first
-            .take()
-            .unwrap_or_else(|| Snapshot::take(context, Arc::clone(&parent)));
+        if iterations.calls() > 1 {
+            snapshot = Snapshot::take(context, snapshot.parent);
+        }
         let observed = snapshot.seen_by(context, plugin);
         let seen = now();
         let subject = Subject {
-            parent: &parent,
+            parent: &snapshot.parent,
             children: &observed,
             now: seen,
-            namespace_terminating: context.is_namespace_terminating(&parent),
+            namespace_terminating: context.is_namespace_terminating(&snapshot.parent),
         };
         let (answer, share) = call::<T>(context, plugin, &subject).await?;
         let (mut response, is_done) = answer.into_response();
-        let Some(realized) = realize(context, plugin, &mut parent, &response, changes).await? else {
+        let parent = &mut snapshot.parent;
+        let Some(realized) = realize(context, plugin, parent, &response, changes).await? else {
             continue;
         };
         collect_events(&mut events, std::mem::take(&mut response.events));
         let again = realized.applied.awaits_others.then_some(OBSTRUCTED);
-        let step = match is_done {
-            None => end(context, &parent, &observed, realized, changes).await?,
-            Some(is_done) => end_cleanup(is_done, realized),
+        let verdict = match is_done {
+            None => match end(context, parent, &observed, realized, changes).await? {
+                Some(verdict) => Some(verdict),
+                None => continue,
+            },
+            Some(is_done) => {
+                let waiting = realized.applied.waiting.into_iter().next();
+                // A cleanup is over when the plugin says so, although it has just changed something, unless a child waits. What
+                // it does not name is kept.
+                if realized.changed && !(is_done && waiting.is_none()) {
+                    continue;
+                }
+                waiting.map(|waiting| Verdict::CleaningUp(Reason::waiting(waiting.why)))
+            }
         };
-        if let Step::Settled(verdict) = step {
-            let asked = requeue(response.requeue_after_ms, response.requeue_at, seen);
-            return Ok(FinalAnswer {
-                status: response.status,
-                conditions: response.conditions,
-                events,
-                requeue: asked.into_iter().chain(again).min(),
-                done: is_done == Some(true) && verdict.is_none(),
-                verdict,
-                _share: share,
-            });
-        }
+        let asked = requeue(response.requeue_after_ms, response.requeue_at, seen);
+        return Ok(FinalAnswer {
+            status: response.status,
+            conditions: response.conditions,
+            events,
+            requeue: asked.into_iter().chain(again).min(),
+            done: is_done == Some(true) && verdict.is_none(),
+            verdict,
+            _share: share,
+        });
     }
     Err(ReconcileError::Unsettled {
         calls: iterations.calls(),
@@ -126,10 +126,8 @@ async fn realize(
     if !is_terminating(parent) {
         *parent = record(context, parent, &plan.secrets).await?;
     }
-    let mut applied = apply(context, parent, &plan.desired).await;
-    changed |= applied.changed();
-    changes.created.append(&mut applied.created);
-    changes.updated.append(&mut applied.updated);
+    let applied = apply(context, parent, &plan.desired, changes).await;
+    changed |= applied.changed;
     let is_lasting = applied.failed.iter().any(|error| !error.is_passing());
     // What passes by itself must not hide what does not.
     if is_lasting || !applied.failed.is_empty() && left_out.is_none() {
@@ -150,14 +148,15 @@ async fn realize(
     }
 }
 
-/// Deletes what is no longer wanted, and judges the children.
+/// Deletes what is no longer wanted, and judges the children. Returns `None` when something has changed, which the plugin has to
+/// see.
 async fn end(
     context: &Context,
     parent: &DynamicObject,
     observed: &[Arc<DynamicObject>],
     realized: Realized,
     changes: &mut Changes,
-) -> Result<Step, ReconcileError> {
+) -> Result<Option<Verdict>, ReconcileError> {
     let Realized {
         plan,
         applied,
@@ -175,9 +174,9 @@ async fn end(
         return Err(ReconcileError::Api(failed));
     }
     if context.remember_versions(&NamespacedName::of(parent), &plan) || changed {
-        return Ok(Step::Changed);
+        return Ok(None);
     }
-    Ok(Step::Settled(Some(match applied.waiting.into_iter().next() {
+    Ok(Some(match applied.waiting.into_iter().next() {
         _ if !applied.held.is_empty() => Verdict::Reconciling(Reason::new(BACK_OFF, applied.held.join(". "))),
         Some(waiting) => Verdict::Reconciling(Reason::waiting(waiting.why)),
         // One that is missing was deleted after it was applied.
@@ -186,16 +185,7 @@ async fn end(
             |key| context.existing(key),
             |_| Some("it was deleted".into()),
         ),
-    })))
-}
-
-/// Ends a cleanup that is done although it has just changed something, unless a child waits. What it does not name is kept.
-fn end_cleanup(is_done: bool, realized: Realized) -> Step {
-    let waiting = realized.applied.waiting.into_iter().next();
-    match realized.changed && !(is_done && waiting.is_none()) {
-        true => Step::Changed,
-        false => Step::Settled(waiting.map(|waiting| Verdict::CleaningUp(Reason::waiting(waiting.why)))),
-    }
+    }))
 }
 
 fn make_plan(
