@@ -1,7 +1,6 @@
 //! Label selectors: an accepted selector matches according to kubectl's grammar.
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
 
 use kube::core::DynamicObject;
 use operator_host_config::ControllerConfig;
@@ -45,8 +44,7 @@ fn check<'a>(
     parent: &DynamicObject,
     need: &'a Need,
 ) -> Result<Wanted<'a>, NeedError> {
-    let selector = selectors::selector(need).map(Arc::new);
-    needs::check(Rights::Configured(config), true, parent, need, selector)
+    needs::check(Rights::Configured(config), true, parent, need)
 }
 
 /// Parsing is deterministic, accepted text is a valid selector, and the policy's limits are respected.

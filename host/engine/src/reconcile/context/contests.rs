@@ -306,17 +306,12 @@ mod tests {
         let mut applies = Vec::new();
         for _ in 0..times {
             *now += after;
-            loop {
-                match contests.differs(&key, "f", Some("f"), *now) {
-                    Seen::Contested { hold } => {
-                        contests.report(&key, report(), counted);
-                        if !hold {
-                            break;
-                        }
-                        *now += contests.next(*now).unwrap();
-                    }
-                    Seen::Edit => break,
+            while let Seen::Contested { hold } = contests.differs(&key, "f", Some("f"), *now) {
+                contests.report(&key, report(), counted);
+                if !hold {
+                    break;
                 }
+                *now += contests.next(*now).unwrap();
             }
             contests.applied(&key, "f", false, *now);
             applies.push(*now);
