@@ -54,7 +54,7 @@ pub fn owns(config: &ControllerConfig, parent: &DynamicObject, object: &DynamicO
         && is_within_reach(config, parent, object)
 }
 
-/// Reports whether an object's label names the controller, by its current name or a former one.
+/// Reports whether an object's label names the controller.
 #[must_use]
 pub fn is_ours(config: &ControllerConfig, object: &DynamicObject) -> bool {
     label(object, CONTROLLER_LABEL) == Some(config.name.as_str())

@@ -1,8 +1,6 @@
 //! Notices when another client keeps changing back what the host applies to a child. Then the host says who it is, and
 //! applies that child less and less often, so that the two do not spin.
 
-use std::collections::HashSet;
-
 use kube::core::DynamicObject;
 use tokio::time::Instant;
 use tracing::{info, warn};
@@ -98,13 +96,9 @@ pub(super) fn applied(context: &Context, parent: &DynamicObject, desired: &Desir
 /// Ends the contests that are over: those of children that nobody has changed back for a while, and those of children
 /// that the plugin no longer wants.
 pub(super) fn end(context: &Context, parent: &DynamicObject, desired: &[Desired]) {
-    let name = NamespacedName::of(parent);
-    if context.memory_of(&name, |memory| memory.contests.is_empty()) {
-        return;
-    }
-    let wanted: HashSet<&ChildRef> = desired.iter().map(|desired| &desired.key).collect();
-    let ended = context.memory_of(&name, |memory| {
-        memory.contests.end(|key| wanted.contains(key), Instant::now())
+    let is_wanted = |key: &ChildRef| desired.iter().any(|desired| desired.key == *key);
+    let ended = context.memory_of(&NamespacedName::of(parent), |memory| {
+        memory.contests.end(is_wanted, Instant::now())
     });
     for message in ended {
         info!("{message}");

@@ -185,11 +185,6 @@ impl Contests {
         }
     }
 
-    /// Reports whether no child was changed back.
-    pub(in crate::reconcile) fn is_empty(&self) -> bool {
-        self.0.is_empty()
-    }
-
     /// Forgets a child that was deleted.
     pub(in crate::reconcile) fn forget(&mut self, key: &ChildRef) {
         self.0.remove(key);
