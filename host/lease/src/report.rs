@@ -11,12 +11,6 @@ use serde::Serialize;
 use super::assignment::Members;
 use super::lease::Candidate;
 use operator_host_config::leadership::LeadershipMode;
-use operator_host_core::object::shorten;
-
-/// Bytes of an identity: every client that may write Leases can choose it.
-const IDENTITY: usize = 253;
-/// Number of replicas that are listed.
-const REPLICAS: usize = 100;
 
 /// The Leases of this host and its replicas.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -34,8 +28,6 @@ pub struct LeadershipReport {
     /// The replicas that share the controllers, sorted by identity. Empty in the other modes, whose Leases do not name
     /// those that stand by.
     pub replicas: Vec<ReplicaReport>,
-    /// How many more replicas there are.
-    pub more_replicas: usize,
 }
 
 /// One Lease.
@@ -96,22 +88,17 @@ impl LeadershipReport {
             problem: None,
             leases: Vec::new(),
             replicas: Vec::new(),
-            more_replicas: 0,
         }
     }
 
     /// Sets the replicas.
     pub(super) fn set_replicas(&mut self, members: &Members) {
-        let replicas = members
-            .iter()
-            .take(REPLICAS)
-            .map(|(identity, member)| ReplicaReport {
-                identity: shorten(identity, IDENTITY),
-                held: member.held.len(),
-                able: member.able.len(),
-            });
+        let replicas = members.iter().map(|(identity, member)| ReplicaReport {
+            identity: identity.clone(),
+            held: member.held.len(),
+            able: member.able.len(),
+        });
         self.replicas = replicas.collect();
-        self.more_replicas = members.len().saturating_sub(REPLICAS);
     }
 }
 
@@ -123,30 +110,11 @@ impl LeaseReport {
             name: candidate.name().to_owned(),
             controllers: controllers.clone(),
             state,
-            holder: candidate.holder().map(|holder| shorten(holder, IDENTITY)),
+            holder: candidate.holder().map(str::to_owned),
             acquired: time(spec.and_then(|spec| spec.acquire_time.as_ref())),
             renewed: time(spec.and_then(|spec| spec.renew_time.as_ref())),
             valid_seconds: candidate.valid_for().as_secs(),
             transitions: spec.and_then(|spec| spec.lease_transitions).unwrap_or_default(),
         }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::assignment::Member;
-
-    #[test]
-    fn the_author_of_leases_cannot_make_the_report_large() {
-        let members: Members = (0..300)
-            .map(|number| (format!("{number:03}{}", "x".repeat(10_000)), Member::default()))
-            .collect();
-        let mut report = LeadershipReport::empty(LeadershipMode::PerController);
-        report.set_replicas(&members);
-        assert_eq!((report.replicas.len(), report.more_replicas), (REPLICAS, 200));
-        assert!(report.replicas.iter().all(|it| it.identity.len() <= IDENTITY));
-        report.set_replicas(&members.into_iter().take(2).collect());
-        assert_eq!((report.replicas.len(), report.more_replicas), (2, 0));
     }
 }

@@ -154,7 +154,6 @@ function leases(data) {
           table(["Lease", "Controllers", "Leader", "Since", "Renewed", "Changes"], rows, "No controller takes part in an election yet."),
           h("h2", {}, "Replicas"),
           data.mode === "single" ? h("p", { class: "quiet" }, "The Lease names the replica that leads, and none of those that stand by.") : table(["Replica", "Leads", "Could lead"], replicas, "None is known yet."),
-          data.moreReplicas ? h("p", {}, `${data.moreReplicas} more replicas are not shown.`) : null,
         ],
     h("p", {}, h("a", { href: "#/" }, "All controllers")),
   ];
