@@ -9,7 +9,7 @@ pub(super) const MIN_DELAY: Duration = Duration::from_millis(100);
 
 /// How long an object that is in the way of a child stays unnoticed at most after it is gone, or has another owner. Its
 /// events are not those of a child.
-pub(super) const OBSTRUCTED: Duration = Duration::from_secs(10);
+pub(super) const OBSTRUCTED: Duration = Duration::from_secs(30);
 
 /// When to reconcile the parent again if nothing changes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
