@@ -15,6 +15,7 @@ use tracing::{Instrument, Span, debug, error, info, info_span};
 
 use crate::definitions::Installer;
 use crate::definitions::record::LiveRecord;
+use crate::rollout::stages;
 use operator_host_cluster::cache::{Change, Interest, Subscriber, WatchState};
 use operator_host_cluster::kind_reflectors::KindReflectors;
 use operator_host_cluster::namespaces::NamespaceChange;
@@ -158,6 +159,7 @@ async fn stand_by(
         record
             .confirm(&context.resource.definition_name(), plugin.clone())
             .await;
+        stages::resume(context, record).await;
     };
     tokio::select! {
         () = begun => {}

@@ -12,7 +12,7 @@ mod crd_compatibility;
 mod defaults;
 mod first_lists;
 mod shadow;
-mod stages;
+pub(crate) mod stages;
 
 use std::collections::BTreeMap;
 use std::convert::Infallible;
@@ -188,14 +188,11 @@ impl Proving {
         candidate: &Plugin,
         say: Progress<'_>,
     ) -> Result<(), Box<HeldBack>> {
-        let stages = &self.config().proving.stages;
-        // The definition may change meanwhile, and with it the context.
-        let context = self.running_context();
-        let Some(context) = context.filter(|_| !stages.is_empty()) else {
+        if self.config().proving.stages.is_empty() || self.running_context().is_none() {
             return Ok(());
-        };
+        }
         match live {
-            Some(_) => stages::run(&context, &self.record, &self.staged, candidate, say).await,
+            Some(_) => stages::run(self, candidate, say).await,
             None => Err(stages::nothing_to_return_to()),
         }
     }
@@ -451,18 +448,10 @@ impl CandidateCheck for Proving {
     }
 
     async fn accept(&self, version: &Plugin, over: &Recorded) {
-        // The one that went through the stages takes over without a gap. Another one takes its place everywhere.
-        self.staged.send_if_modified(|staged| {
-            staged
-                .take_if(|staged| staged.plugin.digest() != version.digest())
-                .is_some()
-        });
         self.record.accept(version, over).await;
     }
 
     async fn prove(&self, live: Option<&Plugin>, candidate: &Plugin, say: Progress<'_>) -> ProofResult {
-        // The last one has become live for all.
-        self.staged.send_if_modified(|staged| staged.take().is_some());
         // It has become live. A later live version does not need its help.
         self.converter.send_if_modified(|converter| {
             converter
@@ -482,6 +471,7 @@ impl CandidateCheck for Proving {
         };
         match result {
             ProofResult::HeldBack(mut held) => {
+                self.staged.send_if_modified(|staged| staged.take().is_some());
                 let version = &candidate.description().version;
                 let (digest, advice) = (candidate.digest().short(), self.advice(live, candidate));
                 held.message = format!(
@@ -498,6 +488,15 @@ impl CandidateCheck for Proving {
                 ProofResult::HeldBack(held)
             }
             proved => proved,
+        }
+    }
+
+    fn withdraw(&self) {
+        let was_given = self.staged.send_if_modified(|staged| staged.take().is_some());
+        if was_given {
+            // If it comes back, it begins with the first stage.
+            let record = self.record();
+            tokio::spawn(async move { record.write_stage(None).await });
         }
     }
 

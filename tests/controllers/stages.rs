@@ -1,11 +1,52 @@
 //! A proved version that some objects have before the others.
 
 use super::*;
+use crate::support::measure;
 
 /// A puppet that is Ready with the version 0, and not with the version 1, whose answers are otherwise the same.
 fn breaks() -> Value {
     let response = |status: &str| json!({"conditions": [{"type": "Ready", "status": status, "reason": "Told", "message": "told"}]});
     json!({"response": response("True"), "variants": {"1": {"response": response("False")}}})
+}
+
+/// Creates a puppet whose ConfigMap says which version made it, with a mark, and waits until the live version has.
+async fn told(world: &World, name: &str) {
+    tell(world, name, "").await;
+    world.scenario.until(CONFIG_MAP, name, "made", has("old")).await;
+}
+
+async fn tell(world: &World, name: &str, mark: &str) {
+    let of = |text: &str| json!({"children": [config_map(name, &format!("{text}{mark}"))]});
+    let spec = json!({"response": of("old"), "variants": {"1": {"response": of("new")}}});
+    world.scenario.puppet(name, spec).await;
+}
+
+fn has(text: &'static str) -> impl Fn(&DynamicObject) -> bool {
+    move |map| map.data["data"]["text"] == text
+}
+
+/// Waits until a version has this stage, and returns the puppets that have it already, of these.
+async fn reached(world: &World, stage: &str, names: &[&str]) -> Vec<String> {
+    world
+        .scenario
+        .until(CONTROLLER, "puppet", stage, |object| {
+            let message = object.data["status"]["proposed"]["message"].as_str();
+            message.is_some_and(|message| message.starts_with(stage))
+        })
+        .await;
+    with_the_new(world, names).await
+}
+
+/// Returns the puppets that have the new version, of these.
+async fn with_the_new(world: &World, names: &[&str]) -> Vec<String> {
+    let mut new = Vec::new();
+    for name in names {
+        let map = world.scenario.get(CONFIG_MAP, name).await;
+        if map.is_some_and(|map| has("new")(&map)) {
+            new.push((*name).to_owned());
+        }
+    }
+    new
 }
 
 /// Returns the digest of the version that last reconciled a puppet, as its child says.
@@ -23,17 +64,11 @@ async fn a_version_goes_from_stage_to_stage_and_then_to_all() {
     let stages = json!({"proving": {"stages": [{"selector": "canary=true", "wait": "4s"}, {"percent": 100, "wait": "1s"}]}});
     world.controller("puppet", stages.clone()).await;
     world.until("puppet", "Ready", "True", "Running").await;
-    let text = |text: &str| json!({"children": [config_map("CHILD", text)]}).to_string();
     for name in ["first", "other"] {
-        let of =
-            |version: &str| -> Value { serde_json::from_str(&text(version).replace("CHILD", name)).unwrap() };
-        let spec = json!({"response": of("old"), "variants": {"1": {"response": of("new")}}});
-        world.scenario.puppet(name, spec).await;
-        world.scenario.until(CONFIG_MAP, name, "made", |_| true).await;
+        told(&world, name).await;
     }
     let label = json!({"metadata": {"labels": {"canary": "true"}}});
     world.scenario.patch(PUPPET, "first", label).await;
-    let has = |text: &'static str| move |map: &DynamicObject| map.data["data"]["text"] == text;
     world.put(&variant(1)).await;
     world
         .scenario
@@ -133,5 +168,184 @@ async fn a_stage_that_becomes_less_ready_returns_to_the_live_version_also_after_
             .until_condition(PUPPET, name, "Ready", "True", "Told")
             .await;
     }
+    assert_eq!(host.stop().await.code(), Some(0));
+}
+
+/// Regression: a replica that began to lead, or a process that started, gave the objects of the stage the version before, and then
+/// the new one again.
+#[tokio::test]
+async fn a_stage_goes_on_where_it_was_after_a_failover_and_after_a_restart() {
+    let world = World::new("stages-failover").await;
+    // Where the live version is after a restart.
+    let kept = world.scenario.folder.path().join("kept");
+    let lease = "leadership: single\nlease: {namespace: stages-failover, duration: 3s, renewDeadline: 2s, retryPeriod: 500ms}";
+    let config = world
+        .scenario
+        .file("config.yaml", format!("{lease}\n{CEILINGS}\ncontrollers: []\n"));
+    let start = |name: &str| {
+        let folder = world.scenario.folder.path().join(name);
+        std::fs::create_dir_all(&folder).unwrap();
+        let arguments = ["--state-dir", kept.to_str().unwrap()];
+        Host::start(
+            &config,
+            world.scenario.kubeconfig(),
+            &arguments,
+            &[("HOSTNAME", name)],
+            &folder,
+        )
+    };
+    let host = start("a");
+    world.put(&variant(0)).await;
+    let stages = json!({"proving": {"stages": [{"objects": 1, "wait": "1h"}, {"percent": 100}]}});
+    world.controller("puppet", stages).await;
+    world.until("puppet", "Ready", "True", "Running").await;
+    let names = ["a", "b", "c", "d"];
+    for name in names {
+        told(&world, name).await;
+    }
+    world.put(&variant(1)).await;
+    let chosen = reached(&world, "stage 1 of 2: 1 of 4 objects", &names).await;
+    assert_eq!(chosen.len(), 1);
+    // With the time since when.
+    let stage = |object: &DynamicObject| -> Option<String> {
+        let message = object.data["status"]["proposed"]["message"].as_str()?;
+        Some(message.split(',').next()?.to_owned())
+    };
+    let before = stage(&world.scenario.get(CONTROLLER, "puppet").await.unwrap()).unwrap();
+    let mut changes = measure::follow(&world.scenario, CONFIG_MAP).await;
+    // All puppets are reconciled by the next leader, and each keeps its version.
+    let go_on = async |mark: &str| {
+        for name in names {
+            tell(&world, name, mark).await;
+            let text = if chosen.contains(&name.to_owned()) {
+                "new"
+            } else {
+                "old"
+            };
+            let text = format!("{text}{mark}");
+            let says = |map: &DynamicObject| map.data["data"]["text"] == text;
+            world.scenario.until(CONFIG_MAP, name, &text, says).await;
+        }
+    };
+    let second = start("b");
+    second.until_log(&["proof done"]).await;
+    host.kill();
+    go_on("-b").await;
+    assert_eq!(second.stop().await.code(), Some(0));
+    let third = start("c");
+    go_on("-c").await;
+    let mut returned = Vec::new();
+    while let Ok((_, map)) = changes.try_recv() {
+        let name = map.metadata.name.unwrap_or_default();
+        let text = map.data["data"]["text"].as_str().unwrap_or_default().to_owned();
+        if chosen.contains(&name) != text.starts_with("new") {
+            returned.push((name, text));
+        }
+    }
+    assert!(returned.is_empty(), "{returned:?}");
+    world
+        .scenario
+        .until(CONTROLLER, "puppet", &before, |object| {
+            stage(object).as_ref() == Some(&before)
+        })
+        .await;
+    assert_eq!(third.stop().await.code(), Some(0));
+}
+
+/// Regression: the stage waited for the queue of the controller from before the change, which nobody worked off.
+#[tokio::test]
+async fn a_stage_goes_on_when_the_definition_of_its_kind_changes() {
+    let world = World::new("stages-definition").await;
+    let host = world.start();
+    world.put(&variant(0)).await;
+    let stages = [
+        json!({"selector": "canary=true", "wait": "1h"}),
+        json!({"percent": 100, "wait": "1s"}),
+    ];
+    world
+        .controller("puppet", json!({"proving": {"stages": stages}}))
+        .await;
+    world.until("puppet", "Ready", "True", "Running").await;
+    let names = ["first", "other"];
+    for name in names {
+        told(&world, name).await;
+    }
+    let label = json!({"metadata": {"labels": {"canary": "true"}}});
+    world.scenario.patch(PUPPET, "first", label).await;
+    world.put(&variant(1)).await;
+    assert_eq!(
+        reached(&world, "stage 1 of 2: 1 of 2 objects", &names).await,
+        ["first"]
+    );
+    let mut changes = measure::follow(&world.scenario, CONFIG_MAP).await;
+    // Without its status, and with it again, the kind is another one for the controller, which starts again.
+    let definition = crate::support::resource("apiextensions.k8s.io/v1/CustomResourceDefinition");
+    let crds = kube::Api::<DynamicObject>::all_with(world.scenario.client.clone(), &definition);
+    let crd = crds.get("puppets.test.operator-host.dev").await.unwrap();
+    let mut versions = crd.data["spec"]["versions"].clone();
+    let with = versions[0]["subresources"].clone();
+    for (times, subresources) in [(1, Value::Null), (2, with)] {
+        versions[0]["subresources"] = subresources;
+        let patch = kube::api::Patch::Merge(json!({"spec": {"versions": versions}}));
+        crds.patch("puppets.test.operator-host.dev", &Default::default(), &patch)
+            .await
+            .unwrap();
+        let restarted = async {
+            while host.log().matches("\"controller started\"").count() <= times {
+                tokio::time::sleep(std::time::Duration::from_millis(20)).await;
+            }
+        };
+        tokio::time::timeout(crate::support::LIMIT, restarted)
+            .await
+            .unwrap();
+    }
+    // An object that the controller hears of after that still belongs to the stage.
+    tell(&world, "first", "-after").await;
+    world
+        .scenario
+        .until(CONFIG_MAP, "first", "of the new version", has("new-after"))
+        .await;
+    while let Ok((_, map)) = changes.try_recv() {
+        let text = map.data["data"]["text"].as_str().unwrap_or_default().to_owned();
+        let is_first = map.metadata.name.as_deref() == Some("first");
+        assert_eq!(is_first, text.starts_with("new"), "{text}");
+    }
+    // The stage can end.
+    let shorter = [
+        json!({"selector": "canary=true", "wait": "1s"}),
+        stages[1].clone(),
+    ];
+    world
+        .controller("puppet", json!({"proving": {"stages": shorter}}))
+        .await;
+    world
+        .scenario
+        .until(CONFIG_MAP, "other", "of the new version", has("new"))
+        .await;
+    assert_eq!(host.stop().await.code(), Some(0));
+}
+
+/// Regression: a stage of one object ended well when that object was deleted, perhaps because the version had broken it.
+#[tokio::test]
+async fn a_stage_whose_objects_are_deleted_begins_again_with_others() {
+    let world = World::new("stages-deleted").await;
+    let host = world.start();
+    world.put(&variant(0)).await;
+    let stages =
+        json!({"proving": {"stages": [{"objects": 1, "wait": "6s"}, {"percent": 100, "wait": "1h"}]}});
+    world.controller("puppet", stages).await;
+    world.until("puppet", "Ready", "True", "Running").await;
+    let names = ["a", "b", "c"];
+    for name in names {
+        told(&world, name).await;
+    }
+    world.put(&variant(1)).await;
+    let chosen = reached(&world, "stage 1 of 2: 1 of 3 objects", &names).await;
+    world.scenario.delete(PUPPET, &chosen[0]).await;
+    world.scenario.until_gone(PUPPET, &chosen[0]).await;
+    let next = reached(&world, "stage 1 of 2: 1 of 2 objects", &names).await;
+    assert_eq!(next.len(), 1, "{next:?} after {chosen:?}");
+    assert_ne!(next, chosen);
+    reached(&world, "stage 2 of 2: 2 of 2 objects", &names).await;
     assert_eq!(host.stop().await.code(), Some(0));
 }

@@ -159,6 +159,10 @@ pub trait CandidateCheck: Send + Sync {
     /// Dropping the future ends the proof. `say` reports what is going on meanwhile.
     async fn prove(&self, live: Option<&Plugin>, candidate: &Plugin, say: Progress<'_>) -> ProofResult;
 
+    /// Takes the candidate back from the objects that have it already. A proof that is dropped does not: the same candidate may be
+    /// proved again at once.
+    fn withdraw(&self) {}
+
     /// Installs the definition of a candidate that becomes live by an order, as far as nothing is lost by it.
     async fn install(&self, candidate: &Plugin);
 

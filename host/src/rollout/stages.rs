@@ -11,7 +11,7 @@ use kube::core::DynamicObject;
 use tokio::sync::watch;
 use tracing::{info, warn};
 
-use super::held_back;
+use super::{Proving, held_back};
 use crate::definitions::record::LiveRecord;
 use operator_host_config::{StageConfig, StageObjects};
 use operator_host_core::object::NamespacedName;
@@ -24,6 +24,8 @@ use operator_host_runtime::Plugin;
 const PERIOD: Duration = Duration::from_millis(500);
 /// How many times as long to wait as it takes to read all parents from the cache, which compresses them.
 const IDLE: u32 = 20;
+/// How long a replica that begins to lead waits for the version of a stage.
+const RESUME: Duration = Duration::from_secs(30);
 /// The reason of a version that a stage held back.
 const STAGE_FAILED: &str = "StageFailed";
 /// The number of parents that a message names.
@@ -38,6 +40,8 @@ struct Reached {
     since: Timestamp,
     /// Ready parents of a thousand before the stage began: among its parents, and among the others.
     ready: [u64; 2],
+    /// The greatest hash of its parents, so that parents that are created later take the place of none of them.
+    last: u64,
     /// The version was taken back in this stage.
     has_failed: bool,
 }
@@ -47,16 +51,17 @@ impl Reached {
         let [chosen, others] = self.ready;
         let state = if self.has_failed { "failed" } else { "runs" };
         format!(
-            "{} {} {} {chosen} {others} {state}",
+            "{} {} {} {chosen} {others} {} {state}",
             self.digest,
             self.stage,
-            self.since.as_second()
+            self.since.as_second(),
+            self.last
         )
     }
 
     fn parse(text: &str) -> Option<Self> {
         let parts: Vec<_> = text.split(' ').collect();
-        let [digest, stage, since, chosen, others, state] = parts[..] else {
+        let [digest, stage, since, chosen, others, last, state] = parts[..] else {
             return None;
         };
         Some(Self {
@@ -64,22 +69,9 @@ impl Reached {
             stage: stage.parse().ok()?,
             since: Timestamp::from_second(since.parse().ok()?).ok()?,
             ready: [chosen.parse().ok()?, others.parse().ok()?],
+            last: last.parse().ok()?,
             has_failed: state == "failed",
         })
-    }
-}
-
-/// Takes the version back from all parents when it is dropped before the last stage has ended.
-struct Giving<'a> {
-    staged: &'a watch::Sender<Option<Staged>>,
-    has_ended: bool,
-}
-
-impl Drop for Giving<'_> {
-    fn drop(&mut self) {
-        if !self.has_ended {
-            self.staged.send_if_modified(|staged| staged.take().is_some());
-        }
     }
 }
 
@@ -88,31 +80,27 @@ impl Drop for Giving<'_> {
 /// # Errors
 /// Why it is held back.
 pub(super) async fn run(
-    context: &Arc<Context>,
-    record: &LiveRecord,
-    staged: &watch::Sender<Option<Staged>>,
+    proving: &Proving,
     candidate: &Plugin,
     say: Progress<'_>,
 ) -> Result<(), Box<HeldBack>> {
-    let stages = &context.config.proving.stages;
+    let (record, staged) = (&*proving.record, &proving.staged);
     let digest = candidate.digest().to_string();
-    let mut giving = Giving {
-        staged,
-        has_ended: false,
-    };
     let mut now: Option<(Reached, Vec<Share>)> = None;
     loop {
         if *record.known().borrow() == Some(Recorded::Version(*candidate.digest())) {
             // Another leader has finished it.
             break;
         }
-        if !record.leads() {
+        // Another one takes its place when the definition changes.
+        let Some(context) = proving.running_context().filter(|_| record.leads()) else {
             now = None;
             staged.send_if_modified(|staged| staged.take().is_some());
             say("it is proved; the replica that leads gives it to some objects first");
             tokio::time::sleep(PERIOD).await;
             continue;
-        }
+        };
+        let (context, stages) = (&*context, &context.config.proving.stages);
         let (reached, shares) = match now.take() {
             Some(now) => now,
             None => match resumed(context, record, &digest, stages).await {
@@ -153,6 +141,11 @@ pub(super) async fn run(
             ready(&chosen.chosen),
             stage.wait,
         ));
+        if chosen.chosen.is_empty() && self::shares(context, stages, reached.stage, reached.last) != shares {
+            // All of them were deleted, perhaps because of the new version.
+            now = Some(begin(context, record, &digest, stages, reached.stage, reached.last).await);
+            continue;
+        }
         if elapsed < stage.wait || chosen.is_busy(context) {
             now = Some((reached, shares));
             tokio::time::sleep(PERIOD.max(looking.elapsed() * IDLE)).await;
@@ -182,9 +175,8 @@ pub(super) async fn run(
         if next == stages.len() {
             break;
         }
-        now = Some(begin(context, record, &digest, stages, next).await);
+        now = Some(begin(context, record, &digest, stages, next, reached.last).await);
     }
-    giving.has_ended = true;
     record.write_stage(None).await;
     Ok(())
 }
@@ -200,48 +192,83 @@ async fn resumed(
     let recorded = recorded.as_deref().and_then(Reached::parse);
     match recorded.filter(|reached| reached.digest == digest) {
         Some(reached) => {
-            let shares = shares(context, stages, reached.stage);
+            let shares = shares(context, stages, reached.stage, reached.last);
             Ok((reached, shares))
         }
-        None => Ok(begin(context, record, digest, stages, 0).await),
+        None => Ok(begin(context, record, digest, stages, 0, 0).await),
     }
 }
 
-/// Begins a stage, and records it.
+/// Waits until the parents of a stage that runs have their version again, which may be loaded and proved later than the live one:
+/// a replica that begins to lead must not return them to that one meanwhile.
+pub(crate) async fn resume(context: &Context, record: &LiveRecord) {
+    if context.config.proving.stages.is_empty() {
+        return;
+    }
+    let recorded = record.read_stage().await.ok().flatten();
+    let Some(reached) = recorded.as_deref().and_then(Reached::parse) else {
+        return;
+    };
+    let is_live = matches!(&*record.known().borrow(), Some(Recorded::Version(live)) if live.to_string() == reached.digest);
+    if !reached.has_failed && !is_live {
+        let mut staged = context.staged.clone();
+        // It may not come back: it is another one, or held back by now.
+        let _ = tokio::time::timeout(RESUME, staged.wait_for(Option::is_some)).await;
+    }
+}
+
+/// Begins a stage, and records it. `last` is of the stage before.
 async fn begin(
     context: &Context,
     record: &LiveRecord,
     digest: &str,
     stages: &[StageConfig],
     stage: usize,
+    last: u64,
 ) -> (Reached, Vec<Share>) {
-    let shares = shares(context, stages, stage);
+    let shares = shares(context, stages, stage, last);
+    let first = shares.iter().find_map(|share| match share {
+        Share::First(last) => Some(*last),
+        Share::Labeled(_) => None,
+    });
     let parents = Parents::of(context, &shares);
     let reached = Reached {
         digest: digest.to_owned(),
         stage,
         since: Timestamp::now(),
         ready: [per_mille(&parents.chosen), per_mille(&parents.others)],
+        last: first.unwrap_or(last),
         has_failed: false,
     };
     record.write_stage(Some(&reached.text())).await;
     (reached, shares)
 }
 
-/// Returns the parents of a stage and of those before it.
-fn shares(context: &Context, stages: &[StageConfig], last: usize) -> Vec<Share> {
+/// Returns the parents of a stage and of those before it: the first of them up to the hash `last` or a greater one.
+fn shares(context: &Context, stages: &[StageConfig], stage: usize, last: u64) -> Vec<Share> {
     let mut hashes: Vec<u64> = all(context).iter().map(|parent| hash(parent)).collect();
     hashes.sort_unstable();
-    let share = |stage: &StageConfig| match &stage.objects {
-        StageObjects::Count(count) => {
-            let last = hashes.get(count - 1).or(hashes.last());
-            Share::First(last.copied().unwrap_or_default())
-        }
-        StageObjects::Percent(100) => Share::First(u64::MAX),
-        StageObjects::Percent(percent) => Share::First(u64::MAX / 100 * u64::from(*percent)),
-        StageObjects::Labeled(selector) => Share::Labeled(selector.clone()),
-    };
-    stages.iter().take(last + 1).map(share).collect()
+    shares_of(&hashes, &stages[..=stage.min(stages.len() - 1)], last)
+}
+
+fn shares_of(hashes: &[u64], stages: &[StageConfig], mut last: u64) -> Vec<Share> {
+    let mut shares = Vec::new();
+    for stage in stages {
+        let until = match &stage.objects {
+            StageObjects::Count(count) => hashes.get(count - 1).or(hashes.last()).copied(),
+            StageObjects::Percent(100) => Some(u64::MAX),
+            StageObjects::Percent(percent) => Some(u64::MAX / 100 * u64::from(*percent)),
+            StageObjects::Labeled(selector) => {
+                shares.push(Share::Labeled(selector.clone()));
+                None
+            }
+        };
+        last = last.max(until.unwrap_or_default());
+    }
+    if last > 0 {
+        shares.push(Share::First(last));
+    }
+    shares
 }
 
 fn give(staged: &watch::Sender<Option<Staged>>, candidate: &Plugin, shares: &[Share]) {
@@ -383,12 +410,32 @@ mod tests {
     }
 
     #[test]
+    fn parents_that_are_created_later_take_the_place_of_none() {
+        let stage = |objects| StageConfig {
+            objects,
+            wait: Duration::ZERO,
+        };
+        let stages = [stage(StageObjects::Count(2)), stage(StageObjects::Percent(1))];
+        let first = shares_of(&[10, 20, 30], &stages[..1], 0);
+        assert_eq!(first, [Share::First(20)]);
+        // Of 5 and 10, only the first two would be chosen now.
+        assert_eq!(shares_of(&[5, 10, 20, 30], &stages[..1], 20), first);
+        assert_eq!(
+            shares_of(&[30, 40], &stages[..1], 20),
+            [Share::First(40)],
+            "those were deleted"
+        );
+        assert_eq!(shares_of(&[10], &stages, 20), [Share::First(u64::MAX / 100)]);
+    }
+
+    #[test]
     fn what_is_recorded_is_read_again() {
         let reached = Reached {
             digest: "sha256:01".into(),
             stage: 2,
             since: Timestamp::from_second(1_790_000_000).unwrap(),
             ready: [990, 1000],
+            last: u64::MAX,
             has_failed: true,
         };
         assert_eq!(Reached::parse(&reached.text()), Some(reached));

@@ -109,6 +109,7 @@ impl Slot {
         if was_held_back {
             self.report_released();
         }
+        self.withdraw();
         self.trouble.of_file(None);
         let candidate = CandidateVersion::of(plugin, CandidateState::PutAside, message);
         self.report
@@ -132,8 +133,15 @@ impl Slot {
     /// Forgets the waiting candidate.
     pub(super) fn forget_waiting(&self) {
         let waited = self.waiting().take();
+        self.withdraw();
         if waited.is_some_and(|waited| waited.tries > 0) {
             self.report_released();
+        }
+    }
+
+    fn withdraw(&self) {
+        if let Some(proof) = &self.proof {
+            proof.withdraw();
         }
     }
 
