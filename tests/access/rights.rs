@@ -415,3 +415,43 @@ spec: {group: unknown.dev, scope: Namespaced, names: {kind: Riddle, plural: ridd
     assert_eq!(code, Some(2), "{printed}");
     assert!(printed.contains("NAMESPACE/NAME"), "{printed}");
 }
+
+#[test]
+fn the_file_of_a_plugin_in_a_config_map_is_given_by_option() {
+    let folder = tempfile::tempdir().unwrap();
+    let config = folder.path().join("config.yaml");
+    let text = "controllers: [{name: echo, parent: {apiVersion: my-operator.dev/v1, kind: Echo}, \
+                plugin: {configMap: {name: echo-plugin}}, children: [{apiVersion: v1, kind: Pod}]}]";
+    std::fs::write(&config, text).unwrap();
+    for command in ["rbac", "webhook-manifests"] {
+        let run = |more: &[&str]| {
+            let output = Command::new(env!("CARGO_BIN_EXE_operator-host"))
+                .args([command, "--config"])
+                .arg(&config)
+                .args(more)
+                .env("KUBECONFIG", "/dev/null")
+                .output()
+                .expect("the program runs");
+            let text = |bytes| String::from_utf8(bytes).unwrap();
+            (output.status.code(), text(output.stdout) + &text(output.stderr))
+        };
+        let reach: &[&str] = match command {
+            "rbac" => &[],
+            _ => &["--url", "https://host"],
+        };
+        let (code, printed) = run(reach);
+        assert_eq!(code, Some(2), "{printed}");
+        assert!(
+            printed.contains("give its file with --plugin echo=FILE"),
+            "{printed}"
+        );
+        let file = format!("echo={}", crate::support::plugin("echo").display());
+        let (code, printed) = run(&[reach, &["--plugin", &file]].concat());
+        assert_eq!(code, Some(0), "{printed}");
+        let words = match command {
+            "rbac" => "echoes",
+            _ => "it needs no webhook",
+        };
+        assert!(printed.contains(words), "{printed}");
+    }
+}

@@ -1,7 +1,7 @@
 //! Reads and loads the plugin that the command line names.
 
 use std::io::IsTerminal;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use anyhow::{Context, anyhow};
@@ -170,6 +170,41 @@ fn cache() -> Result<Option<Cache>, Failure> {
     cache.transpose().map_err(|error| Failure::Usage(error.into()))
 }
 
+/// The files of plugins that a configuration takes from elsewhere.
+#[derive(Debug, Default, clap::Args)]
+pub struct PluginFiles {
+    /// The file of a controller's plugin, in place of what the configuration names: a ConfigMap is not read; repeatable
+    #[arg(long = "plugin", value_name = "CONTROLLER=FILE", value_parser = named_file)]
+    files: Vec<(String, PathBuf)>,
+}
+
+fn named_file(text: &str) -> Result<(String, PathBuf), String> {
+    let (name, file) = text.split_once('=').ok_or("expected CONTROLLER=FILE")?;
+    Ok((name.to_owned(), file.into()))
+}
+
+impl PluginFiles {
+    /// Loads the plugin of a controller.
+    ///
+    /// # Errors
+    /// As [`load_from`].
+    pub async fn load(&self, controller: &ControllerConfig) -> Result<Result<Plugin, LoadError>, Failure> {
+        let name = &controller.name;
+        let named = self.files.iter().find(|(of, _)| of == name);
+        let location = match (named, &controller.plugin) {
+            (Some((_, file)), _) => &Location::File(file.clone()),
+            (None, Location::ConfigMap(key)) => {
+                return Err(Failure::Usage(anyhow!(
+                    "the plugin of the controller {name:?} is in {key}, which this command does not read: give its file with \
+                     --plugin {name}=FILE"
+                )));
+            }
+            (None, location) => location,
+        };
+        load_from(location, controller.limits, controller.trust.sha256).await
+    }
+}
+
 /// Reads or pulls the plugin of a controller, and loads it. A registry must give the pinned plugin, if one is: its tag
 /// may name another by now.
 ///
@@ -191,10 +226,9 @@ pub async fn load_from(
             }
             load_bytes(bytes.to_vec(), limits).await
         }
-        Location::ConfigMap(key) => Err(anyhow!(
-            "{key} is in a cluster, which this command does not read: give it the plugin's file"
-        )
-        .into()),
+        Location::ConfigMap(key) => Err(Failure::Usage(anyhow!(
+            "{key} is in a cluster, which this command does not read: give the plugin's file with --plugin FILE"
+        ))),
     }
 }
 

@@ -42,6 +42,8 @@ pub struct Args {
     /// Files with CustomResourceDefinitions of kinds that no plugin defines; repeatable
     #[arg(long, value_name = "FILE")]
     crd: Vec<PathBuf>,
+    #[command(flatten)]
+    plugins: plugin_file::PluginFiles,
     /// The host's --ui-addr. Unless it is a loopback address, the host needs permissions to authenticate users
     #[arg(long, env = "OPERATOR_HOST_UI_ADDR", value_name = "ADDRESS")]
     ui_addr: Option<SocketAddr>,
@@ -75,7 +77,7 @@ enum Output {
 /// When the configuration is invalid, a plugin cannot be loaded, or a kind is unknown.
 pub async fn run(args: Args) -> Result<(), Failure> {
     let config = Config::load(&args.config).map_err(|error| Failure::Usage(error.into()))?;
-    let descriptions = describe(&config).await?;
+    let descriptions = describe(&config, &args.plugins).await?;
     let resources = resources(&config, &descriptions, &args.crd).await?;
     let mut rights = rights(&config, &args.service_account, &descriptions, &resources)?;
     if args.ui_addr.is_some_and(|address| !address.ip().is_loopback()) {
@@ -92,13 +94,12 @@ pub async fn run(args: Args) -> Result<(), Failure> {
     Ok(())
 }
 
-async fn describe(config: &Config) -> Result<Vec<Description>, Failure> {
+async fn describe(config: &Config, plugins: &plugin_file::PluginFiles) -> Result<Vec<Description>, Failure> {
     let mut descriptions = Vec::with_capacity(config.controllers.len());
     for controller in &config.controllers {
         let location = &controller.plugin;
-        let plugin = plugin_file::load_from(location, controller.limits, controller.trust.sha256)
-            .await?
-            .with_context(|| location.to_string())?;
+        let plugin = plugins.load(controller).await?;
+        let plugin = plugin.with_context(|| location.to_string())?;
         let description = plugin.description();
         if description.parent != controller.parent {
             return Err(Failure::Usage(anyhow!(

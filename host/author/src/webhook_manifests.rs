@@ -54,6 +54,8 @@ pub struct Args {
     /// Files with CustomResourceDefinitions of kinds that no plugin defines; repeatable
     #[arg(long, value_name = "FILE")]
     crd: Vec<PathBuf>,
+    #[command(flatten)]
+    plugins: plugin_file::PluginFiles,
 }
 
 /// The output format.
@@ -103,7 +105,7 @@ pub async fn run(args: Args) -> Result<(), Failure> {
             converts,
             defaults,
             validates,
-        } = known(controller, &given, client.as_ref()).await?;
+        } = known(controller, &args.plugins, &given, client.as_ref()).await?;
         definitions.extend(definition.filter(|_| !args.no_definitions));
         if converts && args.output == Some(Output::Helm) {
             eprintln!(
@@ -202,13 +204,14 @@ struct Known {
 /// if the definition is given.
 async fn known(
     controller: &ControllerConfig,
+    plugins: &plugin_file::PluginFiles,
     given: &BTreeMap<(String, String), String>,
     client: Option<&Value>,
 ) -> Result<Known, Failure> {
     let parent = &controller.parent;
     let key = (parent.group().to_owned(), parent.kind.clone());
     let location = &controller.plugin;
-    let loaded = plugin_file::load_from(location, controller.limits, controller.trust.sha256).await;
+    let loaded = plugins.load(controller).await;
     if let Some(plural) = given.get(&key) {
         let (converts, defaults, validates) = match &loaded {
             Ok(Ok(plugin)) => {

@@ -87,7 +87,9 @@ impl Resources {
 
 /// A kind whose plural is unknown.
 #[derive(Clone, Debug, Error, PartialEq, Eq)]
-#[error("the plural of {0} is not known")]
+#[error(
+    "the plural of {0} is not known: give its CustomResourceDefinition with --crd FILE, or allow all kinds of the group in `ceilings` by \"*\""
+)]
 pub struct UnknownKind(pub Kind);
 
 /// The built-in kinds of Kubernetes that an operator may make or read: group, kind, plural. Every version has the same
