@@ -48,6 +48,11 @@ impl World {
 
     /// Puts a version of the puppet into its ConfigMap.
     async fn put(&self, plugin: &[u8]) {
+        self.put_as("puppet.wasm", plugin).await;
+    }
+
+    /// The same with another key.
+    async fn put_as(&self, key: &str, plugin: &[u8]) {
         use k8s_openapi::ByteString;
         let map = json!({
             "apiVersion": "v1",
@@ -56,7 +61,7 @@ impl World {
                 "name": "puppet-plugin",
                 "labels": {"operator-host.dev/plugin": "puppet-plugin"},
             },
-            "binaryData": {"puppet.wasm": ByteString(plugin.to_vec())},
+            "binaryData": {key: ByteString(plugin.to_vec())},
         });
         self.scenario.apply(&map.to_string()).await;
     }

@@ -219,6 +219,7 @@ pub async fn run(
         leadership: leadership.clone(),
         instruments: instruments.clone(),
         events: events.clone(),
+        running: Arc::clone(&shared.running),
     };
     let reporting = tokio::spawn(reporter.run(decisions));
     let of_cluster = OfCluster {

@@ -43,7 +43,7 @@ impl RunningControllers {
     }
 
     /// Returns a controller by its name.
-    fn named(&self, controller: &str) -> Option<Arc<Context>> {
+    pub fn named(&self, controller: &str) -> Option<Arc<Context>> {
         self.lock().get(controller)?.upgrade()
     }
 

@@ -8,7 +8,7 @@ use std::time::Duration;
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::coordination::v1::Lease;
 use kube::api::{ListParams, Patch, PatchParams};
-use kube::core::{DynamicObject, TypeMeta};
+use kube::core::{ApiResource, DynamicObject, TypeMeta};
 use kube::{Api, Client, ResourceExt};
 use serde_json::{Map, Value, json};
 use thiserror::Error;
@@ -17,7 +17,7 @@ use operator_host_cluster::discovery::{Discovery, KindError, ResolvedKind};
 use operator_host_cluster::objects::Objects;
 use operator_host_cluster::refusal::is_missing_object;
 use operator_host_config::leadership::LeadershipMode;
-use operator_host_config::{Config, ControllerConfig, Removal};
+use operator_host_config::{Config, ControllerConfig, Removal, object};
 use operator_host_contract::Kind;
 use operator_host_core::object::{
     CLEANED_UP_ANNOTATION, CONTROLLER_LABEL, GENERATED_LABEL, NamespacedName, controller_of, label, next_page,
@@ -173,6 +173,52 @@ impl Uninstall<'_> {
         Ok(held.collect())
     }
 
+    /// Returns the Controllers of the cluster that this host runs, by their finalizer: none without ceilings.
+    ///
+    /// # Errors
+    /// When they cannot be listed.
+    pub async fn objects(&self) -> Result<Vec<DynamicObject>, UninstallError> {
+        if self.config.ceilings.is_none() {
+            return Ok(Vec::new());
+        }
+        let api = Api::<DynamicObject>::all_with(self.client.clone(), &controllers().api);
+        match api.list(&ListParams::default()).await {
+            Ok(list) => {
+                let runs =
+                    |object: &DynamicObject| object.finalizers().iter().any(|it| it == object::FINALIZER);
+                Ok(list.items.into_iter().filter(runs).collect())
+            }
+            // The kind is not defined.
+            Err(kube::Error::Api(status)) if status.code == 404 => Ok(Vec::new()),
+            Err(error) => Err(UninstallError::List {
+                kind: object::kind(),
+                namespace: None,
+                message: plain(&error),
+            }),
+        }
+    }
+
+    /// Removes the finalizer of a Controller whose parents are released.
+    ///
+    /// # Errors
+    /// When the API server refuses.
+    pub async fn object(&self, object: DynamicObject) -> Result<(), UninstallError> {
+        match self.dry_run {
+            true => Ok(()),
+            false => {
+                let owns = |finalizer: &str| finalizer == object::FINALIZER;
+                self.release(
+                    &object::kind(),
+                    &controllers(),
+                    object,
+                    "operator-host/controllers",
+                    owns,
+                )
+                .await
+            }
+        }
+    }
+
     /// Releases all parents of one controller.
     pub async fn controller(&self, controller: &ControllerConfig) -> Left {
         let mut left = Left::default();
@@ -234,7 +280,15 @@ impl Uninstall<'_> {
                 terminating: parent.metadata.deletion_timestamp.is_some(),
             };
             if !self.dry_run
-                && let Err(error) = self.release(controller, &resource, parent).await
+                && let Err(error) = self
+                    .release(
+                        &controller.parent,
+                        &resource,
+                        parent,
+                        &controller.field_manager(),
+                        |finalizer| controller.owns_finalizer(finalizer),
+                    )
+                    .await
             {
                 left.errors.push(error);
                 continue;
@@ -309,14 +363,16 @@ impl Uninstall<'_> {
     /// Removes the finalizer, unless the parent has changed since it was read: then reads it again and retries.
     async fn release(
         &self,
-        controller: &ControllerConfig,
+        kind: &Kind,
         resource: &ResolvedKind,
         parent: DynamicObject,
+        manager: &str,
+        owns: impl Fn(&str) -> bool,
     ) -> Result<(), UninstallError> {
         let name = NamespacedName::of(&parent);
         let api = api(&self.client, resource, name.namespace.as_deref());
         let failed = |message: String| UninstallError::Release {
-            kind: controller.parent.clone(),
+            kind: kind.clone(),
             name: name.clone(),
             message,
         };
@@ -326,14 +382,14 @@ impl Uninstall<'_> {
                 .finalizers
                 .iter()
                 .flatten()
-                .filter(|other| !controller.owns_finalizer(other))
+                .filter(|other| !owns(other))
                 .collect();
             let marks = json!({ CLEANED_UP_ANNOTATION: null });
             let patch = json!({ "metadata": {
                 "resourceVersion": metadata.resource_version, "finalizers": rest, "annotations": marks,
             } });
             let params = PatchParams {
-                field_manager: Some(controller.field_manager()),
+                field_manager: Some(manager.to_owned()),
                 ..PatchParams::default()
             };
             match api
@@ -455,6 +511,22 @@ impl Uninstall<'_> {
             }
         }
         (objects, errors)
+    }
+}
+
+/// Returns the kind of the Controllers of the cluster.
+pub(crate) fn controllers() -> ResolvedKind {
+    let kind = object::kind();
+    ResolvedKind {
+        api: ApiResource {
+            group: object::GROUP.into(),
+            version: object::VERSION.into(),
+            api_version: kind.api_version,
+            kind: kind.kind,
+            plural: object::PLURAL.into(),
+        },
+        namespaced: false,
+        has_status: true,
     }
 }
 

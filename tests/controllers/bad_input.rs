@@ -35,6 +35,59 @@ async fn what_is_wrong_with_a_controller_is_in_its_status_and_the_others_run() {
     assert_eq!(host.stop().await.code(), Some(0));
 }
 
+/// Waits until the plugin of a Controller is refused with these words.
+async fn until_refused(world: &World, name: &str, words: &str) {
+    world.until(name, "Stalled", "True", "PluginRefused").await;
+    let object = world.scenario.until(CONTROLLER, name, words, |object| {
+        let error = object.data["status"]["lastError"].as_str();
+        error.is_some_and(|error| error.contains(words))
+    });
+    assert!(!is_ready(&object.await));
+}
+
+#[tokio::test]
+async fn a_plugin_that_is_too_large_or_for_another_kind_is_refused() {
+    let world = World::new("controllers-refused").await;
+    let host = world.start();
+    let cluster = json!({"parent": {"apiVersion": "test.operator-host.dev/v1", "kind": "ClusterPuppet"}});
+    world.controller("other", cluster).await;
+    world.controller("puppet", json!({})).await;
+    // 40 MiB, when it is unpacked.
+    let packed = operator_host_delivery::pack::Compression::Zstd.pack(&vec![0; 40 << 20]);
+    world.put_as("puppet.wasm.zst", &packed.unwrap()).await;
+    until_refused(&world, "puppet", "more than 32 MiB").await;
+    world.put(&puppet(1)).await;
+    world.until("puppet", "Ready", "True", "Running").await;
+    until_refused(&world, "other", "it reconciles test.operator-host.dev/v1/Puppet").await;
+    assert_eq!(host.stop().await.code(), Some(0));
+}
+
+#[tokio::test]
+async fn a_plugin_that_no_key_has_signed_is_refused() {
+    let world = World::new("controllers-unsigned").await;
+    // Away from the configuration, whose writers are not trusted with it.
+    let folder = world.scenario.folder.path().join("keys");
+    std::fs::create_dir(&folder).unwrap();
+    let keys = folder.join("keys.yaml");
+    let key = "MCowBQYDK2VwAyEALrXDLi9nRxGgSDM5coG4EylCc4GRo2n3Qz2x4CdaYxc=";
+    std::fs::write(
+        &keys,
+        format!("keys: [{{name: release, key: {key}, controllers: [puppet]}}]"),
+    )
+    .unwrap();
+    let signed = CEILINGS.replace("children:", "signed: true\n  children:");
+    let config = world
+        .scenario
+        .file("config.yaml", format!("{signed}\ncontrollers: []\n"));
+    let host = world
+        .scenario
+        .start_with(&config, &["--signature-keys", keys.to_str().unwrap()]);
+    world.put(&puppet(1)).await;
+    world.controller("puppet", json!({})).await;
+    until_refused(&world, "puppet", "sign").await;
+    assert_eq!(host.stop().await.code(), Some(0));
+}
+
 #[tokio::test]
 async fn ceilings_that_are_lowered_stop_what_is_beyond_them() {
     let world = World::new("controllers-ceilings").await;

@@ -196,3 +196,100 @@ async fn a_host_runs_on_its_file_while_the_kind_is_not_defined() {
     world.until("puppet", "Ready", "True", "Running").await;
     assert_eq!(host.stop().await.code(), Some(0));
 }
+
+/// Regression: a finalizer on a Controller was taken for a proof that it had run. So whoever could write Controllers could release
+/// the resources of a controller of the file.
+#[tokio::test]
+async fn a_controller_that_may_not_run_releases_nothing_when_it_is_deleted() {
+    let world = World::new("controllers-forged").await;
+    let plugins = crate::support::plugin("puppet");
+    let text = format!(
+        "plugins: {}\n{CEILINGS}controllers:\n{}",
+        plugins.parent().unwrap().display(),
+        crate::support::puppet::controller("puppet.wasm", "")
+    );
+    let host = world
+        .scenario
+        .start_with(&world.scenario.file("config.yaml", text), &[]);
+    world.served("a").await;
+    let before = world.scenario.until_ready("a").await.metadata.finalizers;
+    assert!(before.is_some(), "the puppet needs one");
+    world
+        .controller("puppet", json!({"onRemoval": "releaseFinalizers"}))
+        .await;
+    world.until("puppet", "Stalled", "True", "NameTaken").await;
+    let forged = json!({"metadata": {"finalizers": ["operator-host.dev/controller"]}});
+    let controllers = world.scenario.api(CONTROLLER);
+    let patch = kube::api::Patch::Merge(forged);
+    controllers
+        .patch("puppet", &Default::default(), &patch)
+        .await
+        .unwrap();
+    world.scenario.delete(CONTROLLER, "puppet").await;
+    world.scenario.until_gone(CONTROLLER, "puppet").await;
+    let after = world.scenario.get(PUPPET, "a").await.unwrap().metadata.finalizers;
+    assert_eq!(after, before);
+    assert_eq!(host.stop().await.code(), Some(0));
+}
+
+#[tokio::test]
+async fn explain_names_the_controller_and_uninstall_releases_what_it_made() {
+    use crate::deploy::uninstall::program;
+    let world = World::new("controllers-uninstall").await;
+    let host = world.start();
+    world.put(&puppet(1)).await;
+    world.controller("puppet", json!({})).await;
+    world.until("puppet", "Ready", "True", "Running").await;
+    world.served("a").await;
+    world.scenario.until_ready("a").await;
+    let namespace = &world.scenario.namespace;
+    let explained = program(&world.scenario, &["explain", "puppet/a", "-n", namespace]);
+    let explained = String::from_utf8_lossy(&explained.stdout).into_owned();
+    let words =
+        "Its controller is the Controller puppet: kubectl describe controllers.operator-host.dev puppet";
+    assert!(explained.contains(words), "{explained}");
+    assert_eq!(host.stop().await.code(), Some(0));
+
+    let config = world
+        .scenario
+        .folder
+        .path()
+        .join("config.yaml")
+        .display()
+        .to_string();
+    let uninstall = |more: &[&str]| {
+        let arguments = [&["uninstall", "--config", &config], more].concat();
+        let done = program(&world.scenario, &arguments);
+        let printed = String::from_utf8_lossy(&done.stdout).into_owned();
+        assert_eq!(done.status.code(), Some(0), "{printed}{done:?}");
+        printed
+    };
+    let planned = uninstall(&["--dry-run"]);
+    for line in [
+        "controllers-uninstall/a would be released",
+        "the Controller puppet would be released",
+    ] {
+        assert!(planned.contains(line), "{planned}");
+    }
+    let held = |object: DynamicObject| object.metadata.finalizers.is_some_and(|all| !all.is_empty());
+    assert!(held(world.scenario.get(CONTROLLER, "puppet").await.unwrap()));
+    assert!(held(world.scenario.get(PUPPET, "a").await.unwrap()));
+    let done = uninstall(&[]);
+    assert!(done.contains("the Controller puppet released"), "{done}");
+    assert!(!held(world.scenario.get(PUPPET, "a").await.unwrap()));
+    assert!(!held(world.scenario.get(CONTROLLER, "puppet").await.unwrap()));
+}
+
+/// Regression: the folder for ConfigMaps was created at each start.
+#[tokio::test]
+async fn a_host_without_plugins_in_config_maps_needs_no_folder_that_it_can_write() {
+    let scenario = Scenario::new("cache-read-only").await;
+    // A file, where nobody can create a folder.
+    let cache = scenario.file("cache", "");
+    let config = scenario.config(crate::samples::echo::CONTROLLER);
+    let host = scenario.start_with(&config, &["--cache-dir", cache.to_str().unwrap()]);
+    host.until_log(&["the compiled-plugin cache is disabled"]).await;
+    scenario.apply(&crate::samples::echo::echo(1)).await;
+    scenario.until("v1/Pod", "e-pod-0", "made", |_| true).await;
+    assert_eq!(host.stop().await.code(), Some(0));
+}

@@ -1,6 +1,36 @@
 //! A host with exactly the permissions that `operator-host rbac` prints for its ceilings.
 
 use super::*;
+use crate::support::puppet::assert_contains;
+
+/// The role that `limited` applies for the whole cluster.
+const ROLE: &str = "rbac.authorization.k8s.io/v1/ClusterRole";
+
+impl World {
+    /// Changes the rules of the host's role for the whole cluster.
+    async fn change_rules(&self, change: impl FnOnce(&mut Vec<Value>)) {
+        let roles = kube::Api::<DynamicObject>::all_with(
+            self.scenario.client.clone(),
+            &crate::support::resource(ROLE),
+        );
+        let name = &self.scenario.namespace;
+        let mut rules = roles.get(name).await.unwrap().data["rules"].clone();
+        change(rules.as_array_mut().unwrap());
+        let patch = kube::api::Patch::Merge(json!({ "rules": rules }));
+        roles.patch(name, &Default::default(), &patch).await.unwrap();
+    }
+
+    async fn grant(&self, resource: &str) {
+        let verbs = ["list", "watch", "patch"];
+        let rule = json!({"apiGroups": ["test.operator-host.dev"], "resources": [resource], "verbs": verbs});
+        self.change_rules(|rules| rules.push(rule)).await;
+    }
+
+    async fn revoke(&self, resource: &str) {
+        self.change_rules(|rules| rules.retain(|rule| !allows(rule, resource, "list")))
+            .await;
+    }
+}
 
 /// Starts a host of a ServiceAccount with these roles, as `rbac` prints them, except for what `left_out` picks.
 async fn limited(name: &str, left_out: impl Fn(&Value) -> bool) -> (World, Host) {
@@ -65,5 +95,98 @@ async fn a_host_that_may_not_write_the_status_runs_the_controller_and_says_so() 
     host.until_log(&["controller started", "puppet"]).await;
     host.until_log(&["cannot write the Controller", "controllers/status"])
         .await;
+    assert_eq!(host.stop().await.code(), Some(0));
+}
+
+/// Whether a rule is for this resource, and has the verb.
+fn allows(rule: &Value, resource: &str, verb: &str) -> bool {
+    let has = |list: &Value, word: &str| list.as_array().is_some_and(|list| list.contains(&json!(word)));
+    has(&rule["resources"], resource) && has(&rule["verbs"], verb)
+}
+
+#[tokio::test]
+async fn a_controller_says_which_permission_is_missing_until_it_is_granted() {
+    let (world, host) = limited("controllers-no-parents", |rule| allows(rule, "puppets", "list")).await;
+    world.put(&puppet(1)).await;
+    world.controller("puppet", json!({})).await;
+    let message = world.until("puppet", "Stalled", "True", "Forbidden").await;
+    assert_contains(
+        &message,
+        &["puppets.test.operator-host.dev is forbidden", "cannot list"],
+    );
+    world.until("puppet", "Ready", "False", "Forbidden").await;
+    world.until("puppet", "Progressing", "False", "Forbidden").await;
+    world.grant("puppets").await;
+    world.until("puppet", "Ready", "True", "Running").await;
+    assert_eq!(host.stop().await.code(), Some(0));
+}
+
+#[tokio::test]
+async fn a_controller_whose_children_cannot_be_watched_any_more_is_not_ready() {
+    let (world, host) = limited("controllers-no-children", |_| false).await;
+    world.put(&puppet(1)).await;
+    world.controller("puppet", json!({})).await;
+    world.until("puppet", "Ready", "True", "Running").await;
+    world.revoke("configmaps").await;
+    let message = world.until("puppet", "Ready", "False", "Forbidden").await;
+    assert_contains(&message, &["configmaps is forbidden", "cannot list"]);
+    assert_eq!(host.stop().await.code(), Some(0));
+}
+
+#[tokio::test]
+async fn a_config_map_that_the_host_may_not_read_is_named_with_what_to_do() {
+    let (world, host) = limited("controllers-no-plugin", |rule| allows(rule, "configmaps", "list")).await;
+    world.put(&puppet(1)).await;
+    world.controller("puppet", json!({})).await;
+    let message = world.until("puppet", "Stalled", "True", "Forbidden").await;
+    let words = [
+        "controllers-no-plugin/puppet-plugin",
+        "configmaps is forbidden",
+        "operator-host rbac",
+    ];
+    assert_contains(&message, &words);
+    assert_eq!(host.stop().await.code(), Some(0));
+}
+
+/// Section "users who may create or change Controllers" of the threat model.
+#[tokio::test]
+async fn a_tenant_with_controllers_reaches_no_secrets_and_no_other_controllers() {
+    let (world, host) = limited("controllers-tenant", |_| false).await;
+    let secret = json!([{"apiVersion": "v1", "kind": "Secret"}]);
+    let elsewhere = json!({"configMap": {"name": "a", "namespace": "kube-system", "key": "a.wasm"}});
+    for (name, more, ceiling) in [
+        ("reads", json!({"reads": secret}), "ceilings.reads"),
+        ("makes", json!({"children": secret}), "ceilings.children"),
+        (
+            "everywhere",
+            json!({"otherNamespaces": ["kube-system"]}),
+            "ceilings.otherNamespaces",
+        ),
+        (
+            "acts",
+            json!({"serviceAccount": "kube-system/default"}),
+            "ceilings.serviceAccounts",
+        ),
+        ("loads", json!({"plugin": elsewhere}), "ceilings.configMaps"),
+        ("opens", json!({"plugin": "/etc/passwd"}), "ceilings.files"),
+    ] {
+        world.controller(name, more).await;
+        let message = world.until(name, "Stalled", "True", "NotAllowed").await;
+        assert_contains(&message, &[ceiling]);
+    }
+    // A plugin that wants one is refused, too, whatever its Controller says.
+    world.put(&puppet(1)).await;
+    world.controller("puppet", json!({})).await;
+    world.until("puppet", "Ready", "True", "Running").await;
+    let token = json!({"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "token"}});
+    world
+        .scenario
+        .puppet("greedy", json!({"response": {"children": [token]}}))
+        .await;
+    let message = world
+        .scenario
+        .until_condition(PUPPET, "greedy", "Stalled", "True", "ChildRefused")
+        .await;
+    assert_contains(&message, &["Secret"]);
     assert_eq!(host.stop().await.code(), Some(0));
 }

@@ -20,6 +20,8 @@ pub const GROUP: &str = "operator-host.dev";
 pub const VERSION: &str = "v1alpha1";
 /// Its kind.
 pub const KIND: &str = "Controller";
+/// The finalizer of a Controller that runs.
+pub const FINALIZER: &str = "operator-host.dev/controller";
 /// Its plural.
 pub const PLURAL: &str = "controllers";
 

@@ -5,6 +5,7 @@ use std::process::ExitCode;
 use std::sync::Arc;
 
 use anyhow::anyhow;
+use kube::ResourceExt as _;
 
 use super::Failure;
 use crate::uninstall::{Holder, Left, Uninstall};
@@ -62,7 +63,35 @@ pub async fn run(args: Args) -> Result<ExitCode, Failure> {
         }
     }
     let mut code = ExitCode::SUCCESS;
-    for controller in &config.controllers {
+    // What the Controllers of the cluster made is released as what those of the file made.
+    let objects = uninstall.objects().await.unwrap_or_else(|error| {
+        eprintln!("operator-host: {error}");
+        code = ExitCode::FAILURE;
+        Vec::new()
+    });
+    let mut all = config.clone();
+    let mut known = Vec::new();
+    for object in objects {
+        let name = object.name_any();
+        let spec = object.data["spec"].as_object().cloned().unwrap_or_default();
+        match config.object(&name, &spec) {
+            Ok(read) => {
+                all.controllers.push(read.config);
+                known.push(object);
+            }
+            Err(error) => {
+                eprintln!(
+                    "operator-host: the Controller {name} cannot be read, so nothing of it is released: {error}"
+                );
+                code = ExitCode::FAILURE;
+            }
+        }
+    }
+    let uninstall = Uninstall {
+        config: &all,
+        ..uninstall
+    };
+    for controller in &all.controllers {
         let left = uninstall.controller(controller).await;
         print(
             &controller.name,
@@ -73,6 +102,26 @@ pub async fn run(args: Args) -> Result<ExitCode, Failure> {
         for error in &left.errors {
             eprintln!("operator-host: {error}");
             code = ExitCode::FAILURE;
+            known.retain(|object| object.name_any() != controller.name);
+        }
+    }
+    for object in known {
+        let name = object.name_any();
+        match uninstall.object(object).await {
+            Ok(()) => {
+                let done = if args.dry_run {
+                    "would be released"
+                } else {
+                    "released"
+                };
+                println!(
+                    "the Controller {name} {done}: delete it with kubectl, or keep it for the next host"
+                );
+            }
+            Err(error) => {
+                eprintln!("operator-host: {error}");
+                code = ExitCode::FAILURE;
+            }
         }
     }
     Ok(code)

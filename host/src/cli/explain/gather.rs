@@ -14,6 +14,7 @@ use serde_json::Value;
 use super::kinds::{CONCURRENCY, Kinds, Served, full_name};
 use super::{Advice, Child, Condition, Event, Explanation, Proposed, advice, words};
 use operator_host_cluster::objects::Objects;
+use operator_host_config::object;
 use operator_host_contract::Kind;
 use operator_host_core::managed_fields::is_only_status;
 use operator_host_core::object::{
@@ -79,6 +80,8 @@ pub(super) async fn explain(
     for (version, why) in &kinds.unreadable {
         unread.add(version, why);
     }
+    let mut state = state(&parent);
+    state.extend(controller(client, &kinds, &parent).await);
     let children = children(client, &kinds.all, &parent, namespace, &mut unread).await;
     let (children_incomplete, mut unreadable) = unread.lines();
     let events = match events(client, &parent).await {
@@ -94,7 +97,7 @@ pub(super) async fn explain(
         kind: resource.kind.clone(),
         namespace: parent.namespace(),
         name: parent.name_any(),
-        state: state(&parent),
+        state,
         next: next(&parent, &conditions),
         proposed: proposed(&conditions),
         reconciles: None,
@@ -103,6 +106,38 @@ pub(super) async fn explain(
         children_incomplete,
         events,
         unreadable,
+    })
+}
+
+/// Says where the controller of a resource is configured, once it has written anything into it.
+async fn controller(client: &Client, kinds: &Kinds, parent: &DynamicObject) -> Option<String> {
+    let mut managers = parent
+        .managed_fields()
+        .iter()
+        .filter_map(|it| it.manager.as_deref());
+    let name = managers.find_map(|manager| manager.strip_prefix(FIELD_MANAGER_PREFIX))?;
+    let is_controller = |it: &&Served| it.api.group == object::GROUP && it.api.kind == object::KIND;
+    let found = match kinds.all.iter().find(is_controller) {
+        Some(served) => Objects::new(client.clone(), &served.api, None).get(name).await,
+        None => {
+            return Some(format!(
+                "Its controller is {name}, of the host's configuration file."
+            ));
+        }
+    };
+    Some(match found {
+        // The file comes first.
+        Ok(object) if !object.data["status"].to_string().contains("\"NameTaken\"") => format!(
+            "Its controller is the Controller {name}: kubectl describe {}.{} {name}",
+            object::PLURAL,
+            object::GROUP
+        ),
+        Err(kube::Error::Api(status)) if status.code != 404 => format!(
+            "Its controller is {name}. Whether it is a Controller of the cluster or of the host's configuration file cannot be \
+             read: {}",
+            status.message
+        ),
+        Ok(_) | Err(_) => format!("Its controller is {name}, of the host's configuration file."),
     })
 }
 

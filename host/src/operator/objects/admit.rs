@@ -47,11 +47,23 @@ pub(in crate::operator) fn admit(file: &Config, memory: &Memory, objects: &[Arc<
     Admitted { config, refused }
 }
 
-/// Reads a Controller.
-pub(in crate::operator) fn read(config: &Config, object: &DynamicObject) -> Result<ControllerObject, String> {
+/// Reads a Controller, and checks that the file and its ceilings let it run.
+pub(in crate::operator) fn may_run(
+    file: &Config,
+    object: &DynamicObject,
+) -> Result<ControllerObject, Refused> {
+    let refused = |reason| move |message| Refused { reason, message };
+    let name = object.name_any();
+    let is_taken = |other: &ControllerConfig| !other.is_object && other.name == name;
+    if file.controllers.iter().any(is_taken) {
+        let message = format!("the host's configuration file already has a controller named {name:?}");
+        return Err(refused("NameTaken")(message));
+    }
     let empty = Map::new();
     let spec = object.data["spec"].as_object().unwrap_or(&empty);
-    config.object(&object.name_any(), spec)
+    let read = file.object(&name, spec).map_err(refused("InvalidSpec"))?;
+    file.allows(&read).map_err(refused("NotAllowed"))?;
+    Ok(read)
 }
 
 fn decide(
@@ -61,14 +73,7 @@ fn decide(
     object: &DynamicObject,
 ) -> Result<ControllerConfig, Refused> {
     let refused = |reason| move |message| Refused { reason, message };
-    let name = object.name_any();
-    if file.controllers.iter().any(|other| other.name == name) {
-        let message = format!("the host's configuration file already has a controller named {name:?}");
-        return Err(refused("NameTaken")(message));
-    }
-    let read = read(file, object).map_err(refused("InvalidSpec"))?;
-    file.allows(&read).map_err(refused("NotAllowed"))?;
-    let controller = read.config;
+    let controller = may_run(file, object)?.config;
     memory.check_one(&controller).map_err(refused("TooLarge"))?;
     let other = others
         .iter()

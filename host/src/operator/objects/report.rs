@@ -4,22 +4,23 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use kube::core::{ApiResource, DynamicObject};
+use kube::core::DynamicObject;
 use kube::{Client, ResourceExt as _};
 use serde_json::{Value, json};
 use tokio::sync::watch;
 use tracing::{debug, info, warn};
 
-use super::admit::{Refused, read};
+use super::admit::{Refused, may_run};
 use super::{all, status};
-use crate::uninstall::Uninstall;
+use crate::ui::RunningControllers;
+use crate::uninstall::{Uninstall, controllers};
 use operator_host_cluster::cache::Reflector;
 use operator_host_cluster::client::Writer;
-use operator_host_cluster::discovery::{Discovery, ResolvedKind};
+use operator_host_cluster::discovery::Discovery;
 use operator_host_cluster::event_recorder::Events;
 use operator_host_cluster::resource_client::ResourceClient;
 use operator_host_config::Config;
-use operator_host_config::object::{self, OnRemoval};
+use operator_host_config::object::{self, FINALIZER, OnRemoval};
 use operator_host_core::object::{NamespacedName, is_terminating};
 use operator_host_instruments::Instruments;
 use operator_host_lease::Leadership;
@@ -28,8 +29,6 @@ use operator_host_lease::Leadership;
 const PERIOD: Duration = Duration::from_secs(1);
 /// The shortest time between two writes of one status.
 const PAUSE: Duration = Duration::from_secs(2);
-/// The finalizer of a Controller that runs.
-const FINALIZER: &str = "operator-host.dev/controller";
 
 /// What was decided about the Controllers.
 #[derive(Clone, Default)]
@@ -50,6 +49,7 @@ pub(in crate::operator) struct Reporter {
     pub(in crate::operator) leadership: Leadership,
     pub(in crate::operator) instruments: Instruments,
     pub(in crate::operator) events: Events,
+    pub(in crate::operator) running: Arc<RunningControllers>,
 }
 
 impl Reporter {
@@ -78,6 +78,7 @@ impl Reporter {
                     plugin: check("plugin"),
                     report: reports.get(name),
                     history: self.instruments.health.history_of(name).unwrap_or_default(),
+                    unwatched: self.running.named(name).and_then(|it| it.unwatched()),
                     conditions: self
                         .instruments
                         .metrics
@@ -151,7 +152,7 @@ impl Reporter {
         new: &status::Status,
         written: &mut BTreeMap<String, Instant>,
     ) -> Result<(), String> {
-        let resource = resource();
+        let resource = controllers();
         let client = ResourceClient::new(writer, &resource);
         let name = NamespacedName::of(object);
         let has_finalizer = object.finalizers().iter().any(|other| other == FINALIZER);
@@ -190,8 +191,8 @@ impl Reporter {
         if runs || !object.finalizers().iter().any(|other| other == FINALIZER) {
             return Ok(());
         }
-        // One that cannot be read has never run as it is.
-        if let Ok(read) = read(config, object)
+        // One that may not run now, whatever it did before, releases nothing: its finalizer is no proof that it ever ran.
+        if let Ok(read) = may_run(config, object)
             && read.on_removal == Some(OnRemoval::ReleaseFinalizers)
         {
             let uninstall = Uninstall {
@@ -211,7 +212,7 @@ impl Reporter {
             );
         }
         let body = finalizers(object, |others| others.retain(|other| other != FINALIZER));
-        let resource = resource();
+        let resource = controllers();
         let client = ResourceClient::new(writer, &resource);
         match client.merge(&name, &body, MANAGER).await {
             Err(error) if !error.is_not_found() => Err(error.to_string()),
@@ -256,21 +257,6 @@ fn typed(object: &DynamicObject) -> DynamicObject {
             kind: kind.kind,
         }),
         ..object.clone()
-    }
-}
-
-fn resource() -> ResolvedKind {
-    let kind = object::kind();
-    ResolvedKind {
-        api: ApiResource {
-            group: object::GROUP.into(),
-            version: object::VERSION.into(),
-            api_version: kind.api_version,
-            kind: kind.kind,
-            plural: object::PLURAL.into(),
-        },
-        namespaced: false,
-        has_status: true,
     }
 }
 

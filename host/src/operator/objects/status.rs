@@ -18,6 +18,14 @@ use operator_host_desired::conditions::PLUGIN_HELD_BACK;
 /// Bytes of a message.
 const MESSAGE: usize = 2048;
 
+/// The reason of a Controller for which the host lacks a permission.
+const FORBIDDEN: &str = "Forbidden";
+
+/// Whether the API server refuses a request for want of a permission. The words are its own.
+fn is_forbidden(message: &str) -> bool {
+    message.contains("is forbidden: User ")
+}
+
 /// What is known about the controller of a Controller.
 pub(super) struct Facts<'a> {
     /// The check of the controller, as `/readyz` has it; `None` until it has started.
@@ -27,6 +35,8 @@ pub(super) struct Facts<'a> {
     pub report: Option<&'a PluginReport>,
     /// The versions that were live, the newest first.
     pub history: Vec<HistoryEntry>,
+    /// Why a kind of a controller that has started cannot be watched.
+    pub unwatched: Option<String>,
     /// The number of objects by condition.
     pub conditions: BTreeMap<(&'static str, &'static str), u64>,
 }
@@ -81,7 +91,8 @@ pub(super) fn of(object: &DynamicObject, refused: Option<&Refused>, facts: &Fact
         (Some(refused), ..) => Some(refused.message.clone()),
         (_, Some(Err(error)), ..) | (_, _, Some(Err(error)), _) => Some(error.clone()),
         (.., Some(version)) if version.state != CandidateState::Proving => Some(version.message.clone()),
-        _ => None,
+        (_, _, Some(Ok(remarks)), _) if is_forbidden(remarks) => Some(remarks.clone()),
+        _ => facts.unwatched.clone(),
     };
     if let Some(error) = error {
         fields.insert("lastError".to_owned(), shorten(&error, MESSAGE).into());
@@ -141,12 +152,20 @@ fn running(facts: &Facts<'_>) -> (Condition, Condition, Condition) {
         },
         (_, Some(Err(error))) => (false, true, "Starting", error.as_str()),
         (_, Some(Ok(waits))) if !waits.is_empty() => (false, false, "KindNotServed", waits.as_str()),
-        (_, Some(Ok(_))) => (
-            true,
-            false,
-            "Running",
-            "its plugin is live and its kinds are watched",
-        ),
+        (_, Some(Ok(_))) => match &facts.unwatched {
+            Some(error) => (false, true, "KindNotWatched", error.as_str()),
+            None => (
+                true,
+                false,
+                "Running",
+                "its plugin is live and its kinds are watched",
+            ),
+        },
+    };
+    let (is_moving, reason) = match is_forbidden(message) {
+        // It does not go on until someone grants what is missing.
+        true => (false, FORBIDDEN),
+        false => (is_moving, reason),
     };
     let is_moving = is_moving || state == Some(CandidateState::Proving);
     let moving = match (is_moving, is_ready) {
@@ -156,7 +175,7 @@ fn running(facts: &Facts<'_>) -> (Condition, Condition, Condition) {
         }
         (is_moving, _) => condition(is_moving, reason, message),
     };
-    let stalls = matches!(reason, "PluginRefused") || reason == PLUGIN_HELD_BACK;
+    let stalls = ["PluginRefused", FORBIDDEN, PLUGIN_HELD_BACK].contains(&reason);
     (
         condition(is_ready, reason, message),
         moving,

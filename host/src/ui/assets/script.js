@@ -104,7 +104,7 @@ function overview(data) {
     const mean = count ? sum(series.meanMs.map((ms, i) => ms * series.reconciles[i])) / count : 0;
     const candidate = it.plugin && it.plugin.candidate;
     return h("tr", { "data-key": it.name },
-      cell("Controller", h("a", { href: link("controller", it.name) }, it.name), h("div", { class: "quiet" }, it.kind || "")),
+      cell("Controller", h("a", { href: link("controller", it.name) }, it.name), h("div", { class: "quiet" }, it.kind || ""), h("div", { class: "quiet" }, it.source || "")),
       cell("Health", h("span", { class: it.ok ? "good" : "bad" }, it.ok ? "ok" : "not ready"), it.ok ? null : h("div", {}, it.texts.join("; ")),
         candidate && h("div", { class: candidate.state === "proving" ? "waiting" : "bad" }, `version ${candidate.version || "?"} ${stateOf(candidate)}`)),
       cell("Leader", h("a", { href: "#/leases" }, it.leader || "no election")),

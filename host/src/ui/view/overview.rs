@@ -1,10 +1,12 @@
 //! All controllers: health, plugins, load, and what went wrong last.
 
 use serde::Serialize;
+use serde_json::json;
 
 use super::not_running;
 use crate::ui::Sources;
 use operator_host_core::object::{PIN_ANNOTATION, PROMOTE_ANNOTATION};
+use operator_host_delivery::candidate_check::Order;
 use operator_host_delivery::report::{CandidateState, PluginReport};
 use operator_host_instruments::health::Check;
 use operator_host_instruments::journal::{PublishedEvent, Reconcile, STEP, Step};
@@ -54,6 +56,8 @@ pub(super) struct Controller {
     leader: Option<String>,
     /// The kind, when the cluster serves it.
     kind: Option<String>,
+    /// Where it is configured, when the cluster serves its kind.
+    source: Option<&'static str>,
     objects: usize,
     queue: usize,
     /// How long the first parent has waited, in whole seconds.
@@ -173,6 +177,7 @@ fn controller(sources: &Sources, name: &str, checks: &[Check], reports: &[Plugin
         .map(shown)
         .collect();
     let running = sources.controllers.named(name);
+    let is_object = running.as_ref().is_some_and(|context| context.config.is_object);
     let definition = running
         .as_ref()
         .map(|context| format!("{}.{}", context.resource.api.plural, context.resource.api.group));
@@ -190,6 +195,10 @@ fn controller(sources: &Sources, name: &str, checks: &[Check], reports: &[Plugin
             .collect(),
         leader: find("leader").map(|check| shown(check).text),
         kind: running.as_ref().map(|context| context.config.parent.to_string()),
+        source: running.as_ref().map(|_| match is_object {
+            true => "a Controller of the cluster",
+            false => "the configuration file",
+        }),
         objects: running.as_ref().map_or(0, |context| {
             let watches = context.parents.all();
             watches.iter().map(|watch| watch.count()).sum()
@@ -198,50 +207,73 @@ fn controller(sources: &Sources, name: &str, checks: &[Check], reports: &[Plugin
         queue_age: age.as_secs(),
         series: Series::of(&sources.journal.of(name).series()),
         commands: match (&definition, report) {
-            (Some(definition), Some(report)) => commands(definition, report),
+            (Some(_), Some(report)) if is_object => {
+                commands(&|order, digest| patched(name, order, digest), report)
+            }
+            (Some(definition), Some(report)) => {
+                commands(&|order, digest| annotated(definition, order, digest), report)
+            }
             _ => Vec::new(),
         },
         plugin: report.cloned(),
     }
 }
 
-/// Returns the commands that promote, pin and roll back.
-fn commands(definition: &str, report: &PluginReport) -> Vec<Command> {
-    let annotate = |what: String, annotation: String| Command {
-        what,
-        command: format!("kubectl annotate crd {definition} {annotation} --overwrite"),
+/// Returns the command that gives an order about a version to a controller of the file; without a version it takes it back.
+fn annotated(definition: &str, order: Order, digest: Option<&str>) -> String {
+    let annotation = match order {
+        Order::Promote => PROMOTE_ANNOTATION,
+        Order::Pin => PIN_ANNOTATION,
     };
+    let value = digest.map_or_else(|| "-".to_owned(), |digest| format!("={digest}"));
+    format!("kubectl annotate crd {definition} {annotation}{value} --overwrite")
+}
+
+/// The same for a Controller of the cluster.
+fn patched(name: &str, order: Order, digest: Option<&str>) -> String {
+    let field = match order {
+        Order::Promote => "promote",
+        Order::Pin => "pin",
+    };
+    let patch = json!({"spec": {"version": {field: digest}}});
+    format!("kubectl patch controllers.operator-host.dev {name} --type merge -p '{patch}'")
+}
+
+/// Returns the commands that promote, pin and roll back.
+fn commands(command: &dyn Fn(Order, Option<&str>) -> String, report: &PluginReport) -> Vec<Command> {
     let short = |digest: &str| -> String { digest.trim_start_matches("sha256:").chars().take(12).collect() };
+    let order = |what: String, order: Order, digest: Option<&str>| Command {
+        what,
+        command: command(order, digest.map(short).as_deref()),
+    };
     let mut commands = Vec::new();
     if let Some(candidate) = &report.candidate
         && candidate.state == CandidateState::HeldBack
         && let Some(digest) = &candidate.digest
     {
-        commands.push(annotate(
-            format!(
-                "Promote version {} anyway",
-                candidate.version.as_deref().unwrap_or("?")
-            ),
-            format!("{PROMOTE_ANNOTATION}={}", short(digest)),
+        let version = candidate.version.as_deref().unwrap_or("?");
+        commands.push(order(
+            format!("Promote version {version} anyway"),
+            Order::Promote,
+            Some(digest),
         ));
     }
     if let Some(pinned) = &report.pinned {
-        commands.push(annotate(
-            format!("Remove the pin of {pinned}"),
-            format!("{PIN_ANNOTATION}-"),
-        ));
+        commands.push(order(format!("Remove the pin of {pinned}"), Order::Pin, None));
     }
     if let Some(live) = report.live.as_ref().filter(|_| report.pinned.is_none()) {
-        commands.push(annotate(
+        commands.push(order(
             format!("Pin the live version {}", live.version),
-            format!("{PIN_ANNOTATION}={}", short(&live.digest)),
+            Order::Pin,
+            Some(&live.digest),
         ));
     }
     let is_live = |digest: &str| report.live.as_ref().is_some_and(|live| live.digest == digest);
     for kept in report.kept.iter().filter(|kept| !is_live(&kept.digest)) {
-        commands.push(annotate(
+        commands.push(order(
             format!("Roll back to version {}", kept.version),
-            format!("{PIN_ANNOTATION}={}", short(&kept.digest)),
+            Order::Pin,
+            Some(&kept.digest),
         ));
     }
     commands
@@ -346,7 +378,8 @@ mod tests {
             ..PluginReport::default()
         };
         let texts = |report: &PluginReport| -> Vec<String> {
-            let commands = commands("echoes.my-operator.dev", report).into_iter();
+            let annotate = |order, digest: Option<&str>| annotated("echoes.my-operator.dev", order, digest);
+            let commands = commands(&annotate, report).into_iter();
             commands
                 .map(|it| format!("{}: {}", it.what, it.command))
                 .collect()
@@ -365,6 +398,18 @@ mod tests {
         assert_eq!(
             texts(&report)[0],
             format!("Remove the pin of aaaaaaaaaaaa: {start}/pin- --overwrite")
+        );
+        // Annotations have no effect on a Controller of the cluster.
+        let patch = |order, digest: Option<&str>| patched("echo", order, digest);
+        let start = "kubectl patch controllers.operator-host.dev echo --type merge -p";
+        assert_eq!(
+            commands(&patch, &report)[0].command,
+            format!(r#"{start} '{{"spec":{{"version":{{"pin":null}}}}}}'"#)
+        );
+        report.pinned = None;
+        assert_eq!(
+            commands(&patch, &report)[0].command,
+            format!(r#"{start} '{{"spec":{{"version":{{"pin":"aaaaaaaaaaaa"}}}}}}'"#)
         );
     }
 }

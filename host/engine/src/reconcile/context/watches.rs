@@ -52,6 +52,17 @@ impl Context {
         failures?.into_iter().next()
     }
 
+    /// Returns why a kind that the cluster serves cannot be watched.
+    #[must_use]
+    pub fn unwatched(&self) -> Option<String> {
+        let others = self.children.iter().chain(&self.reads);
+        let served = others.filter(|(kind, _)| !self.not_served.contains_key(kind));
+        std::iter::once(&self.parents)
+            .chain(served.map(|(_, watches)| watches))
+            .flat_map(KindReflectors::all)
+            .find_map(|watch| failure(&watch))
+    }
+
     /// Returns why the state of these objects, which a plugin wants to have, is unknown: the watch that would show
     /// them fails.
     #[must_use]
