@@ -13,6 +13,7 @@ scenarios=(
     a_rollout_while_a_version_is_held_back_deletes_nothing
     a_pinned_version_is_live_until_it_is_released
     a_changed_configuration_is_a_reload
+    another_operator_comes_with_one_apply
     another_replica_takes_over_when_the_leader_is_killed
     a_rolling_update_keeps_pace_with_four_changes_a_second
     a_drain_leaves_one_replica
@@ -84,6 +85,8 @@ source "$here/scenarios/install.sh"
 source "$here/scenarios/samples.sh"
 # shellcheck source=tests/node/scenarios/plugins.sh
 source "$here/scenarios/plugins.sh"
+# shellcheck source=tests/node/scenarios/controllers.sh
+source "$here/scenarios/controllers.sh"
 # shellcheck source=tests/node/scenarios/replicas.sh
 source "$here/scenarios/replicas.sh"
 # shellcheck source=tests/node/scenarios/webhook.sh
