@@ -271,11 +271,11 @@ impl Fault {
             Self::WatchesCut => stage.wire.set_mode_of("watch=true", Mode::Cut),
             Self::WatchesStalled => stage.wire.set_mode_of("watch=true", Mode::Stall),
             Self::AnswersLost => stage.wire.set_mode(Mode::DropAnswers),
-            Self::PluginSwapped { sample, content } => stage.files.put_plugin(sample, content)?,
-            Self::ConfigEdited { edit } => stage.files.put_config(edit)?,
+            Self::PluginSwapped { sample, content } => stage.files.put_plugin(sample, content).await?,
+            Self::ConfigEdited { edit } => stage.files.put_config(edit).await?,
             Self::HostsReplaced { content } => {
                 let mut fleet = stage.fleet.lock().await;
-                stage.files.put_plugin(Sample::Puppet, content)?;
+                stage.files.put_plugin(Sample::Puppet, content).await?;
                 fleet.replace().await?;
             }
         }
@@ -304,9 +304,9 @@ impl Fault {
             | Self::WatchesCut
             | Self::WatchesStalled
             | Self::AnswersLost => stage.wire.set_mode(Mode::Pass),
-            Self::PluginSwapped { sample, .. } => stage.files.put_plugin(sample, Content::Own)?,
-            Self::ConfigEdited { .. } => stage.files.put_config(Edit::None)?,
-            Self::HostsReplaced { .. } => stage.files.put_plugin(Sample::Puppet, Content::Own)?,
+            Self::PluginSwapped { sample, .. } => stage.files.put_plugin(sample, Content::Own).await?,
+            Self::ConfigEdited { .. } => stage.files.put_config(Edit::None).await?,
+            Self::HostsReplaced { .. } => stage.files.put_plugin(Sample::Puppet, Content::Own).await?,
         }
         Ok(())
     }

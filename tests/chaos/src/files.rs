@@ -3,8 +3,10 @@
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, ensure};
+use kube::Client;
 
 use crate::fleet::Shape;
+use crate::objects::{self, CEILINGS, OBJECTS};
 use crate::oracle::Sample;
 
 /// The namespace of the Leases and of the hosts' ServiceAccount.
@@ -16,6 +18,7 @@ const VARIANT: &[u8] = b"puppet-variant:";
 
 /// The files of the hosts; see the module.
 pub(crate) struct Files {
+    client: Client,
     folder: PathBuf,
     samples: PathBuf,
     shape: Shape,
@@ -49,9 +52,16 @@ pub(crate) enum Content {
 }
 
 impl Files {
-    /// Writes the plugins and the configuration below `folder`; `samples` contains the built plugins.
-    pub(crate) fn new(folder: &Path, samples: &Path, shape: Shape) -> anyhow::Result<Self> {
+    /// Writes the plugins and the configuration below `folder`, and into the cluster what its hosts have there; `samples` contains
+    /// the built plugins. No host may run.
+    pub(crate) async fn new(
+        client: &Client,
+        folder: &Path,
+        samples: &Path,
+        shape: Shape,
+    ) -> anyhow::Result<Self> {
         let this = Self {
+            client: client.clone(),
             folder: folder.to_owned(),
             samples: samples.to_owned(),
             shape,
@@ -59,9 +69,14 @@ impl Files {
         let plugins = folder.join("plugins");
         std::fs::create_dir_all(&plugins).with_context(|| plugins.display().to_string())?;
         for sample in Sample::ALL {
-            this.put_plugin(sample, Content::Own)?;
+            this.put_plugin(sample, Content::Own).await?;
         }
-        this.put_config(Edit::None)?;
+        if !shape.objects {
+            for sample in OBJECTS {
+                objects::delete(client, sample, true).await?;
+            }
+        }
+        this.put_config(Edit::None).await?;
         Ok(this)
     }
 
@@ -69,23 +84,37 @@ impl Files {
         self.folder.join("config.yaml")
     }
 
-    /// Replaces a plugin's file.
-    pub(crate) fn put_plugin(&self, sample: Sample, content: Content) -> anyhow::Result<()> {
+    /// Replaces a plugin's file, or what its ConfigMap has.
+    pub(crate) async fn put_plugin(&self, sample: Sample, content: Content) -> anyhow::Result<()> {
+        let bytes = content.of(self.own(sample)?)?;
+        if self.is_object(sample) {
+            return objects::put_plugin(&self.client, sample, &bytes).await;
+        }
         let name = format!("{}.wasm", sample.name());
-        let file = self.samples.join(&name);
-        let own =
-            std::fs::read(&file).with_context(|| format!("read {}: run plugins/build.sh", file.display()))?;
-        let bytes = content.of(own)?;
         self.put(&Path::new("plugins").join(name), &bytes)
     }
 
-    /// Replaces the configuration.
-    pub(crate) fn put_config(&self, edit: Edit) -> anyhow::Result<()> {
+    /// Returns the plugin as it was built.
+    fn own(&self, sample: Sample) -> anyhow::Result<Vec<u8>> {
+        let file = self.samples.join(format!("{}.wasm", sample.name()));
+        std::fs::read(&file).with_context(|| format!("read {}: run plugins/build.sh", file.display()))
+    }
+
+    fn is_object(&self, sample: Sample) -> bool {
+        self.shape.objects && OBJECTS.contains(&sample)
+    }
+
+    /// Replaces the configuration, and the Controllers.
+    pub(crate) async fn put_config(&self, edit: Edit) -> anyhow::Result<()> {
         let text = match edit {
             Edit::Broken => "controllers: [{name: echo, parent: ]".to_owned(),
             edit => config(self.shape, edit),
         };
-        self.put(Path::new("config.yaml"), text.as_bytes())
+        self.put(Path::new("config.yaml"), text.as_bytes())?;
+        for sample in OBJECTS.into_iter().filter(|sample| self.is_object(*sample)) {
+            objects::put(&self.client, sample, edit, &self.own(sample)?).await?;
+        }
+        Ok(())
     }
 
     /// Replaces a file atomically: a reader gets either the old or the new content.
@@ -133,11 +162,12 @@ impl Content {
 fn config(shape: Shape, edit: Edit) -> String {
     let mut text = format!(
         "plugins: plugins\nleadership: {}\n\
-         lease: {{namespace: {NAMESPACE}, duration: 3s, renewDeadline: 2s, retryPeriod: 500ms}}\ncontrollers:\n",
-        shape.leadership
+         lease: {{namespace: {NAMESPACE}, duration: 3s, renewDeadline: 2s, retryPeriod: 500ms}}\n{}controllers:\n",
+        shape.leadership,
+        if shape.objects { CEILINGS } else { "" }
     );
     for sample in Sample::ALL {
-        if edit == Edit::Without(sample) {
+        if edit == Edit::Without(sample) || shape.objects && OBJECTS.contains(&sample) {
             continue;
         }
         let resource = sample.resource();

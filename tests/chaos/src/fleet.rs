@@ -27,11 +27,18 @@ const NAMES: [&str; 3] = ["a", "b", "c"];
 pub(crate) struct Shape {
     pub(crate) replicas: usize,
     pub(crate) leadership: &'static str,
+    /// Whether some samples are Controllers of the cluster.
+    pub(crate) objects: bool,
 }
 
 impl Shape {
     pub(crate) fn draw(draw: &mut Draw) -> Self {
-        let shape = |replicas, leadership| Self { replicas, leadership };
+        let objects = draw.fork(1).percent(50);
+        let shape = |replicas, leadership| Self {
+            replicas,
+            leadership,
+            objects,
+        };
         *draw.weighted(&[
             (3, shape(1, "none")),
             (2, shape(2, "single")),

@@ -8,7 +8,7 @@
 //! consecutive seeds (1230 to 1239) have hosts of the same shape, which go on from one round to the next.
 //!
 //! Modules in reading order: `draw` random choices, `oracle` expected objects, `users` their actions, `faults` the
-//! failures, `check` the final checks, `rollouts` workarounds for Kubernetes, `stage` with `fleet` and `files` the
+//! failures, `check` the final checks, `rollouts` workarounds for Kubernetes, `stage` with `fleet`, `files` and `objects` the
 //! environment, `report` the output.
 
 mod check;
@@ -16,6 +16,7 @@ mod draw;
 mod faults;
 mod files;
 mod fleet;
+mod objects;
 mod oracle;
 mod report;
 mod rollouts;

@@ -85,11 +85,12 @@ impl Report {
         let most = megabytes.iter().copied().fold(0.0, f64::max);
         let verdict = if outcome.is_exact() { "exact" } else { "WRONG" };
         println!(
-            "{number:>4}/{}  seed {seed}  {verdict}  {} {:<14}  settled {:>5.2} s  gone {:>5.2} s  \
+            "{number:>4}/{}  seed {seed}  {verdict}  {} {:<14} {}  settled {:>5.2} s  gone {:>5.2} s  \
              {:>2} parents {:>2} children {:>4} actions {:>4} writes  {most:>3.0} MB  {}",
             self.rounds,
             shape.replicas,
             shape.leadership,
+            if shape.objects { "objects" } else { "file   " },
             outcome.settled.as_secs_f64(),
             outcome.gone.as_secs_f64(),
             counts.parents,

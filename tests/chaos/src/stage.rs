@@ -63,8 +63,8 @@ pub(crate) struct Stage {
     definitions: Vec<DynamicObject>,
     /// Roles and bindings of the hosts, as printed by `operator-host rbac`.
     pub(crate) rights: Vec<DynamicObject>,
-    /// The roles for each leader election mode that occurred, since the program compiles every plugin to print them.
-    known_rights: BTreeMap<&'static str, Vec<DynamicObject>>,
+    /// The roles for each shape that occurred, since the program compiles every plugin to print them.
+    known_rights: BTreeMap<Shape, Vec<DynamicObject>>,
     folder: TempDir,
 }
 
@@ -92,9 +92,9 @@ impl Stage {
         let file = folder.path().join("definitions.yaml");
         std::fs::write(&file, documents(&definitions)?).context("write the definitions")?;
         server.install(&file).await?;
-        let files = Files::new(folder.path(), &paths.plugins, shape)?;
-        let rights = rights(paths, &files, folder.path())?;
         create_account(&client).await?;
+        let files = Files::new(&client, folder.path(), &paths.plugins, shape).await?;
+        let rights = rights(paths, &files, folder.path())?;
         manifests::apply(&client, &rights).await?;
         let (namespace, account) = (files::NAMESPACE, files::NAMESPACE);
         let kubeconfig = server.kubeconfig_of_account(namespace, account).await?;
@@ -109,7 +109,7 @@ impl Stage {
             files,
             closed: std::sync::Mutex::default(),
             definitions,
-            known_rights: BTreeMap::from([(shape.leadership, rights.clone())]),
+            known_rights: BTreeMap::from([(shape, rights.clone())]),
             rights,
             folder,
         })
@@ -121,13 +121,12 @@ impl Stage {
         for replica in 0..fleet.shape.replicas {
             fleet.terminate(replica).await?;
         }
-        self.files = Files::new(self.folder.path(), &paths.plugins, shape)?;
-        // The required permissions depend on the leader election mode.
-        self.rights = match self.known_rights.get(shape.leadership) {
+        self.files = Files::new(&self.client, self.folder.path(), &paths.plugins, shape).await?;
+        self.rights = match self.known_rights.get(&shape) {
             Some(known) => known.clone(),
             None => rights(paths, &self.files, self.folder.path())?,
         };
-        self.known_rights.insert(shape.leadership, self.rights.clone());
+        self.known_rights.insert(shape, self.rights.clone());
         manifests::apply(&self.client, &self.rights).await?;
         let kubeconfig = self.wire.kubeconfig();
         let folder = tempfile::tempdir_in(self.folder.path())
