@@ -192,16 +192,25 @@ impl Reporter {
             return Ok(());
         }
         // One that may not run now, whatever it did before, releases nothing: its finalizer is no proof that it ever ran.
-        if let Ok(read) = may_run(config, object)
-            && read.on_removal == Some(OnRemoval::ReleaseFinalizers)
-        {
+        let released = match may_run(config, object) {
+            Ok(read) if read.on_removal == Some(OnRemoval::ReleaseFinalizers) => Some(read.config),
+            Ok(_) => None,
+            Err(Refused { message, .. }) => {
+                warn!(
+                    controller = name.name,
+                    "a Controller that is deleted releases nothing: {message}"
+                );
+                None
+            }
+        };
+        if let Some(controller) = released {
             let uninstall = Uninstall {
                 client: self.client.clone(),
                 kinds: Discovery::new(self.client.clone(), Arc::clone(&self.instruments.metrics)),
                 config,
                 dry_run: false,
             };
-            let left = uninstall.controller(&read.config).await;
+            let left = uninstall.controller(&controller).await;
             if let Some(error) = left.errors.first() {
                 return Err(error.to_string());
             }
