@@ -148,7 +148,7 @@ pub async fn run(
         Arc::clone(&instruments.metrics),
     ));
     let watches = Arc::new(SharedCache::new(
-        watch_client,
+        watch_client.clone(),
         Arc::clone(&kinds),
         Arc::clone(&instruments.metrics),
     ));
@@ -196,7 +196,7 @@ pub async fn run(
     }
     let configured = setup.config.host_namespace.as_deref();
     let home = configured.unwrap_or(client.default_namespace());
-    let config_maps = ConfigMaps::new(client.clone(), home.to_owned(), config_maps_root);
+    let config_maps = ConfigMaps::new(watch_client, home.to_owned(), config_maps_root);
     let provenance = Arc::new(Provenance::new(client.clone(), home));
     let watched = watch::Sender::default();
     let shared = Shared {

@@ -1,25 +1,34 @@
 //! ConfigMaps with plugins that the host reads through the API server: puts their content into a folder, as the kubelet does
 //! with a mounted one, but at once. From there on they are files like all others.
+//!
+//! A watch of each namespace tells which plugin's ConfigMaps have changed, without their content. That is read for one plugin at a
+//! time, so that a hundred of them take no more memory than one.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, File};
 use std::io;
 use std::path::{Path, PathBuf};
 use std::pin::pin;
+use std::time::Duration;
 
 use futures::StreamExt as _;
 use k8s_openapi::api::core::v1::ConfigMap;
+use kube::api::ListParams;
+use kube::core::PartialObjectMeta;
 use kube::runtime::WatchStreamExt as _;
 use kube::runtime::watcher::{self, Event, watcher};
-use kube::{Api, Client};
+use kube::{Api, Client, ResourceExt as _};
+use tokio::sync::watch;
 use tokio_util::sync::{CancellationToken, DropGuard};
 use tracing::{error, warn};
 
 use operator_host_config::Config;
 use operator_host_core::object::{PACK_LABEL, is_config_map_key};
 use operator_host_delivery::Location;
-use operator_host_delivery::location::ConfigMapKey;
 use operator_host_delivery::source::PROBLEM;
+
+/// The wait before ConfigMaps that could not be read are read again.
+const RETRY: Duration = Duration::from_secs(5);
 
 /// The ConfigMaps that controllers name, each followed while one does.
 pub(super) struct ConfigMaps {
@@ -27,7 +36,17 @@ pub(super) struct ConfigMaps {
     /// The host's own namespace.
     home: String,
     root: RootFolder,
-    followed: BTreeMap<PathBuf, DropGuard>,
+    /// By namespace.
+    followed: BTreeMap<String, Followed>,
+}
+
+/// The names of the ConfigMaps, by folder: two controllers may name the same in other words.
+type Wanted = BTreeMap<PathBuf, String>;
+
+/// A namespace that is watched until this is dropped.
+struct Followed {
+    wanted: watch::Sender<Wanted>,
+    _stop: DropGuard,
 }
 
 /// The folder of this process, created when the first controller needs it: a host without such plugins needs no place to write.
@@ -112,9 +131,18 @@ impl ConfigMaps {
                 Location::ConfigMap(key) => Some(key),
                 Location::File(_) | Location::Registry { .. } => None,
             });
-        let named: BTreeMap<PathBuf, &ConfigMapKey> = named.map(|key| (key.folder(), key)).collect();
-        self.followed.retain(|folder, _| named.contains_key(folder));
-        if named.is_empty() {
+        let mut wanted = BTreeMap::<String, Wanted>::new();
+        for key in named {
+            let namespace = key.namespace.as_ref().unwrap_or(&self.home);
+            let folder = self.root.path().join(key.folder());
+            wanted
+                .entry(namespace.clone())
+                .or_default()
+                .insert(folder, key.name.clone());
+        }
+        self.followed
+            .retain(|namespace, _| wanted.contains_key(namespace));
+        if wanted.is_empty() {
             return;
         }
         if let Err(error) = self.root.create() {
@@ -123,43 +151,111 @@ impl ConfigMaps {
                 "cannot create the folder of plugins in ConfigMaps, so their controllers wait: set --cache-dir to a folder that the \
                  host may write, and start it again");
         }
-        for (folder, key) in named {
-            if self.followed.contains_key(&folder) {
+        for (namespace, wanted) in wanted {
+            if let Some(followed) = self.followed.get(&namespace) {
+                followed.wanted.send_if_modified(|known| {
+                    let is_changed = *known != wanted;
+                    *known = wanted;
+                    is_changed
+                });
                 continue;
             }
-            let namespace = key.namespace.as_ref().unwrap_or(&self.home);
-            let mount = Mount {
-                folder: self.root.path().join(&folder),
-                namespace: namespace.clone(),
-                name: key.name.clone(),
-                maps: BTreeMap::new(),
-                listed: None,
-            };
+            let (sender, receiver) = watch::channel(wanted);
             let stop = CancellationToken::new();
-            let following = follow(Api::namespaced(self.client.clone(), namespace), mount);
+            let following = follow(self.client.clone(), namespace.clone(), receiver);
             let until = stop.clone();
             tokio::spawn(async move { until.run_until_cancelled(following).await });
-            self.followed.insert(folder, stop.drop_guard());
+            let followed = Followed {
+                wanted: sender,
+                _stop: stop.drop_guard(),
+            };
+            self.followed.insert(namespace, followed);
         }
     }
 }
 
-/// Keeps a folder like the ConfigMaps of one plugin. Never returns.
-async fn follow(api: Api<ConfigMap>, mut mount: Mount) {
-    let config = watcher::Config::default().labels(&format!("{PACK_LABEL}={}", mount.name));
-    let mut events = pin!(watcher(api, config).default_backoff());
-    while let Some(event) = events.next().await {
-        let taken = tokio::task::spawn_blocking(move || {
-            let result = mount.take(event);
-            (mount, result)
-        });
-        // It panics only when the process ends.
-        let Ok((back, result)) = taken.await else { return };
-        mount = back;
-        if let Err(error) = result {
-            warn!(folder = %mount.folder.display(), %error, "cannot write the files of a ConfigMap");
+/// Keeps the folders of plugins like their ConfigMaps in a namespace. Ends with the sender.
+async fn follow(client: Client, namespace: String, mut wanted: watch::Receiver<Wanted>) {
+    let metadata = Api::<PartialObjectMeta<ConfigMap>>::namespaced(client.clone(), &namespace);
+    let api = Api::<ConfigMap>::namespaced(client, &namespace);
+    let config = watcher::Config::default().labels(PACK_LABEL);
+    let mut events = pin!(watcher(metadata, config).default_backoff());
+    // Which plugin each ConfigMap has belonged to.
+    let mut plugins = BTreeMap::new();
+    let mut known = wanted.borrow_and_update().clone();
+    // The names of those to read, again and again while that fails.
+    let mut outdated = BTreeSet::new();
+    loop {
+        tokio::select! {
+            Some(event) = events.next() => match event {
+                Ok(Event::Init) => plugins.clear(),
+                Ok(Event::InitApply(map)) => drop(belongs(&mut plugins, &map)),
+                Ok(Event::InitDone) => outdated.extend(known.values().cloned()),
+                Ok(Event::Apply(map)) => outdated.extend(belongs(&mut plugins, &map)),
+                Ok(Event::Delete(map)) => outdated.extend(plugins.remove(&map.name_any())),
+                Err(error) => change(&namespace, &known, move |mount| mount.fail(&error)).await,
+            },
+            changed = wanted.changed() => {
+                if changed.is_err() {
+                    return;
+                }
+                let before = std::mem::replace(&mut known, wanted.borrow_and_update().clone());
+                let new = known.iter().filter(|(folder, _)| !before.contains_key(*folder));
+                outdated.extend(new.map(|(_, name)| name.clone()));
+            }
+            () = tokio::time::sleep(RETRY), if !outdated.is_empty() => {}
+        }
+        for name in std::mem::take(&mut outdated) {
+            let folders: Wanted = known.clone().into_iter().filter(|(_, of)| *of == name).collect();
+            if folders.is_empty() {
+                continue;
+            }
+            let parts = ListParams::default().labels(&format!("{PACK_LABEL}={name}"));
+            match api.list(&parts).await {
+                Ok(maps) => change(&namespace, &folders, move |mount| mount.take(&maps.items)).await,
+                Err(error) => {
+                    change(&namespace, &folders, move |mount| mount.fail(&error)).await;
+                    outdated.insert(name);
+                }
+            }
         }
     }
+}
+
+/// Changes folders on a thread that may block.
+async fn change(
+    namespace: &str,
+    folders: &Wanted,
+    change: impl Fn(&Mount) -> io::Result<()> + Send + 'static,
+) {
+    let of = |(folder, name): (&PathBuf, &String)| Mount {
+        folder: folder.clone(),
+        namespace: namespace.to_owned(),
+        name: name.clone(),
+    };
+    let mounts: Vec<Mount> = folders.iter().map(of).collect();
+    let changed = tokio::task::spawn_blocking(move || {
+        for mount in mounts {
+            if let Err(error) = change(&mount) {
+                warn!(folder = %mount.folder.display(), %error, "cannot write the files of a ConfigMap");
+            }
+        }
+    });
+    // It panics only when the process ends.
+    let _ = changed.await;
+}
+
+/// Notes which plugin a ConfigMap belongs to. Returns that, and the one to which it belonged before.
+fn belongs(
+    plugins: &mut BTreeMap<String, String>,
+    map: &PartialObjectMeta<ConfigMap>,
+) -> impl Iterator<Item = String> + use<> {
+    let now = map.labels().get(PACK_LABEL).cloned();
+    let before = match &now {
+        Some(now) => plugins.insert(map.name_any(), now.clone()),
+        None => plugins.remove(&map.name_any()),
+    };
+    before.into_iter().chain(now)
 }
 
 /// The folder of one plugin's ConfigMaps.
@@ -167,47 +263,56 @@ struct Mount {
     folder: PathBuf,
     namespace: String,
     name: String,
-    /// The files by ConfigMap.
-    maps: BTreeMap<String, BTreeSet<String>>,
-    /// The same, of the list that is being read.
-    listed: Option<BTreeMap<String, BTreeSet<String>>>,
 }
 
 impl Mount {
-    fn take(&mut self, event: Result<Event<ConfigMap>, watcher::Error>) -> io::Result<()> {
-        match event {
-            Ok(Event::Init) => {
-                self.listed = Some(BTreeMap::new());
-                return Ok(());
-            }
-            Ok(Event::InitApply(map)) => {
-                if let Some((name, files)) = self.write(map)? {
-                    self.listed.get_or_insert_default().insert(name, files);
-                }
-                return Ok(());
-            }
-            Ok(Event::InitDone) => self.maps = self.listed.take().unwrap_or_default(),
-            Ok(Event::Apply(map)) => {
-                if let Some((name, files)) = self.write(map)? {
-                    self.maps.insert(name, files);
-                }
-            }
-            Ok(Event::Delete(map)) => {
-                self.maps.remove(map.metadata.name.as_deref().unwrap_or_default());
-            }
-            // What is there stays.
-            Err(error) => {
-                return self.explain(&format!(
-                    "cannot read the ConfigMap {}/{}: {error}; `operator-host rbac` prints the permissions that the host needs",
-                    self.namespace, self.name
-                ));
+    /// Writes the files of all ConfigMaps of the plugin, and removes others.
+    fn take(&self, maps: &[ConfigMap]) -> io::Result<()> {
+        let mut files = BTreeMap::<&str, &[u8]>::new();
+        let parts = |map: &&ConfigMap| self.is_part(map.metadata.name.as_deref().unwrap_or_default());
+        for map in maps.iter().filter(parts) {
+            let texts = map.data.iter().flatten();
+            files.extend(texts.map(|(key, text)| (key.as_str(), text.as_bytes())));
+            let bytes = map.binary_data.iter().flatten();
+            files.extend(bytes.map(|(key, bytes)| (key.as_str(), &bytes.0[..])));
+        }
+        files.retain(|key, _| is_config_map_key(key));
+        // They become visible together: otherwise it would look as if parts were missing.
+        let hidden = self.hidden();
+        fs::create_dir_all(&hidden)?;
+        for (key, content) in &files {
+            let is_same = fs::read(self.folder.join(key)).is_ok_and(|old| old == *content);
+            if !is_same {
+                fs::write(hidden.join(key), content)?;
             }
         }
-        self.clean()?;
+        if self.folder.is_dir() {
+            for file in fs::read_dir(&hidden)? {
+                let file = file?;
+                fs::rename(file.path(), self.folder.join(file.file_name()))?;
+            }
+        } else {
+            fs::rename(&hidden, &self.folder)?;
+        }
+        for file in fs::read_dir(&self.folder)? {
+            let file = file?;
+            let name = file.file_name().to_string_lossy().into_owned();
+            if name != PROBLEM && !files.contains_key(name.as_str()) {
+                fs::remove_file(file.path())?;
+            }
+        }
         self.explain(&format!(
             "the ConfigMap {}/{} does not exist, has another key, or lacks the label {PACK_LABEL}={}: apply what `operator-host \
              pack` prints",
             self.namespace, self.name, self.name
+        ))
+    }
+
+    /// Says why the ConfigMaps cannot be read. What is there stays.
+    fn fail(&self, error: &dyn std::fmt::Display) -> io::Result<()> {
+        self.explain(&format!(
+            "cannot read the ConfigMap {}/{}: {error}; `operator-host rbac` prints the permissions that the host needs",
+            self.namespace, self.name
         ))
     }
 
@@ -219,59 +324,11 @@ impl Mount {
             || number.is_some_and(|number| !number.is_empty() && number.bytes().all(|b| b.is_ascii_digit()))
     }
 
-    /// Writes the files of a ConfigMap, and returns its name and theirs.
-    fn write(&self, map: ConfigMap) -> io::Result<Option<(String, BTreeSet<String>)>> {
-        let name = map.metadata.name.unwrap_or_default();
-        if !self.is_part(&name) {
-            return Ok(None);
-        }
-        let texts = map.data.into_iter().flatten();
-        let texts = texts.map(|(key, text)| (key, text.into_bytes()));
-        let bytes = map.binary_data.into_iter().flatten();
-        let bytes = bytes.map(|(key, bytes)| (key, bytes.0));
-        let hidden = self.hidden();
-        fs::create_dir_all(&hidden)?;
-        let mut files = BTreeSet::new();
-        for (key, content) in texts.chain(bytes) {
-            if !is_config_map_key(&key) {
-                continue;
-            }
-            let (new, old) = (hidden.join(&key), self.folder.join(&key));
-            let is_same = fs::read(&old).is_ok_and(|old| old == content);
-            if !is_same {
-                fs::write(&new, content)?;
-                if self.folder.is_dir() {
-                    fs::rename(&new, &old)?;
-                }
-            }
-            files.insert(key);
-        }
-        Ok(Some((name, files)))
-    }
-
-    /// Where files are written before they are moved to their place. Those of the first list are moved together: before it is
-    /// complete, it would look as if parts were missing.
+    /// Where files are written before they are moved to their place.
     fn hidden(&self) -> PathBuf {
         let mut name = self.folder.file_name().unwrap_or_default().to_owned();
         name.push("..new");
         self.folder.with_file_name(name)
-    }
-
-    /// Shows the first list as a whole, and removes files that no ConfigMap has any more.
-    fn clean(&self) -> io::Result<()> {
-        if !self.folder.is_dir() {
-            fs::create_dir_all(self.hidden())?;
-            fs::rename(self.hidden(), &self.folder)?;
-        }
-        let wanted: BTreeSet<&String> = self.maps.values().flatten().collect();
-        for file in fs::read_dir(&self.folder)? {
-            let file = file?;
-            let name = file.file_name().to_string_lossy().into_owned();
-            if name != PROBLEM && !wanted.contains(&name) {
-                fs::remove_file(file.path())?;
-            }
-        }
-        Ok(())
     }
 
     /// Says why a file that is looked for is missing.
@@ -309,8 +366,6 @@ mod tests {
             folder,
             namespace: "own".into(),
             name: "echo-plugin".into(),
-            maps: BTreeMap::new(),
-            listed: None,
         }
     }
 
@@ -328,36 +383,48 @@ mod tests {
     fn a_folder_follows_the_parts_of_a_plugin() {
         let root = tempfile::tempdir().unwrap();
         let folder = root.path().join("own/echo-plugin");
-        let mut mount = mount(folder.clone());
-        mount.take(Ok(Event::Init)).unwrap();
+        let mount = mount(folder.clone());
         let first = map(
             "echo-plugin",
             &[("echo.wasm.pack", "index"), ("echo.wasm.0", "a")],
         );
-        mount.take(Ok(Event::InitApply(first))).unwrap();
-        assert!(!folder.exists(), "the list is not complete");
-        mount
-            .take(Ok(Event::InitApply(map(
-                "echo-plugin-1",
-                &[("echo.wasm.1", "b")],
-            ))))
-            .unwrap();
-        mount
-            .take(Ok(Event::InitApply(map("other", &[("echo.wasm", "evil")]))))
-            .unwrap();
-        mount.take(Ok(Event::InitDone)).unwrap();
+        let second = map("echo-plugin-1", &[("echo.wasm.1", "b")]);
+        let foreign = map("other", &[("echo.wasm", "evil")]);
+        mount.take(&[first.clone(), second, foreign]).unwrap();
         assert_eq!(files(&folder), ["echo.wasm.0", "echo.wasm.1", "echo.wasm.pack"]);
+        // A part that is the same stays, and another one takes its place.
+        let other = map("echo-plugin-1", &[("echo.wasm.1", "c")]);
+        mount.take(&[first, other]).unwrap();
+        assert_eq!(fs::read_to_string(folder.join("echo.wasm.1")).unwrap(), "c");
+        assert_eq!(fs::read_to_string(folder.join("echo.wasm.0")).unwrap(), "a");
         // A smaller version has one part.
         mount
-            .take(Ok(Event::Apply(map("echo-plugin", &[("echo.wasm", "whole")]))))
+            .take(&[map("echo-plugin", &[("echo.wasm", "whole")])])
             .unwrap();
-        mount.take(Ok(Event::Delete(map("echo-plugin-1", &[])))).unwrap();
         assert_eq!(files(&folder), ["echo.wasm"]);
         assert_eq!(fs::read_to_string(folder.join("echo.wasm")).unwrap(), "whole");
-        mount.take(Ok(Event::Delete(map("echo-plugin", &[])))).unwrap();
+        mount.fail(&"forbidden").unwrap();
+        assert_eq!(files(&folder), ["echo.wasm"], "what is there stays");
+        mount.take(&[]).unwrap();
         assert!(files(&folder).is_empty());
         let problem = fs::read_to_string(folder.join(PROBLEM)).unwrap();
         assert!(problem.contains("own/echo-plugin does not exist"), "{problem}");
+    }
+
+    #[test]
+    fn a_config_map_that_changes_hands_is_read_for_both_plugins() {
+        let map = |plugin: &str| {
+            let meta = kube::core::ObjectMeta {
+                name: Some("a".to_owned()),
+                labels: Some(BTreeMap::from([(PACK_LABEL.to_owned(), plugin.to_owned())])),
+                ..Default::default()
+            };
+            kube::core::PartialObjectMetaExt::into_response_partial(meta)
+        };
+        let mut plugins = BTreeMap::new();
+        let mut now = |plugin: &str| belongs(&mut plugins, &map(plugin)).collect::<Vec<_>>();
+        assert_eq!(now("echo"), ["echo"]);
+        assert_eq!(now("other"), ["echo", "other"]);
     }
 
     #[test]
