@@ -15,7 +15,7 @@ use super::{all, status};
 use crate::ui::RunningControllers;
 use crate::uninstall::{Uninstall, controllers};
 use operator_host_cluster::cache::Reflector;
-use operator_host_cluster::client::Writer;
+use operator_host_cluster::client::WriterFactory;
 use operator_host_cluster::discovery::Discovery;
 use operator_host_cluster::event_recorder::Events;
 use operator_host_cluster::resource_client::ResourceClient;
@@ -89,11 +89,11 @@ impl Reporter {
             };
             for object in &objects {
                 let name = object.name_any();
-                let Some(writer) = self.writer(&name, &mut joined) else {
+                let Some(leader) = self.leader(&name, &mut joined) else {
                     continue;
                 };
                 let result = match is_terminating(object) {
-                    true => self.remove(&writer, object, config).await,
+                    true => self.remove(&leader, object, config).await,
                     false => {
                         let is_due = |at: &Instant| at.elapsed() >= PAUSE;
                         // What users have changed meanwhile is decided first.
@@ -103,7 +103,7 @@ impl Reporter {
                             continue;
                         }
                         let new = status::of(object, now.refused.get(&name), &facts(&name));
-                        self.write(&writer, object, &new, &mut written).await
+                        self.write(&leader, object, &new, &mut written).await
                     }
                 };
                 match result {
@@ -124,15 +124,12 @@ impl Reporter {
         }
     }
 
-    /// Returns the writer for a Controller, if this replica leads for it.
-    fn writer(&self, name: &str, joined: &mut BTreeSet<String>) -> Option<Writer> {
+    /// Returns what makes writers for a Controller, if this replica leads for it. A writer is a client of its own, so it is made only
+    /// when there is something to write.
+    fn leader(&self, name: &str, joined: &mut BTreeSet<String>) -> Option<WriterFactory> {
         let factory = self.leadership.join(name).ok()?;
         joined.insert(name.to_owned());
-        factory
-            .term()
-            .leads()
-            .then(|| factory.writer(None).ok())
-            .flatten()
+        factory.term().leads().then_some(factory)
     }
 
     /// Leaves the elections of Controllers that are gone.
@@ -147,15 +144,20 @@ impl Reporter {
 
     async fn write(
         &self,
-        writer: &Writer,
+        leader: &WriterFactory,
         object: &DynamicObject,
         new: &status::Status,
         written: &mut BTreeMap<String, Instant>,
     ) -> Result<(), String> {
-        let resource = controllers();
-        let client = ResourceClient::new(writer, &resource);
-        let name = NamespacedName::of(object);
         let has_finalizer = object.finalizers().iter().any(|other| other == FINALIZER);
+        let is_same = object.data["status"] == new.fields;
+        if is_same && (has_finalizer || !new.runs) {
+            return Ok(());
+        }
+        let name = NamespacedName::of(object);
+        let resource = controllers();
+        let writer = leader.writer(None).map_err(|error| error.to_string())?;
+        let client = ResourceClient::new(&writer, &resource);
         if new.runs && !has_finalizer {
             let body = finalizers(object, |others| others.push(FINALIZER.to_owned()));
             client
@@ -163,7 +165,7 @@ impl Reporter {
                 .await
                 .map_err(|error| error.to_string())?;
         }
-        if object.data["status"] == new.fields {
+        if is_same {
             return Ok(());
         }
         let body = json!({
@@ -173,16 +175,24 @@ impl Reporter {
         let result = client.merge_status(&name, &body, MANAGER).await;
         result.map_err(|error| error.to_string())?;
         written.insert(name.name.clone(), Instant::now());
-        let events = self.events.of(&name.name, writer.clone());
-        for (type_, reason, note) in status::events(&object.data["status"], &new.fields) {
-            events.publish(None, &typed(object), type_, reason, &note);
+        let changes = status::events(&object.data["status"], &new.fields);
+        if !changes.is_empty() {
+            let events = self.events.of(&name.name, writer);
+            for (type_, reason, note) in changes {
+                events.publish(None, &typed(object), type_, reason, &note);
+            }
         }
         debug!(controller = name.name, "wrote the status of the Controller");
         Ok(())
     }
 
     /// Lets a Controller go that has stopped.
-    async fn remove(&self, writer: &Writer, object: &DynamicObject, config: &Config) -> Result<(), String> {
+    async fn remove(
+        &self,
+        leader: &WriterFactory,
+        object: &DynamicObject,
+        config: &Config,
+    ) -> Result<(), String> {
         let name = NamespacedName::of(object);
         let runs = config
             .controllers
@@ -222,7 +232,8 @@ impl Reporter {
         }
         let body = finalizers(object, |others| others.retain(|other| other != FINALIZER));
         let resource = controllers();
-        let client = ResourceClient::new(writer, &resource);
+        let writer = leader.writer(None).map_err(|error| error.to_string())?;
+        let client = ResourceClient::new(&writer, &resource);
         match client.merge(&name, &body, MANAGER).await {
             Err(error) if !error.is_not_found() => Err(error.to_string()),
             Ok(_) | Err(_) => Ok(()),
