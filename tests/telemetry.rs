@@ -1,7 +1,7 @@
 //! What the host exports to a collector, and what its health port returns.
 
 mod calls;
-mod collector;
+pub mod collector;
 mod faults;
 mod logs;
 mod prometheus;
@@ -17,7 +17,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 
-use self::collector::{Collector, hex, sum, text};
+use self::collector::{Collector, hex, samples, sum, text};
 use crate::samples::echo::CONTROLLER;
 use crate::support::measure::resident;
 use crate::support::{Host, Scenario, cluster};
@@ -156,11 +156,33 @@ async fn one_reconcile_is_one_trace(name: &str, collector: Collector, more: &[(&
                 attribute.key, span.name
             );
         }
-        let kind = match &*span.name {
-            "reconcile" | "plugin" | "reload" => SpanKind::Internal,
-            _ => SpanKind::Client,
+        let is_request = ["GET", "POST", "PATCH", "DELETE"].contains(&&*span.name);
+        let kind = if is_request {
+            SpanKind::Client
+        } else {
+            SpanKind::Internal
         };
         assert_eq!(span.kind(), kind, "{}", span.name);
+    }
+    // Each apply is one request, by OpenTelemetry's conventions for HTTP clients.
+    let kubeconfig = std::fs::read_to_string(scenario.kubeconfig()).unwrap();
+    let server = kubeconfig
+        .lines()
+        .find_map(|line| line.trim().strip_prefix("server: "));
+    let server: hyper::Uri = server.unwrap().trim_matches('"').parse().unwrap();
+    for apply in children(&spans, &root, "apply") {
+        let requests = children(&spans, apply, "PATCH");
+        assert_eq!(requests.len(), 1, "{requests:?}");
+        assert_eq!(attribute(requests[0], "http.request.method"), "PATCH");
+        assert_eq!(attribute(requests[0], "http.response.status_code"), "201");
+        assert_eq!(attribute(requests[0], "server.address"), server.host().unwrap());
+        assert_eq!(
+            attribute(requests[0], "server.port"),
+            server.port().unwrap().as_str()
+        );
+        let (pod, server) = (attribute(apply, "k8s.object.name"), server.authority().unwrap());
+        let url = format!("https://{server}/api/v1/namespaces/{name}/pods/{pod}");
+        assert_eq!(attribute(requests[0], "url.full"), url);
     }
 
     // Once for the desired state, and once for its result.
@@ -249,6 +271,11 @@ async fn one_reconcile_is_one_trace(name: &str, collector: Collector, more: &[(&
                 .is_some_and(|object| object.resource == "pods")
     });
     assert_eq!(counted, applied.count() as f64);
+    let labels = [
+        ("http.request.method", "PATCH"),
+        ("http.response.status_code", "201"),
+    ];
+    assert!(samples(&metrics, "http.client.request.duration", &labels) >= counted as u64);
 }
 
 const RESOURCE: (&str, &str) = ("OTEL_RESOURCE_ATTRIBUTES", "team=blue");

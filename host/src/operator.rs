@@ -138,7 +138,8 @@ pub async fn run(
     let runtime = Runtime::with(options, compiler, cache)?;
     let writable = setup.cache_dir.clone().unwrap_or_else(std::env::temp_dir);
     let config_maps_root = RootFolder::new(writable.join("config-maps"), setup.identity.clone());
-    let files = Files::start(config_maps_root.path()).map_err(OperatorError::Files)?;
+    let files = Files::start(config_maps_root.path(), Arc::clone(&instruments.metrics))
+        .map_err(OperatorError::Files)?;
     let client = connection.client()?;
     let connection_namespace = connection.pod_namespace().map(str::to_owned);
     let default_namespace = client.default_namespace().to_owned();

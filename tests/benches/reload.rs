@@ -58,7 +58,11 @@ async fn time(table: &mut Table) {
     let meter = opentelemetry::global::meter("bench");
     let metrics = Arc::new(Metrics::new(&meter, Arc::default())).of("echo", &expected.parent);
     let (slot, mut live) = Slot::new(runtime, expected, metrics);
-    let files = Files::start(std::env::temp_dir()).expect("a thread");
+    let files = Files::start(
+        std::env::temp_dir(),
+        Arc::new(operator_host_core::metrics::Metrics::unread()),
+    )
+    .expect("a thread");
     let _filled = files.fill(Arc::new(slot));
     let _ = live.wait_for(|live| matches!(live, Live::Plugin(_))).await;
     let request = request();

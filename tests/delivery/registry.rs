@@ -9,12 +9,14 @@ use std::process::Command;
 use std::time::Duration;
 
 use control_plane::{Component, Output, ports};
+use opentelemetry_proto::tonic::trace::v1::Span;
 use serde_json::Value;
 
 use self::server::{Access, Registry};
 use self::tokens::Tokens;
 use crate::samples::echo::{CONTROLLER, ECHO, echo};
 use crate::support::{Host, LIMIT, Scenario, plugin, root};
+use crate::telemetry::collector::{Collector, text};
 use crate::telemetry::{get, until_ready_is_without};
 
 /// Created with `openssl genpkey -algorithm ed25519`, for these tests only.
@@ -101,7 +103,12 @@ async fn a_tag_is_followed_and_what_was_pulled_outlives_the_registry() {
     let state = scenario.folder.path().join("state");
     let config = scenario.config_with(&section(&registry, ""), &controller(&reference));
     let more = ["--state-dir", state.to_str().unwrap()];
-    let host = scenario.start_with(&config, &more);
+    let collector = Collector::http().await;
+    let environment = [
+        ("OTEL_EXPORTER_OTLP_ENDPOINT", &*collector.endpoint()),
+        ("OTEL_BSP_SCHEDULE_DELAY", "100"),
+    ];
+    let host = scenario.start_in(&config, &more, &environment);
     until_echo_is_ready(&scenario).await;
     let live = |digest: String| move |report: &Value| report["live"]["digest"] == digest;
     let report = until_report(&host, "live", live(sha256(&echo_with(1)))).await;
@@ -110,6 +117,21 @@ async fn a_tag_is_followed_and_what_was_pulled_outlives_the_registry() {
         first.ends_with(report["registry"]["manifest"].as_str().unwrap()),
         "{report}"
     );
+
+    let until_request = async |name: &str, attribute: (&str, &str)| {
+        let what = format!("{name} with {attribute:?}");
+        let has =
+            |span: &Span| text(&span.attributes, attribute.0).is_some_and(|it| it.contains(attribute.1));
+        let look = |spans: &[Span]| {
+            let request = spans.iter().find(|span| span.name == name && has(span))?;
+            let pull = spans.iter().find(|span| span.span_id == request.parent_span_id)?;
+            assert_eq!(pull.name, "pull");
+            Some(())
+        };
+        collector.until_spans(&what, look).await;
+    };
+    let layer = format!("http://{}/v2/team/echo/blobs/sha256:", registry.name());
+    until_request("GET", ("url.full", &layer)).await;
 
     // The tag names another manifest: it is proved and takes over.
     push(&scenario.file("echo.wasm", echo_with(2)));
@@ -138,6 +160,8 @@ async fn a_tag_is_followed_and_what_was_pulled_outlives_the_registry() {
     host.until_log(&["cannot be pulled", "the live version stays"])
         .await;
     assert_eq!(host.stop().await.code(), Some(0));
+
+    until_request("HEAD", ("error.type", "connect")).await;
 
     // A restart without the registry runs what was kept. The health port is read from a new log.
     fs::remove_file(scenario.folder.path().join("host.log")).unwrap();

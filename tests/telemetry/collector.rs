@@ -291,6 +291,25 @@ pub fn sum(metrics: &[Metric], name: &str, labels: &[(&str, &str)]) -> f64 {
         .sum()
 }
 
+/// Returns how many values a histogram has in all points with these attributes.
+pub fn samples(metrics: &[Metric], name: &str, labels: &[(&str, &str)]) -> u64 {
+    let points = metrics
+        .iter()
+        .filter(|metric| metric.name == name)
+        .filter_map(|metric| match &metric.data {
+            Some(metric::Data::Histogram(histogram)) => Some(&histogram.data_points),
+            _ => None,
+        });
+    let has = |attributes: &[KeyValue], (key, value): &(&str, &str)| {
+        text(attributes, key).as_deref() == Some(*value)
+    };
+    points
+        .flatten()
+        .filter(|point| labels.iter().all(|label| has(&point.attributes, label)))
+        .map(|point| point.count)
+        .sum()
+}
+
 /// Returns an attribute as text, whatever its type.
 pub fn text(attributes: &[KeyValue], key: &str) -> Option<String> {
     let attribute = attributes.iter().find(|attribute| attribute.key == key)?;

@@ -186,8 +186,8 @@ impl Connection {
     {
         let metrics = Arc::clone(&self.metrics);
         let service = tower::ServiceBuilder::new()
-            .layer_fn(|service| Measured::new(service, Arc::clone(&metrics)))
             .layer(config.base_uri_layer())
+            .layer_fn(|service| Measured::new(service, Arc::clone(&metrics), config.cluster_url.clone()))
             .option_layer(self.auth.as_ref())
             .layer(config.extra_headers_layer()?)
             .and_then(retry_after::keep)

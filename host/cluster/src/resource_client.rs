@@ -7,7 +7,6 @@ use kube::api::{DeleteParams, ListParams, Patch, PatchParams, PostParams, Precon
 use kube::core::DynamicObject;
 use serde_json::value::RawValue;
 use serde_json::{Value, json};
-use tracing::field::Empty;
 use tracing::info_span;
 
 use super::api_error::{ApiError, Fault, fault_of};
@@ -376,12 +375,10 @@ impl<'a> ResourceClient<'a> {
                 target: trace::TARGET,
                 "request",
                 otel.name = span_name(verb),
-                otel.kind = "client",
                 k8s.object.api_version = self.resource.api.api_version,
                 k8s.object.kind = self.resource.api.kind,
                 k8s.object.name = name.name,
                 k8s.namespace.name = name.namespace.as_deref(),
-                http.response.status_code = Empty,
             )
         });
         // Ends before another replica may lead, and after the timeout of a request at the latest.
@@ -390,7 +387,7 @@ impl<'a> ResourceClient<'a> {
             Some(limit) => trace::around(&span, tokio::time::timeout(limit, request)).await,
             None => Ok(Err(kube::Error::Service(Box::new(Deposed)))),
         };
-        let (mut retry_after, mut code) = (None, None);
+        let mut retry_after = None;
         let (fault, message) = match answer {
             Ok(Ok(answer)) => return Ok(answer),
             Ok(Err(kube::Error::Api(mut status))) => {
@@ -398,7 +395,7 @@ impl<'a> ResourceClient<'a> {
                 if self.is_secret() {
                     status.message = without_values(&status.message, secret);
                 }
-                (retry_after, code) = (asked_delay(&status), Some(status.code));
+                retry_after = asked_delay(&status);
                 let fault = fault_of(&status, name);
                 let namespace = name.namespace.as_deref().unwrap_or_default();
                 match fault {
@@ -433,9 +430,6 @@ impl<'a> ResourceClient<'a> {
                 ),
             ),
         };
-        if let Some(code) = code {
-            span.record("http.response.status_code", i64::from(code));
-        }
         // 404 is a valid result of a get and of a delete, and [`Self::apply_new`] expects that refusal.
         let is_valid = (fault == Fault::Missing && matches!(verb, "get" | "delete"))
             || message.contains(VERSION_REFUSED);

@@ -28,11 +28,13 @@ use self::parents::Parents;
 use operator_host_contract::{Description, Kind};
 use operator_host_runtime::{CallStats, Plugin};
 
-/// Upper bounds in seconds, for durations that include requests to the API server: those that OpenTelemetry recommends for
-/// requests, and two for what is stuck.
+/// Upper bounds in seconds, for durations that include requests to the API server: those of a request, and two for what is
+/// stuck.
 const REQUEST_TIMES: &[f64] = &[
     0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0, 30.0, 60.0,
 ];
+/// Upper bounds in seconds, for one request: those that OpenTelemetry recommends.
+const HTTP_TIMES: &[f64] = REQUEST_TIMES.split_at(14).0;
 /// Upper bounds in seconds, for durations within this process: the same, and smaller ones, as a call may take 50 µs.
 const CALL_TIMES: &[f64] = &[
     0.000_05, 0.000_1, 0.000_25, 0.000_5, 0.001, 0.002_5, 0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.25, 0.5,
@@ -76,7 +78,7 @@ pub struct Metrics {
     api_requests: Counter<u64>,
     admissions: Counter<u64>,
     conversions: Counter<u64>,
-    api_request_duration: Histogram<f64>,
+    http_request_duration: Histogram<f64>,
     observed: Arc<Observed>,
 }
 
@@ -133,7 +135,7 @@ impl Metrics {
             api_requests: counter(define::API_REQUESTS),
             admissions: counter(define::WEBHOOK_REVIEWS),
             conversions: counter(define::WEBHOOK_CONVERSIONS),
-            api_request_duration: histogram(define::API_REQUEST_DURATION, REQUEST_TIMES),
+            http_request_duration: histogram(define::HTTP_REQUEST_DURATION, HTTP_TIMES),
             observed,
         }
     }
@@ -185,25 +187,21 @@ impl Metrics {
     }
 
     /// Counts a request when the API server starts its response; `code` is `None` when it never did.
-    pub fn api_request(
-        &self,
-        verb: &'static str,
-        group: &str,
-        plural: &str,
-        code: Option<u16>,
-        took: Duration,
-    ) {
+    pub fn api_request(&self, verb: &'static str, group: &str, plural: &str, code: Option<u16>) {
         // The map is small: it contains the kinds of the configuration.
         let known = lock(&self.observed.kinds)
             .get(&(group.to_owned(), plural.to_owned()))
             .cloned();
         let kind = KeyValue::new("kind", known.unwrap_or_else(|| "other".into()));
         let verb = KeyValue::new("verb", verb);
-        self.api_request_duration
-            .record(took.as_secs_f64(), &[verb.clone(), kind.clone()]);
         let code = code.map_or_else(|| "none".to_owned(), |code| code.to_string());
         self.api_requests
             .add(1, &[verb, kind, KeyValue::new("code", code)]);
+    }
+
+    /// Records an HTTP request; see [`crate::http_client`].
+    pub(crate) fn http_request(&self, took: Duration, labels: &[KeyValue]) {
+        self.http_request_duration.record(took.as_secs_f64(), labels);
     }
 
     /// Sets whether this replica leads a controller or stands by; `None` when it no longer has the

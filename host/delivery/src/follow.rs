@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use tokio::sync::watch;
-use tracing::debug;
+use tracing::{debug, info_span};
 
 use super::registry::{PluginFile, Slot};
 use crate::oci::pull::{Found, PullError, Puller};
@@ -18,6 +18,8 @@ use crate::oci::settings::Settings;
 use crate::oci::transport::{TransportError, Transports};
 use operator_host_core::backoff;
 use operator_host_core::backoff::BackoffConfig;
+use operator_host_core::http_client::OTHER;
+use operator_host_core::trace;
 use operator_host_runtime::Digest;
 
 /// The delay before a registry that failed is asked again. It doubles up to the longest, or to a shorter interval.
@@ -77,7 +79,15 @@ impl Follower {
             .timeout
             .saturating_mul(u32::try_from(places).map_or(u32::MAX, |places| places.saturating_add(1)));
         loop {
-            let look = self.look(&mut puller, pulled.as_ref());
+            let span = self.slot.tracer.root(None, || {
+                info_span!(
+                    target: trace::TARGET,
+                    parent: None,
+                    "pull",
+                    operator.controller = self.slot.expected().controller,
+                )
+            });
+            let look = trace::around(&span, self.look(&mut puller, pulled.as_ref()));
             let looked = match tokio::time::timeout(limit, look).await {
                 Ok(looked) => looked,
                 Err(_) => Err(PullError::from(TransportError::Slow {
@@ -100,6 +110,8 @@ impl Follower {
                     backoff::jittered(self.settings.interval, JITTER)
                 }
                 Err(error) => {
+                    let class = error.class().into_iter().next().unwrap_or(OTHER);
+                    trace::fail(&span, class, &error.to_string(), "");
                     failures += 1;
                     if reported.is_new(error.class(), Instant::now()) {
                         self.slot.registry_failed(&error.to_string());
@@ -110,6 +122,7 @@ impl Follower {
                     retry_delay(self.settings.interval, failures, error.wait())
                 }
             };
+            drop(span);
             tokio::time::sleep(wait).await;
         }
     }

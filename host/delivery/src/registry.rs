@@ -114,7 +114,7 @@ pub struct Slot {
     runtime: Runtime,
     expected: Expected,
     metrics: ControllerMetrics,
-    tracer: Tracer,
+    pub(crate) tracer: Tracer,
     live: Arc<watch::Sender<Live>>,
     trouble: Arc<Trouble>,
     proof: Option<Arc<dyn CandidateCheck>>,

@@ -29,6 +29,7 @@ use super::follow::Follower;
 use super::registry::{PluginFile, Slot};
 use super::source::{Look, WatchedFile};
 use crate::oci::transport::Transports;
+use operator_host_core::metrics::Metrics;
 
 /// After a hint, wait until there was none for this time…
 const QUIET: Duration = Duration::from_millis(50);
@@ -71,15 +72,16 @@ enum Message {
 }
 
 impl Files {
-    /// Starts the thread without any files. `config_maps` is the folder of the ConfigMaps that the host reads itself.
+    /// Starts the thread without any files. `config_maps` is the folder of the ConfigMaps that the host reads itself;
+    /// `metrics` has the requests to registries.
     ///
     /// # Errors
     /// Returns an error when the thread cannot be started.
-    pub fn start(config_maps: PathBuf) -> io::Result<Self> {
-        Self::with(true, config_maps)
+    pub fn start(config_maps: PathBuf, metrics: Arc<Metrics>) -> io::Result<Self> {
+        Self::with(true, config_maps, metrics)
     }
 
-    fn with(hints: bool, config_maps: PathBuf) -> io::Result<Self> {
+    fn with(hints: bool, config_maps: PathBuf, metrics: Arc<Metrics>) -> io::Result<Self> {
         let (messages, receiver) = mpsc::channel();
         let scanner = Scanner {
             receiver,
@@ -92,7 +94,7 @@ impl Files {
         Ok(Self {
             messages,
             next: AtomicU64::new(0),
-            transports: Arc::default(),
+            transports: Arc::new(Transports::new(metrics)),
             config_maps,
         })
     }

@@ -1,13 +1,14 @@
-//! Counts every request to the API server by verb, kind and response code.
+//! Counts every request to the API server by verb, kind and response code, and observes it as an HTTP request.
 
 use std::sync::Arc;
 use std::task::{Context, Poll};
-use std::time::Instant;
 
 use futures::future::BoxFuture;
-use hyper::{Method, Request, Response};
-use tower::Service;
+use hyper::{Method, Request, Response, Uri};
+use hyper_util::client::legacy;
+use tower::{BoxError, Service};
 
+use operator_host_core::http_client::{self, Target};
 use operator_host_core::metrics::Metrics;
 
 /// Measures every request to the API server, including those of watches, discovery and Events.
@@ -15,19 +16,24 @@ use operator_host_core::metrics::Metrics;
 pub(super) struct Measured<S> {
     service: S,
     metrics: Arc<Metrics>,
+    /// Where the API server is, which may be a path of a proxy.
+    server: Uri,
 }
 
 impl<S> Measured<S> {
-    pub(super) fn new(service: S, metrics: Arc<Metrics>) -> Self {
-        Self { service, metrics }
+    pub(super) fn new(service: S, metrics: Arc<Metrics>, server: Uri) -> Self {
+        Self {
+            service,
+            metrics,
+            server,
+        }
     }
 }
 
 impl<S, B, R> Service<Request<B>> for Measured<S>
 where
-    S: Service<Request<B>, Response = Response<R>>,
+    S: Service<Request<B>, Response = Response<R>, Error = BoxError>,
     S::Future: Send + 'static,
-    S::Error: 'static,
     R: 'static,
 {
     type Response = Response<R>;
@@ -39,18 +45,33 @@ where
     }
 
     fn call(&mut self, request: Request<B>) -> Self::Future {
-        let path = Path::parse(request.uri().path());
+        let path = request.uri().path();
+        let prefix = self.server.path().trim_end_matches('/');
+        let path = Path::parse(path.strip_prefix(prefix).unwrap_or(path));
         let (group, plural) = (path.group.to_owned(), path.plural.to_owned());
         let verb = verb(request.method(), &path, request.uri().query().unwrap_or_default());
         let metrics = Arc::clone(&self.metrics);
-        let start = Instant::now();
+        let (method, url) = (request.method().clone(), request.uri().clone());
         let answer = self.service.call(request);
         Box::pin(async move {
-            let answer = answer.await;
+            let target = Target {
+                method: &method,
+                url: &url,
+                is_known: true,
+            };
+            let answer = http_client::observe(&metrics, target, answer, class).await;
             let code = answer.as_ref().ok().map(|answer| answer.status().as_u16());
-            metrics.api_request(verb, &group, &plural, code, start.elapsed());
+            metrics.api_request(verb, &group, &plural, code);
             answer
         })
+    }
+}
+
+/// Returns the `error.type` of a request without response.
+fn class(error: &BoxError) -> &'static str {
+    match error.downcast_ref::<legacy::Error>() {
+        Some(error) if error.is_connect() => "connect",
+        _ => http_client::OTHER,
     }
 }
 

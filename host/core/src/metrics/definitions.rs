@@ -151,8 +151,8 @@ definitions! {
         "Watches that failed and were restarted";
     API_REQUESTS = Counter, "operator_host.api.requests", "{request}", ["verb", "kind", "code"],
         "Requests to the API server, by HTTP status";
-    API_REQUEST_DURATION = Histogram, "operator_host.api.request.duration", "s", ["verb", "kind"],
-        "Time until the API server started its response";
+    HTTP_REQUEST_DURATION = Histogram, "http.client.request.duration", "s", ["http_request_method", "server_address", "server_port", "http_response_status_code", "error_type"],
+        "Time until the API server or a registry started its response";
     EVENTS_DROPPED = Counter, "operator_host.events.dropped", "{event}", [],
         "Kubernetes Events dropped because the queue was full";
     RECORDS_DROPPED = Counter, "operator_host.records.dropped", "{call}", ["controller"],

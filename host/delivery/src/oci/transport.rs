@@ -22,6 +22,8 @@ use rustls::pki_types::pem::PemObject;
 use super::address::{PrivateAddress, Resolver, is_public};
 use super::credentials::HUB;
 use operator_host_core::files;
+use operator_host_core::http_client::{self, Target};
+use operator_host_core::metrics::Metrics;
 use operator_host_core::printable::printable;
 use operator_host_runtime::Digest;
 
@@ -146,22 +148,40 @@ type HttpClient = Client<HttpsConnector<HttpConnector<Resolver>>, Full<Bytes>>;
 
 /// The connections to all registries that are trusted in the same way.
 pub(super) struct Transport {
+    metrics: Arc<Metrics>,
     anywhere: HttpClient,
     public_only: HttpClient,
 }
 
 /// The transports in use, by the digest of their own authorities.
-#[derive(Default)]
-pub struct Transports(Mutex<BTreeMap<Option<Digest>, Weak<Transport>>>);
+pub struct Transports {
+    metrics: Arc<Metrics>,
+    used: Mutex<BTreeMap<Option<Digest>, Weak<Transport>>>,
+}
+
+/// For commands, whose metrics nobody reads.
+impl Default for Transports {
+    fn default() -> Self {
+        Self::new(Arc::new(Metrics::unread()))
+    }
+}
 
 impl Transports {
+    /// Prepares transports that measure each request.
+    pub(crate) fn new(metrics: Arc<Metrics>) -> Self {
+        Self {
+            metrics,
+            used: Mutex::default(),
+        }
+    }
+
     /// Returns the transport that trusts the system's authorities and those in the file.
     pub(super) fn get(&self, authorities: Option<&Path>) -> Result<Arc<Transport>, TransportError> {
         let pem = authorities
             .map(|file| files::read(file, AUTHORITIES_LIMIT).map_err(|error| unusable(file, &error)));
         let pem = pem.transpose()?;
         let key = pem.as_deref().map(Digest::of);
-        let mut transports = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut transports = self.used.lock().unwrap_or_else(PoisonError::into_inner);
         transports.retain(|_, transport| transport.strong_count() > 0);
         if let Some(transport) = transports.get(&key).and_then(Weak::upgrade) {
             return Ok(transport);
@@ -177,7 +197,7 @@ impl Transports {
             }
             _ => Vec::new(),
         };
-        let transport = Arc::new(Transport::new(own));
+        let transport = Arc::new(Transport::new(own, Arc::clone(&self.metrics)));
         transports.insert(key, Arc::downgrade(&transport));
         Ok(transport)
     }
@@ -191,7 +211,7 @@ fn unusable(file: &Path, reason: &dyn fmt::Display) -> TransportError {
 }
 
 impl Transport {
-    fn new(authorities: Vec<CertificateDer<'static>>) -> Self {
+    fn new(authorities: Vec<CertificateDer<'static>>, metrics: Arc<Metrics>) -> Self {
         let mut roots = rustls::RootCertStore::empty();
         roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
         roots.add_parsable_certificates(authorities);
@@ -213,6 +233,7 @@ impl Transport {
                 .build(connector)
         };
         Self {
+            metrics,
             anywhere: client(false),
             public_only: client(true),
         }
@@ -232,14 +253,27 @@ impl Transport {
         } else {
             &self.anywhere
         };
-        match tokio::time::timeout(time, client.request(request)).await {
-            Ok(Ok(response)) => Ok(response),
-            Ok(Err(error)) => Err(TransportError::Unreachable {
-                host,
-                reason: causes(&error),
-            }),
-            Err(_) => Err(TransportError::Slow { host, limit: time }),
-        }
+        let (method, url) = (request.method().clone(), request.uri().clone());
+        let answer = async {
+            match tokio::time::timeout(time, client.request(request)).await {
+                Ok(Ok(response)) => Ok(response),
+                Ok(Err(error)) => Err(TransportError::Unreachable {
+                    host,
+                    reason: causes(&error),
+                }),
+                Err(_) => Err(TransportError::Slow { host, limit: time }),
+            }
+        };
+        let target = Target {
+            method: &method,
+            url: &url,
+            is_known: !public_only,
+        };
+        let class = |error: &TransportError| match error {
+            TransportError::Slow { .. } => "timeout",
+            _ => "connect",
+        };
+        http_client::observe(&self.metrics, target, answer, class).await
     }
 }
 

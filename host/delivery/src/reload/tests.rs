@@ -33,7 +33,7 @@ impl Folder {
             WatchedFile::new(marks.join("m"), 100),
         ];
         let (sender, looks) = mpsc::channel();
-        let files = Files::with(hints, std::env::temp_dir()).unwrap();
+        let files = Files::with(hints, std::env::temp_dir(), Arc::new(Metrics::unread())).unwrap();
         let watch = |(index, source)| {
             let sender = sender.clone();
             files.watch(source, move |look, _| {

@@ -1,0 +1,256 @@
+//! The span and the duration of each HTTP request that the host sends, to the API server and to registries, by
+//! OpenTelemetry's conventions for HTTP clients. Source: <https://opentelemetry.io/docs/specs/semconv/http/>.
+//!
+//! A request ends when its response begins, as the conventions recommend for a body that nobody may read to its end. This
+//! is why a watch is measured like any other request.
+
+use std::future::Future;
+use std::sync::Arc;
+use std::time::Instant;
+
+use hyper::{Method, Response, Uri};
+use opentelemetry::KeyValue;
+use opentelemetry::trace::Status;
+use tracing::field::Empty;
+use tracing::{Span, info_span};
+use tracing_opentelemetry::OpenTelemetrySpanExt as _;
+
+use crate::metrics::Metrics;
+use crate::trace;
+
+/// The class of an error that has no other.
+pub const OTHER: &str = "_OTHER";
+
+/// What is sent, and where to.
+#[derive(Clone, Copy, Debug)]
+pub struct Target<'a> {
+    /// The method.
+    pub method: &'a Method,
+    /// The whole URL.
+    pub url: &'a Uri,
+    /// Whether the configuration names the server. The metric calls all others `other`: whoever chooses where a redirect
+    /// leads does not choose the values of a label.
+    pub is_known: bool,
+}
+
+/// Waits until the response begins. The span of the request, if the current one is recorded, is below that one. `class`
+/// returns the `error.type` of a request without response: one of few words.
+pub async fn observe<B, E>(
+    metrics: &Arc<Metrics>,
+    target: Target<'_>,
+    request: impl Future<Output = Result<Response<B>, E>>,
+    class: impl FnOnce(&E) -> &'static str,
+) -> Result<Response<B>, E> {
+    let mut exchange = Exchange::begin(metrics, target);
+    let answer = request.await;
+    exchange.end = match &answer {
+        Ok(response) => End::Status(response.status().as_u16()),
+        Err(error) => End::Error(class(error)),
+    };
+    answer
+}
+
+enum End {
+    Status(u16),
+    Error(&'static str),
+}
+
+/// A request that has begun; it has ended when this is dropped.
+struct Exchange<'a> {
+    metrics: &'a Metrics,
+    target: Target<'a>,
+    span: Span,
+    start: Instant,
+    end: End,
+}
+
+impl<'a> Exchange<'a> {
+    fn begin(metrics: &'a Metrics, target: Target<'a>) -> Self {
+        let span = trace::child(|| {
+            info_span!(
+                target: trace::TARGET,
+                "request",
+                otel.name = method(target.method),
+                otel.kind = "client",
+                http.request.method = method(target.method),
+                server.address = target.url.host(),
+                server.port = port(target.url),
+                url.full = full(target.url),
+                http.response.status_code = Empty,
+            )
+        });
+        Self {
+            metrics,
+            target,
+            span,
+            start: Instant::now(),
+            // Whoever waits for a response no longer drops the future.
+            end: End::Error("cancelled"),
+        }
+    }
+}
+
+impl Drop for Exchange<'_> {
+    fn drop(&mut self) {
+        let Target { url, is_known, .. } = self.target;
+        let mut labels = vec![KeyValue::new("http.request.method", method(self.target.method))];
+        let address = url.host().filter(|_| is_known).unwrap_or("other");
+        labels.push(KeyValue::new("server.address", address.to_owned()));
+        labels.extend(
+            port(url)
+                .filter(|_| is_known)
+                .map(|port| KeyValue::new("server.port", port)),
+        );
+        let error = match self.end {
+            End::Status(status) => {
+                let status = i64::from(status);
+                labels.push(KeyValue::new("http.response.status_code", status));
+                self.span.record("http.response.status_code", status);
+                (status >= 400).then(|| status.to_string())
+            }
+            End::Error(class) => Some(class.to_owned()),
+        };
+        if let Some(error) = error {
+            self.span.set_attribute("error.type", error.clone());
+            self.span.set_status(Status::error(""));
+            labels.push(KeyValue::new("error.type", error));
+        }
+        self.metrics.http_request(self.start.elapsed(), &labels);
+    }
+}
+
+/// The methods that the host uses.
+fn method(method: &Method) -> &'static str {
+    let known = ["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE"];
+    let known = known.into_iter().find(|known| method.as_str() == *known);
+    known.unwrap_or(OTHER)
+}
+
+fn port(url: &Uri) -> Option<i64> {
+    let default = match url.scheme_str() {
+        Some("https") => Some(443),
+        Some("http") => Some(80),
+        _ => None,
+    };
+    url.port_u16().or(default).map(i64::from)
+}
+
+/// Returns the URL without the user and without the query, either of which may be as good as a password.
+fn full(url: &Uri) -> String {
+    let authority = url.authority().map_or("", |it| it.as_str());
+    let authority = authority.rsplit_once('@').map_or(authority, |(_, host)| host);
+    format!(
+        "{}://{authority}{}",
+        url.scheme_str().unwrap_or("http"),
+        url.path()
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+    use std::convert::Infallible;
+
+    use opentelemetry::metrics::MeterProvider as _;
+    use opentelemetry_sdk::metrics::SdkMeterProvider;
+
+    use super::*;
+
+    #[test]
+    fn a_url_is_shown_without_user_and_query() {
+        let shown = |url: &str| full(&url.parse().unwrap());
+        assert_eq!(
+            shown("https://user:secret@r:5000/a/b?sig=secret"),
+            "https://r:5000/a/b"
+        );
+        assert_eq!(shown("http://r"), "http://r/");
+    }
+
+    /// The labels of the requests in one exposition.
+    async fn counted(sent: impl AsyncFnOnce(&Arc<Metrics>)) -> Vec<BTreeMap<String, String>> {
+        let registry = prometheus::Registry::new();
+        let exporter = opentelemetry_prometheus::exporter().with_registry(registry.clone());
+        let provider = SdkMeterProvider::builder()
+            .with_reader(exporter.build().unwrap())
+            .build();
+        sent(&Arc::new(Metrics::new(&provider.meter("test"), Arc::default()))).await;
+        let family = registry
+            .gather()
+            .into_iter()
+            .find(|it| it.name() == "http_client_request_duration_seconds");
+        let metrics = family
+            .map(|family| family.get_metric().to_vec())
+            .unwrap_or_default();
+        let labels = metrics.iter().map(|metric| {
+            let labels = metric
+                .get_label()
+                .iter()
+                .filter(|label| !label.name().starts_with("otel_"));
+            labels
+                .map(|label| (label.name().to_owned(), label.value().to_owned()))
+                .collect()
+        });
+        labels.collect()
+    }
+
+    #[tokio::test]
+    async fn an_unknown_server_chooses_no_label_and_an_abandoned_request_is_counted() {
+        let answer = |status: u16| async move {
+            let mut response = Response::new(());
+            *response.status_mut() = status.try_into().unwrap();
+            Ok::<_, Infallible>(response)
+        };
+        let labels = counted(async |metrics| {
+            let url: Uri = "https://cdn.example.com/x?sig=secret".parse().unwrap();
+            let target = Target {
+                method: &Method::GET,
+                url: &url,
+                is_known: false,
+            };
+            observe(metrics, target, answer(200), |never| match *never {})
+                .await
+                .unwrap();
+            let url: Uri = "https://r.example.com/x".parse().unwrap();
+            let target = Target {
+                method: &Method::PUT,
+                url: &url,
+                is_known: true,
+            };
+            let never = std::future::pending::<Result<Response<()>, Infallible>>();
+            let abandoned = observe(metrics, target, never, |never| match *never {});
+            tokio::time::timeout(std::time::Duration::from_millis(1), abandoned)
+                .await
+                .unwrap_err();
+            observe(metrics, target, answer(503), |never| match *never {})
+                .await
+                .unwrap();
+        });
+        let labels = labels.await;
+        let of = |pairs: &[(&str, &str)]| -> BTreeMap<String, String> {
+            pairs
+                .iter()
+                .map(|(name, value)| ((*name).to_owned(), (*value).to_owned()))
+                .collect()
+        };
+        let put = [
+            ("http_request_method", "PUT"),
+            ("server_address", "r.example.com"),
+            ("server_port", "443"),
+        ];
+        for expected in [
+            of(&[
+                ("http_request_method", "GET"),
+                ("server_address", "other"),
+                ("http_response_status_code", "200"),
+            ]),
+            of(&[&put[..], &[("error_type", "cancelled")]].concat()),
+            of(&[
+                &put[..],
+                &[("http_response_status_code", "503"), ("error_type", "503")],
+            ]
+            .concat()),
+        ] {
+            assert!(labels.contains(&expected), "{expected:?} is not in {labels:?}");
+        }
+    }
+}
