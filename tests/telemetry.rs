@@ -9,6 +9,7 @@ mod prometheus;
 use std::time::Duration;
 
 use kube::core::DynamicObject;
+use opentelemetry_proto::tonic::logs::v1::LogRecord;
 use opentelemetry_proto::tonic::trace::v1::Span;
 use opentelemetry_proto::tonic::trace::v1::span::SpanKind;
 use opentelemetry_proto::tonic::trace::v1::status::StatusCode;
@@ -17,7 +18,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 
-use self::collector::{Collector, hex, samples, sum, text};
+use self::collector::{Collector, hex, samples, shown, sum, text};
 use crate::samples::echo::CONTROLLER;
 use crate::support::measure::resident;
 use crate::support::{Host, Scenario, cluster};
@@ -42,6 +43,7 @@ fn exporting(scenario: &Scenario, endpoint: &str, more: &[(&str, &str)]) -> Host
     let mut environment = vec![
         ("OTEL_EXPORTER_OTLP_ENDPOINT", endpoint),
         ("OTEL_BSP_SCHEDULE_DELAY", "100"),
+        ("OTEL_BLRP_SCHEDULE_DELAY", "100"),
         ("OTEL_METRIC_EXPORT_INTERVAL", "200"),
         ("OPERATOR_HOST_LOG_FORMAT", "json"),
     ];
@@ -233,6 +235,14 @@ async fn one_reconcile_is_one_trace(name: &str, collector: Collector, more: &[(&
     });
     assert!(annotated.into_iter().any(|id| *id == trace), "{:?}", events.items);
 
+    let said = |record: &LogRecord| record.body.as_ref().and_then(shown).unwrap_or_default();
+    let record = collector
+        .until_record(&root, |record| said(record).contains("created Pod"))
+        .await;
+    assert_eq!(record.severity_text, "INFO");
+    assert_eq!(text(&record.attributes, "controller").as_deref(), Some("echo"));
+    assert_eq!(text(&record.attributes, "parent"), Some(format!("{name}/e")));
+
     let resource = collector.resource();
     assert_eq!(text(&resource, "service.name").as_deref(), Some("operator-host"));
     assert_eq!(text(&resource, "team").as_deref(), Some("blue"));
@@ -281,20 +291,22 @@ async fn one_reconcile_is_one_trace(name: &str, collector: Collector, more: &[(&
 const RESOURCE: (&str, &str) = ("OTEL_RESOURCE_ATTRIBUTES", "team=blue");
 const HEADERS: (&str, &str) = ("OTEL_EXPORTER_OTLP_HEADERS", "x-team=blue");
 
+const LOGS: (&str, &str) = ("OTEL_LOGS_EXPORTER", "otlp");
+
 #[tokio::test]
 async fn one_reconcile_is_one_trace_over_grpc() {
     let protocol = ("OTEL_EXPORTER_OTLP_PROTOCOL", "grpc");
     one_reconcile_is_one_trace(
         "trace-grpc",
         Collector::grpc().await,
-        &[RESOURCE, HEADERS, protocol],
+        &[RESOURCE, HEADERS, LOGS, protocol],
     )
     .await;
 }
 
 #[tokio::test]
 async fn one_reconcile_is_one_trace_over_http() {
-    one_reconcile_is_one_trace("trace-http", Collector::http().await, &[RESOURCE, HEADERS]).await;
+    one_reconcile_is_one_trace("trace-http", Collector::http().await, &[RESOURCE, HEADERS, LOGS]).await;
 }
 
 #[tokio::test]

@@ -1,4 +1,4 @@
-//! Starts the log and the export of spans and metrics before everything else, and shuts them down last.
+//! Starts the log and the export of spans, metrics and log records before everything else, and shuts them down last.
 
 pub mod settings;
 
@@ -13,7 +13,9 @@ use std::time::Duration;
 
 use opentelemetry::KeyValue;
 use opentelemetry::metrics::MeterProvider;
+use opentelemetry_appender_tracing::layer::{OpenTelemetryTracingBridge, TracingSpanAttributes};
 use opentelemetry_sdk::Resource;
+use opentelemetry_sdk::logs::SdkLoggerProvider;
 use opentelemetry_sdk::metrics::{PeriodicReader, SdkMeterProvider};
 use opentelemetry_sdk::trace::{Config, Sampler, SdkTracerProvider};
 use thiserror::Error;
@@ -22,7 +24,7 @@ use tracing_subscriber::Layer as _;
 
 use self::export::ExportError;
 use self::log::BoxedLayer;
-use self::outlet::{Reported, Spans};
+use self::outlet::{Queued, Reported};
 use self::settings::Export;
 use operator_host_instruments::Instruments;
 
@@ -30,7 +32,7 @@ use operator_host_core::metrics::Metrics;
 use operator_host_core::metrics::losses::{Losses, Signal};
 use operator_host_core::trace::{self, Tracer};
 
-/// The timeout for the export of the last spans and metrics when the process ends.
+/// The timeout for the export of what is left when the process ends.
 const FLUSH: Duration = Duration::from_secs(3);
 
 /// The reason why telemetry does not start.
@@ -47,6 +49,7 @@ pub enum TelemetryError {
 /// The exporters and instruments of the process.
 pub struct Telemetry {
     traces: Option<SdkTracerProvider>,
+    logs: Option<SdkLoggerProvider>,
     meters: SdkMeterProvider,
     registry: prometheus::Registry,
     instruments: Instruments,
@@ -68,13 +71,23 @@ impl Telemetry {
         let traces = match settings::read(Signal::Traces, variable) {
             None => None,
             Some(export) => {
-                let spans = Spans::start(&export, export::spans(&export)?, Arc::clone(&losses));
+                let spans = Queued::spans(&export, export::spans(&export)?, Arc::clone(&losses));
                 exports.push((Signal::Traces, export));
                 let builder = SdkTracerProvider::builder()
                     .with_resource(resource.clone())
                     // The tracer applies the sampler of the environment before it creates a span.
                     .with_sampler(Sampler::AlwaysOn);
                 Some(builder.with_span_processor(spans).build())
+            }
+        };
+
+        let logs = match settings::read(Signal::Logs, variable) {
+            None => None,
+            Some(export) => {
+                let records = Queued::logs(&export, export::logs(&export)?, Arc::clone(&losses));
+                exports.push((Signal::Logs, export));
+                let builder = SdkLoggerProvider::builder().with_resource(resource.clone());
+                Some(builder.with_log_processor(records).build())
             }
         };
 
@@ -106,6 +119,7 @@ impl Telemetry {
         };
         Ok(Self {
             traces,
+            logs,
             meters,
             registry,
             instruments,
@@ -117,6 +131,17 @@ impl Telemetry {
     #[must_use]
     pub fn spans(&self) -> Option<BoxedLayer> {
         self.traces.as_ref().map(|traces| trace::layer(traces).boxed())
+    }
+
+    /// Returns the layer that exports log records, with the fields of the spans around them, if that is configured. The
+    /// SDK adds the IDs of the current trace and span.
+    #[must_use]
+    pub fn records(&self) -> Option<BoxedLayer> {
+        let builder = OpenTelemetryTracingBridge::builder(self.logs.as_ref()?);
+        let layer = builder
+            .with_tracing_span_attributes(TracingSpanAttributes::all())
+            .build();
+        Some(layer.boxed())
     }
 
     /// Logs the exported signals and their collectors.
@@ -138,7 +163,7 @@ impl Telemetry {
         self.registry.clone()
     }
 
-    /// Exports the last spans and metrics, for three seconds at most.
+    /// Exports the last spans, metrics and log records, for three seconds at most.
     pub async fn shut_down(self) {
         let (done, wait) = tokio::sync::oneshot::channel();
         // This is a thread and not a task, because the runtime would wait for the task without a limit when it ends.
@@ -148,6 +173,7 @@ impl Telemetry {
                 // Failed exports are already logged.
                 let _ = self.meters.shutdown();
                 let _ = self.traces.map(|traces| traces.shutdown_with_timeout(FLUSH));
+                let _ = self.logs.map(|logs| logs.shutdown_with_timeout(FLUSH));
                 let _ = done.send(());
             });
         if flush.is_ok() && tokio::time::timeout(FLUSH, wait).await.is_err() {
@@ -169,8 +195,14 @@ fn resource() -> Resource {
         builder = builder.with_attribute(KeyValue::new("service.version", env!("CARGO_PKG_VERSION")));
     }
     // In a pod, `HOSTNAME` is the name of the pod.
-    if let (None, Ok(instance)) = (known("service.instance.id"), std::env::var("HOSTNAME")) {
-        builder = builder.with_attribute(KeyValue::new("service.instance.id", instance));
+    if let Ok(host) = std::env::var("HOSTNAME") {
+        let in_pod = std::env::var_os("KUBERNETES_SERVICE_HOST").is_some();
+        let keys = ["service.instance.id"]
+            .into_iter()
+            .chain(in_pod.then_some("k8s.pod.name"));
+        for key in keys.filter(|key| known(key).is_none()) {
+            builder = builder.with_attribute(KeyValue::new(key, host.clone()));
+        }
     }
     builder.build()
 }

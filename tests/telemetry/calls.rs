@@ -111,6 +111,10 @@ async fn conversions_and_defaults_are_traced_counted_and_recorded() {
     }
     // It writes the records that wait.
     assert_eq!(host.stop().await.code(), Some(0));
+    assert!(
+        collector.records().is_empty(),
+        "logs are exported on request only"
+    );
     let (conversions, defaults) = (records(&folder, "convert"), records(&folder, "default"));
     assert_eq!((conversions.len(), defaults.len()), (1, 2));
     let record = std::fs::read_to_string(&conversions[0]).unwrap();

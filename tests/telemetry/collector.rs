@@ -13,6 +13,8 @@ use hyper::body::Incoming;
 use hyper::service::service_fn;
 use hyper::{Request, Response, StatusCode};
 use hyper_util::rt::TokioIo;
+use opentelemetry_proto::tonic::collector::logs::v1::logs_service_server::{LogsService, LogsServiceServer};
+use opentelemetry_proto::tonic::collector::logs::v1::{ExportLogsServiceRequest, ExportLogsServiceResponse};
 use opentelemetry_proto::tonic::collector::metrics::v1::metrics_service_server::{
     MetricsService, MetricsServiceServer,
 };
@@ -27,6 +29,7 @@ use opentelemetry_proto::tonic::collector::trace::v1::{
 };
 use opentelemetry_proto::tonic::common::v1::any_value::Value;
 use opentelemetry_proto::tonic::common::v1::{AnyValue, KeyValue};
+use opentelemetry_proto::tonic::logs::v1::LogRecord;
 use opentelemetry_proto::tonic::metrics::v1::{Metric, metric, number_data_point};
 use opentelemetry_proto::tonic::trace::v1::Span;
 use prost::Message;
@@ -84,6 +87,7 @@ impl Certificates {
 #[derive(Default)]
 struct Received {
     spans: Mutex<Vec<Span>>,
+    records: Mutex<Vec<LogRecord>>,
     metrics: Mutex<Vec<Metric>>,
     resource: Mutex<Vec<KeyValue>>,
     /// The value of the header `x-team` of each request.
@@ -98,6 +102,15 @@ impl Received {
             let spans = resource.scope_spans.into_iter().flat_map(|scope| scope.spans);
             self.spans.lock().unwrap().extend(spans);
         }
+    }
+
+    fn records(&self, request: ExportLogsServiceRequest) {
+        let scopes = request
+            .resource_logs
+            .into_iter()
+            .flat_map(|resource| resource.scope_logs);
+        let records = scopes.flat_map(|scope| scope.log_records);
+        self.records.lock().unwrap().extend(records);
     }
 
     fn metrics(&self, request: ExportMetricsServiceRequest) {
@@ -147,6 +160,7 @@ impl Collector {
         }
         let router = server
             .add_service(TraceServiceServer::new(service.clone()))
+            .add_service(LogsServiceServer::new(service.clone()))
             .add_service(MetricsServiceServer::new(service));
         let task = tokio::spawn(async move {
             router
@@ -214,6 +228,28 @@ impl Collector {
 
     pub fn spans(&self) -> Vec<Span> {
         self.kept.spans.lock().unwrap().clone()
+    }
+
+    pub fn records(&self) -> Vec<LogRecord> {
+        self.kept.records.lock().unwrap().clone()
+    }
+
+    /// Waits for a log record of this span, and returns it.
+    pub async fn until_record(&self, span: &Span, is_it: impl Fn(&LogRecord) -> bool) -> LogRecord {
+        let deadline = tokio::time::Instant::now() + LIMIT;
+        loop {
+            let records = self.records();
+            let of_span =
+                |record: &&LogRecord| record.trace_id == span.trace_id && record.span_id == span.span_id;
+            if let Some(record) = records.iter().filter(of_span).find(|record| is_it(record)) {
+                return record.clone();
+            }
+            assert!(
+                tokio::time::Instant::now() < deadline,
+                "no such record among {records:?}"
+            );
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
     }
 
     pub fn metrics(&self) -> Vec<Metric> {
@@ -312,8 +348,18 @@ pub fn samples(metrics: &[Metric], name: &str, labels: &[(&str, &str)]) -> u64 {
 
 /// Returns an attribute as text, whatever its type.
 pub fn text(attributes: &[KeyValue], key: &str) -> Option<String> {
-    let attribute = attributes.iter().find(|attribute| attribute.key == key)?;
-    match attribute.value.as_ref()? {
+    shown(
+        attributes
+            .iter()
+            .find(|attribute| attribute.key == key)?
+            .value
+            .as_ref()?,
+    )
+}
+
+/// Returns a value as text, whatever its type.
+pub fn shown(value: &AnyValue) -> Option<String> {
+    match value {
         AnyValue {
             value: Some(Value::StringValue(text)),
         } => Some(text.clone()),
@@ -363,6 +409,18 @@ impl TraceService for Service {
 }
 
 #[tonic::async_trait]
+impl LogsService for Service {
+    async fn export(
+        &self,
+        request: tonic::Request<ExportLogsServiceRequest>,
+    ) -> Result<tonic::Response<ExportLogsServiceResponse>, Status> {
+        self.check(request.metadata())?;
+        self.0.records(request.into_inner());
+        Ok(tonic::Response::new(Default::default()))
+    }
+}
+
+#[tonic::async_trait]
 impl MetricsService for Service {
     async fn export(
         &self,
@@ -389,6 +447,7 @@ async fn receive(
     match path.as_str() {
         _ if kept.refuses.load(Ordering::Relaxed) => *response.status_mut() = StatusCode::FORBIDDEN,
         "/v1/traces" => kept.spans(ExportTraceServiceRequest::decode(body).unwrap()),
+        "/v1/logs" => kept.records(ExportLogsServiceRequest::decode(body).unwrap()),
         "/v1/metrics" => kept.metrics(ExportMetricsServiceRequest::decode(body).unwrap()),
         _ => *response.status_mut() = StatusCode::NOT_FOUND,
     }

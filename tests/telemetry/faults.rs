@@ -10,7 +10,7 @@ use crate::samples::echo::CONTROLLER;
 use crate::support::Scenario;
 
 #[tokio::test]
-async fn a_plugin_that_traps_leaves_its_backtrace_in_its_span() {
+async fn a_plugin_that_traps_leaves_its_backtrace_in_a_log_record_of_its_span() {
     let scenario = Scenario::new("trace-trap").await;
     let collector = Collector::http().await;
     let plugin = Fixture::new(cases::TRAP)
@@ -22,6 +22,8 @@ async fn a_plugin_that_traps_leaves_its_backtrace_in_its_span() {
         ("OTEL_EXPORTER_OTLP_ENDPOINT", &*collector.endpoint()),
         ("OTEL_BSP_SCHEDULE_DELAY", "100"),
         ("OTEL_METRIC_EXPORT_INTERVAL", "200"),
+        ("OTEL_LOGS_EXPORTER", "otlp"),
+        ("OTEL_BLRP_SCHEDULE_DELAY", "100"),
         ("OPERATOR_HOST_LOG", "off"),
     ];
     let _host = scenario.start_in(&scenario.config(&controller), &[], &environment);
@@ -38,11 +40,10 @@ async fn a_plugin_that_traps_leaves_its_backtrace_in_its_span() {
     assert_eq!(attribute(&call, "plugin.outcome"), "trap");
     assert_eq!(attribute(&call, "error.type"), "trap");
     assert_eq!(call.status.as_ref().unwrap().code(), StatusCode::Error);
-    let exception = call
-        .events
-        .iter()
-        .find(|event| event.name == "exception")
-        .expect("an exception event");
+    assert!(call.events.is_empty() && root.events.is_empty());
+    let exception = collector
+        .until_record(&call, |record| record.event_name == "exception")
+        .await;
     assert_eq!(
         text(&exception.attributes, "exception.type").as_deref(),
         Some("trap")

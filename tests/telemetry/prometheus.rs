@@ -44,7 +44,11 @@ fn queries() -> Vec<(String, String)> {
 fn names(text: &str) -> BTreeSet<String> {
     let words = text.split(|c: char| !c.is_ascii_alphanumeric() && c != '_');
     words
-        .filter(|word| word.starts_with("operator_") || word.starts_with("process_"))
+        .filter(|word| {
+            ["operator_", "process_", "http_"]
+                .iter()
+                .any(|it| word.starts_with(it))
+        })
         .map(str::to_owned)
         .collect()
 }

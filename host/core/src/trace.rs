@@ -10,12 +10,12 @@ use std::collections::HashMap;
 use std::future::Future;
 use std::sync::{Arc, Mutex, PoisonError};
 
+use opentelemetry::Context;
 use opentelemetry::trace::{FutureExt, SpanContext, SpanKind, Status, TraceContextExt, TracerProvider};
-use opentelemetry::{Context, KeyValue};
 use opentelemetry_sdk::trace::{
     IdGenerator, RandomIdGenerator, SamplingDecision, SdkTracerProvider, ShouldSample,
 };
-use tracing::{Level, Span, Subscriber};
+use tracing::{Level, Span, Subscriber, event};
 use tracing_opentelemetry::OpenTelemetrySpanExt;
 use tracing_subscriber::Layer;
 use tracing_subscriber::filter::Targets;
@@ -23,6 +23,10 @@ use tracing_subscriber::registry::LookupSpan;
 
 /// The `target` of the exported spans. Other spans and all events are not exported.
 pub const TARGET: &str = "otel";
+
+/// The `target` of the log records of failed spans. They are exported with the log, which does not show them itself: it has
+/// lines for people about the same failures.
+pub const EXCEPTIONS: &str = "exception";
 
 /// Creates the layer that exports the spans of [`TARGET`] with their own attributes only. The provider must sample
 /// every span, because a [`Tracer`] has already applied the sampler.
@@ -122,23 +126,25 @@ pub async fn around<F: Future>(span: &Span, future: F) -> F::Output {
     }
 }
 
-/// Sets the status of the span to failed, and adds an exception event by OpenTelemetry's conventions.
+/// Sets the status of the span to failed, and emits an exception as a log record of that span, by OpenTelemetry's
+/// conventions.
 ///
 /// `class` is one of few words. `message` and `backtrace` are for people. The backtrace may be empty.
 pub fn fail(span: &Span, class: &'static str, message: &str, backtrace: &str) {
     if span.is_disabled() {
         return;
     }
-    let mut exception = vec![
-        KeyValue::new("exception.type", class),
-        KeyValue::new("exception.message", message.to_owned()),
-    ];
-    if !backtrace.is_empty() {
-        exception.push(KeyValue::new("exception.stacktrace", backtrace.to_owned()));
-    }
     span.set_attribute("error.type", class);
-    span.add_event("exception", exception);
     span.set_status(Status::error(message.to_owned()));
+    let _current = span.context().attach();
+    event!(
+        name: "exception",
+        target: EXCEPTIONS,
+        Level::ERROR,
+        exception.message = message,
+        "exception.type" = class,
+        "exception.stacktrace" = Some(backtrace).filter(|it| !it.is_empty()),
+    );
 }
 
 /// Returns the span's context if it is sampled.

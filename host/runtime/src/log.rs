@@ -5,8 +5,6 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
 use bytes::Bytes;
-use opentelemetry::trace::TraceContextExt as _;
-use opentelemetry::{Context, KeyValue};
 use tokio::io::AsyncWrite;
 use wasmtime_wasi::cli::{IsTerminal, StdoutStream};
 use wasmtime_wasi::p2::{OutputStream, Pollable, StreamResult};
@@ -33,18 +31,6 @@ pub(crate) enum Level {
     Info,
     Warn,
     Error,
-}
-
-impl Level {
-    const fn as_str(self) -> &'static str {
-        match self {
-            Self::Trace => "trace",
-            Self::Debug => "debug",
-            Self::Info => "info",
-            Self::Warn => "warn",
-            Self::Error => "error",
-        }
-    }
 }
 
 /// The plugin that writes the lines.
@@ -237,7 +223,6 @@ fn cut(text: &str, cap: usize) -> &str {
 }
 
 fn emit(level: Level, log_source: &LogSource, message: &str) {
-    note(level.as_str(), message);
     // The level of a tracing event is part of its static metadata, so each level needs its own call site.
     macro_rules! event {
         ($level:ident) => {
@@ -257,20 +242,6 @@ fn emit(level: Level, log_source: &LogSource, message: &str) {
         Level::Warn => event!(WARN),
         Level::Error => event!(ERROR),
     }
-}
-
-/// Adds the line to the current span if the span is recorded.
-fn note(severity: &'static str, message: &str) {
-    Context::map_current(|context| {
-        let span = context.span();
-        if span.is_recording() {
-            let attributes = vec![
-                KeyValue::new("log.severity", severity),
-                KeyValue::new("log.body", message.to_owned()),
-            ];
-            span.add_event("log", attributes);
-        }
-    });
 }
 
 /// Standard error, and for a component standard output too.

@@ -154,6 +154,7 @@ pub async fn run(args: Args) -> Result<(), Failure> {
         config.log.as_deref(),
         args.log_format,
         telemetry.spans(),
+        telemetry.records(),
     )
     .map_err(|error| Failure::Usage(error.into()))?;
     telemetry.log_exports();

@@ -3,7 +3,8 @@
 use std::path::Path;
 
 use opentelemetry_otlp::{
-    ExporterBuildError, MetricExporter, SpanExporter, WithExportConfig, WithHttpConfig, WithTonicConfig,
+    ExporterBuildError, LogExporter, MetricExporter, SpanExporter, WithExportConfig, WithHttpConfig,
+    WithTonicConfig,
 };
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
@@ -32,34 +33,32 @@ pub enum ExportError {
     Build(#[from] ExporterBuildError),
 }
 
-/// The exporter of spans.
-///
-/// # Errors
-/// When the environment names something that cannot be used. Nothing is sent yet.
-pub(super) fn spans(export: &Export) -> Result<SpanExporter, ExportError> {
-    let builder = SpanExporter::builder();
-    Ok(match export.protocol {
-        Protocol::Grpc => builder.with_tonic().with_tls_config(grpc_tls(export)?).build()?,
-        Protocol::Http => builder
-            .with_http()
-            .with_protocol(opentelemetry_otlp::Protocol::HttpBinary)
-            .with_http_client(Http::new(http_tls(export)?))
-            .build()?,
-    })
+macro_rules! exporter {
+    ($name:ident, $exporter:ident) => {
+        /// Creates an exporter.
+        ///
+        /// # Errors
+        /// When the environment names something that cannot be used. Nothing is sent yet.
+        pub(super) fn $name(export: &Export) -> Result<$exporter, ExportError> {
+            let builder = $exporter::builder();
+            Ok(match export.protocol {
+                Protocol::Grpc => builder
+                    .with_tonic()
+                    .with_tls_config(grpc_tls(export)?)
+                    .build()?,
+                Protocol::Http => builder
+                    .with_http()
+                    .with_protocol(opentelemetry_otlp::Protocol::HttpBinary)
+                    .with_http_client(Http::new(http_tls(export)?))
+                    .build()?,
+            })
+        }
+    };
 }
 
-/// The exporter of metrics; as [`spans`].
-pub(super) fn metrics(export: &Export) -> Result<MetricExporter, ExportError> {
-    let builder = MetricExporter::builder();
-    Ok(match export.protocol {
-        Protocol::Grpc => builder.with_tonic().with_tls_config(grpc_tls(export)?).build()?,
-        Protocol::Http => builder
-            .with_http()
-            .with_protocol(opentelemetry_otlp::Protocol::HttpBinary)
-            .with_http_client(Http::new(http_tls(export)?))
-            .build()?,
-    })
-}
+exporter!(spans, SpanExporter);
+exporter!(metrics, MetricExporter);
+exporter!(logs, LogExporter);
 
 fn read(file: &Path) -> Result<Vec<u8>, ExportError> {
     std::fs::read(file).map_err(|error| unusable(file, &error))

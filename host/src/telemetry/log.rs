@@ -59,15 +59,32 @@ const DEBUG: &str = "operator_host=debug,plugin=debug";
 /// When the text is not a filter.
 pub fn filter(filter: &str) -> Result<EnvFilter, ParseError> {
     // The log does not show the exported spans, so it need not format them.
-    EnvFilter::try_new(format!("{QUIET},{}=off,{filter}", trace::TARGET))
+    EnvFilter::try_new(format!(
+        "{QUIET},{}=off,{}=off,{filter}",
+        trace::TARGET,
+        trace::EXCEPTIONS
+    ))
 }
+
+/// Returns the filter of the exported log records: with exceptions, and always without the lines of the libraries that
+/// export them, each of which would be exported by more of them.
+fn filter_of_records(filter: &str) -> Result<EnvFilter, ParseError> {
+    EnvFilter::try_new(format!(
+        "{QUIET},{}=error,{filter},{}=off,h2=off,hyper=off,hyper_util=off,tonic=off,tower=off",
+        trace::EXCEPTIONS,
+        trace::TARGET
+    ))
+}
+
+type MakeFilter = fn(&str) -> Result<EnvFilter, ParseError>;
 
 /// The current log filter, which can be changed.
 #[derive(Clone)]
 pub struct Level(Arc<Mutex<State>>);
 
 struct State {
-    handle: reload::Handle<EnvFilter, Registry>,
+    /// The filters of all layers that depend on the level, and how they are made.
+    filters: Vec<(reload::Handle<EnvFilter, Registry>, MakeFilter)>,
     /// The filter of the command line, which applies if the configuration has none.
     given: String,
     wanted: String,
@@ -124,8 +141,10 @@ impl State {
 
     fn reload(&self) -> bool {
         let next = self.filter();
-        let reloaded = filter(&next).map(|filter| self.handle.reload(filter));
-        let ok = matches!(reloaded, Ok(Ok(())));
+        let reload = |(handle, make): &(reload::Handle<_, _>, MakeFilter)| {
+            make(&next).is_ok_and(|filter| handle.reload(filter).is_ok())
+        };
+        let ok = self.filters.iter().all(reload);
         if !ok {
             warn!(filter = next, "cannot change the log filter");
         }
@@ -136,7 +155,8 @@ impl State {
 /// Starts the log, and turns debug lines on or off on each SIGUSR1.
 ///
 /// The filter is `configured`, or `given` if that is `None`. The default `format` is text on a terminal and JSON
-/// elsewhere. The layer `spans` has its own filter and does not depend on that of the log.
+/// elsewhere. The layer `spans` has its own filter and does not depend on that of the log. The layer `records` exports
+/// what the log shows.
 ///
 /// # Errors
 /// When a filter cannot be parsed or the signal handler cannot be installed.
@@ -145,6 +165,7 @@ pub fn start(
     configured: Option<&str>,
     format: Option<LogFormat>,
     spans: Option<BoxedLayer>,
+    records: Option<BoxedLayer>,
 ) -> Result<Level, LogError> {
     let wanted = configured.unwrap_or(given);
     filter(given)?;
@@ -155,13 +176,19 @@ pub fn start(
         LogFormat::Json
     });
     let (level, handle) = reload::Layer::new(filter(wanted)?);
+    let mut filters: Vec<(_, MakeFilter)> = vec![(handle, filter)];
     let colours = terminal && std::env::var_os("NO_COLOR").is_none();
     let mut layers = vec![lines(format, colours, level, std::io::stderr)];
     layers.extend(spans);
+    if let Some(records) = records {
+        let (level, handle) = reload::Layer::new(filter_of_records(wanted)?);
+        filters.push((handle, filter_of_records));
+        layers.push(records.with_filter(level).boxed());
+    }
     tracing_subscriber::registry().with(layers).init();
 
     let level = Level(Arc::new(Mutex::new(State {
-        handle,
+        filters,
         given: given.to_owned(),
         wanted: wanted.to_owned(),
         debug: false,

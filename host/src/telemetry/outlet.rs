@@ -5,10 +5,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
-use opentelemetry::Context;
+use opentelemetry::{Context, InstrumentationScope};
 use opentelemetry_otlp::MetricExporter;
 use opentelemetry_sdk::Resource;
 use opentelemetry_sdk::error::OTelSdkResult;
+use opentelemetry_sdk::logs::{BatchLogProcessor, LogBatch, LogExporter, LogProcessor, SdkLogRecord};
 use opentelemetry_sdk::metrics::Temporality;
 use opentelemetry_sdk::metrics::data::ResourceMetrics;
 use opentelemetry_sdk::metrics::exporter::PushMetricExporter;
@@ -68,57 +69,88 @@ impl Outlet {
     }
 }
 
-/// Counts the spans that exceed the queue of a batch processor, which drops them without a count.
+/// What waits in a batch processor, which drops without a count what exceeds its queue.
 #[derive(Debug)]
-pub(super) struct Spans {
-    batch: BatchSpanProcessor,
-    outlet: Arc<Outlet>,
-    waiting: Arc<AtomicUsize>,
+struct Queue {
+    outlet: Outlet,
+    waiting: AtomicUsize,
     capacity: usize,
 }
 
-impl Spans {
+impl Queue {
+    /// The batch processor reads the same `variable` and has the same default.
+    fn new(outlet: Outlet, variable: &str) -> Arc<Self> {
+        let capacity = std::env::var(variable).ok().and_then(|size| size.parse().ok());
+        Arc::new(Self {
+            outlet,
+            waiting: AtomicUsize::new(0),
+            capacity: capacity.unwrap_or(2048),
+        })
+    }
+
+    /// Whether there is a place for one more.
+    fn admits(&self) -> bool {
+        // The count rises before the item is queued and falls before it is sent, so it is never below the real number.
+        let admits = self.waiting.fetch_add(1, Ordering::Relaxed) < self.capacity;
+        if !admits {
+            self.waiting.fetch_sub(1, Ordering::Relaxed);
+            self.outlet.full();
+        }
+        admits
+    }
+
+    async fn send(&self, items: usize, export: impl Future<Output = OTelSdkResult>) -> OTelSdkResult {
+        self.waiting.fetch_sub(items, Ordering::Relaxed);
+        let result = export.await;
+        self.outlet.sent(&result, items);
+        result
+    }
+}
+
+/// A batch processor of spans or log records, with a bounded and counted queue.
+#[derive(Debug)]
+pub(super) struct Queued<B> {
+    batch: B,
+    queue: Arc<Queue>,
+}
+
+impl Queued<BatchSpanProcessor> {
     /// Starts the export thread.
-    pub(super) fn start(
+    pub(super) fn spans(
         export: &Export,
         exporter: impl trace::SpanExporter + 'static,
         losses: Arc<Losses>,
     ) -> Self {
-        let outlet = Arc::new(Outlet::new(Signal::Traces, export, losses));
-        let waiting = Arc::new(AtomicUsize::new(0));
-        // The batch processor reads the same variable and has the same default.
-        let capacity = std::env::var("OTEL_BSP_MAX_QUEUE_SIZE")
-            .ok()
-            .and_then(|size| size.parse().ok())
-            .unwrap_or(2048);
-        let exporter = Counted {
-            exporter,
-            outlet: Arc::clone(&outlet),
-            waiting: Arc::clone(&waiting),
-        };
+        let outlet = Outlet::new(Signal::Traces, export, losses);
+        let queue = Queue::new(outlet, "OTEL_BSP_MAX_QUEUE_SIZE");
+        let exporter = Counted(exporter, Arc::clone(&queue));
         Self {
             batch: BatchSpanProcessor::builder(exporter).build(),
-            outlet,
-            waiting,
-            capacity,
+            queue,
         }
     }
 }
 
-impl SpanProcessor for Spans {
+impl Queued<BatchLogProcessor> {
+    /// Starts the export thread.
+    pub(super) fn logs(export: &Export, exporter: impl LogExporter + 'static, losses: Arc<Losses>) -> Self {
+        let outlet = Outlet::new(Signal::Logs, export, losses);
+        let queue = Queue::new(outlet, "OTEL_BLRP_MAX_QUEUE_SIZE");
+        let exporter = Counted(exporter, Arc::clone(&queue));
+        Self {
+            batch: BatchLogProcessor::builder(exporter).build(),
+            queue,
+        }
+    }
+}
+
+impl SpanProcessor for Queued<BatchSpanProcessor> {
     fn on_start(&self, span: &mut Span, context: &Context) {
         self.batch.on_start(span, context);
     }
 
     fn on_end(&self, span: SpanData) {
-        if !span.span_context.is_sampled() {
-            return;
-        }
-        // The count rises before the span is queued and falls before it is sent, so it is never below the real number.
-        if self.waiting.fetch_add(1, Ordering::Relaxed) >= self.capacity {
-            self.waiting.fetch_sub(1, Ordering::Relaxed);
-            self.outlet.full();
-        } else {
+        if span.span_context.is_sampled() && self.queue.admits() {
             self.batch.on_end(span);
         }
     }
@@ -136,32 +168,58 @@ impl SpanProcessor for Spans {
     }
 }
 
-#[derive(Debug)]
-struct Counted<E> {
-    exporter: E,
-    outlet: Arc<Outlet>,
-    waiting: Arc<AtomicUsize>,
-}
-
-impl<E: trace::SpanExporter> trace::SpanExporter for Counted<E> {
-    async fn export(&self, batch: Vec<SpanData>) -> OTelSdkResult {
-        let spans = batch.len();
-        self.waiting.fetch_sub(spans, Ordering::Relaxed);
-        let result = self.exporter.export(batch).await;
-        self.outlet.sent(&result, spans);
-        result
-    }
-
-    fn shutdown_with_timeout(&self, timeout: Duration) -> OTelSdkResult {
-        self.exporter.shutdown_with_timeout(timeout)
+impl LogProcessor for Queued<BatchLogProcessor> {
+    fn emit(&self, record: &mut SdkLogRecord, scope: &InstrumentationScope) {
+        if self.queue.admits() {
+            self.batch.emit(record, scope);
+        }
     }
 
     fn force_flush(&self) -> OTelSdkResult {
-        self.exporter.force_flush()
+        self.batch.force_flush()
+    }
+
+    fn shutdown_with_timeout(&self, timeout: Duration) -> OTelSdkResult {
+        self.batch.shutdown_with_timeout(timeout)
     }
 
     fn set_resource(&mut self, resource: &Resource) {
-        self.exporter.set_resource(resource);
+        self.batch.set_resource(resource);
+    }
+}
+
+#[derive(Debug)]
+struct Counted<E>(E, Arc<Queue>);
+
+impl<E: trace::SpanExporter> trace::SpanExporter for Counted<E> {
+    async fn export(&self, batch: Vec<SpanData>) -> OTelSdkResult {
+        self.1.send(batch.len(), self.0.export(batch)).await
+    }
+
+    fn shutdown_with_timeout(&self, timeout: Duration) -> OTelSdkResult {
+        self.0.shutdown_with_timeout(timeout)
+    }
+
+    fn force_flush(&self) -> OTelSdkResult {
+        self.0.force_flush()
+    }
+
+    fn set_resource(&mut self, resource: &Resource) {
+        self.0.set_resource(resource);
+    }
+}
+
+impl<E: LogExporter> LogExporter for Counted<E> {
+    async fn export(&self, batch: LogBatch<'_>) -> OTelSdkResult {
+        self.1.send(batch.iter().count(), self.0.export(batch)).await
+    }
+
+    fn shutdown_with_timeout(&self, timeout: Duration) -> OTelSdkResult {
+        self.0.shutdown_with_timeout(timeout)
+    }
+
+    fn set_resource(&mut self, resource: &Resource) {
+        self.0.set_resource(resource);
     }
 }
 
@@ -237,7 +295,7 @@ mod tests {
             client: None,
         };
         let losses = Arc::new(Losses::default());
-        let spans = Spans::start(&export, Stuck, Arc::clone(&losses));
+        let spans = Queued::spans(&export, Stuck, Arc::clone(&losses));
         let provider = SdkTracerProvider::builder().with_span_processor(spans).build();
         let _exports = tracing_subscriber::registry()
             .with(layer(&provider))

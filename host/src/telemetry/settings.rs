@@ -34,6 +34,7 @@ const fn prefix(signal: Signal) -> &'static str {
     match signal {
         Signal::Traces => "OTEL_EXPORTER_OTLP_TRACES_",
         Signal::Metrics => "OTEL_EXPORTER_OTLP_METRICS_",
+        Signal::Logs => "OTEL_EXPORTER_OTLP_LOGS_",
     }
 }
 
@@ -41,6 +42,7 @@ const fn exporter(signal: Signal) -> &'static str {
     match signal {
         Signal::Traces => "OTEL_TRACES_EXPORTER",
         Signal::Metrics => "OTEL_METRICS_EXPORTER",
+        Signal::Logs => "OTEL_LOGS_EXPORTER",
     }
 }
 
@@ -60,7 +62,9 @@ pub fn read(signal: Signal, variable: impl Fn(&str) -> Option<String>) -> Option
     if get("OTEL_SDK_DISABLED").is_some_and(|value| value.eq_ignore_ascii_case("true")) {
         return None;
     }
-    if get(exporter(signal)).is_some_and(|value| value.eq_ignore_ascii_case("none")) {
+    let exporter = get(exporter(signal)).map(|value| value.to_ascii_lowercase());
+    // Most clusters collect standard error already: logs are exported only when the environment asks for it.
+    if exporter.as_deref() == Some("none") || exporter.is_none() && signal == Signal::Logs {
         return None;
     }
     let endpoint = either("ENDPOINT")?;
@@ -119,6 +123,19 @@ mod tests {
         assert_eq!(read_from(&[endpoint, ("OTEL_SDK_DISABLED", "true")]), None);
         assert_eq!(read_from(&[endpoint, ("OTEL_TRACES_EXPORTER", "none")]), None);
         assert!(read_from(&[endpoint, ("OTEL_METRICS_EXPORTER", "none")]).is_some());
+    }
+
+    #[test]
+    fn logs_are_exported_on_request_only() {
+        let logs = |exporter: Option<&str>| {
+            read(Signal::Logs, |name| match name {
+                "OTEL_EXPORTER_OTLP_ENDPOINT" => Some("http://a:4318".to_owned()),
+                "OTEL_LOGS_EXPORTER" => exporter.map(str::to_owned),
+                _ => None,
+            })
+        };
+        assert_eq!((logs(None), logs(Some("none"))), (None, None));
+        assert!(logs(Some("otlp")).is_some());
     }
 
     #[test]

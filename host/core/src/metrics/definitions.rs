@@ -166,7 +166,7 @@ definitions! {
     WEBHOOK_CONVERSIONS = Counter, "operator_host.webhook.conversions", "{review}", ["controller", "result"],
         "Requests to convert objects to another version: `converted` or `failed`";
     TELEMETRY_DROPPED = Counter, "operator_host.telemetry.dropped", "{item}", ["signal", "reason"],
-        "Spans and metric exports that did not reach the collector";
+        "Spans, log records and metric exports that did not reach the collector";
     PROCESS_MEMORY = Gauge, "process.memory.usage", "By", [],
         "Resident memory of the process";
     PROCESS_CPU = Counter, "process.cpu.time", "s", ["cpu_mode"],

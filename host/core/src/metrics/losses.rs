@@ -2,13 +2,15 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// One of the two things that are exported.
+/// One of the things that are exported.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Signal {
     /// Spans.
     Traces,
     /// Metrics.
     Metrics,
+    /// Log records.
+    Logs,
 }
 
 impl Signal {
@@ -18,6 +20,7 @@ impl Signal {
         match self {
             Self::Traces => "traces",
             Self::Metrics => "metrics",
+            Self::Logs => "logs",
         }
     }
 }
@@ -42,9 +45,9 @@ impl Reason {
     }
 }
 
-/// Counts of what was dropped: spans for traces, exports for metrics.
+/// Counts of what was dropped: spans, log records, and exports of metrics.
 #[derive(Debug, Default)]
-pub struct Losses([[AtomicU64; 2]; 2]);
+pub struct Losses([[AtomicU64; 2]; 3]);
 
 impl Losses {
     /// Counts what was dropped.
@@ -54,7 +57,7 @@ impl Losses {
 
     /// The count of each signal and reason, those of nothing too.
     pub fn all(&self) -> impl Iterator<Item = (Signal, Reason, u64)> {
-        [Signal::Traces, Signal::Metrics]
+        [Signal::Traces, Signal::Metrics, Signal::Logs]
             .into_iter()
             .flat_map(move |signal| {
                 [Reason::QueueFull, Reason::Refused]
