@@ -23,6 +23,7 @@ use operator_host_cluster::namespaces::Namespaces;
 use operator_host_config::{ControllerConfig, DefinitionsMode};
 use operator_host_contract::Kind;
 use operator_host_core::backoff::{at_least, jittered};
+use operator_host_core::metrics::QueueState;
 use operator_host_core::object::NotServed;
 use operator_host_delivery::registry::Live;
 use operator_host_engine::reconcile::context::{Context, ControllerState};
@@ -328,9 +329,17 @@ fn context(
     let observer = Observer::new(config, &shared.instruments);
     let queue = Arc::new(Queue::new(config.concurrency));
     let gauge = Arc::downgrade(&queue);
-    observer
-        .metrics
-        .queue(move || gauge.upgrade().map(|queue| queue.backlog()));
+    let workers = config.concurrency;
+    observer.metrics.queue(move || {
+        let queue = gauge.upgrade()?;
+        let (waiting, oldest) = queue.backlog();
+        Some(QueueState {
+            waiting,
+            oldest,
+            busy: queue.busy(),
+            workers,
+        })
+    });
     Context {
         events: shared.events.of(&config.name, writers.own.clone()),
         client: shared.client.clone(),

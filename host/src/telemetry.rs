@@ -2,6 +2,7 @@
 
 pub mod settings;
 
+pub mod compat;
 pub mod export;
 mod http;
 mod outlet;
@@ -22,6 +23,7 @@ use thiserror::Error;
 use tracing::{info, warn};
 use tracing_subscriber::Layer as _;
 
+use self::compat::{Compat, with_aliases};
 use self::export::ExportError;
 use self::log::BoxedLayer;
 use self::outlet::{Queued, Reported};
@@ -44,6 +46,9 @@ pub enum TelemetryError {
     /// The metrics cannot be registered for `/metrics`.
     #[error("cannot prepare /metrics: {0}")]
     Prometheus(#[from] opentelemetry_sdk::error::OTelSdkError),
+    /// The other names of the metrics cannot be registered.
+    #[error("cannot prepare the other names at /metrics: {0}")]
+    Compat(#[from] prometheus::Error),
 }
 
 /// The exporters and instruments of the process.
@@ -57,12 +62,12 @@ pub struct Telemetry {
 }
 
 impl Telemetry {
-    /// Starts the exporters that the environment configures. Must run in a tokio runtime. Sends and logs nothing yet,
+    /// Starts the exporters that the environment configures, and prepares `/metrics`, also with the names of `compat`. Must run in a tokio runtime. Sends and logs nothing yet,
     /// so the log may start later.
     ///
     /// # Errors
     /// When the configured collector cannot be used, for example because a certificate file does not exist.
-    pub fn start() -> Result<Self, TelemetryError> {
+    pub fn start(compat: Option<Compat>) -> Result<Self, TelemetryError> {
         let variable = |name: &str| std::env::var(name).ok();
         let resource = resource();
         let losses = Arc::new(Losses::default());
@@ -121,7 +126,10 @@ impl Telemetry {
             traces,
             logs,
             meters,
-            registry,
+            registry: match compat {
+                Some(Compat::ControllerRuntime) => with_aliases(registry)?,
+                None => registry,
+            },
             instruments,
             exports,
         })

@@ -23,6 +23,7 @@ use opentelemetry::metrics::{Counter, Histogram, Meter};
 use self::definitions as define;
 use self::definitions::Definition;
 use self::losses::Losses;
+pub use self::observed::QueueState;
 use self::observed::{Observed, lock, observe};
 use self::parents::Parents;
 use operator_host_contract::{Description, Kind};
@@ -398,8 +399,8 @@ impl ControllerMetrics {
             .add(1, std::slice::from_ref(&self.controller));
     }
 
-    /// Registers the gauge of a queue, which replaces the previous one of this controller.
-    pub fn queue(&self, gauge: impl Fn() -> Option<(usize, Duration)> + Send + Sync + 'static) {
+    /// Registers the gauges of a queue and its workers, which replace the previous ones of this controller.
+    pub fn queue(&self, gauge: impl Fn() -> Option<QueueState> + Send + Sync + 'static) {
         lock(&self.metrics.observed.queues).insert(Arc::clone(&self.name), Box::new(gauge));
     }
 

@@ -247,6 +247,12 @@ impl Queue {
         self.lock().running.contains_key(parent)
     }
 
+    /// Returns the number of parents that workers have.
+    #[must_use]
+    pub fn busy(&self) -> usize {
+        self.lock().running.len()
+    }
+
     /// Returns the number of parents that wait for a worker, and how long the first of them has waited.
     #[must_use]
     pub fn backlog(&self) -> (usize, Duration) {

@@ -11,6 +11,7 @@ use tracing::{info, warn};
 use super::Failure;
 use crate::operator::{self, Setup};
 use crate::telemetry::Telemetry;
+use crate::telemetry::compat::Compat;
 use crate::telemetry::log::{self, LogFormat};
 use crate::ui::UiConfig;
 use operator_host_cluster::client::Connection;
@@ -101,6 +102,10 @@ pub struct Args {
         value_name = "ADDRESS"
     )]
     health_addr: SocketAddr,
+    /// Also serve the metrics at /metrics under the names of another project, for its dashboards [default: only its own
+    /// names]
+    #[arg(long, env = "OPERATOR_HOST_METRICS_COMPAT", value_name = "PROJECT")]
+    metrics_compat: Option<Compat>,
     /// Address of a page that shows what the host does, such as `127.0.0.1:8090`. With port 0, the host takes a free port
     /// and logs it [default: no page]
     #[arg(long, env = "OPERATOR_HOST_UI_ADDR", value_name = "ADDRESS")]
@@ -148,7 +153,7 @@ pub async fn run(args: Args) -> Result<(), Failure> {
         .map_or_else(|| compile_memory(memory.process), bytes);
     let fits = memory.check(&config);
     fits.map_err(|reason| Failure::Usage(anyhow::anyhow!("{}: {reason}", args.config.display())))?;
-    let telemetry = Telemetry::start().map_err(|error| Failure::Usage(error.into()))?;
+    let telemetry = Telemetry::start(args.metrics_compat).map_err(|error| Failure::Usage(error.into()))?;
     let level = log::start(
         &args.log,
         config.log.as_deref(),

@@ -147,6 +147,8 @@ definitions! {
         "Waiting time of the parent that has waited the longest";
     QUEUE_DURATION = Histogram, "operator_host.queue.duration", "s", ["controller"],
         "Time from the first change to the start of the reconcile";
+    WORKERS = Gauge, "operator_host.workers", "{worker}", ["controller", "state"],
+        "Workers of a controller, by whether they reconcile a parent";
     WATCH_RESTARTS = Counter, "operator_host.watch.restarts", "{restart}", ["kind"],
         "Watches that failed and were restarted";
     API_REQUESTS = Counter, "operator_host.api.requests", "{request}", ["verb", "kind", "code"],

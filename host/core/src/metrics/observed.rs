@@ -33,9 +33,21 @@ impl std::fmt::Debug for Observed {
     }
 }
 
-/// Returns the number of waiting parents and how long the first has waited; `None` when the queue has been
-/// dropped.
-pub(super) type QueueGauge = Box<dyn Fn() -> Option<(usize, Duration)> + Send + Sync>;
+/// The state of a controller's queue and workers.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct QueueState {
+    /// The number of parents that wait for a worker.
+    pub waiting: usize,
+    /// How long the first of them has waited.
+    pub oldest: Duration,
+    /// The number of workers that have a parent.
+    pub busy: usize,
+    /// The number of all workers.
+    pub workers: usize,
+}
+
+/// Returns `None` when the queue has been dropped.
+pub(super) type QueueGauge = Box<dyn Fn() -> Option<QueueState> + Send + Sync>;
 
 pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
@@ -58,16 +70,25 @@ pub(super) fn observe(meter: &Meter, observed: &Arc<Observed>, losses: Arc<Losse
     let state = Arc::clone(observed);
     instrument!(u64_observable_gauge, define::QUEUE_DEPTH, move |gauge| {
         for (controller, read) in &*lock(&state.queues) {
-            gauge.observe(read().map_or(0, |(depth, _)| depth as u64), &[label(controller)]);
+            gauge.observe(read().unwrap_or_default().waiting as u64, &[label(controller)]);
         }
     });
     let state = Arc::clone(observed);
     instrument!(f64_observable_gauge, define::QUEUE_AGE, move |gauge| {
         for (controller, read) in &*lock(&state.queues) {
             gauge.observe(
-                read().map_or(0.0, |(_, age)| age.as_secs_f64()),
+                read().unwrap_or_default().oldest.as_secs_f64(),
                 &[label(controller)],
             );
+        }
+    });
+    let state = Arc::clone(observed);
+    instrument!(u64_observable_gauge, define::WORKERS, move |gauge| {
+        for (controller, read) in &*lock(&state.queues) {
+            let QueueState { busy, workers, .. } = read().unwrap_or_default();
+            for (state, count) in [("busy", busy), ("idle", workers.saturating_sub(busy))] {
+                gauge.observe(count as u64, &[label(controller), KeyValue::new("state", state)]);
+            }
         }
     });
     let state = Arc::clone(observed);

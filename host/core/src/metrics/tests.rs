@@ -76,7 +76,7 @@ fn use_all(metrics: &Arc<Metrics>) {
         Duration::from_millis(70),
     );
     controller.held_back(Some(("thing".into(), "0.2.0".into(), "sha256:1".into())));
-    controller.queue(|| Some((1, Duration::from_secs(1))));
+    controller.queue(|| Some(QueueState::default()));
     metrics.set_leader("things", Some(true));
     metrics.set_webhook(true);
     metrics.admission("things", "denied");
