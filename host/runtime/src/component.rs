@@ -391,7 +391,13 @@ pub(crate) fn check_imports(imports: impl Iterator<Item = String>) -> Result<(),
 /// Whether this host provides an interface, such as `wasi:io/poll@0.2.6`, to plugins.
 pub(crate) fn gives(import: &str) -> bool {
     let interface = import.split_once('@').map_or(import, |(interface, _)| interface);
-    IMPORTS.contains(&interface)
+    IMPORTS.contains(&interface) && !is_of_other_wasi(import)
+}
+
+/// Whether an interface is of another version of WASI than 0.2, such as `wasi:cli/stdout@0.3.0`.
+pub(crate) fn is_of_other_wasi(interface: &str) -> bool {
+    let version = interface.split_once('@').map(|(_, version)| version);
+    interface.starts_with("wasi:") && version.is_some_and(|version| !version.starts_with("0.2."))
 }
 
 fn add_logging(linker: &mut Linker) -> wasmtime::Result<()> {

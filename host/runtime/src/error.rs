@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use serde_json::{Map, Value};
 
+use crate::component;
 use crate::contract::{Condition, ContractVersion, Description, Failure, Kind, is_dns_label};
 use crate::limits::{self, Limits, MIB};
 use crate::memory_budget;
@@ -33,9 +34,11 @@ pub enum LoadError {
     },
     /// The file exports nothing that this host can call.
     #[error(
-        "the file is WebAssembly, but not a plugin: it does not export `{missing}`{}. A plugin exports \
-         `operator-host:plugin/reconciler` or, as a WASI command, `_start`",
-        listed(found)
+        "the file is WebAssembly, but not a plugin: it does not export `{missing}`{}. {}",
+        listed(found),
+        other_wasi(found).unwrap_or(
+            "A plugin exports `operator-host:plugin/reconciler` or, as a WASI command, `_start`"
+        )
     )]
     OtherWorld {
         /// The export that is missing.
@@ -45,9 +48,12 @@ pub enum LoadError {
     },
     /// The plugin imports something that the host does not provide to plugins.
     #[error(
-        "the plugin imports {}, which this host does not provide: plugins have no files, no network \
-         and no imports of other hosts, only `operator-host:plugin/logging` and the basics of WASI",
-        quoted(imports).join(", ")
+        "the plugin imports {}, which this host does not provide: {}",
+        quoted(imports).join(", "),
+        other_wasi(imports).unwrap_or(
+            "plugins have no files, no network and no imports of other hosts, only `operator-host:plugin/logging` and the \
+             basics of WASI"
+        )
     )]
     Forbidden {
         /// The imports, without duplicates.
@@ -224,6 +230,14 @@ fn cut_off(message: &str) -> &'static str {
     } else {
         ""
     }
+}
+
+/// Returns what to do when one of the names is of another WASI.
+fn other_wasi(names: &[String]) -> Option<&'static str> {
+    names.iter().any(|name| component::is_of_other_wasi(name)).then_some(
+        "this host supports modules of WASI preview 1 and components of WASI 0.2: compile the plugin for `wasm32-wasip1` or \
+         `wasm32-wasip2`",
+    )
 }
 
 fn quoted(names: &[String]) -> Vec<String> {
