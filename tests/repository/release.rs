@@ -290,6 +290,68 @@ fn a_tag_of_another_version_or_without_its_changes_is_no_release() {
 }
 
 #[test]
+fn the_sdks_for_javascript_and_python_are_packages_of_npm_and_pypi() {
+    let has = |program: &str| Command::new(program).arg("--version").output().is_ok();
+    if !has("npm") || !has("python3") {
+        eprintln!("not run: there is no npm or no python3");
+        return;
+    }
+    let folder = TempDir::new().unwrap();
+    printed(script("sdks.sh").arg(folder.path()));
+    let version = env!("CARGO_PKG_VERSION");
+    let file = |name: String| folder.path().join(name);
+
+    let listed = printed(
+        Command::new("tar")
+            .arg("tf")
+            .arg(file(format!("operator-plugin-{version}.tgz"))),
+    );
+    let listed: BTreeSet<&str> = listed
+        .lines()
+        .filter_map(|name| name.strip_prefix("package/"))
+        .collect();
+    let show = ["--extract", "--to-stdout", "package/package.json", "--file"];
+    let manifest = printed(
+        Command::new("tar")
+            .args(show)
+            .arg(file(format!("operator-plugin-{version}.tgz"))),
+    );
+    let manifest: Value = serde_json::from_str(&manifest).unwrap();
+    assert_eq!(manifest["version"], version);
+    let named = manifest["files"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .filter_map(Value::as_str);
+    assert_eq!(
+        listed,
+        named.chain(["package.json", "README.md", "LICENSE"]).collect()
+    );
+    for field in [
+        "description",
+        "license",
+        "homepage",
+        "keywords",
+        "exports",
+        "engines",
+    ] {
+        assert!(!manifest[field].is_null(), "{field}");
+    }
+
+    let wheel = file(format!("operator_plugin-{version}-py3-none-any.whl"));
+    let listed = printed(Command::new("python3").args(["-m", "zipfile", "-l"]).arg(&wheel));
+    for name in [
+        "operator_plugin.py",
+        "operator_types.py",
+        "share/operator-plugin/plugin.wit",
+        "licenses/LICENSE",
+    ] {
+        assert!(listed.contains(name), "{name} is not in {listed}");
+    }
+    assert!(file(format!("operator_plugin-{version}.tar.gz")).is_file());
+}
+
+#[test]
 fn the_workflow_runs_every_script_of_a_release_and_nothing_that_is_not_there() {
     let text = fs::read_to_string(root().join(".github/workflows/release.yml")).unwrap();
     let workflow: Value = serde_saphyr::from_str(&text).unwrap();
