@@ -383,6 +383,35 @@ fn the_workflow_runs_every_script_of_a_release_and_nothing_that_is_not_there() {
     }
 }
 
+/// Whoever can move a tag of an action could otherwise change what a release contains.
+#[test]
+fn actions_are_pinned_by_commit_and_a_release_attests_origin_and_components() {
+    let mut used = Vec::new();
+    for entry in fs::read_dir(root().join(".github/workflows")).unwrap() {
+        let text = fs::read_to_string(entry.unwrap().path()).unwrap();
+        let uses = text.lines().filter_map(|line| line.split_once("uses: "));
+        used.extend(uses.map(|(_, action)| action.to_owned()));
+    }
+    assert!(used.len() >= 12, "{used:?}");
+    for action in &used {
+        let (commit, version) = action
+            .split_once('@')
+            .unwrap()
+            .1
+            .split_once(" # v")
+            .unwrap_or((action, ""));
+        let is_commit = commit.len() == 40 && commit.bytes().all(|byte| byte.is_ascii_hexdigit());
+        assert!(is_commit && !version.is_empty(), "{action}");
+    }
+    for (action, count) in [
+        ("actions/attest-build-provenance@", 2),
+        ("actions/attest-sbom@", 2),
+    ] {
+        let steps = used.iter().filter(|it| it.starts_with(action));
+        assert_eq!(steps.count(), count, "{action}");
+    }
+}
+
 #[test]
 fn the_advisories_are_looked_at_each_week_and_before_a_release() {
     let workflow = |name: &str| -> Value {
