@@ -23,7 +23,7 @@ pub const STATEMENT_TYPE: &str = "https://in-toto.io/Statement/v1";
 /// The type of the statement's predicate.
 pub const PREDICATE_TYPE: &str = "https://operator-host.dev/plugin/v1";
 /// Maximum size of a signature file in bytes.
-pub const SIGNATURE_LIMIT: usize = 16 << 10;
+pub const SIGNATURE_LIMIT: usize = 32 << 10;
 /// Maximum number of signatures that are checked, because each costs one verification per key.
 const MAX_SIGNATURES: usize = 16;
 
@@ -176,6 +176,11 @@ impl Envelope {
             .any(|signature| key.verifies(&signed, signature))
     }
 
+    /// Returns what is signed.
+    pub(crate) fn payload(&self) -> &[u8] {
+        &self.payload
+    }
+
     /// Returns the signed statement. It can be trusted only when it is signed with a trusted key.
     ///
     /// # Errors
@@ -186,7 +191,7 @@ impl Envelope {
 }
 
 /// Returns the bytes that are signed: DSSE's pre-authentication encoding.
-fn encoding(payload: &[u8]) -> Vec<u8> {
+pub(crate) fn encoding(payload: &[u8]) -> Vec<u8> {
     let mut bytes = format!("DSSEv1 {} {PAYLOAD_TYPE} {} ", PAYLOAD_TYPE.len(), payload.len()).into_bytes();
     bytes.extend_from_slice(payload);
     bytes

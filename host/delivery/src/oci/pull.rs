@@ -13,7 +13,7 @@ use super::reference::{Reference, Version};
 use super::registry::{Head, RegistryError, Repository, referrers_tag};
 use super::settings::Settings;
 use super::transport::{TransportError, Transports};
-use crate::cosign::CosignSignature;
+use crate::cosign::{BUNDLE, CosignSignature, Form, PREDICATE};
 use crate::keys::base64;
 use crate::statement::SIGNATURE_LIMIT;
 use operator_host_runtime::Digest;
@@ -25,6 +25,8 @@ const REMEMBERED: usize = 32;
 /// The type of what cosign signs, and the annotation with its signature.
 const SIMPLE_SIGNING: &str = "application/vnd.dev.cosign.simplesigning.v1+json";
 const COSIGN_SIGNATURE: &str = "dev.cosignproject.cosign/signature";
+/// The annotation with the type of what a bundle states.
+const PREDICATE_TYPE: &str = "dev.sigstore.bundle.predicateType";
 
 /// Why a plugin cannot be pulled. The messages are for users.
 #[derive(Debug, thiserror::Error)]
@@ -348,8 +350,10 @@ impl Search<'_> {
             let document = payload.map(|payload| {
                 let signature = CosignSignature {
                     manifest: ByteString(manifest.to_vec()),
-                    payload: ByteString(payload.to_vec()),
-                    signature: ByteString(signature),
+                    form: Form::Simple {
+                        payload: ByteString(payload.to_vec()),
+                        signature: ByteString(signature),
+                    },
                 };
                 signature.document().into()
             });
@@ -365,10 +369,7 @@ impl Search<'_> {
         let index = self.or_note(place.referrers(found.manifest).await).flatten();
         let listed = index.map(|index| artifact::listed(&index).map_err(|error| unusable(found, error)));
         let listed = listed.and_then(|listed| self.or_note(listed)).unwrap_or_default();
-        let ours = listed
-            .into_iter()
-            .rev()
-            .filter(|it| it.artifact_type.as_deref() == Some(SIGNATURE));
+        let ours = listed.into_iter().rev().filter(is_signature);
         for referrer in ours.take(MAX_SIGNATURES) {
             if let Some(read) = envelope(place, found, referrer.digest).await.transpose()
                 && self.is_accepted(read)
@@ -414,6 +415,19 @@ async fn cosign_manifest(place: &mut Repository, found: &Found) -> Result<Bytes,
     Ok(manifest)
 }
 
+/// Whether what refers to a plugin may be a signature of it. A bundle may also state something else about the plugin, such as
+/// where it was built; cosign says so in the list.
+fn is_signature(referrer: &Descriptor) -> bool {
+    let states = referrer
+        .annotations
+        .as_ref()
+        .and_then(|it| it.get(PREDICATE_TYPE));
+    match referrer.artifact_type.as_deref() {
+        Some(BUNDLE) => states.is_none_or(|it| it == PREDICATE),
+        it => it == Some(SIGNATURE),
+    }
+}
+
 /// Reads a signature that refers to the plugin. Returns `None` when it has another form.
 async fn envelope(
     place: &mut Repository,
@@ -424,6 +438,16 @@ async fn envelope(
     let layers = artifact::layers(&manifest).map_err(|error| unusable(found, error))?;
     match layers.first() {
         Some(layer) if layer.media_type == ENVELOPE => Ok(Some(place.blob(layer, SIGNATURE_LIMIT).await?)),
+        Some(layer) if layer.media_type == BUNDLE => {
+            let bundle = place.blob(layer, SIGNATURE_LIMIT).await?;
+            let signature = CosignSignature {
+                manifest: ByteString(cosign_manifest(place, found).await?.to_vec()),
+                form: Form::Bundle {
+                    bundle: String::from_utf8_lossy(&bundle).into_owned(),
+                },
+            };
+            Ok(Some(signature.document().into()))
+        }
         _ => Ok(None),
     }
 }

@@ -797,7 +797,64 @@ async fn of_the_signatures_of_cosign_those_that_can_be_read_are_used() {
         .unwrap();
     assert_eq!(signatures.len(), 1);
     let signature = crate::cosign::CosignSignature::parse(&signatures[0]).unwrap();
-    assert_eq!(signature.payload.0, b"{}");
+    let crate::cosign::Form::Simple { payload, .. } = signature.form else {
+        panic!("{signature:?}");
+    };
+    assert_eq!(payload.0, b"{}");
+}
+
+#[tokio::test]
+async fn a_bundle_of_cosign_is_used_and_one_that_states_something_else_is_not_read() {
+    use crate::cosign::tests::bundled;
+    use crate::cosign::{BUNDLE, CosignSignature, PREDICATE};
+    let plugin = artifact();
+    let found = Found {
+        manifest: plugin.descriptor().digest,
+        layer: plugin.blobs[1].0.clone(),
+    };
+    let (bundle, key) = bundled(&plugin.manifest, PREDICATE);
+    let referrer = |bundle: &str, predicate: &str| {
+        let manifest = serde_json::json!({
+            "schemaVersion": 2, "mediaType": super::artifact::MANIFEST, "artifactType": BUNDLE,
+            "config": {"mediaType": "application/vnd.oci.empty.v1+json", "digest": Digest::of(b"{}"), "size": 2},
+            "layers": [{"mediaType": BUNDLE, "digest": Digest::of(bundle.as_bytes()), "size": bundle.len()}],
+        });
+        let manifest = manifest.to_string();
+        let listed = serde_json::json!({
+            "mediaType": super::artifact::MANIFEST, "digest": Digest::of(manifest.as_bytes()), "size": manifest.len(),
+            "artifactType": BUNDLE, "annotations": {"dev.sigstore.bundle.predicateType": predicate},
+        });
+        (manifest, listed)
+    };
+    let (manifest, signed) = referrer(&bundle, PREDICATE);
+    let (_, provenance) = referrer("{}", "https://slsa.dev/provenance/v1");
+    let index = serde_json::json!({
+        "schemaVersion": 2, "mediaType": super::artifact::INDEX, "manifests": [signed, provenance],
+    });
+    let (index, read) = (index.to_string(), Digest::of(manifest.as_bytes()).to_string());
+    let (unread, contents) = (
+        provenance["digest"].as_str().unwrap().to_owned(),
+        Digest::of(bundle.as_bytes()),
+    );
+    let server = Server::start(move |seen| match seen.path.as_str() {
+        it if it.contains("/referrers/") => Answer::ok(index.as_bytes()),
+        it if it.ends_with(&read) => Answer::ok(manifest.as_bytes()),
+        it if it.ends_with(&contents.to_string()) => Answer::ok(bundle.as_bytes()),
+        it if it.ends_with(".sig") => Answer::status(404),
+        it => {
+            assert!(!it.ends_with(&unread), "it is read");
+            honest(seen)
+        }
+    })
+    .await;
+    let signatures = puller(&server, settings(&[&server]))
+        .signatures(&found, |_| false)
+        .await
+        .unwrap();
+    assert_eq!(signatures.len(), 1);
+    let signature = CosignSignature::parse(&signatures[0]).unwrap();
+    assert!(signature.is_signed_by(&key));
+    assert_eq!(signature.plugin(), Ok(found.layer.digest));
 }
 
 proptest::proptest! {
