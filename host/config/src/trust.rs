@@ -1,7 +1,8 @@
 //! Which plugins a controller accepts: pins, and the keys of accepted signatures.
 
 use std::collections::BTreeSet;
-use std::path::Path;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use serde::Deserialize;
 use serde_saphyr::{Location, Spanned};
@@ -10,6 +11,7 @@ use super::values::{dns_label, invalid, yaml};
 use super::{Config, ConfigError};
 use operator_host_core::files;
 use operator_host_delivery::acceptance::Key;
+use operator_host_delivery::identity::{Identity, Signer};
 use operator_host_delivery::keys::PublicKey;
 use operator_host_runtime::Digest;
 
@@ -24,13 +26,16 @@ pub struct Keys(Vec<Key>);
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 struct RawKeys {
     keys: Spanned<Vec<RawKey>>,
+    trusted_root: Option<Spanned<PathBuf>>,
 }
 
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 struct RawKey {
     name: Spanned<String>,
-    key: Spanned<String>,
+    key: Option<Spanned<String>>,
+    identity: Option<Spanned<String>>,
+    issuer: Option<Spanned<String>>,
     controllers: Option<Spanned<Vec<Spanned<String>>>>,
 }
 
@@ -55,11 +60,11 @@ impl Keys {
     /// When the text has another form.
     pub fn parse(file: &Path, text: &str) -> Result<Self, ConfigError> {
         if text.trim_start().starts_with("-----BEGIN") {
-            let public = key(file, text, Location::UNKNOWN)?;
+            let signer = Signer::Key(key(file, text, Location::UNKNOWN)?);
             let name = file.file_stem().unwrap_or_default().display().to_string();
             return Ok(Self(vec![Key {
                 name,
-                public,
+                signer,
                 controllers: None,
             }]));
         }
@@ -68,6 +73,10 @@ impl Keys {
             let message = "`keys` must name at least one key: without one every plugin would be refused";
             return Err(invalid(file, raw.keys.referenced, message));
         }
+        let root = raw
+            .trusted_root
+            .map(|root| trusted_root(file, &root))
+            .transpose()?;
         let mut keys: Vec<Key> = Vec::new();
         for raw in raw.keys.value {
             dns_label(file, &raw.name, "a key's name")?;
@@ -88,9 +97,17 @@ impl Keys {
                 }
                 controllers = Some(set);
             }
+            let signer = match (raw.key, raw.identity, raw.issuer) {
+                (Some(text), None, None) => Signer::Key(key(file, &text.value, text.referenced)?),
+                (None, Some(name), Some(issuer)) => identity(file, &name, issuer.value, root.as_ref())?,
+                _ => {
+                    let message = "a signer has either a `key`, or an `identity` and its `issuer`";
+                    return Err(invalid(file, raw.name.referenced, message));
+                }
+            };
             keys.push(Key {
                 name: raw.name.value,
-                public: key(file, &raw.key.value, raw.key.referenced)?,
+                signer,
                 controllers,
             });
         }
@@ -120,6 +137,37 @@ fn key(file: &Path, text: &str, at: Location) -> Result<PublicKey, ConfigError> 
                        base64 of the 32 bytes of an ed25519 key";
         invalid(file, at, message)
     })
+}
+
+/// Reads the root of trust; its path is relative to the file that names it.
+fn trusted_root(file: &Path, root: &Spanned<PathBuf>) -> Result<Arc<str>, ConfigError> {
+    let path = file.parent().unwrap_or(Path::new("")).join(&root.value);
+    let bytes = files::read(&path, KEYS_LIMIT).map_err(|error| ConfigError::Read {
+        what: "root of trust",
+        file: path,
+        error,
+    })?;
+    Ok(String::from_utf8_lossy(&bytes).into())
+}
+
+fn identity(
+    file: &Path,
+    name: &Spanned<String>,
+    issuer: String,
+    root: Option<&Arc<str>>,
+) -> Result<Signer, ConfigError> {
+    let wrong = |message: String| invalid(file, name.referenced, message);
+    if name.value.trim_end_matches('*').is_empty() {
+        return Err(wrong(
+            "an `identity` names somebody: an e-mail address, or a URI".into(),
+        ));
+    }
+    let root = root.ok_or_else(|| {
+        wrong("an `identity` needs a `trustedRoot`: a file with the authorities and logs to trust, such as Sigstore's trusted_root.json".into())
+    })?;
+    let identity = Identity::new(issuer, name.value.clone(), Arc::clone(root));
+    let identity = identity.map_err(|error| wrong(format!("`trustedRoot` cannot be used: {error}")))?;
+    Ok(Signer::Identity(identity))
 }
 
 impl Config {
@@ -217,7 +265,21 @@ mod tests {
         let pem = format!("-----BEGIN PUBLIC KEY-----\n{KEY}\n-----END PUBLIC KEY-----\n");
         let keys = Keys::parse(Path::new("a/release.pem"), &pem).unwrap();
         assert_eq!(names(&keys.of("echo")), ["release"]);
-        assert_eq!(keys.all()[0].public, PublicKey::parse(KEY).unwrap());
+        assert_eq!(keys.all()[0].signer, Signer::Key(PublicKey::parse(KEY).unwrap()));
+    }
+
+    #[test]
+    fn who_signs_without_a_key_needs_a_root_of_trust_beside_the_file() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("keys.yaml");
+        let text = "trustedRoot: trusted_root.json\nkeys: [{name: ci, identity: 'https://a.example.com/*', issuer: b}]";
+        let root = include_str!("../../delivery/src/identity/trusted_root.json");
+        std::fs::write(folder.path().join("trusted_root.json"), root).unwrap();
+        let keys = Keys::parse(&file, text).unwrap();
+        assert!(matches!(keys.all()[0].signer, Signer::Identity(_)));
+        std::fs::write(folder.path().join("trusted_root.json"), "{}").unwrap();
+        let error = Keys::parse(&file, text).unwrap_err().to_string();
+        assert!(error.contains("`trustedRoot` cannot be used"), "{error}");
     }
 
     #[test]
@@ -228,6 +290,23 @@ mod tests {
             ("-----BEGIN NOTHING-----", "is not a public key"),
             ("keys: [{name: A b, key: AAAA}]", "cannot be a key's name"),
             ("keys: [{name: a, key: AAAA, for: [b]}]", "unknown field"),
+            (
+                "keys: [{name: a, identity: b}]",
+                "either a `key`, or an `identity` and its `issuer`",
+            ),
+            (
+                "keys: [{name: a}]",
+                "either a `key`, or an `identity` and its `issuer`",
+            ),
+            ("keys: [{name: a, identity: '*', issuer: b}]", "names somebody"),
+            (
+                "keys: [{name: a, identity: b, issuer: c}]",
+                "needs a `trustedRoot`",
+            ),
+            (
+                "trustedRoot: gone.json\nkeys: [{name: a, identity: b, issuer: c}]",
+                "gone.json",
+            ),
             ("nothing", "keys.yaml:1:1"),
         ] {
             let error = parse(text).unwrap_err();

@@ -6,18 +6,18 @@ use std::fmt;
 use semver::Version;
 
 use super::cosign::CosignSignature;
-use super::keys::PublicKey;
+use super::identity::Signer;
 use super::statement::{self, Envelope, Statement, StatementError};
 use operator_host_contract::{Description, Kind};
 use operator_host_runtime::Digest;
 
-/// A trusted key.
+/// A trusted key, or who may sign without one.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Key {
     /// The name, for users.
     pub name: String,
-    /// The public key that verifies signatures.
-    pub public: PublicKey,
+    /// Whose signatures it stands for.
+    pub signer: Signer,
     /// The controllers that it signs for; `None`: all.
     pub controllers: Option<BTreeSet<String>>,
 }
@@ -135,8 +135,8 @@ impl Trust {
             return Err(Untrusted::NoKey);
         }
         let given = signature.ok_or(Untrusted::Unsigned)?;
-        let signer = |signed_by: &dyn Fn(&PublicKey) -> bool| {
-            let key = keys.iter().find(|key| signed_by(&key.public));
+        let signer = |signed_by: &dyn Fn(&Signer) -> bool| {
+            let key = keys.iter().find(|key| signed_by(&key.signer));
             key.ok_or_else(|| Untrusted::Signature {
                 keys: keys
                     .iter()
@@ -146,7 +146,7 @@ impl Trust {
             })
         };
         if let Some(cosign) = CosignSignature::parse(given) {
-            let key = signer(&|key| cosign.is_signed_by(key))?;
+            let key = signer(&|signer| cosign.is_signed_by(signer))?;
             same("digest", &cosign.plugin()?, &digest)?;
             return Ok(Some(Signed {
                 statement: None,
@@ -154,7 +154,7 @@ impl Trust {
             }));
         }
         let envelope = Envelope::parse(given)?;
-        let key = signer(&|key| envelope.is_signed_by(key))?;
+        let key = signer(&|signer| matches!(signer, Signer::Key(key) if envelope.is_signed_by(key)))?;
         let statement = envelope.statement()?;
         same("digest", &statement.digest, &digest)?;
         same("kind", &statement.parent, parent)?;
@@ -229,7 +229,7 @@ impl From<StatementError> for Untrusted {
 #[cfg(test)]
 pub(crate) mod tests {
     use super::*;
-    use crate::keys::SigningKey;
+    use crate::keys::{PublicKey, SigningKey};
     use crate::statement::version;
     use crate::testing::describing;
 
@@ -241,7 +241,7 @@ pub(crate) mod tests {
     pub(crate) fn key(name: &str, text: &str) -> Key {
         Key {
             name: name.into(),
-            public: PublicKey::parse(text).unwrap(),
+            signer: Signer::Key(PublicKey::parse(text).unwrap()),
             controllers: None,
         }
     }
@@ -380,13 +380,13 @@ pub(crate) mod tests {
 
     #[test]
     fn what_cosign_signed_is_accepted_with_its_key_and_for_these_contents_only() {
-        let (signature, public) = crate::cosign::tests::signed(b"plugin", "cosign container image signature");
+        let (signature, signer) = crate::cosign::tests::signed(b"plugin", "cosign container image signature");
         let document = signature.document();
         let mut trust = trust(&[("release", PUBLIC)]);
         let error = check(&trust, b"plugin", Some(&document)).unwrap_err();
         assert!(error.contains("no key that may sign"), "{error}");
         trust.keys.as_mut().unwrap().push(Key {
-            public,
+            signer,
             ..key("cosign", PUBLIC)
         });
         let signed = check(&trust, b"plugin", Some(&document)).unwrap().unwrap();

@@ -1,4 +1,4 @@
-//! Signatures that `cosign sign --key` made of a plugin in a registry.
+//! Signatures that `cosign sign` made of a plugin in a registry.
 //!
 //! Cosign signs a payload that names the digest of the manifest, and the manifest names the digest of the plugin. The
 //! host keeps all three in one document, so that it can verify the signature again after a restart without the registry.
@@ -9,7 +9,7 @@ use k8s_openapi::ByteString;
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 
-use super::keys::PublicKey;
+use super::identity::Signer;
 use super::statement::{Envelope, SIGNATURE_LIMIT, STATEMENT_TYPE, StatementError};
 use crate::oci::artifact;
 use operator_host_core::json_text::unquoted;
@@ -117,12 +117,18 @@ impl CosignSignature {
         serde_json::to_vec(&Document { cosign: self }).unwrap_or_default()
     }
 
-    /// Whether it was created with this key.
+    /// Whether it is a signature of this signer.
     #[must_use]
-    pub fn is_signed_by(&self, key: &PublicKey) -> bool {
-        match &self.form {
-            Form::Simple { payload, signature } => key.verifies(&payload.0, &signature.0),
-            Form::Bundle { bundle } => envelope(bundle).is_ok_and(|envelope| envelope.is_signed_by(key)),
+    pub fn is_signed_by(&self, signer: &Signer) -> bool {
+        match (&self.form, signer) {
+            (Form::Simple { payload, signature }, Signer::Key(key)) => key.verifies(&payload.0, &signature.0),
+            (Form::Bundle { bundle }, Signer::Key(key)) => {
+                envelope(bundle).is_ok_and(|envelope| envelope.is_signed_by(key))
+            }
+            (Form::Bundle { bundle }, Signer::Identity(identity)) => {
+                identity.signed(bundle, &self.manifest.0)
+            }
+            (Form::Simple { .. }, Signer::Identity(_)) => false,
         }
     }
 
@@ -181,10 +187,11 @@ pub(super) mod tests {
     use aws_lc_rs::signature::{ECDSA_P256_SHA256_ASN1_SIGNING, EcdsaKeyPair, KeyPair as _};
 
     use super::*;
+    use crate::keys::PublicKey;
     use crate::oci::artifact::Artifact;
 
     /// Returns a signature of a plugin, and the key that made it, as cosign creates them.
-    pub(crate) fn signed(plugin: &[u8], type_: &str) -> (CosignSignature, PublicKey) {
+    pub(crate) fn signed(plugin: &[u8], type_: &str) -> (CosignSignature, Signer) {
         let manifest = Artifact::of_plugin(plugin.to_vec(), "echo", "1.4.0", None).manifest;
         let payload = serde_json::json!({
             "critical": {
@@ -205,11 +212,11 @@ pub(super) mod tests {
                 signature: ByteString(signature.as_ref().to_vec()),
             },
         };
-        (signed, PublicKey::p256(point).unwrap())
+        (signed, Signer::Key(PublicKey::p256(point).unwrap()))
     }
 
     /// Returns a bundle about a manifest, and the key that signed it, as cosign creates them by default.
-    pub(crate) fn bundled(manifest: &[u8], predicate: &str) -> (String, PublicKey) {
+    pub(crate) fn bundled(manifest: &[u8], predicate: &str) -> (String, Signer) {
         let digest = Digest::of(manifest).to_string();
         let statement = serde_json::json!({
             "_type": STATEMENT_TYPE, "predicateType": predicate, "predicate": {},
@@ -228,7 +235,7 @@ pub(super) mod tests {
             },
         });
         let point = pair.public_key().as_ref();
-        (bundle.to_string(), PublicKey::p256(point).unwrap())
+        (bundle.to_string(), Signer::Key(PublicKey::p256(point).unwrap()))
     }
 
     #[test]

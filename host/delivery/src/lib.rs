@@ -5,6 +5,7 @@ pub mod acceptance;
 pub mod candidate_check;
 pub mod cosign;
 pub mod history;
+pub mod identity;
 pub mod kept;
 pub mod keys;
 pub mod location;
