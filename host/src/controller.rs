@@ -30,6 +30,7 @@ use operator_host_engine::reconcile::context::Context;
 use operator_host_engine::reconcile::observer::Observer;
 use operator_host_engine::reconcile::{Action, first_sign, reconcile, unlisted};
 use operator_host_engine::work_queue::{ReconcileReason, Work};
+use operator_host_instruments::health::Pulse;
 
 /// Runs one controller until `stop`, then waits for the running reconciles. While another replica leads, the controller
 /// only keeps its caches up to date.
@@ -59,6 +60,9 @@ async fn work_until(
     context.queue.close();
     subscribe(context);
     let mut plugin = context.plugin.clone();
+    let Observer {
+        enqueuing, working, ..
+    } = &context.observer;
     let ready = async {
         // Wait for complete caches: an object that the first list does not contain yet would look missing.
         scope::wait_for_lists(&context.watches()).await;
@@ -69,7 +73,7 @@ async fn work_until(
     tokio::select! {
         () = ready => {}
         () = report_lists(context) => {}
-        () = stay_alive(context) => {}
+        () = stay_alive([enqueuing, working]) => {}
         () = stop.cancelled() => return,
     }
     context.observer.started();
@@ -133,16 +137,13 @@ async fn keep_warm(context: &Context, mut plugin: tokio::sync::watch::Receiver<L
     }
 }
 
-/// Reports a controller that waits as alive. Never returns.
-async fn stay_alive(context: &Context) {
-    let Observer {
-        enqueuing, working, ..
-    } = &context.observer;
-    let mut beat = interval(enqueuing.period());
+/// Reports loops as alive while there is nothing for them to do. Never returns.
+async fn stay_alive<const N: usize>(loops: [&Pulse; N]) {
+    let period = loops.iter().map(|pulse| pulse.period()).min();
+    let mut beat = interval(period.unwrap_or(Duration::MAX));
     loop {
         beat.tick().await;
-        enqueuing.beat();
-        working.beat();
+        loops.iter().for_each(|pulse| pulse.beat());
     }
 }
 
@@ -161,9 +162,12 @@ async fn stand_by(
             .await;
         stages::resume(context, record).await;
     };
+    let Observer {
+        enqueuing, working, ..
+    } = &context.observer;
     tokio::select! {
         () = begun => {}
-        () = stay_alive(context) => {}
+        () = stay_alive([enqueuing, working]) => {}
     }
 }
 
@@ -192,7 +196,11 @@ async fn lead(
         () = stop.cancelled() => {}
     }
     context.queue.close();
-    workers.wait().await;
+    // A plugin may have minutes for its calls. Its workers must go on, as long as they do something.
+    tokio::select! {
+        () = workers.wait() => {}
+        () = stay_alive([&context.observer.enqueuing]) => {}
+    }
     // What this replica knows is outdated from now on, and no longer counts in its metrics.
     context.forget_all();
 }
