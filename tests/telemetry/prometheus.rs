@@ -45,7 +45,7 @@ fn names(text: &str) -> BTreeSet<String> {
     let words = text.split(|c: char| !c.is_ascii_alphanumeric() && c != '_');
     words
         .filter(|word| {
-            ["operator_", "process_", "http_"]
+            ["operator_", "process_", "http_client_"]
                 .iter()
                 .any(|it| word.starts_with(it))
         })
