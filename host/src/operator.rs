@@ -306,7 +306,13 @@ async fn follow(
 ) {
     let mut applied = None;
     loop {
-        let config = configurations.current();
+        let mut config = Arc::unwrap_or_clone(configurations.current());
+        if let Some(ceilings) = &mut config.ceilings {
+            // A Controller may also name the namespace that it has without a name.
+            ceilings
+                .config_maps
+                .extend([of_cluster.config_maps.home().to_owned()]);
+        }
         if config.leadership != start.leadership
             || config.webhook != start.webhook
             || config.host_namespace != start.host_namespace

@@ -9,7 +9,9 @@ async fn a_change_of_the_config_map_is_live_at_once_and_a_bad_one_is_held_back()
     let world = World::new("controllers-reload").await;
     let host = world.start();
     world.put(&puppet(1)).await;
-    world.controller("puppet", json!({})).await;
+    // As `pack --controller` writes it: the host's own namespace has a name, too.
+    let plugin = json!({"configMap": {"name": "puppet-plugin", "namespace": world.scenario.namespace}});
+    world.controller("puppet", json!({"plugin": plugin})).await;
     world.until("puppet", "Ready", "True", "Running").await;
     world.served("a").await;
     let first = version(&world.scenario.get(CONTROLLER, "puppet").await.unwrap(), "live");

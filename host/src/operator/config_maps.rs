@@ -113,6 +113,11 @@ impl Drop for Root {
 }
 
 impl ConfigMaps {
+    /// Returns the host's own namespace.
+    pub(super) fn home(&self) -> &str {
+        &self.home
+    }
+
     pub(super) const fn new(client: Client, home: String, root: RootFolder) -> Self {
         Self {
             client,
