@@ -23,6 +23,7 @@ use kube::api::ListParams;
 use kube::core::DynamicObject;
 use kube::{Api, Client};
 use serde_json::Value;
+use tokio::runtime::Handle;
 use tokio::sync::{Notify, watch};
 use tokio_util::sync::CancellationToken;
 use tracing::{debug, info, warn};
@@ -87,10 +88,12 @@ pub struct Proving {
     record: Arc<LiveRecord>,
     /// The last candidate that was proved and converts its kind.
     converter: watch::Sender<Option<Plugin>>,
+    /// The thread that looks at files withdraws versions, too.
+    runtime: Handle,
 }
 
 impl Proving {
-    /// Creates the state of a controller that does not run yet.
+    /// Creates the state of a controller that does not run yet. Must be called in a tokio runtime.
     #[must_use]
     pub fn new(config: Arc<ControllerConfig>, installer: Arc<Installer>, record: Arc<LiveRecord>) -> Self {
         Self {
@@ -104,6 +107,7 @@ impl Proving {
             installer,
             record,
             converter: watch::Sender::default(),
+            runtime: Handle::current(),
         }
     }
 
@@ -496,7 +500,7 @@ impl CandidateCheck for Proving {
         if was_given {
             // If it comes back, it begins with the first stage.
             let record = self.record();
-            tokio::spawn(async move { record.write_stage(None).await });
+            self.runtime.spawn(async move { record.write_stage(None).await });
         }
     }
 

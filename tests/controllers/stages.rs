@@ -349,3 +349,31 @@ async fn a_stage_whose_objects_are_deleted_begins_again_with_others() {
     reached(&world, "stage 2 of 2: 2 of 2 objects", &names).await;
     assert_eq!(host.stop().await.code(), Some(0));
 }
+
+/// Regression: the thread that looks at files panicked, and the host saw no file any more.
+#[tokio::test]
+async fn a_version_whose_config_map_is_lost_in_a_stage_is_taken_back() {
+    let world = World::new("stages-lost").await;
+    let host = world.start();
+    world.put(&variant(0)).await;
+    let stages = json!({"proving": {"stages": [{"selector": "canary=true", "wait": "10m"}]}});
+    world.controller("puppet", stages).await;
+    world.until("puppet", "Ready", "True", "Running").await;
+    told(&world, "first").await;
+    let label = json!({"metadata": {"labels": {"canary": "true"}}});
+    world.scenario.patch(PUPPET, "first", label).await;
+    let is = async |what: &'static str| {
+        world
+            .scenario
+            .until(CONFIG_MAP, "first", "of that version", has(what))
+            .await
+    };
+    world.put(&variant(1)).await;
+    is("new").await;
+    world.scenario.delete(CONFIG_MAP, "puppet-plugin").await;
+    is("old").await;
+    // The host goes on to look at files.
+    world.put(&variant(1)).await;
+    is("new").await;
+    assert_eq!(host.stop().await.code(), Some(0));
+}

@@ -71,6 +71,17 @@ enum Message {
     Stop,
 }
 
+/// Ends the process when its thread panics: a host that no longer sees files must be started again.
+struct EndsTheProcess;
+
+impl Drop for EndsTheProcess {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            std::process::abort();
+        }
+    }
+}
+
 impl Files {
     /// Starts the thread without any files. `config_maps` is the folder of the ConfigMaps that the host reads itself;
     /// `metrics` has the requests to registries.
@@ -88,9 +99,10 @@ impl Files {
             folders: Folders::new(hints.then(|| messages.clone())),
             files: BTreeMap::new(),
         };
-        std::thread::Builder::new()
-            .name("files".into())
-            .spawn(move || scanner.run())?;
+        std::thread::Builder::new().name("files".into()).spawn(move || {
+            let _ends = EndsTheProcess;
+            scanner.run();
+        })?;
         Ok(Self {
             messages,
             next: AtomicU64::new(0),

@@ -212,8 +212,13 @@ pub(crate) async fn resume(context: &Context, record: &LiveRecord) {
     let is_live = matches!(&*record.known().borrow(), Some(Recorded::Version(live)) if live.to_string() == reached.digest);
     if !reached.has_failed && !is_live {
         let mut staged = context.staged.clone();
-        // It may not come back: it is another one, or held back by now.
-        let _ = tokio::time::timeout(RESUME, staged.wait_for(Option::is_some)).await;
+        let is_back = tokio::time::timeout(RESUME, staged.wait_for(Option::is_some))
+            .await
+            .is_ok();
+        if !is_back {
+            // It is another one, or held back by now. If it comes back later, it begins with the first stage.
+            record.write_stage(None).await;
+        }
     }
 }
 
