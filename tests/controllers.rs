@@ -1,6 +1,8 @@
 //! Controllers that are objects of the cluster, with plugins in ConfigMaps that nobody mounts. Their kind has no namespace, so
 //! these scenarios have a control plane of their own.
 
+use std::path::PathBuf;
+
 use control_plane::{ControlPlane, Options};
 use kube::core::DynamicObject;
 use serde_json::{Value, json};
@@ -41,10 +43,14 @@ impl World {
 
     /// Starts a host with this text as its configuration, besides an empty list of controllers.
     fn start_with(&self, top: &str) -> Host {
-        let config = self
-            .scenario
-            .file("config.yaml", format!("{top}\ncontrollers: []\n"));
+        let config = self.configure(top);
         self.scenario.start_with(&config, &[])
+    }
+
+    /// Writes the configuration, which a running host follows.
+    fn configure(&self, top: &str) -> PathBuf {
+        self.scenario
+            .file("config.yaml", format!("{top}\ncontrollers: []\n"))
     }
 
     /// Puts a version of the puppet into its ConfigMap.

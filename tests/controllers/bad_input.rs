@@ -101,6 +101,12 @@ async fn ceilings_that_are_lowered_stop_what_is_beyond_them() {
         .file("config.yaml", "ceilings: {}\ncontrollers: []\n");
     let message = world.until("puppet", "Stalled", "True", "NotAllowed").await;
     assert_contains(&message, &["ceilings.parents"]);
+    // Also when there are none any more, so that nobody takes it for Ready.
+    world.configure(CEILINGS);
+    world.until("puppet", "Ready", "True", "Running").await;
+    world.configure("");
+    let message = world.until("puppet", "Ready", "False", "NotAllowed").await;
+    assert_contains(&message, &["no section `ceilings`"]);
     // What it made stays.
     assert!(world.scenario.get(CONFIG_MAP, "a-child").await.is_some());
     world

@@ -48,8 +48,10 @@ struct RawObject {
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 struct RawVersion {
     /// The beginning of the digest of the only version that may be live.
+    #[schemars(regex(pattern = "^(sha256:)?[0-9A-Fa-f]{8,64}$"))]
     pin: Option<String>,
     /// The beginning of the digest of a version that becomes live whatever its proof shows.
+    #[schemars(regex(pattern = "^(sha256:)?[0-9A-Fa-f]{8,64}$"))]
     promote: Option<String>,
 }
 

@@ -43,12 +43,14 @@ impl Objects {
         }
     }
 
-    /// Returns the watch of the Controllers: none without ceilings, and none while the kind is not defined.
+    /// Returns the watch of the Controllers: none while the kind is not defined, and none for a host without ceilings. When the
+    /// ceilings are taken away from a running host, the Controllers are told that they may not run.
     pub(super) fn watch(&mut self, config: &Config) -> Option<Arc<Reflector>> {
         // A host that may not read definitions tries.
         let is_defined = matches!(self.definitions.state_now(), WatchState::Failing(_))
             || self.definitions.contains(&definition());
-        if config.ceilings.is_none() || !is_defined {
+        let is_ignored = config.ceilings.is_none() && self.watch.is_none();
+        if is_ignored || !is_defined {
             self.watch = None;
             return None;
         }
