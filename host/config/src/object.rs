@@ -257,6 +257,10 @@ mod tests {
             (json!({"version": {"pin": "latest"}}), "spec.version.pin"),
             (json!({"colour": "red"}), "unknown field"),
             (
+                json!({"plugin": {"configmap": {"name": "a"}}}),
+                "`plugin` is the path of a file",
+            ),
+            (
                 json!({"plugin": {"configMap": {"name": "a", "key": "../b"}}}),
                 "cannot be a key",
             ),

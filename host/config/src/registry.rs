@@ -67,7 +67,10 @@ impl RawRegistry {
 
 /// The field `plugin` of a controller.
 #[derive(Deserialize)]
-#[serde(untagged)]
+#[serde(
+    untagged,
+    expecting = "`plugin` is the path of a file, `oci://` with a repository, or `{configMap: {name: …}}` with `namespace` and `key` if needed"
+)]
 pub(super) enum RawPlugin {
     /// A file, or a reference to an artifact.
     Text(String),

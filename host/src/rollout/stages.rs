@@ -14,6 +14,7 @@ use tracing::{info, warn};
 use super::{Proving, held_back};
 use crate::definitions::record::LiveRecord;
 use operator_host_config::{StageConfig, StageObjects};
+use operator_host_core::clock;
 use operator_host_core::object::NamespacedName;
 use operator_host_delivery::candidate_check::{Blamed, HeldBack, Progress, Recorded};
 use operator_host_engine::reconcile::context::Context;
@@ -240,7 +241,8 @@ async fn begin(
     let reached = Reached {
         digest: digest.to_owned(),
         stage,
-        since: Timestamp::now(),
+        // As it is recorded.
+        since: clock::now(),
         ready: [per_mille(&parents.chosen), per_mille(&parents.others)],
         last: first.unwrap_or(last),
         has_failed: false,

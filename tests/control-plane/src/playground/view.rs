@@ -171,7 +171,7 @@ fn parent_state(object: &DynamicObject) -> (String, Mood) {
         }
         (None, _) => Mood::Waiting,
     };
-    if let Some(held) = condition("PluginHeldBack") {
+    if let Some(held) = condition("PluginHeldBack").filter(|held| held["status"] == "True") {
         parts.push(format!("holds a new plugin back: {}", text(&held["reason"])));
     }
     // `lastUpdate` changes together with other fields and adds no information.
@@ -300,6 +300,11 @@ mod tests {
         let (state, mood) = parent_state(&object(&json!({ "conditions": held })));
         assert_eq!(state, "Ready; holds a new plugin back: Fails");
         assert_eq!(mood, Mood::Good);
+        let none = json!([
+            { "type": "Ready", "status": "True" },
+            { "type": "PluginHeldBack", "status": "False", "reason": "NothingHeldBack", "message": "…" },
+        ]);
+        assert_eq!(parent_state(&object(&json!({ "conditions": none }))).0, "Ready");
     }
 
     #[test]
