@@ -231,7 +231,7 @@ impl Cache {
             let message = format!("the code has {bytes} bytes; the limit of the cache is {bound}");
             return Err(io::Error::new(io::ErrorKind::FileTooLarge, message));
         }
-        let entries = self.entries(|_| true);
+        let entries = self.entries();
         let mut sum: u64 = entries.iter().map(|entry| entry.bytes).sum();
         for entry in entries {
             if sum + bytes <= bound {
@@ -282,14 +282,14 @@ impl Cache {
         self.0.path.join(format!("{name}.{suffix}"))
     }
 
-    /// Returns the entries that match `wanted`, least recently used first.
-    fn entries(&self, wanted: impl Fn(&Path) -> bool) -> Vec<Entry> {
+    /// Returns the entries, least recently used first.
+    fn entries(&self) -> Vec<Entry> {
         let Ok(folder) = fs::read_dir(&self.0.path) else {
             return Vec::new();
         };
         let paths = folder.filter_map(|entry| Some(entry.ok()?.path()));
         let mut entries: Vec<_> = paths
-            .filter(|path| [CODE, DESCRIBED].iter().any(|suffix| has_suffix(path, suffix)) && wanted(path))
+            .filter(|path| [CODE, DESCRIBED].iter().any(|suffix| has_suffix(path, suffix)))
             .filter_map(|path| {
                 let found = fs::metadata(&path).ok()?;
                 Some(Entry {
@@ -305,9 +305,7 @@ impl Cache {
 
     /// Removes the least recently used entry; returns whether there was one.
     fn evict_one(&self) -> bool {
-        self.entries(|_| true)
-            .first()
-            .is_some_and(|entry| self.evict(entry))
+        self.entries().first().is_some_and(|entry| self.evict(entry))
     }
 
     fn evict(&self, entry: &Entry) -> bool {

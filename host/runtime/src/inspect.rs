@@ -83,12 +83,30 @@ pub(crate) fn inspect(bytes: &[u8]) -> Result<Shape, LoadError> {
 
 /// Checks a component before it is compiled, which can take long.
 fn inspect_component(bytes: &[u8], counts: &mut Counts) -> Result<(), LoadError> {
+    let (imports, exports) = surface(bytes, |payload| counts.add(payload))?;
+    component::check_exports(exports)?;
+    component::check_imports(imports.into_iter())
+}
+
+/// Returns what a component imports and exports, for the description of an artifact. `None`: it is a core module, or
+/// cannot be read.
+#[must_use]
+pub fn interfaces(bytes: &[u8]) -> Option<(Vec<String>, Vec<String>)> {
+    let is_component = Parser::is_component(bytes);
+    is_component.then(|| surface(bytes, |_| Ok(())).ok()).flatten()
+}
+
+/// Returns what a component imports and exports, and shows each of its parts to `look`.
+fn surface(
+    bytes: &[u8],
+    mut look: impl FnMut(&Payload<'_>) -> Result<(), LoadError>,
+) -> Result<(Vec<String>, Vec<String>), LoadError> {
     let (mut imports, mut exports) = (Vec::new(), Vec::new());
     // The nested modules and components have imports and exports of their own.
     let mut depth = 0;
     for payload in Parser::new(0).parse_all(bytes) {
         let payload = payload?;
-        counts.add(&payload)?;
+        look(&payload)?;
         match payload {
             Payload::Version { .. } => depth += 1,
             Payload::End(_) => depth -= 1,
@@ -105,37 +123,7 @@ fn inspect_component(bytes: &[u8], counts: &mut Counts) -> Result<(), LoadError>
             _ => {}
         }
     }
-    component::check_exports(exports)?;
-    component::check_imports(imports.into_iter())
-}
-
-/// Returns what a component imports and exports, for the description of an artifact. `None`: it is a core module, or
-/// cannot be read.
-#[must_use]
-pub fn interfaces(bytes: &[u8]) -> Option<(Vec<String>, Vec<String>)> {
-    if !Parser::is_component(bytes) {
-        return None;
-    }
-    let (mut imports, mut exports) = (Vec::new(), Vec::new());
-    let mut depth = 0;
-    for payload in Parser::new(0).parse_all(bytes) {
-        match payload.ok()? {
-            Payload::Version { .. } => depth += 1,
-            Payload::End(_) => depth -= 1,
-            Payload::ComponentImportSection(section) if depth == 1 => {
-                for import in section {
-                    imports.push(import.ok()?.name.name.to_owned());
-                }
-            }
-            Payload::ComponentExportSection(section) if depth == 1 => {
-                for export in section {
-                    exports.push(export.ok()?.name.name.to_owned());
-                }
-            }
-            _ => {}
-        }
-    }
-    Some((imports, exports))
+    Ok((imports, exports))
 }
 
 /// Whether a core module may import this function. File functions of preview 1 are allowed, because the

@@ -113,11 +113,6 @@ impl Drop for Root {
 }
 
 impl ConfigMaps {
-    /// Returns the host's own namespace.
-    pub(super) fn home(&self) -> &str {
-        &self.home
-    }
-
     pub(super) const fn new(client: Client, home: String, root: RootFolder) -> Self {
         Self {
             client,
@@ -125,6 +120,11 @@ impl ConfigMaps {
             root,
             followed: BTreeMap::new(),
         }
+    }
+
+    /// Returns the host's own namespace.
+    pub(super) fn home(&self) -> &str {
+        &self.home
     }
 
     /// Follows the ConfigMaps of this configuration, and no others.
