@@ -241,6 +241,20 @@ impl Queue {
         (!state.closed).then(|| all.cloned().collect())
     }
 
+    /// Returns how many parents wait that were enqueued only because all were.
+    #[must_use]
+    pub fn waiting_in_bulk(&self) -> usize {
+        self.lock().bulk.len()
+    }
+
+    /// Reports whether a parent waits that was enqueued only because all were.
+    #[must_use]
+    pub fn is_waiting_in_bulk(&self, parent: &NamespacedName) -> bool {
+        let state = self.lock();
+        let position = state.pending.get(parent).and_then(|pending| pending.position);
+        position.is_some_and(|position| position.bulk)
+    }
+
     /// Reports whether a worker has this parent.
     #[must_use]
     pub fn is_running(&self, parent: &NamespacedName) -> bool {

@@ -1,7 +1,7 @@
 //! Writes a first condition about a parent that has had none for a few seconds, whatever it waits for. Without it, its user
 //! does not know whether anything happens at all.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{HashMap, HashSet, VecDeque};
 use std::convert::Infallible;
 use std::time::Duration;
 
@@ -19,14 +19,20 @@ use operator_host_desired::conditions::{Reason, StatusUpdate, Verdict, current};
 
 /// How often it looks.
 const PERIOD: Duration = Duration::from_secs(1);
+/// How many times it looks to see how fast parents are finished.
+const LOOKS: usize = 5;
 /// How many statuses are written at a time.
 const AT_A_TIME: usize = 4;
+/// When so many parents are finished in a second after all were enqueued, for example at a start, those that wait need no
+/// such condition: to write it would hold up the others.
+const FAST: usize = 20;
 
 /// Looks for such parents while this replica leads.
 pub async fn follow(context: &Context) -> Infallible {
     let mut beat = interval(PERIOD);
     // Since when each parent waits; `None` once its condition says so.
     let mut waiting: HashMap<NamespacedName, Option<Instant>> = HashMap::new();
+    let mut line = Line::default();
     loop {
         beat.tick().await;
         let now = Instant::now();
@@ -34,19 +40,42 @@ pub async fn follow(context: &Context) -> Infallible {
             true => parents_that_wait(context),
             false => HashSet::new(),
         };
-        waiting.retain(|name, _| names.contains(name));
-        for name in names {
-            waiting.entry(name).or_insert(Some(now));
-        }
+        let moves = line.moves_fast(context.queue.waiting_in_bulk());
+        let since = |name: NamespacedName| {
+            let since = waiting.remove(&name).unwrap_or(Some(now));
+            (name, since)
+        };
+        waiting = names.into_iter().map(since).collect();
         let is_due = |since: &Option<Instant>| since.is_some_and(|since| now - since >= FIRST_GRACE);
         let due = waiting.iter().filter(|(_, since)| is_due(since));
-        let due: Vec<_> = due.map(|(name, _)| name.clone()).collect();
+        let mut due: Vec<_> = due.map(|(name, _)| name.clone()).collect();
+        due.retain(|name| !(moves && context.queue.is_waiting_in_bulk(name)));
         let told = stream::iter(due).map(|name| async {
             let again = !tell(context, &name).await;
             (name, again.then(Instant::now))
         });
         let told: Vec<_> = told.buffer_unordered(AT_A_TIME).collect().await;
         waiting.extend(told);
+    }
+}
+
+/// How many parents waited in bulk each time it looked: the last few times, since there were more than before.
+#[derive(Default)]
+struct Line(VecDeque<usize>);
+
+impl Line {
+    /// Reports whether many of them are finished in a second, now that so many wait.
+    fn moves_fast(&mut self, waiting: usize) -> bool {
+        if self.0.back().is_some_and(|before| *before < waiting) {
+            self.0.clear();
+        }
+        if self.0.len() > LOOKS {
+            self.0.pop_front();
+        }
+        let finished = self.0.front().map(|first| first - waiting);
+        let moves = finished.is_some_and(|finished| finished >= FAST * self.0.len());
+        self.0.push_back(waiting);
+        moves
     }
 }
 
@@ -110,5 +139,33 @@ fn waits_for(context: &Context, name: &NamespacedName) -> Option<String> {
             context.config.concurrency
         )),
         _ => Some("the controller, which decides about its definition and its plugin's version".to_owned()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn moves(lengths: &[usize]) -> Vec<bool> {
+        let mut line = Line::default();
+        lengths.iter().map(|length| line.moves_fast(*length)).collect()
+    }
+
+    #[test]
+    fn a_line_moves_fast_while_many_of_it_are_finished() {
+        assert_eq!(
+            moves(&[5000, 4900, 4750, 4750, 4600]),
+            [false, true, true, true, true]
+        );
+        assert_eq!(
+            moves(&[0, 5000, 4900]),
+            [false, false, true],
+            "it has just filled"
+        );
+        assert_eq!(moves(&[100, 99, 98, 98, 97]), [false; 5], "a slow plugin");
+        let stuck = [[5000, 4900].as_slice(), [4900; 7].as_slice()].concat();
+        assert_eq!(moves(&stuck)[..2], [false, true]);
+        assert!(!moves(&stuck)[8], "it moves no more");
+        assert_eq!(moves(&[0; 4]), [false; 4]);
     }
 }
