@@ -367,9 +367,8 @@ async fn work(context: Arc<Context>) {
         if let Some(delay) = delay {
             context.queue.enqueue_at(&parent, Instant::now() + delay);
         }
-        context
-            .queue
-            .done(&parent, |reason| context.is_own_write(&parent, reason));
+        let own = context.take_own_writes(&parent);
+        context.queue.done(&parent, |reason| own.cause(reason));
     }
 }
 

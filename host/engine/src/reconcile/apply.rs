@@ -12,8 +12,8 @@ use tokio::time::Instant;
 use tracing::{debug, warn};
 
 use super::contest;
+use super::context::Context;
 use super::context::pace::Cause;
-use super::context::{Context, Paced};
 use super::freshness::may_create;
 use super::outcome::Changes;
 use super::repair;
@@ -226,12 +226,12 @@ async fn apply_one(
     };
     remember(context, parent, desired, &answer);
     context.memory_of(parent, |memory| {
-        let pace = memory.paces.get_mut(&Paced::Child(desired.key.identity()));
+        let pace = memory.paces.get_mut(&desired.key.identity());
         match (&outcome, pace) {
             (ApplyOutcome::Created, Some(pace)) => pace.created(Instant::now()),
             // The corrections of what others change are counted as contests.
             (ApplyOutcome::Updated, _) if !is_correction => {
-                let pace = memory.pace(Paced::Child(desired.key.identity()));
+                let pace = memory.pace(desired.key.identity());
                 pace.wrote(Cause::Change, Instant::now());
             }
             _ => {}
@@ -253,7 +253,7 @@ pub(super) const BACK_OFF: &str = "BackOff";
 /// Returns the message about a child that was written too often to be written now; `None` when it may be written.
 fn held(context: &Context, parent: &DynamicObject, key: &ChildRef) -> Option<String> {
     let (why, is_news) = context.memory_of(&NamespacedName::of(parent), |memory| {
-        let pace = memory.paces.get_mut(&Paced::Child(key.identity()))?;
+        let pace = memory.paces.get_mut(&key.identity())?;
         let _wait = pace.wait(Instant::now())?;
         Some((format!("{key} {pace}"), pace.is_to_be_published()))
     })?;

@@ -16,7 +16,7 @@ use kube::core::DynamicObject;
 use tokio::sync::watch;
 
 pub use self::contests::Contests;
-pub use self::memory::{FailureMemory, Paced, ParentMemory};
+pub use self::memory::{FailureMemory, OwnWrites, ParentMemory};
 use self::needs::Needs;
 use super::observer::Observer;
 use super::provenance_key::{Provenance, ProvenanceError};
@@ -91,7 +91,7 @@ pub struct Context {
 pub struct ControllerState {
     /// The subscriptions to changes. They are replaced when the namespaces change.
     pub subscriptions: watch::Sender<Vec<Subscription>>,
-    memory: Mutex<HashMap<NamespacedName, ParentMemory>>,
+    memory: Mutex<HashMap<NamespacedName, Box<ParentMemory>>>,
     /// What the plugin asked to read for each parent.
     pub needs: Needs,
     /// The parents with children of kinds that the configuration does not list any more.
@@ -199,7 +199,7 @@ impl Context {
     /// Forgets the own writes to a child after its deletion.
     pub fn forget_written(&self, parent: &NamespacedName, key: &ChildRef) {
         if let Some(memory) = self.memory().get_mut(parent) {
-            memory.written.remove(&key.identity());
+            memory.own_writes.children.remove(&key.identity());
             memory.unowned.remove(key);
             memory.contests.forget(key);
         }
@@ -228,7 +228,7 @@ impl Context {
         if is_young && self.has_parent(parent) {
             let why = removal_in_words(child);
             self.memory_of(parent, |memory| {
-                memory.pace(Paced::Child(key.identity())).removed(why);
+                memory.pace(key.identity()).removed(why);
             });
         }
     }
@@ -271,7 +271,7 @@ impl Context {
         let mut memory = self.memory();
         memory.retain(|_, memory| memory.parent_in_doubt);
         for memory in memory.values_mut() {
-            *memory = ParentMemory {
+            **memory = ParentMemory {
                 parent_in_doubt: true,
                 ..ParentMemory::default()
             };
@@ -283,10 +283,20 @@ impl Context {
     pub fn is_own_write(&self, parent: &NamespacedName, reason: &ReconcileReason) -> bool {
         self.memory()
             .get(parent)
-            .is_some_and(|memory| memory.is_own_write(reason))
+            .is_some_and(|memory| memory.own_writes.cause(reason))
     }
 
-    fn memory(&self) -> MutexGuard<'_, HashMap<NamespacedName, ParentMemory>> {
+    /// Returns the own writes of the reconcile that is done, and forgets them.
+    #[must_use]
+    pub fn take_own_writes(&self, parent: &NamespacedName) -> OwnWrites {
+        let mut memory = self.memory();
+        let memory = memory.get_mut(parent);
+        memory
+            .map(|memory| std::mem::take(&mut memory.own_writes))
+            .unwrap_or_default()
+    }
+
+    fn memory(&self) -> MutexGuard<'_, HashMap<NamespacedName, Box<ParentMemory>>> {
         self.state.memory.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

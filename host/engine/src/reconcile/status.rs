@@ -9,8 +9,8 @@ use tokio::time::Instant;
 use tracing::warn;
 
 use super::apply::BACK_OFF;
+use super::context::Context;
 use super::context::pace::Cause;
-use super::context::{Context, Paced};
 use operator_host_cluster::api_error::{ApiError, Fault};
 use operator_host_cluster::resource_client::ResourceClient;
 use operator_host_contract::EventType;
@@ -114,7 +114,7 @@ async fn write_if(
     let now = Instant::now();
     let cause = context.memory_of(&name, |memory| {
         let is_correction = memory.status.written.as_ref() == Some(&body_fingerprint);
-        let may_write = memory.pace(Paced::Status).wait(now).is_none();
+        let may_write = memory.status.pace().wait(now).is_none();
         may_write.then_some(if is_correction {
             Cause::Correction
         } else {
@@ -175,7 +175,7 @@ async fn write_if(
             context.memory_of(&name, |memory| {
                 memory.status.written = Some(after.0.clone());
                 memory.status.normalized = differs.then_some(after);
-                memory.pace(Paced::Status).wrote(cause, now);
+                memory.status.pace().wrote(cause, now);
             });
             context.record_parent(parent, Some(&body["status"]), answer);
             Ok(true)
@@ -234,7 +234,7 @@ fn keep_others_conditions(current: &Map<String, Value>, status: &mut Map<String,
 /// Publishes once that the status backs off.
 fn publish_back_off(context: &Context, parent: &DynamicObject) {
     let why = context.memory_of(&NamespacedName::of(parent), |memory| {
-        let pace = memory.pace(Paced::Status);
+        let pace = memory.status.pace();
         pace.is_to_be_published().then(|| format!("the status {pace}"))
     });
     if let Some(why) = why {

@@ -26,18 +26,16 @@ pub struct ParentMemory {
     pub asked: Option<Digest>,
     /// The version in which that plugin named each child, if a child can be seen in several.
     pub versions: Used,
-    /// The resource version of the last own write to each child, in any version of its kind.
-    pub written: HashMap<Identity, u128>,
-    /// The resource versions that the last own writes gave to the parent, oldest first.
-    pub parent_written: Vec<u128>,
+    /// What this controller has written since the last reconcile was done.
+    pub own_writes: OwnWrites,
     /// Children that are as applied although not every field of the body is owned, for example because the API server keeps
     /// no `managedFields` for them: a hash of the body and of what was owned after the apply.
     pub unowned: HashMap<ChildRef, String>,
     /// Its status.
     pub(in crate::reconcile) status: StatusMemory,
-    /// How often children and the status are written; see [`ParentMemory::begin`].
-    pub(in crate::reconcile) paces: HashMap<Paced, Pace>,
-    /// The generation and the plugin version that these are about.
+    /// How often children are written; see [`ParentMemory::begin`].
+    pub(in crate::reconcile) paces: HashMap<Identity, Pace>,
+    /// The generation and the plugin version that these and the pace of the status are about.
     pub(super) paced: Option<(Option<i64>, Digest)>,
     /// Children that others may be changing back.
     pub contests: Contests,
@@ -76,6 +74,8 @@ pub struct FailureMemory {
 pub(in crate::reconcile) struct StatusMemory {
     /// The fingerprints of the applied status and of the result, if they differ although the API server accepted it.
     pub(in crate::reconcile) normalized: Option<(String, String)>,
+    /// How often it is written.
+    pub(in crate::reconcile) pace: Option<Pace>,
     /// A hash of the status that was last written, without its times.
     pub(in crate::reconcile) written: Option<String>,
     /// What the parent counts for among those of the controller.
@@ -84,13 +84,14 @@ pub(in crate::reconcile) struct StatusMemory {
     pub(in crate::reconcile) shares_conditions: bool,
 }
 
-/// What is written at a pace of its own.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub enum Paced {
-    /// A child, in any version of its kind.
-    Child(Identity),
-    /// The parent's status.
-    Status,
+/// The writes of a controller whose watch events may still be in its queue. Later ones reach no queue: the cache has the
+/// response to a write, and a watch brings nothing that the cache knows.
+#[derive(Debug, Default)]
+pub struct OwnWrites {
+    /// The resource version of the last write to each child, in any version of its kind.
+    pub(super) children: HashMap<Identity, u128>,
+    /// The resource versions that the last writes gave to the parent, oldest first.
+    parent: Vec<u128>,
 }
 
 /// How many writes of the parent are remembered. One reconcile writes its finalizers and its status.
@@ -102,19 +103,24 @@ impl ParentMemory {
         let paced = Some((generation, plugin));
         if std::mem::replace(&mut self.paced, paced) != paced {
             self.paces.clear();
+            self.status.pace = None;
         }
         let now = Instant::now();
         self.paces.retain(|_, pace| !pace.is_over(now));
+        self.status.pace = self.status.pace.take().filter(|pace| !pace.is_over(now));
     }
 
-    /// Returns the pace of a child or of the status.
-    pub(in crate::reconcile) fn pace(&mut self, of: Paced) -> &mut Pace {
-        self.paces.entry(of).or_insert_with(|| Pace::new(Instant::now()))
+    /// Returns the pace of a child.
+    pub(in crate::reconcile) fn pace(&mut self, child: Identity) -> &mut Pace {
+        self.paces
+            .entry(child)
+            .or_insert_with(|| Pace::new(Instant::now()))
     }
 
     /// Returns when the next of what backs off may be written.
     pub(in crate::reconcile) fn next_write(&self, now: Instant) -> Option<Duration> {
-        self.paces.values().filter_map(|pace| pace.wait(now)).min()
+        let all = self.paces.values().chain(&self.status.pace);
+        all.filter_map(|pace| pace.wait(now)).min()
     }
 
     /// Remembers the resource version that an own write gave to the parent, unless the response contains changes that
@@ -128,7 +134,7 @@ impl ParentMemory {
     ) {
         let is_own = status.is_none_or(|status| is_own_status(seen, status, answer));
         if !is_own || !is_same_but_for_own_writes(seen, answer) {
-            self.parent_written.clear();
+            self.own_writes.parent.clear();
             return;
         }
         if seen.metadata.resource_version == answer.metadata.resource_version {
@@ -136,30 +142,40 @@ impl ParentMemory {
             return;
         }
         // The watch may repeat an earlier write after the response to a later one.
-        self.parent_written.extend(version(answer));
-        if self.parent_written.len() > PARENT_WRITES {
-            self.parent_written.remove(0);
+        let written = &mut self.own_writes.parent;
+        written.extend(version(answer));
+        if written.len() > PARENT_WRITES {
+            written.remove(0);
         }
     }
+}
 
+impl StatusMemory {
+    /// Returns the pace of the status.
+    pub(in crate::reconcile) fn pace(&mut self) -> &mut Pace {
+        self.pace.get_or_insert_with(|| Pace::new(Instant::now()))
+    }
+}
+
+impl OwnWrites {
     /// Reports whether a reason is only the watch event for this controller's own write.
     ///
     /// A child's event with an older version than our last write is one, too: the write's response was newer, and
     /// the plugin has seen it. For the parent only the exact version counts, because the plugin has not seen a
     /// change of the spec that was made just before our status write.
     #[must_use]
-    pub fn is_own_write(&self, reason: &ReconcileReason) -> bool {
+    pub fn cause(&self, reason: &ReconcileReason) -> bool {
         match reason {
             ReconcileReason::Child {
                 child,
                 version: Some(version),
             } => self
-                .written
+                .children
                 .get(&child.identity())
                 .is_some_and(|written| version <= written),
             ReconcileReason::Parent {
                 version: Some(version),
-            } => self.parent_written.contains(version),
+            } => self.parent.contains(version),
             _ => false,
         }
     }

@@ -166,7 +166,7 @@ impl Context {
     pub fn record_child(&self, parent: &NamespacedName, key: &ChildRef, object: DynamicObject) {
         if let Some(version) = version(&object) {
             self.memory_of(parent, |memory| {
-                memory.written.insert(key.identity(), version);
+                memory.own_writes.children.insert(key.identity(), version);
             });
         }
         let watch = self

@@ -133,7 +133,8 @@ impl World {
             }
             Op::WriteChild if self.running => {
                 self.version += 1;
-                self.memory.written.insert(child().identity(), self.version);
+                let written = &mut self.memory.own_writes.children;
+                written.insert(child().identity(), self.version);
                 // The result is stored in the cache, and the plugin is called with it in the same reconcile.
                 (self.child, self.seen_child) = (self.version, self.version);
                 self.events.push_back(Event::Child(self.version));
@@ -158,8 +159,8 @@ impl World {
             Op::List => self.list(),
             Op::EndReconcile if self.running && self.answer.is_none() => {
                 self.running = false;
-                let memory = &self.memory;
-                self.pending.retain(|reason| !memory.is_own_write(reason));
+                let own = std::mem::take(&mut self.memory.own_writes);
+                self.pending.retain(|reason| !own.cause(reason));
             }
             _ => {}
         }
@@ -181,8 +182,10 @@ impl World {
         match self.events.pop_front() {
             None => {}
             Some(Event::Parent(object)) => self.learn(*object),
+            // The cache has the same state, or a newer one.
+            Some(Event::Child(at)) if at <= self.child => {}
             Some(Event::Child(at)) => {
-                self.child = self.child.max(at);
+                self.child = at;
                 self.enqueue(ReconcileReason::Child {
                     child: child(),
                     version: Some(at),
@@ -207,7 +210,7 @@ impl World {
     }
 
     fn enqueue(&mut self, reason: ReconcileReason) {
-        if !self.memory.is_own_write(&reason) {
+        if !self.memory.own_writes.cause(&reason) {
             self.pending.push(reason);
         }
     }
