@@ -5,7 +5,7 @@
 //! enqueued for another reason take precedence over a resync or reload of all parents, but do not starve it; while
 //! parents are edited, a resync or reload takes an eighth of the workers, and of the processor and the API server.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -110,7 +110,7 @@ struct State {
     next_number: u64,
     /// How many of `urgent` were taken in a row while others waited in `bulk`.
     in_a_row: u32,
-    pending: HashMap<NamespacedName, Pending>,
+    pending: BTreeMap<NamespacedName, Pending>,
     /// Whether each was taken from `bulk`.
     running: BTreeMap<NamespacedName, bool>,
     /// How many of them were.
@@ -118,7 +118,7 @@ struct State {
     /// When an edited parent was last given to a worker.
     edited: Option<Instant>,
     /// At most one timer per parent: the earliest one requested since its last reconcile.
-    timers: HashMap<NamespacedName, Instant>,
+    timers: BTreeMap<NamespacedName, Instant>,
     by_time: BTreeSet<(Instant, NamespacedName)>,
     closed: bool,
 }
