@@ -1,4 +1,3 @@
 //! Several replicas of the host.
 
 pub mod leaders;
-pub mod sharding;

@@ -270,12 +270,7 @@ async fn five_thousand_objects_are_shown_in_pages_and_two_thousand_children_in_p
         "spec": {"holderIdentity": "somebody", "leaseDurationSeconds": 3600, "renewTime": "2026-01-01T00:00:00.000000Z"},
     });
     scenario.apply(&lease.to_string()).await;
-    let config = shared(
-        &scenario,
-        "single",
-        ["30s", "20s", "500ms"],
-        &controller("puppet.wasm", ""),
-    );
+    let config = shared(&scenario, ["30s", "20s", "500ms"], &controller("puppet.wasm", ""));
     let host = scenario.start_with(&config, &PAGE);
     let api = scenario.api(PUPPET);
     let puppets = futures::stream::iter(0..5000).map(|n| {
@@ -460,12 +455,7 @@ async fn without_the_page_there_is_no_port_for_it() {
 #[tokio::test]
 async fn two_replicas_say_which_of_them_leads() {
     let scenario = Scenario::new("page-two").await;
-    let config = shared(
-        &scenario,
-        "single",
-        ["3s", "2s", "200ms"],
-        &controller("puppet.wasm", ""),
-    );
+    let config = shared(&scenario, ["3s", "2s", "200ms"], &controller("puppet.wasm", ""));
     let mut ports = Vec::new();
     let mut hosts = Vec::new();
     for name in ["one", "two"] {
@@ -487,16 +477,13 @@ async fn two_replicas_say_which_of_them_leads() {
     scenario.until_ready("p").await;
     let mut words = Vec::new();
     for &port in &ports {
-        let overview = until_view(port, "", |view| {
-            let leader = view["controllers"][0]["leader"].as_str().unwrap_or_default();
-            leader == "it leads" || leader.ends_with(" leads")
-        });
-        words.push(
-            overview.await["controllers"][0]["leader"]
-                .as_str()
-                .unwrap()
-                .to_owned(),
-        );
+        let leader = |view: &Value| -> String {
+            let mut checks = view["checks"].as_array().unwrap().iter();
+            let leader = checks.rfind(|check| check["name"] == "leader");
+            leader.map_or_else(String::new, |check| check["text"].as_str().unwrap().to_owned())
+        };
+        let overview = until_view(port, "", |view| leader(view).ends_with(" leads"));
+        words.push(leader(&overview.await));
         let query = "view=object&controller=puppet&name=page-two%2Fp";
         let object = until_view(port, query, |view| view["totalChildren"] == 1).await;
         let leads = object["leads"] == true;
@@ -513,37 +500,26 @@ async fn two_replicas_say_which_of_them_leads() {
         .expect("a leader");
     assert!(words[1 - leader].starts_with("stands by; "), "{words:?}");
 
-    let lease = |view: &Value| view["leases"][0].clone();
-    let mine = lease(&view(ports[leader], "view=leases").await);
+    let lease = |view: &Value| view["lease"].clone();
+    let mine = lease(&view(ports[leader], "view=lease").await);
     assert_eq!(mine["state"], "here", "{mine:#}");
-    assert_eq!(mine["controllers"], json!(["puppet"]));
     let other = ports[1 - leader];
-    let seen = until_view(other, "view=leases", |view| lease(view)["state"] == "other").await;
+    let seen = until_view(other, "view=lease", |view| lease(view)["state"] == "other").await;
     for field in ["name", "holder", "acquired", "transitions"] {
         assert_eq!(lease(&seen)[field], mine[field], "{field}: {seen:#}");
     }
-    assert_eq!(
-        seen["replicas"],
-        json!([]),
-        "its Lease does not name those that stand by"
-    );
     assert_eq!(hosts.remove(leader).stop().await.code(), Some(0));
-    let now = until_view(other, "view=leases", |view| lease(view)["state"] == "here").await;
+    let now = until_view(other, "view=lease", |view| lease(view)["state"] == "here").await;
     let changes = |lease: &Value| lease["transitions"].as_i64().unwrap();
     assert_eq!(changes(&lease(&now)), changes(&mine) + 1, "{now:#}");
     assert_eq!(lease(&now)["holder"], now["identity"]);
 }
 
 #[tokio::test]
-async fn every_lease_is_shown_with_its_leader_and_why_it_is_not_known() {
+async fn the_lease_is_shown_with_its_leader_and_why_it_is_not_known() {
     let scenario = Scenario::new("page-leases").await;
     let proxy = Proxy::start(scenario.kubeconfig()).await.expect("a proxy");
-    let both = format!(
-        "{}{}",
-        controller("puppet.wasm", ""),
-        crate::samples::echo::CONTROLLER
-    );
-    let config = shared(&scenario, "per-controller", ["3s", "2s", "200ms"], &both);
+    let config = shared(&scenario, ["3s", "2s", "200ms"], &controller("puppet.wasm", ""));
     let mut hosts = Vec::new();
     let mut ports = Vec::new();
     for (name, kubeconfig) in [("one", scenario.kubeconfig()), ("two", &*proxy.kubeconfig())] {
@@ -557,59 +533,31 @@ async fn every_lease_is_shown_with_its_leader_and_why_it_is_not_known() {
             &folder,
         ));
         ports.push(port(&hosts[hosts.len() - 1]).await);
+        // The first one leads.
+        let there = if name == "one" { "here" } else { "other" };
+        until_view(ports[ports.len() - 1], "view=lease", |view| {
+            view["lease"]["state"] == there
+        })
+        .await;
     }
-    let states = |view: &Value| -> Vec<String> {
-        let leases = view["leases"].as_array().unwrap().iter();
-        let mut states: Vec<_> = leases
-            .map(|it| it["state"].as_str().unwrap().to_owned())
-            .collect();
-        states.sort();
-        states
-    };
-    let holders = |view: &Value| -> Vec<Value> {
-        let leases = view["leases"].as_array().unwrap().iter();
-        leases.map(|it| it["holder"].clone()).collect()
-    };
-    let mut all = Vec::new();
-    for &port in &ports {
-        let shared = |view: &Value| {
-            let replicas = view["replicas"].as_array().unwrap().iter();
-            let held: Vec<_> = replicas.map(|it| it["held"].as_u64()).collect();
-            states(view) == ["here", "other"] && held == [Some(1), Some(1)]
-        };
-        let view = until_view(port, "view=leases", shared).await;
-        all.push(holders(&view));
-    }
-    assert_eq!(all[0], all[1]);
 
-    let page = format!("http://localhost:{}/ui/", ports[0]);
+    let page = format!("http://localhost:{}/ui/", ports[1]);
     let browser = Browser::start(scenario.folder.path()).await;
     browser.open(&page).await;
     browser
-        .until("document.querySelector('td a[href=\"#/leases\"]')")
+        .until("document.body.innerText.includes('leader: stands by; one_')")
         .await;
     browser
-        .tab_to("document.querySelector('td a[href=\"#/leases\"]')")
+        .tab_to("document.querySelector('a[href=\"#/lease\"]')")
         .await;
     browser.press(ENTER).await;
     browser
-        .until("document.querySelectorAll('tbody').length === 2")
+        .until("document.body.innerText.includes('another replica leads')")
         .await;
     let text = browser.text().await;
-    let name = format!("{}/operator-host-echo", scenario.namespace);
-    assert_contains(
-        &text,
-        &[
-            &name,
-            "this replica leads",
-            "another replica leads",
-            "one_",
-            "two_",
-            "valid for 3 s",
-            "per-controller",
-        ],
-    );
-    browser.screenshot("leases").await;
+    let name = format!("{}/operator-host", scenario.namespace);
+    assert_contains(&text, &[&name, "one_", "two_", "valid for 3 s"]);
+    browser.screenshot("lease").await;
     // It is live: the leader renews, and the page shows it without a reload.
     let renewed =
         "[...document.querySelectorAll('td[data-label=Renewed] time')].map(it => it.dateTime).join()";
@@ -623,23 +571,17 @@ async fn every_lease_is_shown_with_its_leader_and_why_it_is_not_known() {
         retry_after: None,
     };
     proxy.set_mode_of("/leases", refuse.clone());
-    let view = until_view(ports[1], "view=leases", |view| !view["problem"].is_null()).await;
-    assert_contains(
-        view["problem"].as_str().unwrap(),
-        &["the Lease", "give the host's role"],
-    );
-    until_view(ports[0], "view=leases", |view| states(view) == ["here", "here"]).await;
+    let problem = |view: &Value| view["lease"]["problem"].as_str().map(str::to_owned);
+    let view = until_view(ports[1], "view=lease", |view| problem(view).is_some()).await;
+    assert_contains(&problem(&view).unwrap(), &["the Lease", "give the host's role"]);
     // What it does not know it does not claim.
-    until_view(ports[1], "view=leases", |view| {
-        states(view) == ["nobody", "nobody"]
-    })
-    .await;
+    until_view(ports[1], "view=lease", |view| view["lease"]["state"] == "nobody").await;
     proxy.set_mode(Mode::Pass);
-    let well = |view: &Value| view["problem"].is_null() && states(view) == ["here", "other"];
-    until_view(ports[1], "view=leases", well).await;
+    let well = |view: &Value| problem(view).is_none() && view["lease"]["state"] == "other";
+    until_view(ports[1], "view=lease", well).await;
     browser.resize(360, 740).await;
     fits(&browser).await;
-    browser.screenshot("leases-360").await;
+    browser.screenshot("lease-360").await;
     assert_eq!(browser.complaints().await, json!([]));
     drop(hosts.remove(0));
 

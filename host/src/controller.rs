@@ -100,11 +100,7 @@ async fn work_until(
             drop(stay);
         }
     };
-    tokio::select! {
-        () = work => {}
-        () = keep_warm(context, plugin.clone()) => {}
-    }
-    term.set_warm(false);
+    work.await;
     context.state.subscriptions.send_replace(Vec::new());
     info!(controller = context.config.name, "controller stopped");
 }
@@ -124,17 +120,6 @@ async fn report_lists(context: &Context) {
         }
     }
     std::future::pending::<()>().await;
-}
-
-/// Reports whether this controller could lead at once, as long as it runs.
-async fn keep_warm(context: &Context, mut plugin: tokio::sync::watch::Receiver<Live>) {
-    loop {
-        let is_warm = matches!(*plugin.borrow_and_update(), Live::Plugin(_));
-        context.writer.term.set_warm(is_warm);
-        if plugin.changed().await.is_err() {
-            return std::future::pending().await;
-        }
-    }
 }
 
 /// Reports loops as alive while there is nothing for them to do. Never returns.

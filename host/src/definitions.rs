@@ -27,7 +27,6 @@ use operator_host_cluster::api_error::ApiError;
 use operator_host_cluster::cache::Reflector;
 use operator_host_cluster::client::Writer;
 use operator_host_cluster::discovery::{Discovery, KindError};
-use operator_host_cluster::term::Phase;
 use operator_host_config::webhook::WebhookReach;
 use operator_host_config::{ControllerConfig, DefinitionsMode};
 use operator_host_contract::Kind;
@@ -138,7 +137,7 @@ impl Current {
     }
 
     fn leads(&self) -> bool {
-        self.writer.term.phase() == Phase::Leading && self.writer.term.holds()
+        self.writer.term.leads()
     }
 }
 

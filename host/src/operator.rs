@@ -47,7 +47,7 @@ use operator_host_webhook::WebhookTargets;
 const DRAIN: Duration = Duration::from_secs(25);
 /// How long queued Events may take after that.
 const FLUSH: Duration = Duration::from_secs(2);
-/// The same while another replica waits for the Leases.
+/// The same while another replica waits for the Lease.
 const FLUSH_LEADING: Duration = Duration::from_millis(500);
 /// How long the webhook answers after the signal to stop: until then some node may not know that the Service no longer has this
 /// replica. It is more than nodes usually take, and less than a pod has.
@@ -161,9 +161,9 @@ pub async fn run(
     let own = factory.writer(None)?.limited(&limits);
     let events = Events::new(own, instance, Arc::clone(&instruments.metrics));
     let definitions = watch_definitions(&kinds, &watches);
-    let (leadership, elections) = Leadership::start(
+    let leadership = Leadership::start(
         election,
-        connection,
+        &connection,
         &setup.identity,
         events.clone(),
         &instruments,
@@ -190,7 +190,7 @@ pub async fn run(
             health: Arc::clone(&instruments.health),
             journal: Arc::clone(journal),
             identity: setup.identity.clone(),
-            leadership: leadership.report(),
+            lease: leadership.report(),
             hide_differences: config.is_for_the_pod(),
         };
         ui::start(config, client.clone(), sources).await?;
@@ -207,7 +207,7 @@ pub async fn run(
         kinds,
         watches,
         events: events.clone(),
-        leadership: leadership.clone(),
+        writers: leadership.factory().clone(),
         webhook_targets: Arc::clone(&webhook_targets),
         running,
         instruments: instruments.clone(),
@@ -217,7 +217,7 @@ pub async fn run(
     let (decided, decisions) = watch::channel(Decided::default());
     let reporter = Reporter {
         client: shared.client.clone(),
-        leadership: leadership.clone(),
+        writers: leadership.factory().clone(),
         instruments: instruments.clone(),
         events: events.clone(),
         running: Arc::clone(&shared.running),
@@ -276,7 +276,7 @@ pub async fn run(
     if !alone && tokio::time::timeout(FLUSH_LEADING, events.flush()).await.is_err() {
         warn!("some Events were not written within {FLUSH_LEADING:?}");
     }
-    leadership.release(elections).await;
+    leadership.release().await;
     if start.webhook.is_some() {
         tokio::time::sleep_until(forgotten).await;
     }

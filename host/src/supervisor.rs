@@ -15,12 +15,12 @@ use crate::controller::scope;
 use crate::rollout::Proving;
 use crate::ui::RunningControllers;
 use operator_host_cluster::cache::{Reflector, SharedCache, Subscription, WatchState};
-use operator_host_cluster::client::Writer;
+use operator_host_cluster::client::{Writer, WriterFactory};
 use operator_host_cluster::discovery::{Discovery, KindError, Resolved};
 use operator_host_cluster::event_recorder::Events;
 use operator_host_cluster::kind_reflectors::KindReflectors;
 use operator_host_cluster::namespaces::Namespaces;
-use operator_host_config::{ControllerConfig, DefinitionsMode};
+use operator_host_config::ControllerConfig;
 use operator_host_contract::Kind;
 use operator_host_core::backoff::{at_least, jittered};
 use operator_host_core::metrics::QueueState;
@@ -32,7 +32,6 @@ use operator_host_engine::reconcile::provenance_key::Provenance;
 use operator_host_engine::work_queue::Queue;
 use operator_host_instruments::Instruments;
 use operator_host_instruments::health::Readiness;
-use operator_host_lease::Leadership;
 use operator_host_webhook::WebhookTargets;
 
 /// The longest wait between discoveries. A new CustomResourceDefinition ends the wait; this timeout is for hosts that
@@ -60,8 +59,8 @@ pub struct Shared {
     pub watches: Arc<SharedCache>,
     /// Records Events.
     pub events: Events,
-    /// Which replica writes.
-    pub leadership: Leadership,
+    /// Makes the writers, which write only while this replica leads.
+    pub writers: WriterFactory,
     /// The validating webhook.
     pub webhook_targets: Arc<WebhookTargets>,
     /// The controllers that the page shows.
@@ -162,13 +161,6 @@ pub async fn supervise(
             }
             Err(KindError::Unknown(NotServed { kind, versions })) => {
                 proving.without_definition();
-                if config.definitions == DefinitionsMode::Install {
-                    // One replica must lead, to install it.
-                    writers
-                        .own
-                        .term
-                        .set_warm(matches!(*plugin.borrow(), Live::Plugin(_)));
-                }
                 let served = match versions.as_slice() {
                     [] => String::new(),
                     versions => format!("; the cluster serves {} as {}", kind.kind, versions.join(" and ")),

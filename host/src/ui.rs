@@ -26,7 +26,7 @@ use operator_host_desired::conditions::PLUGIN_HELD_BACK;
 use operator_host_engine::reconcile::context::Context;
 use operator_host_instruments::health::Health;
 use operator_host_instruments::journal::{ControllerJournal, Journal, PublishedEvent};
-use operator_host_lease::report::LeadershipReport;
+use operator_host_lease::report::LeaseReport;
 
 pub use self::server::{ServerError, UiConfig, start};
 
@@ -73,10 +73,10 @@ pub struct Sources {
     pub health: Arc<Health>,
     /// What the controllers did last.
     pub journal: Arc<Journal>,
-    /// This replica's name in the Leases.
+    /// This replica's name in the Lease.
     pub identity: String,
-    /// What is known about the Leases.
-    pub leadership: watch::Receiver<LeadershipReport>,
+    /// What is known about the Lease; `None` without election.
+    pub lease: watch::Receiver<Option<LeaseReport>>,
     /// Whether differences between versions of plugins, which contain parts of children, are hidden.
     pub hide_differences: bool,
 }

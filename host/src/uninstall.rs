@@ -24,7 +24,6 @@ use operator_host_core::object::{
 };
 use operator_host_desired::ownership::{parent_of, removal};
 use operator_host_engine::reconcile::status::owned;
-use operator_host_lease::lease::GROUP_LABEL;
 
 /// The number of objects per page of a list.
 const PAGE: u32 = 500;
@@ -52,12 +51,14 @@ pub enum UninstallError {
         /// The API server's message.
         message: String,
     },
-    /// The API server refuses to remove what the host wrote.
-    #[error("cannot release {kind} {name}: {message}")]
-    Release {
+    /// The API server refuses to read the Lease, or to remove what the host wrote.
+    #[error("cannot {verb} {kind} {name}: {message}")]
+    Object {
+        /// What was tried.
+        verb: &'static str,
         /// The kind.
         kind: Kind,
-        /// The parent.
+        /// The object.
         name: NamespacedName,
         /// The API server's message.
         message: String,
@@ -130,47 +131,40 @@ pub struct Uninstall<'a> {
 }
 
 impl Uninstall<'_> {
-    /// Returns the Leases of this configuration that are held. `namespace` is the host's namespace. Without leader
-    /// election there are none.
+    /// Returns who holds the Lease of this configuration. `namespace` is the host's namespace. Without leader election there
+    /// is none.
     ///
     /// # Errors
-    /// When the Leases cannot be listed.
-    pub async fn holders(&self, namespace: &str) -> Result<Vec<Holder>, UninstallError> {
+    /// When the Lease cannot be read.
+    pub async fn holder(&self, namespace: &str) -> Result<Option<Holder>, UninstallError> {
         let leadership = &self.config.leadership;
         if leadership.mode == LeadershipMode::None {
-            return Ok(Vec::new());
+            return Ok(None);
         }
         let namespace = leadership.namespace.as_deref().unwrap_or(namespace);
+        let lease = NamespacedName {
+            namespace: Some(namespace.to_owned()),
+            name: leadership.name.clone(),
+        };
         let leases = Api::<Lease>::namespaced(self.client.clone(), namespace);
-        let list = leases.list(&ListParams::default()).await;
-        let list = list.map_err(|error| UninstallError::List {
+        let found = leases.get_opt(&leadership.name).await;
+        let found = found.map_err(|error| UninstallError::Object {
+            verb: "read",
             kind: Kind {
                 api_version: "coordination.k8s.io/v1".into(),
                 kind: "Lease".into(),
             },
-            namespace: Some(namespace.to_owned()),
+            name: lease.clone(),
             message: plain(&error),
         })?;
-        let ours = |lease: &Lease| {
-            lease.name_any() == leadership.name || lease.labels().get(GROUP_LABEL) == Some(&leadership.name)
-        };
-        let held = list.items.iter().filter(|lease| ours(lease)).filter_map(|lease| {
-            let spec = lease.spec.as_ref()?;
-            let identity = spec
-                .holder_identity
-                .clone()
-                .filter(|identity| !identity.is_empty())?;
+        let held = || {
+            let spec = found?.spec?;
+            let identity = spec.holder_identity.filter(|identity| !identity.is_empty())?;
             let duration = SignedDuration::from_secs(spec.lease_duration_seconds?.into());
-            let until = spec.renew_time.as_ref()?.0.checked_add(duration).ok()?;
-            (Timestamp::now() < until).then(|| Holder {
-                lease: NamespacedName {
-                    namespace: Some(namespace.to_owned()),
-                    name: lease.name_any(),
-                },
-                identity,
-            })
-        });
-        Ok(held.collect())
+            let until = spec.renew_time?.0.checked_add(duration).ok()?;
+            (Timestamp::now() < until).then_some(Holder { lease, identity })
+        };
+        Ok(held())
     }
 
     /// Returns the Controllers of the cluster that this host runs, by their finalizer: none without ceilings.
@@ -318,7 +312,8 @@ impl Uninstall<'_> {
         name: &NamespacedName,
         manager: &str,
     ) -> Result<bool, UninstallError> {
-        let failed = |error: kube::Error| UninstallError::Release {
+        let failed = |error: kube::Error| UninstallError::Object {
+            verb: "release",
             kind: kind.clone(),
             name: name.clone(),
             message: with_hint(plain(&error)),
@@ -371,7 +366,8 @@ impl Uninstall<'_> {
     ) -> Result<(), UninstallError> {
         let name = NamespacedName::of(&parent);
         let api = api(&self.client, resource, name.namespace.as_deref());
-        let failed = |message: String| UninstallError::Release {
+        let failed = |message: String| UninstallError::Object {
+            verb: "release",
             kind: kind.clone(),
             name: name.clone(),
             message,

@@ -457,12 +457,7 @@ async fn a_definition_of_kubectl_is_taken_over_while_nobody_has_edited_it() {
 async fn of_two_replicas_the_leader_alone_installs() {
     let scenario = Scenario::new("install-replicas").await;
     let mut shops = Shops::new(&scenario);
-    let config = shared(
-        &scenario,
-        "per-controller",
-        ["3s", "2s", "500ms"],
-        &shops.controller("install"),
-    );
+    let config = shared(&scenario, ["3s", "2s", "500ms"], &shops.controller("install"));
     let hosts = ["a", "b"].map(|name| scenario.start_named(name, &config));
     for host in &hosts {
         host.until_log(&["controller started"]).await;

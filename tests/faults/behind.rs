@@ -77,12 +77,7 @@ async fn own_cluster_without_controllers(options: Options) -> ControlPlane {
 #[tokio::test]
 async fn a_new_leader_undoes_nothing_of_a_spec_that_it_has_not_seen() {
     let scenario = Scenario::new("time-travel").await;
-    let config = shared(
-        &scenario,
-        "single",
-        ["3s", "2s", "500ms"],
-        &controller("puppet.wasm", ""),
-    );
+    let config = shared(&scenario, ["3s", "2s", "500ms"], &controller("puppet.wasm", ""));
     let children = |names: &[(&str, &str)]| {
         let children: Vec<_> = names.iter().map(|(name, text)| config_map(name, text)).collect();
         json!({"response": {"children": children}})
@@ -563,12 +558,7 @@ async fn the_children_of_a_predecessor_are_cleared_away_without_a_garbage_collec
 #[tokio::test]
 async fn the_children_of_a_successor_are_not_deleted_for_its_predecessor() {
     let scenario = Scenario::new("successor").await;
-    let config = shared(
-        &scenario,
-        "single",
-        ["3s", "2s", "500ms"],
-        &controller("puppet.wasm", ""),
-    );
+    let config = shared(&scenario, ["3s", "2s", "500ms"], &controller("puppet.wasm", ""));
     let spec = json!({"response": {"children": [config_map("a", "1")]}});
     let first = scenario.start_named("first", &config);
     scenario.puppet("p", spec.clone()).await;

@@ -5,7 +5,6 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use control_plane::proxy::{Mode, Proxy};
 use control_plane::{AuditEvent, ControlPlane, Options};
 use k8s_openapi::api::core::v1::Namespace;
 use kube::Api;
@@ -15,7 +14,7 @@ use serde_json::{Value, json};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
 
-use crate::support::puppet::{CONFIG_MAP, assert_contains, config_map, controller};
+use crate::support::puppet::{assert_contains, config_map, controller};
 use crate::support::{Host, LIMIT, LIMITED, Scenario, cluster, own_cluster};
 use crate::telemetry::get;
 
@@ -23,53 +22,13 @@ const LEASE: &str = "coordination.k8s.io/v1/Lease";
 const NAME: &str = "operator-host";
 
 /// Returns the configuration of a replica, with shorter times than the defaults but the same rules.
-pub fn shared(scenario: &Scenario, mode: &str, times: [&str; 3], controllers: &str) -> std::path::PathBuf {
+pub fn shared(scenario: &Scenario, times: [&str; 3], controllers: &str) -> std::path::PathBuf {
     let [duration, renew, retry] = times;
     let top = format!(
-        "leadership: {mode}\nlease: {{namespace: {}, duration: {duration}, renewDeadline: {renew}, retryPeriod: {retry}}}",
+        "leadership: single\nlease: {{namespace: {}, duration: {duration}, renewDeadline: {renew}, retryPeriod: {retry}}}",
         scenario.namespace
     );
     scenario.config_with(&top, controllers)
-}
-
-/// Regression: the elector checked only after the controller had been added again, kept its previous term, and renewed
-/// that forever, while the controller waited for a new one.
-#[tokio::test]
-async fn a_controller_that_is_removed_and_added_between_two_looks_of_the_elector_leads_again() {
-    let scenario = Scenario::new("back-at-once").await;
-    let proxy = Proxy::start(scenario.kubeconfig()).await.expect("a proxy");
-    let puppet = controller("puppet.wasm", "");
-    let both = format!("{puppet}{}", crate::samples::echo::CONTROLLER);
-    let config = shared(&scenario, "per-controller", ["30s", "20s", "500ms"], &both);
-    let text = std::fs::read_to_string(&config).unwrap();
-    let host = Host::through(&config, &proxy.kubeconfig(), "host", scenario.folder.path());
-    let spec = |text: &str| json!({"response": {"children": [config_map("a", text)]}});
-    scenario.puppet("p", spec("1")).await;
-    scenario.until_ready("p").await;
-
-    // The elector waits for a response, and checks nothing else meanwhile.
-    proxy.set_mode_of("/leases", Mode::Stall);
-    let _ = proxy.take_seen();
-    proxy.until_seen(|seen| seen.uri.contains("/leases")).await;
-    let (head, rest) = text
-        .split_once("  - name: puppet")
-        .expect("the puppet's controller");
-    let (_, echo) = rest.split_once("  - name: echo").expect("another one");
-    scenario.file("config.yaml", format!("{head}  - name: echo{echo}"));
-    host.until_log(&["controller stopped", "puppet"]).await;
-    host.until_log(&["configuration applied", "\"removed\":\"puppet\""])
-        .await;
-    scenario.file("config.yaml", text);
-    host.until_log(&["configuration applied", "\"added\":\"puppet\""])
-        .await;
-    proxy.set_mode(Mode::Pass);
-
-    scenario.puppet("p", spec("2")).await;
-    scenario
-        .until(CONFIG_MAP, "a", "as the spec says", |a| {
-            a.data["data"]["text"] == "2"
-        })
-        .await;
 }
 
 /// Keeps the leader writing by continuously changing the specs of ten puppets.
@@ -244,7 +203,6 @@ async fn one_replica_writes_and_another_takes_over_when_it_is_killed_terminated_
     let cluster = cluster().await;
     let config = shared(
         &scenario,
-        "single",
         ["4s", "2500ms", "800ms"],
         &controller("puppet.wasm", ""),
     );
@@ -254,18 +212,15 @@ async fn one_replica_writes_and_another_takes_over_when_it_is_killed_terminated_
     until_written(&scenario, cluster, "", "nobody").await;
     for (_, standby) in &standbys {
         standby.until_log(&["controller started"]).await;
-        let words = format!("leader/puppet ok: stands by; {first}_");
+        let words = format!("leader ok: stands by; {first}_");
         let (status, ready) = until_readyz_contains(standby, &words).await;
         assert_eq!(status, 200, "a standby is ready: {ready}");
         assert_contains(
             &get(standby, "/metrics").await.1,
-            &["operator_host_leader{controller=\"puppet\"", "} 0\n"],
+            &["operator_host_leader{", "} 0\n"],
         );
     }
-    assert_contains(
-        &get(&leader, "/readyz?verbose").await.1,
-        &["leader/puppet ok: it leads"],
-    );
+    assert_contains(&get(&leader, "/readyz?verbose").await.1, &["leader ok: it leads"]);
 
     let killed = now();
     leader.kill();
@@ -336,7 +291,6 @@ async fn a_lease_that_is_edited_or_deleted_by_hand_never_makes_two_leaders() {
     let cluster = cluster().await;
     let config = shared(
         &scenario,
-        "single",
         ["2s", "1300ms", "400ms"],
         &controller("puppet.wasm", ""),
     );
@@ -411,7 +365,6 @@ async fn a_holder_of_another_version_is_respected_as_long_as_it_renews() {
     renew(0).await;
     let config = shared(
         &scenario,
-        "single",
         ["2s", "1300ms", "400ms"],
         &controller("puppet.wasm", ""),
     );
@@ -447,12 +400,7 @@ async fn a_holder_of_another_version_is_respected_as_long_as_it_renews() {
 async fn a_leader_cut_off_from_the_api_server_stops_and_goes_on_when_it_is_back() {
     let mut cluster = own_cluster(Options::default().with_audit()).await;
     let scenario = Scenario::within(&cluster, "leaders-away").await;
-    let config = shared(
-        &scenario,
-        "single",
-        ["3s", "2s", "500ms"],
-        &controller("puppet.wasm", ""),
-    );
+    let config = shared(&scenario, ["3s", "2s", "500ms"], &controller("puppet.wasm", ""));
     let load = Load::start(&scenario).await;
     let hosts = ["a", "b"].map(|name| (name, scenario.start_named(name, &config)));
     until_written(&scenario, &cluster, "", "nobody").await;
@@ -505,12 +453,7 @@ async fn forwarded(scenario: &Scenario) -> (PathBuf, watch::Sender<()>) {
 #[tokio::test]
 async fn a_leader_whose_connections_go_dead_renews_over_another() {
     let scenario = Scenario::new("leaders-dead-connections").await;
-    let config = shared(
-        &scenario,
-        "single",
-        ["8s", "6s", "500ms"],
-        &controller("puppet.wasm", ""),
-    );
+    let config = shared(&scenario, ["8s", "6s", "500ms"], &controller("puppet.wasm", ""));
     let (kubeconfig, dead) = forwarded(&scenario).await;
     let host = Host::through(&config, &kubeconfig, "leader", scenario.folder.path());
     host.until_log(&["this replica leads"]).await;
@@ -584,7 +527,6 @@ async fn rights_on_leases_that_are_missing_or_withdrawn_are_named_and_their_retu
     let scenario = Scenario::new("leaders-rights").await.with_kubeconfig(kubeconfig);
     let config = shared(
         &scenario,
-        "single",
         ["2s", "1300ms", "400ms"],
         &controller("puppet.wasm", ""),
     );

@@ -157,7 +157,7 @@ pub fn rights(
             rights.grant_named(&[Scope::Cluster], namespaces, name, &["get"], why);
         }
     }
-    grant_leases(&mut rights, &config.leadership, account);
+    grant_lease(&mut rights, &config.leadership, account);
     for (controller, description) in config.controllers.iter().zip(descriptions) {
         Controller {
             config,
@@ -194,7 +194,10 @@ fn grant_key(rights: &mut Rights, config: &Config, account: &ServiceAccount, des
     }
 }
 
-fn grant_leases(rights: &mut Rights, leadership: &LeadershipConfig, account: &ServiceAccount) {
+fn grant_lease(rights: &mut Rights, leadership: &LeadershipConfig, account: &ServiceAccount) {
+    if leadership.mode == LeadershipMode::None {
+        return;
+    }
     let namespace = leadership
         .namespace
         .clone()
@@ -202,29 +205,10 @@ fn grant_leases(rights: &mut Rights, leadership: &LeadershipConfig, account: &Se
     let scopes = [Scope::Namespace(namespace)];
     let leases = ("coordination.k8s.io", "leases");
     let why = "the host: leader election";
-    if leadership.mode != LeadershipMode::None {
-        rights.grant(
-            &scopes,
-            EVENTS,
-            &["create", "patch"],
-            "the host: Events on its Leases",
-        );
-    }
-    match leadership.mode {
-        LeadershipMode::None => {}
-        LeadershipMode::Single => {
-            rights.grant(&scopes, leases, &["create"], why);
-            rights.grant_named(&scopes, leases, &leadership.name, &["get", "update"], why);
-        }
-        LeadershipMode::PerController => {
-            rights.grant(
-                &scopes,
-                leases,
-                &["get", "list", "create", "update", "delete"],
-                why,
-            );
-        }
-    }
+    let verbs = ["create", "patch"];
+    rights.grant(&scopes, EVENTS, &verbs, "the host: Events on its Lease");
+    rights.grant(&scopes, leases, &["create"], why);
+    rights.grant_named(&scopes, leases, &leadership.name, &["get", "update"], why);
 }
 
 const DEFINITIONS: (&str, &str) = ("apiextensions.k8s.io", "customresourcedefinitions");

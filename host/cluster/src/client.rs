@@ -137,7 +137,7 @@ impl Connection {
         self.layered(&self.config, self.transport.clone(), Term::endless())
     }
 
-    /// Returns a client like [`Connection::client`] with connections of its own, for Leases: a renewal must not wait for one
+    /// Returns a client like [`Connection::client`] with connections of its own, for the Lease: a renewal must not wait for one
     /// dead connection of other requests after the other.
     ///
     /// # Errors

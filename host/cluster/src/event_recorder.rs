@@ -1,4 +1,4 @@
-//! Writes Events about parents and Leases, as shown by `kubectl describe`.
+//! Writes Events about parents and the Lease, as shown by `kubectl describe`.
 //!
 //! Events are written outside of the reconcile, at a limited rate. Each controller has its own queue and rate, and the
 //! queues take turns: a controller with too many Events drops and counts its own and delays no other. A repeated Event

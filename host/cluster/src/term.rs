@@ -2,21 +2,10 @@
 //! from its own monotonic clock, without any message.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use tokio::sync::watch;
-
-/// Whether a controller should work.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Phase {
-    /// Another replica leads, or none does.
-    Standby,
-    /// This replica leads.
-    Leading,
-    /// This replica leads until the running reconciles have ended, and then releases the lease to another.
-    Leaving,
-}
 
 /// The right to write. Clones share the same term.
 #[derive(Clone, Debug)]
@@ -29,9 +18,9 @@ struct Inner {
     until: AtomicU64,
     /// Nanoseconds after `start` at which another replica may begin.
     expiry: AtomicU64,
-    phase: watch::Sender<Phase>,
+    /// Whether this replica leads, as far as is known.
+    leads: watch::Sender<bool>,
     stays: AtomicUsize,
-    warm: AtomicBool,
 }
 
 impl Inner {
@@ -61,9 +50,8 @@ impl Term {
             start: Instant::now(),
             until: AtomicU64::new(0),
             expiry: AtomicU64::new(0),
-            phase: watch::Sender::new(Phase::Standby),
+            leads: watch::Sender::new(false),
             stays: AtomicUsize::new(0),
-            warm: AtomicBool::new(false),
         })))
     }
 
@@ -71,16 +59,6 @@ impl Term {
     #[must_use]
     pub const fn is_elected(&self) -> bool {
         self.0.is_some()
-    }
-
-    /// Whether both are clones of one term.
-    #[must_use]
-    pub fn is(&self, other: &Self) -> bool {
-        match (&self.0, &other.0) {
-            (Some(one), Some(other)) => Arc::ptr_eq(one, other),
-            (None, None) => true,
-            _ => false,
-        }
     }
 
     /// Whether a write may be sent now.
@@ -110,77 +88,47 @@ impl Term {
         inner.until.store(inner.after_start(until), Ordering::SeqCst);
         // Waiters are always notified: the old deadline may have passed before the renewal was answered, and
         // they have stopped because of it.
-        inner.phase.send_if_modified(|phase| {
-            if *phase == Phase::Standby {
-                *phase = Phase::Leading;
-            }
-            *phase == Phase::Leading
-        });
-    }
-
-    /// Prevents new reconciles; running ones may end.
-    pub fn leave(&self) {
-        let Some(inner) = &self.0 else { return };
-        inner.phase.send_if_modified(|phase| {
-            let leads = *phase == Phase::Leading;
-            if leads {
-                *phase = Phase::Leaving;
-            }
-            leads
-        });
+        inner.leads.send_replace(true);
     }
 
     /// Ends the term: nothing more is sent.
     pub fn end(&self) {
         let Some(inner) = &self.0 else { return };
         inner.until.store(0, Ordering::SeqCst);
-        inner.phase.send_if_modified(|phase| {
-            let changes = *phase != Phase::Standby;
-            *phase = Phase::Standby;
-            changes
-        });
-    }
-
-    /// Returns the phase.
-    #[must_use]
-    pub fn phase(&self) -> Phase {
-        self.0
-            .as_ref()
-            .map_or(Phase::Leading, |inner| *inner.phase.borrow())
+        inner.leads.send_if_modified(std::mem::take);
     }
 
     /// Reports whether this replica leads and may write.
     #[must_use]
     pub fn leads(&self) -> bool {
-        self.phase() == Phase::Leading && self.holds()
+        self.0.as_ref().is_none_or(|inner| *inner.leads.borrow()) && self.holds()
     }
 
     /// Waits until the term has begun.
     pub async fn begun(&self) {
         let Some(inner) = &self.0 else { return };
-        let mut phase = inner.phase.subscribe();
-        while !(*phase.borrow_and_update() == Phase::Leading && self.holds()) {
+        let mut leads = inner.leads.subscribe();
+        while !(*leads.borrow_and_update() && self.holds()) {
             // The sender is in `inner`.
-            let _ = phase.changed().await;
+            let _ = leads.changed().await;
         }
     }
 
-    /// Waits until the term ends: the lease is lost, is being released to another replica, or was not renewed
-    /// in time.
+    /// Waits until the term ends: the lease is lost, or was not renewed in time.
     pub async fn ended(&self) {
         let Some(inner) = &self.0 else {
             return std::future::pending().await;
         };
-        let mut phase = inner.phase.subscribe();
+        let mut leads = inner.leads.subscribe();
         loop {
-            if *phase.borrow_and_update() != Phase::Leading {
+            if !*leads.borrow_and_update() {
                 return;
             }
             let Some(left) = inner.left(&inner.until) else {
                 return;
             };
             tokio::select! {
-                _ = phase.changed() => {}
+                _ = leads.changed() => {}
                 () = tokio::time::sleep(left) => {}
             }
         }
@@ -201,21 +149,6 @@ impl Term {
         self.0
             .as_ref()
             .is_none_or(|inner| inner.stays.load(Ordering::SeqCst) == 0)
-    }
-
-    /// Whether the controller could work at once: its caches are full, and its plugin can be used.
-    #[must_use]
-    pub fn is_warm(&self) -> bool {
-        self.0
-            .as_ref()
-            .is_none_or(|inner| inner.warm.load(Ordering::Relaxed))
-    }
-
-    /// Sets whether the controller could work at once.
-    pub fn set_warm(&self, is_warm: bool) {
-        if let Some(inner) = &self.0 {
-            inner.warm.store(is_warm, Ordering::Relaxed);
-        }
     }
 }
 
@@ -252,7 +185,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_term_that_is_renewed_goes_on_and_one_that_is_left_sends_to_its_end() {
+    async fn a_term_that_is_renewed_goes_on() {
         let term = Term::elected();
         let now = Instant::now();
         term.extend(now + 20 * MS, now + 30 * MS);
@@ -260,16 +193,12 @@ mod tests {
         let wait = tokio::time::timeout(60 * MS, term.ended()).await;
         assert!(wait.is_err(), "it was renewed");
         let stay = term.stay();
-        term.leave();
+        term.end();
         term.ended().await;
-        assert!(term.holds(), "running reconciles may write");
-        assert!(!term.is_idle());
-        term.extend(now + 7000 * MS, now + 8000 * MS);
-        assert_eq!(term.phase(), Phase::Leaving, "a renewal does not take it back");
+        assert!(!term.holds() && !term.leads());
+        assert!(!term.is_idle(), "a reconcile has not ended");
         drop(stay);
         assert!(term.is_idle());
-        term.end();
-        assert!(!term.holds());
     }
 
     #[tokio::test]
@@ -294,7 +223,7 @@ mod tests {
     async fn an_endless_term_holds() {
         let term = Term::endless();
         term.begun().await;
-        assert!(term.holds() && term.is_warm() && !term.is_elected());
+        assert!(term.holds() && term.leads() && !term.is_elected());
         assert!(tokio::time::timeout(10 * MS, term.ended()).await.is_err());
     }
 }

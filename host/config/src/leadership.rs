@@ -1,4 +1,4 @@
-//! The part of the configuration that defines how several replicas share the work.
+//! The part of the configuration that defines which of several replicas works.
 
 use std::path::Path;
 use std::time::Duration;
@@ -10,20 +10,20 @@ use super::ConfigError;
 use super::values::{dns_label, duration, invalid};
 use operator_host_contract::is_dns_label;
 
-/// How several replicas share the work.
+/// Which of several replicas works, and when another takes over.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LeadershipConfig {
-    /// How the work is divided.
+    /// Which replicas work.
     pub mode: LeadershipMode,
-    /// The namespace of the Leases; `None`: the host's namespace, or that of the kubeconfig.
+    /// The namespace of the Lease; `None`: the host's namespace, or that of the kubeconfig.
     pub namespace: Option<String>,
-    /// The name of the Lease, and the prefix of the names of all other Leases.
+    /// The name of the Lease.
     pub name: String,
     /// The durations of the leader election.
     pub timing: Timing,
 }
 
-/// How the work is divided between replicas.
+/// Which replicas work.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum LeadershipMode {
@@ -32,20 +32,6 @@ pub enum LeadershipMode {
     None,
     /// One replica does all the work, and the others stand by.
     Single,
-    /// Each controller has its own Lease; the replicas share the controllers evenly.
-    PerController,
-}
-
-impl LeadershipMode {
-    /// Returns the mode as the configuration spells it.
-    #[must_use]
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::None => "none",
-            Self::Single => "single",
-            Self::PerController => "per-controller",
-        }
-    }
 }
 
 /// The longest duration that is accepted; no host writes a longer one.
@@ -92,8 +78,8 @@ pub(super) struct RawLease {
     retry_period: Option<Spanned<String>>,
 }
 
-/// The length of a Lease's name that leaves room for a suffix: a controller's name or a hash.
-const MAX_NAME: usize = 180;
+/// The length that the API server accepts.
+const MAX_NAME: usize = 253;
 
 impl RawLease {
     pub(super) fn validate(self, file: &Path, mode: LeadershipMode) -> Result<LeadershipConfig, ConfigError> {

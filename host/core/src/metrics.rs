@@ -205,14 +205,9 @@ impl Metrics {
         self.http_request_duration.record(took.as_secs_f64(), labels);
     }
 
-    /// Sets whether this replica leads a controller or stands by; `None` when it no longer has the
-    /// controller. A host without leader election always leads.
-    pub fn set_leader(&self, controller: &str, leads: Option<bool>) {
-        let mut leaders = lock(&self.observed.leaders);
-        match leads {
-            Some(leads) => leaders.insert(controller.into(), leads),
-            None => leaders.remove(controller),
-        };
+    /// Sets whether this replica leads or stands by. A host without leader election always leads.
+    pub fn set_leader(&self, leads: bool) {
+        *lock(&self.observed.leader) = Some(leads);
     }
 
     /// Sets whether the API server accepts the webhook's certificate.

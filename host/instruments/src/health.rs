@@ -58,8 +58,8 @@ impl Check {
 /// The state that the checks read. One per process.
 #[derive(Default)]
 pub struct Health {
-    /// The leader of each controller, as text.
-    leaders: Mutex<BTreeMap<String, String>>,
+    /// Which replica leads, as text; `None` without election.
+    leader: Mutex<Option<String>>,
     /// What is wrong with the webhook's certificate, if there is a webhook; empty when nothing is.
     webhook: Mutex<Option<String>>,
     /// Why this replica has not taken part in an election yet.
@@ -126,13 +126,9 @@ impl Health {
         }
     }
 
-    /// Sets the text about the leader of a controller; a replica that stands by is ready.
-    pub fn leads(&self, controller: &str, words: Option<String>) {
-        let mut leaders = lock(&self.leaders);
-        match words {
-            Some(words) => leaders.insert(controller.to_owned(), words),
-            None => leaders.remove(controller),
-        };
+    /// Sets the text about the leader; a replica that stands by is ready.
+    pub fn leader(&self, words: String) {
+        *lock(&self.leader) = Some(words);
     }
 
     /// Sets why this replica has not taken part in an election yet; `None` once it has. Until then it is not ready: a replica
@@ -266,12 +262,9 @@ impl Health {
             });
         }
         drop(controllers);
-        let leaders = lock(&self.leaders);
-        checks.extend(
-            leaders
-                .iter()
-                .map(|(name, words)| Check::remark(format!("leader/{name}"), words)),
-        );
+        if let Some(words) = &*lock(&self.leader) {
+            checks.push(Check::remark("leader", words));
+        }
         if let Some(problem) = &*lock(&self.election) {
             checks.push(Check::new("leases", Err(problem.clone())));
         }

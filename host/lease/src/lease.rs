@@ -11,7 +11,6 @@
 //! Lease existed and was deleted since we looked, or when the request arrives late. Only an update, which
 //! contains the version it is based on, shows that no other replica led in between.
 
-use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 use jiff::{Timestamp, Unit};
@@ -23,8 +22,6 @@ use operator_host_config::leadership::{MAX_DURATION, Timing};
 /// Annotation of a Lease that its holder released: the previous holder. Only with this annotation does an empty
 /// holder mean that another replica may begin at once.
 pub const RELEASED_ANNOTATION: &str = "operator-host.dev/released-by";
-/// Label of every Lease that the host creates: the name under which its replicas discover each other.
-pub const GROUP_LABEL: &str = "operator-host.dev/leadership";
 
 /// The next action of a replica on a lease.
 #[derive(Clone, Debug, PartialEq)]
@@ -42,7 +39,6 @@ pub enum Step {
 #[derive(Debug)]
 pub struct Candidate {
     name: String,
-    group: String,
     identity: String,
     timing: Timing,
     /// The lease as last read, `None` when it does not exist, and when this state was first seen.
@@ -54,13 +50,11 @@ pub struct Candidate {
 }
 
 impl Candidate {
-    /// Creates the state of the lease `name`, of which nothing is known yet. `group` is the value of its
-    /// label.
+    /// Creates the state of the lease `name`, of which nothing is known yet.
     #[must_use]
-    pub fn new(name: &str, group: &str, identity: &str, timing: Timing) -> Self {
+    pub fn new(name: &str, identity: &str, timing: Timing) -> Self {
         Self {
             name: name.to_owned(),
-            group: group.to_owned(),
             identity: identity.to_owned(),
             timing,
             seen: None,
@@ -198,13 +192,6 @@ impl Candidate {
         Some(lease)
     }
 
-    /// Returns the record that names us, whatever the lease contains now: for a lease for which no other
-    /// replica competes.
-    #[must_use]
-    pub fn own_record(&self, clock: Timestamp) -> Lease {
-        self.record(self.lease(), clock)
-    }
-
     /// Returns the record for a lease that does not exist. It names us only while our term runs, so that
     /// others wait for us.
     fn first(&self, now: Instant, clock: Timestamp) -> Lease {
@@ -268,8 +255,6 @@ impl Candidate {
         if let Some(annotations) = &mut metadata.annotations {
             annotations.remove(RELEASED_ANNOTATION);
         }
-        let labels = metadata.labels.get_or_insert_with(BTreeMap::new);
-        labels.insert(GROUP_LABEL.to_owned(), self.group.clone());
         Lease {
             metadata,
             spec: Some(spec),

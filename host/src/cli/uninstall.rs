@@ -23,7 +23,7 @@ pub struct Args {
     /// The configuration that the host ran with; the plugin files need not exist
     #[arg(long, short, env = "OPERATOR_HOST_CONFIG", value_name = "FILE")]
     config: PathBuf,
-    /// The namespace that the host ran in, which contains its Leases
+    /// The namespace that the host ran in, which contains its Lease
     #[arg(long, short, env = "OPERATOR_HOST_NAMESPACE", default_value = "operator-host")]
     namespace: String,
     /// Release the parents even if a Lease shows a running host
@@ -49,8 +49,8 @@ pub async fn run(args: Args) -> Result<ExitCode, Failure> {
         dry_run: args.dry_run,
     };
     if !args.force {
-        let holders = uninstall.holders(&args.namespace).await?;
-        if let Some(Holder { lease, identity }) = holders.first() {
+        let holder = uninstall.holder(&args.namespace).await?;
+        if let Some(Holder { lease, identity }) = holder {
             let running = format!(
                 "a running host would restore its finalizers: {identity} holds the Lease {lease}; stop it \
                  first (kubectl scale deployment operator-host -n {} --replicas=0), or pass --force",

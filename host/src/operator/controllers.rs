@@ -140,7 +140,6 @@ impl Controllers {
             let _ = (&mut running.task).await;
         }
         for name in &removed {
-            self.shared.leadership.leave(name);
             self.shared.instruments.health.forget(name);
             self.shared.instruments.metrics.forget(name);
             if let Some(journal) = &self.shared.instruments.journal {
@@ -214,7 +213,7 @@ impl Controllers {
         let proving = Arc::clone(&plugin.proving.proving);
         let installer = proving.installer();
         let stop = self.stop.child_token();
-        let factory = self.shared.leadership.join(&config.name)?;
+        let factory = &self.shared.writers;
         let pace = Pace::new(config.writes.qps, config.writes.burst);
         let limits = Arc::new(factory.write_limits(pace));
         let own = factory.writer(None)?.limited(&limits);

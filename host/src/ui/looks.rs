@@ -85,9 +85,7 @@ mod tests {
     use tokio::sync::watch;
 
     use super::*;
-    use operator_host_config::leadership::LeadershipMode;
     use operator_host_instruments::health::Health;
-    use operator_host_lease::report::LeadershipReport;
 
     #[tokio::test]
     async fn one_view_is_computed_at_a_time_and_the_overview_is_shared() {
@@ -97,7 +95,7 @@ mod tests {
             health: Arc::clone(&health),
             journal: Arc::default(),
             identity: "a".into(),
-            leadership: watch::channel(LeadershipReport::empty(LeadershipMode::None)).1,
+            lease: watch::channel(None).1,
             hide_differences: false,
         });
         let first = looks.look(&View::Overview).await.unwrap();

@@ -1,4 +1,4 @@
-//! What can be asked for: the controllers or one of them, the Leases, the objects of one controller, or one object with its
+//! What can be asked for: the controllers or one of them, the Lease, the objects of one controller, or one object with its
 //! tree. As JSON.
 
 mod object;
@@ -12,15 +12,15 @@ use operator_host_cluster::cache::WatchState;
 use operator_host_cluster::kind_reflectors::KindReflectors;
 use operator_host_contract::Kind;
 use operator_host_core::object::{NamespacedName, shorten};
-use operator_host_lease::report::LeadershipReport;
+use operator_host_lease::report::LeaseReport;
 
 /// What to show.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum View {
     /// All controllers.
     Overview,
-    /// The Leases, and which replica leads.
-    Leases,
+    /// The Lease, and which replica leads.
+    Lease,
     /// One controller, by its name.
     Controller(String),
     /// A page of the objects of one controller.
@@ -75,20 +75,20 @@ const PARAMETERS: [&str; 9] = [
 /// Maximum number of bytes of an unknown parameter in an answer.
 const SHOWN: usize = 100;
 
-/// The Leases.
+/// The Lease.
 #[derive(Serialize)]
-struct Leases {
-    /// This replica's name in the Leases.
+struct Lease {
+    /// This replica's name in the Lease.
     identity: String,
-    #[serde(flatten)]
-    report: LeadershipReport,
+    /// `None` without election.
+    lease: Option<LeaseReport>,
 }
 
-impl Leases {
+impl Lease {
     fn of(sources: &Sources) -> Self {
         Self {
             identity: sources.identity.clone(),
-            report: sources.leadership.borrow().clone(),
+            lease: sources.lease.borrow().clone(),
         }
     }
 }
@@ -130,7 +130,7 @@ impl View {
         }
         match find("view").unwrap_or("overview") {
             "overview" => Ok(Self::Overview),
-            "leases" => Ok(Self::Leases),
+            "lease" => Ok(Self::Lease),
             "controller" => Ok(Self::Controller(required("controller")?.to_owned())),
             "objects" => Ok(Self::Objects(Page {
                 controller: required("controller")?.to_owned(),
@@ -160,7 +160,7 @@ impl View {
     pub(super) fn json(&self, sources: &Sources) -> (bool, String) {
         match self {
             Self::Overview => answer(&Ok(overview::overview(sources))),
-            Self::Leases => answer(&Ok(Leases::of(sources))),
+            Self::Lease => answer(&Ok(Lease::of(sources))),
             Self::Controller(name) => answer(&overview::one(sources, name)),
             Self::Objects(page) => answer(&objects::objects(sources, page)),
             Self::Object(one) => answer(&object::object(sources, one)),
@@ -213,7 +213,7 @@ mod tests {
     #[test]
     fn a_query_names_what_to_show() {
         assert_eq!(View::parse(""), Ok(View::Overview));
-        assert_eq!(View::parse("view=leases"), Ok(View::Leases));
+        assert_eq!(View::parse("view=lease"), Ok(View::Lease));
         assert_eq!(
             View::parse("view=object&controller=echo&name=shop%2Fa&children=9999999"),
             Ok(View::Object(One {

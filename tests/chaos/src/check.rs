@@ -416,7 +416,7 @@ impl History {
         let mut faults = self.needless(reasons);
         faults.extend(self.retained_deleted());
         if shape.leadership != "none" {
-            faults.extend(self.not_leading(shape));
+            faults.extend(self.not_leading());
         }
         faults
     }
@@ -465,8 +465,8 @@ impl History {
             .collect()
     }
 
-    /// Returns writes by replicas that were not the last to write their Lease.
-    fn not_leading(&self, shape: Shape) -> Vec<Violation> {
+    /// Returns writes by replicas that were not the last to write the Lease.
+    fn not_leading(&self) -> Vec<Violation> {
         let mut faults = Vec::new();
         let mut leases: Vec<_> = self.leases.iter().collect();
         // Each of these writes is based on the one before it, so it was received after it. The answer to a release may take
@@ -476,13 +476,9 @@ impl History {
             let Some(sample) = Sample::of_object(&object(write).name) else {
                 continue;
             };
-            let name = match shape.leadership {
-                "single" => LEASE.to_owned(),
-                _ => format!("{LEASE}-{}", sample.name()),
-            };
             let mut before = leases.iter().rev().filter(|lease| {
                 let is_before = lease.request_received_timestamp <= write.request_received_timestamp;
-                object(lease).name == name && is_before
+                object(lease).name == LEASE && is_before
             });
             let leader = before.next().and_then(|lease| replica(lease));
             if leader != replica(write) {

@@ -41,10 +41,8 @@ impl Shape {
         };
         *draw.weighted(&[
             (3, shape(1, "none")),
-            (2, shape(2, "single")),
-            (1, shape(3, "single")),
-            (2, shape(2, "per-controller")),
-            (2, shape(3, "per-controller")),
+            (4, shape(2, "single")),
+            (3, shape(3, "single")),
         ])
     }
 }

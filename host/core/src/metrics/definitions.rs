@@ -159,8 +159,8 @@ definitions! {
         "Kubernetes Events dropped because the queue was full";
     RECORDS_DROPPED = Counter, "operator_host.records.dropped", "{call}", ["controller"],
         "Plugin calls that `--record` did not write: the queue was full, the call was too large, or the disk was full";
-    LEADER = Gauge, "operator_host.leader", "{replica}", ["controller"],
-        "1 when this replica leads the controller, 0 when it stands by";
+    LEADER = Gauge, "operator_host.leader", "{replica}", [],
+        "1 when this replica leads, 0 when it stands by";
     WEBHOOK_SERVING = Gauge, "operator_host.webhook.serving", "{replica}", [],
         "1 when the API server accepts the webhook's certificate, 0 when it does not; not exported without a webhook";
     WEBHOOK_REVIEWS = Counter, "operator_host.webhook.reviews", "{review}", ["controller", "result"],

@@ -22,7 +22,7 @@ pub(super) struct Observed {
     pub(super) parents: Mutex<BTreeMap<Arc<str>, Arc<Parents>>>,
     pub(super) held_back: Mutex<BTreeMap<Arc<str>, [KeyValue; 3]>>,
     pub(super) kinds: Mutex<HashMap<(String, String), Arc<str>>>,
-    pub(super) leaders: Mutex<BTreeMap<Arc<str>, bool>>,
+    pub(super) leader: Mutex<Option<bool>>,
     pub(super) webhook: Mutex<Option<bool>>,
     pub(super) events_dropped: AtomicU64,
 }
@@ -132,8 +132,8 @@ pub(super) fn observe(meter: &Meter, observed: &Arc<Observed>, losses: Arc<Losse
     });
     let state = Arc::clone(observed);
     instrument!(u64_observable_gauge, define::LEADER, move |gauge| {
-        for (controller, leads) in &*lock(&state.leaders) {
-            gauge.observe(u64::from(*leads), &[label(controller)]);
+        if let Some(leads) = *lock(&state.leader) {
+            gauge.observe(u64::from(leads), &[]);
         }
     });
     let state = Arc::clone(observed);

@@ -77,7 +77,7 @@ fn use_all(metrics: &Arc<Metrics>) {
     );
     controller.held_back(Some(("thing".into(), "0.2.0".into(), "sha256:1".into())));
     controller.queue(|| Some(QueueState::default()));
-    metrics.set_leader("things", Some(true));
+    metrics.set_leader(true);
     metrics.set_webhook(true);
     metrics.admission("things", "denied");
     metrics.conversion("things", "converted");

@@ -101,7 +101,7 @@ impl World {
         self.starts += 1;
         let identity = format!("replica-{}", self.starts);
         Replica {
-            candidate: Candidate::new("host", "host", &identity, TIMING),
+            candidate: Candidate::new("host", &identity, TIMING),
             sent: None,
         }
     }

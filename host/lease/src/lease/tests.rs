@@ -46,7 +46,7 @@ impl Server {
 }
 
 fn candidate(identity: &str) -> Candidate {
-    Candidate::new("host", "host", identity, TIMING)
+    Candidate::new("host", identity, TIMING)
 }
 
 /// A clock that returns a different time on each reading, forwards and backwards.

@@ -1,6 +1,6 @@
-//! Writes the status of the Controllers, and their finalizers. Only the replica that leads for a Controller does.
+//! Writes the status of the Controllers, and their finalizers. Only the replica that leads does.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -23,7 +23,6 @@ use operator_host_config::Config;
 use operator_host_config::object::{self, FINALIZER, OnRemoval};
 use operator_host_core::object::{NamespacedName, is_terminating};
 use operator_host_instruments::Instruments;
-use operator_host_lease::Leadership;
 
 /// How often to look whether a status is outdated.
 const PERIOD: Duration = Duration::from_secs(1);
@@ -46,7 +45,7 @@ pub(in crate::operator) struct Decided {
 /// Writes what the Controllers show.
 pub(in crate::operator) struct Reporter {
     pub(in crate::operator) client: Client,
-    pub(in crate::operator) leadership: Leadership,
+    pub(in crate::operator) writers: WriterFactory,
     pub(in crate::operator) instruments: Instruments,
     pub(in crate::operator) events: Events,
     pub(in crate::operator) running: Arc<RunningControllers>,
@@ -56,7 +55,7 @@ impl Reporter {
     /// Keeps the statuses up to date. Ends with the sender.
     pub(in crate::operator) async fn run(self, mut decided: watch::Receiver<Decided>) {
         let mut written = BTreeMap::new();
-        let (mut joined, mut failed) = (BTreeSet::new(), BTreeMap::new());
+        let mut failed = BTreeMap::new();
         loop {
             let now = decided.borrow_and_update().clone();
             let Some((watch, config)) = now.watch.as_ref().zip(now.config.as_ref()) else {
@@ -66,7 +65,6 @@ impl Reporter {
                 }
             };
             let objects = all(watch);
-            self.leave_others(&mut joined, &objects, config);
             let checks = self.instruments.health.ready().into_iter();
             let checks: BTreeMap<_, _> = checks.map(|check| (check.name, check.result)).collect();
             let reports = self.instruments.health.plugins().into_iter();
@@ -88,12 +86,12 @@ impl Reporter {
                 }
             };
             for object in &objects {
+                if !self.writers.term().leads() {
+                    break;
+                }
                 let name = object.name_any();
-                let Some(leader) = self.leader(&name, &mut joined) else {
-                    continue;
-                };
                 let result = match is_terminating(object) {
-                    true => self.remove(&leader, object, config).await,
+                    true => self.remove(object, config).await,
                     false => {
                         let is_due = |at: &Instant| at.elapsed() >= PAUSE;
                         // What users have changed meanwhile is decided first.
@@ -103,7 +101,7 @@ impl Reporter {
                             continue;
                         }
                         let new = status::of(object, now.refused.get(&name), &facts(&name));
-                        self.write(&leader, object, &new, &mut written).await
+                        self.write(object, &new, &mut written).await
                     }
                 };
                 match result {
@@ -124,27 +122,8 @@ impl Reporter {
         }
     }
 
-    /// Returns what makes writers for a Controller, if this replica leads for it. A writer is a client of its own, so it is made only
-    /// when there is something to write.
-    fn leader(&self, name: &str, joined: &mut BTreeSet<String>) -> Option<WriterFactory> {
-        let factory = self.leadership.join(name).ok()?;
-        joined.insert(name.to_owned());
-        factory.term().leads().then_some(factory)
-    }
-
-    /// Leaves the elections of Controllers that are gone.
-    fn leave_others(&self, joined: &mut BTreeSet<String>, objects: &[Arc<DynamicObject>], config: &Config) {
-        let names: BTreeSet<String> = objects.iter().map(|object| object.name_any()).collect();
-        for gone in joined.extract_if(.., |name| !names.contains(name)) {
-            if !config.controllers.iter().any(|other| other.name == gone) {
-                self.leadership.leave(&gone);
-            }
-        }
-    }
-
     async fn write(
         &self,
-        leader: &WriterFactory,
         object: &DynamicObject,
         new: &status::Status,
         written: &mut BTreeMap<String, Instant>,
@@ -156,7 +135,7 @@ impl Reporter {
         }
         let name = NamespacedName::of(object);
         let resource = controllers();
-        let writer = leader.writer(None).map_err(|error| error.to_string())?;
+        let writer = self.writers.writer(None).map_err(|error| error.to_string())?;
         let client = ResourceClient::new(&writer, &resource);
         if new.runs && !has_finalizer {
             let body = finalizers(object, |others| others.push(FINALIZER.to_owned()));
@@ -187,12 +166,7 @@ impl Reporter {
     }
 
     /// Lets a Controller go that has stopped.
-    async fn remove(
-        &self,
-        leader: &WriterFactory,
-        object: &DynamicObject,
-        config: &Config,
-    ) -> Result<(), String> {
+    async fn remove(&self, object: &DynamicObject, config: &Config) -> Result<(), String> {
         let name = NamespacedName::of(object);
         let runs = config
             .controllers
@@ -232,7 +206,7 @@ impl Reporter {
         }
         let body = finalizers(object, |others| others.retain(|other| other != FINALIZER));
         let resource = controllers();
-        let writer = leader.writer(None).map_err(|error| error.to_string())?;
+        let writer = self.writers.writer(None).map_err(|error| error.to_string())?;
         let client = ResourceClient::new(&writer, &resource);
         match client.merge(&name, &body, MANAGER).await {
             Err(error) if !error.is_not_found() => Err(error.to_string()),

@@ -1,5 +1,5 @@
 "use strict";
-// Shows one view at a time: all controllers, the Leases, the objects of one controller, or one object. The part after `#` names the view. The
+// Shows one view at a time: all controllers, the Lease, the objects of one controller, or one object. The part after `#` names the view. The
 // server sends it again when it changes. Texts from the cluster become text nodes only, never markup.
 
 const main = document.getElementById("main");
@@ -107,7 +107,6 @@ function overview(data) {
       cell("Controller", h("a", { href: link("controller", it.name) }, it.name), h("div", { class: "quiet" }, it.kind || ""), h("div", { class: "quiet" }, it.source || "")),
       cell("Health", h("span", { class: it.ok ? "good" : "bad" }, it.ok ? "ok" : "not ready"), it.ok ? null : h("div", {}, it.texts.join("; ")),
         candidate && h("div", { class: candidate.state === "proving" ? "waiting" : "bad" }, `version ${candidate.version || "?"} ${stateOf(candidate)}`)),
-      cell("Leader", h("a", { href: "#/leases" }, it.leader || "no election")),
       cell("Objects", String(it.objects)),
       cell("Queue", `${it.queue}`, it.queue ? h("span", { class: "quiet" }, ` for ${it.queueAge} s`) : null, plot(`${it.queue} wait`, [...series.queue.slice(0, -1), it.queue])),
       cell("Reconciles", `${(count / seconds).toFixed(1)}/s`, plot(`${count} reconciles, ${errors} failed`, series.reconciles, series.errors)),
@@ -117,7 +116,8 @@ function overview(data) {
   return [
     h("h1", {}, "Controllers"),
     data.checks.filter((check) => !check.ok || check.text).map((check) => h("p", { "data-key": check.name, class: check.ok ? "waiting" : "bad" }, `${check.name}: ${check.text}`)),
-    table(["Controller", "Health", "Leader", "Objects", "Queue", "Reconciles", "Errors", "Latency"], rows, "The configuration has no controllers."),
+    h("p", {}, h("a", { href: "#/lease" }, "Which replica leads")),
+    table(["Controller", "Health", "Objects", "Queue", "Reconciles", "Errors", "Latency"], rows, "The configuration has no controllers."),
     h("p", { class: "quiet" }, "The plots and the numbers beside them are of the last ten minutes."),
     h("h2", {}, "Failed and slow reconciles"), reconciles(data.troubled, true), newest(data.troubled),
     h("h2", {}, "Events"), events(data.events, true), newest(data.events),
@@ -127,34 +127,28 @@ function overview(data) {
 // The server leaves out what is older.
 const newest = (all) => (all.length >= 50 ? h("p", { class: "quiet" }, "The newest 50. The pages of the objects show more.") : null);
 
-const LEADS = { here: ["good", "this replica leads"], leaving: ["waiting", "this replica leads until its reconciles have ended"], other: ["", "another replica leads"], nobody: ["bad", "no replica leads"] };
+const LEADS = { here: ["good", "this replica leads"], other: ["", "another replica leads"], nobody: ["bad", "no replica leads"] };
 
-// The Leases, and which replica leads.
-function leases(data) {
-  const rows = data.leases.map((it) => {
+// The Lease, and which replica leads.
+function lease({ lease: it, identity }) {
+  const row = () => {
     const late = it.renewed && Date.now() + clock - Date.parse(it.renewed) > it.validSeconds * 1000;
     return h("tr", { "data-key": it.name },
-      cell("Lease", h("strong", {}, `${data.namespace}/${it.name}`)),
-      cell("Controllers", it.controllers.map((name, i) => [i ? ", " : "", h("a", { href: link("controller", name) }, name)])),
+      cell("Lease", h("strong", {}, `${it.namespace}/${it.name}`)),
       cell("Leader", h("span", { class: LEADS[it.state][0] }, LEADS[it.state][1]), h("div", { class: "quiet" }, it.holder || "")),
       cell("Since", it.holder ? age(it.acquired) : ""),
       cell("Renewed", h("span", { class: late ? "bad" : undefined }, age(it.renewed)), it.renewed ? " ago" : "", h("div", { class: "quiet" }, `valid for ${it.validSeconds} s`)),
       cell("Changes", String(it.transitions)));
-  });
-  const replicas = data.replicas.map((it) => h("tr", { "data-key": it.identity },
-    cell("Replica", h("strong", {}, it.identity), it.identity === data.identity ? " this replica" : ""),
-    cell("Leads", String(it.held)), cell("Could lead", String(it.able))));
+  };
   return [
-    h("h1", {}, "Leases"),
-    data.problem && h("p", { class: "bad" }, data.problem),
-    data.mode === "none"
-      ? h("p", {}, "There is no election: ", h("code", {}, "leadership"), " is ", h("code", {}, "none"), ", so this host writes for all controllers, and no other may run.")
-      : [
-          h("p", { class: "quiet" }, "The times are those that the leader wrote, by its own clock. ", h("code", {}, `leadership: ${data.mode}`)),
-          table(["Lease", "Controllers", "Leader", "Since", "Renewed", "Changes"], rows, "No controller takes part in an election yet."),
-          h("h2", {}, "Replicas"),
-          data.mode === "single" ? h("p", { class: "quiet" }, "The Lease names the replica that leads, and none of those that stand by.") : table(["Replica", "Leads", "Could lead"], replicas, "None is known yet."),
-        ],
+    h("h1", {}, "Lease"),
+    it && it.problem && h("p", { class: "bad" }, it.problem),
+    it
+      ? [
+          table(["Lease", "Leader", "Since", "Renewed", "Changes"], [row()]),
+          h("p", { class: "quiet" }, `This replica is ${identity}. The Lease names the replica that leads, and none of those that stand by. The times are those that the leader wrote, by its own clock.`),
+        ]
+      : h("p", {}, "There is no election: ", h("code", {}, "leadership"), " is ", h("code", {}, "none"), ", so this host writes for all controllers, and no other may run."),
     h("p", {}, h("a", { href: "#/" }, "All controllers")),
   ];
 }
@@ -279,7 +273,7 @@ function single(data) {
   ];
 }
 
-const VIEWS = { overview, leases, objects, object: single };
+const VIEWS = { overview, lease, objects, object: single };
 
 function render() {
   if (!latest) return;
@@ -294,7 +288,7 @@ function parse() {
   const parts = location.hash.slice(2).split("/").filter(Boolean).map((part) => { try { return decodeURIComponent(part); } catch { return part; } });
   if (parts[0] === "controller" && parts[1]) return { view: "objects", controller: parts[1], filter: "", problems: false, after: "", back: [] };
   if (parts[0] === "object" && parts[2]) return { view: "object", controller: parts[1], name: parts[2] };
-  if (parts[0] === "leases") return { view: "leases" };
+  if (parts[0] === "lease") return { view: "lease" };
   return { view: "overview" };
 }
 

@@ -18,7 +18,7 @@ const LAST: usize = 50;
 #[serde(rename_all = "camelCase")]
 pub(super) struct Overview {
     version: &'static str,
-    /// This replica's name in the Leases.
+    /// This replica's name in the Lease.
     identity: String,
     /// The checks that are about no controller, such as `configuration`.
     checks: Vec<Shown>,
@@ -52,8 +52,6 @@ pub(super) struct Controller {
     ok: bool,
     /// What the checks of the controller and of its plugin say; often empty.
     texts: Vec<String>,
-    /// Which replica leads; `None` without leader election.
-    leader: Option<String>,
     /// The kind, when the cluster serves it.
     kind: Option<String>,
     /// Where it is configured, when the cluster serves its kind.
@@ -193,7 +191,6 @@ fn controller(sources: &Sources, name: &str, checks: &[Check], reports: &[Plugin
             .map(|check| check.text)
             .filter(|text| !text.is_empty())
             .collect(),
-        leader: find("leader").map(|check| shown(check).text),
         kind: running.as_ref().map(|context| context.config.parent.to_string()),
         source: running.as_ref().map(|_| match is_object {
             true => "a Controller of the cluster",
@@ -286,11 +283,9 @@ mod tests {
     use tokio::sync::watch;
 
     use super::*;
-    use operator_host_config::leadership::LeadershipMode;
     use operator_host_delivery::registry::Live;
     use operator_host_delivery::report::{CandidateVersion, KeptVersion, LiveVersion};
     use operator_host_instruments::health::Health;
-    use operator_host_lease::report::LeadershipReport;
 
     #[tokio::test]
     async fn where_other_containers_can_read_it_the_page_shows_no_differences() {
@@ -326,7 +321,7 @@ mod tests {
             health,
             journal: Arc::default(),
             identity: "b".into(),
-            leadership: watch::channel(LeadershipReport::empty(LeadershipMode::None)).1,
+            lease: watch::channel(None).1,
             hide_differences: false,
         };
         let texts = |sources: &Sources| {
