@@ -10,4 +10,3 @@ pub mod order;
 pub mod ownership;
 pub mod refused;
 pub mod secrets;
-pub mod versions;

@@ -411,8 +411,6 @@ impl Uninstall<'_> {
     /// Counts the children. `namespaced` is whether the parents are namespaced; `None` when their kind is no longer
     /// served.
     async fn count_children(&self, controller: &ControllerConfig, namespaced: Option<bool>, left: &mut Left) {
-        // An object can be listed in several versions.
-        let mut seen = BTreeSet::new();
         for kind in controller.children.keys() {
             let resource = match self.kinds.resolve(kind).await {
                 Ok(resource) => resource,
@@ -428,9 +426,6 @@ impl Uninstall<'_> {
                 .await;
             left.errors.extend(errors);
             for child in children {
-                if !seen.insert(child.metadata.uid.clone()) {
-                    continue;
-                }
                 let child = DynamicObject {
                     types: Some(TypeMeta {
                         api_version: kind.api_version.clone(),

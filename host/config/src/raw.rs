@@ -324,22 +324,16 @@ impl RawController {
                 generated = removal.unwrap_or(Removal::Retain);
             }
             let removal = removal.unwrap_or_else(|| Removal::default_for(&kind));
-            let contradicts = |(other, set): &(&Kind, &Removal)| {
-                *other != &kind && other.is_version_of(&kind) && **set != removal
-            };
-            if let Some((other, _)) = children.iter().find(contradicts) {
-                let message = format!(
-                    "{kind} and {other} are versions of the same kind, so their `onRemoval` must be the same"
-                );
+            if let Some(other) = children.keys().find(|other: &&Kind| other.is_version_of(&kind)) {
+                let message = match *other == kind {
+                    true => format!("{kind} is listed twice under `children`"),
+                    false => format!(
+                        "{kind} and {other} are versions of the same kind: list under `children` only the one that the plugin makes"
+                    ),
+                };
                 return Err(invalid(file, at, message));
             }
-            if let Some(_twice) = children.insert(kind.clone(), removal) {
-                return Err(invalid(
-                    file,
-                    at,
-                    format!("{kind} is listed twice under `children`"),
-                ));
-            }
+            children.insert(kind, removal);
         }
         let reads = self
             .reads

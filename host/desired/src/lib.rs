@@ -5,7 +5,6 @@ pub mod ownership;
 pub mod plan;
 pub mod provenance;
 
-pub mod api_versions;
 pub mod conditions;
 pub mod drift;
 pub mod generated;

@@ -113,41 +113,11 @@ impl Plan {
         desired.chain(secrets).chain(&self.keep)
     }
 
-    /// Returns every child that the answer names, independent of the version. `existing` provides the UIDs, since one
-    /// object can be served in two groups, as Ingresses were.
+    /// Returns every child that the answer names, independent of the version.
     #[must_use]
-    pub fn named(&self, existing: &dyn Fn(&ChildRef) -> Option<Arc<DynamicObject>>) -> Named {
-        let mut named = Named {
-            identities: self.left_out.clone(),
-            ..Named::default()
-        };
-        for key in self.keys() {
-            named.identities.insert(key.identity());
-            named
-                .uids
-                .extend(existing(key).and_then(|object| object.metadata.uid.clone()));
-        }
-        named
-    }
-}
-
-/// The children that an answer names, identified by what is the same in every version.
-#[derive(Debug, Default)]
-pub struct Named {
-    identities: HashSet<Identity>,
-    uids: HashSet<String>,
-}
-
-impl Named {
-    /// Reports whether the answer names this object.
-    #[must_use]
-    pub fn contains(&self, object: &DynamicObject) -> bool {
-        self.identities.contains(&ChildRef::of(object).identity())
-            || object
-                .metadata
-                .uid
-                .as_ref()
-                .is_some_and(|uid| self.uids.contains(uid))
+    pub fn named(&self) -> HashSet<Identity> {
+        let keys = self.keys().map(ChildRef::identity);
+        keys.chain(self.left_out.iter().cloned()).collect()
     }
 }
 

@@ -208,7 +208,7 @@ async fn wind_down(
     if !answer.done {
         return Ok(Some(answer));
     }
-    if let Some(reason) = teardown::delete_in_order(context, plugin, &mut parent, changes).await? {
+    if let Some(reason) = teardown::delete_in_order(context, &mut parent, changes).await? {
         return Ok(Some(FinalAnswer {
             verdict: Some(Verdict::CleaningUp(reason)),
             ..answer

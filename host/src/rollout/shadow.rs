@@ -17,7 +17,6 @@ use operator_host_core::crd::known::Schemas;
 use operator_host_core::object::{
     ChildRef, Identity, NamespacedName, is_built_in, is_terminating, without_host_metadata,
 };
-use operator_host_desired::api_versions::{self, Used};
 use operator_host_desired::conditions::{self, NO_PLUGIN, RECONCILING, RETRYING, STALLED, Verdict};
 use operator_host_desired::plan::{Plan, Policy, Refusal, plan_around};
 use operator_host_engine::reconcile::context::Context;
@@ -32,7 +31,6 @@ const MAX_REFUSED: usize = 10;
 /// The current state of one object, with the request that a reconcile would send for it.
 pub(super) struct Snapshot {
     pub(super) parent: Arc<DynamicObject>,
-    /// In every watched version; each plugin is shown the one it uses.
     children: Vec<Arc<DynamicObject>>,
     /// What the plugin asked to read in its last reconcile.
     needs: Vec<Need>,
@@ -145,10 +143,6 @@ impl Snapshot {
         failed(&self.parent, !self.children.is_empty()).then(|| Err("it failed before".to_owned()))
     }
 
-    fn seen_by(&self, context: &Context, plugin: &Plugin) -> Vec<Arc<DynamicObject>> {
-        context.as_seen_by(plugin, &NamespacedName::of(&self.parent), self.children.clone())
-    }
-
     /// Returns the number of observed children that could be deleted: none while the object itself is being deleted.
     pub(super) fn deletable(&self, context: &Context) -> usize {
         if is_terminating(&self.parent) {
@@ -158,8 +152,7 @@ impl Snapshot {
             removable(&context.config, context.provenance.proof(), &self.parent, child)
                 .is_some_and(|(_, removal)| removal == Removal::Delete)
         };
-        let once = api_versions::once_each(self.children.clone(), &Used::default(), &[]);
-        once.iter().filter(is_deletable).count()
+        self.children.iter().filter(is_deletable).count()
     }
 
     /// Returns the effect that a version would have on this object. `values` are those of Secrets in its other answers.
@@ -219,7 +212,7 @@ impl Snapshot {
     ) -> Result<(Response, Option<bool>, Option<Share>), String> {
         let subject = Subject {
             parent: &self.parent,
-            children: &self.seen_by(context, plugin),
+            children: &self.children,
             now: self.now,
             namespace_terminating: context.is_namespace_terminating(&self.parent),
         };
@@ -257,10 +250,10 @@ impl Snapshot {
     ) -> (BTreeSet<Identity>, BTreeSet<Identity>) {
         let (mut deleted, mut left) = (BTreeSet::new(), BTreeSet::new());
         // While a parent is being deleted, children that the answer does not name stay.
-        let named = plan.named(&|key| context.existing(key));
+        let named = plan.named();
         for child in self.children.iter().filter(|_| done.is_none()) {
             match removable(&context.config, context.provenance.proof(), &self.parent, child) {
-                Some(_) if named.contains(child) => {}
+                Some((key, _)) if named.contains(&key.identity()) => {}
                 Some((key, Removal::Delete)) => {
                     deleted.insert(key.identity());
                 }

@@ -28,10 +28,10 @@ use operator_host_core::object::{
     ChildRef, GENERATED_LABEL, NamespacedName, NotServed, is_terminating, is_unreadable, label, slim,
     unreadable,
 };
+use operator_host_desired::left_fields;
 use operator_host_desired::ownership::{leave_out_others, owns, retains};
 use operator_host_desired::plan::{Desired, DesiredSecret, Plan, Policy, Refusal, plan_around};
 use operator_host_desired::provenance::SecretProof;
-use operator_host_desired::{api_versions, left_fields};
 use operator_host_engine::reconcile::evaluate::{EvaluateError, Subject};
 use operator_host_engine::reconcile::needs::{NeedError, RelatedObjects, Rights, Wanted};
 use operator_host_engine::reconcile::provenance_key::Provenance;
@@ -208,8 +208,6 @@ impl<'a> Preview<'a> {
             .collect();
         leave_out_others(self.config, &parent, &mut observed);
         observed.sort_by_cached_key(|child| ChildRef::of(child));
-        let makes = &self.plugin.description().makes;
-        let observed = api_versions::once_each(observed, &api_versions::Used::default(), makes);
         let now = clock::now();
         let subject = Subject {
             parent: &parent,
@@ -246,7 +244,7 @@ impl<'a> Preview<'a> {
         }
         // A parent that is being deleted keeps its children until it is deleted.
         if cleaned_up.is_none() && plan.refused.is_empty() {
-            differences.extend(self.deletions(&parent, proof, &plan, &there, &observed));
+            differences.extend(self.deletions(&parent, proof, &plan, &observed));
         }
         Ok((differences, plan.refused))
     }
@@ -315,10 +313,9 @@ impl<'a> Preview<'a> {
         parent: &DynamicObject,
         proof: SecretProof<'_>,
         plan: &Plan,
-        there: &BTreeMap<ChildRef, DynamicObject>,
         observed: &[Arc<DynamicObject>],
     ) -> Vec<Difference> {
-        let named = plan.named(&|key| there.get(key).cloned().map(Arc::new));
+        let named = plan.named();
         observed
             .iter()
             .filter_map(|child| {

@@ -588,60 +588,6 @@ fn a_secret_with_a_value_that_is_no_string_is_refused_without_showing_it() {
 }
 
 #[test]
-fn a_child_is_named_whatever_version_it_is_seen_in() {
-    let config = ControllerConfig {
-        children: BTreeMap::from([
-            (kind("autoscaling/v1", "HorizontalPodAutoscaler"), Removal::Delete),
-            (kind("autoscaling/v2", "HorizontalPodAutoscaler"), Removal::Delete),
-            (kind("extensions/v1beta1", "Ingress"), Removal::Delete),
-        ]),
-        ..config()
-    };
-    let child = |api_version: &str, kind: &str, name: &str, uid: &str| {
-        json!({
-            "apiVersion": api_version, "kind": kind,
-            "metadata": { "name": name, "namespace": "default", "uid": uid },
-        })
-    };
-    let scaler = child("autoscaling/v2", "HorizontalPodAutoscaler", "a", "1");
-    let ingress = child("extensions/v1beta1", "Ingress", "a", "2");
-    let plan = plan_with(
-        &config,
-        &parent(Some("default")),
-        None,
-        &[scaler.clone(), ingress.clone()],
-        &[],
-    )
-    .unwrap();
-    let there = [scaler.clone(), ingress].map(|value| Arc::new(object(value)));
-    let existing = |key: &ChildRef| there.iter().find(|object| ChildRef::of(object) == *key).cloned();
-    let named = plan.named(&existing);
-    let names = |value: Value| named.contains(&object(value));
-    assert!(names(child(
-        "autoscaling/v1",
-        "HorizontalPodAutoscaler",
-        "a",
-        "1"
-    )));
-    // The one object in another group is recognized by its UID only.
-    assert!(names(child("networking.k8s.io/v1", "Ingress", "a", "2")));
-    assert!(!names(child("networking.k8s.io/v1", "Ingress", "a", "3")));
-    assert!(!names(child(
-        "autoscaling/v1",
-        "HorizontalPodAutoscaler",
-        "b",
-        "4"
-    )));
-
-    let both = [
-        child("autoscaling/v1", "HorizontalPodAutoscaler", "a", "1"),
-        scaler,
-    ];
-    let refusals = plan_with(&config, &parent(Some("default")), None, &both, &[]).unwrap_err();
-    assert!(refusals[0].contains("asked for it twice"), "{refusals:?}");
-}
-
-#[test]
 fn a_child_names_its_parent_and_the_generation_of_it() {
     let mut shop = parent(Some("default"));
     shop.metadata.generation = Some(7);

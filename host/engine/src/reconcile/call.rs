@@ -26,9 +26,7 @@ pub(super) async fn call<T: PluginExport>(
     let (parent, name) = (subject.parent, NamespacedName::of(subject.parent));
     context.memory_of(&name, |memory| {
         memory.begin(parent.metadata.generation, *plugin.digest());
-        if memory.asked.replace(*plugin.digest()) != Some(*plugin.digest()) {
-            memory.versions.clear();
-        }
+        memory.asked = Some(*plugin.digest());
     });
     let known = context.state.needs.of(&name);
     let remember = |needs: &[Need]| context.state.needs.set(&name, needs);

@@ -5,7 +5,6 @@
 //! host checks for itself: if an owner reference names this kind and name with a UID other than that of the object in
 //! the API server, its owner was deleted.
 
-use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -96,7 +95,6 @@ pub(super) async fn sweep(
     Ok(Some(GC_GRACE_PERIOD))
 }
 
-/// Returns each object once, though it may be seen in several versions.
 fn left_over(
     context: &Context,
     name: &NamespacedName,
@@ -114,11 +112,10 @@ fn left_over(
             // else.
             && (parent.is_some() || label(child, GENERATED_LABEL).is_none())
     };
-    let mut seen = HashSet::new();
     context
         .referring_to("", name)
         .into_iter()
-        .filter(|child| is_left(child) && seen.insert(child.metadata.uid.clone()))
+        .filter(|child| is_left(child))
         .map(|child| (ChildRef::of(&child), child))
         .collect()
 }

@@ -1,6 +1,7 @@
 //! Deletes children that a parent owns and no longer wants. Called only after every apply of the reconcile has
 //! succeeded.
 
+use std::collections::HashSet;
 use std::pin::pin;
 use std::sync::Arc;
 
@@ -13,10 +14,10 @@ use operator_host_cluster::api_error::ApiError;
 use operator_host_cluster::resource_client::ResourceClient;
 use operator_host_config::{ControllerConfig, Removal};
 use operator_host_contract::{EventType, Kind};
-use operator_host_core::object::{ChildRef, NamespacedName, is_terminating, is_unreadable};
+use operator_host_core::object::{ChildRef, Identity, NamespacedName, is_terminating, is_unreadable};
 use operator_host_desired::order::Deletion;
 use operator_host_desired::ownership::{owns, removal};
-use operator_host_desired::plan::{Named, Plan};
+use operator_host_desired::plan::Plan;
 use operator_host_desired::provenance::SecretProof;
 use operator_host_desired::readiness::why_failed;
 
@@ -34,8 +35,7 @@ pub async fn prune(
 ) -> (Vec<ChildRef>, Vec<ApiError>) {
     let parent_name = &NamespacedName::of(parent);
     let (mut deleted, mut failed) = (Vec::new(), Vec::new());
-    // Compute this now, since the applies of this iteration may have created some of them.
-    let named = plan.named(&|key| context.existing(key));
+    let named = plan.named();
     let proof = context.provenance.proof();
     let is_unwanted = |child: &DynamicObject| {
         unwanted(&context.config, proof, parent, child, &named).is_some_and(|key| may_go(&key.kind))
@@ -127,12 +127,12 @@ pub fn unwanted(
     proof: SecretProof<'_>,
     parent: &DynamicObject,
     child: &DynamicObject,
-    named: &Named,
+    named: &HashSet<Identity>,
 ) -> Option<ChildRef> {
     let (key, removal) = removable(config, proof, parent, child)?;
     // What the plugin does not name may be what it could not read.
     let may_go = removal == Removal::Delete && !is_unreadable(child);
-    (may_go && !named.contains(child)).then_some(key)
+    (may_go && !named.contains(&key.identity())).then_some(key)
 }
 
 /// Returns how to remove an object that its parent no longer wants; `None` when it is not the parent's or is

@@ -20,7 +20,7 @@ use super::secrets::{Generated, generate, record};
 use super::snapshot::Snapshot;
 use operator_host_contract::{Kind, Response};
 use operator_host_core::clock::now;
-use operator_host_core::object::{ChildRef, NamespacedName, is_terminating};
+use operator_host_core::object::{ChildRef, is_terminating};
 use operator_host_desired::conditions::{Reason, Verdict};
 use operator_host_desired::order::Waiting;
 use operator_host_desired::plan::{Plan, Policy, plan_around};
@@ -41,11 +41,10 @@ pub(super) async fn settle<T: PluginExport>(
         if iterations.calls() > 1 {
             snapshot = Snapshot::take(context, snapshot.parent);
         }
-        let observed = snapshot.seen_by(context, plugin);
         let seen = now();
         let subject = Subject {
             parent: &snapshot.parent,
-            children: &observed,
+            children: &snapshot.children,
             now: seen,
             namespace_terminating: context.is_namespace_terminating(&snapshot.parent),
         };
@@ -58,7 +57,7 @@ pub(super) async fn settle<T: PluginExport>(
         collect_events(&mut events, std::mem::take(&mut response.events));
         let again = realized.applied.awaits_others.then_some(OBSTRUCTED);
         let verdict = match is_done {
-            None => match end(context, parent, &observed, realized, changes).await? {
+            None => match end(context, parent, &snapshot.children, realized, changes).await? {
                 Some(verdict) => Some(verdict),
                 None => continue,
             },
@@ -173,7 +172,7 @@ async fn end(
     if !failed.is_empty() {
         return Err(ReconcileError::Api(failed));
     }
-    if context.remember_versions(&NamespacedName::of(parent), &plan) || changed {
+    if changed {
         return Ok(None);
     }
     Ok(Some(match applied.waiting.into_iter().next() {

@@ -11,14 +11,12 @@ use super::error::ReconcileError;
 use super::finalizer::{is_cleaned_up, record_cleanup};
 use super::outcome::Changes;
 use super::prune::prune;
-use super::snapshot::Snapshot;
 use operator_host_core::object::{ChildRef, is_terminating};
 use operator_host_desired::conditions::Reason;
 use operator_host_desired::order::Deletion;
 use operator_host_desired::ownership::owns;
 use operator_host_desired::plan::Plan;
 use operator_host_desired::readiness::unready;
-use operator_host_runtime::Plugin;
 
 /// The finalizer with which the API server asks the garbage collector to leave the children alone.
 const ORPHAN: &str = "orphan";
@@ -27,11 +25,10 @@ const ORPHAN: &str = "orphan";
 /// another one.
 pub(super) async fn delete_in_order(
     context: &Context,
-    plugin: &Plugin,
     parent: &mut Arc<DynamicObject>,
     changes: &mut Changes,
 ) -> Result<Option<Reason>, ReconcileError> {
-    let children = owned(context, plugin, parent);
+    let children = owned(context, parent);
     let is_orphaned = parent.finalizers().iter().any(|finalizer| finalizer == ORPHAN);
     if is_orphaned || !Deletion::of(&refer(&children)).is_ordered() {
         return Ok(None);
@@ -47,7 +44,7 @@ pub(super) async fn delete_in_order(
     if !failed.is_empty() {
         return Err(ReconcileError::Api(failed));
     }
-    let left = owned(context, plugin, parent);
+    let left = owned(context, parent);
     if !Deletion::of(&refer(&left)).is_ordered() {
         return Ok(None);
     }
@@ -69,8 +66,8 @@ pub(super) async fn delete_in_order(
 }
 
 /// Returns the children that go with their parent, including those that are being deleted.
-fn owned(context: &Context, plugin: &Plugin, parent: &Arc<DynamicObject>) -> Vec<Arc<DynamicObject>> {
-    let mut children = Snapshot::take(context, Arc::clone(parent)).seen_by(context, plugin);
+fn owned(context: &Context, parent: &Arc<DynamicObject>) -> Vec<Arc<DynamicObject>> {
+    let mut children = context.owned(parent);
     children.retain(|child| owns(&context.config, parent, child));
     children
 }

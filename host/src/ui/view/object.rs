@@ -15,7 +15,6 @@ use operator_host_contract::Kind;
 use operator_host_core::object::{
     NamespacedName, Provenance, controller_of, group_of, kind_in_words, shorten,
 };
-use operator_host_delivery::registry::Live;
 use operator_host_delivery::report::CandidateVersion;
 use operator_host_desired::conditions::PLUGIN_HELD_BACK;
 use operator_host_desired::readiness::unready;
@@ -114,15 +113,7 @@ pub(super) fn object(sources: &Sources, one: &One) -> Result<Object, String> {
     let parent = context
         .parent(&one.name)
         .ok_or_else(|| format!("there is no {} {}", in_words(&context.config.parent), one.name))?;
-    let live = match &*context.plugin.borrow() {
-        Live::Plugin(plugin) => Some(plugin.clone()),
-        Live::Loading | Live::Failed(_) => None,
-    };
-    let mut owned = match live {
-        // Each child once, in the version that the plugin uses.
-        Some(plugin) => context.observed(&parent, &plugin),
-        None => context.owned(&parent),
-    };
+    let mut owned = context.owned(&parent);
     let state = |child: &DynamicObject| unready(child);
     let total_children = owned.len();
     let unready_children = owned.iter().filter(|child| state(child).is_some()).count();

@@ -13,7 +13,6 @@ use super::pace::Pace;
 use crate::work_queue::ReconcileReason;
 use operator_host_core::metrics::parents::CountedParent;
 use operator_host_core::object::{ChildRef, Identity, version};
-use operator_host_desired::api_versions::Used;
 use operator_host_runtime::Digest;
 
 /// What the host remembers of one parent between reconciles. Losing it costs a few needless requests, except for
@@ -24,8 +23,6 @@ pub struct ParentMemory {
     pub failure: FailureMemory,
     /// The plugin version that was last asked about it.
     pub asked: Option<Digest>,
-    /// The version in which that plugin named each child, if a child can be seen in several.
-    pub versions: Used,
     /// What this controller has written since the last reconcile was done.
     pub own_writes: OwnWrites,
     /// Children that are as applied although not every field of the body is owned, for example because the API server keeps

@@ -7,13 +7,11 @@ use kube::core::DynamicObject;
 use serde_json::Value;
 
 use super::Context;
+use operator_host_cluster::cache::Reflector;
 use operator_host_cluster::kind_reflectors::KindReflectors;
 use operator_host_contract::Kind;
 use operator_host_core::object::{ChildRef, NamespacedName, Selector, version};
-use operator_host_desired::api_versions::{self, Used};
 use operator_host_desired::ownership::{leave_out_others, owns, retains};
-use operator_host_desired::plan::Plan;
-use operator_host_runtime::Plugin;
 
 impl Context {
     /// Returns the parent as last known.
@@ -44,14 +42,7 @@ impl Context {
         Some(Arc::new(now))
     }
 
-    /// Returns the children that this parent owns or retains, sorted by API version, kind, namespace and name; each
-    /// object once, in the version that the plugin uses.
-    #[must_use]
-    pub fn observed(&self, parent: &DynamicObject, plugin: &Plugin) -> Vec<Arc<DynamicObject>> {
-        self.as_seen_by(plugin, &NamespacedName::of(parent), self.owned(parent))
-    }
-
-    /// Returns the children that this parent owns or retains, in every watched version.
+    /// Returns the children that this parent owns or retains, sorted by API version, kind, namespace and name.
     #[must_use]
     pub fn owned(&self, parent: &DynamicObject) -> Vec<Arc<DynamicObject>> {
         let name = NamespacedName::of(parent);
@@ -64,8 +55,8 @@ impl Context {
         children
     }
 
-    /// Returns the objects that refer to a parent by owner reference or by annotation, in every watched version.
-    /// Ownership is not verified.
+    /// Returns the objects that refer to a parent by owner reference or by annotation, Ownership
+    /// is not verified.
     #[must_use]
     pub fn referring_to(&self, uid: &str, parent: &NamespacedName) -> Vec<Arc<DynamicObject>> {
         let watches = self.children.values().flat_map(KindReflectors::all);
@@ -74,69 +65,20 @@ impl Context {
             .collect()
     }
 
-    /// Returns each child of a parent once, in the version that the plugin uses.
-    #[must_use]
-    pub fn as_seen_by(
-        &self,
-        plugin: &Plugin,
-        parent: &NamespacedName,
-        children: Vec<Arc<DynamicObject>>,
-    ) -> Vec<Arc<DynamicObject>> {
-        if !api_versions::overlap(self.children.keys()) {
-            return children;
-        }
-        let used = self.memory_of(parent, |memory| {
-            let same_plugin = memory.asked.as_ref() == Some(plugin.digest());
-            if same_plugin {
-                memory.versions.clone()
-            } else {
-                Used::default()
-            }
-        });
-        api_versions::once_each(children, &used, &plugin.description().makes)
-    }
-
-    /// Remembers in which version the plugin named each child. Returns whether that changed: then the plugin has
-    /// not seen the children in those versions.
-    pub fn remember_versions(&self, parent: &NamespacedName, plan: &Plan) -> bool {
-        if !api_versions::overlap(self.children.keys()) {
-            return false;
-        }
-        let used: Used = plan
-            .keys()
-            .filter_map(|key| Some((self.existing(key)?.metadata.uid.clone()?, key.kind.clone())))
-            .collect();
-        self.memory_of(parent, |memory| {
-            let is_changed = memory.versions != used;
-            memory.versions = used;
-            is_changed
-        })
-    }
-
-    /// Returns an object of a kind that this controller may create, whether it owns it or not. If the watch of that
-    /// version has not seen it yet, the other versions are searched.
+    /// Returns an object of a kind that this controller may create, whether it owns it or not.
     #[must_use]
     pub fn existing(&self, key: &ChildRef) -> Option<Arc<DynamicObject>> {
-        let watches = self.children.get(&key.kind).into_iter();
-        let mut watches = watches.chain(self.other_versions(&key.kind));
-        watches.find_map(|it| it.get(&key.name))
+        self.children.get(&key.kind)?.get(&key.name)
     }
 
     /// Does what [`Context::existing`] does, and returns the object's managed fields, too, if a host applied it.
     #[must_use]
     pub fn existing_managed(&self, key: &ChildRef) -> Option<(Arc<DynamicObject>, Vec<ManagedFieldsEntry>)> {
-        let watches = self.children.get(&key.kind).into_iter();
-        let mut watches = watches.chain(self.other_versions(&key.kind));
-        watches.find_map(|it| it.of(key.name.namespace.as_deref())?.get_managed(&key.name))
+        self.watch_of(key)?.get_managed(&key.name)
     }
 
-    /// Returns the watches of the same kind in its other versions.
-    fn other_versions<'a>(&'a self, kind: &'a Kind) -> impl Iterator<Item = &'a KindReflectors> {
-        let is_other = move |other: &Kind| other != kind && other.is_version_of(kind);
-        self.children
-            .iter()
-            .filter(move |(other, _)| is_other(other))
-            .map(|(_, watches)| watches)
+    fn watch_of(&self, key: &ChildRef) -> Option<Arc<Reflector>> {
+        self.children.get(&key.kind)?.of(key.name.namespace.as_deref())
     }
 
     /// Returns the objects that a need selects, sorted by name; `None` when its namespace is not watched.
@@ -169,22 +111,15 @@ impl Context {
                 memory.own_writes.children.insert(key.identity(), version);
             });
         }
-        let watch = self
-            .children
-            .get(&key.kind)
-            .and_then(|watches| watches.of(key.name.namespace.as_deref()));
-        if let Some(watch) = watch {
+        if let Some(watch) = self.watch_of(key) {
             watch.record(object);
         }
     }
 
-    /// Removes a deleted child from the caches, in all versions.
+    /// Removes a deleted child from the caches.
     pub fn forget_child(&self, key: &ChildRef, uid: &str) {
-        let watches = self.children.get(&key.kind).into_iter();
-        for watches in watches.chain(self.other_versions(&key.kind)) {
-            if let Some(watch) = watches.of(key.name.namespace.as_deref()) {
-                watch.forget(&key.name, uid);
-            }
+        if let Some(watch) = self.watch_of(key) {
+            watch.forget(&key.name, uid);
         }
     }
 
