@@ -1,7 +1,5 @@
 //! `operator-host diff`: shows what plugins would change in the cluster.
 
-mod answers;
-
 use std::io::{IsTerminal, Write};
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -28,30 +26,14 @@ use operator_host_runtime::Plugin;
 )]
 pub struct Args {
     /// The configuration file
-    #[arg(
-        long,
-        short,
-        env = "OPERATOR_HOST_CONFIG",
-        value_name = "FILE",
-        required_unless_present = "against"
-    )]
-    config: Option<PathBuf>,
+    #[arg(long, short, env = "OPERATOR_HOST_CONFIG", value_name = "FILE")]
+    config: PathBuf,
     /// Show only this controller
     #[arg(long, value_name = "NAME")]
     controller: Option<String>,
     /// Use this plugin file instead of the configured one, such as a version to be rolled out
     #[arg(long, short, value_name = "FILE")]
     plugin: Option<PathBuf>,
-    /// Compare what `--plugin` answers to `convert` and `default` for the resources in files with the answers of this
-    /// plugin file, without a cluster
-    #[arg(
-        long,
-        value_name = "FILE",
-        requires = "plugin",
-        requires = "filename",
-        conflicts_with_all = ["controller", "namespace", "names"]
-    )]
-    against: Option<PathBuf>,
     /// Use these resources as if they were applied, instead of those in the cluster
     #[arg(long = "filename", short, value_name = "FILE")]
     filename: Vec<PathBuf>,
@@ -77,14 +59,10 @@ pub async fn run(args: Args) -> Result<ExitCode, Failure> {
 
 async fn diff(args: Args) -> Result<ExitCode, Failure> {
     plugin_file::show_log("off")?;
-    if let (Some(before), Some(after)) = (&args.against, &args.plugin) {
-        return answers::run(before, after, &args.filename).await;
-    }
     if args.plugin.is_some() && args.controller.is_none() {
-        return Err(anyhow!("--plugin needs --controller, or --against").into());
+        return Err(anyhow!("--plugin needs --controller").into());
     }
-    let config = args.config.as_deref().map(Config::load).transpose()?;
-    let config = config.context("--config is missing")?;
+    let config = Config::load(&args.config)?;
     let controllers = chosen(&config, args.controller.as_deref())?;
     let mut documents = Vec::new();
     for file in &args.filename {
