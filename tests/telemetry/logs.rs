@@ -1,21 +1,11 @@
 //! The log of a running host: its level, and the output of plugins.
 
-use std::process::Command;
-
 use plugin_fixtures::{Fixture, Form, cases};
 use serde_json::{Value, json};
 
 use super::{ECHO, echo, get};
 use crate::samples::echo::CONTROLLER;
 use crate::support::{Host, Scenario};
-
-fn toggle(host: &Host) {
-    let status = Command::new("kill")
-        .args(["-USR1", &host.process().id().to_string()])
-        .status()
-        .unwrap();
-    assert!(status.success());
-}
 
 fn logged(host: &Host) -> Vec<Value> {
     let lines = host.log();
@@ -50,8 +40,8 @@ async fn the_level_changes_while_the_host_runs_and_the_logs_of_plugins_are_bound
     scenario.until("v1/ConfigMap", "answer", "made", |_| true).await;
     assert!(logged(&host).is_empty());
 
-    toggle(&host);
-    host.until_log(&["SIGUSR1: debug lines are on"]).await;
+    scenario.config_with("log: debug", &controller);
+    host.until_log(&["configuration applied"]).await;
     scenario.patch(ECHO, "e", json!({"spec": {"replicas": 2}})).await;
     host.until_log(&["\"target\":\"plugin\""]).await;
     scenario
@@ -59,16 +49,16 @@ async fn the_level_changes_while_the_host_runs_and_the_logs_of_plugins_are_bound
         .await;
     let lines = logged(&host);
     assert!(lines.len() >= 100, "{}", lines.len());
-    // The last line: a reconcile that began before the signal has no span.
+    // The last line: a reconcile that began before the change has no span.
     let line = lines.last().unwrap();
     assert_eq!(line["span"]["parent"], format!("{}/e", scenario.namespace));
     assert_eq!(line["span"]["controller"], "echo");
     assert_eq!(line["plugin"], "fixture");
     assert!(line["trace_id"].is_null(), "nothing is exported");
 
-    toggle(&host);
+    scenario.config(&controller);
     host.until_log(&[
-        "SIGUSR1: debug lines are off",
+        "changing the log filter with the configuration",
         "\"filter\":\"warn,operator_host_instruments::health=info\"",
     ])
     .await;

@@ -89,13 +89,13 @@ mod tests {
     fn each_cause_is_printed_once() {
         let io = || std::io::Error::from_raw_os_error(2);
         #[derive(Debug, thiserror::Error)]
-        #[error("cannot listen to SIGUSR1: {0}")]
+        #[error("cannot listen to a signal: {0}")]
         struct Twice(#[source] std::io::Error);
         let twice = Twice(io());
         let error = anyhow::Error::from(twice).context("outer");
         assert_eq!(
             words(&error),
-            "outer: cannot listen to SIGUSR1: No such file or directory (os error 2)"
+            "outer: cannot listen to a signal: No such file or directory (os error 2)"
         );
         let plain = Err::<(), _>(io()).context("cannot read x").unwrap_err();
         assert_eq!(

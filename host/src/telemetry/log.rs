@@ -3,11 +3,10 @@
 
 use std::fmt::{self, Write as _};
 use std::io::IsTerminal;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use opentelemetry::trace::SpanContext;
 use thiserror::Error;
-use tokio::signal::unix::{SignalKind, signal};
 use tracing::field::Field;
 use tracing::{Event, Subscriber, info, warn};
 use tracing_subscriber::field::MakeExt as _;
@@ -40,18 +39,12 @@ pub enum LogError {
     /// The filter cannot be parsed.
     #[error("--log: {0}")]
     Filter(#[from] ParseError),
-    /// The handler of the signal that changes the level cannot be installed.
-    #[error("cannot listen to SIGUSR1: {0}")]
-    Signal(#[from] std::io::Error),
 }
 
 /// Silences libraries whose failures the host logs itself, once: kube logs each attempt of a watch that fails, and the
 /// exporters log each attempt to reach a collector. Also silences the spans of WASI's functions, which would replace
 /// the span with the parent on the log lines of plugins.
 const QUIET: &str = "wasmtime_wasi=warn,kube_runtime::watcher=error,kube_client::client=error,opentelemetry=off,opentelemetry_sdk=off,opentelemetry-otlp=off,opentelemetry_otlp=off,opentelemetry-prometheus=off";
-
-/// The filter that SIGUSR1 adds. The targets of the runtime crate start with `operator_host`, too.
-const DEBUG: &str = "operator_host=debug,plugin=debug";
 
 /// Parses a log filter: a level, or targets with levels.
 ///
@@ -88,78 +81,36 @@ struct State {
     /// The filter of the command line, which applies if the configuration has none.
     given: String,
     wanted: String,
-    debug: bool,
 }
 
 impl Level {
     /// Applies the filter of the configuration; with `None`, that of the command line.
     pub fn configure(&self, configured: Option<&str>) {
-        let mut state = self.lock();
+        let mut state = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let wanted = configured.unwrap_or(&state.given).to_owned();
         if wanted == state.wanted {
             return;
         }
         // Log it before the change: the new filter may hide this line.
         info!(filter = wanted, "changing the log filter with the configuration");
-        let before = std::mem::replace(&mut state.wanted, wanted);
-        if !state.reload() {
-            state.wanted = before;
-        }
-    }
-
-    fn toggle(&self) {
-        let mut state = self.lock();
-        state.debug = !state.debug;
-        // Log it before the change: the configured filter may hide this line.
-        if !state.debug {
-            info!(filter = state.wanted, "SIGUSR1: debug lines are off");
-        }
-        if !state.reload() {
-            state.debug = !state.debug;
-        } else if state.debug {
-            info!(
-                filter = state.filter(),
-                "SIGUSR1: debug lines are on; send SIGUSR1 again to turn them off"
-            );
-        }
-    }
-
-    fn lock(&self) -> MutexGuard<'_, State> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-impl State {
-    fn filter(&self) -> String {
-        let debug = if self.debug {
-            format!(",{DEBUG}")
-        } else {
-            String::new()
-        };
-        format!("{}{debug}", self.wanted)
-    }
-
-    fn reload(&self) -> bool {
-        let next = self.filter();
         let reload = |(handle, make): &(reload::Handle<_, _>, MakeFilter)| {
-            make(&next).is_ok_and(|filter| handle.reload(filter).is_ok())
+            make(&wanted).is_ok_and(|filter| handle.reload(filter).is_ok())
         };
-        let ok = self.filters.iter().all(reload);
-        if !ok {
-            warn!(filter = next, "cannot change the log filter");
+        match state.filters.iter().all(reload) {
+            true => state.wanted = wanted,
+            false => warn!(filter = wanted, "cannot change the log filter"),
         }
-        ok
     }
 }
 
-/// Starts the log, and turns debug lines on or off on each SIGUSR1.
+/// Starts the log.
 ///
 /// The filter is `configured`, or `given` if that is `None`. The default `format` is text on a terminal and JSON
 /// elsewhere. The layer `spans` has its own filter and does not depend on that of the log. The layer `records` exports
 /// what the log shows.
 ///
 /// # Errors
-/// When a filter cannot be parsed or the signal handler cannot be installed.
+/// When a filter cannot be parsed.
 pub fn start(
     given: &str,
     configured: Option<&str>,
@@ -187,20 +138,11 @@ pub fn start(
     }
     tracing_subscriber::registry().with(layers).init();
 
-    let level = Level(Arc::new(Mutex::new(State {
+    Ok(Level(Arc::new(Mutex::new(State {
         filters,
         given: given.to_owned(),
         wanted: wanted.to_owned(),
-        debug: false,
-    })));
-    let mut toggles = signal(SignalKind::user_defined1())?;
-    let toggled = level.clone();
-    tokio::spawn(async move {
-        while toggles.recv().await.is_some() {
-            toggled.toggle();
-        }
-    });
-    Ok(level)
+    }))))
 }
 
 /// Creates the layer that writes log lines through this filter.
