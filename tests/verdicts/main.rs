@@ -1,6 +1,6 @@
 //! Asks an API server what it says about schemas and values, and writes its verdicts.
 //!
-//! The tests of the host compare its own judgement with them (`host/schema/src/verdicts.rs`). With `--kubeconfig` the API server
+//! The tests of the host compare its own judgement with them (`host/schema/src/tests.rs`). With `--kubeconfig` the API server
 //! is that of a cluster, in which definitions of the group `verdicts.fixtures.dev` come and go. Without it, one is started
 //! as for the scenarios: of the version in `KUBEBUILDER_ASSETS`, if that is set.
 //!

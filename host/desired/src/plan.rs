@@ -805,6 +805,4 @@ fn rest_problem(child: &Value, secret: &GeneratedSecret) -> Option<String> {
 }
 
 #[cfg(test)]
-mod model;
-#[cfg(test)]
 mod tests;

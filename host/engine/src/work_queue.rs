@@ -390,9 +390,9 @@ impl State {
 }
 
 #[cfg(test)]
-mod model;
-#[cfg(test)]
 mod tests {
+    mod model;
+
     use std::time::Duration;
 
     use futures::FutureExt;

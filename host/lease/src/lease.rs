@@ -289,6 +289,4 @@ fn after(before: Option<&MicroTime>, clock: Timestamp) -> MicroTime {
 }
 
 #[cfg(test)]
-mod model;
-#[cfg(test)]
 mod tests;

@@ -12,7 +12,7 @@ pub mod schema;
 pub mod status;
 pub mod structural;
 #[cfg(test)]
-mod verdicts;
+mod tests;
 /// One problem with its location.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Problem {

@@ -1,3 +1,5 @@
+mod model;
+
 use super::*;
 use crate::ownership::owns;
 use crate::testing::config;

@@ -1,3 +1,5 @@
+mod model;
+
 use std::sync::atomic::{AtomicI64, Ordering};
 
 use super::*;

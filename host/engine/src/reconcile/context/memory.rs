@@ -213,6 +213,8 @@ fn is_own_status(seen: &DynamicObject, written: &Value, answer: &DynamicObject) 
 
 #[cfg(test)]
 mod tests {
+    mod model;
+
     use serde_json::json;
 
     use super::*;
@@ -274,6 +276,3 @@ mod tests {
         assert!(!answer("new", 1, changed, &["f"]), "a condition");
     }
 }
-
-#[cfg(test)]
-mod model;

@@ -3,9 +3,7 @@
 
 use proptest::prelude::*;
 
-use super::tests::namespaced;
 use super::*;
-use crate::testing::config;
 
 const OWN: &str = "default";
 

@@ -4,15 +4,9 @@
 
 use proptest::prelude::*;
 
-use super::tests::Server;
 use super::*;
 
 const REPLICAS: usize = 3;
-const TIMING: Timing = Timing {
-    duration: Duration::from_secs(15),
-    renew_deadline: Duration::from_secs(10),
-    retry_period: Duration::from_secs(2),
-};
 
 #[derive(Clone, Debug)]
 enum Op {
