@@ -85,7 +85,7 @@ pub(in crate::reconcile) struct StatusMemory {
 /// response to a write, and a watch brings nothing that the cache knows.
 #[derive(Debug, Default)]
 pub struct OwnWrites {
-    /// The resource version of the last write to each child, in any version of its kind.
+    /// The resource version of the last write to each child.
     pub(super) children: HashMap<Identity, u128>,
     /// The resource versions that the last writes gave to the parent, oldest first.
     parent: Vec<u128>,
