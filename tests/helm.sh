@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # Helm's own engine without Helm: tests/helm.sh lint CHART | install NAMESPACE RELEASE CHART VALUES.json
 #
-# `upgrade` takes the same as `install`, and reuses the values of the release.
-# `package CHART --destination FOLDER` and `push FILE oci://REGISTRY [--plain-http]` are as Helm has them.
+# `fetch` only fetches the engine, for a caller that will have no network. `upgrade` takes the same as `install`, and reuses
+# the values of the release. `package CHART --destination FOLDER` and `push FILE oci://REGISTRY [--plain-http]` are as Helm has them.
 #
 # The Python package helm-sdkpy carries Helm's Go library, with a C interface. It is fetched by its name, once, into the
 # user's cache; helm.py beside this script calls the library. `install` uses KUBECONFIG and prints the release. With
@@ -37,6 +37,7 @@ fetch() {
 }
 
 [[ -d $entry ]] || fetch
+[[ ${1:-} != fetch ]] || exit 0
 case $(uname -m) in
     x86_64) machine=amd64 ;;
     aarch64) machine=arm64 ;;

@@ -28,6 +28,8 @@ install_packages "to run a node" busybox-static conntrack containernetworking-pl
     mariadb-client-core mariadb-server-core openssl procps python3 python3-yaml runc
 command -v kubectl >/dev/null || install_packages "to install the host" kubernetes-client
 programs=$("$here/../control-plane/install.sh" node)
+# The node's network leads nowhere.
+"$here/../helm.sh" fetch
 
 make_folder
 # Each command compiles plugins otherwise.
