@@ -7,13 +7,15 @@ mod man;
 
 use std::collections::BTreeSet;
 use std::fs;
+use std::io::{BufRead, BufReader, Write};
+use std::net::TcpListener;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
 use clap::CommandFactory;
 use operator_host::cli::Cli;
-use serde_json::Value;
+use serde_json::{Value, json};
 use tempfile::TempDir;
 
 use crate::delivery::registry::server::{Access, Registry};
@@ -349,6 +351,72 @@ fn the_sdks_for_javascript_and_python_are_packages_of_npm_and_pypi() {
         assert!(listed.contains(name), "{name} is not in {listed}");
     }
     assert!(file(format!("operator_plugin-{version}.tar.gz")).is_file());
+    plugins_take_the_sdk_from_a_package(folder.path(), version);
+}
+
+/// Builds and tests new plugins with these packages, which are where npm and pip look for them.
+fn plugins_take_the_sdk_from_a_package(packages: &Path, version: &str) {
+    let registry = npm_registry(packages, version);
+    let desk = TempDir::new().unwrap();
+    for (language, compiler, sdk) in [
+        ("js", "js.sh", "operator-plugin.js"),
+        ("python", "python.sh", "operator_plugin.py"),
+    ] {
+        let folder = desk.path().join(format!("packaged-{language}"));
+        let mut new = Command::new(PROGRAM);
+        new.arg("new")
+            .arg(&folder)
+            .args(["--lang", language, "--sdk", version]);
+        printed(new.args(["--kind", "Greeter", "--group", "example.org"]));
+        assert!(!folder.join(sdk).exists(), "{sdk} comes from the package");
+        let readme = fs::read_to_string(folder.join("README.md")).unwrap();
+        assert!(
+            !readme.contains(&format!("| `{sdk}`"))
+                && readme.contains(&format!("version {version} of the package"))
+        );
+        let compiler = printed(&mut Command::new(root().join("plugins").join(compiler)));
+        let mut make = Command::new("make");
+        make.arg("test").current_dir(&folder);
+        make.env("COMPONENTIZE", compiler.trim())
+            .env("OPERATOR_HOST", PROGRAM)
+            .env("npm_config_registry", &registry)
+            .env("PIP_NO_INDEX", "1")
+            .env("PIP_FIND_LINKS", packages);
+        let printed = printed(make.env_remove("MAKEFLAGS"));
+        assert!(printed.contains("3 calls replayed: 3 the same"), "{printed}");
+    }
+}
+
+/// Serves the package for JavaScript as a registry of npm, until the process ends.
+fn npm_registry(packages: &Path, version: &str) -> String {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let registry = format!("http://{}", listener.local_addr().unwrap());
+    let tarball = format!("{registry}/operator-plugin.tgz");
+    let released = json!({ "name": "operator-plugin", "version": version, "dist": { "tarball": tarball } });
+    let list = json!({ "name": "operator-plugin", "dist-tags": { "latest": version }, "versions": { version: released } });
+    let file = fs::read(packages.join(format!("operator-plugin-{version}.tgz"))).unwrap();
+    std::thread::spawn(move || {
+        for stream in listener.incoming() {
+            let mut stream = stream.unwrap();
+            let mut lines = BufReader::new(stream.try_clone().unwrap()).lines();
+            let request = lines.next().unwrap().unwrap();
+            // The rest of its head.
+            while lines
+                .next()
+                .is_some_and(|line| line.is_ok_and(|it| !it.is_empty()))
+            {}
+            let body = match request.contains(".tgz") {
+                true => file.clone(),
+                false => list.to_string().into_bytes(),
+            };
+            let head = format!(
+                "HTTP/1.1 200 OK\r\nconnection: close\r\ncontent-length: {}\r\n\r\n",
+                body.len()
+            );
+            stream.write_all(&[head.as_bytes(), &body].concat()).unwrap();
+        }
+    });
+    registry
 }
 
 #[test]

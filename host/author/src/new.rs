@@ -34,9 +34,9 @@ pub struct Args {
     /// The kind's plural in API paths [default: the kind in lower case with an `s`]
     #[arg(long)]
     plural: Option<String>,
-    /// The folder of the Rust SDK in a checkout of operator-host, or for Rust plugins the URL of a git repository that
-    /// contains it (`URL#TAG`), or its version in the Rust registry [default: the checkout that contains the new folder,
-    /// otherwise the SDK of this release]
+    /// The folder of the Rust SDK in a checkout of operator-host; for a plugin in Rust also the URL of a git repository
+    /// that contains it (`URL#TAG`), or its version on crates.io; for one in JavaScript, TypeScript or Python the version
+    /// of its SDK on npm or PyPI [default: the checkout that contains the new folder, otherwise the SDK of this release]
     #[arg(long, env = "OPERATOR_HOST_SDK", value_name = "FOLDER|URL|VERSION")]
     sdk: Option<String>,
 }
@@ -72,6 +72,7 @@ struct Placeholders {
     group: String,
     version: String,
     sdk: String,
+    package: Option<String>,
     build: String,
     compiler: String,
     tools: String,
@@ -117,7 +118,11 @@ pub fn run(args: &Args) -> Result<(), Failure> {
             folder.display()
         )));
     }
-    for (name, content) in files::of(args.lang) {
+    let files = match &placeholders.package {
+        Some(version) => files::with_package(args.lang, version),
+        None => files::of(args.lang),
+    };
+    for (name, content) in files {
         write(&folder.join(name), &content.fill(&placeholders))?;
     }
     println!(
@@ -186,6 +191,7 @@ fn placeholders(args: &Args) -> anyhow::Result<Placeholders> {
     )?;
     let sdk::Sdk {
         dependency,
+        package,
         build,
         compiler,
         tools,
@@ -206,6 +212,7 @@ fn placeholders(args: &Args) -> anyhow::Result<Placeholders> {
         group: args.group.clone(),
         version: args.version.clone(),
         sdk: dependency,
+        package,
         build,
         compiler,
         tools,

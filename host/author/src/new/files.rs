@@ -12,15 +12,18 @@ pub(super) enum Content {
     Verbatim(&'static [u8]),
     /// The lock file of a Rust plugin.
     Lock,
+    /// A text of this plugin alone, with placeholders to fill.
+    Lines(String),
 }
 
-use Content::{Lock, Template, Verbatim};
+use Content::{Lines, Lock, Template, Verbatim};
 
 impl Content {
     pub(super) fn fill(&self, placeholders: &Placeholders) -> Vec<u8> {
         match self {
             Template(text) => placeholders.fill(text).into_bytes(),
             Verbatim(bytes) => bytes.to_vec(),
+            Lines(text) => placeholders.fill(text).into_bytes(),
             Lock => lock::of(&placeholders.name).into_bytes(),
         }
     }
@@ -55,6 +58,43 @@ fn javascript(mut files: Vec<(&'static str, Content)>) -> Vec<(&'static str, Con
         ("operator-plugin.d.ts", sample!("echo-js/operator-plugin.d.ts")),
         ("plugin.wit", sample!("echo-js/plugin.wit")),
     ]);
+    files
+}
+
+/// The files that the packages on npm and PyPI contain.
+const PACKAGED: [&str; 8] = [
+    "build.mjs",
+    "testing.mjs",
+    "testing.d.mts",
+    "operator-plugin.js",
+    "operator-plugin.d.ts",
+    "operator_plugin.py",
+    "operator_types.py",
+    "plugin.wit",
+];
+
+/// Leaves out the rows about the files of the package in the table of a README.
+fn without_rows(readme: &str) -> String {
+    let is_kept = |line: &&str| {
+        !PACKAGED
+            .iter()
+            .any(|name| line.starts_with(&format!("| `{name}`")))
+    };
+    readme.split_inclusive('\n').filter(is_kept).collect()
+}
+
+/// Returns the files of a plugin whose SDK is a package of this version.
+pub(super) fn with_package(language: Language, version: &str) -> Vec<(&'static str, Content)> {
+    let mut files = of(language);
+    files.retain(|(name, _)| !PACKAGED.contains(name));
+    for (_, content) in files.iter_mut().filter(|(name, _)| *name == "README.md") {
+        if let Template(text) = content {
+            *content = Lines(without_rows(text));
+        }
+    }
+    if language == Language::Python {
+        files.push(("requirements.txt", Lines(format!("operator-plugin=={version}\n"))));
+    }
     files
 }
 

@@ -1,6 +1,6 @@
 //! Locates what a new plugin needs from operator-host: the SDK of a Rust plugin, in a checkout, by a relative path, in a
 //! git repository, or by its version in the Rust registry; the script of a checkout that finds or installs the compiler of
-//! a plugin in another language.
+//! a plugin in another language, and the version of its SDK on npm or PyPI.
 
 use std::path::{Component, Path, PathBuf};
 
@@ -13,8 +13,10 @@ const RELEASED: Option<&str> = option_env!("OPERATOR_HOST_RELEASED_SDK");
 /// The parts of a project that depend on the location of the SDK.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct Sdk {
-    /// The dependency in `Cargo.toml`.
+    /// The dependency in `Cargo.toml`, or in `package.json`.
     pub dependency: String,
+    /// The version of the package that contains the SDK's files, which are then not written beside the plugin.
+    pub package: Option<String>,
     /// The build lines of the `Makefile`.
     pub build: String,
     /// The compiler of a plugin in another language than Rust, as the `Makefile` names it.
@@ -25,6 +27,10 @@ pub(super) struct Sdk {
 
 /// The compiler of a language other than Rust.
 pub(super) struct Compiler {
+    /// The language, as a message names it.
+    pub language: &'static str,
+    /// The registry of the package `operator-plugin`, which contains the SDK, if there is one.
+    pub registry: Option<&'static str>,
     /// The program that the `Makefile` runs.
     pub program: &'static str,
     /// The script in a checkout that prints the program's path.
@@ -36,6 +42,8 @@ pub(super) struct Compiler {
 }
 
 pub(super) const GO: Compiler = Compiler {
+    language: "Go",
+    registry: None,
     program: "go",
     script: "go.sh",
     needs: "It needs Go 1.21 or later (<https://go.dev/dl>; Debian 12 has 1.19).",
@@ -43,6 +51,8 @@ pub(super) const GO: Compiler = Compiler {
 };
 
 pub(super) const C: Compiler = Compiler {
+    language: "C",
+    registry: None,
     program: "clang",
     script: "c.sh",
     needs: "It needs clang and lld with the WebAssembly target, and wasi-libc: Debian's packages `clang`, `lld`, \
@@ -51,6 +61,8 @@ pub(super) const C: Compiler = Compiler {
 };
 
 pub(super) const JS: Compiler = Compiler {
+    language: "JavaScript or TypeScript",
+    registry: Some("npm"),
     program: "npx --yes componentize-qjs@0.4.5",
     script: "js.sh",
     needs: "It needs Node.js 22.15 or later with npm, for the package `componentize-qjs`.",
@@ -58,6 +70,8 @@ pub(super) const JS: Compiler = Compiler {
 };
 
 pub(super) const PYTHON: Compiler = Compiler {
+    language: "Python",
+    registry: Some("PyPI"),
     program: "componentize-py",
     script: "python.sh",
     needs: "It needs the package `componentize-py` of PyPI: `pip install componentize-py==0.25.1`.",
@@ -65,6 +79,8 @@ pub(super) const PYTHON: Compiler = Compiler {
 };
 
 pub(super) const ZIG: Compiler = Compiler {
+    language: "Zig",
+    registry: None,
     program: "zig",
     script: "zig.sh",
     needs: "It needs Zig 0.17: <https://ziglang.org/download>, or `pip install ziglang==0.17.1`.",
@@ -72,6 +88,8 @@ pub(super) const ZIG: Compiler = Compiler {
 };
 
 pub(super) const ASSEMBLYSCRIPT: Compiler = Compiler {
+    language: "AssemblyScript",
+    registry: None,
     program: "npx asc --config ./node_modules/@assemblyscript/wasi-shim/asconfig.json --transform json-as",
     script: "assemblyscript.sh",
     needs: "It needs Node.js 20 or later with npm:\n`npm install assemblyscript@0.28.20 json-as@1.6.0 \
@@ -83,41 +101,72 @@ impl Compiler {
     /// Uses the script of the checkout that the user gave, or of the one that contains the new folder. Without a checkout,
     /// the compiler must be on the `PATH`.
     pub(super) fn find(&self, given: Option<&str>, folder: &Path) -> anyhow::Result<Sdk> {
-        let Self {
-            program,
-            script,
-            needs,
-            variable,
-        } = self;
         let sdk = match given {
-            Some(given) => Some(PathBuf::from(given)).filter(|sdk| is_sdk(sdk)),
+            Some(given) if is_sdk(Path::new(given)) => Some(PathBuf::from(given)),
+            Some(given) => return self.package(given),
             None => around(folder)?,
         };
         let script = sdk
-            .map(|sdk| sdk.join("..").join(script))
+            .map(|sdk| sdk.join("..").join(self.script))
             .filter(|script| script.is_file());
         let Some(script) = script else {
-            return Ok(Sdk {
-                compiler: (*program).to_owned(),
-                tools: format!(
-                    "{needs}\n`make {variable}=PATH` takes another one than `{program}` on the `PATH`."
-                ),
-                ..Sdk::default()
-            });
+            return Ok(self.on_the_path());
         };
         let script = script
             .canonicalize()
             .with_context(|| script.display().to_string())?;
         let script = relative(&script, &absolute(folder)?);
-        let script = script.display();
+        let (script, variable) = (script.display(), self.variable);
         Ok(Sdk {
             // The variable may be in the environment, for programs that are not plugins.
             compiler: format!("$(shell {variable}= \"{script}\")"),
             tools: format!(
-                "{needs}\n`make` asks `{script}` for one, which downloads or installs it if it is missing. `make \
-                 {variable}=PATH` takes another one."
+                "{}\n`make` asks `{script}` for one, which downloads or installs it if it is missing. `make \
+                 {variable}=PATH` takes another one.",
+                self.needs
             ),
             ..Sdk::default()
+        })
+    }
+
+    fn on_the_path(&self) -> Sdk {
+        let (program, variable) = (self.program, self.variable);
+        Sdk {
+            compiler: program.to_owned(),
+            tools: format!(
+                "{}\n`make {variable}=PATH` takes another one than `{program}` on the `PATH`.",
+                self.needs
+            ),
+            ..Sdk::default()
+        }
+    }
+
+    /// Returns the SDK as a package of this version.
+    fn package(&self, version: &str) -> anyhow::Result<Sdk> {
+        let language = self.language;
+        let Some(registry) = self.registry else {
+            return Err(anyhow!(
+                "--sdk is {version:?}, which is not the folder plugins/sdk of a checkout of operator-host. There is no \
+                 package of the SDK for {language}: leave out --sdk and OPERATOR_HOST_SDK, and its files are written into \
+                 the new folder"
+            ));
+        };
+        // A range would take another SDK than the one that the plugin was tested with.
+        if semver::Version::parse(version).is_err() {
+            return Err(anyhow!(
+                "--sdk is {version:?}: for a plugin in {language} it is the version of the package operator-plugin on \
+                 {registry}, such as `0.1.0`, or the folder plugins/sdk of a checkout of operator-host"
+            ));
+        }
+        let mut sdk = self.on_the_path();
+        sdk.tools += &format!(
+            "\n\nThe SDK is version {version} of the package `operator-plugin` on {registry}. `make` installs it, and again \
+             when you change the version."
+        );
+        Ok(Sdk {
+            dependency: format!(",\n  \"dependencies\": {{\n    \"operator-plugin\": {version:?}\n  }}"),
+            package: Some(version.to_owned()),
+            ..sdk
         })
     }
 }
@@ -274,6 +323,35 @@ mod tests {
             dependency(Some("0.1.0"), None).unwrap(),
             "path = \"../plugins/sdk\""
         );
+    }
+
+    #[test]
+    fn a_version_is_that_of_a_package_where_the_language_has_one() {
+        let desk = tempfile::tempdir().unwrap();
+        let folder = desk.path().join("greeter");
+        for (language, registry) in [(JS, "npm"), (PYTHON, "PyPI")] {
+            let sdk = language.find(Some("0.1.0"), &folder).unwrap();
+            assert_eq!(sdk.package.as_deref(), Some("0.1.0"));
+            assert!(sdk.tools.contains(registry), "{}", sdk.tools);
+            assert_eq!(language.find(None, &folder).unwrap().package, None);
+            for bad in [
+                "0.1",
+                "^0.1.0",
+                "latest",
+                "https://forge.example.com/sdk",
+                "no/folder",
+                "",
+            ] {
+                let error = language.find(Some(bad), &folder).unwrap_err().to_string();
+                let words = format!("--sdk is {bad:?}: for a plugin in");
+                assert!(error.contains(&words) && error.contains(registry), "{error}");
+            }
+        }
+        for language in [GO, C, ZIG, ASSEMBLYSCRIPT] {
+            let error = language.find(Some("0.1.0"), &folder).unwrap_err().to_string();
+            let words = format!("There is no package of the SDK for {}", language.language);
+            assert!(error.contains(&words), "{error}");
+        }
     }
 
     /// Regression: the README told to run a script of the checkout, by a path that existed in no folder.
