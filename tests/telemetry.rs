@@ -5,7 +5,9 @@ pub mod collector;
 mod faults;
 mod logs;
 mod prometheus;
+mod secrets;
 
+use std::path::Path;
 use std::time::Duration;
 
 use kube::core::DynamicObject;
@@ -40,6 +42,11 @@ fn is_ready(object: &DynamicObject) -> bool {
 
 /// Starts a host that exports to `endpoint` at short intervals.
 fn exporting(scenario: &Scenario, endpoint: &str, more: &[(&str, &str)]) -> Host {
+    exporting_with(scenario, &scenario.config(CONTROLLER), endpoint, more)
+}
+
+/// Starts such a host with a configuration file.
+fn exporting_with(scenario: &Scenario, config: &Path, endpoint: &str, more: &[(&str, &str)]) -> Host {
     let mut environment = vec![
         ("OTEL_EXPORTER_OTLP_ENDPOINT", endpoint),
         ("OTEL_BSP_SCHEDULE_DELAY", "100"),
@@ -48,7 +55,7 @@ fn exporting(scenario: &Scenario, endpoint: &str, more: &[(&str, &str)]) -> Host
         ("OPERATOR_HOST_LOG_FORMAT", "json"),
     ];
     environment.extend_from_slice(more);
-    scenario.start_in(&scenario.config(CONTROLLER), &[], &environment)
+    scenario.start_in(config, &[], &environment)
 }
 
 /// Returns the host's health port.

@@ -33,7 +33,7 @@ fn values(secret: &DynamicObject) -> BTreeMap<String, String> {
 }
 
 /// Decodes the API's base64; the values are printable because of their alphabets.
-fn decoded(text: &str) -> String {
+pub fn decoded(text: &str) -> String {
     let alphabet = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
     let mut bits = String::new();
     for byte in text.bytes().filter(|byte| *byte != b'=') {

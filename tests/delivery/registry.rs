@@ -1,7 +1,7 @@
 //! Plugins in an OCI registry: a real registry, the real `push`, and a host that follows a tag.
 
 pub mod server;
-mod tokens;
+pub mod tokens;
 
 use std::fs;
 use std::path::Path;

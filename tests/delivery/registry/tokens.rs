@@ -10,12 +10,13 @@ use tokio::net::TcpListener;
 use tokio::task::JoinHandle;
 
 /// The header of the user and the password of [`super::server`].
-const BASIC: &str = "Basic dGVhbTpwYXNzOndvcmQ=";
+pub const BASIC: &str = "Basic dGVhbTpwYXNzOndvcmQ=";
 
 /// The server, which ends when it is dropped.
 pub struct Tokens {
     pub port: u16,
-    scopes: Arc<Mutex<Vec<String>>>,
+    /// The scope and the token of each answer.
+    given: Arc<Mutex<Vec<(String, String)>>>,
     task: JoinHandle<()>,
 }
 
@@ -26,8 +27,8 @@ impl Tokens {
         shell(folder, script);
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let port = listener.local_addr().unwrap().port();
-        let scopes = Arc::<Mutex<Vec<String>>>::default();
-        let (given, folder) = (Arc::clone(&scopes), folder.to_owned());
+        let given = Arc::<Mutex<Vec<(String, String)>>>::default();
+        let (all, folder) = (Arc::clone(&given), folder.to_owned());
         let task = tokio::spawn(async move {
             while let Ok((mut stream, _)) = listener.accept().await {
                 let mut head = Vec::new();
@@ -40,8 +41,8 @@ impl Tokens {
                     true => {
                         let scope = scope(&head);
                         let token = token(folder.clone(), &scope).await;
-                        given.lock().unwrap().push(scope);
                         let body = json!({"token": token}).to_string();
+                        all.lock().unwrap().push((scope, token));
                         format!(
                             "HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: {}\r\n\r\n{body}",
                             body.len()
@@ -54,12 +55,27 @@ impl Tokens {
                 let _ = stream.shutdown().await;
             }
         });
-        Self { port, scopes, task }
+        Self { port, given, task }
     }
 
     /// Returns what tokens were given for.
     pub fn scopes(&self) -> Vec<String> {
-        self.scopes.lock().unwrap().clone()
+        self.given
+            .lock()
+            .unwrap()
+            .iter()
+            .map(|(scope, _)| scope.clone())
+            .collect()
+    }
+
+    /// Returns the tokens that were given.
+    pub fn tokens(&self) -> Vec<String> {
+        self.given
+            .lock()
+            .unwrap()
+            .iter()
+            .map(|(_, token)| token.clone())
+            .collect()
     }
 }
 
