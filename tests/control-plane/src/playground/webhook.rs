@@ -132,16 +132,25 @@ impl Webhook {
     }
 }
 
-/// Takes all of a definition but its conversion from its file. A plugin contains the file as it was when the plugin was
-/// built.
+/// Takes all of a definition from its file, but its conversion and which of its versions are served: without a webhook only
+/// the stored one is. A plugin contains the file as it was when the plugin was built.
 fn prefer_file(printed: &mut DynamicObject, files: &[DynamicObject]) {
     let is_it = |file: &&DynamicObject| file.types == printed.types && file.name_any() == printed.name_any();
     let Some(file) = files.iter().find(is_it) else {
         return;
     };
-    let conversion = printed.data["spec"]["conversion"].take();
-    printed.data.clone_from(&file.data);
-    printed.data["spec"]["conversion"] = conversion;
+    let spec = std::mem::replace(&mut printed.data, file.data.clone())["spec"].take();
+    printed.data["spec"]["conversion"] = spec["conversion"].clone();
+    for version in printed.data["spec"]["versions"]
+        .as_array_mut()
+        .into_iter()
+        .flatten()
+    {
+        let mut versions = spec["versions"].as_array().into_iter().flatten();
+        if let Some(same) = versions.find(|it| it["name"] == version["name"]) {
+            version["served"] = same["served"].clone();
+        }
+    }
 }
 
 /// Applies samples. While the host fills its caches, it makes no decision, and the API server refuses them.
@@ -204,9 +213,10 @@ mod tests {
         assert!(Certificate::create(&config).await.unwrap().is_none());
     }
 
-    /// Regression: the definition of a plugin that was not built yet replaced the one that its author had just changed.
+    /// Regression: the definition of a plugin that was not built yet replaced the one that its author had just changed; and
+    /// the versions that the plugin converts were not served.
     #[test]
-    fn of_a_printed_definition_only_the_conversion_counts_when_its_file_is_there() {
+    fn of_a_printed_definition_only_the_conversion_and_what_is_served_count_when_its_file_is_there() {
         let definition = |name: &str, spec: serde_json::Value| -> DynamicObject {
             serde_json::from_value(serde_json::json!({
                 "apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition", "metadata": {"name": name}, "spec": spec,
@@ -214,13 +224,24 @@ mod tests {
             .unwrap()
         };
         let conversion = serde_json::json!({"strategy": "Webhook"});
-        let old = serde_json::json!({"versions": ["old"], "conversion": conversion});
-        let files = [definition("a", serde_json::json!({"versions": ["new"]}))];
+        let version = |name: &str, served: bool, schema: &str| serde_json::json!({"name": name, "served": served, "schema": schema});
+        let old = serde_json::json!({
+            "versions": [version("v1", true, "old"), version("v2", true, "old")], "conversion": conversion,
+        });
+        let written = [
+            version("v1", false, "new"),
+            version("v2", true, "new"),
+            version("v3", true, "new"),
+        ];
+        let files = [definition("a", serde_json::json!({ "versions": written }))];
         let mut printed = definition("a", old.clone());
         prefer_file(&mut printed, &files);
         assert_eq!(
             printed.data["spec"],
-            serde_json::json!({"versions": ["new"], "conversion": conversion})
+            serde_json::json!({
+                "versions": [version("v1", true, "new"), version("v2", true, "new"), version("v3", true, "new")],
+                "conversion": conversion,
+            })
         );
         let mut other = definition("b", old.clone());
         prefer_file(&mut other, &files);
