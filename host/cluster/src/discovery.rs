@@ -115,7 +115,7 @@ pub struct Resolved {
 }
 
 impl Resolved {
-    /// Reports whether the same kinds are served in the same way as before, as far as there is an answer.
+    /// Reports whether every kind that was answered for is served as before.
     #[must_use]
     pub fn serves_the_same(&self, before: &Self) -> bool {
         let others = before.others.iter();

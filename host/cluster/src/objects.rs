@@ -9,8 +9,8 @@ use serde::de::DeserializeOwned;
 
 use super::cache::Whole;
 
-/// The objects of one kind, in one namespace or in the whole cluster. Each method is that of `kube::Api`; where the name has
-/// `metadata`, objects are read without the rest.
+/// The objects of one kind, in one namespace or in the whole cluster. The methods are those of `kube::Api`. A method with
+/// `metadata` in its name reads only the metadata.
 pub struct Objects {
     client: Client,
     request: Request,

@@ -18,9 +18,8 @@ pub fn asked_delay(status: &Status) -> Option<Duration> {
     (seconds > 0).then(|| Duration::from_secs(seconds.into()))
 }
 
-/// Reports whether the object of this name does not exist. Two other things are not found, too: the path of a kind
-/// that is not served, or not yet by an API server that has just started, and whatever an admission webhook, whose
-/// refusal the API server passes on, was looking for.
+/// Reports whether the object of this name does not exist. The status 404 has two other causes: the API server does not
+/// serve the kind, perhaps because it has just started; or an admission webhook did not find what it was looking for.
 pub fn is_missing_object(status: &Status, name: &str) -> bool {
     let is_named = status
         .details

@@ -154,7 +154,7 @@ impl From<PackError> for NotAPlugin {
 }
 
 impl NotAPlugin {
-    /// Creates a fault of files that are complete.
+    /// The files are complete.
     fn whole(text: String) -> Self {
         Self {
             text,
@@ -162,7 +162,7 @@ impl NotAPlugin {
         }
     }
 
-    /// Creates a fault of files that may be split into parts.
+    /// The files may be parts of a plugin, of which others are missing.
     fn parts(text: String) -> Self {
         Self {
             text,

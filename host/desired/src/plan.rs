@@ -2,7 +2,7 @@
 //! arguments; nothing is read or written.
 //!
 //! An answer is used completely or not at all: a plugin that asks for one forbidden child is not trusted with the
-//! rest. What existing objects are in the way of is left out by [`plan_around`].
+//! rest. [`plan_around`] leaves out children that existing objects are in the way of.
 
 mod refusal;
 mod resolve_order;

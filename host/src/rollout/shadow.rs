@@ -46,8 +46,8 @@ pub(super) struct Effect {
     pub(super) deleted: BTreeSet<Identity>,
     /// Observed children that are retained and would no longer be managed.
     pub(super) left: BTreeSet<Identity>,
-    /// What existing objects are in the way of. A reconcile deletes nothing meanwhile; here counts what it would delete once
-    /// they are gone.
+    /// The children that existing objects are in the way of. While they are, a reconcile deletes nothing. The proof counts
+    /// what it would delete afterwards.
     pub(super) refused: BTreeSet<String>,
 }
 

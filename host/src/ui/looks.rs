@@ -60,7 +60,7 @@ impl Looks {
             return Ok(Look { took, ..look.clone() });
         }
         let (sources, view) = (Arc::clone(&self.sources), view.clone());
-        // The task holds the lock: a client that goes away meanwhile does not let the next one compute beside it.
+        // The task holds the lock, so that the next client waits for it even if this one goes away.
         let task = tokio::task::spawn_blocking(move || {
             let start = Instant::now();
             let (found, json) = view.json(&sources);

@@ -60,7 +60,7 @@ impl WriteLimits {
         self.slot().await
     }
 
-    /// Waits until the controller may have one more write that waits for an answer, whatever its rate is: Events have a
+    /// Waits until the controller may have one more write that waits for an answer. Ignores the rate: Events have a
     /// rate of their own.
     pub async fn slot(&self) -> WritePermit<'_> {
         let start = Instant::now();

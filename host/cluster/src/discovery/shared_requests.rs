@@ -23,7 +23,7 @@ impl<T: Clone> Default for SharedRequests<T> {
 }
 
 impl<T: Clone + Send + Sync + 'static> SharedRequests<T> {
-    /// Returns the known answer when it is good enough at its age; otherwise that of a request under way, or of a new one.
+    /// Returns the known answer if it is recent enough. Otherwise waits for a request under way, or sends a new one.
     pub(super) async fn get<F>(
         &self,
         key: &str,

@@ -7,8 +7,8 @@ use jiff::Timestamp;
 /// The shortest delay that a plugin can ask for, so that it cannot keep a worker permanently busy.
 pub(super) const MIN_DELAY: Duration = Duration::from_millis(100);
 
-/// How long an object that is in the way of a child stays unnoticed at most after it is gone, or has another owner. Its
-/// events are not those of a child.
+/// How soon the host looks again whether an object is still in the way of a child. It gets no event when that object is
+/// deleted or changes its owner.
 pub(super) const OBSTRUCTED: Duration = Duration::from_secs(30);
 
 /// When to reconcile the parent again if nothing changes.

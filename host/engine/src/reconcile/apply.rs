@@ -46,7 +46,7 @@ pub(super) struct Applied {
     pub held: Vec<String>,
     /// Errors for children that the API server rejected.
     pub failed: Vec<ApiError>,
-    /// Whether a child is being deleted that the parent does not own. Its events are not recognized as those of a child.
+    /// Whether the host waits for the deletion of an object that the parent does not own. It gets no event about that.
     pub awaits_others: bool,
 }
 
@@ -185,7 +185,7 @@ async fn apply_one(
         owns(&context.config, parent_object, live)
             || retains(&context.config, context.provenance.proof(), parent_object, live)
     });
-    // Without its label it is a child that cannot be forced, and that others may contest all the same.
+    // A child whose label somebody removed is not applied by force, but others may still contest it.
     let is_child = force
         || object.is_some_and(|live| {
             controller_of(live).is_some_and(|owner| Some(&owner.uid) == parent_object.metadata.uid.as_ref())

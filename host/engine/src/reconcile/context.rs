@@ -205,7 +205,7 @@ impl Context {
         }
     }
 
-    /// Forgets which children are as applied although nothing shows it: each is applied once more.
+    /// Forgets which children are as applied although their managed fields do not show it: each is applied once more.
     pub fn forget_unowned(&self, parent: &NamespacedName) {
         if let Some(memory) = self.memory().get_mut(parent) {
             memory.unowned.clear();

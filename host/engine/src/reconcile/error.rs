@@ -64,7 +64,7 @@ fn join<E: std::fmt::Display>(errors: &[E]) -> String {
     texts.join("; ")
 }
 
-/// Returns the errors that do not pass by themselves; all if each does.
+/// Returns the permanent errors, or all errors if none is permanent.
 fn lasting(errors: &[ApiError]) -> Vec<&ApiError> {
     let lasting: Vec<_> = errors.iter().filter(|error| !error.is_passing()).collect();
     match lasting.is_empty() {

@@ -92,7 +92,7 @@ pub(super) async fn fail(context: &Context, parent: &DynamicObject, error: &Reco
         context.publish(&parent, EventType::Warning, &reason.reason, &reason.message);
     }
     let mut written = status::write(context, &parent, &update).await;
-    // What the plugin added may be the cause. It must not hide the failure.
+    // The API server may refuse the plugin's status and conditions. The failure must be reported all the same.
     if let Err(refused) = &written
         && (status.is_some() || !update.added.is_empty())
         && refused.is_invalid()
@@ -160,8 +160,7 @@ fn answers(error: &ReconcileError) -> &[ApiError] {
     }
 }
 
-/// Notes since when the failures of a parent have been such as pass by themselves. What stays must not be hidden by what
-/// passes.
+/// Notes since when a parent has had only transient failures. They must not hide a permanent one.
 pub(super) fn note(context: &Context, parent: &NamespacedName, error: &ReconcileError) {
     let errors = answers(error);
     let passes = !errors.is_empty() && errors.iter().all(ApiError::is_passing);
@@ -199,8 +198,7 @@ pub(super) fn is_transient(context: &Context, parent: &DynamicObject, error: &Re
     since.is_some_and(|since| since.elapsed() < grace || cannot_be_told())
 }
 
-/// Reports whether the failure that was last noted may still pass by itself. Then only the condition of a new parent tells
-/// of it.
+/// Reports whether the last failure may be transient. Only the condition of a new parent reports such a failure.
 fn may_pass(context: &Context, parent: &NamespacedName) -> bool {
     let since = context.memory_of(parent, |memory| memory.failure.transient_since);
     since.is_some_and(|since| since.elapsed() < GRACE)

@@ -59,8 +59,8 @@ pub(super) fn is_cleaned_up(config: &ControllerConfig, parent: &DynamicObject) -
     annotation(parent, CLEANED_UP_ANNOTATION) == Some(&*mark(config, parent))
 }
 
-/// Returns the mark of a parent whose cleanup is done. A copy of the parent must not look cleaned up, and neither must it for
-/// another controller.
+/// Returns the mark of a parent whose cleanup is done. It names the UID and the controller, so that it holds neither for a
+/// copy of the parent nor for another controller.
 fn mark(config: &ControllerConfig, parent: &DynamicObject) -> String {
     let uid = parent.metadata.uid.as_deref().unwrap_or_default();
     format!("{}/{uid}", config.finalizer())

@@ -132,8 +132,7 @@ pub trait RelatedObjects: Sync {
 pub enum Rights<'a> {
     /// As the controller's configuration allows.
     Configured(&'a ControllerConfig),
-    /// As the plugin itself announces. There is no configuration, and so no permission to read other namespaces
-    /// than the parent's.
+    /// What the plugin's description lists. Without a configuration, only the parent's namespace may be read.
     Announced(&'a Description),
 }
 

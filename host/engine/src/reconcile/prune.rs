@@ -40,7 +40,7 @@ pub async fn prune(
     let is_unwanted = |child: &DynamicObject| {
         unwanted(&context.config, proof, parent, child, &named).is_some_and(|key| may_go(&key.kind))
     };
-    // What is being deleted already keeps back what comes before it.
+    // A child waits for those after it, also for those that are being deleted already.
     let is_going = |child: &DynamicObject| is_terminating(child) && owns(&context.config, parent, child);
     let going: Vec<&DynamicObject> = observed
         .iter()

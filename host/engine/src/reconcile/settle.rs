@@ -128,7 +128,7 @@ async fn realize(
     let applied = apply(context, parent, &plan.desired, changes).await;
     changed |= applied.changed;
     let is_lasting = applied.failed.iter().any(|error| !error.is_passing());
-    // What passes by itself must not hide what does not.
+    // A transient error must not hide a permanent one.
     if is_lasting || !applied.failed.is_empty() && left_out.is_none() {
         return Err(ReconcileError::Api(applied.failed));
     }
@@ -142,7 +142,7 @@ async fn realize(
             debug!("{error}: asking the plugin again");
             Ok(None)
         }
-        // Nothing is deleted before all that is wanted is there.
+        // Children are deleted only after every desired child is applied.
         Some(error) => Err(error),
     }
 }

@@ -15,7 +15,7 @@ pub struct Staged {
     pub shares: Vec<Share>,
 }
 
-/// Some parents of a kind. A parent is in it or not, whatever other parents there are.
+/// Some parents of a kind. Whether a parent is one of them does not depend on the other parents.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Share {
     /// Those whose UID has a hash up to this one.

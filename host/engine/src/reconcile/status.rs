@@ -97,7 +97,7 @@ async fn write_if(
     let mut status = desired(context, parent, current(parent), update);
     let (conditions, unready_since) = labels(&status);
     let counted = context.observer.parents.count(conditions, unready_since);
-    // The one before is dropped, and counts no more.
+    // This drops the earlier count.
     context.memory_of(&name, |memory| memory.status.counted = Some(counted));
     if *current(parent) == status {
         return Ok(false);

@@ -29,8 +29,8 @@ pub(in crate::operator) struct Admitted {
     pub(in crate::operator) refused: BTreeMap<String, Refused>,
 }
 
-/// Adds the Controllers of the cluster to those of the file. Of two for one kind the older one runs, whatever the order of
-/// events.
+/// Adds the Controllers of the cluster to those of the file. If two are for one kind, the older one runs, in whatever order
+/// the host learns of them.
 pub(in crate::operator) fn admit(file: &Config, memory: &Memory, objects: &[Arc<DynamicObject>]) -> Admitted {
     let mut config = file.clone();
     let mut refused = BTreeMap::new();

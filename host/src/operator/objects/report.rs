@@ -175,7 +175,7 @@ impl Reporter {
         if runs || !object.finalizers().iter().any(|other| other == FINALIZER) {
             return Ok(());
         }
-        // One that may not run now, whatever it did before, releases nothing: its finalizer is no proof that it ever ran.
+        // A Controller that may not run releases nothing: its finalizer does not prove that it ever ran.
         let released = match may_run(config, object) {
             Ok(read) if read.on_removal == Some(OnRemoval::ReleaseFinalizers) => Some(read.config),
             Ok(_) => None,

@@ -75,7 +75,7 @@ pub(in crate::reconcile) struct StatusMemory {
     pub(in crate::reconcile) pace: Option<Pace>,
     /// A hash of the status that was last written, without its times.
     pub(in crate::reconcile) written: Option<String>,
-    /// What the parent counts for among those of the controller.
+    /// How the metrics count the parent.
     pub(in crate::reconcile) counted: Option<CountedParent>,
     /// Whether others have conditions in the same list, which each write replaces as a whole.
     pub(in crate::reconcile) shares_conditions: bool,

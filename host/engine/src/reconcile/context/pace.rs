@@ -26,14 +26,15 @@ struct Limits {
     /// The delay before the next one. It doubles each time, up to `longest`.
     delay: Duration,
     longest: Duration,
-    /// A write that is twice as long ago as this, and as the delay after it, does not count any more.
+    /// After the last write, one write is forgotten each time that twice this time, or twice the delay if that is longer, has
+    /// passed.
     memory: Duration,
 }
 
 impl Cause {
     const fn limits(self) -> Limits {
         let (burst, delay, longest, memory) = match self {
-            // More than one reconcile makes for a plugin whose answers do not settle, which is reported as such.
+            // A reconcile whose plugin does not settle makes fewer writes, and reports `PluginUnsettled`.
             Self::Change => (8, 5, 60, 2),
             Self::Removal => (5, 5, 300, 30),
             Self::Progress => (10, 2, 60, 1),
@@ -164,7 +165,7 @@ impl fmt::Display for Pace {
 mod tests {
     use super::*;
 
-    /// Returns how often something is written in this time that is wanted every so many milliseconds.
+    /// Returns the number of writes within `seconds` when one is wanted every `every` milliseconds.
     fn writes(cause: Cause, every: u64, seconds: u64) -> usize {
         let start = Instant::now();
         let mut pace = Pace::new(start);
