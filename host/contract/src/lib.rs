@@ -218,7 +218,7 @@ pub struct Response {
     /// The complete status of the parent except `conditions` and `observedGeneration`; absent: the status is
     /// not changed.
     pub status: Option<Map<String, Value>>,
-    /// Conditions in addition to the host's own `Reconciling` and `Stalled`; a `Ready` replaces the host's.
+    /// Conditions of the plugin's own. One of type `Ready` replaces the host's. Those that only the host sets have no effect.
     pub conditions: Vec<Condition>,
     /// Events on the parent.
     pub events: Vec<Event>,
@@ -384,7 +384,7 @@ impl fmt::Display for FieldError {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub enum Failure {
-    /// The user must change the resource. The host does not retry until it changes.
+    /// The user must change the resource. The host does not retry by itself.
     #[serde(rename_all = "camelCase")]
     Invalid {
         /// CamelCase reason of the condition and the Event; absent: `InvalidSpec`.

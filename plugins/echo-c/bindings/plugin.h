@@ -227,8 +227,8 @@ typedef struct operator_host_plugin_types_response_t {
   // A JSON object: the parent's whole status, but for `conditions` and `observedGeneration`, which are
   // the host's to write. `none` leaves the status fields as they are.
   operator_host_plugin_types_option_json_t   status;
-  // Conditions beside the host's own `Reconciling` and `Stalled`; one of type `Ready` replaces
-  // the host's.
+  // Conditions of the plugin's own. One of type `Ready` replaces the host's. Those that only the host sets, such
+  // as `Synced`, `Reconciling` and `Stalled`, have no effect.
   operator_host_plugin_types_list_condition_t   conditions;
   // Events on the parent.
   operator_host_plugin_types_list_event_t   events;
@@ -295,7 +295,7 @@ typedef struct operator_host_plugin_types_failure_t {
   } val;
 } operator_host_plugin_types_failure_t;
 
-// The user must change the resource: nothing is tried again until it changes.
+// The user must change the resource: it is not tried again by itself.
 #define OPERATOR_HOST_PLUGIN_TYPES_FAILURE_INVALID 0
 // Something is not there yet or failed in passing: tried again with a growing delay.
 #define OPERATOR_HOST_PLUGIN_TYPES_FAILURE_RETRY 1
