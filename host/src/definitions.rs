@@ -121,7 +121,7 @@ pub struct Installer {
     changed: Notify,
     /// The name of the live version's definition.
     name: Mutex<String>,
-    /// One decision at a time; when the last change was applied.
+    /// When the last change was applied. Locked while a decision is made.
     deciding: Arc<tokio::sync::Mutex<Option<Instant>>>,
 }
 

@@ -82,7 +82,7 @@ pub struct Proving {
     blocking_parents: Arc<ParentReasons>,
     /// A proved version that some parents have already.
     staged: watch::Sender<Option<Staged>>,
-    /// What was held back before the controller ran, and its parents have not been told yet.
+    /// What was held back before the controller ran. Its parents have no condition about it yet.
     untold: Mutex<Option<HeldBack>>,
     installer: Arc<Installer>,
     record: Arc<LiveRecord>,

@@ -63,7 +63,7 @@ pub async fn run(args: Args) -> Result<ExitCode, Failure> {
         }
     }
     let mut code = ExitCode::SUCCESS;
-    // What the Controllers of the cluster made is released as what those of the file made.
+    // The parents of Controllers of the cluster are released in the same way as those of the file.
     let objects = uninstall.objects().await.unwrap_or_else(|error| {
         eprintln!("operator-host: {error}");
         code = ExitCode::FAILURE;

@@ -259,7 +259,7 @@ fn objection(object: &Value, before: &Value, after: &Value) -> Option<String> {
         return Some(format!("the API server would drop its field {path}"));
     }
     schema::fill_defaults(&mut kept, after);
-    // What is invalid already is no loss, also if another rule says so.
+    // An object that is invalid already is no loss, even if another rule refuses it.
     let problems = schema::validate_resource(object, before);
     let known: BTreeSet<&str> = problems.iter().map(|problem| problem.path.as_str()).collect();
     let problems = schema::validate_resource(&kept, after);

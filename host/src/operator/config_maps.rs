@@ -77,7 +77,7 @@ impl RootFolder {
     }
 }
 
-/// The folder while it exists. It is locked, so that what a killed process left behind can be told from it.
+/// The folder. It is locked while a process uses it, so that others recognize one that a killed process left behind.
 struct Root {
     folder: PathBuf,
     _lock: File,
@@ -313,7 +313,7 @@ impl Mount {
         ))
     }
 
-    /// Says why the ConfigMaps cannot be read. What is there stays.
+    /// Says why the ConfigMaps cannot be read. The files in the folder stay.
     fn fail(&self, error: &dyn std::fmt::Display) -> io::Result<()> {
         self.explain(&format!(
             "cannot read the ConfigMap {}/{}: {error}; `operator-host rbac` prints the permissions that the host needs",

@@ -12,7 +12,7 @@ use operator_host_core::object::secret;
 /// and only their first differences are shown.
 pub(super) const MAX_SHOWN: usize = 256 << 10;
 
-/// What is shown for the first value at one place, for the second, and for the third: one for each answer.
+/// What stands for the first, second and third value at one place: there are three answers.
 const HIDDEN: [&str; 3] = ["(hidden)", "(hidden, another)", "(hidden, a third)"];
 
 type Hash = [u8; 32];

@@ -23,7 +23,7 @@ use operator_host_runtime::Plugin;
 
 /// How often to look how the parents are.
 const PERIOD: Duration = Duration::from_millis(500);
-/// How many times as long to wait as it takes to read all parents from the cache, which compresses them.
+/// The least wait between two looks, in multiples of the time that one takes: the cache has to decompress all parents.
 const IDLE: u32 = 20;
 /// How long a replica that begins to lead waits for the version of a stage.
 const RESUME: Duration = Duration::from_secs(30);

@@ -69,7 +69,7 @@ impl Outlet {
     }
 }
 
-/// What waits in a batch processor, which drops without a count what exceeds its queue.
+/// Counts what waits in a batch processor, because the processor does not count what it drops.
 #[derive(Debug)]
 struct Queue {
     outlet: Outlet,

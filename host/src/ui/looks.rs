@@ -11,7 +11,7 @@ use super::view::View;
 
 /// The shortest time between two looks.
 const PERIOD: Duration = Duration::from_secs(1);
-/// A stream takes at most one part in this many of a processor, however many objects there are.
+/// A stream takes at most 1/20 of a processor, however many objects there are.
 const SHARE: u32 = 20;
 
 /// Computes views; see the module.
