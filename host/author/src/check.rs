@@ -49,7 +49,7 @@ pub struct Args {
     #[arg(
         long,
         env = "OPERATOR_HOST_NOW",
-        default_value = "1970-01-01T00:00:00Z",
+        default_value = "2000-01-01T00:00:00Z",
         value_name = "RFC3339"
     )]
     now: Timestamp,
