@@ -1,7 +1,7 @@
 //! The section `registry`: how the registries that plugins come from are asked.
 
 use std::borrow::Cow;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,8 +16,8 @@ use operator_host_contract::is_dns_label;
 use operator_host_core::object::{is_config_map_key, name_problem};
 use operator_host_delivery::Location;
 use operator_host_delivery::location::ConfigMapKey;
-use operator_host_delivery::oci::reference::{SCHEME, is_registry, is_repository};
-use operator_host_delivery::oci::settings::{DEFAULT_INTERVAL, DEFAULT_TIMEOUT, Mirror, Settings};
+use operator_host_delivery::oci::reference::{SCHEME, is_registry};
+use operator_host_delivery::oci::settings::{DEFAULT_INTERVAL, DEFAULT_TIMEOUT, Settings};
 
 /// The shortest interval: a registry is not asked more often.
 const SHORTEST: Duration = Duration::from_secs(1);
@@ -30,7 +30,6 @@ pub(super) struct RawRegistry {
     credentials: Option<PathBuf>,
     certificate_authorities: Option<PathBuf>,
     plain_http: Vec<Spanned<String>>,
-    mirrors: BTreeMap<String, Vec<Spanned<String>>>,
     redirects: Vec<Spanned<String>>,
     token_servers: Vec<Spanned<String>>,
 }
@@ -43,22 +42,12 @@ impl RawRegistry {
             let message = format!("`registry.interval` must be at least {SHORTEST:?}");
             return Err(invalid(file, given.referenced, message));
         }
-        let mut mirrors = BTreeMap::new();
-        for (registry, raw) in self.mirrors {
-            let parsed: Result<Vec<Mirror>, _> = raw.iter().map(|raw| mirror(file, raw)).collect();
-            let at = raw.first().map(|raw| raw.referenced);
-            if let Some(at) = at.filter(|_| !is_registry(&registry)) {
-                return Err(invalid(file, at, not_a_registry(&registry)));
-            }
-            mirrors.insert(registry, parsed?);
-        }
         Ok(Settings {
             interval,
             timeout: duration(file, self.timeout.as_ref(), DEFAULT_TIMEOUT)?,
             credentials: self.credentials.map(|path| here.join(path)),
             certificate_authorities: self.certificate_authorities.map(|path| here.join(path)),
             plain_http: hosts(file, self.plain_http)?,
-            mirrors,
             redirects: hosts(file, self.redirects)?,
             token_servers: hosts(file, self.token_servers)?,
         })
@@ -151,17 +140,6 @@ fn hosts(file: &Path, raw: Vec<Spanned<String>>) -> Result<BTreeSet<String>, Con
     checked.collect()
 }
 
-fn mirror(file: &Path, raw: &Spanned<String>) -> Result<Mirror, ConfigError> {
-    let (registry, prefix) = raw.value.split_once('/').unwrap_or((&raw.value, ""));
-    if !is_registry(registry) || !(prefix.is_empty() || is_repository(prefix)) {
-        return Err(invalid(file, raw.referenced, not_a_registry(&raw.value)));
-    }
-    Ok(Mirror {
-        registry: registry.to_owned(),
-        prefix: prefix.to_owned(),
-    })
-}
-
 fn not_a_registry(text: &str) -> String {
     format!(
         "{text:?} is not a registry: expected a host, or a host and a port, such as `registry.example.com:5000`"
@@ -186,9 +164,9 @@ mod tests {
     #[test]
     fn a_plugin_in_a_registry_has_the_settings_of_the_section() {
         let registry = "{interval: 1m, timeout: 10s, credentials: c.json, certificateAuthorities: /ca.pem, plainHttp: \
-                        ['Localhost:5000'], mirrors: {r.example.com: ['m:1/proxy', m2]}, redirects: [s3], tokenServers: [t]}";
+                        ['Localhost:5000'], redirects: [s3], tokenServers: [t]}";
         let location = parse(registry, "oci://r.example.com/team/echo:1").unwrap();
-        let Location::Registry { reference, settings } = &location else {
+        let Location::Registry { settings, .. } = &location else {
             panic!("{location:?}");
         };
         assert_eq!(location.to_string(), "oci://r.example.com/team/echo:1");
@@ -199,19 +177,6 @@ mod tests {
         assert_eq!(settings.credentials, Some("/etc/c.json".into()));
         assert_eq!(settings.certificate_authorities, Some("/ca.pem".into()));
         assert!(settings.plain_http.contains("localhost:5000"));
-        let places: Vec<_> = settings
-            .places(reference)
-            .iter()
-            .map(ToString::to_string)
-            .collect();
-        assert_eq!(
-            places,
-            [
-                "oci://m:1/proxy/team/echo:1",
-                "oci://m2/team/echo:1",
-                "oci://r.example.com/team/echo:1"
-            ]
-        );
         let Location::Registry { settings, .. } = parse("{}", "oci://r/echo:1").unwrap() else {
             panic!("a file");
         };
@@ -237,16 +202,6 @@ mod tests {
                 "{plainHttp: ['http://r']}",
                 "oci://r/echo:1",
                 "1:24: \"http://r\" is not a registry",
-            ),
-            (
-                "{mirrors: {r: ['m/UP']}}",
-                "oci://r/echo:1",
-                "\"m/UP\" is not a registry",
-            ),
-            (
-                "{mirrors: {'r/x': [m]}}",
-                "oci://r/echo:1",
-                "\"r/x\" is not a registry",
             ),
             ("{tokenServers: ['a b']}", "oci://r/echo:1", "is not a registry"),
             ("{password: x}", "oci://r/echo:1", "unknown field"),

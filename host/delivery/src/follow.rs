@@ -18,7 +18,6 @@ use crate::oci::settings::Settings;
 use crate::oci::transport::{TransportError, Transports};
 use operator_host_core::backoff;
 use operator_host_core::backoff::BackoffConfig;
-use operator_host_core::http_client::OTHER;
 use operator_host_core::trace;
 use operator_host_runtime::Digest;
 
@@ -39,11 +38,11 @@ struct Pulled {
 /// The problem that is reported. Without a live version its words are written into every object, and a registry can
 /// send other words with each answer: only another kind of problem is reported again, and not at once.
 #[derive(Default)]
-struct Reported(Option<(Vec<&'static str>, Instant)>);
+struct Reported(Option<(&'static str, Instant)>);
 
 impl Reported {
     /// Whether a problem must be reported.
-    fn is_new(&mut self, class: Vec<&'static str>, now: Instant) -> bool {
+    fn is_new(&mut self, class: &'static str, now: Instant) -> bool {
         let is_new = self.0.as_ref().is_none_or(|(reported, since)| {
             *reported != class && now.saturating_duration_since(*since) >= REPORT_INTERVAL
         });
@@ -71,13 +70,8 @@ impl Follower {
         let mut pulled: Option<Pulled> = None;
         let mut failures = 0;
         let mut reported = Reported::default();
-        // One place may use up its whole time limit for the layer and the signatures; then the next place must be
-        // asked.
-        let places = self.settings.places(&self.reference).len();
-        let limit = self
-            .settings
-            .timeout
-            .saturating_mul(u32::try_from(places).map_or(u32::MAX, |places| places.saturating_add(1)));
+        // The layer may use up its whole time limit; then the signatures must be asked for.
+        let limit = self.settings.timeout.saturating_mul(2);
         loop {
             let span = self.slot.tracer.root(None, || {
                 info_span!(
@@ -110,10 +104,10 @@ impl Follower {
                     backoff::jittered(self.settings.interval, JITTER)
                 }
                 Err(error) => {
-                    let class = error.class().into_iter().next().unwrap_or(OTHER);
+                    let class = error.class();
                     trace::fail(&span, class, &error.to_string(), "");
                     failures += 1;
-                    if reported.is_new(error.class(), Instant::now()) {
+                    if reported.is_new(class, Instant::now()) {
                         self.slot.registry_failed(&error.to_string());
                     } else {
                         let controller = &self.slot.expected().controller;
@@ -241,18 +235,15 @@ mod tests {
         let mut reported = Reported::default();
         let start = Instant::now();
         let after = |seconds| start + Duration::from_secs(seconds);
-        assert!(reported.is_new(vec!["status"], start));
-        assert!(!reported.is_new(vec!["status"], after(3600)));
+        assert!(reported.is_new("status", start));
+        assert!(!reported.is_new("status", after(3600)));
         // Another problem is, but two that alternate are not written each time.
-        assert!(reported.is_new(vec!["away"], after(3600)));
-        assert!(!reported.is_new(vec!["status"], after(3601)));
-        assert!(!reported.is_new(vec!["away"], after(3602)));
-        assert!(reported.is_new(vec!["status"], after(3660)));
+        assert!(reported.is_new("away", after(3600)));
+        assert!(!reported.is_new("status", after(3601)));
+        assert!(!reported.is_new("away", after(3602)));
+        assert!(reported.is_new("status", after(3660)));
         reported = Reported::default();
-        assert!(
-            reported.is_new(vec!["status"], after(3661)),
-            "it answered in between"
-        );
+        assert!(reported.is_new("status", after(3661)), "it answered in between");
     }
 
     #[test]

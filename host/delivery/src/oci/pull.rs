@@ -1,6 +1,5 @@
-//! Pulls plugins and their signatures: from the mirrors of a registry in their order, then from the registry itself.
+//! Pulls plugins and their signatures from a registry.
 
-use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -20,8 +19,6 @@ use operator_host_runtime::Digest;
 
 /// The most signatures that are read for one plugin.
 const MAX_SIGNATURES: usize = 16;
-/// The manifests that are remembered, to recognize a mirror that lags.
-const REMEMBERED: usize = 32;
 /// The type of what cosign signs, and the annotation with its signature.
 const SIMPLE_SIGNING: &str = "application/vnd.dev.cosign.simplesigning.v1+json";
 const COSIGN_SIGNATURE: &str = "dev.cosignproject.cosign/signature";
@@ -42,32 +39,14 @@ pub enum PullError {
         /// What is wrong with it.
         error: ArtifactError,
     },
-    /// A mirror names a manifest that the host replaced before, and the registry itself does not answer.
-    #[error(
-        "{mirror} names {manifest} for the tag, which was pulled before and replaced since: the mirror may lag, so the host \
-         waits until {registry} itself names it"
-    )]
-    Earlier {
-        /// The mirror.
-        mirror: String,
-        /// What it names.
-        manifest: Digest,
-        /// The registry.
-        registry: String,
-    },
-    /// Neither the mirrors nor the registry give it.
-    #[error("{}", .0.iter().map(ToString::to_string).collect::<Vec<_>>().join("; "))]
-    Everywhere(Vec<PullError>),
 }
 
 impl PullError {
     /// Returns what kind of error it is, without the texts that a registry can choose.
-    pub fn class(&self) -> Vec<&'static str> {
+    pub fn class(&self) -> &'static str {
         match self {
-            Self::Registry(error) => vec![error.class()],
-            Self::Artifact { .. } => vec!["artifact"],
-            Self::Earlier { .. } => vec!["earlier"],
-            Self::Everywhere(errors) => errors.iter().flat_map(Self::class).collect(),
+            Self::Registry(error) => error.class(),
+            Self::Artifact { .. } => "artifact",
         }
     }
 
@@ -75,8 +54,7 @@ impl PullError {
     pub fn wait(&self) -> Option<Duration> {
         match self {
             Self::Registry(error) => error.wait(),
-            Self::Artifact { .. } | Self::Earlier { .. } => None,
-            Self::Everywhere(errors) => errors.iter().filter_map(Self::wait).max(),
+            Self::Artifact { .. } => None,
         }
     }
 }
@@ -101,12 +79,7 @@ pub struct Puller {
     reference: Reference,
     settings: Arc<Settings>,
     transports: Arc<Transports>,
-    /// Where to ask: the mirrors, and the registry itself as the last.
-    places: Vec<Repository>,
-    /// The place that gave the last manifest. It is asked first: another one may lag behind it.
-    source: usize,
-    /// The manifests that were found, the last as the last.
-    found: VecDeque<Digest>,
+    repository: Repository,
     limit: usize,
 }
 
@@ -122,115 +95,50 @@ impl Puller {
         limit: usize,
     ) -> Result<Self, TransportError> {
         let transport = transports.get(settings.certificate_authorities.as_deref())?;
-        let places = settings.places(&reference).into_iter();
-        let places = places
-            .map(|place| Repository::new(Arc::clone(&transport), Arc::clone(&settings), place, "pull"))
-            .collect();
+        let place = reference.clone();
         Ok(Self {
+            repository: Repository::new(transport, Arc::clone(&settings), place, "pull"),
             reference,
             settings,
             transports,
-            places,
-            source: 0,
-            found: VecDeque::new(),
             limit,
         })
     }
 
-    /// Looks for the manifest. Returns `None` when it is the known one. A mirror may lag: what it names instead of the
-    /// known one is confirmed by the registry itself, unless the known one is from this mirror and the new one was not
-    /// there before. A registry that does not answer confirms what is new.
+    /// Looks for the manifest. Returns `None` when it is the known one.
     ///
     /// # Errors
-    /// When no place gives a plugin's manifest.
+    /// When the registry gives no plugin's manifest.
     pub async fn find(&mut self, known: Option<Digest>) -> Result<Option<Found>, PullError> {
         // The file of authorities may have changed.
         let transport = self
             .transports
             .get(self.settings.certificate_authorities.as_deref())?;
-        for place in &mut self.places {
-            place.reconnect(Arc::clone(&transport));
-        }
-        let mut errors = Vec::new();
-        for index in self.order() {
-            match self.find_at(index, known).await {
-                Ok(None) => {
-                    note(&errors);
-                    return Ok(None);
-                }
-                Ok(Some((source, found))) => {
-                    note(&errors);
-                    self.source = source;
-                    self.found.retain(|earlier| *earlier != found.manifest);
-                    self.found.push_back(found.manifest);
-                    if self.found.len() > REMEMBERED {
-                        self.found.pop_front();
-                    }
-                    return Ok(Some(found));
-                }
-                Err(error) => errors.push(error),
-            }
-        }
-        Err(together(errors))
-    }
-
-    /// Returns the places in the order in which they are asked.
-    fn order(&self) -> Vec<usize> {
-        let others = (0..self.places.len()).filter(|index| *index != self.source);
-        std::iter::once(self.source).chain(others).collect()
-    }
-
-    /// Looks at one place; returns what it names instead of the known manifest, and the place that counts.
-    async fn find_at(
-        &mut self,
-        index: usize,
-        known: Option<Digest>,
-    ) -> Result<Option<(usize, Found)>, PullError> {
-        let registry = self.places.len() - 1;
-        let Some(found) = self.look(index, known).await? else {
+        self.repository.reconnect(transport);
+        let version = &self.reference.version;
+        if let Some(known) = known
+            && (*version == Version::Digest(known)
+                || self.repository.head(version, known).await? == Head::Same)
+        {
             return Ok(None);
-        };
-        let was_there = self.found.contains(&found.manifest);
-        let is_sure = known.is_none() || index == registry || index == self.source && !was_there;
-        if is_sure || self.reference.tag().is_none() {
-            return Ok(Some((index, found)));
         }
-        match self.look(registry, known).await {
-            Ok(Some(named)) if named.manifest != found.manifest => Ok(Some((registry, named))),
-            Ok(Some(_)) => Ok(Some((index, found))),
-            Ok(None) => Ok(None),
-            Err(error) if was_there && index != self.source => {
-                debug!("the registry does not confirm what a mirror names: {error}");
-                Err(PullError::Earlier {
-                    mirror: self.places[index].registry().to_owned(),
-                    manifest: found.manifest,
-                    registry: self.reference.registry.clone(),
-                })
-            }
-            Err(_) => Ok(Some((index, found))),
+        let (manifest, bytes) = self.repository.manifest(version).await?;
+        if known == Some(manifest) {
+            return Ok(None);
         }
-    }
-
-    async fn look(&mut self, index: usize, known: Option<Digest>) -> Result<Option<Found>, PullError> {
-        find(&mut self.places[index], &self.reference, known, self.limit).await
+        let layer = artifact::plugin_layer(&bytes, self.limit).map_err(|error| PullError::Artifact {
+            reference: self.reference.at(manifest).to_string(),
+            error,
+        })?;
+        Ok(Some(Found { manifest, layer }))
     }
 
     /// Reads the plugin's file.
     ///
     /// # Errors
-    /// When no place gives it.
+    /// When the registry does not give it.
     pub async fn fetch(&mut self, found: &Found) -> Result<Bytes, PullError> {
-        let mut errors = Vec::new();
-        for index in self.order() {
-            match self.places[index].blob(&found.layer, self.limit).await {
-                Ok(bytes) => {
-                    note(&errors);
-                    return Ok(bytes);
-                }
-                Err(error) => errors.push(error.into()),
-            }
-        }
-        Err(together(errors))
+        Ok(self.repository.blob(&found.layer, self.limit).await?)
     }
 
     /// Reads the plugin's signatures, in the form of `<plugin>.sig`, until one is accepted. None of them is verified
@@ -248,60 +156,12 @@ impl Puller {
             signatures: Vec::new(),
             error: None,
         };
-        let mut errors = Vec::new();
-        let mut failed = false;
-        for index in self.order() {
-            let place = &mut self.places[index];
-            // A mirror may not have copied them yet, or have those of others.
-            if search.at(place, found).await {
-                return Ok(search.signatures);
-            }
-            let error = search.error.take();
-            failed |= index + 1 == self.places.len() && error.is_some();
-            errors.extend(error);
+        search.run(&mut self.repository, found).await;
+        match search.error {
+            Some(error) if search.signatures.is_empty() => Err(error),
+            _ => Ok(search.signatures),
         }
-        if search.signatures.is_empty() && failed {
-            return Err(together(errors));
-        }
-        note(&errors);
-        Ok(search.signatures)
     }
-}
-
-fn note(errors: &[PullError]) {
-    for error in errors {
-        debug!("a mirror is passed over: {error}");
-    }
-}
-
-fn together(mut errors: Vec<PullError>) -> PullError {
-    match errors.pop() {
-        Some(error) if errors.is_empty() => error,
-        last => PullError::Everywhere(errors.into_iter().chain(last).collect()),
-    }
-}
-
-async fn find(
-    place: &mut Repository,
-    reference: &Reference,
-    known: Option<Digest>,
-    limit: usize,
-) -> Result<Option<Found>, PullError> {
-    let version = &reference.version;
-    if let Some(known) = known
-        && (*version == Version::Digest(known) || place.head(version, known).await? == Head::Same)
-    {
-        return Ok(None);
-    }
-    let (manifest, bytes) = place.manifest(version).await?;
-    if known == Some(manifest) {
-        return Ok(None);
-    }
-    let layer = artifact::plugin_layer(&bytes, limit).map_err(|error| PullError::Artifact {
-        reference: reference.at(manifest).to_string(),
-        error,
-    })?;
-    Ok(Some(Found { manifest, layer }))
 }
 
 /// The search for a signature that is accepted. Everyone who may push can add signatures: one that cannot be read does
@@ -309,14 +169,13 @@ async fn find(
 struct Search<'a> {
     accepts: &'a (dyn Fn(&[u8]) -> bool + Sync),
     signatures: Vec<Bytes>,
-    /// The last error at this place.
+    /// The last error.
     error: Option<PullError>,
 }
 
 impl Search<'_> {
-    /// Searches one place; returns whether a signature is accepted.
-    async fn at(&mut self, place: &mut Repository, found: &Found) -> bool {
-        self.cosign(place, found).await || self.referrers(place, found).await
+    async fn run(&mut self, place: &mut Repository, found: &Found) {
+        let _is_accepted = self.cosign(place, found).await || self.referrers(place, found).await;
     }
 
     /// Searches the signatures of cosign, which have a tag of their own.

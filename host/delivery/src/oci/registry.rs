@@ -232,11 +232,6 @@ impl Repository {
         }
     }
 
-    /// Returns the name of the registry.
-    pub(super) fn registry(&self) -> &str {
-        &self.place.registry
-    }
-
     /// Uses other connections from now on.
     pub(super) fn reconnect(&mut self, transport: Arc<Transport>) {
         self.transport = transport;

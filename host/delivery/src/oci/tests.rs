@@ -12,7 +12,7 @@ use std::time::Duration;
 use super::artifact::Artifact;
 use super::pull::{Found, Puller};
 use super::reference::Reference;
-use super::settings::{Mirror, Settings};
+use super::settings::Settings;
 use operator_host_runtime::Digest;
 
 use self::server::{Answer, Seen, Server};
@@ -52,13 +52,6 @@ fn settings(servers: &[&Server]) -> Settings {
 
 fn reference(server: &Server) -> Reference {
     format!("{}/team/echo:1", server.name()).parse().unwrap()
-}
-
-fn mirror_at(server: &Server) -> Mirror {
-    Mirror {
-        registry: server.name(),
-        prefix: String::new(),
-    }
 }
 
 fn puller(server: &Server, settings: Settings) -> Puller {
@@ -483,153 +476,6 @@ async fn credentials_that_are_missing_or_wrong_are_named_and_never_shown() {
 }
 
 #[tokio::test]
-async fn mirrors_are_asked_first_and_one_that_fails_is_passed_over() {
-    let registry = Server::start(honest).await;
-    let with_mirror = |mirror: &Server, prefix: &str| Settings {
-        mirrors: [(
-            registry.name(),
-            vec![Mirror {
-                registry: mirror.name(),
-                prefix: prefix.to_owned(),
-            }],
-        )]
-        .into(),
-        timeout: Duration::from_millis(500),
-        ..settings(&[&registry, mirror])
-    };
-    let good = Server::start(|seen| honest(&seen.at(&seen.path.replace("/proxy/", "/")))).await;
-    assert_eq!(
-        pull(&mut puller(&registry, with_mirror(&good, "proxy")))
-            .await
-            .unwrap(),
-        PLUGIN
-    );
-    assert!(good.seen()[0].path.starts_with("/v2/proxy/team/echo/"));
-    assert_eq!(registry.seen(), []);
-    for answer in [
-        Answer::status(404),
-        Answer::status(503),
-        Answer::Stalled,
-        Answer::ok(b"{}"),
-        Answer::endless(None),
-    ] {
-        let bad = Server::start(move |_| answer.clone()).await;
-        assert_eq!(
-            pull(&mut puller(&registry, with_mirror(&bad, ""))).await.unwrap(),
-            PLUGIN
-        );
-    }
-    let lying = Server::start(except("/blobs/", || Answer::ok(b"something else"))).await;
-    assert_eq!(
-        pull(&mut puller(&registry, with_mirror(&lying, "")))
-            .await
-            .unwrap(),
-        PLUGIN
-    );
-    let both = Server::start(|_| Answer::status(503)).await;
-    let settings = with_mirror(&both, "");
-    drop(registry);
-    let gone: Reference = "127.0.0.1:1/team/echo:1".parse().unwrap();
-    let settings = Settings {
-        mirrors: [(
-            gone.registry.clone(),
-            settings.mirrors.into_values().next().unwrap(),
-        )]
-        .into(),
-        ..settings
-    };
-    let mut puller = Puller::new(gone, Arc::new(settings), Arc::default(), LIMIT).unwrap();
-    let error = pull(&mut puller).await.unwrap_err();
-    assert!(
-        error.contains("503") && error.contains("cannot reach 127.0.0.1:1"),
-        "{error}"
-    );
-}
-
-#[tokio::test]
-async fn a_mirror_that_lags_and_comes_and_goes_does_not_make_a_tag_swing() {
-    /// A registry whose tag names one of some versions; 0: it does not answer.
-    async fn place() -> (Server, Arc<AtomicUsize>) {
-        let version = Arc::new(AtomicUsize::new(0));
-        let named = Arc::clone(&version);
-        let server = Server::start(move |seen| {
-            let named = named.load(Relaxed);
-            let manifest = || Answer::ok(&release(named).manifest);
-            match seen.path.contains("/manifests/") && named > 0 {
-                true => manifest().with("Docker-Content-Digest", &digest_of(named).to_string()),
-                false => Answer::status(503),
-            }
-        })
-        .await;
-        (server, version)
-    }
-    fn release(number: usize) -> Artifact {
-        Artifact::of_plugin(PLUGIN.to_vec(), "echo", &format!("{number}.0.0"), None)
-    }
-    fn digest_of(number: usize) -> Digest {
-        release(number).descriptor().digest
-    }
-    let [(registry, own), (first, one), (second, two)] = [place().await, place().await, place().await];
-    let mirrors = [&first, &second].map(mirror_at);
-    let settings = Settings {
-        mirrors: [(registry.name(), mirrors.to_vec())].into(),
-        ..settings(&[&registry, &first, &second])
-    };
-    let mut puller = puller(&registry, settings);
-    let names = |versions: [usize; 3]| {
-        for (place, version) in [&own, &one, &two].into_iter().zip(versions) {
-            place.store(version, Relaxed);
-        }
-    };
-    let mut known = None;
-    // What the registry and its mirrors name (0: no answer), and the version that the host has then.
-    for (versions, expected) in [
-        ([2, 1, 0], 1),
-        ([2, 0, 0], 2),
-        // The mirror is back, and the registry goes.
-        ([2, 1, 0], 2),
-        ([0, 1, 0], 2),
-        ([0, 0, 1], 2),
-        ([0, 1, 2], 2),
-        // A mirror that is ahead is believed when the registry does not answer.
-        ([0, 1, 3], 3),
-        // Now the second mirror is the source: it moves its tag on, and back when the registry agrees.
-        ([0, 1, 4], 4),
-        ([4, 1, 3], 4),
-        ([3, 1, 3], 3),
-        // Nothing else can be asked for this tag.
-        ([0, 0, 2], 2),
-        // Of different answers, that of the registry counts.
-        ([5, 6, 0], 5),
-    ] {
-        names(versions);
-        match puller.find(known).await {
-            Ok(Some(found)) => known = Some(found.manifest),
-            Ok(None) => {}
-            Err(error) => {
-                let error = error.to_string();
-                assert!(
-                    error.contains("the mirror may lag") && error.contains("503"),
-                    "{error}"
-                );
-            }
-        }
-        assert_eq!(known, Some(digest_of(expected)), "{versions:?}");
-    }
-    // By digest, nothing needs to be confirmed.
-    registry.forget();
-    let by_digest = reference(&registry).at(digest_of(6));
-    let mirror = mirror_at(&first);
-    let settings = Settings {
-        mirrors: [(registry.name(), vec![mirror])].into(),
-        ..self::settings(&[&registry, &first])
-    };
-    let mut puller = Puller::new(by_digest, Arc::new(settings), Arc::default(), LIMIT).unwrap();
-    assert!(puller.find(None).await.unwrap().is_some());
-    assert_eq!(registry.seen(), []);
-}
-
-#[tokio::test]
 async fn signatures_are_found_by_the_interface_and_by_the_tag() {
     let plugin = artifact();
     let subject = plugin.descriptor();
@@ -710,29 +556,6 @@ async fn signatures_that_cannot_be_read_or_are_not_accepted_do_not_hide_those_th
         .await;
     assert_eq!(first.unwrap().len(), 1, "no more are read than needed");
 
-    // A mirror that has only those of others is passed over.
-    let other = Artifact::of_signature(b"{\"b\": 1}".to_vec(), &subject);
-    let index = super::artifact::with_referrer(None, &other).unwrap();
-    let mirror = Server::start(move |seen| match seen.path.as_str() {
-        it if it.contains("/referrers/") => Answer::ok(&index),
-        it if it.contains(&other.descriptor().digest.to_string()) => Answer::ok(&other.manifest),
-        it if it.contains(&Digest::of(b"{\"b\": 1}").to_string()) => Answer::ok(b"{\"b\": 1}"),
-        _ => honest(seen),
-    })
-    .await;
-    let mirrors = vec![mirror_at(&mirror)];
-    let mut mirrored = puller(
-        &server,
-        Settings {
-            mirrors: [(server.name(), mirrors)].into(),
-            ..settings(&[&server, &mirror])
-        },
-    );
-    let accepted = mirrored
-        .signatures(&found, |signature| signature.ends_with(b"0}"))
-        .await;
-    assert_eq!(accepted.unwrap().last().unwrap(), &b"{\"a\": 0}"[..]);
-
     // When nothing can be read, the error says why.
     let broken = Server::start(|seen| match seen.path.contains("/referrers/") {
         true => Answer::status(500),
@@ -744,27 +567,6 @@ async fn signatures_that_cannot_be_read_or_are_not_accepted_do_not_hide_those_th
         .await
         .unwrap_err();
     assert!(error.to_string().contains("500"), "{error}");
-}
-
-#[tokio::test]
-async fn a_mirror_without_signatures_does_not_hide_that_the_registry_does_not_answer() {
-    // The mirror does not have the tag, so the registry is asked first from then on.
-    let mirror = Server::start(|_| Answer::status(404)).await;
-    let server = Server::start(|seen| match seen.path.as_str() {
-        it if it.contains("/referrers/") || it.ends_with(".sig") => Answer::status(500),
-        _ => honest(seen),
-    })
-    .await;
-    let mut puller = puller(
-        &server,
-        Settings {
-            mirrors: [(server.name(), vec![mirror_at(&mirror)])].into(),
-            ..settings(&[&server, &mirror])
-        },
-    );
-    let found = puller.find(None).await.unwrap().expect("the registry has it");
-    let error = puller.signatures(&found, |_| true).await.unwrap_err().to_string();
-    assert!(error.contains(&server.name()), "{error}");
 }
 
 #[tokio::test]

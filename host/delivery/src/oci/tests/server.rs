@@ -23,14 +23,6 @@ impl Seen {
             .find(|(key, _)| key.eq_ignore_ascii_case(name))
             .map(|(_, value)| value)
     }
-
-    /// Returns the same request for another path.
-    pub(super) fn at(&self, path: &str) -> Self {
-        Self {
-            path: path.to_owned(),
-            ..self.clone()
-        }
-    }
 }
 
 /// What the server sends.
