@@ -9,7 +9,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use operator_host_runtime::{
-    Cache, CodeOrigin, Compiler, EngineOptions, Limits, LoadError, Plugin, Runtime, Subprocess,
+    Cache, CodeOrigin, Compiler, EngineOptions, Limits, LoadError, Part, Plugin, Runtime, Subprocess,
 };
 use plugin_fixtures::{FORMS, Fixture, Form, another_world, cases, hard, library};
 use rustix::process::{Pid, Signal, kill_process};
@@ -144,8 +144,8 @@ async fn a_plugin_that_takes_a_gigabyte_to_compile_is_refused_and_this_process_d
     let before = memory(std::process::id(), "VmRSS");
     let error = refused(runtime.load(file, Limits::default()).await);
     assert!(
-        matches!(error, LoadError::CompileMemory { limit } if limit == 100 * MIB),
-        "{error:?}"
+        error.to_string().contains("takes more than 100 MiB of memory"),
+        "{error}"
     );
     let after = memory(std::process::id(), "VmRSS");
     // Other tests run in this process at the same time.
@@ -163,12 +163,12 @@ async fn a_plugin_that_compiles_for_long_is_ended_by_the_kernel() {
     let (file, limits) = (hard::slow(), within(Duration::from_secs(1)));
     assert!(file.len() < 200_000, "{}", file.len());
     loop {
-        match refused(runtime.load(file.clone(), limits).await) {
-            LoadError::CompileTimeout(_) => return,
-            // The machine is busy with other work.
-            LoadError::CompileStalled(_) => {}
-            error => panic!("{error:?}"),
+        let error = refused(runtime.load(file.clone(), limits).await).to_string();
+        if error.contains("of processor time") {
+            return;
         }
+        // The machine is busy with other work.
+        assert!(error.contains("of wall-clock time"), "{error}");
     }
 }
 
@@ -186,8 +186,8 @@ async fn one_that_waits_for_the_processor_is_ended_by_the_clock() {
     let limits = within(Duration::from_millis(100));
     let error = refused(runtime.load(answer(Form::Command), limits).await);
     assert!(
-        matches!(error, LoadError::CompileStalled(wall) if wall == Duration::from_secs(1)),
-        "{error:?}"
+        error.to_string().contains("within 1s of wall-clock time"),
+        "{error}"
     );
 }
 
@@ -227,7 +227,7 @@ async fn every_file_of_the_corpus_is_refused_in_words() {
         let error = refused(runtime.load(fs::read(&path).unwrap(), Limits::default()).await);
         let words = error.to_string();
         assert!(!words.is_empty() && words.len() < 64 << 10, "{name}: {words}");
-        let ends_the_compiler = matches!(error, LoadError::Compiler { .. });
+        let ends_the_compiler = error.part() == Part::Compiler;
         let is_known = ["bindings-that-panic", "circular-packages"].contains(&name.as_str());
         assert_eq!(ends_the_compiler, is_known, "{name}: {words}");
     }

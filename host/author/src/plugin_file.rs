@@ -21,7 +21,8 @@ use operator_host_delivery::oci::settings::Settings;
 use operator_host_delivery::pack::Compression;
 use operator_host_delivery::source;
 use operator_host_runtime::{
-    Cache, Compiler, Digest, EngineOptions, Limits, LoadError, Plugin, Runtime, Subprocess, compile_memory,
+    Cache, Compiler, Digest, EngineOptions, Limits, LoadError, Part, Plugin, Runtime, Subprocess,
+    compile_memory,
 };
 
 /// Maximum size of the cache of compiled plugins: the default of `run`.
@@ -141,7 +142,7 @@ pub async fn load_for<'a>(
     let bytes = read_or_pull(file, registry).await?;
     let mut fits_container = true;
     let mut plugin = compile_within(bytes.clone(), Limits::default(), CONTAINER).await?;
-    if let Err(LoadError::CompileMemory { .. } | LoadError::TooMuchCode { .. }) = plugin {
+    if plugin.as_ref().is_err_and(|error| error.part() == Part::Size) {
         fits_container = false;
         plugin = load_bytes(bytes.clone(), Limits::default()).await?;
     }

@@ -463,10 +463,8 @@ impl WatchedFile {
         file: &Found,
     ) -> Result<Result<Vec<u8>, NotAPlugin>, SourceError> {
         let Some(bytes) = self.read(path, file, self.limit)? else {
-            let error = LoadError::TooLarge {
-                size: usize::try_from(file.stamp.size).unwrap_or(usize::MAX),
-                limit: self.limit,
-            };
+            let size = usize::try_from(file.stamp.size).unwrap_or(usize::MAX);
+            let error = LoadError::too_large(size, self.limit);
             return Ok(Err(NotAPlugin::whole(error.to_string())));
         };
         if bytes.is_empty() {

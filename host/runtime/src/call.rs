@@ -139,15 +139,10 @@ pub(crate) fn explain<W: Wasi>(
     limits: &Limits,
 ) -> CallError {
     let Some(error) = error else {
-        return CallError::Timeout {
-            limit: limits.deadline,
-        };
+        return CallError::timeout(limits.deadline);
     };
     if let Some(wanted) = sandbox.memory.refused() {
-        return CallError::Memory {
-            limit: limits.memory,
-            wanted,
-        };
+        return CallError::memory(wanted, limits.memory);
     }
     if sandbox.memory.is_outgrown() {
         return CallError::heavy(limits);
@@ -180,14 +175,10 @@ pub(crate) fn explain<W: Wasi>(
     let cause = error.root_cause().to_string();
     // The engine's error type for this is private. A test of each binary form checks the message.
     if cause.contains("fuel allocated for hostcalls has been exhausted") {
-        return CallError::Output {
-            limit: limits.response,
-        };
+        return CallError::output(limits.response);
     }
     if let Some(message) = cause.strip_prefix("resource limit exceeded: ") {
-        return CallError::TooManyParts {
-            message: message.to_owned(),
-        };
+        return CallError::too_many_parts(message);
     }
     CallError::protocol(cause)
 }

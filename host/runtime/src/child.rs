@@ -11,7 +11,7 @@ use rustix::process::{
 
 use crate::compile;
 use crate::engine;
-use crate::error::LoadError;
+use crate::error::Part;
 
 /// Name of the subcommand.
 pub(crate) const COMMAND: &str = "compile-plugin";
@@ -102,8 +102,8 @@ pub fn compile_plugin(limits: &Limited) -> ExitCode {
     let (output, code) = match compile::machine_code(&engine, &file) {
         Ok(code) => (code, ExitCode::SUCCESS),
         // Written to standard error, as the allocator does.
-        Err(LoadError::Host { message }) => {
-            eprintln!("{message}");
+        Err(error) if error.part() == Part::Host => {
+            eprintln!("{error}");
             return ExitCode::from(101);
         }
         Err(error) => (

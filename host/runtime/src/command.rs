@@ -85,9 +85,9 @@ impl CommandForm {
             .get_export("_start")
             .and_then(|export| export.func().cloned());
         if !start.is_some_and(|start| start.params().len() == 0 && start.results().len() == 0) {
-            return Err(LoadError::Bindings {
-                message: "`_start` is not a function without parameters and results".into(),
-            });
+            return Err(LoadError::bindings(
+                "`_start` is not a function without parameters and results",
+            ));
         }
         let pre = linker.instantiate_pre(module).map_err(LoadError::bindings)?;
         Ok(Self {
@@ -256,9 +256,7 @@ async fn call(pre: &InstancePre<State>, input: CommandInput, setting: &Setting) 
             stats.response_bytes = bytes.len();
             parse(&bytes, to_convert, limits, room)
         }
-        Err(_) if output.overflowed() => Err(CallError::Output {
-            limit: limits.response,
-        }),
+        Err(_) if output.overflowed() => Err(CallError::output(limits.response)),
         Err(error) => Err(call::explain(error, &sandbox, limits)),
     };
     Call {
@@ -334,7 +332,7 @@ pub(crate) fn parse(
     } else {
         let estimate = estimate(text);
         if estimate.values > limits.values {
-            return Err(CallError::Values { limit: limits.values });
+            return Err(CallError::values(limits.values));
         }
         if !room.keep(estimate.bytes) {
             return Err(CallError::heavy(limits));

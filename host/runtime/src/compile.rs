@@ -18,12 +18,8 @@ pub(crate) fn machine_code(engine: &Engine, file: &[u8]) -> Result<Vec<u8>, Load
     };
     code.map_err(|error| {
         if error.is::<wasmtime::OutOfMemory>() {
-            return LoadError::Host {
-                message: format!("{error:#}"),
-            };
+            return LoadError::host(error);
         }
-        LoadError::Malformed {
-            message: format!("{error:#}"),
-        }
+        LoadError::malformed(error)
     })
 }

@@ -19,7 +19,7 @@ use crate::contract::{
     Response,
 };
 use crate::convert;
-use crate::error::{CallError, LoadError};
+use crate::error::{CallError, LoadError, Part};
 use crate::lane::Owned;
 use crate::limits::Limits;
 use crate::log::Level;
@@ -132,7 +132,7 @@ impl ComponentForm {
         // Checked again: an earlier host may have compiled it.
         let types = component.component_type();
         let exports = types.exports(engine).map(|(name, _)| name.to_owned());
-        check_exports(exports.collect())?;
+        check_exports(&exports.collect::<Vec<_>>())?;
         check_imports(types.imports(engine).map(|(name, _)| name.to_owned()))?;
         let refused = refusals::of_component(engine, component);
         let pre = if refused.is_empty() {
@@ -364,17 +364,22 @@ impl<T> Call<T> {
 }
 
 /// Checks that a component is built for this host's version of the contract.
-pub(crate) fn check_exports(exports: Vec<String>) -> Result<(), LoadError> {
+pub(crate) fn check_exports(exports: &[String]) -> Result<(), LoadError> {
     let version = exports.iter().find_map(|name| {
         let (interface, version) = name.split_once('@')?;
         (interface == RECONCILER).then_some(version)
     });
     match version {
         Some(version) if version == ContractVersion::V1.as_str() => Ok(()),
-        Some(version) => Err(LoadError::Contract {
-            plugin: version.to_owned(),
-        }),
-        None => Err(LoadError::other_world(present(), exports)),
+        Some(version) => {
+            let message = format!(
+                "the plugin is built for version {version} of the contract; this host supports {own}: use a host that \
+                 supports {version}, or build the plugin against {own}",
+                own = ContractVersion::V1
+            );
+            Err(LoadError::new(Part::Contract, message))
+        }
+        None => Err(LoadError::other_world(&present(), exports)),
     }
 }
 

@@ -76,11 +76,10 @@ impl Text {
     ) -> Result<Vec<u8>, CallError> {
         match serde_json::to_writer(&mut self, value) {
             Ok(()) => Ok(self.bytes),
-            Err(_) if self.is_full => Err(CallError::Request {
-                limit,
-                children: request.children.len(),
-                related: request.related.iter().map(|related| related.objects.len()).sum(),
-            }),
+            Err(_) if self.is_full => {
+                let related = request.related.iter().map(|related| related.objects.len()).sum();
+                Err(CallError::request(limit, request.children.len(), related))
+            }
             Err(error) => Err(CallError::host(error)),
         }
     }
@@ -332,12 +331,7 @@ impl Lists {
             ("field errors", self.errors, limits::LISTED, None),
         ];
         match lists.into_iter().find(|(_, count, limit, _)| count > limit) {
-            Some((what, count, limit, key)) => Err(CallError::TooMany {
-                what,
-                count,
-                limit,
-                key,
-            }),
+            Some((what, count, limit, key)) => Err(CallError::too_many(what, count, limit, key)),
             None => Ok(()),
         }
     }
@@ -389,9 +383,7 @@ impl<'a> Reader<'a> {
         let estimate = estimate(text);
         self.values += estimate.values;
         if self.values > self.limits.values {
-            return Err(CallError::Values {
-                limit: self.limits.values,
-            });
+            return Err(CallError::values(self.limits.values));
         }
         if !self.room.keep(estimate.bytes) {
             return Err(CallError::heavy(self.limits));

@@ -6,76 +6,79 @@
 //! locals), a Go command (43,000 data segments). They reject files that are crafted to be hard to compile.
 //! The limits of the compiling process bound its time and memory.
 
+use std::collections::BTreeMap;
+
 use wasmparser::Payload;
 
-use crate::error::{Count, LoadError};
+use crate::error::{LoadError, Part};
 
-impl Count {
-    const ALL: usize = Self::Locals as usize + 1;
+/// What is counted, over all modules in a file, and the maximum number allowed.
+type Limit = (&'static str, u64);
 
-    /// Returns the maximum number allowed.
-    const fn limit(self) -> u64 {
-        match self {
-            Self::Modules | Self::Memories => 1_000,
-            Self::Types | Self::Imports | Self::Elements | Self::Instances => 50_000,
-            Self::Globals | Self::Exports => 100_000,
-            Self::Functions | Self::Data => 200_000,
-            Self::Body => 2 << 20,
-            Self::Locals => 10_000,
-        }
-    }
-}
+/// Core modules, and components in components.
+const MODULES: Limit = ("modules", 1_000);
+const TYPES: Limit = ("types", 50_000);
+const IMPORTS: Limit = ("imports", 50_000);
+const FUNCTIONS: Limit = ("functions", 200_000);
+const MEMORIES: Limit = ("tables and memories", 1_000);
+/// And tags.
+const GLOBALS: Limit = ("globals", 100_000);
+const EXPORTS: Limit = ("exports", 100_000);
+const ELEMENTS: Limit = ("element segments", 50_000);
+const DATA: Limit = ("data segments", 200_000);
+const INSTANCES: Limit = ("instances, aliases and canonical functions", 50_000);
+const BODY: Limit = ("bytes in one function", 2 << 20);
+const LOCALS: Limit = ("local variables in one function", 10_000);
 
 /// The counts of the part of a file read so far.
 #[derive(Default)]
-pub(crate) struct Counts([u64; Count::ALL]);
+pub(crate) struct Counts(BTreeMap<&'static str, u64>);
 
 impl Counts {
     /// Counts one part of the file.
     pub(crate) fn add(&mut self, payload: &Payload<'_>) -> Result<(), LoadError> {
         let (what, count) = match payload {
-            Payload::Version { .. } => (Count::Modules, 1),
-            Payload::TypeSection(section) => (Count::Types, section.count()),
-            Payload::CoreTypeSection(section) => (Count::Types, section.count()),
-            Payload::ComponentTypeSection(section) => (Count::Types, section.count()),
-            Payload::ImportSection(section) => (Count::Imports, section.count()),
-            Payload::ComponentImportSection(section) => (Count::Imports, section.count()),
-            Payload::FunctionSection(section) => (Count::Functions, section.count()),
-            Payload::TableSection(section) => (Count::Memories, section.count()),
-            Payload::MemorySection(section) => (Count::Memories, section.count()),
-            Payload::GlobalSection(section) => (Count::Globals, section.count()),
-            Payload::TagSection(section) => (Count::Globals, section.count()),
-            Payload::ExportSection(section) => (Count::Exports, section.count()),
-            Payload::ComponentExportSection(section) => (Count::Exports, section.count()),
-            Payload::ElementSection(section) => (Count::Elements, section.count()),
-            Payload::DataSection(section) => (Count::Data, section.count()),
-            Payload::InstanceSection(section) => (Count::Instances, section.count()),
-            Payload::ComponentInstanceSection(section) => (Count::Instances, section.count()),
-            Payload::ComponentAliasSection(section) => (Count::Instances, section.count()),
-            Payload::ComponentCanonicalSection(section) => (Count::Instances, section.count()),
+            Payload::Version { .. } => (MODULES, 1),
+            Payload::TypeSection(section) => (TYPES, section.count()),
+            Payload::CoreTypeSection(section) => (TYPES, section.count()),
+            Payload::ComponentTypeSection(section) => (TYPES, section.count()),
+            Payload::ImportSection(section) => (IMPORTS, section.count()),
+            Payload::ComponentImportSection(section) => (IMPORTS, section.count()),
+            Payload::FunctionSection(section) => (FUNCTIONS, section.count()),
+            Payload::TableSection(section) => (MEMORIES, section.count()),
+            Payload::MemorySection(section) => (MEMORIES, section.count()),
+            Payload::GlobalSection(section) => (GLOBALS, section.count()),
+            Payload::TagSection(section) => (GLOBALS, section.count()),
+            Payload::ExportSection(section) => (EXPORTS, section.count()),
+            Payload::ComponentExportSection(section) => (EXPORTS, section.count()),
+            Payload::ElementSection(section) => (ELEMENTS, section.count()),
+            Payload::DataSection(section) => (DATA, section.count()),
+            Payload::InstanceSection(section) => (INSTANCES, section.count()),
+            Payload::ComponentInstanceSection(section) => (INSTANCES, section.count()),
+            Payload::ComponentAliasSection(section) => (INSTANCES, section.count()),
+            Payload::ComponentCanonicalSection(section) => (INSTANCES, section.count()),
             Payload::CodeSectionEntry(body) => {
-                within(Count::Body, body.range().len() as u64)?;
+                within(BODY, body.range().len() as u64)?;
                 let mut locals = 0;
                 for group in body.get_locals_reader()? {
                     locals += u64::from(group?.0);
                 }
-                return within(Count::Locals, locals);
+                return within(LOCALS, locals);
             }
             _ => return Ok(()),
         };
-        let sum = &mut self.0[what as usize];
+        let sum = self.0.entry(what.0).or_default();
         *sum += u64::from(count);
         within(what, *sum)
     }
 }
 
-fn within(what: Count, found: u64) -> Result<(), LoadError> {
-    if found > what.limit() {
-        return Err(LoadError::Excessive {
-            what,
-            found,
-            limit: what.limit(),
-        });
+fn within((what, limit): Limit, found: u64) -> Result<(), LoadError> {
+    if found > limit {
+        let message = format!(
+            "the plugin has {found} {what}; the limit is {limit}: no compiler for `wasm32-wasip1` writes so many"
+        );
+        return Err(LoadError::new(Part::Size, message));
     }
     Ok(())
 }

@@ -7,165 +7,51 @@ use std::time::Duration;
 use serde_json::{Map, Value};
 
 use crate::component;
-use crate::contract::{Condition, ContractVersion, Description, Failure, Kind, is_dns_label};
+use crate::contract::{Condition, Description, Failure, Kind, is_dns_label};
 use crate::limits::{self, Limits, MIB};
 use crate::memory_budget;
 
-/// Why a file is not a plugin of this host. The messages are for users: they contain the problem and the next
-/// step.
+/// Why a file is not a plugin of this host. The message is for users: it contains the problem and the next step.
 #[derive(Debug, thiserror::Error)]
-pub enum LoadError {
-    /// The file exceeds [`Limits::module`](crate::Limits::module).
-    #[error("the file is {} MiB; the limit is {} MiB", size.div_ceil(MIB), limit / MIB)]
-    TooLarge {
-        /// Bytes of the file.
-        size: usize,
-        /// Bytes allowed.
-        limit: usize,
-    },
-    /// The file is neither a core module nor a component.
-    #[error("the file is not WebAssembly: a plugin is the output of a compiler for `wasm32-wasip1`")]
-    NotWasm,
-    /// The file is WebAssembly that is truncated or invalid.
-    #[error("the file is not valid WebAssembly: {message}{}", cut_off(message))]
-    Malformed {
-        /// The validator's message, with the offset in the file.
-        message: String,
-    },
-    /// The file exports nothing that this host can call.
-    #[error(
-        "the file is WebAssembly, but not a plugin: it does not export `{missing}`{}. {}",
-        listed(found),
-        other_wasi(found).unwrap_or(
-            "A plugin exports `operator-host:plugin/reconciler` or, as a WASI command, `_start`"
-        )
-    )]
-    OtherWorld {
-        /// The export that is missing.
-        missing: String,
-        /// The exports that were found.
-        found: Vec<String>,
-    },
-    /// The plugin imports something that the host does not provide to plugins.
-    #[error(
-        "the plugin imports {}, which this host does not provide: {}",
-        quoted(imports).join(", "),
-        other_wasi(imports).unwrap_or(
-            "plugins have no files, no network and no imports of other hosts, only `operator-host:plugin/logging` and the \
-             basics of WASI"
-        )
-    )]
-    Forbidden {
-        /// The imports, without duplicates.
-        imports: Vec<String>,
-    },
-    /// The plugin is built for another version of the contract.
-    #[error(
-        "the plugin is built for version {plugin} of the contract; this host supports {0}: use a host that \
-         supports {plugin}, or build the plugin against {0}",
-        ContractVersion::V1
-    )]
-    Contract {
-        /// The version that the plugin exports.
-        plugin: String,
-    },
-    /// The embedded bindings do not match the module, or the host's bindings.
-    #[error("the plugin's bindings do not fit: {message}")]
-    Bindings {
-        /// What does not match.
-        message: String,
-    },
-    /// The file has more of something than any compiler writes.
-    #[error(
-        "the plugin has {found} {what}; the limit is {limit}: no compiler for `wasm32-wasip1` writes so many"
-    )]
-    Excessive {
-        /// What is counted.
-        what: Count,
-        /// The number found; the real number may be higher.
-        found: u64,
-        /// The number allowed.
-        limit: u64,
-    },
-    /// A compiling process rejected the file, with the message of another variant.
-    #[error("{message}")]
-    Refused {
-        /// That variant's [`LoadError::part`].
-        part: Part,
-        /// The message.
-        message: String,
-    },
-    /// The compilation took more processor time than [`Limits::compile`](crate::Limits::compile).
-    #[error(
-        "the plugin was not compiled within {0:?} of processor time: make it smaller, or raise `limits.compile`"
-    )]
-    CompileTimeout(Duration),
-    /// The compilation did not get its processor time.
-    #[error(
-        "the plugin was not compiled within {0:?} of wall-clock time: the machine is too busy, or the plugin too large"
-    )]
-    CompileStalled(Duration),
-    /// The compilation took more memory than the host gives it.
-    #[error(
-        "compiling the plugin takes more than {} MiB of memory: make it smaller, or give the container more memory, part of \
-         which the compiler may use, or raise `--compile-memory`",
-        limit / MIB
-    )]
-    CompileMemory {
-        /// Bytes allowed.
-        limit: usize,
-    },
-    /// The compilation produced too much machine code.
-    #[error("the plugin is more than {} MiB of machine code: make it smaller", limit / MIB)]
-    TooMuchCode {
-        /// Bytes allowed.
-        limit: usize,
-    },
-    /// The compiler failed.
-    #[error("internal error: the compiler failed ({message}); please report it, with the plugin")]
-    Compiler {
-        /// How the compiler ended, and its output.
-        message: String,
-    },
-    /// The host cannot start the process that compiles the file.
-    #[error(
-        "cannot start a process to compile the plugin ({message}): allow the container to start processes"
-    )]
-    NoProcess {
-        /// Why not.
-        message: String,
-    },
-    /// `describe` failed.
-    #[error("`describe` failed: {0}")]
-    Describe(CallError),
-    /// `describe` returned more data than a description needs.
-    #[error(
-        "`describe` answered with more than {} of text and {} JSON values: a description is a few names and, at the most, \
-         one CustomResourceDefinition",
-        mebibytes(limits::DESCRIPTION),
-        limits::DESCRIPTION_VALUES
-    )]
-    DescriptionTooLarge,
-    /// `describe` returned an invalid description.
-    #[error("the plugin's description is invalid: {message}")]
-    Description {
-        /// The field, and the expected value.
-        message: String,
-    },
-    /// The host failed.
-    #[error("the host could not load the plugin: {message}")]
-    Host {
-        /// What went wrong.
-        message: String,
-    },
+#[error("{message}")]
+pub struct LoadError {
+    part: Part,
+    message: String,
 }
 
 impl LoadError {
-    pub(crate) fn other_world(missing: impl Into<String>, found: Vec<String>) -> Self {
-        Self::OtherWorld {
-            missing: missing.into(),
-            found,
+    pub(crate) fn new(part: Part, message: impl Into<String>) -> Self {
+        Self {
+            part,
+            message: message.into(),
         }
+    }
+
+    /// Returns what the error is about.
+    #[must_use]
+    pub const fn part(&self) -> Part {
+        self.part
+    }
+
+    /// Returns the error of a file that exceeds [`Limits::module`](crate::Limits::module).
+    #[must_use]
+    pub fn too_large(size: usize, limit: usize) -> Self {
+        let (size, limit) = (size.div_ceil(MIB), limit / MIB);
+        Self::new(
+            Part::Size,
+            format!("the file is {size} MiB; the limit is {limit} MiB"),
+        )
+    }
+
+    /// Returns the error of a file that exports nothing that this host can call.
+    pub(crate) fn other_world(missing: &str, found: &[String]) -> Self {
+        let advice = other_wasi(found)
+            .unwrap_or("A plugin exports `operator-host:plugin/reconciler` or, as a WASI command, `_start`");
+        let message = format!(
+            "the file is WebAssembly, but not a plugin: it does not export `{missing}`{}. {advice}",
+            listed(found)
+        );
+        Self::new(Part::Form, message)
     }
 
     /// Returns an error when there are any imports.
@@ -174,52 +60,61 @@ impl LoadError {
         if imports.is_empty() {
             return Ok(());
         }
-        Err(Self::Forbidden {
-            imports: imports.into_iter().collect(),
-        })
+        let imports: Vec<String> = imports.into_iter().collect();
+        let advice = other_wasi(&imports).unwrap_or(
+            "plugins have no files, no network and no imports of other hosts, only `operator-host:plugin/logging` and the \
+             basics of WASI",
+        );
+        let message = format!(
+            "the plugin imports {}, which this host does not provide: {advice}",
+            quoted(&imports).join(", ")
+        );
+        Err(Self::new(Part::Imports, message))
     }
 
-    /// Returns what the error is about.
-    #[must_use]
-    pub const fn part(&self) -> Part {
-        match self {
-            Self::TooLarge { .. }
-            | Self::Excessive { .. }
-            | Self::CompileTimeout(_)
-            | Self::CompileStalled(_)
-            | Self::CompileMemory { .. }
-            | Self::TooMuchCode { .. } => Part::Size,
-            Self::NotWasm | Self::Malformed { .. } | Self::OtherWorld { .. } => Part::Form,
-            Self::Forbidden { .. } => Part::Imports,
-            Self::Contract { .. } | Self::Bindings { .. } => Part::Contract,
-            Self::Refused { part, .. } => *part,
-            Self::Compiler { .. } => Part::Compiler,
-            Self::Describe(_) | Self::DescriptionTooLarge | Self::Description { .. } => Part::Describe,
-            Self::Host { .. } | Self::NoProcess { .. } => Part::Host,
-        }
+    /// Returns the error of a file that is WebAssembly, and truncated or invalid.
+    pub(crate) fn malformed(error: impl fmt::Display) -> Self {
+        let message = format!("{error:#}");
+        let advice = cut_off(&message);
+        Self::new(
+            Part::Form,
+            format!("the file is not valid WebAssembly: {message}{advice}"),
+        )
     }
 
-    /// No configuration can raise the limits of a description.
-    pub(crate) fn describe(error: CallError) -> Self {
-        match error.class() {
-            Class::Output => Self::DescriptionTooLarge,
-            _ => Self::Describe(error),
-        }
+    /// Returns the error of a `describe` that failed. No configuration can raise the limits of a description.
+    pub(crate) fn describe(error: &CallError) -> Self {
+        let message = match error.class() {
+            Class::Output => format!(
+                "`describe` answered with more than {} of text and {} JSON values: a description is a few names and, at the \
+                 most, one CustomResourceDefinition",
+                mebibytes(limits::DESCRIPTION),
+                limits::DESCRIPTION_VALUES
+            ),
+            _ => format!("`describe` failed: {error}"),
+        };
+        Self::new(Part::Describe, message)
     }
 
     /// Formats the error with its causes, as the errors of wasmtime and of wit-component display them.
-    pub(crate) fn bindings(error: impl std::fmt::Display) -> Self {
-        Self::Bindings {
-            message: format!("{error:#}"),
-        }
+    pub(crate) fn bindings(error: impl fmt::Display) -> Self {
+        Self::new(
+            Part::Contract,
+            format!("the plugin's bindings do not fit: {error:#}"),
+        )
+    }
+
+    pub(crate) fn host(error: impl fmt::Display) -> Self {
+        Self::new(
+            Part::Host,
+            format!("the host could not load the plugin: {error:#}"),
+        )
     }
 }
 
 impl From<wasmparser::BinaryReaderError> for LoadError {
     fn from(error: wasmparser::BinaryReaderError) -> Self {
-        Self::Malformed {
-            message: error.to_string(),
-        }
+        Self::malformed(error)
     }
 }
 
@@ -262,7 +157,10 @@ const MAX_VERSION: usize = 64;
 /// Checks that the host can use a description: its values become metric labels, log lines and text in
 /// conditions.
 pub(crate) fn check(description: &Description) -> Result<(), LoadError> {
-    let wrong = |message: String| Err(LoadError::Description { message });
+    let wrong = |message: String| {
+        let message = format!("the plugin's description is invalid: {message}");
+        Err(LoadError::new(Part::Describe, message))
+    };
     if !is_dns_label(&description.name) {
         return wrong(format!(
             "`name` is {:?}; it must be a DNS label: at most 63 of a-z, 0-9 and `-`, such as `echo`",
@@ -306,7 +204,10 @@ pub(crate) fn check(description: &Description) -> Result<(), LoadError> {
 /// Checks the versions that `convert` converts between.
 fn check_versions(description: &Description) -> Result<(), LoadError> {
     let versions = &description.versions;
-    let wrong = |message: String| Err(LoadError::Description { message });
+    let wrong = |message: String| {
+        let message = format!("the plugin's description is invalid: {message}");
+        Err(LoadError::new(Part::Describe, message))
+    };
     if versions.is_empty() {
         return Ok(());
     }
@@ -413,54 +314,6 @@ impl Part {
     }
 }
 
-/// The items that are counted, over all modules in a file.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Count {
-    /// Core modules, and components in components.
-    Modules,
-    /// Types, of core modules and of components.
-    Types,
-    /// Imports.
-    Imports,
-    /// Defined functions.
-    Functions,
-    /// Tables and memories.
-    Memories,
-    /// Globals and tags.
-    Globals,
-    /// Exports.
-    Exports,
-    /// Element segments.
-    Elements,
-    /// Data segments.
-    Data,
-    /// Instances, aliases and canonical functions of components.
-    Instances,
-    /// Bytes of one function's body.
-    Body,
-    /// Local variables of one function.
-    Locals,
-}
-
-impl fmt::Display for Count {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Modules => "modules",
-            Self::Types => "types",
-            Self::Imports => "imports",
-            Self::Functions => "functions",
-            Self::Memories => "tables and memories",
-            Self::Globals => "globals",
-            Self::Exports => "exports",
-            Self::Elements => "element segments",
-            Self::Data => "data segments",
-            Self::Instances => "instances, aliases and canonical functions",
-            Self::Body => "bytes in one function",
-            Self::Locals => "local variables in one function",
-        })
-    }
-}
-
 /// The result of a call as one word, for a metric label.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Class {
@@ -563,125 +416,12 @@ pub enum CallError {
         /// Guest functions, innermost first, one per line; can be empty.
         backtrace: String,
     },
-    /// The call took longer than its deadline.
-    #[error(
-        "the plugin did not answer within {limit:?}: make it do less in one call (a plugin cannot wait \
-         or sleep), or raise `limits.deadline` of this controller"
-    )]
-    Timeout {
-        /// The deadline.
-        limit: Duration,
-    },
-    /// The guest requested more memory than it may have.
-    #[error(
-        "the plugin asked for {} of memory; the limit is {}: make it need less, or raise `limits.memory` \
-         of this controller", mebibytes(*wanted), mebibytes(*limit)
-    )]
-    Memory {
-        /// Bytes that the call may have.
-        limit: usize,
-        /// Bytes that the call would have had.
-        wanted: usize,
-    },
-    /// The guest consists of more parts than a call may have.
-    #[error(
-        "the plugin has too many parts ({message}): one call may have {} core instances, {} memories and {} tables; \
-         compose the plugin of fewer components",
-        limits::INSTANCES_PER_CALL,
-        limits::MEMORIES_PER_CALL,
-        limits::TABLES_PER_CALL
-    )]
-    TooManyParts {
-        /// Which of them, and how many.
-        message: String,
-    },
-    /// The guest's answer is larger than allowed.
-    #[error(
-        "the plugin answered with more than {}: make it answer with less, or raise `limits.response` of \
-         this controller", mebibytes(*limit)
-    )]
-    Output {
-        /// Bytes that a response may have.
-        limit: usize,
-    },
-    /// The answer is a small text that would become a large tree.
-    #[error(
-        "the plugin answered with more than {limit} JSON values: make it answer with less, or raise `limits.values` of \
-         this controller"
-    )]
-    Values {
-        /// JSON values that a response may have.
-        limit: usize,
-    },
-    /// The answer is a small text that would become a large tree, though it does not have too many values.
-    #[error(
-        "the plugin's answer would take more than {} in the host: make it answer with less, or raise `limits.memory` of this \
-         controller, which bounds that together with `limits.request` and `limits.response`", mebibytes(*limit)
-    )]
-    Heavy {
-        /// Bytes that it may take.
-        limit: usize,
-    },
-    /// A list in the answer is too long.
-    #[error(
-        "the plugin answered with {count} {what}; it may answer with {limit}: make it answer with fewer{}",
-        raise(*key)
-    )]
-    TooMany {
-        /// The kind of items in the list.
-        what: &'static str,
-        /// The number of items.
-        count: usize,
-        /// The maximum number of items.
-        limit: usize,
-        /// The configuration key of the limit, if there is one.
-        key: Option<&'static str>,
-    },
-    /// The request would be too large; the plugin was not called.
-    #[error(
-        "the request to the plugin would be larger than {}: {children} children and {related} objects that it asked to read \
-         are too much for one call; make it need less (a label selector, a name), or raise `limits.request` of this \
-         controller", mebibytes(*limit)
-    )]
-    Request {
-        /// Bytes that a request may have.
-        limit: usize,
-        /// The number of children in the request.
-        children: usize,
-        /// The number of other objects in the request.
-        related: usize,
-    },
-    /// The objects to convert would be too large; the plugin was not called.
-    #[error(
-        "{objects} objects to convert are together larger than {}: raise `limits.request` of this controller",
-        mebibytes(*limit)
-    )]
-    Conversion {
-        /// Bytes that a request may have.
-        limit: usize,
-        /// The number of objects.
-        objects: usize,
-    },
-    /// The response does not follow the contract.
-    #[error("the plugin's answer does not follow the contract: {message}")]
-    Protocol {
-        /// The problem, and where in the response it is.
-        message: String,
-    },
-    /// Other calls used all the memory or all the turns for as long as the call itself may take.
-    #[error(
-        "the plugin was not called: for {waited:?} other calls had all the memory that plugin calls may hold; it is retried. \
-         Give the host more memory (or a larger `--memory`), or lower `limits.memory`, `limits.deadline` or \
-         `concurrency` of controllers whose plugins take much"
-    )]
-    Busy {
-        /// How long the call waited.
-        waited: Duration,
-    },
-    /// The host could not make the call.
-    #[error("the host could not call the plugin: {message}")]
-    Host {
-        /// What went wrong.
+    /// Anything else.
+    #[error("{message}")]
+    Other {
+        /// What it is.
+        class: Class,
+        /// What happened, and the next step.
         message: String,
     },
 }
@@ -709,40 +449,132 @@ impl CallError {
             Self::Invalid { .. } => Class::Invalid,
             Self::Retry { .. } => Class::Retry,
             Self::Trap { .. } => Class::Trap,
-            Self::Timeout { .. } => Class::Timeout,
-            Self::Memory { .. } | Self::TooManyParts { .. } => Class::Memory,
-            Self::Request { .. } | Self::Conversion { .. } => Class::Request,
-            Self::Output { .. } | Self::Values { .. } | Self::Heavy { .. } | Self::TooMany { .. } => {
-                Class::Output
-            }
-            Self::Protocol { .. } => Class::Protocol,
-            Self::Busy { .. } => Class::Busy,
-            Self::Host { .. } => Class::Host,
+            Self::Other { class, .. } => *class,
         }
     }
 
-    pub(crate) const fn too_many_objects(limit: usize, objects: usize) -> Self {
-        Self::Conversion { limit, objects }
+    const fn other(class: Class, message: String) -> Self {
+        Self::Other { class, message }
     }
 
-    pub(crate) fn protocol(message: impl Into<String>) -> Self {
-        Self::Protocol {
-            message: shortened(&message.into()),
-        }
+    /// Returns the error of a call that took longer than its deadline.
+    pub(crate) fn timeout(limit: Duration) -> Self {
+        let message = format!(
+            "the plugin did not answer within {limit:?}: make it do less in one call (a plugin cannot wait or sleep), or \
+             raise `limits.deadline` of this controller"
+        );
+        Self::other(Class::Timeout, message)
     }
 
-    /// Returned only when the call had all the memory it may have.
-    pub(crate) const fn heavy(limits: &Limits) -> Self {
-        Self::Heavy {
-            limit: memory_budget::max_memory_of_call(limits),
-        }
+    /// Returns the error of a guest that requested more memory than it may have.
+    pub(crate) fn memory(wanted: usize, limit: usize) -> Self {
+        let message = format!(
+            "the plugin asked for {} of memory; the limit is {}: make it need less, or raise `limits.memory` of this \
+             controller",
+            mebibytes(wanted),
+            mebibytes(limit)
+        );
+        Self::other(Class::Memory, message)
+    }
+
+    /// Returns the error of a guest of more parts than a call may have; `which` says how many of what.
+    pub(crate) fn too_many_parts(which: &str) -> Self {
+        let message = format!(
+            "the plugin has too many parts ({which}): one call may have {} core instances, {} memories and {} tables; \
+             compose the plugin of fewer components",
+            limits::INSTANCES_PER_CALL,
+            limits::MEMORIES_PER_CALL,
+            limits::TABLES_PER_CALL
+        );
+        Self::other(Class::Memory, message)
+    }
+
+    /// Returns the error of an answer of more bytes than allowed.
+    pub(crate) fn output(limit: usize) -> Self {
+        let message = format!(
+            "the plugin answered with more than {}: make it answer with less, or raise `limits.response` of this controller",
+            mebibytes(limit)
+        );
+        Self::other(Class::Output, message)
+    }
+
+    /// Returns the error of an answer that is a small text and would become a large tree.
+    pub(crate) fn values(limit: usize) -> Self {
+        let message = format!(
+            "the plugin answered with more than {limit} JSON values: make it answer with less, or raise `limits.values` of \
+             this controller"
+        );
+        Self::other(Class::Output, message)
+    }
+
+    /// Returns the same for one that does not have too many values. Only for a call that had all the memory it may have.
+    pub(crate) fn heavy(limits: &Limits) -> Self {
+        let message = format!(
+            "the plugin's answer would take more than {} in the host: make it answer with less, or raise `limits.memory` of \
+             this controller, which bounds that together with `limits.request` and `limits.response`",
+            mebibytes(memory_budget::max_memory_of_call(limits))
+        );
+        Self::other(Class::Output, message)
+    }
+
+    /// Returns the error of an answer with a list that is too long. `key` is the configuration key of the limit, if there is
+    /// one.
+    pub(crate) fn too_many(what: &str, count: usize, limit: usize, key: Option<&str>) -> Self {
+        let raise = key.map_or_else(String::new, |key| {
+            format!(", or raise `{key}` of this controller")
+        });
+        let message = format!(
+            "the plugin answered with {count} {what}; it may answer with {limit}: make it answer with fewer{raise}"
+        );
+        Self::other(Class::Output, message)
+    }
+
+    /// Returns the error of a request that would be too large; the plugin was not called.
+    #[must_use]
+    pub fn request(limit: usize, children: usize, related: usize) -> Self {
+        let message = format!(
+            "the request to the plugin would be larger than {}: {children} children and {related} objects that it asked to \
+             read are too much for one call; make it need less (a label selector, a name), or raise `limits.request` of this \
+             controller",
+            mebibytes(limit)
+        );
+        Self::other(Class::Request, message)
+    }
+
+    /// Returns the same for objects to convert.
+    pub(crate) fn too_many_objects(limit: usize, objects: usize) -> Self {
+        let message = format!(
+            "{objects} objects to convert are together larger than {}: raise `limits.request` of this controller",
+            mebibytes(limit)
+        );
+        Self::other(Class::Request, message)
+    }
+
+    /// Returns the error of a call for which other calls used all the memory or all the turns, as long as it may take itself.
+    pub(crate) fn busy(waited: Duration) -> Self {
+        let message = format!(
+            "the plugin was not called: for {waited:?} other calls had all the memory that plugin calls may hold; it is \
+             retried. Give the host more memory (or a larger `--memory`), or lower `limits.memory`, `limits.deadline` or \
+             `concurrency` of controllers whose plugins take much"
+        );
+        Self::other(Class::Busy, message)
+    }
+
+    /// Returns the error of an answer that does not follow the contract; `problem` says where.
+    pub(crate) fn protocol(problem: impl Into<String>) -> Self {
+        let message = format!(
+            "the plugin's answer does not follow the contract: {}",
+            shortened(&problem.into())
+        );
+        Self::other(Class::Protocol, message)
     }
 
     /// Returns the error of a call that the host could not make.
-    pub fn host(error: impl std::fmt::Display) -> Self {
-        Self::Host {
-            message: error.to_string(),
-        }
+    pub fn host(error: impl fmt::Display) -> Self {
+        Self::other(
+            Class::Host,
+            format!("the host could not call the plugin: {error}"),
+        )
     }
 }
 
@@ -773,12 +605,6 @@ impl From<Failure> for CallError {
     }
 }
 
-fn raise(key: Option<&str>) -> String {
-    key.map_or_else(String::new, |key| {
-        format!(", or raise `{key}` of this controller")
-    })
-}
-
 pub(crate) fn mebibytes(bytes: usize) -> String {
     // Rounded up, so that a size slightly over the limit is not displayed as the limit.
     let tenths = (bytes * 10).div_ceil(MIB);
@@ -791,6 +617,7 @@ pub(crate) fn mebibytes(bytes: usize) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::contract::ContractVersion;
 
     fn kind(api_version: &str, kind: &str) -> Kind {
         Kind {

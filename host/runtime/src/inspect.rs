@@ -5,7 +5,7 @@ use wasmparser::{Parser, Payload};
 use crate::command::MODULE as PREVIEW_1;
 use crate::component;
 use crate::counts::Counts;
-use crate::error::LoadError;
+use crate::error::{LoadError, Part};
 use crate::refusals;
 
 /// The form of a file.
@@ -31,7 +31,10 @@ pub(crate) fn inspect(bytes: &[u8]) -> Result<Shape, LoadError> {
         return Ok(Shape::Component);
     }
     if !Parser::is_core_wasm(bytes) {
-        return Err(LoadError::NotWasm);
+        return Err(LoadError::new(
+            Part::Form,
+            "the file is not WebAssembly: a plugin is the output of a compiler for `wasm32-wasip1`",
+        ));
     }
     let mut bindings = false;
     let mut exports = Vec::new();
@@ -64,7 +67,7 @@ pub(crate) fn inspect(bytes: &[u8]) -> Result<Shape, LoadError> {
     } else if bindings {
         Shape::Bindings
     } else {
-        return Err(LoadError::other_world("_start", exports));
+        return Err(LoadError::other_world("_start", &exports));
     };
     let forbidden = imports
         .into_iter()
@@ -84,7 +87,7 @@ pub(crate) fn inspect(bytes: &[u8]) -> Result<Shape, LoadError> {
 /// Checks a component before it is compiled, which can take long.
 fn inspect_component(bytes: &[u8], counts: &mut Counts) -> Result<(), LoadError> {
     let (imports, exports) = surface(bytes, |payload| counts.add(payload))?;
-    component::check_exports(exports)?;
+    component::check_exports(&exports)?;
     component::check_imports(imports.into_iter())
 }
 

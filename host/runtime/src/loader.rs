@@ -249,10 +249,9 @@ impl Loader {
             // Another controller with the same plugin was faster.
             LoadedCode::Stored(stored, _) => match self.restore(Arc::clone(&stored)).await? {
                 Some(prepared) => Ok((prepared, Some(stored), made)),
-                None => Err(LoadError::Host {
-                    message: "its compiled code in the cache is damaged again; check the volume of the cache"
-                        .into(),
-                }),
+                None => Err(LoadError::host(
+                    "its compiled code in the cache is damaged again; check the volume of the cache",
+                )),
             },
         }
     }
@@ -268,9 +267,7 @@ impl Loader {
         if let Some(cache) = &self.cache {
             cache.put(&self.name(digest), code);
         }
-        self.load_code(code).map_err(|error| LoadError::Host {
-            message: format!("{error:#}"),
-        })
+        self.load_code(code).map_err(LoadError::host)
     }
 
     fn cached(&self, name: &str) -> Option<Loaded> {
@@ -317,8 +314,6 @@ impl Loader {
         let loader = Arc::clone(self);
         let work = tokio::task::spawn_blocking(move || work(&loader));
         // The work panicked, or the process is shutting down.
-        work.await.map_err(|error| LoadError::Host {
-            message: error.to_string(),
-        })
+        work.await.map_err(LoadError::host)
     }
 }

@@ -109,12 +109,10 @@ impl Resident {
             Self::WhileUsed(parked) => {
                 let prepared = timeout(PATIENCE, parked.prepared()).await;
                 prepared.unwrap_or_else(|_| {
-                    Err(LoadError::Host {
-                        message: format!(
+                    Err(LoadError::host(format!(
                             "its compiled code was not loaded from the cache within {PATIENCE:?}; give the host more CPU, or \
                              a faster volume for the cache"
-                        ),
-                    })
+                        )))
                 })
             }
         }
@@ -166,9 +164,7 @@ impl Parked {
         }
         // In its own task: the code is kept for the next call even if this one is not waited for any more.
         let load = tokio::spawn(Arc::clone(self).load(state));
-        load.await.map_err(|error| LoadError::Host {
-            message: error.to_string(),
-        })?
+        load.await.map_err(LoadError::host)?
     }
 
     /// Loads the code, and keeps it in `state`.
@@ -200,10 +196,10 @@ impl Parked {
     /// pause.
     async fn renew(&self, state: &mut State) -> Result<Prepared, LoadError> {
         state.stored = None;
-        let failed = |message: &str| LoadError::Host {
-            message: format!(
+        let failed = |message: &str| {
+            LoadError::host(format!(
                 "its compiled code in the cache was damaged, and it cannot be compiled again: {message}"
-            ),
+            ))
         };
         if let Some((message, until)) = &state.failed
             && Instant::now() < *until
@@ -217,9 +213,9 @@ impl Parked {
                 let renewed = self.loader.renew(bytes, &self.origin.limits).await;
                 renewed.map(|(prepared, stored, made)| (prepared, stored, made, digest))
             }
-            Err(error) => Err(LoadError::Host {
-                message: format!("the plugin's file cannot be read again: {error}"),
-            }),
+            Err(error) => Err(LoadError::host(format!(
+                "the plugin's file cannot be read again: {error}"
+            ))),
         };
         match renewed {
             Ok((prepared, stored, made, digest)) => {

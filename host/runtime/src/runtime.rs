@@ -73,15 +73,13 @@ impl Runtime {
     /// Returns an error when the file is not a plugin that this host can run; the message is for users.
     pub async fn load(&self, file: impl Into<PluginBytes>, limits: Limits) -> Result<Plugin, LoadError> {
         let file = file.into();
-        let bytes = file.read().await.map_err(|error| LoadError::Host {
-            message: format!("its file cannot be read again: {error}"),
-        })?;
+        let bytes = file
+            .read()
+            .await
+            .map_err(|error| LoadError::host(format!("its file cannot be read again: {error}")))?;
         let size = bytes.len();
         if size > limits.module {
-            return Err(LoadError::TooLarge {
-                size,
-                limit: limits.module,
-            });
+            return Err(LoadError::too_large(size, limits.module));
         }
         let LoadedPlugin {
             code,
@@ -157,7 +155,7 @@ impl Runtime {
         };
         let described = seat.slow.run(deadline, describe).await;
         drop((turn, share));
-        let description = described.outcome.map_err(LoadError::describe)?;
+        let description = described.outcome.map_err(|error| LoadError::describe(&error))?;
         error::check(&description)?;
         let described = Described {
             form: prepared.form(),
@@ -462,7 +460,7 @@ impl Plugin {
         let ready = tokio::time::timeout(options.patience.saturating_sub(waited), ready).await;
         waited += start.elapsed();
         let Ok((mut share, _turn)) = ready else {
-            let mut call = Call::failed(CallError::Busy { waited });
+            let mut call = Call::failed(CallError::busy(waited));
             call.stats.waited = waited;
             return call;
         };

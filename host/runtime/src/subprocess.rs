@@ -90,17 +90,29 @@ impl Subprocess {
             .stderr(Stdio::piped())
             .kill_on_drop(true)
             .spawn()
-            .map_err(|error| no_process(format!("{}: {error}", self.program.display())))?;
+            .map_err(|error| no_process(&format!("{}: {error}", self.program.display())))?;
         let most = self.memory / CODE_SHARE;
         let wall = time.saturating_mul(PATIENCE);
         let Ok(ended) = tokio::time::timeout(wall, communicate(&mut child, file, most)).await else {
             // Waits for the exit, so that there are never more processes than are counted.
             let _ = child.kill().await;
-            return Err(LoadError::CompileStalled(wall));
+            return Err(LoadError::new(
+                Part::Size,
+                format!(
+                    "the plugin was not compiled within {wall:?} of wall-clock time: the machine is too busy, or the plugin \
+                     too large"
+                ),
+            ));
         };
-        let ended = ended.map_err(|error| no_process(error.to_string()))?;
+        let ended = ended.map_err(|error| no_process(&error.to_string()))?;
         if ended.output.len() > most {
-            return Err(LoadError::TooMuchCode { limit: most });
+            return Err(LoadError::new(
+                Part::Size,
+                format!(
+                    "the plugin is more than {} MiB of machine code: make it smaller",
+                    most / MIB
+                ),
+            ));
         }
         self.judge(ended, time)
     }
@@ -111,41 +123,55 @@ impl Subprocess {
             output,
             stderr,
         } = ended;
-        let memory = || LoadError::CompileMemory { limit: self.memory };
+        let memory = || {
+            let message = format!(
+                "compiling the plugin takes more than {} MiB of memory: make it smaller, or give the container more memory, \
+                 part of which the compiler may use, or raise `--compile-memory`",
+                self.memory / MIB
+            );
+            LoadError::new(Part::Size, message)
+        };
         let error = match (status.code(), status.signal().and_then(Signal::from_named_raw)) {
             (Some(0), _) => return Ok(output),
             (Some(REFUSED), _) => refused(&output),
-            (Some(UNLIMITED), _) => no_process(stderr),
-            (_, Some(Signal::SYS)) => no_process("a system call is not permitted".into()),
-            (_, Some(Signal::XCPU)) => LoadError::CompileTimeout(time),
+            (Some(UNLIMITED), _) => no_process(&stderr),
+            (_, Some(Signal::SYS)) => no_process("a system call is not permitted"),
+            (_, Some(Signal::XCPU)) => LoadError::new(
+                Part::Size,
+                format!(
+                    "the plugin was not compiled within {time:?} of processor time: make it smaller, or raise \
+                     `limits.compile`"
+                ),
+            ),
             // Nothing else sends SIGKILL here, so the OOM killer did.
             (_, Some(Signal::KILL)) => memory(),
             _ if is_out_of_memory(&stderr) => memory(),
-            _ => LoadError::Compiler {
-                message: format!("{status}: {stderr}"),
-            },
+            _ => LoadError::new(
+                Part::Compiler,
+                format!(
+                    "internal error: the compiler failed ({status}: {stderr}); please report it, with the plugin"
+                ),
+            ),
         };
         Err(error)
     }
 }
 
 /// Returns the error when no process can be started, or none with limits.
-fn no_process(message: String) -> LoadError {
-    LoadError::NoProcess { message }
+fn no_process(why: &str) -> LoadError {
+    let message = format!(
+        "cannot start a process to compile the plugin ({why}): allow the container to start processes"
+    );
+    LoadError::new(Part::Host, message)
 }
 
 /// Reads the output of a process that refused a file.
 fn refused(output: &[u8]) -> LoadError {
     let output = String::from_utf8_lossy(output);
     let (part, message) = output.split_once('\n').unwrap_or_default();
-    LoadError::Refused {
-        part: Part::ALL
-            .into_iter()
-            .find(|known| known.as_str() == part)
-            .unwrap_or(Part::Compiler),
-        // It may list the imports of the file, or repeat their names.
-        message: shortened(message),
-    }
+    let part = Part::ALL.into_iter().find(|known| known.as_str() == part);
+    // It may list the imports of the file, or repeat their names.
+    LoadError::new(part.unwrap_or(Part::Compiler), shortened(message))
 }
 
 /// How a compiling process ended, and its output.

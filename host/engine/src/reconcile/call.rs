@@ -13,7 +13,7 @@ use operator_host_contract::{Export, Need, Request};
 use operator_host_core::object::{ChildRef, NamespacedName, is_unreadable};
 use operator_host_core::trace;
 use operator_host_instruments::record::Asked;
-use operator_host_runtime::{CallError, Plugin, Share};
+use operator_host_runtime::{CallError, Class, Plugin, Share};
 
 /// Calls the plugin within a reconcile, and remembers the needs that it returns.
 ///
@@ -32,7 +32,7 @@ pub(super) async fn call<T: PluginExport>(
     let remember = |needs: &[Need]| context.state.needs.set(&name, needs);
     let called = evaluate_traced(context, plugin, subject, known, remember).await;
     called.map_err(|error| match error {
-        ReconcileError::Call(error @ CallError::Request { .. }) => too_large(subject.children, error),
+        ReconcileError::Call(error) if error.class() == Class::Request => too_large(subject.children, error),
         other => other,
     })
 }

@@ -34,7 +34,7 @@ use super::needs::{self, MAX_NEED_ROUNDS, NeedError, RelatedObjects};
 use operator_host_contract::{CleanupResponse, Export, Need, Request, Response};
 use operator_host_core::object::remove_nulls;
 use operator_host_instruments::record::RecordedAnswer;
-use operator_host_runtime::{Call, CallError, Plugin, RandomSource, Share};
+use operator_host_runtime::{Call, CallError, Class, Plugin, RandomSource, Share};
 
 /// Why an evaluation failed.
 #[derive(Debug, Error)]
@@ -97,7 +97,10 @@ where
             namespace_terminating: subject.namespace_terminating,
         };
         let (outcome, share) = call(request).await;
-        if let Err(CallError::Request { .. }) = outcome {
+        if outcome
+            .as_ref()
+            .is_err_and(|error| error.class() == Class::Request)
+        {
             // Without those objects it may ask for less.
             remember(&[]);
         }

@@ -305,7 +305,9 @@ fn judge(context: &Context, parent: &DynamicObject, error: &ReconcileError) -> (
             let next = after.map_or(Action::Backoff, |delay| Action::After(delay.max(MIN_DELAY)));
             (verdict, next)
         }
-        ReconcileError::Call(CallError::Busy { .. }) => (reconciling("HostBusy"), Action::Backoff),
+        ReconcileError::Call(error) if error.class() == Class::Busy => {
+            (reconciling("HostBusy"), Action::Backoff)
+        }
         ReconcileError::Call(error) => (stalled(fault(error.class())), Action::Backoff),
         ReconcileError::ChildrenTooLarge(_) => (stalled(fault(Class::Request)), Action::Backoff),
         ReconcileError::Need(NeedError::Unreadable { .. }) => (reconciling("WatchFailed"), Action::Backoff),

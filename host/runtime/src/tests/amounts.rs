@@ -45,11 +45,7 @@ async fn an_answer_of_millions_of_small_objects_is_refused_and_takes_no_memory()
                 let plugin = plugin(form, cases::MANY_VALUES, Limits::default()).await;
                 let before = peak();
                 let call = plugin.reconcile(&request("2026-01-02T03:04:05Z")).await;
-                assert_eq!(
-                    call.outcome.unwrap_err(),
-                    CallError::Values { limit: 100_000 },
-                    "{form:?}"
-                );
+                assert_eq!(call.outcome.unwrap_err(), CallError::values(100_000), "{form:?}");
                 // The guest's own memory, and two copies of the text.
                 let grown = peak() - before;
                 assert!(grown < 32 * MIB, "{form:?}: {grown}");
@@ -183,7 +179,6 @@ async fn a_description_has_limits_of_its_own() {
                 .await
                 .map(drop)
                 .unwrap_err();
-            assert!(matches!(error, LoadError::DescriptionTooLarge), "{error}");
             let message = error.to_string();
             for words in [
                 "more than 2 MiB",

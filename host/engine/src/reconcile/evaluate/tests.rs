@@ -136,11 +136,7 @@ async fn known_needs_that_cannot_be_read_are_forgotten_and_new_ones_are_an_error
 async fn needs_that_are_too_much_for_a_request_are_forgotten() {
     let full = |call| match call {
         0 => needs(&["a"]),
-        _ => Err(CallError::Request {
-            limit: 1 << 20,
-            children: 0,
-            related: 1,
-        }),
+        _ => Err(CallError::request(1 << 20, 0, 1)),
     };
     let (outcome, _, remembered) = evaluate_with(&[], full).await;
     assert!(outcome.unwrap_err().contains("larger than 1 MiB"));
