@@ -343,7 +343,7 @@ impl RelatedObjects for Preview<'_> {
         } = wanted;
         let resource = self
             .resource(kind)
-            .map_err(|why| wanted.unreadable(why.to_string()))?;
+            .map_err(|why| wanted.unreadable(&why.to_string()))?;
         let objects = ResourceClient::new(&self.writer, resource);
         let mut place = everything_in(wanted.namespace.as_deref());
         let found = match &need.name {
@@ -359,7 +359,7 @@ impl RelatedObjects for Preview<'_> {
             }
             None => objects.list(&place, need.label_selector.as_deref()).await,
         };
-        let mut found: Vec<DynamicObject> = found.map_err(|error| wanted.unreadable(error.message.into()))?;
+        let mut found: Vec<DynamicObject> = found.map_err(|error| wanted.unreadable(&error.message))?;
         found.iter_mut().for_each(slim);
         found.sort_by_cached_key(NamespacedName::of);
         Ok(found.into_iter().map(Arc::new).collect())

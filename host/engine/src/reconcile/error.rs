@@ -78,7 +78,7 @@ impl ReconcileError {
     pub(super) const fn class(&self) -> &'static str {
         match self {
             Self::NoPlugin(_) => "no_plugin",
-            Self::Watch(_) | Self::Need(NeedError::Unreadable { .. }) => "watch",
+            Self::Watch(_) | Self::Need(NeedError::Unreadable(_)) => "watch",
             Self::NamespaceTerminating => "namespace_terminating",
             Self::Call(error) => error.class().as_str(),
             Self::ChildrenTooLarge(_) => Class::Request.as_str(),

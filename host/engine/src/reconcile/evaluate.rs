@@ -113,7 +113,7 @@ where
             return Ok((answer, share));
         }
     }
-    Err(NeedError::Unsettled.into())
+    Err(NeedError::unsettled().into())
 }
 
 /// Removes what is null from the children and the status: it means absent.

@@ -310,7 +310,7 @@ fn judge(context: &Context, parent: &DynamicObject, error: &ReconcileError) -> (
         }
         ReconcileError::Call(error) => (stalled(fault(error.class())), Action::Backoff),
         ReconcileError::ChildrenTooLarge(_) => (stalled(fault(Class::Request)), Action::Backoff),
-        ReconcileError::Need(NeedError::Unreadable { .. }) => (reconciling("WatchFailed"), Action::Backoff),
+        ReconcileError::Need(NeedError::Unreadable(_)) => (reconciling("WatchFailed"), Action::Backoff),
         ReconcileError::Need(_) => (stalled("NeedRefused"), Action::Backoff),
         ReconcileError::Namespace(_) => (stalled("NamespaceRefused"), Action::OnChange),
         ReconcileError::Unreadable => (stalled("Unreadable"), Action::OnChange),

@@ -13,61 +13,23 @@ use operator_host_desired::selectors::selector;
 
 /// Why a need cannot be answered.
 #[derive(Clone, Debug, Error, PartialEq, Eq)]
-#[allow(missing_docs)] // The messages say what the fields hold.
 pub enum NeedError {
-    #[error(
-        "need {id:?}: the controller {controller:?} may not read the kind {kind}; list it under its `reads` in the configuration"
-    )]
-    KindNotAllowed {
-        id: String,
-        controller: String,
-        kind: Kind,
-    },
-    #[error("need {id:?}: `describe` does not list the kind {kind} under `reads`")]
-    KindNotAnnounced { id: String, kind: Kind },
-    #[error(
-        "need {id:?}: the namespace {namespace:?} may not be read; list it under `otherNamespaces` in the configuration"
-    )]
-    NamespaceNotAllowed { id: String, namespace: String },
-    #[error(
-        "need {id:?}: the namespace {namespace:?} is not watched; list it under `namespaces` in the configuration"
-    )]
-    NamespaceNotWatched { id: String, namespace: String },
-    #[error("need {id:?}: {problem}")]
-    Unreadable { id: String, problem: String },
-    #[error("need {id:?}: {}", unreadable(.object))]
-    TooDeep { id: String, object: String },
-    #[error("need {id:?}: {selector:?} is not a label selector: {problem}")]
-    BadSelector {
-        id: String,
-        selector: String,
-        problem: String,
-    },
-    #[error("two needs have the id {id:?}; each must have its own")]
-    Twice { id: String },
-    #[error(
-        "the needs did not settle: the plugin asked for different objects after each of {} calls", MAX_NEED_ROUNDS + 1
-    )]
-    Unsettled,
-    #[error("need {id:?}: {kind} is namespaced and the parent is not: the plugin must name a namespace")]
-    NoNamespace { id: String, kind: Kind },
-    #[error("need {id:?}: {name:?} cannot be a name: {problem}")]
-    BadName {
-        id: String,
-        name: String,
-        problem: String,
-    },
-    #[error(
-        "the plugin has {count} needs; the limit is {MAX_NEEDS}: use a label selector for many objects of a kind"
-    )]
-    TooMany { count: usize },
-    #[error("need {id:?}: its {field} has {length} bytes; the limit is {limit}")]
-    TooLong {
-        id: String,
-        field: &'static str,
-        length: usize,
-        limit: usize,
-    },
+    /// It cannot be read now.
+    #[error("{0}")]
+    Unreadable(String),
+    /// The plugin or the configuration must change.
+    #[error("{0}")]
+    Refused(String),
+}
+
+impl NeedError {
+    /// Creates the error of a plugin whose needs differ after each call.
+    pub(super) fn unsettled() -> Self {
+        Self::Refused(format!(
+            "the needs did not settle: the plugin asked for different objects after each of {} calls",
+            MAX_NEED_ROUNDS + 1
+        ))
+    }
 }
 
 /// How often a plugin may ask for other objects in one evaluation.
@@ -85,7 +47,10 @@ const MAX_SELECTOR: usize = 4096;
 /// When there are too many, or one is too long or a duplicate.
 pub fn validate(needs: &[Need]) -> Result<(), NeedError> {
     if needs.len() > MAX_NEEDS {
-        return Err(NeedError::TooMany { count: needs.len() });
+        return Err(NeedError::Refused(format!(
+            "the plugin has {} needs; the limit is {MAX_NEEDS}: use a label selector for many objects of a kind",
+            needs.len()
+        )));
     }
     for (index, need) in needs.iter().enumerate() {
         let fields = [
@@ -99,16 +64,17 @@ pub fn validate(needs: &[Need]) -> Result<(), NeedError> {
         for (field, text, limit) in fields {
             let length = text.map_or(0, String::len);
             if length > limit {
-                return Err(NeedError::TooLong {
-                    id: shorten(&need.id, MAX_NAME),
-                    field,
-                    length,
-                    limit,
-                });
+                return Err(NeedError::Refused(format!(
+                    "need {:?}: its {field} has {length} bytes; the limit is {limit}",
+                    shorten(&need.id, MAX_NAME)
+                )));
             }
         }
         if needs[..index].iter().any(|other| other.id == need.id) {
-            return Err(NeedError::Twice { id: need.id.clone() });
+            return Err(NeedError::Refused(format!(
+                "two needs have the id {:?}; each must have its own",
+                need.id
+            )));
         }
     }
     Ok(())
@@ -152,11 +118,14 @@ pub struct Wanted<'a> {
 impl Wanted<'_> {
     /// Creates the error for a need that cannot be read now.
     #[must_use]
-    pub fn unreadable(&self, problem: String) -> NeedError {
-        NeedError::Unreadable {
-            id: self.need.id.clone(),
-            problem,
-        }
+    pub fn unreadable(&self, problem: &str) -> NeedError {
+        NeedError::Unreadable(format!("need {:?}: {problem}", self.need.id))
+    }
+
+    /// Creates the error for a need that may not or cannot be read.
+    #[must_use]
+    pub fn refused(&self, problem: &str) -> NeedError {
+        refused(self.need, problem)
     }
 }
 
@@ -173,12 +142,14 @@ pub async fn read_all(
     for need in needs {
         let namespaced = source.is_namespaced(&kind_of(need));
         let wanted = check(source.rights(), namespaced, parent, need)?;
-        let (id, objects) = (need.id.clone(), source.read(&wanted).await?);
+        let objects = source.read(&wanted).await?;
         if let Some(object) = objects.iter().find(|object| is_unreadable(object)) {
-            let object = ChildRef::of(object).to_string();
-            return Err(NeedError::TooDeep { id, object });
+            return Err(wanted.refused(&unreadable(&ChildRef::of(object).to_string())));
         }
-        related.push(Related { id, objects });
+        related.push(Related {
+            id: need.id.clone(),
+            objects,
+        });
     }
     Ok(related)
 }
@@ -193,25 +164,24 @@ pub fn check<'a>(
     parent: &DynamicObject,
     need: &'a Need,
 ) -> Result<Wanted<'a>, NeedError> {
-    let id = need.id.clone();
+    let refused = |problem: String| Err(refused(need, &problem));
     let kind = kind_of(need);
     match rights {
         Rights::Configured(config) if !config.reads.contains(&kind) => {
-            return Err(NeedError::KindNotAllowed {
-                id,
-                controller: config.name.clone(),
-                kind,
-            });
+            return refused(format!(
+                "the controller {:?} may not read the kind {kind}; list it under its `reads` in the configuration",
+                config.name
+            ));
         }
         Rights::Announced(description) if !description.reads.contains(&kind) => {
-            return Err(NeedError::KindNotAnnounced { id, kind });
+            return refused(format!("`describe` does not list the kind {kind} under `reads`"));
         }
         Rights::Configured(_) | Rights::Announced(_) => {}
     }
     for name in need.name.iter().chain(&need.namespace) {
         if let Some(problem) = name_problem(name) {
             let name = shorten(name, 100);
-            return Err(NeedError::BadName { id, name, problem });
+            return refused(format!("{name:?} cannot be a name: {problem}"));
         }
     }
     let own = parent.namespace();
@@ -221,28 +191,35 @@ pub fn check<'a>(
         None
     };
     if namespaced && namespace.is_none() {
-        return Err(NeedError::NoNamespace { id, kind });
+        return refused(format!(
+            "{kind} is namespaced and the parent is not: the plugin must name a namespace"
+        ));
     }
     if let (Some(namespace), Rights::Configured(config)) = (&namespace, rights)
         && own.as_ref() != Some(namespace)
         && !config.other_namespaces.contains(namespace)
     {
-        return Err(NeedError::NamespaceNotAllowed {
-            id,
-            namespace: namespace.clone(),
-        });
+        return refused(format!(
+            "the namespace {namespace:?} may not be read; list it under `otherNamespaces` in the configuration"
+        ));
     }
-    let selector = selector(need).map_err(|problem| NeedError::BadSelector {
-        id,
-        selector: need.label_selector.clone().unwrap_or_default(),
-        problem,
-    })?;
+    let selector = match selector(need) {
+        Ok(selector) => selector,
+        Err(problem) => {
+            let given = need.label_selector.as_deref().unwrap_or_default();
+            return refused(format!("{given:?} is not a label selector: {problem}"));
+        }
+    };
     Ok(Wanted {
         need,
         kind,
         namespace,
         selector,
     })
+}
+
+fn refused(need: &Need, problem: &str) -> NeedError {
+    NeedError::Refused(format!("need {:?}: {problem}", need.id))
 }
 
 /// Returns the kind of the objects that a need selects.

@@ -27,12 +27,14 @@ impl RelatedObjects for Context {
         } = wanted;
         let namespace = wanted.namespace.as_deref();
         if let Some(problem) = self.watch_failure_of_read(kind, namespace) {
-            return Err(wanted.unreadable(problem));
+            return Err(wanted.unreadable(&problem));
         }
         let objects = self.related(kind, namespace, need.name.as_deref(), selector);
-        objects.ok_or_else(|| NeedError::NamespaceNotWatched {
-            id: need.id.clone(),
-            namespace: namespace.unwrap_or_default().to_owned(),
+        objects.ok_or_else(|| {
+            let namespace = namespace.unwrap_or_default();
+            wanted.refused(&format!(
+                "the namespace {namespace:?} is not watched; list it under `namespaces` in the configuration"
+            ))
         })
     }
 }

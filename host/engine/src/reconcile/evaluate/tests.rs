@@ -32,7 +32,7 @@ impl RelatedObjects for Shelf {
 
     async fn read(&self, wanted: &Wanted<'_>) -> Result<Vec<Arc<DynamicObject>>, NeedError> {
         match wanted.need.name.as_deref() {
-            Some("locked") => Err(wanted.unreadable("it is locked".to_owned())),
+            Some("locked") => Err(wanted.unreadable("it is locked")),
             name => Ok(vec![object(name.unwrap_or_default())]),
         }
     }
