@@ -244,7 +244,7 @@ async fn a_browser_shows_controllers_objects_and_trees_live_and_runs_nothing_tha
         .until("document.body.innerText.includes('there is no Puppet.test.operator-host.dev <img src=x')")
         .await;
 
-    browser.open(&format!("{page}#/leases")).await;
+    browser.open(&format!("{page}#/lease")).await;
     browser
         .until("document.body.innerText.includes('There is no election')")
         .await;
