@@ -54,98 +54,55 @@ pub enum RegistryError {
     /// The credentials cannot be used.
     #[error(transparent)]
     Credentials(#[from] CredentialsError),
-    /// The registry does not have it.
-    #[error("{registry} does not have {what}{message}")]
-    NotFound {
-        /// The registry.
-        registry: String,
-        /// What was asked for.
-        what: String,
-        /// The registry's error code and what it means, if it is a known one.
+    /// The answer is not what was asked for.
+    #[error("{message}")]
+    Answer {
+        /// What kind of error it is, without the texts that a registry can choose.
+        class: &'static str,
+        /// What it is about, and why.
         message: String,
-    },
-    /// The registry wants other credentials, or some.
-    #[error("{registry} refuses access to {repository}: {reason}")]
-    Unauthorized {
-        /// The registry.
-        registry: String,
-        /// The repository.
-        repository: String,
-        /// Why, and what to do.
-        reason: String,
-    },
-    /// Any other answer.
-    #[error("{registry} answered {status} for {what}{message}")]
-    Status {
-        /// The registry.
-        registry: String,
-        /// The status.
-        status: StatusCode,
-        /// What was asked for.
-        what: String,
-        /// The registry's error code and what it means, if it is a known one.
-        message: String,
-        /// The time that it asks to wait, when it has too many requests.
+        /// The time that the registry asks to wait, when it has too many requests.
         wait: Option<Duration>,
-    },
-    /// The contents are not those that were asked for.
-    #[error(
-        "{registry} sent other contents for {what}: they have the digest {found}; nothing of them is used"
-    )]
-    OtherContents {
-        /// The registry.
-        registry: String,
-        /// What was asked for.
-        what: String,
-        /// The digest of what came.
-        found: Digest,
-    },
-    /// An answer that is not used.
-    #[error("{registry} sent for {what} what cannot be used: {reason}")]
-    Malformed {
-        /// The registry.
-        registry: String,
-        /// What was asked for.
-        what: String,
-        /// What is wrong.
-        reason: String,
-    },
-    /// A redirect that is not followed.
-    #[error("{registry} redirects {what} to {target}: {reason}")]
-    Redirect {
-        /// The registry.
-        registry: String,
-        /// What was asked for.
-        what: String,
-        /// The other host.
-        target: String,
-        /// Why it is not followed, and what to do.
-        reason: String,
     },
 }
 
+/// The class of what the registry does not have.
+const NOT_FOUND: &str = "not found";
+/// The class of contents that are not used.
+const CONTENTS: &str = "contents";
+
 impl RegistryError {
+    const fn answer(class: &'static str, message: String) -> Self {
+        Self::Answer {
+            class,
+            message,
+            wait: None,
+        }
+    }
+
+    fn other_contents(registry: &str, what: &str, found: Digest) -> Self {
+        let message = format!(
+            "{registry} sent other contents for {what}: they have the digest {found}; nothing of them is used"
+        );
+        Self::answer(CONTENTS, message)
+    }
+
     /// Returns the time that the registry asks to wait before the next request.
-    pub(super) fn wait(&self) -> Option<Duration> {
+    pub(super) const fn wait(&self) -> Option<Duration> {
         match self {
-            Self::Status { wait, .. } => *wait,
+            Self::Answer { wait, .. } => *wait,
             _ => None,
         }
     }
 
     /// Returns what kind of error it is, without the texts that a registry can choose.
-    pub(super) fn class(&self) -> &'static str {
+    pub(super) const fn class(&self) -> &'static str {
         match self {
             Self::Transport(TransportError::Authorities { .. }) => "authorities",
             Self::Transport(TransportError::Slow { .. } | TransportError::Unreachable { .. }) => "away",
+            Self::Transport(TransportError::TooLarge { .. }) => CONTENTS,
             Self::Credentials(_) => "credentials",
-            Self::NotFound { .. } => "not found",
-            Self::Unauthorized { .. } => "unauthorized",
-            Self::Status { .. } => "status",
-            Self::Transport(TransportError::TooLarge { .. })
-            | Self::OtherContents { .. }
-            | Self::Malformed { .. }
-            | Self::Redirect { .. } => "contents",
+            Self::Answer { class, .. } => class,
         }
     }
 }
@@ -279,11 +236,9 @@ impl Repository {
             Version::Tag(_) => stated,
         };
         match wanted {
-            Some(wanted) if wanted != found => Err(RegistryError::OtherContents {
-                registry: self.place.registry.clone(),
-                what,
-                found,
-            }),
+            Some(wanted) if wanted != found => {
+                Err(RegistryError::other_contents(&self.place.registry, &what, found))
+            }
             _ => Ok((found, bytes)),
         }
     }
@@ -314,11 +269,7 @@ impl Repository {
         let found = tokio::task::spawn_blocking(move || Digest::of(&hashed)).await;
         let found = found.map_err(|error| self.malformed(&what, &error))?;
         if found != blob.digest {
-            return Err(RegistryError::OtherContents {
-                registry: host,
-                what,
-                found,
-            });
+            return Err(RegistryError::other_contents(&host, &what, found));
         }
         Ok(bytes)
     }
@@ -330,12 +281,7 @@ impl Repository {
         response: &Response<Incoming>,
         what: &str,
     ) -> Result<(Origin, Response<Incoming>), RegistryError> {
-        let refused = |target: &str, reason: &str| RegistryError::Redirect {
-            registry: self.place.registry.clone(),
-            what: what.to_owned(),
-            target: words(target),
-            reason: reason.to_owned(),
-        };
+        let refused = |target: &str, reason: &str| self.redirected(what, &words(target), reason);
         let location = response
             .headers()
             .get(LOCATION)
@@ -392,7 +338,7 @@ impl Repository {
     pub(super) async fn optional(&mut self, version: &Version) -> Result<Option<Bytes>, RegistryError> {
         match self.manifest(version).await {
             Ok((_, bytes)) => Ok(Some(bytes)),
-            Err(RegistryError::NotFound { .. }) => Ok(None),
+            Err(error) if error.class() == NOT_FOUND => Ok(None),
             Err(error) => Err(error),
         }
     }
@@ -425,12 +371,8 @@ impl Repository {
         let target = location.and_then(|location| absolute(&self.origin, location));
         let own = target.filter(|url| self.origin_of(url).is_ok_and(|target| target == self.origin));
         let Some(url) = own else {
-            return Err(RegistryError::Redirect {
-                registry: self.place.registry.clone(),
-                what,
-                target: self.shown(location),
-                reason: "contents are uploaded to the registry itself only".into(),
-            });
+            let reason = "contents are uploaded to the registry itself only";
+            return Err(self.redirected(&what, &self.shown(location), reason));
         };
         let separator = if url.query().is_some() { '&' } else { '?' };
         let url = format!("{url}{separator}digest={}", blob.digest);
@@ -645,18 +587,14 @@ impl Repository {
     /// Returns what an answer means that is neither contents nor an upload.
     async fn refusal(&self, response: Response<Incoming>, what: &str) -> RegistryError {
         let (status, wait) = (response.status(), pause(&response));
-        let (registry, what) = (self.place.registry.clone(), what.to_owned());
+        let registry = &self.place.registry;
         if status.is_redirection() {
             let target = response
                 .headers()
                 .get(LOCATION)
                 .and_then(|location| location.to_str().ok());
-            return RegistryError::Redirect {
-                registry,
-                target: self.shown(target),
-                reason: "the host follows no more than three redirects, and only of layers".into(),
-                what,
-            };
+            let reason = "the host follows no more than three redirects, and only of layers";
+            return self.redirected(what, &self.shown(target), reason);
         }
         // What it says is only an addition.
         let said = self
@@ -672,26 +610,18 @@ impl Repository {
             known.map_or_else(String::new, |(code, meaning)| format!(" ({code}: {meaning})"))
         });
         match status {
-            StatusCode::NOT_FOUND => RegistryError::NotFound {
-                registry,
-                what,
-                message,
-            },
-            StatusCode::FORBIDDEN => RegistryError::Unauthorized {
-                registry,
-                repository: self.place.repository.clone(),
-                reason: format!("the credentials are not enough{message}"),
-            },
-            status => RegistryError::Status {
-                registry,
-                status,
-                what,
-                message: match wait {
-                    Some(wait) => format!("{message}; it asks to wait {wait:?}"),
-                    None => message,
-                },
-                wait,
-            },
+            StatusCode::NOT_FOUND => {
+                RegistryError::answer(NOT_FOUND, format!("{registry} does not have {what}{message}"))
+            }
+            StatusCode::FORBIDDEN => self.unauthorized(&format!("the credentials are not enough{message}")),
+            status => {
+                let asks = wait.map_or_else(String::new, |wait| format!("; it asks to wait {wait:?}"));
+                RegistryError::Answer {
+                    class: "status",
+                    message: format!("{registry} answered {status} for {what}{message}{asks}"),
+                    wait,
+                }
+            }
         }
     }
 
@@ -715,19 +645,24 @@ impl Repository {
     }
 
     fn unauthorized(&self, reason: &str) -> RegistryError {
-        RegistryError::Unauthorized {
-            registry: self.place.registry.clone(),
-            repository: self.place.repository.clone(),
-            reason: reason.to_owned(),
-        }
+        let Reference {
+            registry, repository, ..
+        } = &self.place;
+        let message = format!("{registry} refuses access to {repository}: {reason}");
+        RegistryError::answer("unauthorized", message)
     }
 
     fn malformed(&self, what: &str, reason: &dyn std::fmt::Display) -> RegistryError {
-        RegistryError::Malformed {
-            registry: self.place.registry.clone(),
-            what: what.to_owned(),
-            reason: words(&reason.to_string()),
-        }
+        let (registry, reason) = (&self.place.registry, words(&reason.to_string()));
+        let message = format!("{registry} sent for {what} what cannot be used: {reason}");
+        RegistryError::answer(CONTENTS, message)
+    }
+
+    /// Returns the error of a redirect that is not followed. `reason` says why, and what to do.
+    fn redirected(&self, what: &str, target: &str, reason: &str) -> RegistryError {
+        let registry = &self.place.registry;
+        let message = format!("{registry} redirects {what} to {target}: {reason}");
+        RegistryError::answer(CONTENTS, message)
     }
 }
 
