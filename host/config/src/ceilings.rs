@@ -12,7 +12,7 @@ use serde::Deserialize;
 use serde_saphyr::Spanned;
 
 use super::raw::{RawLimits, RawWrites};
-use super::values::invalid;
+use super::values::{invalid, size};
 use super::{Allow, ConfigError, ControllerConfig, DEFAULT_CONCURRENCY, DefinitionsMode, WritesConfig};
 use crate::namespaces::NamespacePatterns;
 use operator_host_contract::Kind;
@@ -269,36 +269,35 @@ impl Ceilings {
 
     fn check_limits(&self, controller: &ControllerConfig) -> Result<(), String> {
         let (given, largest) = (&controller.limits, &self.limits);
-        let sizes = [
-            ("limits.memory", given.memory, largest.memory),
-            ("limits.request", given.request, largest.request),
-            ("limits.response", given.response, largest.response),
-            ("limits.values", given.values, largest.values),
-            ("limits.children", given.children, largest.children),
-            ("concurrency", controller.concurrency, self.concurrency),
+        let bytes =
+            |field, given: usize, largest: usize| (field, given > largest, size(given), size(largest));
+        let number = |field, given: usize, largest: usize| {
+            (field, given > largest, given.to_string(), largest.to_string())
+        };
+        let time = |field, given: Duration, largest: Duration| {
             (
-                "writes.qps",
-                controller.writes.qps as usize,
-                self.writes.qps as usize,
-            ),
-            (
-                "writes.burst",
-                controller.writes.burst as usize,
-                self.writes.burst as usize,
-            ),
+                field,
+                given > largest,
+                format!("{given:?}"),
+                format!("{largest:?}"),
+            )
+        };
+        let (writes, most) = (&controller.writes, &self.writes);
+        let all = [
+            bytes("limits.memory", given.memory, largest.memory),
+            bytes("limits.request", given.request, largest.request),
+            bytes("limits.response", given.response, largest.response),
+            number("limits.values", given.values, largest.values),
+            number("limits.children", given.children, largest.children),
+            number("concurrency", controller.concurrency, self.concurrency),
+            number("writes.qps", writes.qps as usize, most.qps as usize),
+            number("writes.burst", writes.burst as usize, most.burst as usize),
+            time("limits.deadline", given.deadline, largest.deadline),
+            time("limits.compile", given.compile, largest.compile),
         ];
-        if let Some((field, given, largest)) = sizes.into_iter().find(|(_, given, largest)| given > largest) {
+        if let Some((field, _, given, largest)) = all.into_iter().find(|(_, is_beyond, ..)| *is_beyond) {
             return Err(format!(
                 "`{field}` is {given}; `ceilings.{field}` of the host's configuration allows at most {largest}"
-            ));
-        }
-        let times = [
-            ("limits.deadline", given.deadline, largest.deadline),
-            ("limits.compile", given.compile, largest.compile),
-        ];
-        if let Some((field, given, largest)) = times.into_iter().find(|(_, given, largest)| given > largest) {
-            return Err(format!(
-                "`{field}` is {given:?}; `ceilings.{field}` of the host's configuration allows at most {largest:?}"
             ));
         }
         let waits = [

@@ -96,22 +96,19 @@ impl Config {
             .clone()
             .into_iter()
             .partition(|(field, _)| OWN_FIELDS.contains(&field.as_str()));
-        let own: RawObject =
-            serde_json::from_value(own.into()).map_err(|error| format!("`spec`: {error}"))?;
         let named = entry.insert("name".to_owned(), name.into());
         if named.is_some_and(|named| named != name) {
             return Err(format!(
                 "`spec.name` must be that of the object, {name:?}: leave it out"
             ));
         }
-        let entry = Value::Object(entry).to_string();
-        let of_object = |error| match error {
-            ConfigError::Invalid { message, .. } => format!("`spec`: {message}"),
-            error => error.to_string(),
-        };
-        let entry: RawController = yaml(Path::new(name), &entry).map_err(of_object)?;
-        let entry = entry.defining(self.definitions);
-        let mut config = entry.validate(Path::new(name), &self.places).map_err(of_object)?;
+        let (own, entry) = (Value::Object(own), Value::Object(entry));
+        let own: RawObject = yaml(Path::new(name), &lines(&own)).map_err(|error| at_field(&own, error))?;
+        let raw: RawController =
+            yaml(Path::new(name), &lines(&entry)).map_err(|error| at_field(&entry, error))?;
+        let raw = raw.defining(self.definitions);
+        let config = raw.validate(Path::new(name), &self.places);
+        let mut config = config.map_err(|error| at_field(&entry, error))?;
         config.is_object = true;
         config.trust.keys = self.keys.as_ref().map(|keys| keys.of(name));
         let order = |text: Option<String>, field: &str| {
@@ -127,6 +124,49 @@ impl Config {
             on_removal: own.on_removal,
         })
     }
+}
+
+/// Returns a value as JSON, which is YAML, too. Each scalar and each bracket has a line of its own, by which [`at_field`] knows it.
+fn lines(value: &Value) -> String {
+    format!("{value:#}")
+}
+
+/// Returns an error with the field of the `spec` that it is about.
+fn at_field(spec: &Value, error: ConfigError) -> String {
+    match error {
+        ConfigError::Invalid {
+            message, mut line, ..
+        } => match path(spec, &mut line).unwrap_or_default().as_str() {
+            ".name" => format!("`metadata.name`: {message}"),
+            path => format!("`spec{path}`: {message}"),
+        },
+        error => error.to_string(),
+    }
+}
+
+/// Returns the path to what is in this line of [`lines`]. Otherwise takes the lines of the value off.
+fn path(value: &Value, line: &mut u64) -> Option<String> {
+    if *line == 1 {
+        return Some(String::new());
+    }
+    let inner: Vec<(String, &Value)> = match value {
+        Value::Object(fields) => fields.iter().map(|(name, it)| (format!(".{name}"), it)).collect(),
+        Value::Array(items) => items
+            .iter()
+            .enumerate()
+            .map(|(index, it)| (format!("[{index}]"), it))
+            .collect(),
+        _ => Vec::new(),
+    };
+    *line = line.saturating_sub(1);
+    let found = inner
+        .iter()
+        .find_map(|(name, it)| Some(format!("{name}{}", path(it, line)?)));
+    if found.is_none() && !inner.is_empty() {
+        // The closing bracket.
+        *line = line.saturating_sub(1);
+    }
+    found
 }
 
 /// Returns the JSON Schema of a Controller's `spec`, made of the types that read it.
@@ -163,7 +203,7 @@ mod tests {
     use operator_host_delivery::location::ConfigMapKey;
 
     fn host(ceilings: &str) -> Config {
-        let text = format!("plugins: /plugins\ncontrollers: []\nceilings: {ceilings}\n");
+        let text = format!("plugins: /plugins\nceilings: {ceilings}\n");
         Config::parse(Path::new("/etc/config.yaml"), &text).unwrap()
     }
 
@@ -248,7 +288,10 @@ mod tests {
             (json!({"adopt": true}), "ceilings.adopt"),
             (json!({"allow": ["hostNamespace"]}), "ceilings.allow"),
             (json!({"definitions": "install"}), "ceilings.definitions"),
-            (json!({"limits": {"memory": "65Mi"}}), "ceilings.limits.memory"),
+            (
+                json!({"limits": {"memory": "65Mi"}}),
+                "`limits.memory` is 65Mi; `ceilings.limits.memory` of the host's configuration allows at most 64Mi",
+            ),
             (json!({"limits": {"deadline": "6s"}}), "at most 5s"),
             (json!({"concurrency": 9}), "ceilings.concurrency"),
             (json!({"writes": {"qps": 501}}), "ceilings.writes.qps"),
@@ -258,7 +301,7 @@ mod tests {
             (json!({"colour": "red"}), "unknown field"),
             (
                 json!({"plugin": {"configmap": {"name": "a"}}}),
-                "`plugin` is the path of a file",
+                "unknown field `configmap`",
             ),
             (
                 json!({"plugin": {"configMap": {"name": "a", "key": "../b"}}}),
@@ -277,6 +320,65 @@ mod tests {
         for allowed in ["echo.wasm", "oci://r/team/echo:1"] {
             read(&host, &spec(&json!({ "plugin": allowed }))).unwrap();
         }
+    }
+
+    #[test]
+    fn what_is_wrong_is_named_by_its_field() {
+        let children = json!([{"apiVersion": "v1", "kind": "Pod", "onRemoval": "retain"}, {"apiVersion": "v1", "kind": "pod"}]);
+        let stages = json!([{"objects": 1}, {"percent": 900}]);
+        let cases = [
+            (
+                json!({"resync": "soon"}),
+                "`spec.resync`: \"soon\" is not a duration",
+            ),
+            (
+                json!({"children": children}),
+                "`spec.children[1].kind`: \"pod\" is not a kind",
+            ),
+            (
+                json!({"proving": {"stages": stages}}),
+                "`spec.proving.stages[1]`: the `percent` of a stage must be from 1 to 100, not 900",
+            ),
+            (
+                json!({"proving": {"stages": [{"wait": "1m"}]}}),
+                "`spec.proving.stages[0]`: a stage has one of",
+            ),
+            (
+                json!({"otherNamespaces": [], "limits": {"memory": "1 GB"}}),
+                "`spec.limits.memory`: \"1 GB\" is not a size",
+            ),
+            (
+                json!({"limits": {"children": -1}}),
+                "`spec.limits.children`: expected a whole number",
+            ),
+            (json!({"backoff": {"initial": 5}}), "`spec.backoff.initial`: "),
+            (
+                json!({"version": {"pinn": "0123456789"}}),
+                "`spec.version.pinn`: unknown field",
+            ),
+            (
+                json!({"onRemoval": "leave"}),
+                "`spec.onRemoval`: unknown variant `leave`",
+            ),
+            (
+                json!({"plugin": {"configMap": {"name": "a", "kye": "b"}}}),
+                "`spec.plugin.configMap.kye`: unknown field `kye`",
+            ),
+            (
+                json!({"plugin": {"configMap": {}}}),
+                "`spec.plugin.configMap`: missing field `name`",
+            ),
+            (
+                json!({"plugin": 5}),
+                "`spec.plugin`: invalid type: integer `5`, expected the path of a file",
+            ),
+        ];
+        for (other, expected) in cases {
+            let error = host(CEILINGS).object("echo", &spec(&other)).unwrap_err();
+            assert!(error.starts_with(expected), "{other}: {error}");
+        }
+        let error = host(CEILINGS).object("a.b", &spec(&json!({}))).unwrap_err();
+        assert!(error.starts_with("`metadata.name`: "), "{error}");
     }
 
     #[test]

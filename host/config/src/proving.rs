@@ -103,10 +103,11 @@ pub(super) struct RawProving {
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 struct RawStage {
     /// So many objects, chosen by a hash of their UIDs.
-    #[schemars(with = "Option<u32>")]
+    #[schemars(with = "Option<u32>", range(min = 1))]
     objects: Option<usize>,
     /// So many of a hundred, chosen in the same way.
-    percent: Option<u8>,
+    #[schemars(with = "Option<u8>", range(min = 1, max = 100))]
+    percent: Option<i64>,
     /// The objects with these labels, such as `canary=true`.
     selector: Option<String>,
     /// How long they must be no less ready than before. Default: `60s`.
@@ -118,7 +119,14 @@ impl RawStage {
     fn validate(self, file: &Path) -> Result<StageConfig, Result<ConfigError, String>> {
         let objects = match (self.objects, self.percent, self.selector) {
             (Some(count), None, None) if count > 0 => StageObjects::Count(count),
-            (None, Some(percent), None) if (1..=100).contains(&percent) => StageObjects::Percent(percent),
+            (None, Some(percent), None) => match u8::try_from(percent) {
+                Ok(part @ 1..=100) => StageObjects::Percent(part),
+                _ => {
+                    return Err(Err(format!(
+                        "the `percent` of a stage must be from 1 to 100, not {percent}"
+                    )));
+                }
+            },
             (None, None, Some(text)) => StageObjects::Labeled(Selector::of(&text).map_err(Err)?),
             _ => {
                 let message =
@@ -236,7 +244,9 @@ mod tests {
             ("{mode: maybe}", "maybe"),
             ("{stages: [{objects: 0}]}", "a stage has one of"),
             ("{stages: [{objects: 1, percent: 1}]}", "a stage has one of"),
-            ("{stages: [{percent: 101}]}", "a stage has one of"),
+            ("{stages: [{percent: 101}]}", "must be from 1 to 100, not 101"),
+            ("{stages: [{percent: -1}]}", "must be from 1 to 100, not -1"),
+            ("{stages: [{percent: 900}]}", "must be from 1 to 100, not 900"),
             (
                 "{stages: [{selector: 'a=b='}]}",
                 "cannot follow a part of a selector",

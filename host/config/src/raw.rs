@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use schemars::JsonSchema;
 use serde::Deserialize;
-use serde_saphyr::Spanned;
+use serde_saphyr::{Location, Spanned};
 
 use super::ceilings::RawCeilings;
 use super::leadership::{self, RawLease};
@@ -41,7 +41,7 @@ pub(super) struct RawConfig {
     #[serde(default)]
     namespaces: Vec<Spanned<String>>,
     log: Option<Spanned<String>>,
-    controllers: Vec<RawController>,
+    controllers: Option<Vec<RawController>>,
     #[serde(default)]
     leadership: leadership::LeadershipMode,
     #[serde(default)]
@@ -253,7 +253,14 @@ impl RawConfig {
             registry: Arc::new(self.registry.validate(file, here)?),
         };
         let mut controllers: Vec<ControllerConfig> = Vec::new();
-        for raw in self.controllers {
+        let Some(listed) = self
+            .controllers
+            .or_else(|| self.ceilings.is_some().then(Vec::new))
+        else {
+            let message = "`controllers` is missing: list controllers, or set `ceilings` to run the Controllers of the cluster";
+            return Err(invalid(file, Location::UNKNOWN, message));
+        };
+        for raw in listed {
             let name_at = raw.name.referenced;
             let parent_at = raw.parent.kind.referenced;
             let controller = raw.defining(self.definitions).validate(file, &places)?;

@@ -2,12 +2,15 @@
 
 use std::borrow::Cow;
 use std::collections::BTreeSet;
+use std::fmt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
-use serde::Deserialize;
+use serde::de::value::MapAccessDeserializer;
+use serde::de::{self, MapAccess, Visitor};
+use serde::{Deserialize, Deserializer};
 use serde_saphyr::Spanned;
 
 use super::values::{duration, invalid};
@@ -55,16 +58,37 @@ impl RawRegistry {
 }
 
 /// The field `plugin` of a controller.
-#[derive(Deserialize)]
-#[serde(
-    untagged,
-    expecting = "`plugin` is the path of a file, `oci://` with a repository, or `{configMap: {name: …}}` with `namespace` and `key` if needed"
-)]
 pub(super) enum RawPlugin {
     /// A file, or a reference to an artifact.
     Text(String),
     /// A ConfigMap.
     Mounted(RawConfigMapPlugin),
+}
+
+/// As serde derives it for an untagged enum, but the error about a wrong field names the field.
+impl<'de> Deserialize<'de> for RawPlugin {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Any;
+        impl<'de> Visitor<'de> for Any {
+            type Value = RawPlugin;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str(
+                    "the path of a file, `oci://` with a repository, or `{configMap: {name: …}}` with `namespace` and `key` if \
+                     needed",
+                )
+            }
+
+            fn visit_str<E: de::Error>(self, text: &str) -> Result<RawPlugin, E> {
+                Ok(RawPlugin::Text(text.to_owned()))
+            }
+
+            fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<RawPlugin, A::Error> {
+                RawConfigMapPlugin::deserialize(MapAccessDeserializer::new(map)).map(RawPlugin::Mounted)
+            }
+        }
+        deserializer.deserialize_any(Any)
+    }
 }
 
 /// A structural schema has no type for "a text or an object", so only this host checks the field.

@@ -102,6 +102,16 @@ fn refused(text: &str, place: &str, expected: &str) {
 }
 
 #[test]
+fn a_file_without_controllers_needs_ceilings() {
+    refused(
+        "plugins: .\n",
+        "1:1",
+        "set `ceilings` to run the Controllers of the cluster",
+    );
+    assert!(parse("ceilings: {}\n").unwrap().controllers.is_empty());
+}
+
+#[test]
 fn every_refusal_names_line_and_column_and_what_is_expected() {
     refused(
         &GOOD.replace("plugin:", "plugins:"),

@@ -122,6 +122,14 @@ pub fn parse_size(text: &str) -> Option<usize> {
     (size > 0).then_some(size)
 }
 
+/// Returns bytes as [`parse_size`] reads them, in the largest unit of which they are a multiple.
+pub(super) fn size(bytes: usize) -> String {
+    let units = [(1 << 30, "Gi"), (1 << 20, "Mi"), (1 << 10, "Ki")];
+    let unit = units.into_iter().find(|(unit, _)| bytes.is_multiple_of(*unit));
+    let (unit, name) = unit.unwrap_or((1, ""));
+    format!("{}{name}", bytes / unit)
+}
+
 /// Parses YAML of any shape; the errors contain the location.
 pub(super) fn yaml<T: serde::de::DeserializeOwned>(file: &Path, text: &str) -> Result<T, ConfigError> {
     serde_saphyr::from_str(text).map_err(|error| {
@@ -138,6 +146,9 @@ pub(super) fn yaml<T: serde::de::DeserializeOwned>(file: &Path, text: &str) -> R
 /// the names of Rust types.
 fn in_plain_words(message: &str) -> String {
     let end = message.find(" at line ").unwrap_or(message.len());
-    let message = message[..end].replace("invalid u64", "expected a whole number");
-    message.replace("invalid u32", "expected a whole number")
+    let mut message = message[..end].to_owned();
+    for number in ["u8", "u16", "u32", "u64", "i64"] {
+        message = message.replace(&format!("invalid {number}"), "expected a whole number");
+    }
+    message
 }
