@@ -43,11 +43,9 @@ pub(super) fn grant(
     for resource in found(rights, &ceilings.parents, "parents", resources)? {
         let why = "Controllers: their parents";
         rights.grant(&parents, resource.name(), &["list", "watch", "patch"], why);
-        if resource.plural != ALL {
-            let of = |part: &str| format!("{}/{part}", resource.plural);
-            rights.grant(&parents, (&resource.group, &of("status")), &["patch"], why);
-            rights.grant(&parents, (&resource.group, &of("finalizers")), &["update"], why);
-        }
+        let of = |part: &str| format!("{}/{part}", resource.plural);
+        rights.grant(&parents, (&resource.group, &of("status")), &["patch"], why);
+        rights.grant(&parents, (&resource.group, &of("finalizers")), &["update"], why);
         rights.grant(&parents, EVENTS, &["create", "patch"], why);
     }
     if !ceilings.parents.0.is_empty() {

@@ -478,6 +478,12 @@ fn ceilings_need_what_they_allow_a_controller_of_the_cluster() {
         );
     }
     assert_eq!(rights.warnings.len(), 2, "{:?}", rights.warnings);
+    // A wildcard of verbs for resources has no other verb for their finalizers.
+    let all = text.replace("kinds: [Thing]", "kinds: ['*']");
+    let config = Config::parse(Path::new("/config.yaml"), &all).unwrap();
+    let lines = texts(&super::rights(&config, &host(), &[], &resources()).unwrap());
+    let finalizers = "a */finalizers.test.dev: update".to_owned();
+    assert!(lines.contains(&finalizers), "{lines:#?}");
     let unknown = text.replace("kinds: [Thing]", "kinds: [Other]");
     let config = Config::parse(Path::new("/config.yaml"), &unknown).unwrap();
     let error = super::rights(&config, &host(), &[], &resources()).unwrap_err();
