@@ -11,6 +11,7 @@ mod conversions;
 mod crd_compatibility;
 mod defaults;
 mod first_lists;
+pub(crate) mod orders;
 mod shadow;
 pub(crate) mod stages;
 
@@ -400,21 +401,7 @@ impl Proving {
 
     /// Returns what to do about a version that is held back.
     fn advice(&self, live: Option<&Plugin>, candidate: &Plugin) -> String {
-        let promote = match &*self.definition.borrow() {
-            _ if self.config().is_object => format!(
-                "kubectl patch controllers.operator-host.dev {} --type merge -p '{{\"spec\": {{\"version\": {{\"promote\": \"{}\"}}}}}}'",
-                self.config().name,
-                candidate.digest().short()
-            ),
-            Some(Some(definition)) => format!(
-                "kubectl annotate crd {definition} {PROMOTE_ANNOTATION}={} --overwrite",
-                candidate.digest().short()
-            ),
-            _ => format!(
-                "`proving.promote: {}` in the configuration",
-                candidate.digest().short()
-            ),
-        };
+        let promote = self.how_to(Order::Promote, Some(candidate.digest()));
         if live.is_some() {
             return format!("fix the plugin, or promote this version anyway: {promote}");
         }
@@ -511,23 +498,20 @@ impl CandidateCheck for Proving {
     }
 
     async fn who(&self, order: Order, digest: &Digest) -> Option<String> {
-        let configured = self
-            .config()
-            .proving
-            .promote
-            .iter()
-            .any(|prefix| prefix.matches(digest));
-        if order == Order::Promote && configured {
+        let config = self.config();
+        let configured = config.proving.promote.iter().any(|prefix| prefix.matches(digest));
+        if order == Order::Promote && configured && !config.is_object {
             return Some("the configuration".to_owned());
         }
         let definition = self.definition.borrow().clone()??;
-        let context = self.running_context()?;
-        let definition = installed(&context.client, &definition, &context.config.name).await;
-        let annotation = match order {
-            Order::Promote => PROMOTE_ANNOTATION,
-            Order::Pin => PIN_ANNOTATION,
-        };
-        manager_of(&definition.ok()??, annotation)
+        let client = self.running_context()?.client.clone();
+        orders::who(&client, &config, &definition, order).await
+    }
+
+    fn how_to(&self, order: Order, digest: Option<&Digest>) -> String {
+        let definition = self.definition.borrow().clone().flatten();
+        let digest = digest.map(Digest::short);
+        orders::command(&self.config(), definition.as_deref(), order, digest.as_deref())
     }
 
     fn announce(&self, held: Option<&HeldBack>) {
@@ -788,43 +772,5 @@ pub(crate) async fn installed(
         }
         Ok(Err(error)) => Err(error.to_string()),
         Err(_) => Err(format!("no answer within {DEFINITION_TIMEOUT:?}")),
-    }
-}
-
-/// Returns the field manager of an annotation.
-fn manager_of(object: &Value, annotation: &str) -> Option<String> {
-    let entries = object["metadata"]["managedFields"].as_array()?;
-    let field = format!("f:{annotation}");
-    let owns = |entry: &&Value| !entry["fieldsV1"]["f:metadata"]["f:annotations"][&field].is_null();
-    // The last one to write it, where several own it.
-    let last = entries
-        .iter()
-        .filter(owns)
-        .max_by_key(|entry| entry["time"].as_str());
-    last?["manager"].as_str().map(str::to_owned)
-}
-
-#[cfg(test)]
-mod tests {
-    use serde_json::json;
-
-    use super::*;
-
-    #[test]
-    fn the_manager_of_an_annotation_is_the_last_that_wrote_it() {
-        let entry = |manager: &str, time: &str, annotation: &str| {
-            let field = format!("f:{annotation}");
-            json!({ "manager": manager, "time": time, "fieldsV1": { "f:metadata": { "f:annotations": { field: {} } } } })
-        };
-        let object = json!({ "metadata": { "managedFields": [
-            entry("first", "2026-01-01T00:00:00Z", PIN_ANNOTATION),
-            entry("last", "2026-01-02T00:00:00Z", PIN_ANNOTATION),
-            entry("other", "2026-01-03T00:00:00Z", PROMOTE_ANNOTATION),
-            { "manager": "kube-apiserver", "fieldsV1": { "f:status": {} } },
-        ] } });
-        assert_eq!(manager_of(&object, PIN_ANNOTATION).as_deref(), Some("last"));
-        assert_eq!(manager_of(&object, PROMOTE_ANNOTATION).as_deref(), Some("other"));
-        assert_eq!(manager_of(&object, "x"), None);
-        assert_eq!(manager_of(&json!({}), PIN_ANNOTATION), None);
     }
 }

@@ -96,10 +96,7 @@ pub enum Untrusted {
     #[error("its version cannot be used: {0}; change the version that the plugin describes")]
     Version(String),
     /// The version is older than the live one.
-    #[error(
-        "its signed version {found} is older than the live version {live}: to go back, pin it \
-         (annotation operator-host.dev/pin, or `sha256` in the configuration)"
-    )]
+    #[error("its signed version {found} is older than the live version {live}: to go back, pin it")]
     Older {
         /// The version of the plugin.
         found: Version,

@@ -169,6 +169,9 @@ pub trait CandidateCheck: Send + Sync {
     /// Returns who gave an order about the version with this digest, if that is known.
     async fn who(&self, order: Order, digest: &Digest) -> Option<String>;
 
+    /// Returns how to give an order about a version; without a version, how to take it back.
+    fn how_to(&self, order: Order, digest: Option<&Digest>) -> String;
+
     /// Reports a held-back candidate to its users; `None`: no candidate is held back any more.
     fn announce(&self, held: Option<&HeldBack>);
 }

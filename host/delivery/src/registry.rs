@@ -21,7 +21,7 @@ use self::held::Waiting;
 use self::live_reason::LiveReason;
 use self::trouble::Trouble;
 use super::acceptance::Trust;
-use super::candidate_check::{CandidateCheck, HeldBack, Orders, ProofResult, Recorded, UNMATCHED_PIN};
+use super::candidate_check::{CandidateCheck, HeldBack, Order, Orders, ProofResult, Recorded, UNMATCHED_PIN};
 use super::history::{History, HistoryEntry, Why};
 use super::kept::{Kept, Versions};
 use super::report::{CandidateVersion, KeptVersion, LiveVersion, PluginReport};
@@ -338,7 +338,8 @@ impl Slot {
                 .trust
                 .check_age(plugin.description(), live.description())
         {
-            self.fail(&older.to_string(), Some(file.digest));
+            let how = self.how_to(Order::Pin, Some(&file.digest));
+            self.fail(&format!("{older}: {how}"), Some(file.digest));
             return None;
         }
         let kept = match file.kept().await {
@@ -428,7 +429,7 @@ impl Slot {
             return false;
         }
         let kept = self.versions.as_ref().and_then(|versions| versions.find(pin));
-        match kept {
+        let problem = match kept {
             Some(kept) => match self.kept(&kept).await {
                 Ok((plugin, kept)) => {
                     let over = self.recorded().await;
@@ -438,31 +439,32 @@ impl Slot {
                     return true;
                 }
                 Err(reason) => {
-                    self.report_pin(Some(&format!(
-                        "the version {pin} is pinned and cannot be restored: {reason}"
-                    )));
                     self.log_not_restored(&kept, &reason);
+                    format!("it cannot be restored from the kept versions: {reason}")
                 }
             },
+            None => "it is neither in the plugin's file nor among the kept versions".to_owned(),
+        };
+        let Expected { controller, .. } = &self.expected;
+        let message = format!(
+            "the version {pin} is pinned, and {problem}; put it into the file, or remove the pin: {}",
+            self.how_to(Order::Pin, None)
+        );
+        self.report_pin(Some(&message));
+        match self.digest() {
+            Some(live) => warn!(controller, %live, "{message}; the live version stays"),
             None => {
-                let Expected { controller, .. } = &self.expected;
-                let message = format!(
-                    "the version {pin} is pinned, and it is neither in the plugin's file nor among the kept versions: put \
-                     it into the file, or remove the pin"
-                );
-                match self.digest() {
-                    Some(live) => {
-                        self.report_pin(Some(&message));
-                        warn!(controller, %live, "{message}; the live version stays");
-                    }
-                    None => {
-                        self.has_no_live_version(message.as_str().into());
-                        error!(controller, "{message}");
-                    }
-                }
+                self.has_no_live_version(message.as_str().into());
+                error!(controller, "{message}");
             }
         }
         false
+    }
+
+    /// Returns how to give an order about a version, or to take it back.
+    fn how_to(&self, order: Order, digest: Option<&Digest>) -> String {
+        let proof = self.proof.as_ref();
+        proof.map_or_else(String::new, |proof| proof.how_to(order, digest))
     }
 
     /// Reports that no version matches the pin, or that one does.
@@ -470,6 +472,8 @@ impl Slot {
         if !self.trouble.of_pin(problem.map(Into::into)) {
             return;
         }
+        let text = problem.map(str::to_owned);
+        self.report.send_modify(|report| report.pin_problem = text);
         let held = problem.map(|message| HeldBack {
             reason: UNMATCHED_PIN,
             message: message.to_owned(),
@@ -498,7 +502,7 @@ impl Slot {
         self.metrics.plugin_live(&plugin);
         self.metrics.reloaded("loaded");
         let kept = KeptVersion::of(&plugin);
-        let live = LiveVersion {
+        let mut live = LiveVersion {
             digest: kept.digest.clone(),
             name: description.name.clone(),
             version: kept.version.clone(),
@@ -506,6 +510,9 @@ impl Slot {
             because: because.to_string(),
             diff: because.diff().to_owned(),
         };
+        if because.why().is_none() {
+            self.keep_reason(&mut live);
+        }
         self.add_to_history(&plugin, before, because);
         self.live.send_replace(Live::Plugin(plugin.clone()));
         self.trouble.of_file(None);
@@ -557,6 +564,18 @@ impl Slot {
             Err(error) => {
                 warn!(%error, "internal error: keeping a version of a plugin panicked; please report it");
             }
+        }
+    }
+
+    /// Gives a version that was live before the time and the reason that it had then, as far as they are known.
+    fn keep_reason(&self, live: &mut LiveVersion) {
+        let before = self.report.borrow().live.clone();
+        if let Some(before) = before.filter(|before| before.digest == live.digest) {
+            *live = before;
+        } else if let Some(entry) = self.history.entries().into_iter().next()
+            && entry.digest == live.digest
+        {
+            (live.since, live.because, live.diff) = (entry.at, entry.because, entry.diff);
         }
     }
 

@@ -25,6 +25,9 @@ pub struct PluginReport {
     /// The only version that may be live, as specified in the order.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pinned: Option<String>,
+    /// Why that version is not live, and what to do.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub pin_problem: Option<String>,
     /// Versions that were live and can be live again, the last first; includes the live one.
     #[serde(default)]
     pub kept: Vec<KeptVersion>,

@@ -261,10 +261,8 @@ fn details(text: &mut String, report: &PluginReport, now: Timestamp, colour: boo
         }
     }
     if let Some(pinned) = &report.pinned {
-        let missing = "; no version has this digest, so the live one stays and new files are put aside: put it into the \
-                       plugin's file, or remove the pin";
-        let missing = if is_pinned(report) { "" } else { missing };
-        let _ = writeln!(text, "  pinned: {pinned}{missing}");
+        let problem = report.pin_problem.iter().map(|problem| format!("; {problem}"));
+        let _ = writeln!(text, "  pinned: {pinned}{}", problem.collect::<String>());
     }
     if let Some(candidate) = &report.candidate {
         let code = match candidate.state {
@@ -354,6 +352,7 @@ mod tests {
                 since: ago(5),
             }),
             pinned: None,
+            pin_problem: None,
             kept: vec![KeptVersion {
                 digest: digest("cccccccccccc"),
                 version: "0.9.0".into(),
@@ -382,25 +381,22 @@ mod tests {
                earlier versions: cccccccccccc (0.9.0, live 25h ago)\n"
         );
         let [echo, _] = &reports;
-        let pinned = |digest: &str| {
-            let pinned = Some(digest.to_owned());
+        let pinned = |digest: &str, problem: Option<&str>| {
             table(
                 &[PluginReport {
-                    pinned,
+                    pinned: Some(digest.to_owned()),
+                    pin_problem: problem.map(str::to_owned),
                     ..echo.clone()
                 }],
                 now,
                 false,
             )
         };
-        let matches = pinned("sha256:aaaaaaaa");
+        let matches = pinned("sha256:aaaaaaaa", None);
+        assert!(matches.contains("aaaaaaaaaaaa (pinned)"), "{matches}");
+        let none = pinned("0123456789", Some("it is not kept"));
         assert!(
-            matches.contains("aaaaaaaaaaaa (pinned)") && !matches.contains("no version"),
-            "{matches}"
-        );
-        let none = pinned("0123456789");
-        assert!(
-            !none.contains("(pinned)") && none.contains("pinned: 0123456789; no version has this digest"),
+            !none.contains("(pinned)") && none.contains("pinned: 0123456789; it is not kept\n"),
             "{none}"
         );
         let coloured = table(&reports, now, true);

@@ -1,11 +1,10 @@
 //! All controllers: health, plugins, load, and what went wrong last.
 
 use serde::Serialize;
-use serde_json::json;
 
 use super::not_running;
+use crate::rollout::orders::command;
 use crate::ui::Sources;
-use operator_host_core::object::{PIN_ANNOTATION, PROMOTE_ANNOTATION};
 use operator_host_delivery::candidate_check::Order;
 use operator_host_delivery::report::{CandidateState, PluginReport};
 use operator_host_instruments::health::Check;
@@ -176,9 +175,6 @@ fn controller(sources: &Sources, name: &str, checks: &[Check], reports: &[Plugin
         .collect();
     let running = sources.controllers.named(name);
     let is_object = running.as_ref().is_some_and(|context| context.config.is_object);
-    let definition = running
-        .as_ref()
-        .map(|context| format!("{}.{}", context.resource.api.plural, context.resource.api.group));
     let report = reports.iter().find(|report| report.controller == name);
     let (queue, age) = running
         .as_ref()
@@ -203,37 +199,18 @@ fn controller(sources: &Sources, name: &str, checks: &[Check], reports: &[Plugin
         queue,
         queue_age: age.as_secs(),
         series: Series::of(&sources.journal.of(name).series()),
-        commands: match (&definition, report) {
-            (Some(_), Some(report)) if is_object => {
-                commands(&|order, digest| patched(name, order, digest), report)
-            }
-            (Some(definition), Some(report)) => {
-                commands(&|order, digest| annotated(definition, order, digest), report)
+        commands: match (&running, report) {
+            (Some(context), Some(report)) => {
+                let definition = context.resource.definition_name();
+                commands(
+                    &|order, digest| command(&context.config, Some(&definition), order, digest),
+                    report,
+                )
             }
             _ => Vec::new(),
         },
         plugin: report.cloned(),
     }
-}
-
-/// Returns the command that gives an order about a version to a controller of the file; without a version it takes it back.
-fn annotated(definition: &str, order: Order, digest: Option<&str>) -> String {
-    let annotation = match order {
-        Order::Promote => PROMOTE_ANNOTATION,
-        Order::Pin => PIN_ANNOTATION,
-    };
-    let value = digest.map_or_else(|| "-".to_owned(), |digest| format!("={digest}"));
-    format!("kubectl annotate crd {definition} {annotation}{value} --overwrite")
-}
-
-/// The same for a Controller of the cluster.
-fn patched(name: &str, order: Order, digest: Option<&str>) -> String {
-    let field = match order {
-        Order::Promote => "promote",
-        Order::Pin => "pin",
-    };
-    let patch = json!({"spec": {"version": {field: digest}}});
-    format!("kubectl patch controllers.operator-host.dev {name} --type merge -p '{patch}'")
 }
 
 /// Returns the commands that promote, pin and roll back.
@@ -278,11 +255,13 @@ fn commands(command: &dyn Fn(Order, Option<&str>) -> String, report: &PluginRepo
 
 #[cfg(test)]
 mod tests {
+    use std::path::Path;
     use std::sync::Arc;
 
     use tokio::sync::watch;
 
     use super::*;
+    use operator_host_config::Config;
     use operator_host_delivery::registry::Live;
     use operator_host_delivery::report::{CandidateVersion, KeptVersion, LiveVersion};
     use operator_host_instruments::health::Health;
@@ -372,8 +351,12 @@ mod tests {
             kept: vec![kept("1.1", "aaaaaaaaaaaa"), kept("1.0", "cccccccccccc")],
             ..PluginReport::default()
         };
+        let text = "controllers: [{name: echo, parent: {apiVersion: my-operator.dev/v1, kind: Echo}, plugin: echo.wasm}]";
+        let mut file = Config::parse(Path::new("/etc/config.yaml"), text).unwrap();
+        let mut config = file.controllers.remove(0);
         let texts = |report: &PluginReport| -> Vec<String> {
-            let annotate = |order, digest: Option<&str>| annotated("echoes.my-operator.dev", order, digest);
+            let annotate =
+                |order, digest: Option<&str>| command(&config, Some("echoes.my-operator.dev"), order, digest);
             let commands = commands(&annotate, report).into_iter();
             commands
                 .map(|it| format!("{}: {}", it.what, it.command))
@@ -395,7 +378,8 @@ mod tests {
             format!("Remove the pin of aaaaaaaaaaaa: {start}/pin- --overwrite")
         );
         // Annotations have no effect on a Controller of the cluster.
-        let patch = |order, digest: Option<&str>| patched("echo", order, digest);
+        config.is_object = true;
+        let patch = |order, digest: Option<&str>| command(&config, None, order, digest);
         let start = "kubectl patch controllers.operator-host.dev echo --type merge -p";
         assert_eq!(
             commands(&patch, &report)[0].command,
