@@ -20,7 +20,7 @@ use self::config_maps::{ConfigMaps, RootFolder};
 use self::config_reload::{Configurations, Follower};
 use self::controllers::{Controllers, SlotParts};
 use self::objects::Objects;
-use self::objects::admit::admit;
+use self::objects::admit::{LastAllowed, admit};
 use self::objects::report::{Decided, Reporter};
 use crate::freed_memory;
 use crate::supervisor::{Shared, watch_definitions};
@@ -305,6 +305,7 @@ async fn follow(
     start: &Config,
 ) {
     let mut applied = None;
+    let mut last_allowed = LastAllowed::default();
     loop {
         let mut config = Arc::unwrap_or_clone(configurations.current());
         if let Some(ceilings) = &mut config.ceilings {
@@ -324,12 +325,15 @@ async fn follow(
         level.configure(config.log.as_deref());
         let watch = of_cluster.objects.watch(&config);
         let found = watch.as_deref().map(objects::all).unwrap_or_default();
-        let admitted = admit(&config, &of_cluster.memory, &found);
+        let admitted = admit(&config, &of_cluster.memory, &found, &mut last_allowed);
         let wanted = Arc::new(admitted.config);
-        of_cluster.config_maps.keep(&wanted);
+        let kept = of_cluster.config_maps.keep(&wanted);
         if applied.as_ref() != Some(&wanted) {
             controllers.apply(&wanted).await;
             applied = Some(Arc::clone(&wanted));
+        }
+        if let Err(problem) = kept {
+            controllers.lack_config_maps(&problem);
         }
         let generations = found.iter().map(|it| (it.name_any(), it.metadata.generation));
         of_cluster.decided.send_replace(Decided {

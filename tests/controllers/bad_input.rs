@@ -35,6 +35,65 @@ async fn what_is_wrong_with_a_controller_is_in_its_status_and_the_others_run() {
     assert_eq!(host.stop().await.code(), Some(0));
 }
 
+#[tokio::test]
+async fn a_change_that_is_refused_leaves_the_controller_running_and_its_version_known() {
+    let world = World::new("controllers-edited").await;
+    let host = world.start();
+    world.put(&puppet(1)).await;
+    world.controller("puppet", json!({})).await;
+    world.until("puppet", "Ready", "True", "Running").await;
+    world.served("a").await;
+    let live = |object: &DynamicObject| object.data["status"]["live"].clone();
+    let before = live(&world.scenario.get(CONTROLLER, "puppet").await.unwrap());
+    world.controller("puppet", json!({"resync": "soon"})).await;
+    let message = world.until("puppet", "Ready", "False", "InvalidSpec").await;
+    assert_contains(
+        &message,
+        &[
+            "`spec.resync`",
+            "\"soon\"",
+            "the spec before this change still runs",
+        ],
+    );
+    world.served("b").await;
+    // A host that starts now does not know what it said before. What was live stays known.
+    assert_eq!(host.stop().await.code(), Some(0));
+    let host = world.start();
+    let object = world
+        .scenario
+        .until(CONTROLLER, "puppet", "it does not run", |object| {
+            let error = object.data["status"]["lastError"].as_str();
+            error.is_some_and(|error| error.contains("soon") && !error.contains("still runs"))
+        })
+        .await;
+    assert_eq!(live(&object), before);
+    world.controller("puppet", json!({"resync": "1h"})).await;
+    world.until("puppet", "Ready", "True", "Running").await;
+    let object = world.scenario.get(CONTROLLER, "puppet").await.unwrap();
+    assert_eq!(live(&object), before, "it is the same version");
+    assert_eq!(host.stop().await.code(), Some(0));
+}
+
+#[tokio::test]
+async fn a_host_that_cannot_store_plugins_of_config_maps_says_so() {
+    let world = World::new("controllers-folder").await;
+    // A file, where nobody can create a folder.
+    let cache = world.scenario.file("cache", "");
+    let config = world.configure(CEILINGS);
+    let host = world
+        .scenario
+        .start_with(&config, &["--cache-dir", cache.to_str().unwrap()]);
+    world.put(&puppet(1)).await;
+    world.controller("puppet", json!({})).await;
+    until_refused(
+        &world,
+        "puppet",
+        "set --cache-dir to a folder that the host may write",
+    )
+    .await;
+    assert_eq!(host.stop().await.code(), Some(0));
+}
+
 /// Waits until the plugin of a Controller is refused with these words.
 async fn until_refused(world: &World, name: &str, words: &str) {
     world.until(name, "Stalled", "True", "PluginRefused").await;

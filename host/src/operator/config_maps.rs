@@ -20,7 +20,7 @@ use kube::runtime::watcher::{self, Event, watcher};
 use kube::{Api, Client, ResourceExt as _};
 use tokio::sync::watch;
 use tokio_util::sync::{CancellationToken, DropGuard};
-use tracing::{error, warn};
+use tracing::warn;
 
 use operator_host_config::Config;
 use operator_host_core::object::{PACK_LABEL, is_config_map_key};
@@ -128,7 +128,10 @@ impl ConfigMaps {
     }
 
     /// Follows the ConfigMaps of this configuration, and no others.
-    pub(super) fn keep(&mut self, config: &Config) {
+    ///
+    /// # Errors
+    /// Why their plugins cannot be stored, and what to do.
+    pub(super) fn keep(&mut self, config: &Config) -> Result<(), String> {
         let named = config
             .controllers
             .iter()
@@ -148,14 +151,15 @@ impl ConfigMaps {
         self.followed
             .retain(|namespace, _| wanted.contains_key(namespace));
         if wanted.is_empty() {
-            return;
+            return Ok(());
         }
-        if let Err(error) = self.root.create() {
-            let folder = self.root.path();
-            return error!(folder = %folder.display(), %error,
-                "cannot create the folder of plugins in ConfigMaps, so their controllers wait: set --cache-dir to a folder that the \
-                 host may write, and start it again");
-        }
+        self.root.create().map_err(|error| {
+            format!(
+                "the host cannot create its folder {} for plugins in ConfigMaps: {error}; set --cache-dir to a folder that the host \
+                 may write, and start it again",
+                self.root.path().display()
+            )
+        })?;
         for (namespace, wanted) in wanted {
             if let Some(followed) = self.followed.get(&namespace) {
                 followed.wanted.send_if_modified(|known| {
@@ -176,6 +180,7 @@ impl ConfigMaps {
             };
             self.followed.insert(namespace, followed);
         }
+        Ok(())
     }
 }
 

@@ -20,6 +20,7 @@ use operator_host_cluster::cache::{CachePolicy, KeepPolicy, Reflector};
 use operator_host_cluster::client::{ClientError, Pace};
 use operator_host_config::webhook::WebhookReach;
 use operator_host_config::{Config, ControllerConfig, object};
+use operator_host_delivery::Location;
 use operator_host_delivery::candidate_check::CandidateCheck as _;
 use operator_host_delivery::kept::{StateLimit, Versions};
 use operator_host_delivery::registry::{Expected, Live, Slot};
@@ -182,6 +183,15 @@ impl Controllers {
             removed = removed.join(", "),
             "configuration applied"
         );
+    }
+
+    /// Reports why no plugin of a ConfigMap can be loaded.
+    pub(super) fn lack_config_maps(&self, problem: &str) {
+        for running in self.running.values() {
+            if matches!(running.config.plugin, Location::ConfigMap(_)) {
+                running.plugin.slot.fail(problem, None);
+            }
+        }
     }
 
     /// Waits until all controllers have ended, after `stop`. Their plugins convert as long as `self` is held.

@@ -77,12 +77,10 @@ impl Reporter {
                     report: reports.get(name),
                     history: self.instruments.health.history_of(name).unwrap_or_default(),
                     unwatched: self.running.named(name).and_then(|it| it.unwatched()),
-                    conditions: self
-                        .instruments
-                        .metrics
-                        .of(name, &object::kind())
-                        .parents()
-                        .counts(),
+                    objects: match check("controller") {
+                        Some(Ok(waits)) if waits.is_empty() => self.objects(name),
+                        _ => None,
+                    },
                 }
             };
             for object in &objects {
@@ -120,6 +118,24 @@ impl Reporter {
                 () = tokio::time::sleep(PERIOD) => {}
             }
         }
+    }
+
+    /// Counts the objects of a controller that has its first lists, and those of them that are not Ready. After a start it has to look
+    /// at each of them first.
+    fn objects(&self, name: &str) -> Option<(u64, u64)> {
+        let context = self.running.named(name)?;
+        let watches = context.parents.all();
+        let total = watches.iter().map(|watch| watch.count() as u64).sum::<u64>();
+        let counts = self
+            .instruments
+            .metrics
+            .of(name, &object::kind())
+            .parents()
+            .counts();
+        let ready = |status| counts.get(&("Ready", status)).copied().unwrap_or(0);
+        let seen = ready("True") + ready("False") + ready("Unknown");
+        let is_done = seen >= total || context.queue.backlog().0 == 0 && context.queue.busy() == 0;
+        is_done.then(|| (total, total.saturating_sub(ready("True"))))
     }
 
     async fn write(

@@ -1,7 +1,5 @@
 //! What a Controller shows: whether it is ready, which version of its plugin is live, and what is held back.
 
-use std::collections::BTreeMap;
-
 use jiff::Timestamp;
 use kube::core::DynamicObject;
 use serde_json::{Map, Value, json};
@@ -9,7 +7,6 @@ use serde_json::{Map, Value, json};
 use super::admit::Refused;
 use operator_host_contract::EventType;
 use operator_host_core::object::shorten;
-use operator_host_delivery::Prefix;
 use operator_host_delivery::candidate_check::UNMATCHED_PIN;
 use operator_host_delivery::history::HistoryEntry;
 use operator_host_delivery::report::{CandidateState, CandidateVersion, PluginReport};
@@ -18,6 +15,8 @@ use operator_host_desired::conditions::PLUGIN_HELD_BACK;
 /// Bytes of a message.
 const MESSAGE: usize = 2048;
 
+/// The reason of a Controller with a plugin that cannot be used.
+const PLUGIN_REFUSED: &str = "PluginRefused";
 /// The reason of a Controller for which the host lacks a permission.
 const FORBIDDEN: &str = "Forbidden";
 
@@ -37,8 +36,8 @@ pub(super) struct Facts<'a> {
     pub history: Vec<HistoryEntry>,
     /// Why a kind of a controller that has started cannot be watched.
     pub unwatched: Option<String>,
-    /// The number of objects by condition.
-    pub conditions: BTreeMap<(&'static str, &'static str), u64>,
+    /// How many objects there are, and how many of them are not Ready; `None` until all were looked at.
+    pub objects: Option<(u64, u64)>,
 }
 
 /// The status of a Controller.
@@ -66,51 +65,41 @@ fn condition(is_true: bool, reason: &str, message: &str) -> Condition {
 /// Returns the status that a Controller should have.
 pub(super) fn of(object: &DynamicObject, refused: Option<&Refused>, facts: &Facts<'_>) -> Status {
     let old = &object.data["status"];
-    let mut fields = Map::new();
+    let runs = refused.is_none_or(|refused| refused.still_runs);
     let (ready, progressing, stalled) = match refused {
-        Some(Refused { reason, message }) => {
+        Some(Refused { reason, message, .. }) => {
             let refused = |is_true| condition(is_true, reason, message);
             (refused(false), refused(false), refused(true))
         }
         None => running(facts),
     };
-    let candidate = facts.report.filter(|_| refused.is_none());
-    let candidate = candidate.and_then(|report| report.candidate.as_ref());
-    let held_back = match candidate {
-        Some(version) if version.state == CandidateState::HeldBack => condition(
-            true,
-            version.reason.as_deref().unwrap_or(PLUGIN_HELD_BACK),
-            &version.message,
-        ),
-        _ => match unmatched_pin(facts) {
-            Some(words) => condition(true, UNMATCHED_PIN, &words),
-            None => condition(false, "NothingHeldBack", "no version of the plugin is held back"),
-        },
+    let report = facts.report.filter(|_| runs);
+    let held_back = report.and_then(held_back);
+    let error = match (refused, &facts.controller, &facts.plugin, &held_back) {
+        (Some(refused), ..) => Some(&refused.message),
+        (_, Some(Err(error)), ..) | (_, _, Some(Err(error)), _) => Some(error),
+        (.., Some(held_back)) => Some(&held_back.message),
+        (_, _, Some(Ok(remarks)), _) if is_forbidden(remarks) => Some(remarks),
+        _ => facts.unwatched.as_ref(),
     };
-    let error = match (refused, &facts.controller, &facts.plugin, candidate) {
-        (Some(refused), ..) => Some(refused.message.clone()),
-        (_, Some(Err(error)), ..) | (_, _, Some(Err(error)), _) => Some(error.clone()),
-        (.., Some(version)) if version.state != CandidateState::Proving => Some(version.message.clone()),
-        (_, _, Some(Ok(remarks)), _) if is_forbidden(remarks) => Some(remarks.clone()),
-        _ => facts.unwatched.clone(),
-    };
+    let mut fields = Map::new();
     if let Some(error) = error {
-        fields.insert("lastError".to_owned(), shorten(&error, MESSAGE).into());
+        fields.insert("lastError".to_owned(), shorten(error, MESSAGE).into());
     }
-    if let (None, Some(report)) = (refused, facts.report) {
-        versions(&mut fields, report, &facts.history);
-        let ready = |status| facts.conditions.get(&("Ready", status)).copied().unwrap_or(0);
-        let not_ready = ready("False") + ready("Unknown");
-        fields.insert(
-            "objects".to_owned(),
-            json!({"total": ready("True") + not_ready, "notReady": not_ready}),
-        );
+    versions(&mut fields, report, &facts.history, old);
+    let objects = match facts.objects.filter(|_| runs) {
+        Some((total, not_ready)) => json!({"total": total, "notReady": not_ready}),
+        None => old["objects"].clone(),
+    };
+    if !objects.is_null() {
+        fields.insert("objects".to_owned(), objects);
     }
+    let nothing = || condition(false, "NothingHeldBack", "no version of the plugin is held back");
     let conditions = [
         ("Ready", ready),
         ("Progressing", progressing),
         ("Stalled", stalled),
-        (PLUGIN_HELD_BACK, held_back),
+        (PLUGIN_HELD_BACK, held_back.unwrap_or_else(nothing)),
     ];
     let generation = object.metadata.generation;
     let conditions = conditions.map(|(type_, new)| dated(old, type_, &new, generation));
@@ -118,20 +107,23 @@ pub(super) fn of(object: &DynamicObject, refused: Option<&Refused>, facts: &Fact
     fields.insert("observedGeneration".to_owned(), generation.into());
     Status {
         fields: fields.into(),
-        runs: refused.is_none(),
+        runs,
     }
 }
 
-/// Returns what is said about a pin that no version matches.
-fn unmatched_pin(facts: &Facts<'_>) -> Option<String> {
-    let report = facts.report?;
-    let (pin, live) = (
-        Prefix::parse(report.pinned.as_ref()?).ok()?,
-        report.live.as_ref()?,
-    );
-    let live = live.digest.parse().ok()?;
-    let words = facts.plugin.as_ref()?.as_ref().ok()?;
-    (!pin.matches(&live)).then(|| words.clone())
+/// Returns what is said about a version that does not become live: of a pin that no version matches, of a version that is held
+/// back, or of a file that cannot be used.
+fn held_back(report: &PluginReport) -> Option<Condition> {
+    if let Some(problem) = &report.pin_problem {
+        return Some(condition(true, UNMATCHED_PIN, problem));
+    }
+    let version = report.candidate.as_ref()?;
+    let reason = match version.state {
+        CandidateState::HeldBack => version.reason.as_deref().unwrap_or(PLUGIN_HELD_BACK),
+        CandidateState::Refused => PLUGIN_REFUSED,
+        CandidateState::Proving | CandidateState::PutAside => return None,
+    };
+    Some(condition(true, reason, &version.message))
 }
 
 /// Returns Ready, Progressing and Stalled of a Controller that runs.
@@ -144,8 +136,11 @@ fn running(facts: &Facts<'_>) -> (Condition, Condition, Condition) {
     let (is_ready, is_moving, reason, message) = match (&facts.plugin, &facts.controller) {
         (_, None) | (None, _) => (false, true, "Starting", "it has just been added"),
         (Some(Err(error)), _) if !is_live => match state {
+            _ if report.is_some_and(|report| report.pin_problem.is_some()) => {
+                (false, false, UNMATCHED_PIN, error.as_str())
+            }
             Some(CandidateState::HeldBack) => (false, false, PLUGIN_HELD_BACK, error.as_str()),
-            Some(CandidateState::Refused) => (false, false, "PluginRefused", error.as_str()),
+            Some(CandidateState::Refused) => (false, false, PLUGIN_REFUSED, error.as_str()),
             Some(CandidateState::Proving | CandidateState::PutAside) | None => {
                 (false, true, "PluginNotLive", error.as_str())
             }
@@ -175,7 +170,7 @@ fn running(facts: &Facts<'_>) -> (Condition, Condition, Condition) {
         }
         (is_moving, _) => condition(is_moving, reason, message),
     };
-    let stalls = ["PluginRefused", FORBIDDEN, PLUGIN_HELD_BACK].contains(&reason);
+    let stalls = [PLUGIN_REFUSED, FORBIDDEN, PLUGIN_HELD_BACK, UNMATCHED_PIN].contains(&reason);
     (
         condition(is_ready, reason, message),
         moving,
@@ -183,30 +178,53 @@ fn running(facts: &Facts<'_>) -> (Condition, Condition, Condition) {
     )
 }
 
-fn versions(fields: &mut Map<String, Value>, report: &PluginReport, history: &[HistoryEntry]) {
-    if let Some(live) = &report.live {
-        let entry = history.iter().find(|entry| entry.digest == live.digest);
-        let mut version = json!({
-            "name": live.name,
-            "version": live.version,
-            "digest": live.digest,
-            "since": live.since,
-            "because": shorten(&live.because, MESSAGE),
-        });
-        if let Some(by) = entry.and_then(|entry| entry.by.as_ref()) {
-            version["by"] = by.clone().into();
+/// Adds what is known about the versions. The one that was live, and those to return to, stay until others are known.
+fn versions(
+    fields: &mut Map<String, Value>,
+    report: Option<&PluginReport>,
+    history: &[HistoryEntry],
+    old: &Value,
+) {
+    let live = match report.and_then(|report| report.live.as_ref()) {
+        Some(live) => {
+            let entry = history.iter().find(|entry| entry.digest == live.digest);
+            // A process knows only the versions that became live in it, or in the folder of versions.
+            match entry.is_none() && old["live"]["digest"] == live.digest.as_str() {
+                true => old["live"].clone(),
+                false => {
+                    let mut version = json!({
+                        "name": live.name,
+                        "version": live.version,
+                        "digest": live.digest,
+                        "since": live.since,
+                        "because": shorten(&live.because, MESSAGE),
+                    });
+                    if let Some(by) = entry.and_then(|entry| entry.by.as_ref()) {
+                        version["by"] = by.clone().into();
+                    }
+                    version
+                }
+            }
         }
-        fields.insert("live".to_owned(), version);
-    }
-    if let Some(candidate) = &report.candidate {
-        fields.insert("proposed".to_owned(), proposed(candidate));
-    }
-    if !report.kept.is_empty() {
-        let kept = report.kept.iter().map(
-            |version| json!({"version": version.version, "digest": version.digest, "since": version.since}),
-        );
-        fields.insert("kept".to_owned(), kept.collect());
-    }
+        None => old["live"].clone(),
+    };
+    let candidate = report.and_then(|report| report.candidate.as_ref());
+    let kept = match report {
+        Some(report) if report.kept.is_empty() => Value::Null,
+        Some(report) => report
+            .kept
+            .iter()
+            .map(|version| json!({"version": version.version, "digest": version.digest, "since": version.since}))
+            .collect(),
+        None => old["kept"].clone(),
+    };
+    let all = [
+        ("live", live),
+        ("proposed", candidate.map(proposed).unwrap_or_default()),
+        ("kept", kept),
+    ];
+    let known = all.into_iter().filter(|(_, value)| !value.is_null());
+    fields.extend(known.map(|(field, value)| (field.to_owned(), value)));
 }
 
 fn proposed(candidate: &CandidateVersion) -> Value {
@@ -274,4 +292,161 @@ pub(super) fn events(old: &Value, new: &Value) -> Vec<(EventType, &'static str, 
         }
     }
     events
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use operator_host_delivery::history::Why;
+    use operator_host_delivery::report::LiveVersion;
+
+    fn facts(report: Option<&PluginReport>) -> Facts<'_> {
+        Facts {
+            controller: Some(Ok(String::new())),
+            plugin: Some(Ok("sha256:a".into())),
+            report,
+            history: Vec::new(),
+            unwatched: None,
+            objects: None,
+        }
+    }
+
+    fn live(digest: &str, because: &str) -> PluginReport {
+        PluginReport {
+            live: Some(LiveVersion {
+                digest: digest.into(),
+                name: "echo".into(),
+                version: "1".into(),
+                since: Timestamp::now(),
+                because: because.into(),
+                diff: String::new(),
+            }),
+            ..PluginReport::default()
+        }
+    }
+
+    fn object(status: &Value) -> DynamicObject {
+        serde_json::from_value(json!({"metadata": {"name": "echo", "generation": 2}, "status": status}))
+            .unwrap()
+    }
+
+    fn condition_of(status: &Value, type_: &str) -> [String; 3] {
+        let conditions = status["conditions"].as_array().unwrap();
+        let found = conditions.iter().find(|it| it["type"] == type_).unwrap();
+        ["status", "reason", "message"].map(|field| found[field].as_str().unwrap().to_owned())
+    }
+
+    fn old() -> Value {
+        json!({
+            "live": {"digest": "sha256:a", "since": "2026-01-01T00:00:00Z", "because": "proved: on 3 objects", "by": "me"},
+            "kept": [{"digest": "sha256:b"}],
+            "objects": {"total": 3, "notReady": 0},
+        })
+    }
+
+    #[test]
+    fn a_controller_that_does_not_run_keeps_what_was_live() {
+        let message = "`spec.resync`: \"soon\" is not a duration";
+        let mut refused = Refused {
+            reason: "InvalidSpec",
+            message: message.into(),
+            still_runs: false,
+        };
+        let status = of(&object(&old()), Some(&refused), &facts(None));
+        assert!(!status.runs);
+        for field in ["live", "kept"] {
+            assert_eq!(status.fields[field], old()[field]);
+        }
+        assert_eq!(
+            condition_of(&status.fields, "Ready"),
+            ["False", "InvalidSpec", message]
+        );
+        assert_eq!(status.fields["lastError"], message);
+        // What it said before may run; that is reported, too.
+        refused.still_runs = true;
+        let mut report = live("sha256:a", "proved");
+        report.candidate = Some(CandidateVersion {
+            digest: None,
+            version: None,
+            state: CandidateState::HeldBack,
+            reason: Some("Fails".into()),
+            message: "it fails".into(),
+            diff: String::new(),
+            since: Timestamp::now(),
+        });
+        let status = of(&object(&old()), Some(&refused), &facts(Some(&report)));
+        assert!(status.runs);
+        assert_eq!(condition_of(&status.fields, "Ready")[1], "InvalidSpec");
+        assert_eq!(
+            condition_of(&status.fields, PLUGIN_HELD_BACK),
+            ["True", "Fails", "it fails"]
+        );
+        assert_eq!(status.fields["lastError"], message);
+    }
+
+    #[test]
+    fn a_version_that_stays_live_keeps_its_time_and_reason_over_a_restart() {
+        let report = live("sha256:a", "it was the last good one before the restart");
+        let status = |facts: &Facts<'_>| of(&object(&old()), None, facts).fields["live"].clone();
+        assert_eq!(status(&facts(Some(&report))), old()["live"]);
+        // What this process knows itself is newer.
+        let entry = HistoryEntry {
+            at: Timestamp::now(),
+            version: "1".into(),
+            digest: "sha256:a".into(),
+            before: None,
+            why: Why::Forced,
+            because: "promoted by force".into(),
+            by: Some("kubectl-patch".into()),
+            diff: String::new(),
+        };
+        let known = Facts {
+            history: vec![entry],
+            ..facts(Some(&report))
+        };
+        assert_eq!(status(&known)["by"], "kubectl-patch");
+        let other = live("sha256:b", "proved");
+        assert_eq!(status(&facts(Some(&other)))["because"], "proved");
+    }
+
+    #[test]
+    fn objects_are_counted_when_all_were_looked_at() {
+        let report = live("sha256:a", "proved");
+        let status = |facts: &Facts<'_>| of(&object(&old()), None, facts).fields["objects"].clone();
+        assert_eq!(status(&facts(Some(&report))), old()["objects"]);
+        let counted = Facts {
+            objects: Some((4, 1)),
+            ..facts(Some(&report))
+        };
+        assert_eq!(status(&counted), json!({"total": 4, "notReady": 1}));
+    }
+
+    #[test]
+    fn what_does_not_become_live_has_one_sentence_in_all_places() {
+        let mut report = live("sha256:a", "proved");
+        report.candidate = Some(CandidateVersion {
+            digest: None,
+            version: None,
+            state: CandidateState::PutAside,
+            reason: None,
+            message: "another version is pinned".into(),
+            diff: String::new(),
+            since: Timestamp::now(),
+        });
+        let said = |report: &PluginReport| {
+            let fields = of(&object(&Value::Null), None, &facts(Some(report))).fields;
+            let [status, reason, message] = condition_of(&fields, PLUGIN_HELD_BACK);
+            let is_said = fields["lastError"] == message.as_str();
+            (status, reason, is_said)
+        };
+        // It does as it was told.
+        assert_eq!(said(&report), ("False".into(), "NothingHeldBack".into(), false));
+        report.pin_problem = Some("the version 0 is pinned".into());
+        assert_eq!(said(&report), ("True".into(), UNMATCHED_PIN.into(), true));
+        report.pin_problem = None;
+        if let Some(candidate) = &mut report.candidate {
+            candidate.state = CandidateState::Refused;
+        }
+        assert_eq!(said(&report), ("True".into(), PLUGIN_REFUSED.into(), true));
+    }
 }
