@@ -7,7 +7,7 @@ use std::path::Path;
 use crate::support::root;
 
 /// The code that precedes a reason in the sources, without white space.
-const BEFORE: [&str; 16] = [
+const BEFORE: [&str; 20] = [
     "stalled(\"",
     "reconciling(\"",
     "held(\"",
@@ -21,6 +21,10 @@ const BEFORE: [&str; 16] = [
     "RETRYING:&str=\"",
     "KIND_NOT_LISTED:&str=\"",
     "BACK_OFF:&str=\"",
+    "refused(\"",
+    "Refused::new(\"",
+    "PLUGIN_REFUSED:&str=\"",
+    "FORBIDDEN:&str=\"",
     "UNMATCHED_PIN:&str=\"",
     "STAGE_FAILED:&str=\"",
     "unwrap_or(\"",

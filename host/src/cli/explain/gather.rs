@@ -81,7 +81,9 @@ pub(super) async fn explain(
         unread.add(version, why);
     }
     let mut state = state(&parent);
-    state.extend(controller(client, &kinds, &parent).await);
+    if resource.group != object::GROUP {
+        state.extend(controller(client, &kinds, &parent).await);
+    }
     let children = children(client, &kinds.all, &parent, namespace, &mut unread).await;
     let (children_incomplete, mut unreadable) = unread.lines();
     let events = match events(client, &parent).await {
