@@ -253,9 +253,15 @@ async fn explain_names_the_controller_and_uninstall_releases_what_it_made() {
         "Its controller is the Controller puppet: kubectl describe controllers.operator-host.dev puppet";
     assert!(explained.contains(words), "{explained}");
     // Nothing reconciles a Controller but the host.
-    let explained = program(&world.scenario, &["explain", "controllers.operator-host.dev/puppet"]);
+    let explained = program(
+        &world.scenario,
+        &["explain", "controllers.operator-host.dev/puppet"],
+    );
     let explained = String::from_utf8_lossy(&explained.stdout).into_owned();
-    assert!(explained.starts_with("Controller.operator-host.dev puppet"), "{explained}");
+    assert!(
+        explained.starts_with("Controller.operator-host.dev puppet"),
+        "{explained}"
+    );
     assert!(!explained.contains("Its controller is"), "{explained}");
     assert_eq!(host.stop().await.code(), Some(0));
 
