@@ -116,7 +116,7 @@ every_token_is_exchanged() {
     figure "the next write came $(milliseconds_since "$started") ms after the old tokens had become void"
     until_true 120 "both replicas are Ready" rolled_out
     scale_echo 3
-    until_true 60 "the pod that is no longer wanted is gone" pod_is_gone hello-echo-pod-3
+    until_true 120 "the pod that is no longer wanted is gone" pod_is_gone hello-echo-pod-3
     [[ $(restarts) == "$before" ]] || fail "a container has ended because of the tokens" "$(diff <(echo "$before") <(restarts))"
 }
 
