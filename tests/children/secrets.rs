@@ -2,9 +2,11 @@
 
 use std::collections::BTreeMap;
 
+use control_plane::proxy::Mode;
 use kube::core::DynamicObject;
 use serde_json::{Value, json};
 
+use crate::faults::transient_errors::behind_a_proxy;
 use crate::support::Scenario;
 use crate::support::puppet::{CONFIG_MAP, PUPPET, assert_contains, config_map, controller};
 
@@ -469,6 +471,38 @@ async fn a_generated_secret_that_is_refused_stops_what_comes_after_it_and_nothin
     assert!(scenario.get(SECRET, "s").await.is_some(), "it is drawn");
     scenario.until(CONFIG_MAP, "last", "changed", text("3")).await;
     scenario.until_gone(CONFIG_MAP, "removed").await;
+}
+
+/// Regression: a Secret that was deleted after the answer was judged, while another one was created, was drawn again.
+#[tokio::test]
+async fn a_generated_secret_that_is_lost_while_another_is_created_is_not_drawn_again() {
+    let (scenario, proxy) = behind_a_proxy("secret-lost-meanwhile").await;
+    let kinds = "children: [{apiVersion: v1, kind: Secret}]";
+    let _host = scenario.start(&controller("puppet.wasm", kinds));
+    let generate = |names: &[&str]| {
+        let all = names
+            .iter()
+            .map(|name| json!({"name": name, "entries": [password()]}));
+        json!({"response": {"generate": all.collect::<Vec<_>>()}})
+    };
+    for (puppet, secret) in [("p", "lost"), ("q", "other")] {
+        scenario.puppet(puppet, generate(&[secret])).await;
+        scenario.until_ready(puppet).await;
+    }
+    drop(proxy.take_seen());
+    proxy.set_mode_of("/secrets?&fieldManager", Mode::Stall);
+    scenario.puppet("p", generate(&["first", "lost"])).await;
+    proxy
+        .until_seen(|seen| seen.method == "POST" && seen.uri.contains("/secrets"))
+        .await;
+    scenario.delete(SECRET, "lost").await;
+    scenario.delete(SECRET, "other").await;
+    // The watch has delivered both.
+    scenario.until_stalled("q", "GeneratedSecretLost").await;
+    proxy.set_mode(Mode::Pass);
+    scenario.until_stalled("p", "GeneratedSecretLost").await;
+    assert!(scenario.get(SECRET, "first").await.is_some());
+    assert!(scenario.get(SECRET, "lost").await.is_none());
 }
 
 async fn gone_still(scenario: &Scenario) {

@@ -86,6 +86,8 @@ pub struct DesiredSecret {
     pub key: ChildRef,
     /// The required entries.
     pub secret: GeneratedSecret,
+    /// The resource version of the Secret as it was judged; `None` when there was none.
+    pub seen: Option<String>,
     /// The Secret without its data. A child of the same name, if there is one, has its other labels and entries.
     pub body: Value,
 }
@@ -286,7 +288,7 @@ fn beside_obstacles(
     if policy.parent.namespace().is_some() {
         let refused = generate.iter().filter_map(|secret| {
             let key = made.secret_key(secret).ok()?;
-            made.check_secret(&key, secret, &keys)
+            made.check_secret(&key, secret, (made.existing)(&key).as_deref(), &keys)
                 .err()
                 .map(|_| key.identity())
         });
@@ -478,16 +480,16 @@ impl Policy<'_> {
         &self,
         key: &ChildRef,
         secret: &GeneratedSecret,
+        existing: Option<&DynamicObject>,
         children: impl IntoIterator<Item = &'a ChildRef>,
     ) -> Result<(), Refusal> {
-        let existing = (self.existing)(key);
-        if let Some(existing) = &existing {
+        if let Some(existing) = existing {
             self.check_generated(key, existing)?;
         }
         let mut children = children.into_iter().filter_map(self.existing);
         let beside = children.any(|child| generated::is_beside(&child, &secret.name));
         if matches!(self.proof, SecretProof::Key(_))
-            && let Some(problem) = generated::lost(self.parent, secret, existing.as_deref(), beside)
+            && let Some(problem) = generated::lost(self.parent, secret, existing, beside)
         {
             let which = key.name.to_string();
             return Err(Refusal::SecretLost { which, problem });
@@ -501,7 +503,9 @@ impl Policy<'_> {
             .iter()
             .find(|desired| self.is_rest_of(&desired.key, secret));
         let key = self.secret_key(secret)?;
-        self.check_secret(&key, secret, desired.iter().map(|desired| &desired.key))?;
+        let existing = (self.existing)(&key);
+        let children = desired.iter().map(|desired| &desired.key);
+        self.check_secret(&key, secret, existing.as_deref(), children)?;
         let mut metadata = Map::new();
         metadata.insert("labels".into(), json!({ GENERATED_LABEL: "true" }));
         self.complete(&mut metadata, &key, self.config.generated);
@@ -516,6 +520,7 @@ impl Policy<'_> {
         Ok(DesiredSecret {
             key,
             secret: secret.clone(),
+            seen: existing.and_then(|existing| existing.metadata.resource_version.clone()),
             body,
         })
     }

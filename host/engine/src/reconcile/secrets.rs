@@ -7,6 +7,7 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
+use kube::ResourceExt;
 use kube::core::DynamicObject;
 use serde_json::{Map, Value, json};
 
@@ -54,6 +55,14 @@ pub async fn generate(
         retry_after: None,
     };
     let live = context.existing(key);
+    let version = live
+        .as_ref()
+        .and_then(|live| live.metadata.resource_version.as_ref());
+    if version != desired.seen.as_ref() {
+        // It was changed or deleted since it was judged. Values that were lost must not be drawn anew; the watch event causes
+        // a reconcile that judges it again.
+        return Ok(Generated::Unchanged);
+    }
     if live.as_ref().is_some_and(|live| live.data.is_null()) {
         // Values that the cache does not hold may exist in the cluster.
         let message = "its values are not in the cache; the host tries again when they are";
@@ -128,7 +137,8 @@ pub async fn generate(
     Ok(outcome)
 }
 
-/// Records on the parent which Secrets are generated. Returns the parent as it is then.
+/// Records on the parent which Secrets are generated. Returns the parent with this record, otherwise as the reconcile knows it:
+/// what others have changed meanwhile is for the next one.
 ///
 /// # Errors
 /// When the API server refuses the request.
@@ -137,8 +147,8 @@ pub async fn record(
     parent: &Arc<DynamicObject>,
     secrets: &[DesiredSecret],
 ) -> Result<Arc<DynamicObject>, ApiError> {
-    let parent = context.as_seen(parent).unwrap_or_else(|| Arc::clone(parent));
-    let before = Record::of(&parent);
+    let newest = context.as_seen(parent);
+    let before = Record::of(newest.as_ref().unwrap_or(parent));
     let mut now = before.clone();
     if context.config.generated == Removal::Delete {
         now.keep_only(secrets);
@@ -149,15 +159,26 @@ pub async fn record(
         }
     }
     if now == before {
-        return Ok(parent);
+        return Ok(Arc::clone(parent));
     }
-    let name = NamespacedName::of(&parent);
+    let name = NamespacedName::of(parent);
+    let text = now.text();
     // A parent that was made again in the meantime has another UID.
-    let body = json!({ "metadata": { "uid": parent.metadata.uid, "annotations": { RECORD_ANNOTATION: now.text() } } });
+    let body =
+        json!({ "metadata": { "uid": parent.metadata.uid, "annotations": { RECORD_ANNOTATION: text } } });
     let objects = ResourceClient::new(&context.writer, &context.resource);
     match objects.merge(&name, &body, &context.config.field_manager()).await {
-        Ok(answer) => Ok(context.record_parent(&parent, None, answer).unwrap_or(parent)),
-        Err(error) if error.is_not_found() => Ok(parent),
+        Ok(answer) => {
+            context.record_parent(parent, None, answer);
+            let mut parent = DynamicObject::clone(parent);
+            let annotations = parent.annotations_mut();
+            match text {
+                Some(text) => annotations.insert(RECORD_ANNOTATION.to_owned(), text),
+                None => annotations.remove(RECORD_ANNOTATION),
+            };
+            Ok(Arc::new(parent))
+        }
+        Err(error) if error.is_not_found() => Ok(Arc::clone(parent)),
         Err(error) => Err(error),
     }
 }
