@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 
 use http_body_util::combinators::UnsyncBoxBody;
-use http_body_util::{BodyExt, Full, Limited};
+use http_body_util::{BodyExt, Full, LengthLimitError, Limited};
 use hyper::body::{Body as HttpBody, Bytes};
 use hyper::header::RETRY_AFTER;
 use hyper::{Response, StatusCode};
@@ -32,7 +32,12 @@ where
         return Ok(response.map(|body| body.map_err(Into::into).boxed_unsync()));
     };
     let (parts, body) = response.into_parts();
-    let text = Limited::new(body, MAX_REFUSAL).collect().await?.to_bytes();
+    let text = match Limited::new(body, MAX_REFUSAL).collect().await {
+        Ok(body) => body.to_bytes(),
+        // The status and the delay say more than the page of a proxy.
+        Err(error) if error.is::<LengthLimitError>() => Bytes::new(),
+        Err(error) => return Err(error),
+    };
     let body = Full::from(with_delay(parts.status, &text, seconds));
     Ok(Response::from_parts(
         parts,
@@ -68,12 +73,12 @@ fn with_delay(code: StatusCode, text: &[u8], seconds: u32) -> String {
 mod tests {
     use super::*;
 
-    async fn body_of(code: u16, retry_after: Option<&str>, text: &'static str) -> String {
+    async fn body_of(code: u16, retry_after: Option<&str>, text: impl Into<Bytes>) -> String {
         let mut response = Response::builder().status(code);
         if let Some(value) = retry_after {
             response = response.header(RETRY_AFTER, value);
         }
-        let response = response.body(Full::<Bytes>::from(text)).unwrap();
+        let response = response.body(Full::new(text.into())).unwrap();
         let answer = keep(response).await.unwrap();
         let bytes = answer.into_body().collect().await.unwrap().to_bytes();
         String::from_utf8(bytes.to_vec()).unwrap()
@@ -98,6 +103,13 @@ mod tests {
         let text = body_of(503, Some("7"), status).await;
         assert_eq!(delay(&text), 3, "the value in the body comes first");
         assert!(text.contains("\"n\""), "{text}");
+    }
+
+    #[tokio::test]
+    async fn the_long_page_of_a_proxy_hides_neither_status_nor_delay() {
+        let text = body_of(503, Some("7"), vec![b'x'; MAX_REFUSAL + 1]).await;
+        assert_eq!(delay(&text), 7);
+        assert!(text.contains("503") && text.len() < 1000, "{text}");
     }
 
     #[tokio::test]
