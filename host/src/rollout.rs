@@ -89,7 +89,7 @@ pub struct Proving {
     record: Arc<LiveRecord>,
     /// The last candidate that was proved and converts its kind.
     converter: watch::Sender<Option<Plugin>>,
-    /// The thread that looks at files withdraws versions, too.
+    /// `withdraw` is also called by the thread that looks at files, which has no runtime of its own.
     runtime: Handle,
 }
 
@@ -166,10 +166,10 @@ impl Proving {
     /// Records that the first lists are complete.
     pub fn running(&self, context: &Arc<Context>) {
         self.stage.send_replace(Stage::Running(Arc::downgrade(context)));
-        // A pin is looked up before the first lists are complete.
+        // What was announced before the parents were known, for example a pin that matches nothing.
         let untold = self.untold.lock().unwrap_or_else(PoisonError::into_inner).take();
-        if untold.is_some() {
-            self.announce(untold.as_ref());
+        if let Some(held) = &untold {
+            self.announce(Some(held));
         }
     }
 
@@ -515,9 +515,11 @@ impl CandidateCheck for Proving {
     }
 
     fn announce(&self, held: Option<&HeldBack>) {
+        // Locked before it looks whether the parents are known: `running` says that first, and then takes what is left here.
+        let mut untold = self.untold.lock().unwrap_or_else(PoisonError::into_inner);
         let context = self.running_context();
-        *self.untold.lock().unwrap_or_else(PoisonError::into_inner) =
-            held.filter(|_| context.is_none()).cloned();
+        *untold = held.filter(|_| context.is_none()).cloned();
+        drop(untold);
         let mut now: BTreeMap<NamespacedName, Reason> = held
             .into_iter()
             .flat_map(|held| {
@@ -535,7 +537,7 @@ impl CandidateCheck for Proving {
                 )
             })
             .collect();
-        // A pin is the fault of no parent. The first ones show it.
+        // No parent causes a pin that matches nothing, so the first ones show it.
         if let (Some(held), Some(context)) = (held.filter(|held| held.reason == UNMATCHED_PIN), &context) {
             let first = sample(context).into_iter().take(MAX_BLAMED);
             now.extend(first.map(|name| (name, Reason::new(held.reason, held.message.as_str()))));
@@ -575,7 +577,7 @@ fn not_proved(message: String) -> ProofResult {
 async fn compare(context: &Context, live: Option<&Plugin>, candidate: &Plugin) -> ProofResult {
     let config = &context.config;
     let mut names = sample(context);
-    // Without any list, nothing is known about the parents.
+    // If the list of parents failed, none of them in the sample does not mean that there are none.
     let mut failure = context.parents_failure();
     // Skip parents whose watch fails, and those that cannot be read: they are not reconciled either.
     names.retain(|name| {
@@ -601,7 +603,7 @@ async fn compare(context: &Context, live: Option<&Plugin>, candidate: &Plugin) -
             })
             .collect()
     };
-    // Without a live version, what an answer has of them is refused below.
+    // Without a live version there is nothing to compare with. What an answer has of other kinds is refused below.
     let beyond = live
         .map(|live| beyond(config, live, candidate))
         .unwrap_or_default();
