@@ -20,7 +20,7 @@ pub(super) enum Event {
     /// The object was created or changed, or has begun or ceased to be selected by the watch.
     Changed(DynamicObject),
     Deleted(DynamicObject),
-    /// There is no change up to this resource version.
+    /// All changes up to this resource version have been sent.
     Bookmark(String),
     /// The watch has failed, and nothing follows.
     Failed(Status),
@@ -134,7 +134,7 @@ impl Lines {
 
 /// Whether a connection has ended rather than failed: old API servers and proxies end a watch in the middle of a chunk.
 fn is_end(error: &io::Error) -> bool {
-    // The source of such an error is not the error in it, but what caused that one.
+    // `io::Error::source` skips the error inside, so start with that.
     let inner = error.get_ref().map(|inner| inner as &(dyn Error + 'static));
     let mut causes = std::iter::successors(inner, |cause| (*cause).source());
     let is_kind = |kind| matches!(kind, io::ErrorKind::UnexpectedEof | io::ErrorKind::TimedOut);

@@ -1,10 +1,10 @@
-//! Limits how often a plugin is called in one reconcile.
+//! Limits the iterations of one reconcile. In each, the plugin is called until its needs settle.
 
 use super::outcome::Changes;
 
 /// Maximum number of iterations of a reconcile that change no child for the first time.
 const MAX_REPEATS: usize = 4;
-/// Maximum number of calls in one reconcile, even if each of them changes another child.
+/// Maximum number of iterations of a reconcile, even if each of them changes another child.
 const MAX_STEPS: usize = 64;
 
 /// Distinguishes a plugin that makes progress, one child after the other, from one that changes its mind each time.

@@ -1,4 +1,5 @@
-//! What an iteration of a reconcile begins with. It is taken once and passed down, so that all steps judge the same state.
+//! What an iteration of a reconcile begins with: what the plugin is shown, and what `prune` may delete. `desired::plan` and
+//! `apply` read the caches, which may be newer.
 
 use std::sync::Arc;
 
