@@ -59,7 +59,7 @@ pub async fn generate(
         .as_ref()
         .and_then(|live| live.metadata.resource_version.as_ref());
     if version != desired.seen.as_ref() {
-        // It was changed or deleted since it was judged. Values that were lost must not be drawn anew; the watch event causes
+        // It was changed or deleted since it was judged. Lost values must not be generated again; the watch event causes
         // a reconcile that judges it again.
         return Ok(Generated::Unchanged);
     }
