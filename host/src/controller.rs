@@ -352,8 +352,9 @@ async fn work(context: Arc<Context>) {
         if let Some(delay) = delay {
             context.queue.enqueue_at(&parent, Instant::now() + delay);
         }
+        // Taken before the parent can be given to another worker, whose writes they must not include.
         let own = context.take_own_writes(&parent);
-        context.queue.done(&parent, |reason| own.cause(reason));
+        context.queue.done(&parent, |reason| own.explain(reason));
     }
 }
 

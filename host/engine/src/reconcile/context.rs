@@ -283,7 +283,7 @@ impl Context {
     pub fn is_own_write(&self, parent: &NamespacedName, reason: &ReconcileReason) -> bool {
         self.memory()
             .get(parent)
-            .is_some_and(|memory| memory.own_writes.cause(reason))
+            .is_some_and(|memory| memory.own_writes.explain(reason))
     }
 
     /// Returns the own writes of the reconcile that is done, and forgets them.

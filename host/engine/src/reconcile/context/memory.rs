@@ -161,7 +161,7 @@ impl OwnWrites {
     /// the plugin has seen it. For the parent only the exact version counts, because the plugin has not seen a
     /// change of the spec that was made just before our status write.
     #[must_use]
-    pub fn cause(&self, reason: &ReconcileReason) -> bool {
+    pub fn explain(&self, reason: &ReconcileReason) -> bool {
         match reason {
             ReconcileReason::Child {
                 child,

@@ -160,7 +160,7 @@ impl World {
             Op::EndReconcile if self.running && self.answer.is_none() => {
                 self.running = false;
                 let own = std::mem::take(&mut self.memory.own_writes);
-                self.pending.retain(|reason| !own.cause(reason));
+                self.pending.retain(|reason| !own.explain(reason));
             }
             _ => {}
         }
@@ -210,7 +210,7 @@ impl World {
     }
 
     fn enqueue(&mut self, reason: ReconcileReason) {
-        if !self.memory.own_writes.cause(&reason) {
+        if !self.memory.own_writes.explain(&reason) {
             self.pending.push(reason);
         }
     }
