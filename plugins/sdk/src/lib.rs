@@ -45,8 +45,6 @@
 //! `cargo build --release --target wasm32-wasip1` makes the plugin; native `cargo test` tests it, with
 //! [`testing`] (feature `testing`) to feed it resources from YAML.
 
-#[cfg(target_family = "wasm")]
-mod allocator;
 mod bindings;
 pub mod builders;
 mod checksum;
