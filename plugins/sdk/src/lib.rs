@@ -64,8 +64,6 @@ mod request;
 mod response;
 mod rollout;
 mod scan;
-#[cfg(feature = "yaml")]
-mod template;
 #[cfg(feature = "testing")]
 pub mod testing;
 mod text;
@@ -91,8 +89,6 @@ pub use response::{
 };
 pub use rollout::{Rollout, TEMPLATE_HASH, rolling};
 pub use serde_json::{Value, json};
-#[cfg(feature = "yaml")]
-pub use template::Template;
 pub use versions::Version;
 
 /// The names that a plugin's source usually needs.
