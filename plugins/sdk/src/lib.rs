@@ -54,7 +54,6 @@ mod crd;
 mod kinds;
 mod labels;
 pub mod log;
-mod minify;
 mod object;
 mod plugin;
 mod pod_template;
@@ -115,23 +114,14 @@ macro_rules! register {
             const NAME: &'static str = ::core::env!("CARGO_PKG_NAME");
             const VERSION: &'static str = ::core::env!("CARGO_PKG_VERSION");
 
-            const CRD: &'static str = {
-                // The tests create the file when it is missing, so they must compile without it.
-                #[cfg(not(test))]
-                const TEXT: &str = ::core::include_str!(::core::concat!(
-                    ::core::env!("CARGO_MANIFEST_DIR"),
-                    "/crd.json"
-                ));
-                #[cfg(test)]
-                const TEXT: &str = "";
-                // The compiler counts what it does for a constant. This ends, however long the text.
-                #[allow(long_running_const_eval)]
-                const SHORT: [u8; $crate::__private::minified_len(TEXT)] = $crate::__private::minified(TEXT);
-                match ::core::str::from_utf8(&SHORT) {
-                    Ok(text) => text,
-                    Err(_) => TEXT,
-                }
-            };
+            // The tests create the file when it is missing, so they must compile without it.
+            #[cfg(not(test))]
+            const CRD: &'static str = ::core::include_str!(::core::concat!(
+                ::core::env!("CARGO_MANIFEST_DIR"),
+                "/crd.json"
+            ));
+            #[cfg(test)]
+            const CRD: &'static str = "";
 
             fn plugin() -> impl $crate::__private::Reconciler {
                 $plugin
@@ -279,6 +269,5 @@ pub mod __private {
     pub use crate::bindings::*;
     #[cfg(feature = "command")]
     pub use crate::command::run as run_command;
-    pub use crate::minify::{minified, minified_len};
     pub use crate::plugin::{Reconciler, Registered};
 }

@@ -20,7 +20,9 @@ use std::path::Path;
 use std::time::Duration;
 use std::{env, fs};
 
+use serde::Serialize;
 use serde_json::Value;
+use serde_json::ser::{PrettyFormatter, Serializer};
 
 use crate::bindings::operator_host::plugin::types as wit;
 use crate::kinds::Kind;
@@ -508,7 +510,7 @@ pub fn check_crd(folder: &str, plugin: &impl Reconciler) {
     let path = Path::new(folder).join("crd.json");
     let (definition, mut problems) = plugin.crd();
     problems.extend(rules::problems(&definition));
-    let expected = format!("{definition:#}\n");
+    let expected = readable(&definition);
     let up_to_date = fs::read_to_string(&path).is_ok_and(|text| text == expected);
     if !problems.is_empty() {
         if !up_to_date {
@@ -531,6 +533,17 @@ pub fn check_crd(folder: &str, plugin: &impl Reconciler) {
         panic!("{shown} was out of date and has been updated: build the plugin again");
     }
     panic!("{shown} does not match the plugin's types: run the plugin's tests and commit what they write");
+}
+
+/// Returns the text of a definition. It is a part of the plugin, so it is indented by one byte for each level.
+fn readable(definition: &Value) -> String {
+    let mut text = Vec::new();
+    let mut serializer = Serializer::with_formatter(&mut text, PrettyFormatter::with_indent(b"\t"));
+    if let Err(error) = definition.serialize(&mut serializer) {
+        panic!("{error}");
+    }
+    text.push(b'\n');
+    String::from_utf8_lossy(&text).into_owned()
 }
 
 /// Parses a value from YAML.
