@@ -458,16 +458,7 @@ async fn a_registry_that_wants_tokens_gets_them_for_what_is_done_and_only_with_t
     let (file, credentials) = (plugin("echo"), registry.credentials());
     let file = file.to_str().unwrap();
     let credentials = ["--plain-http", "--credentials", credentials.to_str().unwrap()];
-    // The token server is another host: it gets nothing before it is named.
-    let refused = run(&[&["push", file, &reference][..], &credentials].concat());
-    let words = String::from_utf8(refused.stderr).unwrap();
-    assert!(
-        words.contains("for a token") && tokens.scopes().is_empty(),
-        "{words}"
-    );
-    let server = format!("127.0.0.1:{}", tokens.port);
-    let listed = [&credentials[..], &["--token-server", &server]].concat();
-    let pushed = output(&[&["push", file, &reference][..], &listed].concat());
+    let pushed = output(&[&["push", file, &reference][..], &credentials].concat());
     assert!(pushed.contains("/team/echo@sha256:"), "{pushed}");
     assert!(
         tokens
@@ -476,21 +467,14 @@ async fn a_registry_that_wants_tokens_gets_them_for_what_is_done_and_only_with_t
         "{:?}",
         tokens.scopes()
     );
-    let anonymous = run(&[
-        "push",
-        file,
-        &reference,
-        "--plain-http",
-        "--token-server",
-        &server,
-    ]);
+    let anonymous = run(&["push", file, &reference, "--plain-http"]);
     let words = String::from_utf8(anonymous.stderr).unwrap();
     assert!(words.contains("does not accept the credentials"), "{words}");
 
     // To pull, the host asks for no more than to pull.
     let before = tokens.scopes().len();
     let config = format!(
-        "registry: {{plainHttp: [\"{}\"], tokenServers: [\"{server}\"], credentials: {}}}\ncontrollers:\n{}",
+        "registry: {{plainHttp: [\"{}\"], credentials: {}}}\ncontrollers:\n{}",
         registry.name(),
         registry.credentials().display(),
         controller(&format!("oci://{reference}"))

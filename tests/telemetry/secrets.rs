@@ -31,12 +31,12 @@ async fn neither_log_records_nor_spans_nor_metrics_contain_a_token_a_password_or
     );
     let (file, credentials) = (plugin("puppet"), credentials.to_str().unwrap());
     let push = ["push", file.to_str().unwrap(), &reference, "--plain-http"];
-    let access = ["--credentials", credentials, "--token-server", &token_server];
+    let access = ["--credentials", credentials];
     operator_host(&[&push[..], &access].concat()).expect(0);
 
     let collector = Collector::http().await;
     let top = format!(
-        "registry: {{plainHttp: [\"{}\"], tokenServers: [\"{token_server}\"], credentials: {credentials}}}",
+        "registry: {{plainHttp: [\"{}\"], credentials: {credentials}}}",
         registry.name()
     );
     let puppet = controller(

@@ -22,12 +22,6 @@ pub struct RegistryArgs {
     /// Ask the registry without TLS
     #[arg(long)]
     plain_http: bool,
-    /// A host to which the registry may send its credentials for a token; can be repeated
-    #[arg(long, value_name = "HOST")]
-    token_server: Vec<String>,
-    /// A host in a private network to which the registry may redirect a download; can be repeated
-    #[arg(long, value_name = "HOST")]
-    redirect: Vec<String>,
 }
 
 impl RegistryArgs {
@@ -38,8 +32,6 @@ impl RegistryArgs {
             credentials: self.credentials.clone().or_else(docker_config),
             certificate_authorities: self.certificate_authorities.clone(),
             plain_http: self.plain_http.then_some(registry).into_iter().collect(),
-            token_servers: self.token_server.iter().cloned().collect(),
-            redirects: self.redirect.iter().cloned().collect(),
             ..Settings::default()
         })
     }

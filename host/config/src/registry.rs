@@ -33,8 +33,6 @@ pub(super) struct RawRegistry {
     credentials: Option<PathBuf>,
     certificate_authorities: Option<PathBuf>,
     plain_http: Vec<Spanned<String>>,
-    redirects: Vec<Spanned<String>>,
-    token_servers: Vec<Spanned<String>>,
 }
 
 impl RawRegistry {
@@ -51,8 +49,6 @@ impl RawRegistry {
             credentials: self.credentials.map(|path| here.join(path)),
             certificate_authorities: self.certificate_authorities.map(|path| here.join(path)),
             plain_http: hosts(file, self.plain_http)?,
-            redirects: hosts(file, self.redirects)?,
-            token_servers: hosts(file, self.token_servers)?,
         })
     }
 }
@@ -188,7 +184,7 @@ mod tests {
     #[test]
     fn a_plugin_in_a_registry_has_the_settings_of_the_section() {
         let registry = "{interval: 1m, timeout: 10s, credentials: c.json, certificateAuthorities: /ca.pem, plainHttp: \
-                        ['Localhost:5000'], redirects: [s3], tokenServers: [t]}";
+                        ['Localhost:5000']}";
         let location = parse(registry, "oci://r.example.com/team/echo:1").unwrap();
         let Location::Registry { settings, .. } = &location else {
             panic!("{location:?}");
@@ -227,7 +223,6 @@ mod tests {
                 "oci://r/echo:1",
                 "1:24: \"http://r\" is not a registry",
             ),
-            ("{tokenServers: ['a b']}", "oci://r/echo:1", "is not a registry"),
             ("{password: x}", "oci://r/echo:1", "unknown field"),
         ] {
             let error = parse(registry, plugin).unwrap_err();

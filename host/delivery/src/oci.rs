@@ -10,7 +10,6 @@
 
 pub mod artifact;
 pub mod credentials;
-pub mod fuzzing;
 pub mod pull;
 pub mod push;
 pub mod reference;
@@ -18,7 +17,6 @@ pub mod registry;
 pub mod settings;
 pub mod transport;
 
-mod address;
 mod challenge;
 mod error_code;
 

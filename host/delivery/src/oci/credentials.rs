@@ -36,56 +36,6 @@ impl fmt::Debug for Credentials {
     }
 }
 
-/// Bytes of a secret that is recognized in the name of a host: a shorter one may be there by chance.
-const IN_HOST: usize = 8;
-
-/// What was sent to a registry and must not be shown.
-#[derive(Default)]
-pub(super) struct Secrets {
-    name: Option<String>,
-    /// The longest first: a shorter one may be a part of it.
-    others: Vec<String>,
-}
-
-impl Secrets {
-    /// Returns the secrets of credentials, and those in the values of the headers that they were sent in.
-    pub(super) fn of<'a>(
-        credentials: Option<&'a Credentials>,
-        headers: impl IntoIterator<Item = &'a str>,
-    ) -> Self {
-        let values = headers.into_iter().filter_map(|header| header.split_once(' '));
-        let values = values.map(|(_scheme, value)| value.trim_end_matches('='));
-        let (name, given) = match credentials {
-            Some(Credentials::User { name, password }) => (Some(name), Some(password)),
-            Some(Credentials::Token(token)) => (None, Some(token)),
-            None => (None, None),
-        };
-        let others = values.chain(given.map(String::as_str));
-        let mut others: Vec<String> = others
-            .filter(|secret| !secret.is_empty())
-            .map(str::to_owned)
-            .collect();
-        others.sort_by_key(|secret| std::cmp::Reverse(secret.len()));
-        Self {
-            name: name.filter(|name| !name.is_empty()).cloned(),
-            others,
-        }
-    }
-
-    /// Reports whether the name of a host contains one of them.
-    pub(super) fn are_in(&self, host: &str) -> bool {
-        let host = host.to_ascii_lowercase();
-        let mut long = self.others.iter().filter(|secret| secret.len() >= IN_HOST);
-        long.any(|secret| host.contains(&secret.to_ascii_lowercase()))
-    }
-
-    /// Replaces them, and the user's name, in a text.
-    pub(super) fn hide(&self, text: &str) -> String {
-        let all = self.others.iter().chain(&self.name);
-        all.fold(text.to_owned(), |text, secret| text.replace(secret, "…"))
-    }
-}
-
 /// Why credentials cannot be used. The messages never contain one.
 #[derive(Debug, thiserror::Error)]
 pub enum CredentialsError {
@@ -258,22 +208,5 @@ mod tests {
             );
         }
         assert!(!format!("{:?}", user("name", "c2VjcmV0")).contains("c2VjcmV0"));
-    }
-
-    #[test]
-    fn what_was_sent_is_hidden_in_any_form() {
-        let credentials = user("team", "pass:word");
-        let secrets = Secrets::of(
-            credentials.as_ref(),
-            ["Basic dGVhbTpwYXNzOndvcmQ=", "Bearer token-1"],
-        );
-        let text = "Basic dGVhbTpwYXNzOndvcmQ= is team:pass:word, Bearer token-1";
-        assert_eq!(secrets.hide(text), "Basic …= is …:…, Bearer …");
-        assert!(secrets.are_in("dgvhbtpwyxnzondvcmq.example.com"));
-        // A name is no secret, and often a part of the registry's.
-        assert!(!secrets.are_in("team.example.com"));
-        let secrets = Secrets::of(Some(&Credentials::Token("abcdefgh".into())), []);
-        assert!(secrets.are_in("abcdefgh.example.com"));
-        assert_eq!(Secrets::default().hide("text"), "text");
     }
 }

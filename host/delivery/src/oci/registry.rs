@@ -1,11 +1,17 @@
 //! The requests to one repository, with authentication. Every answer is bounded in bytes and in time.
 //!
-//! Credentials go to the registry, and for a token to its own token server or one that the settings name. They never go
-//! anywhere else: a redirect is followed without them.
+//! Credentials go to the registry, and for a token to the server that it names. A redirect is followed without them.
 
 use std::sync::Arc;
 use std::time::Duration;
 
+use super::artifact::{Descriptor, INDEX, MANIFEST, MANIFEST_LIMIT};
+use super::challenge::Challenge;
+use super::credentials::{Credentials, CredentialsError};
+use super::error_code;
+use super::reference::{Reference, Version};
+use super::settings::Settings;
+use super::transport::{self, Origin, Transport, TransportError, words};
 use bytes::Bytes;
 use http_body_util::Full;
 use hyper::body::Incoming;
@@ -15,34 +21,18 @@ use hyper::header::{
 };
 use hyper::{Method, Request, Response, StatusCode, Uri};
 use k8s_openapi::ByteString;
-use serde::Deserialize;
-use tracing::debug;
-
-use super::artifact::{Descriptor, INDEX, MANIFEST, MANIFEST_LIMIT};
-use super::challenge::Challenge;
-use super::credentials::{Credentials, CredentialsError, HUB, Secrets};
-use super::error_code;
-use super::reference::{Reference, Version};
-use super::settings::Settings;
-use super::transport::{self, Origin, Transport, TransportError, words};
 use operator_host_runtime::Digest;
+use serde::Deserialize;
 
 /// Bytes of an answer that is only shown, and of a token.
 const ERROR_LIMIT: usize = 8 << 10;
 const TOKEN_LIMIT: usize = 64 << 10;
 /// The time until a response begins, and for a small one; less when the settings give less.
 const RESPOND: Duration = Duration::from_secs(20);
-/// How often a request is repeated when the registry has too many, and the longest time that it may ask to wait for that.
-const MAX_PAUSES: usize = 2;
-const LONGEST_PAUSE: Duration = Duration::from_secs(5);
-/// The time to wait when it does not say one.
-const PAUSE: Duration = Duration::from_secs(1);
 /// How often the download of a layer may be redirected.
 const MAX_REDIRECTS: usize = 3;
-/// The token server of Docker Hub, which is on another host.
-const HUB_TOKENS: &str = "auth.docker.io";
-/// The target of a redirect that is not shown.
-const UNKNOWN_PLACE: &str = "an unknown place";
+/// The time to wait when a registry with too many requests does not say one.
+const PAUSE: Duration = Duration::from_secs(1);
 const DIGEST_HEADER: HeaderName = HeaderName::from_static("docker-content-digest");
 
 /// Why a registry does not give or take an artifact. The messages are for users.
@@ -125,8 +115,6 @@ pub struct Repository {
     /// What the registry may be asked for: `pull` or `pull,push`.
     actions: &'static str,
     authorization: Option<HeaderValue>,
-    /// What this registry and its token server were sent.
-    secrets: Secrets,
 }
 
 #[derive(Deserialize)]
@@ -144,8 +132,6 @@ struct RawErrors {
 struct RawError {
     #[serde(default)]
     code: String,
-    #[serde(default)]
-    message: String,
 }
 
 /// What a request is made of. A body is sent again when the registry asks for authentication.
@@ -185,7 +171,6 @@ impl Repository {
             place,
             actions,
             authorization: None,
-            secrets: Secrets::default(),
         }
     }
 
@@ -274,47 +259,41 @@ impl Repository {
         Ok(bytes)
     }
 
-    /// Follows a redirect, without credentials and, unless the settings name the host, to the internet only.
+    /// Follows a redirect, without credentials.
     async fn follow(
         &self,
         from: &Origin,
         response: &Response<Incoming>,
         what: &str,
     ) -> Result<(Origin, Response<Incoming>), RegistryError> {
-        let refused = |target: &str, reason: &str| self.redirected(what, &words(target), reason);
-        let location = response
-            .headers()
-            .get(LOCATION)
-            .and_then(|location| location.to_str().ok());
-        let url = location.and_then(|location| absolute(from, location));
-        let url = url.ok_or_else(|| refused(UNKNOWN_PLACE, "its location is not a URL"))?;
-        let target = self.origin_of(&url);
-        let target = target.map_err(|why| refused(UNKNOWN_PLACE, why))?;
-        let shown = target.to_string();
-        let own = target == self.origin;
-        let listed = own || target.is_in(&self.settings.redirects);
-        // From plain HTTP, another host that is known to speak it is no worse.
-        let plain = own || (!self.origin.tls && target.is_in(&self.settings.plain_http));
-        if !target.tls && !plain {
-            return Err(refused(
-                &shown,
-                "the host does not follow a redirect to plain HTTP",
-            ));
-        }
-        if !listed && target.is_private_address() {
-            return Err(refused(
-                &shown,
-                "it is in a private network; list the host under `registry.redirects` (--redirect) if it belongs to the registry",
-            ));
+        let (url, target) = self.location(from, response, what)?;
+        if from.tls && !target.tls {
+            let reason = "the host does not follow a redirect to plain HTTP";
+            return Err(self.redirected(what, Some(&target), reason));
         }
         let request = Request::get(url).header(USER_AGENT, agent());
         let request = request
             .body(Full::default())
             .map_err(|error| self.malformed(what, &error))?;
-        Ok((
-            target,
-            self.transport.send(request, !listed, self.respond()).await?,
-        ))
+        let response = self
+            .transport
+            .send(request, target == self.origin, self.respond())
+            .await?;
+        Ok((target, response))
+    }
+
+    /// Returns the URL in the `Location` of an answer, and its origin.
+    fn location(
+        &self,
+        from: &Origin,
+        response: &Response<Incoming>,
+        what: &str,
+    ) -> Result<(Uri, Origin), RegistryError> {
+        let location = response.headers().get(LOCATION);
+        let url = location.and_then(|location| absolute(from, location.to_str().ok()?));
+        let url = url.ok_or_else(|| self.redirected(what, None, "its location is not a URL"))?;
+        let origin = Origin::of_url(&url).map_err(|why| self.redirected(what, None, why))?;
+        Ok((url, origin))
     }
 
     /// Returns the manifests that refer to another one, as far as the registry lists them.
@@ -364,16 +343,11 @@ impl Repository {
         if response.status() != StatusCode::ACCEPTED {
             return Err(self.refusal(response, &what).await);
         }
-        let location = response
-            .headers()
-            .get(LOCATION)
-            .and_then(|location| location.to_str().ok());
-        let target = location.and_then(|location| absolute(&self.origin, location));
-        let own = target.filter(|url| self.origin_of(url).is_ok_and(|target| target == self.origin));
-        let Some(url) = own else {
+        let (url, target) = self.location(&self.origin, &response, &what)?;
+        if target != self.origin {
             let reason = "contents are uploaded to the registry itself only";
-            return Err(self.redirected(&what, &self.shown(location), reason));
-        };
+            return Err(self.redirected(&what, Some(&target), reason));
+        }
         let separator = if url.query().is_some() { '&' } else { '?' };
         let url = format!("{url}{separator}digest={}", blob.digest);
         let mut ask = Ask::new(Method::PUT, &url, &what);
@@ -406,10 +380,9 @@ impl Repository {
         }
     }
 
-    /// Sends a request; authenticates once if the registry asks for it, and waits if it asks for that and not for long.
+    /// Sends a request; authenticates once if the registry asks for it.
     async fn ask(&mut self, ask: Ask<'_>) -> Result<Response<Incoming>, RegistryError> {
         let mut authenticated = false;
-        let mut pauses = 0;
         loop {
             let mut request = Request::builder()
                 .method(ask.method.clone())
@@ -429,14 +402,7 @@ impl Repository {
             };
             let request = request.body(Full::new(ask.body.clone()));
             let request = request.map_err(|error| self.malformed(ask.what, &error))?;
-            let response = self.transport.send(request, false, time).await?;
-            if let Some(pause) = pause(&response).filter(|it| *it <= LONGEST_PAUSE)
-                && pauses < MAX_PAUSES
-            {
-                pauses += 1;
-                tokio::time::sleep(pause).await;
-                continue;
-            }
+            let response = self.transport.send(request, true, time).await?;
             if response.status() != StatusCode::UNAUTHORIZED {
                 return Ok(response);
             }
@@ -456,7 +422,6 @@ impl Repository {
             Some(file) => Credentials::find(file, &self.place)?,
             None => None,
         };
-        let mut sent = Vec::new();
         let header = match (challenge, &credentials) {
             (_, Some(Credentials::Token(token))) => format!("Bearer {token}"),
             (Some(Challenge::Basic), Some(Credentials::User { name, password })) => basic(name, password),
@@ -465,8 +430,6 @@ impl Repository {
                     Some(Credentials::User { name, password }) => Some(basic(name, password)),
                     _ => None,
                 };
-                self.secrets = Secrets::of(credentials.as_ref(), user.as_deref());
-                sent.extend(user.clone());
                 let token = self.token(&realm, service, user).await?;
                 format!("Bearer {token}")
             }
@@ -478,8 +441,6 @@ impl Repository {
             }
             (None, _) => return Err(self.unauthorized("it asks for neither a password nor a token")),
         };
-        sent.push(header.clone());
-        self.secrets = Secrets::of(credentials.as_ref(), sent.iter().map(String::as_str));
         let mut header = HeaderValue::from_str(&header).map_err(|_| {
             self.unauthorized("the credentials contain characters that no header can contain")
         })?;
@@ -488,7 +449,7 @@ impl Repository {
         Ok(())
     }
 
-    /// Gets a token. Credentials go only to the registry itself and to a token server that is known.
+    /// Gets a token from the server that the registry names.
     async fn token(
         &self,
         realm: &str,
@@ -515,26 +476,13 @@ impl Repository {
         let url: Uri = url
             .parse()
             .map_err(|_invalid| unusable("its realm is not a URL"))?;
-        let server = self.origin_of(&url).map_err(unusable)?;
-        let hub = self.place.registry == HUB && server.tls && server.authority == HUB_TOKENS;
-        let known = server == self.origin || hub || server.is_in(&self.settings.token_servers);
+        let server = Origin::of_url(&url).map_err(unusable)?;
         let refused = |reason: &str| {
             let server = words(&server.to_string());
             self.unauthorized(&format!("it sends the host to {server} for a token, {reason}"))
         };
-        if !server.tls && (self.origin.tls || !known) {
+        if self.origin.tls && !server.tls {
             return Err(refused("which does not use TLS"));
-        }
-        if user.is_some() && !known {
-            return Err(refused(
-                "and credentials do not go to another host: list it under `registry.tokenServers` (--token-server) if it belongs to the \
-                 registry",
-            ));
-        }
-        if !known && server.is_private_address() {
-            return Err(refused(
-                "which is in a private network: list it under `registry.tokenServers` (--token-server) if it belongs to the registry",
-            ));
         }
         let mut request = Request::get(url).header(USER_AGENT, agent());
         if let Some(user) = user {
@@ -545,7 +493,10 @@ impl Repository {
         let request = request
             .body(Full::default())
             .map_err(|error| self.malformed(what, &error))?;
-        let response = self.transport.send(request, !known, self.respond()).await?;
+        let response = self
+            .transport
+            .send(request, server == self.origin, self.respond())
+            .await?;
         let status = response.status();
         if status == StatusCode::UNAUTHORIZED || status == StatusCode::FORBIDDEN {
             return Err(refused("which does not accept the credentials"));
@@ -589,26 +540,19 @@ impl Repository {
         let (status, wait) = (response.status(), pause(&response));
         let registry = &self.place.registry;
         if status.is_redirection() {
-            let target = response
-                .headers()
-                .get(LOCATION)
-                .and_then(|location| location.to_str().ok());
+            let target = self.location(&self.origin, &response, what).ok();
+            let target = target.map(|(_, target)| target);
             let reason = "the host follows no more than three redirects, and only of layers";
-            return self.redirected(what, &self.shown(target), reason);
+            return self.redirected(what, target.as_ref(), reason);
         }
-        // What it says is only an addition.
+        // What it says is only an addition, and not shown: it may quote the request, with its credentials.
         let said = self
             .read(response, "an error", ERROR_LIMIT)
             .await
             .unwrap_or_default();
         let said: Option<RawErrors> = serde_json::from_slice(&said).ok();
-        let said = said.and_then(|raw| raw.errors.into_iter().next());
-        let message = said.map_or_else(String::new, |error| {
-            let text = self.secrets.hide(&format!("{} {}", error.code, error.message));
-            debug!(registry, what, %status, "the registry says: {}", words(text.trim()));
-            let known = error_code::known(&error.code);
-            known.map_or_else(String::new, |(code, meaning)| format!(" ({code}: {meaning})"))
-        });
+        let known = said.and_then(|raw| error_code::known(&raw.errors.first()?.code));
+        let message = known.map_or_else(String::new, |(code, meaning)| format!(" ({code}: {meaning})"));
         match status {
             StatusCode::NOT_FOUND => {
                 RegistryError::answer(NOT_FOUND, format!("{registry} does not have {what}{message}"))
@@ -625,25 +569,6 @@ impl Repository {
         }
     }
 
-    /// Returns the origin of a URL that the registry chose.
-    ///
-    /// # Errors
-    /// Why the host does not ask it.
-    fn origin_of(&self, url: &Uri) -> Result<Origin, &'static str> {
-        let origin = Origin::of_url(url)?;
-        if self.secrets.are_in(&origin.authority) {
-            return Err("the name of its host contains the credentials");
-        }
-        Ok(origin)
-    }
-
-    /// Returns the host of a `Location`, for users: the rest of a URL may be as good as a password.
-    fn shown(&self, location: Option<&str>) -> String {
-        let url = location.and_then(|location| absolute(&self.origin, location));
-        let origin = url.and_then(|url| self.origin_of(&url).ok());
-        origin.map_or_else(|| UNKNOWN_PLACE.to_owned(), |origin| words(&origin.to_string()))
-    }
-
     fn unauthorized(&self, reason: &str) -> RegistryError {
         let Reference {
             registry, repository, ..
@@ -658,9 +583,14 @@ impl Repository {
         RegistryError::answer(CONTENTS, message)
     }
 
-    /// Returns the error of a redirect that is not followed. `reason` says why, and what to do.
-    fn redirected(&self, what: &str, target: &str, reason: &str) -> RegistryError {
+    /// Returns the error of a redirect that is not followed. Only the host of the target is shown: the rest of a URL may be
+    /// as good as a password.
+    fn redirected(&self, what: &str, target: Option<&Origin>, reason: &str) -> RegistryError {
         let registry = &self.place.registry;
+        let target = target.map_or_else(
+            || "an unknown place".to_owned(),
+            |target| words(&target.to_string()),
+        );
         let message = format!("{registry} redirects {what} to {target}: {reason}");
         RegistryError::answer(CONTENTS, message)
     }
@@ -724,7 +654,6 @@ fn encoded(value: &str) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::super::transport::Transports;
     use super::*;
 
     #[test]
@@ -736,24 +665,6 @@ mod tests {
         for relative in ["//s/x", "x y"] {
             let wrong = absolute(&from, relative).is_none_or(|url| Origin::of_url(&url).is_err());
             assert!(wrong, "{relative}");
-        }
-    }
-
-    #[test]
-    fn of_a_location_only_the_host_is_shown() {
-        let reference: Reference = "r:5000/team/echo:1".parse().unwrap();
-        let transport = Transports::default().get(None).unwrap();
-        let mut repository = Repository::new(transport, Arc::default(), reference, "pull");
-        repository.secrets = Secrets::of(None, ["Bearer long-token"]);
-        for (location, expected) in [
-            (Some("https://long-token.s/"), "an unknown place"),
-            (Some("https://s/x?X-Signature=secret"), "https://s"),
-            (Some("/v2/uploads?_state=secret"), "https://r:5000"),
-            (Some("https://user:secret@s/"), "an unknown place"),
-            (Some("secret"), "an unknown place"),
-            (None, "an unknown place"),
-        ] {
-            assert_eq!(repository.shown(location), expected);
         }
     }
 

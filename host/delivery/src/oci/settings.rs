@@ -1,4 +1,4 @@
-//! How registries are asked: times, credentials, authorities, and where a registry may send the host.
+//! How registries are asked: times, credentials and authorities.
 
 use std::collections::BTreeSet;
 use std::path::PathBuf;
@@ -22,10 +22,6 @@ pub struct Settings {
     pub certificate_authorities: Option<PathBuf>,
     /// The registries that are asked without TLS.
     pub plain_http: BTreeSet<String>,
-    /// The hosts to which a registry may redirect even though they are in a private network.
-    pub redirects: BTreeSet<String>,
-    /// The hosts to which a registry may send the host with its credentials for a token.
-    pub token_servers: BTreeSet<String>,
 }
 
 impl Default for Settings {
@@ -36,8 +32,6 @@ impl Default for Settings {
             credentials: None,
             certificate_authorities: None,
             plain_http: BTreeSet::new(),
-            redirects: BTreeSet::new(),
-            token_servers: BTreeSet::new(),
         }
     }
 }

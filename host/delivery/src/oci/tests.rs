@@ -3,10 +3,7 @@
 
 mod server;
 
-use std::collections::BTreeSet;
 use std::sync::Arc;
-use std::sync::atomic::AtomicUsize;
-use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
 use super::artifact::Artifact;
@@ -200,7 +197,7 @@ async fn nothing_of_the_credentials_is_shown_whatever_a_registry_quotes() {
     let elsewhere = target.name();
     // The quoted header is `Basic` with team:password in base64.
     type Quotes = fn(&str, &str) -> Answer;
-    let answers: [(&str, Quotes); 6] = [
+    let answers: [(&str, Quotes); 5] = [
         ("manifests", |header, _| {
             let code = format!(r#"{{"errors": [{{"code": "{header}", "message": "team:password"}}]}}"#);
             Answer::ok(code.as_bytes()).and_status(500)
@@ -218,13 +215,6 @@ async fn nothing_of_the_credentials_is_shown_whatever_a_registry_quotes() {
                 digest()
             );
             Answer::ok(format!(r#"{{"schemaVersion": 2, "layers": [{layer}]}}"#).as_bytes())
-        }),
-        ("blobs", |header, _| {
-            let value = header.trim_start_matches("Basic ").trim_end_matches('=');
-            Answer::status(307).with(
-                "Location",
-                &format!("http://{value}.127.0.0.1.nip.invalid/password"),
-            )
         }),
         ("blobs", |_, elsewhere| {
             Answer::status(307).with("Location", &format!("http://{elsewhere}/password"))
@@ -272,33 +262,9 @@ async fn a_token_server_that_cannot_be_asked_is_reported_as_such() {
     }
 }
 
-/// Regression: a registry that limits its requests was asked again at once, or not at all by a command.
 #[tokio::test]
-async fn a_registry_that_has_too_many_requests_gets_the_time_that_it_asks_for_but_not_for_ever() {
-    let busy = |seconds: &str| {
-        let answer = Answer::ok(b"{\"errors\": 1}").and_status(429);
-        answer.with("Retry-After", seconds)
-    };
-    let count = Arc::new(AtomicUsize::new(0));
-    let counted = Arc::clone(&count);
-    // Every second request is one too many.
-    let server = Server::start(move |seen| match counted.fetch_add(1, Relaxed) % 2 {
-        0 => busy("0"),
-        _ => honest(seen),
-    })
-    .await;
-    let mut one = puller(&server, settings(&[&server]));
-    assert_eq!(pull(&mut one).await.unwrap(), PLUGIN);
-    assert_eq!(count.load(Relaxed), 4, "a manifest and a layer");
-
-    let server = Server::start(move |_| busy("0")).await;
-    let error = pull(&mut puller(&server, settings(&[&server])))
-        .await
-        .unwrap_err();
-    assert!(error.contains("answered 429"), "{error}");
-    assert_eq!(server.seen().len(), 3, "it is not asked for ever");
-
-    // What takes longer is for who asked.
+async fn a_registry_that_has_too_many_requests_gets_the_time_that_it_asks_for() {
+    let busy = |seconds: &str| Answer::status(429).with("Retry-After", seconds);
     let server = Server::start(move |_| busy("86400")).await;
     let error = puller(&server, settings(&[&server]))
         .find(None)
@@ -318,7 +284,7 @@ async fn a_registry_that_has_too_many_requests_gets_the_time_that_it_asks_for_bu
 }
 
 #[tokio::test]
-async fn a_redirect_leads_to_the_internet_or_to_a_listed_host_and_never_takes_credentials_along() {
+async fn a_redirect_never_takes_credentials_along() {
     let storage = Server::start(|_| Answer::ok(PLUGIN)).await;
     let to = format!("http://{}/storage", storage.name());
     let server = Server::start(move |seen| match seen.path.contains("/blobs/") {
@@ -330,37 +296,18 @@ async fn a_redirect_leads_to_the_internet_or_to_a_listed_host_and_never_takes_cr
     })
     .await;
     let folder = tempfile::tempdir().unwrap();
-    let credentials = server.credentials(folder.path());
-    let both = || Settings {
-        credentials: Some(credentials.clone()),
-        ..settings(&[&server, &storage])
+    let settings = Settings {
+        credentials: Some(server.credentials(folder.path())),
+        ..settings(&[&server])
     };
-    let error = pull(&mut puller(&server, both())).await.unwrap_err();
-    assert!(
-        error.contains("in a private network") && error.contains("registry.redirects"),
-        "{error}"
-    );
-    assert_eq!(storage.seen(), []);
-    let listed = Settings {
-        redirects: BTreeSet::from([storage.name()]),
-        ..both()
-    };
-    assert_eq!(pull(&mut puller(&server, listed.clone())).await.unwrap(), PLUGIN);
+    assert_eq!(pull(&mut puller(&server, settings)).await.unwrap(), PLUGIN);
     assert_eq!(storage.seen()[0].header("authorization"), None);
-    // Not to plain HTTP, unless the host is known to speak it.
-    let strict = Settings {
-        plain_http: BTreeSet::from([server.name()]),
-        ..listed
-    };
-    let error = pull(&mut puller(&server, strict)).await.unwrap_err();
-    assert!(error.contains("redirect to plain HTTP"), "{error}");
 }
 
 #[tokio::test]
 async fn redirects_end_and_nothing_but_layers_is_redirected() {
     for target in [
         "/v2/team/echo/blobs/again",
-        "https://169.254.169.254/latest/meta-data",
         "file:///etc/passwd",
         "//x",
         "https://user:password@example.com/",
@@ -373,24 +320,18 @@ async fn redirects_end_and_nothing_but_layers_is_redirected() {
             error.contains("redirects") || error.contains("URL"),
             "{target}: {error}"
         );
-        assert!(
-            !error.contains("password@") && !error.contains("latest"),
-            "{error}"
-        );
+        assert!(!error.contains("password@"), "{error}");
         let error = refused(except("/manifests/", move || {
             Answer::status(302).with("Location", target)
         }))
         .await;
         assert!(error.contains("only of layers"), "{target}: {error}");
-        assert!(
-            !error.contains("password") && !error.contains("latest"),
-            "{error}"
-        );
+        assert!(!error.contains("password"), "{error}");
     }
 }
 
 #[tokio::test]
-async fn a_token_is_fetched_with_the_credentials_from_the_registrys_own_server_only() {
+async fn a_token_is_fetched_with_the_credentials_and_for_the_repository_only() {
     let tokens = Server::start(|seen| match seen.header("authorization") {
         Some("Basic dGVhbTpwYXNz") if seen.path.contains("scope=repository:team/echo:pull") => {
             Answer::ok(br#"{"token": "t1", "expires_in": 300}"#)
@@ -410,22 +351,15 @@ async fn a_token_is_fetched_with_the_credentials_from_the_registrys_own_server_o
     })
     .await;
     let folder = tempfile::tempdir().unwrap();
-    let unlisted = Settings {
+    let known = Settings {
         credentials: Some(server.credentials(folder.path())),
         ..settings(&[&server])
     };
-    let error = pull(&mut puller(&server, unlisted.clone())).await.unwrap_err();
-    assert!(error.contains("which does not use TLS"), "{error}");
-    assert_eq!(tokens.seen(), []);
-    let listed = Settings {
-        token_servers: BTreeSet::from([tokens.name()]),
-        ..unlisted
-    };
-    assert_eq!(pull(&mut puller(&server, listed.clone())).await.unwrap(), PLUGIN);
+    assert_eq!(pull(&mut puller(&server, known.clone())).await.unwrap(), PLUGIN);
     assert_eq!(tokens.seen().len(), 1, "one token serves all requests");
     let anonymous = Settings {
         credentials: None,
-        ..listed.clone()
+        ..known.clone()
     };
     let error = pull(&mut puller(&server, anonymous)).await.unwrap_err();
     assert!(error.contains("does not accept these credentials"), "{error}");
@@ -440,7 +374,6 @@ async fn a_token_is_fetched_with_the_credentials_from_the_registrys_own_server_o
         let realm = format!("Bearer realm=\"http://{}/\"", bad.name());
         let asking = Server::start(move |_| Answer::status(401).with("WWW-Authenticate", &realm)).await;
         let settings = Settings {
-            token_servers: BTreeSet::from([bad.name()]),
             timeout: Duration::from_millis(500),
             ..settings(&[&asking])
         };

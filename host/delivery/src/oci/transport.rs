@@ -3,7 +3,6 @@
 use std::collections::BTreeMap;
 use std::error::Error;
 use std::fmt;
-use std::net::IpAddr;
 use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::Duration;
@@ -19,7 +18,6 @@ use hyper_util::rt::TokioExecutor;
 use rustls::pki_types::CertificateDer;
 use rustls::pki_types::pem::PemObject;
 
-use super::address::{PrivateAddress, Resolver, is_public};
 use super::credentials::HUB;
 use operator_host_core::files;
 use operator_host_core::http_client::{self, Target};
@@ -115,26 +113,6 @@ impl Origin {
         }
         Ok(Self::new(tls, authority.as_str()))
     }
-
-    /// Returns the host without the port.
-    pub(super) fn host(&self) -> &str {
-        match self.authority.rsplit_once(':') {
-            Some((host, port)) if port.bytes().all(|byte| byte.is_ascii_digit()) => host,
-            _ => &self.authority,
-        }
-    }
-
-    /// Whether a list names the host, with or without the port.
-    pub(super) fn is_in<'a>(&self, list: impl IntoIterator<Item = &'a String>) -> bool {
-        let mut list = list.into_iter();
-        list.any(|name| *name == self.authority || *name == self.host())
-    }
-
-    /// Whether the host is the address of something in a private network. A name is resolved later.
-    pub(super) fn is_private_address(&self) -> bool {
-        let host = self.host().trim_start_matches('[').trim_end_matches(']');
-        host.parse::<IpAddr>().is_ok_and(|address| !is_public(address))
-    }
 }
 
 impl fmt::Display for Origin {
@@ -144,13 +122,10 @@ impl fmt::Display for Origin {
     }
 }
 
-type HttpClient = Client<HttpsConnector<HttpConnector<Resolver>>, Full<Bytes>>;
-
 /// The connections to all registries that are trusted in the same way.
 pub(super) struct Transport {
     metrics: Arc<Metrics>,
-    anywhere: HttpClient,
-    public_only: HttpClient,
+    client: Client<HttpsConnector<HttpConnector>, Full<Bytes>>,
 }
 
 /// The transports in use, by the digest of their own authorities.
@@ -218,44 +193,34 @@ impl Transport {
         let tls = rustls::ClientConfig::builder()
             .with_root_certificates(roots)
             .with_no_client_auth();
-        let client = |public_only: bool| {
-            let mut connector = HttpConnector::new_with_resolver(Resolver::new(public_only));
-            connector.enforce_http(false);
-            connector.set_connect_timeout(Some(CONNECT));
-            let connector = HttpsConnectorBuilder::new()
-                .with_tls_config(tls.clone())
-                .https_or_http()
-                .enable_http1()
-                .wrap_connector(connector);
-            Client::builder(TokioExecutor::new())
-                .pool_idle_timeout(Duration::from_secs(30))
-                .pool_max_idle_per_host(4)
-                .build(connector)
-        };
+        let mut connector = HttpConnector::new();
+        connector.enforce_http(false);
+        connector.set_connect_timeout(Some(CONNECT));
+        let connector = HttpsConnectorBuilder::new()
+            .with_tls_config(tls)
+            .https_or_http()
+            .enable_http1()
+            .wrap_connector(connector);
         Self {
             metrics,
-            anywhere: client(false),
-            public_only: client(true),
+            client: Client::builder(TokioExecutor::new())
+                .pool_idle_timeout(Duration::from_secs(30))
+                .pool_max_idle_per_host(4)
+                .build(connector),
         }
     }
 
-    /// Sends a request; returns when the response begins. With `public_only`, connects only to addresses of the
-    /// internet; the caller checks a host that is an address itself.
+    /// Sends a request; returns when the response begins. `is_known`: the configuration names the server.
     pub(super) async fn send(
         &self,
         request: Request<Full<Bytes>>,
-        public_only: bool,
+        is_known: bool,
         time: Duration,
     ) -> Result<Response<Incoming>, TransportError> {
         let host = host_of(request.uri());
-        let client = if public_only {
-            &self.public_only
-        } else {
-            &self.anywhere
-        };
         let (method, url) = (request.method().clone(), request.uri().clone());
         let answer = async {
-            match tokio::time::timeout(time, client.request(request)).await {
+            match tokio::time::timeout(time, self.client.request(request)).await {
                 Ok(Ok(response)) => Ok(response),
                 Ok(Err(error)) => Err(TransportError::Unreachable {
                     host,
@@ -267,7 +232,7 @@ impl Transport {
         let target = Target {
             method: &method,
             url: &url,
-            is_known: !public_only,
+            is_known,
         };
         let class = |error: &TransportError| match error {
             TransportError::Slow { .. } => "timeout",
@@ -329,9 +294,7 @@ pub(super) fn host_of(url: &Uri) -> String {
 fn causes(error: &(dyn Error + 'static)) -> String {
     let mut texts: Vec<String> = Vec::new();
     let mut next = Some(error);
-    let mut private = false;
     while let Some(cause) = next {
-        private |= cause.is::<PrivateAddress>();
         let text = cause.to_string();
         if texts.last().is_none_or(|last| !last.contains(&text)) {
             texts.push(text);
@@ -344,10 +307,7 @@ fn causes(error: &(dyn Error + 'static)) -> String {
     } else {
         texts.join("")
     });
-    let advice = if private {
-        "; a registry may not send the host into a private network: list the host under `registry.redirects` or \
-         `registry.tokenServers` (--redirect, --token-server) if it belongs to the registry"
-    } else if text.contains("InvalidContentType") || text.contains("corrupt message") {
+    let advice = if text.contains("InvalidContentType") || text.contains("corrupt message") {
         "; if it does not speak TLS, list it under `registry.plainHttp` (--plain-http)"
     } else if text.contains("UnknownIssuer") {
         "; if its authority is your own, name it with `registry.certificateAuthorities` (--certificate-authorities)"
@@ -380,25 +340,8 @@ mod tests {
         assert_eq!(origin("http://r/a"), Ok(Origin::of("r:80", false)));
         assert_ne!(origin("https://r:444/a"), Ok(Origin::of("r", true)));
         assert_ne!(origin("http://r/a"), Ok(Origin::of("r", true)));
-        assert_eq!(origin("https://r:5000/a").unwrap().host(), "r");
-        assert_eq!(origin("https://[::1]:5000/a").unwrap().host(), "[::1]");
         assert!(origin("https://user:password@r/a").unwrap_err().contains("user"));
         assert!(origin("ftp://r/a").is_err());
         assert!(origin("/a").is_err());
-    }
-
-    #[test]
-    fn private_addresses_are_recognized_in_a_url() {
-        for url in [
-            "http://127.0.0.1:80/",
-            "https://[::1]/",
-            "https://169.254.169.254/",
-            "https://[::ffff:10.0.0.1]:1/",
-        ] {
-            assert!(origin(url).unwrap().is_private_address(), "{url}");
-        }
-        for url in ["https://1.1.1.1/", "https://r.example.com/"] {
-            assert!(!origin(url).unwrap().is_private_address(), "{url}");
-        }
     }
 }
