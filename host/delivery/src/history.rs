@@ -13,9 +13,8 @@ use tracing::warn;
 use super::kept::Versions;
 use operator_host_core::object::shorten;
 
-/// Number of entries in the file, and in memory.
-pub(super) const IN_FILE: usize = 50;
-const IN_MEMORY: usize = 10;
+/// Number of entries. Their file can be read again, even if JSON takes six bytes for each of their texts'.
+const ENTRIES: usize = 30;
 /// Bytes of the texts of an entry.
 const BECAUSE: usize = 1024;
 const DIFF: usize = 4096;
@@ -59,9 +58,6 @@ pub enum Why {
     Forced,
     /// An order pinned it, and it had been live before.
     RolledBack,
-    /// A version of the host that is newer than this one knows why.
-    #[serde(other)]
-    Other,
 }
 
 impl Why {
@@ -74,7 +70,6 @@ impl Why {
             Self::NotCompared => "not compared",
             Self::Forced => "promoted by force",
             Self::RolledBack => "rolled back",
-            Self::Other => "see the details",
         }
     }
 }
@@ -94,16 +89,12 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl History {
-    /// Creates the history in the folder of these versions, and reads it. A file that cannot be read is logged. Blocks.
+    /// Creates the history in the folder of these versions, and reads it. Blocks.
     #[must_use]
     pub fn within(versions: Arc<Versions>) -> Self {
-        let entries = versions.history().unwrap_or_else(|error| {
-            warn!(%error, "the history of the plugin's versions is not shown");
-            Vec::new()
-        });
         Self {
+            entries: Mutex::new(versions.history()),
             versions: Some(versions),
-            entries: Mutex::new(entries),
             last: Mutex::default(),
         }
     }
@@ -130,27 +121,31 @@ impl History {
         }));
     }
 
-    /// Adds an entry, unless the entry beside it is about the same version, as after a restart. Blocks.
+    /// Adds an entry, unless the last one is about the same version, as after a restart or by another replica. Blocks.
     ///
     /// # Errors
-    /// When the file cannot be read or written. The entry is then only in memory.
+    /// When the file cannot be written. The entry is then only in memory.
     pub fn add(&self, mut entry: HistoryEntry) -> std::io::Result<()> {
         entry.because = shorten(&entry.because, BECAUSE);
         entry.diff = shorten(&entry.diff, DIFF);
+        let insert = |entries: &mut Vec<HistoryEntry>| {
+            if entries.first().is_none_or(|last| last.digest != entry.digest) {
+                entries.insert(0, entry.clone());
+                entries.truncate(ENTRIES);
+            }
+        };
         let Some(versions) = &self.versions else {
-            insert(&mut lock(&self.entries), entry, IN_MEMORY);
+            insert(&mut lock(&self.entries));
             return Ok(());
         };
-        match versions.add_to_history(entry.clone()) {
-            Ok(entries) => {
-                *lock(&self.entries) = entries;
-                Ok(())
-            }
+        match versions.change_history(insert) {
+            Ok(entries) => *lock(&self.entries) = entries,
             Err(error) => {
-                insert(&mut lock(&self.entries), entry, IN_FILE);
-                Err(error)
+                insert(&mut lock(&self.entries));
+                return Err(error);
             }
         }
+        Ok(())
     }
 
     /// Returns all entries, the newest first.
@@ -158,24 +153,6 @@ impl History {
     pub fn entries(&self) -> Vec<HistoryEntry> {
         lock(&self.entries).clone()
     }
-}
-
-/// Inserts an entry by its time into a history whose newest entry is the first, and removes the oldest over the count.
-/// Returns whether it is news: replicas that share a folder add the same version at about the same time.
-pub(super) fn insert(history: &mut Vec<HistoryEntry>, entry: HistoryEntry, count: usize) -> bool {
-    let place = history.partition_point(|other| other.at > entry.at);
-    let older = history.get(place);
-    let newer = place.checked_sub(1).and_then(|newer| history.get(newer));
-    if older
-        .into_iter()
-        .chain(newer)
-        .any(|other| other.digest == entry.digest)
-    {
-        return false;
-    }
-    history.insert(place, entry);
-    history.truncate(count);
-    true
 }
 
 #[cfg(test)]
@@ -211,25 +188,23 @@ mod tests {
     fn a_history_in_a_folder_survives_and_stays_small() {
         let folder = tempfile::tempdir().unwrap();
         let open = || open(folder.path());
-        for number in 0..IN_FILE + 10 {
+        for number in 0..ENTRIES + 10 {
             open().add(entry(number)).unwrap();
             // A restart, or another replica, is no news.
             open().add(entry(number)).unwrap();
         }
         let all = versions(&open());
-        assert_eq!(all.len(), IN_FILE);
-        assert_eq!(all[..2], [(IN_FILE + 9).to_string(), (IN_FILE + 8).to_string()]);
+        assert_eq!(all.len(), ENTRIES);
+        assert_eq!(all[..2], [(ENTRIES + 9).to_string(), (ENTRIES + 8).to_string()]);
         let last = &open().entries()[0];
         assert!(last.because.len() <= BECAUSE && last.diff.len() <= DIFF);
         assert_eq!(last.by.as_deref(), Some("kubectl-annotate"));
-        // A file that is damaged is no reason to stop, and is kept so that it can be examined.
+        // A file that is damaged is no reason to stop.
         let file = folder.path().join("a/history.json");
         std::fs::write(&file, "{").unwrap();
         assert!(versions(&open()).is_empty());
         open().add(entry(1)).unwrap();
         assert_eq!(versions(&open()), ["1"]);
-        let damaged = folder.path().join("a/history.damaged");
-        assert_eq!(std::fs::read_to_string(damaged).unwrap(), "{");
     }
 
     #[test]
@@ -242,35 +217,6 @@ mod tests {
         // What cannot be written is shown all the same.
         history.add(entry(2)).unwrap_err();
         assert_eq!(versions(&history), ["2", "1"]);
-    }
-
-    #[test]
-    fn a_history_that_cannot_be_read_is_not_replaced() {
-        let folder = tempfile::tempdir().unwrap();
-        let open = || open(folder.path());
-        open().add(entry(1)).unwrap();
-        let file = folder.path().join("a/history.json");
-        let away = folder.path().join("away");
-        std::fs::rename(&file, &away).unwrap();
-        std::fs::create_dir(&file).unwrap();
-        let error = open().add(entry(2)).unwrap_err().to_string();
-        assert!(error.contains("history.json"), "{error}");
-        std::fs::remove_dir(&file).unwrap();
-        std::fs::rename(&away, &file).unwrap();
-        open().add(entry(3)).unwrap();
-        assert_eq!(versions(&open()), ["3", "1"]);
-    }
-
-    #[test]
-    fn entries_of_replicas_are_in_the_order_of_their_times() {
-        let mut history = Vec::new();
-        for (second, digest) in [(10, "a"), (30, "c"), (31, "c"), (20, "b"), (19, "b"), (29, "c")] {
-            let mut entry = entry(second);
-            entry.digest = digest.into();
-            insert(&mut history, entry, 10);
-        }
-        let versions: Vec<_> = history.iter().map(|entry| entry.version.as_str()).collect();
-        assert_eq!(versions, ["30", "20", "10"]);
     }
 
     #[tokio::test]
@@ -298,17 +244,10 @@ mod tests {
     #[test]
     fn a_history_without_a_folder_has_the_last_entries() {
         let history = History::default();
-        for number in [1, 1, 2, 1].into_iter().chain(3..3 + IN_MEMORY) {
+        for number in [1, 1, 2, 1].into_iter().chain(3..3 + ENTRIES) {
             history.add(entry(number)).unwrap();
         }
         let all = versions(&history);
-        assert_eq!((all.len(), all[0].as_str()), (IN_MEMORY, "12"));
-    }
-
-    #[test]
-    fn an_entry_of_a_newer_host_can_be_read() {
-        let text = r#"{"at": "2026-01-01T00:00:00Z", "version": "1", "digest": "d", "why": "later", "because": "b", "x": 1}"#;
-        let entry: HistoryEntry = serde_json::from_str(text).unwrap();
-        assert_eq!(entry.why, Why::Other);
+        assert_eq!((all.len(), all[0].as_str()), (ENTRIES, "32"));
     }
 }

@@ -5,27 +5,25 @@
 //! against anyone who can write to the folder, who could replace the plugin's own file as well. Replicas may
 //! share the folder: only one changes it at a time, and each write is complete or has no effect.
 
-use std::fs::{self, OpenOptions};
+use std::fs;
 use std::io::{self, Write as _};
-use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
+use std::os::unix::fs::DirBuilderExt as _;
 use std::path::{Path, PathBuf};
 
 use bytes::Bytes;
-use rustix::fs::OFlags;
+use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use tracing::warn;
 
 use super::candidate_check::Prefix;
-use super::history::{HistoryEntry, IN_FILE, insert};
+use super::history::HistoryEntry;
 use super::report::KeptVersion;
 use super::statement::SIGNATURE_LIMIT;
-use operator_host_core::files::Folder;
+use operator_host_core::files;
 use operator_host_runtime::Digest;
 
 const RECORD: &str = "record.json";
 const HISTORY: &str = "history.json";
-/// What a history that cannot be parsed is renamed to.
-const DAMAGED: &str = "history.damaged";
 /// Suffix of signature files.
 const SIGNATURE: &str = "sig";
 /// Suffix of files that are being written.
@@ -52,7 +50,7 @@ pub struct Kept {
     pub signature: Option<Bytes>,
 }
 
-/// Maximum size of the versions of all controllers together, in bytes; limited to half of the volume.
+/// Maximum size of the versions of all controllers together, in bytes.
 #[derive(Clone, Copy, Debug)]
 pub struct StateLimit(pub u64);
 
@@ -72,9 +70,8 @@ struct Record {
 }
 
 impl Versions {
-    /// Opens the controller's own folder within `state`, and creates it if missing. Keeps at most `count` versions,
-    /// and fewer when `room` is short: the last one if it fits, and earlier ones in half of the space that the other
-    /// controllers leave.
+    /// Opens the controller's own folder within `state`, and creates it if missing. Keeps at most `count` versions, and
+    /// fewer when `room` is short.
     ///
     /// # Errors
     /// Returns an error when the folder cannot be created.
@@ -84,39 +81,33 @@ impl Versions {
             .recursive(true)
             .mode(0o700)
             .create(&folder)?;
-        let versions = Self {
+        Ok(Self {
             state: state.to_owned(),
             folder,
             count,
             room,
-        };
-        // Otherwise another replica is writing one of them.
-        if let Ok(lock) = versions.lock_file()
-            && lock.try_lock().is_ok()
-        {
-            versions.remove_unfinished();
-        }
-        Ok(versions)
-    }
-
-    /// Returns all versions, last live first. A damaged record counts as empty and is logged.
-    #[must_use]
-    pub fn list(&self) -> Vec<KeptVersion> {
-        self.record().unwrap_or_else(|error| {
-            warn!(file = %self.folder.join(RECORD).display(), error,
-                "the record of kept plugin versions cannot be read: the kept versions are ignored, and the record is recreated");
-            Vec::new()
         })
     }
 
-    fn record(&self) -> Result<Vec<KeptVersion>, String> {
-        match self.read_file(RECORD.as_ref(), RECORD_LIMIT) {
-            Ok(text) => serde_json::from_slice::<Record>(&text)
-                .map(|record| record.versions)
-                .map_err(|error| error.to_string()),
-            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Vec::new()),
-            Err(error) => Err(error.to_string()),
-        }
+    /// Returns all versions, last live first.
+    #[must_use]
+    pub fn list(&self) -> Vec<KeptVersion> {
+        self.load::<Record>(RECORD).versions
+    }
+
+    /// Reads a document of the folder. What is missing or damaged counts as empty.
+    fn load<T: DeserializeOwned + Default>(&self, name: &str) -> T {
+        let path = self.folder.join(name);
+        let read = match files::read(&path, RECORD_LIMIT) {
+            Ok(text) => serde_json::from_slice(&text).map_err(io::Error::from),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return T::default(),
+            Err(error) => Err(error),
+        };
+        read.unwrap_or_else(|error| {
+            warn!(file = %path.display(), %error,
+                "what is kept about the versions of a plugin cannot be read: it is ignored, and replaced by the next version");
+            T::default()
+        })
     }
 
     /// Returns the last version that matches the pin.
@@ -138,7 +129,7 @@ impl Versions {
     pub fn read(&self, kept: &KeptVersion, limit: usize) -> Result<Kept, KeptError> {
         let bytes = self.read_bytes(&kept.digest, limit)?;
         let path = self.file(&kept.digest);
-        let signature = match self.read_file(&path.with_extension(SIGNATURE), SIGNATURE_LIMIT) {
+        let signature = match files::read(&path.with_extension(SIGNATURE), SIGNATURE_LIMIT) {
             Ok(signature) => Some(signature),
             Err(error) if error.kind() == io::ErrorKind::NotFound => None,
             Err(error) => {
@@ -162,9 +153,7 @@ impl Versions {
             path: path.clone(),
             problem,
         };
-        let bytes = self
-            .read_file(&path, limit)
-            .map_err(|error| wrong(error.to_string()))?;
+        let bytes = files::read(&path, limit).map_err(|error| wrong(error.to_string()))?;
         let found = Digest::of(&bytes).to_string();
         if found != digest {
             return Err(wrong(format!("its digest is {found}: it is damaged")));
@@ -183,17 +172,13 @@ impl Versions {
     /// Returns an error when it cannot be written; the versions stored before are still there.
     pub fn keep(&self, version: KeptVersion, file: &Kept) -> io::Result<()> {
         let _lock = self.lock()?;
-        self.remove_unfinished();
-        let (room, taken) = self.room();
-        let free = room.saturating_sub(taken);
+        let others = self.size_of_others();
+        let free = self.room.0.saturating_sub(others);
         let bytes = file.bytes.len() as u64;
         if bytes > free {
-            let others = match taken {
-                0 => String::new(),
-                taken => format!(", of which those of other plugins take {taken}"),
-            };
             let message = format!(
-                "it has {bytes} bytes; kept versions may take {room} bytes, at most half of the volume{others}"
+                "it has {bytes} bytes; kept versions may take {} bytes, of which those of other plugins take {others}",
+                self.room.0
             );
             return Err(io::Error::new(io::ErrorKind::StorageFull, message));
         }
@@ -214,10 +199,9 @@ impl Versions {
         let wanted: Vec<PathBuf> = versions.iter().map(|kept| self.file(&kept.digest)).collect();
         for entry in fs::read_dir(&self.folder)?.flatten() {
             let path = entry.path();
-            let ours = path
-                .extension()
-                .is_some_and(|extension| extension == "wasm" || extension == SIGNATURE);
-            if ours && !wanted.contains(&path.with_extension("wasm")) {
+            let mut ours = ["wasm", SIGNATURE, UNFINISHED].into_iter();
+            let is_ours = ours.any(|ours| path.extension().is_some_and(|extension| extension == ours));
+            if is_ours && !wanted.contains(&path.with_extension("wasm")) {
                 // A file that cannot be deleted is deleted the next time.
                 let _ = fs::remove_file(path);
             }
@@ -226,113 +210,53 @@ impl Versions {
     }
 
     /// Returns which versions became live, the newest first.
-    ///
-    /// # Errors
-    /// Returns an error when the file cannot be read; `InvalidData` when it is damaged.
-    pub(super) fn history(&self) -> io::Result<Vec<HistoryEntry>> {
-        let path = self.folder.join(HISTORY);
-        let failed = |kind, problem: &dyn std::fmt::Display| {
-            io::Error::new(kind, format!("cannot read {}: {problem}", path.display()))
-        };
-        let text = match self.read_file(HISTORY.as_ref(), RECORD_LIMIT) {
-            Ok(text) => text,
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
-            Err(error) => return Err(failed(error.kind(), &error)),
-        };
-        let mut history: Vec<HistoryEntry> = serde_json::from_slice(&text)
-            .map_err(|error| failed(io::ErrorKind::InvalidData, &format!("it is damaged: {error}")))?;
-        history.sort_by_key(|entry| std::cmp::Reverse(entry.at));
-        history.truncate(IN_FILE);
-        Ok(history)
+    pub(super) fn history(&self) -> Vec<HistoryEntry> {
+        self.load(HISTORY)
     }
 
-    /// Adds an entry to the history, unless the entry beside it is about the same version. Returns the whole history.
+    /// Changes the history. Returns all of it.
     ///
     /// # Errors
-    /// Returns an error when the file cannot be read or written. A damaged one is renamed, and a new one is started.
-    pub(super) fn add_to_history(&self, entry: HistoryEntry) -> io::Result<Vec<HistoryEntry>> {
+    /// Returns an error when the file cannot be written.
+    pub(super) fn change_history(
+        &self,
+        change: impl FnOnce(&mut Vec<HistoryEntry>),
+    ) -> io::Result<Vec<HistoryEntry>> {
         let _lock = self.lock()?;
-        let mut history = match self.history() {
-            Err(error) if error.kind() == io::ErrorKind::InvalidData => {
-                let damaged = self.folder.join(DAMAGED);
-                warn!(%error, renamed_to = %damaged.display(), "starting a new history of the plugin's versions");
-                fs::rename(self.folder.join(HISTORY), damaged)?;
-                Vec::new()
-            }
-            read => read?,
-        };
-        if !insert(&mut history, entry, IN_FILE) {
-            return Ok(history);
-        }
-        let mut text = serde_json::to_vec_pretty(&history)?;
-        // Escapes may make the texts longer than they are in memory. A larger file could not be read again.
-        while text.len() > RECORD_LIMIT && history.pop().is_some() {
-            text = serde_json::to_vec_pretty(&history)?;
-        }
-        self.write(&self.folder.join(HISTORY), &text)?;
+        let mut history = self.history();
+        change(&mut history);
+        self.write(&self.folder.join(HISTORY), &serde_json::to_vec_pretty(&history)?)?;
         Ok(history)
     }
 
     /// Locks the folder against other replicas and against other tasks in this one: each opens the file
     /// itself, and unlocks it by closing it.
     fn lock(&self) -> io::Result<fs::File> {
-        let lock = self.lock_file()?;
+        let lock = fs::File::options()
+            .write(true)
+            .create(true)
+            .truncate(false)
+            .open(self.folder.join(LOCK))?;
         lock.lock()?;
         Ok(lock)
     }
 
-    fn lock_file(&self) -> io::Result<fs::File> {
-        let path = self.folder.join(LOCK);
-        // Does not block on something other than a file.
-        let flags = OFlags::NOFOLLOW | OFlags::NONBLOCK;
-        let mut options = OpenOptions::new();
-        options.write(true).create(true).truncate(false);
-        let lock = options.custom_flags(flags.bits().cast_signed()).open(&path);
-        lock.map_err(|error| {
-            let message = format!("cannot open the lock {}: {error}", path.display());
-            io::Error::new(error.kind(), message)
-        })
-    }
-
-    /// Removes the files that a host left when it was killed while it wrote them. The folder is locked, so nobody is
-    /// writing them.
-    fn remove_unfinished(&self) {
-        let entries = fs::read_dir(&self.folder).into_iter().flatten().flatten();
-        for path in entries.map(|entry| entry.path()) {
-            if path.extension().is_some_and(|extension| extension == UNFINISHED) {
-                // A file that cannot be deleted is deleted the next time.
-                let _ = fs::remove_file(path);
-            }
-        }
-    }
-
-    /// Reads a file of the folder. Links out of the folder are not followed, because this host did not store
-    /// their target.
-    fn read_file(&self, path: &Path, limit: usize) -> io::Result<Vec<u8>> {
-        Folder::open(&self.folder)?.read(Path::new(path.file_name().unwrap_or_default()), limit)
-    }
-
-    /// Returns the bytes that all versions may take, and those that the versions of other controllers take.
-    fn room(&self) -> (u64, u64) {
-        let volume = rustix::fs::statvfs(&self.state)
-            .map_or(u64::MAX, |volume| volume.f_blocks.saturating_mul(volume.f_frsize));
+    /// Returns the bytes that the versions of other controllers take.
+    fn size_of_others(&self) -> u64 {
         let others = fs::read_dir(&self.state).into_iter().flatten().flatten();
         let others = others.map(|folder| folder.path());
-        let taken: u64 = others
+        others
             .filter(|folder| *folder != self.folder)
             .map(|folder| size(&folder))
-            .sum();
-        (self.room.0.min(volume / 2), taken)
+            .sum()
     }
 
-    /// Keeps the first version, and as many others as fit beside it in half of the room, so that a controller
-    /// with large versions does not take the space of the next one.
+    /// Leaves out the earliest versions that do not fit.
     fn fit(&self, versions: &mut Vec<KeptVersion>, free: u64) {
         let mut sum = 0;
         let fitting = versions.iter().take_while(|kept| {
-            let first = sum == 0;
             sum += fs::metadata(self.file(&kept.digest)).map_or(0, |file| file.len());
-            first || sum <= free / 2
+            sum <= free
         });
         let count = fitting.count();
         versions.truncate(count);
@@ -347,17 +271,10 @@ impl Versions {
     /// Writes a file atomically.
     fn write(&self, path: &Path, bytes: &[u8]) -> io::Result<()> {
         let new = path.with_extension(UNFINISHED);
-        // Left by a host that was killed, or created by another user, such as a pipe or a link.
-        let _ = fs::remove_file(&new);
-        let written = || {
-            let mut file = fs::File::create_new(&new)?;
-            file.write_all(bytes)?;
-            file.sync_all()?;
-            fs::rename(&new, path)
-        };
-        written().inspect_err(|_| {
-            let _ = fs::remove_file(&new);
-        })
+        let mut file = fs::File::create(&new)?;
+        file.write_all(bytes)?;
+        file.sync_all()?;
+        fs::rename(&new, path)
     }
 }
 
@@ -369,12 +286,6 @@ fn size(folder: &Path) -> u64 {
 
 #[cfg(test)]
 mod tests {
-    use std::os::unix::fs::symlink;
-    use std::os::unix::net::UnixListener;
-    use std::process::Command;
-    use std::sync::mpsc;
-    use std::time::Duration;
-
     use super::*;
 
     const ROOM: StateLimit = StateLimit(1 << 20);
@@ -464,38 +375,22 @@ mod tests {
     fn the_versions_of_all_controllers_fit_their_room() {
         let state = tempfile::tempdir().unwrap();
         let open = |name: &str| Versions::open(state.path(), name, 5, StateLimit(10_000)).unwrap();
-        let large = |number: u8| vec![number; 2_000];
+        let large = |number: u8| vec![number; 4_000];
         let (a, b) = (open("a"), open("b"));
-        for number in 0..5 {
+        // The earliest one is left out.
+        for number in 0..3 {
             a.keep(kept(&large(number)), &file(&large(number))).unwrap();
         }
-        // Two of them take no more than half of the room.
-        assert_eq!(digests(&a), [kept(&large(4)).digest, kept(&large(3)).digest]);
-        for number in 5..8 {
-            b.keep(kept(&large(number)), &file(&large(number))).unwrap();
-        }
-        assert_eq!(digests(&b), [kept(&large(7)).digest]);
+        assert_eq!(digests(&a), [kept(&large(2)).digest, kept(&large(1)).digest]);
         // A version that does not fit changes nothing.
-        let huge = vec![9; 8_000];
-        let error = b.keep(kept(&huge), &file(&huge)).unwrap_err().to_string();
+        b.keep(kept(b"1"), &file(b"1")).unwrap();
+        let error = b.keep(kept(&large(9)), &file(&large(9))).unwrap_err().to_string();
         assert!(
-            error.contains("8000 bytes; kept versions may take 10000 bytes")
-                && error.contains("those of other plugins take 4"),
+            error.contains("4000 bytes; kept versions may take 10000 bytes")
+                && error.contains("those of other plugins take 8"),
             "{error}"
         );
-        assert_eq!(digests(&b), [kept(&large(7)).digest]);
-        assert!(size(&state.path().join("a")) + size(&state.path().join("b")) < 10_000);
-    }
-
-    #[test]
-    fn without_other_plugins_the_room_itself_is_too_small() {
-        let state = tempfile::tempdir().unwrap();
-        let versions = Versions::open(state.path(), "a", 5, StateLimit(10)).unwrap();
-        let error = versions.keep(kept(&[1; 11]), &file(&[1; 11])).unwrap_err();
-        assert_eq!(
-            error.to_string(),
-            "it has 11 bytes; kept versions may take 10 bytes, at most half of the volume"
-        );
+        assert_eq!(digests(&b), [kept(b"1").digest]);
     }
 
     #[test]
@@ -505,103 +400,8 @@ mod tests {
         let left = state.path().join("a").join("sha256-0.new");
         let versions = open();
         fs::write(&left, "x").unwrap();
-        let writing = versions.lock().unwrap();
-        open();
-        assert!(left.exists(), "another replica may be writing it");
-        drop(writing);
-        open();
-        assert!(!left.exists());
-        fs::write(&left, "x").unwrap();
         versions.keep(kept(b"1"), &file(b"1")).unwrap();
         assert!(!left.exists());
-    }
-
-    /// The kinds of entries that can be in a file's place, and the expected message.
-    const STRANGE: [(&str, &str); 5] = [
-        ("huge", "it is larger than"),
-        ("pipe", "not a file"),
-        ("link", "a link that leads out of its folder"),
-        ("device", "a link that leads out of its folder"),
-        ("socket", "No such device or address"),
-    ];
-
-    /// Creates the entry.
-    fn stand(what: &str, path: &Path, outside: &Path) {
-        let _ = fs::remove_file(path);
-        match what {
-            // Larger than any limit, without a byte on the disk.
-            "huge" => fs::File::create(path).unwrap().set_len(1 << 40).unwrap(),
-            "pipe" => assert!(Command::new("mkfifo").arg(path).status().unwrap().success()),
-            "link" => symlink(outside, path).unwrap(),
-            "device" => symlink("/dev/zero", path).unwrap(),
-            _ => drop(UnixListener::bind(path).unwrap()),
-        }
-    }
-
-    /// Returns the result; fails when it takes too long.
-    fn in_time<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> T {
-        let (done, result) = mpsc::channel();
-        std::thread::spawn(move || done.send(work()));
-        result.recv_timeout(Duration::from_secs(10)).expect("it waits")
-    }
-
-    #[test]
-    fn what_is_no_file_of_ours_is_refused_in_words_and_the_next_version_is_kept() {
-        for (what, words) in STRANGE {
-            let folder = tempfile::tempdir().unwrap();
-            let outside = folder.path().join("outside");
-            let open = || Versions::open(folder.path(), "a", 3, ROOM).unwrap();
-            let versions = open();
-            let signed = Kept {
-                signature: Some(Bytes::from_static(b"s")),
-                ..file(b"1")
-            };
-            versions.keep(kept(b"1"), &signed).unwrap();
-            let own = folder.path().join("a");
-
-            // The target of the link would be valid.
-            fs::copy(versions.file(&kept(b"1").digest), &outside).unwrap();
-            let signature = versions.file(&kept(b"1").digest).with_extension(SIGNATURE);
-            for path in [&signature, &versions.file(&kept(b"1").digest)] {
-                stand(what, path, &outside);
-                let error = versions.read(&kept(b"1"), 10).unwrap_err().to_string();
-                assert!(error.contains(words), "{what} at {}: {error}", path.display());
-            }
-            fs::copy(own.join(RECORD), &outside).unwrap();
-            stand(what, &own.join(RECORD), &outside);
-            let error = versions.record().unwrap_err();
-            assert!(error.contains(words), "{what}: {error}");
-
-            // Nothing is written through a link, and the entry in the way has been removed.
-            let before = fs::read(&outside).unwrap();
-            stand(what, &own.join(RECORD).with_extension("new"), &outside);
-            let versions = open();
-            in_time(move || versions.keep(kept(b"2"), &file(b"2"))).unwrap();
-            assert_eq!(digests(&open()), [kept(b"2").digest], "{what}");
-            assert!(
-                fs::symlink_metadata(own.join(RECORD)).unwrap().is_file(),
-                "{what}"
-            );
-            assert_eq!(fs::read(&outside).unwrap(), before, "{what}");
-        }
-    }
-
-    #[test]
-    fn a_lock_that_is_no_file_is_not_waited_for() {
-        let folder = tempfile::tempdir().unwrap();
-        let versions = Versions::open(folder.path(), "a", 3, ROOM).unwrap();
-        for what in ["pipe", "link", "socket"] {
-            stand(
-                what,
-                &folder.path().join("a").join(LOCK),
-                &folder.path().join("outside"),
-            );
-            let versions = Versions::open(folder.path(), "a", 3, ROOM).unwrap();
-            let error = in_time(move || versions.keep(kept(b"1"), &file(b"1"))).unwrap_err();
-            assert!(error.to_string().contains("lock"), "{what}: {error}");
-        }
-        assert!(versions.list().is_empty());
-        assert!(!folder.path().join("outside").exists());
     }
 
     #[test]
