@@ -36,7 +36,7 @@ use operator_host_config::leadership::LeadershipMode;
 use operator_host_config::memory_limit::Memory;
 use operator_host_config::webhook::WebhookConfig;
 use operator_host_delivery::kept::StateLimit;
-use operator_host_delivery::reload::Files;
+use operator_host_delivery::reload::PluginSources;
 use operator_host_engine::reconcile::provenance_key::Provenance;
 use operator_host_instruments::Instruments;
 use operator_host_lease::Leadership;
@@ -67,9 +67,6 @@ pub enum OperatorError {
     /// The WebAssembly engine does not start.
     #[error(transparent)]
     Engine(#[from] EngineError),
-    /// The thread that watches the plugin files cannot be started.
-    #[error("cannot start the thread that watches the plugin files: {0}")]
-    Files(std::io::Error),
     /// The connection to the cluster cannot be used.
     #[error(transparent)]
     Client(#[from] ClientError),
@@ -138,8 +135,7 @@ pub async fn run(
     let runtime = Runtime::with(options, compiler, cache)?;
     let writable = setup.cache_dir.clone().unwrap_or_else(std::env::temp_dir);
     let config_maps_root = RootFolder::new(writable.join("config-maps"), setup.identity.clone());
-    let files = Files::start(config_maps_root.path(), Arc::clone(&instruments.metrics))
-        .map_err(OperatorError::Files)?;
+    let sources = PluginSources::new(config_maps_root.path(), Arc::clone(&instruments.metrics));
     let client = connection.client()?;
     let connection_namespace = connection.pod_namespace().map(str::to_owned);
     let default_namespace = client.default_namespace().to_owned();
@@ -237,7 +233,7 @@ pub async fn run(
         health: Arc::clone(&instruments.health),
     };
     let start = setup.config.clone();
-    let configurations = follower.start(&files, setup.config);
+    let configurations = follower.start(setup.config);
     let of_leases = start
         .leadership
         .namespace
@@ -250,7 +246,7 @@ pub async fn run(
             .to_owned(),
         reach: start.webhook.as_ref().and_then(|webhook| webhook.reach.clone()),
         runtime,
-        files,
+        sources,
         definitions: Arc::clone(&definitions.0),
         state: setup.state_dir.or(beside),
         room: StateLimit(if shared_folder { versions_size } else { u64::MAX }),

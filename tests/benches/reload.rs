@@ -11,7 +11,7 @@ use operator_host_contract::Kind;
 use operator_host_core::metrics::Metrics;
 use operator_host_delivery::acceptance::Trust;
 use operator_host_delivery::registry::{Expected, Live, Slot};
-use operator_host_delivery::reload::Files;
+use operator_host_delivery::reload::PluginSources;
 use operator_host_runtime::{EngineOptions, Limits, Runtime};
 
 use super::call::request;
@@ -58,12 +58,8 @@ async fn time(table: &mut Table) {
     let meter = opentelemetry::global::meter("bench");
     let metrics = Arc::new(Metrics::new(&meter, Arc::default())).of("echo", &expected.parent);
     let (slot, mut live) = Slot::new(runtime, expected, metrics);
-    let files = Files::start(
-        std::env::temp_dir(),
-        Arc::new(operator_host_core::metrics::Metrics::unread()),
-    )
-    .expect("a thread");
-    let _filled = files.fill(Arc::new(slot));
+    let sources = PluginSources::new(std::env::temp_dir(), Arc::new(Metrics::unread()));
+    let _filled = sources.fill(Arc::new(slot));
     let _ = live.wait_for(|live| matches!(live, Live::Plugin(_))).await;
     let request = request();
     let mut samples = Vec::with_capacity(SWAPS);

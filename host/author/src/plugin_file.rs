@@ -40,7 +40,7 @@ pub fn read(file: &Path) -> Result<(String, Vec<u8>), Failure> {
     let name = file.file_name().unwrap_or_default().to_string_lossy();
     // Look the file up as `run` does for a configuration.
     if !file.is_file() && source::is_there(file) {
-        let content = source::read_at_rest(file, Limits::default().module);
+        let content = source::read_now(file, Limits::default().module);
         let content = content.map_err(|reason| anyhow!("{}: {reason}", file.display()));
         return Ok((name.into_owned(), content.map_err(Failure::Usage)?.bytes.to_vec()));
     }

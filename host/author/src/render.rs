@@ -96,12 +96,13 @@ pub async fn run(args: Args) -> Result<ExitCode, Failure> {
             .chain(&args.config)
             .cloned()
             .collect();
-        return watch::whenever_changed(files, async || {
+        let ended = watch::whenever_changed(files, async || {
             if let Err(Failure::Usage(error) | Failure::Other(error)) = once(&args).await {
                 eprintln!("operator-host: {}", super::words(&error));
             }
         })
         .await;
+        return Ok(ended);
     }
     once(&args).await
 }

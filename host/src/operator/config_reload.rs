@@ -12,7 +12,7 @@ use operator_host_config::memory_limit::Memory;
 use operator_host_config::trust::{KEYS_LIMIT, Keys};
 use operator_host_config::{Config, ConfigError};
 use operator_host_core::metrics::Metrics;
-use operator_host_delivery::reload::{Files, Watched};
+use operator_host_delivery::reload::{Watched, watch_file};
 use operator_host_delivery::source::{Look, WatchedFile};
 use operator_host_instruments::health::Health;
 
@@ -67,17 +67,17 @@ impl Configurations {
 impl Follower {
     /// Starts to follow the files. `first` is the configuration that was read at the start.
     #[must_use]
-    pub(super) fn start(self, files: &Files, first: Config) -> Configurations {
+    pub(super) fn start(self, first: Config) -> Configurations {
         self.metrics.config_reloaded("taken");
         let (looks, changes) = watch::channel(Looks::default());
         let looks = Arc::new(looks);
         let watch = |file: &Path, limit: usize, set: fn(&mut Looks, Text)| {
             let looks = Arc::clone(&looks);
-            files.watch(WatchedFile::plain(file.to_owned(), limit), move |look, _| {
+            watch_file(WatchedFile::plain(file.to_owned(), limit), move |look| {
                 let text = match look {
                     Look::New(content) => Ok(content.bytes),
                     Look::Trouble(reason) => Err(reason),
-                    Look::Same | Look::Unsettled(_) => return,
+                    Look::Same | Look::Unsettled => return,
                 };
                 looks.send_modify(|looks| set(looks, Some(text)));
             })

@@ -24,7 +24,7 @@ use operator_host_delivery::Location;
 use operator_host_delivery::candidate_check::CandidateCheck as _;
 use operator_host_delivery::kept::{StateLimit, Versions};
 use operator_host_delivery::registry::{Expected, Live, Slot};
-use operator_host_delivery::reload::{Files, Filled};
+use operator_host_delivery::reload::{Filled, PluginSources};
 use operator_host_runtime::Runtime;
 use operator_host_webhook::PluginTarget;
 
@@ -42,7 +42,7 @@ pub(super) struct Controllers {
 /// The parts from which plugin slots are created.
 pub(super) struct SlotParts {
     pub(super) runtime: Runtime,
-    pub(super) files: Files,
+    pub(super) sources: PluginSources,
     /// The CustomResourceDefinitions: users give orders by annotating them.
     pub(super) definitions: Arc<Reflector>,
     /// Distinguishes this host from others in the cluster.
@@ -309,7 +309,7 @@ impl Controllers {
         };
         let slot = Arc::new(slot);
         PluginSlot {
-            _filled: self.slot_parts.files.fill(Arc::clone(&slot)),
+            _filled: self.slot_parts.sources.fill(Arc::clone(&slot)),
             slot,
             live,
             proving,

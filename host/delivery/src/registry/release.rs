@@ -9,7 +9,7 @@ use bytes::Bytes;
 use super::{Expected, Slot};
 use crate::Location;
 use crate::kept::Versions;
-use crate::source::read_at_rest;
+use crate::source::read_now;
 use operator_host_runtime::{Digest, Plugin, PluginBytes};
 
 impl Slot {
@@ -51,7 +51,7 @@ fn read_again(
     let Location::File(path) = location else {
         return Err(io::Error::other(kept));
     };
-    match read_at_rest(path, limit) {
+    match read_now(path, limit) {
         Ok(content) if content.digest == digest => Ok(content.bytes),
         Ok(_) => Err(io::Error::other(format!(
             "{kept}, and {location} is another version"

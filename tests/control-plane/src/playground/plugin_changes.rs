@@ -42,9 +42,7 @@ fn read(line: &str) -> Option<(Mood, String, String, String)> {
     }
     // The first version of each plugin is not reported.
     line["before"].as_str()?;
-    let took = line["reload_ms"]
-        .as_u64()
-        .map(|took| format!(", {took} ms after its file changed"));
+    let took = line["reload_ms"].as_u64().map(|took| format!(" after {took} ms"));
     let (version, because) = (text("version"), text("because"));
     let state = format!(
         "version {version} ({digest}) is live{}; {because}",
@@ -65,7 +63,7 @@ mod tests {
         assert_eq!((mood, name.as_str()), (Mood::Good, "plugin echo"));
         assert_eq!(
             text,
-            "version 0.1.0 (0123456789ab) is live, 180 ms after its file changed; proved: 1 object"
+            "version 0.1.0 (0123456789ab) is live after 180 ms; proved: 1 object"
         );
         let line = r#"{"level":"WARN","message":"plugin held back: it fails on 1 object","controller":"echo","diff":"-a\n+b"}"#;
         let (mood, _, text, diff) = read(line).unwrap();
