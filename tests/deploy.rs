@@ -15,7 +15,6 @@ use std::time::Duration;
 
 use control_plane::manifests::without_rules;
 use control_plane::{ControlPlane, Options, deployed, manifests};
-use k8s_openapi::api::authorization::v1::SubjectAccessReview;
 use k8s_openapi::api::core::v1::{Namespace, Secret};
 use kube::api::{Api, ListParams, Patch, PatchParams, PostParams};
 use kube::core::{DynamicObject, GroupVersionKind};
@@ -260,7 +259,7 @@ async fn the_api_server_takes_every_manifest_as_it_is() {
             "{expected} is not in {kinds:?}"
         );
     }
-    let mut overlays = vec!["webhook", "versions", "registry", "page", "everything"];
+    let mut overlays = vec!["webhook", "versions", "registry", "everything"];
     if serves_priority_levels(&client).await {
         overlays.push("priority");
     }
@@ -714,10 +713,7 @@ fn webhook_values(config: &Path) -> Value {
     serde_saphyr::from_str(&String::from_utf8(output.stdout).unwrap()).unwrap()
 }
 
-const SERVICE: &str = "Service operator-host operator-host";
-const POLICY: &str = "NetworkPolicy operator-host operator-host";
 const DEPLOYMENT: &str = "Deployment operator-host operator-host";
-const DELEGATOR: &str = "ClusterRoleBinding operator-host:system:auth-delegator ";
 
 /// Compares what the chart adds for the versions of plugins with what the component adds, and removes it.
 fn the_versions_are_the_same(from_helm: &mut BTreeMap<String, Value>) {
@@ -745,45 +741,6 @@ fn the_versions_are_the_same(from_helm: &mut BTreeMap<String, Value>) {
     }
 }
 
-/// Compares what the chart adds for the page with what the component adds, and adds that to the other objects.
-fn the_page_is_the_same(from_helm: &BTreeMap<String, Value>, others: &mut BTreeMap<String, Value>) {
-    let page = comparable(kustomized("manifests/deploy/overlays/page"));
-    let last = |object: &Value, place: &str| {
-        object
-            .pointer(place)
-            .unwrap()
-            .as_array()
-            .unwrap()
-            .last()
-            .cloned()
-            .unwrap()
-    };
-    for (name, place) in [(SERVICE, "/spec/ports"), (POLICY, "/spec/ingress")] {
-        let list = others.get_mut(name).unwrap().pointer_mut(place).unwrap();
-        list.as_array_mut().unwrap().push(last(&page[name], place));
-    }
-    for name in [DELEGATOR, "ClusterRole operator-host-page "] {
-        assert!(page.contains_key(name), "{name} is not in {:?}", page.keys());
-        assert_eq!(from_helm.get(name), page.get(name), "{name}");
-    }
-    let pod = "/spec/template/spec";
-    for place in ["volumes", "containers/0/volumeMounts", "containers/0/ports"] {
-        let place = format!("{pod}/{place}");
-        let added = last(&page[DEPLOYMENT], &place);
-        assert_eq!(added["name"], "page");
-        assert_eq!(last(&from_helm[DEPLOYMENT], &place), added);
-    }
-    let variables = |objects: &BTreeMap<String, Value>| -> Vec<Value> {
-        let all = objects[DEPLOYMENT].pointer(&format!("{pod}/containers/0/env"));
-        let all = all.unwrap().as_array().unwrap().iter();
-        all.filter(|it| it["name"].as_str().unwrap().contains("_UI_"))
-            .cloned()
-            .collect()
-    };
-    assert_eq!(variables(from_helm), variables(&page));
-    assert_eq!(variables(&page).len(), 3);
-}
-
 /// Expects that the chart cannot be rendered, and returns why.
 async fn not_rendered(cluster: &ControlPlane, client: &Client, values: &Value) -> String {
     let folder = tempfile::tempdir().unwrap();
@@ -798,40 +755,6 @@ async fn not_rendered(cluster: &ControlPlane, client: &Client, values: &Value) -
         .expect("the script runs");
     assert!(!output.status.success());
     String::from_utf8(output.stderr).unwrap()
-}
-
-/// The host may ask about users when the page is deployed for others, and only then.
-#[tokio::test]
-async fn the_deployed_page_lets_the_host_ask_the_api_server_who_may_see_it() {
-    let (_cluster, client, _folder) = bare_cluster().await;
-    let may = async |group: &str, resource: &str| {
-        let review = json!({ "spec": {
-            "user": USER,
-            "resourceAttributes": { "group": group, "resource": resource, "verb": "create" },
-        } });
-        let review: SubjectAccessReview = serde_json::from_value(review).unwrap();
-        let answer = Api::all(client.clone())
-            .create(&PostParams::default(), &review)
-            .await;
-        answer.unwrap().status.unwrap().allowed
-    };
-    let needed = [
-        ("authentication.k8s.io", "tokenreviews"),
-        ("authorization.k8s.io", "subjectaccessreviews"),
-    ];
-    for (overlay, allowed) in [("monitoring", false), ("page", true)] {
-        let mut objects = kustomized(&format!("manifests/deploy/overlays/{overlay}"));
-        objects.retain(|object| kind(object).starts_with("ClusterRole"));
-        manifests::apply(&client, &objects).await.expect("the manifests");
-        for (group, resource) in needed {
-            let limit = tokio::time::Instant::now() + Duration::from_secs(30);
-            // The authorizer may take a moment to see the binding.
-            while may(group, resource).await != allowed {
-                assert!(tokio::time::Instant::now() < limit, "{overlay}: {resource}");
-                tokio::time::sleep(Duration::from_millis(100)).await;
-            }
-        }
-    }
 }
 
 #[tokio::test]
@@ -874,21 +797,12 @@ async fn the_charts_webhook_is_the_kustomizations_and_its_image_can_be_a_digest(
     values["serviceMonitor"] = json!({ "enabled": true, "labels": { "release": "prometheus" } });
     values["priorityLevel"] = json!({ "enabled": serves_priority_levels(&client).await });
     values["versions"] = json!({ "enabled": true, "storageClassName": "shared" });
-    values["page"] = json!({
-        "enabled": true,
-        "certificateSecret": "operator-host-page",
-        "from": [{ "ipBlock": { "cidr": "192.0.2.1/32" } }],
-    });
+    values["page"] = json!({ "enabled": true });
     // Regression: an empty list of those who may reach a port was taken, and lets everyone in.
-    for (what, words) in [
-        ("webhook", "webhook is for the API servers only"),
-        ("page", "page.from says who"),
-    ] {
-        let mut open = values.clone();
-        open[what]["from"] = json!([]);
-        let error = not_rendered(&cluster, &client, &open).await;
-        assert!(error.contains(words), "{what}: {error}");
-    }
+    let mut open = values.clone();
+    open["webhook"]["from"] = json!([]);
+    let error = not_rendered(&cluster, &client, &open).await;
+    assert!(error.contains("webhook is for the API servers only"), "{error}");
     let mut misspelled = values.clone();
     misspelled["tolerationz"] = json!([]);
     let error = not_rendered(&cluster, &client, &misspelled).await;
@@ -1017,8 +931,7 @@ async fn the_charts_webhook_is_the_kustomizations_and_its_image_can_be_a_digest(
         configured(&from_helm)["config.yaml"].as_str().unwrap().trim(),
         text.trim()
     );
-    let mut from_kustomize = comparable(kustomized("manifests/deploy/overlays/webhook"));
-    the_page_is_the_same(&from_helm, &mut from_kustomize);
+    let from_kustomize = comparable(kustomized("manifests/deploy/overlays/webhook"));
     let of_webhook = |name: &&String| {
         [
             "Service ",

@@ -6,6 +6,7 @@ mod config_reload;
 mod controllers;
 mod objects;
 
+use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -25,7 +26,7 @@ use self::objects::report::{Decided, Reporter};
 use crate::freed_memory;
 use crate::supervisor::{Shared, watch_definitions};
 use crate::telemetry::log::Level;
-use crate::ui::{self, RunningControllers, Sources, UiConfig};
+use crate::ui::{self, RunningControllers, Sources};
 use operator_host_cluster::cache::SharedCache;
 use operator_host_cluster::client::{ClientError, Connection, Pace};
 use operator_host_cluster::discovery::Discovery;
@@ -102,8 +103,8 @@ pub struct Setup {
     pub level: Level,
     /// The unique identity of this process.
     pub identity: String,
-    /// The page, if it is served.
-    pub ui: Option<UiConfig>,
+    /// The address of the page, if it is served.
+    pub ui: Option<SocketAddr>,
 }
 
 /// Runs the controllers of the configuration, and follows its changes, until `stop`; then waits for the reconciles in
@@ -180,16 +181,17 @@ pub async fn run(
         .await?;
     }
     let running = Arc::<RunningControllers>::default();
-    if let (Some(config), Some(journal)) = (setup.ui, &instruments.journal) {
+    if let (Some(address), Some(journal)) = (setup.ui, &instruments.journal) {
         let sources = Sources {
             controllers: Arc::clone(&running),
             health: Arc::clone(&instruments.health),
             journal: Arc::clone(journal),
             identity: setup.identity.clone(),
             lease: leadership.report(),
-            hide_differences: config.is_for_the_pod(),
+            // Other containers of a pod reach its loopback addresses.
+            hide_differences: std::env::var_os("KUBERNETES_SERVICE_HOST").is_some(),
         };
-        ui::start(config, client.clone(), sources).await?;
+        ui::start(address, sources).await?;
     }
     let configured = setup.config.host_namespace.as_deref();
     let home = configured.unwrap_or(client.default_namespace());

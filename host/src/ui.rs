@@ -2,13 +2,12 @@
 //!
 //! On a loopback address it needs no login, like any local tool: a program that reaches the address is on this machine, or may
 //! forward a port of the host's pod. Names of other sites that lead to this machine are refused (`server`). In a pod, other
-//! containers reach the address as well, so differences between versions of plugins are hidden there. On any other address
-//! it is served over TLS, and the API server decides about every request (`access`).
+//! containers reach the address as well, so differences between versions of plugins are hidden there. It is served on no
+//! other address.
 //!
 //! In reading order: `view` is what can be asked for, `looks` computes it, `stream` sends it again when it changes, `server`
 //! answers requests, and `assets` are the files of the page, which uses nothing from elsewhere.
 
-mod access;
 mod assets;
 mod looks;
 mod server;
@@ -28,7 +27,7 @@ use operator_host_instruments::health::Health;
 use operator_host_instruments::journal::{ControllerJournal, Journal, PublishedEvent};
 use operator_host_lease::report::LeaseReport;
 
-pub use self::server::{ServerError, UiConfig, start};
+pub use self::server::{ServerError, start};
 
 /// The controllers that run, so that their objects can be shown.
 #[derive(Default)]

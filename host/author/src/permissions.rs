@@ -19,7 +19,6 @@
 //! | `definitions` | `create` and `patch` of the definitions that it installs, and `list` of all their objects |
 //! | `operator::objects` | `list`, `watch` and `patch` of Controllers, `patch` of their status, and what `ceilings` lets them do |
 //! | `operator::config_maps` | `list` and `watch` of ConfigMaps with plugins |
-//! | `ui::access` | `create` of TokenReviews and SubjectAccessReviews, unless `--ui-addr` is a loopback address |
 //! | `desired::plan` | `update` of the parents' `finalizers`, which one admission plugin asks for to set an owner reference |
 //! | `client` | `impersonate` of the ServiceAccounts that controllers name, which then need the verbs on children |
 //!
@@ -216,17 +215,6 @@ const EVENTS: (&str, &str) = ("events.k8s.io", "events");
 const READ: [&str; 2] = ["list", "watch"];
 
 impl Rights {
-    /// Adds what the page needs on an address that others can reach: it asks the API server about each of them.
-    pub fn grant_page(&mut self) {
-        for resource in [
-            ("authentication.k8s.io", "tokenreviews"),
-            ("authorization.k8s.io", "subjectaccessreviews"),
-        ] {
-            let why = "the host: who may see the page";
-            self.grant(&[Scope::Cluster], resource, &["create"], why);
-        }
-    }
-
     /// Iterates over the permissions with the reasons for each.
     pub fn iter(&self) -> impl Iterator<Item = (&Permission, &BTreeSet<String>)> {
         self.needed.iter()

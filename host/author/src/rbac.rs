@@ -2,7 +2,6 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
-use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -44,9 +43,6 @@ pub struct Args {
     crd: Vec<PathBuf>,
     #[command(flatten)]
     plugins: plugin_file::PluginFiles,
-    /// The host's --ui-addr. Unless it is a loopback address, the host needs permissions to authenticate users
-    #[arg(long, env = "OPERATOR_HOST_UI_ADDR", value_name = "ADDRESS")]
-    ui_addr: Option<SocketAddr>,
     /// The output format
     #[arg(
         long,
@@ -79,10 +75,7 @@ pub async fn run(args: Args) -> Result<(), Failure> {
     let config = Config::load(&args.config).map_err(|error| Failure::Usage(error.into()))?;
     let descriptions = describe(&config, &args.plugins).await?;
     let resources = resources(&config, &descriptions, &args.crd).await?;
-    let mut rights = rights(&config, &args.service_account, &descriptions, &resources)?;
-    if args.ui_addr.is_some_and(|address| !address.ip().is_loopback()) {
-        rights.grant_page();
-    }
+    let rights = rights(&config, &args.service_account, &descriptions, &resources)?;
     for remark in &rights.remarks {
         eprintln!("operator-host: {remark}");
     }

@@ -13,7 +13,6 @@ use crate::operator::{self, Setup};
 use crate::telemetry::Telemetry;
 use crate::telemetry::compat::Compat;
 use crate::telemetry::log::{self, LogFormat};
-use crate::ui::UiConfig;
 use operator_host_cluster::client::Connection;
 use operator_host_config::memory_limit::Memory;
 use operator_host_config::trust::Keys;
@@ -106,27 +105,10 @@ pub struct Args {
     /// names]
     #[arg(long, env = "OPERATOR_HOST_METRICS_COMPAT", value_name = "PROJECT")]
     metrics_compat: Option<Compat>,
-    /// Address of a page that shows what the host does, such as `127.0.0.1:8090`. With port 0, the host takes a free port
-    /// and logs it [default: no page]
+    /// Address of a page that shows what the host does: a loopback address, such as `127.0.0.1:8090`. With port 0, the host
+    /// takes a free port and logs it [default: no page]
     #[arg(long, env = "OPERATOR_HOST_UI_ADDR", value_name = "ADDRESS")]
     ui_addr: Option<SocketAddr>,
-    /// PEM file with the certificate chain of that page. Required unless its address is a loopback address; then the API
-    /// server decides who may see the page
-    #[arg(
-        long,
-        env = "OPERATOR_HOST_UI_CERTIFICATE",
-        value_name = "FILE",
-        requires = "ui_key"
-    )]
-    ui_certificate: Option<PathBuf>,
-    /// PEM file with the private key of that certificate
-    #[arg(
-        long,
-        env = "OPERATOR_HOST_UI_KEY",
-        value_name = "FILE",
-        requires = "ui_certificate"
-    )]
-    ui_key: Option<PathBuf>,
 }
 
 /// Runs the operator until SIGTERM or SIGINT.
@@ -212,10 +194,7 @@ pub async fn run(args: Args) -> Result<(), Failure> {
         state_dir: args.state_dir,
         level,
         identity,
-        ui: args.ui_addr.map(|address| UiConfig {
-            address,
-            certificate: args.ui_certificate.zip(args.ui_key),
-        }),
+        ui: args.ui_addr,
     };
     operator::run(setup, connection, instruments, stop).await?;
     if let Some(keeper) = keeper {

@@ -1,42 +1,38 @@
 //! The HTTP server of the page.
 
 use std::net::{IpAddr, SocketAddr};
-use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
+use axum::Router;
 use axum::extract::{RawQuery, Request, State};
-use axum::middleware::{Next, from_fn, from_fn_with_state, map_response};
+use axum::middleware::{Next, from_fn, map_response};
 use axum::response::{IntoResponse, Redirect, Response};
 use axum::routing::get;
-use axum::{Extension, Router};
 use hyper::header::{
-    AUTHORIZATION, CACHE_CONTROL, CONNECTION, CONTENT_SECURITY_POLICY, CONTENT_TYPE, HOST, REFERRER_POLICY,
-    RETRY_AFTER, WWW_AUTHENTICATE, X_CONTENT_TYPE_OPTIONS,
+    CACHE_CONTROL, CONNECTION, CONTENT_SECURITY_POLICY, CONTENT_TYPE, HOST, REFERRER_POLICY, RETRY_AFTER,
+    X_CONTENT_TYPE_OPTIONS,
 };
 use hyper::{Method, StatusCode};
-use kube::Client;
 use thiserror::Error;
 use tokio::net::TcpListener;
-use tokio::sync::{Semaphore, watch};
+use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 use tracing::info;
 
 use super::Sources;
-use super::access::{Access, Refusal};
 use super::assets::ASSETS;
 use super::looks::Looks;
 use super::stream::stream;
 use super::view::View;
-use operator_host_core::server::{Caller, Server};
+use operator_host_core::server::Server;
 use operator_host_instruments::journal::Journal;
-use operator_host_webhook::certificates::Certificates;
 
 /// Maximum size of the head of a request.
 const HEAD: usize = 16 << 10;
 /// How long a connection may last: longer than a stream, but a client that reads nothing does not stay for ever.
 const LIFE: Duration = Duration::from_secs(600);
-/// Maximum number of connections. A browser opens at most six. Those that wait for their admission keep no place.
+/// Maximum number of connections. A browser opens at most six.
 const CONNECTIONS: usize = 64;
 /// Maximum number of streams.
 const STREAMS: usize = 16;
@@ -49,21 +45,12 @@ const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; i
 /// Why the page cannot be served.
 #[derive(Debug, Error)]
 pub enum ServerError {
-    /// Others could reach the address, and there is no certificate.
+    /// Others could reach the address, and the page has no login.
     #[error(
-        "cannot serve the page on {0} without TLS, because others can reach that address: use a loopback address with \
-         --ui-addr, such as 127.0.0.1:8090, and forward its port, or give --ui-certificate and --ui-key"
+        "cannot serve the page on {0}, because others can reach that address: use a loopback address with --ui-addr, such as \
+         127.0.0.1:8090, and forward its port"
     )]
     Open(SocketAddr),
-    /// A certificate would not be used.
-    #[error(
-        "cannot serve the page on {0} with a certificate, because a loopback address is served without TLS and without a \
-         login: leave out --ui-certificate and --ui-key, or choose another address with --ui-addr"
-    )]
-    Unused(SocketAddr),
-    /// The certificate cannot be used.
-    #[error("cannot serve the page: {0}; check --ui-certificate and --ui-key")]
-    Certificate(String),
     /// The address cannot be used.
     #[error("cannot listen on {address} for the page: {error}; choose another with --ui-addr")]
     Listen {
@@ -74,37 +61,8 @@ pub enum ServerError {
     },
 }
 
-/// Where the page is served.
-#[derive(Clone, Debug)]
-pub struct UiConfig {
-    /// The address to listen on.
-    pub address: SocketAddr,
-    /// The files of the certificate chain and of its key, PEM. Required, unless it is a loopback address, which has none.
-    pub certificate: Option<(PathBuf, PathBuf)>,
-}
-
-impl UiConfig {
-    /// Reports whether the page is for everyone in this pod, which are also other containers.
-    #[must_use]
-    pub fn is_for_the_pod(&self) -> bool {
-        self.address.ip().is_loopback() && std::env::var_os("KUBERNETES_SERVICE_HOST").is_some()
-    }
-
-    /// Returns the files of the certificate; `None` on a loopback address.
-    fn files(self) -> Result<Option<(PathBuf, PathBuf)>, ServerError> {
-        match (self.address.ip().is_loopback(), self.certificate) {
-            (true, None) => Ok(None),
-            (true, Some(_)) => Err(ServerError::Unused(self.address)),
-            (false, None) => Err(ServerError::Open(self.address)),
-            (false, Some(files)) => Ok(Some(files)),
-        }
-    }
-}
-
 /// The state that all requests share.
 struct Page {
-    /// Decides who sees it; `None` on a loopback address.
-    access: Option<Access>,
     looks: Arc<Looks>,
     streams: Arc<Semaphore>,
 }
@@ -112,38 +70,21 @@ struct Page {
 /// Listens, and serves the page until the process ends. The log contains the port, which matters when it was 0.
 ///
 /// # Errors
-/// When the address or the certificate cannot be used.
-pub async fn start(config: UiConfig, client: Client, sources: Sources) -> Result<(), ServerError> {
-    let address = config.address;
-    // Whoever reaches a loopback address is on this machine.
-    let tls = match config.files()? {
-        None => None,
-        Some((chain, key)) => {
-            let certificates = Certificates {
-                what: "the page",
-                client: "a browser",
-                chain,
-                key,
-                client_ca: None,
-            };
-            let tls = certificates.load().map_err(ServerError::Certificate)?;
-            let (current, following) = watch::channel(Some(tls));
-            tokio::spawn(certificates.follow(current, |_| {}));
-            Some(following)
-        }
-    };
+/// When the address is not a loopback address, or cannot be used.
+pub async fn start(address: SocketAddr, sources: Sources) -> Result<(), ServerError> {
+    if !address.ip().is_loopback() {
+        return Err(ServerError::Open(address));
+    }
     let failed = |error| ServerError::Listen { address, error };
     let listener = TcpListener::bind(address).await.map_err(failed)?;
     let address = listener.local_addr().map_err(failed)?;
-    let scheme = if tls.is_some() { "https" } else { "http" };
-    info!(%address, "serving the page at {scheme}://{address}/ui/");
+    info!(%address, "serving the page at http://{address}/ui/");
     let controllers = Arc::clone(&sources.controllers);
     tokio::spawn(Journal::keep_stepping(
         Arc::downgrade(&sources.journal),
         move |controller| controllers.backlog(controller),
     ));
     let page = Page {
-        access: tls.is_some().then(|| Access::new(client)),
         looks: Arc::new(Looks::new(sources)),
         streams: Arc::new(Semaphore::new(STREAMS)),
     };
@@ -153,7 +94,7 @@ pub async fn start(config: UiConfig, client: Client, sources: Sources) -> Result
         connections: CONNECTIONS,
         head: HEAD,
         life: LIFE,
-        tls,
+        tls: None,
         stop: CancellationToken::new(),
     };
     tokio::spawn(server.serve(listener));
@@ -173,47 +114,31 @@ fn router(page: Arc<Page>) -> Router {
     files
         .merge(live)
         .fallback((StatusCode::NOT_FOUND, "there is nothing here: try /ui/\n"))
-        .layer(from_fn_with_state(Arc::clone(&page), admit))
+        .layer(from_fn(admit))
         .layer(map_response(protected))
         .with_state(page)
 }
 
 /// Answers a request, or refuses it.
-async fn admit(State(page): State<Arc<Page>>, request: Request, next: Next) -> Response {
-    let (head, body) = request.into_parts();
-    let head = hyper::Request::from_parts(head, ());
-    if let Some(refused) = page.refuse(&head).await {
+async fn admit(request: Request, next: Next) -> Response {
+    if let Some((status, words)) = refusal(&request) {
         // A refused caller does not keep a connection.
-        return ([(CONNECTION, "close")], refused).into_response();
+        return (status, [(CONNECTION, "close")], format!("{words}\n")).into_response();
     }
-    next.run(head.map(|()| body)).await
+    next.run(request).await
 }
 
-impl Page {
-    /// Returns the answer to a request that is not let in.
-    async fn refuse(&self, request: &hyper::Request<()>) -> Option<Response> {
-        let refused = |status, words| Some((status, format!("{words}\n")).into_response());
-        if !matches!(*request.method(), Method::GET | Method::HEAD) {
-            return refused(StatusCode::METHOD_NOT_ALLOWED, "only GET and HEAD");
-        }
-        if has_two_hosts(request) {
-            return refused(
-                StatusCode::BAD_REQUEST,
-                "the request has more than one `Host` header",
-            );
-        }
-        if let Some(access) = &self.access {
-            let decision = access.check(request.headers().get(AUTHORIZATION)).await;
-            return decision.err().map(|refusal| refuse(&refusal));
-        }
-        if !is_this_machine(host_of(request)) {
-            return refused(
-                StatusCode::MISDIRECTED_REQUEST,
-                "this page is served to localhost only: open it at http://localhost, with the same port",
-            );
-        }
-        None
+/// Returns the answer to a request that is not let in.
+fn refusal<T>(request: &hyper::Request<T>) -> Option<(StatusCode, &'static str)> {
+    if !matches!(*request.method(), Method::GET | Method::HEAD) {
+        return Some((StatusCode::METHOD_NOT_ALLOWED, "only GET and HEAD"));
     }
+    if has_two_hosts(request) {
+        let words = "the request has more than one `Host` header";
+        return Some((StatusCode::BAD_REQUEST, words));
+    }
+    let words = "this page is served to localhost only: open it at http://localhost, with the same port";
+    (!is_this_machine(host_of(request))).then_some((StatusCode::MISDIRECTED_REQUEST, words))
 }
 
 /// Refuses the pages of other sites.
@@ -225,12 +150,7 @@ async fn of_this_site(request: Request, next: Next) -> Response {
 }
 
 /// Answers with a view as it is now, or a moment ago.
-async fn view(
-    State(page): State<Arc<Page>>,
-    Extension(caller): Extension<Caller>,
-    RawQuery(query): RawQuery,
-) -> Response {
-    let _in_use = caller.keep_place();
+async fn view(State(page): State<Arc<Page>>, RawQuery(query): RawQuery) -> Response {
     let view = match View::parse(&query.unwrap_or_default()) {
         Ok(view) => view,
         Err(error) => return (StatusCode::BAD_REQUEST, error + "\n").into_response(),
@@ -254,11 +174,7 @@ async fn view(
 }
 
 /// Answers with a view, again whenever it changes.
-async fn stream_view(
-    State(page): State<Arc<Page>>,
-    Extension(caller): Extension<Caller>,
-    RawQuery(query): RawQuery,
-) -> Response {
+async fn stream_view(State(page): State<Arc<Page>>, RawQuery(query): RawQuery) -> Response {
     let view = match View::parse(&query.unwrap_or_default()) {
         Ok(view) => view,
         Err(error) => return (StatusCode::BAD_REQUEST, error + "\n").into_response(),
@@ -267,7 +183,7 @@ async fn stream_view(
         let words = format!("{STREAMS} browsers look at this host already: close one of them\n");
         return (StatusCode::SERVICE_UNAVAILABLE, [(RETRY_AFTER, "5")], words).into_response();
     };
-    stream(Arc::clone(&page.looks), view, (turn, caller.keep_place())).into_response()
+    stream(Arc::clone(&page.looks), view, turn).into_response()
 }
 
 /// Returns the host that the client asked for, without its port.
@@ -304,19 +220,6 @@ fn is_of_another_site<T>(request: &Request<T>) -> bool {
     site.is_some_and(|site| site != "same-origin" && site != "none")
 }
 
-fn refuse(refusal: &Refusal) -> Response {
-    let words = format!("{refusal}\n");
-    match refusal {
-        // A browser then asks for a name and a password.
-        Refusal::Unknown(_) => {
-            let ask = "Basic realm=\"operator-host\", charset=\"UTF-8\"";
-            (StatusCode::UNAUTHORIZED, [(WWW_AUTHENTICATE, ask)], words).into_response()
-        }
-        Refusal::Forbidden(_) => (StatusCode::FORBIDDEN, words).into_response(),
-        Refusal::Undecided => (StatusCode::SERVICE_UNAVAILABLE, words).into_response(),
-    }
-}
-
 /// Adds the headers that every response has.
 async fn protected(response: Response) -> Response {
     let cross_origin = ["cross-origin-opener-policy", "cross-origin-resource-policy"];
@@ -340,22 +243,6 @@ mod tests {
             None => request,
         };
         request.body(()).unwrap()
-    }
-
-    #[test]
-    fn a_certificate_is_for_an_address_that_others_reach_and_for_no_other() {
-        let files = |address: &str, is_given: bool| {
-            let config = UiConfig {
-                address: address.parse().unwrap(),
-                certificate: is_given.then(|| ("tls.crt".into(), "tls.key".into())),
-            };
-            config.files().map(|files| files.is_some())
-        };
-        assert!(!files("127.0.0.1:1", false).unwrap());
-        assert!(files("0.0.0.0:1", true).unwrap());
-        assert!(matches!(files("0.0.0.0:1", false), Err(ServerError::Open(_))));
-        let error = files("[::1]:1", true).unwrap_err().to_string();
-        assert!(error.contains("leave out --ui-certificate"), "{error}");
     }
 
     #[test]

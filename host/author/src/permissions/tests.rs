@@ -432,27 +432,6 @@ fn what_gives_power_over_others_is_warned_of_with_what_it_amounts_to() {
 }
 
 #[test]
-fn only_a_page_that_others_reach_needs_to_ask_who_they_are() {
-    let mut rights = rights_of("test.dev/v1/Thing", "[a]", "", &[], false);
-    let reviews = |rights: &Rights| -> Vec<String> {
-        let all = rights.iter().map(|(permission, _)| permission);
-        let reviews = all.filter(|permission| permission.resource.ends_with("reviews"));
-        reviews
-            .map(|it| format!("{} {}.{}", it.verb, it.resource, it.group))
-            .collect()
-    };
-    assert_eq!(reviews(&rights), Vec::<String>::new());
-    rights.grant_page();
-    assert_eq!(
-        reviews(&rights),
-        [
-            "create tokenreviews.authentication.k8s.io",
-            "create subjectaccessreviews.authorization.k8s.io"
-        ]
-    );
-}
-
-#[test]
 fn ceilings_need_what_they_allow_a_controller_of_the_cluster() {
     let text = "controllers: []\nnamespaces: [a]\nceilings:\n  parents: [{apiGroups: [test.dev], kinds: [Thing]}]\n  \
                 children: [{apiGroups: [''], kinds: [ConfigMap]}, {apiGroups: ['*.dev'], kinds: ['*']}]\n  \
