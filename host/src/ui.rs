@@ -46,13 +46,6 @@ impl RunningControllers {
         self.lock().get(controller)?.upgrade()
     }
 
-    /// Returns the controller of a kind, in any version.
-    fn of_kind(&self, group: &str, kind: &str) -> Option<Arc<Context>> {
-        let controllers = self.lock();
-        let mut running = controllers.values().filter_map(Weak::upgrade);
-        running.find(|context| context.config.parent.group() == group && context.config.parent.kind == kind)
-    }
-
     /// Returns how many parents of a controller wait for a worker.
     fn backlog(&self, controller: &str) -> usize {
         self.named(controller)

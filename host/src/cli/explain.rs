@@ -1,26 +1,35 @@
-//! `operator-host explain`: why a resource is as it is, from the cluster, and from a running host if its address is known.
+//! `operator-host explain`: why a resource is as it is, from the cluster alone. Nothing is written.
 
 mod advice;
-mod gather;
-mod host;
+mod children;
 mod kinds;
-mod tree;
 
-use std::io::{IsTerminal, Write};
-use std::net::SocketAddr;
+use std::collections::BTreeSet;
+use std::fmt::Write as _;
+use std::io::Write as _;
 
 use anyhow::anyhow;
 use jiff::Timestamp;
-use serde::Serialize;
+use k8s_openapi::api::core::v1 as core;
+use kube::api::{Api, DynamicObject, ListParams};
+use kube::{Client, ResourceExt};
+use serde_json::Value;
 
+use self::children::{Child, Found};
+use self::kinds::Kinds;
 use super::Failure;
-use super::plugins::Output;
+use super::output::{GREEN, Paint, RED, YELLOW, age};
 use operator_host_author::plugin_file;
 use operator_host_cluster::client;
-use operator_host_contract::is_dns_label;
+use operator_host_cluster::objects::Objects;
+use operator_host_contract::{Kind, is_dns_label};
 use operator_host_core::metrics::Metrics;
-use operator_host_core::object::{name_problem, shorten};
-use operator_host_instruments::journal::Reconcile;
+use operator_host_core::object::{
+    PAUSED_ANNOTATION, annotation, is_terminating, is_unreadable, kind_in_words, name_problem, shorten,
+    unreadable,
+};
+use operator_host_core::printable::printable;
+use operator_host_desired::names;
 
 /// The options of `explain`.
 #[derive(Debug, clap::Args)]
@@ -35,140 +44,21 @@ pub struct Args {
     /// The namespace of the resource [default: the kubeconfig's namespace]
     #[arg(long, short, value_name = "NAMESPACE")]
     namespace: Option<String>,
-    /// The address of the running host's page (its --ui-addr), to show the last reconciles as well. It must be a loopback
-    /// address: forward the port of the host's pod [default: ask no host]
-    #[arg(long, env = "OPERATOR_HOST_UI_ADDR", value_name = "ADDRESS")]
-    ui_addr: Option<SocketAddr>,
-    /// The output format [default: text]
-    #[arg(long, short, value_name = "FORMAT")]
-    output: Option<Output>,
 }
 
 /// Maximum number of bytes of an error.
 const MAX_ERROR: usize = 500;
+/// Number of Events to show.
+const EVENTS: usize = 10;
 
-/// What the cluster reports about one resource.
-#[derive(Debug, Serialize)]
-#[serde(rename_all = "camelCase")]
+/// What the cluster knows about one resource.
 struct Explanation {
-    api_version: String,
+    parent: DynamicObject,
+    /// The name of its kind, with the group.
     kind: String,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    namespace: Option<String>,
-    name: String,
-    /// What the generations, the deletion and the pause mean, one sentence each.
-    state: Vec<String>,
-    conditions: Vec<Condition>,
-    children: Vec<Child>,
-    /// Whether there may be more children: some kinds could not be listed.
-    #[serde(skip_serializing_if = "std::ops::Not::not")]
-    children_incomplete: bool,
-    /// The version of the plugin that is not live, and what it would change.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    proposed: Option<Proposed>,
-    /// The last reconciles, the newest first; absent without the address of a host.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    reconciles: Option<Vec<Reconcile>>,
+    children: Found,
     /// The newest first.
-    events: Vec<Event>,
-    /// What each reason means, and what to do about it.
-    next: Vec<Advice>,
-    /// What could not be read, and why.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
-    unreadable: Vec<String>,
-}
-
-/// A condition of the resource.
-#[derive(Debug, Serialize)]
-#[serde(rename_all = "camelCase")]
-struct Condition {
-    #[serde(rename = "type")]
-    type_: String,
-    status: String,
-    reason: String,
-    message: String,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    since: Option<Timestamp>,
-}
-
-impl Condition {
-    /// Reports whether the condition is not as it should be.
-    fn is_problem(&self) -> bool {
-        match self.type_.as_str() {
-            "Stalled" | "Reconciling" | "Paused" | "PluginHeldBack" | "Contested" => self.status != "False",
-            _ => self.status != "True",
-        }
-    }
-}
-
-/// A child of the resource, or an object that a child's controller has created.
-#[derive(Debug, Serialize)]
-#[serde(rename_all = "camelCase")]
-struct Child {
-    api_version: String,
-    kind: String,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    namespace: Option<String>,
-    name: String,
-    /// Why it is not ready; absent when it is.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    unready: Option<String>,
-    /// Whether it stays when the resource is deleted.
-    retained: bool,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    created: Option<Timestamp>,
-    /// The digest of the plugin version that last changed it.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    plugin_digest: Option<String>,
-    /// The name and version of that plugin, as it describes itself.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    plugin: Option<String>,
-    /// The generation of the resource at that change.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    generation: Option<i64>,
-    /// Others that own fields of it, without those who write its status.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
-    other_managers: Vec<String>,
-    #[serde(skip_serializing_if = "Vec::is_empty")]
-    children: Vec<Child>,
-}
-
-/// An Event about the resource.
-#[derive(Debug, Serialize)]
-#[serde(rename_all = "camelCase")]
-struct Event {
-    #[serde(rename = "type")]
-    type_: String,
-    reason: String,
-    message: String,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    last: Option<Timestamp>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    trace_id: Option<String>,
-}
-
-/// A version of the plugin that is not live.
-#[derive(Debug, PartialEq, Serialize)]
-#[serde(rename_all = "camelCase")]
-struct Proposed {
-    /// The plugin's own version; absent when no host has told it.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    version: Option<String>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    digest: Option<String>,
-    /// The state in words, such as `held back`.
-    state: String,
-    message: String,
-    /// What it would change in the resource; empty when it is not known.
-    #[serde(skip_serializing_if = "String::is_empty")]
-    diff: String,
-}
-
-/// What a reason means.
-#[derive(Debug, Serialize)]
-struct Advice {
-    reason: String,
-    text: String,
+    events: Vec<core::Event>,
 }
 
 /// Refuses a name that could turn the request into another one.
@@ -208,19 +98,311 @@ pub async fn run(args: Args) -> Result<(), Failure> {
         check_name("the namespace", namespace, problem)?;
     }
     let client = client::connect(std::sync::Arc::new(Metrics::unread())).await?;
-    let mut explanation = gather::explain(&client, &kind, &name, args.namespace.as_deref()).await?;
-    if let Some(address) = args.ui_addr {
-        host::add(&mut explanation, address).await;
-    }
+    let explanation = explain(&client, &kind, &name, args.namespace.as_deref()).await?;
     let mut out = std::io::stdout().lock();
-    let text = match args.output {
-        Some(format) => format.text(&explanation)?,
-        None => tree::text(
-            &explanation,
-            Timestamp::now(),
-            out.is_terminal() && plugin_file::colour(),
-        ),
-    };
+    let text = text(&explanation, Timestamp::now(), Paint::of(&out));
     out.write_all(text.as_bytes())?;
     Ok(())
+}
+
+/// Collects everything about a resource.
+///
+/// # Errors
+/// When the kind or the resource does not exist, or the API server does not answer.
+async fn explain(
+    client: &Client,
+    kind: &str,
+    name: &str,
+    namespace: Option<&str>,
+) -> anyhow::Result<Explanation> {
+    let kinds = Kinds::read(client).await?;
+    let served = kinds.find(kind)?;
+    let resource = &served.api;
+    let of = Kind {
+        api_version: resource.api_version.clone(),
+        kind: resource.kind.clone(),
+    };
+    if let Some(problem) = names::problem(&of, name) {
+        return Err(anyhow!("{name:?} cannot be a name: {problem}"));
+    }
+    let namespace = served
+        .is_namespaced
+        .then(|| namespace.unwrap_or(client.default_namespace()));
+    let kind = kind_in_words(&resource.group, &resource.kind).into_owned();
+    let parent = match Objects::new(client.clone(), resource, namespace).get(name).await {
+        Ok(parent) => parent,
+        Err(kube::Error::Api(status)) if status.code == 404 => {
+            let place = namespace.map(|namespace| format!(" in the namespace {namespace}"));
+            return Err(anyhow!("there is no {kind} {name}{}", place.unwrap_or_default()));
+        }
+        Err(error) => return Err(anyhow!("cannot read {kind} {name}: {}", words(&error))),
+    };
+    let mut children = children::find(client, &kinds, &parent, namespace).await;
+    let events = events(client, &parent).await.unwrap_or_else(|error| {
+        children.unread.insert(format!("Events: {}", words(&error)));
+        Vec::new()
+    });
+    Ok(Explanation {
+        parent,
+        kind,
+        children,
+        events,
+    })
+}
+
+/// Returns the newest Events about an object.
+async fn events(client: &Client, parent: &DynamicObject) -> kube::Result<Vec<core::Event>> {
+    let namespace = parent.namespace();
+    let api: Api<core::Event> = Api::namespaced(client.clone(), namespace.as_deref().unwrap_or("default"));
+    let uid = parent.uid().unwrap_or_default();
+    let about = ListParams::default().fields(&format!("involvedObject.uid={uid}"));
+    let mut events = api.list(&about).await?.items;
+    events.sort_by_key(|event| std::cmp::Reverse(last_time(event)));
+    events.truncate(EVENTS);
+    Ok(events)
+}
+
+fn last_time(event: &core::Event) -> Option<Timestamp> {
+    let series = event.series.as_ref();
+    let series = series.and_then(|series| series.last_observed_time.as_ref());
+    let micro = series.or(event.event_time.as_ref()).map(|time| time.0);
+    let created = event.metadata.creation_timestamp.as_ref().map(|time| time.0);
+    let last = event.last_timestamp.as_ref().map(|time| time.0);
+    last.or(micro).or(created)
+}
+
+/// Formats an explanation. Values from the cluster cannot control the terminal.
+fn text(explanation: &Explanation, now: Timestamp, paint: Paint) -> String {
+    let Explanation {
+        parent,
+        kind,
+        children,
+        events,
+    } = explanation;
+    let mut text = String::new();
+    let namespace = parent.namespace();
+    let place = namespace.as_ref().map(|namespace| format!("{namespace}/"));
+    let _ = writeln!(text, "{kind} {}{}", place.unwrap_or_default(), parent.name_any());
+    for line in state(parent) {
+        let _ = writeln!(text, "  {}", printable(&line));
+    }
+    let conditions = parent.data["status"]["conditions"].as_array();
+    let conditions: Vec<&Value> = conditions.into_iter().flatten().collect();
+    text.push_str("\nConditions\n");
+    if conditions.is_empty() {
+        text.push_str("  none\n");
+    }
+    for condition in &conditions {
+        write_condition(&mut text, condition, now, paint);
+    }
+    text.push_str("\nChildren\n");
+    match (children.all.as_slice(), children.unread.is_empty()) {
+        ([], true) => text.push_str("  none\n"),
+        ([], false) => text.push_str("  none among the kinds that could be listed\n"),
+        (all, _) => text.push_str(&Child::table(all, namespace.as_deref(), now, paint)),
+    }
+    if !events.is_empty() {
+        text.push_str("\nEvents, the newest first\n");
+    }
+    for event in events {
+        let when = last_time(event).map_or_else(String::new, |last| age(last, now));
+        let kind = match event.type_.as_deref().unwrap_or_default() {
+            "Warning" => paint.with(YELLOW, "Warning"),
+            other => printable(other),
+        };
+        let trace = event.annotations().get("operator-host.dev/trace-id");
+        let trace = trace.map_or_else(String::new, |trace| format!(" (trace {})", printable(trace)));
+        let [reason, message] = [&event.reason, &event.message];
+        let [reason, message] = [reason, message].map(|text| printable(text.as_deref().unwrap_or_default()));
+        let _ = writeln!(text, "  {when:<5} {kind} {reason}: {message}{trace}");
+    }
+    if !children.unread.is_empty() {
+        text.push_str("\nNot shown, because it could not be read\n");
+    }
+    for line in &children.unread {
+        let _ = writeln!(text, "  {}", printable(line));
+    }
+    text.push_str("\nWhat to do next\n");
+    let next = next(parent, &conditions);
+    if next.is_empty() {
+        let _ = writeln!(
+            text,
+            "  {}",
+            nothing_to_do(&conditions, !children.unread.is_empty())
+        );
+    }
+    for (reason, advice) in next {
+        let _ = writeln!(text, "  {}", paint.with(YELLOW, &printable(reason)));
+        for paragraph in advice.lines() {
+            let _ = writeln!(text, "    {paragraph}");
+        }
+    }
+    text
+}
+
+/// Says what the generations, the deletion and the pause mean, one sentence each.
+fn state(parent: &DynamicObject) -> Vec<String> {
+    let mut state = Vec::new();
+    let generation = parent.metadata.generation;
+    let observed = parent.data["status"]["observedGeneration"].as_i64();
+    state.push(match (generation, observed) {
+        (Some(generation), Some(observed)) if observed < generation => format!(
+            "The host has not reconciled the current spec: generation {generation}, last reconciled {observed}."
+        ),
+        (Some(generation), Some(_)) => format!("The host has seen the current spec, generation {generation}."),
+        _ if is_unreadable(parent) => format!("The host does not reconcile it: {}.", unreadable("it")),
+        (_, None) => "No host has written a status yet: no controller has seen the resource, or its definition has no \
+                      status subresource."
+            .to_owned(),
+        (None, Some(_)) => "The host has written a status.".to_owned(),
+    });
+    if is_terminating(parent) {
+        state.push(format!(
+            "It is being deleted. Its finalizers: {}.",
+            parent.finalizers().join(", ")
+        ));
+    }
+    if annotation(parent, PAUSED_ANNOTATION) == Some("true") {
+        state.push(format!("It is paused by the annotation {PAUSED_ANNOTATION}."));
+    }
+    state
+}
+
+/// Reports whether a condition is not as it should be.
+fn is_problem(condition: &Value) -> bool {
+    match condition["type"].as_str() {
+        Some("Stalled" | "Reconciling" | "Paused" | "PluginHeldBack" | "Contested") => {
+            condition["status"] != "False"
+        }
+        _ => condition["status"] != "True",
+    }
+}
+
+/// Writes a condition, and what follows the first line of its message: the differences that a version of the plugin would make.
+fn write_condition(text: &mut String, condition: &Value, now: Timestamp, paint: Paint) {
+    let field = |name: &str| condition[name].as_str().unwrap_or_default();
+    let status = format!("{:<7}", printable(field("status")));
+    let status = paint.with(if is_problem(condition) { RED } else { GREEN }, &status);
+    let since = field("lastTransitionTime").parse();
+    let since = since.map_or_else(|_| String::new(), |since| age(since, now));
+    let message = field("message");
+    let (message, more) = message.split_once('\n').unwrap_or((message, ""));
+    let _ = writeln!(
+        text,
+        "  {:<14} {status} {since:<5} {}: {}",
+        printable(field("type")),
+        printable(field("reason")),
+        printable(message)
+    );
+    text.push_str(&paint.diff(more, "    "));
+}
+
+/// Returns what to do about each condition that is not as it should be, by its reason.
+fn next<'a>(parent: &DynamicObject, conditions: &[&'a Value]) -> Vec<(&'a str, String)> {
+    // The host writes no condition about it.
+    let unread = is_unreadable(parent).then_some("Unreadable");
+    let problems = conditions.iter().filter(|condition| is_problem(condition));
+    let mut seen = BTreeSet::new();
+    unread
+        .into_iter()
+        .chain(problems.filter_map(|condition| condition["reason"].as_str()))
+        .filter(|reason| seen.insert(*reason))
+        .filter_map(|reason| Some((reason, advice::about(reason)?)))
+        .collect()
+}
+
+fn nothing_to_do(conditions: &[&Value], is_incomplete: bool) -> &'static str {
+    let is_ready = |condition: &&Value| condition["type"] == "Ready" && condition["status"] == "True";
+    match (conditions, conditions.iter().any(is_ready)) {
+        ([], _) => {
+            "Search the host's log for the name of the controller. The usual causes are: no controller is configured for \
+             the kind, the namespace is not listed under `namespaces`, or no replica leads."
+        }
+        (_, true) if is_incomplete => {
+            "Nothing: the resource is ready, by its own status. Not every kind of child could be listed; see above."
+        }
+        (_, true) => "Nothing: the resource is ready.",
+        (_, false) => "The reasons above are the plugin's own. Ask the author of the plugin.",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn the_text_shows_conditions_the_tree_events_and_what_to_do() {
+        let at = |second: i64| Timestamp::from_second(second).unwrap();
+        let child = |kind: &str, name: &str, unready: Option<&str>, children| Child {
+            kind: kind.to_owned(),
+            namespace: Some("shop".into()),
+            name: name.into(),
+            unready: unready.map(str::to_owned),
+            is_retained: kind == "Secret",
+            created: Some(at(0)),
+            plugin: "shop 1.4.0 (0123456789ab)".into(),
+            generation: Some(3),
+            other_managers: Vec::new(),
+            children,
+        };
+        let pod = child(
+            "Pod",
+            "web-1-x",
+            Some("ImagePullBackOff: no such image"),
+            Vec::new(),
+        );
+        let set = child(
+            "ReplicaSet.apps",
+            "web-1",
+            Some("0 of 1 replicas are ready"),
+            vec![pod],
+        );
+        let mut web = child(
+            "Deployment.apps",
+            "web",
+            Some("0 of 1 replicas are available"),
+            vec![set],
+        );
+        web.other_managers = vec!["kubectl-edit".into()];
+        let parent = json!({
+            "apiVersion": "a.dev/v1", "kind": "App",
+            "metadata": { "name": "web", "namespace": "shop", "generation": 3 },
+            "status": { "observedGeneration": 3, "conditions": [
+                { "type": "Ready", "status": "False", "reason": "ChildrenNotReady", "lastTransitionTime": "1970-01-01T00:00:40Z",
+                  "message": "Deployment shop/web: 0 of 1\u{1b}[2J replicas" },
+                { "type": "PluginHeldBack", "status": "True", "reason": "Other", "message": "it would delete Pod web-1\n-a\n+\u{1b}b" },
+            ] },
+        });
+        let event = json!({
+            "metadata": { "annotations": { "operator-host.dev/trace-id": "4bf9" } }, "involvedObject": {},
+            "type": "Normal", "reason": "ChildrenChanged", "message": "created Pod web-1", "lastTimestamp": "1970-01-01T00:00:10Z",
+        });
+        let explanation = Explanation {
+            parent: serde_json::from_value(parent).unwrap(),
+            kind: "App.a.dev".into(),
+            children: Found {
+                all: vec![web, child("Secret", "key", None, Vec::new())],
+                unread: ["you may not list: secrets".to_owned()].into(),
+            },
+            events: vec![serde_json::from_value(event).unwrap()],
+        };
+        let text = text(&explanation, at(100), Paint(false));
+        let lines = [
+            "App.a.dev shop/web\n  The host has seen the current spec, generation 3.\n",
+            "  Ready          False   60s   ChildrenNotReady: Deployment shop/web: 0 of 1 [2J replicas\n",
+            "Other: it would delete Pod web-1\n    -a\n    + b\n",
+            "  Deployment.apps/web          0 of 1 replicas are available     100s   shop 1.4.0 (0123456789ab)   3            kubectl-edit\n",
+            "  └─ ReplicaSet.apps/web-1 ",
+            "     └─ Pod/web-1-x ",
+            "  Secret/key                   ready, retained ",
+            "  90s   Normal ChildrenChanged: created Pod web-1 (trace 4bf9)\n",
+            "  you may not list: secrets\n",
+            "What to do next\n  ChildrenNotReady\n    ",
+        ];
+        for line in lines {
+            assert!(text.contains(line), "{line:?} is not in {text}");
+        }
+    }
 }

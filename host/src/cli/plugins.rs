@@ -1,7 +1,7 @@
 //! `operator-host plugins`: prints a running host's report about its plugins.
 
 use std::fmt::Write as _;
-use std::io::{IsTerminal, Write as _};
+use std::io::Write as _;
 use std::path::PathBuf;
 
 use anyhow::{Context, anyhow, bail};
@@ -14,7 +14,7 @@ use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::{TcpStream, UnixStream};
 
 use super::Failure;
-use operator_host_author::plugin_file;
+use super::output::{Paint, RED, YELLOW, age, short, table};
 use operator_host_delivery::report::{CandidateState, PluginReport};
 use operator_host_instruments::health::server::socket;
 
@@ -66,7 +66,7 @@ struct HostArgs {
 
 /// The output format.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub(super) enum Output {
+enum Output {
     /// The whole report as YAML
     Yaml,
     /// The whole report as JSON
@@ -75,7 +75,7 @@ pub(super) enum Output {
 
 impl Output {
     /// Formats a report.
-    pub(super) fn text(self, report: &impl Serialize) -> anyhow::Result<String> {
+    fn text(self, report: &impl Serialize) -> anyhow::Result<String> {
         Ok(match self {
             Self::Yaml => serde_saphyr::to_string(report)?,
             Self::Json => serde_json::to_string_pretty(report)? + "\n",
@@ -138,18 +138,14 @@ pub async fn run(args: Args) -> Result<(), Failure> {
     let mut out = std::io::stdout().lock();
     let text = match args.host.output {
         Some(format) => format.text(&reports)?,
-        None => table(
-            &reports,
-            Timestamp::now(),
-            out.is_terminal() && plugin_file::colour(),
-        ),
+        None => text(&reports, Timestamp::now(), Paint::of(&out)),
     };
     out.write_all(text.as_bytes())?;
     Ok(())
 }
 
 /// Sends one HTTP/1.0 request, and returns the JSON in its answer. The answer ends when the connection closes.
-pub(super) async fn get<T: DeserializeOwned>(
+async fn get<T: DeserializeOwned>(
     mut stream: impl AsyncRead + AsyncWrite + Unpin,
     host: &str,
     path: &str,
@@ -171,9 +167,8 @@ pub(super) async fn get<T: DeserializeOwned>(
     serde_json::from_slice(body).context("the answer is not what this version of the command expects")
 }
 
-/// Formats one line per controller in the style of `kubectl`, then the problems of each and the versions that it can
-/// return to.
-fn table(reports: &[PluginReport], now: Timestamp, colour: bool) -> String {
+/// Formats one line per controller, then the problems of each and the versions that it can return to.
+fn text(reports: &[PluginReport], now: Timestamp, paint: Paint) -> String {
     let head = ["CONTROLLER", "PLUGIN", "VERSION", "DIGEST", "AGE", "CANDIDATE"].map(str::to_owned);
     let mut rows = vec![head];
     for report in reports {
@@ -194,34 +189,14 @@ fn table(reports: &[PluginReport], now: Timestamp, colour: bool) -> String {
             text(candidate.as_deref()),
         ]);
     }
-    let mut text = String::new();
-    for row in &rows {
-        let mut line = String::new();
-        for (column, cell) in row.iter().enumerate() {
-            let width = rows
-                .iter()
-                .map(|row| row[column].chars().count())
-                .max()
-                .unwrap_or(0);
-            let _ = write!(line, "{cell:<width$}   ");
-        }
-        text.push_str(line.trim_end());
-        text.push('\n');
-    }
+    let mut text = table(&rows).join("\n") + "\n";
     for report in reports {
-        details(&mut text, report, now, colour);
+        details(&mut text, report, now, paint);
     }
     text
 }
 
-fn details(text: &mut String, report: &PluginReport, now: Timestamp, colour: bool) {
-    let paint = |code: &str, line: &str| {
-        if colour {
-            format!("\x1b[{code}m{line}\x1b[0m")
-        } else {
-            line.to_owned()
-        }
-    };
+fn details(text: &mut String, report: &PluginReport, now: Timestamp, paint: Paint) {
     let others: Vec<_> = report
         .kept
         .iter()
@@ -257,7 +232,11 @@ fn details(text: &mut String, report: &PluginReport, now: Timestamp, colour: boo
             let since = registry
                 .problem_since
                 .map_or_else(String::new, |since| format!(" for {}", age(since, now)));
-            let _ = writeln!(text, "  {}{since}: {problem}", paint("31", "cannot be pulled"));
+            let _ = writeln!(
+                text,
+                "  {}{since}: {problem}",
+                paint.with(RED, "cannot be pulled")
+            );
         }
     }
     if let Some(pinned) = &report.pinned {
@@ -266,20 +245,13 @@ fn details(text: &mut String, report: &PluginReport, now: Timestamp, colour: boo
     }
     if let Some(candidate) = &report.candidate {
         let code = match candidate.state {
-            CandidateState::Proving | CandidateState::PutAside => "33",
-            CandidateState::HeldBack | CandidateState::Refused => "31",
+            CandidateState::Proving | CandidateState::PutAside => YELLOW,
+            CandidateState::HeldBack | CandidateState::Refused => RED,
         };
-        let state = paint(code, candidate.state.as_str());
+        let state = paint.with(code, candidate.state.as_str());
         let since = age(candidate.since, now);
         let _ = writeln!(text, "  {state} for {since}: {}", candidate.message);
-        for line in candidate.diff.lines() {
-            let line = match line.as_bytes().first() {
-                Some(b'-') => paint("31", line),
-                Some(b'+') => paint("32", line),
-                _ => line.to_owned(),
-            };
-            let _ = writeln!(text, "    {line}");
-        }
+        text.push_str(&paint.diff(&candidate.diff, "    "));
     }
     if !others.is_empty() {
         let _ = writeln!(text, "  earlier versions: {}", others.join(", "));
@@ -294,22 +266,6 @@ fn is_pinned(report: &PluginReport) -> bool {
     pinned
         .zip(live)
         .is_some_and(|(pinned, live)| live.starts_with(&pinned))
-}
-
-/// Shortens a digest for a table.
-pub(super) fn short(digest: &str) -> String {
-    digest.trim_start_matches("sha256:").chars().take(12).collect()
-}
-
-/// Formats an age as `kubectl` does.
-pub(super) fn age(since: Timestamp, now: Timestamp) -> String {
-    let seconds = now.duration_since(since).as_secs().max(0);
-    match seconds {
-        0..120 => format!("{seconds}s"),
-        120..7_200 => format!("{}m", seconds / 60),
-        7_200..172_800 => format!("{}h", seconds / 3600),
-        _ => format!("{}d", seconds / 86_400),
-    }
 }
 
 #[cfg(test)]
@@ -365,7 +321,7 @@ mod tests {
         };
         let reports = [report, plain];
         assert_eq!(
-            table(&reports, now, false),
+            text(&reports, now, Paint(false)),
             "CONTROLLER   PLUGIN   VERSION   DIGEST         AGE      CANDIDATE\n\
              echo         echo     1.0.0     aaaaaaaaaaaa   5m       bbbbbbbbbbbb held back\n\
              mysql        <none>   <none>    <none>         <none>   <none>\n\
@@ -382,14 +338,14 @@ mod tests {
         );
         let [echo, _] = &reports;
         let pinned = |digest: &str, problem: Option<&str>| {
-            table(
+            text(
                 &[PluginReport {
                     pinned: Some(digest.to_owned()),
                     pin_problem: problem.map(str::to_owned),
                     ..echo.clone()
                 }],
                 now,
-                false,
+                Paint(false),
             )
         };
         let matches = pinned("sha256:aaaaaaaa", None);
@@ -399,7 +355,7 @@ mod tests {
             !none.contains("(pinned)") && none.contains("pinned: 0123456789; it is not kept\n"),
             "{none}"
         );
-        let coloured = table(&reports, now, true);
+        let coloured = text(&reports, now, Paint(true));
         assert!(coloured.contains("\x1b[31m-a\x1b[0m"), "{coloured}");
     }
 }

@@ -44,28 +44,19 @@ pub(super) struct Page {
 /// One object.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct One {
-    controller: Finder,
+    controller: String,
     name: NamespacedName,
     /// Number of children to show.
     children: usize,
-}
-
-/// How to find a controller.
-#[derive(Clone, Debug, PartialEq, Eq)]
-enum Finder {
-    Name(String),
-    Kind { group: String, kind: String },
 }
 
 /// Number of children that are shown at first, and at most.
 const CHILDREN: usize = 100;
 const MAX_CHILDREN: usize = 2000;
 /// What a query may name.
-const PARAMETERS: [&str; 9] = [
+const PARAMETERS: [&str; 7] = [
     "view",
     "controller",
-    "group",
-    "kind",
     "name",
     "children",
     "filter",
@@ -139,13 +130,7 @@ impl View {
                 after: find("after").map(NamespacedName::parse),
             })),
             "object" => Ok(Self::Object(One {
-                controller: match find("controller") {
-                    Some(name) => Finder::Name(name.to_owned()),
-                    None => Finder::Kind {
-                        group: required("group")?.to_owned(),
-                        kind: required("kind")?.to_owned(),
-                    },
-                },
+                controller: required("controller")?.to_owned(),
                 name: NamespacedName::parse(required("name")?),
                 children: number("children")?.map_or(CHILDREN, |number| {
                     usize::try_from(number).map_or(MAX_CHILDREN, |number| number.min(MAX_CHILDREN))
@@ -217,7 +202,7 @@ mod tests {
         assert_eq!(
             View::parse("view=object&controller=echo&name=shop%2Fa&children=9999999"),
             Ok(View::Object(One {
-                controller: Finder::Name("echo".into()),
+                controller: "echo".into(),
                 name: NamespacedName::parse("shop/a"),
                 children: MAX_CHILDREN,
             }))
@@ -239,7 +224,7 @@ mod tests {
             ("view=objects", "no `controller`"),
             ("view=controller", "no `controller`"),
             ("view=object&controller=a", "no `name`"),
-            ("view=object&name=a", "no `group`"),
+            ("view=object&name=a", "no `controller`"),
             ("view=secrets", "no view \"secrets\""),
             ("view=%ff", "no view"),
             ("view=%zz", "no view \"%zz\""),

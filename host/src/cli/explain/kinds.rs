@@ -1,7 +1,5 @@
 //! The kinds that the API server serves, and how people name them.
 
-use std::collections::BTreeSet;
-
 use anyhow::{Context, anyhow};
 use futures::stream::{self, StreamExt};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{APIGroup, APIResource, APIResourceList};
@@ -112,7 +110,7 @@ impl Kinds {
         match found.as_slice() {
             [only] => Ok(only),
             [first, ..] if first_is_built_in => Ok(first),
-            [] => Err(self.not_found(kind, group)),
+            [] => Err(self.not_found(kind)),
             [first, others @ ..] => {
                 let others: Vec<_> = others.iter().map(|other| full_name(&other.api)).collect();
                 Err(anyhow!(
@@ -124,48 +122,17 @@ impl Kinds {
         }
     }
 
-    /// Returns the other kinds that the name may mean, with their groups: another project may have a kind of the same name
-    /// as Kubernetes.
-    pub(super) fn namesakes(&self, of: &Served) -> Vec<String> {
-        let is_other = |other: &&Served| other.api.kind == of.api.kind && other.api.group != of.api.group;
-        let others = self.all.iter().filter(is_other).filter(|other| other.is_listable);
-        others.map(|other| full_name(&other.api)).collect()
-    }
-
-    fn not_found(&self, kind: &str, group: Option<&str>) -> anyhow::Error {
-        let is_of = |version: &str| {
-            let (of, _) = version.split_once('/').unwrap_or(("", version));
-            group.is_none_or(|group| group == of)
-        };
-        let unreadable = self.unreadable.iter().filter(|(version, _)| is_of(version));
+    fn not_found(&self, kind: &str) -> anyhow::Error {
+        let unreadable = self.unreadable.iter();
         let unreadable: Vec<_> = unreadable
             .map(|(version, why)| format!("{version}: {why}"))
             .collect();
-        if unreadable.is_empty() {
-            let groups = self.all.iter().map(|served| served.api.group.as_str());
-            let groups: BTreeSet<&str> = groups
-                .filter(|of| group.is_none_or(|group| group == *of))
-                .collect();
-            if groups.is_empty() {
-                return anyhow!("the cluster has no kind {kind:?}, and no such group");
-            }
-            // Everybody knows those of Kubernetes.
-            let others = groups
-                .iter()
-                .filter(|of| !is_built_in(of))
-                .copied()
-                .collect::<Vec<_>>();
-            let own = groups.len() > others.len();
-            let looked = own.then_some("those of Kubernetes").into_iter().chain(others);
-            anyhow!(
-                "the cluster has no kind {kind:?} in these groups: {}",
-                looked.collect::<Vec<_>>().join(", ")
-            )
-        } else {
-            anyhow!(
+        match unreadable.is_empty() {
+            true => anyhow!("the cluster has no kind {kind:?}"),
+            false => anyhow!(
                 "the cluster has no kind {kind:?} among those that could be read; these could not: {}",
                 unreadable.join("; ")
-            )
+            ),
         }
     }
 }
@@ -257,15 +224,8 @@ mod tests {
         assert_eq!(all.find("db.b.dev").unwrap().api.group, "b.dev");
         let ambiguous = all.find("db").err().unwrap().to_string();
         assert_eq!(ambiguous, "\"db\" is ambiguous: use dbs.a.dev or dbs.b.dev");
-        assert_eq!(
-            all.find("nothing").unwrap_err().to_string(),
-            "the cluster has no kind \"nothing\" in these groups: a.dev, b.dev, my-operator.dev"
-        );
-        assert_eq!(all.namesakes(all.find("db.b.dev").unwrap()), ["dbs.a.dev"]);
-        assert_eq!(
-            all.find("db.c.dev").unwrap_err().to_string(),
-            "the cluster has no kind \"db.c.dev\", and no such group"
-        );
+        let error = all.find("db.c.dev").unwrap_err().to_string();
+        assert_eq!(error, "the cluster has no kind \"db.c.dev\"");
     }
 
     #[test]
@@ -287,11 +247,6 @@ mod tests {
         assert_eq!(group("event.events.k8s.io"), "events.k8s.io");
         assert_eq!(group("event.a.dev"), "a.dev");
         assert_eq!(group("cm"), "a.dev");
-        let error = all.find("nothing").unwrap_err().to_string();
-        assert!(
-            error.ends_with("in these groups: those of Kubernetes, a.dev"),
-            "{error}"
-        );
     }
 
     /// Regression: nothing was explained while the server of any aggregated API was down.
@@ -337,10 +292,5 @@ mod tests {
         assert_eq!(kinds.unreadable, [down]);
         let error = kinds.find("nodemetrics.metrics.k8s.io").unwrap_err().to_string();
         assert!(error.ends_with(&format!("metrics.k8s.io/v1: {why}")), "{error}");
-        let error = kinds.find("x.a.dev").unwrap_err().to_string();
-        assert_eq!(
-            error,
-            "the cluster has no kind \"x.a.dev\" in these groups: a.dev"
-        );
     }
 }

@@ -1,11 +1,11 @@
 //! `operator-host plugins history`: prints which versions of a plugin were live.
 
 use std::fmt::Write as _;
-use std::io::{IsTerminal, Write as _};
+use std::io::Write as _;
 
-use super::{HostArgs, short};
+use super::HostArgs;
 use crate::cli::Failure;
-use operator_host_author::plugin_file;
+use crate::cli::output::{Paint, short, table};
 use operator_host_core::printable::printable;
 use operator_host_delivery::history::HistoryEntry;
 
@@ -29,14 +29,14 @@ pub(super) async fn run(args: Args) -> Result<(), Failure> {
     let mut out = std::io::stdout().lock();
     let text = match args.host.output {
         Some(format) => format.text(&history)?,
-        None => table(&history, out.is_terminal() && plugin_file::colour()),
+        None => text(&history, Paint::of(&out)),
     };
     out.write_all(text.as_bytes())?;
     Ok(())
 }
 
 /// Formats one line per entry, then the reason and the differences of each.
-fn table(history: &[HistoryEntry], colour: bool) -> String {
+fn text(history: &[HistoryEntry], paint: Paint) -> String {
     if history.is_empty() {
         return "The host has recorded no version yet.\n".to_owned();
     }
@@ -53,23 +53,14 @@ fn table(history: &[HistoryEntry], colour: bool) -> String {
                 .map_or_else(|| "the host".to_owned(), printable),
         ]
     }));
-    let width = |column: usize| rows.iter().map(|row| row[column].chars().count()).max();
-    let widths: [usize; 5] = std::array::from_fn(|column| width(column).unwrap_or_default());
-    let mut text = String::new();
-    for row in &rows {
-        let mut line = String::new();
-        for (cell, width) in row.iter().zip(widths) {
-            let _ = write!(line, "{cell:<width$}   ");
-        }
-        let _ = writeln!(text, "{}", line.trim_end());
-    }
+    let mut text = table(&rows).join("\n") + "\n";
     for entry in history {
-        details(&mut text, entry, colour);
+        details(&mut text, entry, paint);
     }
     text
 }
 
-fn details(text: &mut String, entry: &HistoryEntry, colour: bool) {
+fn details(text: &mut String, entry: &HistoryEntry, paint: Paint) {
     let before = entry.before.as_deref().map(printable);
     let before = before.map_or_else(String::new, |before| format!(" after {}", short(&before)));
     let _ = writeln!(
@@ -79,15 +70,7 @@ fn details(text: &mut String, entry: &HistoryEntry, colour: bool) {
         short(&printable(&entry.digest)),
         printable(&entry.because)
     );
-    for line in entry.diff.lines() {
-        let line = printable(line);
-        let line = match (colour, line.as_bytes().first()) {
-            (true, Some(b'-')) => format!("\x1b[31m{line}\x1b[0m"),
-            (true, Some(b'+')) => format!("\x1b[32m{line}\x1b[0m"),
-            _ => line,
-        };
-        let _ = writeln!(text, "  {line}");
-    }
+    text.push_str(&paint.diff(&entry.diff, "  "));
 }
 
 #[cfg(test)]
@@ -121,7 +104,7 @@ mod tests {
             },
         ];
         assert_eq!(
-            table(&history, false),
+            text(&history, Paint(false)),
             "\
 LIVE SINCE             VERSION   DIGEST         WHY                 BY
 2026-01-02T03:04:05Z   1.1.0     bbbbbbbbbbbb   promoted by force   kubectl-annotate

@@ -9,7 +9,7 @@ use serde::Serialize;
 use serde_json::Value;
 
 use super::objects::Summary;
-use super::{Finder, One, incomplete, not_running};
+use super::{One, incomplete, not_running};
 use crate::ui::Sources;
 use operator_host_contract::Kind;
 use operator_host_core::object::{
@@ -103,13 +103,8 @@ const fn is_zero(number: &usize) -> bool {
 }
 
 pub(super) fn object(sources: &Sources, one: &One) -> Result<Object, String> {
-    let context = match &one.controller {
-        Finder::Name(name) => sources.controllers.named(name).ok_or_else(|| not_running(name)),
-        Finder::Kind { group, kind } => {
-            let found = sources.controllers.of_kind(group, kind);
-            found.ok_or_else(|| format!("no controller for the kind {kind} of {group} runs here"))
-        }
-    }?;
+    let context = sources.controllers.named(&one.controller);
+    let context = context.ok_or_else(|| not_running(&one.controller))?;
     let parent = context
         .parent(&one.name)
         .ok_or_else(|| format!("there is no {} {}", in_words(&context.config.parent), one.name))?;

@@ -1,0 +1,337 @@
+//! The children of a resource, each with what its own controller has created.
+
+use std::collections::BTreeSet;
+
+use futures::stream::{self, StreamExt};
+use jiff::Timestamp;
+use kube::api::{ApiResource, DynamicObject, ListParams};
+use kube::core::TypeMeta;
+use kube::{Client, ResourceExt};
+use serde_json::Value;
+
+use super::kinds::{CONCURRENCY, Kinds, full_name};
+use super::words;
+use crate::cli::output::{GREEN, Paint, RED, age, short, table};
+use operator_host_cluster::objects::Objects;
+use operator_host_core::managed_fields::is_only_status;
+use operator_host_core::object::{
+    CONTROLLER_LABEL, FIELD_MANAGER_PREFIX, NamespacedName, PARENT_ANNOTATION, Provenance, annotation,
+    controller_of, group_of, kind_in_words, label,
+};
+use operator_host_core::printable::printable;
+use operator_host_desired::readiness::unready;
+
+/// Kinds whose objects may hold secrets or much data, and whose status does not matter.
+const METADATA_ONLY: [&str; 2] = ["Secret", "ConfigMap"];
+/// Kinds that the controllers of Kubernetes create for a child.
+const DESCENDANTS: [(&str, &str, &str); 3] = [
+    ("apps/v1", "ReplicaSet", "replicasets"),
+    ("batch/v1", "Job", "jobs"),
+    ("v1", "Pod", "pods"),
+];
+const HEADINGS: [&str; 6] = ["NAME", "STATE", "AGE", "PLUGIN", "GENERATION", "ALSO MANAGED BY"];
+/// Longest state in the table.
+const STATE: usize = 60;
+
+/// The children that were found.
+pub(super) struct Found {
+    pub(super) all: Vec<Child>,
+    /// What could not be read, and why, one line each.
+    pub(super) unread: BTreeSet<String>,
+}
+
+/// A child, or an object that a child's controller has created.
+pub(super) struct Child {
+    /// With the group.
+    pub(super) kind: String,
+    pub(super) namespace: Option<String>,
+    pub(super) name: String,
+    /// Why it is not ready; `None` when it is.
+    pub(super) unready: Option<String>,
+    /// Whether it stays when the resource is deleted.
+    pub(super) is_retained: bool,
+    pub(super) created: Option<Timestamp>,
+    /// The version of the plugin that last changed it, such as `echo 1.4.0 (0123456789ab)`.
+    pub(super) plugin: String,
+    /// The generation of the resource at that change.
+    pub(super) generation: Option<i64>,
+    /// Others that own fields of it, without those who write its status.
+    pub(super) other_managers: Vec<String>,
+    pub(super) children: Vec<Child>,
+}
+
+/// What could not be listed.
+#[derive(Default)]
+struct Unread {
+    /// Kinds that the user may not list.
+    forbidden: BTreeSet<String>,
+    others: BTreeSet<String>,
+}
+
+impl Unread {
+    fn add(&mut self, kind: String, error: &kube::Error) {
+        match error {
+            kube::Error::Api(status) if status.code == 403 => self.forbidden.insert(kind),
+            _ => self.others.insert(format!("{kind}: {}", words(error))),
+        };
+    }
+}
+
+/// Finds the children of a resource.
+pub(super) async fn find(
+    client: &Client,
+    kinds: &Kinds,
+    parent: &DynamicObject,
+    namespace: Option<&str>,
+) -> Found {
+    let mut unread = Unread::default();
+    let unserved = kinds.unreadable.iter();
+    unread
+        .others
+        .extend(unserved.map(|(version, why)| format!("{version}: {why}")));
+    let listable = kinds.all.iter().filter(|served| {
+        served.is_listable && served.api.kind != "Event" && (namespace.is_none() || served.is_namespaced)
+    });
+    let listed = stream::iter(listable)
+        .map(|served| async move { (&served.api, labelled(client, &served.api, namespace).await) })
+        .buffered(CONCURRENCY)
+        .collect::<Vec<_>>()
+        .await;
+    let name = NamespacedName::of(parent).to_string();
+    let mut found = Vec::new();
+    for (resource, objects) in listed {
+        match objects {
+            Ok(objects) => found.extend(objects.into_iter().filter(|child| is_child(parent, &name, child))),
+            // A kind that disappears, or cannot be listed after all, is no kind of a child.
+            Err(kube::Error::Api(status)) if matches!(status.code, 404 | 405) => {}
+            Err(error) => unread.add(full_name(resource), &error),
+        }
+    }
+    let mut descendants = Vec::new();
+    for (api_version, kind, plural) in DESCENDANTS.into_iter().filter(|_| !found.is_empty()) {
+        let (group, version) = api_version.split_once('/').unwrap_or(("", api_version));
+        let resource = ApiResource {
+            group: group.to_owned(),
+            version: version.to_owned(),
+            api_version: api_version.to_owned(),
+            kind: kind.to_owned(),
+            plural: plural.to_owned(),
+        };
+        match list(client, &resource, namespace, &ListParams::default()).await {
+            Ok(objects) => descendants.extend(objects),
+            Err(error) => unread.add(full_name(&resource), &error),
+        }
+    }
+    let mut all: Vec<_> = found.iter().map(|child| Child::of(child, &descendants)).collect();
+    all.sort_by(|a, b| (&a.kind, &a.namespace, &a.name).cmp(&(&b.kind, &b.namespace, &b.name)));
+    if !unread.forbidden.is_empty() {
+        let kinds: Vec<_> = unread.forbidden.into_iter().collect();
+        unread
+            .others
+            .insert(format!("you may not list: {}", kinds.join(", ")));
+    }
+    Found {
+        all,
+        unread: unread.others,
+    }
+}
+
+/// Lists the objects of a kind that carry the label of children.
+async fn labelled(
+    client: &Client,
+    resource: &ApiResource,
+    namespace: Option<&str>,
+) -> kube::Result<Vec<DynamicObject>> {
+    let selected = ListParams::default().labels(CONTROLLER_LABEL);
+    let api = Objects::new(client.clone(), resource, namespace);
+    let metadata = api.list_metadata(&selected).await?.items;
+    if metadata.is_empty() || METADATA_ONLY.contains(&resource.kind.as_str()) {
+        let objects = metadata.into_iter().map(|object| DynamicObject {
+            types: Some(types(resource)),
+            metadata: object.metadata,
+            data: Value::Null,
+        });
+        return Ok(objects.collect());
+    }
+    list(client, resource, namespace, &selected).await
+}
+
+/// Lists objects, with their kind, which lists leave out.
+async fn list(
+    client: &Client,
+    resource: &ApiResource,
+    namespace: Option<&str>,
+    selected: &ListParams,
+) -> kube::Result<Vec<DynamicObject>> {
+    let api = Objects::new(client.clone(), resource, namespace);
+    let mut objects = api.list(selected).await?.items;
+    for object in &mut objects {
+        object.types = Some(types(resource));
+    }
+    Ok(objects)
+}
+
+fn types(resource: &ApiResource) -> TypeMeta {
+    TypeMeta {
+        api_version: resource.api_version.clone(),
+        kind: resource.kind.clone(),
+    }
+}
+
+/// Reports whether the parent owns an object, or has left it as a retained one.
+fn is_child(parent: &DynamicObject, name: &str, object: &DynamicObject) -> bool {
+    match controller_of(object) {
+        Some(owner) => Some(&owner.uid) == parent.metadata.uid.as_ref(),
+        None => {
+            label(object, CONTROLLER_LABEL).is_some() && annotation(object, PARENT_ANNOTATION) == Some(name)
+        }
+    }
+}
+
+/// Reports whether this is a ReplicaSet of an earlier version of a Deployment.
+fn is_scaled_down(object: &DynamicObject) -> bool {
+    let kind = object.types.as_ref().map(|types| types.kind.as_str());
+    kind == Some("ReplicaSet") && object.data["spec"]["replicas"] == 0
+}
+
+/// Returns who else owns fields of an object. Managers that write only its status, such as the kubelet, are left out.
+fn other_managers(object: &DynamicObject) -> Vec<String> {
+    if label(object, CONTROLLER_LABEL).is_none() {
+        return Vec::new();
+    }
+    let others = object.managed_fields().iter().filter(|entry| {
+        let has_subresource = !entry.subresource.as_deref().unwrap_or_default().is_empty();
+        !has_subresource && !is_only_status(entry)
+    });
+    let names = others.filter_map(|entry| entry.manager.clone());
+    let names: BTreeSet<_> = names
+        .filter(|name| !name.starts_with(FIELD_MANAGER_PREFIX))
+        .collect();
+    names.into_iter().collect()
+}
+
+impl Child {
+    fn of(object: &DynamicObject, descendants: &[DynamicObject]) -> Self {
+        let types = object.types.clone().unwrap_or_default();
+        let is_own = |other: &&DynamicObject| {
+            controller_of(other).is_some_and(|owner| Some(&owner.uid) == object.metadata.uid.as_ref())
+                && !is_scaled_down(other)
+        };
+        let own = descendants.iter().filter(is_own);
+        let made = Provenance::of(object);
+        Self {
+            kind: kind_in_words(group_of(&types.api_version), &types.kind).into_owned(),
+            namespace: object.namespace(),
+            name: object.name_any(),
+            unready: unready(object),
+            is_retained: controller_of(object).is_none(),
+            created: object.metadata.creation_timestamp.as_ref().map(|time| time.0),
+            plugin: made.map_or_else(String::new, |made| {
+                printable(&format!("{} ({})", made.plugin, short(made.digest)))
+            }),
+            generation: made.and_then(|made| Some(made.parent?.0)),
+            other_managers: other_managers(object),
+            children: own.map(|other| Self::of(other, descendants)).collect(),
+        }
+    }
+
+    /// Formats the tree of children of an object in this namespace.
+    pub(super) fn table(all: &[Self], namespace: Option<&str>, now: Timestamp, paint: Paint) -> String {
+        let mut rows = vec![HEADINGS.map(str::to_owned)];
+        let mut colours = vec![None];
+        for child in all {
+            child.add_rows(&mut rows, &mut colours, ["", ""], namespace, now);
+        }
+        let lines = table(&rows)
+            .into_iter()
+            .zip(colours)
+            .map(|(line, colour)| match colour {
+                Some(colour) => format!("  {}\n", paint.with(colour, &line)),
+                None => format!("  {line}\n"),
+            });
+        lines.collect()
+    }
+
+    /// Names the namespace of a child where it is another than that of its owner, which is `namespace`.
+    fn add_rows(
+        &self,
+        rows: &mut Vec<[String; 6]>,
+        colours: &mut Vec<Option<&str>>,
+        [branch, indent]: [&str; 2],
+        namespace: Option<&str>,
+        now: Timestamp,
+    ) {
+        let own = self.namespace.as_deref();
+        let place = own.filter(|_| own != namespace).map(|own| format!(" in {own}"));
+        let mut state: String = match &self.unready {
+            Some(why) => printable(why).chars().take(STATE).collect(),
+            None => "ready".to_owned(),
+        };
+        if self.is_retained {
+            state += ", retained";
+        }
+        colours.push(Some(if self.unready.is_none() { GREEN } else { RED }));
+        rows.push([
+            format!("{branch}{}/{}{}", self.kind, self.name, place.unwrap_or_default()),
+            state,
+            self.created.map_or_else(String::new, |created| age(created, now)),
+            self.plugin.clone(),
+            self.generation.map_or_else(String::new, |it| it.to_string()),
+            printable(&self.other_managers.join(", ")),
+        ]);
+        for (i, below) in self.children.iter().enumerate() {
+            let [fork, line] = match i + 1 == self.children.len() {
+                true => ["└─ ", "   "],
+                false => ["├─ ", "│  "],
+            };
+            let lead = [format!("{indent}{fork}"), format!("{indent}{line}")];
+            below.add_rows(rows, colours, [&lead[0], &lead[1]], own, now);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn object(value: Value) -> DynamicObject {
+        serde_json::from_value(value).unwrap()
+    }
+
+    #[test]
+    fn a_child_is_what_the_parent_owns_or_has_left() {
+        let parent = object(json!({
+            "apiVersion": "a.dev/v1", "kind": "Db", "metadata": { "name": "db", "namespace": "shop", "uid": "1" },
+        }));
+        let child = |uid: Option<&str>, of: &str| {
+            let owners = uid.map(|uid| {
+                json!([{ "apiVersion": "a.dev/v1", "kind": "Db", "name": "db", "uid": uid, "controller": true }])
+            });
+            object(json!({ "apiVersion": "v1", "kind": "Pod", "metadata": {
+                "name": "p", "namespace": "shop", "labels": { CONTROLLER_LABEL: "db" },
+                "annotations": { PARENT_ANNOTATION: of }, "ownerReferences": owners,
+            } }))
+        };
+        let is_child = |child: &DynamicObject| is_child(&parent, "shop/db", child);
+        assert!(is_child(&child(Some("1"), "shop/db")));
+        assert!(is_child(&child(None, "shop/db")));
+        assert!(!is_child(&child(Some("2"), "shop/db")), "of an earlier parent");
+        assert!(!is_child(&child(None, "shop/other")));
+    }
+
+    #[test]
+    fn others_that_own_more_than_the_status_are_named() {
+        let field = |manager: &str, fields: Value, subresource: &str| json!({ "manager": manager, "operation": "Update", "fieldsV1": fields, "subresource": subresource });
+        let pod = object(json!({ "apiVersion": "v1", "kind": "Pod", "metadata": {
+            "name": "p", "labels": { CONTROLLER_LABEL: "db" }, "managedFields": [
+                field("operator-host/db", json!({ "f:spec": {} }), ""),
+                field("kubelet", json!({ "f:status": {} }), "status"),
+                field("old-kubelet", json!({ "f:status": {} }), ""),
+                field("kubectl-edit", json!({ "f:spec": {} }), ""),
+            ],
+        } }));
+        assert_eq!(other_managers(&pod), ["kubectl-edit"]);
+    }
+}

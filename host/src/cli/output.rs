@@ -1,0 +1,75 @@
+//! How the commands print tables, differences and ages.
+
+use std::io::IsTerminal;
+
+use jiff::Timestamp;
+
+use operator_host_author::plugin_file;
+use operator_host_core::printable::printable;
+
+pub(super) const GREEN: &str = "32";
+pub(super) const RED: &str = "31";
+pub(super) const YELLOW: &str = "33";
+
+/// Colours for a terminal, or none.
+#[derive(Clone, Copy)]
+pub(super) struct Paint(pub(super) bool);
+
+impl Paint {
+    /// Returns the colours of an output.
+    pub(super) fn of(out: &impl IsTerminal) -> Self {
+        Self(out.is_terminal() && plugin_file::colour())
+    }
+
+    /// Colours a text.
+    pub(super) fn with(self, code: &str, text: &str) -> String {
+        match self.0 {
+            true => format!("\x1b[{code}m{text}\x1b[0m"),
+            false => text.to_owned(),
+        }
+    }
+
+    /// Formats a difference, each line after this indent.
+    pub(super) fn diff(self, diff: &str, indent: &str) -> String {
+        let line = |line: &str| {
+            let line = printable(line);
+            let line = match line.as_bytes().first() {
+                Some(b'-') => self.with(RED, &line),
+                Some(b'+') => self.with(GREEN, &line),
+                _ => line,
+            };
+            format!("{indent}{line}\n")
+        };
+        diff.lines().map(line).collect()
+    }
+}
+
+/// Formats rows in the style of `kubectl`: one line each, with columns of equal width.
+pub(super) fn table<const N: usize>(rows: &[[String; N]]) -> Vec<String> {
+    let width = |column: usize| rows.iter().map(|row| row[column].chars().count()).max();
+    let widths: [usize; N] = std::array::from_fn(|column| width(column).unwrap_or_default());
+    let line = |row: &[String; N]| {
+        let cells = row
+            .iter()
+            .zip(widths)
+            .map(|(cell, width)| format!("{cell:<width$}   "));
+        cells.collect::<String>().trim_end().to_owned()
+    };
+    rows.iter().map(line).collect()
+}
+
+/// Shortens a digest.
+pub(super) fn short(digest: &str) -> String {
+    digest.trim_start_matches("sha256:").chars().take(12).collect()
+}
+
+/// Formats an age as `kubectl` does.
+pub(super) fn age(since: Timestamp, now: Timestamp) -> String {
+    let seconds = now.duration_since(since).as_secs().max(0);
+    match seconds {
+        0..120 => format!("{seconds}s"),
+        120..7_200 => format!("{}m", seconds / 60),
+        7_200..172_800 => format!("{}h", seconds / 3600),
+        _ => format!("{}d", seconds / 86_400),
+    }
+}
