@@ -2,7 +2,6 @@
 
 pub mod crds;
 pub mod figures;
-pub mod limits;
 pub mod release;
 pub mod sbom;
 pub mod threat_model;

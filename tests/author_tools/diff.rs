@@ -193,31 +193,6 @@ async fn values_of_secrets_are_masked_and_needs_are_read_from_the_cluster() {
     assert!(scenario.get(PUPPET, "p").await.is_some());
 }
 
-/// Regression: nothing was shown.
-#[tokio::test]
-async fn beside_a_generated_secret_that_is_refused_the_other_children_are_shown() {
-    let scenario = Scenario::new("diff-refused").await;
-    let more = "children: [{apiVersion: v1, kind: Secret}, {apiVersion: v1, kind: ConfigMap}]";
-    let config = scenario.config(&puppet::controller("puppet.wasm", more));
-    scenario
-        .apply("{apiVersion: v1, kind: Secret, metadata: {name: theirs}}")
-        .await;
-    let generate = json!([{"name": "theirs", "entries": [{"key": "password", "length": 24}]}]);
-    let children = [puppet::config_map("a", "1")];
-    let spec = json!({"response": {"generate": generate, "children": children}});
-    scenario.puppet("p", spec).await;
-    let answer = diff(&scenario, &config, &[]).expect(2);
-    puppet::assert_contains(&answer.out, &["+++ ConfigMap diff-refused/a (with puppet"]);
-    puppet::assert_contains(
-        &answer.err,
-        &[
-            "Puppet diff-refused/p",
-            "Secret diff-refused/theirs",
-            "was not created by this host",
-        ],
-    );
-}
-
 #[tokio::test]
 async fn what_cannot_be_compared_is_reported_and_the_exit_code_is_2() {
     let scenario = Scenario::new("diff-bad").await;

@@ -101,39 +101,6 @@ fn needs_are_answered_from_the_related_objects_and_defaults_are_filled_in() {
 }
 
 #[test]
-fn objects_of_other_kinds_in_a_sample_are_those_that_needs_find() {
-    let desk = Desk::new();
-    let several = |secret: &str| {
-        format!(
-            "apiVersion: v1\nkind: Namespace\nmetadata: {{name: default}}\n---\n{MYSQL}---\n\
-             apiVersion: v1\nkind: Secret\nmetadata: {{name: {secret}}}\ndata: {{password: cHc=}}\n"
-        )
-    };
-    let found = desk
-        .render(&sample("mysql"), &several("pw"), &["-o", "name"])
-        .expect(0);
-    assert!(found.out.contains("pod/db-0\n"), "{}", found.out);
-    let missing = desk.render(&sample("mysql"), &several("others"), &[]).expect(1);
-    assert!(missing.err.contains("retry requested"), "{}", missing.err);
-    let only = desk.file("only.yaml", several("pw").replace("MySQLCluster", "MySQL"));
-    let wrong = host(&[
-        "render",
-        "--plugin",
-        &sample("mysql"),
-        "-f",
-        only.to_str().unwrap(),
-    ])
-    .expect(2);
-    assert!(
-        wrong
-            .err
-            .contains("document 2: the kind is database.example.com/v2/MySQL; the plugin reconciles"),
-        "{}",
-        wrong.err
-    );
-}
-
-#[test]
 fn a_failure_of_the_plugin_is_reported_with_exit_code_1() {
     let desk = Desk::new();
     let larger = desk.file(
@@ -159,18 +126,6 @@ fn a_failure_of_the_plugin_is_reported_with_exit_code_1() {
     ] {
         let answer = desk.fixture(case).expect(1);
         assert!(answer.err.contains(expected), "{}", answer.err);
-    }
-}
-
-#[test]
-fn the_message_and_the_line_of_a_panic_reach_the_terminal() {
-    let desk = Desk::new();
-    let puppet = "apiVersion: test.operator-host.dev/v1\nkind: Puppet\nmetadata: {name: p}\nspec: {misbehave: panic}\n";
-    for form in ["puppet", "puppet-command"] {
-        let answer = desk.render(&sample(form), puppet, &[]).expect(1);
-        for words in ["Puppet p: ", "puppet.rs:", "the puppet was told to panic"] {
-            assert!(answer.err.contains(words), "{words:?} is not in {}", answer.err);
-        }
     }
 }
 

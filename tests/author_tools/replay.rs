@@ -333,35 +333,3 @@ async fn the_records_are_bounded_and_one_that_cannot_be_written_holds_nobody_up(
         .until_log(&["WARN", "a plugin call was not recorded"])
         .await;
 }
-
-/// Regression: the first record that the plugin cannot be asked ended the replay of all.
-#[test]
-fn a_conversion_of_a_plugin_with_one_version_is_reported_and_the_others_are_replayed() {
-    let desk = Desk::new();
-    let plugin = desk.file("answer.wasm", Fixture::new(cases::ANSWER).build(Form::Component));
-    let folder = desk.0.path().join("records");
-    std::fs::create_dir(&folder).unwrap();
-    let object =
-        json!({"apiVersion": "fixtures.dev/v1", "kind": "Fixture", "metadata": {"name": "f", "uid": "u"}});
-    let mut convert: Value =
-        serde_json::from_str(&record(&json!({"converted": [{"object": object}]}))).unwrap();
-    convert["input"] = json!({"contract": "1.0.0", "call": "convert", "conversion": {"apiVersion": "fixtures.dev/v2", "objects": [object]}});
-    std::fs::write(folder.join("a-convert.json"), convert.to_string()).unwrap();
-    std::fs::write(folder.join("b-reconcile.json"), record(&answered())).unwrap();
-    let answer = replay(plugin.to_str().unwrap(), &folder).expect(1);
-    assert!(
-        answer
-            .out
-            .contains("a-convert.json: the plugin has one version only"),
-        "{}",
-        answer.out
-    );
-    assert!(answer.out.contains("same       "), "{}", answer.out);
-    assert!(
-        answer
-            .out
-            .ends_with("2 calls replayed: 1 the same, 1 different\n"),
-        "{}",
-        answer.out
-    );
-}

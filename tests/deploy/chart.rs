@@ -129,15 +129,3 @@ fn helm_refuses_a_value_that_is_misspelled_or_of_the_wrong_type() {
         assert!(!passes(pointer, value), "{pointer}");
     }
 }
-
-#[test]
-fn the_chart_says_what_it_needs_and_what_it_is() {
-    let chart: Value = serde_saphyr::from_str(&read("Chart.yaml")).unwrap();
-    assert_eq!(chart["kubeVersion"], ">=1.25.0-0");
-    for annotation in ["category", "license", "operator"] {
-        assert!(
-            chart["annotations"][format!("artifacthub.io/{annotation}")].is_string(),
-            "{annotation}"
-        );
-    }
-}
