@@ -3,7 +3,7 @@
 SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help run run-deploy check test chaos fuzz image-test node package manifests bench bench-scale soak crds schemas fmt lint doc \
+.PHONY: help run check test chaos fuzz image-test node package manifests bench bench-scale soak crds schemas fmt lint doc \
     docs clean quick-lint prerequisites prerequisites-check prerequisites-run
 
 target := $(or $(CARGO_TARGET_DIR),target)
@@ -18,7 +18,6 @@ languages = echo-js echo-python echo-zig echo-assemblyscript
 release = CARGO_TARGET_DIR=$(abspath $(target))/released host/release/cargo.sh
 scale = --host $(target)/released/release/operator-host --plugin plugins/target/plugins/echo.wasm \
     --crd manifests/crds/echoes.my-operator.dev.yaml
-page = --output host/docs/reference
 # What tests measure, for the end of `make test`.
 figures = $(target)/tmp/figures
 build-scale = KUBEBUILDER_ASSETS="$$(tests/prepare.sh)"; export KUBEBUILDER_ASSETS; \
@@ -28,8 +27,6 @@ help: ## Print this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 	@echo
 	@echo "  PLUGIN=folder make run         runs that plugin, as \`operator-host new\` writes it, instead of the samples"
-	@echo "  CLUSTER=current make run       uses the cluster of the current kubeconfig"
-	@echo "  HOST_LOG=all make run          shows the host's whole log (all, warn, none)"
 	@echo "  KUBEBUILDER_ASSETS=folder ...  uses the etcd and kube-apiserver in that folder"
 	@echo "  CONTROL_PLANE_MIRROR=URL ...   downloads the control plane from that mirror"
 
@@ -39,11 +36,6 @@ run: prerequisites-run ## Start a local cluster with the host in it and show wha
 	    --config $(if $(PLUGIN),$(PLUGIN)/config.yaml,manifests/playground.yaml) \
 	    --crds $(if $(PLUGIN),$(PLUGIN)/crd.json,manifests/crds) \
 	    --samples $(if $(PLUGIN),$(PLUGIN)/sample.yaml,manifests/samples)
-
-run-deploy: prerequisites-run ## Run the deployment in manifests/deploy, with the permissions of its ServiceAccount
-	@KUBEBUILDER_ASSETS="$$(tests/prepare.sh)"; export KUBEBUILDER_ASSETS; manifests/deploy/plugins.sh; \
-	exec $(target)/debug/playground --host $(target)/debug/operator-host --data $(target)/playground \
-	    --deploy manifests/deploy/base --crds manifests/crds --samples manifests/samples
 
 check: prerequisites-check ## Check format, spelling, links and lints, run the unit tests: in a minute or two once it is built
 	@$(MAKE) --no-print-directory quick-lint
@@ -129,18 +121,18 @@ manifests: ## Regenerate the roles and webhooks of manifests/deploy from its con
 	plugins/build.sh
 	manifests/deploy/generate.sh $(target)/debug/operator-host
 
-bench: prerequisites ## Measure, and write the tables in README and the pages with figures; PARTS="call reload" prints those only
+bench: prerequisites ## Measure, and write the tables in README and the page of figures; PARTS="call reload" prints those only
 	@KUBEBUILDER_ASSETS="$$(tests/prepare.sh)"; export KUBEBUILDER_ASSETS; \
 	plugins/build.sh tests/fixtures/puppet >&2; \
 	$(release) bench --workspace --bench figures -- $(PARTS)
 
-bench-scale: prerequisites ## Measure how cost grows and write host/docs/reference/scale.md: ARGS="--only parents" (slow)
+bench-scale: prerequisites ## Measure how cost grows and print the tables of host/docs/reference/scale.md: ARGS="--only parents" (slow)
 	@$(build-scale); \
-	exec $(target)/scale/bench-scale measure $(scale) $(page) $(ARGS)
+	exec $(target)/scale/bench-scale measure $(scale) $(ARGS)
 
-soak: prerequisites ## Let users change objects for MINUTES=60, write that page, and fail if the host grows
+soak: prerequisites ## Let users change objects for MINUTES=60, and fail if the host grows
 	@$(build-scale); \
-	exec $(target)/scale/bench-scale soak $(scale) $(page) --minutes $(or $(MINUTES),60)
+	exec $(target)/scale/bench-scale soak $(scale) --minutes $(or $(MINUTES),60)
 
 clean: ## Remove what was built here; the control plane stays in the user's cache
 	cargo clean

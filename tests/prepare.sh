@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Builds all that `make run` and `make test` start from: control plane, host, plugins. Prints, as the only line on
-# stdout, the folder with the control plane's programs (nothing with CLUSTER=current, which needs none).
+# stdout, the folder with the control plane's programs.
 set -euo pipefail
 
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
@@ -22,10 +22,7 @@ host() {
 say "Building the host"
 start_job host
 
-folder=''
-if [[ ${CLUSTER:-local} != current ]]; then
-    folder=$(tests/control-plane/install.sh) || fail "there is no control plane" "See the messages above."
-fi
+folder=$(tests/control-plane/install.sh) || fail "there is no control plane" "See the messages above."
 status=0
 wait "$job" || status=$?
 job=''
@@ -34,4 +31,4 @@ cat "$words" >&2
 # After the others: it may install Debian packages, and apt does one thing at a time.
 say "Building the plugins"
 plugins/build.sh >&2
-[[ -z $folder ]] || echo "$folder"
+echo "$folder"

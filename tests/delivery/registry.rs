@@ -8,7 +8,6 @@ use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
-use control_plane::{Component, Output, ports};
 use opentelemetry_proto::tonic::trace::v1::Span;
 use serde_json::Value;
 
@@ -384,68 +383,6 @@ async fn what_other_tools_push_is_taken() {
         let rights = output(&["rbac", "--config", file.to_str().unwrap(), "--output", "table"]);
         assert!(rights.contains("echoes"), "{tag}: {rights}");
     }
-}
-
-#[tokio::test]
-async fn the_script_that_make_run_names_moves_echo_to_a_registry_and_back() {
-    let folder = tempfile::tempdir().unwrap();
-    let config = folder.path().join("config.yaml");
-    let before = fs::read_to_string(root().join("manifests/playground.yaml")).unwrap();
-    let before = before.replace("../plugins", root().join("plugins").to_str().unwrap());
-    fs::write(&config, &before).unwrap();
-    let log = folder.path().join("log");
-    let port = ports::reserve().unwrap();
-    let environment = [
-        ("CONFIG", config.as_path()),
-        ("HOST", Path::new(env!("CARGO_BIN_EXE_operator-host"))),
-        ("REGISTRY_PORT", Path::new(&port.number.to_string())),
-    ]
-    .map(|(name, value)| (name, value.to_owned()));
-    let environment: Vec<_> = environment
-        .iter()
-        .map(|(name, value)| (*name, value.as_path()))
-        .collect();
-    let script = root().join("plugins/from-registry.sh");
-    let mut script = Component::spawn(
-        "from-registry.sh",
-        &script,
-        &[],
-        &environment,
-        Output::File(log.clone()),
-    )
-    .unwrap();
-    let deadline = tokio::time::Instant::now() + LIMIT;
-    while !fs::read_to_string(&log)
-        .unwrap_or_default()
-        .contains("The host pulls Echo")
-    {
-        assert!(script.exited().is_none(), "{:?}", fs::read_to_string(&log));
-        assert!(
-            tokio::time::Instant::now() < deadline,
-            "{:?}",
-            fs::read_to_string(&log)
-        );
-        tokio::time::sleep(Duration::from_millis(50)).await;
-    }
-    // The configuration is valid, and what it names can be pulled.
-    let changed = operator_host_config::Config::load(&config).unwrap();
-    let echo = changed
-        .controllers
-        .iter()
-        .find(|controller| controller.name == "echo")
-        .unwrap();
-    let place = echo.plugin.to_string();
-    assert!(
-        place.starts_with("oci://127.0.0.1:") && place.ends_with("/samples/echo:1"),
-        "{place}"
-    );
-    let text = fs::read_to_string(&config).unwrap();
-    let (registry, _) = text.split_once('\n').unwrap();
-    let only = folder.path().join("only.yaml");
-    fs::write(&only, format!("{registry}\ncontrollers:\n{}", controller(&place))).unwrap();
-    output(&["rbac", "--config", only.to_str().unwrap(), "--output", "table"]);
-    script.stop(LIMIT).await.unwrap();
-    assert_eq!(fs::read_to_string(&config).unwrap(), before);
 }
 
 // The commands block a thread, and the token server answers on another.

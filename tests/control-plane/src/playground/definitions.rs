@@ -9,8 +9,8 @@ use control_plane::manifests;
 use kube::api::DynamicObject;
 use kube::{Client, ResourceExt};
 
-use crate::screen::Screen;
 use crate::webhook::Webhook;
+use crate::{complain, step};
 
 /// How often the files are read.
 const PERIOD: Duration = Duration::from_secs(1);
@@ -21,7 +21,6 @@ pub(crate) async fn follow(
     applied: Vec<DynamicObject>,
     client: &Client,
     webhook: Option<&Webhook>,
-    screen: &Screen,
 ) -> Infallible {
     let mut files = Files {
         path: path.to_owned(),
@@ -34,11 +33,11 @@ pub(crate) async fn follow(
         if !changed.is_empty() {
             let names: Vec<String> = changed.iter().map(ResourceExt::name_any).collect();
             match manifests::apply(client, &changed).await {
-                Ok(()) => screen.step(&format!(
+                Ok(()) => step(&format!(
                     "{} applied again, because its file changed",
                     names.join(", ")
                 )),
-                Err(error) => screen.error(&format!("a changed definition is refused: {error}")),
+                Err(error) => complain(&format!("a changed definition is refused: {error}")),
             }
         }
         let Some(webhook) = webhook else { continue };
@@ -49,7 +48,7 @@ pub(crate) async fn follow(
         if (has_new_version || !changed.is_empty())
             && let Err(error) = webhook.install(client).await
         {
-            screen.error(&format!("the webhooks are not up to date: {error:#}"));
+            complain(&format!("the webhooks are not up to date: {error:#}"));
         }
     }
 }

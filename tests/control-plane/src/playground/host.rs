@@ -9,13 +9,12 @@ use std::{
 };
 
 use anyhow::Context;
-use clap::ValueEnum;
 use control_plane::{
     Component, Output,
     ports::{self, Port},
 };
 
-use crate::{Arguments, DRAIN, plugin_changes, screen::Screen};
+use crate::DRAIN;
 
 /// Where the host keeps the last versions of each plugin, next to its log.
 pub(crate) const VERSIONS: &str = "versions";
@@ -23,17 +22,6 @@ pub(crate) const VERSIONS: &str = "versions";
 const COMPILED: &str = "compiled";
 /// The variable that names this folder.
 const CACHE_DIR: &str = "OPERATOR_HOST_CACHE_DIR";
-
-/// Which lines of the host's log are shown.
-#[derive(Clone, Copy, Debug, PartialEq, ValueEnum)]
-pub(crate) enum HostLog {
-    /// Every line.
-    All,
-    /// Warnings and errors.
-    Warn,
-    /// None.
-    None,
-}
 
 /// The running host.
 pub(crate) struct Host {
@@ -49,43 +37,40 @@ pub(crate) struct Host {
 }
 
 impl Host {
-    /// Starts the host. `more` contains additional environment variables; with `OPERATOR_HOST_CONFIG` among them
-    /// the arguments need no configuration.
+    /// Starts the host. Its log is a file in `data`; warnings, errors, and lines about new versions of plugins are shown.
     pub(crate) fn start(
         program: &Path,
-        arguments: &Arguments,
-        kubeconfig: Option<&Path>,
-        more: &[(String, PathBuf)],
-        logs: &Path,
-        screen: &Screen,
+        config: &Path,
+        kubeconfig: &Path,
+        data: &Path,
     ) -> anyhow::Result<Self> {
-        let log = logs.join("operator-host.log");
+        let log = data.join("operator-host.log");
         let file = File::create(&log).with_context(|| format!("cannot write {}", log.display()))?;
         let (reader, writer) = std::io::pipe()?;
-        let mut environment: Vec<_> = kubeconfig.iter().map(|path| ("KUBECONFIG", *path)).collect();
-        environment.extend(more.iter().map(|(name, value)| (name.as_str(), value.as_path())));
         let mut ports = Vec::new();
         let address = address("OPERATOR_HOST_HEALTH_ADDR", &mut ports)?;
-        environment.push(("OPERATOR_HOST_HEALTH_ADDR", Path::new(&address)));
         let page = self::address("OPERATOR_HOST_UI_ADDR", &mut ports)?;
-        environment.push(("OPERATOR_HOST_UI_ADDR", Path::new(&page)));
-        environment.push(("OPERATOR_HOST_LOG_FORMAT", Path::new("json")));
-        let compiled = logs.join(COMPILED);
-        environment.push((CACHE_DIR, &compiled));
-        let versions = logs.join(VERSIONS).display().to_string();
-        let mut arguments_of_host = ["run", "--state-dir", &versions].map(str::to_owned).to_vec();
-        if let Some(config) = &arguments.config {
-            arguments_of_host.extend(["--config".to_owned(), config.display().to_string()]);
-        }
+        let compiled = data.join(COMPILED);
+        let environment = [
+            ("KUBECONFIG", kubeconfig),
+            ("OPERATOR_HOST_HEALTH_ADDR", Path::new(&address)),
+            ("OPERATOR_HOST_UI_ADDR", Path::new(&page)),
+            ("OPERATOR_HOST_LOG_FORMAT", Path::new("json")),
+            (CACHE_DIR, &compiled),
+        ];
+        let (versions, config) = (
+            data.join(VERSIONS).display().to_string(),
+            config.display().to_string(),
+        );
+        let arguments = ["run", "--state-dir", &versions, "--config", &config].map(str::to_owned);
         let component = Component::spawn(
             "operator-host",
             program,
-            &arguments_of_host,
+            &arguments,
             &environment,
             Output::Pipe(writer),
         )?;
-        let (shown, screen) = (arguments.host_log, screen.clone());
-        let reader = std::thread::spawn(move || copy(reader, file, shown, &screen));
+        let reader = std::thread::spawn(move || copy(reader, file));
         Ok(Self {
             component,
             program: program.to_owned(),
@@ -169,47 +154,19 @@ fn address(variable: &str, reserved: &mut Vec<Port>) -> anyhow::Result<String> {
     Ok(address)
 }
 
-fn copy(reader: PipeReader, mut file: File, shown: HostLog, screen: &Screen) {
+fn copy(reader: PipeReader, mut file: File) {
+    const SHOWN: [&str; 4] = [
+        r#""level":"WARN""#,
+        r#""level":"ERROR""#,
+        r#""message":"plugin loaded""#,
+        r#""message":"plugin held back"#,
+    ];
     for line in BufReader::new(reader).split(b'\n').map_while(Result::ok) {
         let line = String::from_utf8_lossy(&line);
         let _ = writeln!(file, "{line}");
-        if shown != HostLog::None && plugin_changes::show(&line, screen) {
-            continue;
+        // What is no JSON is the end of the program.
+        if !line.starts_with('{') || SHOWN.iter().any(|shown| line.contains(shown)) {
+            println!("log {line}");
         }
-        let show = match shown {
-            HostLog::All => true,
-            HostLog::Warn => is_warning(&line),
-            HostLog::None => false,
-        };
-        if show {
-            screen.log(&line);
-        }
-    }
-}
-
-/// Reports whether a line of the log, as text or as JSON, has the level WARN or ERROR.
-fn is_warning(line: &str) -> bool {
-    if line.starts_with('{') {
-        return line.contains(r#""level":"WARN""#) || line.contains(r#""level":"ERROR""#);
-    }
-    // The time precedes the level.
-    line.split_whitespace()
-        .take(3)
-        .any(|word| matches!(word, "WARN" | "ERROR"))
-        || line.starts_with("error")
-        || line.starts_with("thread ")
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn warnings_are_known_in_both_forms_of_the_log() {
-        assert!(is_warning("2026-01-01T00:00:00Z  WARN operator_host: slow"));
-        assert!(is_warning(r#"{"timestamp":"…","level":"ERROR","fields":{}}"#));
-        assert!(!is_warning(
-            "2026-01-01T00:00:00Z  INFO operator_host: the word WARN in a message"
-        ));
     }
 }

@@ -191,28 +191,6 @@ fn address(line: &str) -> Option<SocketAddr> {
 mod tests {
     use super::*;
 
-    #[test]
-    fn the_log_says_where_the_webhook_is() {
-        let line = r#"{"level":"INFO","message":"serving the webhook","address":"127.0.0.1:4711","path":"/validate"}"#;
-        assert_eq!(address(line).unwrap().port(), 4711);
-        assert_eq!(address(r#"{"message":"other","address":"127.0.0.1:1"}"#), None);
-        assert_eq!(address("not JSON"), None);
-    }
-
-    #[tokio::test]
-    async fn the_certificate_of_the_configuration_is_created() {
-        let folder = tempfile::tempdir().unwrap();
-        let config = folder.path().join("config.yaml");
-        std::fs::write(&config, "webhook: {certificate: tls/a.crt, key: tls/a.key}").unwrap();
-        let certificate = Certificate::create(&config).await.unwrap().unwrap();
-        let text = std::fs::read_to_string(&certificate.file).unwrap();
-        assert!(text.starts_with("-----BEGIN CERTIFICATE-----"), "{text}");
-        assert!(folder.path().join("tls/a.key").is_file());
-
-        std::fs::write(&config, "controllers: []").unwrap();
-        assert!(Certificate::create(&config).await.unwrap().is_none());
-    }
-
     /// Regression: the definition of a plugin that was not built yet replaced the one that its author had just changed; and
     /// the versions that the plugin converts were not served.
     #[test]
