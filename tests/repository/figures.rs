@@ -1,12 +1,11 @@
 //! The pages with figures of `make bench` have exactly the rows that it prints.
 
 #[path = "../benches/rows.rs"]
-#[expect(dead_code, reason = "the benchmark uses the rest")]
 mod rows;
 
 use crate::support::root;
 
-use self::rows::{HEADER, HOSTILE, HOSTILE_HEADER, PAGE, README, ROWS, Row};
+use self::rows::{HEADER, PAGE, README, ROWS, Row};
 
 /// Returns the lines of the table that `make bench` writes into a page.
 fn table(page: &str) -> Vec<String> {
@@ -51,15 +50,4 @@ fn the_table_in_the_readme_has_the_rows_that_users_decide_by_as_they_are_on_the_
     let readme = table("README.md");
     assert_eq!(readme[..2].join("\n"), HEADER);
     assert_eq!(readme[2..], page);
-}
-
-#[test]
-fn the_page_about_hostile_plugins_has_the_rows_that_make_bench_prints() {
-    let lines = table("host/docs/reference/hostile-plugins.md");
-    assert_eq!(lines[..2].join("\n"), HOSTILE_HEADER);
-    let names = lines[2..]
-        .iter()
-        .map(|line| line.split(" | ").next().unwrap().to_owned());
-    let rows = HOSTILE.iter().map(|row| format!("| {}", row.what));
-    assert_eq!(names.collect::<Vec<_>>(), rows.collect::<Vec<_>>());
 }
