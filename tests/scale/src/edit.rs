@@ -9,10 +9,10 @@ use kube::api::{Patch, PatchParams};
 use serde_json::json;
 
 use crate::echoes::{self, Observer};
-use crate::report::{Plot, Section, Table};
+use crate::report::Table;
 use crate::stage::{Running, Stage};
-use crate::stats::{Spread, percentile};
-use crate::{Measure, Part, plugins, progress};
+use crate::stats::percentile;
+use crate::{Measure, plugins};
 
 const CROWD: &str = "crowd";
 const EDITED: &str = "edited";
@@ -27,20 +27,20 @@ const RELOADS: u8 = 10;
 /// When an edit was sent, and how long it took until its pod had the new image.
 type Samples = Arc<Mutex<Vec<(Instant, f64)>>>;
 
-/// What happens while edits are measured, with their latencies in milliseconds.
-type Phases = [(&'static str, Vec<f64>); 3];
+/// What happens while edits are measured.
+const PHASES: [&str; 3] = [
+    "nothing else happens",
+    "a resync changes nothing",
+    "a resync changes every pod",
+];
+/// The latencies of each phase in milliseconds.
+type Phases = [Vec<f64>; 3];
 
-pub(crate) async fn run(measure: &Measure) -> anyhow::Result<Section> {
-    progress::part("edit: latency of an edit during a resync");
-    let count = measure.resynced;
+pub(crate) async fn run(measure: &Measure) -> anyhow::Result<Table> {
     let mut rounds: Vec<Phases> = Vec::new();
-    let mut section = None;
     for _ in 0..measure.repeat {
         let stage = Stage::start(&measure.common).await?;
         rounds.push(once(measure, &stage).await?);
-        if section.is_none() {
-            section = Some(Section::new(Part::Edit, measure, &format!("--resynced {count}"), &stage).await?);
-        }
         stage.shutdown().await;
     }
     let mut table = Table::new(&[
@@ -51,40 +51,24 @@ pub(crate) async fn run(measure: &Measure) -> anyhow::Result<Section> {
         "most, ms",
         "99th against quiet",
     ]);
-    let mut plot = Plot::new("edit", "Latency of an edit", "percentile", "ms");
-    let names = rounds
-        .first()
-        .map(|phases| phases.each_ref().map(|(name, _)| *name));
-    for (phase, name) in names.into_iter().flatten().enumerate() {
-        let of_rounds = || rounds.iter().map(|phases| &phases[phase].1);
-        let at = |share| Spread::of(of_rounds().map(|latencies| percentile(latencies, share)));
-        let against_quiet = rounds.iter().map(|phases| {
-            let [(_, quiet), ..] = phases;
-            percentile(&phases[phase].1, 0.99) / percentile(quiet, 0.99)
-        });
-        table.row(vec![
-            name.to_owned(),
-            of_rounds().map(Vec::len).sum::<usize>().to_string(),
-            at(0.5).to_string(),
-            at(0.99).to_string(),
-            at(1.0).to_string(),
-            Spread::of(against_quiet).to_string(),
-        ]);
-        let all: Vec<f64> = of_rounds().flatten().copied().collect();
-        let points =
-            (0..100).map(|percent| (f64::from(percent), percentile(&all, f64::from(percent) / 100.0)));
-        plot.line(name, points);
+    for (phase, name) in PHASES.iter().enumerate() {
+        let samples: Vec<[f64; 5]> = rounds
+            .iter()
+            .map(|phases| {
+                let at = |share| percentile(&phases[phase], share);
+                let edits = phases[phase].len() as f64;
+                [
+                    edits,
+                    at(0.5),
+                    at(0.99),
+                    at(1.0),
+                    at(0.99) / percentile(&phases[0], 0.99),
+                ]
+            })
+            .collect();
+        table.row(&[(*name).to_owned()], &samples);
     }
-    let mut section = section.context("`--repeat` is at least 1")?;
-    section.text = format!(
-        "A user changes the image of {EDITS_OF} Echos of one pod in turn, one edit at a time. The latency runs from \
-         sending the edit until a watch shows the pod with the new image. Meanwhile a new version of the plugin makes \
-         the host reconcile {count} other Echos of {PODS} pods: first versions that answer as before, then one that \
-         changes a label of every pod. The figures are those of each round on a fresh control plane."
-    );
-    section.tables.push(table);
-    section.plots.push(plot);
-    Ok(section)
+    Ok(table)
 }
 
 async fn once(measure: &Measure, stage: &Stage) -> anyhow::Result<Phases> {
@@ -102,7 +86,6 @@ async fn once(measure: &Measure, stage: &Stage) -> anyhow::Result<Phases> {
     drop(edited);
     host.until_idle().await?;
     stage.until_quiet().await?;
-    progress::step(&format!("{count} parents are settled"));
 
     let samples = Samples::default();
     // In a task of its own, so that nothing else delays what it sees.
@@ -130,10 +113,6 @@ async fn phases(
     })
     .await?;
     let quiet = between(samples, start, Instant::now());
-    progress::step(&format!(
-        "quiet: 99th percentile {:.1} ms",
-        percentile(&quiet, 0.99)
-    ));
     let mut unchanged = Vec::new();
     for number in 0..RELOADS {
         let (start, end) = resync(stage, host, measure.resynced, &plugins::version(&echo, number)).await?;
@@ -142,21 +121,9 @@ async fn phases(
             break;
         }
     }
-    progress::step(&format!(
-        "a resync without changes: {:.1} ms",
-        percentile(&unchanged, 0.99)
-    ));
     let (start, end) = resync(stage, host, measure.resynced, &plugins::relabelled(&echo)?).await?;
     let changed = between(samples, start, end);
-    progress::step(&format!(
-        "a resync that changes every pod: {:.1} ms",
-        percentile(&changed, 0.99)
-    ));
-    Ok([
-        ("nothing else happens", quiet),
-        ("a resync changes nothing", unchanged),
-        ("a resync changes every pod", changed),
-    ])
+    Ok([quiet, unchanged, changed])
 }
 
 /// Replaces the plugin. Returns when the new version took over, and when all parents had been reconciled with it.

@@ -24,7 +24,7 @@ use serde_json::{Value, json};
 use crate::CONCURRENCY;
 
 /// The version of Echo.
-pub(crate) const API_VERSION: &str = "my-operator.dev/v1";
+const API_VERSION: &str = "my-operator.dev/v1";
 const MANAGER: &str = "native-echo";
 const MANAGED_BY: &str = "app.kubernetes.io/managed-by";
 

@@ -27,8 +27,6 @@ pub(crate) struct Memory {
     pub(crate) anonymous: u64,
     /// The most that was resident.
     pub(crate) peak: u64,
-    /// Of its control group, where it has one.
-    pub(crate) working_set: Option<u64>,
 }
 
 /// What a process has open.
@@ -52,7 +50,6 @@ pub(crate) fn memory(pid: u32) -> anyhow::Result<Memory> {
         resident: field("VmRSS:")?,
         anonymous: field("RssAnon:")?,
         peak: field("VmHWM:")?,
-        working_set: None,
     })
 }
 
@@ -74,26 +71,6 @@ pub(crate) fn handles(pid: u32) -> anyhow::Result<Handles> {
         sockets: sockets.count() as u64,
         threads: threads as u64,
     })
-}
-
-/// Returns the resident memory of the running children of a process.
-pub(crate) fn children_resident(pid: u32) -> u64 {
-    let tasks = fs::read_dir(format!("/proc/{pid}/task"))
-        .into_iter()
-        .flatten()
-        .flatten();
-    let lists = tasks.filter_map(|task| fs::read_to_string(task.path().join("children")).ok());
-    let children: Vec<u32> = lists
-        .flat_map(|list| {
-            list.split_whitespace()
-                .filter_map(|pid| pid.parse().ok())
-                .collect::<Vec<_>>()
-        })
-        .collect();
-    children
-        .iter()
-        .filter_map(|pid| Some(memory(*pid).ok()?.resident))
-        .sum()
 }
 
 /// Returns the ids of this process's children, by the names of their programs.

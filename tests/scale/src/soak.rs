@@ -1,6 +1,7 @@
 //! A long time of churn: does the host grow?
 
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};
+use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use control_plane::Options;
@@ -8,11 +9,10 @@ use kube::Client;
 use kube::api::{DeleteParams, Patch, PatchParams};
 use serde_json::json;
 
-use crate::controllers::megabytes;
-use crate::report::{Plot, Section, Table};
+use crate::report::{Table, megabytes};
 use crate::stage::{GROUP, Running, Stage};
 use crate::stats::{figure, grew, quarters};
-use crate::{Common, Part, echoes, process, progress};
+use crate::{Common, echoes, process};
 
 const SAMPLE: Duration = Duration::from_secs(10);
 const USERS: usize = 4;
@@ -28,9 +28,8 @@ struct Series {
     values: Vec<f64>,
 }
 
-/// Runs the churn. Returns the section, and whether nothing grew.
-pub(crate) async fn run(common: &Common, minutes: f64) -> anyhow::Result<(Section, bool)> {
-    progress::part(&format!("soak: {minutes} minutes of churn"));
+/// Runs the churn, prints the table, and fails when something grew.
+pub(crate) async fn run(common: &Common, minutes: f64) -> anyhow::Result<ExitCode> {
     // With the garbage collector and a node that makes pods Ready.
     let stage = Stage::start_with(common, Options::default()).await?;
     let mut host = stage.start_host(&stage.cache("compiled"))?;
@@ -53,63 +52,38 @@ pub(crate) async fn run(common: &Common, minutes: f64) -> anyhow::Result<(Sectio
         series("threads", 2.0),
         series("queue", 10.0),
     ];
-    let (start, mut times) = (Instant::now(), Vec::new());
+    let start = Instant::now();
     let mut ticks = tokio::time::interval(SAMPLE);
     while start.elapsed().as_secs_f64() < minutes * 60.0 {
         ticks.tick().await;
         host.check()?;
-        times.push(start.elapsed().as_secs_f64() / 60.0);
         let sampled = sample(&host).await?;
         for (series, value) in all.iter_mut().zip(sampled) {
             series.values.push(value);
-        }
-        if times.len().is_multiple_of(30) {
-            progress::step(&format!(
-                "{:.0} minutes: {:.1} MB",
-                times[times.len() - 1],
-                sampled[0]
-            ));
         }
     }
     let reconciles = host.metrics().await?.sum("operator_host_reconciles_total", "");
     users.shutdown().await;
 
     let mut table = Table::new(&["", "first quarter", "second", "third", "last", "flat"]);
-    let mut memory = Plot::new("soak-memory", "Resident memory under churn", "minutes", "MB");
-    let mut rest = Plot::new(
-        "soak-handles",
-        "Handles and queue under churn",
-        "minutes",
-        "number",
-    );
     let mut flat = true;
-    for (index, series) in all.iter().enumerate() {
+    for series in &all {
         let grew = grew(&series.values, series.slack);
         flat &= !grew;
         let mut row = vec![series.name.to_owned()];
         row.extend(quarters(&series.values).map(figure));
         row.push(if grew { "**no**" } else { "yes" }.to_owned());
-        progress::step(&row.join("  "));
-        table.row(row);
-        let plot = if index == 0 { &mut memory } else { &mut rest };
-        plot.line(
-            series.name,
-            times.iter().copied().zip(series.values.iter().copied()),
-        );
+        table.texts(row);
     }
-    let command = format!("make soak MINUTES={minutes}");
-    let mut section = Section::named(Part::Soak, command, &stage, &common.host).await?;
-    section.text = format!(
-        "{USERS} users create, scale, edit and delete Echos, at most {NAMES} each, about {:.0} reconciles a second. The \
-         table has the median of each quarter of the time. *Flat* means that the last quarter does not exceed the \
-         second by more than 10 % (small numbers: by a few).",
-        reconciles / (minutes * 60.0)
-    );
-    section.tables.push(table);
-    section.plots.extend([memory, rest]);
+    let rate = reconciles / (minutes * 60.0);
+    println!("Soak: {USERS} users with at most {NAMES} Echos each, {rate:.0} reconciles a second\n\n{table}");
     host.stop().await;
     stage.shutdown().await;
-    Ok((section, flat))
+    Ok(if flat {
+        ExitCode::SUCCESS
+    } else {
+        ExitCode::FAILURE
+    })
 }
 
 async fn sample(host: &Running) -> anyhow::Result<[f64; 5]> {
@@ -162,7 +136,7 @@ async fn churn(client: Client, namespace: String) {
         match outcome {
             // It is not there, or is going.
             Err(kube::Error::Api(status)) if status.is_not_found() || status.is_conflict() => {}
-            Err(error) => progress::step(&format!("{namespace}: {error}")),
+            Err(error) => eprintln!("{namespace}: {error}"),
             Ok(()) => {}
         }
         tokio::time::sleep(PAUSE).await;

@@ -15,8 +15,7 @@ use tempfile::TempDir;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 
-use crate::cgroup::Group;
-use crate::{CONCURRENCY, Common, plugins, process, progress};
+use crate::{CONCURRENCY, Common, plugins, process};
 
 /// How long anything may take before a measurement fails.
 pub(crate) const LIMIT: Duration = Duration::from_secs(1800);
@@ -147,31 +146,15 @@ impl Stage {
             ("KUBECONFIG", kubeconfig.as_path()),
             ("OPERATOR_HOST_HEALTH_ADDR", Path::new("127.0.0.1:0")),
         ];
-        let mut arguments: Vec<String> = arguments.iter().map(ToString::to_string).collect();
-        let mut program = program;
-        let group = Group::create();
-        if let Some(group) = &group {
-            // It becomes the program within the group.
-            let processes = group.processes();
-            let shell = [
-                "-c",
-                r#"echo $$ >"$0" && exec "$@""#,
-                path(&processes)?,
-                path(program)?,
-            ];
-            arguments.splice(0..0, shell.map(str::to_owned));
-            program = Path::new("sh");
-        }
+        let arguments: Vec<String> = arguments.iter().map(ToString::to_string).collect();
         let output = Output::File(log.clone());
-        let (started, started_at) = (Instant::now(), jiff::Timestamp::now());
+        let started = Instant::now();
         let process = Component::spawn(name, program, &arguments, &environment, output)?;
         Ok(Running {
             process,
-            group,
             log,
             port: OnceLock::new(),
             started,
-            started_at,
         })
     }
 
@@ -187,7 +170,7 @@ impl Stage {
                 return Ok(());
             }
         }
-        progress::step("API server and etcd are still busy after two minutes; measuring all the same");
+        eprintln!("API server and etcd are still busy after two minutes; measuring all the same");
         Ok(())
     }
 
@@ -271,24 +254,14 @@ pub(crate) fn controllers(count: usize) -> Vec<String> {
 /// A measured process, which is killed when dropped.
 pub(crate) struct Running {
     process: Component,
-    /// Dropped after the process.
-    group: Option<Group>,
     log: PathBuf,
     port: OnceLock<u16>,
     pub(crate) started: Instant,
-    started_at: jiff::Timestamp,
 }
 
 impl Running {
     pub(crate) fn id(&self) -> u32 {
         self.process.id()
-    }
-
-    pub(crate) fn memory(&self) -> anyhow::Result<process::Memory> {
-        Ok(process::Memory {
-            working_set: self.group.as_ref().and_then(Group::working_set),
-            ..process::memory(self.id())?
-        })
     }
 
     /// Fails with the end of its log when it has ended.
@@ -358,33 +331,16 @@ impl Running {
         self.until(&format!("logged: {text:?}"), logged).await
     }
 
-    /// Waits until the host is ready with `count` controllers. Returns the most that it and its compilers took together
-    /// meanwhile, in bytes, as sampled.
-    pub(crate) async fn until_ready(&mut self, count: usize) -> anyhow::Result<u64> {
+    /// Waits until the host is ready with `count` controllers.
+    pub(crate) async fn until_ready(&mut self, count: usize) -> anyhow::Result<()> {
         let port = self
             .until("listening for health", async |this| this.port())
             .await?;
-        let most = std::cell::Cell::new(0);
-        self.until("ready", async |this| {
-            let memory = process::memory(this.id()).unwrap_or_default();
-            most.set(
-                most.get()
-                    .max(memory.resident + process::children_resident(this.id())),
-            );
+        self.until("ready", async |_| {
             let answer = get(port, "/readyz?verbose").await.ok()?;
             is_ready(&answer, count).then_some(())
         })
-        .await?;
-        Ok(most.get())
-    }
-
-    /// Returns the time from the start of the process to the first line of the log with `text`, in seconds.
-    pub(crate) fn seconds_to(&self, text: &str) -> Option<f64> {
-        let log = self.log();
-        let line: serde_json::Value =
-            serde_json::from_str(log.lines().find(|line| line.contains(text))?).ok()?;
-        let time: jiff::Timestamp = line["timestamp"].as_str()?.parse().ok()?;
-        (time - self.started_at).total(jiff::Unit::Second).ok()
+        .await
     }
 
     /// Returns the host's metrics.
@@ -406,7 +362,7 @@ impl Running {
             }
             before = now;
         }
-        progress::step(&format!("{} is still busy a minute later", self.name()));
+        eprintln!("{} is still busy a minute later", self.name());
         Ok(())
     }
 
@@ -471,58 +427,4 @@ fn this_program() -> anyhow::Result<PathBuf> {
 fn path(path: &Path) -> anyhow::Result<&str> {
     path.to_str()
         .with_context(|| format!("{} is not UTF-8", path.display()))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn only_requests_about_the_measured_objects_count() {
-        let line = |verb: &str, resource: &str, count: u32| {
-            format!(
-                "apiserver_request_total{{code=\"200\",resource=\"{resource}\",verb=\"{verb}\"}} {count}\n"
-            )
-        };
-        let metrics = [
-            line("APPLY", "pods", 3),
-            line("PATCH", "echoes", 1),
-            line("LIST", "pods", 2),
-            line("WATCH", "pods", 9),
-            line("PUT", "leases", 50),
-            "apiserver_request_terminations_total{resource=\"pods\",verb=\"PUT\"} 7\n".to_owned(),
-        ];
-        assert_eq!(requests(&metrics.concat()), (4.0, 2.0));
-    }
-
-    #[test]
-    fn metrics_are_summed_by_their_whole_name() {
-        let text = "a_total{trigger=\"reload\"} 2\na_total{trigger=\"parent\"} 3\na_total_more{trigger=\"reload\"} 9\nb 4\n";
-        let metrics = Metrics(text.to_owned());
-        assert_eq!(metrics.sum("a_total", ""), 5.0);
-        assert_eq!(metrics.sum("a_total", "trigger=\"reload\""), 2.0);
-        assert_eq!(metrics.sum("b", ""), 4.0);
-    }
-
-    #[test]
-    fn a_host_is_ready_when_each_controller_runs_with_its_plugin() {
-        let one = "[+]ping ok\n[+]controller/echo ok\n[+]plugin/echo ok: sha256:00\nreadyz check passed\n";
-        assert!(is_ready(one, 1) && !is_ready(one, 2));
-        assert!(!is_ready(
-            "HTTP/1.1 200 OK\r\n\r\n[+]ping ok\nreadyz check passed\n",
-            1
-        ));
-        assert!(!is_ready(
-            &one.replace("echo ok\n", "echo ok: waits for the definition\n"),
-            1
-        ));
-        assert!(!is_ready(&one.replace("[+]plugin", "[-]plugin"), 1));
-    }
-
-    #[test]
-    fn the_port_is_that_of_the_log() {
-        let log = "{\"message\":\"serving health and metrics\",\"address\":\"127.0.0.1:40123\"}\n";
-        assert_eq!(port(log), Some(40123));
-        assert_eq!(port("nothing"), None);
-    }
 }

@@ -2,14 +2,12 @@
 
 use std::fmt;
 
-use serde::{Deserialize, Serialize};
-
 /// A median with the smallest and the largest sample.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Spread {
-    pub(crate) median: f64,
-    pub(crate) low: f64,
-    pub(crate) high: f64,
+    median: f64,
+    low: f64,
+    high: f64,
 }
 
 impl Spread {
@@ -27,9 +25,6 @@ impl Spread {
 /// `4.20 (4.00 to 5.10)`, and only the figure when all samples are printed alike.
 impl fmt::Display for Spread {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        if self.median.is_nan() {
-            return f.write_str("not measured");
-        }
         let digits = digits(self.median);
         let [median, low, high] = [self.median, self.low, self.high].map(|value| format!("{value:.digits$}"));
         if low == high {
@@ -55,7 +50,7 @@ fn digits(value: f64) -> usize {
 }
 
 /// Returns the middle sample, or the mean of the two in the middle; NaN when there is none.
-pub(crate) fn median(samples: &[f64]) -> f64 {
+fn median(samples: &[f64]) -> f64 {
     let mut sorted = samples.to_vec();
     sorted.sort_by(f64::total_cmp);
     let (below, above) = (sorted.len().saturating_sub(1) / 2, sorted.len() / 2);
@@ -96,7 +91,6 @@ mod tests {
         assert_eq!(spread.to_string(), "2.00 (1.00 to 3.00)");
         assert_eq!(Spread::of([12.34]).to_string(), "12.3");
         assert_eq!(Spread::of([4.0, 1.0, 2.0, 9.0]).median, 3.0);
-        assert_eq!(Spread::of([]).to_string(), "not measured");
         assert_eq!(Spread::of([1234.5, 1234.4]).to_string(), "1234");
         assert_eq!(Spread::of([0.0, 0.0]).to_string(), "0");
     }

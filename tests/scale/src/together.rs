@@ -1,11 +1,9 @@
 //! The same parents, distributed over more and more controllers: what a controller costs besides its objects.
 
-use crate::controllers::{join, megabytes, megabytes_if_measured};
 use crate::echoes::{self, Observer};
-use crate::report::{Plot, Section, Table};
+use crate::report::{Table, megabytes};
 use crate::stage::{Stage, controllers, servers};
-use crate::stats::Spread;
-use crate::{Measure, Part, cgroup, foreign, plugins, process, progress};
+use crate::{Measure, foreign, plugins, process};
 
 const NAMESPACE: &str = "crowd";
 const FOREIGN: &str = "foreign";
@@ -15,18 +13,7 @@ const PODS: usize = 3;
 /// Number of pods of others that are created afterwards.
 const FOREIGN_PODS: usize = 5000;
 
-struct Figures {
-    wall: f64,
-    own: f64,
-    apiserver: f64,
-    writes: f64,
-    resident: f64,
-    working_set: f64,
-    foreign: f64,
-}
-
-pub(crate) async fn run(measure: &Measure) -> anyhow::Result<Section> {
-    progress::part("together: the same parents with more controllers");
+pub(crate) async fn run(measure: &Measure) -> anyhow::Result<Table> {
     let mut table = Table::new(&[
         "controllers",
         "parents of each",
@@ -35,60 +22,21 @@ pub(crate) async fn run(measure: &Measure) -> anyhow::Result<Section> {
         "API server, s",
         "writes",
         "resident after, MB",
-        "its control group, MB",
         "processor time for a foreign pod, µs",
     ]);
-    let mut plot = Plot::new(
-        "together-processor",
-        "Processor time by number of controllers",
-        "controllers",
-        "s",
-    );
-    let mut section = None;
     for &count in &measure.across {
         let mut samples = Vec::new();
         for _ in 0..measure.repeat {
             let stage = Stage::start(&measure.common).await?;
-            let figures = once(measure, &stage, count).await?;
-            progress::step(&format!(
-                "{count} controllers: {:.1} s, {:.1} s of its own, {:.1} MB, {:.0} µs for a foreign pod",
-                figures.wall, figures.own, figures.resident, figures.foreign
-            ));
-            samples.push(figures);
-            if section.is_none() {
-                let options = format!("--across {}", join(&measure.across));
-                section = Some(Section::new(Part::Together, measure, &options, &stage).await?);
-            }
+            samples.push(once(measure, &stage, count).await?);
             stage.shutdown().await;
         }
-        let spread = |pick: fn(&Figures) -> f64| Spread::of(samples.iter().map(pick));
-        plot.add("host", count, spread(|figures| figures.own));
-        let picks: [fn(&Figures) -> f64; 7] = [
-            |figures| figures.wall,
-            |figures| figures.own,
-            |figures| figures.apiserver,
-            |figures| figures.writes,
-            |figures| figures.resident,
-            |figures| figures.working_set,
-            |figures| figures.foreign,
-        ];
-        let mut row = vec![count.to_string(), (PARENTS / count).to_string()];
-        row.extend(picks.map(|pick| spread(pick).to_string()));
-        table.row(row);
+        table.row(&[count.to_string(), (PARENTS / count).to_string()], &samples);
     }
-    let mut section = section.ok_or_else(|| anyhow::anyhow!("`--across` names no number of controllers"))?;
-    section.text = format!(
-        "{PARENTS} Echos of {PODS} pods exist, distributed over so many kinds, each with its own controller and plugin file. \
-         Then the host starts, with a warm compiled cache. Afterwards {FOREIGN_PODS} pods of others are created, of a kind \
-         that every controller watches. {}",
-        cgroup::EXPLAINED
-    );
-    section.tables.push(table);
-    section.plots.push(plot);
-    Ok(section)
+    Ok(table)
 }
 
-async fn once(measure: &Measure, stage: &Stage, count: usize) -> anyhow::Result<Figures> {
+async fn once(measure: &Measure, stage: &Stage, count: usize) -> anyhow::Result<[f64; 6]> {
     stage.add_copies(&measure.common, 0..count).await?;
     let (configured, cache) = (controllers(count), stage.cache("compiled"));
     let mut host = stage.start_host_with(&configured, &cache)?;
@@ -114,7 +62,7 @@ async fn once(measure: &Measure, stage: &Stage, count: usize) -> anyhow::Result<
     }
     host.until_idle().await?;
     let own = process::times(host.id())?.own;
-    let memory = host.memory()?;
+    let memory = process::memory(host.id())?;
     let [apiserver_after, _] = servers()?;
     let (writes_after, _) = stage.requests().await?;
     let wall = (done - host.started).as_secs_f64();
@@ -126,13 +74,12 @@ async fn once(measure: &Measure, stage: &Stage, count: usize) -> anyhow::Result<
     host.until_idle().await?;
     let foreign = process::times(host.id())?.own - before;
     host.stop().await;
-    Ok(Figures {
+    Ok([
         wall,
-        own: own.as_secs_f64(),
-        apiserver: (apiserver_after - apiserver).as_secs_f64(),
-        writes: writes_after - writes,
-        resident: megabytes(memory.resident),
-        working_set: megabytes_if_measured(memory.working_set),
-        foreign: foreign.as_secs_f64() * 1e6 / FOREIGN_PODS as f64,
-    })
+        own.as_secs_f64(),
+        (apiserver_after - apiserver).as_secs_f64(),
+        writes_after - writes,
+        megabytes(memory.resident),
+        foreign.as_secs_f64() * 1e6 / FOREIGN_PODS as f64,
+    ])
 }
