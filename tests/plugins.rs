@@ -1,7 +1,6 @@
 //! Calls of plugins: what they may ask for, and what a bad plugin cannot do.
 
 pub mod bad_answers;
-pub mod bad_calls;
 pub mod bad_files;
 pub mod compiling;
 pub mod contract;

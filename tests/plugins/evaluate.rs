@@ -22,7 +22,7 @@ struct Case {
     is_rendered: bool,
 }
 
-fn cases() -> [Case; 6] {
+fn cases() -> [Case; 8] {
     let need = |more: Value| {
         let mut need = json!({"id": "n", "apiVersion": "v1", "kind": "ConfigMap", "name": "c"});
         need.as_object_mut()
@@ -56,6 +56,19 @@ fn cases() -> [Case; 6] {
             "name",
             &[need(json!({"name": "No Name"}))],
             "\"No Name\" cannot be a name",
+        ),
+        Case {
+            is_rendered: false,
+            ..refused(
+                "kind",
+                &[need(json!({"kind": "Secret"}))],
+                "may not read the kind v1/Secret",
+            )
+        },
+        refused(
+            "selector",
+            &[need(json!({"name": null, "labelSelector": "a of (b)"}))],
+            "is not a label selector",
         ),
         Case {
             is_rendered: false,

@@ -2,8 +2,7 @@
 //! reconciled about as fast as before, nothing in the cluster changes, and the resource's status contains the
 //! reason.
 //!
-//! `cases` lists what they do; `make bench` measures the release program beside the same plugins.
-//! `bad_calls` and `bad_answers` test one bad call at a time; this test is about quantity.
+//! `cases` lists what they do. Each object is valid first, becomes bad, and is corrected.
 
 mod cases;
 
@@ -209,7 +208,15 @@ async fn suite(name: &str, file: &str) {
                         assert_contains(&message, words);
                         let puppet = scenario.get(PUPPET, &object).await.unwrap();
                         assert_eq!(puppet.data["status"]["note"], "good", "{}", case.name);
+                        assert_eq!(
+                            condition(&puppet, "Ready").unwrap()["status"],
+                            "False",
+                            "{}",
+                            case.name
+                        );
                     }
+                    let note = scenario.until_event("p-0", "Warning", reason).await;
+                    assert_contains(&note, words);
                 }
             })
             .await;

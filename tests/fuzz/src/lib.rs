@@ -23,7 +23,6 @@ mod review;
 mod selector;
 mod watch;
 
-mod quantities;
 mod scanner;
 
 // The tested modules of the SDK, included from its crate: they depend only on the standard library and serde_json.
@@ -33,9 +32,6 @@ mod kinds;
 #[allow(dead_code, unreachable_pub)]
 #[path = "../../../plugins/sdk/src/object.rs"]
 mod object;
-#[allow(dead_code, unreachable_pub)]
-#[path = "../../../plugins/sdk/src/quantity.rs"]
-mod quantity;
 #[allow(dead_code, unreachable_pub)]
 #[path = "../../../plugins/sdk/src/readiness.rs"]
 mod readiness;
@@ -68,7 +64,6 @@ pub const TARGETS: &[Target] = &[
     target("registry", registry::run, 2 << 10, 2_000),
     target("mask", mask::run, 4 << 10, 2_000),
     target("scan", scanner::run, 4 << 10, 5_000),
-    target("quantity", quantities::run, 256, 10_000),
     target("watch", watch::run, 4 << 10, 2_000),
 ];
 

@@ -178,6 +178,5 @@ targets! {
     what_a_registry_sends_is_shown_on_one_line_and_kept_within_limits: "registry",
     no_value_of_a_secret_is_left_in_a_record: "mask",
     the_text_of_an_object_answers_as_its_tree_does: "scan",
-    quantities_have_the_value_that_kubernetes_gives_them: "quantity",
     what_a_watch_sends_is_read_and_kept_as_it_is: "watch",
 }

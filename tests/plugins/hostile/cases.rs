@@ -1,4 +1,4 @@
-//! What malicious plugins do, for the scenarios and for `make bench`.
+//! What malicious plugins do.
 
 use serde_json::{Value, json};
 
@@ -62,6 +62,16 @@ pub fn cases() -> Vec<Case> {
         ),
         misbehave("deep-json", "PluginAnswerInvalid", &["recursion limit"]),
         misbehave("not-utf8", "PluginAnswerInvalid", &["not UTF-8"]),
+        misbehave("not-json", "PluginAnswerInvalid", &["line 1"]),
+        misbehave("trap", "PluginTrapped", &["the plugin stopped", "unreachable"]),
+        misbehave("panic", "PluginTrapped", &["the puppet was told to panic"]),
+        misbehave(
+            "exit",
+            "PluginTrapped",
+            &["the puppet was told to leave", "exited with code"],
+        ),
+        misbehave("file", "PluginTrapped", &["a file: Err("]),
+        misbehave("socket", "PluginTrapped", &["a socket: Err("]),
         many(
             "many-children",
             "children",

@@ -192,35 +192,3 @@ fn until(text: &str, close: &str, raw: bool, bytes: bool) -> Result<(Vec<u8>, us
         value.push(plain);
     }
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn literals_are_read_with_their_escapes() {
-        let one = |text: &str| tokens(text).map(|mut tokens| tokens.swap_remove(0));
-        assert_eq!(
-            one(r#"'a\'b\n\u00e4\x41\101'"#),
-            Ok(Token::Text("a'b\näAA".into()))
-        );
-        assert_eq!(one(r#"r'\d+'"#), Ok(Token::Text(r"\d+".into())));
-        assert_eq!(one("'''a\n'b'''"), Ok(Token::Text("a\n'b".into())));
-        assert_eq!(one(r"b'\xff'"), Ok(Token::Bytes(vec![255])));
-        assert_eq!(one("0x1Fu"), Ok(Token::Uint(31)));
-        assert_eq!(one("1.5e3"), Ok(Token::Double(1500.0)));
-        for wrong in [
-            "'a",
-            "'\\q'",
-            "'a\nb'",
-            "#",
-            "'\\u12",
-            "99999999999999999999",
-            "1e400",
-            "a & b",
-            "`a`",
-        ] {
-            assert!(tokens(wrong).is_err(), "{wrong}");
-        }
-    }
-}

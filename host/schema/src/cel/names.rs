@@ -104,34 +104,3 @@ fn unescaped(name: &str) -> String {
     }
     plain + rest
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn escaped_names_are_those_of_fields() {
-        for (escaped, plain) in [
-            ("a", "a"),
-            ("foo__dash__bar", "foo-bar"),
-            ("a__dot__b__slash__c", "a.b/c"),
-            ("__namespace__", "namespace"),
-            ("redact__underscores____underscores__d", "redact____d"),
-            ("a__underscores__b", "a__b"),
-        ] {
-            assert_eq!(
-                (unescaped(escaped).as_str(), self::escaped(plain).as_deref()),
-                (plain, Some(escaped))
-            );
-        }
-        for (wrong, name) in [
-            ("d__e", "d__e"),
-            ("namespace", "namespace"),
-            ("1a", "1a"),
-            ("aä", "aä"),
-        ] {
-            let schema = serde_json::json!({ "properties": { name: {} } });
-            assert!(field(wrong, &schema, Fields::Declared).is_none(), "{wrong}");
-        }
-    }
-}
