@@ -1,8 +1,10 @@
 //! Reloads each controller's plugin when its file changes.
 //!
 //! ConfigMap mounts, editors and copies change files in different ways, and some volumes send no notifications. So a task
-//! for each file looks at it twice a second; see [`WatchedFile`]. New contents are sent to one task per controller, so that
+//! for each file looks at it every second, and when something may have changed; see [`WatchedFile`]. New contents are sent to one task per controller, so that
 //! a plugin that takes long to compile does not block the others. The configuration file is watched in the same way.
+
+mod notifications;
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -20,8 +22,8 @@ use super::source::{Look, SETTLE, WatchedFile};
 use crate::oci::transport::Transports;
 use operator_host_core::metrics::Metrics;
 
-/// How often to look.
-const POLL: Duration = Duration::from_millis(500);
+/// How often to look without a notification.
+const POLL: Duration = Duration::from_secs(1);
 
 /// Where the plugins come from that the host fetches itself.
 pub struct PluginSources {
@@ -124,7 +126,9 @@ fn fill_from_file(
 #[must_use]
 pub fn watch_file(mut source: WatchedFile, mut on_look: impl FnMut(Look) + Send + 'static) -> Watched {
     let looking = async move {
+        let mut changed = notifications::of(source.folder());
         loop {
+            changed.mark_unchanged();
             let look = tokio::task::spawn_blocking(move || (source.look(), source)).await;
             let look = match look {
                 Ok((look, same)) => {
@@ -135,9 +139,12 @@ pub fn watch_file(mut source: WatchedFile, mut on_look: impl FnMut(Look) + Send 
                 Err(error) if error.is_panic() => std::process::abort(),
                 Err(_stopping) => return,
             };
-            let wait = if look == Look::Unsettled { SETTLE } else { POLL };
+            let is_settled = look != Look::Unsettled;
             on_look(look);
-            tokio::time::sleep(wait).await;
+            tokio::select! {
+                () = tokio::time::sleep(if is_settled { POLL } else { SETTLE }) => {}
+                Ok(()) = changed.changed(), if is_settled => {}
+            }
         }
     };
     Watched(AbortOnDropHandle::new(tokio::spawn(looking)))

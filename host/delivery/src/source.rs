@@ -136,7 +136,7 @@ impl WatchedFile {
     }
 
     /// Returns the folder that contains the file.
-    fn folder(&self) -> &Path {
+    pub(super) fn folder(&self) -> &Path {
         match self.path.parent() {
             Some(folder) if folder != Path::new("") => folder,
             _ => Path::new("."),
