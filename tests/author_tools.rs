@@ -16,7 +16,6 @@ mod odd;
 mod render;
 mod replay;
 mod schema;
-mod watch;
 
 /// A folder for one test's files.
 struct Desk(TempDir);

@@ -30,7 +30,7 @@ fn main() -> ExitCode {
             Command::New(args) => new::run(&args).map(|()| ExitCode::SUCCESS),
             Command::Plugins(args) => cli::plugins::run(args).await.map(|()| ExitCode::SUCCESS),
             Command::Crd(args) => crd::run(args).await.map(|()| ExitCode::SUCCESS),
-            Command::Render(args) => render::run(args).await,
+            Command::Render(args) => render::run(args).await.map(|()| ExitCode::SUCCESS),
             Command::Check(args) => check::run(args).await,
             Command::WebhookManifests(args) => webhook_manifests::run(args).await.map(|()| ExitCode::SUCCESS),
             Command::Diff(args) => diff::run(args).await,

@@ -231,24 +231,6 @@ fn a_resource_that_does_not_fit_is_refused_with_path_and_rule() {
 }
 
 #[test]
-fn a_difference_to_an_earlier_rendering_has_the_exit_codes_of_diff() {
-    let desk = Desk::new();
-    let spec = |replicas| format!("{ECHO}spec: {{replicas: {replicas}, image: i}}\n");
-    let echo = sample("echo");
-    let before = desk.render(&echo, &spec(1), &[]).expect(0);
-    let file = desk.file("before.yaml", &before.out);
-    let diff = ["--diff", file.to_str().unwrap()];
-    assert_eq!(desk.render(&echo, &spec(1), &diff).expect(0).out, "");
-    let answer = desk.render(&echo, &spec(2), &diff).expect(1);
-    assert!(answer.out.contains("\n+  name: e-pod-1\n"), "{}", answer.out);
-    assert!(!answer.out.contains('\x1b'), "no colour but on a terminal");
-    desk.render(&echo, &spec(200), &diff).expect(2);
-    let panics = desk.file("p.wasm", Fixture::new(cases::PANIC).build(Form::Command));
-    let resource = "apiVersion: fixtures.dev/v1\nkind: Fixture\nmetadata: {name: f}\n";
-    desk.render(panics.to_str().unwrap(), resource, &diff).expect(2);
-}
-
-#[test]
 fn a_resource_that_violates_a_rule_of_the_definition_is_not_rendered() {
     let desk = Desk::new();
     let app = |min: u32| {

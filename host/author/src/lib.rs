@@ -22,7 +22,6 @@ pub mod webhook_manifests;
 mod conversion;
 mod reach;
 mod rendering;
-mod watch;
 
 use operator_host_config::ServiceAccount;
 use operator_host_contract::is_dns_label;

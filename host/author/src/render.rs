@@ -1,8 +1,7 @@
 //! `operator-host render`: prints what a plugin produces for resources in files.
 
-use std::io::{IsTerminal, Write};
+use std::io::Write;
 use std::path::{Path, PathBuf};
-use std::process::ExitCode;
 use std::sync::Arc;
 
 use anyhow::{Context, anyhow};
@@ -11,9 +10,9 @@ use kube::core::DynamicObject;
 use serde_json::Value;
 
 use super::plugin_file::Loaded;
-use super::registry::{RegistryArgs, reference};
+use super::registry::RegistryArgs;
 use super::rendering::{self, Output};
-use super::{Failure, plugin_file, watch};
+use super::{Failure, plugin_file};
 use crate::dry_run::documents::{self, Document};
 use crate::dry_run::offline::{self, Allowed, RenderError, Scene};
 use operator_host_config::Config;
@@ -29,7 +28,7 @@ use operator_host_schema::schema;
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Exit codes: 0 rendered; 1 the plugin failed or its answer is refused; 2 wrong usage, or a resource that does not \
-fit its definition. With --diff: 0 the same, 1 different, 2 everything else.")]
+fit its definition.")]
 pub struct Args {
     /// The plugin's WebAssembly file, or its reference in a registry (`oci://…`)
     #[arg(long, short, env = "OPERATOR_HOST_PLUGIN", value_name = "FILE")]
@@ -65,12 +64,6 @@ pub struct Args {
         value_name = "FORMAT"
     )]
     output: Output,
-    /// Print the differences from an earlier rendering instead
-    #[arg(long, value_name = "FILE")]
-    diff: Option<PathBuf>,
-    /// Render again whenever one of the files changes, until Ctrl-C
-    #[arg(long, short)]
-    watch: bool,
     /// The plugin log lines to print, from `off` to `trace`
     #[arg(long, env = "OPERATOR_HOST_LOG", default_value = "info", value_name = "LEVEL")]
     log: String,
@@ -82,48 +75,8 @@ pub struct Args {
 ///
 /// # Errors
 /// The help lists the exit codes.
-pub async fn run(args: Args) -> Result<ExitCode, Failure> {
+pub async fn run(args: Args) -> Result<(), Failure> {
     plugin_file::show_log(&args.log)?;
-    if args.watch {
-        let files = [&args.filename, &args.children, &args.related]
-            .into_iter()
-            .flatten();
-        // In a registry there is nothing to watch: each rendering pulls the plugin.
-        let plugin = Some(&args.plugin).filter(|_| !matches!(reference(&args.plugin), Ok(Some(_))));
-        let files = files
-            .chain(plugin)
-            .chain(&args.diff)
-            .chain(&args.config)
-            .cloned()
-            .collect();
-        let ended = watch::whenever_changed(files, async || {
-            if let Err(Failure::Usage(error) | Failure::Other(error)) = once(&args).await {
-                eprintln!("operator-host: {}", super::words(&error));
-            }
-        })
-        .await;
-        return Ok(ended);
-    }
-    once(&args).await
-}
-
-async fn once(args: &Args) -> Result<ExitCode, Failure> {
-    render(args).await.map_err(|failure| match failure {
-        // As in `diff`, exit code 1 means only that something differs.
-        Failure::Other(error) if args.diff.is_some() => Failure::Usage(error),
-        other => other,
-    })
-}
-
-async fn render(args: &Args) -> Result<ExitCode, Failure> {
-    let before = match &args.diff {
-        Some(file) => {
-            let text =
-                std::fs::read_to_string(file).with_context(|| format!("cannot read {}", file.display()));
-            Some((file.display().to_string(), text.map_err(Failure::Usage)?))
-        }
-        None => None,
-    };
     let config = args
         .config
         .as_deref()
@@ -186,19 +139,8 @@ async fn render(args: &Args) -> Result<ExitCode, Failure> {
         done.push((scene, rendering));
     }
     let text = rendering::print(args.output, &description.parent, &done)?;
-    let mut out = std::io::stdout().lock();
-    let Some((file, before)) = before else {
-        out.write_all(text.as_bytes())?;
-        return Ok(ExitCode::SUCCESS);
-    };
-    let colour = out.is_terminal() && plugin_file::colour();
-    let difference = rendering::diff((&file, "rendered"), &before, &text, colour);
-    out.write_all(difference.as_bytes())?;
-    Ok(if difference.is_empty() {
-        ExitCode::SUCCESS
-    } else {
-        ExitCode::from(1)
-    })
+    std::io::stdout().lock().write_all(text.as_bytes())?;
+    Ok(())
 }
 
 /// The objects in files with samples.
