@@ -22,7 +22,7 @@ use operator_host_core::json_difference;
 use operator_host_core::object::is_built_in;
 use operator_host_engine::reconcile::evaluate::EvaluateError;
 use operator_host_instruments::record::RecordedAnswer;
-use operator_host_runtime::{Call, CallError, CodeOrigin, Plugin, RandomSource, compile_memory};
+use operator_host_runtime::{Call, CallError, CallStats, CodeOrigin, Plugin, RandomSource, compile_memory};
 use operator_host_schema::cel;
 use operator_host_schema::schema;
 use operator_host_webhook::conversion::{Lost, there_and_back};
@@ -57,9 +57,6 @@ pub struct Args {
     /// limits apply
     #[arg(long, short, value_name = "FILE")]
     config: Option<PathBuf>,
-    /// How often to call the plugin for each sample to measure a call, whose median is reported
-    #[arg(long, default_value_t = 1, value_name = "NUMBER", value_parser = clap::value_parser!(u16).range(1..))]
-    calls: u16,
     #[command(flatten)]
     registry: RegistryArgs,
 }
@@ -382,18 +379,8 @@ async fn samples(
         let request = offline::last_request(plugin, &scene).await;
         // Random numbers change from one reconcile to the next, and no answer may depend on them.
         let first = plugin.try_reconcile(&request, RandomSource::First).await;
-        let (mut times, memory) = (vec![first.stats.guest_time], first.stats.peak_memory);
+        cost(plugin, &name, first.stats, report);
         let first = answer(first);
-        for _ in 1..args.calls {
-            times.push(
-                plugin
-                    .try_reconcile(&request, RandomSource::First)
-                    .await
-                    .stats
-                    .guest_time,
-            );
-        }
-        cost(plugin, &name, &mut times, memory, report);
         let second = answer(plugin.try_reconcile(&request, RandomSource::Second).await);
         match (first, second) {
             (Err(error), _) | (_, Err(error)) => {
@@ -521,15 +508,9 @@ fn answer(call: Call<Response>) -> Result<Value, String> {
     }
 }
 
-fn cost(plugin: &Plugin, name: &str, times: &mut [Duration], memory: usize, report: &mut Report) {
-    times.sort_unstable();
-    let time = times[times.len() / 2];
-    let median = match times.len() {
-        1 => String::new(),
-        count => format!(" (the median of {count})"),
-    };
-    let memory_kib = memory.div_ceil(1024);
-    let message = format!("{name}: {time:?} and {memory_kib} KiB for one call{median}");
+fn cost(plugin: &Plugin, name: &str, stats: CallStats, report: &mut Report) {
+    let (time, memory) = (stats.guest_time, stats.peak_memory);
+    let message = format!("{name}: {time:?} and {} KiB for one call", memory.div_ceil(1024));
     let limits = plugin.limits();
     let level = if time > SLOW || memory > limits.memory / 2 {
         Level::Warn
@@ -571,7 +552,6 @@ mod tests {
             now: Timestamp::UNIX_EPOCH,
             related: Vec::new(),
             config: None,
-            calls: 1,
             registry: RegistryArgs::default(),
         };
         let mut report = Report::default();
