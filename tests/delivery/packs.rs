@@ -269,8 +269,8 @@ async fn a_pinned_controller_takes_that_version_only_and_another_pin_takes_effec
     let scenario = Scenario::new("pack-pinned").await;
     let mut volume = Projected::new(&scenario);
     let (one, two) = (
-        pack(&scenario, &echo_with(1, 1), &["--compression", "gzip"]),
-        pack(&scenario, &echo_with(1, 2), &["--compression", "zstd"]),
+        pack(&scenario, &echo_with(1, 1), &[]),
+        pack(&scenario, &echo_with(1, 2), &[]),
     );
     let pinned = |map: &ConfigMap| format!("{CONTROLLER}  sha256: {}\n", digest(map));
     volume.project(&one);

@@ -26,9 +26,6 @@ pub struct Args {
     /// The namespace of the ConfigMaps [default: the namespace that kubectl uses]
     #[arg(long, short)]
     namespace: Option<String>,
-    /// How to compress the plugins
-    #[arg(long, value_enum, default_value = "auto")]
-    compression: Choice,
     /// Sign the plugins with this private key, as `openssl genpkey -algorithm ed25519` writes it. Without it, a
     /// signature that `sign` wrote beside a plugin's file is packed unchanged
     #[arg(long, value_name = "FILE")]
@@ -36,19 +33,6 @@ pub struct Args {
     /// Print a Controller for each plugin, too: applied to a cluster, it makes a running host reconcile the plugin's kind
     #[arg(long)]
     controller: bool,
-}
-
-/// The values of `--compression`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
-enum Choice {
-    /// With zstd if a plugin does not fit a ConfigMap uncompressed
-    Auto,
-    /// No compression
-    None,
-    /// With zstd
-    Zstd,
-    /// With gzip
-    Gzip,
 }
 
 /// Prints the manifests of ConfigMaps that hold the plugins, and how to mount them.
@@ -75,7 +59,7 @@ pub async fn run(args: Args) -> Result<(), Failure> {
             Some(key) => Some(super::sign::statement(&plugin)?.sign(key)),
             None => super::sign::beside(file, &name, plugin.digest())?,
         };
-        maps.extend(pack(&name, &bytes, args.compression, signature)?);
+        maps.extend(pack(&name, &bytes, signature)?);
         if args.controller {
             let source = json!({"name": map_name(&name), "namespace": args.namespace, "key": name});
             controllers.push(controller(plugin.description(), source)?);
@@ -135,17 +119,15 @@ struct Map {
 
 /// Packs one plugin. The first ConfigMap contains the plugin, or the index and the first part, so every change of the
 /// plugin's form changes that ConfigMap.
-fn pack(file: &str, bytes: &[u8], choice: Choice, signature: Option<Vec<u8>>) -> Result<Vec<Map>, Failure> {
+fn pack(file: &str, bytes: &[u8], signature: Option<Vec<u8>>) -> Result<Vec<Map>, Failure> {
     if !is_config_map_key(file) {
         let message =
             anyhow!("{file:?} cannot be a key of a ConfigMap: only letters, digits, '-', '_' and '.' can");
         return Err(Failure::Usage(message));
     }
-    let compression = match choice {
-        Choice::Auto if bytes.len() <= PART => Compression::None,
-        Choice::Auto | Choice::Zstd => Compression::Zstd,
-        Choice::None => Compression::None,
-        Choice::Gzip => Compression::Gzip,
+    let compression = match bytes.len() <= PART {
+        true => Compression::None,
+        false => Compression::Zstd,
     };
     let (index, mut parts) =
         Index::split(file, bytes, compression, PART).context("cannot compress the plugin")?;
@@ -269,21 +251,19 @@ mod tests {
 
     #[test]
     fn a_plugin_that_fits_is_packed_as_it_is_and_a_larger_one_is_compressed() {
-        let small = pack("echo.wasm", &noise(PART), Choice::Auto, None).unwrap();
+        let small = pack("echo.wasm", &noise(PART), None).unwrap();
         assert_eq!(small.len(), 1);
         assert_eq!(small[0].name, "echo-plugin");
         assert_eq!(keys(&small[0]), ["echo.wasm"]);
-        let large = pack("My_Echo.wasm", &vec![7; PART + 1], Choice::Auto, None).unwrap();
+        let large = pack("My_Echo.wasm", &vec![7; PART + 1], None).unwrap();
         assert_eq!(large[0].name, "my-echo-plugin");
         assert_eq!(keys(&large[0]), ["My_Echo.wasm.zst"]);
-        let gzip = pack("echo.wasm", b"x", Choice::Gzip, None).unwrap();
-        assert_eq!(keys(&gzip[0]), ["echo.wasm.gz"]);
     }
 
     #[test]
     fn what_is_still_too_large_is_split_over_config_maps_that_each_fit() {
         let bytes = noise(2 * PART + 10);
-        let maps = pack("echo.wasm", &bytes, Choice::Auto, None).unwrap();
+        let maps = pack("echo.wasm", &bytes, None).unwrap();
         let names: Vec<_> = maps.iter().map(|map| map.name.as_str()).collect();
         assert_eq!(names, ["echo-plugin", "echo-plugin-1", "echo-plugin-2"]);
         assert_eq!(keys(&maps[0]), ["echo.wasm.pack", "echo.wasm.zst.0"]);
@@ -302,8 +282,8 @@ mod tests {
 
     #[test]
     fn the_manifests_are_yaml_with_the_digest_and_explain_how_to_mount_them() {
-        let bytes = noise(2 * PART);
-        let maps = pack("echo.wasm", &bytes, Choice::None, None).unwrap();
+        let bytes = noise(PART + PART / 2);
+        let maps = pack("echo.wasm", &bytes, None).unwrap();
         let text = manifests(&maps, Some("operators"), false);
         let documents: Vec<serde_json::Value> = serde_saphyr::from_multiple(&text).unwrap();
         assert_eq!(documents.len(), 2);
@@ -311,11 +291,11 @@ mod tests {
         let digest = &documents[1]["metadata"]["annotations"][DIGEST_ANNOTATION];
         assert_eq!(*digest, Digest::of(&bytes).to_string());
         let part: ByteString =
-            serde_json::from_value(documents[1]["binaryData"]["echo.wasm.1"].clone()).unwrap();
-        assert_eq!(part.0, bytes[PART..]);
+            serde_json::from_value(documents[1]["binaryData"]["echo.wasm.zst.1"].clone()).unwrap();
+        assert_eq!(part.0, maps[1].data[0].1);
         assert!(
             text.contains(
-                "#           - configMap: {name: echo-plugin-1, items: [{key: echo.wasm.1, path: echo.wasm.1}]}\n"
+                "#           - configMap: {name: echo-plugin-1, items: [{key: echo.wasm.zst.1, path: echo.wasm.zst.1}]}\n"
             ),
             "{}",
             &text[..800]
@@ -324,13 +304,10 @@ mod tests {
 
     #[test]
     fn a_name_that_no_config_map_takes_is_refused() {
-        assert!(matches!(
-            pack("e cho.wasm", b"x", Choice::Auto, None),
-            Err(Failure::Usage(_))
-        ));
+        assert!(matches!(pack("e cho.wasm", b"x", None), Err(Failure::Usage(_))));
         let both: Vec<_> = ["a_b.wasm", "a.b.wasm"]
             .iter()
-            .flat_map(|file| pack(file, b"x", Choice::Auto, None).unwrap())
+            .flat_map(|file| pack(file, b"x", None).unwrap())
             .collect();
         assert_eq!(twice(&both), Some("a-b-plugin"));
     }
