@@ -28,7 +28,7 @@ mod ceilings;
 pub mod manifests;
 pub mod resources;
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 
 use operator_host_config::leadership::{LeadershipConfig, LeadershipMode};
 use operator_host_config::{Config, ControllerConfig, DefinitionsMode, Removal, ServiceAccount};
@@ -65,10 +65,10 @@ pub struct Permission {
     pub verb: &'static str,
 }
 
-/// All permissions, each with its reasons: one for each controller that needs it.
+/// All permissions.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Rights {
-    needed: BTreeMap<Permission, BTreeSet<String>>,
+    needed: BTreeSet<Permission>,
     /// Configuration entries without effect, for the user to correct.
     pub remarks: Vec<String>,
     /// The power that the plugins get by the kinds that they make, for the user to know.
@@ -136,24 +136,17 @@ pub fn rights(
     resources: &Resources,
 ) -> Result<Rights, UnknownKind> {
     let mut rights = Rights::default();
-    rights.grant(
-        &[Scope::Cluster],
-        DEFINITIONS,
-        &READ,
-        "the host: kinds that are added or change",
-    );
+    rights.grant(&[Scope::Cluster], DEFINITIONS, &READ);
     let namespaces = ("", "namespaces");
     if config.namespaces.is_empty() {
-        let why = "the host: namespaces that are being deleted";
-        rights.grant(&[Scope::Cluster], namespaces, &READ, why);
+        rights.grant(&[Scope::Cluster], namespaces, &READ);
     } else {
         let others = config
             .controllers
             .iter()
             .filter_map(ControllerConfig::other_names);
         for name in config.namespaces.iter().chain(others.flatten()) {
-            let why = "the host: whether a namespace exists in which it has no permission";
-            rights.grant_named(&[Scope::Cluster], namespaces, name, &["get"], why);
+            rights.grant_named(&[Scope::Cluster], namespaces, name, &["get"]);
         }
     }
     grant_lease(&mut rights, &config.leadership, account);
@@ -182,13 +175,9 @@ fn grant_key(rights: &mut Rights, config: &Config, account: &ServiceAccount, des
     for (controller, description) in config.controllers.iter().zip(descriptions) {
         let secret = secret();
         if controller.children.contains_key(&secret) && description.makes.contains(&secret) {
-            let why = format!(
-                "{}: the key that proves which Secrets it generated",
-                controller.name
-            );
             let secrets = ("", "secrets");
-            rights.grant_named(&scopes, secrets, KEY_SECRET, &["get"], &why);
-            rights.grant(&scopes, secrets, &["create"], &why);
+            rights.grant_named(&scopes, secrets, KEY_SECRET, &["get"]);
+            rights.grant(&scopes, secrets, &["create"]);
         }
     }
 }
@@ -203,11 +192,10 @@ fn grant_lease(rights: &mut Rights, leadership: &LeadershipConfig, account: &Ser
         .unwrap_or_else(|| account.namespace.clone());
     let scopes = [Scope::Namespace(namespace)];
     let leases = ("coordination.k8s.io", "leases");
-    let why = "the host: leader election";
     let verbs = ["create", "patch"];
-    rights.grant(&scopes, EVENTS, &verbs, "the host: Events on its Lease");
-    rights.grant(&scopes, leases, &["create"], why);
-    rights.grant_named(&scopes, leases, &leadership.name, &["get", "update"], why);
+    rights.grant(&scopes, EVENTS, &verbs);
+    rights.grant(&scopes, leases, &["create"]);
+    rights.grant_named(&scopes, leases, &leadership.name, &["get", "update"]);
 }
 
 const DEFINITIONS: (&str, &str) = ("apiextensions.k8s.io", "customresourcedefinitions");
@@ -215,24 +203,17 @@ const EVENTS: (&str, &str) = ("events.k8s.io", "events");
 const READ: [&str; 2] = ["list", "watch"];
 
 impl Rights {
-    /// Iterates over the permissions with the reasons for each.
-    pub fn iter(&self) -> impl Iterator<Item = (&Permission, &BTreeSet<String>)> {
+    /// Iterates over the permissions.
+    pub fn iter(&self) -> impl Iterator<Item = &Permission> {
         self.needed.iter()
     }
 
-    fn grant(&mut self, scopes: &[Scope], resource: (&str, &str), verbs: &[&'static str], why: &str) {
-        self.grant_to(None, scopes, resource, None, verbs, why);
+    fn grant(&mut self, scopes: &[Scope], resource: (&str, &str), verbs: &[&'static str]) {
+        self.grant_to(None, scopes, resource, None, verbs);
     }
 
-    fn grant_named(
-        &mut self,
-        scopes: &[Scope],
-        resource: (&str, &str),
-        name: &str,
-        verbs: &[&'static str],
-        why: &str,
-    ) {
-        self.grant_to(None, scopes, resource, Some(name), verbs, why);
+    fn grant_named(&mut self, scopes: &[Scope], resource: (&str, &str), name: &str, verbs: &[&'static str]) {
+        self.grant_to(None, scopes, resource, Some(name), verbs);
     }
 
     fn grant_to(
@@ -242,7 +223,6 @@ impl Rights {
         (group, resource): (&str, &str),
         name: Option<&str>,
         verbs: &[&'static str],
-        why: &str,
     ) {
         for (scope, verb) in scopes
             .iter()
@@ -256,7 +236,7 @@ impl Rights {
                 name: name.map(str::to_owned),
                 verb,
             };
-            self.needed.entry(permission).or_default().insert(why.to_owned());
+            self.needed.insert(permission);
         }
     }
 
@@ -264,11 +244,11 @@ impl Rights {
     fn drop_what_the_cluster_grants(&mut self) {
         let cluster: BTreeSet<_> = self
             .needed
-            .keys()
+            .iter()
             .filter(|permission| permission.scope == Scope::Cluster)
             .cloned()
             .collect();
-        self.needed.retain(|permission, _| {
+        self.needed.retain(|permission| {
             let everywhere = Permission {
                 scope: Scope::Cluster,
                 ..permission.clone()
@@ -291,51 +271,38 @@ impl Controller<'_> {
         let name = &self.controller.name;
         let parent = &self.resources.of(&self.controller.parent)?;
         let own = self.own_scopes(parent);
-        rights.grant(&own, parent.name(), &READ, &format!("{name}: its parents"));
+        rights.grant(&own, parent.name(), &READ);
         if parent.has_status {
             let status = format!("{}/status", parent.plural);
-            let why = format!("{name}: its parents' status");
-            rights.grant(&own, (&parent.group, &status), &["patch"], &why);
+            rights.grant(&own, (&parent.group, &status), &["patch"]);
         }
         if self.description.finalizer {
-            let why = format!("{name}: its parents' finalizer");
-            rights.grant(&own, parent.name(), &["patch"], &why);
+            rights.grant(&own, parent.name(), &["patch"]);
         }
         if self.controller.children.keys().any(is_secret_kind) {
-            let why = format!("{name}: its parents' record of generated Secrets");
-            rights.grant(&own, parent.name(), &["patch"], &why);
+            rights.grant(&own, parent.name(), &["patch"]);
         }
         let events = match parent.namespaced {
             true => own.clone(),
             // Kubernetes stores the Events of cluster-scoped objects here.
             false => vec![Scope::Namespace("default".to_owned())],
         };
-        let why = format!("{name}: Events on its parents");
-        rights.grant(&events, EVENTS, &["create", "patch"], &why);
+        rights.grant(&events, EVENTS, &["create", "patch"]);
         if let Some(account) = &self.controller.service_account {
             let scopes = [Scope::Namespace(account.namespace.clone())];
-            let why = format!("{name}: children are written as this account");
-            rights.grant_named(
-                &scopes,
-                ("", "serviceaccounts"),
-                &account.name,
-                &["impersonate"],
-                &why,
-            );
+            rights.grant_named(&scopes, ("", "serviceaccounts"), &account.name, &["impersonate"]);
         }
         for (kind, removal) in &self.controller.children {
             self.grant_child(rights, parent, kind, *removal)?;
         }
         for kind in &self.controller.reads {
             let resource = &self.resources.of(kind)?;
-            let why = format!("{name}: what its plugin may read");
-            rights.grant(&self.watched(resource), resource.name(), &READ, &why);
+            rights.grant(&self.watched(resource), resource.name(), &READ);
         }
         // A kind of Kubernetes itself has no definition.
         if parent.group.contains('.') {
             let definition = format!("{}.{}", parent.plural, parent.group);
-            let why = format!("{name}: the record of its plugin's live version");
-            rights.grant_named(&[Scope::Cluster], DEFINITIONS, &definition, &["patch"], &why);
+            rights.grant_named(&[Scope::Cluster], DEFINITIONS, &definition, &["patch"]);
         }
         self.grant_definition(rights, parent);
         rights.warnings.extend(self.controller.warnings());
@@ -353,12 +320,10 @@ impl Controller<'_> {
             return;
         };
         let name = &self.controller.name;
-        let why = format!("{name}: its definition, which is installed");
         let scopes = [Scope::Cluster];
-        rights.grant_named(&scopes, DEFINITIONS, definition, &["patch"], &why);
-        rights.grant(&scopes, DEFINITIONS, &["create"], &why);
-        let why = format!("{name}: all objects, before their definition changes");
-        rights.grant(&scopes, parent.name(), &["list"], &why);
+        rights.grant_named(&scopes, DEFINITIONS, definition, &["patch"]);
+        rights.grant(&scopes, DEFINITIONS, &["create"]);
+        rights.grant(&scopes, parent.name(), &["list"]);
         rights.warnings.push(format!(
             "{name}: the host may create any CustomResourceDefinition, because RBAC cannot limit `create` to a name; to avoid \
              this, create {definition} yourself and remove the rule"
@@ -374,14 +339,13 @@ impl Controller<'_> {
     ) -> Result<(), UnknownKind> {
         let name = &self.controller.name;
         let child = &self.resources.of(kind)?;
-        let why = format!("{name}: children");
         // The host watches every kind that the configuration lists, to know what exists before it writes.
         let watched = match parent.namespaced {
             // It has no children in other namespaces, however many there are.
             true if self.controller.other_names().is_none() => self.in_namespaces(child, &BTreeSet::new()),
             _ => self.watched(child),
         };
-        rights.grant(&watched, child.name(), &READ, &why);
+        rights.grant(&watched, child.name(), &READ);
         if !self.description.makes.contains(kind) {
             rights.remarks.push(format!(
                 "{name}: `children` lists {kind}, which the plugin does not create: remove it, so that the host does \
@@ -437,19 +401,14 @@ impl Controller<'_> {
             ));
         }
         let who = self.controller.service_account.as_ref();
-        rights.grant_to(who, &written, child.name(), None, &["create", "patch"], &why);
+        rights.grant_to(who, &written, child.name(), None, &["create", "patch"]);
         let generated = *kind == secret() && self.controller.generated == Removal::Delete;
         if removal == Removal::Delete || generated {
-            let why = format!("{name}: children that are no longer wanted");
-            rights.grant_to(who, &written, child.name(), None, &["delete"], &why);
+            rights.grant_to(who, &written, child.name(), None, &["delete"]);
             // Such a child has an owner reference with `blockOwnerDeletion`.
             let finalizers = format!("{}/finalizers", parent.plural);
-            let why = format!(
-                "{name}: children that block the deletion of their parent, where the admission plugin \
-                 OwnerReferencesPermissionEnforcement checks it"
-            );
             let own = self.own_scopes(parent);
-            rights.grant_to(who, &own, (&parent.group, &finalizers), None, &["update"], &why);
+            rights.grant_to(who, &own, (&parent.group, &finalizers), None, &["update"]);
         }
         Ok(())
     }

@@ -1,7 +1,6 @@
 //! `operator-host rbac`: prints the minimal permissions for a configuration and its plugins.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::fmt::Write;
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -13,12 +12,13 @@ use super::{Failure, plugin_file};
 use crate::dry_run::documents;
 use crate::permissions::manifests::{Manifest, manifests};
 use crate::permissions::resources::{Resource, Resources};
-use crate::permissions::{Rights, Scope, rights};
+use crate::permissions::{Rights, rights};
 use operator_host_cluster::client;
 use operator_host_cluster::discovery::{Discovery, KindError};
 use operator_host_config::{Config, ServiceAccount};
 use operator_host_contract::{Description, Kind};
 use operator_host_core::metrics::Metrics;
+use operator_host_runtime::Plugin;
 
 /// The options of `rbac`.
 #[derive(Debug, clap::Args)]
@@ -63,8 +63,6 @@ enum Output {
     Json,
     /// Values for the Helm chart
     Helm,
-    /// Each permission with the component that needs it
-    Table,
 }
 
 /// Prints the permissions.
@@ -73,25 +71,37 @@ enum Output {
 /// When the configuration is invalid, a plugin cannot be loaded, or a kind is unknown.
 pub async fn run(args: Args) -> Result<(), Failure> {
     let config = Config::load(&args.config).map_err(|error| Failure::Usage(error.into()))?;
-    let descriptions = describe(&config, &args.plugins).await?;
-    let resources = resources(&config, &descriptions, &args.crd).await?;
+    let plugins = load(&config, &args.plugins).await?;
+    let descriptions: Vec<_> = plugins
+        .iter()
+        .map(|plugin| plugin.description().clone())
+        .collect();
+    let named = config.controllers.iter().flat_map(|controller| {
+        std::iter::once(&controller.parent)
+            .chain(controller.children.keys())
+            .chain(&controller.reads)
+    });
+    let resources = resources(named, descriptions.iter(), &args.crd).await?;
     let rights = rights(&config, &args.service_account, &descriptions, &resources)?;
     for remark in &rights.remarks {
         eprintln!("operator-host: {remark}");
     }
-    // The table contains them.
-    for warning in rights.warnings.iter().filter(|_| args.output != Output::Table) {
+    for warning in &rights.warnings {
         eprintln!("operator-host: warning: {warning}");
     }
     print!("{}", print(args.output, &rights, &args.service_account)?);
     Ok(())
 }
 
-async fn describe(config: &Config, plugins: &plugin_file::PluginFiles) -> Result<Vec<Description>, Failure> {
-    let mut descriptions = Vec::with_capacity(config.controllers.len());
+/// Loads the plugin of each controller.
+///
+/// # Errors
+/// When one cannot be loaded, or is for another kind.
+pub(crate) async fn load(config: &Config, files: &plugin_file::PluginFiles) -> Result<Vec<Plugin>, Failure> {
+    let mut plugins = Vec::with_capacity(config.controllers.len());
     for controller in &config.controllers {
         let location = &controller.plugin;
-        let plugin = plugins.load(controller).await?;
+        let plugin = files.load(controller).await?;
         let plugin = plugin.with_context(|| location.to_string())?;
         let description = plugin.description();
         if description.parent != controller.parent {
@@ -102,15 +112,18 @@ async fn describe(config: &Config, plugins: &plugin_file::PluginFiles) -> Result
                 controller.parent
             )));
         }
-        descriptions.push(description.clone());
+        plugins.push(plugin);
     }
-    Ok(descriptions)
+    Ok(plugins)
 }
 
-/// Looks up every kind that the configuration names. The error names the definition to supply.
-async fn resources(
-    config: &Config,
-    descriptions: &[Description],
+/// Looks up kinds: in definitions, among those of Kubernetes, and in the current cluster.
+///
+/// # Errors
+/// When a kind is nowhere; the error names the definition to supply.
+pub(crate) async fn resources<'a>(
+    kinds: impl Iterator<Item = &'a Kind>,
+    descriptions: impl Iterator<Item = &'a Description>,
     crds: &[PathBuf],
 ) -> Result<Resources, Failure> {
     let mut resources = Resources::default();
@@ -122,18 +135,10 @@ async fn resources(
             }
         }
     }
-    for crd in descriptions
-        .iter()
-        .filter_map(|description| description.crd.as_ref())
-    {
+    for crd in descriptions.filter_map(|description| description.crd.as_ref()) {
         resources.define(&crd.value());
     }
-    let named = config.controllers.iter().flat_map(|controller| {
-        std::iter::once(&controller.parent)
-            .chain(controller.children.keys())
-            .chain(&controller.reads)
-    });
-    let missing: BTreeSet<&Kind> = named.filter(|kind| resources.of(kind).is_err()).collect();
+    let missing: BTreeSet<&Kind> = kinds.filter(|kind| resources.of(kind).is_err()).collect();
     if missing.is_empty() {
         return Ok(resources);
     }
@@ -189,7 +194,6 @@ fn print(output: Output, rights: &Rights, account: &ServiceAccount) -> Result<St
             let text = serde_saphyr::to_string(&json!({ "rbac": helm(&manifests(), account) }))?;
             format!("# Printed by `operator-host rbac -o helm`.\n{text}")
         }
-        Output::Table => table(rights),
     })
 }
 
@@ -231,48 +235,4 @@ fn helm(manifests: &[Manifest], host: &ServiceAccount) -> Value {
     });
     values["accounts"] = accounts.collect();
     values
-}
-
-fn table(rights: &Rights) -> String {
-    let mut rows = vec![["WHO", "NAMESPACE", "RESOURCE", "VERB", "WHY"].map(str::to_owned)];
-    for (permission, reasons) in rights.iter() {
-        let namespace = match &permission.scope {
-            Scope::Cluster => "(all)".to_owned(),
-            Scope::Namespace(namespace) => namespace.clone(),
-        };
-        let resource = match permission.group.as_str() {
-            "" => permission.resource.clone(),
-            group => format!("{}.{group}", permission.resource),
-        };
-        let resource = match &permission.name {
-            Some(name) => format!("{resource} {name}"),
-            None => resource,
-        };
-        let who = permission
-            .who
-            .as_ref()
-            .map_or_else(|| "host".to_owned(), ToString::to_string);
-        let reasons: Vec<&str> = reasons.iter().map(String::as_str).collect();
-        rows.push([
-            who,
-            namespace,
-            resource,
-            permission.verb.to_owned(),
-            reasons.join("; "),
-        ]);
-    }
-    let width = |column: usize| rows.iter().map(|row| row[column].len()).max().unwrap_or(0);
-    let [who, namespace, resource, verb] = [0, 1, 2, 3].map(width);
-    let table = rows.iter().fold(String::new(), |mut text, row| {
-        let [a, b, c, d, why] = row;
-        let _ = writeln!(
-            text,
-            "{a:who$}   {b:namespace$}   {c:resource$}   {d:verb$}   {why}"
-        );
-        text
-    });
-    rights.warnings.iter().fold(table, |mut text, warning| {
-        let _ = writeln!(text, "warning: {warning}");
-        text
-    })
 }

@@ -6,24 +6,20 @@ use anyhow::{Context, anyhow};
 use serde_json::{Value, json};
 
 use super::Failure;
-use operator_host_config::webhook::{WebhookReach, WebhookTarget};
+use operator_host_config::webhook::{WebhookReach, WebhookTarget, parse_service};
 use operator_host_webhook::PATH;
 use operator_host_webhook::certificates::ca_bundle;
 
-/// The Service of the manifests, and its port.
+/// The Service of the manifests.
 pub(crate) const SERVICE: &str = "operator-host/operator-host-webhook";
-const PORT: u16 = 443;
 
 /// The arguments.
 #[derive(Debug, clap::Args)]
 pub(crate) struct ReachArgs {
     /// The Service in front of the host's webhook port [default: `webhook.service` of the configuration, or
     /// operator-host/operator-host-webhook]
-    #[arg(long, value_name = "NAMESPACE/NAME", conflicts_with = "url")]
+    #[arg(long, value_name = "NAMESPACE/NAME[:PORT]", conflicts_with = "url")]
     pub service: Option<String>,
-    /// The Service's port [default: that in `webhook.service`, or 443]
-    #[arg(long, value_name = "PORT", conflicts_with = "url")]
-    port: Option<u16>,
     /// The URL of the host's webhook, instead of a Service, such as `https://10.0.0.1:8443` [default: `webhook.url` of the
     /// configuration]
     #[arg(long, value_name = "URL")]
@@ -46,29 +42,25 @@ impl ReachArgs {
     /// # Errors
     /// When an argument is malformed, or the authority cannot be read.
     pub(crate) fn client(&self, reach: Option<&WebhookReach>) -> Result<Value, Failure> {
-        let service = |namespace: &str, name: &str, port: u16| {
-            let port = self.port.unwrap_or(port);
-            json!({ "service": { "namespace": namespace, "name": name, "port": port, "path": PATH } })
+        let given = match (&self.service, reach) {
+            (None, Some(reach)) => reach.target.clone(),
+            (given, _) => parse_service(given.as_deref().unwrap_or(SERVICE)).ok_or_else(|| {
+                Failure::Usage(anyhow!("--service must be NAMESPACE/NAME or NAMESPACE/NAME:PORT"))
+            })?,
         };
-        let mut client = match (&self.url, &self.service, reach.map(|reach| &reach.target)) {
-            (Some(url), ..) | (None, None, Some(WebhookTarget::Url(url))) => json!({ "url": with_path(url) }),
+        let mut client = match (&self.url, given) {
+            (Some(url), _) => json!({ "url": with_path(url) }),
+            (None, WebhookTarget::Url(url)) => json!({ "url": with_path(&url) }),
             (
                 None,
-                None,
-                Some(WebhookTarget::Service {
+                WebhookTarget::Service {
                     namespace,
                     name,
                     port,
-                }),
-            ) => service(namespace, name, *port),
-            (None, given, _) => {
-                let given = given.as_deref().unwrap_or(SERVICE);
-                let parts = given.split_once('/');
-                let parts = parts.filter(|(namespace, name)| !namespace.is_empty() && !name.is_empty());
-                let (namespace, name) =
-                    parts.ok_or_else(|| Failure::Usage(anyhow!("--service must be NAMESPACE/NAME")))?;
-                service(namespace, name, PORT)
-            }
+                },
+            ) => json!({
+                "service": { "namespace": namespace, "name": name, "port": port, "path": PATH },
+            }),
         };
         let configured = reach.and_then(|reach| reach.authority.as_deref());
         if let (None, Some(file)) = (&self.ca, configured)
@@ -146,7 +138,7 @@ mod tests {
         assert_eq!(client(", service: a/b", &[]), service("a", "b", 443));
         assert_eq!(client(", service: 'a/b:8443'", &[]), service("a", "b", 8443));
         assert_eq!(
-            client(", service: 'a/b:8443'", &["--port", "1"]),
+            client(", service: 'a/b:8443'", &["--service", "a/b:1"]),
             service("a", "b", 1)
         );
         assert_eq!(

@@ -1,17 +1,15 @@
 //! `operator-host webhook-manifests`: prints the ValidatingWebhookConfiguration that sends resources to the host, and the
 //! CustomResourceDefinitions of the kinds that it converts.
 
-use std::collections::BTreeMap;
 use std::path::PathBuf;
 
-use anyhow::{Context, anyhow};
 use clap::ValueEnum;
 use serde_json::{Value, json};
 
 use super::reach::{ReachArgs, SERVICE};
-use super::{Failure, conversion, plugin_file};
-use crate::dry_run::documents;
+use super::{Failure, conversion, plugin_file, rbac};
 use operator_host_config::{Config, ControllerConfig, ServiceAccount};
+use operator_host_contract::Description;
 use operator_host_runtime::Plugin;
 use operator_host_webhook::{DEFAULT_PATH, PATH};
 
@@ -95,19 +93,17 @@ pub async fn run(args: Args) -> Result<(), Failure> {
         None => Some(args.reach.client(reach)?),
     };
     let account = args.service_account.user();
-    let given = definitions(&args.crd)?;
+    let plugins = rbac::load(&config, &args.plugins).await?;
+    let described = plugins.iter().map(Plugin::description);
+    let parents = config.controllers.iter().map(|controller| &controller.parent);
+    let resources = rbac::resources(parents, described, &args.crd).await?;
     let mut webhooks = Vec::with_capacity(config.controllers.len());
     let (mut definitions, mut defaulting) = (Vec::new(), Vec::new());
-    for controller in &config.controllers {
-        let Known {
-            plural,
-            definition,
-            converts,
-            defaults,
-            validates,
-        } = known(controller, &args.plugins, &given, client.as_ref()).await?;
-        definitions.extend(definition.filter(|_| !args.no_definitions));
-        if converts && args.output == Some(Output::Helm) {
+    for (controller, plugin) in config.controllers.iter().zip(&plugins) {
+        let description = plugin.description();
+        let plural = resources.of(&controller.parent)?.plural;
+        definitions.extend(converted(description, client.as_ref()).filter(|_| !args.no_definitions));
+        if description.converts() && args.output == Some(Output::Helm) {
             eprintln!(
                 "the plugin {} converts {}, and the chart does not install definitions: apply the output of `operator-host crd \
                  --service {}` for it",
@@ -120,10 +116,10 @@ pub async fn run(args: Args) -> Result<(), Failure> {
         if let Some(client) = &client {
             webhook["clientConfig"] = client.clone();
         }
-        if defaults {
+        if description.defaults {
             defaulting.push(to_default(&webhook));
         }
-        if validates {
+        if description.validates {
             webhooks.push(webhook);
         }
     }
@@ -163,96 +159,9 @@ pub async fn run(args: Args) -> Result<(), Failure> {
 }
 
 /// Returns the definition of a plugin that converts its kind, with the conversion by this webhook.
-fn converted(plugin: &Plugin, client: Option<&Value>) -> Option<Value> {
-    let description = plugin.description();
+fn converted(description: &Description, client: Option<&Value>) -> Option<Value> {
     let crd = description.crd.as_ref().filter(|_| description.converts())?;
     Some(conversion::with_webhook(&crd.value(), client?.clone()))
-}
-
-/// Reads the plurals from definitions in files, by group and kind.
-fn definitions(files: &[PathBuf]) -> Result<BTreeMap<(String, String), String>, Failure> {
-    let mut given = BTreeMap::new();
-    for file in files {
-        let documents = documents::read(file).map_err(|error| Failure::Usage(error.into()))?;
-        given.extend(documents.iter().filter_map(|document| named(&document.object)));
-    }
-    Ok(given)
-}
-
-/// Returns group, kind and plural of a definition.
-fn named(crd: &Value) -> Option<((String, String), String)> {
-    let spec = &crd["spec"];
-    let text = |value: &Value| value.as_str().map(str::to_owned);
-    let (group, names) = (text(&spec["group"])?, &spec["names"]);
-    Some(((group, text(&names["kind"])?), text(&names["plural"])?))
-}
-
-/// What the manifests need to know of a controller's kind.
-struct Known {
-    plural: String,
-    /// With the conversion, if the plugin converts the kind.
-    definition: Option<Value>,
-    /// Whether the plugin converts the kind.
-    converts: bool,
-    /// Whether the plugin sets defaults.
-    defaults: bool,
-    /// Whether the plugin validates.
-    validates: bool,
-}
-
-/// Returns what a plugin and the given definitions tell of a controller's kind. A plugin that cannot be loaded is no error
-/// if the definition is given.
-async fn known(
-    controller: &ControllerConfig,
-    plugins: &plugin_file::PluginFiles,
-    given: &BTreeMap<(String, String), String>,
-    client: Option<&Value>,
-) -> Result<Known, Failure> {
-    let parent = &controller.parent;
-    let key = (parent.group().to_owned(), parent.kind.clone());
-    let location = &controller.plugin;
-    let loaded = plugins.load(controller).await;
-    if let Some(plural) = given.get(&key) {
-        let (converts, defaults, validates) = match &loaded {
-            Ok(Ok(plugin)) => {
-                let description = plugin.description();
-                (
-                    description.converts(),
-                    description.defaults,
-                    description.validates,
-                )
-            }
-            _ => {
-                eprintln!(
-                    "warning: {location} cannot be loaded: whether it converts resources or sets defaults is not known"
-                );
-                (false, false, true)
-            }
-        };
-        return Ok(Known {
-            plural: plural.clone(),
-            definition: None,
-            converts,
-            defaults,
-            validates,
-        });
-    }
-    let plugin = loaded?.with_context(|| location.to_string())?;
-    let own = plugin.description().definition().as_ref().and_then(named);
-    let own = own.filter(|(of, _)| *of == key);
-    let known = |(_, plural)| Known {
-        plural,
-        definition: converted(&plugin, client),
-        converts: plugin.description().converts(),
-        defaults: plugin.description().defaults,
-        validates: plugin.description().validates,
-    };
-    own.map(known).ok_or_else(|| {
-        Failure::Usage(anyhow!(
-            "the plural of {parent} is not known: the plugin {location} does not contain its CustomResourceDefinition; give the definition with \
-             --crd FILE"
-        ))
-    })
 }
 
 /// Returns the webhook for defaults from the one that validates.

@@ -126,7 +126,9 @@ impl RawWebhook {
     }
 }
 
-fn parse_service(text: &str) -> Option<WebhookTarget> {
+/// Parses `namespace/name` or `namespace/name:port`.
+#[must_use]
+pub fn parse_service(text: &str) -> Option<WebhookTarget> {
     let (namespace, name) = text.split_once('/')?;
     let (name, port) = match name.split_once(':') {
         Some((name, port)) => (name, port.parse().ok().filter(|port| *port > 0)?),

@@ -21,17 +21,15 @@ pub(super) fn grant(
     resources: &Resources,
 ) -> Result<(), UnknownKind> {
     let cluster = [Scope::Cluster];
-    let why = "the host: Controllers of the cluster";
     let own = (object::GROUP, object::PLURAL);
-    rights.grant(&cluster, own, &["list", "watch", "patch"], why);
+    rights.grant(&cluster, own, &["list", "watch", "patch"]);
     let status = format!("{}/status", object::PLURAL);
-    rights.grant(&cluster, (object::GROUP, &status), &["patch"], why);
+    rights.grant(&cluster, (object::GROUP, &status), &["patch"]);
     let events = [Scope::Namespace("default".to_owned())];
-    rights.grant(&events, EVENTS, &["create", "patch"], why);
+    rights.grant(&events, EVENTS, &["create", "patch"]);
     let homes = NamespacePatterns::from_iter(ceilings.config_maps.iter().cloned().chain([home.to_owned()]));
-    let why = "the host: plugins in ConfigMaps";
     let maps = scopes(rights, &homes, "configMaps");
-    rights.grant(&maps, ("", "configmaps"), &READ, why);
+    rights.grant(&maps, ("", "configmaps"), &READ);
     let parents = match config.namespaces.is_empty() {
         true => vec![Scope::Cluster],
         false => namespaces(&config.namespaces),
@@ -41,44 +39,35 @@ pub(super) fn grant(
         _ => vec![Scope::Cluster],
     };
     for resource in found(rights, &ceilings.parents, "parents", resources)? {
-        let why = "Controllers: their parents";
-        rights.grant(&parents, resource.name(), &["list", "watch", "patch"], why);
+        rights.grant(&parents, resource.name(), &["list", "watch", "patch"]);
         let of = |part: &str| format!("{}/{part}", resource.plural);
-        rights.grant(&parents, (&resource.group, &of("status")), &["patch"], why);
-        rights.grant(&parents, (&resource.group, &of("finalizers")), &["update"], why);
-        rights.grant(&parents, EVENTS, &["create", "patch"], why);
+        rights.grant(&parents, (&resource.group, &of("status")), &["patch"]);
+        rights.grant(&parents, (&resource.group, &of("finalizers")), &["update"]);
+        rights.grant(&parents, EVENTS, &["create", "patch"]);
     }
     if !ceilings.parents.0.is_empty() {
-        let why = "Controllers: the record of the live version, on the definition of the parents' kind";
-        rights.grant(&cluster, super::DEFINITIONS, &["patch"], why);
+        rights.grant(&cluster, super::DEFINITIONS, &["patch"]);
     }
     for resource in found(rights, &ceilings.children, "children", resources)? {
-        let why = "Controllers: children";
         let verbs = ["list", "watch", "create", "patch", "delete"];
-        rights.grant(&others, resource.name(), &verbs, why);
+        rights.grant(&others, resource.name(), &verbs);
     }
     for resource in found(rights, &ceilings.reads, "reads", resources)? {
-        rights.grant(
-            &others,
-            resource.name(),
-            &READ,
-            "Controllers: what plugins may read",
-        );
+        rights.grant(&others, resource.name(), &READ);
     }
     for account in ceilings.service_accounts.iter() {
-        let why = "Controllers: accounts that write children";
         let accounts = ("", "serviceaccounts");
         match account.split_once('/') {
             Some((namespace, name)) if !account.contains('*') => {
                 let scope = [Scope::Namespace(namespace.to_owned())];
-                rights.grant_named(&scope, accounts, name, &["impersonate"], why);
+                rights.grant_named(&scope, accounts, name, &["impersonate"]);
             }
             _ => {
                 rights.warnings.push(format!(
                     "`ceilings.serviceAccounts` has the pattern {account:?}, and RBAC has none: the host may act as every \
                      ServiceAccount; name the accounts to avoid this"
                 ));
-                rights.grant(&cluster, accounts, &["impersonate"], why);
+                rights.grant(&cluster, accounts, &["impersonate"]);
             }
         }
     }

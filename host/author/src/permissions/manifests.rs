@@ -33,7 +33,7 @@ type Rules<'a> = BTreeMap<Named<'a>, Vec<&'a str>>;
 #[must_use]
 pub fn manifests(rights: &Rights, host: &ServiceAccount) -> Vec<Manifest> {
     let mut roles: BTreeMap<(&Option<ServiceAccount>, &Scope), Rules> = BTreeMap::new();
-    for (permission, _) in rights.iter() {
+    for permission in rights.iter() {
         let named = (
             permission.group.as_str(),
             permission.name.as_deref(),

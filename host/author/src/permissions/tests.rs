@@ -1,3 +1,4 @@
+use std::collections::BTreeMap;
 use std::path::Path;
 
 use serde_json::json;
@@ -64,7 +65,7 @@ fn rights_of(parent: &str, namespaces: &str, more: &str, makes: &[&str], finaliz
 /// Formats permissions as `scope resource: verbs`, with `*` for the cluster scope.
 fn texts(rights: &Rights) -> Vec<String> {
     let mut lines: BTreeMap<String, Vec<&str>> = BTreeMap::new();
-    for (permission, _) in rights.iter() {
+    for permission in rights.iter() {
         let scope = match &permission.scope {
             Scope::Cluster => "*",
             Scope::Namespace(name) => name,
@@ -175,7 +176,7 @@ fn a_host_that_installs_a_definition_may_write_that_one_and_read_all_objects_of_
         assert!(
             !granted(&checks)
                 .iter()
-                .any(|(permission, _)| permission.verb == "create"
+                .any(|permission| permission.verb == "create"
                     && permission.resource == "customresourcedefinitions")
         );
     }
@@ -281,7 +282,7 @@ fn secrets_need_delete_when_either_the_plain_or_the_generated_ones_are_deleted()
         let rights = rights_of("test.dev/v1/Thing", "[]", &children, &["v1/Secret"], false);
         rights
             .iter()
-            .any(|(permission, _)| permission.resource == "secrets" && permission.verb == "delete")
+            .any(|permission| permission.resource == "secrets" && permission.verb == "delete")
     };
     assert!(delete(""));
     assert!(delete(", onRemoval: delete"));
