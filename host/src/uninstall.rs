@@ -1,14 +1,13 @@
 //! Removes what the host wrote on the parents: its finalizers, so that they can be deleted without it, and its conditions,
-//! which nobody updates any more. Counts what remains.
+//! which nobody updates any more.
 
-use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::coordination::v1::Lease;
 use kube::api::{ListParams, Patch, PatchParams};
-use kube::core::{ApiResource, DynamicObject, TypeMeta};
+use kube::core::{ApiResource, DynamicObject};
 use kube::{Api, Client, ResourceExt};
 use serde_json::{Map, Value, json};
 use thiserror::Error;
@@ -17,12 +16,9 @@ use operator_host_cluster::discovery::{Discovery, KindError, ResolvedKind};
 use operator_host_cluster::objects::Objects;
 use operator_host_cluster::refusal::is_missing_object;
 use operator_host_config::leadership::LeadershipMode;
-use operator_host_config::{Config, ControllerConfig, Removal, object};
+use operator_host_config::{Config, ControllerConfig, object};
 use operator_host_contract::Kind;
-use operator_host_core::object::{
-    CLEANED_UP_ANNOTATION, CONTROLLER_LABEL, GENERATED_LABEL, NamespacedName, controller_of, label, next_page,
-};
-use operator_host_desired::ownership::{parent_of, removal};
+use operator_host_core::object::{CLEANED_UP_ANNOTATION, NamespacedName, next_page};
 use operator_host_engine::reconcile::status::owned;
 
 /// The number of objects per page of a list.
@@ -97,12 +93,6 @@ pub struct Left {
     pub parents: usize,
     /// The number of parents whose status had the host's conditions, or has them if nothing is changed.
     pub reported: usize,
-    /// Children with an owner, by kind: they are deleted with their parents.
-    pub owned: BTreeMap<Kind, usize>,
-    /// Children without an owner: they stay when their parents are deleted.
-    pub retained: BTreeMap<Kind, Vec<NamespacedName>>,
-    /// Finalizers that look like this host's but belong to no controller of the configuration, with their number.
-    pub foreign: BTreeMap<String, usize>,
     /// Whether the kind is served at all.
     pub served: bool,
     /// What failed.
@@ -227,33 +217,21 @@ impl Uninstall<'_> {
         }
         let resource = match resolved {
             Ok(resource) => resource,
-            // Without a definition there are no parents, but children may exist.
-            Err(KindError::Unknown(_)) => {
-                self.count_children(controller, None, &mut left).await;
-                return left;
-            }
+            // Without a definition there are no parents.
+            Err(KindError::Unknown(_)) => return left,
             Err(error) => {
                 left.errors.push(error.into());
                 return left;
             }
         };
         left.served = true;
-        let (parents, errors) = self
-            .list(&controller.parent, &resource, "", Some(&BTreeSet::new()))
-            .await;
+        let manager = controller.field_manager();
+        let (parents, errors) = self.list(&controller.parent, &resource).await;
         left.errors.extend(errors);
         left.parents = parents.len();
         for parent in parents {
-            for other in parent.finalizers() {
-                if self.is_foreign(other) {
-                    *left.foreign.entry(other.clone()).or_default() += 1;
-                }
-            }
             let name = NamespacedName::of(&parent);
-            for manager in [controller.field_manager()] {
-                if !owned::has_status(&parent, &manager) {
-                    continue;
-                }
+            if owned::has_status(&parent, &manager) {
                 match self
                     .withdraw(&controller.parent, &resource, &name, &manager)
                     .await
@@ -275,13 +253,9 @@ impl Uninstall<'_> {
             };
             if !self.dry_run
                 && let Err(error) = self
-                    .release(
-                        &controller.parent,
-                        &resource,
-                        parent,
-                        &controller.field_manager(),
-                        |finalizer| controller.owns_finalizer(finalizer),
-                    )
+                    .release(&controller.parent, &resource, parent, &manager, |finalizer| {
+                        controller.owns_finalizer(finalizer)
+                    })
                     .await
             {
                 left.errors.push(error);
@@ -289,18 +263,7 @@ impl Uninstall<'_> {
             }
             left.held.push(held);
         }
-        self.count_children(controller, Some(resource.namespaced), &mut left)
-            .await;
         left
-    }
-
-    fn is_foreign(&self, finalizer: &str) -> bool {
-        finalizer.starts_with("operator-host.dev/")
-            && !self
-                .config
-                .controllers
-                .iter()
-                .any(|controller| controller.owns_finalizer(finalizer))
     }
 
     /// Removes the host's conditions from a parent's status, and leaves the plugin's fields and what others wrote. Returns
@@ -408,79 +371,25 @@ impl Uninstall<'_> {
         )))
     }
 
-    /// Counts the children. `namespaced` is whether the parents are namespaced; `None` when their kind is no longer
-    /// served.
-    async fn count_children(&self, controller: &ControllerConfig, namespaced: Option<bool>, left: &mut Left) {
-        for kind in controller.children.keys() {
-            let resource = match self.kinds.resolve(kind).await {
-                Ok(resource) => resource,
-                Err(KindError::Unknown(_)) => continue,
-                Err(error) => {
-                    left.errors.push(error.into());
-                    continue;
-                }
-            };
-            let selector = format!("{CONTROLLER_LABEL}={}", controller.name);
-            let (children, errors) = self
-                .list(kind, &resource, &selector, controller.other_names())
-                .await;
-            left.errors.extend(errors);
-            for child in children {
-                let child = DynamicObject {
-                    types: Some(TypeMeta {
-                        api_version: kind.api_version.clone(),
-                        kind: kind.kind.clone(),
-                    }),
-                    metadata: child.metadata,
-                    data: serde_json::Value::Null,
-                };
-                // The label alone proves nothing: other users can set it.
-                let is_child = match namespaced {
-                    Some(namespaced) => parent_of(controller, namespaced, &child).is_some(),
-                    None => [true, false]
-                        .iter()
-                        .any(|namespaced| parent_of(controller, *namespaced, &child).is_some()),
-                };
-                // The label is enough for counting.
-                let generated = label(&child, GENERATED_LABEL).is_some();
-                if is_child && controller_of(&child).is_some() {
-                    *left.owned.entry(kind.clone()).or_default() += 1;
-                } else if is_child && removal(controller, generated, &child) == Some(Removal::Retain) {
-                    left.retained
-                        .entry(kind.clone())
-                        .or_default()
-                        .push(NamespacedName::of(&child));
-                }
-            }
-        }
-    }
-
-    /// Lists every object of a kind in the namespaces of the configuration, metadata only.
+    /// Lists the parents in the namespaces of the configuration, metadata only.
     async fn list(
         &self,
         kind: &Kind,
         resource: &Arc<ResolvedKind>,
-        selector: &str,
-        more: Option<&BTreeSet<String>>,
     ) -> (Vec<DynamicObject>, Vec<UninstallError>) {
-        let mut scopes: Vec<Option<&str>> = Vec::new();
-        if let Some(more) = more.filter(|_| resource.namespaced && !self.config.namespaces.is_empty()) {
-            scopes.extend(
-                self.config
-                    .namespaces
-                    .iter()
-                    .chain(more)
-                    .map(|namespace| Some(namespace.as_str())),
-            );
-            scopes.sort();
-            scopes.dedup();
-        } else {
-            scopes.push(None);
-        }
+        let namespaces = self
+            .config
+            .namespaces
+            .iter()
+            .map(|namespace| Some(namespace.as_str()));
+        let scopes: Vec<Option<&str>> = match resource.namespaced && !self.config.namespaces.is_empty() {
+            true => namespaces.collect(),
+            false => vec![None],
+        };
         let (mut objects, mut errors) = (Vec::new(), Vec::new());
         for namespace in scopes {
             let api = api(&self.client, resource, namespace);
-            let mut params = ListParams::default().labels(selector).limit(PAGE);
+            let mut params = ListParams::default().limit(PAGE);
             loop {
                 match api.list_metadata(&params).await {
                     Ok(page) => {

@@ -158,20 +158,4 @@ fn print(controller: &str, kind: &str, left: &Left, dry_run: bool) {
             left.reported
         );
     }
-    for (kind, count) in &left.owned {
-        println!("  {count} {kind} stay until their parents are deleted");
-    }
-    for (kind, names) in &left.retained {
-        let names: Vec<_> = names.iter().map(ToString::to_string).collect();
-        println!(
-            "  {} {kind} stay until somebody deletes them: {}",
-            names.len(),
-            names.join(", ")
-        );
-    }
-    for (finalizer, count) in &left.foreign {
-        println!(
-            "  {count} parents also have the finalizer {finalizer} of a controller that is not in this configuration: it stays"
-        );
-    }
 }
