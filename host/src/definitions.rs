@@ -7,7 +7,7 @@
 //! is never deleted.
 
 mod decide;
-mod losses;
+pub(crate) mod losses;
 mod plan;
 pub mod record;
 mod requests;

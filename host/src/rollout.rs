@@ -8,7 +8,6 @@
 mod answer;
 mod compare;
 mod conversions;
-mod crd_compatibility;
 mod defaults;
 mod first_lists;
 pub(crate) mod orders;
@@ -32,13 +31,14 @@ use tracing::{debug, info, warn};
 use self::answer::SecretValues;
 use self::compare::{Findings, MAX_BLAMED, find};
 use self::shadow::{Known, Snapshot};
-use crate::definitions::Installer;
 use crate::definitions::record::LiveRecord;
+use crate::definitions::{Installer, losses};
 use operator_host_cluster::cache::{Reflector, WatchState};
 use operator_host_cluster::discovery::ResolvedKind;
 use operator_host_config::{ControllerConfig, DefinitionsMode, ProvingMode};
 use operator_host_contract::{EventType, Kind};
 use operator_host_core::clock;
+use operator_host_core::crd::definition;
 use operator_host_core::object::{
     NamespacedName, PIN_ANNOTATION, PROMOTE_ANNOTATION, annotation, fingerprint, is_unreadable,
 };
@@ -648,20 +648,21 @@ async fn compare(context: &Context, live: Option<&Plugin>, candidate: &Plugin) -
             Ok(None) => {}
             Ok(Some(installed)) => {
                 let (carried, parent) = (carried.value(), config.parent.clone());
-                let work = move || crd_compatibility::contradictions(&installed, &carried, &parent, &objects);
-                let found = match off_the_serving_threads(work).await {
-                    Ok(found) => found,
-                    Err(error) => return not_proved(error),
-                };
-                if let Some(first) = found.definition.first() {
+                let of_kind = losses::of_kind(&installed, &carried, parent.version());
+                if let Some(first) = of_kind.first() {
                     let message = format!(
                         "its CustomResourceDefinition conflicts with the one in the cluster: {first}"
                     );
                     return held("Incompatible", message.clone(), all(&message));
                 }
-                if let Some(first) = found.objects.first() {
+                let work = move || unfit(&installed, &carried, &parent, &objects);
+                let unfit = match off_the_serving_threads(work).await {
+                    Ok(unfit) => unfit,
+                    Err(error) => return not_proved(error),
+                };
+                if let Some(first) = unfit.first() {
                     let message = format!("{}: {}", first.object, first.message);
-                    return held("Incompatible", message, found.objects);
+                    return held("Incompatible", message, unfit);
                 }
             }
             Err(error) => {
@@ -714,6 +715,25 @@ async fn compare(context: &Context, live: Option<&Plugin>, candidate: &Plugin) -
         };
     }
     findings.decide(config.proving.max_deletions)
+}
+
+/// Returns the first objects that would lose something, or become invalid, by the definition that a version carries.
+fn unfit(installed: &Value, carried: &Value, parent: &Kind, objects: &[Arc<DynamicObject>]) -> Vec<Blamed> {
+    let schema = |crd| definition::schema(crd, parent);
+    let Some((before, after)) = schema(installed).zip(schema(carried)) else {
+        return Vec::new();
+    };
+    let unfit = objects.iter().filter_map(|object| {
+        // Serialization of a resource cannot fail.
+        let value = serde_json::to_value(&**object).unwrap_or_default();
+        let lost = losses::objection(&value, before, after)?;
+        Some(Blamed {
+            object: NamespacedName::of(object).to_string(),
+            message: format!("it does not fit the definition that this version carries: {lost}"),
+            diff: String::new(),
+        })
+    });
+    unfit.take(MAX_BLAMED).collect()
 }
 
 /// Runs work whose time grows with the size of answers and objects, so that it blocks no serving thread.

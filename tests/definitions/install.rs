@@ -406,12 +406,9 @@ async fn an_edited_definition_is_left_alone_and_reported_with_its_editor() {
             json!({ "spec": { "versions": [version("v1", &["a", "c"], true)] } }),
         )
         .await;
-    let words = [
-        "the cluster's was changed by \"vim\"",
-        "the plugin's lacks spec.c in v1",
-    ];
+    let words = ["the cluster's was changed by others", "\"vim\"", ".spec.versions"];
     until_ready_says(&host, &words).await;
-    host.until_log(&["\"WARN\"", "the cluster's was changed by"])
+    host.until_log(&["\"WARN\"", "the cluster's was changed by others"])
         .await;
     // A version that needs more waits.
     shops.put("1.1.0", &["a", "b"]);

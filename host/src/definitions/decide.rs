@@ -1,6 +1,5 @@
 //! Decides what to do about an installed definition, and with which conversion.
 
-use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -12,7 +11,7 @@ use super::{Current, Installer, Refusal, Write, lock, plan};
 use operator_host_config::webhook::WebhookTarget;
 use operator_host_core::crd::definition;
 use operator_host_core::files;
-use operator_host_core::object::APPLIED_ANNOTATION;
+use operator_host_core::object::shorten;
 use operator_host_runtime::Plugin;
 use operator_host_webhook::CONVERT_PATH;
 use operator_host_webhook::certificates::ca_bundle;
@@ -21,6 +20,8 @@ use operator_host_webhook::certificates::ca_bundle;
 const AUTHORITY_PERIOD: Duration = Duration::from_secs(5);
 /// A larger file is no certificate authority.
 const MAX_AUTHORITY: usize = 1 << 20;
+/// Bytes of the API server's message about a conflict.
+const MAX_CONFLICT: usize = 1000;
 
 impl Installer {
     /// Decides what to do about an installed definition; `None`: nothing.
@@ -61,9 +62,7 @@ impl Installer {
         if let Some(stays) = plan::newer(installed, &plugin.description().version, &manager, is_pinned) {
             return Err(Refusal::Stays(stays));
         }
-        let force = self
-            .may_force(&requests, installed, &result, &body, &manager)
-            .await?;
+        let force = self.must_force(&requests, installed, &body, &manager).await?;
         let lost = losses::of_objects(&self.client, installed, &result).await;
         let lost = lost.map_err(Refusal::NotNow)?;
         if lost != Losses::default() {
@@ -76,42 +75,34 @@ impl Installer {
         }))
     }
 
-    /// Reports whether fields of other managers may be taken over: those of other hosts, and those of a definition that is
-    /// still what a plugin contains.
-    async fn may_force(
+    /// Reports whether fields of other managers must be taken over. They may be those of other hosts, and those of a definition
+    /// that is still what a plugin contains.
+    async fn must_force(
         &self,
         requests: &Requests<'_>,
         installed: &Value,
-        result: &Value,
         body: &Value,
         manager: &str,
     ) -> Result<bool, Refusal> {
         if lock(&self.unedited).as_ref() == Some(&installed["spec"]) {
             return Ok(true);
         }
-        let applied = &installed["metadata"]["annotations"][APPLIED_ANNOTATION];
-        let is_ours = *applied == body["metadata"]["annotations"][APPLIED_ANNOTATION];
-        let conflict = requests.try_apply(body, manager, false).await.err();
-        let managers: BTreeSet<String> = match &conflict {
-            Some(error) if !plan::conflicting(&error.message).is_empty() => plan::conflicting(&error.message),
-            Some(error) => return Err(error.clone().into()),
-            None if is_ours => plan::last_editor(installed).into_iter().collect(),
-            None => return Ok(false),
+        let Some(conflict) = requests.try_apply(body, manager, false).await.err() else {
+            return Ok(false);
         };
-        if plan::are_hosts(&managers) && !is_ours {
+        let managers = plan::conflicting(&conflict.message);
+        if managers.is_empty() {
+            return Err(conflict.into());
+        }
+        if plan::are_hosts(&managers) {
             return Ok(true);
         }
-        let by: Vec<String> = managers.iter().map(|manager| format!("{manager:?}")).collect();
-        let by = match by.as_slice() {
-            [] => "another client".to_owned(),
-            by => by.join(" and "),
-        };
         let name = &requests.name().name;
         Err(Refusal::Stays(format!(
-            "the cluster's was changed by {by}, and stays: {}; to let the host manage it again: operator-host crd PLUGIN | \
+            "the cluster's was changed by others, and stays: {}; to let the host manage it again: operator-host crd PLUGIN | \
              kubectl apply --server-side --force-conflicts --field-manager {manager} -f - (and see kubectl get crd {name} \
              --show-managed-fields -o yaml)",
-            plan::differences(installed, result)
+            shorten(&conflict.message, MAX_CONFLICT)
         )))
     }
 

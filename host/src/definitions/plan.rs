@@ -7,12 +7,9 @@ use serde_json::{Value, json};
 
 use operator_host_contract::{Description, Kind};
 use operator_host_core::crd::definition::{self, converts, is_served, schema_of, versions};
-use operator_host_core::json_difference::first_difference;
-use operator_host_core::object::{APPLIED_ANNOTATION, DEFINITION_VERSION_ANNOTATION, fingerprint, shorten};
-use operator_host_schema::{accepts, pruned};
+use operator_host_core::object::{DEFINITION_VERSION_ANNOTATION, fingerprint};
+use operator_host_schema::accepts;
 
-/// Maximum number of differences in a message.
-const SHOWN: usize = 5;
 /// Maximum length of a field manager. Source: the API server's validation.
 const MAX_MANAGER: usize = 128;
 /// The parts of the field managers of definitions, around the name of the controller.
@@ -77,8 +74,6 @@ pub(super) fn body(description: &Description, carried: &Value, conversion: Optio
         }
     }
     body["metadata"]["annotations"][DEFINITION_VERSION_ANNOTATION] = description.version.as_str().into();
-    // Tells later changes from edits by others.
-    body["metadata"]["annotations"][APPLIED_ANNOTATION] = fingerprint(&body["spec"]).into();
     body
 }
 
@@ -135,17 +130,6 @@ fn managers(installed: &Value) -> BTreeSet<String> {
         .collect()
 }
 
-/// Returns the last manager that changed the spec, other than a host.
-pub(super) fn last_editor(installed: &Value) -> Option<String> {
-    let entries = installed["metadata"]["managedFields"].as_array()?;
-    let of_spec = entries
-        .iter()
-        .filter(|entry| !entry["fieldsV1"]["f:spec"].is_null());
-    let others = of_spec.filter(|entry| entry["manager"].as_str().is_some_and(|manager| !is_host(manager)));
-    let last = others.max_by_key(|entry| entry["time"].as_str())?;
-    last["manager"].as_str().map(str::to_owned)
-}
-
 /// Returns the conversion to apply so that how the API server reaches the webhook stays as somebody else wrote it; `None`
 /// if the host wrote it, or it is not there.
 pub(super) fn other_webhook(installed: &Value) -> Option<Value> {
@@ -186,79 +170,23 @@ pub(super) fn are_hosts(managers: &BTreeSet<String>) -> bool {
     managers.iter().all(|manager| is_host(manager))
 }
 
-/// Returns where two definitions of the API server differ: the first few paths.
-pub(super) fn differences(installed: &Value, wanted: &Value) -> String {
-    let mut found = Vec::new();
-    for (name, is, wants) in pairs(installed, wanted) {
-        match (is, wants) {
-            (None, _) => found.push(format!("the cluster's lacks the version {name}")),
-            (_, None) => found.push(format!(
-                "the cluster's has the version {name}, the plugin's has not"
-            )),
-            (Some(is), Some(wants)) => {
-                for (shorter, longer, whose) in [(is, wants, "the cluster's"), (wants, is, "the plugin's")] {
-                    let fields = pruned::fields(schema_of(shorter), schema_of(longer));
-                    found.extend(
-                        fields
-                            .iter()
-                            .map(|field| format!("{whose} lacks {field} in {name}")),
-                    );
-                }
-                if found.is_empty() {
-                    let path = first_difference(is, wants, &name);
-                    found.extend(path.map(|path| format!("they differ at {path}")));
-                }
-            }
-        }
-    }
-    if found.is_empty() {
-        let path = first_difference(&installed["spec"], &wanted["spec"], "spec");
-        found.extend(path.map(|path| format!("they differ at {path}")));
-    }
-    let more = found.len().saturating_sub(SHOWN);
-    found.truncate(SHOWN);
-    let more = match more {
-        0 => String::new(),
-        more => format!(", and {more} more"),
-    };
-    shorten(&format!("{}{more}", found.join(", ")), 1000)
-}
-
-/// Returns the versions of both by name.
-fn pairs<'a>(
-    one: &'a Value,
-    other: &'a Value,
-) -> impl Iterator<Item = (String, Option<&'a Value>, Option<&'a Value>)> {
-    let names: BTreeSet<String> = versions(one)
-        .chain(versions(other))
-        .filter_map(|version| version["name"].as_str().map(str::to_owned))
-        .collect();
-    names.into_iter().map(move |name| {
-        let (one, other) = (definition::version(one, &name), definition::version(other, &name));
-        (name, one, other)
-    })
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
     use operator_host_delivery::testing::describing;
 
-    fn installed(version: &str, by: &[(&str, &str)]) -> Value {
-        let entries: Vec<Value> = by
-            .iter()
-            .map(|(manager, time)| json!({ "manager": manager, "time": time, "fieldsV1": { "f:spec": { "f:versions": {} } } }))
-            .collect();
+    fn installed(version: &str, by: &str) -> Value {
+        let entry = json!({ "manager": by, "fieldsV1": { "f:spec": { "f:versions": {} } } });
         json!({ "metadata": {
-            "annotations": { DEFINITION_VERSION_ANNOTATION: version }, "managedFields": entries,
+            "annotations": { DEFINITION_VERSION_ANNOTATION: version }, "managedFields": [entry],
         } })
     }
 
     #[test]
     fn of_two_hosts_the_one_with_the_newer_plugin_defines_the_kind() {
         let (own, other) = (manager("echo", "a"), manager("echo", "b"));
-        let ours = |version: &str| installed(version, &[(&own, "1")]);
-        let theirs = |version: &str| installed(version, &[(&other, "1")]);
+        let ours = |version: &str| installed(version, &own);
+        let theirs = |version: &str| installed(version, &other);
         assert!(newer(&ours("1.0.0"), "1.1.0", &own, false).is_none());
         assert!(
             newer(&ours("1.1.0"), "1.1.0", &own, false).is_none(),
@@ -277,7 +205,7 @@ mod tests {
             newer(&theirs("v1"), "2.0.0", &own, false).is_some(),
             "they cannot be compared"
         );
-        assert!(newer(&installed("9.0.0", &[("kubectl", "1")]), "1.0.0", &own, false).is_none());
+        assert!(newer(&installed("9.0.0", "kubectl"), "1.0.0", &own, false).is_none());
         assert!(newer(&json!({}), "1.0.0", &own, false).is_none());
         assert!(manager(&"c".repeat(63), &"n".repeat(63)).len() <= MAX_MANAGER);
     }
@@ -323,16 +251,13 @@ mod tests {
     }
 
     #[test]
-    fn managers_are_read_from_a_conflict_and_from_the_fields() {
+    fn managers_are_read_from_a_conflict() {
         let one = "Apply failed with 1 conflict: conflict with \"kubectl-edit\" using apiextensions.k8s.io/v1: .spec.versions";
         assert_eq!(conflicting(one), BTreeSet::from(["kubectl-edit".to_owned()]));
         let two = "Apply failed with 2 conflicts: conflicts with \"a\" using v1:\n- .spec.x\nconflicts with \"b\":\n- .spec.y";
         assert_eq!(conflicting(two), BTreeSet::from(["a".to_owned(), "b".to_owned()]));
         assert!(conflicting("the object has been modified").is_empty());
         assert!(are_hosts(&BTreeSet::from([manager("a", "b")])) && !are_hosts(&conflicting(two)));
-        let own = manager("a", "b");
-        let edited = installed("1", &[("kubectl", "1"), ("vim", "2"), (&own, "3")]);
-        assert_eq!(last_editor(&edited).as_deref(), Some("vim"));
     }
 
     #[test]
@@ -359,34 +284,6 @@ mod tests {
         );
         let none = json!({ "spec": { "conversion": { "strategy": "None" } } });
         assert_eq!(other_webhook(&none), None);
-    }
-
-    #[test]
-    fn differences_name_versions_and_fields() {
-        let version = |name: &str, fields: &[&str]| {
-            let fields: serde_json::Map<_, _> = fields
-                .iter()
-                .map(|field| ((*field).to_owned(), json!({})))
-                .collect();
-            json!({ "name": name, "served": true, "schema": { "openAPIV3Schema": { "properties": { "spec": {
-                "properties": fields,
-            } } } } })
-        };
-        let crd = |versions: &[Value]| json!({ "spec": { "versions": versions } });
-        let found = differences(
-            &crd(&[version("v1", &["a", "b"])]),
-            &crd(&[version("v1", &["a", "c"]), version("v2", &[])]),
-        );
-        assert_eq!(
-            found,
-            "the cluster's lacks spec.c in v1, the plugin's lacks spec.b in v1, the cluster's lacks the version v2"
-        );
-        let mut other = crd(&[version("v1", &["a"])]);
-        other["spec"]["versions"][0]["served"] = false.into();
-        assert_eq!(
-            differences(&crd(&[version("v1", &["a"])]), &other),
-            "they differ at v1.served"
-        );
     }
 
     #[test]
