@@ -188,8 +188,6 @@ pub async fn run(
             journal: Arc::clone(journal),
             identity: setup.identity.clone(),
             lease: leadership.report(),
-            // Other containers of a pod reach its loopback addresses.
-            hide_differences: std::env::var_os("KUBERNETES_SERVICE_HOST").is_some(),
         };
         ui::start(address, sources).await?;
     }

@@ -1,15 +1,13 @@
 //! The page: what the host does, for people who look. It reads what is in memory and writes nothing.
 //!
 //! On a loopback address it needs no login, like any local tool: a program that reaches the address is on this machine, or may
-//! forward a port of the host's pod. Names of other sites that lead to this machine are refused (`server`). In a pod, other
-//! containers reach the address as well, so differences between versions of plugins are hidden there. It is served on no
+//! forward a port of the host's pod. Names of other sites that lead to this machine are refused (`server`). It is served on no
 //! other address.
 //!
-//! In reading order: `view` is what can be asked for, `looks` computes it, `stream` sends it again when it changes, `server`
-//! answers requests, and `assets` are the files of the page, which uses nothing from elsewhere.
+//! In reading order: `view` is what can be asked for, `stream` sends it again when it changes, `server` answers requests, and
+//! `assets` are the files of the page, which uses nothing from elsewhere.
 
 mod assets;
-mod looks;
 mod server;
 mod stream;
 mod view;
@@ -19,12 +17,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use tokio::sync::watch;
 
-use operator_host_core::object::NamespacedName;
-use operator_host_delivery::report::{HIDDEN, PluginReport};
-use operator_host_desired::conditions::PLUGIN_HELD_BACK;
 use operator_host_engine::reconcile::context::Context;
 use operator_host_instruments::health::Health;
-use operator_host_instruments::journal::{ControllerJournal, Journal, PublishedEvent};
+use operator_host_instruments::journal::Journal;
 use operator_host_lease::report::LeaseReport;
 
 pub use self::server::{ServerError, start};
@@ -69,36 +64,4 @@ pub struct Sources {
     pub identity: String,
     /// What is known about the Lease; `None` without election.
     pub lease: watch::Receiver<Option<LeaseReport>>,
-    /// Whether differences between versions of plugins, which contain parts of children, are hidden.
-    pub hide_differences: bool,
-}
-
-impl Sources {
-    /// Returns the reports about all plugins.
-    fn reports(&self) -> Vec<PluginReport> {
-        let mut reports = self.health.plugins();
-        if self.hide_differences {
-            reports.iter_mut().for_each(PluginReport::hide_differences);
-        }
-        reports
-    }
-
-    /// Returns the last Events of a controller, or those about one object.
-    fn events(&self, journal: &ControllerJournal, about: Option<&NamespacedName>) -> Vec<PublishedEvent> {
-        let mut events = journal.events(about);
-        for event in events.iter_mut().filter(|event| event.reason == PLUGIN_HELD_BACK) {
-            self.hide(&mut event.note);
-        }
-        events
-    }
-
-    /// Hides the differences in a message about a version that is held back: they follow its first line.
-    fn hide(&self, message: &mut String) {
-        if self.hide_differences
-            && let Some(end) = message.find('\n')
-        {
-            message.truncate(end + 1);
-            message.push_str(HIDDEN);
-        }
-    }
 }

@@ -22,8 +22,7 @@ use tracing::info;
 
 use super::Sources;
 use super::assets::ASSETS;
-use super::looks::Looks;
-use super::stream::stream;
+use super::stream::{Looks, stream};
 use super::view::View;
 use operator_host_core::server::Server;
 use operator_host_instruments::journal::Journal;
@@ -102,17 +101,14 @@ pub async fn start(address: SocketAddr, sources: Sources) -> Result<(), ServerEr
 }
 
 fn router(page: Arc<Page>) -> Router {
-    let live = Router::new()
-        .route("/ui/view", get(view))
-        .route("/ui/stream", get(stream_view))
-        .layer(from_fn(of_this_site));
     let redirect = || get(async || Redirect::permanent("/ui/"));
     let mut files = Router::new().route("/", redirect()).route("/ui", redirect());
     for (path, type_, body) in ASSETS {
         files = files.route(path, get(move || async move { ([(CONTENT_TYPE, type_)], body) }));
     }
     files
-        .merge(live)
+        .route("/ui/view", get(view))
+        .route("/ui/stream", get(stream_view))
         .fallback((StatusCode::NOT_FOUND, "there is nothing here: try /ui/\n"))
         .layer(from_fn(admit))
         .layer(map_response(protected))
@@ -133,20 +129,8 @@ fn refusal<T>(request: &hyper::Request<T>) -> Option<(StatusCode, &'static str)>
     if !matches!(*request.method(), Method::GET | Method::HEAD) {
         return Some((StatusCode::METHOD_NOT_ALLOWED, "only GET and HEAD"));
     }
-    if has_two_hosts(request) {
-        let words = "the request has more than one `Host` header";
-        return Some((StatusCode::BAD_REQUEST, words));
-    }
     let words = "this page is served to localhost only: open it at http://localhost, with the same port";
     (!is_this_machine(host_of(request))).then_some((StatusCode::MISDIRECTED_REQUEST, words))
-}
-
-/// Refuses the pages of other sites.
-async fn of_this_site(request: Request, next: Next) -> Response {
-    if is_of_another_site(&request) {
-        return (StatusCode::FORBIDDEN, "not for the pages of other sites\n").into_response();
-    }
-    next.run(request).await
 }
 
 /// Answers with a view as it is now, or a moment ago.
@@ -156,18 +140,13 @@ async fn view(State(page): State<Arc<Page>>, RawQuery(query): RawQuery) -> Respo
         Err(error) => return (StatusCode::BAD_REQUEST, error + "\n").into_response(),
     };
     match page.looks.look(&view).await {
-        Ok(look) => {
-            let status = if look.found {
+        Ok((found, json)) => {
+            let status = if found {
                 StatusCode::OK
             } else {
                 StatusCode::NOT_FOUND
             };
-            (
-                status,
-                [(CONTENT_TYPE, "application/json")],
-                look.json.to_string(),
-            )
-                .into_response()
+            (status, [(CONTENT_TYPE, "application/json")], json).into_response()
         }
         Err(error) => (StatusCode::INTERNAL_SERVER_ERROR, format!("{error}\n")).into_response(),
     }
@@ -198,11 +177,6 @@ fn host_of<T>(request: &Request<T>) -> Option<&str> {
     })
 }
 
-/// Reports whether a client names two hosts: a proxy in front may have looked at the other one.
-fn has_two_hosts<T>(request: &Request<T>) -> bool {
-    request.headers().get_all(HOST).iter().count() > 1
-}
-
 /// Reports whether a name can only mean this machine. A browser sends the name that it looked up, and any site can have a
 /// name that leads here.
 fn is_this_machine(host: Option<&str>) -> bool {
@@ -212,12 +186,6 @@ fn is_this_machine(host: Option<&str>) -> bool {
         .trim_end_matches(']')
         .parse::<IpAddr>();
     host.eq_ignore_ascii_case("localhost") || address.is_ok_and(|address| address.is_loopback())
-}
-
-/// Reports whether a page of another site sent the request. Browsers say so.
-fn is_of_another_site<T>(request: &Request<T>) -> bool {
-    let site = request.headers().get("sec-fetch-site");
-    site.is_some_and(|site| site != "same-origin" && site != "none")
 }
 
 /// Adds the headers that every response has.
@@ -273,21 +241,5 @@ mod tests {
         // The target of a request to a proxy counts, not the header.
         let proxied = Request::get("http://evil.example.com/ui/").header(HOST, "localhost");
         assert!(!is_this_machine(host_of(&proxied.body(()).unwrap())));
-        let two = Request::get("/ui/")
-            .header(HOST, "localhost")
-            .header(HOST, "evil");
-        assert!(has_two_hosts(&two.body(()).unwrap()));
-        assert!(!has_two_hosts(&request(Some("localhost"))));
-    }
-
-    #[test]
-    fn pages_of_other_sites_are_refused() {
-        let from = |site: &str| {
-            let request = Request::get("/ui/stream").header("sec-fetch-site", site);
-            is_of_another_site(&request.body(()).unwrap())
-        };
-        assert!(from("cross-site") && from("same-site"));
-        assert!(!from("same-origin") && !from("none"));
-        assert!(!is_of_another_site(&request(None)), "no browser");
     }
 }

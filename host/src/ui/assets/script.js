@@ -197,7 +197,6 @@ function plugin(it) {
       h("p", { class: candidate.state === "proving" ? "waiting" : "bad" }, `Version ${candidate.version || "?"} `, h("code", {}, short(candidate.digest)), ` ${stateOf(candidate)} for `, age(candidate.since), candidate.reason ? ` (${candidate.reason})` : ""),
       h("p", {}, candidate.message), difference(candidate.diff)),
     others.length ? h("p", {}, "Earlier versions: ", others.map((kept, i) => [i ? ", " : "", `${kept.version} `, h("code", {}, short(kept.digest))])) : null,
-    it.commands.length ? h("details", {}, h("summary", {}, "Promote, pin, roll back"), it.commands.map(command)) : null,
   ];
 }
 

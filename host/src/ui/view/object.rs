@@ -16,7 +16,6 @@ use operator_host_core::object::{
     NamespacedName, Provenance, controller_of, group_of, kind_in_words, shorten,
 };
 use operator_host_delivery::report::CandidateVersion;
-use operator_host_desired::conditions::PLUGIN_HELD_BACK;
 use operator_host_desired::readiness::unready;
 use operator_host_engine::reconcile::context::Context;
 use operator_host_instruments::journal::{PublishedEvent, Reconcile};
@@ -117,7 +116,7 @@ pub(super) fn object(sources: &Sources, one: &One) -> Result<Object, String> {
     owned.truncate(one.children);
     let mut room = one.children;
     let journal = sources.journal.of(&context.config.name);
-    let reports = sources.reports();
+    let reports = sources.health.plugins();
     let report = reports
         .into_iter()
         .find(|report| report.controller == context.config.name);
@@ -130,7 +129,7 @@ pub(super) fn object(sources: &Sources, one: &One) -> Result<Object, String> {
         generation: parent.metadata.generation,
         observed_generation: parent.data["status"]["observedGeneration"].as_i64(),
         created: created(&parent),
-        conditions: conditions(sources, &parent),
+        conditions: conditions(&parent),
         children: owned
             .iter()
             .map(|owned| child(&context, owned, DEPTH, &mut room))
@@ -140,12 +139,12 @@ pub(super) fn object(sources: &Sources, one: &One) -> Result<Object, String> {
         watched_kinds: context.children.keys().map(in_words).collect(),
         unreadable: unreadable(&context),
         reconciles: journal.of_parent(&one.name, RECONCILES),
-        events: sources.events(&journal, Some(&one.name)),
+        events: journal.events(Some(&one.name)),
         candidate: report.and_then(|report| report.candidate),
-        blocks: context.blocking_parents.reason(&one.name).map(|mut reason| {
-            sources.hide(&mut reason.message);
-            reason.message
-        }),
+        blocks: context
+            .blocking_parents
+            .reason(&one.name)
+            .map(|reason| reason.message),
     })
 }
 
@@ -162,19 +161,15 @@ fn in_words(kind: &Kind) -> String {
     kind_in_words(kind.group(), &kind.kind).into_owned()
 }
 
-fn conditions(sources: &Sources, parent: &DynamicObject) -> Vec<Condition> {
+fn conditions(parent: &DynamicObject) -> Vec<Condition> {
     let all = parent.data["status"]["conditions"].as_array();
     let conditions = all.into_iter().flatten().map(|condition: &Value| {
         let text = |field: &str| shorten(condition[field].as_str().unwrap_or_default(), TEXT);
-        let (type_, mut message) = (text("type"), text("message"));
-        if type_ == PLUGIN_HELD_BACK {
-            sources.hide(&mut message);
-        }
         Condition {
-            type_,
+            type_: text("type"),
             status: text("status"),
             reason: text("reason"),
-            message,
+            message: text("message"),
             since: text("lastTransitionTime").parse().ok(),
         }
     });

@@ -3,10 +3,8 @@
 use serde::Serialize;
 
 use super::not_running;
-use crate::rollout::orders::command;
 use crate::ui::Sources;
-use operator_host_delivery::candidate_check::Order;
-use operator_host_delivery::report::{CandidateState, PluginReport};
+use operator_host_delivery::report::PluginReport;
 use operator_host_instruments::health::Check;
 use operator_host_instruments::journal::{PublishedEvent, Reconcile, STEP, Step};
 
@@ -61,7 +59,6 @@ pub(super) struct Controller {
     queue_age: u64,
     series: Series,
     plugin: Option<PluginReport>,
-    commands: Vec<Command>,
 }
 
 /// The same numbers of every step, the oldest first.
@@ -94,16 +91,9 @@ impl Series {
     }
 }
 
-/// A command, and what it is for.
-#[derive(Debug, PartialEq, Serialize)]
-struct Command {
-    what: String,
-    command: String,
-}
-
 pub(super) fn overview(sources: &Sources) -> Overview {
     let checks = sources.health.ready();
-    let reports = sources.reports();
+    let reports = sources.health.plugins();
     let names = checks
         .iter()
         .filter_map(|check| check.name.strip_prefix("controller/"));
@@ -120,7 +110,7 @@ pub(super) fn overview(sources: &Sources) -> Overview {
     troubled.truncate(LAST);
     let mut events: Vec<_> = journals
         .iter()
-        .flat_map(|(journal, name)| of(name, sources.events(journal, None)))
+        .flat_map(|(journal, name)| of(name, journal.events(None)))
         .collect();
     events.sort_by_key(|event| std::cmp::Reverse(event.it.at));
     events.truncate(LAST);
@@ -144,7 +134,7 @@ pub(super) fn one(sources: &Sources, name: &str) -> Result<Controller, String> {
     if !checks.iter().any(|check| check.name == wanted) {
         return Err(not_running(name));
     }
-    Ok(controller(sources, name, &checks, &sources.reports()))
+    Ok(controller(sources, name, &checks, &sources.health.plugins()))
 }
 
 fn of<T>(controller: &str, all: Vec<T>) -> impl Iterator<Item = Of<T>> {
@@ -199,196 +189,6 @@ fn controller(sources: &Sources, name: &str, checks: &[Check], reports: &[Plugin
         queue,
         queue_age: age.as_secs(),
         series: Series::of(&sources.journal.of(name).series()),
-        commands: match (&running, report) {
-            (Some(context), Some(report)) => {
-                let definition = context.resource.definition_name();
-                commands(
-                    &|order, digest| command(&context.config, Some(&definition), order, digest),
-                    report,
-                )
-            }
-            _ => Vec::new(),
-        },
         plugin: report.cloned(),
-    }
-}
-
-/// Returns the commands that promote, pin and roll back.
-fn commands(command: &dyn Fn(Order, Option<&str>) -> String, report: &PluginReport) -> Vec<Command> {
-    let short = |digest: &str| -> String { digest.trim_start_matches("sha256:").chars().take(12).collect() };
-    let order = |what: String, order: Order, digest: Option<&str>| Command {
-        what,
-        command: command(order, digest.map(short).as_deref()),
-    };
-    let mut commands = Vec::new();
-    if let Some(candidate) = &report.candidate
-        && candidate.state == CandidateState::HeldBack
-        && let Some(digest) = &candidate.digest
-    {
-        let version = candidate.version.as_deref().unwrap_or("?");
-        commands.push(order(
-            format!("Promote version {version} anyway"),
-            Order::Promote,
-            Some(digest),
-        ));
-    }
-    if let Some(pinned) = &report.pinned {
-        commands.push(order(format!("Remove the pin of {pinned}"), Order::Pin, None));
-    }
-    if let Some(live) = report.live.as_ref().filter(|_| report.pinned.is_none()) {
-        commands.push(order(
-            format!("Pin the live version {}", live.version),
-            Order::Pin,
-            Some(&live.digest),
-        ));
-    }
-    let is_live = |digest: &str| report.live.as_ref().is_some_and(|live| live.digest == digest);
-    for kept in report.kept.iter().filter(|kept| !is_live(&kept.digest)) {
-        commands.push(order(
-            format!("Roll back to version {}", kept.version),
-            Order::Pin,
-            Some(&kept.digest),
-        ));
-    }
-    commands
-}
-
-#[cfg(test)]
-mod tests {
-    use std::path::Path;
-    use std::sync::Arc;
-
-    use tokio::sync::watch;
-
-    use super::*;
-    use operator_host_config::Config;
-    use operator_host_delivery::registry::Live;
-    use operator_host_delivery::report::{CandidateVersion, KeptVersion, LiveVersion};
-    use operator_host_instruments::health::Health;
-
-    #[tokio::test]
-    async fn where_other_containers_can_read_it_the_page_shows_no_differences() {
-        let health = Arc::<Health>::default();
-        let (_plugin, live) = watch::channel(Live::Loading);
-        health.expect("a", live, watch::channel(None).1);
-        let at = jiff::Timestamp::UNIX_EPOCH;
-        let report = PluginReport {
-            controller: "a".into(),
-            live: Some(LiveVersion {
-                digest: "sha256:0".into(),
-                name: "a".into(),
-                version: "1".into(),
-                since: at,
-                because: "proved".into(),
-                diff: "+live trade".into(),
-            }),
-            candidate: Some(CandidateVersion {
-                digest: None,
-                version: None,
-                state: CandidateState::HeldBack,
-                reason: None,
-                message: "it changes much".into(),
-                diff: "+candidate trade".into(),
-                since: at,
-            }),
-            ..PluginReport::default()
-        };
-        let (_sender, receiver) = watch::channel(report);
-        health.report("a", receiver);
-        let mut sources = Sources {
-            controllers: Arc::default(),
-            health,
-            journal: Arc::default(),
-            identity: "b".into(),
-            lease: watch::channel(None).1,
-            hide_differences: false,
-        };
-        let texts = |sources: &Sources| {
-            let all = serde_json::to_string(&overview(sources)).unwrap();
-            let one = serde_json::to_string(&one(sources, "a").unwrap()).unwrap();
-            let mut note = "it changes much: fix it\n+child trade".to_owned();
-            sources.hide(&mut note);
-            [all, one, note]
-        };
-        for text in texts(&sources) {
-            assert!(text.contains(" trade") && !text.contains("(hidden"), "{text}");
-        }
-        sources.hide_differences = true;
-        for text in texts(&sources) {
-            assert!(!text.contains(" trade") && text.contains("(hidden"), "{text}");
-            assert!(text.contains("it changes much"), "{text}");
-        }
-        assert!(one(&sources, "b").is_err());
-    }
-
-    #[test]
-    fn the_commands_promote_pin_and_roll_back() {
-        let at = jiff::Timestamp::UNIX_EPOCH;
-        let digest = |start: &str| format!("sha256:{start:0<64}");
-        let kept = |version: &str, start: &str| KeptVersion {
-            digest: digest(start),
-            version: version.into(),
-            since: at,
-        };
-        let mut report = PluginReport {
-            live: Some(LiveVersion {
-                digest: digest("aaaaaaaaaaaa"),
-                name: "echo".into(),
-                version: "1.1".into(),
-                since: at,
-                because: String::new(),
-                diff: String::new(),
-            }),
-            candidate: Some(CandidateVersion {
-                digest: Some(digest("bbbbbbbbbbbb")),
-                version: Some("1.2".into()),
-                state: CandidateState::HeldBack,
-                reason: None,
-                message: String::new(),
-                diff: String::new(),
-                since: at,
-            }),
-            kept: vec![kept("1.1", "aaaaaaaaaaaa"), kept("1.0", "cccccccccccc")],
-            ..PluginReport::default()
-        };
-        let text = "controllers: [{name: echo, parent: {apiVersion: my-operator.dev/v1, kind: Echo}, plugin: echo.wasm}]";
-        let mut file = Config::parse(Path::new("/etc/config.yaml"), text).unwrap();
-        let mut config = file.controllers.remove(0);
-        let texts = |report: &PluginReport| -> Vec<String> {
-            let annotate =
-                |order, digest: Option<&str>| command(&config, Some("echoes.my-operator.dev"), order, digest);
-            let commands = commands(&annotate, report).into_iter();
-            commands
-                .map(|it| format!("{}: {}", it.what, it.command))
-                .collect()
-        };
-        let start = "kubectl annotate crd echoes.my-operator.dev operator-host.dev";
-        assert_eq!(
-            texts(&report),
-            [
-                format!("Promote version 1.2 anyway: {start}/promote=bbbbbbbbbbbb --overwrite"),
-                format!("Pin the live version 1.1: {start}/pin=aaaaaaaaaaaa --overwrite"),
-                format!("Roll back to version 1.0: {start}/pin=cccccccccccc --overwrite"),
-            ]
-        );
-        report.candidate = None;
-        report.pinned = Some("aaaaaaaaaaaa".into());
-        assert_eq!(
-            texts(&report)[0],
-            format!("Remove the pin of aaaaaaaaaaaa: {start}/pin- --overwrite")
-        );
-        // Annotations have no effect on a Controller of the cluster.
-        config.is_object = true;
-        let patch = |order, digest: Option<&str>| command(&config, None, order, digest);
-        let start = "kubectl patch controllers.operator-host.dev echo --type merge -p";
-        assert_eq!(
-            commands(&patch, &report)[0].command,
-            format!(r#"{start} '{{"spec":{{"version":{{"pin":null}}}}}}'"#)
-        );
-        report.pinned = None;
-        assert_eq!(
-            commands(&patch, &report)[0].command,
-            format!(r#"{start} '{{"spec":{{"version":{{"pin":"aaaaaaaaaaaa"}}}}}}'"#)
-        );
     }
 }
