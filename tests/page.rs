@@ -440,69 +440,6 @@ async fn without_the_page_there_is_no_port_for_it() {
 }
 
 #[tokio::test]
-async fn two_replicas_say_which_of_them_leads() {
-    let scenario = Scenario::new("page-two").await;
-    let config = shared(&scenario, ["3s", "2s", "200ms"], &controller("puppet.wasm", ""));
-    let mut ports = Vec::new();
-    let mut hosts = Vec::new();
-    for name in ["one", "two"] {
-        let folder = scenario.folder.path().join(name);
-        std::fs::create_dir_all(&folder).unwrap();
-        let environment = [("HOSTNAME", name)];
-        hosts.push(Host::start(
-            &config,
-            scenario.kubeconfig(),
-            &PAGE,
-            &environment,
-            &folder,
-        ));
-        ports.push(port(&hosts[hosts.len() - 1]).await);
-    }
-    scenario
-        .puppet("p", json!({"response": {"children": [config_map("a", "1")]}}))
-        .await;
-    scenario.until_ready("p").await;
-    let mut words = Vec::new();
-    for &port in &ports {
-        let leader = |view: &Value| -> String {
-            let mut checks = view["checks"].as_array().unwrap().iter();
-            let leader = checks.rfind(|check| check["name"] == "leader");
-            leader.map_or_else(String::new, |check| check["text"].as_str().unwrap().to_owned())
-        };
-        let overview = until_view(port, "", |view| leader(view).ends_with(" leads"));
-        words.push(leader(&overview.await));
-        let query = "view=object&controller=puppet&name=page-two%2Fp";
-        let object = until_view(port, query, |view| view["totalChildren"] == 1).await;
-        let leads = object["leads"] == true;
-        assert_eq!(leads, words[words.len() - 1] == "it leads", "{object:#}");
-        assert_eq!(
-            leads,
-            !object["reconciles"].as_array().unwrap().is_empty(),
-            "{object:#}"
-        );
-    }
-    let leader = words
-        .iter()
-        .position(|words| words == "it leads")
-        .expect("a leader");
-    assert!(words[1 - leader].starts_with("stands by; "), "{words:?}");
-
-    let lease = |view: &Value| view["lease"].clone();
-    let mine = lease(&view(ports[leader], "view=lease").await);
-    assert_eq!(mine["state"], "here", "{mine:#}");
-    let other = ports[1 - leader];
-    let seen = until_view(other, "view=lease", |view| lease(view)["state"] == "other").await;
-    for field in ["name", "holder", "acquired", "transitions"] {
-        assert_eq!(lease(&seen)[field], mine[field], "{field}: {seen:#}");
-    }
-    assert_eq!(hosts.remove(leader).stop().await.code(), Some(0));
-    let now = until_view(other, "view=lease", |view| lease(view)["state"] == "here").await;
-    let changes = |lease: &Value| lease["transitions"].as_i64().unwrap();
-    assert_eq!(changes(&lease(&now)), changes(&mine) + 1, "{now:#}");
-    assert_eq!(lease(&now)["holder"], now["identity"]);
-}
-
-#[tokio::test]
 async fn the_lease_is_shown_with_its_leader_and_why_it_is_not_known() {
     let scenario = Scenario::new("page-leases").await;
     let proxy = Proxy::start(scenario.kubeconfig()).await.expect("a proxy");

@@ -285,49 +285,6 @@ async fn a_change_of_what_is_retained_reaches_what_exists_at_once() {
     assert_eq!(values(&scenario.get(SECRET, "s").await.unwrap()), password);
 }
 
-/// Regression: what was released was remembered for good, so a Secret that became the host's own later kept its owner
-/// reference, and was deleted with its parent.
-#[tokio::test]
-async fn a_secret_that_is_accepted_after_others_were_released_outlives_its_parent() {
-    let scenario = Scenario::new("accepted").await;
-    let with = |more: &str| {
-        let kinds = format!("children:\n- {{apiVersion: v1, kind: Secret{more}}}");
-        scenario.config(&controller("puppet.wasm", &kinds))
-    };
-    let host = scenario.start_with(&with(", onRemoval: delete"), &[]);
-    scenario.puppet("p", spec(&[password()])).await;
-    scenario.until_ready("p").await;
-    assert_eq!(host.stop().await.code(), Some(0));
-    // The host is installed anew, without its key, and the parent is restored without the record.
-    scenario.delete(SECRET, "operator-host-provenance").await;
-    let annotations = json!({ "operator-host.dev/generated-secrets": null });
-    let patch = json!({ "metadata": { "annotations": annotations } });
-    scenario.patch(PUPPET, "p", patch).await;
-
-    let _host = scenario.start_with(&with(""), &[]);
-    scenario.until_stalled("p", "ChildRefused").await;
-    // It has another owner, too, which is none of the host's business.
-    let other = scenario.apply(&config_map("other", "").to_string()).await;
-    let secret = scenario.get(SECRET, "s").await.unwrap();
-    let mut owners = json!(secret.metadata.owner_references);
-    let theirs = json!({
-        "apiVersion": "v1", "kind": "ConfigMap", "name": "other", "uid": other.metadata.uid,
-    });
-    owners.as_array_mut().unwrap().push(theirs);
-    let patch = json!({ "metadata": { "ownerReferences": owners } });
-    scenario.patch(SECRET, "s", patch).await;
-    let annotations = json!({ "operator-host.dev/accept-secrets": secret.metadata.uid });
-    let patch = json!({ "metadata": { "annotations": annotations } });
-    scenario.patch(PUPPET, "p", patch).await;
-    scenario.until_ready("p").await;
-    scenario
-        .until(SECRET, "s", "owned by the other alone", |secret| {
-            let owners = secret.metadata.owner_references.as_deref();
-            owners.is_some_and(|owners| owners.len() == 1 && owners[0].name == "other")
-        })
-        .await;
-}
-
 /// Regression: another password was drawn within a second, which the database did not know, and the parent was ready.
 #[tokio::test]
 async fn a_generated_secret_that_is_lost_is_not_drawn_again_until_a_user_orders_it() {

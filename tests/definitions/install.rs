@@ -12,7 +12,6 @@ use plugin_fixtures::{Fixture, Form, cases};
 use serde_json::{Value, json};
 
 use crate::access::rights::rbac;
-use crate::children::deep;
 use crate::leadership::leaders::shared;
 use crate::support::mount::Mount;
 use crate::support::puppet::{assert_contains, is_true};
@@ -323,36 +322,6 @@ async fn a_narrower_definition_waits_for_the_object_that_has_the_field() {
 }
 
 #[tokio::test]
-async fn a_narrower_definition_waits_for_an_object_that_is_nested_too_deep() {
-    let scenario = Scenario::new("install-too-deep").await;
-    let mut shops = Shops::new(&scenario);
-    shops.put("1.0.0", &["a", "b"]);
-    let host = shops.start().await;
-    shops.shop("user", json!({ "a": "x" })).await;
-    shops.until_ready("user").await;
-    let path = format!(
-        "/apis/{}/v1/namespaces/install-too-deep/shops/user/status",
-        group(&scenario)
-    );
-    let write = async |conditions: String| {
-        let body = format!(r#"{{"status": {{"conditions": {conditions}}}}}"#);
-        deep::request(&scenario, "PATCH", &path, body)
-            .await
-            .expect("it is written");
-    };
-    write(format!(r#"[{{"type": "Deep", "within": {}}}]"#, deep::lists(300))).await;
-    shops.put("1.1.0", &["a"]);
-    let held = host.until_log(&["plugin held back", "LossyDefinition"]).await;
-    assert_contains(
-        &held,
-        &["install-too-deep/user: it is nested deeper than 120 levels"],
-    );
-    write("[]".to_owned()).await;
-    until_live(&host, "1.1.0").await;
-    shops.until_fields(&["a"]).await;
-}
-
-#[tokio::test]
 async fn a_version_in_which_objects_are_stored_stays() {
     let scenario = Scenario::new("install-stored").await;
     let mut shops = Shops::new(&scenario);
@@ -641,63 +610,6 @@ async fn a_definition_with_several_versions_names_the_webhook_and_its_authority(
     shops
         .until("their webhook", |crd| client_config(crd)["url"] == other["url"])
         .await;
-}
-
-#[tokio::test]
-async fn objects_that_cannot_be_read_in_a_version_keep_its_fields() {
-    // Its own: the garbage collector cannot list this kind, and waits for all of them.
-    let cluster = own_cluster(Options::default()).await;
-    let scenario = Scenario::within(&cluster, "install-unreadable").await;
-    let mut shops = Shops::new(&scenario);
-    let converting = |number: &str, fields: &[&str]| {
-        let versions = [version("v1", &["a"], true), version("v2", fields, false)];
-        let definition = definition(&scenario, &versions).to_string();
-        let fixture = fixture(&scenario, number).definition(&definition);
-        fixture.versions(&["v1", "v2"]).build(Form::Command)
-    };
-    shops.mount.put(FILE, &converting("1.0.0", &["a", "b"]));
-    certified(&scenario);
-    // Nothing listens there.
-    let top =
-        "webhook: {address: '127.0.0.1:0', certificate: tls.crt, key: tls.key, url: 'https://127.0.0.1:1'}";
-    let controller = shops.controller("install") + "  proving: {mode: off}\n";
-    let host = scenario.start_with(&scenario.config_with(top, &controller), &[]);
-    host.until_log(&["controller started"]).await;
-    shops.shop("one", json!({ "a": "x" })).await;
-    shops.until_ready("one").await;
-    shops.mount.put(FILE, &converting("1.1.0", &["a"]));
-    // It does not need the narrower one.
-    until_live(&host, "1.1.0").await;
-    let words = [
-        "is not installed",
-        "cannot list the objects in",
-        "/v2",
-        "conversion webhook",
-    ];
-    until_ready_says(&host, &words).await;
-    let definition = serde_json::to_value(shops.definition().await).unwrap();
-    let fields = "/spec/versions/1/schema/openAPIV3Schema/properties/spec/properties/b";
-    assert!(definition.pointer(fields).is_some(), "{definition}");
-}
-
-#[tokio::test]
-async fn without_a_conversion_a_new_version_keeps_the_fields_of_objects() {
-    let scenario = Scenario::new("install-new-version").await;
-    let mut shops = Shops::new(&scenario);
-    let host = shops.start().await;
-    shops.shop("user", json!({ "a": "x" })).await;
-    shops.until_ready("user").await;
-    let stores = |fields: &[&str]| [version("v1", &["a"], false), version("v2", fields, true)];
-    let narrower = with_versions(&scenario, "1.1.0", &stores(&["b"]));
-    shops.mount.put(FILE, &narrower);
-    let held = host.until_log(&["plugin held back", "LossyDefinition"]).await;
-    assert_contains(&held, &["in the version v2", "would drop its field spec.a"]);
-    assert_eq!(shops.spec("user").await, json!({ "a": "x" }));
-
-    let keeps = with_versions(&scenario, "1.2.0", &stores(&["a", "b"]));
-    shops.mount.put(FILE, &keeps);
-    until_live(&host, "1.2.0").await;
-    assert_eq!(shops.spec("user").await, json!({ "a": "x" }));
 }
 
 #[tokio::test]

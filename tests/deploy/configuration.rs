@@ -3,7 +3,7 @@
 use serde_json::json;
 
 use crate::samples::echo::{CONTROLLER as ECHO_CONTROLLER, ECHO, echo};
-use crate::support::puppet::{CONFIG_MAP, PUPPET, assert_contains, config_map, controller};
+use crate::support::puppet::{PUPPET, assert_contains, config_map, controller};
 use crate::support::{Host, Scenario, condition, plugin};
 use crate::telemetry::get;
 
@@ -206,29 +206,6 @@ async fn a_controller_that_comes_later_reads_objects_that_were_kept_as_metadata_
         .await;
     assert_eq!(puppet.data["status"]["read"], json!({"n": ["all of it"]}));
     assert_eq!(starts(&host, "echo"), 1, "{}", host.log());
-}
-
-#[tokio::test]
-async fn other_namespaces_and_another_file_take_effect_too() {
-    let scenario = Scenario::new("config-namespaces").await;
-    let elsewhere = Scenario::new("config-elsewhere").await;
-    let config = scenario.config(&controller("puppet.wasm", ""));
-    let text = std::fs::read_to_string(&config).unwrap();
-    let other = text.replace("[config-namespaces]", "[config-elsewhere]");
-    std::fs::write(&config, &other).unwrap();
-    let host = scenario.start_with(&config, &[]);
-    puppet_works(&elsewhere, "there").await;
-    std::fs::write(&config, &text).unwrap();
-    puppet_works(&scenario, "here").await;
-    // The same plugin as a command, under the same name.
-    std::fs::write(&config, text.replace("puppet.wasm", "puppet-command.wasm")).unwrap();
-    host.until_log(&["plugin loaded", "command"]).await;
-    puppet_works(&scenario, "by-command").await;
-    assert_eq!(
-        elsewhere.get(CONFIG_MAP, "here").await.map(|_| ()),
-        None,
-        "each in its own namespace"
-    );
 }
 
 #[tokio::test]

@@ -123,42 +123,6 @@ async fn a_new_leader_undoes_nothing_of_a_spec_that_it_has_not_seen() {
     scenario.until_gone(CONFIG_MAP, "a").await;
 }
 
-/// A generation annotation that the API server contradicts blocks nothing.
-#[tokio::test]
-async fn a_forged_generation_annotation_is_corrected_and_blocks_nothing() {
-    let scenario = Scenario::new("forged-mark").await;
-    let _host = scenario.start(&controller("puppet.wasm", ""));
-    let keep = json!([{"apiVersion": "v1", "kind": "ConfigMap", "name": "kept"}]);
-    let spec = |text: &str, children: &[&str]| {
-        let children: Vec<_> = children.iter().map(|name| config_map(name, text)).collect();
-        json!({"response": {"children": children, "keep": keep, "status": {"text": text}}})
-    };
-    scenario.puppet("p", spec("1", &["a", "b", "kept"])).await;
-    let uid = scenario.until_ready("p").await.metadata.uid.unwrap();
-    scenario.puppet("p", spec("2", &["a", "b"])).await;
-    scenario.until_ready("p").await;
-    let mark = |generation: i64| {
-        let text = format!("generation={generation} parent={uid} digest=sha256:0 plugin=forged 1");
-        json!({"metadata": {"annotations": {"operator-host.dev/provenance": text}}})
-    };
-    for name in ["kept", "a", "b"] {
-        scenario.patch(CONFIG_MAP, name, mark(99)).await;
-    }
-    for name in ["a", "b"] {
-        let is_right = |child: &kube::core::DynamicObject| {
-            let mark = &child.metadata.annotations.as_ref().unwrap()["operator-host.dev/provenance"];
-            mark.starts_with(&format!("generation=2 parent={uid} ")) && mark.contains("plugin=puppet ")
-        };
-        scenario
-            .until(CONFIG_MAP, name, "marked as it is", is_right)
-            .await;
-    }
-    scenario.puppet("p", spec("3", &["a"])).await;
-    scenario.until_gone(CONFIG_MAP, "b").await;
-    let ready = scenario.until_ready("p").await;
-    assert_eq!(ready.data["status"]["text"], "3");
-}
-
 /// Regression: a host that received the deletion of children before that of their parent recreated them.
 #[tokio::test]
 async fn children_that_go_with_a_parent_are_not_recreated_by_a_host_that_has_not_seen_the_deletion() {
@@ -369,56 +333,6 @@ async fn an_object_that_others_made_before_the_host_saw_it_is_not_taken_over() {
     scenario.until_stalled("p", "ChildRefused").await;
     scenario.delete(CONFIG_MAP, "a").await;
     scenario.until_ready("p").await;
-}
-
-/// Regression: an object that took the name of the one to adopt, unknown to the host, was adopted in its place.
-#[tokio::test]
-async fn an_object_that_has_the_name_of_the_one_to_adopt_by_now_is_not_adopted_before_it_is_seen() {
-    let scenario = Scenario::new("adopted-again").await;
-    let users =
-        json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "a"}, "data": {"user": "u"}})
-            .to_string();
-    scenario.apply(&users).await;
-    let options = "adopt: true\nbackoff: {initial: 30m, max: 30m}";
-    let (proxy, host) = behind_a_proxy(&scenario, options).await;
-    host.until_log(&["controller started"]).await;
-    hold(&proxy, "configmaps");
-    scenario.delete(CONFIG_MAP, "a").await;
-    let again = scenario.apply(&users).await;
-    scenario
-        .puppet("p", json!({"response": {"children": [config_map("a", "1")]}}))
-        .await;
-    host.until_reconciles("adopted-again/p", 1).await;
-    let now = scenario.get(CONFIG_MAP, "a").await.unwrap();
-    assert_eq!(now.metadata.resource_version, again.metadata.resource_version);
-    // It is adopted soon after the host sees it, long before the back-off ends.
-    proxy.set_mode(Mode::Pass);
-    scenario.until_ready("p").await;
-    let adopted = scenario.get(CONFIG_MAP, "a").await.unwrap();
-    assert_eq!(adopted.metadata.uid, again.metadata.uid);
-    assert_eq!(adopted.data["data"], json!({"user": "u", "text": "1"}));
-}
-
-/// Regression: an object that the watch reported while the host waited for the answer to its apply was not looked at
-/// before the back-off ended.
-#[tokio::test]
-async fn an_object_that_is_seen_while_its_apply_is_refused_is_looked_at_soon() {
-    let scenario = Scenario::new("seen-meanwhile").await;
-    let options = "backoff: {initial: 30m, max: 30m}";
-    let (proxy, host) = behind_a_proxy(&scenario, options).await;
-    host.until_log(&["controller started"]).await;
-    let children = |name: &str| json!({"response": {"children": [config_map(name, "1")]}});
-    proxy.set_mode_of("/configmaps/a?", Mode::Stall);
-    scenario.puppet("p", children("a")).await;
-    proxy.until_seen(applies_a).await;
-    for name in ["a", "z"] {
-        scenario.apply(&config_map(name, "user").to_string()).await;
-    }
-    // The watch reports them in this order.
-    scenario.puppet("q", children("z")).await;
-    scenario.until_stalled("q", "ChildRefused").await;
-    proxy.set_mode(Mode::Pass);
-    scenario.until_stalled("p", "ChildRefused").await;
 }
 
 /// Regression: of two parents that named one new child at the same moment, the second took it from the first.

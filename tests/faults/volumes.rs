@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
 use crate::samples::echo::{CONTROLLER, ECHO, echo};
-use crate::support::puppet::{assert_contains, controller};
+use crate::support::puppet::assert_contains;
 use crate::support::{Host, Scenario, plugin};
 use crate::telemetry::{get, until_ready_is_without};
 
@@ -37,12 +37,6 @@ fn config_for(scenario: &Scenario, plugins: &Path, controllers: &str) -> PathBuf
     config
 }
 
-/// Returns the path of a folder as the host sees it.
-fn seen_by(host: &Host, folder: &Path) -> PathBuf {
-    let root = PathBuf::from(format!("/proc/{}/root", host.process().id()));
-    root.join(folder.strip_prefix("/").unwrap())
-}
-
 /// Runs a script in the host's mount namespace.
 fn within(host: &Host, script: &str) -> Output {
     let id = host.process().id().to_string();
@@ -59,105 +53,6 @@ async fn until_echo_is_ready(scenario: &Scenario) {
     scenario
         .until(ECHO, "e", "ready", |e| e.data["status"]["isReady"] == true)
         .await;
-}
-
-fn names(folder: &Path) -> Vec<String> {
-    let all = fs::read_dir(folder).unwrap();
-    let mut names: Vec<_> = all
-        .map(|entry| entry.unwrap().file_name().display().to_string())
-        .collect();
-    names.sort();
-    names
-}
-
-async fn until(what: &str, condition: impl Fn() -> bool) {
-    let wait = async {
-        while !condition() {
-            tokio::time::sleep(std::time::Duration::from_millis(20)).await;
-        }
-    };
-    let done = tokio::time::timeout(crate::support::LIMIT, wait).await;
-    assert!(done.is_ok(), "{what} never came");
-}
-
-#[tokio::test]
-async fn a_disk_with_no_room_for_compiled_code_costs_only_that() {
-    let scenario = Scenario::new("disk-full").await;
-    if !may_mount(&scenario) {
-        return;
-    }
-    let cache = folder(&scenario, "cache");
-    let path = cache.display().to_string();
-    let config = scenario.config(CONTROLLER);
-    // Half of the volume would be enough for the code, but another file is there.
-    let small = format!("mount -t tmpfs -o size=8m tmpfs {path}\nhead -c 8323072 /dev/zero >{path}/other");
-    let host = scenario.start_after(&small, &config, &["--cache-dir", &path]);
-    until_echo_is_ready(&scenario).await;
-    host.until_log(&["cannot store compiled code", "No space left"])
-        .await;
-    let left = seen_by(&host, &cache).join("compiled-v1");
-    assert_eq!(names(&left), ["key"], "nothing is left half-written");
-    assert_eq!(host.stop().await.code(), Some(0));
-
-    // Not even room for the key.
-    let full = format!("{small}\nhead -c 65536 /dev/zero >{path}/zeros");
-    let host = scenario.start_after(&full, &config, &["--cache-dir", &path]);
-    host.until_log(&["the compiled-plugin cache is disabled", "No space left"])
-        .await;
-    scenario.delete(ECHO, "e").await;
-    scenario.until_gone(ECHO, "e").await;
-    until_echo_is_ready(&scenario).await;
-}
-
-#[tokio::test]
-async fn code_that_is_not_used_makes_room_for_new_code() {
-    let scenario = Scenario::new("disk-room").await;
-    if !may_mount(&scenario) {
-        return;
-    }
-    let cache = folder(&scenario, "cache");
-    let path = cache.display().to_string();
-    let argument = ["--cache-dir", path.as_str()];
-    // The size of each.
-    let config = scenario.config(&format!("{CONTROLLER}{}", controller("puppet.wasm", "")));
-    let host = scenario.start_after("true", &config, &argument);
-    let code = |folder: &Path| -> Vec<PathBuf> {
-        let all = fs::read_dir(folder.join("compiled-v1")).into_iter().flatten();
-        let files = all.map(|entry| entry.unwrap().path());
-        files
-            .filter(|path| path.extension().is_some_and(|suffix| suffix == "code"))
-            .collect()
-    };
-    until("code of both", || code(&cache).len() >= 2).await;
-    assert_eq!(host.stop().await.code(), Some(0));
-    let sizes: Vec<u64> = code(&cache)
-        .iter()
-        .map(|file| file.metadata().unwrap().len())
-        .collect();
-    let (small, large) = (*sizes.iter().min().unwrap(), *sizes.iter().max().unwrap());
-    fs::remove_dir_all(cache.join("compiled-v1")).unwrap();
-
-    // Half of the volume would be enough for both, but another file leaves room for only the larger one.
-    let other = large + 2 * small;
-    let size = other + large + small / 2;
-    let mount =
-        format!("mount -t tmpfs -o size={size} tmpfs {path}\nhead -c {other} /dev/zero >{path}/other");
-    let config = scenario.config(CONTROLLER);
-    let host = scenario.start_after(&mount, &config, &argument);
-    let seen = seen_by(&host, &cache);
-    until("code of Echo", || !code(&seen).is_empty()).await;
-    let echos = code(&seen);
-    scenario.config(&controller("puppet.wasm", ""));
-    until("code in its place", || {
-        code(&seen) != echos && !code(&seen).is_empty()
-    })
-    .await;
-    assert_eq!(code(&seen).len(), 1);
-    assert!(
-        !host.log().contains("cannot store compiled code"),
-        "{}",
-        host.log()
-    );
 }
 
 #[tokio::test]

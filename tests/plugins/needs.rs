@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 
 use crate::support::Scenario;
-use crate::support::puppet::{CONFIG_MAP, PUPPET, assert_contains, controller};
+use crate::support::puppet::{CONFIG_MAP, PUPPET, controller};
 
 fn labelled(name: &str, team: &str) -> String {
     json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": name, "labels": {"team": team}}})

@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 use crate::samples::echo;
 use crate::support::bystander::Bystander;
 use crate::support::measure::{peak, percentile, report};
-use crate::support::puppet::{CONFIG_MAP, PUPPET, assert_contains, config_map, controller};
+use crate::support::puppet::{CONFIG_MAP, assert_contains, config_map, controller};
 use crate::support::{Scenario, cluster, own_cluster, resource};
 
 /// How often the Echo changes.

@@ -231,27 +231,3 @@ async fn history(host: &Host) -> Value {
     );
     serde_json::from_slice(&output.stdout).unwrap()
 }
-
-/// Regression: a pin is known before the first lists are complete, and what it means was told to nobody after a restart.
-#[tokio::test]
-async fn a_pin_that_matches_nothing_is_said_after_a_restart() {
-    let cluster = own_cluster(Options::default()).await;
-    let scenario = Scenario::within(&cluster, "proving-unmatched").await;
-    let stage = Stage::new(&scenario, "");
-    let host = stage.start();
-    scenario
-        .puppet("p", json!({"response": response(&[("a", "x")])}))
-        .await;
-    scenario.until_ready("p").await;
-    assert_eq!(host.stop().await.code(), Some(0));
-    annotate(&scenario, json!({"operator-host.dev/pin": "0123456789abcdef"})).await;
-    let _host = stage.start();
-    let shown = scenario
-        .until_condition(PUPPET, "p", "PluginHeldBack", "True", "PinMatchesNothing")
-        .await;
-    assert_contains(&shown, &["0123456789abcdef is pinned"]);
-    annotate(&scenario, json!({"operator-host.dev/pin": null})).await;
-    scenario
-        .until(PUPPET, "p", "free again", |p| !is_held_back(p))
-        .await;
-}

@@ -124,42 +124,6 @@ async fn a_version_that_would_delete_stays_held_back_in_new_hosts_until_the_live
 }
 
 #[tokio::test]
-async fn a_version_that_panics_stays_held_back_in_a_new_host_until_it_is_promoted() {
-    let scenario = Scenario::new("replaced-panics").await;
-    let mut stage = Stage::new(&scenario, "");
-    let host = stage.start_new("old");
-    let spec = json!({"response": response(&[("a", "x")]), "variants": {"1": {"misbehave": "panic"}}});
-    scenario.puppet("p", spec).await;
-    scenario.until_ready("p").await;
-    until_recorded(&scenario, 0).await;
-    assert_eq!(host.stop().await.code(), Some(0));
-
-    // It comes with the new host: no other has seen it.
-    stage.swap(1);
-    let host = stage.start_new("new");
-    let line = until_held_back(&host, 1).await;
-    assert_contains(&line, &["it fails on 1 object", "told to panic"]);
-    scenario
-        .until_condition(PUPPET, "p", "Stalled", "True", "PluginNotLoaded")
-        .await;
-    // The conditions of this hold-back are no sign that the version before failed.
-    stage.more = "proving: {promote: 0123456789ab}".into();
-    stage.configure();
-    host.until_log(&["configuration applied", "puppet"]).await;
-    assert_eq!(host.stop().await.code(), Some(0));
-    let host = stage.start_new("third");
-    until_held_back(&host, 1).await;
-    stage.more = format!("proving: {{promote: {}}}", digest(1));
-    stage.configure();
-    until_live(&host, 1, "promoted by force").await;
-    until_recorded(&scenario, 1).await;
-    scenario
-        .until_condition(PUPPET, "p", "Stalled", "True", "PluginTrapped")
-        .await;
-    assert!(scenario.get(CONFIG_MAP, "a").await.is_some());
-}
-
-#[tokio::test]
 async fn a_version_that_does_no_harm_is_live_in_a_new_host_by_its_plan_alone() {
     let scenario = Scenario::new("replaced-harmless").await;
     let mut stage = Stage::new(&scenario, "");
@@ -209,32 +173,6 @@ async fn two_new_hosts_at_once_hold_back_what_the_old_ones_did() {
         .until_condition(PUPPET, "p", "Stalled", "True", "PluginNotLoaded")
         .await;
     assert_eq!(uid(&scenario, "a").await, before);
-}
-
-#[tokio::test]
-async fn beside_one_new_host_the_old_one_goes_on_with_the_live_version() {
-    let scenario = Scenario::new("replaced-one").await;
-    let mut stage = Stage::new(&scenario, "");
-    stage.share();
-    let leader = stage.start_new("a");
-    let spec =
-        |text: &str| json!({"response": response(&[("a", text)]), "variants": {"1": {"response": {}}}});
-    scenario.puppet("p", spec("x")).await;
-    scenario.until_ready("p").await;
-    let other = stage.start_new("b");
-    until_live(&other, 0, "the cluster records as live").await;
-    stage.swap(1);
-    until_held_back(&other, 1).await;
-    assert_eq!(leader.stop().await.code(), Some(0));
-    let new = stage.start_new("c");
-    until_held_back(&new, 1).await;
-    scenario.puppet("p", spec("y")).await;
-    scenario
-        .until(CONFIG_MAP, "a", "changed by the live version", |a| {
-            a.data["data"]["text"] == "y"
-        })
-        .await;
-    until_recorded(&scenario, 0).await;
 }
 
 /// During a rolling update, old pods have the old file, and each of them may lead again.
