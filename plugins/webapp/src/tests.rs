@@ -28,33 +28,6 @@ fn checksum(outcome: &Outcome) -> String {
 }
 
 #[test]
-fn a_small_application_is_a_deployment_and_a_service() {
-    let outcome = small().run(&PLUGIN).unwrap();
-    assert_eq!(outcome.names(), ["shop", "shop", "shop"]);
-    assert_eq!(outcome.names_of(SERVICE_ACCOUNT), ["shop"]);
-    assert_eq!(outcome.names_of(SERVICE), ["shop"]);
-    assert_eq!(
-        outcome.child(DEPLOYMENT, "shop").integer("/spec/replicas"),
-        Some(1)
-    );
-    assert_eq!(outcome.status["url"], "http://shop.default/");
-}
-
-#[test]
-fn the_sample_has_one_of_everything() {
-    let outcome = sample().run(&PLUGIN).unwrap();
-    assert_eq!(outcome.names_of(CRON_JOB), ["shop-schedule"]);
-    assert_eq!(outcome.names_of(JOB).len(), 1, "the farewell is for the deletion");
-    let ingress = outcome.child(INGRESS, "shop");
-    assert_eq!(ingress.text("/spec/tls/0/secretName"), Some("shop-certificate"));
-    assert_eq!(ingress.text("/spec/rules/0/host"), Some("shop.example.com"));
-    let autoscaler = outcome.child(HORIZONTAL_POD_AUTOSCALER, "shop");
-    assert_eq!(autoscaler.integer("/spec/minReplicas"), Some(2));
-    assert_eq!(autoscaler.integer("/spec/maxReplicas"), Some(6));
-    assert_eq!(outcome.status["url"], "https://shop.example.com/");
-}
-
-#[test]
 fn the_service_sends_requests_to_servers_and_not_to_pods_of_jobs() {
     let outcome = sample().run(&PLUGIN).unwrap();
     let selector = outcome
@@ -107,22 +80,6 @@ fn every_pod_has_the_session_key() {
 }
 
 #[test]
-fn the_autoscaler_keeps_its_number_of_replicas() {
-    let outcome = sample().run(&PLUGIN).unwrap();
-    let deployment = outcome.child(DEPLOYMENT, "shop");
-    assert_eq!(
-        deployment.annotation("operator-host.dev/leave"),
-        Some("spec.replicas")
-    );
-    assert_eq!(deployment.integer("/spec/replicas"), Some(2), "for a new one");
-    assert_eq!(outcome.names_of(POD_DISRUPTION_BUDGET), ["shop"]);
-    let fixed = small().set("/spec/replicas", 3).run(&PLUGIN).unwrap();
-    let deployment = fixed.child(DEPLOYMENT, "shop");
-    assert_eq!(deployment.annotation("operator-host.dev/leave"), None);
-    assert_eq!(deployment.integer("/spec/replicas"), Some(3));
-}
-
-#[test]
 fn other_settings_replace_the_pods_and_other_labels_of_them_do_not() {
     let with = |metadata: &str, currency: &str| {
         let settings = format!(
@@ -134,49 +91,6 @@ fn other_settings_replace_the_pods_and_other_labels_of_them_do_not() {
     };
     assert_eq!(with("", "EUR"), with(", labels: {a: b}", "EUR"));
     assert_ne!(with("", "EUR"), with("", "CHF"));
-}
-
-#[test]
-fn settings_that_are_not_there_are_waited_for() {
-    let case = small()
-        .set("/spec/settings", "shop-settings")
-        .related("settings", "");
-    let Err(Failure::Retry(retry)) = case.run(&PLUGIN) else {
-        panic!("not a retry");
-    };
-    assert!(
-        retry.message.contains("ConfigMap shop-settings"),
-        "{}",
-        retry.message
-    );
-}
-
-#[test]
-fn the_farewell_runs_once_and_the_deletion_waits_for_it() {
-    let running = sample().clean_up(&PLUGIN).unwrap();
-    assert!(!running.done);
-    assert_eq!(running.children[0]["metadata"]["name"], "shop-farewell");
-    assert_eq!(running.condition("Farewell").reason, "JobRunning");
-
-    let job = |condition: &str| {
-        format!(
-            "apiVersion: batch/v1\nkind: Job\nmetadata: {{name: shop-farewell, namespace: default}}\n\
-             status: {{conditions: [{{type: {condition}, status: 'True'}}]}}"
-        )
-    };
-    let done = sample().observed(&job("Complete")).clean_up(&PLUGIN).unwrap();
-    assert!(done.done);
-    assert_eq!(done.children, [json!(null); 0]);
-
-    let failed = sample().observed(&job("Failed")).clean_up(&PLUGIN).unwrap();
-    assert!(!failed.done);
-    let condition = failed.condition("Farewell");
-    assert_eq!(condition.status, ConditionStatus::False);
-    assert!(
-        condition.message.contains("remove spec.farewell"),
-        "{}",
-        condition.message
-    );
 }
 
 #[test]
