@@ -272,23 +272,3 @@ pub fn show_log(level: &str) -> Result<(), Failure> {
 pub fn colour() -> bool {
     std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty())
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_pipe_is_not_waited_for() {
-        let folder = tempfile::tempdir().unwrap();
-        let pipe = folder.path().join("plugin.wasm");
-        let made = std::process::Command::new("mkfifo").arg(&pipe).status();
-        assert!(made.unwrap().success());
-        let Err(Failure::Usage(error)) = read(&pipe) else {
-            panic!("it is read");
-        };
-        assert!(
-            format!("{error:#}").ends_with("plugin.wasm: it is not a file"),
-            "{error:#}"
-        );
-    }
-}

@@ -1,6 +1,5 @@
 //! Versions of plugins, with the runtime and real WebAssembly. The plugins are in `tests/fixtures`.
 
-mod log_lines;
 mod promotion;
 mod released;
 mod swaps;

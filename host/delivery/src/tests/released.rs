@@ -7,7 +7,7 @@ use std::time::Duration;
 use super::super::Location;
 use super::super::kept::{StateLimit, Versions};
 use super::super::registry::{Expected, PluginFile, Slot};
-use super::promotion::{Fake, assert_live, because, digest, settle, slot};
+use super::promotion::{Fake, assert_live, because, digest, slot};
 use super::swaps::{expected, live, metrics, plugin_file, version};
 use super::*;
 use operator_host_runtime::{Cache, Compiler};
@@ -54,39 +54,6 @@ async fn the_file_of_a_live_version_is_in_memory_only_if_it_is_not_kept() {
         let since = restarted.report().borrow().live.clone().unwrap().since;
         assert_eq!(since, kept.history().entries()[0].at);
     }
-}
-
-#[tokio::test]
-async fn a_file_that_was_dropped_from_memory_is_read_again_when_its_version_goes_live_again() {
-    let (state, folder) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
-    let own = folder.path().join("fixture.wasm");
-    fs::write(&own, version(2)).unwrap();
-    let proof = Fake::new();
-    let (slot, receiver) = slot(&proof, Some(state.path()));
-    let slot = slot.expecting(Expected {
-        location: Location::File(own.clone()),
-        ..expected("Fixture")
-    });
-    settle(&slot, 1).await;
-    let file = plugin_file(&version(2));
-    let pin = digest(1).to_string();
-    for lost in ["neither", "the kept one", "both"] {
-        assert!(!is_in_memory(&slot, &file).await, "{lost}");
-        assert_live(&receiver, 2);
-        if lost == "the kept one" {
-            fs::remove_file(kept_file(state.path(), 2)).unwrap();
-        }
-        proof.order(None, Some(&pin));
-        assert!(is_in_memory(&slot, &file).await, "{lost}: it is not live");
-        assert_live(&receiver, 1);
-        if lost == "both" {
-            fs::remove_file(kept_file(state.path(), 2)).unwrap();
-            fs::remove_file(&own).unwrap();
-        }
-        proof.order(None, None);
-    }
-    slot.settle(Some(&file)).await;
-    assert_live(&receiver, 2);
 }
 
 #[tokio::test]

@@ -51,55 +51,6 @@ pub(super) fn live(receiver: &tokio::sync::watch::Receiver<Live>) -> Result<Plug
 }
 
 #[tokio::test]
-async fn a_bad_version_changes_nothing_and_a_good_one_helps_after_a_bad_start() {
-    let (slot, receiver) = Slot::new(RUNTIME.clone(), expected("Fixture"), metrics());
-    slot.offer(plugin_file(b"nothing")).await;
-    assert!(live(&receiver).err().unwrap().contains("not WebAssembly"));
-    slot.offer(plugin_file(&version(1))).await;
-    let first = *live(&receiver).unwrap().digest();
-    assert_eq!(first, Digest::of(&version(1)));
-    slot.offer(plugin_file(&version(2)[..500])).await;
-    slot.fail("the file is gone", None);
-    assert_eq!(*live(&receiver).unwrap().digest(), first);
-    slot.offer(plugin_file(&version(2))).await;
-    assert_eq!(*live(&receiver).unwrap().digest(), Digest::of(&version(2)));
-}
-
-#[tokio::test]
-async fn a_version_that_is_not_pinned_is_refused_and_reported_until_it_is_gone() {
-    let (slot, receiver) = Slot::new(RUNTIME.clone(), expected("Fixture"), metrics());
-    slot.offer(plugin_file(&version(1))).await;
-    let first = *live(&receiver).unwrap().digest();
-    let pinned = Expected {
-        trust: Trust {
-            sha256: Some(first),
-            ..Trust::default()
-        },
-        ..expected("Fixture")
-    };
-    let slot = slot.expecting(pinned);
-    let trouble = slot.trouble();
-    let reported = || trouble.borrow().as_deref().unwrap_or_default().to_owned();
-    slot.offer(plugin_file(&version(2))).await;
-    assert_eq!(*live(&receiver).unwrap().digest(), first, "what is live stays");
-    assert!(reported().contains("pins"), "{}", reported());
-    slot.offer(plugin_file(&version(1))).await;
-    assert_eq!(reported(), "");
-    // The live version itself can become untrusted: it stays, and this is reported.
-    let other = Expected {
-        trust: Trust {
-            sha256: Some(Digest::of(b"other")),
-            ..Trust::default()
-        },
-        ..expected("Fixture")
-    };
-    let slot = slot.expecting(other);
-    slot.offer(plugin_file(&version(1))).await;
-    assert_eq!(*live(&receiver).unwrap().digest(), first);
-    assert!(reported().contains("pins"), "{}", reported());
-}
-
-#[tokio::test]
 async fn other_limits_take_effect_for_the_version_that_is_live() {
     let (slot, receiver) = Slot::new(RUNTIME.clone(), expected("Fixture"), metrics());
     slot.offer(plugin_file(&version(1))).await;
@@ -109,17 +60,6 @@ async fn other_limits_take_effect_for_the_version_that_is_live() {
     assert_ne!(live(&receiver).unwrap().limits().memory, other.limits.memory);
     slot.offer(plugin_file(&version(1))).await;
     assert_eq!(live(&receiver).unwrap().limits().memory, other.limits.memory);
-}
-
-#[tokio::test]
-async fn a_plugin_of_another_kind_does_not_get_in() {
-    let (slot, receiver) = Slot::new(RUNTIME.clone(), expected("Another"), metrics());
-    slot.offer(plugin_file(&version(1))).await;
-    let reason = live(&receiver).err().unwrap();
-    assert!(
-        reason.contains("reconciles") && reason.contains("Fixture") && reason.contains("Another"),
-        "{reason}"
-    );
 }
 
 #[tokio::test]

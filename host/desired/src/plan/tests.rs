@@ -5,13 +5,6 @@ use crate::ownership::owns;
 use crate::testing::config;
 use operator_host_core::object::{AFTER_ANNOTATION, NotServed, made_at};
 
-fn kind(api_version: &str, kind: &str) -> Kind {
-    Kind {
-        api_version: api_version.into(),
-        kind: kind.into(),
-    }
-}
-
 fn object(value: Value) -> DynamicObject {
     serde_json::from_value(value).unwrap()
 }
@@ -166,26 +159,6 @@ fn claims_are_applied_before_the_pods_that_mount_them() {
 }
 
 #[test]
-fn a_child_without_kind_or_name_is_refused_by_its_place() {
-    refused(
-        &[
-            pod("p"),
-            json!({ "apiVersion": "v1", "metadata": { "name": "q" } }),
-        ],
-        "children[1] (q)",
-    );
-    refused(
-        &[json!({ "apiVersion": "v1", "kind": "Pod", "metadata": {} })],
-        "`metadata.name` is missing",
-    );
-    refused(&[json!(7)], "`apiVersion` is missing");
-    refused(
-        &[json!({ "apiVersion": "v1", "kind": "Pod", "metadata": { "generateName": "p-" } })],
-        "metadata.name",
-    );
-}
-
-#[test]
 fn all_refusals_are_reported_at_once() {
     let twice = [pod("p"), pod("p"), json!({ "apiVersion": "v1", "kind": "Pod" })];
     let refusals = plan_with(&config(), &parent(Some("default")), None, &twice, &[]).unwrap_err();
@@ -193,124 +166,6 @@ fn all_refusals_are_reported_at_once() {
     assert!(
         refusals[0].contains("Pod default/p: the plugin asked for it twice"),
         "{refusals:?}"
-    );
-}
-
-#[test]
-fn kinds_namespaces_and_owners_outside_the_policy_are_refused() {
-    refused(
-        &[json!({ "apiVersion": "apps/v1", "kind": "Deployment", "metadata": { "name": "d" } })],
-        "may not create objects of the kind apps/v1/Deployment",
-    );
-    refused(
-        &[json!({ "apiVersion": "example.com/v1", "kind": "Missing", "metadata": { "name": "d" } })],
-        "does not serve the kind",
-    );
-    refused(
-        &[json!({ "apiVersion": "v1", "kind": "Node", "metadata": { "name": "n" } })],
-        "cluster-scoped",
-    );
-    let mut elsewhere = pod("p");
-    elsewhere["metadata"]["namespace"] = "kube-system".into();
-    refused(
-        &[elsewhere],
-        "Pod kube-system/p: children of default/a may only be in its own namespace",
-    );
-    let mut owned = pod("p");
-    owned["metadata"]["ownerReferences"] = json!([]);
-    refused(&[owned], "ownerReferences");
-}
-
-#[test]
-fn a_cluster_scoped_parent_may_use_the_listed_namespaces_only() {
-    let with = |namespace: Option<&str>| {
-        let mut child = pod("p");
-        child["metadata"]["namespace"] = json!(namespace);
-        plan_with(&config(), &parent(None), None, &[child], &[])
-    };
-    assert_eq!(
-        with(Some("spare")).unwrap().desired[0].key.to_string(),
-        "Pod spare/p"
-    );
-    assert!(with(Some("default")).unwrap_err()[0].contains("otherNamespaces"));
-    assert!(with(None).unwrap_err()[0].contains("must name a namespace"));
-    let node =
-        json!({ "apiVersion": "v1", "kind": "Node", "metadata": { "name": "n", "namespace": "spare" } });
-    let plan = plan_with(&config(), &parent(None), None, &[node], &[]).unwrap();
-    assert_eq!(plan.desired[0].body["metadata"].get("namespace"), None);
-}
-
-#[test]
-fn a_cluster_scoped_parent_may_use_the_namespaces_that_it_makes_or_keeps() {
-    let namespace = json!({ "apiVersion": "v1", "kind": "Namespace", "metadata": { "name": "team" } });
-    let mut within = pod("p");
-    within["metadata"]["namespace"] = "team".into();
-    let mut config = config();
-    let with =
-        |config: &ControllerConfig, children: &[Value]| plan_with(config, &parent(None), None, children, &[]);
-    let refusals = with(&config, &[within.clone(), namespace.clone()]).unwrap_err();
-    assert!(
-        refusals
-            .iter()
-            .any(|text| text.contains("may not create objects of the kind v1/Namespace"))
-    );
-    config.children.insert(kind("v1", "Namespace"), Removal::Delete);
-    let plan = with(&config, &[within.clone(), namespace]).unwrap();
-    let keys: Vec<_> = plan.keys().map(ToString::to_string).collect();
-    assert_eq!(keys, ["Namespace team", "Pod team/p"], "the namespace first");
-    let refusals = with(&config, &[within.clone()]).unwrap_err();
-    assert!(refusals[0].contains("or let the plugin make it"), "{refusals:?}");
-    config.other_namespaces.extend(["tea*".to_owned()]);
-    with(&config, &[within]).unwrap();
-}
-
-#[test]
-fn what_is_in_the_way_leaves_out_its_namespace_of_a_cluster_scoped_parent_only() {
-    let mut config = config();
-    config.other_namespaces.extend(["second".to_owned()]);
-    let within = |namespace: &str, name: &str| {
-        let mut child = pod(name);
-        child["metadata"]["namespace"] = namespace.into();
-        child
-    };
-    let node = json!({ "apiVersion": "v1", "kind": "Node", "metadata": { "name": "n" } });
-    let left = |parent: &DynamicObject, children: &[Value], obstacle: &Value| {
-        let policy = Policy {
-            config: &config,
-            parent,
-            digest: "sha256:d",
-            plugin: "shop 1.0",
-            namespaced: &namespaced,
-            existing: &|key| {
-                let obstacle = cached(obstacle);
-                (ChildRef::of(&obstacle) == *key).then(|| Arc::new(obstacle))
-            },
-            proof: SecretProof::Key(None),
-        };
-        plan(&policy, children, &[], &[]).unwrap_err();
-        let left = plan_around(&policy, children, &[], &[]).ok()?;
-        let all = left.desired.len() + left.left_out.len();
-        assert_eq!((all, left.refused.len()), (children.len(), 1));
-        Some(left.desired.len())
-    };
-    let children = [within("spare", "p"), within("spare", "q"), within("second", "p")];
-    let cluster = parent(None);
-    assert_eq!(left(&cluster, &children, &children[0]), Some(1));
-    let mut deep = children[0].clone();
-    deep["spec"] = UNREAD.into();
-    deep["metadata"]["labels"] = json!({ CONTROLLER_LABEL: "shop" });
-    deep["metadata"]["ownerReferences"] = json!([{
-        "apiVersion": "example.com/v1", "kind": "Shop", "name": "a", "uid": cluster.metadata.uid, "controller": true,
-    }]);
-    assert_eq!(left(&cluster, &children, &deep), Some(1));
-    // An object of no namespace, and a mistake of the plugin, stop everything.
-    let with_node = [node.clone(), children[2].clone()];
-    assert_eq!(left(&cluster, &with_node, &node), None);
-    let with_mistake = [children[0].clone(), children[2].clone(), children[2].clone()];
-    assert_eq!(left(&cluster, &with_mistake, &children[0]), None);
-    assert_eq!(
-        left(&parent(Some("default")), &[pod("p")], &within("default", "p")),
-        None
     );
 }
 
@@ -345,30 +200,6 @@ fn what_belongs_to_somebody_else_is_never_touched() {
     let others =
         json!({ "labels": { CONTROLLER_LABEL: "shop" }, "annotations": { PARENT_ANNOTATION: "default/b" } });
     assert!(existing(others).unwrap_err()[0].contains("belongs to default/b"));
-}
-
-#[test]
-fn adoption_takes_what_nobody_owns_and_nothing_else() {
-    let config = ControllerConfig {
-        adopt: true,
-        ..config()
-    };
-    let adopt = |existing: Value| {
-        plan_with(
-            &config,
-            &parent(Some("default")),
-            Some(&existing),
-            &[pod("p")],
-            &[],
-        )
-        .map(|_| ())
-    };
-    assert!(adopt(pod("p")).is_ok());
-    let mut owned = pod("p");
-    owned["metadata"]["ownerReferences"] = json!([{
-        "apiVersion": "apps/v1", "kind": "ReplicaSet", "name": "web", "uid": "other", "controller": true,
-    }]);
-    assert!(adopt(owned).is_err());
 }
 
 /// Returns an object with the label and annotation of a child of `default/a`, or of `a`, without an owner.
@@ -508,85 +339,6 @@ fn generated_secrets_are_checked_and_carry_no_owner_unless_secrets_are_set_to_de
     );
     assert!(with(&config(), secret(7, None)).unwrap_err()[0].contains("from 8 to 1024"));
     assert!(with(&config(), secret(20, Some("aaa"))).unwrap_err()[0].contains("different characters"));
-}
-
-#[test]
-fn a_child_of_the_same_name_is_the_rest_of_a_generated_secret() {
-    let secret = |name: &str| GeneratedSecret {
-        name: name.into(),
-        entries: vec![operator_host_contract::GeneratedValue {
-            key: "password".into(),
-            length: 20,
-            alphabet: None,
-        }],
-    };
-    let rest = |more: Value| {
-        let mut rest = json!({
-            "apiVersion": "v1", "kind": "Secret", "metadata": { "name": "root", "labels": { "app": "db" } },
-            "type": "kubernetes.io/basic-auth",
-        });
-        for (field, value) in more.as_object().unwrap() {
-            rest[field] = value.clone();
-        }
-        rest
-    };
-    let with = |existing: Option<&Value>, child: Value, secrets: &[GeneratedSecret]| {
-        plan_with(&config(), &parent(Some("default")), existing, &[child], secrets)
-    };
-    let username = json!({ "stringData": { "username": "root" } });
-    let plan = with(None, rest(username.clone()), &[secret("root")]).unwrap();
-    let (child, generated) = (&plan.desired[0], &plan.secrets[0]);
-    assert_eq!(child.key, generated.key);
-    assert_eq!(generated.body["type"], "kubernetes.io/basic-auth");
-    assert_eq!(child.body["metadata"]["labels"]["app"], "db");
-    assert_eq!(child.body["data"]["username"], "cm9vdA==");
-    // It is kept as generated Secrets are, and not as other Secrets.
-    assert!(child.body["metadata"].get("ownerReferences").is_none());
-
-    for field in ["data", "stringData"] {
-        let both = with(
-            None,
-            rest(json!({ field: { "password": "x" } })),
-            &[secret("root")],
-        )
-        .unwrap_err();
-        assert!(
-            both[0].contains("the key \"password\" has a value in the child"),
-            "{both:?}"
-        );
-    }
-    // Another name, and the same name twice.
-    let other = with(None, rest(username.clone()), &[secret("other")]).unwrap();
-    assert!(other.desired[0].body["metadata"].get("ownerReferences").is_some());
-    let twice = with(None, rest(username.clone()), &[secret("root"), secret("root")]).unwrap_err();
-    assert!(twice[0].contains("asked for it twice"), "{twice:?}");
-
-    // A Secret that somebody else made stays refused.
-    let theirs = json!({
-        "apiVersion": "v1", "kind": "Secret", "metadata": { "name": "root", "namespace": "default", "uid": "x" },
-    });
-    let refused = with(Some(&theirs), rest(username), &[secret("root")]).unwrap_err();
-    assert!(refused[0].contains("root") && refused.len() == 1, "{refused:?}");
-}
-
-/// The API server would quote the value, in the status of the parent.
-#[test]
-fn a_secret_with_a_value_that_is_no_string_is_refused_without_showing_it() {
-    let secret = |field: &str, value: Value| json!({"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "s"}, field: value});
-    for (child, expected) in [
-        (
-            secret("stringData", json!({"password": 987_654_321})),
-            "Secret default/s: the value of \"password\" in its `stringData` is a number; it must be a string",
-        ),
-        (
-            secret("data", json!("987654321")),
-            "Secret default/s: its `data` is a string; it must be a map of strings",
-        ),
-    ] {
-        let refusals = plan_with(&config(), &parent(Some("default")), None, &[child], &[]).unwrap_err();
-        assert_eq!(refusals, [expected]);
-    }
-    planned(&[secret("data", json!({"a": "QQ==", "b": null}))]);
 }
 
 #[test]

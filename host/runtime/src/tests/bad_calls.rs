@@ -6,7 +6,6 @@ use std::time::{Duration, Instant};
 use plugin_fixtures::{FORMS, Form, cases};
 
 use super::*;
-use crate::limits::MIB;
 
 /// How much later than its deadline a call may end: a tick of the epoch, and the delay of a busy machine.
 const SLACK: Duration = Duration::from_millis(500);

@@ -1,6 +1,6 @@
 //! Files that are not plugins are rejected when they are loaded, with a message that contains the problem.
 
-use plugin_fixtures::{FORMS, Fixture, Form, another_world, cases, library, module};
+use plugin_fixtures::{FORMS, Fixture, Form, another_world, cases, module};
 
 use super::*;
 use crate::error::Part;

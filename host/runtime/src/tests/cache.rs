@@ -8,8 +8,7 @@ use std::time::Duration;
 use plugin_fixtures::{FORMS, Fixture, Form, cases};
 
 use super::*;
-use crate::code::Code;
-use crate::{Cache, CacheError, CodeOrigin, Compiler, PluginBytes};
+use crate::{Cache, CacheError, CodeOrigin, Compiler};
 
 /// More than the tests need.
 const SIZE: u64 = 1 << 30;
@@ -104,15 +103,6 @@ async fn an_entry_of_another_host_or_under_another_name_is_recreated() {
     assert_eq!(made(ours.path(), Form::Command).await, CodeOrigin::Compiled);
 }
 
-#[tokio::test]
-async fn a_damaged_key_is_recreated_with_all_entries() {
-    let folder = tempfile::tempdir().unwrap();
-    made(folder.path(), Form::Command).await;
-    fs::write(folder.path().join("compiled-v1/key"), "short").unwrap();
-    assert_eq!(made(folder.path(), Form::Command).await, CodeOrigin::Compiled);
-    assert_eq!(made(folder.path(), Form::Command).await, CodeOrigin::Cached);
-}
-
 #[test]
 fn a_folder_that_others_can_write_to_is_not_used() {
     let folder = tempfile::tempdir().unwrap();
@@ -136,39 +126,6 @@ fn a_folder_that_others_can_write_to_is_not_used() {
         Cache::open(linked.path(), SIZE),
         Err(CacheError::Shared { .. })
     ));
-}
-
-#[tokio::test]
-async fn what_is_no_regular_file_is_neither_read_nor_waited_for_and_is_replaced() {
-    let folder = tempfile::tempdir().unwrap();
-    made(folder.path(), Form::Command).await;
-    let entry = entries(folder.path()).remove(0);
-    let good = folder.path().join("good");
-    for what in ["huge", "pipe", "link", "device"] {
-        // An entry that this host wrote is rejected when it is reached through a link.
-        fs::rename(&entry, &good).unwrap();
-        match what {
-            // Larger than any cache, without a byte on the disk.
-            "huge" => fs::File::create(&entry).unwrap().set_len(1 << 40).unwrap(),
-            "pipe" => {
-                let made = std::process::Command::new("mkfifo").arg(&entry).status();
-                assert!(made.unwrap().success());
-            }
-            "link" => symlink(&good, &entry).unwrap(),
-            _ => symlink("/dev/zero", &entry).unwrap(),
-        }
-        assert_eq!(
-            made(folder.path(), Form::Command).await,
-            CodeOrigin::Compiled,
-            "{what}"
-        );
-        assert!(fs::symlink_metadata(&entry).unwrap().is_file(), "{what}");
-        assert_eq!(
-            made(folder.path(), Form::Command).await,
-            CodeOrigin::Cached,
-            "{what}"
-        );
-    }
 }
 
 #[tokio::test]
@@ -223,17 +180,6 @@ async fn entries_take_no_more_bytes_than_they_may() {
     fs::remove_dir_all(folder.path()).unwrap();
     load(bytes / 2, 0).await;
     assert!(entries(folder.path()).is_empty());
-}
-
-/// The encoder of components determines what is compiled.
-#[test]
-fn the_name_of_an_entry_contains_the_version_of_the_encoder() {
-    let lock = include_str!("../../../../Cargo.lock");
-    let (name, version) = crate::code_cache::ENCODER.split_once(' ').unwrap();
-    assert!(
-        lock.contains(&format!("name = \"{name}\"\nversion = \"{version}\"\n")),
-        "{name} has another version than {version}: say the new one in `ENCODER`"
-    );
 }
 
 /// Loads an answering plugin whose code stays in memory for 50 ms without a call.
@@ -292,23 +238,6 @@ async fn a_warm_start_asks_the_plugin_nothing() {
 }
 
 #[tokio::test]
-async fn a_description_that_this_host_did_not_write_is_asked_for_again() {
-    let folder = tempfile::tempdir().unwrap();
-    let cold = loaded(folder.path(), Form::Component).await;
-    let file = entries(folder.path()).remove(0).with_extension("described");
-    let bytes = fs::read(&file).unwrap();
-    let mut forged = bytes.clone();
-    *forged.last_mut().unwrap() = b' ';
-    for bad in [&forged, &bytes[..40], &[]] {
-        fs::write(&file, bad).unwrap();
-        let warm = loaded(folder.path(), Form::Component).await;
-        assert_eq!(warm.description(), cold.description());
-        assert_eq!(warm.code_origin(), CodeOrigin::Cached);
-        assert_eq!(fs::read(&file).unwrap(), bytes);
-    }
-}
-
-#[tokio::test]
 async fn a_running_plugin_survives_the_removal_of_the_cache() {
     let folder = tempfile::tempdir().unwrap();
     let plugin = loaded(folder.path(), Form::Command).await;
@@ -349,36 +278,6 @@ async fn code_that_changes_while_the_host_runs_is_not_loaded_but_compiled_again(
 }
 
 #[tokio::test]
-async fn code_that_the_cache_cannot_take_again_stays_in_memory() {
-    let folder = tempfile::tempdir().unwrap();
-    let plugin = loaded(folder.path(), Form::Command).await;
-    until_dropped(&plugin).await;
-    let entry = entries(folder.path()).remove(0);
-    fs::write(&entry, b"damaged").unwrap();
-    fs::remove_dir_all(folder.path()).unwrap();
-    assert!(answers(&plugin).await);
-    // Longer than code without a call stays in memory.
-    tokio::time::sleep(Duration::from_millis(100)).await;
-    assert!(plugin.is_in_memory().await);
-}
-
-/// Regression: on a volume that damages what is written, the plugin was compiled again after every pause.
-#[tokio::test]
-async fn code_whose_entry_is_damaged_again_after_it_was_replaced_stays_in_memory() {
-    let folder = tempfile::tempdir().unwrap();
-    let plugin = loaded(folder.path(), Form::Command).await;
-    for _ in 0..2 {
-        until_dropped(&plugin).await;
-        fs::write(entries(folder.path()).remove(0), b"damaged").unwrap();
-        assert!(answers(&plugin).await);
-    }
-    // Longer than code without a call stays in memory.
-    tokio::time::sleep(Duration::from_millis(100)).await;
-    assert!(plugin.is_in_memory().await);
-    assert!(answers(&plugin).await);
-}
-
-#[tokio::test]
 async fn damaged_code_is_compiled_again_from_a_file_that_was_dropped_from_memory() {
     let folder = tempfile::tempdir().unwrap();
     let plugin = loaded(folder.path(), Form::Command).await;
@@ -393,42 +292,6 @@ async fn damaged_code_is_compiled_again_from_a_file_that_was_dropped_from_memory
     fs::write(entries(folder.path()).remove(0), b"damaged").unwrap();
     assert!(answers(&plugin).await);
     assert!(file.is_in_memory());
-}
-
-#[tokio::test]
-async fn another_file_is_not_compiled_in_place_of_the_one_that_was_dropped_from_memory() {
-    let folder = tempfile::tempdir().unwrap();
-    let plugin = loaded(folder.path(), Form::Command).await;
-    let other = Fixture::new(cases::ANSWER)
-        .plugin_version("2.0.0")
-        .build(Form::Command);
-    plugin
-        .file()
-        .unwrap()
-        .release(*plugin.digest(), move || Ok(other.clone().into()));
-    until_dropped(&plugin).await;
-    fs::write(entries(folder.path()).remove(0), b"damaged").unwrap();
-    let call = plugin.reconcile(&request("2026-01-02T03:04:05Z")).await;
-    let error = call.outcome.unwrap_err().to_string();
-    assert!(
-        error.contains(&format!("expected {}", plugin.digest())),
-        "{error}"
-    );
-}
-
-#[tokio::test]
-async fn code_that_cannot_be_compiled_again_is_not_tried_with_every_call() {
-    let folder = tempfile::tempdir().unwrap();
-    let plugin = loaded(folder.path(), Form::Command).await;
-    until_dropped(&plugin).await;
-    let entry = entries(folder.path()).remove(0);
-    let good = fs::read(&entry).unwrap();
-    fs::write(&entry, b"damaged").unwrap();
-    plugin.share_file(&PluginBytes::from(b"no plugin".to_vec()));
-    assert!(!answers(&plugin).await);
-    // Neither is what would repair it looked at before a minute is over.
-    fs::write(&entry, good).unwrap();
-    assert!(!answers(&plugin).await);
 }
 
 /// Regression: a caller that gave up threw the code away that was being loaded for it, and a plugin with a short deadline
@@ -446,22 +309,4 @@ async fn code_is_kept_although_the_caller_has_given_up_while_it_was_loaded() {
         // This waits for the load.
         assert!(plugin.is_in_memory().await);
     }
-}
-
-#[tokio::test]
-async fn code_that_the_engine_refuses_is_compiled_again() {
-    let folder = tempfile::tempdir().unwrap();
-    loaded(folder.path(), Form::Command).await;
-    let entry = entries(folder.path()).remove(0);
-    let name = entry.file_stem().unwrap().to_str().unwrap();
-    let cache = Cache::open(folder.path(), SIZE).unwrap();
-    cache.put(name, &Code::compiled(b"no machine code".to_vec()));
-
-    let plugin = loaded(folder.path(), Form::Command).await;
-    assert_eq!(plugin.code_origin(), CodeOrigin::Cached);
-    assert!(answers(&plugin).await);
-
-    let restarted = loaded(folder.path(), Form::Command).await;
-    assert_eq!(restarted.code_origin(), CodeOrigin::Cached);
-    assert!(answers(&restarted).await);
 }

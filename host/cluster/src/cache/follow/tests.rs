@@ -1,5 +1,4 @@
 use std::collections::BTreeSet;
-use std::collections::HashSet;
 use std::convert::Infallible;
 use std::sync::Mutex;
 
@@ -15,7 +14,6 @@ use serde_json::{Value, json};
 use super::*;
 use crate::cache::{CachePolicy, Form, Scope};
 use operator_host_contract::Kind;
-use operator_host_core::backoff::MAX_RETRY_AFTER;
 use operator_host_core::metrics::Metrics;
 
 /// How the API server responds to a request.
@@ -577,48 +575,6 @@ async fn a_silent_watch_is_restarted_long_before_its_end() {
     assert_eq!(followed.lists(), 1, "it goes on where it was");
     let last = &followed.requests()[2];
     assert!(last.contains("resourceVersion=12"), "{last}");
-}
-
-#[test]
-fn a_server_that_is_away_is_tried_every_second_however_long_it_takes() {
-    let mut retry = Retry::default();
-    for full in [100, 200, 400, 800, 1000, 1000] {
-        let delay = retry
-            .delay(Instant::now(), MAX_DELAY_UNREACHABLE, None)
-            .as_millis();
-        assert!(delay <= full && delay >= full / 2, "{delay} of {full}");
-    }
-    for _ in 0..50 {
-        assert!(retry.delay(Instant::now(), MAX_DELAY_UNREACHABLE, None) <= MAX_DELAY_UNREACHABLE);
-    }
-}
-
-#[test]
-fn what_the_server_asks_for_is_the_least_and_not_all_come_back_together() {
-    let asked = Duration::from_secs(8);
-    let delays: HashSet<Duration> = (0..20)
-        .map(|_| Retry::default().delay(Instant::now(), MAX_DELAY_UNREACHABLE, Some(asked)))
-        .collect();
-    assert!(
-        delays
-            .iter()
-            .all(|delay| *delay >= asked && *delay <= asked.mul_f64(1.5)),
-        "{delays:?}"
-    );
-    assert!(delays.len() > 10);
-    let absurd = Retry::default().delay(Instant::now(), MAX_DELAY_UNREACHABLE, Some(LONG));
-    assert!(absurd <= MAX_RETRY_AFTER.mul_f64(1.5), "{absurd:?}");
-}
-
-#[tokio::test]
-async fn a_kind_that_cannot_be_watched_keeps_failing() {
-    let followed = follow_these(vec![|| Reply::List(&["a"], None), || Reply::Refuse(403)], LONG);
-    followed.inner.fail("refused before".into());
-    let mut states = followed.inner.state.subscribe();
-    states.mark_unchanged();
-    followed.until("refused", |it| it.task.is_finished()).await;
-    assert_eq!(followed.names(), ["a"]);
-    assert!(!states.has_changed().unwrap(), "{:?}", followed.state());
 }
 
 #[tokio::test]
