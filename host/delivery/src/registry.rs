@@ -245,9 +245,8 @@ impl Slot {
         let Some(last) = last else { return };
         match self.kept(&last).await {
             Ok((plugin, _)) => {
-                self.promote(plugin.clone(), None, &LiveReason::Restored, &recorded, None)
+                self.promote(plugin, None, &LiveReason::Restored, &recorded, None)
                     .await;
-                self.release_file_of(&plugin).await;
             }
             Err(reason) => self.log_not_restored(&last, &reason),
         }
@@ -320,10 +319,6 @@ impl Slot {
         }
         let Some(plugin) = loaded else {
             if let Some(file) = file.filter(|file| self.is_live(file)) {
-                if let Some(live) = self.live_version() {
-                    // The version may have been loaded from the kept ones: their bytes are not needed twice.
-                    live.share_file(&file.bytes);
-                }
                 self.release(&file.bytes, file.digest).await;
                 self.file_is_live();
             }
@@ -433,9 +428,8 @@ impl Slot {
             Some(kept) => match self.kept(&kept).await {
                 Ok((plugin, kept)) => {
                     let over = self.recorded().await;
-                    self.promote(plugin.clone(), Some(kept), &LiveReason::RolledBack, &over, None)
+                    self.promote(plugin, Some(kept), &LiveReason::RolledBack, &over, None)
                         .await;
-                    self.release_file_of(&plugin).await;
                     return true;
                 }
                 Err(reason) => {

@@ -184,17 +184,9 @@ impl Cache {
 
     /// Removes code that cannot be used, and the description beside it.
     pub(crate) fn discard(&self, name: &str, reason: &str) {
-        warn!(entry = name, %reason, "an entry of compiled code cannot be used; the plugin is compiled again");
+        warn!(entry = name, %reason, "an entry of compiled code cannot be used and is removed; the next load compiles the plugin again");
         for suffix in [CODE, DESCRIBED] {
             let _ = fs::remove_file(self.file(name, suffix));
-        }
-    }
-
-    /// Removes code that was found to be damaged, unless there is valid code under its name meanwhile.
-    pub(crate) fn discard_damaged(&self, name: &str, reason: &str) {
-        let file = self.file(name, CODE);
-        if Stored::open(&file, name, self.bound(), self.key_of(&file)).is_err() {
-            self.discard(name, reason);
         }
     }
 

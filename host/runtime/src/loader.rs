@@ -201,59 +201,30 @@ impl Loader {
         .await
     }
 
-    /// Loads code from an entry of the cache. An entry that is damaged, or that the engine refuses, is removed: the result
-    /// is `None`, and [`Loader::renew`] makes another one.
-    pub(crate) async fn restore(
-        self: &Arc<Self>,
-        stored: Arc<Stored>,
-    ) -> Result<Option<Prepared>, LoadError> {
+    /// Loads code from an entry of the cache.
+    ///
+    /// # Errors
+    /// Returns an error when the entry is damaged, or the engine refuses it. The entry is then removed.
+    pub(crate) async fn restore(self: &Arc<Self>, stored: Arc<Stored>) -> Result<Prepared, LoadError> {
         // The semaphore is never closed.
         let _turn = self.restorations.acquire().await.ok();
         let loaded = self
             .blocking(move |loader| {
-                // Without a cache there is no entry.
-                let cache = loader.cache.as_ref()?;
-                let name = stored.name();
-                let code = stored.read();
-                // Another controller with the same plugin may have replaced the entry.
-                let code = code.inspect_err(|error| cache.discard_damaged(name, &error.to_string()));
-                let loaded = loader.load_code(&code.ok()?);
-                loaded
-                    .inspect_err(|error| cache.discard(name, &format!("{error:#}")))
-                    .ok()
+                let code = stored.read().map_err(|error| error.to_string());
+                let loaded =
+                    code.and_then(|code| loader.load_code(&code).map_err(|error| format!("{error:#}")));
+                loaded.map_err(|reason| {
+                    if let Some(cache) = &loader.cache {
+                        cache.discard(stored.name(), &reason);
+                    }
+                    LoadError::host(format!(
+                        "its compiled code in the cache is damaged ({reason}): restart the host, which compiles it again, and \
+                         check the volume of the cache"
+                    ))
+                })
             })
-            .await?;
-        match loaded {
-            Some(loaded) => self.link(loaded).await.map(Some),
-            None => Ok(None),
-        }
-    }
-
-    /// Makes the code of a plugin again whose entry in the cache was lost, and returns it with its new entry; without one
-    /// if the cache cannot take it. Also returns whether it was compiled, or another controller was faster.
-    pub(crate) async fn renew(
-        self: &Arc<Self>,
-        file: Bytes,
-        limits: &Limits,
-    ) -> Result<(Prepared, Option<Arc<Stored>>, CodeOrigin), LoadError> {
-        let LoadedPlugin {
-            code, digest, made, ..
-        } = self.load(file, limits).await?;
-        match code {
-            LoadedCode::Prepared(prepared) => {
-                let stored = self
-                    .blocking(move |loader| loader.cache.as_ref()?.stored(&loader.name(&digest)))
-                    .await?;
-                Ok((prepared, stored.map(Arc::new), made))
-            }
-            // Another controller with the same plugin was faster.
-            LoadedCode::Stored(stored, _) => match self.restore(Arc::clone(&stored)).await? {
-                Some(prepared) => Ok((prepared, Some(stored), made)),
-                None => Err(LoadError::host(
-                    "its compiled code in the cache is damaged again; check the volume of the cache",
-                )),
-            },
-        }
+            .await??;
+        self.link(loaded).await
     }
 
     fn stored(&self, digest: &Digest) -> Option<(Arc<Stored>, Described)> {

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use bytes::Bytes;
 use serde_json::{Map, Value};
 
 use crate::call::{Call, Setting};
@@ -20,8 +21,7 @@ use crate::limits::{EngineOptions, Limits};
 use crate::loader::{CodeOrigin, LoadedCode, LoadedPlugin, Loader, Prepared};
 use crate::log::{LogSource, Rate};
 use crate::memory_budget::Share;
-use crate::plugin_bytes::PluginBytes;
-use crate::resident::{self, Resident};
+use crate::resident::Resident;
 use crate::subprocess::Compiler;
 
 /// The WebAssembly runtime of a process. Cheap to clone; clones share one engine.
@@ -71,12 +71,8 @@ impl Runtime {
     ///
     /// # Errors
     /// Returns an error when the file is not a plugin that this host can run; the message is for users.
-    pub async fn load(&self, file: impl Into<PluginBytes>, limits: Limits) -> Result<Plugin, LoadError> {
-        let file = file.into();
-        let bytes = file
-            .read()
-            .await
-            .map_err(|error| LoadError::host(format!("its file cannot be read again: {error}")))?;
+    pub async fn load(&self, bytes: impl Into<Bytes>, limits: Limits) -> Result<Plugin, LoadError> {
+        let bytes = bytes.into();
         let size = bytes.len();
         if size > limits.module {
             return Err(LoadError::too_large(size, limits.module));
@@ -87,14 +83,13 @@ impl Runtime {
             made,
             took,
         } = self.0.loader.load(bytes, &limits).await?;
-        let origin = resident::Origin::new(file, limits);
         let seat = self.0.engine.seat();
         let (code, described) = match code {
             LoadedCode::Stored(stored, described) => {
                 error::check(&described.description)?;
-                (self.parked(origin, stored, None), *described)
+                (self.parked(stored, None), *described)
             }
-            LoadedCode::Prepared(prepared) => self.describe(prepared, digest, &seat, origin, limits).await?,
+            LoadedCode::Prepared(prepared) => self.describe(prepared, digest, &seat, limits).await?,
         };
         let Described {
             form,
@@ -128,7 +123,6 @@ impl Runtime {
         prepared: Prepared,
         digest: Digest,
         seat: &Seat,
-        origin: resident::Origin,
         limits: Limits,
     ) -> Result<(Resident, Described), LoadError> {
         // The plugin's name is unknown until `describe` returns.
@@ -167,15 +161,15 @@ impl Runtime {
         };
         let stored = self.0.loader.store_description(digest, described.clone()).await?;
         let code = match stored {
-            Some(stored) => self.parked(origin, stored, Some(prepared)),
+            Some(stored) => self.parked(stored, Some(prepared)),
             None => Resident::Always(Arc::new(prepared)),
         };
         Ok((code, described))
     }
 
-    fn parked(&self, origin: resident::Origin, stored: Arc<Stored>, prepared: Option<Prepared>) -> Resident {
+    fn parked(&self, stored: Arc<Stored>, prepared: Option<Prepared>) -> Resident {
         let Shared { loader, idle, .. } = &*self.0;
-        Resident::parked(loader, origin, stored, prepared, *idle)
+        Resident::parked(loader, stored, prepared, *idle)
     }
 }
 
@@ -248,19 +242,6 @@ impl Plugin {
     pub fn ended(&self) -> impl Fn() -> bool + use<> {
         let version = Arc::downgrade(&self.0);
         move || version.strong_count() == 0
-    }
-
-    /// Returns its file, from which it is compiled again should its compiled code be damaged; `None` when its code stays in
-    /// memory.
-    #[must_use]
-    pub fn file(&self) -> Option<PluginBytes> {
-        self.0.code.file()
-    }
-
-    /// Uses `file`, which must be the plugin's file, to compile the plugin again should its compiled code be damaged. The
-    /// copy from which it was loaded is then not held in memory any more.
-    pub fn share_file(&self, file: &PluginBytes) {
-        self.0.code.share(file);
     }
 
     /// Reports whether its machine code is in memory. For tests.

@@ -1,5 +1,6 @@
 //! Loads a plugin file's contents as a version that a controller may call.
 
+use bytes::Bytes;
 use thiserror::Error;
 use tracing::field::Empty;
 use tracing::{info_span, record_all};
@@ -20,6 +21,8 @@ pub(super) enum Refused {
     Untrusted(#[from] Untrusted),
     #[error(transparent)]
     Load(#[from] LoadError),
+    #[error("its file cannot be read again: {0}")]
+    Read(#[from] std::io::Error),
     #[error(
         "it reconciles {found}, but the controller {controller:?} reconciles {expected}: configure the plugin for that kind"
     )]
@@ -37,7 +40,7 @@ impl Refused {
 
     /// Whether the host is the cause, so that the same file may be loaded later.
     pub(super) fn is_of_host(&self) -> bool {
-        matches!(self, Self::Load(error) if error.part() == Part::Host)
+        matches!(self, Self::Load(error) if error.part() == Part::Host) || matches!(self, Self::Read(_))
     }
 }
 
@@ -63,7 +66,7 @@ impl Slot {
                 plugin.version = Empty,
             )
         });
-        let loaded = trace::around(&span, self.load(file.bytes.clone())).await;
+        let loaded = trace::around(&span, self.load_file(&file.bytes)).await;
         match loaded.and_then(|plugin| is_as_signed(plugin, signed.as_ref())) {
             Ok(plugin) => {
                 let description = plugin.description();
@@ -108,14 +111,18 @@ impl Slot {
             .check(Digest::of(&file.bytes), parent, file.signature.as_deref())
             .map_err(|error| error.to_string())?;
         let plugin = self
-            .load(file.bytes.clone().into())
+            .load(file.bytes.clone())
             .await
             .and_then(|plugin| is_as_signed(plugin, signed.as_ref()))
             .map_err(|error| error.to_string())?;
         Ok((plugin, file))
     }
 
-    pub(super) async fn load(&self, file: PluginBytes) -> Result<Plugin, Refused> {
+    async fn load_file(&self, file: &PluginBytes) -> Result<Plugin, Refused> {
+        self.load(file.read().await?).await
+    }
+
+    async fn load(&self, file: Bytes) -> Result<Plugin, Refused> {
         let Expected {
             controller,
             parent,

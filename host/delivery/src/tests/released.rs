@@ -1,21 +1,8 @@
 //! Files of live versions, which are dropped from memory and read again when they are needed.
 
-use std::fs;
-use std::path::{Path, PathBuf};
-use std::time::Duration;
-
-use super::super::Location;
-use super::super::kept::{StateLimit, Versions};
-use super::super::registry::{Expected, PluginFile, Slot};
-use super::promotion::{Fake, assert_live, because, digest, slot};
-use super::swaps::{expected, live, metrics, plugin_file, version};
-use super::*;
-use operator_host_runtime::{Cache, Compiler};
-
-fn kept_file(state: &Path, number: u8) -> PathBuf {
-    let name = digest(number).to_string().replace(':', "-");
-    state.join("test").join(name).with_extension("wasm")
-}
+use super::super::registry::{PluginFile, Slot};
+use super::promotion::{Fake, assert_live, because, digest, settle, slot};
+use super::swaps::{plugin_file, version};
 
 /// Puts the file into the slot. Returns whether it is in memory afterwards.
 async fn is_in_memory(slot: &Slot, file: &PluginFile) -> bool {
@@ -57,53 +44,18 @@ async fn the_file_of_a_live_version_is_in_memory_only_if_it_is_not_kept() {
 }
 
 #[tokio::test]
-async fn damaged_code_is_compiled_again_from_the_kept_file_or_from_the_plugins_own() {
-    let [state, cache, folder] = [(); 3].map(|()| tempfile::tempdir().unwrap());
-    let own = folder.path().join("fixture.wasm");
-    for lost in ["neither", "the kept one", "both"] {
-        fs::write(&own, version(1)).unwrap();
-        let options = EngineOptions {
-            idle: Duration::from_millis(20),
-            ..EngineOptions::default()
-        };
-        let cached = Cache::open(cache.path(), 1 << 30).unwrap();
-        let runtime = Runtime::with(options, Compiler::InProcess, Some(cached)).unwrap();
-        let expected = Expected {
-            location: Location::File(own.clone()),
-            ..expected("Fixture")
-        };
-        let (slot, receiver) = Slot::new(runtime, expected, metrics());
-        let slot = slot.keeping(Versions::open(state.path(), "test", 5, StateLimit(1 << 30)).unwrap());
-        // The first time there is nothing to restore.
-        slot.restore().await;
-        slot.settle(Some(&plugin_file(&version(1)))).await;
-        let plugin = live(&receiver).unwrap();
-        assert!(!plugin.file().unwrap().is_in_memory(), "{lost}");
-        while plugin.is_in_memory().await {
-            tokio::time::sleep(Duration::from_millis(5)).await;
-        }
-        for entry in fs::read_dir(cache.path().join("compiled-v1")).unwrap().flatten() {
-            if entry.path().extension().is_some_and(|suffix| suffix == "code") {
-                fs::write(entry.path(), "damaged").unwrap();
-            }
-        }
-        if lost != "neither" {
-            fs::write(kept_file(state.path(), 1), "damaged").unwrap();
-        }
-        if lost == "both" {
-            fs::write(&own, version(2)).unwrap();
-        }
-        let outcome = plugin.reconcile(&request()).await.outcome;
-        match outcome {
-            Ok(_) => assert_ne!(lost, "both"),
-            Err(error) => {
-                assert_eq!(lost, "both");
-                let error = error.to_string();
-                assert!(
-                    error.contains("it is damaged") && error.contains("is another version"),
-                    "{error}"
-                );
-            }
-        }
-    }
+async fn a_file_that_was_dropped_from_memory_is_read_again_when_its_version_goes_live_again() {
+    let state = tempfile::tempdir().unwrap();
+    let proof = Fake::new();
+    let (slot, receiver) = slot(&proof, Some(state.path()));
+    settle(&slot, 1).await;
+    let file = plugin_file(&version(2));
+    assert!(!is_in_memory(&slot, &file).await);
+    assert_live(&receiver, 2);
+    proof.order(None, Some(&digest(1).to_string()));
+    assert!(is_in_memory(&slot, &file).await, "it is not live");
+    assert_live(&receiver, 1);
+    proof.order(None, None);
+    slot.settle(Some(&file)).await;
+    assert_live(&receiver, 2);
 }

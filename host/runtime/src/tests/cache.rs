@@ -1,13 +1,14 @@
 //! The on-disk cache: which entries are loaded, and which are rejected.
 
 use std::fs;
-use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _, symlink};
+use std::os::unix::fs::{PermissionsExt as _, symlink};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use plugin_fixtures::{FORMS, Fixture, Form, cases};
 
 use super::*;
+use crate::code::Code;
 use crate::{Cache, CacheError, CodeOrigin, Compiler};
 
 /// More than the tests need.
@@ -247,14 +248,11 @@ async fn a_running_plugin_survives_the_removal_of_the_cache() {
 }
 
 /// Only the host's own user can do this, or a disk that fails.
-///
-/// Regression: the plugin could not be called until the host was restarted.
 #[tokio::test]
-async fn code_that_changes_while_the_host_runs_is_not_loaded_but_compiled_again() {
+async fn code_that_changes_while_the_host_runs_is_not_loaded_and_a_restart_compiles_it_again() {
     let folder = tempfile::tempdir().unwrap();
-    let plugin = loaded(folder.path(), Form::Command).await;
-    let second = loaded(folder.path(), Form::Command).await;
     for length in [None, Some(100), Some(0)] {
+        let plugin = loaded(folder.path(), Form::Command).await;
         until_dropped(&plugin).await;
         let entry = entries(folder.path()).remove(0);
         let good = fs::read(&entry).unwrap();
@@ -264,34 +262,13 @@ async fn code_that_changes_while_the_host_runs_is_not_loaded_but_compiled_again(
         }
         // In place: the host has the file open.
         fs::write(&entry, bad).unwrap();
-        assert!(answers(&plugin).await, "{length:?}");
-        // Not only this time: the entry is replaced, and loaded.
-        assert_eq!(fs::read(&entry).unwrap().len(), good.len(), "{length:?}");
-        until_dropped(&plugin).await;
-        let replaced = fs::metadata(&entry).unwrap().ino();
-        assert!(answers(&plugin).await, "{length:?}");
-        // Another controller has the damaged file open, and takes the new one.
-        until_dropped(&second).await;
-        assert!(answers(&second).await, "{length:?}");
-        assert_eq!(fs::metadata(&entry).unwrap().ino(), replaced, "{length:?}");
+        let call = plugin.reconcile(&request("2026-01-02T03:04:05Z")).await;
+        let error = call.outcome.unwrap_err();
+        assert_eq!(error.class(), Class::Host);
+        assert!(error.to_string().contains("restart the host"), "{error}");
+        let restarted = loaded(folder.path(), Form::Command).await;
+        assert!(answers(&restarted).await, "{length:?}");
     }
-}
-
-#[tokio::test]
-async fn damaged_code_is_compiled_again_from_a_file_that_was_dropped_from_memory() {
-    let folder = tempfile::tempdir().unwrap();
-    let plugin = loaded(folder.path(), Form::Command).await;
-    let (file, own) = (plugin.file().unwrap(), folder.path().join("plugin.wasm"));
-    fs::write(&own, file.read().await.unwrap()).unwrap();
-    let source = own.clone();
-    file.release(*plugin.digest(), move || fs::read(&source).map(Into::into));
-    until_dropped(&plugin).await;
-    assert!(answers(&plugin).await);
-    assert!(!file.is_in_memory(), "valid code does not need the file");
-    until_dropped(&plugin).await;
-    fs::write(entries(folder.path()).remove(0), b"damaged").unwrap();
-    assert!(answers(&plugin).await);
-    assert!(file.is_in_memory());
 }
 
 /// Regression: a caller that gave up threw the code away that was being loaded for it, and a plugin with a short deadline
@@ -309,4 +286,20 @@ async fn code_is_kept_although_the_caller_has_given_up_while_it_was_loaded() {
         // This waits for the load.
         assert!(plugin.is_in_memory().await);
     }
+}
+
+#[tokio::test]
+async fn code_that_the_engine_refuses_is_compiled_again_by_a_restart() {
+    let folder = tempfile::tempdir().unwrap();
+    loaded(folder.path(), Form::Command).await;
+    let entry = entries(folder.path()).remove(0);
+    let name = entry.file_stem().unwrap().to_str().unwrap();
+    let cache = Cache::open(folder.path(), SIZE).unwrap();
+    cache.put(name, &Code::compiled(b"no machine code".to_vec()));
+
+    let plugin = loaded(folder.path(), Form::Command).await;
+    assert!(!answers(&plugin).await);
+    let restarted = loaded(folder.path(), Form::Command).await;
+    assert_eq!(restarted.code_origin(), CodeOrigin::Compiled);
+    assert!(answers(&restarted).await);
 }
