@@ -393,16 +393,22 @@ mod tests {
             "App.a.dev shop/web\n  The host has seen the current spec, generation 3.\n",
             "  Ready          False   60s   ChildrenNotReady: Deployment shop/web: 0 of 1 [2J replicas\n",
             "Other: it would delete Pod web-1\n    -a\n    + b\n",
-            "  Deployment.apps/web          0 of 1 replicas are available     100s   shop 1.4.0 (0123456789ab)   3            kubectl-edit\n",
             "  └─ ReplicaSet.apps/web-1 ",
             "     └─ Pod/web-1-x ",
-            "  Secret/key                   ready, retained ",
+            "  Secret/key ",
             "  90s   Normal ChildrenChanged: created Pod web-1 (trace 4bf9)\n",
             "  you may not list: secrets\n",
             "What to do next\n  ChildrenNotReady\n    ",
         ];
         for line in lines {
             assert!(text.contains(line), "{line:?} is not in {text}");
+        }
+        let words: Vec<_> = text.split_whitespace().collect();
+        for row in [
+            "Deployment.apps/web 0 of 1 replicas are available 100s shop 1.4.0 (0123456789ab) 3 kubectl-edit └─",
+            "Secret/key ready, retained 100s shop",
+        ] {
+            assert!(words.join(" ").contains(row), "{row:?} is not in {text}");
         }
     }
 }
