@@ -186,21 +186,14 @@ impl Uninstall<'_> {
     ///
     /// # Errors
     /// When the API server refuses.
-    pub async fn object(&self, object: DynamicObject) -> Result<(), UninstallError> {
-        match self.dry_run {
-            true => Ok(()),
-            false => {
-                let owns = |finalizer: &str| finalizer == object::FINALIZER;
-                self.release(
-                    &object::kind(),
-                    &controllers(),
-                    object,
-                    "operator-host/controllers",
-                    owns,
-                )
-                .await
-            }
-        }
+    pub async fn object(&self, object: &DynamicObject) -> Result<(), UninstallError> {
+        let owns = |finalizer: &str| finalizer == object::FINALIZER;
+        let (kind, name) = (object::kind(), NamespacedName::of(object));
+        let manager = "operator-host/controllers";
+        let without = |object: &DynamicObject| without_finalizers(object, owns);
+        self.change(&kind, &controllers(), &name, manager, Part::Metadata, without)
+            .await?;
+        Ok(())
     }
 
     /// Releases all parents of one controller.
@@ -229,140 +222,78 @@ impl Uninstall<'_> {
         let (parents, errors) = self.list(&controller.parent, &resource).await;
         left.errors.extend(errors);
         left.parents = parents.len();
+        let owns = |finalizer: &str| controller.owns_finalizer(finalizer);
         for parent in parents {
             let name = NamespacedName::of(&parent);
+            let (kind, resource) = (&controller.parent, &*resource);
             if owned::has_status(&parent, &manager) {
-                match self
-                    .withdraw(&controller.parent, &resource, &name, &manager)
-                    .await
-                {
+                let without = |parent: &DynamicObject| without_conditions(parent, &manager);
+                let changed = self.change(kind, resource, &name, &manager, Part::Status, without);
+                match changed.await {
                     Ok(was_there) => left.reported += usize::from(was_there),
                     Err(error) => left.errors.push(error),
                 }
             }
-            if !parent
-                .finalizers()
-                .iter()
-                .any(|other| controller.owns_finalizer(other))
-            {
+            if !parent.finalizers().iter().any(|other| owns(other)) {
                 continue;
             }
-            let held = Held {
-                name,
-                terminating: parent.metadata.deletion_timestamp.is_some(),
-            };
-            if !self.dry_run
-                && let Err(error) = self
-                    .release(&controller.parent, &resource, parent, &manager, |finalizer| {
-                        controller.owns_finalizer(finalizer)
-                    })
-                    .await
-            {
-                left.errors.push(error);
-                continue;
+            let without = |parent: &DynamicObject| without_finalizers(parent, owns);
+            let changed = self.change(kind, resource, &name, &manager, Part::Metadata, without);
+            match changed.await {
+                Ok(_) => left.held.push(Held {
+                    name,
+                    terminating: parent.metadata.deletion_timestamp.is_some(),
+                }),
+                Err(error) => left.errors.push(error),
             }
-            left.held.push(held);
         }
         left
     }
 
-    /// Removes the host's conditions from a parent's status, and leaves the plugin's fields and what others wrote. Returns
-    /// whether there were any.
-    async fn withdraw(
+    /// Patches an object as it is now, and again when it changes meanwhile, unless there is nothing to change or it is gone.
+    /// Returns whether there was something to change.
+    async fn change(
         &self,
         kind: &Kind,
         resource: &ResolvedKind,
         name: &NamespacedName,
         manager: &str,
+        part: Part,
+        change: impl Fn(&DynamicObject) -> Option<Value>,
     ) -> Result<bool, UninstallError> {
-        let failed = |error: kube::Error| UninstallError::Object {
-            verb: "release",
-            kind: kind.clone(),
-            name: name.clone(),
-            message: with_hint(plain(&error)),
-        };
-        let api = api(&self.client, resource, name.namespace.as_deref());
-        let is_gone = |error: &kube::Error| matches!(error, kube::Error::Api(status) if is_missing_object(status, &name.name));
-        let mut tries = TRIES;
-        loop {
-            let parent = match api.get(&name.name).await {
-                Err(error) if is_gone(&error) => return Ok(false),
-                parent => parent.map_err(failed)?,
-            };
-            let own = owned::status(&parent, manager);
-            if HOST_FIELDS.iter().all(|field| !own.contains_key(*field)) {
-                return Ok(false);
-            }
-            if self.dry_run {
-                return Ok(true);
-            }
-            let list = |conditions: &Value| conditions.as_array().cloned().unwrap_or_default();
-            let own = list(&own.get("conditions").cloned().unwrap_or_default());
-            let mut others = list(&parent.data["status"]["conditions"]);
-            others.retain(|condition| own.iter().all(|own| own["type"] != condition["type"]));
-            let mut status = Map::from_iter(HOST_FIELDS.map(|field| (field.to_owned(), Value::Null)));
-            if !others.is_empty() {
-                status.insert("conditions".to_owned(), others.into());
-            }
-            let version = &parent.metadata.resource_version;
-            let patch = Patch::Merge(json!({ "metadata": { "resourceVersion": version }, "status": status }));
-            match api
-                .patch_status(&name.name, &PatchParams::default(), &patch)
-                .await
-            {
-                Ok(_) => return Ok(true),
-                Err(error) if is_gone(&error) => return Ok(false),
-                Err(kube::Error::Api(status)) if status.code == 409 && tries > 0 => tries -= 1,
-                Err(error) => return Err(failed(error)),
-            }
-        }
-    }
-
-    /// Removes the finalizer, unless the parent has changed since it was read: then reads it again and retries.
-    async fn release(
-        &self,
-        kind: &Kind,
-        resource: &ResolvedKind,
-        parent: DynamicObject,
-        manager: &str,
-        owns: impl Fn(&str) -> bool,
-    ) -> Result<(), UninstallError> {
-        let name = NamespacedName::of(&parent);
-        let api = api(&self.client, resource, name.namespace.as_deref());
         let failed = |message: String| UninstallError::Object {
             verb: "release",
             kind: kind.clone(),
             name: name.clone(),
-            message,
+            message: with_hint(message),
         };
-        let mut metadata = parent.metadata;
+        let api = api(&self.client, resource, name.namespace.as_deref());
+        let is_gone = |error: &kube::Error| matches!(error, kube::Error::Api(status) if is_missing_object(status, &name.name));
+        let params = PatchParams {
+            field_manager: Some(manager.to_owned()),
+            ..PatchParams::default()
+        };
         for _ in 0..TRIES {
-            let rest: Vec<_> = metadata
-                .finalizers
-                .iter()
-                .flatten()
-                .filter(|other| !owns(other))
-                .collect();
-            let marks = json!({ CLEANED_UP_ANNOTATION: null });
-            let patch = json!({ "metadata": {
-                "resourceVersion": metadata.resource_version, "finalizers": rest, "annotations": marks,
-            } });
-            let params = PatchParams {
-                field_manager: Some(manager.to_owned()),
-                ..PatchParams::default()
+            let object = match api.get(&name.name).await {
+                Err(error) if is_gone(&error) => return Ok(false),
+                object => object.map_err(|error| failed(plain(&error)))?,
             };
-            match api
-                .patch_metadata(&name.name, &params, &Patch::Merge(patch))
-                .await
-            {
-                Ok(_) => return Ok(()),
-                Err(kube::Error::Api(status)) if is_missing_object(&status, &name.name) => return Ok(()),
-                Err(kube::Error::Api(status)) if status.code == 409 => {}
-                Err(error) => return Err(failed(with_hint(plain(&error)))),
+            let Some(mut patch) = change(&object) else {
+                return Ok(false);
+            };
+            if self.dry_run {
+                return Ok(true);
             }
-            match api.get_metadata(&name.name).await {
-                Ok(now) => metadata = now.metadata,
-                Err(kube::Error::Api(status)) if is_missing_object(&status, &name.name) => return Ok(()),
+            patch["metadata"]["resourceVersion"] = object.metadata.resource_version.into();
+            let patch = Patch::Merge(patch);
+            let patched = match part {
+                Part::Status => api.patch_status(&name.name, &params, &patch).await,
+                Part::Metadata => api.patch_metadata(&name.name, &params, &patch).await,
+            };
+            match patched {
+                Ok(_) => return Ok(true),
+                Err(error) if is_gone(&error) => return Ok(true),
+                Err(kube::Error::Api(status)) if status.code == 409 => {}
                 Err(error) => return Err(failed(plain(&error))),
             }
         }
@@ -412,6 +343,38 @@ impl Uninstall<'_> {
         }
         (objects, errors)
     }
+}
+
+/// The part of an object that is patched.
+enum Part {
+    Metadata,
+    Status,
+}
+
+/// Returns a patch that removes finalizers; `None` when there are none of them.
+fn without_finalizers(object: &DynamicObject, owns: impl Fn(&str) -> bool) -> Option<Value> {
+    let rest: Vec<_> = object.finalizers().iter().filter(|other| !owns(other)).collect();
+    let marks = json!({ CLEANED_UP_ANNOTATION: null });
+    let is_there = rest.len() < object.finalizers().len();
+    is_there.then(|| json!({ "metadata": { "finalizers": rest, "annotations": marks } }))
+}
+
+/// Returns a patch that removes the host's conditions from a parent's status, and leaves the plugin's fields and what others
+/// wrote; `None` when there are none.
+fn without_conditions(parent: &DynamicObject, manager: &str) -> Option<Value> {
+    let own = owned::status(parent, manager);
+    if HOST_FIELDS.iter().all(|field| !own.contains_key(*field)) {
+        return None;
+    }
+    let list = |conditions: &Value| conditions.as_array().cloned().unwrap_or_default();
+    let own = list(own.get("conditions").unwrap_or(&Value::Null));
+    let mut others = list(&parent.data["status"]["conditions"]);
+    others.retain(|condition| own.iter().all(|own| own["type"] != condition["type"]));
+    let mut status = Map::from_iter(HOST_FIELDS.map(|field| (field.to_owned(), Value::Null)));
+    if !others.is_empty() {
+        status.insert("conditions".to_owned(), others.into());
+    }
+    Some(json!({ "status": status }))
 }
 
 /// Returns the kind of the Controllers of the cluster.

@@ -107,7 +107,7 @@ pub async fn run(args: Args) -> Result<ExitCode, Failure> {
     }
     for object in known {
         let name = object.name_any();
-        match uninstall.object(object).await {
+        match uninstall.object(&object).await {
             Ok(()) => {
                 let done = if args.dry_run {
                     "would be released"
