@@ -30,6 +30,7 @@ use operator_host_cluster::discovery::{Discovery, KindError};
 use operator_host_config::webhook::WebhookReach;
 use operator_host_config::{ControllerConfig, DefinitionsMode};
 use operator_host_contract::Kind;
+use operator_host_core::changes::{send_if_new, sleep_or_never};
 use operator_host_core::object::{DEFINITION_VERSION_ANNOTATION, NamespacedName};
 use operator_host_delivery::candidate_check::{HeldBack, Orders};
 use operator_host_delivery::registry::Live;
@@ -342,12 +343,6 @@ impl Installer {
                     }
                 }
                 let candidate_ends = lock(&self.pending).as_ref().and_then(Pending::remaining);
-                let retry = async {
-                    match again.or(candidate_ends) {
-                        Some(pause) => tokio::time::sleep(pause).await,
-                        None => std::future::pending().await,
-                    }
-                };
                 let other_term = async {
                     match leads {
                         true => term.ended().await,
@@ -368,7 +363,7 @@ impl Installer {
                     }
                     Ok(()) = orders.changed() => {}
                     () = other_term => {}
-                    () = retry => {}
+                    () = sleep_or_never(again.or(candidate_ends)) => {}
                     () = self.other_authority(&authority) => {}
                 }
             }
@@ -387,11 +382,7 @@ impl Installer {
             );
             Arc::from(text)
         });
-        self.trouble.send_if_modified(|before| {
-            let is_changed = *before != trouble;
-            *before = trouble;
-            is_changed
-        });
+        send_if_new(&self.trouble, trouble);
     }
 
     /// Makes the definition that of the live version.

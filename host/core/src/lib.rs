@@ -2,6 +2,7 @@
 //! files, text and time. Nothing here knows a client.
 
 pub mod backoff;
+pub mod changes;
 pub mod clock;
 pub mod crd;
 pub mod field_path;

@@ -19,6 +19,7 @@ use super::{Current, lock};
 use operator_host_cluster::api_error::{ApiError, Fault};
 use operator_host_cluster::client::Writer;
 use operator_host_config::ControllerConfig;
+use operator_host_core::changes::{send_if_new, sleep_or_never};
 use operator_host_core::object::{live_annotation, stage_annotation};
 use operator_host_delivery::candidate_check::Recorded;
 use operator_host_delivery::registry::Live;
@@ -91,12 +92,7 @@ impl LiveRecord {
 
     /// Takes note of what is recorded.
     pub fn observe(&self, recorded: Recorded) {
-        let recorded = Some(recorded);
-        self.known.send_if_modified(|known| {
-            let is_changed = *known != recorded;
-            *known = recorded;
-            is_changed
-        });
+        send_if_new(&self.known, Some(recorded));
     }
 
     /// Returns what the annotations of a definition record for a controller.
@@ -208,7 +204,7 @@ impl LiveRecord {
                         format!("waiting to read which version of the plugin is recorded as live: {error}");
                     debug!("{text}");
                     if pause == MAX_PAUSE {
-                        self.set_trouble(Some(text.into()));
+                        send_if_new(&self.trouble, Some(text.into()));
                     }
                     tokio::time::sleep(pause).await;
                     pause = MAX_PAUSE.min(pause * 2);
@@ -253,7 +249,7 @@ impl LiveRecord {
             };
             let mut again = None;
             if is_recorded {
-                self.set_trouble(None);
+                send_if_new(&self.trouble, None);
             } else if let (Some(digest), Some(definition)) = (digest, definition) {
                 if self.write(&definition, digest).await {
                     pause = FIRST_RETRY;
@@ -263,17 +259,11 @@ impl LiveRecord {
                     pause = MAX_RETRY.min(pause * 2);
                 }
             }
-            let retry = async {
-                match again {
-                    Some(pause) => tokio::time::sleep(pause).await,
-                    None => std::future::pending().await,
-                }
-            };
             tokio::select! {
                 changed = live.changed() => if changed.is_err() { return std::future::pending().await },
                 // A failing write is tried again later.
                 Ok(()) = known.changed(), if again.is_none() => {}
-                () = retry => {}
+                () = sleep_or_never(again) => {}
             }
         }
     }
@@ -322,22 +312,15 @@ impl LiveRecord {
             Err(error) => Some(error),
         };
         let is_written = failed.is_none();
-        self.set_trouble(failed.map(|error| {
+        let trouble = failed.map(|error| {
             let text = format!(
                 "the live version cannot be recorded, so a version that is held back could take over when the host's pods are \
                  replaced: {error}"
             );
             Arc::from(text)
-        }));
-        is_written
-    }
-
-    fn set_trouble(&self, now: Option<Arc<str>>) {
-        self.trouble.send_if_modified(|trouble| {
-            let is_changed = *trouble != now;
-            *trouble = now;
-            is_changed
         });
+        send_if_new(&self.trouble, trouble);
+        is_written
     }
 
     fn controller(&self) -> String {

@@ -14,6 +14,7 @@ use crate::rollout::installed;
 use operator_host_cluster::cache::Reflector;
 use operator_host_config::{ControllerConfig, DefinitionsMode};
 use operator_host_contract::Description;
+use operator_host_core::changes::sleep_or_never;
 use operator_host_core::crd::definition::{self, is_served, versions};
 use operator_host_core::object::NamespacedName;
 use operator_host_delivery::registry::Live;
@@ -63,16 +64,10 @@ pub(super) async fn follow(
                 warn!(controller = config.name, "{news}");
             }
             logged = all;
-            let pause = async {
-                match retry {
-                    Some(pause) => tokio::time::sleep(pause).await,
-                    None => std::future::pending().await,
-                }
-            };
             let [installer, record] = &mut troubles;
             tokio::select! {
                 () = changed.notified() => break,
-                () = pause => break,
+                () = sleep_or_never(retry) => break,
                 // The definition need not be read again.
                 Ok(()) = installer.changed() => {}
                 Ok(()) = record.changed() => {}

@@ -23,6 +23,7 @@ use tokio_util::sync::{CancellationToken, DropGuard};
 use tracing::warn;
 
 use operator_host_config::Config;
+use operator_host_core::changes::send_if_new;
 use operator_host_core::object::{PACK_LABEL, is_config_map_key};
 use operator_host_delivery::Location;
 use operator_host_delivery::source::PROBLEM;
@@ -162,11 +163,7 @@ impl ConfigMaps {
         })?;
         for (namespace, wanted) in wanted {
             if let Some(followed) = self.followed.get(&namespace) {
-                followed.wanted.send_if_modified(|known| {
-                    let is_changed = *known != wanted;
-                    *known = wanted;
-                    is_changed
-                });
+                send_if_new(&followed.wanted, wanted);
                 continue;
             }
             let (sender, receiver) = watch::channel(wanted);

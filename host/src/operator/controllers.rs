@@ -20,6 +20,7 @@ use operator_host_cluster::cache::{CachePolicy, KeepPolicy, Reflector};
 use operator_host_cluster::client::{ClientError, Pace};
 use operator_host_config::webhook::WebhookReach;
 use operator_host_config::{Config, ControllerConfig, object};
+use operator_host_core::changes::send_if_new;
 use operator_host_delivery::Location;
 use operator_host_delivery::candidate_check::CandidateCheck as _;
 use operator_host_delivery::kept::{StateLimit, Versions};
@@ -151,11 +152,7 @@ impl Controllers {
         // A host that may watch some namespaces only may not list them all.
         let all = namespaces.is_empty().then_some(&*self.shared.watches);
         self.shared.namespaces.watch(all);
-        self.watched.send_if_modified(|current| {
-            let is_changed = *current != namespaces;
-            *current = namespaces;
-            is_changed
-        });
+        send_if_new(&self.watched, namespaces);
         for controller in &config.controllers {
             if !self.running.contains_key(&controller.name) {
                 // Perhaps of another controller: it may have been renamed.
