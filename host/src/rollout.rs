@@ -59,26 +59,22 @@ const DEFINITION_TIMEOUT: Duration = Duration::from_secs(5);
 /// The reason of the Events.
 const EVENT: &str = "PluginHeldBack";
 
-/// Whether there are objects to prove a version on.
+/// Where the objects are to prove a version on.
 #[derive(Clone, Default)]
-enum Stage {
-    /// The controller is not running yet.
-    #[default]
-    Starting,
-    /// The cluster does not serve the kind, so there are no objects.
-    Nothing,
-    /// The first lists are in progress.
-    Listing(Weak<Context>),
-    /// The first lists are complete.
-    Running(Weak<Context>),
+struct Objects {
+    /// The name of the kind's definition; `None` when the cluster does not serve the kind, so that there are no objects.
+    definition: Option<String>,
+    /// The controller while it fills its caches.
+    listing: Weak<Context>,
+    /// The controller once its first lists are complete.
+    running: Weak<Context>,
 }
 
 /// Proves new plugin versions of one controller; see the module.
 pub struct Proving {
     config: watch::Sender<Arc<ControllerConfig>>,
-    stage: watch::Sender<Stage>,
-    /// The name of the kind's definition; `Some(None)` when it has none.
-    definition: watch::Sender<Option<Option<String>>>,
+    /// `None` until it is known whether the cluster serves the kind.
+    objects: watch::Sender<Option<Objects>>,
     orders: watch::Sender<Option<Orders>>,
     blocking_parents: Arc<ParentReasons>,
     /// A proved version that some parents have already.
@@ -99,8 +95,7 @@ impl Proving {
     pub fn new(config: Arc<ControllerConfig>, installer: Arc<Installer>, record: Arc<LiveRecord>) -> Self {
         Self {
             config: watch::Sender::new(config),
-            stage: watch::Sender::default(),
-            definition: watch::Sender::default(),
+            objects: watch::Sender::default(),
             orders: watch::Sender::default(),
             blocking_parents: Arc::default(),
             staged: watch::Sender::default(),
@@ -142,30 +137,30 @@ impl Proving {
 
     /// Records that the controller is about to run.
     pub fn starting(&self, parent: &ResolvedKind) {
-        let definition = parent.definition_name();
-        self.stage.send_replace(Stage::Starting);
-        self.definition.send_if_modified(|known| {
-            let definition = Some(Some(definition));
-            let is_changed = *known != definition;
-            *known = definition;
-            is_changed
-        });
+        self.objects.send_replace(Some(Objects {
+            definition: Some(parent.definition_name()),
+            ..Objects::default()
+        }));
     }
 
     /// Records that the cluster does not serve the kind.
     pub fn without_definition(&self) {
-        self.stage.send_replace(Stage::Nothing);
-        self.definition.send_replace(Some(None));
+        self.objects.send_replace(Some(Objects::default()));
     }
 
     /// Records that the controller fills its caches.
     pub fn listing(&self, context: &Arc<Context>) {
-        self.stage.send_replace(Stage::Listing(Arc::downgrade(context)));
+        self.objects.send_modify(|objects| {
+            objects.get_or_insert_default().listing = Arc::downgrade(context);
+        });
     }
 
     /// Records that the first lists are complete.
     pub fn running(&self, context: &Arc<Context>) {
-        self.stage.send_replace(Stage::Running(Arc::downgrade(context)));
+        self.objects.send_modify(|objects| {
+            let objects = objects.get_or_insert_default();
+            (objects.listing, objects.running) = (Weak::new(), Arc::downgrade(context));
+        });
         // What was announced before the parents were known, for example a pin that matches nothing.
         let untold = self.untold.lock().unwrap_or_else(PoisonError::into_inner).take();
         if let Some(held) = &untold {
@@ -208,7 +203,7 @@ impl Proving {
         let hint = Arc::clone(&changed);
         let _subscription = definitions.subscribe(Arc::new(move |_, _| hint.notify_one()));
         let mut state = definitions.state();
-        let mut name = self.definition.subscribe();
+        let mut objects = self.objects.subscribe();
         let mut config = self.config.subscribe();
         let mut overtaken = self.record.overtaken();
         let mut last_logged = None;
@@ -217,7 +212,10 @@ impl Proving {
             config.mark_unchanged();
             overtaken.mark_unchanged();
             let (name_now, state_now) = (
-                name.borrow_and_update().clone(),
+                objects
+                    .borrow_and_update()
+                    .as_ref()
+                    .map(|it| it.definition.clone()),
                 state.borrow_and_update().clone(),
             );
             let known = match (name_now, state_now) {
@@ -255,7 +253,7 @@ impl Proving {
             tokio::select! {
                 () = changed.notified() => {}
                 Ok(()) = state.changed() => {}
-                Ok(()) = name.changed() => {}
+                Ok(()) = objects.changed() => {}
                 Ok(()) = config.changed() => config.mark_changed(),
                 Ok(()) = overtaken.changed() => {}
                 () = stop.cancelled() => return,
@@ -304,26 +302,25 @@ impl Proving {
 
     /// Returns the controller if it runs now.
     fn running_context(&self) -> Option<Arc<Context>> {
-        match &*self.stage.borrow() {
-            Stage::Running(context) => context.upgrade(),
-            Stage::Starting | Stage::Listing(_) | Stage::Nothing => None,
-        }
+        self.objects.borrow().as_ref()?.running.upgrade()
+    }
+
+    /// Returns the name of the kind's definition, if the cluster serves the kind.
+    fn definition(&self) -> Option<String> {
+        self.objects.borrow().as_ref()?.definition.clone()
     }
 
     /// Returns the running controller; `None` when there is none and there are no objects for it.
     async fn context(&self) -> Option<Arc<Context>> {
-        let mut stage = self.stage.subscribe();
+        let mut objects = self.objects.subscribe();
         loop {
-            match &*stage.borrow_and_update() {
-                Stage::Nothing => return None,
-                Stage::Running(context) => {
-                    if let Some(context) = context.upgrade() {
-                        return Some(context);
-                    }
+            if let Some(objects) = &*objects.borrow_and_update() {
+                objects.definition.as_ref()?;
+                if let Some(context) = objects.running.upgrade() {
+                    return Some(context);
                 }
-                Stage::Starting | Stage::Listing(_) => {}
             }
-            stage.changed().await.ok()?;
+            objects.changed().await.ok()?;
         }
     }
 
@@ -332,10 +329,8 @@ impl Proving {
     async fn help_first_lists(&self, live: Option<&Plugin>, candidate: &Plugin) -> Infallible {
         let (mut wait, mut last) = (first_lists::FIRST_RETRY, None);
         loop {
-            let context = match &*self.stage.borrow() {
-                Stage::Listing(context) => context.upgrade(),
-                Stage::Starting | Stage::Nothing | Stage::Running(_) => None,
-            };
+            let listing = |objects: &Objects| objects.listing.upgrade();
+            let context = self.objects.borrow().as_ref().and_then(listing);
             if let Some(context) = context
                 && first_lists::stopped_by_conversion(&context).is_some()
             {
@@ -503,13 +498,13 @@ impl CandidateCheck for Proving {
         if order == Order::Promote && configured && !config.is_object {
             return Some("the configuration".to_owned());
         }
-        let definition = self.definition.borrow().clone()??;
+        let definition = self.definition()?;
         let client = self.running_context()?.client.clone();
         orders::who(&client, &config, &definition, order).await
     }
 
     fn how_to(&self, order: Order, digest: Option<&Digest>) -> String {
-        let definition = self.definition.borrow().clone().flatten();
+        let definition = self.definition();
         let digest = digest.map(Digest::short);
         orders::command(&self.config(), definition.as_deref(), order, digest.as_deref())
     }

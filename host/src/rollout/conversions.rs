@@ -15,9 +15,7 @@ use operator_host_runtime::Plugin;
 use operator_host_webhook::conversion::{ConversionError, Lost, there_and_back};
 
 /// Objects that are converted, and held, at a time.
-const BATCH: usize = 200;
-/// The same in bytes of text, except for a single larger object.
-const BATCH_BYTES: usize = 2 << 20;
+const BATCH: usize = 50;
 
 /// Returns the versions that the live version converts and the candidate does not.
 pub(super) fn dropped(live: &Plugin, candidate: &Plugin) -> Vec<String> {
@@ -45,16 +43,15 @@ pub(super) async fn lossy(
         return Ok(blamed);
     }
     let start = Instant::now();
-    // Serialization of a resource cannot fail.
-    let mut objects = names
-        .iter()
-        .filter_map(|name| context.parent(name))
-        .map(|parent| serde_json::to_value(&*parent).unwrap_or_default());
-    while blamed.len() < MAX_BLAMED && start.elapsed() < BUDGET {
-        let objects = batch(&mut objects);
-        if objects.is_empty() {
+    for names in names.chunks(BATCH) {
+        if blamed.len() >= MAX_BLAMED || start.elapsed() >= BUDGET {
             break;
         }
+        let objects = names.iter().filter_map(|name| context.parent(name));
+        // Serialization of a resource cannot fail.
+        let objects: Vec<Value> = objects
+            .map(|parent| serde_json::to_value(&*parent).unwrap_or_default())
+            .collect();
         let rest = BUDGET.saturating_sub(start.elapsed());
         let parent = &candidate.description().parent;
         blamed.extend(losses_of(live, candidate, parent, &objects, rest).await?);
@@ -105,35 +102,4 @@ pub(super) async fn losses_of(
         }
     });
     Ok(blamed.collect())
-}
-
-/// Takes the next objects, at least one if there is any.
-fn batch(objects: &mut impl Iterator<Item = Value>) -> Vec<Value> {
-    let (mut taken, mut bytes) = (Vec::new(), 0);
-    while taken.len() < BATCH
-        && bytes < BATCH_BYTES
-        && let Some(object) = objects.next()
-    {
-        bytes += object.to_string().len();
-        taken.push(object);
-    }
-    taken
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_batch_is_limited_by_number_and_by_bytes() {
-        let sizes = |count: usize, bytes: usize| {
-            let mut objects = (0..count).map(|_| Value::from("x".repeat(bytes)));
-            let sizes = std::iter::from_fn(|| Some(batch(&mut objects).len()).filter(|size| *size > 0));
-            sizes.collect::<Vec<_>>()
-        };
-        assert_eq!(sizes(0, 1), [0; 0]);
-        assert_eq!(sizes(450, 1), [200, 200, 50]);
-        assert_eq!(sizes(5, 1 << 20), [2, 2, 1]);
-        assert_eq!(sizes(2, 3 << 20), [1, 1]);
-    }
 }
