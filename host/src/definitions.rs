@@ -545,21 +545,17 @@ async fn until_unchanged<F: Future<Output = Result<(), Refusal>>>(
 /// Returns the words for a version that must wait for its definition.
 fn held_back(name: &str, refusal: Refusal) -> HeldBack {
     let message = refusal.message();
-    let held = HeldBack {
-        reason: "DefinitionNotInstalled",
-        message: format!("its definition {name} cannot be installed: {message}"),
-        advice: String::new(),
-        diff: String::new(),
-        objects: Vec::new(),
-    };
     match refusal {
-        Refusal::Loses(losses) => HeldBack {
-            reason: "LossyDefinition",
-            message: format!("its definition {name} would lose something: {message}"),
-            objects: losses.of_objects,
-            ..held
-        },
-        Refusal::Stays(_) | Refusal::NotNow(_) | Refusal::Changed(_) => held,
+        Refusal::Loses(losses) => HeldBack::new(
+            "LossyDefinition",
+            format!("its definition {name} would lose something: {message}"),
+            losses.of_objects,
+        ),
+        Refusal::Stays(_) | Refusal::NotNow(_) | Refusal::Changed(_) => HeldBack::new(
+            "DefinitionNotInstalled",
+            format!("its definition {name} cannot be installed: {message}"),
+            Vec::new(),
+        ),
     }
 }
 

@@ -327,7 +327,7 @@ impl Proving {
     /// Lets a candidate convert what the live version cannot, while that keeps the first lists from being complete. Never
     /// returns.
     async fn help_first_lists(&self, live: Option<&Plugin>, candidate: &Plugin) -> Infallible {
-        let (mut wait, mut last) = (first_lists::FIRST_RETRY, None);
+        let mut last = None;
         loop {
             let listing = |objects: &Objects| objects.listing.upgrade();
             let context = self.objects.borrow().as_ref().and_then(listing);
@@ -342,9 +342,8 @@ impl Proving {
                     }
                     Err(_) => {}
                 }
-                wait = (wait * 2).min(first_lists::MAX_RETRY);
             }
-            tokio::time::sleep(wait).await;
+            tokio::time::sleep(first_lists::RETRY).await;
         }
     }
 
@@ -552,17 +551,7 @@ impl CandidateCheck for Proving {
 }
 
 fn held(reason: &'static str, message: String, objects: Vec<Blamed>) -> ProofResult {
-    ProofResult::HeldBack(held_back(reason, message, objects))
-}
-
-fn held_back(reason: &'static str, message: String, objects: Vec<Blamed>) -> Box<HeldBack> {
-    Box::new(HeldBack {
-        reason,
-        message,
-        advice: String::new(),
-        diff: String::new(),
-        objects,
-    })
+    ProofResult::HeldBack(Box::new(HeldBack::new(reason, message, objects)))
 }
 
 fn not_proved(message: String) -> ProofResult {
@@ -590,13 +579,7 @@ async fn compare(context: &Context, live: Option<&Plugin>, candidate: &Plugin) -
     // A problem that no single object has is reported on the first ones.
     let all = |message: &str| -> Vec<Blamed> {
         let first = parents.iter().take(MAX_BLAMED);
-        first
-            .map(|name| Blamed {
-                object: name.to_string(),
-                message: message.to_owned(),
-                diff: String::new(),
-            })
-            .collect()
+        first.map(|name| Blamed::new(name, message)).collect()
     };
     // Without a live version there is nothing to compare with. What an answer has of other kinds is refused below.
     let beyond = live
@@ -722,11 +705,8 @@ fn unfit(installed: &Value, carried: &Value, parent: &Kind, objects: &[Arc<Dynam
         // Serialization of a resource cannot fail.
         let value = serde_json::to_value(&**object).unwrap_or_default();
         let lost = losses::objection(&value, before, after)?;
-        Some(Blamed {
-            object: NamespacedName::of(object).to_string(),
-            message: format!("it does not fit the definition that this version carries: {lost}"),
-            diff: String::new(),
-        })
+        let message = format!("it does not fit the definition that this version carries: {lost}");
+        Some(Blamed::new(&NamespacedName::of(object), message))
     });
     unfit.take(MAX_BLAMED).collect()
 }

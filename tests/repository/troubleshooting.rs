@@ -7,10 +7,11 @@ use std::path::Path;
 use crate::support::root;
 
 /// The code that precedes a reason in the sources, without white space.
-const BEFORE: [&str; 20] = [
+const BEFORE: [&str; 21] = [
     "stalled(\"",
     "reconciling(\"",
     "held(\"",
+    "HeldBack::new(\"",
     "Reason::new(\"",
     "EventType::Normal,\"",
     "EventType::Warning,\"",

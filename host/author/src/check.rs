@@ -84,6 +84,18 @@ impl Report {
         self.lines.push((level, what, message.into()));
     }
 
+    fn ok(&mut self, what: &'static str, message: impl Into<String>) {
+        self.add(Level::Ok, what, message);
+    }
+
+    fn warn(&mut self, what: &'static str, message: impl Into<String>) {
+        self.add(Level::Warn, what, message);
+    }
+
+    fn fail(&mut self, what: &'static str, message: impl Into<String>) {
+        self.add(Level::Fail, what, message);
+    }
+
     fn print(&self, colour: bool) {
         for (level, what, message) in &self.lines {
             let (word, code) = match level {
@@ -135,9 +147,9 @@ pub async fn run(args: Args) -> Result<ExitCode, Failure> {
             samples(&plugin, &args, &allowed, &mut report).await?;
         }
         Err(error) => {
-            report.add(Level::Fail, error.part().as_str(), error.to_string());
+            report.fail(error.part().as_str(), error.to_string());
             let rest = "skipped: the other checks need a plugin that loads";
-            report.add(Level::Warn, "the rest", rest);
+            report.warn("the rest", rest);
         }
     }
     report.print(std::io::stdout().is_terminal() && plugin_file::colour());
@@ -155,8 +167,7 @@ fn compile_memory_warning() -> String {
 
 fn about(plugin: &Plugin, report: &mut Report) {
     let form = plugin.form().as_str();
-    report.add(
-        Level::Ok,
+    report.ok(
         "form",
         format!(
             "{form}, contract {}, {}",
@@ -164,7 +175,7 @@ fn about(plugin: &Plugin, report: &mut Report) {
             plugin.digest()
         ),
     );
-    report.add(Level::Ok, "imports", imports(plugin));
+    report.ok("imports", imports(plugin));
     let size = plugin.size();
     let made = match plugin.code_origin() {
         CodeOrigin::Compiled => "compiled",
@@ -176,13 +187,12 @@ fn about(plugin: &Plugin, report: &mut Report) {
         plugin.compile_time()
     );
     if size.div_ceil(3) * 4 > CONFIG_MAP {
-        report.add(
-            Level::Warn,
+        report.warn(
             "size",
             format!("{text}; it does not fit into one ConfigMap, which holds 1 MiB in base64"),
         );
     } else {
-        report.add(Level::Ok, "size", text);
+        report.ok("size", text);
     }
     let description = plugin.description();
     let kinds = |kinds: &[operator_host_contract::Kind]| {
@@ -193,8 +203,7 @@ fn about(plugin: &Plugin, report: &mut Report) {
             names.join(", ")
         }
     };
-    report.add(
-        Level::Ok,
+    report.ok(
         "describe",
         format!(
             "{} {} reconciles {}, makes {}, reads {}{}",
@@ -209,22 +218,18 @@ fn about(plugin: &Plugin, report: &mut Report) {
     for (name, list) in [("makes", &description.makes), ("reads", &description.reads)] {
         for (index, kind) in list.iter().enumerate() {
             if list[..index].contains(kind) {
-                report.add(Level::Warn, "describe", format!("`{name}` names {kind} twice"));
+                report.warn("describe", format!("`{name}` names {kind} twice"));
             }
         }
     }
     for kind in &description.makes {
         if let Some(power) = power(kind) {
-            report.add(
-                Level::Warn,
-                "privileges",
-                format!("the plugin creates {kind}: {power}"),
-            );
+            report.warn("privileges", format!("the plugin creates {kind}: {power}"));
         }
     }
     if description.makes.contains(&description.parent) {
         let message = "`makes` names the parent's own kind: each parent would create another parent";
-        report.add(Level::Warn, "describe", message);
+        report.warn("describe", message);
     }
 }
 
@@ -248,22 +253,18 @@ fn crd(plugin: &Plugin, report: &mut Report) {
             "{} is a kind of Kubernetes itself, whose objects others write: the host reconciles custom resources only",
             description.parent
         );
-        return report.add(Level::Fail, "parent", message);
+        return report.fail("parent", message);
     }
     let Some(crd) = &description.definition() else {
         let message = "the plugin contains no CustomResourceDefinition: write one and install it by hand";
-        return report.add(Level::Warn, "crd", message);
+        return report.warn("crd", message);
     };
     let problems = definition::problems(crd, &description.parent);
     for problem in &problems {
-        report.add(Level::Fail, "crd", problem.to_string());
+        report.fail("crd", problem.to_string());
     }
     if problems.is_empty() {
-        report.add(
-            Level::Ok,
-            "crd",
-            crd["metadata"]["name"].as_str().unwrap_or_default(),
-        );
+        report.ok("crd", crd["metadata"]["name"].as_str().unwrap_or_default());
     }
 }
 
@@ -275,7 +276,7 @@ fn configuration(plugin: &Plugin, config: &Config, report: &mut Report) {
     let mut controllers = config.controllers.iter().filter(of_kind).peekable();
     if controllers.peek().is_none() {
         let message = format!("no controller reconciles {}", description.parent);
-        report.add(Level::Fail, "config", message);
+        report.fail("config", message);
     }
     for controller in controllers {
         let mut disagreements = controller.disallows(description);
@@ -283,18 +284,14 @@ fn configuration(plugin: &Plugin, config: &Config, report: &mut Report) {
             disagreements.extend(not_installable(description, config));
         }
         for warning in controller.warnings() {
-            report.add(Level::Warn, "config", warning);
+            report.warn("config", warning);
         }
         for disagreement in &disagreements {
-            report.add(
-                Level::Fail,
-                "config",
-                format!("{}: {disagreement}", controller.name),
-            );
+            report.fail("config", format!("{}: {disagreement}", controller.name));
         }
         if disagreements.is_empty() {
             let message = format!("{}: allows what the plugin creates and reads", controller.name);
-            report.add(Level::Ok, "config", message);
+            report.ok("config", message);
         }
         if let Some(crd) = description.definition()
             && controller.definitions == DefinitionsMode::Install
@@ -305,7 +302,7 @@ fn configuration(plugin: &Plugin, config: &Config, report: &mut Report) {
                 controller.name,
                 crd["metadata"]["name"].as_str().unwrap_or_default()
             );
-            report.add(Level::Ok, "config", message);
+            report.ok("config", message);
         }
     }
 }
@@ -336,7 +333,7 @@ async fn samples(
 ) -> Result<(), Failure> {
     if args.sample.is_empty() {
         let message = "not tested: pass --sample resource.yaml";
-        report.add(Level::Warn, "samples", message);
+        report.warn("samples", message);
         return Ok(());
     }
     let now = args.now;
@@ -351,7 +348,7 @@ async fn samples(
     } = match render::resources(&args.sample, plugin, at_hand, now) {
         Ok(resources) => resources,
         Err(Failure::Usage(error)) => {
-            report.add(Level::Fail, "samples", error.to_string());
+            report.fail("samples", error.to_string());
             return Ok(());
         }
         Err(other) => return Err(other),
@@ -384,12 +381,11 @@ async fn samples(
         let second = answer(plugin.try_reconcile(&request, RandomSource::Second).await);
         match (first, second) {
             (Err(error), _) | (_, Err(error)) => {
-                report.add(Level::Fail, "samples", format!("{name}: {error}"));
+                report.fail("samples", format!("{name}: {error}"));
             }
             (Ok(first), Ok(second)) => {
                 match difference(&first, &second, "") {
-                    None => report.add(
-                        Level::Ok,
+                    None => report.ok(
                         "determinism",
                         format!("{name}: two calls with different random numbers gave the same answer"),
                     ),
@@ -397,7 +393,7 @@ async fn samples(
                         let message = format!(
                             "{name}: two answers to the same request differ: {difference}; does the plugin depend on random numbers, such as the order of a hash map, or on memory addresses?"
                         );
-                        report.add(Level::Fail, "determinism", message);
+                        report.fail("determinism", message);
                     }
                 }
                 children(plugin, &name, &scene, report).await;
@@ -414,7 +410,7 @@ fn rules(plugin: &Plugin, related: &[Arc<DynamicObject>], left: Vec<String>, rep
         return;
     };
     for rule in left {
-        report.add(Level::Warn, "rules", rule);
+        report.warn("rules", rule);
     }
     let mut violated = false;
     for object in related {
@@ -428,12 +424,12 @@ fn rules(plugin: &Plugin, related: &[Arc<DynamicObject>], left: Vec<String>, rep
         let name = object["metadata"]["name"].as_str().unwrap_or_default();
         for violation in verdict.violations {
             violated = true;
-            report.add(Level::Fail, "rules", format!("{name}: {violation}"));
+            report.fail("rules", format!("{name}: {violation}"));
         }
     }
     let has_rules = definition::schema(crd, &description.parent).is_some_and(schema::has_rules);
     if has_rules && !violated {
-        report.add(Level::Ok, "rules", "no object violates a rule of the definition");
+        report.ok("rules", "no object violates a rule of the definition");
     }
 }
 
@@ -446,7 +442,7 @@ async fn conversions(plugin: &Plugin, objects: &[Value], report: &mut Report) {
     let lost = match there_and_back(plugin, &plugin.description().parent, objects, Duration::MAX).await {
         Ok(lost) => lost,
         Err(error) => {
-            report.add(Level::Fail, "conversion", error.to_string());
+            report.fail("conversion", error.to_string());
             return;
         }
     };
@@ -458,10 +454,10 @@ async fn conversions(plugin: &Plugin, objects: &[Value], report: &mut Report) {
 fn losses(what: &'static str, objects: &[Value], lost: &[Lost], fine: String, report: &mut Report) {
     for Lost { index, message } in lost {
         let name = objects[*index]["metadata"]["name"].as_str().unwrap_or_default();
-        report.add(Level::Fail, what, format!("{name}: {message}"));
+        report.fail(what, format!("{name}: {message}"));
     }
     if lost.is_empty() {
-        report.add(Level::Ok, what, fine);
+        report.ok(what, fine);
     }
 }
 
@@ -472,7 +468,7 @@ async fn default(plugin: &Plugin, objects: &[Value], report: &mut Report) {
     }
     let found = match unstable(plugin, objects, Duration::MAX).await {
         Ok(found) => found,
-        Err(error) => return report.add(Level::Fail, "defaults", error.to_string()),
+        Err(error) => return report.fail("defaults", error.to_string()),
     };
     let fine = "asked twice, the answers are the same".to_owned();
     losses("defaults", objects, &found, fine, report);
@@ -483,16 +479,12 @@ async fn children(plugin: &Plugin, name: &str, scene: &Scene, report: &mut Repor
     match offline::reconcile(plugin, scene).await {
         Ok(rendering) => {
             let count = rendering.children.len() + rendering.generate.len();
-            report.add(
-                Level::Ok,
-                "children",
-                format!("{name}: {count}, all of them allowed"),
-            );
+            report.ok("children", format!("{name}: {count}, all of them allowed"));
         }
         Err(RenderError::Evaluate(EvaluateError::Call(
             CallError::Invalid { .. } | CallError::Retry { .. },
         ))) => {}
-        Err(error) => report.add(Level::Fail, "children", format!("{name}: {error}")),
+        Err(error) => report.fail("children", format!("{name}: {error}")),
     }
 }
 

@@ -109,6 +109,20 @@ pub struct HeldBack {
     pub objects: Vec<Blamed>,
 }
 
+impl HeldBack {
+    /// Creates a reason without advice and differences.
+    #[must_use]
+    pub const fn new(reason: &'static str, message: String, objects: Vec<Blamed>) -> Self {
+        Self {
+            reason,
+            message,
+            advice: String::new(),
+            diff: String::new(),
+            objects,
+        }
+    }
+}
+
 /// The reason of [`HeldBack`] when no version matches the pin.
 pub const UNMATCHED_PIN: &str = "PinMatchesNothing";
 
@@ -121,6 +135,17 @@ pub struct Blamed {
     pub message: String,
     /// The differences between the two versions' answers about it; bounded, possibly empty.
     pub diff: String,
+}
+
+impl Blamed {
+    /// Creates a reason without differences.
+    pub fn new(object: &impl ToString, message: impl Into<String>) -> Self {
+        Self {
+            object: object.to_string(),
+            message: message.into(),
+            diff: String::new(),
+        }
+    }
 }
 
 /// The result of a proof.

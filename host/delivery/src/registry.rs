@@ -468,13 +468,7 @@ impl Slot {
         }
         let text = problem.map(str::to_owned);
         self.report.send_modify(|report| report.pin_problem = text);
-        let held = problem.map(|message| HeldBack {
-            reason: UNMATCHED_PIN,
-            message: message.to_owned(),
-            advice: String::new(),
-            diff: String::new(),
-            objects: Vec::new(),
-        });
+        let held = problem.map(|message| HeldBack::new(UNMATCHED_PIN, message.to_owned(), Vec::new()));
         if let Some(proof) = &self.proof {
             proof.announce(held.as_ref());
         }

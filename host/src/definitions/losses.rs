@@ -237,11 +237,7 @@ async fn ask(
                 && losses.of_objects.len() < MAX_BLAMED
                 && !losses.of_objects.iter().any(|blamed| blamed.object == object)
             {
-                losses.of_objects.push(Blamed {
-                    object,
-                    message,
-                    diff: String::new(),
-                });
+                losses.of_objects.push(Blamed::new(&object, message));
             }
         }
         match next_page(&list.metadata) {

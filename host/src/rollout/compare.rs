@@ -201,11 +201,8 @@ impl Findings {
     pub(super) fn decide(mut self, max_deletions: u8) -> ProofResult {
         let held = |reason, message, diffs: Vec<String>, objects| {
             ProofResult::HeldBack(Box::new(HeldBack {
-                reason,
-                message,
-                advice: String::new(),
                 diff: diffs.join("\n"),
-                objects,
+                ..HeldBack::new(reason, message, objects)
             }))
         };
         if let Some(blamed) = self.undetermined {

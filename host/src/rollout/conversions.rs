@@ -92,14 +92,11 @@ pub(super) async fn losses_of(
     let blamed = new.map(|lost| {
         let metadata = &objects[lost.index]["metadata"];
         let name = metadata["name"].as_str().unwrap_or_default();
-        Blamed {
-            object: match metadata["namespace"].as_str() {
-                Some(namespace) => format!("{namespace}/{name}"),
-                None => name.to_owned(),
-            },
-            message: lost.message,
-            diff: String::new(),
-        }
+        let object = match metadata["namespace"].as_str() {
+            Some(namespace) => format!("{namespace}/{name}"),
+            None => name.to_owned(),
+        };
+        Blamed::new(&object, lost.message)
     });
     Ok(blamed.collect())
 }

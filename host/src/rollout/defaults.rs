@@ -45,11 +45,7 @@ pub(super) async fn refused(
             None => true,
         };
         if is_worse {
-            blamed.push(Blamed {
-                object: name.to_string(),
-                message: found.message,
-                diff: String::new(),
-            });
+            blamed.push(Blamed::new(name, found.message));
         }
     }
     Ok(blamed)

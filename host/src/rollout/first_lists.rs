@@ -23,10 +23,8 @@ use operator_host_runtime::Plugin;
 
 /// Resources in one page of a list. One page is in memory at a time.
 const PAGE: u32 = 50;
-/// The first wait before they are read again. It doubles each time.
-pub(super) const FIRST_RETRY: Duration = Duration::from_secs(2);
-/// The longest of these waits.
-pub(super) const MAX_RETRY: Duration = Duration::from_secs(60);
+/// The wait before they are read again.
+pub(super) const RETRY: Duration = Duration::from_secs(5);
 
 /// Returns why a list of the parents fails, if that is because nothing converts them.
 pub(super) fn stopped_by_conversion(context: &Context) -> Option<String> {

@@ -11,7 +11,7 @@ use kube::core::DynamicObject;
 use tokio::sync::watch;
 use tracing::{info, warn};
 
-use super::{Proving, held_back};
+use super::Proving;
 use crate::definitions::record::LiveRecord;
 use operator_host_config::{StageConfig, StageObjects};
 use operator_host_core::clock;
@@ -339,10 +339,11 @@ impl Parents {
 
     fn unready(&self) -> Vec<Blamed> {
         let unready = self.chosen.iter().filter(|parent| !is_ready(parent));
-        let blamed = unready.map(|parent| Blamed {
-            object: NamespacedName::of(parent).to_string(),
-            message: "it is not Ready with the new version".to_owned(),
-            diff: String::new(),
+        let blamed = unready.map(|parent| {
+            Blamed::new(
+                &NamespacedName::of(parent),
+                "it is not Ready with the new version",
+            )
         });
         blamed.take(NAMED).collect()
     }
@@ -369,7 +370,7 @@ fn per_mille(parents: &[Arc<DynamicObject>]) -> u64 {
 }
 
 fn failed(message: String, objects: Vec<Blamed>) -> Box<HeldBack> {
-    held_back(STAGE_FAILED, message, objects)
+    Box::new(HeldBack::new(STAGE_FAILED, message, objects))
 }
 
 /// Holds a version back that would begin its stages without the live version.
