@@ -25,12 +25,10 @@ use operator_host_delivery::candidate_check::Recorded;
 use operator_host_delivery::registry::Live;
 use operator_host_runtime::{Digest, Plugin};
 
-/// The first wait before a request that failed is sent again. It doubles each time.
-const FIRST_RETRY: Duration = Duration::from_secs(1);
-/// The longest of these waits.
-const MAX_RETRY: Duration = Duration::from_secs(300);
-/// The longest wait of a replica that cannot write before it has read the record.
-const MAX_PAUSE: Duration = Duration::from_secs(4);
+/// The wait before a version that could not be recorded is recorded again.
+const RETRY: Duration = Duration::from_secs(30);
+/// The wait of a replica that cannot write before it has read the record.
+const PAUSE: Duration = Duration::from_secs(2);
 /// How long a version that is about to become live waits for its record.
 const LIMIT: Duration = Duration::from_secs(5);
 
@@ -185,7 +183,6 @@ impl LiveRecord {
     /// Waits until this replica may write with its live version, which it then records: until it is the recorded one, or
     /// was accepted in its place. Otherwise the version is taken back, and decided about again.
     pub async fn confirm(&self, definition: &str, mut live: watch::Receiver<Live>) {
-        let mut pause = FIRST_RETRY;
         loop {
             let plugin = match live
                 .wait_for(|live| !matches!(live, Live::Loading))
@@ -203,11 +200,8 @@ impl LiveRecord {
                     let text =
                         format!("waiting to read which version of the plugin is recorded as live: {error}");
                     debug!("{text}");
-                    if pause == MAX_PAUSE {
-                        send_if_new(&self.trouble, Some(text.into()));
-                    }
-                    tokio::time::sleep(pause).await;
-                    pause = MAX_PAUSE.min(pause * 2);
+                    send_if_new(&self.trouble, Some(text.into()));
+                    tokio::time::sleep(PAUSE).await;
                     continue;
                 }
             };
@@ -231,7 +225,6 @@ impl LiveRecord {
     /// Keeps the live version recorded while this replica leads. Never returns.
     pub async fn keep(&self, mut live: watch::Receiver<Live>) {
         let mut known = self.known.subscribe();
-        let mut pause = FIRST_RETRY;
         loop {
             let digest = match &*live.borrow_and_update() {
                 Live::Plugin(plugin) => Some(*plugin.digest()),
@@ -252,11 +245,9 @@ impl LiveRecord {
                 send_if_new(&self.trouble, None);
             } else if let (Some(digest), Some(definition)) = (digest, definition) {
                 if self.write(&definition, digest).await {
-                    pause = FIRST_RETRY;
                     known.mark_unchanged();
                 } else {
-                    again = Some(pause);
-                    pause = MAX_RETRY.min(pause * 2);
+                    again = Some(RETRY);
                 }
             }
             tokio::select! {
