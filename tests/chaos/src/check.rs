@@ -246,17 +246,8 @@ async fn list(
     namespace: &str,
     resource: &ApiResource,
 ) -> Result<Vec<DynamicObject>, Violation> {
-    list_with(client, namespace, resource, &ListParams::default()).await
-}
-
-async fn list_with(
-    client: &Client,
-    namespace: &str,
-    resource: &ApiResource,
-    parameters: &ListParams,
-) -> Result<Vec<DynamicObject>, Violation> {
     let api: Api<DynamicObject> = Api::namespaced_with(client.clone(), namespace, resource);
-    let listed = api.list(parameters).await;
+    let listed = api.list(&ListParams::default()).await;
     let mut items = listed
         .map_err(|error| Violation::new(format!("cannot list {}: {error}", resource.plural)))?
         .items;
@@ -278,29 +269,6 @@ pub(crate) async fn all_objects(client: &Client, namespace: &str) -> String {
         all.extend(list(client, namespace, &resource).await.unwrap_or_default());
     }
     serde_json::to_string_pretty(&all).unwrap_or_default()
-}
-
-/// Returns the kinds that differ between the store and the API server's watch cache, which feeds every watch. There
-/// should be none.
-pub(crate) async fn unseen_by_watches(client: &Client, namespace: &str) -> Result<Vec<String>, Violation> {
-    let cached = ListParams::default().match_any();
-    let mut unseen = Vec::new();
-    let parents = Sample::ALL.into_iter().map(Sample::resource);
-    for resource in parents.chain(Kind::ALL.into_iter().map(Kind::resource)) {
-        let versions = |objects: Vec<DynamicObject>| -> BTreeMap<String, Option<String>> {
-            let version = |object: DynamicObject| (object.name_any(), object.resource_version());
-            objects.into_iter().map(version).collect()
-        };
-        let stored = versions(list(client, namespace, &resource).await?);
-        let cached = versions(list_with(client, namespace, &resource, &cached).await?);
-        if stored != cached {
-            unseen.push(format!(
-                "the API server's watches have not seen all of {}: stored {stored:?}, cached {cached:?}",
-                resource.kind
-            ));
-        }
-    }
-    Ok(unseen)
 }
 
 /// Retained objects with what must never change: the UID, and a Secret's data.

@@ -163,8 +163,9 @@ pub(crate) async fn carry_out(stage: &Stage, plan: &[Planned]) -> anyhow::Result
 
 impl Possible<'_> {
     fn allow(&self, fault: Fault) -> bool {
-        let name = fault.to_string();
-        let asked_for = self.only.is_empty() || self.only.iter().any(|only| name.contains(only.as_str()));
+        let name = fault.to_string().to_lowercase();
+        let asked_for =
+            self.only.is_empty() || self.only.iter().any(|only| name.contains(&only.to_lowercase()));
         let can_be = match fault {
             Fault::DiskFull { .. } => self.has_disks,
             _ => true,
@@ -314,44 +315,7 @@ impl Fault {
 
 impl fmt::Display for Fault {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let host = |replica: &usize| char::from(b'a' + *replica as u8);
-        match self {
-            Self::HostKilled { replica } => write!(f, "host-{}-killed", host(replica)),
-            Self::HostTerminated { replica } => write!(f, "host-{}-terminated", host(replica)),
-            Self::HostStopped { replica } => write!(f, "host-{}-stopped", host(replica)),
-            Self::DiskFull { replica } => write!(f, "disk-of-{}-full", host(replica)),
-            Self::ApiServerKilled => f.write_str("api-server-killed"),
-            Self::ApiServerStopped => f.write_str("api-server-stopped"),
-            Self::EtcdKilled => f.write_str("etcd-killed"),
-            Self::EtcdStopped => f.write_str("etcd-stopped"),
-            Self::ControllerManagerKilled => f.write_str("controller-manager-killed"),
-            Self::DefinitionRemoved { sample } => write!(f, "definition-of-{}-removed", sample.name()),
-            Self::AllRightsTaken => f.write_str("all-rights-taken"),
-            Self::RightsOnPodsTaken => f.write_str("rights-on-pods-taken"),
-            Self::WireSlow { millis } => write!(f, "wire-slow-{millis}ms"),
-            Self::WireRefusing { status } => write!(f, "wire-refusing-{status}"),
-            Self::WireCut => f.write_str("wire-cut"),
-            Self::WatchesCut => f.write_str("watches-cut"),
-            Self::WatchesStalled => f.write_str("watches-stalled"),
-            Self::AnswersLost => f.write_str("answers-lost"),
-            Self::PluginSwapped { sample, content } => {
-                write!(f, "plugin-{}-{}", sample.name(), content.name())
-            }
-            Self::HostsReplaced { content } => {
-                write!(
-                    f,
-                    "hosts-replaced-with-{}-{}",
-                    Sample::Puppet.name(),
-                    content.name()
-                )
-            }
-            Self::ConfigEdited { edit } => match edit {
-                Edit::None => f.write_str("config-as-it-is"),
-                Edit::Without(sample) => write!(f, "config-without-{}", sample.name()),
-                Edit::Otherwise(sample) => write!(f, "config-otherwise-for-{}", sample.name()),
-                Edit::Broken => f.write_str("config-broken"),
-            },
-        }
+        write!(f, "{self:?}")
     }
 }
 

@@ -128,18 +128,6 @@ impl Files {
 }
 
 impl Content {
-    pub(crate) fn name(self) -> &'static str {
-        match self {
-            Self::Own => "own",
-            Self::Newer => "newer",
-            Self::Torn => "torn",
-            Self::Garbage => "garbage",
-            Self::Variant(1) => "slow",
-            Self::Variant(2) => "wants-nothing",
-            Self::Variant(_) => "fails",
-        }
-    }
-
     fn of(self, mut own: Vec<u8>) -> anyhow::Result<Vec<u8>> {
         match self {
             Self::Own => {}

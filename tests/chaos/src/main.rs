@@ -207,13 +207,11 @@ impl<'a> Play<'a> {
         for fault in &outcome.faults {
             eprintln!("{fault}");
         }
-        let unseen = check::unseen_by_watches(&stage.client, &format!("round-{seed}")).await;
-        let unseen = unseen.unwrap_or_else(|fault| vec![fault.what()]);
         for fault in &mut outcome.faults {
             let logged = fault
                 .object_name()
                 .map(|name| fleet.last_logged(&format!("round-{seed}/{name}"), 4));
-            fault.add(logged.into_iter().flatten().chain(unseen.iter().cloned()));
+            fault.add(logged.into_iter().flatten());
         }
         eprint!("{}", fleet.log_tails(30));
         match kept {

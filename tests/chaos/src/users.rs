@@ -448,29 +448,3 @@ pub(crate) async fn leave(client: &Client, namespace: &str, reasons: &mut Reason
     }
     Ok(())
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_child_may_be_recreated_once_for_each_reason_and_each_mistake_of_the_garbage_collector() {
-        let name = &names(Sample::Echo)[0];
-        let key = possible(Sample::Echo, name).remove(0);
-        let mut reasons = Reasons::default();
-        assert_eq!(reasons.creations(&key, 0), 1);
-        assert_eq!(reasons.creations(&key, 1), 2, "no parent was deleted");
-        reasons.add(key.clone());
-        assert_eq!(
-            reasons.creations(&key, 1),
-            3,
-            "a user's deletion is not the collector's"
-        );
-        reasons.add_deletion(Sample::Echo, name);
-        assert_eq!(reasons.creations(&key, 0), 3, "the host may have deleted it");
-        assert_eq!(reasons.creations(&key, 1), 3, "the collector did its work");
-        assert_eq!(reasons.creations(&key, 2), 4);
-        reasons.add_final_deletion(Sample::Echo, name);
-        assert_eq!(reasons.creations(&key, 2), 3);
-    }
-}

@@ -80,37 +80,3 @@ pub(crate) fn grew(series: &[f64], slack: f64) -> bool {
     let [_, second, _, last] = quarters(series);
     last > second * 1.1 && last > second + slack
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_spread_is_the_median_with_the_extremes() {
-        let spread = Spread::of([3.0, 1.0, 2.0]);
-        assert_eq!(spread.to_string(), "2.00 (1.00 to 3.00)");
-        assert_eq!(Spread::of([12.34]).to_string(), "12.3");
-        assert_eq!(Spread::of([4.0, 1.0, 2.0, 9.0]).median, 3.0);
-        assert_eq!(Spread::of([1234.5, 1234.4]).to_string(), "1234");
-        assert_eq!(Spread::of([0.0, 0.0]).to_string(), "0");
-    }
-
-    #[test]
-    fn a_percentile_is_the_sample_of_the_nearest_rank() {
-        let samples: Vec<f64> = (0..=200).rev().map(f64::from).collect();
-        assert_eq!(percentile(&samples, 0.99), 198.0);
-        assert_eq!(percentile(&samples, 0.5), 100.0);
-        assert!(percentile(&[], 0.5).is_nan());
-    }
-
-    #[test]
-    fn only_growth_after_the_first_quarter_counts() {
-        let series =
-            |levels: [f64; 4]| -> Vec<f64> { levels.iter().flat_map(|level| [*level; 10]).collect() };
-        assert_eq!(quarters(&series([1.0, 2.0, 3.0, 4.0])), [1.0, 2.0, 3.0, 4.0]);
-        assert!(!grew(&series([10.0, 40.0, 40.0, 44.0]), 0.0));
-        assert!(grew(&series([40.0, 40.0, 40.0, 45.0]), 0.0));
-        assert!(!grew(&series([0.0, 1.0, 1.0, 2.0]), 2.0), "within the slack");
-        assert!(!grew(&[], 0.0));
-    }
-}

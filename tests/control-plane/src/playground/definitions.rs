@@ -72,35 +72,3 @@ impl Files {
         changed
     }
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_definition_is_applied_again_when_its_file_changes_and_is_whole() {
-        let folder = tempfile::tempdir().unwrap();
-        let path = folder.path().join("crd.json");
-        let write = |text: &str| std::fs::write(&path, text).unwrap();
-        let definition = |field: &str| {
-            format!(
-                r#"{{"apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition",
-                    "metadata": {{"name": "shops.example.com"}}, "spec": {{"{field}": 1}}}}"#
-            )
-        };
-        write(&definition("a"));
-        let applied = manifests::read(&path).unwrap();
-        let mut files = Files {
-            path: path.clone(),
-            applied,
-        };
-        assert!(files.changed().is_empty(), "it is applied already");
-        write(&definition("b")[..40]);
-        assert!(files.changed().is_empty(), "it is being written");
-        write(&definition("b"));
-        let changed = files.changed();
-        assert_eq!(changed.len(), 1);
-        assert_eq!(changed[0].data["spec"]["b"], 1);
-        assert!(files.changed().is_empty(), "it is applied now");
-    }
-}
