@@ -409,54 +409,10 @@ mod tests {
         }
     }
 
-    fn child(version: u128) -> ReconcileReason {
-        let kind = operator_host_contract::Kind {
-            api_version: "v1".into(),
-            kind: "Pod".into(),
-        };
-        ReconcileReason::Child {
-            child: ChildRef {
-                kind,
-                name: name("pod"),
-            },
-            version: Some(version),
-        }
-    }
-
     async fn is_idle(queue: &Queue) -> bool {
         tokio::time::timeout(Duration::from_millis(1), queue.next())
             .await
             .is_err()
-    }
-
-    #[tokio::test]
-    async fn reasons_of_one_parent_are_merged_and_a_running_parent_is_not_given_out_twice() {
-        let queue = Queue::new(WORKERS);
-        queue.enqueue(&name("a"), ReconcileReason::Resync);
-        queue.enqueue(&name("a"), ReconcileReason::Reload);
-        let work = queue.next().await.unwrap();
-        assert_eq!(work.reasons, [ReconcileReason::Resync, ReconcileReason::Reload]);
-        queue.enqueue(&name("a"), ReconcileReason::Related);
-        assert!(is_idle(&queue).await);
-        queue.done(&name("a"), |_| false);
-        assert_eq!(queue.next().await.unwrap().reasons, [ReconcileReason::Related]);
-    }
-
-    #[tokio::test]
-    async fn own_writes_do_not_run_the_parent_again_but_a_foreign_change_does() {
-        let queue = Queue::new(WORKERS);
-        queue.enqueue(&name("a"), ReconcileReason::Resync);
-        queue.next().await.unwrap();
-        queue.enqueue(&name("a"), child(7));
-        queue.done(&name("a"), |reason| *reason == child(7));
-        assert!(is_idle(&queue).await);
-
-        queue.enqueue(&name("a"), ReconcileReason::Resync);
-        queue.next().await.unwrap();
-        queue.enqueue(&name("a"), child(8));
-        queue.enqueue(&name("a"), child(9));
-        queue.done(&name("a"), |reason| *reason == child(8));
-        assert_eq!(queue.next().await.unwrap().reasons, [child(9)]);
     }
 
     #[tokio::test]

@@ -366,38 +366,6 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_controller_is_ready_with_its_lists_and_its_plugin() {
-        let health = Health::default();
-        let (plugin, live) = watch::channel(Live::Loading);
-        let (file, trouble) = watch::channel(None);
-        health.expect("a", live, trouble);
-        assert_eq!(failing(&health.ready()), ["controller/a", "plugin/a"]);
-        let waiting = "cannot list v1/Thing: conversion webhook for v2, Kind=Thing failed";
-        health.set("a", Readiness::Starting(Some(waiting.into())));
-        assert!(
-            failing(&health.ready()).is_empty(),
-            "it converts when it is ready"
-        );
-        health.set(
-            "a",
-            Readiness::Starting(Some("cannot list v1/Pod: the API server answers 500".into())),
-        );
-        let ready = health.ready();
-        let check = ready.iter().find(|check| check.name == "controller/a").unwrap();
-        assert_eq!(
-            check.result.as_ref().unwrap_err(),
-            "its first lists fail and are tried again: cannot list v1/Pod: the API server answers 500"
-        );
-        health.set("a", Readiness::Ready);
-        assert_eq!(failing(&health.ready()), ["plugin/a"]);
-        plugin.send_replace(Live::Failed("it is no plugin".into()));
-        assert_eq!(failing(&health.ready()), ["plugin/a"]);
-        drop(file);
-        health.forget("a");
-        assert!(failing(&health.ready()).is_empty(), "nobody expects it any more");
-    }
-
-    #[tokio::test]
     async fn a_plugin_that_cannot_be_used_does_not_take_the_others_out_of_service() {
         let health = Health::default();
         let channels: Vec<_> = ["a", "b"]
@@ -431,31 +399,6 @@ mod tests {
         assert!(remark.ends_with("; the plugin creates v1/Pod"), "{remark}");
         channels[0].send_replace(Live::Loading);
         assert_eq!(failing(&health.ready()), ["plugin/a"], "it may come in a moment");
-    }
-
-    #[test]
-    fn a_configuration_that_is_refused_is_a_remark() {
-        let health = Health::default();
-        health.configuration(Some("config.yaml:3:5: no".into()));
-        let remark = |health: &Health| {
-            let ready = health.ready();
-            let check = ready.iter().find(|check| check.name == "configuration");
-            check.unwrap().result.clone().unwrap()
-        };
-        assert!(remark(&health).ends_with("config.yaml:3:5: no"));
-        health.configuration(None);
-        assert_eq!(remark(&health), "");
-    }
-
-    #[tokio::test]
-    async fn waiting_for_a_definition_is_ready_and_is_reported() {
-        let health = Health::default();
-        let (_plugin, live) = watch::channel(Live::Loading);
-        health.expect("a", live, watch::channel(None).1);
-        health.set("a", Readiness::Waiting("example.com/v1 Thing".into()));
-        let ready = health.ready();
-        let check = ready.iter().find(|check| check.name == "controller/a").unwrap();
-        assert!(check.result.as_ref().unwrap().contains("example.com/v1 Thing"));
     }
 
     #[test]

@@ -54,18 +54,6 @@ impl Store {
     pub(super) fn is_empty(&self) -> bool {
         self.texts.is_empty() && self.taken.is_empty() && self.owners.is_empty() && self.annotated.is_empty()
     }
-
-    /// Returns the bytes of the maps and texts of taken names and their owners.
-    pub(super) fn bytes_of_taken_names(&self) -> usize {
-        let slots = |capacity: usize, entry: usize| capacity * (entry + 1) * 8 / 7;
-        let names = self.taken.values().map(|names| {
-            // An allocation has a header, and a multiple of 16 bytes.
-            let texts = names.keys().map(|name| (name.len() + 8).next_multiple_of(16));
-            slots(names.capacity(), size_of::<(Box<str>, Taken)>()) + texts.sum::<usize>()
-        });
-        let owners = slots(self.owners.capacity(), size_of::<(Owner, Dependents)>());
-        names.sum::<usize>() + owners + self.owners.keys().map(Owner::bytes).sum::<usize>()
-    }
 }
 
 fn namespace(name: &NamespacedName) -> &str {

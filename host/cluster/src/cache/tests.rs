@@ -345,48 +345,6 @@ async fn an_index_forgets_what_is_gone() {
     assert!(watch.inner.read().is_empty());
 }
 
-/// 50,000 pods of others must not take more than a few megabytes.
-#[tokio::test]
-async fn a_foreign_object_takes_less_than_170_bytes_of_slots_and_texts() {
-    let watch = children();
-    for number in 0..1500 {
-        let mut owner = owned_by("ReplicaSet");
-        owner["ownerReferences"][0]["uid"] = format!("7f1b5a6e-8d0c-4f6e-9f1c-{:012}", number / 10).into();
-        watch.record(pod(&format!("{number}"), 1, &owner));
-    }
-    let bytes = watch.inner.read().bytes_of_taken_names();
-    assert!(bytes / 1500 < 170, "{}", bytes / 1500);
-}
-
-/// Regression: the first object with a false owner reference hid the real parent, whose other children
-/// were then not deleted.
-#[tokio::test]
-async fn a_false_owner_reference_hides_no_owner() {
-    let watch = children();
-    let mut forged = owned_by("Echo");
-    forged["ownerReferences"][0]["name"] = "another".into();
-    watch.record(pod("1", 1, &forged));
-    watch.record(pod("2", 1, &owned_by("Echo")));
-    let mut names: Vec<_> = watch.owners().into_iter().map(|(owner, _)| owner.name).collect();
-    names.sort();
-    assert_eq!(names, ["another", "set"]);
-    let name = NamespacedName::of(&pod("2", 1, &json!({})));
-    assert_eq!(watch.referring_to("u-1", &name).len(), 2);
-}
-
-#[tokio::test]
-async fn an_owner_reference_with_a_zero_byte_is_no_other_owner() {
-    let watch = children();
-    let mut forged = owned_by("ReplicaSet");
-    forged["ownerReferences"][0]["uid"] = "u-1\0x".into();
-    let object = pod("1", 1, &forged);
-    watch.record(object.clone());
-    let name = NamespacedName::of(&object);
-    assert!(watch.referring_to("u-1", &name).is_empty() && watch.owners().is_empty());
-    let known = watch.get(&name).unwrap();
-    assert_eq!(known.metadata.owner_references, object.metadata.owner_references);
-}
-
 #[tokio::test]
 async fn an_object_that_is_watched_as_metadata_has_its_own_type() {
     let kind = Kind {

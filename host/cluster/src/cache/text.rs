@@ -74,15 +74,6 @@ impl Owner {
     pub(super) fn reference(&self) -> &OwnerReference {
         &self.0
     }
-
-    #[cfg(test)]
-    pub(super) fn bytes(&self) -> usize {
-        let owner = self.reference();
-        let texts = [&owner.uid, &owner.api_version, &owner.kind, &owner.name];
-        // An allocation has a header, and a multiple of 16 bytes.
-        let texts = texts.map(|text| (text.len() + 8).next_multiple_of(16));
-        16 + size_of::<OwnerReference>() + texts.iter().sum::<usize>()
-    }
 }
 
 impl PartialEq for Owner {

@@ -1,5 +1,3 @@
-mod model;
-
 use super::*;
 use crate::ownership::owns;
 use crate::testing::config;
@@ -169,39 +167,6 @@ fn all_refusals_are_reported_at_once() {
     );
 }
 
-#[test]
-fn what_belongs_to_somebody_else_is_never_touched() {
-    let existing = |metadata: Value| {
-        let mut existing = pod("p");
-        for (key, value) in metadata.as_object().unwrap() {
-            existing["metadata"][key] = value.clone();
-        }
-        plan_with(
-            &config(),
-            &parent(Some("default")),
-            Some(&existing),
-            &[pod("p")],
-            &[],
-        )
-    };
-    let owner = |uid: &str, controller: bool| {
-        json!({"ownerReferences": [{
-            "apiVersion": "apps/v1", "kind": "ReplicaSet", "name": "web", "uid": uid, "controller": controller,
-        }]})
-    };
-    assert!(existing(owner("uid-a", true)).is_ok());
-    assert!(existing(owner("other", true)).unwrap_err()[0].contains("belongs to ReplicaSet web"));
-    assert!(existing(owner("other", false)).unwrap_err()[0].contains("`adopt: true`"));
-    assert!(existing(json!({})).unwrap_err()[0].contains("`adopt: true`"));
-    let ours =
-        json!({ "labels": { CONTROLLER_LABEL: "shop" }, "annotations": { PARENT_ANNOTATION: "default/a" } });
-    let refusals = existing(ours).unwrap_err();
-    assert!(refusals[0].contains("but no owner reference"), "{refusals:?}");
-    let others =
-        json!({ "labels": { CONTROLLER_LABEL: "shop" }, "annotations": { PARENT_ANNOTATION: "default/b" } });
-    assert!(existing(others).unwrap_err()[0].contains("belongs to default/b"));
-}
-
 /// Returns an object with the label and annotation of a child of `default/a`, or of `a`, without an owner.
 fn marked(kind: &str, namespace: Option<&str>, parent: &str) -> DynamicObject {
     object(json!({
@@ -358,67 +323,6 @@ fn a_child_names_its_parent_and_the_generation_of_it() {
 }
 
 #[test]
-fn a_secret_that_only_claims_to_be_generated_is_refused_unless_the_parent_accepts_that_very_one() {
-    let secret = GeneratedSecret {
-        name: "x".into(),
-        entries: vec![operator_host_contract::GeneratedValue {
-            key: "password".into(),
-            length: 20,
-            alphabet: None,
-        }],
-    };
-    let mut planted = marked("Secret", Some("default"), "default/a");
-    planted.metadata.uid = Some("planted".into());
-    let labels = planted.metadata.labels.get_or_insert_default();
-    labels.insert(GENERATED_LABEL.into(), "true".into());
-    assert!(
-        !retains(
-            &config(),
-            SecretProof::Key(None),
-            &parent(Some("default")),
-            &planted
-        ),
-        "the plugin is not shown it"
-    );
-    let with = |accept: Option<&str>, owner: Option<&str>| {
-        let mut parent = parent(Some("default"));
-        let accept = accept.map(|uids| (ACCEPT_ANNOTATION.to_owned(), uids.to_owned()));
-        parent.metadata.annotations = accept.map(|entry| BTreeMap::from([entry]));
-        let mut planted = planted.clone();
-        planted.metadata.owner_references = owner.map(|uid| {
-            serde_json::from_value(json!([
-                {"apiVersion": "example.com/v1", "kind": "Shop", "name": "a", "uid": uid, "controller": true},
-            ]))
-            .unwrap()
-        });
-        plan_with(
-            &config(),
-            &parent,
-            Some(&json!(planted)),
-            &[],
-            std::slice::from_ref(&secret),
-        )
-    };
-    // Also one with a forged owner reference.
-    for owner in [None, Some("uid-a")] {
-        for accept in [None, Some("x"), Some("another,one")] {
-            let refusals = with(accept, owner).unwrap_err();
-            for words in [
-                "default/x",
-                "no proof",
-                "accept-secrets=planted",
-                "Do not delete it",
-            ] {
-                assert!(refusals[0].contains(words), "{words:?} is not in {refusals:?}");
-            }
-        }
-        assert!(with(Some("other, planted"), owner).is_ok());
-    }
-    let others = with(Some("planted"), Some("others")).unwrap_err();
-    assert!(others[0].contains("belongs to"), "{others:?}");
-}
-
-#[test]
 fn tokens_of_service_accounts_and_finalizers_are_refused_unless_they_are_allowed() {
     let secret = |more: Value| {
         let mut secret = json!({"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "t"}});
@@ -560,26 +464,6 @@ fn what_comes_before_a_child_is_found_among_children_secrets_and_kept_children()
         .find(|desired| desired.key.name.name == "last");
     let names: Vec<_> = last.unwrap().after.iter().map(ToString::to_string).collect();
     assert_eq!(names, ["Pod default/first"]);
-}
-
-#[test]
-fn a_child_cannot_come_after_what_the_plugin_does_not_want() {
-    refused(
-        &[pod_after("web", "Pod/db")],
-        "Pod default/web: its annotation `operator-host.dev/after` names Pod/db, which",
-    );
-    refused(
-        &[pod("db"), pod_after("web", "Pod/other/db")],
-        "names Pod/other/db, which",
-    );
-    refused(
-        &[pod("db"), pod_after("web", "Pod.apps/db")],
-        "names Pod.apps/db, which",
-    );
-    refused(
-        &[pod_after("web", "db")],
-        "contains \"db\"; write `Kind.group/name`",
-    );
 }
 
 #[test]

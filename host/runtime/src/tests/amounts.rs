@@ -1,10 +1,8 @@
 //! The limits apply to the memory that a text occupies in the host, not only to its length.
 
 use plugin_fixtures::{FORMS, Form, cases};
-use serde_json::Value;
 
 use super::*;
-use crate::contract::Related;
 use crate::limits::MIB;
 
 /// Returns the peak resident memory of this process, in bytes. Source: proc_pid_status(5).
@@ -56,26 +54,6 @@ async fn an_answer_of_millions_of_small_objects_is_refused_and_takes_no_memory()
 }
 
 #[tokio::test]
-async fn an_answer_with_more_children_than_the_limit_is_refused_by_number() {
-    for form in FORMS {
-        let error = failure(form, cases::MANY_CHILDREN, Limits::default()).await;
-        assert_eq!(error.class(), Class::Output, "{form:?}: {error}");
-        assert_eq!(
-            error.to_string(),
-            "the plugin answered with 2000 children; it may answer with 1000: make it answer with fewer, or raise \
-             `limits.children` of this controller",
-            "{form:?}"
-        );
-        let limits = Limits {
-            children: 2000,
-            ..Limits::default()
-        };
-        let response = call(form, cases::MANY_CHILDREN, limits).await.outcome.unwrap();
-        assert_eq!(response.children.len(), 2000, "{form:?}");
-    }
-}
-
-#[tokio::test]
 async fn a_command_that_waits_for_more_than_a_component_may_gets_an_error_and_takes_no_memory() {
     alone(
         "a_command_that_waits_for_more_than_a_component_may_gets_an_error_and_takes_no_memory",
@@ -90,43 +68,6 @@ async fn a_command_that_waits_for_more_than_a_component_may_gets_an_error_and_ta
         },
     )
     .await;
-}
-
-#[tokio::test]
-async fn a_request_over_its_limit_is_refused_before_a_sandbox_is_made() {
-    let mut request = request("2026-01-02T03:04:05Z");
-    let mut large = DynamicObject::clone(&request.parent);
-    large.data["data"] = Value::from("x".repeat(MIB));
-    let large = Arc::new(large);
-    request.children = vec![Arc::clone(&large); 10];
-    request.related = vec![Related {
-        id: "all".to_owned(),
-        objects: vec![large; 7],
-    }];
-    for form in FORMS {
-        let plugin = plugin(form, cases::ANSWER, Limits::default()).await;
-        let call = plugin.reconcile(&request).await;
-        let error = call.outcome.unwrap_err();
-        assert_eq!(error.class(), Class::Request, "{form:?}: {error}");
-        let message = error.to_string();
-        for words in [
-            "larger than 16 MiB",
-            "10 children",
-            "7 objects",
-            "`limits.request`",
-        ] {
-            assert!(
-                message.contains(words),
-                "{form:?}: {words:?} is not in: {message}"
-            );
-        }
-        assert_eq!(call.stats.peak_memory, 0, "{form:?}: a sandbox was made");
-        let one_less = Request {
-            related: Vec::new(),
-            ..request.clone()
-        };
-        plugin.reconcile(&one_less).await.outcome.unwrap();
-    }
 }
 
 /// A command that answers every call with a description whose `crd` is a list of this many empty objects.

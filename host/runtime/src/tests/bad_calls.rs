@@ -168,35 +168,6 @@ async fn a_stack_overflow_in_linear_memory_is_called_one() {
 }
 
 #[tokio::test]
-async fn an_answer_that_is_not_a_json_object_is_reported_with_its_position() {
-    let table = [
-        (cases::NOT_UTF8, ["UTF-8", "UTF-8 after"]),
-        (cases::NOT_JSON, ["`children[0]` is not JSON", "line 1 column"]),
-        (
-            cases::NOT_AN_OBJECT,
-            ["`children[0]` is a string", "`children[0]` is a string"],
-        ),
-        (
-            cases::DEEP_JSON,
-            [
-                "`children[0]` is not JSON that can be read: recursion",
-                "recursion",
-            ],
-        ),
-    ];
-    for (case, expected) in table {
-        for (form, expected) in FORMS.into_iter().zip(expected) {
-            let error = failure(form, case, Limits::default()).await;
-            assert_eq!(error.class(), Class::Protocol, "{form:?}: {error}");
-            assert!(
-                error.to_string().contains(expected),
-                "{form:?}: {expected:?} is not in: {error}"
-            );
-        }
-    }
-}
-
-#[tokio::test]
 async fn a_command_that_answers_with_something_else_gets_a_precise_error() {
     let case = |text: &str| {
         format!(

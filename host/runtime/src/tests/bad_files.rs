@@ -1,10 +1,10 @@
 //! Files that are not plugins are rejected when they are loaded, with a message that contains the problem.
 
-use plugin_fixtures::{FORMS, Fixture, Form, another_world, cases, module};
+use plugin_fixtures::{FORMS, Fixture, Form, cases, module};
 
 use super::*;
+use crate::component;
 use crate::error::Part;
-use crate::{component, inspect};
 
 #[track_caller]
 fn assert_contains(message: &str, parts: &[&str]) {
@@ -126,32 +126,6 @@ async fn every_import_outside_the_sandbox_is_named_at_once() {
         &refused(file).await,
         &["`env.connect`, `wasi:http/outgoing-handler@0.3.0`, `wasi_snapshot_preview1.sock_accept`, which"],
     );
-}
-
-#[test]
-fn a_component_that_cannot_be_a_plugin_is_refused_before_it_is_compiled() {
-    const HTTP: &str = "package wasi:http@0.3.0; interface outgoing-handler { handle: func(); }";
-    let inspected = |fixture: &Fixture| {
-        let component = component::encode(&fixture.build(Form::Component)).unwrap();
-        inspect::inspect(&component).map_err(|error| error.to_string())
-    };
-    let answer = Fixture::new(cases::ANSWER);
-    inspected(&answer).unwrap();
-    let asks = answer
-        .clone()
-        .world_import(HTTP, "wasi:http/outgoing-handler@0.3.0")
-        .import(r#"(import "wasi:http/outgoing-handler@0.3.0" "handle" (func))"#);
-    assert_contains(
-        &inspected(&asks).unwrap_err(),
-        &["`wasi:http/outgoing-handler@0.3.0`", "this host does not provide"],
-    );
-    assert_contains(
-        &inspected(&answer.version("2.0.0")).unwrap_err(),
-        &["version 2.0.0 of the contract"],
-    );
-    let other = component::encode(&another_world()).unwrap();
-    let error = inspect::inspect(&other).unwrap_err().to_string();
-    assert_contains(&error, &["`operator-host:plugin/reconciler@1.0.0`", "`run`"]);
 }
 
 #[tokio::test]

@@ -139,22 +139,6 @@ async fn a_forged_handle_is_nothing() {
     }
 }
 
-/// Each of the 60,000 lists is the same 60,000 bytes: 3.6 GB, if the host copied them.
-#[tokio::test]
-async fn arguments_that_repeat_themselves_are_not_copied_without_end() {
-    const CASE: &str = "(func $case (local $entry i32)
-        (drop (memory.grow (i32.const 8)))
-        (local.set $entry (i32.const 131072))
-        (loop $next
-          (i32.store (local.get $entry) (i32.const 0))
-          (i32.store offset=4 (local.get $entry) (i32.const 60000))
-          (local.set $entry (i32.add (local.get $entry) (i32.const 8)))
-          (br_if $next (i32.lt_u (local.get $entry) (i32.const 611072))))
-        (call $connect (i32.const 131072) (i32.const 60000) (i32.const 8192)))";
-    let error = error(&with_sockets(CASE), Form::Component).await;
-    assert_eq!(error.class(), Class::Output, "{error}");
-}
-
 #[tokio::test]
 async fn what_no_tool_chain_brings_is_refused_when_the_plugin_is_loaded() {
     for (package, interface) in [

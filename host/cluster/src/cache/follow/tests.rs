@@ -578,40 +578,6 @@ async fn a_silent_watch_is_restarted_long_before_its_end() {
 }
 
 #[tokio::test]
-async fn an_answer_without_end_is_given_up_and_asked_for_in_smaller_parts() {
-    let script: Vec<fn() -> Reply> = vec![
-        || Reply::Endless,
-        || Reply::Endless,
-        || Reply::List(&["a"], Some("more")),
-        || Reply::List(&["b"], None),
-        || Reply::Endless,
-        || Reply::List(&["a", "b", "c"], None),
-        || Reply::Watch(Vec::new()),
-    ];
-    let limits = Limits {
-        page: Duration::from_secs(20),
-        watch: Duration::from_secs(20),
-        ..Limits::default()
-    };
-    let followed = follow_within(limits, script, LONG);
-    followed
-        .until("listed again", |it| it.names() == ["a", "b", "c"])
-        .await;
-    let requests = followed.requests();
-    let sizes = [
-        "limit=250",
-        "limit=63",
-        "limit=16",
-        "limit=16",
-        "watch=true",
-        "limit=16",
-    ];
-    for (request, size) in requests.iter().zip(sizes) {
-        assert!(request.contains(size), "{size}: {requests:?}");
-    }
-}
-
-#[tokio::test]
 async fn one_object_that_is_too_large_is_a_failure_with_its_reason() {
     let followed = follow_within(Limits::default(), vec![|| Reply::Endless], LONG);
     let expected = "cannot list v1/Pod: a page with one object from the API server is larger than 32 MiB";
