@@ -78,29 +78,6 @@ mod tests {
     use crate::kinds::DEPLOYMENT;
 
     #[test]
-    fn an_autoscaler_refers_to_its_target_and_its_metrics() {
-        let scaler = HorizontalPodAutoscaler::new("web", DEPLOYMENT, "web", 9)
-            .min(2)
-            .cpu(70)
-            .memory(80);
-        let metric = |name: &str, percent: u32| {
-            json!({ "type": "Resource", "resource": {
-                "name": name, "target": { "type": "Utilization", "averageUtilization": percent },
-            } })
-        };
-        assert_eq!(
-            Value::from(scaler),
-            json!({
-                "apiVersion": "autoscaling/v2", "kind": "HorizontalPodAutoscaler", "metadata": { "name": "web" },
-                "spec": {
-                    "scaleTargetRef": { "apiVersion": "apps/v1", "kind": "Deployment", "name": "web" },
-                    "minReplicas": 2, "maxReplicas": 9, "metrics": [metric("cpu", 70), metric("memory", 80)],
-                },
-            })
-        );
-    }
-
-    #[test]
     fn a_budget_takes_numbers_and_percentages() {
         let budget = PodDisruptionBudget::new("web", &Labels::new("app", "web"));
         let spec = |budget| Value::from(budget)["spec"].take();
