@@ -1,8 +1,5 @@
 use operator_plugin::testing::{Case, Outcome};
-use operator_plugin::{
-    CHECKSUM, CRON_JOB, ConditionStatus, DEPLOYMENT, Failure, HORIZONTAL_POD_AUTOSCALER, INGRESS, JOB,
-    POD_DISRUPTION_BUDGET, SERVICE, SERVICE_ACCOUNT, json,
-};
+use operator_plugin::{CHECKSUM, CRON_JOB, DEPLOYMENT, Failure, JOB, SERVICE, json};
 
 use super::PLUGIN;
 

@@ -107,28 +107,6 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_ingress_leads_to_a_port_of_a_service() {
-        let ingress = Ingress::new("shop")
-            .class("nginx")
-            .rule("a.example.com", "/", "shop", "http")
-            .tls("a.example.com", "shop-tls");
-        assert_eq!(
-            Value::from(ingress),
-            json!({
-                "apiVersion": "networking.k8s.io/v1", "kind": "Ingress", "metadata": { "name": "shop" },
-                "spec": {
-                    "ingressClassName": "nginx",
-                    "rules": [{ "host": "a.example.com", "http": { "paths": [{
-                        "path": "/", "pathType": "Prefix",
-                        "backend": { "service": { "name": "shop", "port": { "name": "http" } } },
-                    }] } }],
-                    "tls": [{ "hosts": ["a.example.com"], "secretName": "shop-tls" }],
-                },
-            })
-        );
-    }
-
-    #[test]
     fn a_policy_denies_what_it_does_not_allow() {
         let policy = NetworkPolicy::new("db", &Labels::new("app", "db"));
         let denied = json!({ "podSelector": { "matchLabels": { "app": "db" } }, "policyTypes": ["Ingress"] });

@@ -75,7 +75,6 @@ impl PodDisruptionBudget {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::kinds::DEPLOYMENT;
 
     #[test]
     fn a_budget_takes_numbers_and_percentages() {
