@@ -245,41 +245,6 @@ mod tests {
     use super::*;
     use operator_host_delivery::testing::noise;
 
-    fn keys(map: &Map) -> Vec<&str> {
-        map.data.iter().map(|(key, _)| key.as_str()).collect()
-    }
-
-    #[test]
-    fn a_plugin_that_fits_is_packed_as_it_is_and_a_larger_one_is_compressed() {
-        let small = pack("echo.wasm", &noise(PART), None).unwrap();
-        assert_eq!(small.len(), 1);
-        assert_eq!(small[0].name, "echo-plugin");
-        assert_eq!(keys(&small[0]), ["echo.wasm"]);
-        let large = pack("My_Echo.wasm", &vec![7; PART + 1], None).unwrap();
-        assert_eq!(large[0].name, "my-echo-plugin");
-        assert_eq!(keys(&large[0]), ["My_Echo.wasm.zst"]);
-    }
-
-    #[test]
-    fn what_is_still_too_large_is_split_over_config_maps_that_each_fit() {
-        let bytes = noise(2 * PART + 10);
-        let maps = pack("echo.wasm", &bytes, None).unwrap();
-        let names: Vec<_> = maps.iter().map(|map| map.name.as_str()).collect();
-        assert_eq!(names, ["echo-plugin", "echo-plugin-1", "echo-plugin-2"]);
-        assert_eq!(keys(&maps[0]), ["echo.wasm.pack", "echo.wasm.zst.0"]);
-        assert_eq!(keys(&maps[2]), ["echo.wasm.zst.2"]);
-        for map in &maps {
-            assert!(map.data.iter().map(|(_, bytes)| bytes.len()).sum::<usize>() < 1 << 20);
-            assert_eq!(map.digest, Digest::of(&bytes));
-        }
-        let index = Index::read("echo.wasm", &maps[0].data[0].1, 32 << 20).unwrap();
-        let parts: Vec<u8> = maps
-            .iter()
-            .flat_map(|map| map.data.last().unwrap().1.clone())
-            .collect();
-        assert_eq!(index.join(&parts).unwrap(), bytes);
-    }
-
     #[test]
     fn the_manifests_are_yaml_with_the_digest_and_explain_how_to_mount_them() {
         let bytes = noise(PART + PART / 2);

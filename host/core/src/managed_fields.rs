@@ -314,27 +314,6 @@ mod tests {
         assert_eq!(writer(&paused, &json!([])), None);
     }
 
-    /// Regression: every name was parsed for every element.
-    #[test]
-    fn the_owned_part_of_a_large_list_is_found_without_comparing_each_element_with_each_name() {
-        const ELEMENTS: usize = 20_000;
-        let ours: Map<_, _> = (0..ELEMENTS)
-            .map(|number| (format!("k:{{\"port\":{number}}}"), json!({ "f:weight": {} })))
-            .collect();
-        let elements = |other: bool| -> Value {
-            let element = |number: usize| {
-                if other {
-                    json!({ "port": number, "weight": 1, "other": 2 })
-                } else {
-                    json!({ "port": number, "weight": 1 })
-                }
-            };
-            (0..ELEMENTS).map(element).collect()
-        };
-        let own = owned_part(&elements(true), &Value::Object(ours), &[]);
-        assert!(own == Some(elements(false)));
-    }
-
     #[test]
     fn a_name_that_denotes_an_element_is_found_as_by_comparing_it_with_each() {
         let names = [

@@ -389,27 +389,4 @@ mod tests {
             .collect();
         assert_eq!(waited, [(Some("web"), true), (Some("lone"), false)]);
     }
-
-    /// Regression: each pair of objects was compared.
-    #[test]
-    fn a_thousand_children_in_a_chain_are_ordered_in_no_time() {
-        let objects: Vec<_> = (0..1000)
-            .map(|i| {
-                object(
-                    "Deployment",
-                    &format!("d{i}"),
-                    &format!("Deployment.apps/d{}", i + 1),
-                    false,
-                )
-            })
-            .collect();
-        let objects: Vec<_> = objects.iter().collect();
-        let start = std::time::Instant::now();
-        assert_eq!(Deletion::of(&objects).deletable().len(), 1);
-        assert!(
-            start.elapsed() < std::time::Duration::from_secs(1),
-            "{:?}",
-            start.elapsed()
-        );
-    }
 }

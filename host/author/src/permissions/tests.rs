@@ -388,24 +388,6 @@ fn the_lease_is_in_the_hosts_namespace_and_only_its_creation_is_not_by_name() {
 }
 
 #[test]
-fn who_makes_secrets_may_have_the_key_that_proves_them_and_nobody_else() {
-    let children = "  children: [{apiVersion: v1, kind: Secret}]\n";
-    let rights = rights_of("test.dev/v1/Thing", "[shop]", children, &["v1/Secret"], false);
-    let lines = texts(&rights);
-    for line in [
-        "system secrets. operator-host-provenance: get",
-        "system secrets.: create",
-    ] {
-        assert!(
-            lines.iter().any(|found| found == line),
-            "{line} is not in {lines:#?}"
-        );
-    }
-    let rights = rights_of("test.dev/v1/Thing", "[shop]", children, &[], false);
-    assert!(!texts(&rights).iter().any(|line| line.contains("provenance")));
-}
-
-#[test]
 fn what_gives_power_over_others_is_warned_of_with_what_it_amounts_to() {
     let children = "  children:\n  - {apiVersion: v1, kind: Pod}\n  - {apiVersion: v1, kind: ConfigMap}\n  \
                     - {apiVersion: rbac.authorization.k8s.io/v1, kind: Role}\n  - {apiVersion: v1, kind: Secret}\n";

@@ -137,18 +137,6 @@ fn an_older_signed_version_does_not_take_the_place_of_the_live_one() {
 }
 
 #[test]
-fn a_pin_takes_one_version_only_signed_or_not() {
-    let mut trust = trust(&[("release", PUBLIC)]);
-    trust.sha256 = Some(Digest::of(b"other"));
-    let signature = signature(&description("1.4.0"), Digest::of(b"plugin"));
-    let error = check(&trust, b"plugin", Some(&signature)).unwrap_err();
-    assert!(error.contains("pins"), "{error}");
-    trust.sha256 = Some(Digest::of(b"plugin"));
-    assert!(check(&trust, b"plugin", Some(&signature)).is_ok());
-    assert!(check(&trust, b"plugin", None).is_err());
-}
-
-#[test]
 fn what_cosign_signed_is_accepted_with_its_key_and_for_these_contents_only() {
     let (signature, signer) = crate::cosign::tests::signed(b"plugin", "cosign container image signature");
     let document = signature.document();
@@ -169,14 +157,4 @@ fn what_cosign_signed_is_accepted_with_its_key_and_for_these_contents_only() {
     }
     let error = check(&trust, b"plug-in", Some(&document)).unwrap_err();
     assert!(error.contains("the signature is for digest"), "{error}");
-}
-
-#[test]
-fn a_key_may_sign_for_some_controllers_only() {
-    let limited = Key {
-        controllers: Some(BTreeSet::from(["echo".to_owned()])),
-        ..key("release", PUBLIC)
-    };
-    assert!(limited.signs_for("echo") && !limited.signs_for("mysql"));
-    assert!(key("release", PUBLIC).signs_for("mysql"));
 }

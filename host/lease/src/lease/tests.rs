@@ -246,17 +246,6 @@ fn a_deleted_lease_is_recreated_by_its_holder_and_by_others_only_when_that_must_
 }
 
 #[test]
-fn a_lease_given_to_a_replica_by_hand_is_not_its_before_the_holder_must_have_stopped() {
-    let start = start();
-    let (mut server, a, mut b) = led_by_a(start);
-    server.edit(|spec| spec.holder_identity = Some("b".into()));
-    assert!(!turn(&mut b, &mut server, start + S));
-    assert!(a.holds(start + S), "it does not know yet");
-    assert!(!turn(&mut b, &mut server, start + 15 * S));
-    assert!(turn(&mut b, &mut server, start + 16 * S));
-}
-
-#[test]
 fn a_holder_keeps_a_lease_that_was_edited_but_still_names_it() {
     let start = start();
     let (mut server, mut a, mut b) = led_by_a(start);
@@ -292,30 +281,4 @@ fn a_longer_duration_of_another_host_is_respected_and_an_absurd_one_is_not() {
         assert!(!turn(&mut b, &mut server, start + counts - S), "{stated}");
         assert!(turn(&mut b, &mut server, start + counts), "{stated}");
     }
-}
-
-/// Regression, found by fuzzing: a renewal that was undone before the other replica looked was no change for it.
-#[test]
-fn a_holder_whose_renewal_was_undone_by_hand_is_not_replaced_before_it_must_have_stopped() {
-    let start = start();
-    let (mut server, mut a, mut b) = led_by_a(start);
-    let before = spec(server.lease.as_ref()).cloned().unwrap();
-    assert!(turn(&mut a, &mut server, start + 9 * S));
-    server.edit(|spec| *spec = before);
-    assert!(!turn(&mut b, &mut server, start + 15 * S));
-    assert!(a.holds(start + 15 * S));
-    assert!(!turn(&mut b, &mut server, start + 29 * S));
-    assert!(turn(&mut b, &mut server, start + 30 * S));
-}
-
-#[test]
-fn a_record_that_was_put_back_by_hand_does_not_give_the_lease_to_who_wrote_it() {
-    let start = start();
-    let (mut server, mut a, mut b) = led_by_a(start);
-    let before = spec(server.lease.as_ref()).cloned().unwrap();
-    assert!(turn(&mut b, &mut server, start + 15 * S));
-    server.edit(|spec| *spec = before);
-    assert!(!turn(&mut a, &mut server, start + 16 * S));
-    assert!(b.holds(start + 16 * S));
-    assert!(turn(&mut a, &mut server, start + 31 * S));
 }
