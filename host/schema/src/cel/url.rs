@@ -225,3 +225,31 @@ pub(super) fn contains(outer: (IpAddr, u8), inner: (IpAddr, u8)) -> bool {
         && outer.1 <= inner.1
         && masked(outer.0, outer.1) == masked(inner.0, outer.1)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn networks_contain_their_addresses() {
+        let net = |text: &str| cidr(text).unwrap();
+        assert!(
+            contains(net("10.0.0.0/8"), net("10.1.2.3/32")) && contains(net("0.0.0.0/0"), net("1.2.3.4/32"))
+        );
+        assert!(
+            !contains(net("10.0.0.0/8"), net("11.0.0.0/8"))
+                && !contains(net("10.0.0.0/16"), net("10.0.0.0/8"))
+        );
+        assert!(contains(net("fd00::/8"), net("fd12::1/128")));
+        for wrong in [
+            "10.0.0.0",
+            "10.0.0.0/33",
+            "10.0.0/8",
+            "::ffff:1.2.3.4/120",
+            "10.0.0.0/08",
+            "10.0.0.0/+8",
+        ] {
+            assert_eq!(cidr(wrong), None, "{wrong}");
+        }
+    }
+}
