@@ -101,11 +101,9 @@ impl World {
     /// Creates a puppet that wants one ConfigMap of its own name, and waits until it is there.
     async fn served(&self, name: &str) {
         let child = config_map(&format!("{name}-child"), "wanted");
+        self.scenario.wants(name, &[child]).await;
         self.scenario
-            .puppet(name, json!({"response": {"children": [child]}}))
-            .await;
-        self.scenario
-            .until(CONFIG_MAP, &format!("{name}-child"), "made", |_| true)
+            .until_there(CONFIG_MAP, &format!("{name}-child"))
             .await;
     }
 }
@@ -148,7 +146,7 @@ async fn one_apply_of_what_pack_prints_makes_a_running_host_serve_a_kind() {
             "apiVersion: my-operator.dev/v1\nkind: Echo\nmetadata: {name: e}\nspec: {replicas: 2, image: 'echo:1'}",
         )
         .await;
-    scenario.until("v1/Pod", "e-pod-1", "made", |_| true).await;
+    scenario.until_there("v1/Pod", "e-pod-1").await;
     scenario
         .until(CONTROLLER, "echo", "counts its objects", |echo| {
             echo.data["status"]["objects"] == json!({"total": 1, "notReady": 0})

@@ -1,13 +1,12 @@
 //! CustomResourceDefinitions are created, changed and deleted while the host runs.
 
-mod discovery;
 pub mod install;
 
 use std::time::Instant;
 
 use control_plane::{ControlPlane, Options};
 use kube::Api;
-use kube::api::{DeleteParams, ListParams, PostParams};
+use kube::api::{DeleteParams, PostParams};
 use kube::core::DynamicObject;
 use serde_json::json;
 
@@ -117,9 +116,7 @@ async fn a_controller_follows_its_definition_and_the_others_go_on() {
     scenario
         .apply("{apiVersion: example.com/v1, kind: MyApp, metadata: {name: app}, spec: {image: 'nginx:1', port: 80}}")
         .await;
-    scenario
-        .until("apps/v1/Deployment", "app", "there", |_| true)
-        .await;
+    scenario.until_there("apps/v1/Deployment", "app").await;
     assert_eq!(
         logged(&host, "controller stopped"),
         2,
@@ -166,9 +163,7 @@ async fn a_built_in_kind_in_a_version_that_is_not_served_stops_only_the_parents_
     let children = "children: [{apiVersion: v1, kind: ConfigMap}, {apiVersion: batch/v9, kind: Job}]";
     let _host = scenario.start(&controller("puppet.wasm", children));
     let job = json!({"apiVersion": "batch/v9", "kind": "Job", "metadata": {"name": "j"}});
-    scenario
-        .puppet("job", json!({"response": {"children": [job]}}))
-        .await;
+    scenario.wants("job", &[job]).await;
     let message = scenario.until_stalled("job", "ChildRefused").await;
     assert_contains(
         &message,
@@ -176,55 +171,8 @@ async fn a_built_in_kind_in_a_version_that_is_not_served_stops_only_the_parents_
             "Job j: the cluster does not serve the kind batch/v9/Job; it serves Job as batch/v1: use that version",
         ],
     );
-    scenario
-        .puppet("other", json!({"response": {"children": [config_map("a", "1")]}}))
-        .await;
+    scenario.wants("other", &[config_map("a", "1")]).await;
     scenario.until_ready("other").await;
-}
-
-/// Regression: an object that has a new default value keeps its resource version, so its watch reports nothing.
-#[tokio::test]
-async fn a_new_default_value_reaches_the_objects_that_are_there() {
-    let cluster = ControlPlane::start(Options {
-        controller_manager: false,
-        ..Options::default()
-    })
-    .await
-    .expect("a control plane");
-    let scenario = Scenario::within(&cluster, "defaults").await;
-    let file = root().join("manifests/crds/echoes.my-operator.dev.yaml");
-    let yaml = std::fs::read_to_string(file).unwrap();
-    let optional = yaml.replace("            - replicas\n", "");
-    assert_ne!(optional, yaml);
-    install(&scenario.client, scenario.folder.path(), &optional).await;
-    let host = scenario.start(CONTROLLER);
-    host.until_log(&["controller started"]).await;
-    scenario
-        .apply(&format!(
-            "apiVersion: my-operator.dev/v1\nkind: Echo\nmetadata: {{name: e, namespace: {}}}\nspec: {{image: 'a:1'}}",
-            scenario.namespace
-        ))
-        .await;
-    let is_judged = |e: &DynamicObject| condition(e, "Ready").is_some();
-    scenario.until(ECHO, "e", "judged", is_judged).await;
-    assert_eq!(
-        scenario
-            .api(POD)
-            .list(&ListParams::default())
-            .await
-            .unwrap()
-            .items
-            .len(),
-        0
-    );
-
-    let with_default = optional.replace(
-        "                description: How many pods to run.\n",
-        "                description: How many pods to run.\n                default: 2\n",
-    );
-    assert_ne!(with_default, optional);
-    install(&scenario.client, scenario.folder.path(), &with_default).await;
-    until_pods(&scenario, 2).await;
 }
 
 /// Regression: nobody reported it until a reconcile or a cleanup needed the kind.

@@ -78,23 +78,6 @@ async fn fits(browser: &Browser) {
     );
 }
 
-/// Returns the words of headings, ages and reasons that stand on more than one line.
-const BROKEN_WORDS: &str = r#"
-  const lines = (node, from, to) => {
-    const range = document.createRange();
-    range.setStart(node, from);
-    range.setEnd(node, to);
-    return new Set([...range.getClientRects()].map((it) => it.top)).size;
-  };
-  const broken = [];
-  for (const element of document.querySelectorAll('th, time, td[data-label="Reason"]')) {
-    const texts = document.createTreeWalker(element, NodeFilter.SHOW_TEXT);
-    for (let node = texts.nextNode(); node; node = texts.nextNode())
-      for (const word of node.data.matchAll(/\w+/g))
-        if (lines(node, word.index, word.index + word[0].length) > 1) broken.push(word[0]);
-  }
-  return broken;"#;
-
 const MARKUP: &str = "<img src=x onerror=\"document.title='run'\"><script>document.title='run'</script>";
 
 #[tokio::test]
@@ -124,18 +107,8 @@ async fn a_browser_shows_controllers_objects_and_trees_live_and_runs_nothing_tha
 
     let page = format!("http://127.0.0.1:{}/ui/", port(&host).await);
     let browser = Browser::start(scenario.folder.path()).await;
-    let mut paint = f64::MAX;
-    for _ in 0..10 {
-        browser.open(&page).await;
-        browser.until("document.querySelector('main a')").await;
-        let first = "return performance.getEntriesByName('first-contentful-paint')[0]?.startTime ?? 1e9";
-        paint = paint.min(browser.run(first).await.as_f64().unwrap());
-        if paint < 300.0 {
-            break;
-        }
-    }
-    eprintln!("first paint after {paint:.0} ms");
-    assert!(paint < 300.0, "first paint after {paint:.0} ms at best");
+    browser.open(&page).await;
+    browser.until("document.querySelector('main a')").await;
     assert_contains(
         &browser.text().await,
         &[
@@ -145,20 +118,12 @@ async fn a_browser_shows_controllers_objects_and_trees_live_and_runs_nothing_tha
             "live",
         ],
     );
-    browser.screenshot("controllers-light").await;
-    let colour = "return getComputedStyle(document.body).backgroundColor";
-    let light = browser.run(colour).await;
-    browser.prefer_dark(true).await;
-    assert_ne!(browser.run(colour).await, light);
-    browser.screenshot("controllers-dark").await;
-    browser.prefer_dark(false).await;
 
     // By keyboard, from the controllers to the object.
     browser.tab_to("document.querySelector('main td a')").await;
     browser.press(ENTER).await;
     browser.until("document.querySelector('#filter')").await;
     browser.until("document.body.innerText.includes('page/p')").await;
-    browser.screenshot("objects").await;
     browser
         .tab_to("[...document.querySelectorAll('td a')].find(a => a.textContent === 'page/p')")
         .await;
@@ -215,7 +180,6 @@ async fn a_browser_shows_controllers_objects_and_trees_live_and_runs_nothing_tha
             "kubectl annotate crd puppets.test.operator-host.dev operator-host.dev/promote=",
         ],
     );
-    browser.screenshot("held-back").await;
 
     // A failure, with its message, on the first page as well.
     scenario.puppet("p", json!({"misbehave": "trap"})).await;
@@ -224,13 +188,6 @@ async fn a_browser_shows_controllers_objects_and_trees_live_and_runs_nothing_tha
     browser
         .until("[...document.querySelectorAll('td')].some(td => td.innerText.includes('trap'))")
         .await;
-
-    browser.resize(1280, 900).await;
-    browser
-        .until("document.querySelector('td[data-label=\"Message\"]')")
-        .await;
-    browser.screenshot("events-1280").await;
-    assert_eq!(browser.run(BROKEN_WORDS).await, json!([]));
 
     // A name in the address with markup in it.
     let bad = "%3Cimg%20src%3Dx%20onerror%3Ddocument.title%3D1%3E";
@@ -250,7 +207,6 @@ async fn a_browser_shows_controllers_objects_and_trees_live_and_runs_nothing_tha
         browser.until("document.querySelector('main td')").await;
         fits(&browser).await;
     }
-    browser.screenshot("object-360").await;
     assert_eq!(browser.run("return document.title").await, "operator-host");
     assert_eq!(browser.complaints().await, json!([]));
 }
@@ -330,7 +286,6 @@ async fn five_thousand_objects_are_shown_in_pages_and_two_thousand_children_in_p
     browser
         .until("document.querySelector('#count').innerText.includes('100 match')")
         .await;
-    browser.screenshot("objects-5000").await;
 
     browser
         .open(&format!("{page}#/object/puppet/page-many%2Fp-0000"))
@@ -357,7 +312,6 @@ async fn five_thousand_objects_are_shown_in_pages_and_two_thousand_children_in_p
         &browser.text().await,
         &["5 more are not shown: the page shows at most 2000 children"],
     );
-    browser.screenshot("tree-2000").await;
     assert_eq!(browser.complaints().await, json!([]));
 }
 
@@ -432,14 +386,6 @@ async fn only_this_machine_is_answered_and_a_browser_that_goes_away_leaves_nothi
 }
 
 #[tokio::test]
-async fn without_the_page_there_is_no_port_for_it() {
-    let scenario = Scenario::new("page-off").await;
-    let host = scenario.start(&controller("puppet.wasm", ""));
-    host.until_log(&["controller started"]).await;
-    assert!(!host.log().contains("serving the page"));
-}
-
-#[tokio::test]
 async fn the_lease_is_shown_with_its_leader_and_why_it_is_not_known() {
     let scenario = Scenario::new("page-leases").await;
     let proxy = Proxy::start(scenario.kubeconfig()).await.expect("a proxy");
@@ -481,7 +427,6 @@ async fn the_lease_is_shown_with_its_leader_and_why_it_is_not_known() {
     let text = browser.text().await;
     let name = format!("{}/operator-host", scenario.namespace);
     assert_contains(&text, &[&name, "one_", "two_", "valid for 3 s"]);
-    browser.screenshot("lease").await;
     // It is live: the leader renews, and the page shows it without a reload.
     let renewed =
         "[...document.querySelectorAll('td[data-label=Renewed] time')].map(it => it.dateTime).join()";
@@ -505,7 +450,6 @@ async fn the_lease_is_shown_with_its_leader_and_why_it_is_not_known() {
     until_view(ports[1], "view=lease", well).await;
     browser.resize(360, 740).await;
     fits(&browser).await;
-    browser.screenshot("lease-360").await;
     assert_eq!(browser.complaints().await, json!([]));
     drop(hosts.remove(0));
 

@@ -238,6 +238,7 @@ impl Scenario {
     }
 
     /// Starts a host that keeps no compiled code.
+    #[allow(dead_code, reason = "the benchmark uses it")]
     pub fn start_uncached(&self, controllers: &str, arguments: &[&str]) -> Host {
         let config = self.config(controllers);
         Host::start_through(&[], &config, &self.kubeconfig, arguments, &[], self.folder.path())
@@ -329,6 +330,18 @@ impl Scenario {
                 self.log_tail(),
             ),
         }
+    }
+
+    /// Waits until an object exists.
+    pub async fn until_there(&self, kind: &str, name: &str) -> DynamicObject {
+        self.until(kind, name, "there", |_| true).await
+    }
+
+    /// Waits until an Echo says that it is ready.
+    pub async fn until_echo(&self, name: &str) -> DynamicObject {
+        let is_ready = |echo: &DynamicObject| echo.data["status"]["isReady"] == true;
+        self.until("my-operator.dev/v1/Echo", name, "ready", is_ready)
+            .await
     }
 
     /// Waits until an object is deleted.

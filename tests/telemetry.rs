@@ -367,37 +367,6 @@ async fn a_collector_that_is_away_or_silent_does_not_hold_up_the_end() {
     );
 }
 
-/// Regression: any client of the health port could make the host hold 400 KB for each of any number of connections.
-#[tokio::test]
-async fn hundreds_of_slow_requests_to_the_health_port_cost_little_and_keep_no_probe_away() {
-    let scenario = Scenario::new("health-flood").await;
-    let host = scenario.start(CONTROLLER);
-    host.until_log(&["controller started"]).await;
-    let port = port(&host).await;
-    let before = resident(&host);
-    let mut connections = Vec::new();
-    for _ in 0..400 {
-        let mut stream = TcpStream::connect(("127.0.0.1", port)).await.unwrap();
-        // The host may close it at any time.
-        let _ = stream.write_all(b"GET /livez HTTP/1.1\r\nx: ").await;
-        let _ = timeout(Duration::from_millis(5), stream.write_all(&[b'x'; 300_000])).await;
-        connections.push(stream);
-    }
-    assert_eq!(get_from(port, "/livez").await, (200, "ok".into()));
-    let grown = resident(&host).saturating_sub(before) >> 20;
-    assert!(grown <= 16, "it grew by {grown} MiB");
-    // Answers that nobody reads.
-    for stream in &mut connections {
-        *stream = TcpStream::connect(("127.0.0.1", port)).await.unwrap();
-        let _ = stream
-            .write_all("GET /metrics HTTP/1.1\r\nhost: a\r\n\r\n".repeat(50).as_bytes())
-            .await;
-    }
-    assert_eq!(get_from(port, "/livez").await, (200, "ok".into()));
-    let grown = resident(&host).saturating_sub(before) >> 20;
-    assert!(grown <= 16, "it grew by {grown} MiB");
-}
-
 #[tokio::test]
 async fn the_health_port_shows_what_is_ready_and_why_not() {
     let scenario = Scenario::new("health").await;
@@ -445,4 +414,35 @@ async fn the_health_port_shows_what_is_ready_and_why_not() {
     );
     assert_eq!(get(&host, "/readyz/controller/echo").await, (200, "ok".into()));
     assert_eq!(get(&host, "/nowhere").await.0, 404);
+}
+
+/// Regression: any client of the health port could make the host hold 400 KB for each of any number of connections.
+#[tokio::test]
+async fn hundreds_of_slow_requests_to_the_health_port_cost_little_and_keep_no_probe_away() {
+    let scenario = Scenario::new("health-flood").await;
+    let host = scenario.start(CONTROLLER);
+    host.until_log(&["controller started"]).await;
+    let port = port(&host).await;
+    let before = resident(&host);
+    let mut connections = Vec::new();
+    for _ in 0..400 {
+        let mut stream = TcpStream::connect(("127.0.0.1", port)).await.unwrap();
+        // The host may close it at any time.
+        let _ = stream.write_all(b"GET /livez HTTP/1.1\r\nx: ").await;
+        let _ = timeout(Duration::from_millis(5), stream.write_all(&[b'x'; 300_000])).await;
+        connections.push(stream);
+    }
+    assert_eq!(get_from(port, "/livez").await, (200, "ok".into()));
+    let grown = resident(&host).saturating_sub(before) >> 20;
+    assert!(grown <= 16, "it grew by {grown} MiB");
+    // Answers that nobody reads.
+    for stream in &mut connections {
+        *stream = TcpStream::connect(("127.0.0.1", port)).await.unwrap();
+        let _ = stream
+            .write_all("GET /metrics HTTP/1.1\r\nhost: a\r\n\r\n".repeat(50).as_bytes())
+            .await;
+    }
+    assert_eq!(get_from(port, "/livez").await, (200, "ok".into()));
+    let grown = resident(&host).saturating_sub(before) >> 20;
+    assert!(grown <= 16, "it grew by {grown} MiB");
 }

@@ -85,16 +85,12 @@ async fn each_controller_writes_its_children_as_its_service_account_and_the_rest
     let two = json!({"response": {"children": [config_map("one", "1"), config_map("two", "2")]}});
     scenario.puppet("p", two).await;
     scenario.until_ready("p").await;
-    scenario
-        .puppet("p", json!({"response": {"children": [config_map("one", "1")]}}))
-        .await;
+    scenario.wants("p", &[config_map("one", "1")]).await;
     scenario.until_gone(CONFIG_MAP, "two").await;
 
     // Its configuration allows Secrets; the API server does not.
     let secret = json!({"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "s"}});
-    scenario
-        .puppet("greedy", json!({"response": {"children": [secret]}}))
-        .await;
+    scenario.wants("greedy", &[secret]).await;
     let message = scenario
         .until_condition(PUPPET, "greedy", "Reconciling", "True", "ApplyFailed")
         .await;
@@ -168,9 +164,7 @@ async fn a_missing_account_and_a_missing_right_to_act_as_it_are_named_and_recove
     grant_host(&scenario, &[]).await;
     let puppet = controller("puppet.wasm", &acting_as(&scenario, "ghost"));
     let host = scenario.start(&puppet);
-    scenario
-        .puppet("p", json!({"response": {"children": [config_map("p", "1")]}}))
-        .await;
+    scenario.wants("p", &[config_map("p", "1")]).await;
     let refused = async |words: &[&str]| {
         let shows = |p: &kube::core::DynamicObject| {
             let message =

@@ -78,7 +78,7 @@ async fn without_the_right_to_list_a_kind_only_its_controller_waits_and_names_wh
 
     grant(&scenario, &["get", "list", "watch", "patch", "create", "delete"]).await;
     let given = std::time::Instant::now();
-    scenario.until(POD, "e-pod-1", "there", |_| true).await;
+    scenario.until_there(POD, "e-pod-1").await;
     eprintln!("a pod {:?} after the right to list was given", given.elapsed());
     scenario
         .until(ECHO, "e", "no complaint", |e| {
@@ -162,9 +162,7 @@ async fn a_host_whose_service_account_is_deleted_reports_it_and_changes_nothing(
     let scenario = scenario.with_kubeconfig(token);
     let mut host = scenario.start_with(&config, &[]);
     apply(&scenario, "e", 2).await;
-    scenario
-        .until(ECHO, "e", "ready", |e| e.data["status"]["isReady"] == true)
-        .await;
+    scenario.until_echo("e").await;
 
     scenario.delete("v1/ServiceAccount", name).await;
     // The API server accepts a recently used token for ten more seconds.
@@ -180,6 +178,6 @@ async fn a_host_whose_service_account_is_deleted_reports_it_and_changes_nothing(
     }
     let line = host.until_log(&["WARN", "Unauthorized"]).await;
     assert!(line.contains("check that its ServiceAccount exists"), "{line}");
-    scenario.until(POD, "e-pod-1", "left alone", |_| true).await;
+    scenario.until_there(POD, "e-pod-1").await;
     assert!(host.is_alive());
 }

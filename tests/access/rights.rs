@@ -132,7 +132,7 @@ impl Limited {
             .zip(kind.rsplit_once('/'))
             .map(|(a, b)| (a.0, b))
             .unwrap();
-        let owner = self.scenario.until(parent_kind, parent, "there", |_| true).await;
+        let owner = self.scenario.until_there(parent_kind, parent).await;
         let name = format!("{parent}-stray-{}", kind.1.to_lowercase());
         let pod = json!({ "containers": [{ "name": "c", "image": "stray:1" }] });
         let spec = match kind.1 {
@@ -171,7 +171,7 @@ impl Limited {
     /// Removes a value of the generated Secret, which the host generates again by order.
     async fn lose_the_password(&self) {
         let name = "shop-db-root";
-        let secret = self.scenario.until(SECRET, name, "made", |_| true).await;
+        let secret = self.scenario.until_there(SECRET, name).await;
         let order = format!("{}/password", secret.metadata.uid.unwrap());
         let order = json!({ "metadata": { "annotations": { "operator-host.dev/generate-again": order } } });
         self.scenario

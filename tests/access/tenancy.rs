@@ -113,32 +113,6 @@ fn is_proved(secret: &DynamicObject) -> bool {
     secret.annotations().contains_key(PROOF)
 }
 
-/// Regression: the cache held such a Secret without its values and annotations. The host asked the user to accept it,
-/// and then replaced the values as missing.
-#[tokio::test]
-async fn a_generated_secret_that_lost_a_label_keeps_its_values() {
-    let scenario = Scenario::new("unlabelled").await;
-    let _host = scenario.start(&secrets());
-    scenario.puppet("p", generates("s")).await;
-    let before = scenario.until(SECRET, "s", "generated", is_proved).await;
-    let unlabelled = json!({"metadata": {"labels": {"operator-host.dev/controller": null}}});
-    scenario.patch(SECRET, "s", unlabelled).await;
-    let labelled = |secret: &DynamicObject| secret.labels().contains_key("operator-host.dev/controller");
-    // Let the host look at it, whether or not it restores the label.
-    let mut spec = generates("s");
-    spec["again"] = json!(true);
-    scenario.puppet("p", spec).await;
-    scenario.until_ready("p").await;
-    let after = scenario.get(SECRET, "s").await.expect("the Secret");
-    assert_eq!(
-        after.data["data"],
-        before.data["data"],
-        "labelled: {}",
-        labelled(&after)
-    );
-    assert_eq!(after.metadata.uid, before.metadata.uid);
-}
-
 /// Regression: anyone who could create a Secret could choose the password of a future database.
 #[tokio::test]
 async fn a_planted_password_is_refused_by_name_until_it_is_gone_or_accepted() {
@@ -286,9 +260,7 @@ async fn a_parent_in_the_hosts_own_namespace_is_refused_unless_that_is_allowed()
         scenario.config_with(top, &controller("puppet.wasm", more))
     };
     let _host = scenario.start_with(&with(""), &[]);
-    scenario
-        .puppet("p", json!({"response": {"children": [config_map("a", "")]}}))
-        .await;
+    scenario.wants("p", &[config_map("a", "")]).await;
     let message = scenario.until_stalled("p", "NamespaceRefused").await;
     assert_contains(
         &message,
@@ -299,6 +271,6 @@ async fn a_parent_in_the_hosts_own_namespace_is_refused_unless_that_is_allowed()
     );
     assert!(scenario.get(CONFIG_MAP, "a").await.is_none());
     with("allow: [hostNamespace]");
-    scenario.until(CONFIG_MAP, "a", "made", |_| true).await;
+    scenario.until_there(CONFIG_MAP, "a").await;
     scenario.until_ready("p").await;
 }

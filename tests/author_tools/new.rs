@@ -210,71 +210,6 @@ fn a_plugin_in_typescript_passes_its_tests_and_says_where_it_failed() {
     assert!(printed.contains("at reconcile (/plugin.ts:14:"), "{printed}");
 }
 
-/// Writes a file into the folder of a plugin.
-fn put(desk: &TempDir, name: &str, file: &str, text: &str) {
-    let file = desk.path().join(name).join(file);
-    std::fs::create_dir_all(file.parent().unwrap()).unwrap();
-    std::fs::write(file, text).unwrap();
-}
-
-#[test]
-fn a_plugin_in_typescript_has_modules_in_folders_and_json() {
-    let desk = desk();
-    write(&desk, "parts-ts", "ts");
-    let file = desk.path().join("parts-ts/plugin.ts");
-    let code = std::fs::read_to_string(&file).unwrap();
-    let import = r#"import { label } from "./parts/deep/label.js";"#;
-    let code = code.replace("\"app.kubernetes.io/name\": name", "[label]: name");
-    put(&desk, "parts-ts", "plugin.ts", &format!("{import}\n{code}"));
-    let label = r#"import names from "../names.json" with { type: "json" };
-        export const label: string = names.label;"#;
-    put(&desk, "parts-ts", "parts/deep/label.ts", label);
-    put(
-        &desk,
-        "parts-ts",
-        "parts/names.json",
-        r#"{ "label": "app.kubernetes.io/name" }"#,
-    );
-    passes(&desk, "parts-ts");
-    // A change of any of them builds it again.
-    put(
-        &desk,
-        "parts-ts",
-        "parts/names.json",
-        r#"{ "label": "example.org/name" }"#,
-    );
-    let rendered = make(&desk, "parts-ts", "render");
-    assert!(rendered.contains("example.org/name: my-greeter"), "{rendered}");
-    // An error names the file and the line.
-    put(
-        &desk,
-        "parts-ts",
-        "parts/deep/label.ts",
-        "export const label = 1;\nenum Size { Small }\n",
-    );
-    let (_, printed) = run(&mut make_command(&desk, "parts-ts", "build/parts-ts.wasm"));
-    assert!(
-        printed.contains("parts/deep/label.ts:2: TypeScript enum"),
-        "{printed}"
-    );
-}
-
-#[test]
-fn make_test_checks_the_types_of_a_plugin_in_typescript_if_it_can_and_runs_its_tests() {
-    let desk = desk();
-    write(&desk, "checked-ts", "ts");
-    let printed = make(&desk, "checked-ts", "test");
-    assert!(printed.contains("pass 2"), "{printed}");
-    put(
-        &desk,
-        "checked-ts",
-        "node_modules/.bin/tsc",
-        "console.log('not a string'); process.exit(2);",
-    );
-    let (is_success, printed) = run(&mut make_command(&desk, "checked-ts", "test"));
-    assert!(!is_success && printed.contains("not a string"), "{printed}");
-}
-
 #[test]
 fn a_plugin_in_python_passes_its_tests_and_says_where_it_failed() {
     let failure = "    if spec.image == \"broken\":\n        [].pop()";
@@ -401,33 +336,6 @@ fn names_that_cannot_be_are_refused_and_nothing_is_overwritten() {
     new("g", &[]).expect(0);
     let again = new("g", &[]).expect(2);
     assert!(again.err.contains("already exists"), "{}", again.err);
-}
-
-#[test]
-fn without_a_checkout_around_it_the_sdk_must_be_given() {
-    let desk = tempfile::tempdir().unwrap();
-    let folder = desk.path().join("greeter");
-    let folder = folder.to_str().unwrap();
-    let arguments = [
-        "new",
-        folder,
-        "--lang",
-        "rust",
-        "--kind",
-        "Greeter",
-        "--group",
-        "example.com",
-    ];
-    let answer = host(&arguments).expect(2);
-    assert!(answer.err.contains("pass --sdk"), "{}", answer.err);
-    let mut all = arguments.to_vec();
-    all.extend(["--sdk", "https://example.com/operator-host.git"]);
-    host(&all).expect(0);
-    let manifest = std::fs::read_to_string(desk.path().join("greeter/Cargo.toml")).unwrap();
-    assert!(
-        manifest.contains("git = \"https://example.com/operator-host.git\""),
-        "{manifest}"
-    );
 }
 
 #[test]

@@ -1,6 +1,6 @@
 //! `render`: from files to children and status.
 
-use plugin_fixtures::{Fixture, Form, cases};
+use plugin_fixtures::cases;
 use serde_json::{Value, json};
 
 use super::{Desk, host, sample};
@@ -248,38 +248,6 @@ fn a_resource_that_violates_a_rule_of_the_definition_is_not_rendered() {
         ),
         "{}",
         answer.err
-    );
-}
-
-#[test]
-fn a_rule_that_only_an_api_server_can_evaluate_is_mentioned() {
-    let desk = Desk::new();
-    let crd = json!({ "spec": { "versions": [{ "name": "v1", "schema": { "openAPIV3Schema": {
-        "type": "object", "x-kubernetes-validations": [{ "rule": "semver(self.metadata.name).major() > 1" }],
-    } } }] } });
-    let plugin = Fixture::new(cases::ANSWER)
-        .definition(&crd.to_string())
-        .build(Form::Command);
-    let plugin = desk.file("ruled.wasm", plugin);
-    let resource = "apiVersion: fixtures.dev/v1\nkind: Fixture\nmetadata: {name: f}\n";
-    let answer = desk.render(plugin.to_str().unwrap(), resource, &[]).expect(0);
-    let words = "is left to the API server: `semver` is not evaluated here";
-    assert!(
-        answer.err.contains("warning: ") && answer.err.contains(words),
-        "{}",
-        answer.err
-    );
-    let file = desk.file("f.yaml", resource);
-    let answer = host(&[
-        "check",
-        plugin.to_str().unwrap(),
-        "--sample",
-        file.to_str().unwrap(),
-    ]);
-    assert!(
-        answer.out.contains("warn  rules") && answer.out.contains(words),
-        "{}",
-        answer.out
     );
 }
 

@@ -187,48 +187,6 @@ async fn a_client_that_removes_a_field_is_not_named_and_a_pause_ends_the_contest
     rival.task.abort();
 }
 
-/// Regression: every change by others of a child whose values the API server writes otherwise counted as a contest.
-#[tokio::test]
-async fn changes_beside_a_value_that_the_server_writes_otherwise_are_no_contest() {
-    let scenario = Scenario::new("contested-normalized").await;
-    let host = scenario.start(&controller(
-        "puppet.wasm",
-        "children: [{apiVersion: v1, kind: Secret}]",
-    ));
-    let secret = json!({
-        "apiVersion": "v1", "kind": "Secret", "metadata": { "name": "s" }, "stringData": { "user": "root" },
-    });
-    scenario
-        .puppet("p", json!({ "response": { "children": [secret] } }))
-        .await;
-    scenario.until_ready("p").await;
-    let reconciles = || host.log().matches("\"reconcile done\"").count();
-    for i in 0..10 {
-        let before = reconciles();
-        let note = json!({ "metadata": { "annotations": { "note": i.to_string() } } });
-        scenario.patch("v1/Secret", "s", note).await;
-        let start = Instant::now();
-        while reconciles() == before {
-            assert!(start.elapsed() < LIMIT, "the host has not seen the change");
-            tokio::time::sleep(Duration::from_millis(20)).await;
-        }
-    }
-    scenario
-        .patch("v1/Secret", "s", json!({ "data": { "user": "" } }))
-        .await;
-    scenario
-        .until("v1/Secret", "s", "restored", |secret| {
-            secret.data["data"]["user"] == "cm9vdA=="
-        })
-        .await;
-    let puppet = scenario.until_ready("p").await;
-    assert!(
-        condition(&puppet, "Contested").is_none(),
-        "{:?}",
-        puppet.data["status"]
-    );
-}
-
 /// Regression: the host did not notice a client that removed what the host recognizes its children by.
 #[tokio::test]
 async fn a_client_that_removes_the_marks_of_the_host_is_noticed() {

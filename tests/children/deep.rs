@@ -200,9 +200,7 @@ async fn what_is_nested_too_deep_is_explained_and_can_be_deleted() {
             "spec": {"response": {}}})
     };
     for (parent, kid) in [("one", "kid-one"), ("two", "kid-two")] {
-        scenario
-            .puppet(parent, json!({"response": {"children": [child(kid)]}}))
-            .await;
+        scenario.wants(parent, &[child(kid)]).await;
         scenario.until_ready(parent).await;
         scenario.until_ready(kid).await;
     }

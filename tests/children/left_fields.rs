@@ -5,7 +5,7 @@ use kube::core::DynamicObject;
 use serde_json::{Value, json};
 
 use crate::support::Scenario;
-use crate::support::puppet::{assert_contains, controller};
+use crate::support::puppet::controller;
 
 const DEPLOYMENT: &str = "apps/v1/Deployment";
 
@@ -90,37 +90,4 @@ async fn replicas_that_are_left_to_an_autoscaler_are_never_reset() {
     scenario.puppet("p", wants("web:6", Some(2), None)).await;
     assert_eq!(replicas_with(&scenario, "web:6").await, 2);
     assert_eq!(host.stop().await.code(), Some(0));
-}
-
-#[tokio::test]
-async fn a_new_object_gets_the_initial_value_of_a_left_field() {
-    let scenario = Scenario::new("left-fields-new").await;
-    let _host = scenario.start(&with_deployments());
-    scenario
-        .puppet("p", wants("web:1", Some(3), Some("spec.replicas")))
-        .await;
-    assert_eq!(replicas_with(&scenario, "web:1").await, 3);
-    scale(&scenario, 5).await;
-    scenario
-        .puppet("p", wants("web:2", Some(3), Some("spec.replicas")))
-        .await;
-    assert_eq!(replicas_with(&scenario, "web:2").await, 5);
-}
-
-#[tokio::test]
-async fn a_field_that_cannot_be_left_is_refused_by_name() {
-    let scenario = Scenario::new("left-fields-bad").await;
-    let _host = scenario.start(&with_deployments());
-    scenario
-        .puppet("p", wants("web:1", None, Some("metadata.labels")))
-        .await;
-    let message = scenario.until_stalled("p", "ChildRefused").await;
-    assert_contains(
-        &message,
-        &[
-            "Deployment left-fields-bad/web",
-            "operator-host.dev/leave",
-            "\"metadata.labels\" is not a field",
-        ],
-    );
 }

@@ -118,9 +118,7 @@ async fn what_a_webhook_changes_at_creation_stays_and_costs_no_write() {
 
     let config = controller("puppet.wasm", "children: [{apiVersion: v1, kind: Pod}]");
     let host = scenario.start(&config);
-    scenario
-        .puppet("p", json!({ "response": { "children": [pod("web")] } }))
-        .await;
+    scenario.wants("p", &[pod("web")]).await;
     scenario.until_ready("p").await;
     let reconciles = host.reconciles("mutated/p");
     let annotation = json!({ "metadata": { "annotations": { "example.com/seen": "yes" } } });

@@ -149,36 +149,3 @@ async fn children_are_deleted_in_the_reverse_of_their_order() {
     let farewells = log.matches("created ConfigMap farewell").count();
     assert_eq!(farewells, 1, "{log}");
 }
-
-/// Regression: a child was changed when the one before it was still ready with what was wanted before.
-#[tokio::test]
-async fn a_child_that_changes_with_the_one_before_it_is_changed_after_it() {
-    let scenario = Scenario::new("order-rollout").await;
-    let _host = scenario.start(&controller("puppet.wasm", CHILDREN));
-    let children = |text: &str| {
-        response(&[
-            after(config_map("a", text), "ConfigMap/b"),
-            after(config_map("b", text), "ConfigMap/c"),
-            config_map("c", text),
-            config_map("d", text),
-            after(config_map("e", text), "ConfigMap/d"),
-        ])
-    };
-    let mut last: Option<Vec<String>> = None;
-    for text in ["1", "2"] {
-        scenario.puppet("p", children(text)).await;
-        let mut versions = Vec::new();
-        for name in ["c", "b", "a", "d", "e"] {
-            let changed = |map: &DynamicObject| map.data["data"]["text"] == text;
-            let map = scenario.until(CONFIG_MAP, name, "changed", changed).await;
-            versions.push(map.metadata.resource_version.unwrap().parse::<u64>().unwrap());
-        }
-        let [c, b, a, d, e] = versions[..] else {
-            panic!("{versions:?}")
-        };
-        assert!(c < b && b < a && d < e, "{versions:?}");
-        let names = scenario.names(CONFIG_MAP).await;
-        assert_eq!(last.get_or_insert_with(|| names.clone()), &names);
-        scenario.until_ready("p").await;
-    }
-}

@@ -109,7 +109,7 @@ async fn claims_outlive_scale_down_and_parent_and_are_taken_up_again() {
     scenario
         .puppet("p", children(&[claim("c-0"), config_map("b", "")]))
         .await;
-    scenario.until(CONFIG_MAP, "b", "there", |_| true).await;
+    scenario.until_there(CONFIG_MAP, "b").await;
     scenario.delete(PUPPET, "p").await;
     scenario.until_gone(PUPPET, "p").await;
     scenario.until_gone(CONFIG_MAP, "b").await;
@@ -183,31 +183,6 @@ async fn a_child_is_made_as_soon_as_the_object_that_could_not_be_adopted_is_dele
     assert_eq!(child.data["data"], json!({"text": "plugin"}));
 }
 
-/// Regression: nothing told the parent that it was gone, so the child was missing until the next resync.
-#[tokio::test]
-async fn a_child_is_made_as_soon_as_the_object_to_adopt_that_is_being_deleted_is_gone() {
-    let scenario = Scenario::new("adopt-going").await;
-    let more = "adopt: true\nbackoff: {initial: 30m, max: 30m}";
-    let _host = scenario.start(&controller("puppet.wasm", more));
-    let mut going = config_map("a", "old");
-    going["metadata"]["finalizers"] = json!(["tests.dev/hold"]);
-    scenario.apply(&going.to_string()).await;
-    scenario.delete(CONFIG_MAP, "a").await;
-    let spec = json!({"response": {"children": [config_map("a", "new"), config_map("b", "new")]}});
-    scenario.puppet("p", spec).await;
-    let message = scenario
-        .until_condition(PUPPET, "p", "Ready", "False", "ChildrenNotReady")
-        .await;
-    assert_contains(&message, &["adopt-going/a: it is being deleted"]);
-    assert!(scenario.get(CONFIG_MAP, "b").await.is_some());
-    scenario
-        .patch(CONFIG_MAP, "a", json!({"metadata": {"finalizers": null}}))
-        .await;
-    let is_new = |child: &DynamicObject| child.data["data"]["text"] == "new";
-    scenario.until(CONFIG_MAP, "a", "created", is_new).await;
-    scenario.until_ready("p").await;
-}
-
 #[tokio::test]
 async fn a_users_own_labels_and_fields_on_a_child_stay_and_are_no_drift() {
     let scenario = Scenario::new("own-labels").await;
@@ -254,9 +229,7 @@ async fn a_new_plugin_version_that_answers_the_same_writes_nothing() {
     assert_eq!(scenario.version(PUPPET, "p").await, parent);
     // The next change adds the digest of the version that made it.
     scenario.puppet("p", children(&[config_map("a", "2")])).await;
-    let changed = scenario
-        .until(CONFIG_MAP, "a", "changed", |a| a.data["data"]["text"] == "2")
-        .await;
+    let changed = scenario.until_text("a", "2").await;
     assert_ne!(digest(&changed), first);
 }
 

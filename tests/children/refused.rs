@@ -104,7 +104,5 @@ async fn a_parent_goes_on_as_soon_as_what_stood_in_its_way_is_gone() {
         .until_condition(ECHO, "e", "Stalled", "True", "ChildRefused")
         .await;
     scenario.delete(POD, "e-pod-0").await;
-    scenario
-        .until(ECHO, "e", "ready", |e| e.data["status"]["isReady"] == true)
-        .await;
+    scenario.until_echo("e").await;
 }

@@ -66,7 +66,7 @@ async fn a_version_that_deletes_is_held_back_until_the_object_promotes_it_and_a_
             json!({"response": {"children": [keep]}, "variants": variants}),
         )
         .await;
-    world.scenario.until(CONFIG_MAP, "kept", "made", |_| true).await;
+    world.scenario.until_there(CONFIG_MAP, "kept").await;
     let first = version(&world.scenario.get(CONTROLLER, "puppet").await.unwrap(), "live");
     world.put(&variant(1)).await;
     let message = world
@@ -92,10 +92,7 @@ async fn a_version_that_deletes_is_held_back_until_the_object_promotes_it_and_a_
     world
         .controller("puppet", json!({"version": {"pin": first}}))
         .await;
-    world
-        .scenario
-        .until(CONFIG_MAP, "kept", "made again", |_| true)
-        .await;
+    world.scenario.until_there(CONFIG_MAP, "kept").await;
     let object = world
         .scenario
         .until(CONTROLLER, "puppet", "the first version is live", |object| {
@@ -119,10 +116,7 @@ async fn a_controller_that_is_deleted_leaves_everything_or_releases_its_resource
         world.until(name, "Ready", "True", "Running").await;
         let child = config_map(&format!("{name}-child"), "x");
         // With a cleanup, the puppet needs a finalizer.
-        world
-            .scenario
-            .puppet(name, json!({"response": {"children": [child]}}))
-            .await;
+        world.scenario.wants(name, &[child]).await;
         let finalizer = format!("operator-host.dev/{name}");
         world
             .scenario
@@ -145,27 +139,6 @@ async fn a_controller_that_is_deleted_leaves_everything_or_releases_its_resource
                 .is_some()
         );
     }
-    assert_eq!(host.stop().await.code(), Some(0));
-}
-
-#[tokio::test]
-async fn the_last_of_fifty_changes_of_the_config_map_is_live() {
-    let world = World::new("controllers-burst").await;
-    let host = world.start();
-    world.put(&puppet(0)).await;
-    world.controller("puppet", json!({})).await;
-    world.until("puppet", "Ready", "True", "Running").await;
-    for number in 1..=50 {
-        world.put(&puppet(number)).await;
-    }
-    let last = operator_host_runtime::Digest::of(&puppet(50)).to_string();
-    world
-        .scenario
-        .until(CONTROLLER, "puppet", "the last version is live", |object| {
-            version(object, "live") == last && object.data["status"]["proposed"].is_null()
-        })
-        .await;
-    world.served("a").await;
     assert_eq!(host.stop().await.code(), Some(0));
 }
 
@@ -276,18 +249,4 @@ async fn uninstall_releases_what_a_controller_made() {
     assert!(done.contains("the Controller puppet released"), "{done}");
     assert!(!held(world.scenario.get(PUPPET, "a").await.unwrap()));
     assert!(!held(world.scenario.get(CONTROLLER, "puppet").await.unwrap()));
-}
-
-/// Regression: the folder for ConfigMaps was created at each start.
-#[tokio::test]
-async fn a_host_without_plugins_in_config_maps_needs_no_folder_that_it_can_write() {
-    let scenario = Scenario::new("cache-read-only").await;
-    // A file, where nobody can create a folder.
-    let cache = scenario.file("cache", "");
-    let config = scenario.config(crate::samples::echo::CONTROLLER);
-    let host = scenario.start_with(&config, &["--cache-dir", cache.to_str().unwrap()]);
-    host.until_log(&["the compiled-plugin cache is disabled"]).await;
-    scenario.apply(&crate::samples::echo::echo(1)).await;
-    scenario.until("v1/Pod", "e-pod-0", "made", |_| true).await;
-    assert_eq!(host.stop().await.code(), Some(0));
 }

@@ -179,10 +179,7 @@ async fn a_tenant_with_controllers_reaches_no_secrets_and_no_other_controllers()
     world.controller("puppet", json!({})).await;
     world.until("puppet", "Ready", "True", "Running").await;
     let token = json!({"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "token"}});
-    world
-        .scenario
-        .puppet("greedy", json!({"response": {"children": [token]}}))
-        .await;
+    world.scenario.wants("greedy", &[token]).await;
     let message = world
         .scenario
         .until_condition(PUPPET, "greedy", "Stalled", "True", "ChildRefused")

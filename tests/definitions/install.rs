@@ -12,7 +12,6 @@ use plugin_fixtures::{Fixture, Form, cases};
 use serde_json::{Value, json};
 
 use crate::access::rights::rbac;
-use crate::leadership::leaders::shared;
 use crate::support::mount::Mount;
 use crate::support::puppet::{assert_contains, is_true};
 use crate::support::{Host, LIMIT, Scenario, cluster, condition, own_cluster, resource};
@@ -420,26 +419,6 @@ async fn a_definition_of_kubectl_is_taken_over_while_nobody_has_edited_it() {
 }
 
 #[tokio::test]
-async fn of_two_replicas_the_leader_alone_installs() {
-    let scenario = Scenario::new("install-replicas").await;
-    let mut shops = Shops::new(&scenario);
-    let config = shared(&scenario, ["3s", "2s", "500ms"], &shops.controller("install"));
-    let hosts = ["a", "b"].map(|name| scenario.start_named(name, &config));
-    for host in &hosts {
-        host.until_log(&["controller started"]).await;
-    }
-    shops.put("1.1.0", &["a", "b"]);
-    for host in &hosts {
-        until_live(host, "1.1.0").await;
-    }
-    shops.until_fields(&["a", "b"]).await;
-    let counts = hosts.each_ref().map(|host| installs(&host.log()));
-    assert_eq!(counts.iter().sum::<usize>(), 2, "{counts:?}");
-    let generation = shops.definition().await.unwrap().metadata.generation;
-    assert_eq!(generation, Some(2));
-}
-
-#[tokio::test]
 async fn a_rollback_is_live_before_its_definition_which_waits_for_what_objects_have() {
     let scenario = Scenario::new("install-rollback").await;
     let mut shops = Shops::new(&scenario);
@@ -610,21 +589,4 @@ async fn a_definition_with_several_versions_names_the_webhook_and_its_authority(
     shops
         .until("their webhook", |crd| client_config(crd)["url"] == other["url"])
         .await;
-}
-
-#[tokio::test]
-async fn a_definition_with_another_plural_is_refused() {
-    let scenario = Scenario::new("install-plural").await;
-    let mut shops = Shops::new(&scenario);
-    let host = shops.start().await;
-    let mut other = definition(&scenario, &[version("v1", &["a", "b"], true)]);
-    other["metadata"]["name"] = format!("stores.{}", group(&scenario)).into();
-    other["spec"]["names"]["plural"] = "stores".into();
-    let other = fixture(&scenario, "1.1.0").definition(&other.to_string());
-    shops.mount.put(FILE, &other.build(Form::Command));
-    let held = host
-        .until_log(&["plugin held back", "DefinitionNotInstalled"])
-        .await;
-    let name = name(&scenario);
-    assert_contains(&held, &["the cluster's definition of the kind Shop is", &name]);
 }

@@ -119,9 +119,7 @@ impl Projected {
 
 async fn until_echo_is_ready(scenario: &Scenario) {
     scenario.apply(&echo(1)).await;
-    scenario
-        .until(ECHO, "e", "ready", |e| e.data["status"]["isReady"] == true)
-        .await;
+    scenario.until_echo("e").await;
 }
 
 fn digest(map: &ConfigMap) -> String {

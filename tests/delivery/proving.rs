@@ -182,11 +182,7 @@ async fn a_version_that_answers_otherwise_and_deletes_little_is_promoted_at_once
     let took = millis("reload_ms") - millis("compile_ms");
     // Well below a second on an idle machine; this one is shared.
     assert!(took < 5_000, "{took} ms: {line}");
-    scenario
-        .until(CONFIG_MAP, "a", "changed", |map| {
-            map.data["data"]["text"] == "new"
-        })
-        .await;
+    scenario.until_text("a", "new").await;
     scenario.until_gone(CONFIG_MAP, "e").await;
 }
 
@@ -245,9 +241,7 @@ async fn a_version_that_fails_where_the_live_one_works_is_held_back_and_touches_
     let spec =
         json!({"response": response(&[("a", "x"), ("b", "x")]), "variants": {"1": {"misbehave": "panic"}}});
     scenario.puppet("bad", spec).await;
-    scenario
-        .until(CONFIG_MAP, "b", "made by the live version", |_| true)
-        .await;
+    scenario.until_there(CONFIG_MAP, "b").await;
     let after = (
         scenario.version(CONFIG_MAP, "a").await,
         scenario.version(CONFIG_MAP, "g").await,
@@ -295,9 +289,7 @@ async fn a_generated_secret_that_is_refused_hides_nothing_of_what_a_version_woul
     assert_contains(&line, &["it would delete 1 of 2 children"]);
     stage.swap(2);
     until_live(&host, 2, "1 object: 0 unchanged, 1 changed").await;
-    scenario
-        .until(CONFIG_MAP, "b", "changed", |map| map.data["data"]["text"] == "y")
-        .await;
+    scenario.until_text("b", "y").await;
 }
 
 #[tokio::test]
@@ -352,9 +344,7 @@ async fn a_version_that_would_delete_children_is_held_back_until_it_would_not() 
         .puppet("q", json!({"response": response(&[("others", "confidential")])}))
         .await;
     until_live(&host, 1, "1 changed").await;
-    scenario
-        .until(CONFIG_MAP, "a", "changed", |map| map.data["data"]["text"] == "y")
-        .await;
+    scenario.until_text("a", "y").await;
     scenario
         .until(PUPPET, "p", "no longer holds anything back", |p| !is_held_back(p))
         .await;

@@ -64,9 +64,7 @@ fn section(registry: &Registry, more: &str) -> String {
 
 async fn until_echo_is_ready(scenario: &Scenario) {
     scenario.apply(&echo(1)).await;
-    scenario
-        .until(ECHO, "e", "ready", |e| e.data["status"]["isReady"] == true)
-        .await;
+    scenario.until_echo("e").await;
 }
 
 /// Waits until the report about the plugin satisfies a condition, and returns it.

@@ -8,7 +8,6 @@ use std::fs;
 use crate::support::mount::Mount;
 use crate::support::{Host, Scenario, plugin};
 
-const ECHO: &str = "my-operator.dev/v1/Echo";
 const POD: &str = "v1/Pod";
 
 const FILE: &str = "echo.wasm";
@@ -51,9 +50,7 @@ fn resource(replicas: u32) -> String {
 }
 
 async fn until_ready(scenario: &Scenario) {
-    scenario
-        .until(ECHO, "e", "ready", |e| e.data["status"]["isReady"] == true)
-        .await;
+    scenario.until_echo("e").await;
 }
 
 #[tokio::test]
@@ -65,16 +62,12 @@ async fn a_new_version_takes_over_and_every_object_is_reconciled() {
     until_ready(&scenario).await;
     assert_eq!(scenario.names(POD).await, ["e-pod-0", "e-pod-1"]);
     mount.put(FILE, &other_names());
-    scenario
-        .until(POD, "e-box-1", "made by the new version", |_| true)
-        .await;
+    scenario.until_there(POD, "e-box-1").await;
     scenario.until_gone(POD, "e-pod-0").await;
     scenario.until_gone(POD, "e-pod-1").await;
     // Return to the first version's digest.
     mount.put(FILE, &echo());
-    scenario
-        .until(POD, "e-pod-1", "made by the first version", |_| true)
-        .await;
+    scenario.until_there(POD, "e-pod-1").await;
     scenario.until_gone(POD, "e-box-0").await;
     assert_eq!(host.log().matches("plugin loaded").count(), 3);
     assert_eq!(host.stop().await.code(), Some(0));
@@ -97,9 +90,7 @@ async fn a_bad_version_leaves_the_children_and_the_live_version_alone() {
     host.until_log(&["not there", "stays live"]).await;
     // The live version still answers.
     scenario.apply(&resource(2)).await;
-    scenario
-        .until(POD, "e-pod-1", "made by the live version", |_| true)
-        .await;
+    scenario.until_there(POD, "e-pod-1").await;
     assert_eq!(
         scenario.get(POD, "e-pod-0").await.unwrap().metadata.uid,
         pod.metadata.uid

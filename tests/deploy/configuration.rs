@@ -10,9 +10,7 @@ use crate::telemetry::get;
 const POD: &str = "v1/Pod";
 
 async fn until_echo_is_ready(scenario: &Scenario) {
-    scenario
-        .until(ECHO, "e", "ready", |e| e.data["status"]["isReady"] == true)
-        .await;
+    scenario.until_echo("e").await;
 }
 
 /// Returns how often a controller has started.
@@ -24,12 +22,7 @@ fn starts(host: &Host, name: &str) -> usize {
 
 /// Checks that a controller works: a new puppet becomes ready.
 async fn puppet_works(scenario: &Scenario, name: &str) {
-    scenario
-        .puppet(
-            name,
-            json!({"response": {"children": [config_map(name, "text")]}}),
-        )
-        .await;
+    scenario.wants(name, &[config_map(name, "text")]).await;
     scenario.until_ready(name).await;
 }
 
@@ -65,9 +58,7 @@ async fn a_controller_is_added_changed_and_removed_without_a_restart() {
         host.log()
     );
     scenario.config(&format!("{puppet}{ECHO_CONTROLLER}"));
-    scenario
-        .until(POD, "e-pod-1", "made by the controller as it was", |_| true)
-        .await;
+    scenario.until_there(POD, "e-pod-1").await;
 
     scenario.config(&puppet);
     host.until_log(&["configuration applied", "\"removed\":\"echo\""])
@@ -268,7 +259,7 @@ async fn another_namespace_is_watched_while_the_others_go_on() {
     .await;
     scenario.apply(&echo(2)).await;
     other.apply(&echo(2)).await;
-    other.until(POD, "e-pod-1", "there", |_| true).await;
+    other.until_there(POD, "e-pod-1").await;
     until_echo_is_ready(&other).await;
     assert_eq!(
         scenario.names(POD).await,

@@ -44,9 +44,7 @@ async fn a_wrong_configuration_is_reported_with_its_position_and_nothing_is_star
             "expected CamelCase",
         ),
     ];
-    scenario
-        .puppet("p", json!({"response": {"children": [config_map("a", "")]}}))
-        .await;
+    scenario.wants("p", &[config_map("a", "")]).await;
     for (name, controllers, place, words) in cases {
         let config = scenario.config(&controllers);
         let output = Command::new(env!("CARGO_BIN_EXE_operator-host"))
@@ -87,12 +85,7 @@ async fn sigterm_waits_for_the_call_under_way_and_what_comes_of_it() {
     host.until_log(&["waiting for the reconciles in progress"]).await;
     assert!(host.is_alive(), "it does not wait");
     // No new work is started.
-    scenario
-        .puppet(
-            "late",
-            json!({"response": {"children": [config_map("late", "")]}}),
-        )
-        .await;
+    scenario.wants("late", &[config_map("late", "")]).await;
     assert_eq!(host.ended().await.code(), Some(0));
     assert!(scenario.get(CONFIG_MAP, "a").await.is_some());
     let puppet = scenario.get(PUPPET, "p").await.unwrap();

@@ -58,9 +58,7 @@ async fn the_finalizers_are_released_and_the_children_stay() {
             json!({ "response": { "children": [config_map("a", "1"), claim], "status": { "note": "the plugin's" } } }),
         )
         .await;
-    scenario
-        .puppet("b", json!({ "response": { "children": [config_map("b", "1")] } }))
-        .await;
+    scenario.wants("b", &[config_map("b", "1")]).await;
     for name in ["a", "b"] {
         scenario.until_ready(name).await;
     }

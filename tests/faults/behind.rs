@@ -222,11 +222,7 @@ async fn a_spec_that_is_first_seen_in_the_answer_to_a_status_write_is_reconciled
     scenario.apply(&settings("after")).await;
     scenario.until(PUPPET, "p", "read again", reads("after")).await;
     proxy.set_mode(Mode::Pass);
-    scenario
-        .until(CONFIG_MAP, "a", "as the spec says", |a| {
-            a.data["data"]["text"] == "2"
-        })
-        .await;
+    scenario.until_text("a", "2").await;
 }
 
 /// Regression: a child was deleted by its UID alone, though a user had just taken it from its parent.
@@ -234,15 +230,13 @@ async fn a_spec_that_is_first_seen_in_the_answer_to_a_status_write_is_reconciled
 async fn a_child_that_a_user_has_released_is_not_deleted() {
     let scenario = Scenario::new("released").await;
     let (proxy, host) = behind_a_proxy(&scenario, "").await;
-    scenario
-        .puppet("p", json!({"response": {"children": [config_map("a", "1")]}}))
-        .await;
+    scenario.wants("p", &[config_map("a", "1")]).await;
     scenario.until_ready("p").await;
     host.until_reconciles("released/p", 1).await;
     hold(&proxy, "configmaps");
     let released = json!({"metadata": {"labels": null, "ownerReferences": null}});
     scenario.patch(CONFIG_MAP, "a", released).await;
-    scenario.puppet("p", json!({"response": {"children": []}})).await;
+    scenario.wants("p", &[]).await;
     proxy
         .until_seen(|seen| seen.method == "DELETE" && seen.uri.contains("/configmaps/a"))
         .await;
@@ -320,9 +314,7 @@ async fn an_object_that_others_made_before_the_host_saw_it_is_not_taken_over() {
         json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "a"}, "data": {"user": "u"}});
     let users = scenario.apply(&users.to_string()).await;
     drop(proxy.take_seen());
-    scenario
-        .puppet("p", json!({"response": {"children": [config_map("a", "1")]}}))
-        .await;
+    scenario.wants("p", &[config_map("a", "1")]).await;
     proxy.until_seen(applies_a).await;
     let before = host.reconciles("made-before/p");
     host.until_reconciles("made-before/p", before + 1).await;

@@ -14,8 +14,7 @@ use serde_json::json;
 use crate::samples::echo::CONTROLLER;
 use crate::samples::many_echoes::{ECHO, POD, apply, apply_many, until_exact, until_pods};
 use crate::support::puppet::{PUPPET, assert_contains, config_map, controller};
-use crate::support::{LIMIT, Scenario, cluster, condition, own_cluster};
-use crate::telemetry::get;
+use crate::support::{LIMIT, Scenario, cluster, own_cluster};
 
 /// Creates a scenario whose hosts reach the shared cluster through a proxy.
 pub async fn behind_a_proxy(name: &str) -> (Scenario, Proxy) {
@@ -260,56 +259,6 @@ async fn a_kind_that_cannot_be_watched_stops_who_has_or_wants_it_and_nobody_else
     for name in ["wants", "has"] {
         scenario.until_ready(name).await;
     }
-}
-
-/// Regression: nothing beat for a controller until its first lists ended, so the kubelet restarted the host every two minutes.
-#[tokio::test]
-async fn a_host_whose_first_lists_fail_stays_alive() {
-    let (scenario, proxy) = behind_a_proxy("first-lists").await;
-    let fails = Mode::Refuse {
-        status: 500,
-        retry_after: None,
-    };
-    proxy.set_mode_of("/podtemplates", fails);
-    let children = "children: [{apiVersion: v1, kind: ConfigMap}, {apiVersion: v1, kind: PodTemplate}]";
-    let host = scenario.start(&controller("puppet.wasm", children));
-    host.until_log(&["plugin loaded"]).await;
-    assert_contains(
-        &get(&host, "/readyz?verbose").await.1,
-        &["[-]controller/puppet", "first lists"],
-    );
-    // Longer than any loop may be silent for.
-    let end = Instant::now() + Duration::from_secs(65);
-    while Instant::now() < end {
-        assert_eq!(get(&host, "/livez").await, (200, "ok".into()));
-        tokio::time::sleep(Duration::from_secs(1)).await;
-    }
-    proxy.set_mode(Mode::Pass);
-    scenario
-        .puppet("p", json!({"response": {"children": [config_map("p", "1")]}}))
-        .await;
-    scenario.until_ready("p").await;
-}
-
-/// Regression: a failing watch of the parents themselves was not reported on them.
-#[tokio::test]
-async fn parents_whose_own_watch_fails_show_it() {
-    let (scenario, proxy) = behind_a_proxy("own-watch").await;
-    let _host = scenario.start(CONTROLLER);
-    apply(&scenario, "e", 1).await;
-    until_exact(&scenario).await;
-    // They can be read, and their status written.
-    proxy.set_mode_of("/echoes?&watch=true", REFUSED_FOR_GOOD);
-    let message = scenario
-        .until_condition(ECHO, "e", "Reconciling", "True", "WatchFailed")
-        .await;
-    assert_contains(&message, &["list and watch"]);
-    proxy.set_mode(Mode::Pass);
-    scenario
-        .until(ECHO, "e", "no complaint", |e| {
-            condition(e, "Reconciling").is_none()
-        })
-        .await;
 }
 
 /// Regression: deletions ran one after the other, each retried until its end against a server that refused them

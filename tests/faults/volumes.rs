@@ -4,7 +4,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
-use crate::samples::echo::{CONTROLLER, ECHO, echo};
+use crate::samples::echo::{CONTROLLER, echo};
 use crate::support::puppet::assert_contains;
 use crate::support::{Host, Scenario, plugin};
 use crate::telemetry::{get, until_ready_is_without};
@@ -50,9 +50,7 @@ fn within(host: &Host, script: &str) -> Output {
 
 async fn until_echo_is_ready(scenario: &Scenario) {
     scenario.apply(&echo(1)).await;
-    scenario
-        .until(ECHO, "e", "ready", |e| e.data["status"]["isReady"] == true)
-        .await;
+    scenario.until_echo("e").await;
 }
 
 #[tokio::test]
@@ -74,9 +72,7 @@ async fn a_volume_that_is_unmounted_and_mounted_again_leaves_the_live_version_an
     assert_eq!(status, 200, "{ready}");
     assert_contains(&ready, &["[+]plugin/echo ok: sha256:", "stays live", "not there"]);
     scenario.apply(&echo(2)).await;
-    scenario
-        .until("v1/Pod", "e-pod-1", "made by the live version", |_| true)
-        .await;
+    scenario.until_there("v1/Pod", "e-pod-1").await;
 
     let other = scenario.folder.path().join("other.wasm");
     let mut bytes = fs::read(plugin("echo")).unwrap();

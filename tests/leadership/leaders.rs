@@ -345,54 +345,6 @@ async fn a_lease_that_is_edited_or_deleted_by_hand_never_makes_two_leaders() {
     assert_never_two(&scenario, cluster);
 }
 
-/// A replica of another version, or another program, is known only by its identity.
-#[tokio::test]
-async fn a_holder_of_another_version_is_respected_as_long_as_it_renews() {
-    let scenario = Scenario::new("leaders-versions").await;
-    let cluster = cluster().await;
-    let renew = async |i: i32| {
-        let lease = json!({
-            "apiVersion": "coordination.k8s.io/v1", "kind": "Lease", "metadata": {"name": NAME},
-            "spec": {"holderIdentity": "old_0.0.1_12345678", "leaseDurationSeconds": 6,
-                // Its clock is far off.
-                "renewTime": format!("2001-01-01T00:00:{i:02}.000000Z"), "leaseTransitions": 7},
-        });
-        scenario.apply(&lease.to_string()).await;
-    };
-    renew(0).await;
-    let config = shared(
-        &scenario,
-        ["2s", "1300ms", "400ms"],
-        &controller("puppet.wasm", ""),
-    );
-    let host = scenario.start_named("new", &config);
-    scenario
-        .puppet("p", json!({"response": {"children": [config_map("p", "x")]}}))
-        .await;
-    // It renews the Lease while the host starts, however long that takes, and for 8 s more.
-    let mut left = 32;
-    for i in (0..60).cycle().skip(1) {
-        tokio::time::sleep(Duration::from_millis(250)).await;
-        renew(i).await;
-        left -= i32::from(host.log().contains("controller started"));
-        if left == 0 {
-            break;
-        }
-    }
-    let renewed = now();
-    assert_contains(
-        &get(&host, "/readyz?verbose").await.1,
-        &["stands by; old_0.0.1_12345678 leads"],
-    );
-    let (_, mut writes) = writes(&scenario, cluster);
-    // Reading the log may take longer than the Lease is valid.
-    writes.retain(|write| write.request_received_timestamp < renewed);
-    assert!(writes.is_empty(), "{writes:#?}");
-    scenario.until_ready("p").await;
-    let lease = scenario.get(LEASE, NAME).await.unwrap();
-    assert_eq!(lease.data["spec"]["leaseTransitions"], 8);
-}
-
 #[tokio::test]
 async fn a_leader_cut_off_from_the_api_server_stops_and_goes_on_when_it_is_back() {
     let mut cluster = own_cluster(Options::default().with_audit()).await;
@@ -512,9 +464,7 @@ async fn a_namespace_for_leases_that_is_missing_is_named_and_waited_for() {
     let namespace: Namespace = serde_json::from_value(namespace).unwrap();
     let created = namespaces.create(&PostParams::default(), &namespace).await;
     created.expect("a namespace");
-    scenario
-        .puppet("p", json!({"response": {"children": [config_map("a", "1")]}}))
-        .await;
+    scenario.wants("p", &[config_map("a", "1")]).await;
     scenario.until_ready("p").await;
 }
 

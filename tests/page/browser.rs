@@ -1,6 +1,6 @@
 //! A headless Chromium, driven through chromedriver by the W3C's WebDriver protocol: a few requests with JSON.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::time::{Duration, Instant};
 
 use control_plane::{Component, Output};
@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::net::TcpStream;
 
-use crate::support::{LIMIT, root};
+use crate::support::LIMIT;
 
 /// The keys that WebDriver has a code for.
 pub const TAB: &str = "\u{e004}";
@@ -147,24 +147,6 @@ impl Browser {
     pub async fn resize(&self, width: u32, height: u32) {
         let size = json!({ "width": width, "height": height, "deviceScaleFactor": 1, "mobile": false });
         self.devtools("Emulation.setDeviceMetricsOverride", size).await;
-    }
-
-    /// Sets whether the user prefers dark colours.
-    pub async fn prefer_dark(&self, dark: bool) {
-        let scheme = if dark { "dark" } else { "light" };
-        let media = json!({ "features": [{ "name": "prefers-color-scheme", "value": scheme }] });
-        self.devtools("Emulation.setEmulatedMedia", media).await;
-    }
-
-    /// Writes what the window shows to `target/page/NAME.png`.
-    pub async fn screenshot(&self, name: &str) {
-        let folder = root().join("target/page");
-        std::fs::create_dir_all(&folder).unwrap();
-        let path = format!("/session/{}/screenshot", self.session);
-        let image = self.send("GET", &path, Value::Null).await;
-        let image: k8s_openapi::ByteString = serde_json::from_value(image).expect("base64");
-        let file: PathBuf = folder.join(format!("{name}.png"));
-        std::fs::write(file, image.0).unwrap();
     }
 
     async fn devtools(&self, command: &str, parameters: Value) {

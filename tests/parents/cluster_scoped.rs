@@ -48,7 +48,7 @@ async fn a_cluster_scoped_parent_has_children_in_the_namespaces_that_are_listed_
         child
     };
     let parent = apply(&[within("cluster-scoped-2")]).await;
-    let child = second.until(CONFIG_MAP, "a", "there", |_| true).await;
+    let child = second.until_there(CONFIG_MAP, "a").await;
     assert_eq!(
         Some(&child.metadata.owner_references.unwrap()[0].uid),
         parent.metadata.uid.as_ref()
@@ -116,7 +116,7 @@ async fn a_cluster_scoped_parent_has_children_in_the_namespaces_that_are_listed_
         .unwrap();
     second.delete(CONFIG_MAP, "a").await;
     apply(&[within("cluster-scoped-1"), within("cluster-scoped-2")]).await;
-    second.until(CONFIG_MAP, "a", "recreated", |_| true).await;
+    second.until_there(CONFIG_MAP, "a").await;
     host.until_log(&["cluster-scoped-1/a", "because it is being terminated"])
         .await;
     let release = json!({"metadata": {"finalizers": null}});
@@ -306,7 +306,7 @@ async fn a_namespace_that_is_missing_is_said_and_a_resource_waits_for_its_defini
     let (elapsed, message) = until("missing", "Reconciling").await;
     assert!(elapsed < std::time::Duration::from_secs(15), "{elapsed:?}");
     assert!(message.contains("namespace team-x does not exist"), "{message}");
-    scenario.until(CONFIG_MAP, "b", "applied", |_| true).await;
+    scenario.until_there(CONFIG_MAP, "b").await;
     let team: Namespace = serde_json::from_value(json!({"metadata": {"name": "team-x"}})).unwrap();
     let namespaces = Api::<Namespace>::all(scenario.client.clone());
     let params = kube::api::PostParams::default();
@@ -317,92 +317,6 @@ async fn a_namespace_that_is_missing_is_said_and_a_resource_waits_for_its_defini
     until("widget", "Ready").await;
     let made = scenario.get("parts.example.com/v1/Widget", "w").await;
     assert_eq!(made.expect("the resource").data["spec"]["size"], 3);
-}
-
-/// Regression: in a namespace that does not exist there can be no Role, and the refused list stopped every parent.
-#[tokio::test]
-async fn a_namespace_that_does_not_exist_stops_nothing_in_others_for_a_host_with_a_role_in_each() {
-    let cluster = own_cluster(Options::default()).await;
-    let mut scenario = Scenario::within(&cluster, "exists").await;
-    let controllers = CONTROLLER.replace("cluster-scoped-2, cluster-scoped-1", "exists, nowhere");
-    let config = scenario.config(&controllers);
-    let text = std::fs::read_to_string(&config).unwrap();
-    let config = scenario.file(
-        "config.yaml",
-        text.replace("namespaces: [exists]", "namespaces: [exists, nowhere]"),
-    );
-    let account = json!({ "apiVersion": "v1", "kind": "ServiceAccount", "metadata": { "name": "host" } });
-    scenario.apply(&account.to_string()).await;
-    let printed = std::process::Command::new(env!("CARGO_BIN_EXE_operator-host"))
-        .args([
-            "rbac",
-            "-o",
-            "json",
-            "--service-account",
-            "exists/host",
-            "--config",
-        ])
-        .arg(&config)
-        .arg("--crd")
-        .arg(crate::webhook::puppets())
-        .output()
-        .unwrap();
-    let mut roles: Value = serde_json::from_slice(&printed.stdout).unwrap();
-    let mut whole = None;
-    for role in roles["items"].as_array_mut().unwrap() {
-        // Nobody can make one in the other namespace. The one for Events of cluster-scoped objects is not needed here.
-        let namespace = &role["metadata"]["namespace"];
-        if !namespace.is_null() && *namespace != "exists" {
-            continue;
-        }
-        // At first without the right to know whether a namespace exists.
-        if role["kind"] == "ClusterRole" {
-            whole = Some(role.to_string());
-            let rules = role["rules"].as_array_mut().unwrap();
-            rules.retain(|rule| rule["resources"] != json!(["namespaces"]));
-        }
-        scenario.apply(&role.to_string()).await;
-    }
-    let kubeconfig = cluster.kubeconfig_of_account("exists", "host").await.unwrap();
-    scenario = scenario.with_kubeconfig(kubeconfig);
-    let host = scenario.start_with(&config, &[]);
-    let parents: Api<DynamicObject> = Api::all_with(
-        scenario.client.clone(),
-        &crate::support::resource("test.operator-host.dev/v1/ClusterPuppet"),
-    );
-    let apply = async |namespaces: &[&str]| {
-        let child = |namespace: &&str| {
-            let mut child = config_map("a", &namespaces.join(" "));
-            child["metadata"]["namespace"] = (*namespace).into();
-            child
-        };
-        let children: Vec<_> = namespaces.iter().map(child).collect();
-        let puppet = json!({
-            "apiVersion": "test.operator-host.dev/v1", "kind": "ClusterPuppet", "metadata": {"name": "cp"},
-            "spec": {"response": {"children": children}},
-        });
-        let params = PatchParams::apply("user").force();
-        parents
-            .patch("cp", &params, &Patch::Apply(&puppet))
-            .await
-            .unwrap()
-    };
-    let text = |text: &'static str| move |map: &DynamicObject| map.data["data"]["text"] == text;
-    apply(&["exists"]).await;
-    host.until_log(&[
-        "reconcile::failure",
-        "nowhere may not exist",
-        "`get` on namespaces",
-    ])
-    .await;
-    scenario.apply(&whole.unwrap()).await;
-    scenario.until(CONFIG_MAP, "a", "there", text("exists")).await;
-    apply(&["exists", "nowhere"]).await;
-    scenario
-        .until(CONFIG_MAP, "a", "changed", text("exists nowhere"))
-        .await;
-    host.until_log(&["WARN", "ConfigMap nowhere/a", "namespace nowhere does not exist"])
-        .await;
 }
 
 /// The host is limited to another namespace, so it watches by name what it can.
@@ -449,7 +363,7 @@ async fn children_may_be_in_namespaces_that_the_parent_makes_or_that_match_a_pat
         .unwrap_or_else(|_| panic!("{}", host.log()))
         .unwrap()
         .unwrap();
-    shop.until(CONFIG_MAP, "a", "there", |_| true).await;
+    shop.until_there(CONFIG_MAP, "a").await;
     // A change of a child in a made namespace enqueues its parent.
     teams.delete("a", &DeleteParams::default()).await.unwrap();
     let is_new =

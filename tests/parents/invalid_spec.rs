@@ -69,7 +69,7 @@ async fn an_invalid_spec_changes_nothing_until_it_is_valid() {
 
         scenario.puppet("p", valid(&[a])).await;
         scenario.until_ready("p").await;
-        scenario.until(CONFIG_MAP, "a", "created again", |_| true).await;
+        scenario.until_there(CONFIG_MAP, "a").await;
         scenario.until_gone(CONFIG_MAP, "b").await;
         assert_eq!(host.stop().await.code(), Some(0));
     }

@@ -127,9 +127,7 @@ async fn a_resource_that_waits_for_its_cleanup_shows_it_and_is_released_when_its
 async fn a_paused_resource_that_is_deleted_says_what_it_waits_for_and_is_released_after_its_time() {
     let scenario = Scenario::new("paused-deleted").await;
     let host = scenario.start(&controller("puppet.wasm", ""));
-    scenario
-        .puppet("p", json!({"response": {"children": [config_map("a", "1")]}}))
-        .await;
+    scenario.wants("p", &[config_map("a", "1")]).await;
     scenario.until_ready("p").await;
     let paused = json!({"metadata": {"annotations": {"operator-host.dev/paused": "true"}}});
     scenario.patch(PUPPET, "p", paused).await;
@@ -339,9 +337,7 @@ async fn a_child_that_cannot_be_released_does_not_keep_the_others_from_it() {
 async fn what_is_retained_is_released_without_a_plugin() {
     let scenario = Scenario::new("retained-alone").await;
     let host = scenario.start(&controller("puppet.wasm", ""));
-    scenario
-        .puppet("p", json!({"response": {"children": [config_map("a", "1")]}}))
-        .await;
+    scenario.wants("p", &[config_map("a", "1")]).await;
     scenario.until_ready("p").await;
     assert_eq!(host.stop().await.code(), Some(0));
     let broken = scenario.file("broken.wasm", b"not WebAssembly");

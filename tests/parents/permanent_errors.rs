@@ -95,7 +95,7 @@ async fn what_the_api_server_cannot_convert_is_the_answers_fault() {
         &["Deployment unconvertible/web"],
     );
     assert_contains(&told(&scenario, "base64").await, &["Secret unconvertible/s"]);
-    scenario.until(CONFIG_MAP, "good", "applied", |_| true).await;
+    scenario.until_there(CONFIG_MAP, "good").await;
 }
 
 /// Regression: as long as the API server answered one request with 500, nothing was said about any child.

@@ -109,9 +109,7 @@ async fn a_pod_that_is_evicted_is_recreated_and_an_event_has_the_words_of_the_ku
 async fn a_child_that_a_finalizer_holds_is_named_until_it_is_recreated() {
     let scenario = Scenario::new("ready-held").await;
     let _host = scenario.start(&controller("puppet.wasm", ""));
-    scenario
-        .puppet("p", json!({"response": {"children": [config_map("a", "1")]}}))
-        .await;
+    scenario.wants("p", &[config_map("a", "1")]).await;
     scenario.until_ready("p").await;
     let hold = |finalizers: Value| json!({"metadata": {"finalizers": finalizers}});
     scenario

@@ -3,7 +3,6 @@
 
 use std::time::Duration;
 
-use control_plane::proxy::{Mode, Proxy};
 use jiff::Timestamp;
 use kube::core::DynamicObject;
 use serde_json::json;
@@ -45,11 +44,7 @@ async fn a_paused_resource_and_its_children_are_left_alone_until_the_annotation_
     );
 
     scenario.patch(PUPPET, "p", pause(json!(null))).await;
-    scenario
-        .until(CONFIG_MAP, "a", "the plugin's text", |a| {
-            a.data["data"]["text"] == "2"
-        })
-        .await;
+    scenario.until_text("a", "2").await;
     let puppet = scenario
         .until(PUPPET, "p", "not paused", |p| condition(p, "Paused").is_none())
         .await;
@@ -108,39 +103,6 @@ async fn a_resource_is_reconciled_at_the_time_that_the_plugin_asks_for_and_not_a
     }
 }
 
-#[tokio::test]
-async fn an_invalid_spec_is_not_tried_again_until_it_changes() {
-    let scenario = Scenario::new("invalid").await;
-    let host = scenario.start(&controller("puppet.wasm", ""));
-    scenario
-        .puppet(
-            "p",
-            json!({"failure": {"invalid": {"reason": "TooSmall", "message": "size: 3 is under 5"}}}),
-        )
-        .await;
-    assert_eq!(
-        scenario.until_stalled("p", "TooSmall").await,
-        "size: 3 is under 5"
-    );
-    assert_eq!(
-        scenario.until_event("p", "Warning", "TooSmall").await,
-        "size: 3 is under 5"
-    );
-    scenario
-        .puppet("no-reason", json!({"failure": {"invalid": {"message": "m"}}}))
-        .await;
-    scenario.until_stalled("no-reason", "InvalidSpec").await;
-    let before = host.reconciles("invalid/p");
-    // Meanwhile another resource is retried repeatedly; this one would have been, too.
-    scenario
-        .puppet("other", json!({"failure": {"retry": {"message": "not yet"}}}))
-        .await;
-    host.until_reconciles("invalid/other", 6).await;
-    assert_eq!(host.reconciles("invalid/p"), before);
-    scenario.puppet("p", json!({"response": {}})).await;
-    scenario.until_ready("p").await;
-}
-
 /// Waits for five reconciles of a parent with an initial back-off of 100 ms, and asserts that the delays grow.
 async fn delays_grow(host: &Host, parent: &str) {
     host.until_reconciles(parent, 2).await;
@@ -186,30 +148,6 @@ async fn a_retry_is_no_warning_and_its_delay_grows_unless_the_plugin_gives_one()
         .await
         .unwrap();
     assert!(events.iter().all(|event| event.data["type"] != "Warning"));
-}
-
-/// Regression: when the status of an invalid resource could not be written, the delay did not grow, and nothing was
-/// logged.
-#[tokio::test]
-async fn a_status_that_cannot_be_written_is_retried_with_growing_delays_and_logged() {
-    let scenario = Scenario::new("no-status").await;
-    let proxy = Proxy::start(scenario.kubeconfig()).await.expect("a proxy");
-    let more = "backoff: {initial: 100ms, max: 10s}";
-    let config = scenario.config(&controller("puppet.wasm", more));
-    let host = Host::through(&config, &proxy.kubeconfig(), "host", scenario.folder.path());
-    let refuse = Mode::Refuse {
-        status: 403,
-        retry_after: None,
-    };
-    proxy.set_mode_of("/status?", refuse);
-    scenario
-        .puppet("p", json!({"failure": {"invalid": {"message": "no"}}}))
-        .await;
-    delays_grow(&host, "no-status/p").await;
-    host.until_log(&["cannot apply the status of", "no-status/p"])
-        .await;
-    proxy.set_mode(Mode::Pass);
-    scenario.until_stalled("p", "InvalidSpec").await;
 }
 
 #[tokio::test]

@@ -152,10 +152,7 @@ async fn an_answer_with_one_thing_that_is_not_allowed_is_refused_whole_and_by_na
         let mut host = scenario.start(&controller(file, &format!("children: [{}]", kinds.join(", "))));
         let users = scenario.apply(&config_map("users", "theirs").to_string()).await;
         scenario
-            .puppet(
-                "neighbour",
-                json!({"response": {"children": [config_map("neighbours", "theirs")]}}),
-            )
+            .wants("neighbour", &[config_map("neighbours", "theirs")])
             .await;
         scenario.until_ready("neighbour").await;
         let neighbours = scenario.version(CONFIG_MAP, "neighbours").await;
@@ -176,8 +173,9 @@ async fn a_child_that_is_no_object_is_named_by_its_place() {
     for (form, file) in FORMS {
         let scenario = Scenario::new(&format!("no-object-{form}")).await;
         let _host = scenario.start(&controller(file, ""));
+        let children = json!([config_map("a", ""), 7]);
         scenario
-            .puppet("p", json!({"response": {"children": [config_map("a", ""), 7]}}))
+            .puppet("p", json!({"response": {"children": children}}))
             .await;
         let message = scenario.until_stalled("p", "PluginAnswerInvalid").await;
         assert_contains(&message, &["`children[1]` is a number", "must be a JSON object"]);
@@ -204,9 +202,7 @@ async fn null_means_absent_and_a_key_that_is_too_long_is_refused_in_words() {
         let long = "k".repeat(1001);
         let mut child = config_map("b", "1");
         child["data"][&long] = "2".into();
-        scenario
-            .puppet("p", json!({ "response": { "children": [child] } }))
-            .await;
+        scenario.wants("p", &[child]).await;
         let words = ["ConfigMap", "more than 1000 characters"];
         assert_contains(&scenario.until_stalled("p", "ChildRefused").await, &words);
         let status = json!({ "map": { long: 1 } });

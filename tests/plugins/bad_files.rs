@@ -116,9 +116,7 @@ async fn a_file_that_is_no_plugin_changes_nothing_and_the_resource_shows_why() {
         scenario
             .apply(&echo::echo(u32::try_from(number).unwrap() + 1))
             .await;
-        scenario
-            .until("v1/Pod", &format!("e-pod-{number}"), "there", |_| true)
-            .await;
+        scenario.until_there("v1/Pod", &format!("e-pod-{number}")).await;
         assert!(host.is_alive(), "{}", case.name);
         assert_eq!(host.stop().await.code(), Some(0), "{}", case.name);
     }

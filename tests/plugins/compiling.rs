@@ -173,25 +173,6 @@ async fn a_plugin_that_compiles_for_long_is_ended_by_the_kernel() {
 }
 
 #[tokio::test]
-async fn one_that_waits_for_the_processor_is_ended_by_the_clock() {
-    let folder = tempfile::tempdir().unwrap();
-    let sleeper = folder.path().join("sleeper");
-    // Instead of a process that gets no processor time.
-    fs::write(&sleeper, "#!/bin/sh\nexec sleep 1000\n").unwrap();
-    Command::new("chmod")
-        .args(["+x".as_ref(), sleeper.as_os_str()])
-        .status()
-        .unwrap();
-    let runtime = runtime(Compiler::Subprocess(Subprocess::program(&sleeper, MEMORY)), None);
-    let limits = within(Duration::from_millis(100));
-    let error = refused(runtime.load(answer(Form::Command), limits).await);
-    assert!(
-        error.to_string().contains("within 1s of wall-clock time"),
-        "{error}"
-    );
-}
-
-#[tokio::test]
 async fn a_compiler_that_fails_is_distinguished_from_a_bad_plugin() {
     let folder = tempfile::tempdir().unwrap();
     let broken = folder.path().join("broken");
@@ -456,18 +437,4 @@ async fn a_neighbour_that_is_hard_to_compile_costs_the_host_neither_memory_nor_a
     assert!(peak < before + 20_000_000, "{before} {peak}");
     assert_eq!(compiling(process), [0; 0]);
     assert_eq!(host.stop().await.code(), Some(0));
-}
-
-#[tokio::test]
-async fn the_memory_of_the_compiler_can_be_set_and_the_refusal_says_how() {
-    let scenario = Scenario::new("compile-option").await;
-    let files = BTreeMap::from([("puppet.wasm".to_owned(), hard::large())]);
-    let (_mount, config) = mounted(
-        &scenario,
-        &files,
-        &crate::support::puppet::controller("puppet.wasm", ""),
-    );
-    let host = scenario.start_with(&config, &["--compile-memory", "100Mi"]);
-    host.until_log(&["takes more than 100 MiB of memory", "raise `--compile-memory`"])
-        .await;
 }

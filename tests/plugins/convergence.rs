@@ -10,30 +10,6 @@ use crate::support::puppet::{CONFIG_MAP, PUPPET, assert_contains, config_map, co
 use crate::support::{Scenario, cluster};
 
 #[tokio::test]
-async fn a_cleanup_sees_what_it_made_before_its_status_is_written_and_is_asked_until_it_is_done() {
-    let scenario = Scenario::new("cleanup-rounds").await;
-    let _host = scenario.start(&controller("puppet.wasm", ""));
-    let spec = |done: bool| {
-        json!({
-            "response": {"children": [config_map("a", "1")]},
-            "cleanup": {"done": done, "children": [config_map("backup", "1")], "status": {"seen": "$names"}},
-        })
-    };
-    scenario.puppet("p", spec(false)).await;
-    scenario.until_ready("p").await;
-    scenario.delete(PUPPET, "p").await;
-    let puppet = scenario
-        .until(PUPPET, "p", "a cleanup that waits", |p| {
-            p.data["status"]["seen"].is_array()
-        })
-        .await;
-    // The first status of the cleanup already contains the child that the same reconcile created.
-    assert_eq!(puppet.data["status"]["seen"], json!(["a", "backup"]));
-    scenario.puppet("p", spec(true)).await;
-    scenario.until_gone(PUPPET, "p").await;
-}
-
-#[tokio::test]
 async fn a_plugin_that_wants_something_else_each_time_is_stopped_and_the_reason_is_reported() {
     let scenario = Scenario::new("unsettled").await;
     let host = scenario.start(&controller("puppet.wasm", ""));

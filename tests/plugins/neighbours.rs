@@ -70,7 +70,7 @@ async fn all_calls_together_keep_to_the_memory_of_the_process_and_all_parents_ar
     // Meanwhile a plugin that needs little continues.
     let beside = percentile(&bystander.changes(&scenario, CHANGES).await, 0.5);
     for name in ours.iter().chain(&theirs) {
-        scenario.until(CONFIG_MAP, name, "there", |_| true).await;
+        scenario.until_there(CONFIG_MAP, name).await;
     }
     for name in &ours {
         scenario.until_ready(name).await;
@@ -148,7 +148,7 @@ async fn a_controller_whose_writes_hang_has_64_of_them_and_does_not_hold_up_anot
     let hanging = controller("puppet.wasm", "concurrency: 100");
     let _host = scenario.start(&format!("{hanging}{}", echo::CONTROLLER));
     scenario.apply(&echo::echo(1)).await;
-    scenario.until("v1/Pod", "e-pod-0", "there", |_| true).await;
+    scenario.until_there("v1/Pod", "e-pod-0").await;
     let is_held = |seen: &Seen| seen.is_write() && seen.uri.contains("/configmaps/");
     let held = || proxy.take_seen().iter().filter(|seen| is_held(seen)).count();
     proxy.set_mode_of("/configmaps/", Mode::Stall);
@@ -169,7 +169,7 @@ async fn a_controller_whose_writes_hang_has_64_of_them_and_does_not_hold_up_anot
     scenario
         .patch(echo::ECHO, "e", json!({"spec": {"replicas": 10}}))
         .await;
-    scenario.until("v1/Pod", "e-pod-9", "there", |_| true).await;
+    scenario.until_there("v1/Pod", "e-pod-9").await;
     waiting += held();
     assert_eq!(waiting, MOST);
 

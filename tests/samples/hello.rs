@@ -3,7 +3,6 @@
 use control_plane::Options;
 use serde_json::{Value, json};
 
-use crate::support::puppet::is_true;
 use crate::support::{Scenario, condition, own_cluster, root};
 
 const CONTROLLER: &str = "\
@@ -24,31 +23,6 @@ fn hello(replicas: u32) -> String {
 }
 
 #[tokio::test]
-async fn a_deployment_follows_the_replicas_and_goes_with_its_hello() {
-    let scenario = Scenario::new("hello-scale").await;
-    let _host = scenario.start_uncached(CONTROLLER, &[]);
-    scenario.apply(&hello(2)).await;
-    let deployment = scenario.until(DEPLOYMENT, "h", "there", |_| true).await;
-    let labels = deployment.metadata.labels.clone().unwrap();
-    assert_eq!(labels["app.kubernetes.io/name"], "h");
-    assert_eq!(labels["app.kubernetes.io/managed-by"], "hello-operator");
-    let container = &deployment.data["spec"]["template"]["spec"]["containers"][0];
-    assert_eq!(container["image"], "nginxdemos/hello:0.3-plain-text");
-    let two = |h: &kube::core::DynamicObject| h.data["status"]["readyReplicas"] == 2 && is_true(h, "Ready");
-    scenario.until(HELLO, "h", "two ready", two).await;
-
-    scenario.patch(HELLO, "h", json!({"spec": {"replicas": 3}})).await;
-    let three = |d: &kube::core::DynamicObject| d.data["spec"]["replicas"] == 3;
-    scenario.until(DEPLOYMENT, "h", "three replicas", three).await;
-
-    scenario.delete(HELLO, "h").await;
-    scenario.until_gone(HELLO, "h").await;
-    scenario.until_gone(DEPLOYMENT, "h").await;
-    let note = scenario.until_event("h", "Normal", "Deleted").await;
-    assert_eq!(note, "Deleting Hello h and its Deployment");
-}
-
-#[tokio::test]
 async fn too_many_replicas_give_a_warning_and_leave_the_deployment_alone() {
     let cluster = own_cluster(Options::default()).await;
     let scenario = Scenario::within(&cluster, "hello-invalid").await;
@@ -63,7 +37,7 @@ async fn too_many_replicas_give_a_warning_and_leave_the_deployment_alone() {
     scenario.apply(&serde_json::to_string(&crd).unwrap()).await;
     let _host = scenario.start(CONTROLLER);
     scenario.apply(&hello(1)).await;
-    let before = scenario.until(DEPLOYMENT, "h", "there", |_| true).await;
+    let before = scenario.until_there(DEPLOYMENT, "h").await;
 
     scenario
         .patch(HELLO, "h", json!({"spec": {"replicas": 21}}))

@@ -128,6 +128,6 @@ async fn the_sample_is_ready_or_names_the_kind_that_the_cluster_does_not_serve()
         ("policy/v1/PodDisruptionBudget", "shop"),
         ("networking.k8s.io/v1/Ingress", "shop"),
     ] {
-        scenario.until(kind, name, "there", |_| true).await;
+        scenario.until_there(kind, name).await;
     }
 }

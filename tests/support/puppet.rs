@@ -64,6 +64,19 @@ impl Scenario {
         self.apply(&puppet.to_string()).await
     }
 
+    /// Creates a puppet that wants these children, or replaces its spec.
+    pub async fn wants(&self, name: &str, children: &[Value]) -> DynamicObject {
+        self.puppet(name, json!({"response": {"children": children}}))
+            .await
+    }
+
+    /// Waits until a ConfigMap has this text.
+    pub async fn until_text(&self, name: &str, text: &str) -> DynamicObject {
+        let what = format!("the text {text:?}");
+        self.until(CONFIG_MAP, name, &what, |map| map.data["data"]["text"] == text)
+            .await
+    }
+
     /// Waits until the current generation of the puppet is reconciled successfully.
     pub async fn until_ready(&self, name: &str) -> DynamicObject {
         let generation = self

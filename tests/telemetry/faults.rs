@@ -130,27 +130,6 @@ async fn a_certificate_that_is_not_there_is_named_at_the_start() {
 }
 
 #[tokio::test]
-async fn only_sampled_reconciles_are_exported() {
-    let scenario = Scenario::new("trace-sampled").await;
-    let collector = Collector::http().await;
-    let sampler = [
-        ("OTEL_TRACES_SAMPLER", "traceidratio"),
-        ("OTEL_TRACES_SAMPLER_ARG", "0"),
-    ];
-    let host = exporting(&scenario, &collector.endpoint(), &sampler);
-    scenario.apply(&echo("e", 1)).await;
-    scenario.until(ECHO, "e", "ready", is_ready).await;
-    let line = host.until_log(&["created Pod"]).await;
-    assert!(!line.contains("trace_id"), "{line}");
-    // Metrics do not depend on it.
-    collector
-        .until_counted("operator_host.reconciles", &[], 1.0)
-        .await;
-    assert_eq!(host.stop().await.code(), Some(0));
-    assert!(collector.spans().is_empty(), "{:?}", collector.spans());
-}
-
-#[tokio::test]
 async fn a_reconcile_after_a_reload_links_to_it() {
     let scenario = Scenario::new("trace-reload").await;
     let collector = Collector::http().await;
@@ -169,7 +148,7 @@ async fn a_reconcile_after_a_reload_links_to_it() {
     ];
     let _host = scenario.start_in(&scenario.config(&controller), &[], &environment);
     scenario.apply(&echo("e", 1)).await;
-    scenario.until("v1/ConfigMap", "answer", "made", |_| true).await;
+    scenario.until_there("v1/ConfigMap", "answer").await;
 
     scenario.file("plugin.wasm", build(cases::LOG_FLOOD));
     let digest = collector

@@ -37,7 +37,7 @@ async fn the_level_changes_while_the_host_runs_and_the_logs_of_plugins_are_bound
     ];
     let host = scenario.start_in(&scenario.config(&controller), &[], &environment);
     scenario.apply(&echo("e", 1)).await;
-    scenario.until("v1/ConfigMap", "answer", "made", |_| true).await;
+    scenario.until_there("v1/ConfigMap", "answer").await;
     assert!(logged(&host).is_empty());
 
     scenario.config_with("log: debug", &controller);

@@ -58,9 +58,7 @@ async fn neither_log_records_nor_spans_nor_metrics_contain_a_token_a_password_or
         "apiVersion": "v1", "kind": "Secret", "metadata": {"name": "refused", "labels": {"password": REFUSED}},
         "stringData": {"password": REFUSED},
     });
-    scenario
-        .puppet("refused", json!({"response": {"children": [refused]}}))
-        .await;
+    scenario.wants("refused", &[refused]).await;
     scenario
         .until_condition(PUPPET, "refused", "Ready", "False", "ApplyFailed")
         .await;

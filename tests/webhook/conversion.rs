@@ -1,7 +1,6 @@
 //! Objects of a kind with two versions, which a plugin converts for the API server.
 
 mod outages;
-mod replicas;
 
 use std::time::Instant;
 
@@ -12,7 +11,6 @@ use kube::api::{ListParams, Patch, PatchParams, PostParams};
 use kube::core::DynamicObject;
 use serde_json::json;
 
-use crate::author_tools::host;
 use crate::support::mount::Mount;
 use crate::support::puppet::{FORMS, PUPPET, assert_contains, controller, variant_of};
 use crate::support::{Host, LIMIT, Scenario, own_cluster, resource};
@@ -314,33 +312,6 @@ async fn a_version_whose_conversion_loses_a_field_of_a_live_object_is_held_back(
     ])
     .await;
     assert_eq!(host.stop().await.code(), Some(0));
-}
-
-#[test]
-fn check_converts_the_samples_there_and_back() {
-    let folder = tempfile::tempdir().unwrap();
-    let plugin = folder.path().join("plugin.wasm");
-    std::fs::write(&plugin, variant_of("puppet.wasm", CONVERTS)).unwrap();
-    let sample = folder.path().join("sample.yaml");
-    for (how, code, expected) in [
-        ("label", 1, "fail  conversion    p: metadata.labels appears"),
-        (
-            "lose",
-            1,
-            "fail  conversion    p: spec.size is lost when it is converted to test.operator-host.dev/v2 and back",
-        ),
-        ("error", 1, "spec.convert: this one cannot be converted"),
-        ("", 0, "ok    conversion    nothing is lost between v1, v2"),
-    ] {
-        let resource = json!({
-            "apiVersion": "test.operator-host.dev/v1", "kind": "Puppet", "metadata": { "name": "p" },
-            "spec": { "convert": how, "size": 1, "response": {} },
-        });
-        std::fs::write(&sample, resource.to_string()).unwrap();
-        let [plugin, sample] = [&plugin, &sample].map(|path| path.to_str().unwrap());
-        let answer = host(&["check", plugin, "--sample", sample]).expect(code);
-        assert_contains(&answer.out, &[expected]);
-    }
 }
 
 /// Writes each resource as it is, in the storage version.

@@ -3,7 +3,6 @@
 use operator_host_runtime::Digest;
 
 use super::*;
-use crate::author_tools::host;
 use crate::children::deep::{lists, send};
 use crate::support::mount::Mount;
 use crate::support::puppet::variant;
@@ -103,38 +102,4 @@ async fn a_version_whose_defaults_are_not_stable_for_a_live_object_is_held_back(
     let digest = Digest::of(&variant(8)).to_string();
     host.until_log(&["plugin loaded", &digest]).await;
     assert_eq!(host.stop().await.code(), Some(0));
-}
-
-#[test]
-fn check_asks_for_the_defaults_of_the_samples_twice() {
-    let folder = tempfile::tempdir().unwrap();
-    let plugin = folder.path().join("plugin.wasm");
-    std::fs::write(&plugin, variant(SETS_DEFAULTS)).unwrap();
-    let sample = folder.path().join("sample.yaml");
-    for (how, code, expected) in [
-        (
-            "grow",
-            1,
-            "fail  defaults      p: `default` changes its own answer: spec.size changes",
-        ),
-        (
-            "invalid",
-            1,
-            "fail  defaults      p: `default` refuses it: spec.default: it has no default",
-        ),
-        ("trap", 1, "fail  defaults      p: `default` fails: "),
-        ("", 0, "ok    defaults      asked twice, the answers are the same"),
-    ] {
-        let mut spec = json!({ "response": {} });
-        if !how.is_empty() {
-            spec["default"] = how.into();
-        }
-        let resource = json!({
-            "apiVersion": "test.operator-host.dev/v1", "kind": "Puppet", "metadata": { "name": "p" }, "spec": spec,
-        });
-        std::fs::write(&sample, resource.to_string()).unwrap();
-        let [plugin, sample] = [&plugin, &sample].map(|path| path.to_str().unwrap());
-        let answer = host(&["check", plugin, "--sample", sample]).expect(code);
-        assert_contains(&answer.out, &[expected]);
-    }
 }

@@ -121,9 +121,7 @@ async fn slow_reviews_delay_no_reconcile_and_slow_reconciles_no_review() {
         let other = call_from([127, 0, 0, 2], &host, &authority, None, &good).await;
         assert_contains(&other.expect("an answer").text, &["\"allowed\":true"]);
         for name in ["a", "b", "c"] {
-            scenario
-                .puppet(name, json!({"response": {"children": [config_map(name, "1")]}}))
-                .await;
+            scenario.wants(name, &[config_map(name, "1")]).await;
             scenario.until_ready(name).await;
         }
     };

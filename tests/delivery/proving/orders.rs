@@ -38,11 +38,7 @@ async fn after_a_restart_the_last_good_version_runs_and_the_other_is_held_back_a
     until_live(&host, 0, "last good one before the restart").await;
     until_held_back(&host, 1).await;
     scenario.puppet("p", spec("y")).await;
-    scenario
-        .until(CONFIG_MAP, "a", "changed by the last good version", |a| {
-            a.data["data"]["text"] == "y"
-        })
-        .await;
+    scenario.until_text("a", "y").await;
     assert_eq!(scenario.get(CONFIG_MAP, "a").await.unwrap().metadata.uid, uid);
     assert_eq!(host.stop().await.code(), Some(0));
 
@@ -118,9 +114,7 @@ async fn annotations_promote_by_force_roll_back_and_release() {
     annotate(&scenario, json!({"operator-host.dev/promote": digest(1).short()})).await;
     until_live(&host, 1, "promoted by force").await;
     scenario.until_gone(CONFIG_MAP, "a").await;
-    scenario
-        .until(CONFIG_MAP, "b", "made by the new version", |_| true)
-        .await;
+    scenario.until_there(CONFIG_MAP, "b").await;
     scenario
         .until(PUPPET, "p", "no longer holds anything back", |p| !is_held_back(p))
         .await;
@@ -128,9 +122,7 @@ async fn annotations_promote_by_force_roll_back_and_release() {
     annotate(&scenario, json!({"operator-host.dev/pin": digest(0).to_string()})).await;
     until_live(&host, 0, "rolled back to").await;
     scenario.until_gone(CONFIG_MAP, "b").await;
-    scenario
-        .until(CONFIG_MAP, "a", "made by the version before", |_| true)
-        .await;
+    scenario.until_there(CONFIG_MAP, "a").await;
     let report = until_report(&host, "put aside", |r| r["candidate"]["state"] == "putAside").await;
     assert_eq!(
         report["pinned"],

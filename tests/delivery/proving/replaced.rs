@@ -145,9 +145,7 @@ async fn a_version_that_does_no_harm_is_live_in_a_new_host_by_its_plan_alone() {
     stage.swap(1);
     let host = stage.start_new("new");
     until_live(&host, 1, "proved: 3 objects, without the version that was live").await;
-    scenario
-        .until(CONFIG_MAP, "b", "made by the new version", |_| true)
-        .await;
+    scenario.until_there(CONFIG_MAP, "b").await;
     until_recorded(&scenario, 1).await;
 }
 
@@ -208,9 +206,7 @@ async fn a_host_that_leads_after_one_with_another_version_examines_its_own_again
 
     standby.process().pause();
     assert_eq!(first.stop().await.code(), Some(0));
-    scenario
-        .until(CONFIG_MAP, "b", "made by the newer version", |_| true)
-        .await;
+    scenario.until_there(CONFIG_MAP, "b").await;
     until_recorded(&scenario, 1).await;
     standby.process().resume();
     assert_eq!(newer.stop().await.code(), Some(0));

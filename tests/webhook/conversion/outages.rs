@@ -6,10 +6,8 @@ use control_plane::ports::{self, Port};
 use serde_json::json;
 
 use super::{CONVERTS, V2, serve_v2, until_v2};
-use crate::children::deep;
-use crate::definitions::install::until_ready_says;
 use crate::support::mount::Mount;
-use crate::support::puppet::{CONFIG_MAP, PUPPET, config_map, controller, is_true, variant_of};
+use crate::support::puppet::{CONFIG_MAP, PUPPET, config_map, controller, variant_of};
 use crate::support::{LIMIT, Scenario, own_cluster};
 use crate::telemetry::get;
 use crate::webhook::{certified, put};
@@ -116,74 +114,4 @@ async fn a_new_host_converts_with_another_version_until_that_is_proved_on_what_i
     scenario.until_ready("one").await;
     let (status, ready) = get(&host, "/readyz?verbose").await;
     assert_eq!(status, 200, "{ready}");
-}
-
-#[tokio::test]
-async fn a_version_that_converts_what_the_live_one_cannot_becomes_live_if_it_loses_nothing() {
-    let cluster = own_cluster(control_plane::Options::default()).await;
-    let scenario = Scenario::within(&cluster, "conversion-mended").await;
-    let authority = certified(&scenario);
-    let folder = scenario.folder.path().join("plugins");
-    let mut mount = Mount::new(&folder, "plugin.wasm", &variant_of("puppet.wasm", CONVERTS));
-    let plugin = folder.join("plugin.wasm");
-    let port = ports::reserve().unwrap();
-    let config = configuration(&scenario, &plugin.display().to_string(), &port);
-    let host = scenario.start_with(&config, &[]);
-    host.until_log(&["controller started"]).await;
-    serve_v2(&scenario, &host, &authority, "v2").await;
-    assert_eq!(host.stop().await.code(), Some(0));
-    // Stored in v2, which the controller does not use.
-    let puppet = |of_variants: serde_json::Value| {
-        let spec = json!({ "note": "a", "size": 1, "response": {}, "variants": of_variants });
-        json!({
-            "apiVersion": "test.operator-host.dev/v2", "kind": "Puppet", "metadata": { "name": "one" }, "spec": spec,
-        })
-    };
-    let broken = json!({ "9": { "convert": "trap" }, "8": { "convert": "lose" } });
-    scenario.apply(&puppet(broken).to_string()).await;
-
-    let path = "/apis/test.operator-host.dev/v2/namespaces/conversion-mended/puppets";
-    let deep = format!(
-        r#"{{"apiVersion": "test.operator-host.dev/v2", "kind": "Puppet", "metadata": {{"name": "deep"}},
-            "spec": {{"response": {{}}, "within": {}}}}}"#,
-        deep::lists(300)
-    );
-    let created = deep::request(&scenario, "POST", path, deep).await;
-    created.expect("it is stored");
-
-    let host = scenario.start_named("again", &config);
-    let words = "conversion-mended/deep is nested deeper than 120 levels";
-    until_ready_says(&host, &["cannot list", words]).await;
-    mount.put("plugin.wasm", &variant_of("puppet.wasm", 8));
-    host.until_log(&["the new one does not help", words]).await;
-    let mend = r#"{"spec": {"within": null}}"#.to_owned();
-    let mended = deep::request(&scenario, "PATCH", &format!("{path}/deep"), mend).await;
-    mended.expect("it is mended");
-    host.until_log(&[
-        "no live version of the plugin converts all resources, and the new one does not help",
-        "conversion-mended/one: spec.size is lost when it is converted to test.operator-host.dev/v1 and back",
-    ])
-    .await;
-    assert!(
-        scenario.api(PUPPET).get("one").await.is_err(),
-        "nothing converts it"
-    );
-    scenario
-        .apply(&puppet(json!({ "9": { "convert": "trap" } })).to_string())
-        .await;
-    host.until_log(&["plugin loaded", "proved: "]).await;
-    // Polled: the API server refuses to watch after its own lists have failed.
-    let begun = std::time::Instant::now();
-    let one = loop {
-        match scenario.api(PUPPET).get("one").await {
-            Ok(one) if is_true(&one, "Ready") => break one,
-            other => assert!(begun.elapsed() < LIMIT, "{other:?}"),
-        }
-        tokio::time::sleep(std::time::Duration::from_millis(100)).await;
-    };
-    assert_eq!(
-        (&one.data["spec"]["text"], &one.data["spec"]["size"]),
-        (&json!("a"), &json!(1))
-    );
-    assert_eq!(host.stop().await.code(), Some(0));
 }

@@ -1,6 +1,6 @@
 //! Files that are not plugins are rejected when they are loaded, with a message that contains the problem.
 
-use plugin_fixtures::{FORMS, Fixture, Form, cases, module};
+use plugin_fixtures::{FORMS, Fixture, Form, cases};
 
 use super::*;
 use crate::component;
