@@ -24,7 +24,7 @@ use operator_host_runtime::Digest;
 /// The delay before a registry that failed is asked again. It doubles up to the longest, or to a shorter interval.
 const FIRST_RETRY: Duration = Duration::from_secs(1);
 const LONGEST_RETRY: Duration = Duration::from_secs(300);
-/// How long a problem is reported before another kind of problem takes its place.
+/// How long a problem is reported before another one takes its place.
 const REPORT_INTERVAL: Duration = Duration::from_secs(60);
 /// The part of the interval by which looks are spread.
 const JITTER: f64 = 0.2;
@@ -35,22 +35,12 @@ struct Pulled {
     file: PluginFile,
 }
 
-/// The problem that is reported. Without a live version its words are written into every object, and a registry can
-/// send other words with each answer: only another kind of problem is reported again, and not at once.
-#[derive(Default)]
-struct Reported(Option<(&'static str, Instant)>);
-
-impl Reported {
-    /// Whether a problem must be reported.
-    fn is_new(&mut self, class: &'static str, now: Instant) -> bool {
-        let is_new = self.0.as_ref().is_none_or(|(reported, since)| {
-            *reported != class && now.saturating_duration_since(*since) >= REPORT_INTERVAL
-        });
-        if is_new {
-            self.0 = Some((class, now));
-        }
-        is_new
-    }
+/// Whether a problem must be reported. Without a live version its words are written into every object, and a registry can
+/// send other words with each answer.
+fn is_news(reported: Option<&(String, Instant)>, problem: &str, now: Instant) -> bool {
+    reported.is_none_or(|(known, since)| {
+        known != problem && now.saturating_duration_since(*since) >= REPORT_INTERVAL
+    })
 }
 
 /// The state of following one artifact.
@@ -69,7 +59,7 @@ impl Follower {
         let mut puller = None;
         let mut pulled: Option<Pulled> = None;
         let mut failures = 0;
-        let mut reported = Reported::default();
+        let mut reported: Option<(String, Instant)> = None;
         // The layer may use up its whole time limit; then the signatures must be asked for.
         let limit = self.settings.timeout.saturating_mul(2);
         loop {
@@ -95,7 +85,7 @@ impl Follower {
                     pulled = new.or(pulled);
                     self.reached(pulled.as_ref(), is_new, failures > 0);
                     failures = 0;
-                    reported = Reported::default();
+                    reported = None;
                     let is_final = self.reference.tag().is_none() && self.is_accepted(pulled.as_ref());
                     if is_final {
                         // A digest never changes.
@@ -104,14 +94,15 @@ impl Follower {
                     backoff::jittered(self.settings.interval, JITTER)
                 }
                 Err(error) => {
-                    let class = error.class();
-                    trace::fail(&span, class, &error.to_string(), "");
+                    let (text, now) = (error.to_string(), Instant::now());
+                    trace::fail(&span, "pull", &text, "");
                     failures += 1;
-                    if reported.is_new(class, Instant::now()) {
-                        self.slot.registry_failed(&error.to_string());
+                    if is_news(reported.as_ref(), &text, now) {
+                        self.slot.registry_failed(&text);
+                        reported = Some((text, now));
                     } else {
                         let controller = &self.slot.expected().controller;
-                        debug!(controller, "the plugin cannot be pulled: {error}");
+                        debug!(controller, "the plugin cannot be pulled: {text}");
                     }
                     retry_delay(self.settings.interval, failures, error.wait())
                 }
@@ -231,19 +222,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_registry_that_changes_its_words_is_reported_once() {
-        let mut reported = Reported::default();
+    fn a_registry_that_changes_its_words_is_reported_once_a_minute() {
         let start = Instant::now();
         let after = |seconds| start + Duration::from_secs(seconds);
-        assert!(reported.is_new("status", start));
-        assert!(!reported.is_new("status", after(3600)));
-        // Another problem is, but two that alternate are not written each time.
-        assert!(reported.is_new("away", after(3600)));
-        assert!(!reported.is_new("status", after(3601)));
-        assert!(!reported.is_new("away", after(3602)));
-        assert!(reported.is_new("status", after(3660)));
-        reported = Reported::default();
-        assert!(reported.is_new("status", after(3661)), "it answered in between");
+        let reported = Some(("away".to_owned(), start));
+        assert!(is_news(None, "away", start));
+        assert!(!is_news(reported.as_ref(), "away", after(3600)));
+        assert!(!is_news(reported.as_ref(), "status", after(59)));
+        assert!(is_news(reported.as_ref(), "status", after(60)));
     }
 
     #[test]

@@ -42,14 +42,6 @@ pub enum PullError {
 }
 
 impl PullError {
-    /// Returns what kind of error it is, without the texts that a registry can choose.
-    pub fn class(&self) -> &'static str {
-        match self {
-            Self::Registry(error) => error.class(),
-            Self::Artifact { .. } => "artifact",
-        }
-    }
-
     /// Returns the time that a registry asks to wait before the next request.
     pub fn wait(&self) -> Option<Duration> {
         match self {

@@ -44,11 +44,12 @@ pub enum RegistryError {
     /// The credentials cannot be used.
     #[error(transparent)]
     Credentials(#[from] CredentialsError),
+    /// The registry does not have it.
+    #[error("{0}")]
+    NotFound(String),
     /// The answer is not what was asked for.
     #[error("{message}")]
     Answer {
-        /// What kind of error it is, without the texts that a registry can choose.
-        class: &'static str,
         /// What it is about, and why.
         message: String,
         /// The time that the registry asks to wait, when it has too many requests.
@@ -56,25 +57,16 @@ pub enum RegistryError {
     },
 }
 
-/// The class of what the registry does not have.
-const NOT_FOUND: &str = "not found";
-/// The class of contents that are not used.
-const CONTENTS: &str = "contents";
-
 impl RegistryError {
-    const fn answer(class: &'static str, message: String) -> Self {
-        Self::Answer {
-            class,
-            message,
-            wait: None,
-        }
+    const fn answer(message: String) -> Self {
+        Self::Answer { message, wait: None }
     }
 
     fn other_contents(registry: &str, what: &str, found: Digest) -> Self {
         let message = format!(
             "{registry} sent other contents for {what}: they have the digest {found}; nothing of them is used"
         );
-        Self::answer(CONTENTS, message)
+        Self::answer(message)
     }
 
     /// Returns the time that the registry asks to wait before the next request.
@@ -82,17 +74,6 @@ impl RegistryError {
         match self {
             Self::Answer { wait, .. } => *wait,
             _ => None,
-        }
-    }
-
-    /// Returns what kind of error it is, without the texts that a registry can choose.
-    pub(super) const fn class(&self) -> &'static str {
-        match self {
-            Self::Transport(TransportError::Authorities { .. }) => "authorities",
-            Self::Transport(TransportError::Slow { .. } | TransportError::Unreachable { .. }) => "away",
-            Self::Transport(TransportError::TooLarge { .. }) => CONTENTS,
-            Self::Credentials(_) => "credentials",
-            Self::Answer { class, .. } => class,
         }
     }
 }
@@ -317,7 +298,7 @@ impl Repository {
     pub(super) async fn optional(&mut self, version: &Version) -> Result<Option<Bytes>, RegistryError> {
         match self.manifest(version).await {
             Ok((_, bytes)) => Ok(Some(bytes)),
-            Err(error) if error.class() == NOT_FOUND => Ok(None),
+            Err(RegistryError::NotFound(_)) => Ok(None),
             Err(error) => Err(error),
         }
     }
@@ -555,13 +536,12 @@ impl Repository {
         let message = known.map_or_else(String::new, |(code, meaning)| format!(" ({code}: {meaning})"));
         match status {
             StatusCode::NOT_FOUND => {
-                RegistryError::answer(NOT_FOUND, format!("{registry} does not have {what}{message}"))
+                RegistryError::NotFound(format!("{registry} does not have {what}{message}"))
             }
             StatusCode::FORBIDDEN => self.unauthorized(&format!("the credentials are not enough{message}")),
             status => {
                 let asks = wait.map_or_else(String::new, |wait| format!("; it asks to wait {wait:?}"));
                 RegistryError::Answer {
-                    class: "status",
                     message: format!("{registry} answered {status} for {what}{message}{asks}"),
                     wait,
                 }
@@ -574,13 +554,13 @@ impl Repository {
             registry, repository, ..
         } = &self.place;
         let message = format!("{registry} refuses access to {repository}: {reason}");
-        RegistryError::answer("unauthorized", message)
+        RegistryError::answer(message)
     }
 
     fn malformed(&self, what: &str, reason: &dyn std::fmt::Display) -> RegistryError {
         let (registry, reason) = (&self.place.registry, words(&reason.to_string()));
         let message = format!("{registry} sent for {what} what cannot be used: {reason}");
-        RegistryError::answer(CONTENTS, message)
+        RegistryError::answer(message)
     }
 
     /// Returns the error of a redirect that is not followed. Only the host of the target is shown: the rest of a URL may be
@@ -592,7 +572,7 @@ impl Repository {
             |target| words(&target.to_string()),
         );
         let message = format!("{registry} redirects {what} to {target}: {reason}");
-        RegistryError::answer(CONTENTS, message)
+        RegistryError::answer(message)
     }
 }
 
