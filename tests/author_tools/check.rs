@@ -69,11 +69,7 @@ fn check_lists_what_is_right_and_what_is_wrong_and_its_exit_code_shows_which() {
         .import(&socket("sock_accept"))
         .build(Form::Command);
     let answer = host(&["check", &case("unused.wasm", unused)]).expect(0);
-    assert!(
-        answer.out.contains("ok    imports") && answer.out.contains("`sock_accept`"),
-        "{}",
-        answer.out
-    );
+    assert!(answer.out.contains("ok    imports"), "{}", answer.out);
     for (file, expected) in [
         (case("text.wasm", b"hello".to_vec()), "fail  form"),
         (
@@ -83,7 +79,10 @@ fn check_lists_what_is_right_and_what_is_wrong_and_its_exit_code_shows_which() {
         (
             case(
                 "socket.wasm",
-                answered.clone().import(&socket("sock_open")).build(Form::Command),
+                answered
+                    .clone()
+                    .import(&socket("sock_accept"))
+                    .build(Form::Component),
             ),
             "fail  imports",
         ),

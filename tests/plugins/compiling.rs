@@ -231,29 +231,6 @@ async fn a_host_that_can_start_no_process_says_so_and_the_file_is_not_remembered
     with.load(answer(Form::Command), Limits::default()).await.unwrap();
 }
 
-#[tokio::test]
-async fn more_of_anything_than_compilers_write_is_refused_before_it_is_compiled() {
-    let body = |text: &str, times: usize| hard::command(&text.repeat(times), "");
-    let beside = |text: &str, times: usize| hard::command("", &text.repeat(times));
-    let files = [
-        (body("nop ", (2 << 20) + 1), "bytes in one function"),
-        (body("(local i64)", 10_001), "local variables in one function"),
-        (beside("(func)", 200_000), "functions"),
-        (beside("(type (func))", 50_001), "types"),
-        (beside("(global i32 (i32.const 0))", 100_001), "globals"),
-        (beside("(data \"\")", 200_001), "data segments"),
-        (beside("(elem func)", 50_001), "element segments"),
-    ];
-    let runtime = runtime(outside(MEMORY), None);
-    for (file, what) in files {
-        let error = refused(runtime.load(file, Limits::default()).await).to_string();
-        assert!(
-            error.contains(what) && error.contains("no compiler for `wasm32-wasip1` writes so many"),
-            "{error}"
-        );
-    }
-}
-
 /// Starts a compiling process that waits for its file; the result keeps its standard input open.
 fn waiting(seconds: u64) -> Child {
     Command::new(PROGRAM)

@@ -24,7 +24,6 @@ use crate::estimate::{end_of_string, estimate};
 use crate::lane::Owned;
 use crate::limits::Limits;
 use crate::memory_budget::CallMemory;
-use crate::refusals;
 use crate::sandbox::{self, MAX_RESOURCES, Output, Sandbox};
 
 type State = Sandbox<WasiP1Ctx>;
@@ -42,7 +41,6 @@ pub(crate) fn linker(engine: &Engine) -> wasmtime::Result<Linker> {
     linker.func_wrap(MODULE, "proc_exit", |code: i32| -> wasmtime::Result<()> {
         Err(I32Exit(code).into())
     })?;
-    refusals::define_sockets(&mut linker)?;
     linker.allow_shadowing(false);
     Ok(linker)
 }
@@ -75,8 +73,6 @@ async fn poll_oneoff(
 /// A linked command.
 pub(crate) struct CommandForm {
     pre: InstancePre<State>,
-    /// Functions that it imports and may not call.
-    pub(crate) refused: Vec<String>,
 }
 
 impl CommandForm {
@@ -90,10 +86,7 @@ impl CommandForm {
             ));
         }
         let pre = linker.instantiate_pre(module).map_err(LoadError::bindings)?;
-        Ok(Self {
-            pre,
-            refused: refusals::of_command(module),
-        })
+        Ok(Self { pre })
     }
 
     pub(crate) fn describe(&self, setting: Setting) -> Owned<Call<Description>> {

@@ -379,7 +379,7 @@ pub(crate) fn check_exports(exports: &[String]) -> Result<(), LoadError> {
             );
             Err(LoadError::new(Part::Contract, message))
         }
-        None => Err(LoadError::other_world(&present(), exports)),
+        None => Err(LoadError::other_world(&present())),
     }
 }
 

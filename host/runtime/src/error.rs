@@ -6,7 +6,6 @@ use std::time::Duration;
 
 use serde_json::{Map, Value};
 
-use crate::component;
 use crate::contract::{Condition, Description, Failure, Kind, is_dns_label};
 use crate::limits::{self, Limits, MIB};
 use crate::memory_budget;
@@ -43,13 +42,11 @@ impl LoadError {
         )
     }
 
-    /// Returns the error of a file that exports nothing that this host can call.
-    pub(crate) fn other_world(missing: &str, found: &[String]) -> Self {
-        let advice = other_wasi(found)
-            .unwrap_or("A plugin exports `operator-host:plugin/reconciler` or, as a WASI command, `_start`");
+    /// Returns the error of a file that does not export what this host can call.
+    pub(crate) fn other_world(missing: &str) -> Self {
         let message = format!(
-            "the file is WebAssembly, but not a plugin: it does not export `{missing}`{}. {advice}",
-            listed(found)
+            "the file is WebAssembly, but not a plugin: it does not export `{missing}`. A plugin exports \
+             `operator-host:plugin/reconciler` or, as a WASI command, `_start`: compile it for `wasm32-wasip1` or `wasm32-wasip2`"
         );
         Self::new(Part::Form, message)
     }
@@ -60,26 +57,19 @@ impl LoadError {
         if imports.is_empty() {
             return Ok(());
         }
-        let imports: Vec<String> = imports.into_iter().collect();
-        let advice = other_wasi(&imports).unwrap_or(
-            "plugins have no files, no network and no imports of other hosts, only `operator-host:plugin/logging` and the \
-             basics of WASI",
-        );
+        let imports: Vec<String> = imports.iter().map(|name| format!("`{name}`")).collect();
         let message = format!(
-            "the plugin imports {}, which this host does not provide: {advice}",
-            quoted(&imports).join(", ")
+            "the plugin imports {}, which this host does not provide: plugins have no files, no network and no imports of other \
+             hosts, only `operator-host:plugin/logging` and the basics of WASI preview 1 and WASI 0.2",
+            imports.join(", ")
         );
         Err(Self::new(Part::Imports, message))
     }
 
     /// Returns the error of a file that is WebAssembly, and truncated or invalid.
     pub(crate) fn malformed(error: impl fmt::Display) -> Self {
-        let message = format!("{error:#}");
-        let advice = cut_off(&message);
-        Self::new(
-            Part::Form,
-            format!("the file is not valid WebAssembly: {message}{advice}"),
-        )
+        let message = format!("the file is not valid WebAssembly (was it cut off?): {error:#}");
+        Self::new(Part::Form, message)
     }
 
     /// Returns the error of a `describe` that failed. No configuration can raise the limits of a description.
@@ -116,39 +106,6 @@ impl From<wasmparser::BinaryReaderError> for LoadError {
     fn from(error: wasmparser::BinaryReaderError) -> Self {
         Self::malformed(error)
     }
-}
-
-/// Returns the advice for a message of the validator.
-fn cut_off(message: &str) -> &'static str {
-    if message.contains("unexpected end") {
-        "; was it cut off?"
-    } else {
-        ""
-    }
-}
-
-/// Returns what to do when one of the names is of another WASI.
-fn other_wasi(names: &[String]) -> Option<&'static str> {
-    names.iter().any(|name| component::is_of_other_wasi(name)).then_some(
-        "this host supports modules of WASI preview 1 and components of WASI 0.2: compile the plugin for `wasm32-wasip1` or \
-         `wasm32-wasip2`",
-    )
-}
-
-fn quoted(names: &[String]) -> Vec<String> {
-    names.iter().map(|name| format!("`{name}`")).collect()
-}
-
-fn listed(exports: &[String]) -> String {
-    /// A library may export thousands of functions.
-    const SHOWN: usize = 8;
-    let mut names = quoted(&exports[..exports.len().min(SHOWN)]);
-    match exports.len() {
-        0 => return ", nor anything else".into(),
-        count if count > SHOWN => names.push(format!("{} more", count - SHOWN)),
-        _ => {}
-    }
-    format!(", but {}", names.join(", "))
 }
 
 /// Maximum length of a plugin's version, in characters.

@@ -4,7 +4,6 @@ use wasmparser::{Parser, Payload};
 
 use crate::command::MODULE as PREVIEW_1;
 use crate::component;
-use crate::counts::Counts;
 use crate::error::{LoadError, Part};
 use crate::refusals;
 
@@ -23,11 +22,10 @@ pub(crate) enum Shape {
 ///
 /// # Errors
 /// Returns every error that can be detected without compiling: not WebAssembly, truncated, no export to call,
-/// a forbidden import, more of something than any compiler writes.
+/// a forbidden import.
 pub(crate) fn inspect(bytes: &[u8]) -> Result<Shape, LoadError> {
-    let mut counts = Counts::default();
     if Parser::is_component(bytes) {
-        inspect_component(bytes, &mut counts)?;
+        inspect_component(bytes)?;
         return Ok(Shape::Component);
     }
     if !Parser::is_core_wasm(bytes) {
@@ -41,7 +39,6 @@ pub(crate) fn inspect(bytes: &[u8]) -> Result<Shape, LoadError> {
     let mut imports = Vec::new();
     for payload in Parser::new(0).parse_all(bytes) {
         let payload = payload?;
-        counts.add(&payload)?;
         match payload {
             Payload::CustomSection(section) if section.name().starts_with("component-type") => {
                 bindings = true;
@@ -67,7 +64,7 @@ pub(crate) fn inspect(bytes: &[u8]) -> Result<Shape, LoadError> {
     } else if bindings {
         Shape::Bindings
     } else {
-        return Err(LoadError::other_world("_start", &exports));
+        return Err(LoadError::other_world("_start"));
     };
     let forbidden = imports
         .into_iter()
@@ -85,8 +82,8 @@ pub(crate) fn inspect(bytes: &[u8]) -> Result<Shape, LoadError> {
 }
 
 /// Checks a component before it is compiled, which can take long.
-fn inspect_component(bytes: &[u8], counts: &mut Counts) -> Result<(), LoadError> {
-    let (imports, exports) = surface(bytes, |payload| counts.add(payload))?;
+fn inspect_component(bytes: &[u8]) -> Result<(), LoadError> {
+    let (imports, exports) = surface(bytes)?;
     component::check_exports(&exports)?;
     component::check_imports(imports.into_iter())
 }
@@ -96,20 +93,16 @@ fn inspect_component(bytes: &[u8], counts: &mut Counts) -> Result<(), LoadError>
 #[must_use]
 pub fn interfaces(bytes: &[u8]) -> Option<(Vec<String>, Vec<String>)> {
     let is_component = Parser::is_component(bytes);
-    is_component.then(|| surface(bytes, |_| Ok(())).ok()).flatten()
+    is_component.then(|| surface(bytes).ok()).flatten()
 }
 
-/// Returns what a component imports and exports, and shows each of its parts to `look`.
-fn surface(
-    bytes: &[u8],
-    mut look: impl FnMut(&Payload<'_>) -> Result<(), LoadError>,
-) -> Result<(Vec<String>, Vec<String>), LoadError> {
+/// Returns what a component imports and exports.
+fn surface(bytes: &[u8]) -> Result<(Vec<String>, Vec<String>), LoadError> {
     let (mut imports, mut exports) = (Vec::new(), Vec::new());
     // The nested modules and components have imports and exports of their own.
     let mut depth = 0;
     for payload in Parser::new(0).parse_all(bytes) {
         let payload = payload?;
-        look(&payload)?;
         match payload {
             Payload::Version { .. } => depth += 1,
             Payload::End(_) => depth -= 1,
@@ -131,12 +124,11 @@ fn surface(
 
 /// Whether a core module may import this function. File functions of preview 1 are allowed, because the
 /// standard libraries of most languages import some of them whether they are used or not; a call finds no
-/// files. Sockets are refused when a command calls them: Go's standard library imports them for the packages that a
-/// Kubernetes type needs. Of the languages with bindings, only programs that use sockets import them.
+/// files. Sockets are allowed to a command, since Go's standard library imports them for the packages that a
+/// Kubernetes type needs; a call finds none. Of the languages with bindings, only programs that use sockets import them.
 fn allowed(shape: Shape, module: &str, name: &str) -> bool {
     match module {
-        PREVIEW_1 if refusals::SOCKETS.contains(&name) => shape == Shape::Command,
-        PREVIEW_1 => !name.starts_with("sock_"),
+        PREVIEW_1 => shape == Shape::Command || !name.starts_with("sock_"),
         _ => shape == Shape::Bindings && (component::gives(module) || refusals::refuses(module)),
     }
 }

@@ -43,7 +43,6 @@ mod resident;
 // The compiler, in this process or in a separate one.
 mod child;
 mod compile;
-mod counts;
 mod inspect;
 mod subprocess;
 

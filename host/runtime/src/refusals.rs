@@ -5,13 +5,13 @@
 //! (see `call::store`), and the error ends the guest. A guest never has a handle to one of their resources, since only a
 //! function that returns could give it one.
 
+use wasmtime::Engine;
 use wasmtime::component::types::{ComponentInstance, ComponentItem};
 use wasmtime::component::{Component, LinkerInstance, ResourceType};
-use wasmtime::{Engine, Module};
 
 use crate::component;
 use crate::error::LoadError;
-use crate::{command, sandbox};
+use crate::sandbox;
 
 /// The packages of WASI 0.2. An interface of theirs that the host does not provide is refused when it is called; an
 /// interface of any other package, when the plugin is loaded.
@@ -24,9 +24,6 @@ const PACKAGES: [&str; 7] = [
     "wasi:random",
     "wasi:sockets",
 ];
-
-/// The functions of WASI preview 1 that are refused when they are called: those of sockets.
-pub(crate) const SOCKETS: [&str; 4] = ["sock_accept", "sock_recv", "sock_send", "sock_shutdown"];
 
 /// Ends a guest that calls what the host does not provide.
 #[derive(Debug, thiserror::Error)]
@@ -55,18 +52,6 @@ pub(crate) fn of_component(engine: &Engine, component: &Component) -> Vec<String
     let types = component.component_type();
     let names = types.imports(engine).map(|(name, _)| name);
     names.filter(|name| refuses(name)).map(str::to_owned).collect()
-}
-
-/// Returns the functions that a command imports and that are refused when they are called.
-pub(crate) fn of_command(module: &Module) -> Vec<String> {
-    let imports = module
-        .imports()
-        .filter(|import| import.module() == command::MODULE);
-    let names = imports.map(|import| import.name());
-    names
-        .filter(|name| SOCKETS.contains(name))
-        .map(str::to_owned)
-        .collect()
 }
 
 /// Defines the refused interfaces that a component imports, in a linker for that component alone.
@@ -131,32 +116,4 @@ fn resources<'a>(
             ComponentItem::Resource(resource) => Some((name.to_owned(), resource)),
             _ => None,
         })
-}
-
-/// Defines the functions of [`SOCKETS`].
-pub(crate) fn define_sockets(linker: &mut command::Linker) -> wasmtime::Result<()> {
-    let refuse = |name: &str| -> wasmtime::Result<i32> {
-        Err(Refused {
-            import: format!("{}.{name}", command::MODULE),
-        }
-        .into())
-    };
-    let module = command::MODULE;
-    linker.func_wrap(module, "sock_accept", move |_: i32, _: i32, _: i32| {
-        refuse("sock_accept")
-    })?;
-    linker.func_wrap(
-        module,
-        "sock_recv",
-        move |_: i32, _: i32, _: i32, _: i32, _: i32, _: i32| refuse("sock_recv"),
-    )?;
-    linker.func_wrap(
-        module,
-        "sock_send",
-        move |_: i32, _: i32, _: i32, _: i32, _: i32| refuse("sock_send"),
-    )?;
-    linker.func_wrap(module, "sock_shutdown", move |_: i32, _: i32| {
-        refuse("sock_shutdown")
-    })?;
-    Ok(())
 }

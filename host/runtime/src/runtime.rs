@@ -155,7 +155,7 @@ impl Runtime {
             form: prepared.form(),
             refused: match &prepared {
                 Prepared::Component(form) => form.refused.clone(),
-                Prepared::Command(form) => form.refused.clone(),
+                Prepared::Command(_) => Vec::new(),
             },
             description,
         };
@@ -211,8 +211,7 @@ impl Plugin {
         self.0.form
     }
 
-    /// Returns the interfaces and functions that it imports and that end a call which uses them, such as
-    /// `wasi:sockets/tcp@0.2.9` or `sock_accept`.
+    /// Returns the interfaces that it imports and that end a call which uses them, such as `wasi:sockets/tcp@0.2.9`.
     #[must_use]
     pub fn refused_imports(&self) -> &[String] {
         &self.0.refused

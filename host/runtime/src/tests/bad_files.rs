@@ -87,32 +87,6 @@ async fn interfaces_outside_the_sandbox_are_refused_by_name() {
     );
 }
 
-/// What WASI 0.3 replaces has functions of an asynchronous ABI, also under names that WASI 0.2 has.
-#[tokio::test]
-async fn a_plugin_of_another_wasi_is_refused_with_the_ones_that_are_supported() {
-    const STDOUT: &str = "package wasi:cli@0.3.0; interface stdout { get-stdout: func(); }";
-    let asks = r#"(component
-        (import "wasi:cli/stdout@0.3.0" (instance (export "write-via-stream" (func))))
-        (instance $reconciler)
-        (export "operator-host:plugin/reconciler@1.0.0" (instance $reconciler)))"#;
-    let command = r#"(component
-        (import "wasi:cli/environment@0.3.0" (instance))
-        (instance $run)
-        (export "wasi:cli/run@0.3.0" (instance $run)))"#;
-    let bindings = Fixture::new(cases::ANSWER)
-        .world_import(STDOUT, "wasi:cli/stdout@0.3.0")
-        .import(r#"(import "wasi:cli/stdout@0.3.0" "get-stdout" (func))"#)
-        .build(Form::Component);
-    for (file, name) in [
-        (module(asks), "`wasi:cli/stdout@0.3.0`"),
-        (module(command), "`wasi:cli/run@0.3.0`"),
-        (bindings, "`wasi:cli/stdout@0.3.0`"),
-    ] {
-        let supported = "this host supports modules of WASI preview 1 and components of WASI 0.2";
-        assert_contains(&refused(file).await, &[name, supported, "`wasm32-wasip2`"]);
-    }
-}
-
 #[tokio::test]
 async fn every_import_outside_the_sandbox_is_named_at_once() {
     const HTTP: &str = "package wasi:http@0.3.0; interface outgoing-handler { handle: func(); }";
