@@ -161,10 +161,14 @@ async fn play(
             // The cluster is still useful without this sample.
             Err(error) => complain(&format!("a sample is missing: {error}")),
         }
+        println!();
         println!(
-            "\nIn another terminal:\n    export KUBECONFIG={}\n    {program} plugins --address {address}\n\
-             host/docs/local-cluster.md says what to try next. Ctrl-C stops everything that was started here.\n",
+            "In another terminal:\n    export KUBECONFIG={}",
             plane.kubeconfig().display()
+        );
+        println!("    {program} plugins --address {address}");
+        println!(
+            "host/docs/local-cluster.md says what to try next. Ctrl-C stops everything that was started here.\n"
         );
     };
     let ended = {
