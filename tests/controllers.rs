@@ -12,6 +12,7 @@ use crate::support::puppet::{CONFIG_MAP, PUPPET, config_map, is_true, variant};
 use crate::support::{Host, Scenario, condition, own_cluster};
 
 mod bad_input;
+mod cost;
 mod lifecycle;
 mod rights;
 mod stages;

@@ -157,6 +157,33 @@ fn make_follows_the_types_of_a_plugin_in_rust() {
     assert!(answer.out.contains("maximum: 7"), "{}", answer.out);
 }
 
+/// Regression: the test before this one passed on a desk only, as continuous integration sets `CI`.
+#[test]
+fn with_ci_set_make_changes_no_definition_and_names_the_one_that_is_out_of_date() {
+    let desk = desk();
+    write(&desk, "stale", "rust");
+    let definition = desk.path().join("stale/crd.json");
+    let text = std::fs::read_to_string(&definition).unwrap();
+    let stale = text.replace("\"maximum\": 100", "\"maximum\": 101");
+    assert_ne!(stale, text);
+    std::fs::write(&definition, &stale).unwrap();
+    // Make looks at times, and the sources are to be newer.
+    let sources = std::fs::File::options()
+        .write(true)
+        .open(desk.path().join("stale/src/lib.rs"));
+    sources
+        .unwrap()
+        .set_modified(std::time::SystemTime::now())
+        .unwrap();
+    let (is_success, printed) = run(make_command(&desk, "stale", "crd.json").env("CI", "true"));
+    assert!(!is_success, "{printed}");
+    assert!(
+        printed.contains("crd.json does not match the plugin's types"),
+        "{printed}"
+    );
+    assert_eq!(std::fs::read_to_string(&definition).unwrap(), stale);
+}
+
 /// Regression: it replaced a plugin of the same name in the checkout.
 #[test]
 fn a_plugin_outside_of_the_checkout_is_built_in_its_own_folder() {
@@ -210,6 +237,86 @@ fn a_plugin_in_typescript_passes_its_tests_and_says_where_it_failed() {
     assert!(printed.contains("at reconcile (/plugin.ts:14:"), "{printed}");
 }
 
+/// Writes a file into the folder of a plugin.
+fn put(desk: &TempDir, name: &str, file: &str, text: &str) {
+    let file = desk.path().join(name).join(file);
+    std::fs::create_dir_all(file.parent().unwrap()).unwrap();
+    std::fs::write(file, text).unwrap();
+}
+
+#[test]
+fn a_plugin_in_typescript_has_modules_in_folders_and_json() {
+    let desk = desk();
+    write(&desk, "parts-ts", "ts");
+    let file = desk.path().join("parts-ts/plugin.ts");
+    let code = std::fs::read_to_string(&file).unwrap();
+    let import = r#"import { label } from "./parts/deep/label.js";"#;
+    let code = code.replace("\"app.kubernetes.io/name\": name", "[label]: name");
+    put(&desk, "parts-ts", "plugin.ts", &format!("{import}\n{code}"));
+    let label = r#"import names from "../names.json" with { type: "json" };
+        export const label: string = names.label;"#;
+    put(&desk, "parts-ts", "parts/deep/label.ts", label);
+    put(
+        &desk,
+        "parts-ts",
+        "parts/names.json",
+        r#"{ "label": "app.kubernetes.io/name" }"#,
+    );
+    passes(&desk, "parts-ts");
+    // A change of any of them builds it again.
+    put(
+        &desk,
+        "parts-ts",
+        "parts/names.json",
+        r#"{ "label": "example.org/name" }"#,
+    );
+    let rendered = make(&desk, "parts-ts", "render");
+    assert!(rendered.contains("example.org/name: my-greeter"), "{rendered}");
+    // An error names the file and the line.
+    put(
+        &desk,
+        "parts-ts",
+        "parts/deep/label.ts",
+        "export const label = 1;\nenum Size { Small }\n",
+    );
+    let (_, printed) = run(&mut make_command(&desk, "parts-ts", "build/parts-ts.wasm"));
+    assert!(
+        printed.contains("parts/deep/label.ts:2: TypeScript enum"),
+        "{printed}"
+    );
+}
+
+#[test]
+fn make_test_checks_the_types_of_a_plugin_in_typescript_if_it_can_and_runs_its_tests() {
+    let desk = desk();
+    write(&desk, "checked-ts", "ts");
+    let printed = make(&desk, "checked-ts", "test");
+    assert!(printed.contains("pass 2"), "{printed}");
+    put(
+        &desk,
+        "checked-ts",
+        "node_modules/.bin/tsc",
+        "console.log('not a string'); process.exit(2);",
+    );
+    let (is_success, printed) = run(&mut make_command(&desk, "checked-ts", "test"));
+    assert!(!is_success && printed.contains("not a string"), "{printed}");
+}
+
+/// Regression: the first thing that an old Node.js does not have was named, after the tests had run.
+#[test]
+fn an_old_node_is_named_before_anything_runs() {
+    let desk = desk();
+    write(&desk, "old-js", "js");
+    let old = "data:text/javascript,import%20m%20from%20'node:module';m.registerHooks=undefined;m.syncBuiltinESMExports();";
+    let (is_success, printed) =
+        run(make_command(&desk, "old-js", "test").env("NODE_OPTIONS", format!("--import={old}")));
+    assert!(!is_success, "{printed}");
+    let words = "build.mjs: needs Node.js 22.15 or later, and ";
+    // Within another make, it says which folder it is in.
+    let first = printed.lines().find(|line| !line.starts_with("make"));
+    assert!(first.is_some_and(|first| first.starts_with(words)), "{printed}");
+}
+
 #[test]
 fn a_plugin_in_python_passes_its_tests_and_says_where_it_failed() {
     let failure = "    if spec.image == \"broken\":\n        [].pop()";
@@ -220,6 +327,39 @@ fn a_plugin_in_python_passes_its_tests_and_says_where_it_failed() {
     ] {
         assert!(printed.contains(words), "{words:?} is not in {printed}");
     }
+}
+
+/// The tools of this machine need not have pytest, so another module takes its place, as far as a project uses it.
+#[test]
+fn make_test_runs_the_unit_tests_of_a_plugin_in_python_if_there_is_pytest() {
+    let desk = desk();
+    write(&desk, "units-python", "python");
+    let pytest = r#"import contextlib, importlib.util, sys
+def fixture(function): return function
+@contextlib.contextmanager
+def raises(kind, match):
+    try:
+        yield
+        raise AssertionError("nothing was raised")
+    except kind as error:
+        assert match in str(error), error
+if __name__ == "__main__":
+    sys.modules["pytest"] = sys.modules["__main__"]
+    import conftest, test_plugin
+    tests = [it for name, it in vars(test_plugin).items() if name.startswith("test_")]
+    for test in tests: test(conftest.host())
+    print(len(tests), "passed")
+"#;
+    put(&desk, "units-python", "elsewhere/pytest.py", pytest);
+    let elsewhere = desk.path().join("units-python/elsewhere");
+    let unit = |desk: &TempDir| run(make_command(desk, "units-python", "unit").env("PYTHONPATH", &elsewhere));
+    let (is_success, printed) = unit(&desk);
+    assert!(is_success && printed.contains("2 passed"), "{printed}");
+    let file = desk.path().join("units-python/plugin.py");
+    let code = std::fs::read_to_string(&file).unwrap();
+    std::fs::write(&file, code.replace("image: str", "image: str = \"busybox\"")).unwrap();
+    let (is_success, printed) = unit(&desk);
+    assert!(!is_success && printed.contains("nothing was raised"), "{printed}");
 }
 
 #[test]
@@ -339,6 +479,33 @@ fn names_that_cannot_be_are_refused_and_nothing_is_overwritten() {
 }
 
 #[test]
+fn without_a_checkout_around_it_the_sdk_must_be_given() {
+    let desk = tempfile::tempdir().unwrap();
+    let folder = desk.path().join("greeter");
+    let folder = folder.to_str().unwrap();
+    let arguments = [
+        "new",
+        folder,
+        "--lang",
+        "rust",
+        "--kind",
+        "Greeter",
+        "--group",
+        "example.com",
+    ];
+    let answer = host(&arguments).expect(2);
+    assert!(answer.err.contains("pass --sdk"), "{}", answer.err);
+    let mut all = arguments.to_vec();
+    all.extend(["--sdk", "https://example.com/operator-host.git"]);
+    host(&all).expect(0);
+    let manifest = std::fs::read_to_string(desk.path().join("greeter/Cargo.toml")).unwrap();
+    assert!(
+        manifest.contains("git = \"https://example.com/operator-host.git\""),
+        "{manifest}"
+    );
+}
+
+#[test]
 fn a_type_without_a_structural_schema_is_named_by_check() {
     let desk = desk();
     write(&desk, "broken-c", "c");
@@ -357,5 +524,179 @@ fn a_type_without_a_structural_schema_is_named_by_check() {
         "properties.tree.properties.branches.items: `$ref` to \"#/$defs/Tree\"",
     ] {
         assert!(answer.out.contains(words), "{words:?} is not in {}", answer.out);
+    }
+}
+
+/// The SDK is not published, so another source takes the place of the registry, as cargo offers it.
+#[test]
+fn a_plugin_depends_on_the_published_sdk_by_its_version_or_in_a_git_repository() {
+    let desk = tempfile::tempdir().unwrap();
+    let sdk = crate::repository::release::packaged("plugins", &["operator-plugin".to_owned()], desk.path())
+        .remove(0);
+    let schema = crate::repository::release::unpublished_schema();
+    let git = |arguments: &[&str]| {
+        let identity = ["-c", "user.name=a", "-c", "user.email=a@example.com"];
+        let output = Command::new("git")
+            .args(identity)
+            .args(arguments)
+            .current_dir(&sdk)
+            .output();
+        let output = output.expect("git runs");
+        assert!(
+            output.status.success(),
+            "{}",
+            String::from_utf8_lossy(&output.stderr)
+        );
+    };
+    git(&["init", "--quiet"]);
+    git(&["add", "--all"]);
+    git(&["commit", "--quiet", "--message", "Release"]);
+    git(&["tag", "v0.1.0"]);
+    let url = format!("file://{}", sdk.display());
+    let tagged = format!("{url}#v0.1.0");
+    let patch = format!(
+        "patch.crates-io.operator-plugin.path={:?}",
+        sdk.display().to_string()
+    );
+    for (name, given, more, source) in [
+        (
+            "by-version",
+            "0.1.0",
+            &["--config", &patch][..],
+            sdk.display().to_string(),
+        ),
+        ("by-url", &*url, &[][..], format!("{url}#")),
+        ("by-tag", &tagged, &[], format!("{url}?tag=v0.1.0#")),
+    ] {
+        let folder = desk.path().join(name);
+        let kind = ["--lang", "rust", "--kind", "Greeter", "--group", "example.org"];
+        let arguments = [&["new", folder.to_str().unwrap(), "--sdk", given], &kind[..]].concat();
+        host(&arguments).expect(0);
+        // As the first build without --locked does, this completes the lock file.
+        let output = Command::new("cargo")
+            .args(["tree", "--depth", "1", "--prefix", "none"])
+            .args(more)
+            .arg(&schema)
+            .current_dir(&folder)
+            .output()
+            .expect("cargo runs");
+        let error = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success(), "{name}: {error}");
+        let tree = String::from_utf8(output.stdout).unwrap();
+        let expected = format!("operator-plugin v0.1.0 ({source}");
+        assert!(tree.contains(&expected), "{expected:?} is not in {tree}");
+    }
+    // The published crate has all that a plugin and its tests need.
+    let output = Command::new("cargo")
+        .args(["test", "--quiet", "--config", &patch, &schema])
+        .current_dir(desk.path().join("by-version"))
+        .env("CARGO_TARGET_DIR", root().join("plugins/target"))
+        .env_remove("CI")
+        .output()
+        .expect("cargo runs");
+    let printed = [output.stdout, output.stderr].concat();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&printed));
+}
+
+/// A plugin with types of Kubernetes in two versions of its spec.
+const PODS: &str = r#"
+use k8s_openapi::api::batch::v1::JobTemplateSpec;
+use operator_plugin::PodTemplate;
+use operator_plugin::prelude::*;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+const PLUGIN: Plugin<Spec, Status> = Plugin::new("example.org/v1beta1", "Greeter", reconcile)
+    .makes(&[DEPLOYMENT])
+    .without_descriptions()
+    .versions(&[Version::new::<Old>("v1alpha1")]);
+operator_plugin::register!(PLUGIN);
+
+#[derive(Deserialize, Serialize, JsonSchema)]
+struct Spec {
+    job: JobTemplateSpec,
+    template: PodTemplate,
+}
+
+#[derive(Deserialize, Serialize, JsonSchema)]
+struct Old {
+    jobs: JobTemplateSpec,
+    pods: PodTemplate,
+}
+
+#[derive(Deserialize, Serialize, JsonSchema)]
+struct Status {}
+
+impl From<Spec> for Old {
+    fn from(spec: Spec) -> Self {
+        Self { jobs: spec.job, pods: spec.template }
+    }
+}
+
+impl From<Old> for Spec {
+    fn from(old: Old) -> Self {
+        Self { job: old.jobs, template: old.pods }
+    }
+}
+
+fn reconcile(request: &Request<Spec, Status>) -> Result<Response<Status>, Failure> {
+    let labels = Labels::new("app", "greeter");
+    let spec = json!({"selector": {"matchLabels": labels}, "template": request.parent.spec.template.with_labels(&labels)});
+    Ok(Response::new(Status {}).child(json!({
+        "apiVersion": "apps/v1", "kind": "Deployment", "metadata": {"name": "pods"}, "spec": spec,
+    })))
+}
+"#;
+
+/// Regression: the compiler refused the definition, "constant evaluation is taking a long time", and `cpu: 1` did not come back
+/// from the other version.
+#[test]
+fn a_spec_with_types_of_kubernetes_builds_is_small_and_comes_back_from_conversion() {
+    let desk = desk();
+    write(&desk, "pods", "rust");
+    let folder = desk.path().join("pods");
+    std::fs::write(folder.join("src/lib.rs"), PODS).unwrap();
+    let manifest = std::fs::read_to_string(folder.join("Cargo.toml")).unwrap();
+    let types =
+        "[dependencies]\nk8s-openapi = { version = \"0.29\", features = [\"latest\", \"schemars\"] }\n";
+    let manifest = manifest.replacen("[dependencies]\n", types, 1);
+    std::fs::write(folder.join("Cargo.toml"), manifest).unwrap();
+    make(&desk, "pods", "build/pods.wasm");
+    let definition = std::fs::read_to_string(folder.join("crd.json")).unwrap();
+    let definition: Value = serde_json::from_str(&definition).unwrap();
+    let size = definition.to_string().len();
+    assert!(size < 150_000, "{size}");
+    // With generated resources.
+    let mut tests = Command::new("cargo");
+    tests
+        .args(["test", "every_version_comes_back"])
+        .current_dir(&folder);
+    let (is_success, printed) = run(tests.env(
+        "CARGO_TARGET_DIR",
+        root().join("plugins/target").canonicalize().unwrap(),
+    ));
+    assert!(is_success, "{printed}");
+    let sample = folder.join("sample.yaml");
+    let resources = "resources: {limits: {cpu: 1, memory: 1Gi}}";
+    let template = |name: &str| {
+        format!(
+            "{{metadata: {{labels: {{a: b}}}}, spec: {{restartPolicy: Never, containers: [{{name: {name}, image: i, {resources}}}]}}}}"
+        )
+    };
+    let (job, pods) = (template("job"), template("web").replace("Never", "Always"));
+    let text = format!(
+        "apiVersion: example.org/v1beta1\nkind: Greeter\nmetadata: {{name: g}}\nspec: {{job: {{spec: {{template: {job}}}}}, template: {pods}}}\n"
+    );
+    std::fs::write(&sample, text).unwrap();
+    let plugin = folder.join("build/pods.wasm");
+    let answer = host(&[
+        "check",
+        plugin.to_str().unwrap(),
+        "--sample",
+        sample.to_str().unwrap(),
+    ])
+    .expect(0);
+    for words in ["nothing is lost between", "g: 1, all of them allowed"] {
+        assert!(answer.out.contains(words), "{}", answer.out);
     }
 }

@@ -74,6 +74,26 @@ async fn a_change_that_is_refused_leaves_the_controller_running_and_its_version_
     assert_eq!(host.stop().await.code(), Some(0));
 }
 
+#[tokio::test]
+async fn a_host_that_cannot_store_plugins_of_config_maps_says_so() {
+    let world = World::new("controllers-folder").await;
+    // A file, where nobody can create a folder.
+    let cache = world.scenario.file("cache", "");
+    let config = world.configure(CEILINGS);
+    let host = world
+        .scenario
+        .start_with(&config, &["--cache-dir", cache.to_str().unwrap()]);
+    world.put(&puppet(1)).await;
+    world.controller("puppet", json!({})).await;
+    until_refused(
+        &world,
+        "puppet",
+        "set --cache-dir to a folder that the host may write",
+    )
+    .await;
+    assert_eq!(host.stop().await.code(), Some(0));
+}
+
 /// Waits until the plugin of a Controller is refused with these words.
 async fn until_refused(world: &World, name: &str, words: &str) {
     world.until(name, "Stalled", "True", "PluginRefused").await;
@@ -153,6 +173,25 @@ async fn ceilings_that_are_lowered_stop_what_is_beyond_them() {
         .file("config.yaml", format!("{CEILINGS}\ncontrollers: []\n"));
     world.until("puppet", "Ready", "True", "Running").await;
     world.served("b").await;
+    assert_eq!(host.stop().await.code(), Some(0));
+}
+
+#[tokio::test]
+async fn a_pin_that_no_version_matches_is_reported() {
+    let world = World::new("controllers-pin").await;
+    let host = world.start();
+    world.put(&puppet(1)).await;
+    world.controller("puppet", json!({})).await;
+    world.until("puppet", "Ready", "True", "Running").await;
+    world
+        .controller("puppet", json!({"version": {"pin": "00000000"}}))
+        .await;
+    let message = world
+        .until("puppet", "PluginHeldBack", "True", "PinMatchesNothing")
+        .await;
+    assert_contains(&message, &["00000000"]);
+    let object = world.scenario.get(CONTROLLER, "puppet").await.unwrap();
+    assert!(is_ready(&object), "the live version goes on");
     assert_eq!(host.stop().await.code(), Some(0));
 }
 

@@ -143,6 +143,27 @@ async fn a_controller_that_is_deleted_leaves_everything_or_releases_its_resource
 }
 
 #[tokio::test]
+async fn the_last_of_fifty_changes_of_the_config_map_is_live() {
+    let world = World::new("controllers-burst").await;
+    let host = world.start();
+    world.put(&puppet(0)).await;
+    world.controller("puppet", json!({})).await;
+    world.until("puppet", "Ready", "True", "Running").await;
+    for number in 1..=50 {
+        world.put(&puppet(number)).await;
+    }
+    let last = operator_host_runtime::Digest::of(&puppet(50)).to_string();
+    world
+        .scenario
+        .until(CONTROLLER, "puppet", "the last version is live", |object| {
+            version(object, "live") == last && object.data["status"]["proposed"].is_null()
+        })
+        .await;
+    world.served("a").await;
+    assert_eq!(host.stop().await.code(), Some(0));
+}
+
+#[tokio::test]
 async fn a_host_runs_on_its_file_while_the_kind_is_not_defined() {
     let world = World::new("controllers-undefined").await;
     let scenario = &world.scenario;

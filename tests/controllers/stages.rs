@@ -252,6 +252,104 @@ async fn a_stage_goes_on_where_it_was_after_a_failover_and_after_a_restart() {
     assert_eq!(third.stop().await.code(), Some(0));
 }
 
+/// Regression: the stage waited for the queue of the controller from before the change, which nobody worked off.
+#[tokio::test]
+async fn a_stage_goes_on_when_the_definition_of_its_kind_changes() {
+    let world = World::new("stages-definition").await;
+    let host = world.start();
+    world.put(&variant(0)).await;
+    let stages = [
+        json!({"selector": "canary=true", "wait": "1h"}),
+        json!({"percent": 100, "wait": "1s"}),
+    ];
+    world
+        .controller("puppet", json!({"proving": {"stages": stages}}))
+        .await;
+    world.until("puppet", "Ready", "True", "Running").await;
+    let names = ["first", "other"];
+    for name in names {
+        told(&world, name).await;
+    }
+    let label = json!({"metadata": {"labels": {"canary": "true"}}});
+    world.scenario.patch(PUPPET, "first", label).await;
+    world.put(&variant(1)).await;
+    assert_eq!(
+        reached(&world, "stage 1 of 2: 1 of 2 objects", &names).await,
+        ["first"]
+    );
+    let mut changes = measure::follow(&world.scenario, CONFIG_MAP).await;
+    // Without its status, and with it again, the kind is another one for the controller, which starts again.
+    let definition = crate::support::resource("apiextensions.k8s.io/v1/CustomResourceDefinition");
+    let crds = kube::Api::<DynamicObject>::all_with(world.scenario.client.clone(), &definition);
+    let crd = crds.get("puppets.test.operator-host.dev").await.unwrap();
+    let mut versions = crd.data["spec"]["versions"].clone();
+    let with = versions[0]["subresources"].clone();
+    for (times, subresources) in [(1, Value::Null), (2, with)] {
+        versions[0]["subresources"] = subresources;
+        let patch = kube::api::Patch::Merge(json!({"spec": {"versions": versions}}));
+        crds.patch("puppets.test.operator-host.dev", &Default::default(), &patch)
+            .await
+            .unwrap();
+        let restarted = async {
+            while host.log().matches("\"controller started\"").count() <= times {
+                tokio::time::sleep(std::time::Duration::from_millis(20)).await;
+            }
+        };
+        tokio::time::timeout(crate::support::LIMIT, restarted)
+            .await
+            .unwrap();
+    }
+    // An object that the controller hears of after that still belongs to the stage.
+    tell(&world, "first", "-after").await;
+    world
+        .scenario
+        .until(CONFIG_MAP, "first", "of the new version", has("new-after"))
+        .await;
+    while let Ok((_, map)) = changes.try_recv() {
+        let text = map.data["data"]["text"].as_str().unwrap_or_default().to_owned();
+        let is_first = map.metadata.name.as_deref() == Some("first");
+        assert_eq!(is_first, text.starts_with("new"), "{text}");
+    }
+    // The stage can end.
+    let shorter = [
+        json!({"selector": "canary=true", "wait": "1s"}),
+        stages[1].clone(),
+    ];
+    world
+        .controller("puppet", json!({"proving": {"stages": shorter}}))
+        .await;
+    world
+        .scenario
+        .until(CONFIG_MAP, "other", "of the new version", has("new"))
+        .await;
+    assert_eq!(host.stop().await.code(), Some(0));
+}
+
+/// Regression: a stage of one object ended well when that object was deleted, perhaps because the version had broken it.
+#[tokio::test]
+async fn a_stage_whose_objects_are_deleted_begins_again_with_others() {
+    let world = World::new("stages-deleted").await;
+    let host = world.start();
+    world.put(&variant(0)).await;
+    let stages =
+        json!({"proving": {"stages": [{"objects": 1, "wait": "6s"}, {"percent": 100, "wait": "1h"}]}});
+    world.controller("puppet", stages).await;
+    world.until("puppet", "Ready", "True", "Running").await;
+    let names = ["a", "b", "c"];
+    for name in names {
+        told(&world, name).await;
+    }
+    world.put(&variant(1)).await;
+    let chosen = reached(&world, "stage 1 of 2: 1 of 3 objects", &names).await;
+    world.scenario.delete(PUPPET, &chosen[0]).await;
+    world.scenario.until_gone(PUPPET, &chosen[0]).await;
+    let next = reached(&world, "stage 1 of 2: 1 of 2 objects", &names).await;
+    assert_eq!(next.len(), 1, "{next:?} after {chosen:?}");
+    assert_ne!(next, chosen);
+    reached(&world, "stage 2 of 2: 2 of 2 objects", &names).await;
+    assert_eq!(host.stop().await.code(), Some(0));
+}
+
 /// Regression: the thread that looks at files panicked, and the host saw no file any more.
 #[tokio::test]
 async fn a_version_whose_config_map_is_lost_in_a_stage_is_taken_back() {

@@ -1,5 +1,5 @@
-//! What a release consists of: completions, the manual, the archive, and the chart. The scripts are in `host/release`; those
-//! that need Docker are not run here.
+//! What a release consists of: completions, the manual, the archive, the chart, and the workflow that makes them. The scripts
+//! are in `host/release`; those that need Docker are not run here.
 
 #[path = "../../host/release/man.rs"]
 #[allow(dead_code, reason = "its main function")]
@@ -7,13 +7,15 @@ mod man;
 
 use std::collections::BTreeSet;
 use std::fs;
+use std::io::{BufRead, BufReader, Write};
+use std::net::TcpListener;
 use std::os::unix::fs::PermissionsExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
 use clap::CommandFactory;
 use operator_host::cli::Cli;
-use serde_json::Value;
+use serde_json::{Value, json};
 use tempfile::TempDir;
 
 use crate::delivery::registry::server::{Access, Registry};
@@ -65,9 +67,23 @@ fn bash_completes_commands_options_and_values() {
         !all.iter().any(|it| it == "compile-plugin"),
         "it is internal: {all:?}"
     );
-    assert_eq!(completed("operator-host run --metr"), ["--metrics-compat"]);
+    assert_eq!(completed("operator-host run --ui-c"), ["--ui-certificate"]);
     assert_eq!(completed("operator-host plugins his"), ["history"]);
     assert_eq!(completed("operator-host new --lang assem"), ["assemblyscript"]);
+}
+
+#[test]
+fn every_shell_gets_completions_and_another_word_is_no_shell() {
+    for shell in ["bash", "elvish", "fish", "powershell", "zsh"] {
+        let text = printed(Command::new(PROGRAM).args(["completions", shell]));
+        assert!(text.contains("ui-certificate"), "{shell}: {text}");
+        assert!(
+            !text.contains("compile-plugin"),
+            "{shell} offers what is internal"
+        );
+    }
+    let error = failed(Command::new(PROGRAM).args(["completions", "tcsh"]));
+    assert!(error.contains("possible values: bash"), "{error}");
 }
 
 /// Returns the names of all commands that the manual has pages for.
@@ -335,4 +351,275 @@ fn the_sdks_for_javascript_and_python_are_packages_of_npm_and_pypi() {
         assert!(listed.contains(name), "{name} is not in {listed}");
     }
     assert!(file(format!("operator_plugin-{version}.tar.gz")).is_file());
+    plugins_take_the_sdk_from_a_package(folder.path(), version);
+}
+
+/// Builds and tests new plugins with these packages, which are where npm and pip look for them.
+fn plugins_take_the_sdk_from_a_package(packages: &Path, version: &str) {
+    let registry = npm_registry(packages, version);
+    let desk = TempDir::new().unwrap();
+    for (language, compiler, sdk) in [
+        ("js", "js.sh", "operator-plugin.js"),
+        ("python", "python.sh", "operator_plugin.py"),
+    ] {
+        let folder = desk.path().join(format!("packaged-{language}"));
+        let mut new = Command::new(PROGRAM);
+        new.arg("new")
+            .arg(&folder)
+            .args(["--lang", language, "--sdk", version]);
+        printed(new.args(["--kind", "Greeter", "--group", "example.org"]));
+        assert!(!folder.join(sdk).exists(), "{sdk} comes from the package");
+        let readme = fs::read_to_string(folder.join("README.md")).unwrap();
+        assert!(
+            !readme.contains(&format!("| `{sdk}`"))
+                && readme.contains(&format!("version {version} of the package"))
+        );
+        let compiler = printed(&mut Command::new(root().join("plugins").join(compiler)));
+        let mut make = Command::new("make");
+        make.arg("test").current_dir(&folder);
+        make.env("COMPONENTIZE", compiler.trim())
+            .env("OPERATOR_HOST", PROGRAM)
+            .env("npm_config_registry", &registry)
+            .env("PIP_NO_INDEX", "1")
+            .env("PIP_FIND_LINKS", packages);
+        let printed = printed(make.env_remove("MAKEFLAGS"));
+        assert!(printed.contains("3 calls replayed: 3 the same"), "{printed}");
+    }
+}
+
+/// Serves the package for JavaScript as a registry of npm, until the process ends.
+fn npm_registry(packages: &Path, version: &str) -> String {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let registry = format!("http://{}", listener.local_addr().unwrap());
+    let tarball = format!("{registry}/operator-plugin.tgz");
+    let released = json!({ "name": "operator-plugin", "version": version, "dist": { "tarball": tarball } });
+    let list = json!({ "name": "operator-plugin", "dist-tags": { "latest": version }, "versions": { version: released } });
+    let file = fs::read(packages.join(format!("operator-plugin-{version}.tgz"))).unwrap();
+    std::thread::spawn(move || {
+        for stream in listener.incoming() {
+            let mut stream = stream.unwrap();
+            let mut lines = BufReader::new(stream.try_clone().unwrap()).lines();
+            let request = lines.next().unwrap().unwrap();
+            // The rest of its head.
+            while lines
+                .next()
+                .is_some_and(|line| line.is_ok_and(|it| !it.is_empty()))
+            {}
+            let body = match request.contains(".tgz") {
+                true => file.clone(),
+                false => list.to_string().into_bytes(),
+            };
+            let head = format!(
+                "HTTP/1.1 200 OK\r\nconnection: close\r\ncontent-length: {}\r\n\r\n",
+                body.len()
+            );
+            stream.write_all(&[head.as_bytes(), &body].concat()).unwrap();
+        }
+    });
+    registry
+}
+
+#[test]
+fn the_workflow_runs_every_script_of_a_release_and_nothing_that_is_not_there() {
+    let text = fs::read_to_string(root().join(".github/workflows/release.yml")).unwrap();
+    let workflow: Value = serde_saphyr::from_str(&text).unwrap();
+    let jobs = workflow["jobs"].as_object().unwrap().values();
+    let steps = jobs.flat_map(|job| job["steps"].as_array().unwrap());
+    let commands: Vec<&str> = steps.filter_map(|step| step["run"].as_str()).collect();
+    // The workflow builds the image, and the Dockerfile runs a script, too.
+    let dockerfile = fs::read_to_string(root().join("Dockerfile")).unwrap();
+    let instructions = dockerfile.lines().filter(|line| !line.starts_with('#'));
+    let named: BTreeSet<String> = commands
+        .iter()
+        .copied()
+        .chain(instructions)
+        .flat_map(|command| command.split(|c: char| c.is_whitespace() || "()".contains(c)))
+        .filter_map(|word| word.strip_prefix("host/release/"))
+        .map(str::to_owned)
+        .collect();
+    let entries = fs::read_dir(root().join("host/release")).unwrap();
+    let names = entries.map(|entry| entry.unwrap().file_name().into_string().unwrap());
+    let there: BTreeSet<String> = names.filter(|name| name.ends_with(".sh")).collect();
+    assert_eq!(named, there);
+    assert_eq!(workflow["permissions"], serde_json::json!({ "contents": "read" }));
+    // Nothing is built before the advisories were looked at.
+    assert_eq!(workflow["jobs"]["build"]["needs"], "advisories");
+    assert_eq!(workflow["jobs"]["publish"]["needs"], "build");
+    // What a tag's author chooses is no part of a command's text.
+    for command in commands {
+        assert!(!command.contains("${{"), "{command}");
+    }
+}
+
+/// Whoever can move a tag of an action could otherwise change what a release contains.
+#[test]
+fn actions_are_pinned_by_commit_and_a_release_attests_origin_and_components() {
+    let mut used = Vec::new();
+    for entry in fs::read_dir(root().join(".github/workflows")).unwrap() {
+        let text = fs::read_to_string(entry.unwrap().path()).unwrap();
+        let uses = text.lines().filter_map(|line| line.split_once("uses: "));
+        used.extend(uses.map(|(_, action)| action.to_owned()));
+    }
+    assert!(used.len() >= 12, "{used:?}");
+    for action in &used {
+        let (commit, version) = action
+            .split_once('@')
+            .unwrap()
+            .1
+            .split_once(" # v")
+            .unwrap_or((action, ""));
+        let is_commit = commit.len() == 40 && commit.bytes().all(|byte| byte.is_ascii_hexdigit());
+        assert!(is_commit && !version.is_empty(), "{action}");
+    }
+    for (action, count) in [
+        ("actions/attest-build-provenance@", 2),
+        ("actions/attest-sbom@", 2),
+    ] {
+        let steps = used.iter().filter(|it| it.starts_with(action));
+        assert_eq!(steps.count(), count, "{action}");
+    }
+}
+
+#[test]
+fn the_advisories_are_looked_at_each_week_and_before_a_release() {
+    let workflow = |name: &str| -> Value {
+        let text = fs::read_to_string(root().join(format!(".github/workflows/{name}.yml"))).unwrap();
+        serde_saphyr::from_str(&text).unwrap()
+    };
+    for name in ["advisories", "release"] {
+        let steps = &workflow(name)["jobs"]["advisories"]["steps"];
+        let runs = steps.as_array().unwrap().iter();
+        assert!(
+            runs.filter_map(|step| step["run"].as_str())
+                .any(|run| run == "tests/deny.sh advisories"),
+            "{name}: {steps}"
+        );
+    }
+    // The minute, the hour, and a day of the week.
+    let cron = &workflow("advisories")["on"]["schedule"][0]["cron"];
+    let fields: Vec<_> = cron.as_str().unwrap().split(' ').collect();
+    let [minute, hour, "*", "*", day] = fields[..] else {
+        panic!("{cron}")
+    };
+    assert!(
+        [minute, hour, day]
+            .iter()
+            .all(|field| field.parse::<u8>().is_ok()),
+        "{cron}"
+    );
+}
+
+/// Returns an argument of cargo with the place of the crate that the SDK depends on. No registry has it yet.
+pub(crate) fn unpublished_schema() -> String {
+    let schema = root().join("host/schema");
+    format!("--config=patch.crates-io.operator-host-schema.path={schema:?}")
+}
+
+/// Packages the crates of a workspace as they would be published, and returns the folders with their contents. `make package`
+/// also builds them, which takes minutes.
+pub(crate) fn packaged(workspace: &str, crates: &[String], into: &Path) -> Vec<PathBuf> {
+    let mut cargo = Command::new("cargo");
+    cargo.args(["package", "--no-verify", "--allow-dirty", "--quiet"]);
+    cargo.arg(unpublished_schema());
+    cargo.args(crates.iter().flat_map(|name| ["--package", name.as_str()]));
+    cargo
+        .current_dir(root().join(workspace))
+        .env("CARGO_TARGET_DIR", into)
+        .env("CARGO_NET_OFFLINE", "true");
+    printed(&mut cargo);
+    let unpacked = crates.iter().map(|name| {
+        let name = format!("{name}-{}", env!("CARGO_PKG_VERSION"));
+        let archive = into.join(format!("package/{name}.crate"));
+        let bytes = fs::metadata(&archive).unwrap().len();
+        assert!(bytes < 2 << 20, "{name} has {bytes} bytes");
+        printed(Command::new("tar").arg("-xzf").arg(archive).arg("-C").arg(into));
+        into.join(name)
+    });
+    unpacked.collect()
+}
+
+/// Returns the folders in one of the repository.
+fn folders_of(folder: &str) -> impl Iterator<Item = PathBuf> {
+    let entries = fs::read_dir(root().join(folder)).unwrap();
+    entries
+        .map(|entry| entry.unwrap().path())
+        .filter(|path| path.is_dir())
+}
+
+/// Returns the files that a source file includes when it is compiled. `template!` and `sample!` are the macros of `new`.
+fn included(file: &Path) -> Vec<PathBuf> {
+    let text = fs::read_to_string(file).unwrap();
+    let pattern = r#"(include_str|include_bytes|template|sample)!\(\s*"([^"]+)""#;
+    let pattern = regex::Regex::new(pattern).unwrap();
+    // What follows is for the tests of this repository.
+    let code = text.split("#[cfg(test)]").next().unwrap();
+    let names = pattern.captures_iter(code).map(|found| match &found[1] {
+        "template" => format!("../../templates/{}", &found[2]),
+        "sample" => format!("../../samples/{}", &found[2]),
+        _ => found[2].to_owned(),
+    });
+    names.map(|name| file.parent().unwrap().join(name)).collect()
+}
+
+fn sources(folder: &Path, into: &mut Vec<PathBuf>) {
+    for entry in fs::read_dir(folder).unwrap() {
+        let path = entry.unwrap().path();
+        // Modules of tests read other files of this repository.
+        if path.ends_with("tests") || path.ends_with("tests.rs") {
+            continue;
+        }
+        if path.is_dir() {
+            sources(&path, into);
+        } else if path.extension().is_some_and(|it| it == "rs") {
+            into.push(path);
+        }
+    }
+}
+
+#[test]
+fn each_crate_is_packaged_with_all_that_it_includes_and_says_what_it_is() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut host = vec!["operator-host".to_owned()];
+    host.extend(folders_of("host").filter_map(|folder| {
+        let manifest = fs::read_to_string(folder.join("Cargo.toml")).ok()?;
+        let name = manifest.lines().find_map(|line| line.strip_prefix("name = "))?;
+        Some(name.trim_matches('"').to_owned())
+    }));
+    assert!(host.len() > 10, "{host:?}");
+    let mut crates = packaged(".", &host, folder.path());
+    crates.extend(packaged(
+        "plugins",
+        &["operator-plugin".to_owned()],
+        folder.path(),
+    ));
+    let mut count = 0;
+    for place in &crates {
+        for file in ["LICENSE", "README.md"] {
+            assert!(place.join(file).is_file(), "{} has no {file}", place.display());
+        }
+        let manifest = fs::read_to_string(place.join("Cargo.toml")).unwrap();
+        for field in [
+            "description",
+            "license",
+            "documentation",
+            "readme",
+            "keywords",
+            "categories",
+            "rust-version",
+        ] {
+            let found = manifest
+                .lines()
+                .any(|line| line.starts_with(&format!("{field} = ")));
+            assert!(found, "{} has no {field}", place.display());
+        }
+        let mut all = Vec::new();
+        sources(&place.join("src"), &mut all);
+        for file in &all {
+            for path in included(file) {
+                assert!(path.is_file(), "{} includes {}", file.display(), path.display());
+                count += 1;
+            }
+        }
+    }
+    assert!(count > 30, "{count} files are included");
 }

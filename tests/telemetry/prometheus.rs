@@ -3,11 +3,19 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::time::Duration;
 
+use control_plane::{
+    Component, Output,
+    ports::{self, Port},
+};
 use operator_host_core::metrics::definitions::{ALL, Instrument};
-use serde_json::Value;
+use serde_json::{Value, json};
+use tokio::net::TcpStream;
 
-use crate::support::root;
+use super::{ECHO, echo, get, get_from, is_ready, port};
+use crate::samples::echo::CONTROLLER;
+use crate::support::{LIMIT, Scenario, root};
 
 fn monitoring() -> PathBuf {
     root().join("manifests/monitoring")
@@ -138,4 +146,115 @@ fn promtool(arguments: &[&str], input: Option<&Path>) {
 fn the_alert_rules_are_valid_and_pass_their_tests() {
     promtool(&["check", "rules", "alerts.yaml"], None);
     promtool(&["test", "rules", "alerts_test.yaml"], None);
+}
+
+/// Starts a Prometheus that scrapes one host, and returns its port.
+fn prometheus(folder: &Path, target: u16) -> (Component, Port) {
+    let port = ports::reserve().unwrap();
+    let config = json!({
+        "global": { "scrape_interval": "250ms", "scrape_timeout": "250ms", "evaluation_interval": "1s" },
+        "rule_files": [monitoring().join("alerts.yaml")],
+        "scrape_configs": [{
+            "job_name": "operator-host",
+            "static_configs": [{ "targets": [format!("127.0.0.1:{target}")] }],
+        }],
+    });
+    let file = folder.join("prometheus.json");
+    std::fs::write(&file, config.to_string()).unwrap();
+    let arguments = [
+        format!("--config.file={}", file.display()),
+        format!("--storage.tsdb.path={}", folder.join("prometheus").display()),
+        format!("--web.listen-address=127.0.0.1:{}", port.number),
+    ];
+    let output = Output::File(folder.join("prometheus.log"));
+    let process = Component::spawn("prometheus", Path::new("prometheus"), &arguments, &[], output);
+    (
+        process.expect("Prometheus, of Debian's package of that name"),
+        port,
+    )
+}
+
+async fn query(port: u16, query: &str) -> Value {
+    let encoded: String = query.bytes().map(|byte| format!("%{byte:02x}")).collect();
+    let (_, body) = get_from(port, &format!("/api/v1/query?query={encoded}")).await;
+    serde_json::from_str(&body).unwrap_or_else(|error| panic!("{query}: {error}: {body}"))
+}
+
+#[tokio::test]
+async fn a_real_prometheus_answers_every_query_of_the_dashboard() {
+    let scenario = Scenario::new("prometheus").await;
+    let host = scenario.start(CONTROLLER);
+    scenario.apply(&echo("e", 2)).await;
+    scenario.until(ECHO, "e", "ready", is_ready).await;
+    let (status, metrics) = get(&host, "/metrics").await;
+    assert_eq!(status, 200);
+    promtool(
+        &["check", "metrics"],
+        Some(&scenario.file("metrics.txt", &metrics)),
+    );
+
+    let (_prometheus, reserved) = prometheus(scenario.folder.path(), port(&host).await);
+    let port = reserved.number;
+    let deadline = tokio::time::Instant::now() + LIMIT;
+    let scraped = "count_over_time(operator_host_leader[1m]) > 4";
+    while !is_ready_to_answer(port).await || query(port, scraped).await["data"]["result"] == json!([]) {
+        assert!(
+            tokio::time::Instant::now() < deadline,
+            "Prometheus does not scrape the host"
+        );
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    }
+    // Create, change and delete objects while it scrapes.
+    scenario.patch(ECHO, "e", json!({"spec": {"replicas": 3}})).await;
+    scenario
+        .until(ECHO, "e", "three", |e| {
+            is_ready(e) && e.data["status"]["currentReplicas"] == 3
+        })
+        .await;
+    scenario.patch(ECHO, "e", json!({"spec": {"replicas": 1}})).await;
+    scenario
+        .until(ECHO, "e", "one", |e| {
+            is_ready(e) && e.data["status"]["currentReplicas"] == 1
+        })
+        .await;
+    tokio::time::sleep(Duration::from_secs(1)).await;
+
+    let (_, metrics) = get(&host, "/metrics").await;
+    for (title, text) in queries() {
+        let text = text
+            .replace("$controller", ".*")
+            .replace("$__rate_interval", "1m");
+        let answer = query(port, &text).await;
+        assert_eq!(answer["status"], "success", "{title}: {text}: {answer}");
+        // Metrics of events that did not occur in this host have no series, such as failures and broken watches.
+        let exported = names(&text)
+            .iter()
+            .all(|name| metrics.contains(&format!("\n{name}")));
+        let failures = text.contains("code!~") || text.contains("class!=");
+        if exported && !failures {
+            assert_ne!(answer["data"]["result"], json!([]), "{title}: {text} is empty");
+        }
+    }
+    let created = query(port, "sum(operator_host_children_created_total)").await;
+    assert_eq!(created["data"]["result"][0]["value"][1], "3", "{created}");
+    // One Echo, which was not Ready at first.
+    for (status, count) in [("True", "1"), ("False", "0")] {
+        let parents = format!(r#"operator_host_parents{{condition="Ready",status="{status}"}}"#);
+        let parents = query(port, &parents).await;
+        assert_eq!(parents["data"]["result"][0]["value"][1], count, "{parents}");
+    }
+    let age = query(port, "operator_host_parents_unready_age_seconds").await;
+    assert_eq!(age["data"]["result"][0]["value"][1], "0", "{age}");
+    let firing = query(port, "ALERTS").await;
+    assert_eq!(firing["data"]["result"], json!([]));
+    let (_, rules) = get_from(port, "/api/v1/rules").await;
+    let rules: Value = serde_json::from_str(&rules).unwrap();
+    for rule in rules["data"]["groups"][0]["rules"].as_array().unwrap() {
+        assert_eq!(rule["health"], "ok", "{rule}");
+    }
+}
+
+async fn is_ready_to_answer(port: u16) -> bool {
+    // It listens before it answers.
+    TcpStream::connect(("127.0.0.1", port)).await.is_ok() && get_from(port, "/-/ready").await.0 == 200
 }
