@@ -13,7 +13,6 @@
 
 use std::cell::OnceCell;
 use std::collections::{BTreeSet, HashMap, HashSet};
-use std::hash::{BuildHasher as _, RandomState};
 use std::panic::AssertUnwindSafe;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, RwLock, Weak};
@@ -594,28 +593,6 @@ struct Prepared {
     kept: Cached,
 }
 
-/// The names in a list, as hashes of 128 bits: a list may be long, and its names are needed only until its end.
-#[derive(Default)]
-struct Listed {
-    names: HashSet<(u64, u64)>,
-    keys: [RandomState; 2],
-}
-
-impl Listed {
-    fn insert(&mut self, name: &NamespacedName) {
-        self.names.insert(self.hash(name));
-    }
-
-    fn contains(&self, name: &NamespacedName) -> bool {
-        self.names.contains(&self.hash(name))
-    }
-
-    fn hash(&self, name: &NamespacedName) -> (u64, u64) {
-        let [one, other] = &self.keys;
-        (one.hash_one(name), other.hash_one(name))
-    }
-}
-
 /// Takes the managed fields out of an object, and returns those of a child: who owns which field, but for the status.
 fn managed_fields(object: &mut DynamicObject) -> Vec<ManagedFieldsEntry> {
     let mut managed = object.metadata.managed_fields.take().unwrap_or_default();
@@ -812,7 +789,7 @@ impl Inner {
 
     /// Removes every object that a complete list at this version does not contain. A newer object was written during
     /// the list; if it was deleted since, the watch from that version reports it.
-    fn listed(&self, names: &Listed, list: Option<u128>) {
+    fn listed(&self, names: &HashSet<NamespacedName>, list: Option<u128>) {
         self.lacks_namespace.store(false, Ordering::Relaxed);
         self.list_error.send_replace(None);
         let gone: Vec<_> = {
@@ -893,7 +870,7 @@ impl Inner {
     /// Notes that the namespace does not exist. This counts as an empty list, which the API server would return to a
     /// client that may list.
     fn has_no_namespace(&self) {
-        self.listed(&Listed::default(), None);
+        self.listed(&HashSet::new(), None);
         if !self.lacks_namespace.swap(true, Ordering::Relaxed) {
             let namespace = self.scope.namespace.as_deref().unwrap_or_default();
             warn!(kind = %self.scope.kind, "namespace {namespace} does not exist");

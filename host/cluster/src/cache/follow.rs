@@ -4,6 +4,7 @@
 //! position, or when more of the kind is needed. After an overload or an outage it asks only for the changes since
 //! the last one, so that a recovering API server need not send every object to every client.
 
+use std::collections::HashSet;
 use std::convert::Infallible;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -20,10 +21,10 @@ use super::first_lists::FirstLists;
 use super::page::Page;
 use super::requests::{Form, Limits, Trouble, WatchSource};
 use super::watch_event::Event;
-use super::{Inner, Listed, Wanted, WatchState};
+use super::{Inner, Wanted, WatchState};
 use crate::discovery::{Discovery, KindError, ResolvedKind};
 use operator_host_core::backoff::{at_least, jittered};
-use operator_host_core::object::{NotServed, next_page};
+use operator_host_core::object::{NamespacedName, NotServed, next_page};
 
 /// First delay between attempts of a failing watch; doubled after each one.
 const FIRST_DELAY: Duration = Duration::from_millis(100);
@@ -160,7 +161,10 @@ fn source(inner: &Inner, client: &Client, resource: &ResolvedKind) -> WatchSourc
 /// The progress of a watch.
 enum Position {
     /// The list is complete up to this token.
-    Listing { token: Option<String>, listed: Listed },
+    Listing {
+        token: Option<String>,
+        listed: HashSet<NamespacedName>,
+    },
     /// All changes up to this resource version have been received.
     Watching(String),
 }
@@ -169,7 +173,7 @@ impl Position {
     fn start() -> Self {
         Self::Listing {
             token: None,
-            listed: Listed::default(),
+            listed: HashSet::new(),
         }
     }
 }
@@ -298,13 +302,13 @@ fn take(
     page: Page,
     form: Form,
     token: &mut Option<String>,
-    listed: &mut Listed,
+    listed: &mut HashSet<NamespacedName>,
     keep: &watch::Receiver<Wanted>,
 ) -> serde_json::Result<Taken> {
     let list = version_of(&page);
     page.for_each(reads_whole(inner, form), |object| {
         let object = inner.prepare(object);
-        listed.insert(&object.name);
+        listed.insert(object.name.clone());
         inner.put_listed(&object);
     })?;
     *token = next_page(&page.metadata);

@@ -116,7 +116,7 @@ async fn what_a_list_after_a_gap_does_not_name_is_gone() {
     let watch = watch();
     watch.record(object(5, "five"));
     let (log, _subscription) = listen(&watch);
-    watch.inner.listed(&Listed::default(), None);
+    watch.inner.listed(&HashSet::new(), None);
     assert_eq!(received(&log), [(some("five"), None)]);
     // It was created during the list, and the watch delivers it afterwards.
     watch.inner.put(&watch.inner.prepare(object(5, "five")));
