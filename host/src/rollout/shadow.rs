@@ -292,6 +292,18 @@ fn failed(parent: &DynamicObject, has_children: bool) -> bool {
 
 /// Returns an answer in the form that is compared and shown, without empty parts.
 fn shown(response: &Response, plan: &Plan, done: Option<bool>) -> Value {
+    let Response {
+        status,
+        conditions,
+        events,
+        requeue_after_ms,
+        requeue_at,
+        // The plan has them, completed. A version may need other objects for the same answer.
+        children: _,
+        keep: _,
+        generate: _,
+        needs: _,
+    } = response;
     let mut keep: Vec<String> = plan.keep.iter().map(ToString::to_string).collect();
     keep.sort();
     let mut generate: Vec<_> = plan.secrets.iter().map(|secret| json!(secret.secret)).collect();
@@ -302,17 +314,17 @@ fn shown(response: &Response, plan: &Plan, done: Option<bool>) -> Value {
         .map(|child| without_host_metadata(child.new_body()))
         .collect();
     let list = |list: Vec<Value>| (!list.is_empty()).then_some(Value::Array(list));
-    let conditions = response.conditions.iter().map(|c: &Condition| json!(c)).collect();
-    let events = response.events.iter().map(|event: &Event| json!(event)).collect();
+    let conditions = conditions.iter().map(|c: &Condition| json!(c)).collect();
+    let events = events.iter().map(|event: &Event| json!(event)).collect();
     let fields = [
         ("children", list(children)),
         ("keep", list(keep.into_iter().map(Value::from).collect())),
         ("generate", list(generate)),
-        ("status", response.status.clone().map(Value::Object)),
+        ("status", status.clone().map(Value::Object)),
         ("conditions", list(conditions)),
         ("events", list(events)),
-        ("requeueAfterMs", response.requeue_after_ms.map(Value::from)),
-        ("requeueAt", response.requeue_at.map(|at| at.to_string().into())),
+        ("requeueAfterMs", requeue_after_ms.map(Value::from)),
+        ("requeueAt", requeue_at.map(|at| at.to_string().into())),
         ("done", done.map(Value::from)),
     ];
     let fields = fields

@@ -224,7 +224,8 @@ impl PluginExport for CleanupResponse {
             requeue_after_ms: self.requeue_after_ms,
             requeue_at: self.requeue_at,
             needs: self.needs,
-            ..Response::default()
+            keep: Vec::new(),
+            generate: Vec::new(),
         };
         (response, Some(self.done))
     }
