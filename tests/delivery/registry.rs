@@ -378,7 +378,7 @@ async fn what_other_tools_push_is_taken() {
         );
         let file = folder.path().join("config.yaml");
         fs::write(&file, config).unwrap();
-        let rights = output(&["rbac", "--config", file.to_str().unwrap(), "--output", "table"]);
+        let rights = output(&["rbac", "--config", file.to_str().unwrap(), "--output", "json"]);
         assert!(rights.contains("echoes"), "{tag}: {rights}");
     }
 }
@@ -421,7 +421,7 @@ async fn a_registry_that_wants_tokens_gets_them_for_what_is_done_and_only_with_t
         "--config",
         config_file.to_str().unwrap(),
         "--output",
-        "table",
+        "json",
     ]);
     assert_eq!(tokens.scopes()[before..], ["repository:team/echo:pull"]);
 
