@@ -865,10 +865,6 @@ async fn what_is_deployed_runs_all_four_operators_with_nothing_forbidden_and_is_
         printed.contains("Hello deployed/hello released: it is being deleted and skips its cleanup"),
         "{printed}"
     );
-    assert!(
-        printed.contains("PersistentVolumeClaim stay until somebody deletes them"),
-        "{printed}"
-    );
     scenario.until_gone("fraim.co.jp/v1/Hello", "hello").await;
 }
 
