@@ -143,7 +143,8 @@ pub fn watch_file(mut source: WatchedFile, mut on_look: impl FnMut(Look) + Send 
             on_look(look);
             tokio::select! {
                 () = tokio::time::sleep(if is_settled { POLL } else { SETTLE }) => {}
-                Ok(()) = changed.changed(), if is_settled => {}
+                // A writer goes on for a while, and another file may change all the time.
+                Ok(()) = changed.changed(), if is_settled => tokio::time::sleep(SETTLE).await,
             }
         }
     };

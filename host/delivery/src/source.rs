@@ -96,6 +96,8 @@ pub struct WatchedFile {
     limit: usize,
     /// The files at the last look, and since when they are so.
     seen: Option<(Stamps, Instant)>,
+    /// Since when they have been changing.
+    changing: Option<Instant>,
     /// The files about which everything was said.
     told: Option<Stamps>,
     /// What was returned last: the digest, and the signature.
@@ -112,6 +114,7 @@ impl WatchedFile {
             mounted: false,
             limit,
             seen: None,
+            changing: None,
             told: None,
             given: None,
             trouble: None,
@@ -160,20 +163,18 @@ impl WatchedFile {
         }
         let lasted = now - since;
         if lasted < SETTLE && !is_old(&files) {
-            return Look::Unsettled;
+            return self.unsettled(now);
         }
         let content = self.content(&files);
         if self.files() != files {
-            return Look::Unsettled;
+            return self.unsettled(now);
         }
+        self.changing = None;
         match content {
             Err(fault) if fault.is_incomplete && lasted < PATIENCE => Look::Same,
             Err(Fault { text, .. }) => {
                 self.told = Some(files);
-                if self.trouble.replace(text.clone()).as_ref() == Some(&text) {
-                    return Look::Same;
-                }
-                Look::Trouble(text)
+                self.trouble(text).unwrap_or(Look::Same)
             }
             Ok(content) => {
                 self.told = Some(files);
@@ -186,6 +187,22 @@ impl WatchedFile {
                 Look::New(content)
             }
         }
+    }
+
+    /// Files that change all the time are never used, which is reported.
+    fn unsettled(&mut self, now: Instant) -> Look {
+        let changing = *self.changing.get_or_insert(now);
+        let text = format!("the file {} keeps changing: it is used once it stays the same", name(&self.path));
+        match now - changing >= PATIENCE {
+            true => self.trouble(text).unwrap_or(Look::Unsettled),
+            false => Look::Unsettled,
+        }
+    }
+
+    /// Returns trouble that was not returned last.
+    fn trouble(&mut self, text: String) -> Option<Look> {
+        let is_known = self.trouble.replace(text.clone()).as_ref() == Some(&text);
+        (!is_known).then_some(Look::Trouble(text))
     }
 
     /// Returns the files that exist now: the file itself, and all others that may belong to a plugin of its name.
@@ -208,15 +225,19 @@ impl WatchedFile {
             return stamp(self.path.clone()).into_iter().collect();
         }
         let own = name(&self.path);
-        let is_own = |found: &str| {
-            let rest = found.strip_prefix(&own);
-            rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
+        let mut named: Vec<_> = forms(&self.path).map(|(path, _)| name(&path)).collect();
+        named.push(format!("{own}{SIGNATURE_SUFFIX}"));
+        // Parts are numbered. What others keep beside a plugin, such as a log, says nothing about it.
+        let is_part = |found: &str| {
+            let rest = found.strip_prefix(&own).and_then(|rest| rest.rsplit_once('.'));
+            rest.is_some_and(|(_, number)| !number.is_empty() && number.bytes().all(|b| b.is_ascii_digit()))
         };
+        let is_own = |found: &String| named.contains(found) || is_part(found);
         let entries = fs::read_dir(self.folder()).into_iter().flatten().flatten();
         let names = entries.map(|entry| entry.file_name().to_string_lossy().into_owned());
         names
-            .filter(|name| is_own(name))
-            .filter_map(|name| stamp(self.folder().join(name)))
+            .filter(is_own)
+            .filter_map(|name| stamp(self.path.with_file_name(name)))
             .collect()
     }
 
@@ -258,7 +279,12 @@ impl WatchedFile {
         let problem = self.folder().join(PROBLEM);
         let text = match files::read(&problem, PROBLEM_LIMIT).map(String::from_utf8) {
             Ok(Ok(problem)) if self.mounted => problem,
-            _ => format!("the file is not there: put it into {}", self.folder().display()),
+            _ => match fs::read_dir(self.folder()) {
+                Err(error) if error.kind() != io::ErrorKind::NotFound => {
+                    format!("cannot list {}: {error}", self.folder().display())
+                }
+                _ => format!("the file is not there: put it into {}", self.folder().display()),
+            },
         };
         Fault::complete(text)
     }
