@@ -146,13 +146,11 @@ async fn apply_one(
     let drift = live.and_then(|live| drift_of(context, parent_object, desired, live));
     let object = live.map(|live| &*live.object);
     if object.is_some() && drift.is_none() {
+        let (key, now) = (&desired.key, Instant::now());
         let is_going = object.is_some_and(is_terminating);
-        context.memory_of(parent, |memory| {
-            match memory.paces.get_mut(&desired.key.identity()) {
-                Some(_) if is_going => memory.forget_contest(&desired.key),
-                Some(pace) => pace.is_as_desired(),
-                None => {}
-            }
+        context.memory_of(parent, |memory| match is_going {
+            true => memory.contests.forget(key),
+            false => memory.contests.is_as_desired(key, now),
         });
         return Ok(ApplyOutcome::Unchanged);
     }
@@ -163,8 +161,23 @@ async fn apply_one(
     let has_status = |kind: &Kind| context.resources.get(kind).is_some_and(|kind| kind.has_status);
     if may_wait && let Some(waiting) = order.waits_for(desired, |key| context.existing(key), has_status) {
         // It is not applied, so it cannot be changed back.
-        context.memory_of(parent, |memory| memory.forget_contest(&desired.key));
+        context.memory_of(parent, |memory| memory.contests.forget(&desired.key));
         return Ok(ApplyOutcome::Waiting(waiting));
+    }
+    let is_correction =
+        object.is_some_and(|live| annotation(live, APPLIED_ANNOTATION) == Some(&desired.fingerprint));
+    if !is_correction && let Some(why) = held(context, parent_object, &desired.key) {
+        return Ok(ApplyOutcome::Held(why));
+    }
+    // `desired::plan` has refused other kinds than those that a child defines. When the cluster serves it, the controller
+    // starts again.
+    let Some(resource) = context.resources.get(&desired.key.kind) else {
+        let kind = desired.key.kind.clone();
+        let why = format!("{} waits until the cluster serves {kind}", desired.key);
+        return Ok(ApplyOutcome::Waiting(Waiting { kind, why }));
+    };
+    if live.is_none() && !may_create(context, parent_object, &desired.key).await? {
+        return Ok(ApplyOutcome::Unchanged);
     }
     // Take over fields only in objects that are known to be ours. In an object that is adopted, a field of another manager
     // is a conflict.
@@ -177,31 +190,10 @@ async fn apply_one(
         || object.is_some_and(|live| {
             controller_of(live).is_some_and(|owner| Some(&owner.uid) == parent_object.metadata.uid.as_ref())
         });
-    let changed_back = live
-        .filter(|live| is_child && contest::is_changed_back(context, parent_object, desired, live))
-        .zip(drift.as_ref());
-    match changed_back {
-        Some((live, drift)) if contest::is_on_hold(context, parent_object, desired, live, drift) => {
+    if let (Some(live), Some(drift)) = (live, &drift) {
+        if is_child && contest::is_on_hold(context, parent_object, desired, live, drift) {
             return Ok(ApplyOutcome::Unchanged);
         }
-        Some(_) => {}
-        None => {
-            if let Some(why) = held(context, parent_object, &desired.key) {
-                return Ok(ApplyOutcome::Held(why));
-            }
-        }
-    }
-    // `desired::plan` has refused other kinds than those that a child defines. When the cluster serves it, the controller
-    // starts again.
-    let Some(resource) = context.resources.get(&desired.key.kind) else {
-        let kind = desired.key.kind.clone();
-        let why = format!("{} waits until the cluster serves {kind}", desired.key);
-        return Ok(ApplyOutcome::Waiting(Waiting { kind, why }));
-    };
-    if live.is_none() && !may_create(context, parent_object, &desired.key).await? {
-        return Ok(ApplyOutcome::Unchanged);
-    }
-    if let Some(drift) = &drift {
         debug!("applying {}, because {drift} is not as applied", desired.key);
     }
     let manager = context.config.field_manager();
@@ -233,18 +225,21 @@ async fn apply_one(
         Some(_) => ApplyOutcome::Updated,
     };
     remember(context, parent, desired, &answer);
-    let cause = match changed_back {
-        Some(_) => Cause::Contest,
-        None => Cause::Change,
-    };
     context.memory_of(parent, |memory| {
-        let (key, now) = (desired.key.identity(), Instant::now());
-        match (&outcome, memory.paces.get_mut(&key)) {
-            (ApplyOutcome::Created, Some(pace)) => pace.created(now),
-            (ApplyOutcome::Updated, _) => memory.pace(key).wrote_body(cause, &desired.fingerprint, now),
+        let pace = memory.paces.get_mut(&desired.key.identity());
+        match (&outcome, pace) {
+            (ApplyOutcome::Created, Some(pace)) => pace.created(Instant::now()),
+            // The corrections of what others change are counted as contests.
+            (ApplyOutcome::Updated, _) if !is_correction => {
+                let pace = memory.pace(desired.key.identity());
+                pace.wrote(Cause::Change, Instant::now());
+            }
             _ => {}
         }
     });
+    if let Some(live) = object.filter(|_| is_child) {
+        contest::applied(context, parent_object, desired, live);
+    }
     // A response without a change is not our write: the plugin may not have seen that version.
     if !matches!(outcome, ApplyOutcome::Unchanged) {
         context.record_child(parent, &desired.key, answer);

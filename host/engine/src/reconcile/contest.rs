@@ -8,38 +8,20 @@ use tracing::{info, warn};
 use super::action::{Action, MIN_DELAY};
 use super::apply::Live;
 use super::context::Context;
-use super::context::ParentMemory;
-use super::context::pace::{Pace, Report};
+use super::context::contests::{Report, Seen};
 use operator_host_contract::EventType;
 use operator_host_core::field_path::FieldPath;
 use operator_host_core::managed_fields::{FieldWriter, other_writer};
-use operator_host_core::object::{APPLIED_ANNOTATION, ChildRef, NamespacedName, annotation, shorten};
-use operator_host_desired::conditions::{FIELD_CONTESTED, Reason};
+use operator_host_core::object::{
+    APPLIED_ANNOTATION, ChildRef, NamespacedName, annotation, made_at, shorten,
+};
+use operator_host_desired::conditions::FIELD_CONTESTED;
 use operator_host_desired::plan::Desired;
 
 /// Maximum size of a path in a message, in bytes: a plugin may choose the keys in it.
 const MAX_PATH: usize = 256;
 
-/// How many children the condition names.
-const SHOWN: usize = 3;
-
-/// Reports whether another client has changed a child that differs from what is desired: it has the marks of this body, or
-/// this body was written last.
-pub(super) fn is_changed_back(
-    context: &Context,
-    parent: &DynamicObject,
-    desired: &Desired,
-    live: &Live,
-) -> bool {
-    let applied = annotation(&live.object, APPLIED_ANNOTATION);
-    applied == Some(&desired.fingerprint)
-        || context.memory_of(&NamespacedName::of(parent), |memory| {
-            let pace = memory.paces.get(&desired.key.identity());
-            pace.is_some_and(|pace| pace.is_of(&desired.fingerprint))
-        })
-}
-
-/// Reports whether a child that was changed back is not applied now, because that happens again and again.
+/// Reports whether a child that has drifted is not applied now, because it was changed back again and again.
 pub(super) fn is_on_hold(
     context: &Context,
     parent: &DynamicObject,
@@ -47,16 +29,19 @@ pub(super) fn is_on_hold(
     live: &Live,
     drift: &FieldPath,
 ) -> bool {
-    let now = Instant::now();
-    let contested = context.memory_of(&NamespacedName::of(parent), |memory| {
-        let pace = memory.paces.get_mut(&desired.key.identity())?;
-        pace.changed_back(now);
-        pace.is_contested().then(|| pace.wait(now).is_some())
+    let seen = context.memory_of(&NamespacedName::of(parent), |memory| {
+        let applied = annotation(&live.object, APPLIED_ANNOTATION);
+        memory
+            .contests
+            .differs(&desired.key, &desired.fingerprint, applied, Instant::now())
     });
-    if contested.is_some() {
-        report(context, parent, desired, live, drift);
+    match seen {
+        Seen::Edit => false,
+        Seen::Contested { hold } => {
+            report(context, parent, desired, live, drift);
+            hold
+        }
     }
-    contested == Some(true)
 }
 
 /// Finds out who changes the field of a contested child, and publishes it the first time.
@@ -74,9 +59,7 @@ fn report(context: &Context, parent: &DynamicObject, desired: &Desired, live: &L
     let path = shorten(&drift.to_string(), MAX_PATH);
     let began = context.memory_of(&NamespacedName::of(parent), |memory| {
         let counted = || context.observer.metrics.contested();
-        let pace = memory.pace(desired.key.identity());
-        let is_first = pace.report(Report { path, by }, counted);
-        is_first.then(|| format!("{} {pace}", desired.key))
+        memory.contests.report(&desired.key, Report { path, by }, counted)
     });
     if let Some(message) = began {
         warn!("{message}");
@@ -96,21 +79,26 @@ fn in_words(writer: &FieldWriter) -> String {
     )
 }
 
+/// Remembers that a child was applied, which was `live`.
+pub(super) fn applied(context: &Context, parent: &DynamicObject, desired: &Desired, live: &DynamicObject) {
+    // The body was another one, although the parent has not changed: a second host may restore it. Or others have removed
+    // the host's marks.
+    let is_other_body = annotation(live, APPLIED_ANNOTATION) != Some(&desired.fingerprint)
+        && made_at(parent, live).is_none_or(|made_at| Some(made_at) >= parent.metadata.generation);
+    context.memory_of(&NamespacedName::of(parent), |memory| {
+        let (key, fingerprint) = (&desired.key, &desired.fingerprint);
+        memory
+            .contests
+            .applied(key, fingerprint, is_other_body, Instant::now());
+    });
+}
+
 /// Ends the contests that are over: those of children that nobody has changed back for a while, and those of children
 /// that the plugin no longer wants.
 pub(super) fn end(context: &Context, parent: &DynamicObject, desired: &[Desired]) {
-    let now = Instant::now();
+    let is_wanted = |key: &ChildRef| desired.iter().any(|desired| desired.key == *key);
     let ended = context.memory_of(&NamespacedName::of(parent), |memory| {
-        let mut messages = Vec::new();
-        memory.paces.retain(|key, pace| {
-            if pace.is_contest() && !desired.iter().any(|desired| desired.key.identity() == *key) {
-                return false;
-            }
-            let ended = pace.ended(now);
-            messages.extend(ended.map(|path| format!("{key}: {path} is no longer changed back")));
-            ended.is_none()
-        });
-        messages
+        memory.contests.end(is_wanted, Instant::now())
     });
     for message in ended {
         info!("{message}");
@@ -120,7 +108,7 @@ pub(super) fn end(context: &Context, parent: &DynamicObject, desired: &[Desired]
 
 /// Forgets the contests of a parent whose children are not applied any more, for example because it is paused.
 pub(super) fn forget(context: &Context, parent: &NamespacedName) {
-    context.memory_of(parent, |memory| memory.paces.retain(|_, pace| !pace.is_contest()));
+    context.memory_of(parent, |memory| memory.contests.clear());
 }
 
 /// Returns when to reconcile a parent again: as decided, or before because of its contested children and of what backs off.
@@ -134,30 +122,15 @@ pub(super) fn next(context: &Context, parent: &NamespacedName, decided: Action) 
         return decided;
     }
     let now = Instant::now();
-    let look = context.memory_of(parent, |memory| memory.next_write(now));
+    let look = context.memory_of(parent, |memory| {
+        memory
+            .contests
+            .next(now)
+            .into_iter()
+            .chain(memory.next_write(now))
+            .min()
+    });
     let look = look.map(|look| look.max(MIN_DELAY));
     let next = after.into_iter().chain(look).min();
     next.map_or(Action::OnChange, Action::After)
-}
-
-impl ParentMemory {
-    /// Forgets that others changed a child back: it was deleted, or is not applied.
-    pub(super) fn forget_contest(&mut self, key: &ChildRef) {
-        let key = key.identity();
-        if self.paces.get(&key).is_some_and(Pace::is_contest) {
-            self.paces.remove(&key);
-        }
-    }
-
-    /// Returns the condition about the contested children; `None` when there are none.
-    pub(super) fn contested(&self) -> Option<Reason> {
-        let mut contested: Vec<_> = self.paces.iter().filter(|(_, pace)| pace.is_reported()).collect();
-        contested.sort_by_key(|(key, _)| *key);
-        let shown = contested.iter().take(SHOWN);
-        let mut messages: Vec<_> = shown.map(|(key, pace)| format!("{key} {pace}")).collect();
-        if contested.len() > SHOWN {
-            messages.push(format!("and {} more children", contested.len() - SHOWN));
-        }
-        (!messages.is_empty()).then(|| Reason::new(FIELD_CONTESTED, messages.join(". ")))
-    }
 }

@@ -1,5 +1,6 @@
 //! The state that all reconciles of one controller share: handles, caches, and the memory of each parent.
 
+pub(super) mod contests;
 mod memory;
 mod needs;
 mod objects;
@@ -14,6 +15,7 @@ use kube::Client;
 use kube::core::DynamicObject;
 use tokio::sync::watch;
 
+pub use self::contests::Contests;
 pub use self::memory::{FailureMemory, OwnWrites, ParentMemory};
 use self::needs::Needs;
 use super::observer::Observer;
@@ -199,7 +201,7 @@ impl Context {
         if let Some(memory) = self.memory().get_mut(parent) {
             memory.own_writes.children.remove(&key.identity());
             memory.unowned.remove(key);
-            memory.forget_contest(key);
+            memory.contests.forget(key);
         }
     }
 

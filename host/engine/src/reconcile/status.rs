@@ -38,7 +38,7 @@ pub(super) fn desired(
     let held_back = context.blocking_parents.reason(&name);
     let unlisted = context.state.unlisted.reason(&name);
     let (contested, shares_conditions) = context.memory_of(&name, |memory| {
-        (memory.contested(), memory.status.shares_conditions)
+        (memory.contests.condition(), memory.status.shares_conditions)
     });
     let now = now();
     let mut status = compose(parent, before, update, now);

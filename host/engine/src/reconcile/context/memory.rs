@@ -8,6 +8,7 @@ use opentelemetry::trace::SpanContext;
 use serde_json::Value;
 use tokio::time::Instant;
 
+use super::contests::Contests;
 use super::pace::Pace;
 use crate::work_queue::ReconcileReason;
 use operator_host_core::metrics::parents::CountedParent;
@@ -33,6 +34,8 @@ pub struct ParentMemory {
     pub(in crate::reconcile) paces: HashMap<Identity, Pace>,
     /// The generation and the plugin version that these and the pace of the status are about.
     pub(super) paced: Option<(Option<i64>, Digest)>,
+    /// Children that others may be changing back.
+    pub contests: Contests,
     /// What decided which children are retained when the last of them lost its owner reference: a hash of the parent's UID
     /// and annotations, which say what Secrets are generated. When the configuration changes, all memory is new.
     pub released: Option<u64>,
@@ -111,10 +114,10 @@ impl ParentMemory {
             .or_insert_with(|| Pace::new(Instant::now()))
     }
 
-    /// Returns when the next of what backs off may be written, or is no longer contested.
+    /// Returns when the next of what backs off may be written.
     pub(in crate::reconcile) fn next_write(&self, now: Instant) -> Option<Duration> {
         let all = self.paces.values().chain(&self.status.pace);
-        all.filter_map(|pace| pace.next(now)).min()
+        all.filter_map(|pace| pace.wait(now)).min()
     }
 
     /// Remembers the resource version that an own write gave to the parent, unless the response contains changes that

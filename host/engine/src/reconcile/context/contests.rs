@@ -1,0 +1,425 @@
+//! The contested children of one parent. No I/O, and the time is an argument.
+
+use std::collections::HashMap;
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use operator_host_core::metrics::ContestedChild;
+use operator_host_core::object::ChildRef;
+use operator_host_desired::conditions::{FIELD_CONTESTED, Reason};
+
+/// How many times a child must be changed back before it is contested. Fewer are the edits of a user.
+const CONTESTED_AFTER: u32 = 5;
+/// The shortest and the longest time between two applies of a contested child. Each change back doubles it.
+const DELAYS: (Duration, Duration) = (Duration::from_secs(5), Duration::from_secs(300));
+/// The shortest and the longest time after which a child that was not changed back is no longer contested. It is
+/// [`QUIET_FACTOR`] times the longest time that the other client has taken so far.
+const QUIET: (Duration, Duration) = (Duration::from_secs(30), Duration::from_secs(3600));
+const QUIET_FACTOR: u32 = 4;
+/// How many children the condition names.
+const SHOWN: usize = 3;
+
+/// The children of one parent that others may be changing back.
+#[derive(Debug, Default)]
+pub struct Contests(HashMap<ChildRef, Contest>);
+
+#[derive(Debug)]
+struct Contest {
+    /// The fingerprint of the last applied body.
+    fingerprint: String,
+    /// When it was last applied, or was last seen as applied.
+    applied: Instant,
+    /// Whether it was changed back since then.
+    is_changed: bool,
+    /// How many times it was changed back.
+    times: u32,
+    /// The longest time from an apply to the change back.
+    slowest: Duration,
+    /// What was reported, once it is contested.
+    report: Option<(Report, ContestedChild)>,
+}
+
+/// Who changes which field.
+#[derive(Debug)]
+pub(in crate::reconcile) struct Report {
+    /// The path of the field.
+    pub(in crate::reconcile) path: String,
+    /// Who changed it, in words.
+    pub(in crate::reconcile) by: String,
+}
+
+/// What a difference between a child and its desired state means.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::reconcile) enum Seen {
+    /// It is to be applied: the plugin wants something new, or somebody has made a few edits.
+    Edit,
+    /// It is contested. `hold`: it is too early to apply it again.
+    Contested { hold: bool },
+}
+
+impl Contest {
+    fn new(fingerprint: &str, now: Instant) -> Self {
+        Self {
+            fingerprint: fingerprint.to_owned(),
+            applied: now,
+            is_changed: false,
+            times: 0,
+            slowest: Duration::ZERO,
+            report: None,
+        }
+    }
+
+    const fn is_contested(&self) -> bool {
+        self.times >= CONTESTED_AFTER
+    }
+
+    fn change_back(&mut self, now: Instant) {
+        self.is_changed = true;
+        self.times = self.times.saturating_add(1);
+        self.slowest = self.slowest.max(now - self.applied);
+    }
+
+    /// Returns the least time between two applies.
+    fn delay(&self) -> Duration {
+        let doublings = self.times.saturating_sub(CONTESTED_AFTER);
+        let delay = DELAYS.0.saturating_mul(2_u32.saturating_pow(doublings));
+        delay.min(DELAYS.1)
+    }
+
+    /// Returns how long a child must stay as applied until the contest is over.
+    fn quiet(&self) -> Duration {
+        if self.is_contested() {
+            self.slowest.saturating_mul(QUIET_FACTOR).clamp(QUIET.0, QUIET.1)
+        } else {
+            QUIET.1
+        }
+    }
+
+    /// Returns when something is to be done about it.
+    fn due(&self) -> Instant {
+        self.applied
+            + if self.is_changed {
+                self.delay()
+            } else {
+                self.quiet()
+            }
+    }
+
+    fn message(&self, key: &ChildRef, Report { path, by }: &Report) -> String {
+        let (times, delay) = (self.times, self.delay());
+        format!(
+            "{key} was changed back {times} times, the last time {path} {by}. The host applies this child at most \
+             once in {delay:?}. Stop the other client, or leave the field out of what the plugin wants"
+        )
+    }
+}
+
+impl Contests {
+    /// Notes that a child differs from the body with this `fingerprint`, which is desired. `applied` is the fingerprint
+    /// of the body that was last applied, according to the child.
+    pub(in crate::reconcile) fn differs(
+        &mut self,
+        key: &ChildRef,
+        fingerprint: &str,
+        applied: Option<&str>,
+        now: Instant,
+    ) -> Seen {
+        let Some(contest) = self.0.get_mut(key) else {
+            if applied == Some(fingerprint) {
+                let mut contest = Contest::new(fingerprint, now);
+                contest.change_back(now);
+                self.0.insert(key.clone(), contest);
+            }
+            return Seen::Edit;
+        };
+        if contest.fingerprint != fingerprint {
+            return Seen::Edit;
+        }
+        if !contest.is_changed {
+            if !contest.is_contested() && contest.due() <= now {
+                // The earlier edits are too long ago to matter.
+                *contest = Contest::new(fingerprint, now);
+            }
+            contest.change_back(now);
+        }
+        if !contest.is_contested() {
+            return Seen::Edit;
+        }
+        Seen::Contested {
+            hold: now < contest.due(),
+        }
+    }
+
+    /// Notes that the body with this fingerprint was applied to an existing child. `is_other_body`: it replaced
+    /// another body, which somebody may restore.
+    pub(in crate::reconcile) fn applied(
+        &mut self,
+        key: &ChildRef,
+        fingerprint: &str,
+        is_other_body: bool,
+        now: Instant,
+    ) {
+        match self.0.get_mut(key) {
+            Some(contest) => {
+                if contest.fingerprint != fingerprint {
+                    fingerprint.clone_into(&mut contest.fingerprint);
+                }
+                contest.applied = now;
+                contest.is_changed = false;
+            }
+            None if is_other_body => {
+                self.0.insert(key.clone(), Contest::new(fingerprint, now));
+            }
+            None => {}
+        }
+    }
+
+    /// Notes that a child is as desired.
+    pub(in crate::reconcile) fn is_as_desired(&mut self, key: &ChildRef, now: Instant) {
+        let changed = self.0.get_mut(key).filter(|contest| contest.is_changed);
+        // While the host waits, others may change it back and forth.
+        if let Some(contest) = changed.filter(|contest| !contest.is_contested() || contest.due() <= now) {
+            contest.is_changed = false;
+            contest.applied = now;
+        }
+    }
+
+    /// Forgets a child that was deleted.
+    pub(in crate::reconcile) fn forget(&mut self, key: &ChildRef) {
+        self.0.remove(key);
+    }
+
+    /// Forgets all children.
+    pub(in crate::reconcile) fn clear(&mut self) {
+        self.0.clear();
+    }
+
+    /// Stores who contests a child this time. Returns the message when this is its first report; `counted` then counts it as long
+    /// as the contest lasts.
+    pub(in crate::reconcile) fn report(
+        &mut self,
+        key: &ChildRef,
+        report: Report,
+        counted: impl FnOnce() -> ContestedChild,
+    ) -> Option<String> {
+        let contest = self.0.get_mut(key)?;
+        let message = contest.message(key, &report);
+        match &mut contest.report {
+            Some((known, _)) => {
+                *known = report;
+                None
+            }
+            None => {
+                contest.report = Some((report, counted()));
+                Some(message)
+            }
+        }
+    }
+
+    /// Ends what is over, and returns a message for each child that was contested and is still wanted.
+    pub(in crate::reconcile) fn end(
+        &mut self,
+        is_wanted: impl Fn(&ChildRef) -> bool,
+        now: Instant,
+    ) -> Vec<String> {
+        let is_over = |key: &ChildRef, contest: &mut Contest| {
+            !is_wanted(key) || (!contest.is_changed && contest.due() <= now)
+        };
+        let ended = self.0.extract_if(is_over).filter_map(|(key, contest)| {
+            let (report, _) = contest.report.filter(|_| is_wanted(&key))?;
+            Some(format!("{key}: {} is no longer changed back", report.path))
+        });
+        ended.collect()
+    }
+
+    /// Returns when the first contested child is to be applied again, or its contest ends.
+    pub(in crate::reconcile) fn next(&self, now: Instant) -> Option<Duration> {
+        let contested = self.0.values().filter(|contest| contest.is_contested());
+        contested
+            .map(|contest| contest.due().saturating_duration_since(now))
+            .min()
+    }
+
+    /// Returns the condition about the contested children; `None` when there are none.
+    pub(in crate::reconcile) fn condition(&self) -> Option<Reason> {
+        let contested = self
+            .0
+            .iter()
+            .filter_map(|(key, contest)| Some((key, contest, &contest.report.as_ref()?.0)));
+        let mut contested: Vec<_> = contested.collect();
+        contested.sort_by_key(|(key, ..)| *key);
+        let mut messages: Vec<_> = contested
+            .iter()
+            .take(SHOWN)
+            .map(|(key, contest, report)| contest.message(key, report))
+            .collect();
+        if contested.len() > SHOWN {
+            messages.push(format!("and {} more children", contested.len() - SHOWN));
+        }
+        (!messages.is_empty()).then(|| Reason::new(FIELD_CONTESTED, messages.join(". ")))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use operator_host_contract::Kind;
+    use operator_host_core::metrics::Metrics;
+    use operator_host_core::object::NamespacedName;
+
+    fn child(name: &str) -> ChildRef {
+        ChildRef {
+            kind: Kind {
+                api_version: "apps/v1".into(),
+                kind: "Deployment".into(),
+            },
+            name: NamespacedName::parse(name),
+        }
+    }
+
+    fn counted() -> ContestedChild {
+        let metrics = std::sync::Arc::new(Metrics::unread());
+        let parent = Kind {
+            api_version: "a/v1".into(),
+            kind: "K".into(),
+        };
+        metrics.of("a", &parent).contested()
+    }
+
+    fn report() -> Report {
+        Report {
+            path: "spec.replicas".into(),
+            by: "by the field manager \"rival\"".into(),
+        }
+    }
+
+    /// Lets a client change a child back `times` times, `after` each apply, and the host apply it as soon as it may.
+    /// Returns the applies' times.
+    fn fight(contests: &mut Contests, times: u32, after: Duration, now: &mut Instant) -> Vec<Instant> {
+        let key = child("a/web");
+        let mut applies = Vec::new();
+        for _ in 0..times {
+            *now += after;
+            while let Seen::Contested { hold } = contests.differs(&key, "f", Some("f"), *now) {
+                contests.report(&key, report(), counted);
+                if !hold {
+                    break;
+                }
+                *now += contests.next(*now).unwrap();
+            }
+            contests.applied(&key, "f", false, *now);
+            applies.push(*now);
+        }
+        applies
+    }
+
+    #[test]
+    fn edits_are_corrected_at_once_and_a_contested_child_less_and_less_often() {
+        let (mut contests, mut now) = (Contests::default(), Instant::now());
+        let soon = Duration::from_millis(10);
+        let applies = fight(&mut contests, 16, soon, &mut now);
+        let gaps: Vec<u64> = applies
+            .windows(2)
+            .map(|pair| (pair[1] - pair[0]).as_secs())
+            .collect();
+        assert_eq!(
+            gaps,
+            [0, 0, 0, 5, 10, 20, 40, 80, 160, 300, 300, 300, 300, 300, 300]
+        );
+        let message = contests.condition().unwrap().message;
+        assert!(
+            message.starts_with(
+                "Deployment a/web was changed back 16 times, the last time spec.replicas by the field manager \"rival\". \
+                 The host applies this child at most once in 300s"
+            ),
+            "{message}"
+        );
+    }
+
+    #[test]
+    fn a_client_that_is_slow_is_corrected_at_once_for_a_while() {
+        let (mut contests, mut now) = (Contests::default(), Instant::now());
+        let start = now;
+        let minute = Duration::from_secs(60);
+        let applies = fight(&mut contests, 7, minute, &mut now);
+        assert_eq!(*applies.last().unwrap(), start + 7 * minute);
+        assert!(contests.condition().is_some());
+    }
+
+    #[test]
+    fn a_contest_ends_when_the_child_stays_as_applied_and_edits_are_corrected_at_once_again() {
+        let (mut contests, mut now) = (Contests::default(), Instant::now());
+        fight(&mut contests, 8, Duration::from_secs(1), &mut now);
+        assert_eq!(contests.end(|_| true, now + Duration::from_secs(29)), [""; 0]);
+        assert_eq!(contests.next(now), Some(Duration::from_secs(30)));
+        now += Duration::from_secs(30);
+        assert_eq!(
+            contests.end(|_| true, now),
+            ["Deployment a/web: spec.replicas is no longer changed back"]
+        );
+        assert_eq!(contests.condition(), None);
+        assert_eq!(contests.differs(&child("a/web"), "f", Some("f"), now), Seen::Edit);
+    }
+
+    #[test]
+    fn a_slow_client_must_be_quiet_for_longer() {
+        let (mut contests, mut now) = (Contests::default(), Instant::now());
+        fight(&mut contests, 6, Duration::from_secs(600), &mut now);
+        assert_eq!(contests.next(now), Some(Duration::from_secs(2400)));
+    }
+
+    #[test]
+    fn what_the_plugin_wants_anew_is_applied_at_once() {
+        let (mut contests, mut now) = (Contests::default(), Instant::now());
+        fight(&mut contests, 8, Duration::from_millis(1), &mut now);
+        let key = child("a/web");
+        assert_eq!(
+            contests.differs(&key, "f", Some("f"), now),
+            Seen::Contested { hold: true }
+        );
+        assert_eq!(contests.differs(&key, "g", Some("f"), now), Seen::Edit);
+        contests.applied(&key, "g", false, now);
+        assert_eq!(
+            contests.differs(&key, "g", Some("g"), now),
+            Seen::Contested { hold: true }
+        );
+        // The plugin no longer wants the child.
+        assert_eq!(contests.end(|_| false, now), [""; 0]);
+        assert_eq!(contests.condition(), None);
+    }
+
+    #[test]
+    fn a_second_host_that_wants_another_body_contests_as_well() {
+        let (mut contests, now) = (Contests::default(), Instant::now());
+        let key = child("a/web");
+        for _ in 0..CONTESTED_AFTER {
+            assert_eq!(contests.differs(&key, "ours", Some("theirs"), now), Seen::Edit);
+            contests.applied(&key, "ours", true, now);
+        }
+        assert!(matches!(
+            contests.differs(&key, "ours", Some("theirs"), now),
+            Seen::Contested { .. }
+        ));
+    }
+
+    #[test]
+    fn a_client_that_restores_the_field_ends_the_contest() {
+        let (mut contests, mut now) = (Contests::default(), Instant::now());
+        fight(&mut contests, 8, Duration::from_secs(1), &mut now);
+        let key = child("a/web");
+        contests.differs(&key, "f", Some("f"), now);
+        // It may be changed back and forth until it is the host's turn.
+        contests.is_as_desired(&key, now);
+        now += contests.next(now).unwrap();
+        contests.is_as_desired(&key, now);
+        assert_eq!(contests.end(|_| true, now + QUIET.0).len(), 1);
+    }
+
+    #[test]
+    fn edits_an_hour_apart_are_no_contest() {
+        let (mut contests, mut now) = (Contests::default(), Instant::now());
+        fight(&mut contests, 2 * CONTESTED_AFTER, QUIET.1, &mut now);
+        assert_eq!(contests.condition(), None);
+    }
+}
