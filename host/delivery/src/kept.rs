@@ -271,10 +271,14 @@ impl Versions {
     /// Writes a file atomically.
     fn write(&self, path: &Path, bytes: &[u8]) -> io::Result<()> {
         let new = path.with_extension(UNFINISHED);
-        let mut file = fs::File::create(&new)?;
-        file.write_all(bytes)?;
-        file.sync_all()?;
-        fs::rename(&new, path)
+        let write = || {
+            let mut file = fs::File::create(&new)?;
+            file.write_all(bytes)?;
+            file.sync_all()?;
+            fs::rename(&new, path)
+        };
+        // A part of it must not fill the volume.
+        write().inspect_err(|_| drop(fs::remove_file(&new)))
     }
 }
 

@@ -61,6 +61,8 @@ type Stamps = BTreeMap<PathBuf, Stamp>;
 struct Fault {
     text: String,
     is_incomplete: bool,
+    /// Whether reading failed, so that it may succeed next time although the files are the same.
+    is_passing: bool,
 }
 
 impl From<PackError> for Fault {
@@ -74,13 +76,21 @@ impl Fault {
         Self {
             text,
             is_incomplete: false,
+            is_passing: false,
+        }
+    }
+
+    fn passing(text: String) -> Self {
+        Self {
+            is_passing: true,
+            ..Self::complete(text)
         }
     }
 
     fn incomplete(text: String) -> Self {
         Self {
-            text,
             is_incomplete: true,
+            ..Self::complete(text)
         }
     }
 }
@@ -172,8 +182,8 @@ impl WatchedFile {
         self.changing = None;
         match content {
             Err(fault) if fault.is_incomplete && lasted < PATIENCE => Look::Same,
-            Err(Fault { text, .. }) => {
-                self.told = Some(files);
+            Err(Fault { text, is_passing, .. }) => {
+                self.told = Some(files).filter(|_| !is_passing);
                 self.trouble(text).unwrap_or(Look::Same)
             }
             Ok(content) => {
@@ -286,7 +296,8 @@ impl WatchedFile {
                 _ => format!("the file is not there: put it into {}", self.folder().display()),
             },
         };
-        Fault::complete(text)
+        // What explains it may change.
+        Fault::passing(text)
     }
 
     fn read(&self, path: &Path, limit: usize) -> Result<Vec<u8>, Fault> {
@@ -297,7 +308,7 @@ impl WatchedFile {
             }
             Ok(bytes) => Ok(bytes),
             Err(error) if error.kind() == io::ErrorKind::NotFound => Err(self.missing()),
-            Err(error) => Err(Fault::complete(format!("cannot read {}: {error}", name(path)))),
+            Err(error) => Err(Fault::passing(format!("cannot read {}: {error}", name(path)))),
         }
     }
 

@@ -1,6 +1,6 @@
 //! The bytes of a plugin's file: in memory while they are needed, and otherwise where they can be read again.
 //!
-//! Plugins are megabytes, and a live version needs its file only if its compiled code is damaged.
+//! Plugins are megabytes, and a live version does not need its file.
 
 use std::fmt;
 use std::io;

@@ -483,7 +483,11 @@ impl Repository {
             return Err(refused("which does not accept the credentials"));
         }
         if status != StatusCode::OK {
-            return Err(refused(&format!("which answers {status}")));
+            let wait = pause(&response);
+            return Err(RegistryError::Answer {
+                message: refused(&format!("which answers {status}")).to_string(),
+                wait,
+            });
         }
         let bytes = transport::read(response, &server.authority, what, TOKEN_LIMIT, self.respond()).await?;
         let token: Result<RawToken, _> = serde_json::from_slice(&bytes);
