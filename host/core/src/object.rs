@@ -112,6 +112,31 @@ pub fn kind_of(object: &Value) -> Kind {
     }
 }
 
+/// Maximum number of characters of a name in an object. Requests are YAML, which limits a key to 1,024 with its quotes.
+const MAX_KEY: usize = 1000;
+
+/// Returns what is wrong with the first key that is too long to be sent.
+pub fn long_key(fields: &Map<String, Value>) -> Option<String> {
+    fn within(value: &Value) -> Option<String> {
+        match value {
+            Value::Array(items) => items.iter().find_map(within),
+            Value::Object(fields) => long_key(fields),
+            _ => None,
+        }
+    }
+    let is_long = |key: &str| {
+        let text = || Value::from(key).to_string();
+        key.len() > MAX_KEY / 6 && text().chars().count() > MAX_KEY + "\"\"".len()
+    };
+    fields.iter().find_map(|(key, value)| match is_long(key) {
+        true => Some(format!(
+            "the key that begins with {:?} has more than {MAX_KEY} characters: make it shorter",
+            shorten(key, 40)
+        )),
+        false => within(value),
+    })
+}
+
 /// Names a kind in a message. One that is not Kubernetes' own may share its name with others, so it has its group, as in
 /// `Service.serving.knative.dev`.
 pub fn kind_in_words<'a>(group: &str, kind: &'a str) -> Cow<'a, str> {
@@ -471,6 +496,19 @@ mod tests {
     }
 
     /// Regression: the API server refused the whole request, and quoted it.
+    #[test]
+    fn a_key_that_yaml_does_not_take_is_found_wherever_it_is() {
+        let with = |key: &str| {
+            let value = serde_json::json!({ "a": [{ key: 1 }] });
+            value.as_object().and_then(long_key)
+        };
+        assert_eq!(with(&"k".repeat(1000)), None);
+        let problem = with(&"k".repeat(1001)).unwrap();
+        assert!(problem.contains("more than 1000 characters"), "{problem}");
+        assert_eq!(with(&"ä".repeat(1000)), None);
+        assert!(with(&"\n".repeat(501)).is_some(), "as it is written");
+    }
+
     #[test]
     fn a_kind_that_is_not_of_kubernetes_is_named_with_its_group() {
         let named = |api_version: &str, kind: &str| {

@@ -30,7 +30,8 @@ use operator_host_core::object::{
     APPLIED_ANNOTATION, BESIDE_ANNOTATION, CONTROLLER_LABEL, ChildRef, GENERATED_LABEL, Identity,
     LEAVE_ANNOTATION, MAX_DEPTH, NamespacedName, NotServed, PARENT_ANNOTATION, PROVENANCE_ANNOTATION,
     Provenance, annotation, controller_of, fingerprint, group_of, is_deeper, is_reference_to, is_terminating,
-    is_unreadable, kind_for_kubectl, kind_in_words, label, name_problem, secret, shorten, unreadable,
+    is_unreadable, kind_for_kubectl, kind_in_words, label, long_key, name_problem, secret, shorten,
+    unreadable,
 };
 
 /// The input of a plan, in addition to the plugin's answer.
@@ -368,6 +369,9 @@ impl Policy<'_> {
         }
         if is_deeper(child, MAX_DEPTH + 1) {
             let problem = unreadable("it");
+            return Err(Refusal::BadValue { which, problem });
+        }
+        if let Some(problem) = child.as_object().and_then(long_key) {
             return Err(Refusal::BadValue { which, problem });
         }
         let mut body = child.clone();

@@ -17,7 +17,7 @@ use operator_host_contract::EventType;
 use operator_host_core::clock::now;
 use operator_host_core::managed_fields::{below, fields};
 use operator_host_core::object::{
-    MAX_DEPTH, NamespacedName, fingerprint, is_deeper, is_unreadable, least_size, unreadable,
+    MAX_DEPTH, NamespacedName, fingerprint, is_deeper, is_unreadable, least_size, long_key, unreadable,
 };
 use operator_host_desired::conditions::{
     KIND_NOT_LISTED, PLUGIN_HELD_BACK, StatusUpdate, compose, current, is_host_type, labels, set_condition,
@@ -199,7 +199,8 @@ fn unacceptable(fields: &Map<String, Value>) -> Option<(u16, String)> {
     if fields.values().any(|value| is_deeper(value, MAX_DEPTH - 1)) {
         return Some((422, unreadable("the status in the plugin's answer")));
     }
-    None
+    let problem = long_key(fields)?;
+    Some((422, format!("the status in the plugin's answer: {problem}")))
 }
 
 /// Reports whether another manager has the conditions, too, and has them as one value: the definition does not say that they
