@@ -110,6 +110,8 @@ pub struct WatchedFile {
     changing: Option<Instant>,
     /// The files about which everything was said.
     told: Option<Stamps>,
+    /// Whether they are read again all the same, because that failed.
+    is_passing: bool,
     /// What was returned last: the digest, and the signature.
     given: Option<(Digest, Option<Bytes>)>,
     trouble: Option<String>,
@@ -126,6 +128,7 @@ impl WatchedFile {
             seen: None,
             changing: None,
             told: None,
+            is_passing: false,
             given: None,
             trouble: None,
         }
@@ -168,7 +171,7 @@ impl WatchedFile {
             _ => now,
         };
         self.seen = Some((files.clone(), since));
-        if self.told.as_ref() == Some(&files) {
+        if self.told.as_ref() == Some(&files) && !self.is_passing {
             return Look::Same;
         }
         let lasted = now - since;
@@ -183,11 +186,11 @@ impl WatchedFile {
         match content {
             Err(fault) if fault.is_incomplete && lasted < PATIENCE => Look::Same,
             Err(Fault { text, is_passing, .. }) => {
-                self.told = Some(files).filter(|_| !is_passing);
+                (self.told, self.is_passing) = (Some(files), is_passing);
                 self.trouble(text).unwrap_or(Look::Same)
             }
             Ok(content) => {
-                self.told = Some(files);
+                (self.told, self.is_passing) = (Some(files), false);
                 // Returned again after trouble: a caller that was told of the trouble must learn that it has ended.
                 let after_trouble = self.trouble.take().is_some();
                 let given = Some((content.digest, content.signature.clone()));
@@ -202,7 +205,10 @@ impl WatchedFile {
     /// Files that change all the time are never used, which is reported.
     fn unsettled(&mut self, now: Instant) -> Look {
         let changing = *self.changing.get_or_insert(now);
-        let text = format!("the file {} keeps changing: it is used once it stays the same", name(&self.path));
+        let text = format!(
+            "the file {} keeps changing: it is used once it stays the same",
+            name(&self.path)
+        );
         match now - changing >= PATIENCE {
             true => self.trouble(text).unwrap_or(Look::Unsettled),
             false => Look::Unsettled,

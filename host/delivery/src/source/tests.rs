@@ -177,3 +177,51 @@ fn a_signature_that_is_too_large_is_named() {
     let reason = trouble(settled(&mut source));
     assert!(reason.contains("p.wasm.sig: it is larger than"), "{reason}");
 }
+
+#[test]
+fn a_plugin_is_found_by_its_bare_name() {
+    // A test cannot change the folder of the process for itself alone.
+    let folder = tempfile::Builder::new().prefix("bare-").tempdir_in(".").unwrap();
+    let name = format!("{}.wasm", folder.path().file_name().unwrap().to_str().unwrap());
+    let signature = format!("{name}.sig");
+    fs::write(&name, "one").unwrap();
+    fs::write(&signature, "s").unwrap();
+    let look = settled(&mut WatchedFile::new(PathBuf::from(&name), 1000));
+    fs::remove_file(&name).unwrap();
+    fs::remove_file(&signature).unwrap();
+    assert!(matches!(look, Look::New(content) if content.signature.is_some()));
+}
+
+#[test]
+fn what_others_keep_beside_a_plugin_does_not_delay_it() {
+    let (folder, file, mut source) = source();
+    fs::write(&file, "one").unwrap();
+    std::thread::sleep(SETTLE);
+    fs::write(folder.path().join("p.wasm.log"), "a line").unwrap();
+    assert_eq!(source.look(), new(b"one"));
+}
+
+#[test]
+fn a_file_that_keeps_changing_is_reported_once_and_used_when_it_stays() {
+    let (_folder, file, mut source) = source();
+    fs::write(&file, "one").unwrap();
+    assert_eq!(source.look(), Look::Unsettled);
+    source.changing = Some(Instant::now() - PATIENCE);
+    fs::write(&file, "two").unwrap();
+    let reason = trouble(source.look());
+    assert!(reason.contains("p.wasm keeps changing"), "{reason}");
+    fs::write(&file, "three").unwrap();
+    assert_eq!(source.look(), Look::Unsettled);
+    assert_eq!(settled(&mut source), new(b"three"));
+}
+
+#[test]
+fn the_reason_why_a_mounted_file_is_missing_is_read_again() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut source = WatchedFile::mounted(folder.path().join("p.wasm"), 1000);
+    for problem in ["forbidden", "another key"] {
+        fs::write(folder.path().join(PROBLEM), problem).unwrap();
+        assert_eq!(trouble(settled(&mut source)), problem);
+        assert_eq!(settled(&mut source), Look::Same);
+    }
+}
