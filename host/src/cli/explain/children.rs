@@ -1,6 +1,6 @@
 //! The children of a resource, each with what its own controller has created.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashSet};
 
 use futures::stream::{self, StreamExt};
 use jiff::Timestamp;
@@ -107,6 +107,9 @@ pub(super) async fn find(
             Err(error) => unread.add(full_name(resource), &error),
         }
     }
+    // Several groups may serve one object, such as an Ingress.
+    let mut uids = HashSet::new();
+    found.retain(|child| child.metadata.uid.clone().is_none_or(|uid| uids.insert(uid)));
     let mut descendants = Vec::new();
     for (api_version, kind, plural) in DESCENDANTS.into_iter().filter(|_| !found.is_empty()) {
         let (group, version) = api_version.split_once('/').unwrap_or(("", api_version));
