@@ -1,8 +1,9 @@
 //! Reloads each controller's plugin when its file changes.
 //!
 //! ConfigMap mounts, editors and copies change files in different ways, and some volumes send no notifications. So a task
-//! for each file looks at it every second, and when something may have changed; see [`WatchedFile`]. New contents are sent to one task per controller, so that
-//! a plugin that takes long to compile does not block the others. The configuration file is watched in the same way.
+//! for each file looks at it every second, and when something may have changed; see [`WatchedFile`]. New contents are sent
+//! to one task per controller, so that a plugin that takes long to compile does not block the others. The configuration file
+//! is watched in the same way.
 
 mod notifications;
 
