@@ -11,6 +11,8 @@ pub struct Estimate {
     pub values: usize,
     /// An upper bound for the memory of its tree, in bytes.
     pub bytes: usize,
+    /// How deep objects and lists are nested.
+    pub levels: usize,
 }
 
 /// Estimates the size of a JSON text.
@@ -28,10 +30,17 @@ pub fn estimate(text: &str) -> Estimate {
     let mut estimate = Estimate {
         values: 1,
         bytes: VALUE + bytes.len(),
+        levels: 0,
     };
-    let mut at = 0;
+    let (mut at, mut level) = (0, 0_usize);
     while let Some(&byte) = bytes.get(at) {
         at += 1;
+        match byte {
+            b'{' | b'[' => level += 1,
+            b'}' | b']' => level = level.saturating_sub(1),
+            _ => {}
+        }
+        estimate.levels = estimate.levels.max(level);
         let more = match byte {
             b'"' => {
                 at = end_of_string(bytes, at);

@@ -13,12 +13,13 @@ use std::sync::Arc;
 use serde_json::value::RawValue;
 use tokio::time::Instant;
 
-use operator_host_contract::{Conversion, Converted, Json, Kind};
+use operator_host_contract::{Conversion, Converted, Kind};
 use operator_host_core::object::shorten;
 use operator_host_engine::calls::Calls;
 use operator_host_runtime::{Call, CallError, Plugin};
 
 pub use self::checks::Before;
+pub(crate) use self::checks::json;
 pub use self::there_and_back::{Lost, there_and_back};
 
 /// Bytes of the objects in one call of a plugin, if there is more than one object.
@@ -222,14 +223,9 @@ async fn convert_call(
     room: &mut usize,
 ) -> Result<Vec<String>, ConversionError> {
     let name = plugin.description().name_and_version();
-    let mut objects = Vec::with_capacity(same.len());
-    for before in same {
-        let text = RawValue::from_string(before.for_plugin(None));
-        objects.push(Json::from(text.map_err(|error| before.refused(to, &error))?));
-    }
     let conversion = Arc::new(Conversion {
         api_version: to.to_owned(),
-        objects,
+        objects: same.iter().map(|before| before.for_plugin(None)).collect(),
     });
     let (outcome, share) = match purpose {
         Purpose::Request(calls, _) => calls.convert(plugin, &conversion).await,

@@ -4,14 +4,14 @@ use std::fmt;
 
 use bytes::Bytes;
 use serde::Deserialize;
-use serde::de::value::MapAccessDeserializer;
-use serde::de::{Deserializer, Error, MapAccess, SeqAccess, Visitor};
+use serde::de::{Deserializer, Error, SeqAccess, Visitor};
 use serde_json::value::RawValue;
 use serde_json::{Value, json};
 
 use super::{LONGEST_UID, WORDS};
 use crate::conversion::Before;
 use operator_host_contract::Kind;
+use operator_host_core::json_text;
 use operator_host_core::object::shorten;
 
 const API_VERSION: &str = "apiextensions.k8s.io/v1";
@@ -34,69 +34,44 @@ pub(super) struct ConversionReview<'a> {
 #[serde(rename_all = "camelCase")]
 struct RawReview<'a> {
     api_version: String,
-    #[serde(borrow, deserialize_with = "request")]
-    request: RawRequest<'a>,
+    #[serde(borrow)]
+    request: &'a RawValue,
 }
 
 #[derive(Deserialize)]
-struct RawRequest<'a> {
+struct Request<'a> {
     uid: String,
     #[serde(rename = "desiredAPIVersion")]
     desired_api_version: String,
-    #[serde(borrow, deserialize_with = "objects")]
-    objects: Vec<&'a RawValue>,
+    #[serde(borrow)]
+    objects: &'a RawValue,
 }
 
-/// Reads a request. Where a text stands instead of it, serde would write an error with all of it, which is longer than the
-/// text: so any value is accepted first.
-fn request<'de, D: Deserializer<'de>>(deserializer: D) -> Result<RawRequest<'de>, D::Error> {
-    struct Request;
-    impl<'de> Visitor<'de> for Request {
-        type Value = RawRequest<'de>;
+/// The objects of a review, at most [`MAX_OBJECTS`]: a list of small values takes more memory than its text.
+struct Objects<'a>(Vec<&'a RawValue>);
 
-        fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-            f.write_str("a request")
-        }
-
-        fn visit_str<E: Error>(self, _: &str) -> Result<Self::Value, E> {
-            Err(E::custom("`request` is a text"))
-        }
-
-        fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<Self::Value, A::Error> {
-            RawRequest::deserialize(MapAccessDeserializer::new(map))
-        }
+impl<'de> Deserialize<'de> for Objects<'de> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_seq(Self(Vec::new()))
     }
-    deserializer.deserialize_any(Request)
 }
 
-/// Reads a limited number of objects. Any value is accepted first, as for [`request`].
-fn objects<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<&'de RawValue>, D::Error> {
-    struct Objects;
-    impl<'de> Visitor<'de> for Objects {
-        type Value = Vec<&'de RawValue>;
+impl<'de> Visitor<'de> for Objects<'de> {
+    type Value = Self;
 
-        fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-            f.write_str("a list of objects")
-        }
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a list of objects")
+    }
 
-        fn visit_str<E: Error>(self, _: &str) -> Result<Self::Value, E> {
-            Err(E::custom("`objects` is a text"))
-        }
-
-        fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<Self::Value, A::Error> {
-            let mut objects = Vec::new();
-            while let Some(object) = list.next_element()? {
-                if objects.len() == MAX_OBJECTS {
-                    return Err(A::Error::custom(format!(
-                        "`objects` has more than {MAX_OBJECTS} objects"
-                    )));
-                }
-                objects.push(object);
+    fn visit_seq<A: SeqAccess<'de>>(mut self, mut list: A) -> Result<Self, A::Error> {
+        while let Some(object) = list.next_element()? {
+            if self.0.len() == MAX_OBJECTS {
+                return Err(A::Error::custom(format!("more than {MAX_OBJECTS} objects")));
             }
-            Ok(objects)
+            self.0.push(object);
         }
+        Ok(self)
     }
-    deserializer.deserialize_any(Objects)
 }
 
 impl<'a> ConversionReview<'a> {
@@ -105,22 +80,24 @@ impl<'a> ConversionReview<'a> {
     /// # Errors
     /// When the body is not a review of the supported version.
     pub(super) fn parse(body: &'a [u8]) -> Result<Self, String> {
-        // Serde would quote a text here, too.
-        if !body.trim_ascii_start().starts_with(b"{") {
-            return Err("it is not a JSON object".to_owned());
-        }
-        let review: RawReview<'a> = serde_json::from_slice(body).map_err(|error| error.to_string())?;
+        let text = std::str::from_utf8(body).map_err(|error| error.to_string())?;
+        let review: RawReview<'a> = json_text::object(text)?;
         if review.api_version != API_VERSION {
             return Err(format!(
                 "`apiVersion` is {:?}, expected {API_VERSION}",
                 shorten(&review.api_version, QUOTED)
             ));
         }
-        let RawRequest {
+        let Request {
             uid,
             desired_api_version: to,
             objects,
-        } = review.request;
+        } = json_text::object(review.request.get()).map_err(|error| format!("request: {error}"))?;
+        // Serde would quote all of a text.
+        let objects = Some(objects.get()).filter(|objects| objects.starts_with('['));
+        let objects = objects.ok_or("request.objects: it is not a list")?;
+        let Objects(objects) =
+            serde_json::from_str(objects).map_err(|error| format!("request.objects: {error}"))?;
         if uid.is_empty() || to.is_empty() {
             return Err("`uid` or `desiredAPIVersion` is empty".to_owned());
         }
@@ -223,9 +200,12 @@ mod tests {
             ),
             (
                 Box::new(|review| review["request"]["objects"] = json!({})),
-                "invalid type",
+                "request.objects: it is not a list",
             ),
-            (Box::new(|review| review["request"] = Value::Null), "invalid type"),
+            (
+                Box::new(|review| review["request"] = Value::Null),
+                "request: it is not a JSON object",
+            ),
         ] {
             let error = ConversionReview::parse(&review(change)).unwrap_err();
             assert!(error.contains(expected), "{error}");

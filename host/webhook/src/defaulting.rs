@@ -1,15 +1,11 @@
 //! Sets the defaults that need code: calls the `default` of a plugin before a resource is stored.
 
-use std::sync::Arc;
-
-use serde_json::value::RawValue;
 use serde_json::{Map, Value};
 
 use super::review::Review;
 use super::{Decision, MESSAGE, NO_ANSWER, NoDecision};
-use crate::conversion::Before;
+use crate::conversion::{Before, json};
 use operator_host_contract::Json;
-use operator_host_core::json_text::member;
 use operator_host_core::object::shorten;
 use operator_host_engine::calls::Calls;
 use operator_host_runtime::{CallError, Plugin};
@@ -28,7 +24,6 @@ pub(super) async fn default(
     if !description.defaults {
         return Ok(Decision::Allowed);
     }
-    let unreadable = |why: &dyn std::fmt::Display| NoDecision::new(format!("cannot read the object: {why}"));
     let before = match Before::read(object) {
         Ok(before) => before,
         Err(why) => return Ok(Decision::Denied(shorten(&why, MESSAGE))),
@@ -41,10 +36,10 @@ pub(super) async fn default(
             description.parent.api_version
         )));
     }
-    let given = match member(object, "spec") {
-        Some(spec) => serde_json::from_str(spec).map_err(|why| unreadable(&why))?,
-        None => Value::Null,
-    };
+    let given = before.members.get("spec").map_or(Ok(Value::Null), |spec| {
+        serde_json::from_str(spec.get())
+            .map_err(|why| NoDecision::new(format!("cannot read the object: {why}")))
+    })?;
     if !given.is_null() && !given.is_object() {
         // The schema refuses it, with a message about the field.
         return Ok(Decision::Allowed);
@@ -56,29 +51,24 @@ pub(super) async fn default(
     if given.as_object() == Some(&first) || (given.is_null() && first.is_empty()) {
         return Ok(Decision::Allowed);
     }
-    let first = Value::Object(first);
-    let spec = first.to_string();
-    let second = call(plugin, calls, before.for_plugin(Some(&spec))).await?;
-    let again = second.ok().map(|second| Value::Object(second).to_string());
-    if again.as_ref() != Some(&spec) {
+    let spec = json(&first);
+    let again = call(plugin, calls, before.for_plugin(Some(&spec))).await?;
+    if !again.is_ok_and(|again| json(&again).get() == spec.get()) {
         return Err(NoDecision::new(format!(
             "the `default` of the plugin {} changes its own answer for {}: called again, it must answer the same",
             description.name_and_version(),
             shorten(&review.name, 253)
         )));
     }
-    Ok(Decision::Patched(spec))
+    Ok(Decision::Patched(Box::<str>::from(spec).into()))
 }
 
 /// Calls the plugin. Returns its message if it denies the object.
 async fn call(
     plugin: &Plugin,
     calls: &Calls,
-    object: String,
+    parent: Json,
 ) -> Result<Result<Map<String, Value>, String>, NoDecision> {
-    let parent: Json = RawValue::from_string(object)
-        .map(Arc::from)
-        .map_err(|error| NoDecision::new(error.to_string()))?;
     let (outcome, _share) = calls.default(plugin, &parent).await;
     match outcome {
         Ok(spec) => Ok(Ok(spec)),

@@ -1,13 +1,11 @@
 //! Asks the `default` of a plugin twice, to find the objects for which it fails or changes its own answer.
 
-use std::sync::Arc;
 use std::time::Duration;
 
-use serde_json::value::RawValue;
 use serde_json::{Map, Value};
 use tokio::time::{Instant, timeout};
 
-use crate::conversion::{Before, Lost};
+use crate::conversion::{Before, Lost, json};
 use operator_host_contract::Json;
 use operator_host_core::json_difference::difference;
 use operator_host_runtime::{Call, CallError, Plugin};
@@ -44,8 +42,8 @@ async fn problem(plugin: &Plugin, object: &Value) -> Result<Option<String>, Call
         Ok(spec) => spec,
         Err(message) => return Ok(Some(message)),
     };
-    let text = Value::Object(first.clone()).to_string();
-    let second = match call(plugin, before.for_plugin(Some(&text))).await? {
+    let again = json(&first);
+    let second = match call(plugin, before.for_plugin(Some(&again))).await? {
         Ok(spec) => spec,
         Err(message) => return Ok(Some(format!("{message}, for its own answer"))),
     };
@@ -60,11 +58,7 @@ async fn problem(plugin: &Plugin, object: &Value) -> Result<Option<String>, Call
 }
 
 /// Calls the plugin for a proof. Returns what it says if it gives no spec.
-async fn call(plugin: &Plugin, object: String) -> Result<Result<Map<String, Value>, String>, CallError> {
-    let parent: Json = match RawValue::from_string(object) {
-        Ok(text) => Arc::from(text),
-        Err(error) => return Ok(Err(error.to_string())),
-    };
+async fn call(plugin: &Plugin, parent: Json) -> Result<Result<Map<String, Value>, String>, CallError> {
     let Call { outcome, .. } = plugin.try_default(&parent).await;
     match outcome {
         Ok(spec) => Ok(Ok(spec)),

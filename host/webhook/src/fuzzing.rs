@@ -39,10 +39,10 @@ pub struct Asked {
 /// # Errors
 /// Why it is not a review, or is too large.
 pub fn review(body: &[u8]) -> Result<Reviewed, String> {
-    let review = Review::parse(body).map_err(|error| error.to_string())?;
+    let review = Review::parse(body)?;
     let asked = review.asked_about().map(|text| {
         let room = memory_of([Some(text), None], Sizes::FULL.object).map_err(|error| error.public)?;
-        let object = Before::read(text).map(|object| object.for_plugin(None));
+        let object = Before::read(text).map(|object| object.for_plugin(None).to_string());
         let text = text.to_owned();
         Ok::<_, String>(Asked { text, room, object })
     });
@@ -77,7 +77,7 @@ pub fn conversion(body: &[u8]) -> Result<(String, String, Vec<&str>), String> {
 /// # Errors
 /// Why it is not a Kubernetes object.
 pub fn to_convert(object: &str) -> Result<String, String> {
-    Before::read(object).map(|object| object.for_plugin(None))
+    Before::read(object).map(|object| object.for_plugin(None).to_string())
 }
 
 /// Checks a converted object, and returns it as the API server gets it.

@@ -3,9 +3,10 @@
 
 use serde::Deserialize;
 use serde::de::IgnoredAny;
+use serde_json::value::RawValue;
 
 use super::LONGEST_UID;
-use operator_host_core::json_text::{member, members};
+use operator_host_core::json_text;
 use operator_host_core::object::shorten;
 
 const API_VERSION: &str = "admission.k8s.io/v1";
@@ -13,7 +14,7 @@ const API_VERSION: &str = "admission.k8s.io/v1";
 const QUOTED: usize = 63;
 
 /// A review that borrows from the request's body.
-#[derive(Debug, Default, PartialEq)]
+#[derive(Debug, PartialEq)]
 pub(super) struct Review<'a> {
     pub(super) uid: String,
     pub(super) group: String,
@@ -28,17 +29,30 @@ pub(super) struct Review<'a> {
     old_object: Option<&'a str>,
 }
 
-/// Why the body is not a review. Contains no output of the plugin.
-#[derive(Debug, PartialEq, Eq, thiserror::Error)]
-pub(super) enum ReviewError {
-    #[error("invalid JSON: {0}")]
-    Json(String),
-    #[error("`apiVersion` is {0:?}, expected {API_VERSION}")]
-    Version(String),
-    #[error("`{0}` is missing or invalid")]
-    Field(&'static str),
-    #[error("`uid` is longer than {LONGEST_UID} bytes")]
-    Uid,
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct RawReview<'a> {
+    api_version: String,
+    #[serde(borrow)]
+    request: Option<&'a RawValue>,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Request<'a> {
+    uid: String,
+    #[serde(borrow)]
+    kind: &'a RawValue,
+    #[serde(borrow)]
+    request_kind: Option<&'a RawValue>,
+    operation: String,
+    sub_resource: Option<String>,
+    namespace: Option<String>,
+    name: Option<String>,
+    #[serde(borrow)]
+    object: Option<&'a RawValue>,
+    #[serde(borrow)]
+    old_object: Option<&'a RawValue>,
 }
 
 #[derive(Deserialize)]
@@ -62,51 +76,50 @@ impl<'a> Review<'a> {
     /// Parses a review.
     ///
     /// # Errors
-    /// When the body is not a review of the supported version.
-    pub(super) fn parse(body: &'a [u8]) -> Result<Self, ReviewError> {
-        // Ensures that all later code works on valid JSON. It may be deeply nested: nothing here recurses.
-        serde_json::from_slice::<IgnoredAny>(body).map_err(|error| ReviewError::Json(error.to_string()))?;
-        let text = std::str::from_utf8(body).map_err(|error| ReviewError::Json(error.to_string()))?;
-        let version: String = read(member(text, "apiVersion"), "apiVersion")?;
-        if version != API_VERSION {
-            return Err(ReviewError::Version(shorten(&version, QUOTED)));
+    /// When the body is not a review of the supported version. The message contains no output of the plugin.
+    pub(super) fn parse(body: &'a [u8]) -> Result<Self, String> {
+        let text = std::str::from_utf8(body).map_err(|error| error.to_string())?;
+        let review: RawReview<'a> = json_text::object(text)?;
+        if review.api_version != API_VERSION {
+            let version = shorten(&review.api_version, QUOTED);
+            return Err(format!("`apiVersion` is {version:?}, expected {API_VERSION}"));
         }
-        let request = member(text, "request").ok_or(ReviewError::Field("request"))?;
-        let mut review = Self::default();
-        for (key, value) in members(request) {
-            let optional = || read::<Option<String>>(Some(value), "request").map(Option::unwrap_or_default);
-            match key.as_str() {
-                "uid" => review.uid = read(Some(value), "uid")?,
-                "operation" => review.operation = read(Some(value), "operation")?,
-                "kind" => {
-                    let kind: GroupKind = read(Some(value).filter(is_no_text), "kind")?;
-                    (review.group, review.kind) = (kind.group, kind.kind);
-                }
-                "requestKind" => {
-                    let written: Option<Version> = serde_json::from_str(value).ok();
-                    review.written_version = written.map(|kind| kind.version);
-                }
-                "subResource" => review.subresource = optional()?,
-                "namespace" => review.namespace = optional()?,
-                "name" => review.name = optional()?,
-                "object" => review.object = Some(value).filter(|value| value.starts_with('{')),
-                "oldObject" => review.old_object = Some(value).filter(|value| value.starts_with('{')),
-                _ => {}
-            }
-        }
+        let request = review.request.ok_or("missing field `request`")?;
+        let request: Request<'a> =
+            json_text::object(request.get()).map_err(|error| format!("request: {error}"))?;
+        let GroupKind { group, kind } =
+            json_text::object(request.kind.get()).map_err(|error| format!("request.kind: {error}"))?;
+        let written: Option<Version> = request
+            .request_kind
+            .and_then(|kind| json_text::object(kind.get()).ok());
+        let object = |value: Option<&'a RawValue>| {
+            let text = value.map(RawValue::get);
+            text.filter(|text| text.starts_with('{'))
+        };
         for (field, text) in [
-            ("uid", &review.uid),
-            ("kind", &review.kind),
-            ("operation", &review.operation),
+            ("uid", &request.uid),
+            ("kind", &kind),
+            ("operation", &request.operation),
         ] {
             if text.is_empty() {
-                return Err(ReviewError::Field(field));
+                return Err(format!("`{field}` is empty"));
             }
         }
-        if review.uid.len() > LONGEST_UID {
-            return Err(ReviewError::Uid);
+        if request.uid.len() > LONGEST_UID {
+            return Err(format!("`uid` is longer than {LONGEST_UID} bytes"));
         }
-        Ok(review)
+        Ok(Self {
+            uid: request.uid,
+            group,
+            kind,
+            written_version: written.map(|kind| kind.version),
+            operation: request.operation,
+            subresource: request.sub_resource.unwrap_or_default(),
+            namespace: request.namespace.unwrap_or_default(),
+            name: request.name.unwrap_or_default(),
+            object: object(request.object),
+            old_object: object(request.old_object),
+        })
     }
 
     /// Returns the object if the plugin must be asked about it: not when the resource is being deleted or its
@@ -115,7 +128,8 @@ impl<'a> Review<'a> {
     pub(super) fn asked_about(&self) -> Option<&'a str> {
         let writes = matches!(self.operation.as_str(), "CREATE" | "UPDATE") && self.subresource.is_empty();
         let object = self.object.filter(|_| writes && !self.is_going())?;
-        let same = self.old_object.is_some_and(|old| wants(old) == wants(object));
+        let wanted = self.old_object.and_then(wants);
+        let same = wanted.is_some_and(|wanted| Some(wanted) == wants(object));
         (!same).then_some(object)
     }
 
@@ -125,41 +139,28 @@ impl<'a> Review<'a> {
     }
 
     fn is_going(&self) -> bool {
-        let metadata = self.object.and_then(|object| member(object, "metadata"));
-        let metadata = metadata.filter(is_no_text);
-        let going: Option<Going> = metadata.and_then(|metadata| serde_json::from_str(metadata).ok());
+        let metadata = self.object.and_then(|object| {
+            let members = json_text::members(object).ok()?;
+            members.get("metadata").copied()
+        });
+        let going: Option<Going> = metadata.and_then(|metadata| json_text::object(metadata.get()).ok());
         going.is_some_and(|going| going.deletion_timestamp.is_some())
     }
 }
 
-/// Reports whether a value may be an object. Where a text stands instead of one, serde would write an error with all of
-/// it, which is longer than the text.
-fn is_no_text(value: &&str) -> bool {
-    !value.starts_with('"')
-}
-
-fn read<T: serde::de::DeserializeOwned>(value: Option<&str>, field: &'static str) -> Result<T, ReviewError> {
-    value
-        .and_then(|value| serde_json::from_str(value).ok())
-        .ok_or(ReviewError::Field(field))
-}
-
 /// Returns the parts of a resource that the user controls, as text: the API server serializes equal objects
-/// identically.
-fn wants(object: &str) -> Vec<(String, &str)> {
-    let mut wants: Vec<(String, &str)> = Vec::new();
-    for (key, value) in members(object) {
-        match key.as_str() {
-            "status" => {}
-            "metadata" => {
-                wants.extend(
-                    members(value).filter(|(key, _)| matches!(key.as_str(), "labels" | "annotations")),
-                );
-            }
-            _ => wants.push((key, value)),
-        }
-    }
-    wants
+/// identically. `None` when it has more than can be compared.
+fn wants(object: &str) -> Option<Vec<(String, &str)>> {
+    let mut object = json_text::members(object).ok()?;
+    object.remove("status");
+    let metadata = object.remove("metadata");
+    let metadata = metadata
+        .map(|metadata| json_text::members(metadata.get()))
+        .transpose();
+    let metadata = metadata.ok()?.into_iter().flatten();
+    let controlled = metadata.filter(|(key, _)| matches!(key.as_str(), "labels" | "annotations"));
+    let wants = object.into_iter().chain(controlled);
+    Some(wants.map(|(key, value)| (key, value.get())).collect())
 }
 
 #[cfg(test)]
@@ -227,26 +228,30 @@ mod tests {
     #[test]
     fn what_is_no_review_is_refused() {
         for (body, expected) in [
-            ("", "invalid JSON"),
-            ("[]", "`apiVersion`"),
+            ("", "not a JSON object"),
+            ("[]", "not a JSON object"),
             ("{}", "`apiVersion`"),
             (r#"{"apiVersion": "admission.k8s.io/v1beta1"}"#, "v1beta1"),
-            (r#"{"apiVersion": "admission.k8s.io/v1", "request": 1}"#, "`uid`"),
+            (
+                r#"{"apiVersion": "admission.k8s.io/v1", "request": 1}"#,
+                "request: it is not",
+            ),
             (
                 r#"{"apiVersion": "admission.k8s.io/v1", "request": {"uid": {}}}"#,
-                "`uid`",
+                "expected a string",
             ),
             (
                 r#"{"apiVersion": "admission.k8s.io/v1", "request": {"uid": "1""#,
-                "invalid JSON",
+                "EOF",
             ),
         ] {
-            let error = Review::parse(body.as_bytes()).unwrap_err().to_string();
+            let error = Review::parse(body.as_bytes()).unwrap_err();
             assert!(error.contains(expected), "{body}: {error}");
         }
         let deep = format!("{{\"spec\": {}1{}}}", "[".repeat(100_000), "]".repeat(100_000));
         let review = format!("{{\"apiVersion\": \"{API_VERSION}\", \"request\": {{\"object\": {deep}}}}}");
-        assert_eq!(Review::parse(review.as_bytes()), Err(ReviewError::Field("uid")));
+        let error = Review::parse(review.as_bytes()).unwrap_err();
+        assert!(error.contains("missing field `uid`"), "{error}");
     }
 
     /// Regression: an answer quoted the version, each byte as `\u{7f}`, and repeated any UID.
@@ -258,15 +263,13 @@ mod tests {
         }});
         for (place, expected) in [
             ("/apiVersion", "`apiVersion` is \"\\u{7f}"),
-            ("/request", "`uid`"),
+            ("/request", "request: it is not"),
             ("/request/uid", "`uid` is longer than 253 bytes"),
-            ("/request/kind", "`kind`"),
+            ("/request/kind", "request.kind: it is not"),
         ] {
             let mut review = valid.clone();
             *review.pointer_mut(place).unwrap() = long.as_str().into();
-            let error = Review::parse(review.to_string().as_bytes())
-                .unwrap_err()
-                .to_string();
+            let error = Review::parse(review.to_string().as_bytes()).unwrap_err();
             assert!(
                 error.contains(expected) && error.len() < 1000,
                 "{place}: {} bytes",
@@ -280,6 +283,10 @@ mod tests {
         };
         let longest = "u".repeat(LONGEST_UID);
         assert_eq!(with(&longest), Ok(longest.clone()));
-        assert_eq!(with(&(longest + "u")), Err(ReviewError::Uid));
+        assert!(
+            with(&(longest + "u"))
+                .unwrap_err()
+                .contains("longer than 253 bytes")
+        );
     }
 }

@@ -5,6 +5,7 @@
 
 use std::sync::Arc;
 
+use serde::Deserialize;
 use serde_json::value::RawValue;
 use tokio::sync::watch;
 use tokio::time::Instant;
@@ -15,7 +16,7 @@ use super::{Decision, MESSAGE, NoDecision, defaulting, memory_of, validating};
 use crate::conversion::{self, Before, ConversionError};
 use operator_host_config::ControllerConfig;
 use operator_host_contract::Kind;
-use operator_host_core::json_text::member;
+use operator_host_core::json_text;
 use operator_host_core::object::shorten;
 use operator_host_delivery::registry::Live;
 use operator_host_engine::calls::Calls;
@@ -194,9 +195,12 @@ impl PluginTarget {
 
 /// Returns the API version of an object; empty if it has none.
 fn api_version(object: &RawValue) -> String {
-    let text = member(object.get(), "apiVersion");
-    text.and_then(|text| serde_json::from_str(text).ok())
-        .unwrap_or_default()
+    #[derive(Deserialize)]
+    #[serde(rename_all = "camelCase")]
+    struct Versioned {
+        api_version: String,
+    }
+    json_text::object(object.get()).map_or_else(|_| String::new(), |object: Versioned| object.api_version)
 }
 
 #[cfg(test)]

@@ -1,11 +1,8 @@
 //! Refuses what a plugin finds wrong: calls the `validate` of a plugin before a resource is stored.
 
-use serde_json::value::RawValue;
-
 use super::review::Review;
 use super::{Decision, MESSAGE, NO_ANSWER, NoDecision};
 use crate::conversion::Before;
-use operator_host_contract::Json;
 use operator_host_core::object::shorten;
 use operator_host_engine::calls::Calls;
 use operator_host_engine::validation::joined;
@@ -35,8 +32,10 @@ pub(super) async fn validate(
             description.parent.api_version
         )));
     }
-    let old = old.map(|old| read(old).and_then(|old| json(&old))).transpose()?;
-    let (outcome, _share) = calls.validate(plugin, &json(&before)?, old.as_ref()).await;
+    let old = old.map(read).transpose()?.map(|old| old.for_plugin(None));
+    let (outcome, _share) = calls
+        .validate(plugin, &before.for_plugin(None), old.as_ref())
+        .await;
     let errors = outcome.map_err(|error| NoDecision {
         public: NO_ANSWER.to_owned(),
         detail: error.to_string(),
@@ -55,10 +54,4 @@ pub(super) async fn validate(
 
 fn read(object: &str) -> Result<Before<'_>, NoDecision> {
     Before::read(object).map_err(|why| NoDecision::new(format!("cannot read the object: {why}")))
-}
-
-fn json(object: &Before<'_>) -> Result<Json, NoDecision> {
-    RawValue::from_string(object.for_plugin(None))
-        .map(Json::from)
-        .map_err(|error| NoDecision::new(error.to_string()))
 }

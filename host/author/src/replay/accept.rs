@@ -8,7 +8,7 @@ use serde_json::Value;
 
 use super::{LIMIT, shown, tidy};
 use operator_host_core::files;
-use operator_host_core::json_text::member;
+use operator_host_core::json_text;
 use operator_host_instruments::record::{Record, RecordedAnswer, Version};
 
 /// Writes a new answer, and the version that gave it if the record names one.
@@ -62,7 +62,8 @@ fn new_output(record: &Record, answer: &RecordedAnswer) -> anyhow::Result<Value>
 
 /// Returns the place of a value in a JSON object, by its name.
 fn place(text: &str, name: &str) -> Option<Range<usize>> {
-    let value = member(text, name)?;
+    let members = json_text::members(text).ok()?;
+    let value = members.get(name)?.get();
     let start = value.as_ptr().addr() - text.as_ptr().addr();
     Some(start..start + value.len())
 }

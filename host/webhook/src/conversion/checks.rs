@@ -4,15 +4,20 @@
 
 use std::collections::BTreeMap;
 
-use serde::Deserialize;
-use serde_json::value::RawValue;
+use serde::Serialize;
+use serde_json::value::{RawValue, to_raw_value};
 
-use operator_host_core::json_text::{ObjectText, levels, members};
+use operator_host_contract::Json;
+use operator_host_core::json_text::{self, Members};
 use operator_host_core::object::{MAX_DEPTH, shorten, unreadable};
+use operator_host_runtime::estimate::estimate;
 use operator_host_schema::metadata::{check_annotations, check_label};
 
 /// Longest name of an object in a message, in bytes, with its kind and its namespace.
 const NAME: usize = 600;
+
+/// What a conversion may change of the metadata.
+const CHANGEABLE: [&str; 2] = ["labels", "annotations"];
 
 /// An object to convert.
 #[derive(Debug)]
@@ -22,34 +27,12 @@ pub struct Before<'a> {
     pub api_version: String,
     /// Its kind.
     pub kind: String,
-    metadata: &'a str,
-    identity: Identity<'a>,
-}
-
-#[derive(Deserialize)]
-#[serde(rename_all = "camelCase")]
-struct Head<'a> {
-    api_version: String,
-    kind: String,
-    #[serde(borrow)]
-    metadata: &'a RawValue,
-}
-
-#[derive(Debug, Deserialize)]
-struct Identity<'a> {
-    #[serde(default)]
+    pub(crate) members: Members<'a>,
+    metadata: Members<'a>,
     name: String,
-    #[serde(default)]
     namespace: String,
-    #[serde(default)]
     uid: String,
-    #[serde(borrow)]
-    labels: Option<&'a RawValue>,
-    #[serde(borrow)]
-    annotations: Option<&'a RawValue>,
 }
-
-type Texts = BTreeMap<String, String>;
 
 impl<'a> Before<'a> {
     /// Reads what identifies an object.
@@ -57,27 +40,24 @@ impl<'a> Before<'a> {
     /// # Errors
     /// When it is not a Kubernetes object, or is nested deeper than the host reads.
     pub fn read(text: &'a str) -> Result<Self, String> {
-        // Serde also reads the fields of a record from an array.
-        let is_object = |text: &str| text.trim_start().starts_with('{');
-        if !is_object(text) {
-            return Err("it is not a JSON object".to_owned());
-        }
-        let head: Head<'a> = serde_json::from_str(text).map_err(|error| error.to_string())?;
-        let metadata = head.metadata.get();
-        if !is_object(metadata) {
-            return Err("metadata: it is not a JSON object".to_owned());
-        }
-        let identity = serde_json::from_str(metadata).map_err(|error| format!("metadata: {error}"))?;
+        let members = json_text::members(text)?;
+        let present = |name: &str| members.get(name).ok_or_else(|| format!("missing field `{name}`"));
+        let metadata =
+            json_text::members(present("metadata")?.get()).map_err(|error| format!("metadata: {error}"))?;
+        let identity = |name: &str| string(metadata.get(name), &format!("metadata.{name}"));
         let object = Self {
             text,
-            api_version: head.api_version,
-            kind: head.kind,
+            api_version: string(Some(present("apiVersion")?), "apiVersion")?,
+            kind: string(Some(present("kind")?), "kind")?,
+            name: identity("name")?,
+            namespace: identity("namespace")?,
+            uid: identity("uid")?,
             metadata,
-            identity,
+            members,
         };
         // The metadata without the managed fields have few levels.
-        let mut fields = members(text).filter(|(key, _)| key != "metadata");
-        match fields.any(|(_, value)| levels(value) > MAX_DEPTH) {
+        let mut others = object.members.iter().filter(|(key, _)| *key != "metadata");
+        match others.any(|(_, value)| estimate(value.get()).levels > MAX_DEPTH) {
             true => Err(unreadable(&shorten(&object.full_name(), NAME))),
             false => Ok(object),
         }
@@ -85,30 +65,27 @@ impl<'a> Before<'a> {
 
     /// Returns the kind with the namespace and the name, for messages.
     pub(super) fn full_name(&self) -> String {
-        let Identity { name, namespace, .. } = &self.identity;
+        let Self {
+            kind,
+            namespace,
+            name,
+            ..
+        } = self;
         match namespace.as_str() {
-            "" => format!("{} {name}", self.kind),
-            namespace => format!("{} {namespace}/{name}", self.kind),
+            "" => format!("{kind} {name}"),
+            namespace => format!("{kind} {namespace}/{name}"),
         }
     }
 
     /// Returns the object without `metadata.managedFields`, which is often most of its text, and with another spec if
     /// there is one.
-    pub fn for_plugin(&self, spec: Option<&str>) -> String {
-        let managed = |key: &str| key == "managedFields";
-        let mut metadata = ObjectText::with_capacity(self.metadata.len());
-        for (key, value) in members(self.metadata).filter(|(key, _)| !managed(key)) {
-            metadata.add(&key, value);
-        }
-        let metadata = metadata.end();
-        let mut object = ObjectText::with_capacity(self.text.len() + spec.map_or(0, str::len));
-        for (key, value) in members(self.text).filter(|(key, _)| spec.is_none() || key != "spec") {
-            object.add(&key, if key == "metadata" { &metadata } else { value });
-        }
-        if let Some(spec) = spec {
-            object.add("spec", spec);
-        }
-        object.end()
+    #[must_use]
+    pub fn for_plugin(&self, spec: Option<&RawValue>) -> Json {
+        let mut metadata = self.metadata.clone();
+        metadata.remove("managedFields");
+        let mut members: Members<'_> = self.members.clone();
+        members.extend(spec.map(|spec| ("spec".to_owned(), spec)));
+        written(members, &metadata).into()
     }
 
     /// Checks a converted object, and returns it with the metadata that a conversion does not change.
@@ -120,65 +97,70 @@ impl<'a> Before<'a> {
         let same = [
             ("apiVersion", &*after.api_version, to),
             ("kind", &*after.kind, &*self.kind),
-            ("metadata.name", &*after.identity.name, &*self.identity.name),
-            (
-                "metadata.namespace",
-                &*after.identity.namespace,
-                &*self.identity.namespace,
-            ),
-            ("metadata.uid", &*after.identity.uid, &*self.identity.uid),
+            ("metadata.name", &*after.name, &*self.name),
+            ("metadata.namespace", &*after.namespace, &*self.namespace),
+            ("metadata.uid", &*after.uid, &*self.uid),
         ];
         if let Some((field, found, expected)) = same.iter().find(|(_, found, expected)| found != expected) {
             return Err(format!(
                 "`{field}` is {found:?}, expected {expected:?}; are the objects in the same order?"
             ));
         }
-        let labels = changed("labels", self.identity.labels, after.identity.labels)?;
+        let changed = |field| changed(field, self.metadata.get(field), after.metadata.get(field));
+        let labels = changed("labels")?;
         labels
             .iter()
             .flatten()
             .try_for_each(|(key, value)| check_label(key, value))?;
-        let annotations = changed(
-            "annotations",
-            self.identity.annotations,
-            after.identity.annotations,
-        )?;
-        annotations.as_ref().map_or(Ok(()), check_annotations)?;
+        changed("annotations")?
+            .as_ref()
+            .map_or(Ok(()), check_annotations)?;
 
-        let mut metadata = ObjectText::with_capacity(self.metadata.len());
-        let texts = |key: &str| matches!(key, "labels" | "annotations");
-        for (key, value) in members(self.metadata).filter(|(key, _)| !texts(key)) {
-            metadata.add(&key, value);
+        let mut metadata = self.metadata.clone();
+        for field in CHANGEABLE {
+            match after.metadata.get(field).filter(|value| value.get() != "null") {
+                Some(value) => metadata.insert(field.to_owned(), value),
+                None => metadata.remove(field),
+            };
         }
-        let now = [
-            ("labels", after.identity.labels),
-            ("annotations", after.identity.annotations),
-        ];
-        for (key, value) in now {
-            if let Some(value) = value.filter(|value| value.get() != "null") {
-                metadata.add(key, value.get());
-            }
-        }
-        let metadata = metadata.end();
-        let mut object = ObjectText::with_capacity(converted.len() + metadata.len());
-        for (key, value) in members(converted) {
-            object.add(&key, if key == "metadata" { &metadata } else { value });
-        }
-        Ok(object.end())
+        Ok(Box::<str>::from(written(after.members, &metadata)).into())
     }
 }
+
+/// Writes an object with other metadata.
+fn written(members: Members<'_>, metadata: &Members<'_>) -> Box<RawValue> {
+    let metadata = json(metadata);
+    let mut members: Members<'_> = members;
+    members.insert("metadata".to_owned(), &metadata);
+    json(&members)
+}
+
+/// Writes a map of JSON values.
+#[allow(clippy::expect_used, reason = "its keys are texts")]
+pub(crate) fn json(map: &impl Serialize) -> Box<RawValue> {
+    to_raw_value(map).expect("a map as JSON")
+}
+
+/// Reads a text, which is empty when it is absent.
+fn string(value: Option<&&RawValue>, path: &str) -> Result<String, String> {
+    value.map_or(Ok(String::new()), |value| {
+        serde_json::from_str(value.get()).map_err(|error| format!("{path}: {error}"))
+    })
+}
+
+type Texts = BTreeMap<String, String>;
 
 /// Returns the new labels or annotations if they changed.
 fn changed(
     field: &str,
-    before: Option<&RawValue>,
-    after: Option<&RawValue>,
+    before: Option<&&RawValue>,
+    after: Option<&&RawValue>,
 ) -> Result<Option<Texts>, String> {
-    if before.map(RawValue::get) == after.map(RawValue::get) {
+    if before.map(|text| text.get()) == after.map(|text| text.get()) {
         return Ok(None);
     }
-    let read = |text: Option<&RawValue>| -> Result<Texts, String> {
-        let read = |text: &RawValue| serde_json::from_str::<Option<Texts>>(text.get());
+    let read = |text: Option<&&RawValue>| -> Result<Texts, String> {
+        let read = |text: &&RawValue| serde_json::from_str::<Option<Texts>>(text.get());
         let texts = text.map(read).transpose();
         texts
             .map(|texts| texts.flatten().unwrap_or_default())
@@ -221,7 +203,7 @@ mod tests {
     #[test]
     fn a_plugin_sees_an_object_without_its_managed_fields() {
         let text = object(|_| {});
-        let shown: Value = serde_json::from_str(&Before::read(&text).unwrap().for_plugin(None)).unwrap();
+        let shown: Value = serde_json::from_str(Before::read(&text).unwrap().for_plugin(None).get()).unwrap();
         let mut expected: Value = serde_json::from_str(&text).unwrap();
         expected["metadata"]
             .as_object_mut()
