@@ -16,7 +16,6 @@ mod names;
 mod operators;
 mod parser;
 mod patterns;
-mod quantity;
 pub(crate) mod re2;
 pub(crate) mod rules;
 mod strings;
@@ -26,7 +25,6 @@ pub(crate) mod url;
 mod value;
 
 pub use defaults::fill_defaults;
-pub use quantity::unify_quantities;
 pub use rules::{Verdict, problems, validate};
 
 /// Why an expression has no value.

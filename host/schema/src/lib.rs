@@ -1,18 +1,30 @@
 //! Judges objects by the schemas of CustomResourceDefinitions without an API server: validates a schema, fills in its
 //! defaults, and validates resources by it. What this crate does not know is left to the API server, and reported as such.
 
+#[cfg(feature = "judge")]
 pub mod accepts;
+#[cfg(feature = "judge")]
 pub mod cel;
+#[cfg(feature = "judge")]
 mod embedded;
+#[cfg(feature = "judge")]
 mod formats;
+#[cfg(feature = "judge")]
 pub mod metadata;
+#[cfg(feature = "judge")]
 mod numbers;
+#[cfg(feature = "judge")]
 pub mod pruned;
+pub mod quantity;
+#[cfg(feature = "judge")]
 pub mod schema;
+#[cfg(feature = "judge")]
 pub mod status;
+#[cfg(feature = "judge")]
 pub mod structural;
-#[cfg(test)]
+#[cfg(all(test, feature = "judge"))]
 mod tests;
+
 /// One problem with its location.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Problem {

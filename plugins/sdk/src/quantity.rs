@@ -4,28 +4,29 @@ use std::cmp::Ordering;
 use std::fmt;
 use std::str::FromStr;
 
+use operator_host_schema::quantity::Quantity as Number;
+
 /// A Kubernetes quantity: a decimal number with a suffix, such as `10Gi`, `500m`, `1.5` or `2e3`.
 ///
 /// Compared by value (`1Gi` equals `1024Mi`), displayed as written.
 #[derive(Clone, Debug)]
 pub struct Quantity {
     text: String,
-    /// In billionths, the finest unit that Kubernetes keeps, rounded up.
-    nanos: i128,
+    number: Number,
+    whole: i128,
 }
 
 impl Quantity {
     /// Reports whether it is greater than zero.
     #[must_use]
-    pub fn is_positive(&self) -> bool {
-        self.nanos > 0
+    pub const fn is_positive(&self) -> bool {
+        self.number.sign() > 0
     }
 
     /// Returns the value in whole units, such as bytes, rounded up.
     #[must_use]
-    pub fn value(&self) -> i128 {
-        const ONE: i128 = 1_000_000_000;
-        self.nanos.div_euclid(ONE) + i128::from(self.nanos.rem_euclid(ONE) != 0)
+    pub const fn value(&self) -> i128 {
+        self.whole
     }
 }
 
@@ -47,80 +48,17 @@ impl FromStr for Quantity {
     type Err = InvalidQuantity;
 
     fn from_str(text: &str) -> Result<Self, InvalidQuantity> {
-        match nanos(text) {
-            Some(nanos) => Ok(Self {
-                text: text.to_owned(),
-                nanos,
-            }),
-            None => Err(InvalidQuantity(text.to_owned())),
-        }
+        let invalid = || InvalidQuantity(text.to_owned());
+        // The API server's own parser accepts a suffix alone.
+        let digits = text.trim_start_matches(['+', '-', '.']);
+        let number = Number::parse(text).filter(|_| digits.starts_with(|c: char| c.is_ascii_digit()));
+        let number = number.ok_or_else(invalid)?;
+        Ok(Self {
+            text: text.to_owned(),
+            number,
+            whole: number.rounded_up().ok_or_else(invalid)?,
+        })
     }
-}
-
-/// Returns the value of a quantity; `None` when the text is not one, or is unreasonably large.
-fn nanos(text: &str) -> Option<i128> {
-    let (negative, unsigned) = match text.strip_prefix('-') {
-        Some(rest) => (true, rest),
-        None => (false, text.strip_prefix('+').unwrap_or(text)),
-    };
-    let digits = unsigned
-        .find(|c: char| c != '.' && !c.is_ascii_digit())
-        .unwrap_or(unsigned.len());
-    let (number, suffix) = unsigned.split_at(digits);
-    let (whole, fraction) = number.split_once('.').unwrap_or((number, ""));
-    if whole.is_empty() && fraction.is_empty() || fraction.contains('.') {
-        return None;
-    }
-    let (multiplier, parts) = factor(suffix)?;
-
-    let mut mantissa: i128 = 0;
-    for digit in whole.bytes().chain(fraction.bytes()) {
-        mantissa = mantissa.checked_mul(10)?.checked_add(i128::from(digit - b'0'))?;
-    }
-    let mut divisor = 10_i128
-        .checked_pow(u32::try_from(fraction.len()).ok()?)?
-        .checked_mul(parts)?;
-    // Reduced, so that the digits of a fraction do not take the room of a large suffix, as in 0.123456789012E.
-    let mut multiplier = multiplier;
-    while divisor % 10 == 0 && multiplier % 10 == 0 {
-        (divisor, multiplier) = (divisor / 10, multiplier / 10);
-    }
-    let scaled = mantissa.checked_mul(multiplier)?;
-    let nanos = scaled / divisor + i128::from(scaled % divisor != 0);
-    Some(if negative { -nanos } else { nanos })
-}
-
-/// Returns the value of a suffix in billionths, as a numerator and a denominator, since `1e-10` is less than one.
-fn factor(suffix: &str) -> Option<(i128, i128)> {
-    const ONE: i128 = 1_000_000_000;
-    let decimal = |power: u32| ONE.checked_mul(10_i128.checked_pow(power)?);
-    let binary = |power: u32| ONE.checked_mul(1024_i128.checked_pow(power)?);
-    let whole = match suffix {
-        "n" => Some(1),
-        "u" => Some(1_000),
-        "m" => Some(1_000_000),
-        "" => Some(ONE),
-        "k" => decimal(3),
-        "M" => decimal(6),
-        "G" => decimal(9),
-        "T" => decimal(12),
-        "P" => decimal(15),
-        "E" => decimal(18),
-        "Ki" => binary(1),
-        "Mi" => binary(2),
-        "Gi" => binary(3),
-        "Ti" => binary(4),
-        "Pi" => binary(5),
-        "Ei" => binary(6),
-        _ => {
-            let exponent: i32 = suffix.strip_prefix(['e', 'E'])?.parse().ok()?;
-            match u32::try_from(exponent) {
-                Ok(power) => decimal(power),
-                Err(_) => return Some((ONE, 10_i128.checked_pow(exponent.unsigned_abs())?)),
-            }
-        }
-    };
-    Some((whole?, 1))
 }
 
 impl fmt::Display for Quantity {
@@ -131,7 +69,7 @@ impl fmt::Display for Quantity {
 
 impl PartialEq for Quantity {
     fn eq(&self, other: &Self) -> bool {
-        self.nanos == other.nanos
+        self.cmp(other).is_eq()
     }
 }
 
@@ -145,7 +83,7 @@ impl PartialOrd for Quantity {
 
 impl Ord for Quantity {
     fn cmp(&self, other: &Self) -> Ordering {
-        self.nanos.cmp(&other.nanos)
+        self.number.compare(&other.number)
     }
 }
 

@@ -5,10 +5,10 @@ use std::rc::Rc;
 use super::check::is_declared;
 use super::parser::MESSAGE;
 use super::patterns::Patterns;
-use super::quantity::Quantity;
 use super::strings::shown;
 use super::value::{Evaluated, Fuel, Val};
 use super::{EvalError, libraries, strings, time, url};
+use crate::quantity::Quantity;
 
 /// The functions of the API server that only it evaluates. `host/docs/authors.md` lists them.
 const LEFT: [&str; 11] = [

@@ -6,10 +6,10 @@ use std::rc::Rc;
 
 use super::EvalError;
 use super::operators::{arithmetic, contains, items};
-use super::quantity::Quantity;
 use super::time;
 use super::url::{self, Url};
 use super::value::{Evaluated, Fuel, Val, compare, equal};
+use crate::quantity::Quantity;
 
 /// Calls a function of sets.
 pub(super) fn sets<'a>(name: &str, args: &[Val<'a>], fuel: &Fuel) -> Evaluated<'a> {
@@ -238,9 +238,9 @@ fn quantity<'a>(name: &str, of: Quantity, args: &[Val<'a>]) -> Evaluated<'a> {
         ("asApproximateFloat", None) => Val::Double(of.float()),
         ("add", Some(other)) => Val::Quantity(of.plus(other).ok_or_else(too_long)?),
         ("sub", Some(other)) => Val::Quantity(of.minus(other).ok_or_else(too_long)?),
-        ("isLessThan", Some(other)) => Val::Bool(of.cmp(&other).is_lt()),
-        ("isGreaterThan", Some(other)) => Val::Bool(of.cmp(&other).is_gt()),
-        ("compareTo", Some(other)) => Val::Int(of.cmp(&other) as i64),
+        ("isLessThan", Some(other)) => Val::Bool(of.compare(&other).is_lt()),
+        ("isGreaterThan", Some(other)) => Val::Bool(of.compare(&other).is_gt()),
+        ("compareTo", Some(other)) => Val::Int(of.compare(&other) as i64),
         _ => return Err(EvalError::Overload),
     })
 }

@@ -10,9 +10,9 @@ use std::time::Instant;
 use serde_json::{Map, Value};
 
 use super::EvalError;
-use super::quantity::Quantity;
 use super::time;
 use super::url::Url;
+use crate::quantity::Quantity;
 
 /// The result of an evaluation.
 pub(super) type Evaluated<'a> = Result<Val<'a>, EvalError>;
@@ -506,7 +506,7 @@ pub(super) fn compare(a: &Val<'_>, b: &Val<'_>) -> Option<Ordering> {
         (Val::Bytes(a), Val::Bytes(b)) => Some(a.cmp(b)),
         (Val::Duration(a), Val::Duration(b)) => Some(a.cmp(b)),
         (Val::Time(a), Val::Time(b)) => Some(a.cmp(b)),
-        (Val::Quantity(a), Val::Quantity(b)) => Some(a.cmp(b)),
+        (Val::Quantity(a), Val::Quantity(b)) => Some(a.compare(b)),
         _ => match (integer(a), integer(b)) {
             (Some(a), Some(b)) => Some(a.cmp(&b)),
             _ => number(a)?.partial_cmp(&number(b)?),

@@ -11,7 +11,7 @@ use operator_host_contract::Kind;
 use operator_host_core::crd::definition;
 use operator_host_core::json_difference::difference;
 use operator_host_runtime::Plugin;
-use operator_host_schema::cel;
+use operator_host_schema::quantity;
 
 /// A field that does not come back, or an object that cannot be converted.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -97,7 +97,7 @@ fn changed(schema: Option<&Value>, before: &Value, after: &Value) -> Option<Stri
     let unified = |value: &Value| {
         let mut value = value.clone();
         if let Some(schema) = schema {
-            cel::unify_quantities(&mut value, schema);
+            quantity::unify_quantities(&mut value, schema);
         }
         value
     };

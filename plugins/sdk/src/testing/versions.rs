@@ -4,7 +4,7 @@ use serde_json::{Map, Value, json};
 
 use super::generate::Generator;
 use crate::plugin::Reconciler;
-use operator_host_schema::cel;
+use operator_host_schema::quantity;
 
 /// How many resources are generated for each version.
 const RESOURCES: u64 = 200;
@@ -74,7 +74,7 @@ fn there_and_back(plugin: &impl Reconciler, resource: &Value, from: &str, to: &s
 fn assert_same(schema: &Value, before: &Value, after: &Value, through: &str) {
     let unified = |value: &Value| {
         let mut value = value.clone();
-        cel::unify_quantities(&mut value, schema);
+        quantity::unify_quantities(&mut value, schema);
         value
     };
     if let Some((path, was, is)) = first_difference(&unified(before), &unified(after), "") {

@@ -6,9 +6,9 @@ use std::cmp::Ordering;
 
 use serde_json::Value;
 
-/// A decimal number. A text of at most 18 digits is `short`: only such a number can be an integer.
+/// A quantity as a decimal number. A text of at most 18 digits is `short`: only such a number can be an integer.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Quantity {
+pub struct Quantity {
     /// The digits, of which `places` are after the point. A negative number of places stands for zeros before it.
     digits: i128,
     places: i32,
@@ -112,12 +112,14 @@ impl Quantity {
     }
 
     /// Reports whether a text is a quantity.
-    pub(super) fn is_text_of_one(text: &str) -> bool {
+    #[must_use]
+    pub fn is_text_of_one(text: &str) -> bool {
         Parts::of(text).is_some()
     }
 
     /// Parses a quantity; `None` if the text is none, or too long for 128 bits.
-    pub(super) fn parse(text: &str) -> Option<Self> {
+    #[must_use]
+    pub fn parse(text: &str) -> Option<Self> {
         let Parts {
             negative,
             whole,
@@ -156,7 +158,7 @@ impl Quantity {
                     places,
                     short: false,
                 })
-                .cmp(&most)
+                .compare(&most)
                     == Ordering::Greater
             {
                 (digits, places) = (most.digits, most.places);
@@ -170,7 +172,9 @@ impl Quantity {
         })
     }
 
-    pub(super) fn of(value: i64) -> Self {
+    /// Returns the quantity of an integer.
+    #[must_use]
+    pub fn of(value: i64) -> Self {
         Self {
             digits: value.into(),
             places: 0,
@@ -179,7 +183,8 @@ impl Quantity {
     }
 
     /// Returns the sum; `None` if it has too many digits for 128 bits.
-    pub(super) fn plus(self, other: Self) -> Option<Self> {
+    #[must_use]
+    pub fn plus(self, other: Self) -> Option<Self> {
         let places = self.places.max(other.places);
         let digits = self.at(places)?.checked_add(other.at(places)?)?;
         let short = self.short && other.short && i64::try_from(digits).is_ok();
@@ -190,7 +195,9 @@ impl Quantity {
         })
     }
 
-    pub(super) fn minus(self, other: Self) -> Option<Self> {
+    /// Returns the difference; `None` if it has too many digits for 128 bits.
+    #[must_use]
+    pub fn minus(self, other: Self) -> Option<Self> {
         self.plus(Self {
             digits: other.digits.checked_neg()?,
             ..other
@@ -207,22 +214,39 @@ impl Quantity {
     }
 
     /// Returns the value if it is written as an integer of 64 bits.
-    pub(super) fn integer(self) -> Option<i64> {
+    #[must_use]
+    pub fn integer(self) -> Option<i64> {
         (self.short && self.places <= 0).then(|| i64::try_from(self.at(0)?).ok())?
     }
 
-    pub(super) fn float(self) -> f64 {
+    /// Returns the value in whole units, rounded up; `None` if it has too many digits for 128 bits.
+    #[must_use]
+    pub fn rounded_up(self) -> Option<i128> {
+        let Ok(places) = u32::try_from(self.places) else {
+            return self.at(0);
+        };
+        let by = 10_i128.checked_pow(places)?;
+        Some(self.digits.div_euclid(by) + i128::from(self.digits.rem_euclid(by) != 0))
+    }
+
+    /// Returns the nearest floating-point number.
+    #[must_use]
+    pub fn float(self) -> f64 {
         // The nearest number to a text is that of the text.
         format!("{}e{}", self.digits, -i64::from(self.places))
             .parse()
             .unwrap_or_default()
     }
 
-    pub(super) const fn sign(self) -> i64 {
+    /// Returns -1, 0 or 1.
+    #[must_use]
+    pub const fn sign(self) -> i64 {
         self.digits.signum() as i64
     }
 
-    pub(super) fn cmp(&self, other: &Self) -> Ordering {
+    /// Compares the values.
+    #[must_use]
+    pub fn compare(&self, other: &Self) -> Ordering {
         let sign = self.sign().cmp(&other.sign());
         if sign != Ordering::Equal || self.digits == 0 {
             return sign;
@@ -230,10 +254,9 @@ impl Quantity {
         let places = self.places.max(other.places);
         match (self.at(places), other.at(places)) {
             (Some(a), Some(b)) => a.cmp(&b),
-            // The one that does not fit is farther from zero.
-            (None, Some(_)) => self.sign().cmp(&0),
-            (Some(_), None) => 0.cmp(&other.sign()),
-            (None, None) => self.float().total_cmp(&other.float()),
+            // The one that does not fit is farther from zero. Of the other, this is the number of places.
+            (None, _) => self.sign().cmp(&0),
+            (_, None) => 0.cmp(&other.sign()),
         }
     }
 }
