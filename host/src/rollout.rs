@@ -9,7 +9,6 @@ mod answer;
 mod compare;
 mod conversions;
 mod defaults;
-mod first_lists;
 pub(crate) mod orders;
 mod shadow;
 pub(crate) mod stages;
@@ -26,7 +25,7 @@ use serde_json::Value;
 use tokio::runtime::Handle;
 use tokio::sync::{Notify, watch};
 use tokio_util::sync::CancellationToken;
-use tracing::{debug, info, warn};
+use tracing::{debug, warn};
 
 use self::answer::SecretValues;
 use self::compare::{Findings, MAX_BLAMED, find};
@@ -56,6 +55,8 @@ use operator_host_runtime::{Digest, Plugin, RandomSource};
 const BUDGET: Duration = Duration::from_secs(30);
 /// Timeout for reading the definition.
 const DEFINITION_TIMEOUT: Duration = Duration::from_secs(5);
+/// How long a version waits for the first lists before the log says so.
+const HINT: Duration = Duration::from_secs(30);
 /// The reason of the Events.
 const EVENT: &str = "PluginHeldBack";
 
@@ -64,8 +65,6 @@ const EVENT: &str = "PluginHeldBack";
 struct Objects {
     /// The name of the kind's definition; `None` when the cluster does not serve the kind, so that there are no objects.
     definition: Option<String>,
-    /// The controller while it fills its caches.
-    listing: Weak<Context>,
     /// The controller once its first lists are complete.
     running: Weak<Context>,
 }
@@ -148,18 +147,10 @@ impl Proving {
         self.objects.send_replace(Some(Objects::default()));
     }
 
-    /// Records that the controller fills its caches.
-    pub fn listing(&self, context: &Arc<Context>) {
-        self.objects.send_modify(|objects| {
-            objects.get_or_insert_default().listing = Arc::downgrade(context);
-        });
-    }
-
     /// Records that the first lists are complete.
     pub fn running(&self, context: &Arc<Context>) {
         self.objects.send_modify(|objects| {
-            let objects = objects.get_or_insert_default();
-            (objects.listing, objects.running) = (Weak::new(), Arc::downgrade(context));
+            objects.get_or_insert_default().running = Arc::downgrade(context);
         });
         // What was announced before the parents were known, for example a pin that matches nothing.
         let untold = self.untold.lock().unwrap_or_else(PoisonError::into_inner).take();
@@ -324,64 +315,28 @@ impl Proving {
         }
     }
 
-    /// Lets a candidate convert what the live version cannot, while that keeps the first lists from being complete. Never
-    /// returns.
-    async fn help_first_lists(&self, live: Option<&Plugin>, candidate: &Plugin) -> Infallible {
-        let mut last = None;
-        loop {
-            let listing = |objects: &Objects| objects.listing.upgrade();
-            let context = self.objects.borrow().as_ref().and_then(listing);
-            if let Some(context) = context
-                && first_lists::stopped_by_conversion(&context).is_some()
-            {
-                match self.help_lists(&context, live, candidate).await {
-                    Ok(()) => return std::future::pending().await,
-                    Err(why) if last.as_ref() != Some(&why) => {
-                        warn!(controller = context.config.name, digest = %candidate.digest(), "{why}");
-                        last = Some(why);
-                    }
-                    Err(_) => {}
-                }
-            }
-            tokio::time::sleep(first_lists::RETRY).await;
-        }
-    }
-
-    /// The same once, for lists that fail.
-    async fn help_lists(
-        &self,
-        context: &Context,
-        live: Option<&Plugin>,
-        candidate: &Plugin,
-    ) -> Result<(), String> {
-        first_lists::check(context, live, candidate).await.map_err(|why| {
-            format!("no live version of the plugin converts all resources, and the new one does not help: {why}")
-        })?;
-        info!(
-            controller = context.config.name,
-            digest = %candidate.digest(),
-            "no live version of the plugin converts all resources: the new one converts those until it is proved"
-        );
-        self.converter.send_replace(Some(candidate.clone()));
-        Ok(())
-    }
-
     async fn compared(&self, live: Option<&Plugin>, candidate: &Plugin) -> ProofResult {
         if self.config().proving.mode == ProvingMode::Off {
             return ProofResult::NotCompared("proving is off".to_owned());
         }
+        let hint = async {
+            tokio::time::sleep(HINT).await;
+            let promote = self.how_to(Order::Promote, Some(candidate.digest()));
+            warn!(
+                controller = self.config().name,
+                digest = %candidate.digest(),
+                "a new version of the plugin is proved after the first lists of its controller, which are not complete; if they \
+                 fail because no live version converts the resources, promote it: {promote}"
+            );
+            std::future::pending::<Infallible>().await
+        };
         let context = tokio::select! {
             context = self.context() => context,
-            never = self.help_first_lists(live, candidate) => match never {},
+            never = hint => match never {},
         };
         let Some(context) = context else {
             return ProofResult::NotCompared("no object of this kind exists".to_owned());
         };
-        if let Some(failure) = first_lists::stopped_by_conversion(&context) {
-            let helped = self.help_lists(&context, live, candidate).await;
-            let why = helped.err().unwrap_or(failure);
-            return not_proved(format!("it cannot be proved now: {why}"));
-        }
         let start = Instant::now();
         let result = compare(&context, live, candidate).await;
         debug!(

@@ -129,7 +129,6 @@ pub async fn supervise(
                 );
                 let context = Arc::new(context);
                 shared.running.open(&context);
-                proving.listing(&context);
                 let running = {
                     let (proving, started) = (Arc::clone(&proving), Arc::clone(&context));
                     let (installer, record) = (proving.installer(), proving.record());

@@ -279,8 +279,7 @@ impl Health {
 }
 
 /// Reports whether a list fails because nothing converts the objects. The words are the API server's.
-#[must_use]
-pub fn needs_conversion(error: &str) -> bool {
+fn needs_conversion(error: &str) -> bool {
     error.contains("conversion webhook")
 }
 

@@ -7,7 +7,6 @@ use serde_json::Value;
 
 use super::BUDGET;
 use super::compare::MAX_BLAMED;
-use operator_host_contract::Kind;
 use operator_host_core::object::NamespacedName;
 use operator_host_delivery::candidate_check::Blamed;
 use operator_host_engine::reconcile::context::Context;
@@ -53,21 +52,20 @@ pub(super) async fn lossy(
             .map(|parent| serde_json::to_value(&*parent).unwrap_or_default())
             .collect();
         let rest = BUDGET.saturating_sub(start.elapsed());
-        let parent = &candidate.description().parent;
-        blamed.extend(losses_of(live, candidate, parent, &objects, rest).await?);
+        blamed.extend(losses_of(live, candidate, &objects, rest).await?);
     }
     blamed.truncate(MAX_BLAMED);
     Ok(blamed)
 }
 
-/// The same about these objects, which are in the version of `base`.
-pub(super) async fn losses_of(
+/// The same about these objects.
+async fn losses_of(
     live: Option<&Plugin>,
     candidate: &Plugin,
-    base: &Kind,
     objects: &[Value],
     budget: Duration,
 ) -> Result<Vec<Blamed>, ConversionError> {
+    let base = &candidate.description().parent;
     let lost = there_and_back(candidate, base, objects, budget).await?;
     if lost.is_empty() {
         return Ok(Vec::new());

@@ -3,12 +3,15 @@
 use std::path::PathBuf;
 
 use control_plane::ports::{self, Port};
+use kube::Api;
+use kube::api::{Patch, PatchParams};
+use kube::core::DynamicObject;
 use serde_json::json;
 
-use super::{CONVERTS, V2, serve_v2, until_v2};
+use super::{CONVERTS, DEFINITION, V2, serve_v2, until_v2};
 use crate::support::mount::Mount;
 use crate::support::puppet::{CONFIG_MAP, PUPPET, config_map, controller, variant_of};
-use crate::support::{LIMIT, Scenario, own_cluster};
+use crate::support::{LIMIT, Scenario, own_cluster, resource};
 use crate::telemetry::get;
 use crate::webhook::{certified, put};
 
@@ -83,7 +86,7 @@ async fn while_nothing_converts_reads_in_the_stored_version_and_children_go_on()
 }
 
 #[tokio::test]
-async fn a_new_host_converts_with_another_version_until_that_is_proved_on_what_it_converts() {
+async fn a_new_host_with_another_version_converts_with_it_once_that_is_promoted() {
     let cluster = own_cluster(control_plane::Options::default()).await;
     let scenario = Scenario::within(&cluster, "conversion-replaced").await;
     let authority = certified(&scenario);
@@ -107,10 +110,15 @@ async fn a_new_host_converts_with_another_version_until_that_is_proved_on_what_i
     // Nothing converts, so nothing can be listed, and the version that was live is not at hand.
     mount.put("plugin.wasm", &variant_of("puppet.wasm", 8));
     let host = scenario.start_named("again", &config);
-    host.until_log(&["the new one converts those until it is proved"])
-        .await;
-    host.until_log(&["plugin loaded", "1 object, without the version that was live"])
-        .await;
+    let digest = operator_host_runtime::Digest::of(&variant_of("puppet.wasm", 8)).short();
+    let promote = Patch::Merge(json!({"metadata": {"annotations": {"operator-host.dev/promote": digest}}}));
+    let definitions = resource("apiextensions.k8s.io/v1/CustomResourceDefinition");
+    let definitions = Api::<DynamicObject>::all_with(scenario.client.clone(), &definitions);
+    definitions
+        .patch(DEFINITION, &PatchParams::default(), &promote)
+        .await
+        .unwrap();
+    host.until_log(&["plugin loaded", "promoted by force"]).await;
     scenario.until_ready("one").await;
     let (status, ready) = get(&host, "/readyz?verbose").await;
     assert_eq!(status, 200, "{ready}");
