@@ -9,8 +9,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
 use jiff::Timestamp;
-use opentelemetry::trace::{SpanContext, TraceId};
-use serde::{Deserialize, Serialize};
+use opentelemetry::trace::SpanContext;
+use serde::Serialize;
 use tokio::time::MissedTickBehavior;
 
 use operator_host_core::object::{NamespacedName, shorten};
@@ -45,27 +45,14 @@ pub struct ControllerJournal(Mutex<State>);
 struct State {
     /// Why the running reconcile of a parent fails. A parent has at most one running reconcile.
     failures: HashMap<NamespacedName, (&'static str, String)>,
-    reconciles: VecDeque<Entry>,
-    troubled: VecDeque<Entry>,
-    events: VecDeque<EventEntry>,
+    reconciles: VecDeque<Reconcile>,
+    troubled: VecDeque<Reconcile>,
+    events: VecDeque<PublishedEvent>,
     series: VecDeque<Step>,
 }
 
-/// A reconcile, in memory.
-#[derive(Clone, Debug)]
-struct Entry {
-    at: Timestamp,
-    parent: NamespacedName,
-    reason: &'static str,
-    waited: Duration,
-    took: Duration,
-    outcome: &'static str,
-    message: Option<Box<str>>,
-    trace: Option<TraceId>,
-}
-
 /// A reconcile that has ended.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Reconcile {
     /// When it ended.
@@ -73,34 +60,23 @@ pub struct Reconcile {
     /// The parent, as `namespace/name` or `name`.
     pub parent: String,
     /// The first of the reasons for it, such as `child`.
-    pub reason: String,
+    pub reason: &'static str,
     /// The time in the queue before it, in milliseconds.
     pub waited_ms: f64,
     /// Its duration in milliseconds.
     pub took_ms: f64,
     /// `ok`, or the class of the failure.
-    pub outcome: String,
+    pub outcome: &'static str,
     /// Why it failed.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub message: Option<String>,
     /// Its trace, when it was sampled.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub trace_id: Option<String>,
 }
 
 /// An Event that the host published.
-#[derive(Clone, Debug)]
-struct EventEntry {
-    at: Timestamp,
-    about: NamespacedName,
-    is_warning: bool,
-    reason: Box<str>,
-    note: Box<str>,
-    trace: Option<TraceId>,
-}
-
-/// An Event that the host published.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct PublishedEvent {
     /// When it was published.
@@ -114,7 +90,7 @@ pub struct PublishedEvent {
     /// The text.
     pub note: String,
     /// The trace of the reconcile that published it, when it was sampled.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub trace_id: Option<String>,
 }
 
@@ -196,22 +172,23 @@ impl ControllerJournal {
         let mut state = lock(&self.0);
         let failure = state.failures.remove(parent);
         let failed = failure.is_some();
-        let (outcome, message) = failure.map_or((OK, None), |(class, message)| (class, Some(message.into())));
-        let entry = Entry {
+        let (outcome, message) = failure.map_or((OK, None), |(class, message)| (class, Some(message)));
+        let took_ms = milliseconds(took);
+        let entry = Reconcile {
             at: Timestamp::now(),
-            parent: parent.clone(),
+            parent: parent.to_string(),
             reason,
-            waited,
-            took,
+            waited_ms: milliseconds(waited),
+            took_ms,
             outcome,
             message,
-            trace: span.map(SpanContext::trace_id),
+            trace_id: trace_id(span),
         };
         let step = state.current();
         step.reconciles += 1;
         step.errors += u32::from(failed);
-        step.total_ms += milliseconds(took);
-        step.max_ms = step.max_ms.max(milliseconds(took));
+        step.total_ms += took_ms;
+        step.max_ms = step.max_ms.max(took_ms);
         if failed || took > SLOW {
             push(&mut state.troubled, entry.clone(), TROUBLED);
         }
@@ -221,19 +198,19 @@ impl ControllerJournal {
     /// Records an Event about a parent.
     pub fn published(
         &self,
-        about: NamespacedName,
-        is_warning: bool,
+        about: &NamespacedName,
+        warning: bool,
         reason: &str,
         note: &str,
         span: Option<&SpanContext>,
     ) {
-        let entry = EventEntry {
+        let entry = PublishedEvent {
             at: Timestamp::now(),
-            about,
-            is_warning,
-            reason: shorten(reason, MESSAGE).into(),
-            note: shorten(note, MESSAGE).into(),
-            trace: span.map(SpanContext::trace_id),
+            about: about.to_string(),
+            warning,
+            reason: shorten(reason, MESSAGE),
+            note: shorten(note, MESSAGE),
+            trace_id: trace_id(span),
         };
         push(&mut lock(&self.0).events, entry, EVENTS);
     }
@@ -247,28 +224,30 @@ impl ControllerJournal {
     /// Returns the last reconciles of a parent, the newest first.
     #[must_use]
     pub fn of_parent(&self, parent: &NamespacedName, limit: usize) -> Vec<Reconcile> {
-        let state = lock(&self.0);
-        let mut all: Vec<&Entry> = state.reconciles.iter().chain(&state.troubled).collect();
-        all.retain(|entry| entry.parent == *parent);
+        let (state, parent) = (lock(&self.0), parent.to_string());
+        let all = state.reconciles.iter().chain(&state.troubled);
+        let mut all: Vec<_> = all.filter(|entry| entry.parent == parent).cloned().collect();
         all.sort_by_key(|entry| std::cmp::Reverse(entry.at));
         all.dedup_by_key(|entry| entry.at);
-        all.into_iter().take(limit).map(Reconcile::from).collect()
+        all.truncate(limit);
+        all
     }
 
     /// Returns the last reconciles that failed or were slow, the newest first.
     #[must_use]
     pub fn troubled(&self) -> Vec<Reconcile> {
-        lock(&self.0).troubled.iter().rev().map(Reconcile::from).collect()
+        lock(&self.0).troubled.iter().rev().cloned().collect()
     }
 
     /// Returns the last Events, the newest first; of one parent, or of all.
     #[must_use]
     pub fn events(&self, about: Option<&NamespacedName>) -> Vec<PublishedEvent> {
+        let about = about.map(ToString::to_string);
         let state = lock(&self.0);
         let events = state.events.iter().rev();
         events
-            .filter(|event| about.is_none_or(|about| event.about == *about))
-            .map(PublishedEvent::from)
+            .filter(|event| about.as_ref().is_none_or(|about| event.about == *about))
+            .cloned()
             .collect()
     }
 
@@ -296,37 +275,13 @@ fn push<T>(entries: &mut VecDeque<T>, entry: T, limit: usize) {
     entries.push_back(entry);
 }
 
+fn trace_id(span: Option<&SpanContext>) -> Option<String> {
+    span.map(|span| span.trace_id().to_string())
+}
+
 fn milliseconds(duration: Duration) -> f64 {
     // Microseconds are exact enough.
     (duration.as_secs_f64() * 1e6).round() / 1e3
-}
-
-impl From<&Entry> for Reconcile {
-    fn from(entry: &Entry) -> Self {
-        Self {
-            at: entry.at,
-            parent: entry.parent.to_string(),
-            reason: entry.reason.to_owned(),
-            waited_ms: milliseconds(entry.waited),
-            took_ms: milliseconds(entry.took),
-            outcome: entry.outcome.to_owned(),
-            message: entry.message.as_deref().map(str::to_owned),
-            trace_id: entry.trace.map(|trace| trace.to_string()),
-        }
-    }
-}
-
-impl From<&EventEntry> for PublishedEvent {
-    fn from(event: &EventEntry) -> Self {
-        Self {
-            at: event.at,
-            about: event.about.to_string(),
-            warning: event.is_warning,
-            reason: event.reason.to_string(),
-            note: event.note.to_string(),
-            trace_id: event.trace.map(|trace| trace.to_string()),
-        }
-    }
 }
 
 #[cfg(test)]
@@ -370,7 +325,7 @@ mod tests {
         for i in 0..1000 {
             journal.fails(&name("a"), "api", &long);
             done(&journal, "a", Duration::from_millis(1));
-            journal.published(name("a"), true, "Reason", &long, None);
+            journal.published(&name("a"), true, "Reason", &long, None);
             journal.step(i);
         }
         let state = lock(&journal.0);

@@ -124,7 +124,7 @@ impl Context {
         let plugin = self.memory_of(&name, |memory| memory.asked);
         if let Some(journal) = &self.observer.journal {
             let is_warning = type_ == EventType::Warning;
-            journal.published(name, is_warning, reason, note, trace::current().as_ref());
+            journal.published(&name, is_warning, reason, note, trace::current().as_ref());
         }
         self.events.publish(plugin, parent, type_, reason, note);
     }
