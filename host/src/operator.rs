@@ -12,7 +12,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use kube::ResourceExt as _;
-use thiserror::Error;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
@@ -28,7 +27,7 @@ use crate::supervisor::{Shared, watch_definitions};
 use crate::telemetry::log::Level;
 use crate::ui::{self, RunningControllers, Sources};
 use operator_host_cluster::cache::SharedCache;
-use operator_host_cluster::client::{ClientError, Connection, Pace};
+use operator_host_cluster::client::{Connection, Pace};
 use operator_host_cluster::discovery::Discovery;
 use operator_host_cluster::event_recorder::Events;
 use operator_host_cluster::term::Term;
@@ -41,7 +40,7 @@ use operator_host_delivery::reload::PluginSources;
 use operator_host_engine::reconcile::provenance_key::Provenance;
 use operator_host_instruments::Instruments;
 use operator_host_lease::Leadership;
-use operator_host_runtime::{Cache, Compiler, EngineError, EngineOptions, Runtime, Subprocess};
+use operator_host_runtime::{Cache, Compiler, EngineOptions, Runtime, Subprocess};
 use operator_host_webhook::WebhookTargets;
 
 /// How long reconciles in progress may take after the signal to stop. A pod has 30 seconds by default.
@@ -61,23 +60,6 @@ const MAX_TURNS: u32 = 512;
 
 /// The divisor of the cache folder's size that gives the share of versions stored in it.
 const VERSIONS_SHARE: u64 = 4;
-
-/// Why the operator cannot start.
-#[derive(Debug, Error)]
-pub enum OperatorError {
-    /// The WebAssembly engine does not start.
-    #[error(transparent)]
-    Engine(#[from] EngineError),
-    /// The connection to the cluster cannot be used.
-    #[error(transparent)]
-    Client(#[from] ClientError),
-    /// The webhook cannot be served.
-    #[error(transparent)]
-    Webhook(#[from] operator_host_webhook::ServerError),
-    /// The page cannot be served.
-    #[error(transparent)]
-    Ui(#[from] ui::ServerError),
-}
 
 /// The options of the command line.
 pub struct Setup {
@@ -117,7 +99,7 @@ pub async fn run(
     connection: Arc<Connection>,
     instruments: Instruments,
     stop: CancellationToken,
-) -> Result<(), OperatorError> {
+) -> anyhow::Result<()> {
     let options = EngineOptions {
         concurrency: MAX_TURNS,
         memory: setup.memory.calls(),

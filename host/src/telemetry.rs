@@ -12,6 +12,7 @@ pub mod log;
 use std::sync::Arc;
 use std::time::Duration;
 
+use anyhow::Context as _;
 use opentelemetry::KeyValue;
 use opentelemetry::metrics::MeterProvider;
 use opentelemetry_appender_tracing::layer::{OpenTelemetryTracingBridge, TracingSpanAttributes};
@@ -19,12 +20,10 @@ use opentelemetry_sdk::Resource;
 use opentelemetry_sdk::logs::SdkLoggerProvider;
 use opentelemetry_sdk::metrics::{PeriodicReader, SdkMeterProvider};
 use opentelemetry_sdk::trace::{Config, Sampler, SdkTracerProvider};
-use thiserror::Error;
 use tracing::{info, warn};
 use tracing_subscriber::Layer as _;
 
 use self::compat::{Compat, with_aliases};
-use self::export::ExportError;
 use self::log::BoxedLayer;
 use self::outlet::{Queued, Reported};
 use self::settings::Export;
@@ -36,20 +35,6 @@ use operator_host_core::trace::{self, Tracer};
 
 /// The timeout for the export of what is left when the process ends.
 const FLUSH: Duration = Duration::from_secs(3);
-
-/// The reason why telemetry does not start.
-#[derive(Debug, Error)]
-pub enum TelemetryError {
-    /// The collector in the environment cannot be used.
-    #[error(transparent)]
-    Export(#[from] ExportError),
-    /// The metrics cannot be registered for `/metrics`.
-    #[error("cannot prepare /metrics: {0}")]
-    Prometheus(#[from] opentelemetry_sdk::error::OTelSdkError),
-    /// The other names of the metrics cannot be registered.
-    #[error("cannot prepare the other names at /metrics: {0}")]
-    Compat(#[from] prometheus::Error),
-}
 
 /// The exporters and instruments of the process.
 pub struct Telemetry {
@@ -67,7 +52,7 @@ impl Telemetry {
     ///
     /// # Errors
     /// When the configured collector cannot be used, for example because a certificate file does not exist.
-    pub fn start(compat: Option<Compat>) -> Result<Self, TelemetryError> {
+    pub fn start(compat: Option<Compat>) -> anyhow::Result<Self> {
         let variable = |name: &str| std::env::var(name).ok();
         let resource = resource();
         let losses = Arc::new(Losses::default());
@@ -100,7 +85,8 @@ impl Telemetry {
         let scrape = opentelemetry_prometheus::exporter()
             .with_registry(registry.clone())
             .scope_info_enabled(false)
-            .build()?;
+            .build()
+            .context("cannot prepare /metrics")?;
         let mut meters = SdkMeterProvider::builder()
             .with_resource(resource)
             .with_reader(scrape);
@@ -127,7 +113,9 @@ impl Telemetry {
             logs,
             meters,
             registry: match compat {
-                Some(Compat::ControllerRuntime) => with_aliases(registry)?,
+                Some(Compat::ControllerRuntime) => {
+                    with_aliases(registry).context("cannot prepare the other names at /metrics")?
+                }
                 None => registry,
             },
             instruments,

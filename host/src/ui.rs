@@ -22,7 +22,7 @@ use operator_host_instruments::health::Health;
 use operator_host_instruments::journal::Journal;
 use operator_host_lease::report::LeaseReport;
 
-pub use self::server::{ServerError, start};
+pub use self::server::start;
 
 /// The controllers that run, so that their objects can be shown.
 #[derive(Default)]

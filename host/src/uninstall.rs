@@ -4,13 +4,13 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use anyhow::anyhow;
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::coordination::v1::Lease;
 use kube::api::{ListParams, Patch, PatchParams};
 use kube::core::{ApiResource, DynamicObject};
 use kube::{Api, Client, ResourceExt};
 use serde_json::{Map, Value, json};
-use thiserror::Error;
 
 use operator_host_cluster::discovery::{Discovery, KindError, ResolvedKind};
 use operator_host_cluster::objects::Objects;
@@ -31,36 +31,6 @@ const TRIES_OF_DISCOVERY: usize = 3;
 /// The fields of a status that the host sets, and not the plugin.
 const HOST_FIELDS: [&str; 2] = ["conditions", "observedGeneration"];
 
-/// Why something could not be listed or released.
-#[derive(Debug, Error)]
-pub enum UninstallError {
-    /// Discovery failed.
-    #[error(transparent)]
-    Kind(#[from] KindError),
-    /// The API server refuses to list a kind.
-    #[error("cannot list {kind}{}: {message}", within(.namespace.as_deref()))]
-    List {
-        /// The kind.
-        kind: Kind,
-        /// The namespace; `None` is all namespaces.
-        namespace: Option<String>,
-        /// The API server's message.
-        message: String,
-    },
-    /// The API server refuses to read the Lease, or to remove what the host wrote.
-    #[error("cannot {verb} {kind} {name}: {message}")]
-    Object {
-        /// What was tried.
-        verb: &'static str,
-        /// The kind.
-        kind: Kind,
-        /// The object.
-        name: NamespacedName,
-        /// The API server's message.
-        message: String,
-    },
-}
-
 /// Adds a hint when the host's own webhook refuses the request because the host is stopped.
 fn with_hint(message: String) -> String {
     if message.contains("failed calling webhook") {
@@ -69,10 +39,6 @@ fn with_hint(message: String) -> String {
         );
     }
     message
-}
-
-fn within(namespace: Option<&str>) -> String {
-    namespace.map_or_else(String::new, |namespace| format!(" in {namespace}"))
 }
 
 /// One parent that has its controller's finalizer.
@@ -96,7 +62,7 @@ pub struct Left {
     /// Whether the kind is served at all.
     pub served: bool,
     /// What failed.
-    pub errors: Vec<UninstallError>,
+    pub errors: Vec<anyhow::Error>,
 }
 
 /// A Lease of this host that is held and renewed.
@@ -126,7 +92,7 @@ impl Uninstall<'_> {
     ///
     /// # Errors
     /// When the Lease cannot be read.
-    pub async fn holder(&self, namespace: &str) -> Result<Option<Holder>, UninstallError> {
+    pub async fn holder(&self, namespace: &str) -> anyhow::Result<Option<Holder>> {
         let leadership = &self.config.leadership;
         if leadership.mode == LeadershipMode::None {
             return Ok(None);
@@ -138,15 +104,7 @@ impl Uninstall<'_> {
         };
         let leases = Api::<Lease>::namespaced(self.client.clone(), namespace);
         let found = leases.get_opt(&leadership.name).await;
-        let found = found.map_err(|error| UninstallError::Object {
-            verb: "read",
-            kind: Kind {
-                api_version: "coordination.k8s.io/v1".into(),
-                kind: "Lease".into(),
-            },
-            name: lease.clone(),
-            message: plain(&error),
-        })?;
+        let found = found.map_err(|error| anyhow!("cannot read Lease {lease}: {}", plain(&error)))?;
         let held = || {
             let spec = found?.spec?;
             let identity = spec.holder_identity.filter(|identity| !identity.is_empty())?;
@@ -161,7 +119,7 @@ impl Uninstall<'_> {
     ///
     /// # Errors
     /// When they cannot be listed.
-    pub async fn objects(&self) -> Result<Vec<DynamicObject>, UninstallError> {
+    pub async fn objects(&self) -> anyhow::Result<Vec<DynamicObject>> {
         if self.config.ceilings.is_none() {
             return Ok(Vec::new());
         }
@@ -174,11 +132,7 @@ impl Uninstall<'_> {
             }
             // The kind is not defined.
             Err(kube::Error::Api(status)) if status.code == 404 => Ok(Vec::new()),
-            Err(error) => Err(UninstallError::List {
-                kind: object::kind(),
-                namespace: None,
-                message: plain(&error),
-            }),
+            Err(error) => Err(anyhow!("cannot list {}: {}", object::kind(), plain(&error))),
         }
     }
 
@@ -186,7 +140,7 @@ impl Uninstall<'_> {
     ///
     /// # Errors
     /// When the API server refuses.
-    pub async fn object(&self, object: &DynamicObject) -> Result<(), UninstallError> {
+    pub async fn object(&self, object: &DynamicObject) -> anyhow::Result<()> {
         let owns = |finalizer: &str| finalizer == object::FINALIZER;
         let (kind, name) = (object::kind(), NamespacedName::of(object));
         let manager = "operator-host/controllers";
@@ -260,13 +214,8 @@ impl Uninstall<'_> {
         manager: &str,
         part: Part,
         change: impl Fn(&DynamicObject) -> Option<Value>,
-    ) -> Result<bool, UninstallError> {
-        let failed = |message: String| UninstallError::Object {
-            verb: "release",
-            kind: kind.clone(),
-            name: name.clone(),
-            message: with_hint(message),
-        };
+    ) -> anyhow::Result<bool> {
+        let failed = |message: String| anyhow!("cannot release {kind} {name}: {}", with_hint(message));
         let api = api(&self.client, resource, name.namespace.as_deref());
         let is_gone = |error: &kube::Error| matches!(error, kube::Error::Api(status) if is_missing_object(status, &name.name));
         let params = PatchParams {
@@ -307,7 +256,7 @@ impl Uninstall<'_> {
         &self,
         kind: &Kind,
         resource: &Arc<ResolvedKind>,
-    ) -> (Vec<DynamicObject>, Vec<UninstallError>) {
+    ) -> (Vec<DynamicObject>, Vec<anyhow::Error>) {
         let namespaces = self
             .config
             .namespaces
@@ -328,11 +277,9 @@ impl Uninstall<'_> {
                         objects.extend(page.items);
                     }
                     Err(error) => {
-                        errors.push(UninstallError::List {
-                            kind: kind.clone(),
-                            namespace: namespace.map(str::to_owned),
-                            message: plain(&error),
-                        });
+                        let place = namespace.map(|namespace| format!(" in {namespace}"));
+                        let (place, error) = (place.unwrap_or_default(), plain(&error));
+                        errors.push(anyhow!("cannot list {kind}{place}: {error}"));
                         break;
                     }
                 }

@@ -10,7 +10,7 @@ use serde_json::Value;
 
 use super::{Failure, plugin_file, rendering};
 use crate::dry_run::documents::{self, Document};
-use crate::dry_run::server_side::{Difference, Preview, PreviewError};
+use crate::dry_run::server_side::{self, Difference, Preview};
 use operator_host_cluster::client;
 use operator_host_cluster::discovery::Discovery;
 use operator_host_config::{Config, ControllerConfig};
@@ -127,7 +127,7 @@ async fn diff(args: Args) -> Result<ExitCode, Failure> {
             let error = match found {
                 Ok((differences, refused)) => {
                     comparison.print(&controller.parent.kind, &name, &plugin, &differences)?;
-                    (!refused.is_empty()).then_some(PreviewError::Refused(refused))
+                    (!refused.is_empty()).then(|| server_side::refused(&refused))
                 }
                 Err(error) => Some(error),
             };

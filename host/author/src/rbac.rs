@@ -128,7 +128,7 @@ pub(crate) async fn resources<'a>(
 ) -> Result<Resources, Failure> {
     let mut resources = Resources::default();
     for file in crds {
-        let documents = documents::read(file).map_err(|error| Failure::Usage(error.into()))?;
+        let documents = documents::read(file).map_err(Failure::Usage)?;
         for document in documents {
             if document.kind().kind == "CustomResourceDefinition" {
                 resources.define(&document.object);

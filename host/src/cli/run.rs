@@ -135,7 +135,7 @@ pub async fn run(args: Args) -> Result<(), Failure> {
         .map_or_else(|| compile_memory(memory.process), bytes);
     let fits = memory.check(&config);
     fits.map_err(|reason| Failure::Usage(anyhow::anyhow!("{}: {reason}", args.config.display())))?;
-    let telemetry = Telemetry::start(args.metrics_compat).map_err(|error| Failure::Usage(error.into()))?;
+    let telemetry = Telemetry::start(args.metrics_compat).map_err(Failure::Usage)?;
     let level = log::start(
         &args.log,
         config.log.as_deref(),
@@ -143,7 +143,7 @@ pub async fn run(args: Args) -> Result<(), Failure> {
         telemetry.spans(),
         telemetry.records(),
     )
-    .map_err(|error| Failure::Usage(error.into()))?;
+    .map_err(|error| Failure::Usage(anyhow::anyhow!("--log: {error}")))?;
     telemetry.log_exports();
     let mut instruments = telemetry.instruments();
     let keeper = match &args.record {

@@ -2,36 +2,19 @@
 
 use std::path::Path;
 
+use anyhow::Context as _;
 use opentelemetry_otlp::{
-    ExporterBuildError, LogExporter, MetricExporter, SpanExporter, WithExportConfig, WithHttpConfig,
-    WithTonicConfig,
+    LogExporter, MetricExporter, SpanExporter, WithExportConfig, WithHttpConfig, WithTonicConfig,
 };
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
-use thiserror::Error;
 use tonic::transport::{Certificate, ClientTlsConfig, Identity};
 
 use super::http::Http;
 use super::settings::{Export, Protocol};
 
-/// Why nothing can be exported to the collector that the environment names.
-#[derive(Debug, Error)]
-pub enum ExportError {
-    /// A file with a certificate or a key.
-    #[error("cannot read {file}, which the environment names for OTLP: {message}")]
-    File {
-        /// The path.
-        file: String,
-        /// What is wrong with it.
-        message: String,
-    },
-    /// Certificates that do not fit.
-    #[error("cannot use the certificates that the environment names for OTLP: {0}")]
-    Tls(#[from] rustls::Error),
-    /// Anything else in the environment.
-    #[error("cannot export as the environment says: {0}")]
-    Build(#[from] ExporterBuildError),
-}
+const UNFIT: &str = "cannot use the certificates that the environment names for OTLP";
+const UNUSABLE: &str = "cannot export as the environment says";
 
 macro_rules! exporter {
     ($name:ident, $exporter:ident) => {
@@ -39,19 +22,20 @@ macro_rules! exporter {
         ///
         /// # Errors
         /// When the environment names something that cannot be used. Nothing is sent yet.
-        pub(super) fn $name(export: &Export) -> Result<$exporter, ExportError> {
+        pub(super) fn $name(export: &Export) -> anyhow::Result<$exporter> {
             let builder = $exporter::builder();
-            Ok(match export.protocol {
+            match export.protocol {
                 Protocol::Grpc => builder
                     .with_tonic()
                     .with_tls_config(grpc_tls(export)?)
-                    .build()?,
+                    .build(),
                 Protocol::Http => builder
                     .with_http()
                     .with_protocol(opentelemetry_otlp::Protocol::HttpBinary)
                     .with_http_client(Http::new(http_tls(export)?))
-                    .build()?,
-            })
+                    .build(),
+            }
+            .context(UNUSABLE)
         }
     };
 }
@@ -60,19 +44,19 @@ exporter!(spans, SpanExporter);
 exporter!(metrics, MetricExporter);
 exporter!(logs, LogExporter);
 
-fn read(file: &Path) -> Result<Vec<u8>, ExportError> {
-    std::fs::read(file).map_err(|error| unusable(file, &error))
+fn read(file: &Path) -> anyhow::Result<Vec<u8>> {
+    std::fs::read(file).with_context(|| unusable(file))
 }
 
-fn unusable(file: &Path, error: &dyn std::fmt::Display) -> ExportError {
-    ExportError::File {
-        file: file.display().to_string(),
-        message: error.to_string(),
-    }
+fn unusable(file: &Path) -> String {
+    format!(
+        "cannot read {}, which the environment names for OTLP",
+        file.display()
+    )
 }
 
 /// Used only for an endpoint that begins with `https`.
-fn grpc_tls(export: &Export) -> Result<ClientTlsConfig, ExportError> {
+fn grpc_tls(export: &Export) -> anyhow::Result<ClientTlsConfig> {
     let mut tls = ClientTlsConfig::new().with_native_roots();
     if let Some(file) = &export.certificate {
         tls = tls.ca_certificate(Certificate::from_pem(read(file)?));
@@ -83,28 +67,28 @@ fn grpc_tls(export: &Export) -> Result<ClientTlsConfig, ExportError> {
     Ok(tls)
 }
 
-fn http_tls(export: &Export) -> Result<rustls::ClientConfig, ExportError> {
+fn http_tls(export: &Export) -> anyhow::Result<rustls::ClientConfig> {
     let mut roots = rustls::RootCertStore::empty();
     roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
     if let Some(file) = &export.certificate {
         for certificate in certificates(file)? {
-            roots.add(certificate)?;
+            roots.add(certificate).context(UNFIT)?;
         }
     }
     let tls = rustls::ClientConfig::builder().with_root_certificates(roots);
     Ok(match &export.client {
         Some((certificate, key)) => {
-            let key_der =
-                PrivateKeyDer::from_pem_slice(&read(key)?).map_err(|error| unusable(key, &error))?;
-            tls.with_client_auth_cert(certificates(certificate)?, key_der)?
+            let key_der = PrivateKeyDer::from_pem_slice(&read(key)?).with_context(|| unusable(key))?;
+            tls.with_client_auth_cert(certificates(certificate)?, key_der)
+                .context(UNFIT)?
         }
         None => tls.with_no_client_auth(),
     })
 }
 
-fn certificates(file: &Path) -> Result<Vec<CertificateDer<'static>>, ExportError> {
+fn certificates(file: &Path) -> anyhow::Result<Vec<CertificateDer<'static>>> {
     let pem = read(file)?;
     CertificateDer::pem_slice_iter(&pem)
         .collect::<Result<_, _>>()
-        .map_err(|error| unusable(file, &error))
+        .with_context(|| unusable(file))
 }

@@ -6,7 +6,6 @@ use std::io::IsTerminal;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use opentelemetry::trace::SpanContext;
-use thiserror::Error;
 use tracing::field::Field;
 use tracing::{Event, Subscriber, info, warn};
 use tracing_subscriber::field::MakeExt as _;
@@ -31,14 +30,6 @@ pub enum LogFormat {
     Human,
     /// One JSON object per line
     Json,
-}
-
-/// The reason why the log does not start.
-#[derive(Debug, Error)]
-pub enum LogError {
-    /// The filter cannot be parsed.
-    #[error("--log: {0}")]
-    Filter(#[from] ParseError),
 }
 
 /// Silences libraries whose failures the host logs itself, once: kube logs each attempt of a watch that fails, and the
@@ -117,7 +108,7 @@ pub fn start(
     format: Option<LogFormat>,
     spans: Option<BoxedLayer>,
     records: Option<BoxedLayer>,
-) -> Result<Level, LogError> {
+) -> Result<Level, ParseError> {
     let wanted = configured.unwrap_or(given);
     filter(given)?;
     let terminal = std::io::stderr().is_terminal();

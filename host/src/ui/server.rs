@@ -4,6 +4,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 
+use anyhow::{Context as _, anyhow};
 use axum::Router;
 use axum::extract::{RawQuery, Request, State};
 use axum::middleware::{Next, from_fn, map_response};
@@ -14,7 +15,6 @@ use hyper::header::{
     X_CONTENT_TYPE_OPTIONS,
 };
 use hyper::{Method, StatusCode};
-use thiserror::Error;
 use tokio::net::TcpListener;
 use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
@@ -41,25 +41,6 @@ const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; i
                       base-uri 'none'; form-action 'none'; frame-ancestors 'none'; require-trusted-types-for 'script'; \
                       trusted-types 'none'";
 
-/// Why the page cannot be served.
-#[derive(Debug, Error)]
-pub enum ServerError {
-    /// Others could reach the address, and the page has no login.
-    #[error(
-        "cannot serve the page on {0}, because others can reach that address: use a loopback address with --ui-addr, such as \
-         127.0.0.1:8090, and forward its port"
-    )]
-    Open(SocketAddr),
-    /// The address cannot be used.
-    #[error("cannot listen on {address} for the page: {error}; choose another with --ui-addr")]
-    Listen {
-        /// The configured address.
-        address: SocketAddr,
-        /// The error of the operating system.
-        error: std::io::Error,
-    },
-}
-
 /// The state that all requests share.
 struct Page {
     looks: Arc<Looks>,
@@ -70,13 +51,16 @@ struct Page {
 ///
 /// # Errors
 /// When the address is not a loopback address, or cannot be used.
-pub async fn start(address: SocketAddr, sources: Sources) -> Result<(), ServerError> {
+pub async fn start(address: SocketAddr, sources: Sources) -> anyhow::Result<()> {
     if !address.ip().is_loopback() {
-        return Err(ServerError::Open(address));
+        return Err(anyhow!(
+            "cannot serve the page on {address}, because others can reach that address: use a loopback address with --ui-addr, \
+             such as 127.0.0.1:8090, and forward its port"
+        ));
     }
-    let failed = |error| ServerError::Listen { address, error };
-    let listener = TcpListener::bind(address).await.map_err(failed)?;
-    let address = listener.local_addr().map_err(failed)?;
+    let failed = || format!("cannot listen on {address} for the page; choose another with --ui-addr");
+    let listener = TcpListener::bind(address).await.with_context(failed)?;
+    let address = listener.local_addr().with_context(failed)?;
     info!(%address, "serving the page at http://{address}/ui/");
     let controllers = Arc::clone(&sources.controllers);
     tokio::spawn(Journal::keep_stepping(

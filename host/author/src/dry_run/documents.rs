@@ -1,43 +1,12 @@
 //! Reads Kubernetes objects from YAML or JSON files.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
+use anyhow::{Context, anyhow};
 use kube::core::DynamicObject;
 use serde_json::Value;
-use thiserror::Error;
 
 use operator_host_contract::Kind;
-
-/// Why a file is not a series of objects.
-#[derive(Debug, Error)]
-pub enum DocumentError {
-    /// The file cannot be read.
-    #[error("cannot read {}: {error}", file.display())]
-    Read {
-        /// The file.
-        file: PathBuf,
-        /// The error of the operating system.
-        error: std::io::Error,
-    },
-    /// The text is not YAML.
-    #[error("{}: {message}", file.display())]
-    Yaml {
-        /// The file.
-        file: PathBuf,
-        /// The problem, with line and column.
-        message: String,
-    },
-    /// A document is not a Kubernetes object.
-    #[error("{}, document {number}: {message}", file.display())]
-    NoObject {
-        /// The file.
-        file: PathBuf,
-        /// The document's number, from 1.
-        number: usize,
-        /// What is missing.
-        message: String,
-    },
-}
 
 /// One object of a file.
 #[derive(Clone, Debug, PartialEq)]
@@ -68,15 +37,11 @@ impl Document {
 ///
 /// # Errors
 /// When the file cannot be read, is not YAML, or contains something other than objects.
-pub fn read(file: &Path) -> Result<Vec<Document>, DocumentError> {
-    let text = std::fs::read_to_string(file).map_err(|error| DocumentError::Read {
-        file: file.to_owned(),
-        error,
-    })?;
-    let values: Vec<Value> = serde_saphyr::from_multiple(&text).map_err(|error| DocumentError::Yaml {
-        file: file.to_owned(),
-        message: error.without_snippet().to_string(),
-    })?;
+pub fn read(file: &Path) -> anyhow::Result<Vec<Document>> {
+    let place = file.display();
+    let text = std::fs::read_to_string(file).with_context(|| format!("cannot read {place}"))?;
+    let values: Vec<Value> = serde_saphyr::from_multiple(&text)
+        .map_err(|error| anyhow!("{place}: {}", error.without_snippet()))?;
     let mut documents = Vec::new();
     for (index, value) in values.into_iter().enumerate() {
         let number = index + 1;
@@ -93,11 +58,9 @@ pub fn read(file: &Path) -> Result<Vec<Document>, DocumentError> {
         };
         for object in objects {
             if let Some(missing) = missing(&object) {
-                return Err(DocumentError::NoObject {
-                    file: file.to_owned(),
-                    number,
-                    message: format!("not a Kubernetes object: {missing} is missing or not a string"),
-                });
+                return Err(anyhow!(
+                    "{place}, document {number}: not a Kubernetes object: {missing} is missing or not a string"
+                ));
             }
             documents.push(Document { number, object });
         }

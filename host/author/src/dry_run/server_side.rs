@@ -8,18 +8,17 @@ mod sides;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use anyhow::anyhow;
 use kube::core::DynamicObject;
 use kube::{Client, ResourceExt};
 use serde_json::Value;
-use thiserror::Error;
 use tracing::debug;
 
 pub use sides::Difference;
 
 use crate::dry_run::offline;
-use operator_host_cluster::api_error::ApiError;
 use operator_host_cluster::client::Writer;
-use operator_host_cluster::discovery::{Discovery, KindError, Resolved, ResolvedKind};
+use operator_host_cluster::discovery::{Discovery, Resolved, ResolvedKind};
 use operator_host_cluster::resource_client::ResourceClient;
 use operator_host_config::ControllerConfig;
 use operator_host_contract::Kind;
@@ -32,38 +31,16 @@ use operator_host_desired::left_fields;
 use operator_host_desired::ownership::{leave_out_others, owns, retains};
 use operator_host_desired::plan::{Desired, DesiredSecret, Plan, Policy, Refusal, plan_around};
 use operator_host_desired::provenance::SecretProof;
-use operator_host_engine::reconcile::evaluate::{EvaluateError, Subject};
+use operator_host_engine::reconcile::evaluate::Subject;
 use operator_host_engine::reconcile::needs::{NeedError, RelatedObjects, Rights, Wanted};
 use operator_host_engine::reconcile::provenance_key::Provenance;
 use operator_host_engine::reconcile::prune::unwanted;
 use operator_host_runtime::Plugin;
 
-/// Why the changes cannot be determined.
-#[derive(Debug, Error)]
-pub enum PreviewError {
-    /// A kind is not served, or discovery failed.
-    #[error(transparent)]
-    Kind(#[from] KindError),
-    /// The API server refused a request, possibly a dry-run.
-    #[error(transparent)]
-    Api(#[from] ApiError),
-    /// The plugin gave no answer.
-    #[error(transparent)]
-    Evaluate(#[from] EvaluateError),
-    /// The plugin asked for something that it may not have; one line each.
-    #[error("the plugin's answer is refused:\n  {}", .0.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n  "))]
-    Refused(Vec<Refusal>),
-    /// The parent is nested too deep.
-    #[error("{}", unreadable("the resource"))]
-    Unreadable,
-    /// The parent does not exist.
-    #[error("there is no {kind} {name}")]
-    NoParent {
-        /// Its kind.
-        kind: String,
-        /// Its name.
-        name: NamespacedName,
-    },
+/// Returns what is said about an answer that asks for something that the plugin may not have, one line each.
+pub fn refused(refusals: &[Refusal]) -> anyhow::Error {
+    let lines: Vec<_> = refusals.iter().map(ToString::to_string).collect();
+    anyhow!("the plugin's answer is refused:\n  {}", lines.join("\n  "))
 }
 
 /// One controller of a configuration against the cluster.
@@ -89,7 +66,7 @@ impl<'a> Preview<'a> {
         config: &'a ControllerConfig,
         plugin: &'a Plugin,
         host: &str,
-    ) -> Result<Self, PreviewError> {
+    ) -> anyhow::Result<Self> {
         let Resolved {
             parent,
             others,
@@ -142,19 +119,16 @@ impl<'a> Preview<'a> {
     ///
     /// # Errors
     /// When the parent does not exist.
-    pub async fn parent(&self, name: NamespacedName) -> Result<DynamicObject, PreviewError> {
+    pub async fn parent(&self, name: NamespacedName) -> anyhow::Result<DynamicObject> {
         let found = ResourceClient::new(&self.writer, &self.parent).get(&name).await?;
-        found.ok_or_else(|| PreviewError::NoParent {
-            kind: self.config.parent.kind.clone(),
-            name,
-        })
+        found.ok_or_else(|| anyhow!("there is no {} {name}", self.config.parent.kind))
     }
 
     /// Lists the parents in a namespace, or in all namespaces.
     ///
     /// # Errors
     /// When the API server does not answer.
-    pub async fn parents(&self, namespace: Option<&str>) -> Result<Vec<DynamicObject>, PreviewError> {
+    pub async fn parents(&self, namespace: Option<&str>) -> anyhow::Result<Vec<DynamicObject>> {
         let objects = ResourceClient::new(&self.writer, &self.parent);
         Ok(objects.list(&everything_in(namespace), None).await?)
     }
@@ -163,11 +137,7 @@ impl<'a> Preview<'a> {
     ///
     /// # Errors
     /// When the API server refuses the manifest.
-    pub async fn applied(
-        &self,
-        manifest: &Value,
-        name: &NamespacedName,
-    ) -> Result<DynamicObject, PreviewError> {
+    pub async fn applied(&self, manifest: &Value, name: &NamespacedName) -> anyhow::Result<DynamicObject> {
         let objects = ResourceClient::new(&self.writer, &self.parent);
         Ok(objects
             .try_apply(name, manifest, "operator-host-diff", true)
@@ -181,10 +151,10 @@ impl<'a> Preview<'a> {
     pub async fn differences(
         &self,
         parent: DynamicObject,
-    ) -> Result<(Vec<Difference>, Vec<Refusal>), PreviewError> {
+    ) -> anyhow::Result<(Vec<Difference>, Vec<Refusal>)> {
         let mut parent = parent;
         if is_unreadable(&parent) {
-            return Err(PreviewError::Unreadable);
+            return Err(anyhow!(unreadable("the resource")));
         }
         slim(&mut parent);
         let parent = Arc::new(parent);
@@ -228,7 +198,7 @@ impl<'a> Preview<'a> {
             proof,
         };
         let plan = plan_around(&policy, &response.children, &response.keep, &response.generate)
-            .map_err(PreviewError::Refused)?;
+            .map_err(|refusals| refused(&refusals))?;
         let mut differences = Vec::new();
         for secret in &plan.secrets {
             let rest = plan.desired.iter().find(|desired| desired.key == secret.key);
@@ -250,7 +220,7 @@ impl<'a> Preview<'a> {
     }
 
     /// Lists every object of the kinds that the plugin may make, in the namespaces where it may make them.
-    async fn there(&self, parent: &DynamicObject) -> Result<BTreeMap<ChildRef, DynamicObject>, PreviewError> {
+    async fn there(&self, parent: &DynamicObject) -> anyhow::Result<BTreeMap<ChildRef, DynamicObject>> {
         let mut there = BTreeMap::new();
         for kind in self.config.children.keys() {
             let Some(resource) = self.others.get(kind) else {
@@ -279,7 +249,7 @@ impl<'a> Preview<'a> {
         proof: SecretProof<'_>,
         desired: &Desired,
         live: Option<&DynamicObject>,
-    ) -> Result<Option<Difference>, PreviewError> {
+    ) -> anyhow::Result<Option<Difference>> {
         if live.is_some_and(is_terminating) {
             // The object is recreated once it is deleted.
             return Ok(None);
