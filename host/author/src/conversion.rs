@@ -2,23 +2,14 @@
 
 use serde_json::Value;
 
+use super::reach::Client;
 use operator_host_core::crd::definition::conversion_by;
-use operator_host_webhook::{CONVERT_PATH, PATH};
+use operator_host_webhook::CONVERT_PATH;
 
-/// Returns a definition whose versions this webhook converts. `client` is the `clientConfig` of a webhook for reviews.
-pub(crate) fn with_webhook(definition: &Value, mut client: Value) -> Value {
-    if let Some(path) = client.pointer_mut("/service/path") {
-        *path = CONVERT_PATH.into();
-    }
-    if let Some(url) = client["url"].as_str() {
-        let host = url
-            .strip_suffix(PATH)
-            .or(url.strip_suffix(CONVERT_PATH))
-            .unwrap_or(url);
-        client["url"] = format!("{}{CONVERT_PATH}", host.trim_end_matches('/')).into();
-    }
+/// Returns a definition whose versions the webhook converts.
+pub(crate) fn with_webhook(definition: &Value, client: &Client) -> Value {
     let mut definition = definition.clone();
-    definition["spec"]["conversion"] = conversion_by(&client);
+    definition["spec"]["conversion"] = conversion_by(&client.at(CONVERT_PATH));
     definition
 }
 
@@ -53,32 +44,5 @@ mod tests {
             without_webhook(&definition),
             json!({ "spec": { "versions": [version("v1", false, false), version("v2", true, true)] } })
         );
-    }
-
-    #[test]
-    fn a_definition_gets_the_host_as_its_webhook() {
-        let client = |client: Value| {
-            let definition = with_webhook(&json!({ "kind": "CustomResourceDefinition", "spec": {} }), client);
-            assert_eq!(definition["spec"]["conversion"]["strategy"], "Webhook");
-            definition["spec"]["conversion"]["webhook"]["clientConfig"].clone()
-        };
-        let service = json!({ "namespace": "n", "name": "s", "port": 443, "path": "/validate" });
-        assert_eq!(
-            client(json!({ "service": service, "caBundle": "QQ==" })),
-            json!({
-                "service": { "namespace": "n", "name": "s", "port": 443, "path": "/convert" }, "caBundle": "QQ==",
-            })
-        );
-        for url in [
-            "https://h:8443",
-            "https://h:8443/",
-            "https://h:8443/validate",
-            "https://h:8443/convert",
-        ] {
-            assert_eq!(
-                client(json!({ "url": url })),
-                json!({ "url": "https://h:8443/convert" })
-            );
-        }
     }
 }

@@ -3,9 +3,8 @@
 use std::path::PathBuf;
 
 use anyhow::{Context, anyhow};
-use serde_json::Value;
 
-use super::reach::ReachArgs;
+use super::reach::{Client, ReachArgs};
 use super::{Failure, conversion, plugin_file};
 use operator_host_config::Config;
 
@@ -52,7 +51,7 @@ pub async fn run(args: Args) -> Result<(), Failure> {
             )));
         }
         Some(client) => {
-            let mut crd = conversion::with_webhook(crd, client);
+            let mut crd = conversion::with_webhook(crd, &client);
             if let Some(certificate) = &args.inject_ca_from {
                 crd["metadata"]["annotations"]["cert-manager.io/inject-ca-from"] =
                     certificate.as_str().into();
@@ -73,7 +72,7 @@ pub async fn run(args: Args) -> Result<(), Failure> {
 }
 
 /// Returns how the API server reaches the host, if the arguments or the configuration say it.
-fn client(args: &Args) -> Result<Option<Value>, Failure> {
+fn client(args: &Args) -> Result<Option<Client>, Failure> {
     let config = args.config.as_deref().map(Config::load).transpose();
     let config = config.map_err(|error| Failure::Usage(error.into()))?;
     let reach = config

@@ -3,12 +3,12 @@
 use std::path::PathBuf;
 
 use anyhow::{Context, anyhow};
-use serde_json::{Value, json};
+use serde_json::Value;
 
 use super::Failure;
 use operator_host_config::webhook::{WebhookReach, WebhookTarget, parse_service};
-use operator_host_webhook::PATH;
 use operator_host_webhook::certificates::ca_bundle;
+use operator_host_webhook::{CONVERT_PATH, DEFAULT_PATH, PATH};
 
 /// The Service of the manifests.
 pub(crate) const SERVICE: &str = "operator-host/operator-host-webhook";
@@ -37,32 +37,20 @@ impl ReachArgs {
         self.service.is_some() || self.url.is_some()
     }
 
-    /// Returns the `clientConfig` of a webhook for reviews.
+    /// Returns how to reach the webhook.
     ///
     /// # Errors
     /// When an argument is malformed, or the authority cannot be read.
-    pub(crate) fn client(&self, reach: Option<&WebhookReach>) -> Result<Value, Failure> {
-        let given = match (&self.service, reach) {
-            (None, Some(reach)) => reach.target.clone(),
-            (given, _) => parse_service(given.as_deref().unwrap_or(SERVICE)).ok_or_else(|| {
+    pub(crate) fn client(&self, reach: Option<&WebhookReach>) -> Result<Client, Failure> {
+        let target = match (&self.url, &self.service, reach) {
+            (Some(url), ..) => WebhookTarget::Url(base(url).to_owned()),
+            (None, None, Some(reach)) => reach.target.clone(),
+            (None, given, _) => parse_service(given.as_deref().unwrap_or(SERVICE)).ok_or_else(|| {
                 Failure::Usage(anyhow!("--service must be NAMESPACE/NAME or NAMESPACE/NAME:PORT"))
             })?,
         };
-        let mut client = match (&self.url, given) {
-            (Some(url), _) => json!({ "url": with_path(url) }),
-            (None, WebhookTarget::Url(url)) => json!({ "url": with_path(&url) }),
-            (
-                None,
-                WebhookTarget::Service {
-                    namespace,
-                    name,
-                    port,
-                },
-            ) => json!({
-                "service": { "namespace": namespace, "name": name, "port": port, "path": PATH },
-            }),
-        };
         let configured = reach.and_then(|reach| reach.authority.as_deref());
+        let mut authority = None;
         if let (None, Some(file)) = (&self.ca, configured)
             && !file.is_file()
         {
@@ -76,23 +64,42 @@ impl ReachArgs {
             let pem = std::fs::read(file)
                 .with_context(|| format!("cannot read {}", file.display()))
                 .map_err(Failure::Usage)?;
-            client["caBundle"] = ca_bundle(pem, file).map_err(|why| Failure::Usage(anyhow!(why)))?;
+            authority = Some(ca_bundle(pem, file).map_err(|why| Failure::Usage(anyhow!(why)))?);
         }
-        Ok(client)
+        Ok(Client { target, authority })
     }
 }
 
-/// Returns the URL with the webhook's path, unless it has a path.
-fn with_path(url: &str) -> String {
-    let address = url.trim_end_matches('/');
-    match address.split_once("://") {
-        Some((_, host)) if !host.contains('/') => format!("{address}{PATH}"),
-        _ => url.to_owned(),
+/// How the API server reaches the webhook.
+pub(crate) struct Client {
+    target: WebhookTarget,
+    authority: Option<Value>,
+}
+
+impl Client {
+    /// Returns the `clientConfig` of the webhook at one of its paths.
+    pub(crate) fn at(&self, path: &str) -> Value {
+        let mut config = self.target.client_config(path);
+        if let Some(authority) = &self.authority {
+            config["caBundle"] = authority.clone();
+        }
+        config
     }
+}
+
+/// Returns the URL without the path of a webhook, which may be given with it.
+fn base(url: &str) -> &str {
+    let url = url.trim_end_matches('/');
+    [PATH, CONVERT_PATH, DEFAULT_PATH]
+        .iter()
+        .find_map(|path| url.strip_suffix(path))
+        .unwrap_or(url)
 }
 
 #[cfg(test)]
 mod tests {
+    use serde_json::json;
+
     use operator_host_config::Config;
 
     use super::*;
@@ -101,13 +108,19 @@ mod tests {
     #[test]
     fn a_url_without_a_path_gets_that_of_the_webhook() {
         for (given, url) in [
-            ("https://10.0.0.1:8443", "https://10.0.0.1:8443/validate"),
-            ("https://10.0.0.1:8443/", "https://10.0.0.1:8443/validate"),
-            ("https://a/validate", "https://a/validate"),
-            ("https://gateway/host/validate", "https://gateway/host/validate"),
-            ("nonsense", "nonsense"),
+            ("https://10.0.0.1:8443", "https://10.0.0.1:8443"),
+            ("https://10.0.0.1:8443/", "https://10.0.0.1:8443"),
+            ("https://a/validate", "https://a"),
+            ("https://a/convert", "https://a"),
+            ("https://gateway/host/validate", "https://gateway/host"),
         ] {
-            assert_eq!(with_path(given), url);
+            let client = Client {
+                target: WebhookTarget::Url(base(given).to_owned()),
+                authority: None,
+            };
+            for path in [PATH, CONVERT_PATH] {
+                assert_eq!(client.at(path)["url"], format!("{url}{path}"));
+            }
         }
     }
 
@@ -128,7 +141,7 @@ mod tests {
             let line = ["x"].iter().chain(more);
             let args = <Line as clap::Parser>::try_parse_from(line).unwrap().reach;
             let reach = config.webhook.as_ref().and_then(|webhook| webhook.reach.as_ref());
-            args.client(reach).map_err(|_| ()).unwrap()
+            args.client(reach).map_err(|_| ()).unwrap().at(PATH)
         };
         let service = |namespace: &str, name: &str, port: u16| json!({ "service": { "namespace": namespace, "name": name, "port": port, "path": PATH } });
         assert_eq!(

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use clap::ValueEnum;
 use serde_json::{Value, json};
 
-use super::reach::{ReachArgs, SERVICE};
+use super::reach::{Client, ReachArgs, SERVICE};
 use super::{Failure, conversion, plugin_file, rbac};
 use operator_host_config::{Config, ControllerConfig, ServiceAccount};
 use operator_host_contract::Description;
@@ -112,15 +112,22 @@ pub async fn run(args: Args) -> Result<(), Failure> {
                 args.reach.service.as_deref().unwrap_or(SERVICE)
             );
         }
-        let mut webhook = webhook(&args, &config, controller, &plural, &account);
-        if let Some(client) = &client {
-            webhook["clientConfig"] = client.clone();
-        }
+        let webhook = webhook(&args, &config, controller, &plural, &account);
+        let at = |path: &str| {
+            let mut webhook = webhook.clone();
+            if let Some(client) = &client {
+                webhook["clientConfig"] = client.at(path);
+            }
+            webhook
+        };
         if description.defaults {
-            defaulting.push(to_default(&webhook));
+            let mut webhook = at(DEFAULT_PATH);
+            // Another webhook may change the spec after this one.
+            webhook["reinvocationPolicy"] = "IfNeeded".into();
+            defaulting.push(webhook);
         }
         if description.validates {
-            webhooks.push(webhook);
+            webhooks.push(at(PATH));
         }
     }
     if args.output == Some(Output::Helm) {
@@ -159,24 +166,9 @@ pub async fn run(args: Args) -> Result<(), Failure> {
 }
 
 /// Returns the definition of a plugin that converts its kind, with the conversion by this webhook.
-fn converted(description: &Description, client: Option<&Value>) -> Option<Value> {
+fn converted(description: &Description, client: Option<&Client>) -> Option<Value> {
     let crd = description.crd.as_ref().filter(|_| description.converts())?;
-    Some(conversion::with_webhook(&crd.value(), client?.clone()))
-}
-
-/// Returns the webhook for defaults from the one that validates.
-fn to_default(validating: &Value) -> Value {
-    let mut webhook = validating.clone();
-    // Another webhook may change the spec after this one.
-    webhook["reinvocationPolicy"] = "IfNeeded".into();
-    if let Some(path) = webhook.pointer_mut("/clientConfig/service/path") {
-        *path = DEFAULT_PATH.into();
-    }
-    if let Some(url) = webhook.pointer_mut("/clientConfig/url") {
-        let text = url.as_str().unwrap_or_default();
-        *url = format!("{}{DEFAULT_PATH}", text.strip_suffix(PATH).unwrap_or(text)).into();
-    }
-    webhook
+    Some(conversion::with_webhook(&crd.value(), client?))
 }
 
 fn webhook(

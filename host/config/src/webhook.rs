@@ -4,6 +4,7 @@ use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 
 use serde::Deserialize;
+use serde_json::{Value, json};
 use serde_saphyr::Spanned;
 
 use super::ConfigError;
@@ -50,6 +51,21 @@ pub enum WebhookTarget {
     },
     /// The URL without a path, such as `https://10.0.0.1:8443`.
     Url(String),
+}
+
+impl WebhookTarget {
+    /// Returns the `clientConfig` of a webhook at a path of the host, without an authority.
+    #[must_use]
+    pub fn client_config(&self, path: &str) -> Value {
+        match self {
+            Self::Service {
+                namespace,
+                name,
+                port,
+            } => json!({ "service": { "namespace": namespace, "name": name, "port": port, "path": path } }),
+            Self::Url(url) => json!({ "url": format!("{url}{path}") }),
+        }
+    }
 }
 
 #[derive(Deserialize)]

@@ -3,12 +3,11 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use serde_json::{Value, json};
+use serde_json::Value;
 
 use super::losses::{self, Losses};
 use super::requests::Requests;
 use super::{Current, Installer, Refusal, Write, lock, plan};
-use operator_host_config::webhook::WebhookTarget;
 use operator_host_core::crd::definition;
 use operator_host_core::files;
 use operator_host_core::object::shorten;
@@ -126,16 +125,7 @@ impl Installer {
                     .to_owned(),
             ));
         };
-        let mut client_config = match &reach.target {
-            WebhookTarget::Service {
-                namespace,
-                name,
-                port,
-            } => json!({
-                "service": { "namespace": namespace, "name": name, "port": port, "path": CONVERT_PATH },
-            }),
-            WebhookTarget::Url(url) => json!({ "url": format!("{url}{CONVERT_PATH}") }),
-        };
+        let mut client_config = reach.target.client_config(CONVERT_PATH);
         if let Some(file) = &reach.authority {
             client_config["caBundle"] = authority(file.clone()).await.map_err(Refusal::NotNow)?;
         }
