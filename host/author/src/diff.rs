@@ -86,7 +86,11 @@ async fn diff(args: Args) -> Result<ExitCode, Failure> {
         if documents.is_empty() && !args.filename.is_empty() {
             continue;
         }
-        let plugin = load(&args, controller).await?;
+        let location = match &args.plugin {
+            Some(file) => &Location::File(file.clone()),
+            None => &controller.plugin,
+        };
+        let plugin = plugin_file::load_from(location, controller).await?;
         let host = config.host_namespace.as_deref();
         let host = host.unwrap_or(client.default_namespace());
         let preview = Preview::new(&client, &kinds, controller, &plugin, host)
@@ -158,26 +162,6 @@ fn chosen<'a>(config: &'a Config, name: Option<&str>) -> anyhow::Result<Vec<&'a 
             names.join(", ")
         )
     })
-}
-
-async fn load(args: &Args, controller: &ControllerConfig) -> anyhow::Result<Plugin> {
-    let location = match &args.plugin {
-        Some(file) => &Location::File(file.clone()),
-        None => &controller.plugin,
-    };
-    let plugin = match plugin_file::load_from(location, controller.limits, controller.trust.sha256).await {
-        Ok(plugin) => plugin.with_context(|| location.to_string())?,
-        Err(Failure::Usage(error) | Failure::Other(error)) => return Err(error),
-    };
-    let found = &plugin.description().parent;
-    if *found != controller.parent {
-        return Err(anyhow!(
-            "{location} reconciles {found}; the controller {:?} is for {}",
-            controller.name,
-            controller.parent
-        ));
-    }
-    Ok(plugin)
 }
 
 /// Returns the namespaces to look for parents in; `None` is all namespaces.

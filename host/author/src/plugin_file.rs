@@ -79,16 +79,7 @@ pub async fn read_or_pull(plugin: &Path, registry: &RegistryArgs) -> Result<Vec<
 /// # Errors
 /// When the file does not exist, or the engine cannot start.
 pub async fn load(file: &Path) -> Result<Result<Plugin, LoadError>, Failure> {
-    load_with(file, Limits::default()).await
-}
-
-/// Does what [`load`] does, with the limits of a configuration.
-///
-/// # Errors
-/// As [`load`].
-pub async fn load_with(file: &Path, limits: Limits) -> Result<Result<Plugin, LoadError>, Failure> {
-    let (_, bytes) = read(file)?;
-    load_bytes(bytes, limits).await
+    load_bytes(read(file)?.1, Limits::default()).await
 }
 
 /// Loads a plugin from its bytes.
@@ -189,7 +180,7 @@ impl PluginFiles {
     ///
     /// # Errors
     /// As [`load_from`].
-    pub async fn load(&self, controller: &ControllerConfig) -> Result<Result<Plugin, LoadError>, Failure> {
+    pub async fn load(&self, controller: &ControllerConfig) -> Result<Plugin, Failure> {
         let name = &controller.name;
         let named = self.files.iter().find(|(of, _)| of == name);
         let location = match (named, &controller.plugin) {
@@ -202,7 +193,7 @@ impl PluginFiles {
             }
             (None, location) => location,
         };
-        load_from(location, controller.limits, controller.trust.sha256).await
+        load_from(location, controller).await
     }
 }
 
@@ -210,27 +201,37 @@ impl PluginFiles {
 /// may name another by now.
 ///
 /// # Errors
-/// As [`load`], and when the registry does not give it.
-pub async fn load_from(
-    location: &Location,
-    limits: Limits,
-    pin: Option<Digest>,
-) -> Result<Result<Plugin, LoadError>, Failure> {
-    match location {
-        Location::File(file) => load_with(file, limits).await,
+/// As [`load`], when the registry does not give it, and when it is for another kind.
+pub async fn load_from(location: &Location, controller: &ControllerConfig) -> Result<Plugin, Failure> {
+    let limits = controller.limits;
+    let bytes = match location {
+        Location::File(file) => read(file)?.1,
         Location::Registry { reference, settings } => {
             let (bytes, _) = pull(reference, settings, limits.module, false).await?;
             let found = Digest::of(&bytes);
-            if let Some(pinned) = pin.filter(|pinned| *pinned != found) {
+            if let Some(pinned) = controller.trust.sha256.filter(|pinned| *pinned != found) {
                 let error = anyhow::Error::new(Untrusted::Pinned { found, pinned });
                 return Err(error.context(location.to_string()).into());
             }
-            load_bytes(bytes.to_vec(), limits).await
+            bytes.to_vec()
         }
-        Location::ConfigMap(key) => Err(Failure::Usage(anyhow!(
-            "{key} is in a cluster, which this command does not read: give the plugin's file with --plugin FILE"
-        ))),
+        Location::ConfigMap(key) => {
+            return Err(Failure::Usage(anyhow!(
+                "{key} is in a cluster, which this command does not read: give the plugin's file with --plugin FILE"
+            )));
+        }
+    };
+    let plugin = load_bytes(bytes, limits).await?;
+    let plugin = plugin.with_context(|| location.to_string())?;
+    let found = &plugin.description().parent;
+    if *found != controller.parent {
+        return Err(Failure::Usage(anyhow!(
+            "{location}: the plugin reconciles {found}, but the controller {:?} reconciles {}: configure the plugin for that kind",
+            controller.name,
+            controller.parent
+        )));
     }
+    Ok(plugin)
 }
 
 /// Pulls a plugin, and with `signed` its signatures.

@@ -4,15 +4,15 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use anyhow::{Context, anyhow};
+use anyhow::anyhow;
 use clap::ValueEnum;
 use serde_json::{Value, json};
 
 use super::{Failure, plugin_file};
 use crate::dry_run::documents;
-use crate::permissions::manifests::{Manifest, manifests};
+use crate::permissions::manifests::{Grant, grants};
 use crate::permissions::resources::{Resource, Resources};
-use crate::permissions::{Rights, rights};
+use crate::permissions::{Rights, Scope, rights};
 use operator_host_cluster::client;
 use operator_host_cluster::discovery::{Discovery, KindError};
 use operator_host_config::{Config, ServiceAccount};
@@ -100,19 +100,7 @@ pub async fn run(args: Args) -> Result<(), Failure> {
 pub(crate) async fn load(config: &Config, files: &plugin_file::PluginFiles) -> Result<Vec<Plugin>, Failure> {
     let mut plugins = Vec::with_capacity(config.controllers.len());
     for controller in &config.controllers {
-        let location = &controller.plugin;
-        let plugin = files.load(controller).await?;
-        let plugin = plugin.with_context(|| location.to_string())?;
-        let description = plugin.description();
-        if description.parent != controller.parent {
-            return Err(Failure::Usage(anyhow!(
-                "{location}: the plugin reconciles {}, but the controller {:?} reconciles {}: configure the plugin for that kind",
-                description.parent,
-                controller.name,
-                controller.parent
-            )));
-        }
-        plugins.push(plugin);
+        plugins.push(files.load(controller).await?);
     }
     Ok(plugins)
 }
@@ -175,7 +163,8 @@ pub(crate) async fn resources<'a>(
 }
 
 fn print(output: Output, rights: &Rights, account: &ServiceAccount) -> Result<String, Failure> {
-    let manifests = || manifests(rights, account);
+    let grants = grants(rights, account);
+    let manifests = || grants.iter().flat_map(Grant::manifests);
     Ok(match output {
         Output::Yaml => {
             let mut text = String::from("# Printed by `operator-host rbac`.\n");
@@ -186,45 +175,27 @@ fn print(output: Output, rights: &Rights, account: &ServiceAccount) -> Result<St
             text
         }
         Output::Json => {
-            let items: Vec<Manifest> = manifests();
+            let items: Vec<Value> = manifests().collect();
             let list = json!({ "apiVersion": "v1", "kind": "List", "items": items });
             serde_json::to_string_pretty(&list)? + "\n"
         }
         Output::Helm => {
-            let text = serde_saphyr::to_string(&json!({ "rbac": helm(&manifests(), account) }))?;
+            let text = serde_saphyr::to_string(&json!({ "rbac": helm(grants, account) }))?;
             format!("# Printed by `operator-host rbac -o helm`.\n{text}")
         }
     })
 }
 
 /// Returns the rules only: the chart creates the objects, with its own names.
-fn helm(manifests: &[Manifest], host: &ServiceAccount) -> Value {
+fn helm(all: Vec<Grant>, host: &ServiceAccount) -> Value {
     let mut grants: BTreeMap<ServiceAccount, Value> = BTreeMap::new();
-    // Each role is followed by its binding.
-    for pair in manifests.chunks_exact(2) {
-        let (rules, namespace, subjects) = match pair {
-            [Manifest::ClusterRole(role), Manifest::ClusterRoleBinding(binding)] => {
-                (json!(role.rules), None, &binding.subjects)
-            }
-            [Manifest::Role(role), Manifest::RoleBinding(binding)] => (
-                json!(role.rules),
-                binding.metadata.namespace.as_ref(),
-                &binding.subjects,
-            ),
-            _ => continue,
-        };
-        for subject in subjects.iter().flatten() {
-            let account = ServiceAccount {
-                namespace: subject.namespace.clone().unwrap_or_default(),
-                name: subject.name.clone(),
-            };
-            let grant = grants
-                .entry(account)
-                .or_insert_with(|| json!({ "cluster": [], "namespaces": {} }));
-            match namespace {
-                None => grant["cluster"] = rules.clone(),
-                Some(namespace) => grant["namespaces"][namespace] = rules.clone(),
-            }
+    for one in all {
+        let grant = grants
+            .entry(one.account)
+            .or_insert_with(|| json!({ "cluster": [], "namespaces": {} }));
+        match one.scope {
+            Scope::Cluster => grant["cluster"] = one.rules,
+            Scope::Namespace(namespace) => grant["namespaces"][namespace] = one.rules,
         }
     }
     let mut values = grants.remove(host).unwrap_or_default();

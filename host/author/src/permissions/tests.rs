@@ -4,7 +4,7 @@ use std::path::Path;
 use serde_json::json;
 
 use super::*;
-use operator_host_contract::ContractVersion;
+use operator_host_delivery::testing::describing;
 
 const KINDS: [(&str, &str, &str); 2] = [("Thing", "things", "Namespaced"), ("Realm", "realms", "Cluster")];
 
@@ -47,17 +47,9 @@ fn rights_of(parent: &str, namespaces: &str, more: &str, makes: &[&str], finaliz
     );
     let config = Config::parse(Path::new("/config.yaml"), &text).unwrap();
     let description = Description {
-        contract: ContractVersion::V1,
-        name: "c".into(),
-        version: "1".into(),
-        parent,
         makes: makes.iter().map(|text| kind(text)).collect(),
-        reads: Vec::new(),
         finalizer,
-        crd: None,
-        versions: Vec::new(),
-        defaults: false,
-        validates: false,
+        ..describing("c", "1", parent)
     };
     rights(&config, &host(), &[description], &resources()).unwrap()
 }
@@ -140,17 +132,8 @@ fn a_host_that_installs_a_definition_may_write_that_one_and_read_all_objects_of_
     let granted = |text: &str| {
         let config = Config::parse(Path::new("/config.yaml"), text).unwrap();
         let description = Description {
-            contract: ContractVersion::V1,
-            name: "c".into(),
-            version: "1".into(),
-            parent: kind("test.dev/v1/Thing"),
-            makes: Vec::new(),
-            reads: Vec::new(),
-            finalizer: false,
             crd: Some(json!({ "metadata": { "name": "things.test.dev" } }).into()),
-            versions: Vec::new(),
-            defaults: false,
-            validates: false,
+            ..describing("c", "1", kind("test.dev/v1/Thing"))
         };
         rights(&config, &host(), &[description], &resources()).unwrap()
     };
@@ -323,19 +306,7 @@ fn a_kind_that_nobody_knows_is_named() {
         env!("CARGO_MANIFEST_DIR")
     );
     config = Config::parse(Path::new("/c"), &other).unwrap();
-    let description = Description {
-        contract: ContractVersion::V1,
-        name: "c".into(),
-        version: "1".into(),
-        parent: kind("other.dev/v1/Other"),
-        makes: Vec::new(),
-        reads: Vec::new(),
-        finalizer: false,
-        crd: None,
-        versions: Vec::new(),
-        defaults: false,
-        validates: false,
-    };
+    let description = describing("c", "1", kind("other.dev/v1/Other"));
     let error = rights(&config, &host(), &[description], &resources()).unwrap_err();
     assert_eq!(error.0, kind("other.dev/v1/Other"));
 }
@@ -355,13 +326,10 @@ fn a_controller_with_a_service_account_needs_only_impersonate() {
             "{expected} is not in {texts:?}"
         );
     }
-    let names: Vec<_> = manifests::manifests(&rights, &host())
-        .into_iter()
-        .filter_map(|manifest| match manifest {
-            manifests::Manifest::Role(role) => role.metadata.name,
-            _ => None,
-        })
-        .collect();
+    let grants = manifests::grants(&rights, &host());
+    let roles: Vec<_> = grants.iter().map(|grant| grant.manifests()[0].clone()).collect();
+    let roles = roles.iter().filter(|role| role["kind"] == "Role");
+    let names: Vec<_> = roles.map(|role| &role["metadata"]["name"]).collect();
     assert_eq!(names, ["host", "host", "host:shop:writer"]);
 }
 
