@@ -67,17 +67,26 @@ pub struct Health {
     controllers: Mutex<BTreeMap<String, Expected>>,
     /// Why the current configuration file is not the one in use.
     configuration: Mutex<Option<String>>,
-    reports: Mutex<BTreeMap<String, watch::Receiver<PluginReport>>>,
-    histories: Mutex<BTreeMap<String, Arc<History>>>,
     pulses: Mutex<Vec<Weak<Beats>>>,
     stopping: AtomicBool,
+}
+
+/// What is known of a controller's plugin.
+pub struct PluginState {
+    /// The live version.
+    pub live: watch::Receiver<Live>,
+    /// The problem with the plugin's file while a version of it is live.
+    pub trouble: watch::Receiver<Option<Arc<str>>>,
+    /// The report about all versions.
+    pub report: watch::Receiver<PluginReport>,
+    /// The versions that were live.
+    pub history: Arc<History>,
 }
 
 /// The state of one controller of the configuration.
 struct Expected {
     readiness: Readiness,
-    plugin: watch::Receiver<Live>,
-    trouble: watch::Receiver<Option<Arc<str>>>,
+    plugin: PluginState,
     /// What the live version cannot do here.
     disagreements: Vec<String>,
 }
@@ -87,18 +96,11 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl Health {
-    /// Registers a controller of the configuration, which is not ready yet, with its plugin and the problem
-    /// with that plugin's file while a version of it is live.
-    pub fn expect(
-        &self,
-        controller: &str,
-        plugin: watch::Receiver<Live>,
-        trouble: watch::Receiver<Option<Arc<str>>>,
-    ) {
+    /// Registers a controller of the configuration, which is not ready yet, with its plugin.
+    pub fn expect(&self, controller: &str, plugin: PluginState) {
         let expected = Expected {
             readiness: Readiness::Starting(None),
             plugin,
-            trouble,
             disagreements: Vec::new(),
         };
         lock(&self.controllers).insert(controller.to_owned(), expected);
@@ -107,8 +109,6 @@ impl Health {
     /// Removes a controller that is no longer in the configuration.
     pub fn forget(&self, controller: &str) {
         lock(&self.controllers).remove(controller);
-        lock(&self.reports).remove(controller);
-        lock(&self.histories).remove(controller);
     }
 
     /// Sets the readiness of a controller.
@@ -143,31 +143,24 @@ impl Health {
         *lock(&self.webhook) = Some(problem);
     }
 
-    /// Registers the receiver of the report about a controller's plugin.
-    pub fn report(&self, controller: &str, report: watch::Receiver<PluginReport>) {
-        lock(&self.reports).insert(controller.to_owned(), report);
-    }
-
-    /// Registers the history of a controller's plugin.
-    pub fn history(&self, controller: &str, history: Arc<History>) {
-        lock(&self.histories).insert(controller.to_owned(), history);
-    }
-
     /// Returns the history of a controller's plugin, the newest entry first; `None` without that controller. Reads no
     /// file.
     #[must_use]
     pub fn history_of(&self, controller: &str) -> Option<Vec<HistoryEntry>> {
-        let history = lock(&self.histories).get(controller).cloned();
+        let controllers = lock(&self.controllers);
+        let history = controllers
+            .get(controller)
+            .map(|it| Arc::clone(&it.plugin.history));
+        drop(controllers);
         history.map(|history| history.entries())
     }
 
     /// Returns the reports about all plugins, sorted by the names of the controllers.
     #[must_use]
     pub fn plugins(&self) -> Vec<PluginReport> {
-        lock(&self.reports)
-            .values()
-            .map(|report| report.borrow().clone())
-            .collect()
+        let controllers = lock(&self.controllers);
+        let reports = controllers.values().map(|it| it.plugin.report.borrow().clone());
+        reports.collect()
     }
 
     /// Sets why the current configuration file cannot be used; `None` when it is in use. The previous one
@@ -219,7 +212,7 @@ impl Health {
         let controllers = lock(&self.controllers);
         let some_live = controllers
             .values()
-            .any(|expected| matches!(*expected.plugin.borrow(), Live::Plugin(_)));
+            .any(|expected| matches!(*expected.plugin.live.borrow(), Live::Plugin(_)));
         for (name, expected) in &*controllers {
             let result = match &expected.readiness {
                 Readiness::Starting(None) => Err("its first lists are in progress".to_owned()),
@@ -229,7 +222,7 @@ impl Health {
                 Readiness::Ready => Ok(String::new()),
                 Readiness::Waiting(why) => Ok(why.clone()),
             };
-            let live = &*expected.plugin.borrow();
+            let live = &*expected.plugin.live.borrow();
             // The API server cannot list the kind before a ready replica converts it, so its lists may wait for this, and its
             // plugin for the lists.
             let converts = matches!(live, Live::Plugin(plugin) if !plugin.description().versions.is_empty());
@@ -244,7 +237,7 @@ impl Health {
                 Live::Loading => Err("it is loading".to_owned()),
                 Live::Plugin(plugin) => {
                     let digest = plugin.digest();
-                    let state = match &*expected.trouble.borrow() {
+                    let state = match &*expected.plugin.trouble.borrow() {
                         None => digest.to_string(),
                         Some(trouble) => format!("{digest} stays live: {trouble}"),
                     };
@@ -333,6 +326,16 @@ mod tests {
 
     const LIMIT: Duration = Duration::from_millis(200);
 
+    /// Returns the state of a plugin with a report that does not change.
+    pub(super) fn state(live: watch::Receiver<Live>, report: PluginReport) -> PluginState {
+        PluginState {
+            live,
+            trouble: watch::channel(None).1,
+            report: watch::channel(report).1,
+            history: Arc::default(),
+        }
+    }
+
     fn failing(checks: &[Check]) -> Vec<&str> {
         checks
             .iter()
@@ -371,7 +374,7 @@ mod tests {
             .iter()
             .map(|name| {
                 let (plugin, live) = watch::channel(Live::Loading);
-                health.expect(name, live, watch::channel(None).1);
+                health.expect(name, state(live, PluginReport::default()));
                 health.set(name, Readiness::Ready);
                 plugin
             })

@@ -301,6 +301,7 @@ mod tests {
 
     #[tokio::test]
     async fn differences_between_versions_are_for_the_hosts_own_user() {
+        use operator_host_delivery::registry::Live;
         use operator_host_delivery::report::LiveVersion;
         for is_own in [true, false] {
             let health = Health::default();
@@ -315,8 +316,8 @@ mod tests {
                 }),
                 ..PluginReport::default()
             };
-            let (_sender, receiver) = tokio::sync::watch::channel(report);
-            health.report("a", receiver);
+            let live = tokio::sync::watch::channel(Live::Loading).1;
+            health.expect("a", super::super::tests::state(live, report));
             let (_, text) = ask(health, is_own, "/plugins").await;
             assert_eq!(text.contains("of the trade"), is_own, "{text}");
             assert!(text.contains("proved"), "{text}");
