@@ -19,11 +19,11 @@ use kube::Client;
 use serde_json::Value;
 use tokio::sync::{Notify, OwnedMutexGuard, watch};
 use tokio_util::sync::CancellationToken;
-use tracing::info;
+use tracing::{info, warn};
 
 use self::losses::Losses;
 use self::requests::Requests;
-use operator_host_cluster::api_error::ApiError;
+use operator_host_cluster::api_error::{ApiError, Fault};
 use operator_host_cluster::cache::Reflector;
 use operator_host_cluster::client::Writer;
 use operator_host_cluster::discovery::{Discovery, KindError};
@@ -556,6 +556,25 @@ fn held_back(name: &str, refusal: Refusal) -> HeldBack {
             format!("its definition {name} cannot be installed: {message}"),
             Vec::new(),
         ),
+    }
+}
+
+/// Reads a definition from the cluster; `None` when it is not there, or the host is not allowed to.
+pub(crate) async fn installed(
+    client: &Client,
+    name: &str,
+    controller: &str,
+) -> Result<Option<Value>, String> {
+    match Requests::new(client, name).read().await {
+        Err(error) if error.fault == Fault::Refused(403) => {
+            warn!(
+                controller,
+                "the definition {name} may not be read, so the plugin's is not compared with it: give the host's role the \
+                 verb list on customresourcedefinitions"
+            );
+            Ok(None)
+        }
+        found => found.map_err(|error| error.to_string()),
     }
 }
 

@@ -18,9 +18,7 @@ use std::convert::Infallible;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
-use kube::api::ListParams;
 use kube::core::DynamicObject;
-use kube::{Api, Client};
 use serde_json::Value;
 use tokio::runtime::Handle;
 use tokio::sync::{Notify, watch};
@@ -31,7 +29,7 @@ use self::answer::SecretValues;
 use self::compare::{Findings, MAX_BLAMED, find};
 use self::shadow::{Known, Snapshot};
 use crate::definitions::record::LiveRecord;
-use crate::definitions::{Installer, losses};
+use crate::definitions::{Installer, installed, losses};
 use operator_host_cluster::cache::{Reflector, WatchState};
 use operator_host_cluster::discovery::ResolvedKind;
 use operator_host_config::{ControllerConfig, DefinitionsMode, ProvingMode};
@@ -53,8 +51,6 @@ use operator_host_runtime::{Digest, Plugin, RandomSource};
 
 /// Time limit of a proof. Objects that were not examined by then are skipped.
 const BUDGET: Duration = Duration::from_secs(30);
-/// Timeout for reading the definition.
-const DEFINITION_TIMEOUT: Duration = Duration::from_secs(5);
 /// How long a version waits for the first lists before the log says so.
 const HINT: Duration = Duration::from_secs(30);
 /// The reason of the Events.
@@ -694,35 +690,4 @@ fn beyond(config: &ControllerConfig, live: &Plugin, candidate: &Plugin) -> Vec<S
     makes
         .chain(reads.map(|kind| format!("to read objects of the kind {kind}")))
         .collect()
-}
-
-/// Reads a definition from the cluster; `None` when it is not there, or the host is not allowed to.
-pub(crate) async fn installed(
-    client: &Client,
-    name: &str,
-    controller: &str,
-) -> Result<Option<Value>, String> {
-    use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
-    let api: Api<CustomResourceDefinition> = Api::all(client.clone());
-    // List with a field selector: the host may list definitions, since it watches them.
-    let one = ListParams::default().fields(&format!("metadata.name={name}"));
-    match tokio::time::timeout(DEFINITION_TIMEOUT, api.list(&one)).await {
-        Ok(Ok(list)) => list
-            .items
-            .into_iter()
-            .next()
-            .map(serde_json::to_value)
-            .transpose()
-            .map_err(|error| error.to_string()),
-        Ok(Err(kube::Error::Api(status))) if status.code == 403 => {
-            warn!(
-                controller,
-                "the definition {name} may not be read, so the new version's is not compared with it: give the host's \
-                 role the verb list on customresourcedefinitions"
-            );
-            Ok(None)
-        }
-        Ok(Err(error)) => Err(error.to_string()),
-        Err(_) => Err(format!("no answer within {DEFINITION_TIMEOUT:?}")),
-    }
 }

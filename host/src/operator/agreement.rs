@@ -10,7 +10,7 @@ use serde_json::Value;
 use tokio::sync::{Notify, watch};
 use tracing::{debug, warn};
 
-use crate::rollout::installed;
+use crate::definitions::installed;
 use operator_host_cluster::cache::Reflector;
 use operator_host_config::{ControllerConfig, DefinitionsMode};
 use operator_host_contract::Description;

@@ -6,7 +6,7 @@ use kube::core::DynamicObject;
 use kube::{Api, Client};
 use serde_json::{Value, json};
 
-use super::installed;
+use crate::definitions::installed;
 use crate::uninstall::controllers;
 use operator_host_config::{ControllerConfig, object};
 use operator_host_core::object::{PIN_ANNOTATION, PROMOTE_ANNOTATION};

@@ -9,7 +9,8 @@ use kube::core::DynamicObject;
 use serde_json::{Map, Value, json};
 
 use super::answer::{Answer, SecretValues};
-use super::{installed, off_the_serving_threads};
+use super::off_the_serving_threads;
+use crate::definitions::installed;
 use operator_host_config::{DefinitionsMode, Removal};
 use operator_host_contract::{CleanupResponse, Condition, Event, Kind, Need, Request, Response};
 use operator_host_core::crd::definition;
