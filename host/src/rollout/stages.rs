@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 
 use jiff::Timestamp;
 use kube::core::DynamicObject;
+use serde::{Deserialize, Serialize};
 use tokio::sync::watch;
 use tracing::{info, warn};
 
@@ -33,7 +34,8 @@ const STAGE_FAILED: &str = "StageFailed";
 const NAMED: usize = 5;
 
 /// The stage that a version has reached, as it is recorded.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
 struct Reached {
     digest: String,
     /// From 0.
@@ -49,30 +51,12 @@ struct Reached {
 
 impl Reached {
     fn text(&self) -> String {
-        let [chosen, others] = self.ready;
-        let state = if self.has_failed { "failed" } else { "runs" };
-        format!(
-            "{} {} {} {chosen} {others} {} {state}",
-            self.digest,
-            self.stage,
-            self.since.as_second(),
-            self.last
-        )
+        // Numbers, texts and a time are JSON.
+        serde_json::to_string(self).unwrap_or_default()
     }
 
     fn parse(text: &str) -> Option<Self> {
-        let parts: Vec<_> = text.split(' ').collect();
-        let [digest, stage, since, chosen, others, last, state] = parts[..] else {
-            return None;
-        };
-        Some(Self {
-            digest: digest.to_owned(),
-            stage: stage.parse().ok()?,
-            since: Timestamp::from_second(since.parse().ok()?).ok()?,
-            ready: [chosen.parse().ok()?, others.parse().ok()?],
-            last: last.parse().ok()?,
-            has_failed: state == "failed",
-        })
+        serde_json::from_str(text).ok()
     }
 }
 
