@@ -6,13 +6,13 @@ mod objects;
 mod overview;
 
 use serde::Serialize;
+use serde_json::json;
 
 use super::Sources;
 use operator_host_cluster::cache::WatchState;
 use operator_host_cluster::kind_reflectors::KindReflectors;
 use operator_host_contract::Kind;
 use operator_host_core::object::NamespacedName;
-use operator_host_lease::report::LeaseReport;
 
 /// What to show.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -53,30 +53,6 @@ pub(super) struct One {
 /// Number of children that are shown at first, and at most.
 const CHILDREN: usize = 100;
 const MAX_CHILDREN: usize = 2000;
-/// The Lease.
-#[derive(Serialize)]
-struct Lease {
-    /// This replica's name in the Lease.
-    identity: String,
-    /// `None` without election.
-    lease: Option<LeaseReport>,
-}
-
-impl Lease {
-    fn of(sources: &Sources) -> Self {
-        Self {
-            identity: sources.identity.clone(),
-            lease: sources.lease.borrow().clone(),
-        }
-    }
-}
-
-/// Why there is nothing to show.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-struct Nothing {
-    error: String,
-}
-
 impl View {
     /// Parses the query of a request.
     ///
@@ -122,7 +98,9 @@ impl View {
     pub(super) fn json(&self, sources: &Sources) -> (bool, String) {
         match self {
             Self::Overview => answer(&Ok(overview::overview(sources))),
-            Self::Lease => answer(&Ok(Lease::of(sources))),
+            Self::Lease => answer(&Ok(
+                json!({ "identity": sources.identity, "lease": *sources.lease.borrow() }),
+            )),
             Self::Controller(name) => answer(&overview::one(sources, name)),
             Self::Objects(page) => answer(&objects::objects(sources, page)),
             Self::Object(one) => answer(&object::object(sources, one)),
@@ -133,7 +111,7 @@ impl View {
 fn answer(result: &Result<impl Serialize, String>) -> (bool, String) {
     let text = match result {
         Ok(value) => serde_json::to_string(value),
-        Err(error) => serde_json::to_string(&Nothing { error: error.clone() }),
+        Err(error) => serde_json::to_string(&json!({ "error": error })),
     };
     // All keys are strings, and all numbers are finite.
     (result.is_ok(), text.unwrap_or_default())

@@ -96,22 +96,22 @@ const command = ({ what, command }) => h("div", { "data-key": what + command }, 
 // All controllers.
 function overview(data) {
   const rows = data.controllers.map((it) => {
-    const { series } = it;
-    const seconds = Math.max(series.reconciles.length * series.step, 1);
-    const count = sum(series.reconciles);
-    const errors = sum(series.errors);
-    const slowest = Math.max(...series.maxMs, 0);
-    const mean = count ? sum(series.meanMs.map((ms, i) => ms * series.reconciles[i])) / count : 0;
+    const of = (field) => it.steps.map((step) => step[field]);
+    const seconds = Math.max(it.steps.length * it.stepSeconds, 1);
+    const count = sum(of("reconciles"));
+    const errors = sum(of("errors"));
+    const slowest = Math.max(...of("maxMs"), 0);
+    const mean = count ? sum(of("totalMs")) / count : 0;
     const candidate = it.plugin && it.plugin.candidate;
     return h("tr", { "data-key": it.name },
       cell("Controller", h("a", { href: link("controller", it.name) }, it.name), h("div", { class: "quiet" }, it.kind || ""), h("div", { class: "quiet" }, it.source || "")),
       cell("Health", h("span", { class: it.ok ? "good" : "bad" }, it.ok ? "ok" : "not ready"), it.ok ? null : h("div", {}, it.texts.join("; ")),
         candidate && h("div", { class: candidate.state === "proving" ? "waiting" : "bad" }, `version ${candidate.version || "?"} ${stateOf(candidate)}`)),
       cell("Objects", String(it.objects)),
-      cell("Queue", `${it.queue}`, it.queue ? h("span", { class: "quiet" }, ` for ${it.queueAge} s`) : null, plot(`${it.queue} wait`, [...series.queue.slice(0, -1), it.queue])),
-      cell("Reconciles", `${(count / seconds).toFixed(1)}/s`, plot(`${count} reconciles, ${errors} failed`, series.reconciles, series.errors)),
+      cell("Queue", `${it.queue}`, it.queue ? h("span", { class: "quiet" }, ` for ${it.queueAge} s`) : null, plot(`${it.queue} wait`, [...of("queue").slice(0, -1), it.queue])),
+      cell("Reconciles", `${(count / seconds).toFixed(1)}/s`, plot(`${count} reconciles, ${errors} failed`, of("reconciles"), of("errors"))),
       cell("Errors", h("span", { class: errors ? "bad" : "good" }, String(errors))),
-      cell("Latency", `${duration(mean)}, slowest ${duration(slowest)}`, plot(`mean ${duration(mean)}, slowest ${duration(slowest)}`, series.maxMs)));
+      cell("Latency", `${duration(mean)}, slowest ${duration(slowest)}`, plot(`mean ${duration(mean)}, slowest ${duration(slowest)}`, of("maxMs"))));
   });
   return [
     h("h1", {}, "Controllers"),

@@ -6,7 +6,7 @@ use jiff::Timestamp;
 use kube::ResourceExt;
 use kube::core::DynamicObject;
 use serde::Serialize;
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use super::objects::Summary;
 use super::{One, incomplete, not_running};
@@ -40,7 +40,7 @@ pub(super) struct Object {
     generation: Option<i64>,
     observed_generation: Option<i64>,
     created: Option<Timestamp>,
-    conditions: Vec<Condition>,
+    conditions: Vec<Value>,
     children: Vec<Child>,
     /// How many children there are, with those that are not shown.
     total_children: usize,
@@ -58,16 +58,6 @@ pub(super) struct Object {
     /// Why the object holds that version back.
     #[serde(skip_serializing_if = "Option::is_none")]
     blocks: Option<String>,
-}
-
-#[derive(Serialize)]
-struct Condition {
-    #[serde(rename = "type")]
-    type_: String,
-    status: String,
-    reason: String,
-    message: String,
-    since: Option<Timestamp>,
 }
 
 #[derive(Serialize)]
@@ -161,17 +151,17 @@ fn in_words(kind: &Kind) -> String {
     kind_in_words(kind.group(), &kind.kind).into_owned()
 }
 
-fn conditions(parent: &DynamicObject) -> Vec<Condition> {
+fn conditions(parent: &DynamicObject) -> Vec<Value> {
     let all = parent.data["status"]["conditions"].as_array();
-    let conditions = all.into_iter().flatten().map(|condition: &Value| {
+    let conditions = all.into_iter().flatten().map(|condition| {
         let text = |field: &str| shorten(condition[field].as_str().unwrap_or_default(), TEXT);
-        Condition {
-            type_: text("type"),
-            status: text("status"),
-            reason: text("reason"),
-            message: text("message"),
-            since: text("lastTransitionTime").parse().ok(),
-        }
+        json!({
+            "type": text("type"),
+            "status": text("status"),
+            "reason": text("reason"),
+            "message": text("message"),
+            "since": text("lastTransitionTime").parse::<Timestamp>().ok(),
+        })
     });
     conditions.collect()
 }

@@ -57,38 +57,11 @@ pub(super) struct Controller {
     queue: usize,
     /// How long the first parent has waited, in whole seconds.
     queue_age: u64,
-    series: Series,
+    /// The last steps, the oldest first.
+    steps: Vec<Step>,
+    /// How long one of them is.
+    step_seconds: u64,
     plugin: Option<PluginReport>,
-}
-
-/// The same numbers of every step, the oldest first.
-#[derive(Default, Serialize)]
-#[serde(rename_all = "camelCase")]
-struct Series {
-    /// Seconds.
-    step: u64,
-    reconciles: Vec<u32>,
-    errors: Vec<u32>,
-    mean_ms: Vec<f64>,
-    max_ms: Vec<f64>,
-    queue: Vec<usize>,
-}
-
-impl Series {
-    fn of(steps: &[Step]) -> Self {
-        let mean = |step: &Step| match step.reconciles {
-            0 => 0.0,
-            count => (step.total_ms / f64::from(count) * 1e3).round() / 1e3,
-        };
-        Self {
-            step: STEP.as_secs(),
-            reconciles: steps.iter().map(|step| step.reconciles).collect(),
-            errors: steps.iter().map(|step| step.errors).collect(),
-            mean_ms: steps.iter().map(mean).collect(),
-            max_ms: steps.iter().map(|step| step.max_ms).collect(),
-            queue: steps.iter().map(|step| step.queue).collect(),
-        }
-    }
 }
 
 pub(super) fn overview(sources: &Sources) -> Overview {
@@ -188,7 +161,8 @@ fn controller(sources: &Sources, name: &str, checks: &[Check], reports: &[Plugin
         }),
         queue,
         queue_age: age.as_secs(),
-        series: Series::of(&sources.journal.of(name).series()),
+        steps: sources.journal.of(name).series(),
+        step_seconds: STEP.as_secs(),
         plugin: report.cloned(),
     }
 }
