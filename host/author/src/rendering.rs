@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use clap::ValueEnum;
 use serde_json::{Value, json};
-use similar::{ChangeTag, TextDiff};
+use similar::TextDiff;
 
 use super::Failure;
 use crate::dry_run::offline::{Rendering, Scene};
@@ -128,28 +128,19 @@ fn yaml(kind: &Kind, scene: &Scene, rendering: &Rendering) -> Result<String, Fai
 /// Returns the unified diff of two texts with these names; empty when they are equal.
 pub(crate) fn diff((from, to): (&str, &str), before: &str, after: &str, colour: bool) -> String {
     let diff = TextDiff::configure().timeout(DIFF_TIME).diff_lines(before, after);
-    let mut text = String::new();
-    for hunk in diff.unified_diff().context_radius(3).iter_hunks() {
-        if text.is_empty() {
-            let _ = write!(text, "--- {from}\n+++ {to}\n");
-        }
-        let _ = writeln!(text, "{}", hunk.header());
-        for change in hunk.iter_changes() {
-            let (sign, code) = match change.tag() {
-                ChangeTag::Delete => ('-', "31"),
-                ChangeTag::Insert => ('+', "32"),
-                ChangeTag::Equal => (' ', ""),
-            };
-            let line = change.value().trim_end_matches('\n');
-            let _ = if colour && !code.is_empty() {
-                writeln!(text, "\x1b[{code}m{sign}{line}\x1b[0m")
-            } else {
-                writeln!(text, "{sign}{line}")
-            };
-            if change.missing_newline() {
-                text.push_str("\\ No newline at end of file\n");
-            }
-        }
+    let text = diff.unified_diff().header(from, to).to_string();
+    if !colour {
+        return text;
     }
-    text
+    let coloured = text.lines().enumerate().map(|(number, line)| {
+        let code = match line.as_bytes().first() {
+            // The first lines are the header.
+            _ if number < 2 => return format!("{line}\n"),
+            Some(b'-') => "31",
+            Some(b'+') => "32",
+            _ => return format!("{line}\n"),
+        };
+        format!("\x1b[{code}m{line}\x1b[0m\n")
+    });
+    coloured.collect()
 }

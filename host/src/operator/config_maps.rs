@@ -7,7 +7,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, File};
 use std::io;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::pin::pin;
 use std::time::Duration;
 
@@ -51,10 +51,11 @@ struct Followed {
 }
 
 /// The folder of this process, created when the first controller needs it: a host without such plugins needs no place to write.
+/// It is locked while a process uses it, so that others recognize one that a killed process left behind.
 pub(super) struct RootFolder {
     parent: PathBuf,
     identity: String,
-    created: Option<Root>,
+    lock: Option<File>,
 }
 
 impl RootFolder {
@@ -62,7 +63,7 @@ impl RootFolder {
         Self {
             parent,
             identity,
-            created: None,
+            lock: None,
         }
     }
 
@@ -70,46 +71,36 @@ impl RootFolder {
         self.parent.join(&self.identity)
     }
 
+    /// Creates the folder, and removes those of processes that have ended.
     fn create(&mut self) -> io::Result<()> {
-        if self.created.is_none() {
-            self.created = Some(Root::create(&self.parent, &self.identity)?);
+        if self.lock.is_some() {
+            return Ok(());
         }
-        Ok(())
-    }
-}
-
-/// The folder. It is locked while a process uses it, so that others recognize one that a killed process left behind.
-struct Root {
-    folder: PathBuf,
-    _lock: File,
-}
-
-impl Root {
-    /// Creates the folder in `parent`, and removes those of processes that have ended.
-    fn create(parent: &Path, identity: &str) -> io::Result<Self> {
-        fs::create_dir_all(parent)?;
+        fs::create_dir_all(&self.parent)?;
         // No other process may take a new folder, which is not locked yet, for one that was left behind.
-        let alone = File::open(parent)?;
+        let alone = File::open(&self.parent)?;
         alone.lock()?;
-        for other in fs::read_dir(parent)? {
+        for other in fs::read_dir(&self.parent)? {
             let other = other?.path();
             let is_left = File::open(&other).is_ok_and(|folder| folder.try_lock().is_ok());
             if is_left && let Err(error) = fs::remove_dir_all(&other) {
                 warn!(folder = %other.display(), %error, "cannot remove what an earlier process left behind");
             }
         }
-        let folder = parent.join(identity);
-        fs::create_dir_all(&folder)?;
-        let lock = File::open(&folder)?;
+        fs::create_dir_all(self.path())?;
+        let lock = File::open(self.path())?;
         lock.try_lock()?;
-        Ok(Self { folder, _lock: lock })
+        self.lock = Some(lock);
+        Ok(())
     }
 }
 
-impl Drop for Root {
+impl Drop for RootFolder {
     fn drop(&mut self) {
-        // What remains, the next process removes.
-        let _ = fs::remove_dir_all(&self.folder);
+        if self.lock.is_some() {
+            // What remains, the next process removes.
+            let _ = fs::remove_dir_all(self.path());
+        }
     }
 }
 
@@ -352,6 +343,8 @@ impl Mount {
 
 #[cfg(test)]
 mod tests {
+    use std::path::Path;
+
     use super::*;
 
     fn map(name: &str, data: &[(&str, &str)]) -> ConfigMap {
@@ -437,9 +430,14 @@ mod tests {
     #[test]
     fn a_process_removes_what_others_left_and_no_more() {
         let parent = tempfile::tempdir().unwrap();
-        let running = Root::create(parent.path(), "running").unwrap();
+        let create = |identity: &str| {
+            let mut root = RootFolder::new(parent.path().to_owned(), identity.to_owned());
+            root.create().unwrap();
+            root
+        };
+        let running = create("running");
         fs::create_dir(parent.path().join("killed")).unwrap();
-        let second = Root::create(parent.path(), "second").unwrap();
+        let second = create("second");
         assert_eq!(files(parent.path()), ["running", "second"]);
         drop((running, second));
         assert!(files(parent.path()).is_empty());

@@ -107,6 +107,23 @@ impl Queue {
     }
 }
 
+/// The methods that do what those of the wrapped field do.
+macro_rules! delegated {
+    ($field:tt) => {
+        fn force_flush(&self) -> OTelSdkResult {
+            self.$field.force_flush()
+        }
+
+        fn shutdown_with_timeout(&self, timeout: Duration) -> OTelSdkResult {
+            self.$field.shutdown_with_timeout(timeout)
+        }
+
+        fn set_resource(&mut self, resource: &Resource) {
+            self.$field.set_resource(resource);
+        }
+    };
+}
+
 /// A batch processor of spans or log records, with a bounded and counted queue.
 #[derive(Debug)]
 pub(super) struct Queued<B> {
@@ -155,17 +172,7 @@ impl SpanProcessor for Queued<BatchSpanProcessor> {
         }
     }
 
-    fn force_flush(&self) -> OTelSdkResult {
-        self.batch.force_flush()
-    }
-
-    fn shutdown_with_timeout(&self, timeout: Duration) -> OTelSdkResult {
-        self.batch.shutdown_with_timeout(timeout)
-    }
-
-    fn set_resource(&mut self, resource: &Resource) {
-        self.batch.set_resource(resource);
-    }
+    delegated!(batch);
 }
 
 impl LogProcessor for Queued<BatchLogProcessor> {
@@ -175,17 +182,7 @@ impl LogProcessor for Queued<BatchLogProcessor> {
         }
     }
 
-    fn force_flush(&self) -> OTelSdkResult {
-        self.batch.force_flush()
-    }
-
-    fn shutdown_with_timeout(&self, timeout: Duration) -> OTelSdkResult {
-        self.batch.shutdown_with_timeout(timeout)
-    }
-
-    fn set_resource(&mut self, resource: &Resource) {
-        self.batch.set_resource(resource);
-    }
+    delegated!(batch);
 }
 
 #[derive(Debug)]
@@ -196,17 +193,7 @@ impl<E: trace::SpanExporter> trace::SpanExporter for Counted<E> {
         self.1.send(batch.len(), self.0.export(batch)).await
     }
 
-    fn shutdown_with_timeout(&self, timeout: Duration) -> OTelSdkResult {
-        self.0.shutdown_with_timeout(timeout)
-    }
-
-    fn force_flush(&self) -> OTelSdkResult {
-        self.0.force_flush()
-    }
-
-    fn set_resource(&mut self, resource: &Resource) {
-        self.0.set_resource(resource);
-    }
+    delegated!(0);
 }
 
 impl<E: LogExporter> LogExporter for Counted<E> {

@@ -30,22 +30,6 @@ pub struct Export {
     pub client: Option<(PathBuf, PathBuf)>,
 }
 
-const fn prefix(signal: Signal) -> &'static str {
-    match signal {
-        Signal::Traces => "OTEL_EXPORTER_OTLP_TRACES_",
-        Signal::Metrics => "OTEL_EXPORTER_OTLP_METRICS_",
-        Signal::Logs => "OTEL_EXPORTER_OTLP_LOGS_",
-    }
-}
-
-const fn exporter(signal: Signal) -> &'static str {
-    match signal {
-        Signal::Traces => "OTEL_TRACES_EXPORTER",
-        Signal::Metrics => "OTEL_METRICS_EXPORTER",
-        Signal::Logs => "OTEL_LOGS_EXPORTER",
-    }
-}
-
 /// Reads where a signal goes; `None`: nowhere, since no endpoint is named or export is switched off.
 ///
 /// `variable` is the environment, as [`std::env::var`] gives it.
@@ -56,13 +40,15 @@ pub fn read(signal: Signal, variable: impl Fn(&str) -> Option<String>) -> Option
             .map(|value| value.trim().to_owned())
             .filter(|value| !value.is_empty())
     };
+    let of_signal = signal.as_str().to_ascii_uppercase();
     let either = |name: &str| {
-        get(&format!("{}{name}", prefix(signal))).or_else(|| get(&format!("OTEL_EXPORTER_OTLP_{name}")))
+        let general = || get(&format!("OTEL_EXPORTER_OTLP_{name}"));
+        get(&format!("OTEL_EXPORTER_OTLP_{of_signal}_{name}")).or_else(general)
     };
     if get("OTEL_SDK_DISABLED").is_some_and(|value| value.eq_ignore_ascii_case("true")) {
         return None;
     }
-    let exporter = get(exporter(signal)).map(|value| value.to_ascii_lowercase());
+    let exporter = get(&format!("OTEL_{of_signal}_EXPORTER")).map(|value| value.to_ascii_lowercase());
     // Most clusters collect standard error already: logs are exported only when the environment asks for it.
     if exporter.as_deref() == Some("none") || exporter.is_none() && signal == Signal::Logs {
         return None;
