@@ -619,10 +619,9 @@ async fn compare(context: &Context, live: Option<&Plugin>, candidate: &Plugin) -
             continue;
         };
         let mut values = SecretValues::default();
-        let mut evaluate = async |plugin, random| {
-            snapshot
-                .evaluate(context, plugin, random, &mut values, &known)
-                .await
+        let mut evaluate = async |plugin: &Plugin, random| {
+            let plugin = plugin.proving(random);
+            snapshot.evaluate(context, &plugin, &mut values, &known).await
         };
         let was = match live {
             Some(live) => Some(evaluate(live, RandomSource::First).await),

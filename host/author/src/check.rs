@@ -375,10 +375,10 @@ async fn samples(
         // The call whose answer counts: the one that finds what the plugin needs.
         let request = offline::last_request(plugin, &scene).await;
         // Random numbers change from one reconcile to the next, and no answer may depend on them.
-        let first = plugin.try_reconcile(&request, RandomSource::First).await;
+        let first = plugin.proving(RandomSource::First).reconcile(&request).await;
         cost(plugin, &name, first.stats, report);
         let first = answer(first);
-        let second = answer(plugin.try_reconcile(&request, RandomSource::Second).await);
+        let second = answer(plugin.proving(RandomSource::Second).reconcile(&request).await);
         match (first, second) {
             (Err(error), _) | (_, Err(error)) => {
                 report.fail("samples", format!("{name}: {error}"));

@@ -503,6 +503,61 @@ impl fmt::Display for Export {
     }
 }
 
+/// What a plugin is asked: a variant for each [`Export`].
+#[derive(Clone, Debug)]
+pub enum Asked {
+    /// What it is.
+    Describe,
+    /// What is wrong with a parent, and with the stored one that it would replace.
+    Validate(Json, Option<Json>),
+    /// The desired state.
+    Reconcile(Arc<Request>),
+    /// What to do before the finalizer is removed.
+    Cleanup(Arc<Request>),
+    /// Objects in another version.
+    Convert(Arc<Conversion>),
+    /// The spec of a parent with defaults.
+    Default(Json),
+}
+
+impl Asked {
+    /// Returns the export that answers.
+    #[must_use]
+    pub const fn export(&self) -> Export {
+        match self {
+            Self::Describe => Export::Describe,
+            Self::Validate(..) => Export::Validate,
+            Self::Reconcile(_) => Export::Reconcile,
+            Self::Cleanup(_) => Export::Cleanup,
+            Self::Convert(_) => Export::Convert,
+            Self::Default(_) => Export::Default,
+        }
+    }
+}
+
+impl From<Asked> for CommandInput {
+    fn from(asked: Asked) -> Self {
+        let mut input = Self {
+            contract: ContractVersion::V1,
+            call: asked.export(),
+            request: None,
+            conversion: None,
+            parent: None,
+            old_parent: None,
+        };
+        match asked {
+            Asked::Describe => {}
+            Asked::Reconcile(request) | Asked::Cleanup(request) => input.request = Some(request),
+            Asked::Convert(conversion) => input.conversion = Some(conversion),
+            Asked::Default(parent) => input.parent = Some(parent),
+            Asked::Validate(parent, old_parent) => {
+                (input.parent, input.old_parent) = (Some(parent), old_parent);
+            }
+        }
+        input
+    }
+}
+
 /// The document that a WASI command writes to standard output: one field, named after the result.
 #[derive(Clone, Debug, Deserialize, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]

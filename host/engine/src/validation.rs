@@ -4,14 +4,17 @@ use kube::core::DynamicObject;
 use serde_json::value::to_raw_value;
 
 use operator_host_contract::{FieldError, Json};
-use operator_host_runtime::{CallError, Plugin, Shown};
+use operator_host_runtime::{CallError, Plugin, RandomSource, Shown};
 
 /// Asks the plugin whether a parent is valid, before it is reconciled without writing anything.
 pub async fn check(plugin: &Plugin, parent: &DynamicObject) -> Result<(), CallError> {
     if !plugin.description().validates {
         return Ok(());
     }
-    let call = plugin.try_validate(&text(parent)?).await;
+    let call = plugin
+        .proving(RandomSource::First)
+        .validate(&text(parent)?, None)
+        .await;
     verdict(&call.outcome?)
 }
 

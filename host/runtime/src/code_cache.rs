@@ -6,8 +6,7 @@
 //! compiled from and for. An entry that fails the check, or that the engine rejects, is compiled again. See
 //! `host/docs/decisions/compiled-cache.md` for what this protects against and what it does not.
 //!
-//! Beside the code is the description that the plugin has returned, under the same protection, so that a start need
-//! not even load the code.
+//! Behind the code is the description that the plugin has returned, so that a start need not even load the code.
 
 mod folder;
 mod stored;
@@ -34,14 +33,12 @@ use crate::digest::Digest;
 use crate::form::Form;
 
 /// Subfolder of the configured folder that contains this layout of entries only.
-const FOLDER: &str = "compiled-v1";
+const FOLDER: &str = "compiled-v2";
 const TAG_BYTES: usize = 32;
-/// Suffix of machine code.
+/// Suffix of an entry.
 const CODE: &str = "code";
-/// Suffix of a description.
-const DESCRIBED: &str = "described";
 /// Maximum size of a description in bytes, as JSON.
-const DESCRIPTION_BYTES: u64 = 2 * crate::limits::DESCRIPTION as u64;
+const DESCRIPTION_BYTES: usize = 2 * crate::limits::DESCRIPTION;
 /// The entries take at most 1/`VOLUME_SHARE` of the volume, since other programs usually share it.
 const VOLUME_SHARE: u64 = 2;
 
@@ -123,34 +120,9 @@ impl Cache {
         })))
     }
 
-    /// Returns what `load` makes of the code with this name, if there is a valid entry.
-    pub(crate) fn get<T>(&self, name: &str, load: impl FnOnce(Code) -> wasmtime::Result<T>) -> Option<T> {
-        let file = self.file(name, CODE);
-        let restored = match folder::read(&file, self.bound()) {
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return None,
-            content => content.map_err(|error| error.to_string()),
-        };
-        let restored = restored
-            .and_then(|content| {
-                self.authentic(&file, content)
-                    .ok_or_else(|| "this host did not write it".to_owned())
-            })
-            .and_then(|code| load(Code::authentic(code)).map_err(|error| format!("{error:#}")));
-        match restored {
-            Ok(restored) => {
-                touch(&file);
-                Some(restored)
-            }
-            Err(reason) => {
-                self.discard(name, &reason);
-                None
-            }
-        }
-    }
-
-    /// Returns the code with this name without holding it in memory, if there is a valid entry.
-    pub(crate) fn stored(&self, name: &str) -> Option<Stored> {
-        let file = self.file(name, CODE);
+    /// Returns the entry with this name if it is valid, without holding its code in memory.
+    pub(crate) fn get(&self, name: &str) -> Option<(Stored, Described)> {
+        let file = self.file(name);
         match Stored::open(&file, name, self.bound(), self.key_of(&file)) {
             Ok(stored) => {
                 touch(&file);
@@ -164,45 +136,23 @@ impl Cache {
         }
     }
 
-    /// Returns what the plugin with this code has said about itself; `None` when it was not asked yet.
-    pub(crate) fn described(&self, name: &str) -> Option<Described> {
-        let file = self.file(name, DESCRIBED);
-        let content = folder::read(&file, DESCRIPTION_BYTES).ok()?;
-        let described = serde_json::from_slice(&self.authentic(&file, content)?).ok()?;
-        touch(&file);
-        Some(described)
-    }
-
-    /// Stores what a plugin has said about itself.
-    pub(crate) fn put_described(&self, name: &str, described: &Described) {
-        // A description contains nothing that JSON cannot represent.
-        self.keep(
-            &self.file(name, DESCRIBED),
-            &serde_json::to_vec(described).unwrap_or_default(),
-        );
-    }
-
-    /// Removes code that cannot be used, and the description beside it.
+    /// Removes an entry that cannot be used.
     pub(crate) fn discard(&self, name: &str, reason: &str) {
         warn!(entry = name, %reason, "an entry of compiled code cannot be used and is removed; the next load compiles the plugin again");
-        for suffix in [CODE, DESCRIBED] {
-            let _ = fs::remove_file(self.file(name, suffix));
-        }
+        let _ = fs::remove_file(self.file(name));
     }
 
-    /// Stores code under a name. If that fails, the host continues without the entry.
-    pub(crate) fn put(&self, name: &str, code: &Code) {
-        self.keep(&self.file(name, CODE), code.bytes());
-    }
-
-    fn keep(&self, file: &Path, content: &[u8]) {
+    /// Stores code and what its plugin says about itself under a name. If that fails, the host continues without the entry.
+    pub(crate) fn put(&self, name: &str, code: &Code, described: &Described) {
+        let file = &self.file(name);
+        let content = stored::content(code, described);
         let bytes = (content.len() + TAG_BYTES) as u64;
         let mut written = self.make_room(bytes);
         if written.is_ok() {
-            written = self.write(file, content);
+            written = self.write(file, &content);
         }
         while written.as_ref().is_err_and(is_full) && self.evict_one() {
-            written = self.write(file, content);
+            written = self.write(file, &content);
         }
         match written {
             Ok(()) => debug!(entry = %file.display(), bytes, "compiled code stored"),
@@ -252,16 +202,7 @@ impl Cache {
         fs::rename(&entry.path, file)
     }
 
-    /// Returns the contents of an entry if this host wrote it under this name.
-    fn authentic(&self, file: &Path, mut content: Vec<u8>) -> Option<Vec<u8>> {
-        let (tag, rest) = content.split_at_checked(TAG_BYTES)?;
-        hmac::verify(&self.key_of(file), rest, tag).ok()?;
-        content.drain(..TAG_BYTES);
-        Some(content)
-    }
-
-    /// Returns a separate key for each file name, so that an entry is valid under its own name only, and a
-    /// description can never be loaded as code.
+    /// Returns a separate key for each file name, so that an entry is valid under its own name only.
     fn key_of(&self, file: &Path) -> hmac::Key {
         let name = file.file_name().unwrap_or_default();
         hmac::Key::new(
@@ -270,8 +211,8 @@ impl Cache {
         )
     }
 
-    fn file(&self, name: &str, suffix: &str) -> PathBuf {
-        self.0.path.join(format!("{name}.{suffix}"))
+    fn file(&self, name: &str) -> PathBuf {
+        self.0.path.join(format!("{name}.{CODE}"))
     }
 
     /// Returns the entries, least recently used first.
@@ -281,7 +222,7 @@ impl Cache {
         };
         let paths = folder.filter_map(|entry| Some(entry.ok()?.path()));
         let mut entries: Vec<_> = paths
-            .filter(|path| [CODE, DESCRIBED].iter().any(|suffix| has_suffix(path, suffix)))
+            .filter(|path| path.extension().is_some_and(|found| found == CODE))
             .filter_map(|path| {
                 let found = fs::metadata(&path).ok()?;
                 Some(Entry {
@@ -301,7 +242,7 @@ impl Cache {
     }
 
     fn evict(&self, entry: &Entry) -> bool {
-        let used = has_suffix(&entry.path, CODE) && entry.used >= self.0.opened;
+        let used = entry.used >= self.0.opened;
         if used && !self.0.too_small_logged.swap(true, Ordering::Relaxed) {
             warn!(
                 folder = %self.0.path.display(), bytes = self.bound(),
@@ -320,10 +261,6 @@ fn touch(file: &Path) {
         .append(true)
         .open(file)
         .and_then(|entry| entry.set_times(now));
-}
-
-fn has_suffix(path: &Path, suffix: &str) -> bool {
-    path.extension().is_some_and(|found| found == suffix)
 }
 
 /// Whether the disk, or this user's quota on it, is full.

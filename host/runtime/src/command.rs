@@ -3,9 +3,6 @@
 //! It runs as a core module and is not converted to a component: that needs one instance instead of four, and
 //! the input and output are not copied through the adapter.
 
-use std::sync::Arc;
-
-use serde_json::{Map, Value};
 use wasmtime::{AsContextMut, Caller, Engine, Extern, InstancePre, Module, bail};
 use wasmtime_wasi::I32Exit;
 use wasmtime_wasi::p1::wasi_snapshot_preview1::{self, WasiSnapshotPreview1 as _};
@@ -14,11 +11,8 @@ use wasmtime_wasi::p2::pipe::MemoryInputPipe;
 use wiggle::GuestMemory;
 
 use crate::call::{self, Call, Setting};
-use crate::contract::{
-    CleanupResponse, CommandInput, CommandOutput, ContractVersion, Conversion, Converted, Description,
-    Export, Failure, FieldError, Json, Request, Response,
-};
-use crate::convert::{Lists, Text, not_an_object};
+use crate::contract::{Asked, CommandInput, CommandOutput};
+use crate::convert::{self, Text, not_an_object};
 use crate::error::{CallError, LoadError};
 use crate::estimate::{end_of_string, estimate};
 use crate::lane::Owned;
@@ -89,116 +83,13 @@ impl CommandForm {
         Ok(Self { pre })
     }
 
-    pub(crate) fn describe(&self, setting: Setting) -> Owned<Call<Description>> {
-        self.ask(Export::Describe, Payload::None, setting, |output| match output {
-            CommandOutput::Description(description) => Ok(description),
-            other => Err(unexpected(Export::Describe, other)),
-        })
-    }
-
-    pub(crate) fn validate(
-        &self,
-        parent: Json,
-        old_parent: Option<Json>,
-        setting: Setting,
-    ) -> Owned<Call<Vec<FieldError>>> {
-        let payload = Payload::Parent(parent, old_parent);
-        self.ask(Export::Validate, payload, setting, |output| match output {
-            CommandOutput::Validated(errors) => Ok(errors),
-            CommandOutput::Failure(_) => Err(CallError::protocol(
-                "its answer to `validate` has the field `failure`; it must have `validated`, a list of field errors",
-            )),
-            other => Err(unexpected(Export::Validate, other)),
-        })
-    }
-
-    pub(crate) fn reconcile(&self, request: Request, setting: Setting) -> Owned<Call<Response>> {
-        self.ask(
-            Export::Reconcile,
-            Payload::Request(request),
-            setting,
-            |output| match output {
-                CommandOutput::Response(response) => Ok(*response),
-                other => Err(unexpected(Export::Reconcile, other)),
-            },
-        )
-    }
-
-    pub(crate) fn cleanup(&self, request: Request, setting: Setting) -> Owned<Call<CleanupResponse>> {
-        self.ask(
-            Export::Cleanup,
-            Payload::Request(request),
-            setting,
-            |output| match output {
-                CommandOutput::Cleanup(response) => Ok(*response),
-                other => Err(unexpected(Export::Cleanup, other)),
-            },
-        )
-    }
-
-    pub(crate) fn convert(
-        &self,
-        conversion: Arc<Conversion>,
-        setting: Setting,
-    ) -> Owned<Call<Vec<Converted>>> {
-        let payload = Payload::Conversion(conversion);
-        self.ask(Export::Convert, payload, setting, |output| match output {
-            CommandOutput::Converted(converted) => Ok(converted),
-            other => Err(unexpected(Export::Convert, other)),
-        })
-    }
-
-    pub(crate) fn default(&self, parent: Json, setting: Setting) -> Owned<Call<Map<String, Value>>> {
-        self.ask(
-            Export::Default,
-            Payload::Parent(parent, None),
-            setting,
-            |output| match output {
-                CommandOutput::Defaulted(spec) => Ok(spec),
-                other => Err(unexpected(Export::Default, other)),
-            },
-        )
-    }
-
-    fn ask<T: 'static>(
-        &self,
-        export: Export,
-        payload: Payload,
-        setting: Setting,
-        read: fn(CommandOutput) -> Result<T, CallError>,
-    ) -> Owned<Call<T>> {
+    /// Runs the program once in its own sandbox.
+    pub(crate) fn ask(&self, asked: Asked, setting: Setting) -> Owned<Call<CommandOutput>> {
         let pre = self.pre.clone();
-        let mut input = CommandInput {
-            contract: ContractVersion::V1,
-            call: export,
-            request: None,
-            conversion: None,
-            parent: None,
-            old_parent: None,
-        };
-        match payload {
-            Payload::None => {}
-            Payload::Request(request) => input.request = Some(request.into()),
-            Payload::Conversion(conversion) => input.conversion = Some(conversion),
-            Payload::Parent(parent, old_parent) => {
-                input.parent = Some(parent);
-                input.old_parent = old_parent;
-            }
-        }
-        Box::pin(async move { call(&pre, input, &setting).await.and_then(read) })
+        Box::pin(async move { call(&pre, asked.into(), &setting).await })
     }
 }
 
-/// What a call is about.
-enum Payload {
-    None,
-    Request(Request),
-    Conversion(Arc<Conversion>),
-    /// The parent, and the one that it would replace.
-    Parent(Json, Option<Json>),
-}
-
-/// Runs the program once in its own sandbox.
 async fn call(pre: &InstancePre<State>, input: CommandInput, setting: &Setting) -> Call<CommandOutput> {
     let Setting {
         origin,
@@ -275,22 +166,6 @@ fn text(input: &CommandInput, limit: usize) -> Result<Vec<u8>, CallError> {
 /// As large as most inputs, so that the text is rarely reallocated while it grows.
 const INPUT: usize = 16 << 10;
 
-/// Returns the error in a failure document, or the error for a document that answers another call.
-fn unexpected(export: Export, output: CommandOutput) -> CallError {
-    let found = match output {
-        CommandOutput::Failure(failure) => return failure.into(),
-        CommandOutput::Description(_) => "description",
-        CommandOutput::Validated(_) => "validated",
-        CommandOutput::Response(_) => "response",
-        CommandOutput::Cleanup(_) => "cleanup",
-        CommandOutput::Converted(_) => "converted",
-        CommandOutput::Defaulted(_) => "defaulted",
-    };
-    CallError::protocol(format!(
-        "its answer to `{export}` has the field `{found}`, which belongs to another call"
-    ))
-}
-
 /// Parses an answer. `to_convert` is the number of objects in a call of `convert`.
 pub(crate) fn parse(
     bytes: &[u8],
@@ -338,7 +213,7 @@ pub(crate) fn parse(
         CommandOutput::Cleanup(response) => response.children.as_slice(),
         _ => &[],
     };
-    lists(&output).check(limits)?;
+    convert::check_lists(&output, limits)?;
     match children.iter().enumerate().find(|(_, child)| !child.is_object()) {
         Some((index, child)) => Err(not_an_object(format_args!("children[{index}]"), child)),
         None => Ok(output),
@@ -367,40 +242,6 @@ fn items(text: &str) -> usize {
         }
     }
     items
-}
-
-fn lists(output: &CommandOutput) -> Lists {
-    match output {
-        CommandOutput::Response(response) => Lists {
-            children: response.children.len(),
-            keep: response.keep.len(),
-            generate: response.generate.len(),
-            conditions: response.conditions.len(),
-            events: response.events.len(),
-            needs: response.needs.len(),
-            errors: 0,
-        },
-        CommandOutput::Cleanup(response) => Lists {
-            children: response.children.len(),
-            conditions: response.conditions.len(),
-            events: response.events.len(),
-            needs: response.needs.len(),
-            ..Lists::default()
-        },
-        CommandOutput::Failure(Failure::Invalid { conditions, .. } | Failure::Retry { conditions, .. }) => {
-            Lists {
-                conditions: conditions.len(),
-                ..Lists::default()
-            }
-        }
-        CommandOutput::Validated(errors) => Lists {
-            errors: errors.len(),
-            ..Lists::default()
-        },
-        CommandOutput::Description(_) | CommandOutput::Converted(_) | CommandOutput::Defaulted(_) => {
-            Lists::default()
-        }
-    }
 }
 
 #[cfg(test)]

@@ -1,32 +1,26 @@
 //! The first binary form: a component, or a core module with the WIT world's bindings embedded.
 
+use std::collections::HashMap;
 use std::sync::Arc;
 
-use serde_json::{Map, Value};
 use wasi_preview1_component_adapter_provider::{
     WASI_SNAPSHOT_PREVIEW1_ADAPTER_NAME, WASI_SNAPSHOT_PREVIEW1_REACTOR_ADAPTER,
 };
 use wasmtime::component::{
-    Component, ComponentExportIndex, ComponentNamedList, Instance, InstancePre, Lift, Lower,
+    Component, ComponentExportIndex, ComponentNamedList, Instance, InstancePre, Lift, Lower, TypedFunc,
 };
 use wasmtime::{Engine, Store, StoreContextMut};
 use wasmtime_wasi::p2;
 
 use crate::bindings::operator_host::plugin::{logging, types};
 use crate::call::{self, Call, Setting};
-use crate::contract::{
-    CleanupResponse, ContractVersion, Conversion, Converted, Description, Export, FieldError, Json, Request,
-    Response,
-};
-use crate::convert;
+use crate::contract::{Asked, CommandOutput, ContractVersion, Export};
+use crate::convert::{self, Reader};
 use crate::error::{CallError, LoadError, Part};
 use crate::lane::Owned;
-use crate::limits::Limits;
 use crate::log::Level;
-use crate::memory_budget::CallMemory;
 use crate::refusals;
 use crate::sandbox::{self, Preview2, Sandbox};
-use crate::stats::CallStats;
 
 type State = Sandbox<Preview2>;
 pub(crate) type Linker = wasmtime::component::Linker<State>;
@@ -110,22 +104,14 @@ pub(crate) struct ComponentForm {
 
 struct Linked {
     pre: InstancePre<State>,
-    describe: ComponentExportIndex,
-    validate: ComponentExportIndex,
-    reconcile: ComponentExportIndex,
-    cleanup: ComponentExportIndex,
-    convert: ComponentExportIndex,
-    default: ComponentExportIndex,
+    exports: HashMap<Export, ComponentExportIndex>,
 }
 
 /// The result of an export that can fail.
-type Answer<R> = Result<R, types::Failure>;
+pub(crate) type Answer<R> = Result<R, types::Failure>;
 
 /// The result of `convert`.
-type Conversions = Vec<Result<String, String>>;
-
-/// Reads a record from the guest; also returns the bytes of text in it.
-type Read<R, T> = fn(R, &Limits, &CallMemory) -> Result<(T, usize), CallError>;
+pub(crate) type Conversions = Vec<Result<String, String>>;
 
 impl ComponentForm {
     pub(crate) fn new(engine: &Engine, linker: &Linker, component: &Component) -> Result<Self, LoadError> {
@@ -149,13 +135,17 @@ impl ComponentForm {
                 .get_export_index(reconciler.as_ref(), name.as_str())
                 .ok_or_else(|| LoadError::bindings(format!("`{name}` is not exported")))
         };
+        let exports = [
+            Export::Describe,
+            Export::Validate,
+            Export::Reconcile,
+            Export::Cleanup,
+            Export::Convert,
+            Export::Default,
+        ];
+        let exports = exports.map(|name| Ok((name, export(name)?)));
         let linked = Linked {
-            describe: export(Export::Describe)?,
-            validate: export(Export::Validate)?,
-            reconcile: export(Export::Reconcile)?,
-            cleanup: export(Export::Cleanup)?,
-            convert: export(Export::Convert)?,
-            default: export(Export::Default)?,
+            exports: exports.into_iter().collect::<Result<_, LoadError>>()?,
             pre,
         };
         Ok(Self {
@@ -164,202 +154,125 @@ impl ComponentForm {
         })
     }
 
-    pub(crate) fn describe(&self, setting: Setting) -> Owned<Call<Description>> {
+    /// Calls an export once in its own sandbox.
+    pub(crate) fn ask(&self, asked: Asked, setting: Setting) -> Owned<Call<CommandOutput>> {
         let linked = Arc::clone(&self.linked);
-        Box::pin(async move {
-            call(&linked, &setting, 0, async |instance, store| {
-                // Checked when the plugin is loaded, rather than when the first parent is reconciled.
-                let Linked {
-                    validate,
-                    reconcile,
-                    cleanup,
-                    convert,
-                    default,
-                    ..
-                } = &*linked;
-                has_type::<(String, Option<String>), Vec<types::FieldError>>(store, instance, validate)?;
-                has_type::<(types::Request,), Answer<types::Response>>(store, instance, reconcile)?;
-                has_type::<(types::Request,), Answer<types::CleanupResponse>>(store, instance, cleanup)?;
-                has_type::<(String, Vec<String>), Conversions>(store, instance, convert)?;
-                has_type::<(String,), Answer<String>>(store, instance, default)?;
-                ask(store, instance, &linked.describe, ()).await.map(Ok)
-            })
-            .await
-            .convert(|record| convert::description(record, &setting.limits, &setting.room))
-        })
-    }
-
-    pub(crate) fn validate(
-        &self,
-        parent: Json,
-        old_parent: Option<Json>,
-        setting: Setting,
-    ) -> Owned<Call<Vec<FieldError>>> {
-        let linked = Arc::clone(&self.linked);
-        Box::pin(async move {
-            let parameters = (
-                parent.get().to_owned(),
-                old_parent.map(|old| old.get().to_owned()),
-            );
-            let size = parameters.0.len() + parameters.1.as_ref().map_or(0, String::len);
-            call(&linked, &setting, size, async |instance, store| {
-                ask(store, instance, &linked.validate, parameters).await.map(Ok)
-            })
-            .await
-            .convert(|records| convert::validated(records, &setting.limits))
-        })
-    }
-
-    pub(crate) fn reconcile(&self, request: Request, setting: Setting) -> Owned<Call<Response>> {
-        self.with_request(request, setting, |linked| &linked.reconcile, convert::response)
-    }
-
-    pub(crate) fn cleanup(&self, request: Request, setting: Setting) -> Owned<Call<CleanupResponse>> {
-        self.with_request(request, setting, |linked| &linked.cleanup, convert::cleanup)
-    }
-
-    pub(crate) fn convert(
-        &self,
-        conversion: Arc<Conversion>,
-        setting: Setting,
-    ) -> Owned<Call<Vec<Converted>>> {
-        let linked = Arc::clone(&self.linked);
-        Box::pin(async move {
-            let (objects, size) = match convert::objects(&conversion, setting.limits.request) {
-                Ok(objects) => objects,
-                Err(error) => return Call::failed(error),
-            };
-            let parameters = (conversion.api_version.clone(), objects);
-            call(&linked, &setting, size, async |instance, store| {
-                let converted: Conversions = ask(store, instance, &linked.convert, parameters).await?;
-                Ok(Ok(converted))
-            })
-            .await
-            .convert(|records| convert::converted(records, &setting.room, &setting.limits))
-        })
-    }
-
-    pub(crate) fn default(&self, parent: Json, setting: Setting) -> Owned<Call<Map<String, Value>>> {
-        let linked = Arc::clone(&self.linked);
-        Box::pin(async move {
-            let text = parent.get().to_owned();
-            call(&linked, &setting, text.len(), async |instance, store| {
-                ask(store, instance, &linked.default, (text,)).await
-            })
-            .await
-            .convert(|text: String| convert::defaulted(&text, &setting.limits, &setting.room))
-        })
-    }
-
-    /// Calls an export that takes a request; `read` reads the record that it returns.
-    fn with_request<R, T>(
-        &self,
-        request: Request,
-        setting: Setting,
-        export: fn(&Linked) -> &ComponentExportIndex,
-        read: Read<R, T>,
-    ) -> Owned<Call<T>>
-    where
-        (Answer<R>,): ComponentNamedList + Lift + Send + Sync + 'static,
-        R: Send + 'static,
-        T: Send + 'static,
-    {
-        let linked = Arc::clone(&self.linked);
-        Box::pin(async move {
-            let (record, size) = match convert::request(&request, setting.limits.request) {
-                Ok(record) => record,
-                Err(error) => return Call::failed(error),
-            };
-            call(&linked, &setting, size, async |instance, store| {
-                ask(store, instance, export(&linked), (record,)).await
-            })
-            .await
-            .convert(|record| read(record, &setting.limits, &setting.room))
-        })
+        let export = asked.export();
+        match asked {
+            Asked::Describe => run(linked, export, setting, |_| Ok(((), 0)), convert::description),
+            Asked::Validate(parent, old_parent) => {
+                let parameters = move |_| {
+                    let old_parent = old_parent.map(|old| old.get().to_owned());
+                    let size = parent.get().len() + old_parent.as_ref().map_or(0, String::len);
+                    Ok(((parent.get().to_owned(), old_parent), size))
+                };
+                run(linked, export, setting, parameters, convert::validated)
+            }
+            Asked::Reconcile(request) => {
+                let parameters = move |limit| convert::request(&request, limit);
+                run(linked, export, setting, parameters, convert::response)
+            }
+            Asked::Cleanup(request) => {
+                let parameters = move |limit| convert::request(&request, limit);
+                run(linked, export, setting, parameters, convert::cleanup)
+            }
+            Asked::Convert(conversion) => {
+                let parameters = move |limit| convert::conversion(&conversion, limit);
+                run(linked, export, setting, parameters, convert::converted)
+            }
+            Asked::Default(parent) => {
+                let parameters = move |_| Ok(((parent.get().to_owned(),), parent.get().len()));
+                run(linked, export, setting, parameters, convert::defaulted)
+            }
+        }
     }
 }
 
-/// Checks the signature of an export.
-fn has_type<P, R>(
-    store: &mut Store<State>,
-    instance: &Instance,
-    export: &ComponentExportIndex,
-) -> wasmtime::Result<()>
+/// Calls an export once in its own sandbox. `parameters` makes them within a limit of bytes, and returns their size.
+fn run<P, R>(
+    linked: Arc<Linked>,
+    export: Export,
+    setting: Setting,
+    parameters: impl FnOnce(usize) -> Result<(P, usize), CallError> + Send + 'static,
+    read: fn(R, &mut Reader<'_>) -> Result<CommandOutput, CallError>,
+) -> Owned<Call<CommandOutput>>
 where
     P: ComponentNamedList + Lower + Send + Sync + 'static,
     (R,): ComponentNamedList + Lift + Send + Sync + 'static,
+    R: Send + 'static,
 {
-    instance.get_typed_func::<P, (R,)>(store, export).map(drop)
-}
-
-/// Calls an export of an instance.
-async fn ask<P, R>(
-    store: &mut Store<State>,
-    instance: &Instance,
-    export: &ComponentExportIndex,
-    parameters: P,
-) -> wasmtime::Result<R>
-where
-    P: ComponentNamedList + Lower + Send + Sync + 'static,
-    (R,): ComponentNamedList + Lift + Send + Sync + 'static,
-{
-    let function = instance.get_typed_func::<P, (R,)>(&mut *store, export)?;
-    let (answer,) = function.call_async(store, parameters).await?;
-    Ok(answer)
-}
-
-/// Calls an export once in its own sandbox.
-async fn call<T>(
-    linked: &Linked,
-    setting: &Setting,
-    request_bytes: usize,
-    export: impl AsyncFnOnce(&Instance, &mut Store<State>) -> wasmtime::Result<Answer<T>>,
-) -> Call<T> {
-    let Setting {
-        origin,
-        limits,
-        deadline,
-        room,
-        ..
-    } = setting;
-    let log = match setting.begin(request_bytes) {
-        Ok(log) => log,
-        Err(error) => return Call::failed(error),
-    };
-    let wasi = sandbox::wasi(origin, &log).stdout(log.clone()).build();
-    let sandbox = Sandbox::new(Preview2::new(wasi), limits, log, room.clone());
-    let mut store = call::store(linked.pre.engine(), limits, sandbox);
-    let (result, guest_time) = call::within(*deadline, async {
-        let instance = linked.pre.instantiate_async(&mut store).await?;
-        export(&instance, &mut store).await
-    })
-    .await;
-    // The guest's memory is released before its answer is parsed.
-    let sandbox = store.into_data();
-    let outcome = match result {
-        Ok(answer) => answer.map_err(|failure| convert::failure(failure, limits, room)),
-        Err(error) => Err(call::explain(error, &sandbox, limits)),
-    };
-    Call {
-        outcome,
-        stats: sandbox.stats(guest_time, request_bytes),
-        share: None,
-    }
-}
-
-impl<T> Call<T> {
-    /// Reads the JSON in a record from the guest.
-    fn convert<U>(self, read: impl FnOnce(T) -> Result<(U, usize), CallError>) -> Call<U> {
-        let mut stats: CallStats = self.stats;
-        let outcome = self.outcome.and_then(read).map(|(value, size)| {
-            stats.response_bytes = size;
-            value
-        });
+    Box::pin(async move {
+        let Setting {
+            origin,
+            limits,
+            deadline,
+            room,
+            ..
+        } = &setting;
+        let begun = parameters(limits.request)
+            .and_then(|(parameters, size)| Ok((parameters, size, setting.begin(size)?)));
+        let (parameters, request_bytes, log) = match begun {
+            Ok(begun) => begun,
+            Err(error) => return Call::failed(error),
+        };
+        let wasi = sandbox::wasi(origin, &log).stdout(log.clone()).build();
+        let sandbox = Sandbox::new(Preview2::new(wasi), limits, log, room.clone());
+        let mut store = call::store(linked.pre.engine(), limits, sandbox);
+        let (result, guest_time) = call::within(*deadline, async {
+            let instance = linked.pre.instantiate_async(&mut store).await?;
+            if export == Export::Describe {
+                // Now, rather than when the first parent is reconciled.
+                linked.check_types(&mut store, &instance)?;
+            }
+            let function = linked.function::<P, R>(&mut store, &instance, export)?;
+            let (answer,) = function.call_async(&mut store, parameters).await?;
+            Ok(answer)
+        })
+        .await;
+        // The guest's memory is released before its answer is parsed.
+        let sandbox = store.into_data();
+        let mut stats = sandbox.stats(guest_time, request_bytes);
+        let outcome = match result {
+            Ok(answer) => {
+                let mut reader = Reader::new(limits, room);
+                let output = read(answer, &mut reader);
+                stats.response_bytes = reader.size;
+                output.and_then(|output| convert::check_lists(&output, limits).map(|()| output))
+            }
+            Err(error) => Err(call::explain(error, &sandbox, limits)),
+        };
         Call {
             outcome,
             stats,
-            share: self.share,
+            share: None,
         }
+    })
+}
+
+impl Linked {
+    /// Checks the signatures of all exports but `describe`.
+    fn check_types(&self, store: &mut Store<State>, instance: &Instance) -> wasmtime::Result<()> {
+        self.function::<(String, Option<String>), Vec<types::FieldError>>(store, instance, Export::Validate)?;
+        self.function::<(types::Request,), Answer<types::Response>>(store, instance, Export::Reconcile)?;
+        self.function::<(types::Request,), Answer<types::CleanupResponse>>(store, instance, Export::Cleanup)?;
+        self.function::<(String, Vec<String>), Conversions>(store, instance, Export::Convert)?;
+        self.function::<(String,), Answer<String>>(store, instance, Export::Default)?;
+        Ok(())
+    }
+
+    fn function<P, R>(
+        &self,
+        store: &mut Store<State>,
+        instance: &Instance,
+        export: Export,
+    ) -> wasmtime::Result<TypedFunc<P, (R,)>>
+    where
+        P: ComponentNamedList + Lower + Send + Sync + 'static,
+        (R,): ComponentNamedList + Lift + Send + Sync + 'static,
+    {
+        let index = self.exports.get(&export);
+        let index = index.ok_or_else(|| wasmtime::format_err!("`{export}` is not exported"))?;
+        instance.get_typed_func(store, index)
     }
 }
 

@@ -8,10 +8,11 @@ use serde_json::value::RawValue;
 use serde_json::{Map, Value};
 
 use crate::bindings::operator_host::plugin::types as wit;
+use crate::component::{Answer, Conversions};
 use crate::contract::{
-    CleanupResponse, Condition, ConditionStatus, ContractVersion, Conversion, Converted, Definition,
-    Description, Event, EventType, Failure, FieldError, GeneratedSecret, GeneratedValue, Kind, Need,
-    ObjectRef, Request, Response,
+    CleanupResponse, CommandOutput, Condition, ConditionStatus, ContractVersion, Conversion, Converted,
+    Definition, Description, Event, EventType, Failure, FieldError, GeneratedSecret, GeneratedValue, Kind,
+    Need, ObjectRef, Request, Response,
 };
 use crate::error::CallError;
 use crate::estimate::estimate;
@@ -19,7 +20,7 @@ use crate::limits::{self, Limits};
 use crate::memory_budget::CallMemory;
 
 /// Converts the request to a record; also returns the bytes of JSON in it.
-pub(crate) fn request(request: &Request, limit: usize) -> Result<(wit::Request, usize), CallError> {
+pub(crate) fn request(request: &Request, limit: usize) -> Result<((wit::Request,), usize), CallError> {
     let mut size = 0;
     let mut text = |object: &_| -> Result<String, CallError> {
         let text = Text::with_capacity(OBJECT, limit - size).of(object, request, limit)?;
@@ -45,7 +46,7 @@ pub(crate) fn request(request: &Request, limit: usize) -> Result<(wit::Request, 
         traceparent: request.traceparent.clone(),
         namespace_terminating: request.namespace_terminating,
     };
-    Ok((record, size))
+    Ok(((record,), size))
 }
 
 /// As large as most objects, so that the text is not reallocated while it grows.
@@ -107,178 +108,99 @@ impl io::Write for Text {
     }
 }
 
-/// Converts a description; also returns the bytes of JSON in it.
-pub(crate) fn description(
-    record: wit::Description,
-    limits: &Limits,
-    room: &CallMemory,
-) -> Result<(Description, usize), CallError> {
-    let mut reader = Reader::new(limits, room);
-    let description = Description {
-        contract: ContractVersion::V1,
-        name: record.name,
-        version: record.version,
-        parent: kind(record.parent),
-        makes: record.makes.into_iter().map(kind).collect(),
-        reads: record.reads.into_iter().map(kind).collect(),
-        finalizer: record.finalizer,
-        crd: record
-            .crd
-            .map(|text| reader.value("crd", &text).map(Definition::from))
-            .transpose()?,
-        versions: record.versions,
-        defaults: record.defaults,
-        validates: record.validates,
-    };
-    Ok((description, reader.size))
-}
-
-/// Converts a response; also returns the bytes of JSON in it.
-pub(crate) fn response(
-    record: wit::Response,
-    limits: &Limits,
-    room: &CallMemory,
-) -> Result<(Response, usize), CallError> {
-    let mut reader = Reader::new(limits, room);
-    let lists = Lists {
-        children: record.children.len(),
-        keep: record.keep.len(),
-        generate: record.generate.len(),
-        conditions: record.conditions.len(),
-        events: record.events.len(),
-        needs: record.needs.len(),
-        errors: 0,
-    };
-    lists.check(limits)?;
-    let response = Response {
-        children: reader.children(&record.children)?,
-        keep: record.keep.into_iter().map(object_ref).collect(),
-        generate: record.generate.into_iter().map(generated_secret).collect(),
-        status: reader.status(record.status.as_deref())?,
-        conditions: record.conditions.into_iter().map(condition).collect(),
-        events: record.events.into_iter().map(event).collect(),
-        requeue_after_ms: record.requeue_after_ms,
-        requeue_at: record.requeue_at.as_deref().map(requeue_at).transpose()?,
-        needs: record.needs.into_iter().map(need).collect(),
-    };
-    Ok((response, reader.size))
-}
-
-/// Converts the result of `cleanup`; also returns the bytes of JSON in it.
-pub(crate) fn cleanup(
-    record: wit::CleanupResponse,
-    limits: &Limits,
-    room: &CallMemory,
-) -> Result<(CleanupResponse, usize), CallError> {
-    let mut reader = Reader::new(limits, room);
-    let lists = Lists {
-        children: record.children.len(),
-        conditions: record.conditions.len(),
-        events: record.events.len(),
-        needs: record.needs.len(),
-        ..Lists::default()
-    };
-    lists.check(limits)?;
-    let response = CleanupResponse {
-        done: record.done,
-        children: reader.children(&record.children)?,
-        status: reader.status(record.status.as_deref())?,
-        conditions: record.conditions.into_iter().map(condition).collect(),
-        events: record.events.into_iter().map(event).collect(),
-        requeue_after_ms: record.requeue_after_ms,
-        requeue_at: record.requeue_at.as_deref().map(requeue_at).transpose()?,
-        needs: record.needs.into_iter().map(need).collect(),
-    };
-    Ok((response, reader.size))
-}
-
-/// Converts the result of `validate`; also returns the bytes in it.
-pub(crate) fn validated(
-    records: Vec<wit::FieldError>,
-    limits: &Limits,
-) -> Result<(Vec<FieldError>, usize), CallError> {
-    let lists = Lists {
-        errors: records.len(),
-        ..Lists::default()
-    };
-    lists.check(limits)?;
-    let size = records
-        .iter()
-        .map(|record| record.path.len() + record.message.len());
-    let size = size.sum();
-    let errors = records.into_iter().map(|record| FieldError {
-        path: record.path,
-        message: record.message,
-    });
-    Ok((errors.collect(), size))
-}
-
-/// Parses the time of the next reconcile.
-fn requeue_at(text: &str) -> Result<Timestamp, CallError> {
-    text.parse().map_err(|error| {
-        CallError::protocol(format!(
-            "`requeueAt` is {text:?}, which is no time in RFC 3339, such as 2026-01-02T03:04:05Z: {error}"
-        ))
-    })
-}
-
-/// Converts the reason why there is no response; an answer that cannot be read is another reason.
-pub(crate) fn failure(record: wit::Failure, limits: &Limits, room: &CallMemory) -> CallError {
-    let (status, conditions) = match &record {
-        wit::Failure::Invalid(invalid) => (&invalid.status, &invalid.conditions),
-        wit::Failure::Retry(retry) => (&retry.status, &retry.conditions),
-    };
-    let lists = Lists {
-        conditions: conditions.len(),
-        ..Lists::default()
-    };
-    let mut reader = Reader::new(limits, room);
-    let status = match lists
-        .check(limits)
-        .and_then(|()| reader.status(status.as_deref()))
-    {
-        Ok(status) => status,
-        Err(error) => return error,
-    };
-    let failure = match record {
-        wit::Failure::Invalid(invalid) => Failure::Invalid {
-            reason: invalid.reason,
-            message: invalid.message,
-            status,
-            conditions: invalid.conditions.into_iter().map(condition).collect(),
-        },
-        wit::Failure::Retry(retry) => Failure::Retry {
-            message: retry.message,
-            after_ms: retry.after_ms,
-            status,
-            conditions: retry.conditions.into_iter().map(condition).collect(),
-        },
-    };
-    failure.into()
-}
-
-/// Converts the objects of a conversion to text; also returns their bytes.
-pub(crate) fn objects(conversion: &Conversion, limit: usize) -> Result<(Vec<String>, usize), CallError> {
+/// Converts the objects of a conversion to parameters; also returns their bytes.
+pub(crate) fn conversion(
+    conversion: &Conversion,
+    limit: usize,
+) -> Result<((String, Vec<String>), usize), CallError> {
     let size = conversion.objects.iter().map(|object| object.get().len()).sum();
     if size > limit {
         return Err(CallError::too_many_objects(limit, conversion.objects.len()));
     }
     let texts = conversion.objects.iter().map(|object| object.get().to_owned());
-    Ok((texts.collect(), size))
+    Ok(((conversion.api_version.clone(), texts.collect()), size))
 }
 
-/// Converts the results of `convert`; also returns their bytes. The objects stay text.
-pub(crate) fn converted(
-    records: Vec<Result<String, String>>,
-    room: &CallMemory,
-    limits: &Limits,
-) -> Result<(Vec<Converted>, usize), CallError> {
-    let size = records
-        .iter()
-        .map(|(Ok(text) | Err(text))| text.len())
-        .sum::<usize>();
-    if !room.keep(size) {
-        return Err(CallError::heavy(limits));
+/// Converts a description.
+pub(crate) fn description(
+    record: wit::Description,
+    reader: &mut Reader<'_>,
+) -> Result<CommandOutput, CallError> {
+    let crd = record.crd.map(|text| reader.value("crd", &text)).transpose()?;
+    Ok(CommandOutput::Description(Description {
+        contract: ContractVersion::V1,
+        name: record.name,
+        version: record.version,
+        parent: record.parent.into(),
+        makes: all(record.makes),
+        reads: all(record.reads),
+        finalizer: record.finalizer,
+        crd: crd.map(Definition::from),
+        versions: record.versions,
+        defaults: record.defaults,
+        validates: record.validates,
+    }))
+}
+
+/// Converts the result of `reconcile`.
+pub(crate) fn response(
+    record: Answer<wit::Response>,
+    reader: &mut Reader<'_>,
+) -> Result<CommandOutput, CallError> {
+    let record = match record {
+        Ok(record) => record,
+        Err(failure) => return reader.failure(failure),
+    };
+    Ok(CommandOutput::Response(Box::new(Response {
+        children: reader.children(&record.children)?,
+        keep: all(record.keep),
+        generate: record.generate.into_iter().map(generated_secret).collect(),
+        status: reader.status(record.status.as_deref())?,
+        conditions: all(record.conditions),
+        events: all(record.events),
+        requeue_after_ms: record.requeue_after_ms,
+        requeue_at: record.requeue_at.as_deref().map(requeue_at).transpose()?,
+        needs: all(record.needs),
+    })))
+}
+
+/// Converts the result of `cleanup`.
+pub(crate) fn cleanup(
+    record: Answer<wit::CleanupResponse>,
+    reader: &mut Reader<'_>,
+) -> Result<CommandOutput, CallError> {
+    let record = match record {
+        Ok(record) => record,
+        Err(failure) => return reader.failure(failure),
+    };
+    Ok(CommandOutput::Cleanup(Box::new(CleanupResponse {
+        done: record.done,
+        children: reader.children(&record.children)?,
+        status: reader.status(record.status.as_deref())?,
+        conditions: all(record.conditions),
+        events: all(record.events),
+        requeue_after_ms: record.requeue_after_ms,
+        requeue_at: record.requeue_at.as_deref().map(requeue_at).transpose()?,
+        needs: all(record.needs),
+    })))
+}
+
+/// Converts the result of `validate`.
+#[expect(clippy::unnecessary_wraps, reason = "as the others")]
+pub(crate) fn validated(
+    records: Vec<wit::FieldError>,
+    reader: &mut Reader<'_>,
+) -> Result<CommandOutput, CallError> {
+    let sizes = records.iter().map(|it| it.path.len() + it.message.len());
+    reader.size += sizes.sum::<usize>();
+    Ok(CommandOutput::Validated(all(records)))
+}
+
+/// Converts the results of `convert`. The objects stay text.
+pub(crate) fn converted(records: Conversions, reader: &mut Reader<'_>) -> Result<CommandOutput, CallError> {
+    reader.size = records.iter().map(|(Ok(text) | Err(text))| text.len()).sum();
+    if !reader.room.keep(reader.size) {
+        return Err(CallError::heavy(reader.limits));
     }
     let converted = records
         .into_iter()
@@ -292,68 +214,98 @@ pub(crate) fn converted(
             },
             Err(message) => Ok(Converted::Error(message)),
         });
-    Ok((converted.collect::<Result<_, _>>()?, size))
+    Ok(CommandOutput::Converted(converted.collect::<Result<_, _>>()?))
 }
 
-/// Converts the result of `default`; also returns its bytes.
-pub(crate) fn defaulted(
-    text: &str,
-    limits: &Limits,
-    room: &CallMemory,
-) -> Result<(Map<String, Value>, usize), CallError> {
-    let mut reader = Reader::new(limits, room);
-    let spec = reader.object("spec", text)?;
-    Ok((spec, reader.size))
+/// Converts the result of `default`.
+pub(crate) fn defaulted(text: Answer<String>, reader: &mut Reader<'_>) -> Result<CommandOutput, CallError> {
+    match text {
+        Ok(text) => Ok(CommandOutput::Defaulted(reader.object("spec", &text)?)),
+        Err(failure) => reader.failure(failure),
+    }
 }
 
-/// The lengths of the lists in an answer.
-#[derive(Default)]
-pub(crate) struct Lists {
-    pub(crate) children: usize,
-    pub(crate) keep: usize,
-    pub(crate) generate: usize,
-    pub(crate) conditions: usize,
-    pub(crate) events: usize,
-    pub(crate) needs: usize,
-    /// What `validate` found.
-    pub(crate) errors: usize,
+/// Parses the time of the next reconcile.
+fn requeue_at(text: &str) -> Result<Timestamp, CallError> {
+    text.parse().map_err(|error| {
+        CallError::protocol(format!(
+            "`requeueAt` is {text:?}, which is no time in RFC 3339, such as 2026-01-02T03:04:05Z: {error}"
+        ))
+    })
 }
 
-impl Lists {
-    /// Returns an error when a list is too long.
-    pub(crate) fn check(&self, limits: &Limits) -> Result<(), CallError> {
-        let children = self.children + self.keep + self.generate;
-        let lists = [
-            ("children", children, limits.children, Some("limits.children")),
-            ("conditions", self.conditions, limits::CONDITIONS, None),
-            ("Events", self.events, limits::LISTED, None),
-            ("needs", self.needs, limits::LISTED, None),
-            ("field errors", self.errors, limits::LISTED, None),
-        ];
-        match lists.into_iter().find(|(_, count, limit, _)| count > limit) {
-            Some((what, count, limit, key)) => Err(CallError::too_many(what, count, limit, key)),
-            None => Ok(()),
+/// Checks the lengths of the lists in an answer.
+pub(crate) fn check_lists(output: &CommandOutput, limits: &Limits) -> Result<(), CallError> {
+    let (mut children, mut events, mut needs, mut errors) = (0, 0, 0, 0);
+    let mut conditions: &[Condition] = &[];
+    match output {
+        CommandOutput::Response(response) => {
+            children = response.children.len() + response.keep.len() + response.generate.len();
+            conditions = &response.conditions;
+            (events, needs) = (response.events.len(), response.needs.len());
         }
+        CommandOutput::Cleanup(response) => {
+            children = response.children.len();
+            conditions = &response.conditions;
+            (events, needs) = (response.events.len(), response.needs.len());
+        }
+        CommandOutput::Failure(
+            Failure::Invalid { conditions: of, .. } | Failure::Retry { conditions: of, .. },
+        ) => {
+            conditions = of;
+        }
+        CommandOutput::Validated(of) => errors = of.len(),
+        CommandOutput::Description(_) | CommandOutput::Converted(_) | CommandOutput::Defaulted(_) => {}
+    }
+    let lists = [
+        ("children", children, limits.children, Some("limits.children")),
+        ("conditions", conditions.len(), limits::CONDITIONS, None),
+        ("Events", events, limits::LISTED, None),
+        ("needs", needs, limits::LISTED, None),
+        ("field errors", errors, limits::LISTED, None),
+    ];
+    match lists.into_iter().find(|(_, count, limit, _)| count > limit) {
+        Some((what, count, limit, key)) => Err(CallError::too_many(what, count, limit, key)),
+        None => Ok(()),
     }
 }
 
 /// Parses the JSON texts of one answer and sums their bytes and values. Errors contain the path in the
 /// answer.
-struct Reader<'a> {
-    size: usize,
+pub(crate) struct Reader<'a> {
+    /// The bytes so far.
+    pub(crate) size: usize,
     values: usize,
     limits: &'a Limits,
     room: &'a CallMemory,
 }
 
 impl<'a> Reader<'a> {
-    fn new(limits: &'a Limits, room: &'a CallMemory) -> Self {
+    pub(crate) fn new(limits: &'a Limits, room: &'a CallMemory) -> Self {
         Self {
             size: 0,
             values: 0,
             limits,
             room,
         }
+    }
+
+    /// Converts the reason why there is no answer.
+    fn failure(&mut self, record: wit::Failure) -> Result<CommandOutput, CallError> {
+        Ok(CommandOutput::Failure(match record {
+            wit::Failure::Invalid(invalid) => Failure::Invalid {
+                reason: invalid.reason,
+                message: invalid.message,
+                status: self.status(invalid.status.as_deref())?,
+                conditions: all(invalid.conditions),
+            },
+            wit::Failure::Retry(retry) => Failure::Retry {
+                message: retry.message,
+                after_ms: retry.after_ms,
+                status: self.status(retry.status.as_deref())?,
+                conditions: all(retry.conditions),
+            },
+        }))
     }
 
     fn children(&mut self, texts: &[String]) -> Result<Vec<Value>, CallError> {
@@ -406,85 +358,47 @@ pub(crate) fn not_an_object(field: impl std::fmt::Display, value: &Value) -> Cal
     CallError::protocol(format!("`{field}` is {what}; it must be a JSON object"))
 }
 
-fn kind(record: wit::Kind) -> Kind {
-    Kind {
-        api_version: record.api_version,
-        kind: record.kind,
-    }
+/// Converts records that have the same fields, and enums with the same cases.
+macro_rules! same {
+    ($($name:ident { $($field:ident),+ })+) => {$(
+        impl From<wit::$name> for $name {
+            fn from(wit::$name { $($field),+ }: wit::$name) -> Self {
+                Self { $($field: $field.into()),+ }
+            }
+        }
+    )+};
+    ($($name:ident: $($case:ident),+;)+) => {$(
+        impl From<wit::$name> for $name {
+            fn from(case: wit::$name) -> Self {
+                match case {
+                    $(wit::$name::$case => Self::$case),+
+                }
+            }
+        }
+    )+};
 }
 
-fn object_ref(record: wit::ObjectRef) -> ObjectRef {
-    let wit::ObjectRef {
-        api_version,
-        kind,
-        namespace,
-        name,
-    } = record;
-    ObjectRef {
-        api_version,
-        kind,
-        namespace,
-        name,
-    }
+same! {
+    ConditionStatus: True, False, Unknown;
+    EventType: Normal, Warning;
+}
+same! {
+    Kind { api_version, kind }
+    ObjectRef { api_version, kind, namespace, name }
+    Need { id, api_version, kind, namespace, name, label_selector }
+    GeneratedValue { key, length, alphabet }
+    Condition { type_, status, reason, message }
+    Event { type_, reason, message }
+    FieldError { path, message }
 }
 
 fn generated_secret(record: wit::GeneratedSecret) -> GeneratedSecret {
-    let value = |wit::GeneratedValue {
-                     key,
-                     length,
-                     alphabet,
-                 }| GeneratedValue {
-        key,
-        length,
-        alphabet,
-    };
     GeneratedSecret {
         name: record.name,
-        entries: record.entries.into_iter().map(value).collect(),
+        entries: all(record.entries),
     }
 }
 
-fn condition(record: wit::Condition) -> Condition {
-    let status = match record.status {
-        wit::ConditionStatus::True => ConditionStatus::True,
-        wit::ConditionStatus::False => ConditionStatus::False,
-        wit::ConditionStatus::Unknown => ConditionStatus::Unknown,
-    };
-    Condition {
-        type_: record.type_,
-        status,
-        reason: record.reason,
-        message: record.message,
-    }
-}
-
-fn event(record: wit::Event) -> Event {
-    let type_ = match record.type_ {
-        wit::EventType::Normal => EventType::Normal,
-        wit::EventType::Warning => EventType::Warning,
-    };
-    Event {
-        type_,
-        reason: record.reason,
-        message: record.message,
-    }
-}
-
-fn need(record: wit::Need) -> Need {
-    let wit::Need {
-        id,
-        api_version,
-        kind,
-        namespace,
-        name,
-        label_selector,
-    } = record;
-    Need {
-        id,
-        api_version,
-        kind,
-        namespace,
-        name,
-        label_selector,
-    }
+fn all<R, T: From<R>>(records: Vec<R>) -> Vec<T> {
+    records.into_iter().map(T::from).collect()
 }

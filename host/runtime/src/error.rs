@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use serde_json::{Map, Value};
 
-use crate::contract::{Condition, Description, Failure, Kind, is_dns_label};
+use crate::contract::{CommandOutput, Condition, Description, Export, Failure, Kind, is_dns_label};
 use crate::limits::{self, Limits, MIB};
 use crate::memory_budget;
 
@@ -524,6 +524,27 @@ impl CallError {
             shortened(&problem.into())
         );
         Self::other(Class::Protocol, message)
+    }
+
+    /// Returns the failure that a plugin answers with, or the error of a document that answers another call.
+    pub(crate) fn unexpected(export: Export, output: CommandOutput) -> Self {
+        let found = match output {
+            CommandOutput::Failure(_) if export == Export::Validate => {
+                return Self::protocol(
+                    "its answer to `validate` has the field `failure`; it must have `validated`, a list of field errors",
+                );
+            }
+            CommandOutput::Failure(failure) => return failure.into(),
+            CommandOutput::Description(_) => "description",
+            CommandOutput::Validated(_) => "validated",
+            CommandOutput::Response(_) => "response",
+            CommandOutput::Cleanup(_) => "cleanup",
+            CommandOutput::Converted(_) => "converted",
+            CommandOutput::Defaulted(_) => "defaulted",
+        };
+        Self::protocol(format!(
+            "its answer to `{export}` has the field `{found}`, which belongs to another call"
+        ))
     }
 
     /// Returns the error of a call that the host could not make.

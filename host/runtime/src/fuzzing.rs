@@ -1,11 +1,12 @@
 //! Parts of this crate that fuzz targets call directly. Not an interface for other callers.
 
 use crate::bindings::operator_host::plugin::types as wit;
-use crate::contract::{CommandOutput, Response};
+use crate::contract::CommandOutput;
+use crate::convert::{self, Reader};
 use crate::error::{CallError, LoadError};
 use crate::limits::Limits;
 use crate::memory_budget::CallMemory;
-use crate::{command, convert, inspect};
+use crate::{command, inspect};
 
 /// Checks what can be checked before a file is compiled.
 ///
@@ -31,7 +32,7 @@ pub fn component_answer(
     children: Vec<String>,
     status: Option<String>,
     limits: &Limits,
-) -> Result<Response, CallError> {
+) -> Result<CommandOutput, CallError> {
     let record = wit::Response {
         children,
         status,
@@ -43,5 +44,5 @@ pub fn component_answer(
         requeue_at: None,
         needs: Vec::new(),
     };
-    convert::response(record, limits, &CallMemory::of(limits)).map(|(response, _size)| response)
+    convert::response(Ok(record), &mut Reader::new(limits, &CallMemory::of(limits)))
 }

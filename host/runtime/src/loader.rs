@@ -1,25 +1,27 @@
 //! Loads a plugin's file: takes its machine code from the cache or compiles it, and links it for calls.
 
 use std::sync::Arc;
-use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use tokio::sync::Semaphore;
+use tokio::sync::{Semaphore, SemaphorePermit};
 use tracing::debug;
 use wasmtime::Engine;
 
+use crate::call::{Call, Setting};
 use crate::code::{Code, Machine};
 use crate::code_cache::{self, Cache, Described, Stored};
 use crate::command::CommandForm;
 use crate::compile::machine_code;
 use crate::component::ComponentForm;
+use crate::contract::{Asked, CommandOutput};
 use crate::digest::Digest;
 use crate::error::LoadError;
 use crate::form::Form;
+use crate::lane::Owned;
 use crate::limits::Limits;
 use crate::subprocess::Compiler;
 
-/// Maximum number of concurrent compilations: a long one does not block the next, and two fit into memory.
+/// Maximum number of plugins that are compiled and described at the same time: a long compilation does not block the next, and two fit into memory.
 const MAX_COMPILATIONS: usize = 2;
 
 /// Maximum number of concurrent loads from the cache for calls: each holds the code a second time meanwhile, and may
@@ -48,23 +50,14 @@ impl Prepared {
             Self::Command(_) => Form::Command,
         }
     }
-}
 
-/// The code of a plugin, and where it came from.
-pub(crate) struct LoadedPlugin {
-    pub(crate) code: LoadedCode,
-    pub(crate) digest: Digest,
-    pub(crate) made: CodeOrigin,
-    /// The duration, without the time spent waiting for other plugins.
-    pub(crate) took: Duration,
-}
-
-/// The code of a plugin, in memory or not.
-pub(crate) enum LoadedCode {
-    /// In the cache, with the description of the plugin.
-    Stored(Arc<Stored>, Box<Described>),
-    /// In memory.
-    Prepared(Prepared),
+    /// Calls an export once in its own sandbox.
+    pub(crate) fn ask(&self, asked: Asked, setting: Setting) -> Owned<Call<CommandOutput>> {
+        match self {
+            Self::Component(form) => form.ask(asked, setting),
+            Self::Command(form) => form.ask(asked, setting),
+        }
+    }
 }
 
 /// Loads plugins.
@@ -76,7 +69,7 @@ pub(crate) struct Loader {
     compiler: Compiler,
     cache: Option<Cache>,
     compatibility: u64,
-    turns: Arc<Semaphore>,
+    turns: Semaphore,
     restorations: Semaphore,
 }
 
@@ -106,12 +99,6 @@ impl Target {
     }
 }
 
-/// Machine code in the engine that calls it.
-struct Loaded {
-    machine: Machine,
-    is_pooled: bool,
-}
-
 impl Loader {
     pub(crate) fn new(
         engine: &crate::engine::Engine,
@@ -124,52 +111,23 @@ impl Loader {
             compiler,
             cache,
             compatibility: code_cache::compatibility(engine.on_demand()),
-            turns: Arc::new(Semaphore::new(MAX_COMPILATIONS)),
+            turns: Semaphore::new(MAX_COMPILATIONS),
             restorations: Semaphore::new(MAX_RESTORATIONS),
         })
     }
 
-    /// Loads a plugin from a file.
-    pub(crate) async fn load(
+    /// Waits until a plugin may be compiled.
+    pub(crate) async fn turn(&self) -> Option<SemaphorePermit<'_>> {
+        // The semaphore is never closed.
+        self.turns.acquire().await.ok()
+    }
+
+    /// Compiles a plugin, and links it.
+    pub(crate) async fn compile(
         self: &Arc<Self>,
         file: Bytes,
         limits: &Limits,
-    ) -> Result<LoadedPlugin, LoadError> {
-        let start = Instant::now();
-        let bytes = file.clone();
-        let (digest, stored) = self
-            .blocking(move |loader| {
-                let digest = Digest::of(&bytes);
-                (digest, loader.stored(&digest))
-            })
-            .await?;
-        let loaded = |code, made, start: Instant| LoadedPlugin {
-            code,
-            digest,
-            made,
-            took: start.elapsed(),
-        };
-        if let Some((stored, described)) = stored {
-            let code = LoadedCode::Stored(stored, Box::new(described));
-            return Ok(loaded(code, CodeOrigin::Cached, start));
-        }
-        let cached = self
-            .blocking(move |loader| loader.cached(&loader.name(&digest)))
-            .await?;
-        let in_memory = |prepared, made, start| loaded(LoadedCode::Prepared(prepared), made, start);
-        if let Some(cached) = cached {
-            return Ok(in_memory(self.link(cached).await?, CodeOrigin::Cached, start));
-        }
-        // The semaphore is never closed.
-        let turn = Arc::clone(&self.turns).acquire_owned().await.ok();
-        let start = Instant::now();
-        // While this load waited, the same file may have been compiled for another controller.
-        let cached = self
-            .blocking(move |loader| loader.cached(&loader.name(&digest)))
-            .await?;
-        if let Some(cached) = cached {
-            return Ok(in_memory(self.link(cached).await?, CodeOrigin::Cached, start));
-        }
+    ) -> Result<(Arc<Code>, Prepared), LoadError> {
         let compiled = match &self.compiler {
             Compiler::InProcess => {
                 self.blocking(move |loader| machine_code(&loader.on_demand.engine, &file))
@@ -177,26 +135,35 @@ impl Loader {
             }
             Compiler::Subprocess(subprocess) => subprocess.compile(&file, limits.compile).await,
         };
-        drop(turn);
-        let code = Code::compiled(compiled?);
-        let loaded = self
-            .blocking(move |loader| loader.store_and_load(&digest, &code))
-            .await??;
-        Ok(in_memory(self.link(loaded).await?, CodeOrigin::Compiled, start))
+        let code = Arc::new(Code::compiled(compiled?));
+        let loaded = Arc::clone(&code);
+        let prepared = self.blocking(move |loader| loader.link(&loaded)).await?;
+        Ok((code, prepared.map_err(LoadError::host)??))
     }
 
-    /// Stores a plugin's description, and returns its code as the cache has it; `None` when it does not.
-    pub(crate) async fn store_description(
+    /// Returns a plugin as the cache has it.
+    pub(crate) async fn stored(
         self: &Arc<Self>,
         digest: Digest,
+    ) -> Result<Option<(Arc<Stored>, Described)>, LoadError> {
+        self.blocking(move |loader| {
+            let (stored, described) = loader.cache.as_ref()?.get(&loader.name(&digest))?;
+            Some((Arc::new(stored), described))
+        })
+        .await
+    }
+
+    /// Stores a plugin in the cache, and returns it as the cache has it; `None` when it does not.
+    pub(crate) async fn store(
+        self: &Arc<Self>,
+        digest: Digest,
+        code: Arc<Code>,
         described: Described,
     ) -> Result<Option<Arc<Stored>>, LoadError> {
         self.blocking(move |loader| {
-            let cache = loader.cache.as_ref()?;
-            let name = loader.name(&digest);
-            let stored = cache.stored(&name)?;
-            cache.put_described(&name, &described);
-            Some(Arc::new(stored))
+            let (cache, name) = (loader.cache.as_ref()?, loader.name(&digest));
+            cache.put(&name, &code, &described);
+            Some(Arc::new(cache.get(&name)?.0))
         })
         .await
     }
@@ -208,69 +175,34 @@ impl Loader {
     pub(crate) async fn restore(self: &Arc<Self>, stored: Arc<Stored>) -> Result<Prepared, LoadError> {
         // The semaphore is never closed.
         let _turn = self.restorations.acquire().await.ok();
-        let loaded = self
-            .blocking(move |loader| {
-                let code = stored.read().map_err(|error| error.to_string());
-                let loaded =
-                    code.and_then(|code| loader.load_code(&code).map_err(|error| format!("{error:#}")));
-                loaded.map_err(|reason| {
-                    if let Some(cache) = &loader.cache {
-                        cache.discard(stored.name(), &reason);
-                    }
-                    LoadError::host(format!(
-                        "its compiled code in the cache is damaged ({reason}): restart the host, which compiles it again, and \
-                         check the volume of the cache"
-                    ))
-                })
+        self.blocking(move |loader| {
+            let code = stored.read().map_err(|error| error.to_string());
+            let linked = code.and_then(|code| loader.link(&code).map_err(|error| format!("{error:#}")));
+            linked.unwrap_or_else(|reason| {
+                if let Some(cache) = &loader.cache {
+                    cache.discard(stored.name(), &reason);
+                }
+                Err(LoadError::host(format!(
+                    "its compiled code in the cache is damaged ({reason}): restart the host, which compiles it again, and \
+                     check the volume of the cache"
+                )))
             })
-            .await??;
-        self.link(loaded).await
+        })
+        .await?
     }
 
-    fn stored(&self, digest: &Digest) -> Option<(Arc<Stored>, Described)> {
-        let (cache, name) = (self.cache.as_ref()?, self.name(digest));
-        let described = cache.described(&name)?;
-        Some((Arc::new(cache.stored(&name)?), described))
-    }
-
-    /// Stores new code in the cache, and loads it.
-    fn store_and_load(&self, digest: &Digest, code: &Code) -> Result<Loaded, LoadError> {
-        if let Some(cache) = &self.cache {
-            cache.put(&self.name(digest), code);
-        }
-        self.load_code(code).map_err(LoadError::host)
-    }
-
-    fn cached(&self, name: &str) -> Option<Loaded> {
-        self.cache.as_ref()?.get(name, |code| self.load_code(&code))
-    }
-
-    /// Loads code into the pool, if it fits.
-    fn load_code(&self, code: &Code) -> wasmtime::Result<Loaded> {
+    /// Loads code into the pool, if it fits, and links it.
+    ///
+    /// # Errors
+    /// Returns an error when the engine refuses the code.
+    fn link(&self, code: &Code) -> wasmtime::Result<Result<Prepared, LoadError>> {
         if let Some(pooled) = &self.pooled {
             match code.load(&pooled.engine) {
-                Ok(machine) => {
-                    return Ok(Loaded {
-                        machine,
-                        is_pooled: true,
-                    });
-                }
+                Ok(machine) => return Ok(pooled.link(machine)),
                 Err(error) => debug!("a plugin is called outside of the pool, which is slower: {error:#}"),
             }
         }
-        let machine = code.load(&self.on_demand.engine)?;
-        Ok(Loaded {
-            machine,
-            is_pooled: false,
-        })
-    }
-
-    async fn link(self: &Arc<Self>, loaded: Loaded) -> Result<Prepared, LoadError> {
-        let link = move |loader: &Self| {
-            let pooled = loader.pooled.as_ref().filter(|_| loaded.is_pooled);
-            pooled.unwrap_or(&loader.on_demand).link(loaded.machine)
-        };
-        self.blocking(link).await?
+        Ok(self.on_demand.link(code.load(&self.on_demand.engine)?))
     }
 
     fn name(&self, digest: &Digest) -> String {

@@ -9,16 +9,16 @@ use serde_json::{Map, Value};
 use crate::call::{Call, Setting};
 use crate::code_cache::{Cache, Described, Stored};
 use crate::contract::{
-    CleanupResponse, Conversion, Converted, Description, FieldError, Json, Request, Response,
+    Asked, CleanupResponse, CommandOutput, Conversion, Converted, Description, Export, FieldError, Json,
+    Request, Response,
 };
 use crate::deterministic::Origin;
 use crate::digest::Digest;
 use crate::engine::{Engine, EngineError, Seat};
 use crate::error::{self, CallError, LoadError};
 use crate::form::Form;
-use crate::lane::Owned;
 use crate::limits::{EngineOptions, Limits};
-use crate::loader::{CodeOrigin, LoadedCode, LoadedPlugin, Loader, Prepared};
+use crate::loader::{CodeOrigin, Loader, Prepared};
 use crate::log::{LogSource, Rate};
 use crate::memory_budget::Share;
 use crate::resident::Resident;
@@ -77,19 +77,37 @@ impl Runtime {
         if size > limits.module {
             return Err(LoadError::too_large(size, limits.module));
         }
-        let LoadedPlugin {
-            code,
-            digest,
-            made,
-            took,
-        } = self.0.loader.load(bytes, &limits).await?;
-        let seat = self.0.engine.seat();
-        let (code, described) = match code {
-            LoadedCode::Stored(stored, described) => {
+        let mut start = Instant::now();
+        let file = bytes.clone();
+        let digest = tokio::task::spawn_blocking(move || Digest::of(&file)).await;
+        let digest = digest.map_err(LoadError::host)?;
+        let Shared { engine, loader, .. } = &*self.0;
+        let seat = engine.seat();
+        let mut stored = loader.stored(digest).await?;
+        let mut _turn = None;
+        if stored.is_none() {
+            _turn = loader.turn().await;
+            start = Instant::now();
+            // While this load waited, the same file may have been compiled for another controller.
+            stored = loader.stored(digest).await?;
+        }
+        let (code, described, made, compile_time) = match stored {
+            Some((stored, described)) => {
                 error::check(&described.description)?;
-                (self.parked(stored, None), *described)
+                let code = self.parked(stored, None);
+                (code, described, CodeOrigin::Cached, start.elapsed())
             }
-            LoadedCode::Prepared(prepared) => self.describe(prepared, digest, &seat, limits).await?,
+            None => {
+                let (code, prepared) = loader.compile(bytes, &limits).await?;
+                let compile_time = start.elapsed();
+                let described = self.describe(&prepared, digest, &seat, limits).await?;
+                let stored = loader.store(digest, code, described.clone()).await?;
+                let code = match stored {
+                    Some(stored) => self.parked(stored, Some(prepared)),
+                    None => Resident::Always(Arc::new(prepared)),
+                };
+                (code, described, CodeOrigin::Compiled, compile_time)
+            }
         };
         let Described {
             form,
@@ -102,7 +120,7 @@ impl Runtime {
             rate: Rate::default(),
         });
         let runtime = self.clone();
-        Ok(Plugin(Arc::new(Loaded {
+        let loaded = Arc::new(Loaded {
             runtime,
             code,
             form,
@@ -113,18 +131,19 @@ impl Runtime {
             limits,
             size,
             made,
-            compile_time: took,
-        })))
+            compile_time,
+        });
+        Ok(Plugin { loaded, proof: None })
     }
 
     /// Asks a plugin what it is.
     async fn describe(
         &self,
-        prepared: Prepared,
+        prepared: &Prepared,
         digest: Digest,
         seat: &Seat,
         limits: Limits,
-    ) -> Result<(Resident, Described), LoadError> {
+    ) -> Result<Described, LoadError> {
         // The plugin's name is unknown until `describe` returns.
         let nameless = Arc::new(LogSource {
             name: String::new(),
@@ -143,28 +162,23 @@ impl Runtime {
             room: share.room(),
         };
         let deadline = setting.deadline;
-        let describe = match &prepared {
-            Prepared::Component(form) => form.describe(setting),
-            Prepared::Command(form) => form.describe(setting),
-        };
-        let described = seat.slow.run(deadline, describe).await;
+        let described = prepared.ask(Asked::Describe, setting);
+        let described = seat.slow.run(deadline, described).await;
         drop((turn, share));
-        let description = described.outcome.map_err(|error| LoadError::describe(&error))?;
+        let description = described.outcome.and_then(|output| match output {
+            CommandOutput::Description(description) => Ok(description),
+            other => Err(CallError::unexpected(Export::Describe, other)),
+        });
+        let description = description.map_err(|error| LoadError::describe(&error))?;
         error::check(&description)?;
-        let described = Described {
+        Ok(Described {
             form: prepared.form(),
-            refused: match &prepared {
+            refused: match prepared {
                 Prepared::Component(form) => form.refused.clone(),
                 Prepared::Command(_) => Vec::new(),
             },
             description,
-        };
-        let stored = self.0.loader.store_description(digest, described.clone()).await?;
-        let code = match stored {
-            Some(stored) => self.parked(stored, Some(prepared)),
-            None => Resident::Always(Arc::new(prepared)),
-        };
-        Ok((code, described))
+        })
     }
 
     fn parked(&self, stored: Arc<Stored>, prepared: Option<Prepared>) -> Resident {
@@ -176,7 +190,11 @@ impl Runtime {
 /// One version of a plugin, compiled and described. Cheap to clone; clones share it, and a clone keeps this
 /// version alive while another version replaces it.
 #[derive(Clone)]
-pub struct Plugin(Arc<Loaded>);
+pub struct Plugin {
+    loaded: Arc<Loaded>,
+    /// For a proof, whose calls get these random numbers.
+    proof: Option<RandomSource>,
+}
 
 struct Loaded {
     runtime: Runtime,
@@ -196,108 +214,107 @@ impl Plugin {
     /// Returns the identity of this version.
     #[must_use]
     pub fn digest(&self) -> &Digest {
-        &self.0.log_source.digest
+        &self.loaded.log_source.digest
     }
 
     /// Returns the plugin's description.
     #[must_use]
     pub fn description(&self) -> &Description {
-        &self.0.description
+        &self.loaded.description
     }
 
     /// Returns the binary form.
     #[must_use]
     pub fn form(&self) -> Form {
-        self.0.form
+        self.loaded.form
     }
 
     /// Returns the interfaces that it imports and that end a call which uses them, such as `wasi:sockets/tcp@0.2.9`.
     #[must_use]
     pub fn refused_imports(&self) -> &[String] {
-        &self.0.refused
+        &self.loaded.refused
     }
 
     /// Returns the caps on its calls.
     #[must_use]
     pub fn limits(&self) -> &Limits {
-        &self.0.limits
+        &self.loaded.limits
     }
 
     /// Returns the size of the file in bytes.
     #[must_use]
     pub fn size(&self) -> usize {
-        self.0.size
+        self.loaded.size
     }
 
     /// Returns where its machine code came from.
     #[must_use]
     pub fn code_origin(&self) -> CodeOrigin {
-        self.0.made
+        self.loaded.made
     }
 
     /// Returns a function that reports whether this version and its machine code have been dropped. For
     /// tests.
     #[doc(hidden)]
     pub fn ended(&self) -> impl Fn() -> bool + use<> {
-        let version = Arc::downgrade(&self.0);
+        let version = Arc::downgrade(&self.loaded);
         move || version.strong_count() == 0
     }
 
     /// Reports whether its machine code is in memory. For tests.
     #[doc(hidden)]
     pub async fn is_in_memory(&self) -> bool {
-        self.0.code.is_loaded().await
+        self.loaded.code.is_loaded().await
     }
 
     /// Returns how long it took to obtain machine code for the file.
     #[must_use]
     pub fn compile_time(&self) -> Duration {
-        self.0.compile_time
+        self.loaded.compile_time
+    }
+
+    /// Returns the same version for a proof: its calls write no log, since its lines would look like real actions, and wait
+    /// as long as they must, since a busy host is not a property of the version.
+    #[must_use]
+    pub fn proving(&self, random: RandomSource) -> Self {
+        Self {
+            proof: Some(random),
+            ..self.clone()
+        }
     }
 
     /// Calls `reconcile` in a fresh sandbox. The guest's output is written to the log, in the current span.
     ///
     /// Dropping the future ends the guest.
     pub async fn reconcile(&self, request: &Request) -> Call<Response> {
-        self.call_reconcile(request, self.options_for(request)).await
+        let asked = Asked::Reconcile(Arc::new(request.clone()));
+        self.call(asked, |output| match output {
+            CommandOutput::Response(response) => Ok(*response),
+            other => Err(CallError::unexpected(Export::Reconcile, other)),
+        })
+        .await
     }
 
     /// Calls `cleanup` in a fresh sandbox; otherwise like [`Plugin::reconcile`].
     pub async fn cleanup(&self, request: &Request) -> Call<CleanupResponse> {
-        self.call_cleanup(request, self.options_for(request)).await
-    }
-
-    /// Calls `reconcile` for a proof.
-    pub async fn try_reconcile(&self, request: &Request, random: RandomSource) -> Call<Response> {
-        self.call_reconcile(request, self.for_proof(request, random))
-            .await
-    }
-
-    /// Calls `cleanup` for a proof.
-    pub async fn try_cleanup(&self, request: &Request, random: RandomSource) -> Call<CleanupResponse> {
-        self.call_cleanup(request, self.for_proof(request, random)).await
+        let asked = Asked::Cleanup(Arc::new(request.clone()));
+        self.call(asked, |output| match output {
+            CommandOutput::Cleanup(response) => Ok(*response),
+            other => Err(CallError::unexpected(Export::Cleanup, other)),
+        })
+        .await
     }
 
     /// Calls `convert` in a fresh sandbox: all objects in one call.
     ///
     /// The result has as many entries as there are objects; otherwise it is an error.
     pub async fn convert(&self, conversion: &Arc<Conversion>) -> Call<Vec<Converted>> {
-        self.call_convert(conversion, self.pure()).await
-    }
-
-    /// Calls `convert` for a proof.
-    pub async fn try_convert(&self, conversion: &Arc<Conversion>) -> Call<Vec<Converted>> {
-        let options = self.pure().for_proof();
-        self.call_convert(conversion, options).await
-    }
-
-    async fn call_convert(&self, conversion: &Arc<Conversion>, options: CallOptions) -> Call<Vec<Converted>> {
         let count = conversion.objects.len();
-        let begin = |code: &Prepared, setting| match code {
-            Prepared::Component(form) => form.convert(Arc::clone(conversion), setting),
-            Prepared::Command(form) => form.convert(Arc::clone(conversion), setting),
-        };
-        self.call(options, begin).await.and_then(|converted| {
+        let call = self.call(Asked::Convert(Arc::clone(conversion)), |output| match output {
+            CommandOutput::Converted(converted) => Ok(converted),
+            other => Err(CallError::unexpected(Export::Convert, other)),
+        });
+        call.await.and_then(|converted| {
             if converted.len() == count {
                 Ok(converted)
             } else {
@@ -311,175 +328,101 @@ impl Plugin {
 
     /// Calls `validate` in a fresh sandbox. `old_parent` is the stored object that `parent` would replace.
     pub async fn validate(&self, parent: &Json, old_parent: Option<&Json>) -> Call<Vec<FieldError>> {
-        self.call_validate(parent, old_parent, self.pure()).await
-    }
-
-    /// Calls `validate` for a proof.
-    pub async fn try_validate(&self, parent: &Json) -> Call<Vec<FieldError>> {
-        let options = self.pure().for_proof();
-        self.call_validate(parent, None, options).await
-    }
-
-    async fn call_validate(
-        &self,
-        parent: &Json,
-        old_parent: Option<&Json>,
-        options: CallOptions,
-    ) -> Call<Vec<FieldError>> {
-        let begin = |code: &Prepared, setting| match code {
-            Prepared::Component(form) => {
-                form.validate(Arc::clone(parent), old_parent.map(Arc::clone), setting)
-            }
-            Prepared::Command(form) => form.validate(Arc::clone(parent), old_parent.map(Arc::clone), setting),
-        };
-        self.call(options, begin).await
+        let asked = Asked::Validate(Arc::clone(parent), old_parent.map(Arc::clone));
+        self.call(asked, |output| match output {
+            CommandOutput::Validated(errors) => Ok(errors),
+            other => Err(CallError::unexpected(Export::Validate, other)),
+        })
+        .await
     }
 
     /// Calls `default` in a fresh sandbox. The response is the spec.
     pub async fn default(&self, parent: &Json) -> Call<Map<String, Value>> {
-        self.call_default(parent, self.pure()).await
-    }
-
-    /// Calls `default` for a proof.
-    pub async fn try_default(&self, parent: &Json) -> Call<Map<String, Value>> {
-        let options = self.pure().for_proof();
-        self.call_default(parent, options).await
-    }
-
-    async fn call_default(&self, parent: &Json, options: CallOptions) -> Call<Map<String, Value>> {
-        let begin = |code: &Prepared, setting| match code {
-            Prepared::Component(form) => form.default(Arc::clone(parent), setting),
-            Prepared::Command(form) => form.default(Arc::clone(parent), setting),
-        };
-        self.call(options, begin).await
-    }
-
-    /// The options of a call whose answer depends on nothing but the objects.
-    fn pure(&self) -> CallOptions {
-        CallOptions {
-            origin: Origin::fixed(),
-            limits: self.0.limits,
-            patience: self.0.limits.deadline,
-        }
-    }
-
-    fn options_for(&self, request: &Request) -> CallOptions {
-        CallOptions {
-            origin: Origin::of(request),
-            limits: self.0.limits,
-            patience: self.0.limits.deadline,
-        }
-    }
-
-    fn for_proof(&self, request: &Request, random: RandomSource) -> CallOptions {
-        CallOptions {
-            origin: random.origin(request),
-            ..self.options_for(request).for_proof()
-        }
-    }
-
-    async fn call_reconcile(&self, request: &Request, options: CallOptions) -> Call<Response> {
-        let begin = |code: &Prepared, setting| match code {
-            Prepared::Component(form) => form.reconcile(request.clone(), setting),
-            Prepared::Command(form) => form.reconcile(request.clone(), setting),
-        };
-        self.call(options, begin).await
-    }
-
-    async fn call_cleanup(&self, request: &Request, options: CallOptions) -> Call<CleanupResponse> {
-        let begin = |code: &Prepared, setting| match code {
-            Prepared::Component(form) => form.cleanup(request.clone(), setting),
-            Prepared::Command(form) => form.cleanup(request.clone(), setting),
-        };
-        self.call(options, begin).await
+        self.call(Asked::Default(Arc::clone(parent)), |output| match output {
+            CommandOutput::Defaulted(spec) => Ok(spec),
+            other => Err(CallError::unexpected(Export::Default, other)),
+        })
+        .await
     }
 
     /// Calls with the memory that this plugin usually needs. If that was not enough, calls once more with all
-    /// the memory it may have.
-    async fn call<T: Send + 'static>(
-        &self,
-        options: CallOptions,
-        begin: impl Fn(&Prepared, Setting) -> Owned<Call<T>>,
-    ) -> Call<T> {
+    /// the memory it may have. `read` returns the answer to this call, or what is wrong with any other.
+    async fn call<T>(&self, asked: Asked, read: fn(CommandOutput) -> Result<T, CallError>) -> Call<T> {
         let start = Instant::now();
-        let code = match self.0.code.prepared().await {
+        let code = match self.loaded.code.prepared().await {
             Ok(code) => code,
             Err(error) => return Call::failed(CallError::host(error)),
         };
         // Not a part of the time that the call may wait: a plugin with a short deadline gets its code, too.
         let loading = start.elapsed();
-        let memory = &self.0.seat.memory;
-        let begin = |setting| begin(&code, setting);
-        let mut call = self.once(memory.usual(), &options, Duration::ZERO, &begin).await;
+        let memory = &self.loaded.seat.memory;
+        let mut call = self.once(memory.usual(), &asked, Duration::ZERO, &code).await;
         if call.share.as_ref().is_some_and(Share::is_outgrown) {
             let waited = call.stats.waited;
             // Released first, so that the call holds no memory while it waits.
             drop(call);
-            call = self
-                .once(memory.most(&options.limits), &options, waited, &begin)
-                .await;
+            let most = memory.most(&self.loaded.limits);
+            call = self.once(most, &asked, waited, &code).await;
         }
         call.stats.waited += loading;
-        call
+        call.and_then(read)
     }
 
-    async fn once<T: Send + 'static>(
+    async fn once(
         &self,
         share: impl Future<Output = Share>,
-        options: &CallOptions,
+        asked: &Asked,
         mut waited: Duration,
-        begin: impl Fn(Setting) -> Owned<Call<T>>,
-    ) -> Call<T> {
-        let Loaded { seat, log_source, .. } = &*self.0;
+        code: &Prepared,
+    ) -> Call<CommandOutput> {
+        let Loaded {
+            seat,
+            log_source,
+            limits,
+            runtime,
+            ..
+        } = &*self.loaded;
+        let (mut limits, mut patience) = (*limits, limits.deadline);
+        if self.proof.is_some() {
+            (limits.log_lines, patience) = (0, Duration::MAX);
+        }
         let start = Instant::now();
         let ready = async {
             // In this order, so that a call that waits for memory does not occupy a turn.
             let share = share.await;
-            (share, self.0.runtime.0.engine.turn(seat).await)
+            (share, runtime.0.engine.turn(seat).await)
         };
-        let ready = tokio::time::timeout(options.patience.saturating_sub(waited), ready).await;
+        let ready = tokio::time::timeout(patience.saturating_sub(waited), ready).await;
         waited += start.elapsed();
         let Ok((mut share, _turn)) = ready else {
             let mut call = Call::failed(CallError::busy(waited));
             call.stats.waited = waited;
             return call;
         };
-        let deadline = Instant::now() + options.limits.deadline;
+        let deadline = Instant::now() + limits.deadline;
         let setting = Setting {
-            origin: options.origin,
+            origin: self.origin(asked),
             log_source: Arc::clone(log_source),
-            limits: options.limits,
+            limits,
             deadline,
             room: share.room(),
         };
-        let mut call = seat.slow.run(deadline, begin(setting)).await;
+        let mut call = seat.slow.run(deadline, code.ask(asked.clone(), setting)).await;
         seat.memory.note(&share);
         share.keep_for_answer();
         call.stats.waited = waited;
         call.share = Some(share);
         call
     }
-}
 
-/// The parameters of a call.
-struct CallOptions {
-    origin: Origin,
-    limits: Limits,
-    /// How long the call waits for its turn and its memory.
-    patience: Duration,
-}
-
-impl CallOptions {
-    /// Log lines written during a proof would look like real actions, and a busy host is not a property of
-    /// the version.
-    fn for_proof(self) -> Self {
-        Self {
-            limits: Limits {
-                log_lines: 0,
-                ..self.limits
-            },
-            patience: Duration::MAX,
-            ..self
+    /// Returns what the clocks and the randomness of a call start from. Most answers depend on nothing but the objects.
+    fn origin(&self, asked: &Asked) -> Origin {
+        match (asked, self.proof) {
+            (Asked::Reconcile(request) | Asked::Cleanup(request), Some(RandomSource::Second)) => {
+                Origin::of(request).drawn_again()
+            }
+            (Asked::Reconcile(request) | Asked::Cleanup(request), _) => Origin::of(request),
+            _ => Origin::fixed(),
         }
     }
 }
@@ -492,14 +435,4 @@ pub enum RandomSource {
     First,
     /// Other numbers.
     Second,
-}
-
-impl RandomSource {
-    fn origin(self, request: &Request) -> Origin {
-        let origin = Origin::of(request);
-        match self {
-            Self::First => origin,
-            Self::Second => origin.drawn_again(),
-        }
-    }
 }

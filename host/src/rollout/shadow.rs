@@ -24,7 +24,7 @@ use operator_host_engine::reconcile::context::Context;
 use operator_host_engine::reconcile::evaluate::{PluginExport, Subject, evaluate};
 use operator_host_engine::reconcile::prune::removable;
 use operator_host_engine::validation;
-use operator_host_runtime::{Call, Plugin, RandomSource, Share};
+use operator_host_runtime::{Call, Plugin, Share};
 
 /// Maximum number of problems named for each object.
 const MAX_REFUSED: usize = 10;
@@ -156,7 +156,7 @@ impl Snapshot {
         self.children.iter().filter(is_deletable).count()
     }
 
-    /// Returns the effect that a version would have on this object. `values` are those of Secrets in its other answers.
+    /// Returns the effect that a version, which is [proving](Plugin::proving), would have on this object. `values` are those of Secrets in its other answers.
     ///
     /// # Errors
     /// The error with which a reconcile would fail.
@@ -164,16 +164,15 @@ impl Snapshot {
         &self,
         context: &Context,
         plugin: &Plugin,
-        random: RandomSource,
         values: &mut SecretValues,
         known: &Arc<Known>,
     ) -> Result<Effect, String> {
         let (response, done, share) = if !is_terminating(&self.parent) {
             let valid = validation::check(plugin, &self.parent).await;
             valid.map_err(|error| error.to_string())?;
-            self.call::<Response>(context, plugin, random).await?
+            self.call::<Response>(context, plugin).await?
         } else if plugin.description().finalizer {
-            self.call::<CleanupResponse>(context, plugin, random).await?
+            self.call::<CleanupResponse>(context, plugin).await?
         } else {
             (Response::default(), Some(true), None)
         };
@@ -209,7 +208,6 @@ impl Snapshot {
         &self,
         context: &Context,
         plugin: &Plugin,
-        random: RandomSource,
     ) -> Result<(Response, Option<bool>, Option<Share>), String> {
         let subject = Subject {
             parent: &self.parent,
@@ -218,7 +216,7 @@ impl Snapshot {
             namespace_terminating: context.is_namespace_terminating(&self.parent),
         };
         let call = |request: Request| async move {
-            let Call { outcome, share, .. } = T::call_for_proof(plugin, &request, random).await;
+            let Call { outcome, share, .. } = T::call(plugin, &request).await;
             (outcome, share)
         };
         let known = self.needs.clone();

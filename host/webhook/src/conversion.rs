@@ -16,7 +16,7 @@ use tokio::time::Instant;
 use operator_host_contract::{Conversion, Converted, Kind};
 use operator_host_core::object::shorten;
 use operator_host_engine::calls::Calls;
-use operator_host_runtime::{Call, CallError, Plugin};
+use operator_host_runtime::{Call, CallError, Plugin, RandomSource};
 
 pub use self::checks::Before;
 pub(crate) use self::checks::json;
@@ -230,7 +230,7 @@ async fn convert_call(
     let (outcome, share) = match purpose {
         Purpose::Request(calls, _) => calls.convert(plugin, &conversion).await,
         Purpose::Proof => {
-            let Call { outcome, share, .. } = plugin.try_convert(&conversion).await;
+            let Call { outcome, share, .. } = plugin.proving(RandomSource::First).convert(&conversion).await;
             (outcome, share)
         }
     };

@@ -8,7 +8,7 @@ use tokio::time::{Instant, timeout};
 use crate::conversion::{Before, Lost, json};
 use operator_host_contract::Json;
 use operator_host_core::json_difference::difference;
-use operator_host_runtime::{Call, CallError, Plugin};
+use operator_host_runtime::{Call, CallError, Plugin, RandomSource};
 
 /// Returns the objects, in the version of the plugin's parent, for which the webhook would set no defaults, and why.
 /// Objects that are not reached within the budget are skipped.
@@ -59,7 +59,7 @@ async fn problem(plugin: &Plugin, object: &Value) -> Result<Option<String>, Call
 
 /// Calls the plugin for a proof. Returns what it says if it gives no spec.
 async fn call(plugin: &Plugin, parent: Json) -> Result<Result<Map<String, Value>, String>, CallError> {
-    let Call { outcome, .. } = plugin.try_default(&parent).await;
+    let Call { outcome, .. } = plugin.proving(RandomSource::First).default(&parent).await;
     match outcome {
         Ok(spec) => Ok(Ok(spec)),
         Err(error) if error.is_of_host() => Err(error),

@@ -63,24 +63,25 @@ pub(crate) fn run(bytes: &[u8]) {
 fn response(mut draw: RandomSource<'_>) -> Option<Response> {
     let is_command = draw.chance(2);
     let rest = draw.rest();
-    if is_command {
-        match fuzzing::command_answer(rest, &Limits::DEFAULT) {
-            Ok(CommandOutput::Response(response)) => Some(*response),
-            // The children of both are planned alike.
-            Ok(CommandOutput::Cleanup(cleanup)) => Some(Response {
-                children: cleanup.children,
-                ..Response::default()
-            }),
-            Ok(_) => None,
-            Err(error) => {
-                assert!(!error.to_string().is_empty());
-                None
-            }
-        }
+    let answer = if is_command {
+        fuzzing::command_answer(rest, &Limits::DEFAULT)
     } else {
         let mut texts: Vec<String> = String::from_utf8_lossy(rest).lines().map(str::to_owned).collect();
         let status = texts.pop();
-        fuzzing::component_answer(texts, status, &Limits::DEFAULT).ok()
+        fuzzing::component_answer(texts, status, &Limits::DEFAULT)
+    };
+    match answer {
+        Ok(CommandOutput::Response(response)) => Some(*response),
+        // The children of both are planned alike.
+        Ok(CommandOutput::Cleanup(cleanup)) => Some(Response {
+            children: cleanup.children,
+            ..Response::default()
+        }),
+        Ok(_) => None,
+        Err(error) => {
+            assert!(!error.to_string().is_empty());
+            None
+        }
     }
 }
 

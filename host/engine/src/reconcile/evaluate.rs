@@ -34,7 +34,7 @@ use super::needs::{self, MAX_NEED_ROUNDS, NeedError, RelatedObjects};
 use operator_host_contract::{CleanupResponse, Export, Need, Request, Response};
 use operator_host_core::object::remove_nulls;
 use operator_host_instruments::record::RecordedAnswer;
-use operator_host_runtime::{Call, CallError, Class, Plugin, RandomSource, Share};
+use operator_host_runtime::{Call, CallError, Class, Plugin, Share};
 
 /// Why an evaluation failed.
 #[derive(Debug, Error)]
@@ -140,12 +140,6 @@ pub trait PluginExport: Clone + Into<RecordedAnswer> + Send {
     const EXPORT: Export;
     /// Makes the call.
     fn call(plugin: &Plugin, request: &Request) -> impl Future<Output = Call<Self>> + Send;
-    /// Makes the call for a proof.
-    fn call_for_proof(
-        plugin: &Plugin,
-        request: &Request,
-        random: RandomSource,
-    ) -> impl Future<Output = Call<Self>> + Send;
     /// Returns the needs in the answer.
     fn needs(&self) -> &[Need];
     /// Returns the children and the status in the answer.
@@ -161,14 +155,6 @@ impl PluginExport for Response {
 
     fn call(plugin: &Plugin, request: &Request) -> impl Future<Output = Call<Self>> + Send {
         plugin.reconcile(request)
-    }
-
-    fn call_for_proof(
-        plugin: &Plugin,
-        request: &Request,
-        random: RandomSource,
-    ) -> impl Future<Output = Call<Self>> + Send {
-        plugin.try_reconcile(request, random)
     }
 
     fn needs(&self) -> &[Need] {
@@ -193,14 +179,6 @@ impl PluginExport for CleanupResponse {
 
     fn call(plugin: &Plugin, request: &Request) -> impl Future<Output = Call<Self>> + Send {
         plugin.cleanup(request)
-    }
-
-    fn call_for_proof(
-        plugin: &Plugin,
-        request: &Request,
-        random: RandomSource,
-    ) -> impl Future<Output = Call<Self>> + Send {
-        plugin.try_cleanup(request, random)
     }
 
     fn needs(&self) -> &[Need] {

@@ -117,21 +117,6 @@ pub(super) fn open_entry(path: &Path, limit: u64) -> io::Result<(File, u64)> {
     Ok((file, found.len()))
 }
 
-/// Reads a file that a host wrote.
-///
-/// # Errors
-/// Returns an error when it cannot be read, is not a file, or has more than `limit` bytes.
-pub(super) fn read(path: &Path, limit: u64) -> io::Result<Vec<u8>> {
-    let (file, size) = open_entry(path, limit)?;
-    let mut content = Vec::with_capacity(usize::try_from(size).map_err(io::Error::other)?);
-    // It may grow meanwhile.
-    file.take(limit.saturating_add(1)).read_to_end(&mut content)?;
-    if content.len() as u64 > limit {
-        return Err(io::Error::other(format!("it has over {limit} bytes")));
-    }
-    Ok(content)
-}
-
 /// A file that is deleted on drop unless it was renamed.
 pub(super) struct Temporary {
     pub(super) path: PathBuf,

@@ -9,6 +9,7 @@ use plugin_fixtures::{FORMS, Fixture, Form, cases};
 
 use super::*;
 use crate::code::Code;
+use crate::code_cache::Described;
 use crate::{Cache, CacheError, CodeOrigin, Compiler};
 
 /// More than the tests need.
@@ -38,7 +39,7 @@ async fn made(folder: &Path, form: Form) -> CodeOrigin {
 }
 
 fn entries(folder: &Path) -> Vec<PathBuf> {
-    let all = fs::read_dir(folder.join("compiled-v1")).unwrap();
+    let all = fs::read_dir(folder.join("compiled-v2")).unwrap();
     let mut all: Vec<_> = all.map(|entry| entry.unwrap().path()).collect();
     all.retain(|path| path.extension().is_some_and(|suffix| suffix == "code"));
     all.sort();
@@ -108,7 +109,7 @@ async fn an_entry_of_another_host_or_under_another_name_is_recreated() {
 fn a_folder_that_others_can_write_to_is_not_used() {
     let folder = tempfile::tempdir().unwrap();
     Cache::open(folder.path(), SIZE).unwrap();
-    let own = folder.path().join("compiled-v1");
+    let own = folder.path().join("compiled-v2");
     fs::set_permissions(&own, fs::Permissions::from_mode(0o770)).unwrap();
     assert!(matches!(
         Cache::open(folder.path(), SIZE),
@@ -122,7 +123,7 @@ fn a_folder_that_others_can_write_to_is_not_used() {
     ));
 
     let linked = tempfile::tempdir().unwrap();
-    symlink(&own, linked.path().join("compiled-v1")).unwrap();
+    symlink(&own, linked.path().join("compiled-v2")).unwrap();
     assert!(matches!(
         Cache::open(linked.path(), SIZE),
         Err(CacheError::Shared { .. })
@@ -291,11 +292,16 @@ async fn code_is_kept_although_the_caller_has_given_up_while_it_was_loaded() {
 #[tokio::test]
 async fn code_that_the_engine_refuses_is_compiled_again_by_a_restart() {
     let folder = tempfile::tempdir().unwrap();
-    loaded(folder.path(), Form::Command).await;
+    let plugin = loaded(folder.path(), Form::Command).await;
     let entry = entries(folder.path()).remove(0);
     let name = entry.file_stem().unwrap().to_str().unwrap();
     let cache = Cache::open(folder.path(), SIZE).unwrap();
-    cache.put(name, &Code::compiled(b"no machine code".to_vec()));
+    let described = Described {
+        form: plugin.form(),
+        refused: Vec::new(),
+        description: plugin.description().clone(),
+    };
+    cache.put(name, &Code::compiled(b"no machine code".to_vec()), &described);
 
     let plugin = loaded(folder.path(), Form::Command).await;
     assert!(!answers(&plugin).await);
