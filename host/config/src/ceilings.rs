@@ -8,12 +8,11 @@ use std::collections::BTreeSet;
 use std::path::{Component, Path, PathBuf};
 use std::time::Duration;
 
-use serde::Deserialize;
-use serde_saphyr::Spanned;
+use serde::{Deserialize, Deserializer};
 
-use super::raw::{RawLimits, RawWrites};
-use super::values::{invalid, size};
-use super::{Allow, ConfigError, ControllerConfig, DEFAULT_CONCURRENCY, DefinitionsMode, WritesConfig};
+use super::raw::{Concurrency, RawLimits, RawWrites};
+use super::values::size;
+use super::{Allow, ControllerConfig, DEFAULT_CONCURRENCY, DEFAULT_WRITES, DefinitionsMode, WritesConfig};
 use crate::namespaces::NamespacePatterns;
 use operator_host_contract::Kind;
 use operator_host_delivery::Location;
@@ -24,7 +23,8 @@ const SHORTEST_RESYNC: Duration = Duration::from_secs(10);
 const SHORTEST_RETRY: Duration = Duration::from_millis(100);
 
 /// What Controllers in the cluster may do.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 pub struct Ceilings {
     /// The kinds that they may reconcile.
     pub parents: Kinds,
@@ -51,15 +51,19 @@ pub struct Ceilings {
     /// What may be done with definitions.
     pub definitions: BTreeSet<DefinitionsMode>,
     /// The largest limits of one call.
+    #[serde(deserialize_with = "as_in_controllers::<RawLimits, _, _>")]
     pub limits: Limits,
     /// The most objects that are reconciled at the same time.
+    #[serde(deserialize_with = "as_in_controllers::<Concurrency, _, _>")]
     pub concurrency: usize,
     /// The most writes.
+    #[serde(deserialize_with = "as_in_controllers::<RawWrites, _, _>")]
     pub writes: WritesConfig,
 }
 
 /// Kinds by groups and names.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(transparent)]
 pub struct Kinds(pub Vec<KindsOfGroups>);
 
 /// All combinations of some groups and kinds.
@@ -89,79 +93,33 @@ impl Kinds {
     }
 }
 
-#[derive(Deserialize)]
-#[serde(rename_all = "camelCase", deny_unknown_fields, default)]
-pub(super) struct RawCeilings {
-    parents: Vec<KindsOfGroups>,
-    children: Vec<KindsOfGroups>,
-    reads: Vec<KindsOfGroups>,
-    other_namespaces: BTreeSet<String>,
-    config_maps: BTreeSet<String>,
-    registries: BTreeSet<String>,
-    files: bool,
-    service_accounts: BTreeSet<String>,
-    signed: bool,
-    adopt: bool,
-    allow: BTreeSet<Allow>,
-    definitions: BTreeSet<DefinitionsMode>,
-    limits: RawLimits,
-    concurrency: Option<Spanned<usize>>,
-    writes: RawWrites,
-}
-
-impl Default for RawCeilings {
+impl Default for Ceilings {
     fn default() -> Self {
         Self {
-            parents: Vec::new(),
-            children: Vec::new(),
-            reads: Vec::new(),
-            other_namespaces: BTreeSet::new(),
-            config_maps: BTreeSet::new(),
-            registries: BTreeSet::new(),
+            parents: Kinds::default(),
+            children: Kinds::default(),
+            reads: Kinds::default(),
+            other_namespaces: NamespacePatterns::default(),
+            config_maps: NamespacePatterns::default(),
+            registries: NamespacePatterns::default(),
             files: false,
-            service_accounts: BTreeSet::new(),
+            service_accounts: NamespacePatterns::default(),
             signed: false,
             adopt: false,
             allow: BTreeSet::new(),
             definitions: BTreeSet::from([DefinitionsMode::Check, DefinitionsMode::Ignore]),
-            limits: RawLimits::default(),
-            concurrency: None,
-            writes: RawWrites::default(),
+            limits: Limits::DEFAULT,
+            concurrency: DEFAULT_CONCURRENCY,
+            writes: DEFAULT_WRITES,
         }
     }
 }
 
-impl RawCeilings {
-    pub(super) fn validate(self, file: &Path) -> Result<Ceilings, ConfigError> {
-        let concurrency = match self.concurrency {
-            Some(n) if !(1..=1000).contains(&n.value) => {
-                return Err(invalid(
-                    file,
-                    n.referenced,
-                    "`ceilings.concurrency` must be from 1 to 1000",
-                ));
-            }
-            Some(n) => n.value,
-            None => DEFAULT_CONCURRENCY,
-        };
-        Ok(Ceilings {
-            parents: Kinds(self.parents),
-            children: Kinds(self.children),
-            reads: Kinds(self.reads),
-            other_namespaces: self.other_namespaces.into_iter().collect(),
-            config_maps: self.config_maps.into_iter().collect(),
-            registries: self.registries.into_iter().collect(),
-            files: self.files,
-            service_accounts: self.service_accounts.into_iter().collect(),
-            signed: self.signed,
-            adopt: self.adopt,
-            allow: self.allow,
-            definitions: self.definitions,
-            limits: self.limits.validate(file, Limits::DEFAULT)?,
-            concurrency,
-            writes: self.writes.validate(file)?,
-        })
-    }
+/// Reads a value in the form `R` of a controller's field.
+fn as_in_controllers<'de, R: Deserialize<'de>, T: From<R>, D: Deserializer<'de>>(
+    deserializer: D,
+) -> Result<T, D::Error> {
+    R::deserialize(deserializer).map(T::from)
 }
 
 impl Ceilings {

@@ -1,17 +1,15 @@
 //! The part of the configuration that defines which of several replicas works.
 
-use std::path::Path;
 use std::time::Duration;
 
 use serde::Deserialize;
-use serde_saphyr::Spanned;
 
-use super::ConfigError;
-use super::values::{dns_label, duration, invalid};
+use super::values::{Label, Text, Value};
 use operator_host_contract::is_dns_label;
 
 /// Which of several replicas works, and when another takes over.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[serde(try_from = "RawLease")]
 pub struct LeadershipConfig {
     /// Which replicas work.
     pub mode: LeadershipMode,
@@ -68,49 +66,51 @@ impl Default for LeadershipConfig {
     }
 }
 
+/// The section `lease`.
 #[derive(Default, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
-pub(super) struct RawLease {
-    namespace: Option<Spanned<String>>,
-    name: Option<Spanned<String>>,
-    duration: Option<Spanned<String>>,
-    renew_deadline: Option<Spanned<String>>,
-    retry_period: Option<Spanned<String>>,
+struct RawLease {
+    namespace: Option<Text<Label>>,
+    name: Option<Text<LeaseName>>,
+    duration: Option<Text<Duration>>,
+    renew_deadline: Option<Text<Duration>>,
+    retry_period: Option<Text<Duration>>,
 }
+
+struct LeaseName(String);
 
 /// The length that the API server accepts.
 const MAX_NAME: usize = 253;
 
-impl RawLease {
-    pub(super) fn validate(self, file: &Path, mode: LeadershipMode) -> Result<LeadershipConfig, ConfigError> {
-        if let Some(namespace) = &self.namespace {
-            dns_label(file, namespace, "a namespace")?;
+impl Value for LeaseName {
+    fn parse(text: &str) -> Result<Self, String> {
+        if text.len() <= MAX_NAME && text.split('.').all(is_dns_label) {
+            return Ok(Self(text.to_owned()));
         }
-        if let Some(name) = &self.name
-            && !(name.value.len() <= MAX_NAME && name.value.split('.').all(is_dns_label))
-        {
-            let message = format!(
-                "{:?} cannot be the name of a Lease: expected at most {MAX_NAME} lower-case letters, digits, '-' and '.'",
-                name.value
-            );
-            return Err(invalid(file, name.referenced, message));
-        }
-        let time = |given: &Option<Spanned<String>>, default| duration(file, given.as_ref(), default);
+        Err(format!(
+            "{text:?} cannot be the name of a Lease: expected at most {MAX_NAME} lower-case letters, digits, '-' and '.'"
+        ))
+    }
+}
+
+impl TryFrom<RawLease> for LeadershipConfig {
+    type Error = String;
+
+    fn try_from(raw: RawLease) -> Result<Self, String> {
         let timing = Timing {
-            duration: time(&self.duration, DEFAULT_TIMING.duration)?,
-            renew_deadline: time(&self.renew_deadline, DEFAULT_TIMING.renew_deadline)?,
-            retry_period: time(&self.retry_period, DEFAULT_TIMING.retry_period)?,
+            duration: raw.duration.map_or(DEFAULT_TIMING.duration, |it| it.0),
+            renew_deadline: raw
+                .renew_deadline
+                .map_or(DEFAULT_TIMING.renew_deadline, |it| it.0),
+            retry_period: raw.retry_period.map_or(DEFAULT_TIMING.retry_period, |it| it.0),
         };
-        let given = [&self.duration, &self.renew_deadline, &self.retry_period];
-        if let (Some(problem), Some(at)) = (problem(&timing), given.into_iter().flatten().next()) {
-            return Err(invalid(file, at.referenced, problem));
+        if let Some(problem) = problem(&timing) {
+            return Err(problem);
         }
-        Ok(LeadershipConfig {
-            mode,
-            namespace: self.namespace.map(|namespace| namespace.value),
-            name: self
-                .name
-                .map_or_else(|| DEFAULT_LEASE.to_owned(), |name| name.value),
+        Ok(Self {
+            mode: LeadershipMode::None,
+            namespace: raw.namespace.map(|namespace| namespace.0.0),
+            name: raw.name.map_or_else(|| DEFAULT_LEASE.to_owned(), |name| name.0.0),
             timing,
         })
     }

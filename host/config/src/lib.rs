@@ -1,7 +1,7 @@
 //! The configuration file: YAML without unknown fields, validated into [`Config`].
 //!
-//! Parsing has two steps: serde checks the shape, and `raw` validates the meaning. The errors of both contain the line
-//! and the column.
+//! Parsing has two steps: serde checks the shape and each value, and `raw` what they mean together. The errors of both contain
+//! the line and the column.
 
 pub mod ceilings;
 pub mod leadership;
@@ -329,7 +329,7 @@ impl Config {
     /// # Errors
     /// As [`Config::load`].
     pub fn parse(file: &Path, text: &str) -> Result<Self, ConfigError> {
-        raw::parse(file, text)?.validate(file)
+        values::yaml::<raw::RawConfig>(file, text)?.validate(file)
     }
 }
 

@@ -2,8 +2,11 @@
 
 use std::collections::BTreeSet;
 
+use serde::Deserialize;
+
 /// Names and patterns. In a pattern, `*` stands for any text.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(transparent)]
 pub struct NamespacePatterns(BTreeSet<String>);
 
 impl NamespacePatterns {

@@ -9,7 +9,7 @@ use serde::Deserialize;
 use serde_json::{Map, Value};
 
 use super::raw::RawController;
-use super::values::yaml;
+use super::values::{Text, yaml};
 use super::{Config, ConfigError, ControllerConfig};
 use operator_host_contract::Kind;
 use operator_host_delivery::Prefix;
@@ -49,10 +49,10 @@ struct RawObject {
 struct RawVersion {
     /// The beginning of the digest of the only version that may be live.
     #[schemars(regex(pattern = "^(sha256:)?[0-9A-Fa-f]{8,64}$"))]
-    pin: Option<String>,
+    pin: Option<Text<Prefix>>,
     /// The beginning of the digest of a version that becomes live whatever its proof shows.
     #[schemars(regex(pattern = "^(sha256:)?[0-9A-Fa-f]{8,64}$"))]
-    promote: Option<String>,
+    promote: Option<Text<Prefix>>,
 }
 
 /// What happens when a Controller is deleted.
@@ -106,18 +106,13 @@ impl Config {
         let own: RawObject = yaml(Path::new(name), &lines(&own)).map_err(|error| at_field(&own, error))?;
         let raw: RawController =
             yaml(Path::new(name), &lines(&entry)).map_err(|error| at_field(&entry, error))?;
-        let raw = raw.defining(self.definitions);
-        let config = raw.validate(Path::new(name), &self.places);
-        let mut config = config.map_err(|error| at_field(&entry, error))?;
+        let config = raw.validate(&self.places, self.definitions);
+        let mut config = config.map_err(|(field, message)| format!("`spec.{field}`: {message}"))?;
         config.is_object = true;
         config.trust.keys = self.keys.as_ref().map(|keys| keys.of(name));
-        let order = |text: Option<String>, field: &str| {
-            let parsed = text.map(|text| Prefix::parse(&text)).transpose();
-            parsed.map_err(|error| format!("`spec.version.{field}`: {error}"))
-        };
-        config.proving.pin = order(own.version.pin, "pin")?;
-        if let Some(promote) = order(own.version.promote, "promote")? {
-            config.proving.promote = Some(promote);
+        config.proving.pin = own.version.pin.map(|it| it.0);
+        if let Some(promote) = own.version.promote {
+            config.proving.promote = Some(promote.0);
         }
         Ok(ControllerObject {
             config,
@@ -333,7 +328,7 @@ mod tests {
             ),
             (
                 json!({"children": children}),
-                "`spec.children[1].kind`: \"pod\" is not a kind",
+                "`spec.children[1]`: \"pod\" of \"v1\" is not a kind",
             ),
             (
                 json!({"proving": {"stages": stages}}),
@@ -352,6 +347,18 @@ mod tests {
                 "`spec.limits.children`: expected a whole number",
             ),
             (json!({"backoff": {"initial": 5}}), "`spec.backoff.initial`: "),
+            (
+                json!({"backoff": {"initial": "2s", "max": "1s"}}),
+                "`spec.backoff.initial`: ",
+            ),
+            (
+                json!({"children": [{"apiVersion": "v1", "kind": "Pod"}, {"apiVersion": "v1", "kind": "Pod"}]}),
+                "`spec.children[1]`: v1/Pod is listed twice",
+            ),
+            (
+                json!({"children": [{"apiVersion": "apps", "kind": "Deployment"}]}),
+                "`spec.children[0]`: \"Deployment\" of \"apps\" is not a kind",
+            ),
             (
                 json!({"version": {"pinn": "0123456789"}}),
                 "`spec.version.pinn`: unknown field",

@@ -1,14 +1,11 @@
 //! How a controller proves a new version of its plugin before the version becomes live.
 
-use std::path::Path;
 use std::time::Duration;
 
 use schemars::JsonSchema;
 use serde::Deserialize;
-use serde_saphyr::Spanned;
 
-use super::ConfigError;
-use super::values::{duration, invalid};
+use super::values::{AtMost, Text, Value};
 use operator_host_core::object::Selector;
 use operator_host_delivery::Prefix;
 
@@ -32,7 +29,8 @@ pub struct ProvingConfig {
 }
 
 /// One stage of a rollout.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[serde(try_from = "RawStage")]
 pub struct StageConfig {
     /// The objects of this stage, besides those of the stages before.
     pub objects: StageObjects,
@@ -81,21 +79,19 @@ pub(super) struct RawProving {
     /// Whether a new version is proved. Default: `enforce`.
     mode: Option<ProvingMode>,
     /// The share of children that a new version may delete. Default: `20%`.
-    #[schemars(with = "Option<String>")]
-    max_deletions: Option<Spanned<String>>,
+    max_deletions: Option<Text<Percent>>,
     /// The number of objects on which a new version is proved. Default: 1000.
     #[schemars(with = "Option<u32>")]
-    objects: Option<Spanned<usize>>,
+    objects: Option<AtMost<1_000_000>>,
     /// The number of former live versions to keep. Default: 5.
     #[schemars(with = "Option<u8>")]
-    keep: Option<Spanned<usize>>,
+    keep: Option<AtMost<100>>,
     /// The beginning of the digest of a version that becomes live whatever its proof shows.
-    #[schemars(with = "Option<String>")]
-    promote: Option<Spanned<String>>,
+    promote: Option<Text<Prefix>>,
     /// The objects that a proved version reconciles first, stage by stage. A stage whose objects become less ready than before
     /// and than the others returns them to the live version, and holds the new one back. Default: all at once.
     #[schemars(with = "Vec<RawStage>")]
-    stages: Vec<Spanned<RawStage>>,
+    stages: Vec<StageConfig>,
 }
 
 /// One stage: `objects`, `percent` or `selector`.
@@ -109,82 +105,63 @@ struct RawStage {
     #[schemars(with = "Option<u8>", range(min = 1, max = 100))]
     percent: Option<i64>,
     /// The objects with these labels, such as `canary=true`.
-    selector: Option<String>,
+    selector: Option<Text<Selector>>,
     /// How long they must be no less ready than before. Default: `60s`.
-    #[schemars(with = "Option<String>")]
-    wait: Option<Spanned<String>>,
+    wait: Option<Text<Duration>>,
 }
 
-impl RawStage {
-    fn validate(self, file: &Path) -> Result<StageConfig, Result<ConfigError, String>> {
-        let objects = match (self.objects, self.percent, self.selector) {
+impl TryFrom<RawStage> for StageConfig {
+    type Error = String;
+
+    fn try_from(raw: RawStage) -> Result<Self, String> {
+        let objects = match (raw.objects, raw.percent, raw.selector) {
             (Some(count), None, None) if count > 0 => StageObjects::Count(count),
             (None, Some(percent), None) => match u8::try_from(percent) {
                 Ok(part @ 1..=100) => StageObjects::Percent(part),
                 _ => {
-                    return Err(Err(format!(
+                    return Err(format!(
                         "the `percent` of a stage must be from 1 to 100, not {percent}"
-                    )));
+                    ));
                 }
             },
-            (None, None, Some(text)) => StageObjects::Labeled(Selector::of(&text).map_err(Err)?),
+            (None, None, Some(selector)) => StageObjects::Labeled(selector.0),
             _ => {
                 let message =
                     "a stage has one of `objects` (at least 1), `percent` (from 1 to 100) and `selector`";
-                return Err(Err(message.to_owned()));
+                return Err(message.to_owned());
             }
         };
-        let wait = duration(file, self.wait.as_ref(), DEFAULT_STAGE_WAIT).map_err(Ok)?;
-        Ok(StageConfig { objects, wait })
+        let wait = raw.wait.map_or(DEFAULT_STAGE_WAIT, |it| it.0);
+        Ok(Self { objects, wait })
     }
 }
 
-impl RawProving {
-    pub(super) fn validate(self, file: &Path) -> Result<ProvingConfig, ConfigError> {
-        let max_deletions = match self.max_deletions {
-            None => DEFAULT_PROVING.max_deletions,
-            Some(text) => percent(&text.value).ok_or_else(|| {
-                let message = format!(
-                    "{:?} is not a percentage: expected a value from `0%` to `100%`, such as `20%`",
-                    text.value
-                );
-                invalid(file, text.referenced, message)
-            })?,
-        };
-        let count = |given: Option<Spanned<usize>>, name: &str, default, max| match given {
-            None => Ok(default),
-            Some(n) if (1..=max).contains(&n.value) => Ok(n.value),
-            Some(n) => Err(invalid(
-                file,
-                n.referenced,
-                format!("`{name}` must be from 1 to {max}"),
-            )),
-        };
-        let promote = self.promote.map(|text| {
-            Prefix::parse(&text.value).map_err(|message| invalid(file, text.referenced, message))
-        });
-        let stages = self.stages.into_iter().map(|stage| {
-            let at = stage.referenced;
-            stage
-                .value
-                .validate(file)
-                .map_err(|error| error.unwrap_or_else(|text| invalid(file, at, text)))
-        });
-        Ok(ProvingConfig {
-            mode: self.mode.unwrap_or(DEFAULT_PROVING.mode),
-            max_deletions,
-            objects: count(self.objects, "objects", DEFAULT_PROVING.objects, 1_000_000)?,
-            keep: count(self.keep, "keep", DEFAULT_PROVING.keep, 100)?,
-            promote: promote.transpose()?,
+impl From<RawProving> for ProvingConfig {
+    fn from(raw: RawProving) -> Self {
+        Self {
+            mode: raw.mode.unwrap_or(DEFAULT_PROVING.mode),
+            max_deletions: raw
+                .max_deletions
+                .map_or(DEFAULT_PROVING.max_deletions, |it| it.0.0),
+            objects: raw.objects.map_or(DEFAULT_PROVING.objects, |it| it.0),
+            keep: raw.keep.map_or(DEFAULT_PROVING.keep, |it| it.0),
+            promote: raw.promote.map(|it| it.0),
             pin: None,
-            stages: stages.collect::<Result<_, _>>()?,
+            stages: raw.stages,
+        }
+    }
+}
+
+struct Percent(u8);
+
+impl Value for Percent {
+    fn parse(text: &str) -> Result<Self, String> {
+        let number = text.strip_suffix('%').and_then(|number| number.parse().ok());
+        let number = number.filter(|number| *number <= 100).map(Self);
+        number.ok_or_else(|| {
+            format!("{text:?} is not a percentage: expected a value from `0%` to `100%`, such as `20%`")
         })
     }
-}
-
-fn percent(text: &str) -> Option<u8> {
-    let number: u8 = text.strip_suffix('%')?.parse().ok()?;
-    (number <= 100).then_some(number)
 }
 
 #[cfg(test)]
@@ -239,7 +216,7 @@ mod tests {
         let cases = [
             ("{maxDeletions: 101%}", "such as `20%`"),
             ("{maxDeletions: '20'}", "such as `20%`"),
-            ("{objects: 0}", "`objects` must be from 1"),
+            ("{objects: 0}", "must be from 1 to 1000000"),
             ("{promote: latest}", "8 to 64 hexadecimal digits"),
             ("{mode: maybe}", "maybe"),
             ("{stages: [{objects: 0}]}", "a stage has one of"),

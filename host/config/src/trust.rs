@@ -1,19 +1,17 @@
 //! Which plugins a controller accepts: pins, and the keys of accepted signatures.
 
-use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use serde::Deserialize;
 use serde_saphyr::{Location, Spanned};
 
-use super::values::{dns_label, invalid, yaml};
+use super::values::{Label, Text, Value, invalid, yaml};
 use super::{Config, ConfigError};
 use operator_host_core::files;
 use operator_host_delivery::acceptance::Key;
 use operator_host_delivery::identity::{Identity, Signer};
 use operator_host_delivery::keys::PublicKey;
-use operator_host_runtime::Digest;
 
 /// Bytes that the key file may have.
 pub const KEYS_LIMIT: usize = 256 << 10;
@@ -25,18 +23,18 @@ pub struct Keys(Vec<Key>);
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 struct RawKeys {
-    keys: Spanned<Vec<RawKey>>,
-    trusted_root: Option<Spanned<PathBuf>>,
+    keys: Spanned<Vec<Spanned<RawKey>>>,
+    trusted_root: Option<PathBuf>,
 }
 
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 struct RawKey {
-    name: Spanned<String>,
-    key: Option<Spanned<String>>,
-    identity: Option<Spanned<String>>,
-    issuer: Option<Spanned<String>>,
-    controllers: Option<Spanned<Vec<Spanned<String>>>>,
+    name: Text<Label>,
+    key: Option<Text<PublicKey>>,
+    identity: Option<String>,
+    issuer: Option<String>,
+    controllers: Option<Vec<Text<Label>>>,
 }
 
 impl Keys {
@@ -60,7 +58,9 @@ impl Keys {
     /// When the text has another form.
     pub fn parse(file: &Path, text: &str) -> Result<Self, ConfigError> {
         if text.trim_start().starts_with("-----BEGIN") {
-            let signer = Signer::Key(key(file, text, Location::UNKNOWN)?);
+            let key = <PublicKey as Value>::parse(text);
+            let key = key.map_err(|message| invalid(file, Location::UNKNOWN, message))?;
+            let signer = Signer::Key(key);
             let name = file.file_stem().unwrap_or_default().display().to_string();
             return Ok(Self(vec![Key {
                 name,
@@ -79,36 +79,29 @@ impl Keys {
             .transpose()?;
         let mut keys: Vec<Key> = Vec::new();
         for raw in raw.keys.value {
-            dns_label(file, &raw.name, "a key's name")?;
-            if keys.iter().any(|key| key.name == raw.name.value) {
-                let message = format!("there is already a key named {:?}", raw.name.value);
-                return Err(invalid(file, raw.name.referenced, message));
+            let (at, raw) = (raw.referenced, raw.value);
+            let wrong = |message: String| invalid(file, at, message);
+            let name = raw.name.0.0;
+            if keys.iter().any(|key| key.name == name) {
+                return Err(wrong(format!("there is already a key named {name:?}")));
             }
-            let mut controllers = None;
-            if let Some(names) = raw.controllers {
-                if names.value.is_empty() {
-                    let message = "`controllers` must name at least one controller; omit it to accept the key for all of them";
-                    return Err(invalid(file, names.referenced, message));
-                }
-                let mut set = BTreeSet::new();
-                for name in names.value {
-                    dns_label(file, &name, "a controller's name")?;
-                    set.insert(name.value);
-                }
-                controllers = Some(set);
+            let controllers = raw.controllers;
+            if controllers.as_ref().is_some_and(Vec::is_empty) {
+                let message = "`controllers` must name at least one controller; omit it to accept the key for all of them";
+                return Err(wrong(message.to_owned()));
             }
             let signer = match (raw.key, raw.identity, raw.issuer) {
-                (Some(text), None, None) => Signer::Key(key(file, &text.value, text.referenced)?),
-                (None, Some(name), Some(issuer)) => identity(file, &name, issuer.value, root.as_ref())?,
+                (Some(key), None, None) => Signer::Key(key.0),
+                (None, Some(name), Some(issuer)) => identity(name, issuer, root.as_ref()).map_err(wrong)?,
                 _ => {
                     let message = "a signer has either a `key`, or an `identity` and its `issuer`";
-                    return Err(invalid(file, raw.name.referenced, message));
+                    return Err(wrong(message.to_owned()));
                 }
             };
             keys.push(Key {
-                name: raw.name.value,
+                name,
                 signer,
-                controllers,
+                controllers: controllers.map(|all| all.into_iter().map(|it| it.0.0).collect()),
             });
         }
         Ok(Self(keys))
@@ -131,17 +124,17 @@ impl Keys {
     }
 }
 
-fn key(file: &Path, text: &str, at: Location) -> Result<PublicKey, ConfigError> {
-    PublicKey::parse(text).ok_or_else(|| {
+impl Value for PublicKey {
+    fn parse(text: &str) -> Result<Self, String> {
         let message = "this is not a public key: expected PEM with an ed25519 or a P-256 key, as `openssl pkey -pubout` writes it, or the \
                        base64 of the 32 bytes of an ed25519 key";
-        invalid(file, at, message)
-    })
+        Self::parse(text).ok_or_else(|| message.to_owned())
+    }
 }
 
 /// Reads the root of trust; its path is relative to the file that names it.
-fn trusted_root(file: &Path, root: &Spanned<PathBuf>) -> Result<Arc<str>, ConfigError> {
-    let path = file.parent().unwrap_or(Path::new("")).join(&root.value);
+fn trusted_root(file: &Path, root: &Path) -> Result<Arc<str>, ConfigError> {
+    let path = file.parent().unwrap_or(Path::new("")).join(root);
     let bytes = files::read(&path, KEYS_LIMIT).map_err(|error| ConfigError::Read {
         what: "root of trust",
         file: path,
@@ -150,23 +143,15 @@ fn trusted_root(file: &Path, root: &Spanned<PathBuf>) -> Result<Arc<str>, Config
     Ok(String::from_utf8_lossy(&bytes).into())
 }
 
-fn identity(
-    file: &Path,
-    name: &Spanned<String>,
-    issuer: String,
-    root: Option<&Arc<str>>,
-) -> Result<Signer, ConfigError> {
-    let wrong = |message: String| invalid(file, name.referenced, message);
-    if name.value.trim_end_matches('*').is_empty() {
-        return Err(wrong(
-            "an `identity` names somebody: an e-mail address, or a URI".into(),
-        ));
+fn identity(name: String, issuer: String, root: Option<&Arc<str>>) -> Result<Signer, String> {
+    if name.trim_end_matches('*').is_empty() {
+        return Err("an `identity` names somebody: an e-mail address, or a URI".into());
     }
-    let root = root.ok_or_else(|| {
-        wrong("an `identity` needs a `trustedRoot`: a file with the authorities and logs to trust, such as Sigstore's trusted_root.json".into())
-    })?;
-    let identity = Identity::new(issuer, name.value.clone(), Arc::clone(root));
-    let identity = identity.map_err(|error| wrong(format!("`trustedRoot` cannot be used: {error}")))?;
+    let root = root.ok_or(
+        "an `identity` needs a `trustedRoot`: a file with the authorities and logs to trust, such as Sigstore's trusted_root.json",
+    )?;
+    let identity = Identity::new(issuer, name, Arc::clone(root));
+    let identity = identity.map_err(|error| format!("`trustedRoot` cannot be used: {error}"))?;
     Ok(Signer::Identity(identity))
 }
 
@@ -210,20 +195,6 @@ impl Config {
         }
         Ok(())
     }
-}
-
-/// Parses the digest of the only accepted version.
-pub(super) fn pin(file: &Path, text: Option<&Spanned<String>>) -> Result<Option<Digest>, ConfigError> {
-    let parse = |text: &Spanned<String>| {
-        text.value.parse().map_err(|()| {
-            let message = format!(
-                "{:?} is not a SHA-256 digest: expected 64 hexadecimal digits",
-                text.value
-            );
-            invalid(file, text.referenced, message)
-        })
-    };
-    text.map(parse).transpose()
 }
 
 #[cfg(test)]
@@ -288,8 +259,8 @@ mod tests {
             ("keys: []", "keys.yaml:1:7: `keys` must name at least one key"),
             ("keys: [{name: a, key: AAAA}]", "is not a public key"),
             ("-----BEGIN NOTHING-----", "is not a public key"),
-            ("keys: [{name: A b, key: AAAA}]", "cannot be a key's name"),
-            ("keys: [{name: a, key: AAAA, for: [b]}]", "unknown field"),
+            ("keys: [{name: A b, key: AAAA}]", "is not a name"),
+            ("keys: [{name: a, for: [b], key: AAAA}]", "unknown field"),
             (
                 "keys: [{name: a, identity: b}]",
                 "either a `key`, or an `identity` and its `issuer`",

@@ -1,12 +1,136 @@
-//! Parses single values of the configuration; the errors contain their location.
+//! Parses single values of the configuration. The parser of YAML adds their location to the errors.
 
 use std::path::Path;
 use std::time::Duration;
 
-use serde_saphyr::{Location, Spanned};
+use schemars::{JsonSchema, Schema, SchemaGenerator};
+use serde::de::Error as _;
+use serde::{Deserialize, Deserializer};
+use serde_saphyr::Location;
 
 use super::{ConfigError, ServiceAccount};
 use operator_host_contract::is_dns_label;
+use operator_host_core::object::Selector;
+use operator_host_delivery::Prefix;
+
+/// A value that the file has as text.
+pub(super) trait Value: Sized {
+    /// Parses the text. The error says what is expected.
+    fn parse(text: &str) -> Result<Self, String>;
+}
+
+/// The text of a [`Value`].
+#[derive(Clone, Debug)]
+pub(super) struct Text<T>(pub(super) T);
+
+impl<'de, T: Value> Deserialize<'de> for Text<T> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let text = String::deserialize(deserializer)?;
+        T::parse(&text).map(Self).map_err(D::Error::custom)
+    }
+}
+
+impl<T> JsonSchema for Text<T> {
+    fn inline_schema() -> bool {
+        true
+    }
+
+    fn schema_name() -> std::borrow::Cow<'static, str> {
+        String::schema_name()
+    }
+
+    fn json_schema(generator: &mut SchemaGenerator) -> Schema {
+        String::json_schema(generator)
+    }
+}
+
+/// A number from 1 to `MOST`.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct AtMost<const MOST: usize>(pub(super) usize);
+
+impl<'de, const MOST: usize> Deserialize<'de> for AtMost<MOST> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        match usize::deserialize(deserializer)? {
+            number if (1..=MOST).contains(&number) => Ok(Self(number)),
+            number if MOST == usize::MAX => {
+                Err(D::Error::custom(format!("it must be at least 1, not {number}")))
+            }
+            number => Err(D::Error::custom(format!(
+                "it must be from 1 to {MOST}, not {number}"
+            ))),
+        }
+    }
+}
+
+impl<const MOST: usize> From<AtMost<MOST>> for usize {
+    fn from(number: AtMost<MOST>) -> Self {
+        number.0
+    }
+}
+
+/// A number that is not 0.
+pub(super) type Positive = AtMost<{ usize::MAX }>;
+
+/// A name that is a DNS label.
+pub(super) struct Label(pub(super) String);
+
+impl Value for Label {
+    fn parse(text: &str) -> Result<Self, String> {
+        if is_dns_label(text) {
+            return Ok(Self(text.to_owned()));
+        }
+        Err(format!(
+            "{text:?} is not a name: expected at most 63 lower-case letters, digits and '-', not '-' at an end"
+        ))
+    }
+}
+
+impl Value for ServiceAccount {
+    fn parse(text: &str) -> Result<Self, String> {
+        match text.split_once('/') {
+            Some((namespace, name)) if is_dns_label(namespace) && name.split('.').all(is_dns_label) => {
+                Ok(Self {
+                    namespace: namespace.to_owned(),
+                    name: name.to_owned(),
+                })
+            }
+            _ => Err(format!(
+                "{text:?} is not a ServiceAccount: expected `namespace/name`"
+            )),
+        }
+    }
+}
+
+impl Value for Duration {
+    fn parse(text: &str) -> Result<Self, String> {
+        let parsed = text.parse::<jiff::SignedDuration>().ok();
+        let parsed = parsed.and_then(|duration| Self::try_from(duration).ok());
+        parsed.filter(|duration| !duration.is_zero()).ok_or_else(|| {
+            format!("{text:?} is not a duration: expected a value such as `500ms`, `30s`, `5m` or `1h`")
+        })
+    }
+}
+
+/// Bytes.
+impl Value for usize {
+    fn parse(text: &str) -> Result<Self, String> {
+        parse_size(text).ok_or_else(|| {
+            format!("{text:?} is not a size: expected a number of bytes, such as `65536`, `512Ki` or `64Mi`")
+        })
+    }
+}
+
+impl Value for Prefix {
+    fn parse(text: &str) -> Result<Self, String> {
+        Self::parse(text)
+    }
+}
+
+impl Value for Selector {
+    fn parse(text: &str) -> Result<Self, String> {
+        Self::of(text)
+    }
+}
 
 pub(super) fn invalid(file: &Path, at: Location, message: impl Into<String>) -> ConfigError {
     ConfigError::Invalid {
@@ -14,96 +138,6 @@ pub(super) fn invalid(file: &Path, at: Location, message: impl Into<String>) -> 
         line: at.line().max(1),
         column: at.column().max(1),
         message: message.into(),
-    }
-}
-
-/// Whether the text is an API version such as `v1` or `v1beta2`.
-pub(super) fn is_version(text: &str) -> bool {
-    let Some(rest) = text.strip_prefix('v') else {
-        return false;
-    };
-    let more = rest.trim_start_matches(|c: char| c.is_ascii_digit());
-    more.len() < rest.len() && more.chars().all(|c| c.is_ascii_lowercase() || c.is_ascii_digit())
-}
-
-pub(super) fn dns_label(file: &Path, text: &Spanned<String>, what: &str) -> Result<(), ConfigError> {
-    if is_dns_label(&text.value) {
-        return Ok(());
-    }
-    let message = format!(
-        "{:?} cannot be {what}: expected at most 63 lower-case letters, digits and '-', not '-' at an end",
-        text.value
-    );
-    Err(invalid(file, text.referenced, message))
-}
-
-pub(super) fn service_account(file: &Path, text: &Spanned<String>) -> Result<ServiceAccount, ConfigError> {
-    match text.value.split_once('/') {
-        Some((namespace, name)) if is_dns_label(namespace) && name.split('.').all(is_dns_label) => {
-            Ok(ServiceAccount {
-                namespace: namespace.to_owned(),
-                name: name.to_owned(),
-            })
-        }
-        _ => {
-            let message = format!(
-                "{:?} is not a ServiceAccount: expected `namespace/name`",
-                text.value
-            );
-            Err(invalid(file, text.referenced, message))
-        }
-    }
-}
-
-pub(super) fn duration(
-    file: &Path,
-    text: Option<&Spanned<String>>,
-    default: Duration,
-) -> Result<Duration, ConfigError> {
-    let Some(text) = text else { return Ok(default) };
-    let parsed = text
-        .value
-        .parse::<jiff::SignedDuration>()
-        .ok()
-        .and_then(|d| Duration::try_from(d).ok());
-    parsed.filter(|d| !d.is_zero()).ok_or_else(|| {
-        let message = format!(
-            "{:?} is not a duration: expected a value such as `500ms`, `30s`, `5m` or `1h`",
-            text.value
-        );
-        invalid(file, text.referenced, message)
-    })
-}
-
-pub(super) fn bytes(
-    file: &Path,
-    text: Option<&Spanned<String>>,
-    default: usize,
-) -> Result<usize, ConfigError> {
-    let Some(text) = text else { return Ok(default) };
-    parse_size(&text.value).ok_or_else(|| {
-        let message = format!(
-            "{:?} is not a size: expected a number of bytes, such as `65536`, `512Ki` or `64Mi`",
-            text.value
-        );
-        invalid(file, text.referenced, message)
-    })
-}
-
-pub(super) fn count<N: Copy + Default + PartialEq>(
-    file: &Path,
-    number: Option<&Spanned<N>>,
-    what: &str,
-    default: N,
-) -> Result<N, ConfigError> {
-    match number {
-        Some(number) if number.value == N::default() => Err(invalid(
-            file,
-            number.referenced,
-            format!("{what} must be at least 1"),
-        )),
-        Some(number) => Ok(number.value),
-        None => Ok(default),
     }
 }
 

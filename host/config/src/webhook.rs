@@ -1,18 +1,17 @@
 //! The part of the configuration that defines the validating webhook.
 
-use std::net::SocketAddr;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 
 use serde::Deserialize;
-use serde_json::{Value, json};
-use serde_saphyr::Spanned;
+use serde_json::json;
 
-use super::ConfigError;
-use super::values::invalid;
+use super::values::{Text, Value};
 use operator_host_contract::is_dns_label;
 
 /// A validating admission webhook, served by this process.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[serde(try_from = "RawWebhook")]
 pub struct WebhookConfig {
     /// The address to listen on.
     pub address: SocketAddr,
@@ -56,7 +55,7 @@ pub enum WebhookTarget {
 impl WebhookTarget {
     /// Returns the `clientConfig` of a webhook at a path of the host, without an authority.
     #[must_use]
-    pub fn client_config(&self, path: &str) -> Value {
+    pub fn client_config(&self, path: &str) -> serde_json::Value {
         match self {
             Self::Service {
                 namespace,
@@ -70,75 +69,85 @@ impl WebhookTarget {
 
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
-pub(super) struct RawWebhook {
-    address: Option<Spanned<String>>,
+struct RawWebhook {
+    address: Option<Text<SocketAddr>>,
     certificate: PathBuf,
     key: PathBuf,
-    service: Option<Spanned<String>>,
-    url: Option<Spanned<String>>,
-    certificate_authority: Option<Spanned<PathBuf>>,
+    service: Option<Text<Service>>,
+    url: Option<Text<Url>>,
+    certificate_authority: Option<PathBuf>,
 }
 
 /// Default of [`WebhookConfig::address`].
-pub const DEFAULT_ADDRESS: &str = "0.0.0.0:8443";
+pub const DEFAULT_ADDRESS: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::UNSPECIFIED), 8443);
 /// The port of a Service that is given without one.
 const SERVICE_PORT: u16 = 443;
 
-impl RawWebhook {
-    pub(super) fn validate(self, file: &Path) -> Result<WebhookConfig, ConfigError> {
-        let (text, at) = match &self.address {
-            Some(address) => (address.value.as_str(), address.referenced),
-            None => (DEFAULT_ADDRESS, serde_saphyr::Location::UNKNOWN),
+impl TryFrom<RawWebhook> for WebhookConfig {
+    type Error = &'static str;
+
+    fn try_from(raw: RawWebhook) -> Result<Self, &'static str> {
+        let target = match (raw.service, raw.url) {
+            (Some(_), Some(_)) => {
+                return Err("`webhook.service` and `webhook.url` exclude each other: give one");
+            }
+            (service, url) => service.map(|it| it.0.0).or(url.map(|it| it.0.0)),
         };
-        let address = text.parse().map_err(|_| {
-            let message =
-                format!("{text:?} is not an address to listen on: expected a value such as `0.0.0.0:8443`");
-            invalid(file, at, message)
-        })?;
-        let here = file.parent().unwrap_or(Path::new(""));
-        let reach = self.reach(file, here)?;
-        Ok(WebhookConfig {
-            address,
-            certificate: here.join(self.certificate),
-            key: here.join(self.key),
+        if target.is_none() && raw.certificate_authority.is_some() {
+            return Err("`webhook.certificateAuthority` needs `webhook.service` or `webhook.url`");
+        }
+        let authority = raw.certificate_authority;
+        Ok(Self {
+            address: raw.address.map_or(DEFAULT_ADDRESS, |it| it.0),
+            certificate: raw.certificate,
+            key: raw.key,
             client_ca: None,
-            reach,
+            reach: target.map(|target| WebhookReach { target, authority }),
         })
     }
+}
 
-    fn reach(&self, file: &Path, here: &Path) -> Result<Option<WebhookReach>, ConfigError> {
-        let target = match (&self.service, &self.url) {
-            (Some(_), Some(url)) => {
-                let message = "`webhook.service` and `webhook.url` exclude each other: give one";
-                return Err(invalid(file, url.referenced, message));
-            }
-            (Some(service), None) => parse_service(&service.value).ok_or_else(|| {
-                let message = format!(
-                    "{:?} is not a Service: expected `namespace/name` or `namespace/name:port`",
-                    service.value
-                );
-                invalid(file, service.referenced, message)
-            })?,
-            (None, Some(url)) => parse_url(&url.value).ok_or_else(|| {
-                let message = format!(
-                    "{:?} is not the URL of a webhook: expected a value such as `https://10.0.0.1:8443`, without a path",
-                    url.value
-                );
-                invalid(file, url.referenced, message)
-            })?,
-            (None, None) => {
-                if let Some(authority) = &self.certificate_authority {
-                    let message = "`webhook.certificateAuthority` needs `webhook.service` or `webhook.url`";
-                    return Err(invalid(file, authority.referenced, message));
-                }
-                return Ok(None);
-            }
-        };
-        let authority = self.certificate_authority.as_ref();
-        Ok(Some(WebhookReach {
-            target,
-            authority: authority.map(|authority| here.join(&authority.value)),
-        }))
+impl WebhookConfig {
+    /// Returns the same with paths that start at a folder.
+    pub(super) fn relative_to(mut self, folder: &Path) -> Self {
+        let authority = self.reach.as_mut().and_then(|reach| reach.authority.as_mut());
+        for path in [&mut self.certificate, &mut self.key]
+            .into_iter()
+            .chain(authority)
+        {
+            *path = folder.join(&path);
+        }
+        self
+    }
+}
+
+impl Value for SocketAddr {
+    fn parse(text: &str) -> Result<Self, String> {
+        text.parse().map_err(|_| {
+            format!("{text:?} is not an address to listen on: expected a value such as `0.0.0.0:8443`")
+        })
+    }
+}
+
+struct Service(WebhookTarget);
+
+impl Value for Service {
+    fn parse(text: &str) -> Result<Self, String> {
+        parse_service(text).map(Self).ok_or_else(|| {
+            format!("{text:?} is not a Service: expected `namespace/name` or `namespace/name:port`")
+        })
+    }
+}
+
+struct Url(WebhookTarget);
+
+impl Value for Url {
+    fn parse(text: &str) -> Result<Self, String> {
+        parse_url(text).map(Self).ok_or_else(|| {
+            format!(
+                "{text:?} is not the URL of a webhook: expected a value such as `https://10.0.0.1:8443`, without a path"
+            )
+        })
     }
 }
 

@@ -50,6 +50,19 @@ impl Kind {
             .map_or(&self.api_version, |(_, version)| version)
     }
 
+    /// Reports whether Kubernetes can have such a kind: a name of letters and digits, and an API version of lower-case names.
+    #[must_use]
+    pub fn is_valid(&self) -> bool {
+        let (name, group) = (&self.kind, self.group());
+        (1..=63).contains(&name.len())
+            && name.starts_with(|first: char| first.is_ascii_alphabetic())
+            && name.bytes().all(|byte| byte.is_ascii_alphanumeric())
+            && is_dns_label(self.version())
+            && group.len() <= 253
+            && (group.is_empty() != self.api_version.contains('/'))
+            && (group.is_empty() || group.split('.').all(is_dns_label))
+    }
+
     /// Reports whether both are the same kind, maybe in different versions.
     #[must_use]
     pub fn is_version_of(&self, other: &Self) -> bool {

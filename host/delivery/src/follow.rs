@@ -35,6 +35,17 @@ struct Pulled {
     file: PluginFile,
 }
 
+impl Pulled {
+    /// Returns the file with a signature that was noticed now.
+    fn signed(&self, signature: Option<Bytes>) -> PluginFile {
+        PluginFile {
+            signature,
+            noticed: Instant::now(),
+            ..self.file.clone()
+        }
+    }
+}
+
 /// Whether a problem must be reported. Without a live version its words are written into every object, and a registry can
 /// send other words with each answer.
 fn is_news(reported: Option<&(String, Instant)>, problem: &str, now: Instant) -> bool {
@@ -141,19 +152,16 @@ impl Follower {
         // again.
         let signature = self.signature(puller, &found).await?;
         let known = pulled.filter(|pulled| pulled.file.digest == found.layer.digest);
-        let bytes = match known {
-            Some(known) => known.file.bytes.clone(),
-            None => match self.slot.stored(found.layer.digest).await {
-                Some(bytes) => bytes.into(),
-                None => puller.fetch(&found).await?.into(),
-            },
+        if let Some(known) = known {
+            let file = known.signed(signature);
+            return Ok(Some(Pulled { found, file }));
+        }
+        let digest = found.layer.digest;
+        let bytes = match self.slot.stored(digest).await {
+            Some(bytes) => bytes,
+            None => puller.fetch(&found).await?,
         };
-        let file = PluginFile {
-            bytes,
-            digest: found.layer.digest,
-            signature,
-            noticed: Instant::now(),
-        };
+        let file = PluginFile::new(bytes, digest, signature);
         Ok(Some(Pulled { found, file }))
     }
 
@@ -165,11 +173,7 @@ impl Follower {
         }
         Ok(Some(Pulled {
             found: pulled.found.clone(),
-            file: PluginFile {
-                signature,
-                noticed: Instant::now(),
-                ..pulled.file.clone()
-            },
+            file: pulled.signed(signature),
         }))
     }
 

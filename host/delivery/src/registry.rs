@@ -6,11 +6,9 @@ mod live_reason;
 mod load;
 mod release;
 mod remote;
-mod trouble;
 
-use std::io;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
@@ -19,7 +17,6 @@ use tracing::{debug, error, info, warn};
 
 use self::held::Waiting;
 use self::live_reason::LiveReason;
-use self::trouble::Trouble;
 use super::acceptance::Trust;
 use super::candidate_check::{CandidateCheck, HeldBack, Order, Orders, ProofResult, Recorded, UNMATCHED_PIN};
 use super::history::{History, HistoryEntry, Why};
@@ -30,7 +27,7 @@ use operator_host_contract::Kind;
 use operator_host_core::metrics::ControllerMetrics;
 use operator_host_core::object::shorten;
 use operator_host_core::trace::Tracer;
-use operator_host_runtime::{CodeOrigin, Digest, Limits, Plugin, PluginBytes, Runtime};
+use operator_host_runtime::{CodeOrigin, Digest, Limits, Plugin, Runtime};
 
 /// Maximum size in bytes of the reason why a file is refused.
 const MAX_REASON: usize = 4 << 10;
@@ -82,8 +79,8 @@ pub struct Expected {
 /// The contents of a file that could become the live version.
 #[derive(Clone)]
 pub struct PluginFile {
-    /// The contents of the file.
-    pub bytes: PluginBytes,
+    /// The contents of the file, which clones share; `None` while the slot has them among the kept versions.
+    pub(crate) bytes: Arc<Mutex<Option<Bytes>>>,
     /// The digest of the contents.
     pub digest: Digest,
     /// The signature that was in the same folder.
@@ -93,12 +90,19 @@ pub struct PluginFile {
 }
 
 impl PluginFile {
-    /// Returns the data to keep on disk.
-    async fn kept(&self) -> io::Result<Kept> {
-        Ok(Kept {
-            bytes: self.bytes.read().await?,
-            signature: self.signature.clone(),
-        })
+    /// Creates a file that was noticed now.
+    #[must_use]
+    pub fn new(bytes: Bytes, digest: Digest, signature: Option<Bytes>) -> Self {
+        Self {
+            bytes: Arc::new(Mutex::new(Some(bytes))),
+            digest,
+            signature,
+            noticed: Instant::now(),
+        }
+    }
+
+    pub(crate) fn in_memory(&self) -> MutexGuard<'_, Option<Bytes>> {
+        self.bytes.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -116,7 +120,6 @@ pub struct Slot {
     metrics: ControllerMetrics,
     pub(crate) tracer: Tracer,
     live: Arc<watch::Sender<Live>>,
-    trouble: Arc<Trouble>,
     proof: Option<Arc<dyn CandidateCheck>>,
     versions: Option<Arc<Versions>>,
     history: Arc<History>,
@@ -146,7 +149,6 @@ impl Slot {
             metrics,
             tracer: Tracer::default(),
             live: Arc::new(live),
-            trouble: Arc::default(),
             proof: None,
             versions: None,
             history: Arc::default(),
@@ -166,7 +168,6 @@ impl Slot {
             // Asks the registry again, or another one.
             report.registry = None;
         });
-        self.trouble.of_registry(None);
         Self {
             expected,
             ..self.clone()
@@ -204,12 +205,6 @@ impl Slot {
     #[must_use]
     pub fn expected(&self) -> &Expected {
         &self.expected
-    }
-
-    /// Returns the problem with the file or its registry while an earlier version is live.
-    #[must_use]
-    pub fn trouble(&self) -> watch::Receiver<Option<Arc<str>>> {
-        self.trouble.subscribe()
     }
 
     /// Returns the report about the plugin.
@@ -309,9 +304,9 @@ impl Slot {
             && !loaded.as_ref().is_some_and(|plugin| pin.matches(plugin.digest()))
         {
             match file {
-                Some(file) if pin.matches(&file.digest) => self.release(&file.bytes, file.digest).await,
+                Some(file) if pin.matches(&file.digest) => self.release(file).await,
                 // The kept versions may lose it while another one is live.
-                Some(file) => drop(file.bytes.read().await),
+                Some(file) => drop(self.bytes_of(file).await),
                 None => {}
             }
             // After a rollback the version in the file is no longer live: settle again, to report it.
@@ -319,7 +314,7 @@ impl Slot {
         }
         let Some(plugin) = loaded else {
             if let Some(file) = file.filter(|file| self.is_live(file)) {
-                self.release(&file.bytes, file.digest).await;
+                self.release(file).await;
                 self.file_is_live();
             }
             return again;
@@ -337,8 +332,11 @@ impl Slot {
             self.fail(&format!("{older}: {how}"), Some(file.digest));
             return None;
         }
-        let kept = match file.kept().await {
-            Ok(kept) => kept,
+        let kept = match self.bytes_of(file).await {
+            Ok(bytes) => Kept {
+                bytes,
+                signature: file.signature.clone(),
+            },
             Err(error) => {
                 self.fail(
                     &format!("its file cannot be read again: {error}"),
@@ -375,7 +373,7 @@ impl Slot {
         };
         self.promote(plugin, Some(kept), &because, &recorded, Some(file.noticed))
             .await;
-        self.release(&file.bytes, file.digest).await;
+        self.release(file).await;
         None
     }
 
@@ -399,7 +397,6 @@ impl Slot {
         // Published before it is logged, here and below, so that a log line and `/readyz` agree.
         match self.digest() {
             Some(live) => {
-                self.trouble.of_file(Some(message.as_str().into()));
                 warn!(controller, file = %location, digest, %live, "{message}; the previous version stays live");
             }
             None => {
@@ -463,11 +460,14 @@ impl Slot {
 
     /// Reports that no version matches the pin, or that one does.
     fn report_pin(&self, problem: Option<&str>) {
-        if !self.trouble.of_pin(problem.map(Into::into)) {
+        let is_new = self.report.send_if_modified(|report| {
+            let is_new = report.pin_problem.as_deref() != problem;
+            report.pin_problem = problem.map(str::to_owned);
+            is_new
+        });
+        if !is_new {
             return;
         }
-        let text = problem.map(str::to_owned);
-        self.report.send_modify(|report| report.pin_problem = text);
         let held = problem.map(|message| HeldBack::new(UNMATCHED_PIN, message.to_owned(), Vec::new()));
         if let Some(proof) = &self.proof {
             proof.announce(held.as_ref());
@@ -503,7 +503,6 @@ impl Slot {
         }
         self.add_to_history(&plugin, before, because);
         self.live.send_replace(Live::Plugin(plugin.clone()));
-        self.trouble.of_file(None);
         let aside = matches!(because, LiveReason::RolledBack | LiveReason::Restored);
         self.report.send_modify(|report| {
             report.live = Some(live);

@@ -9,7 +9,7 @@ mod notifications;
 
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use tokio::sync::watch;
 use tokio_util::sync::{CancellationToken, DropGuard};
@@ -107,12 +107,8 @@ fn fill_from_file(
 ) -> Watched {
     watch_file(source, move |look| match look {
         Look::New(content) => {
-            contents.send_replace(Some(PluginFile {
-                bytes: content.bytes.into(),
-                digest: content.digest,
-                signature: content.signature,
-                noticed: Instant::now(),
-            }));
+            let file = PluginFile::new(content.bytes, content.digest, content.signature);
+            contents.send_replace(Some(file));
         }
         Look::Trouble(reason) => {
             // The last contents must not become live later, when its objects have changed.

@@ -45,6 +45,21 @@ pub fn hide(diff: &mut String) {
 }
 
 impl PluginReport {
+    /// Returns the problems while a version is live: of the plugin's file, of the registry that it comes from, and of a pin.
+    #[must_use]
+    pub fn trouble(&self) -> Option<String> {
+        let file = self.candidate.as_ref().and_then(|it| match it.state {
+            CandidateState::Refused => Some(it.message.clone()),
+            CandidateState::HeldBack => Some(format!("the plugin's file is held back: {}", it.message)),
+            CandidateState::Proving | CandidateState::PutAside => None,
+        });
+        let registry = self.registry.as_ref().and_then(|it| it.problem.as_ref());
+        let registry =
+            registry.map(|problem| format!("the plugin {} cannot be pulled: {problem}", self.file));
+        let all = [file, registry, self.pin_problem.clone()].into_iter().flatten();
+        Some(all.collect::<Vec<_>>().join("; ")).filter(|text| !text.is_empty())
+    }
+
     /// Hides the differences, which contain parts of children.
     pub fn hide_differences(&mut self) {
         let live = self.live.as_mut().map(|live| &mut live.diff);
@@ -190,5 +205,24 @@ impl KeptVersion {
             version: plugin.description().version.clone(),
             since: Timestamp::now(),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_end_of_one_problem_does_not_hide_the_other() {
+        let mut report = PluginReport {
+            candidate: Some(CandidateVersion::refused(None, "it is no plugin")),
+            pin_problem: Some("nothing is pinned".into()),
+            ..PluginReport::default()
+        };
+        assert_eq!(report.trouble().unwrap(), "it is no plugin; nothing is pinned");
+        report.pin_problem = None;
+        assert_eq!(report.trouble().unwrap(), "it is no plugin");
+        report.candidate = None;
+        assert_eq!(report.trouble(), None);
     }
 }

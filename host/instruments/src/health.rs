@@ -71,22 +71,12 @@ pub struct Health {
     stopping: AtomicBool,
 }
 
-/// What is known of a controller's plugin.
-pub struct PluginState {
-    /// The live version.
-    pub live: watch::Receiver<Live>,
-    /// The problem with the plugin's file while a version of it is live.
-    pub trouble: watch::Receiver<Option<Arc<str>>>,
-    /// The report about all versions.
-    pub report: watch::Receiver<PluginReport>,
-    /// The versions that were live.
-    pub history: Arc<History>,
-}
-
 /// The state of one controller of the configuration.
 struct Expected {
     readiness: Readiness,
-    plugin: PluginState,
+    plugin: watch::Receiver<Live>,
+    report: watch::Receiver<PluginReport>,
+    history: Arc<History>,
     /// What the live version cannot do here.
     disagreements: Vec<String>,
 }
@@ -96,11 +86,20 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl Health {
-    /// Registers a controller of the configuration, which is not ready yet, with its plugin.
-    pub fn expect(&self, controller: &str, plugin: PluginState) {
+    /// Registers a controller of the configuration, which is not ready yet, with its plugin, and the report and the history
+    /// of that.
+    pub fn expect(
+        &self,
+        controller: &str,
+        plugin: watch::Receiver<Live>,
+        report: watch::Receiver<PluginReport>,
+        history: Arc<History>,
+    ) {
         let expected = Expected {
             readiness: Readiness::Starting(None),
             plugin,
+            report,
+            history,
             disagreements: Vec::new(),
         };
         lock(&self.controllers).insert(controller.to_owned(), expected);
@@ -148,19 +147,18 @@ impl Health {
     #[must_use]
     pub fn history_of(&self, controller: &str) -> Option<Vec<HistoryEntry>> {
         let controllers = lock(&self.controllers);
-        let history = controllers
+        controllers
             .get(controller)
-            .map(|it| Arc::clone(&it.plugin.history));
-        drop(controllers);
-        history.map(|history| history.entries())
+            .map(|expected| expected.history.entries())
     }
 
     /// Returns the reports about all plugins, sorted by the names of the controllers.
     #[must_use]
     pub fn plugins(&self) -> Vec<PluginReport> {
-        let controllers = lock(&self.controllers);
-        let reports = controllers.values().map(|it| it.plugin.report.borrow().clone());
-        reports.collect()
+        lock(&self.controllers)
+            .values()
+            .map(|expected| expected.report.borrow().clone())
+            .collect()
     }
 
     /// Sets why the current configuration file cannot be used; `None` when it is in use. The previous one
@@ -212,7 +210,7 @@ impl Health {
         let controllers = lock(&self.controllers);
         let some_live = controllers
             .values()
-            .any(|expected| matches!(*expected.plugin.live.borrow(), Live::Plugin(_)));
+            .any(|expected| matches!(*expected.plugin.borrow(), Live::Plugin(_)));
         for (name, expected) in &*controllers {
             let result = match &expected.readiness {
                 Readiness::Starting(None) => Err("its first lists are in progress".to_owned()),
@@ -222,7 +220,7 @@ impl Health {
                 Readiness::Ready => Ok(String::new()),
                 Readiness::Waiting(why) => Ok(why.clone()),
             };
-            let live = &*expected.plugin.live.borrow();
+            let live = &*expected.plugin.borrow();
             // The API server cannot list the kind before a ready replica converts it, so its lists may wait for this, and its
             // plugin for the lists.
             let converts = matches!(live, Live::Plugin(plugin) if !plugin.description().versions.is_empty());
@@ -237,7 +235,7 @@ impl Health {
                 Live::Loading => Err("it is loading".to_owned()),
                 Live::Plugin(plugin) => {
                     let digest = plugin.digest();
-                    let state = match &*expected.plugin.trouble.borrow() {
+                    let state = match expected.report.borrow().trouble() {
                         None => digest.to_string(),
                         Some(trouble) => format!("{digest} stays live: {trouble}"),
                     };
@@ -327,14 +325,6 @@ mod tests {
     const LIMIT: Duration = Duration::from_millis(200);
 
     /// Returns the state of a plugin with a report that does not change.
-    pub(super) fn state(live: watch::Receiver<Live>, report: PluginReport) -> PluginState {
-        PluginState {
-            live,
-            trouble: watch::channel(None).1,
-            report: watch::channel(report).1,
-            history: Arc::default(),
-        }
-    }
 
     fn failing(checks: &[Check]) -> Vec<&str> {
         checks
@@ -370,11 +360,12 @@ mod tests {
     #[tokio::test]
     async fn a_plugin_that_cannot_be_used_does_not_take_the_others_out_of_service() {
         let health = Health::default();
+        let (_sender, report) = watch::channel(PluginReport::default());
         let channels: Vec<_> = ["a", "b"]
             .iter()
             .map(|name| {
                 let (plugin, live) = watch::channel(Live::Loading);
-                health.expect(name, state(live, PluginReport::default()));
+                health.expect(name, live, watch::Receiver::clone(&report), Arc::default());
                 health.set(name, Readiness::Ready);
                 plugin
             })

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use serde_json::{Map, Value};
 
-use crate::contract::{CommandOutput, Condition, Description, Export, Failure, Kind, is_dns_label};
+use crate::contract::{CommandOutput, Condition, Description, Export, Failure, is_dns_label};
 use crate::limits::{self, Limits, MIB};
 use crate::memory_budget;
 
@@ -146,7 +146,7 @@ pub(crate) fn check(description: &Description) -> Result<(), LoadError> {
         .chain(description.makes.iter().map(|kind| ("makes", kind)))
         .chain(description.reads.iter().map(|kind| ("reads", kind)));
     for (field, kind) in kinds {
-        if !is_kind(kind) {
+        if !kind.is_valid() {
             let shown = |text: &str| text.chars().take(MAX_VERSION).collect::<String>();
             return wrong(format!(
                 "`{field}` names {:?} of API version {:?}; it must name a kind of `v1` or `group/version`",
@@ -207,23 +207,6 @@ fn check_versions(description: &Description) -> Result<(), LoadError> {
         ));
     }
     Ok(())
-}
-
-/// Whether this can be a Kubernetes kind: a name of letters and digits, and an API version of lower-case
-/// names.
-fn is_kind(kind: &Kind) -> bool {
-    let name = &kind.kind;
-    let (group, version) = kind
-        .api_version
-        .split_once('/')
-        .unwrap_or(("", &kind.api_version));
-    (1..=63).contains(&name.len())
-        && name.starts_with(|first: char| first.is_ascii_alphabetic())
-        && name.bytes().all(|byte| byte.is_ascii_alphanumeric())
-        && is_dns_label(version)
-        && group.len() <= 253
-        && (group.is_empty() != kind.api_version.contains('/'))
-        && (group.is_empty() || group.split('.').all(is_dns_label))
 }
 
 /// What a [`LoadError`] is about. Each is a check of `operator-host check`.
@@ -595,7 +578,7 @@ pub(crate) fn mebibytes(bytes: usize) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::contract::ContractVersion;
+    use crate::contract::{ContractVersion, Kind};
 
     fn kind(api_version: &str, kind: &str) -> Kind {
         Kind {

@@ -37,7 +37,6 @@ mod code_cache;
 mod error;
 mod form;
 mod loader;
-mod plugin_bytes;
 mod resident;
 
 // The compiler, in this process or in a separate one.
@@ -84,7 +83,6 @@ pub use loader::CodeOrigin;
 pub use log::TARGET as LOG_TARGET;
 pub use memory_budget::{Share, max_memory_of_call, max_memory_of_one_call};
 pub use operator_host_contract as contract;
-pub use plugin_bytes::PluginBytes;
 pub use runtime::{Plugin, RandomSource, Runtime};
 pub use stats::CallStats;
 pub use subprocess::{Compiler, Subprocess, compile_memory};

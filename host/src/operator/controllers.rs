@@ -26,7 +26,6 @@ use operator_host_delivery::candidate_check::CandidateCheck as _;
 use operator_host_delivery::kept::{StateLimit, Versions};
 use operator_host_delivery::registry::{Expected, Live, Slot};
 use operator_host_delivery::reload::{Filled, PluginSources};
-use operator_host_instruments::health::PluginState;
 use operator_host_runtime::Runtime;
 use operator_host_webhook::PluginTarget;
 
@@ -205,14 +204,11 @@ impl Controllers {
         fallback: Option<watch::Receiver<Live>>,
     ) -> Result<Running, ClientError> {
         let plugin = self.plugin_slot(&config, before, fallback);
-        let live = plugin.live.clone();
-        let state = PluginState {
-            live: live.clone(),
-            trouble: plugin.slot.trouble(),
-            report: plugin.slot.report(),
-            history: plugin.slot.history(),
-        };
-        self.shared.instruments.health.expect(&config.name, state);
+        let (live, slot) = (plugin.live.clone(), &plugin.slot);
+        self.shared
+            .instruments
+            .health
+            .expect(&config.name, live.clone(), slot.report(), slot.history());
         let proving = Arc::clone(&plugin.proving.proving);
         let installer = proving.installer();
         let stop = self.stop.child_token();

@@ -134,6 +134,11 @@ impl<'a> Ask<'a> {
             body: Bytes::new(),
         }
     }
+
+    fn with(mut self, headers: impl IntoIterator<Item = (HeaderName, HeaderValue)>) -> Self {
+        self.headers.extend(headers);
+        self
+    }
 }
 
 impl Repository {
@@ -163,38 +168,23 @@ impl Repository {
     /// Asks whether a tag still names the known manifest, without its contents.
     pub(super) async fn head(&mut self, version: &Version, known: Digest) -> Result<Head, RegistryError> {
         let (url, what) = (self.url(&format!("manifests/{version}")), self.what(version));
-        let mut ask = Ask::new(Method::HEAD, &url, &what);
-        ask.headers = accept();
+        let mut ask = Ask::new(Method::HEAD, &url, &what).with(accept());
         if let Ok(etag) = HeaderValue::from_str(&format!("\"{known}\"")) {
             ask.headers.push((IF_NONE_MATCH, etag));
         }
-        let response = self.ask(ask).await?;
-        if response.status() == StatusCode::NOT_MODIFIED {
-            return Ok(Head::Same);
-        }
-        if !response.status().is_success() {
-            return Err(self.refusal(response, &what).await);
-        }
-        let digest = response.headers().get(DIGEST_HEADER);
-        let digest: Option<Digest> = digest.and_then(|digest| digest.to_str().ok()?.parse().ok());
-        Ok(if digest == Some(known) {
-            Head::Same
-        } else {
-            Head::Other
-        })
+        let response = self
+            .expect(ask, &[StatusCode::OK, StatusCode::NOT_MODIFIED])
+            .await?;
+        let is_same = response.status() == StatusCode::NOT_MODIFIED || stated(&response) == Some(known);
+        Ok(if is_same { Head::Same } else { Head::Other })
     }
 
     /// Reads a manifest. Its digest is computed here, and compared with the one that was asked for.
     pub(super) async fn manifest(&mut self, version: &Version) -> Result<(Digest, Bytes), RegistryError> {
         let (url, what) = (self.url(&format!("manifests/{version}")), self.what(version));
-        let mut ask = Ask::new(Method::GET, &url, &what);
-        ask.headers = accept();
-        let response = self.ask(ask).await?;
-        if response.status() != StatusCode::OK {
-            return Err(self.refusal(response, &what).await);
-        }
-        let stated = response.headers().get(DIGEST_HEADER);
-        let stated: Option<Digest> = stated.and_then(|digest| digest.to_str().ok()?.parse().ok());
+        let ask = Ask::new(Method::GET, &url, &what).with(accept());
+        let response = self.expect(ask, &[StatusCode::OK]).await?;
+        let stated = stated(&response);
         let bytes = self.read(response, &what, MANIFEST_LIMIT).await?;
         let found = Digest::of(&bytes);
         let wanted = match version {
@@ -281,14 +271,10 @@ impl Repository {
     pub(super) async fn referrers(&mut self, subject: Digest) -> Result<Option<Bytes>, RegistryError> {
         let what = format!("the signatures of {}", self.what(&Version::Digest(subject)));
         let url = self.url(&format!("referrers/{subject}"));
-        let mut ask = Ask::new(Method::GET, &url, &what);
-        ask.headers = accept();
-        let response = self.ask(ask).await?;
+        let ask = Ask::new(Method::GET, &url, &what).with(accept());
+        let response = self.expect(ask, &[StatusCode::OK, StatusCode::NOT_FOUND]).await?;
         if response.status() == StatusCode::OK {
             return Ok(Some(self.read(response, &what, MANIFEST_LIMIT).await?));
-        }
-        if response.status() != StatusCode::NOT_FOUND {
-            return Err(self.refusal(response, &what).await);
         }
         // A registry without the interface: the list has a tag.
         self.optional(&Version::Tag(referrers_tag(subject))).await
@@ -310,20 +296,15 @@ impl Repository {
             blob.digest, self.place.registry, self.place.repository
         );
         let url = self.url(&format!("blobs/{}", blob.digest));
-        let response = self.ask(Ask::new(Method::HEAD, &url, &what)).await?;
-        if response.status() == StatusCode::OK {
+        let ask = Ask::new(Method::HEAD, &url, &what);
+        let found = self.expect(ask, &[StatusCode::OK, StatusCode::NOT_FOUND]).await?;
+        if found.status() == StatusCode::OK {
             return Ok(());
         }
-        if response.status() != StatusCode::NOT_FOUND {
-            return Err(self.refusal(response, &what).await);
-        }
         let url = self.url("blobs/uploads/");
-        let mut ask = Ask::new(Method::POST, &url, &what);
-        ask.headers.push((CONTENT_LENGTH, HeaderValue::from_static("0")));
-        let response = self.ask(ask).await?;
-        if response.status() != StatusCode::ACCEPTED {
-            return Err(self.refusal(response, &what).await);
-        }
+        let none = (CONTENT_LENGTH, HeaderValue::from_static("0"));
+        let ask = Ask::new(Method::POST, &url, &what).with([none]);
+        let response = self.expect(ask, &[StatusCode::ACCEPTED]).await?;
         let (url, target) = self.location(&self.origin, &response, &what)?;
         if target != self.origin {
             let reason = "contents are uploaded to the registry itself only";
@@ -331,15 +312,9 @@ impl Repository {
         }
         let separator = if url.query().is_some() { '&' } else { '?' };
         let url = format!("{url}{separator}digest={}", blob.digest);
-        let mut ask = Ask::new(Method::PUT, &url, &what);
-        ask.headers
-            .push((CONTENT_TYPE, HeaderValue::from_static("application/octet-stream")));
+        let mut ask = Ask::new(Method::PUT, &url, &what).with([content_type("application/octet-stream")]);
         ask.body = bytes.clone();
-        let response = self.ask(ask).await?;
-        match response.status() {
-            StatusCode::CREATED => Ok(()),
-            _ => Err(self.refusal(response, &what).await),
-        }
+        self.expect(ask, &[StatusCode::CREATED]).await.map(drop)
     }
 
     /// Stores a manifest or a list of them. Returns whether the registry lists it as a referrer of its subject.
@@ -350,14 +325,23 @@ impl Repository {
         bytes: Vec<u8>,
     ) -> Result<bool, RegistryError> {
         let (url, what) = (self.url(&format!("manifests/{version}")), self.what(version));
-        let mut ask = Ask::new(Method::PUT, &url, &what);
-        ask.headers
-            .push((CONTENT_TYPE, HeaderValue::from_static(media_type)));
+        let mut ask = Ask::new(Method::PUT, &url, &what).with([content_type(media_type)]);
         ask.body = bytes.into();
+        let response = self.expect(ask, &[StatusCode::CREATED]).await?;
+        Ok(response.headers().contains_key("oci-subject"))
+    }
+
+    /// Sends a request. An answer with another status than these is an error.
+    async fn expect(
+        &mut self,
+        ask: Ask<'_>,
+        statuses: &[StatusCode],
+    ) -> Result<Response<Incoming>, RegistryError> {
+        let what = ask.what;
         let response = self.ask(ask).await?;
-        match response.status() {
-            StatusCode::CREATED => Ok(response.headers().contains_key("oci-subject")),
-            _ => Err(self.refusal(response, &what).await),
+        match statuses.contains(&response.status()) {
+            true => Ok(response),
+            false => Err(self.refusal(response, what).await),
         }
     }
 
@@ -458,12 +442,15 @@ impl Repository {
             .parse()
             .map_err(|_invalid| unusable("its realm is not a URL"))?;
         let server = Origin::of_url(&url).map_err(unusable)?;
-        let refused = |reason: &str| {
-            let server = words(&server.to_string());
-            self.unauthorized(&format!("it sends the host to {server} for a token, {reason}"))
+        let refused = |reason: &str, wait| RegistryError::Answer {
+            message: self.refuses(&format!(
+                "it sends the host to {} for a token, {reason}",
+                words(&server.to_string())
+            )),
+            wait,
         };
         if self.origin.tls && !server.tls {
-            return Err(refused("which does not use TLS"));
+            return Err(refused("which does not use TLS", None));
         }
         let mut request = Request::get(url).header(USER_AGENT, agent());
         if let Some(user) = user {
@@ -480,19 +467,15 @@ impl Repository {
             .await?;
         let status = response.status();
         if status == StatusCode::UNAUTHORIZED || status == StatusCode::FORBIDDEN {
-            return Err(refused("which does not accept the credentials"));
+            return Err(refused("which does not accept the credentials", None));
         }
         if status != StatusCode::OK {
-            let wait = pause(&response);
-            return Err(RegistryError::Answer {
-                message: refused(&format!("which answers {status}")).to_string(),
-                wait,
-            });
+            return Err(refused(&format!("which answers {status}"), pause(&response)));
         }
         let bytes = transport::read(response, &server.authority, what, TOKEN_LIMIT, self.respond()).await?;
         let token: Result<RawToken, _> = serde_json::from_slice(&bytes);
         let token = token.ok().and_then(|raw| raw.token.or(raw.access_token));
-        token.ok_or_else(|| refused("which answers without a token"))
+        token.ok_or_else(|| refused("which answers without a token", None))
     }
 
     fn url(&self, rest: &str) -> String {
@@ -554,11 +537,14 @@ impl Repository {
     }
 
     fn unauthorized(&self, reason: &str) -> RegistryError {
+        RegistryError::answer(self.refuses(reason))
+    }
+
+    fn refuses(&self, reason: &str) -> String {
         let Reference {
             registry, repository, ..
         } = &self.place;
-        let message = format!("{registry} refuses access to {repository}: {reason}");
-        RegistryError::answer(message)
+        format!("{registry} refuses access to {repository}: {reason}")
     }
 
     fn malformed(&self, what: &str, reason: &dyn std::fmt::Display) -> RegistryError {
@@ -597,11 +583,18 @@ pub(super) fn referrers_tag(subject: Digest) -> String {
     subject.to_string().replace(':', "-")
 }
 
-fn accept() -> Vec<(HeaderName, HeaderValue)> {
-    vec![
-        (ACCEPT, HeaderValue::from_static(MANIFEST)),
-        (ACCEPT, HeaderValue::from_static(INDEX)),
-    ]
+fn accept() -> [(HeaderName, HeaderValue); 2] {
+    [MANIFEST, INDEX].map(|accepted| (ACCEPT, HeaderValue::from_static(accepted)))
+}
+
+fn content_type(media_type: &'static str) -> (HeaderName, HeaderValue) {
+    (CONTENT_TYPE, HeaderValue::from_static(media_type))
+}
+
+/// Returns the digest that a registry states for what it names.
+fn stated(response: &Response<Incoming>) -> Option<Digest> {
+    let digest = response.headers().get(DIGEST_HEADER)?;
+    digest.to_str().ok()?.parse().ok()
 }
 
 fn agent() -> &'static str {

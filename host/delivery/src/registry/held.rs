@@ -60,9 +60,6 @@ impl Slot {
         self.report
             .send_modify(|report| report.candidate = Some(candidate));
         if is_new {
-            self.trouble.of_file(Some(
-                format!("the plugin's file is held back: {}", held.message).into(),
-            ));
             let digest = plugin.digest();
             warn!(controller, file = %location, %digest, live = self.digest().map(tracing::field::display),
                 reason = held.reason, "plugin held back: {}", held.message);
@@ -110,7 +107,6 @@ impl Slot {
             self.report_released();
         }
         self.withdraw();
-        self.trouble.of_file(None);
         let candidate = CandidateVersion::of(plugin, CandidateState::PutAside, message);
         self.report
             .send_modify(|report| report.candidate = Some(candidate));
@@ -119,7 +115,6 @@ impl Slot {
     /// Handles a file that contains the live version.
     pub(super) fn file_is_live(&self) {
         self.forget_waiting();
-        self.trouble.of_file(None);
         let had = self
             .report
             .send_if_modified(|report| report.candidate.take().is_some());

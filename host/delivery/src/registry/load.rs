@@ -12,7 +12,7 @@ use crate::kept::Kept;
 use crate::report::KeptVersion;
 use operator_host_contract::Kind;
 use operator_host_core::trace;
-use operator_host_runtime::{Digest, LoadError, Part, Plugin, PluginBytes};
+use operator_host_runtime::{Digest, LoadError, Part, Plugin};
 
 /// The reason why a candidate is refused.
 #[derive(Debug, Error)]
@@ -66,7 +66,7 @@ impl Slot {
                 plugin.version = Empty,
             )
         });
-        let loaded = trace::around(&span, self.load_file(&file.bytes)).await;
+        let loaded = trace::around(&span, self.load_file(file)).await;
         match loaded.and_then(|plugin| is_as_signed(plugin, signed.as_ref())) {
             Ok(plugin) => {
                 let description = plugin.description();
@@ -118,8 +118,8 @@ impl Slot {
         Ok((plugin, file))
     }
 
-    async fn load_file(&self, file: &PluginBytes) -> Result<Plugin, Refused> {
-        self.load(file.read().await?).await
+    async fn load_file(&self, file: &PluginFile) -> Result<Plugin, Refused> {
+        self.load(self.bytes_of(file).await?).await
     }
 
     async fn load(&self, file: Bytes) -> Result<Plugin, Refused> {

@@ -1,22 +1,35 @@
 //! Drops the files of live versions from memory: they are needed again only when the live version changes.
 
-use super::Slot;
-use operator_host_runtime::{Digest, PluginBytes};
+use std::io;
+
+use bytes::Bytes;
+
+use super::{PluginFile, Slot};
 
 impl Slot {
-    /// Drops a file from memory if it is among the kept versions. It is read again from there.
-    pub(super) async fn release(&self, file: &PluginBytes, digest: Digest) {
+    /// Drops a file from memory if it is among the kept versions.
+    pub(super) async fn release(&self, file: &PluginFile) {
         let Some(versions) = self.versions.clone() else {
             return;
         };
-        let (limit, file) = (self.expected.limits.module, file.clone());
-        let released = tokio::task::spawn_blocking(move || {
-            if versions.has(&digest) {
-                let read = move || versions.read_bytes(&digest.to_string(), limit);
-                file.release(digest, move || read().map_err(std::io::Error::other));
-            }
-        });
+        let digest = file.digest;
+        let kept = tokio::task::spawn_blocking(move || versions.has(&digest)).await;
         // When the process is shutting down, the file stays in memory.
-        let _ = released.await;
+        if kept.unwrap_or(false) {
+            *file.in_memory() = None;
+        }
+    }
+
+    /// Returns the bytes of a file, which are in memory from then on.
+    pub(super) async fn bytes_of(&self, file: &PluginFile) -> io::Result<Bytes> {
+        let known = file.in_memory().clone();
+        let (None, Some(versions)) = (&known, self.versions.clone()) else {
+            return known.ok_or_else(|| io::Error::other("no versions are kept"));
+        };
+        let (digest, limit) = (file.digest.to_string(), self.expected.limits.module);
+        let read = tokio::task::spawn_blocking(move || versions.read_bytes(&digest, limit));
+        let bytes = read.await.map_err(io::Error::other)?.map_err(io::Error::other)?;
+        *file.in_memory() = Some(bytes.clone());
+        Ok(bytes)
     }
 }

@@ -22,7 +22,6 @@ impl Slot {
         } = &self.expected;
         let message = format!("the plugin {} cannot be pulled: {reason}", location.name());
         self.metrics.reloaded("refused");
-        self.trouble.of_registry(Some(message.as_str().into()));
         match self.digest() {
             Some(live) => {
                 warn!(controller, file = %location, %live, "{message}; the live version stays");
@@ -48,7 +47,6 @@ impl Slot {
             let Expected {
                 controller, location, ..
             } = &self.expected;
-            self.trouble.of_registry(None);
             info!(controller, file = %location, "the registry gives the plugin again");
         }
     }

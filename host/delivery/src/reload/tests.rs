@@ -6,6 +6,8 @@ use std::path::Path;
 use tempfile::TempDir;
 use tokio::sync::mpsc;
 
+use std::time::Instant;
+
 use super::*;
 
 const LIMIT: Duration = Duration::from_secs(30);

@@ -7,7 +7,7 @@ use super::swaps::{plugin_file, version};
 /// Puts the file into the slot. Returns whether it is in memory afterwards.
 async fn is_in_memory(slot: &Slot, file: &PluginFile) -> bool {
     slot.settle(Some(file)).await;
-    file.bytes.is_in_memory()
+    file.in_memory().is_some()
 }
 
 #[tokio::test]

@@ -2,7 +2,6 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::time::Instant;
 
 use plugin_fixtures::{Fixture, Form, cases};
 
@@ -27,12 +26,7 @@ pub(super) fn expected(kind: &str) -> Expected {
 }
 
 pub(super) fn plugin_file(bytes: &[u8]) -> PluginFile {
-    PluginFile {
-        bytes: bytes.to_vec().into(),
-        digest: Digest::of(bytes),
-        signature: None,
-        noticed: Instant::now(),
-    }
+    PluginFile::new(bytes.to_vec().into(), Digest::of(bytes), None)
 }
 
 /// Returns another version that answers the same: with a custom section at the end.

@@ -316,8 +316,9 @@ mod tests {
                 }),
                 ..PluginReport::default()
             };
-            let live = tokio::sync::watch::channel(Live::Loading).1;
-            health.expect("a", super::super::tests::state(live, report));
+            let (_plugin, live) = tokio::sync::watch::channel(Live::Loading);
+            let (_sender, report) = tokio::sync::watch::channel(report);
+            health.expect("a", live, report, Arc::default());
             let (_, text) = ask(health, is_own, "/plugins").await;
             assert_eq!(text.contains("of the trade"), is_own, "{text}");
             assert!(text.contains("proved"), "{text}");
