@@ -1,12 +1,10 @@
 //! The tools for plugin authors, and the contract's page. Some of them need a cluster.
 
-use std::path::{Path, PathBuf};
-use std::process::{Command, Output};
+use crate::support::prelude::*;
+use std::process::Output;
 
 use plugin_fixtures::{Fixture, Form};
 use tempfile::TempDir;
-
-use crate::support::plugin;
 
 mod check;
 mod contract;

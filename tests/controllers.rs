@@ -1,15 +1,8 @@
 //! Controllers that are objects of the cluster, with plugins in ConfigMaps that nobody mounts. Their kind has no namespace, so
 //! these scenarios have a control plane of their own.
 
-use std::path::PathBuf;
-
-use control_plane::{ControlPlane, Options};
-use kube::core::DynamicObject;
-use serde_json::{Value, json};
-
 use crate::author_tools::host as program;
-use crate::support::puppet::{CONFIG_MAP, PUPPET, config_map, is_true, variant};
-use crate::support::{Host, Scenario, condition, own_cluster};
+use crate::support::prelude::*;
 
 mod bad_input;
 mod cost;
@@ -95,7 +88,7 @@ impl World {
     /// Waits until a Controller has a condition with this status and reason; returns its message.
     async fn until(&self, name: &str, type_: &str, status: &str, reason: &str) -> String {
         self.scenario
-            .until_condition(CONTROLLER, name, type_, status, reason)
+            .until_condition(CONTROLLER, name, &format!("{type_}={status} {reason}"))
             .await
     }
 
@@ -131,7 +124,7 @@ fn puppet(number: u8) -> Vec<u8> {
 async fn one_apply_of_what_pack_prints_makes_a_running_host_serve_a_kind() {
     let world = World::new("controllers-apply").await;
     let host = world.start();
-    host.until_log(&["configuration applied"]).await;
+    host.until_log("configuration applied").await;
     let scenario = &world.scenario;
     let plugin = crate::support::plugin("echo");
     let printed = program(&["pack", "--controller", plugin.to_str().unwrap()]).out;

@@ -2,18 +2,10 @@
 
 pub mod install;
 
-use std::time::Instant;
-
-use control_plane::{ControlPlane, Options};
-use kube::Api;
-use kube::api::{DeleteParams, PostParams};
-use kube::core::DynamicObject;
-use serde_json::json;
-
 use crate::samples::echo::CONTROLLER;
 use crate::samples::many_echoes::{ECHO, POD, apply, complaints, until_pods};
-use crate::support::puppet::{assert_contains, config_map, controller};
-use crate::support::{Host, Scenario, condition, install, resource, root};
+use crate::support::install;
+use crate::support::prelude::*;
 use crate::telemetry::{get, until_ready_is_without};
 
 const DEFINITION: &str = "apiextensions.k8s.io/v1/CustomResourceDefinition";
@@ -48,10 +40,10 @@ fn logged(host: &Host, words: &str) -> usize {
 async fn until_logged(host: &Host, words: &str, times: usize) {
     let wait = async {
         while logged(host, words) < times {
-            tokio::time::sleep(std::time::Duration::from_millis(20)).await;
+            tokio::time::sleep(Duration::from_millis(20)).await;
         }
     };
-    let in_time = tokio::time::timeout(crate::support::LIMIT, wait).await;
+    let in_time = tokio::time::timeout(LIMIT, wait).await;
     assert!(
         in_time.is_ok(),
         "{words:?} was logged {} times, not {times}",
@@ -78,8 +70,7 @@ async fn a_controller_follows_its_definition_and_the_others_go_on() {
     let waiting = "waiting for the CustomResourceDefinition of my-operator.dev/v1";
     until_logged(&host, waiting, 1).await;
     // Wait for the slow parts first, so that only the definition is measured.
-    host.until_log(&["plugin loaded", "\"controller\":\"echo\""])
-        .await;
+    host.until_log("plugin loaded … \"controller\":\"echo\"").await;
 
     for round in 1..=2 {
         echoes(&scenario).await;
@@ -139,7 +130,7 @@ async fn a_child_kind_without_definition(scenario: &Scenario) {
     let controller = CONTROLLER.replace("children: [{apiVersion: v1, kind: Pod}]", children);
     let host = scenario.start(&controller);
     // The definition exists, but its version v1 is not served.
-    host.until_log(&["cannot watch", "stable.example.com/v1/Widget"])
+    host.until_log("cannot watch … stable.example.com/v1/Widget")
         .await;
     let reconciled = |pods: i64| {
         move |e: &DynamicObject| {
@@ -164,29 +155,21 @@ async fn a_built_in_kind_in_a_version_that_is_not_served_stops_only_the_parents_
     let _host = scenario.start(&controller("puppet.wasm", children));
     let job = json!({"apiVersion": "batch/v9", "kind": "Job", "metadata": {"name": "j"}});
     scenario.wants("job", &[job]).await;
-    let message = scenario.until_stalled("job", "ChildRefused").await;
-    assert_contains(
-        &message,
-        &[
-            "Job j: the cluster does not serve the kind batch/v9/Job; it serves Job as batch/v1: use that version",
-        ],
-    );
-    scenario.wants("other", &[config_map("a", "1")]).await;
-    scenario.until_ready("other").await;
+    scenario.until_stalled("job", "ChildRefused: Job j: the cluster does not serve the kind batch/v9/Job; it serves Job as batch/v1: use that version").await;
+    scenario.ready_wants("other", &[config_map("a", "1")]).await;
 }
 
 /// Regression: nobody reported it until a reconcile or a cleanup needed the kind.
 #[tokio::test]
 async fn a_plugin_that_wants_more_than_its_configuration_allows_is_reported_when_it_is_loaded() {
-    let scenario = Scenario::new("disagreements").await;
-    let host = scenario.start(&controller("puppet.wasm", ""));
+    let (_scenario, host) = puppets("disagreements", "").await;
     // Until the first lists are there, the host is not ready, for another reason.
     until_ready_is_without(&host, "[-]").await;
     for words in [
         "the plugin creates v1/Secret, which is not in `children`",
         "the plugin reads v1/ConfigMap, which is not in `reads`",
     ] {
-        host.until_log(&["\"WARN\"", words]).await;
+        host.until_log(&format!("\"WARN\" … {words}")).await;
         let (status, ready) = get(&host, "/readyz?verbose").await;
         assert_eq!(status, 200, "{ready}");
         let plugin = ready.lines().find(|line| line.starts_with("[+]plugin/puppet ok"));
@@ -219,9 +202,9 @@ async fn a_definition_that_is_older_than_the_plugin_is_reported_until_it_is_appl
         .expect("replaced");
     let host = scenario.start(CONTROLLER);
     let words = "is older than the plugin's and lacks status.isReady";
-    host.until_log(&["\"WARN\"", name, words]).await;
+    host.until_log(&format!("\"WARN\" … {name} … {words}")).await;
     let (_, ready) = get(&host, "/readyz?verbose").await;
-    assert!(ready.contains(words), "{ready}");
+    assert_contains(&ready, words);
     echoes(&scenario).await;
     until_ready_is_without(&host, words).await;
 }

@@ -7,25 +7,20 @@ mod configuration;
 mod process;
 pub mod uninstall;
 
+use crate::support::prelude::*;
 use std::collections::BTreeMap;
-use std::path::{Path, PathBuf};
-use std::process::Command;
 use std::sync::Once;
-use std::time::Duration;
 
 use control_plane::manifests::without_rules;
-use control_plane::{ControlPlane, Options, deployed, manifests};
+use control_plane::{deployed, manifests};
 use k8s_openapi::api::core::v1::{Namespace, Secret};
-use kube::api::{Api, ListParams, Patch, PatchParams, PostParams};
-use kube::core::{DynamicObject, GroupVersionKind};
+use kube::Client;
+use kube::core::GroupVersionKind;
 use kube::discovery::{self, Scope};
-use kube::{Client, ResourceExt};
-use serde_json::{Value, json};
 use tempfile::TempDir;
 
 use crate::access::rights::{SAMPLES, rbac};
 use crate::samples::many_echoes::{BUDGET_NOT_SERVED, complaints};
-use crate::support::{Scenario, condition, own_cluster, plugin, root};
 
 const NAME: &str = "operator-host";
 const ACCOUNT: &str = "operator-host/operator-host";
@@ -720,7 +715,7 @@ async fn the_charts_webhook_is_the_kustomizations_and_every_value_takes_effect()
     let mut open = all.clone();
     open["webhook"]["from"] = json!([]);
     let error = not_rendered(&other, &client, &open).await;
-    assert!(error.contains("webhook is for the API servers only"), "{error}");
+    assert_contains(&error, "webhook is for the API servers only");
     let objects = rendered(&other, &client, &all).await;
     for object in &objects {
         dry_run(&client, object).await;
@@ -861,10 +856,8 @@ async fn what_is_deployed_runs_all_four_operators_with_nothing_forbidden_and_is_
         .unwrap();
     let printed = String::from_utf8_lossy(&output.stdout) + String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success(), "{printed}");
-    assert!(
-        printed.contains("Hello deployed/hello released: it is being deleted and skips its cleanup"),
-        "{printed}"
-    );
+    let words = "Hello deployed/hello released: it is being deleted and skips its cleanup";
+    assert_contains(&printed, words);
     scenario.until_gone("fraim.co.jp/v1/Hello", "hello").await;
 }
 

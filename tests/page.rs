@@ -2,27 +2,20 @@
 
 mod browser;
 
-use std::time::{Duration, Instant};
-
-use control_plane::proxy::{Mode, Proxy};
+use crate::support::prelude::*;
 use futures::StreamExt;
-use kube::api::PostParams;
-use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
 use self::browser::{Browser, ENTER};
 use crate::leadership::leaders::shared;
-use crate::support::mount::Mount;
-use crate::support::puppet::{CONFIG_MAP, PUPPET, assert_contains, config_map, controller, variant};
-use crate::support::{Host, LIMIT, LIMITED, Scenario, cluster};
 
 const PAGE: [&str; 2] = ["--ui-addr", "127.0.0.1:0"];
 const SECRETS: &str = "children: [{apiVersion: v1, kind: ConfigMap}, {apiVersion: v1, kind: Secret}]";
 
 /// Returns the port of the page.
 async fn port(host: &Host) -> u16 {
-    let line = host.until_log(&["serving the page"]).await;
+    let line = host.until_log("serving the page").await;
     let address = line.split("http://127.0.0.1:").nth(1).expect("an address");
     let port: String = address.chars().take_while(char::is_ascii_digit).collect();
     port.parse().unwrap()
@@ -101,23 +94,15 @@ async fn a_browser_shows_controllers_objects_and_trees_live_and_runs_nothing_tha
         }, "variants": {"1": {"misbehave": "trap"}}})
     };
     scenario
-        .puppet("p", answer(json!([config_map("a", "1"), secret])))
+        .ready_with("p", answer(json!([config_map("a", "1"), secret])))
         .await;
-    scenario.until_ready("p").await;
 
     let page = format!("http://127.0.0.1:{}/ui/", port(&host).await);
     let browser = Browser::start(scenario.folder.path()).await;
     browser.open(&page).await;
     browser.until("document.querySelector('main a')").await;
-    assert_contains(
-        &browser.text().await,
-        &[
-            "Controllers",
-            "puppet",
-            "test.operator-host.dev/v1/Puppet",
-            "live",
-        ],
-    );
+    let words = "Controllers … puppet … test.operator-host.dev/v1/Puppet … live";
+    assert_contains(&browser.text().await, words);
 
     // By keyboard, from the controllers to the object.
     browser.tab_to("document.querySelector('main td a')").await;
@@ -130,16 +115,9 @@ async fn a_browser_shows_controllers_objects_and_trees_live_and_runs_nothing_tha
     browser.press(ENTER).await;
     browser.until("document.querySelector('#tree')").await;
     let text = browser.text().await;
-    assert_contains(
-        &text,
-        &[
-            "Puppet.test.operator-host.dev page/p ready",
-            "ConfigMap a ready",
-            "Secret s ready",
-            "<script>",
-            "the kinds that this controller watches: ConfigMap, Secret",
-        ],
-    );
+    let words = "Puppet.test.operator-host.dev page/p ready … ConfigMap a ready … Secret s ready … \
+         <script> … the kinds that this controller watches: ConfigMap, Secret";
+    assert_contains(&text, words);
     assert!(!text.contains("correct horse"), "{text}");
     assert_eq!(
         browser
@@ -173,13 +151,9 @@ async fn a_browser_shows_controllers_objects_and_trees_live_and_runs_nothing_tha
         .run("document.querySelectorAll('details').forEach(it => it.open = true)")
         .await;
     let text = browser.text().await;
-    assert_contains(
-        &text,
-        &[
-            "it fails on 1 object",
-            "kubectl annotate crd puppets.test.operator-host.dev operator-host.dev/promote=",
-        ],
-    );
+    let words = "it fails on 1 object … \
+         kubectl annotate crd puppets.test.operator-host.dev operator-host.dev/promote=";
+    assert_contains(&text, words);
 
     // A failure, with its message, on the first page as well.
     scenario.puppet("p", json!({"misbehave": "trap"})).await;
@@ -293,10 +267,8 @@ async fn five_thousand_objects_are_shown_in_pages_and_two_thousand_children_in_p
     browser
         .until("document.querySelectorAll('#tree > li').length === 100")
         .await;
-    assert_contains(
-        &browser.text().await,
-        &["Another replica leads", "2005, 0 not ready", "1905 more"],
-    );
+    let words = "Another replica leads … 2005, 0 not ready … 1905 more";
+    assert_contains(&browser.text().await, words);
     while browser
         .run("return Boolean(document.querySelector('#more'))")
         .await
@@ -308,10 +280,8 @@ async fn five_thousand_objects_are_shown_in_pages_and_two_thousand_children_in_p
     browser
         .until("document.querySelectorAll('#tree > li').length === 2000")
         .await;
-    assert_contains(
-        &browser.text().await,
-        &["5 more are not shown: the page shows at most 2000 children"],
-    );
+    let words = "5 more are not shown: the page shows at most 2000 children";
+    assert_contains(&browser.text().await, words);
     assert_eq!(browser.complaints().await, json!([]));
 }
 
@@ -322,16 +292,9 @@ async fn only_this_machine_is_answered_and_a_browser_that_goes_away_leaves_nothi
     let port = port(&host).await;
     let (status, head, body) = send(port, "/ui/", "host: localhost:8090").await;
     assert_eq!(status, 200);
-    assert!(body.contains("<title>operator-host</title>"));
-    assert_contains(
-        &head,
-        &[
-            "default-src 'none'",
-            "frame-ancestors 'none'",
-            "nosniff",
-            "no-store",
-        ],
-    );
+    assert_contains(&body, "<title>operator-host</title>");
+    let words = "default-src 'none' … frame-ancestors 'none' … nosniff … no-store";
+    assert_contains(&head, words);
     for path in [
         "/ui/../../etc/passwd",
         "/ui/%2e%2e/%2e%2e/etc/passwd",
@@ -356,7 +319,7 @@ async fn only_this_machine_is_answered_and_a_browser_that_goes_away_leaves_nothi
     refused.write_all(request.as_bytes()).await.unwrap();
     let mut answer = String::new();
     refused.read_to_string(&mut answer).await.unwrap();
-    assert_contains(&answer, &["421 Misdirected Request", "connection: close"]);
+    assert_contains(&answer, "421 Misdirected Request … connection: close");
     assert_eq!(
         send(port, "/ui/view?view=nothing", "host: localhost").await.0,
         400
@@ -380,7 +343,7 @@ async fn only_this_machine_is_answered_and_a_browser_that_goes_away_leaves_nothi
         }
         assert_eq!(stream(port).await.0, 503);
         let (_, _, body) = send(port, "/ui/stream", "host: localhost").await;
-        assert_contains(&body, &["16 browsers look at this host already"]);
+        assert_contains(&body, "16 browsers look at this host already");
     }
     assert_eq!(host.stop().await.code(), Some(0));
 }
@@ -426,7 +389,7 @@ async fn the_lease_is_shown_with_its_leader_and_why_it_is_not_known() {
         .await;
     let text = browser.text().await;
     let name = format!("{}/operator-host", scenario.namespace);
-    assert_contains(&text, &[&name, "one_", "two_", "valid for 3 s"]);
+    assert_contains(&text, &format!("{name} … one_ … two_ … valid for 3 s"));
     // It is live: the leader renews, and the page shows it without a reload.
     let renewed =
         "[...document.querySelectorAll('td[data-label=Renewed] time')].map(it => it.dateTime).join()";
@@ -442,7 +405,7 @@ async fn the_lease_is_shown_with_its_leader_and_why_it_is_not_known() {
     proxy.set_mode_of("/leases", refuse.clone());
     let problem = |view: &Value| view["lease"]["problem"].as_str().map(str::to_owned);
     let view = until_view(ports[1], "view=lease", |view| problem(view).is_some()).await;
-    assert_contains(&problem(&view).unwrap(), &["the Lease", "give the host's role"]);
+    assert_contains(&problem(&view).unwrap(), "the Lease … give the host's role");
     // What it does not know it does not claim.
     until_view(ports[1], "view=lease", |view| view["lease"]["state"] == "nobody").await;
     proxy.set_mode(Mode::Pass);
@@ -460,13 +423,8 @@ async fn the_lease_is_shown_with_its_leader_and_why_it_is_not_known() {
     proxy.set_mode_of("/puppets", refuse);
     let view = until_view(ports[1], query, |view| view["unreadable"] != json!([])).await;
     let text = view["unreadable"].to_string();
-    assert_contains(
-        &text,
-        &[
-            "test.operator-host.dev/v1/Puppet: ",
-            "give the host's role the verbs list",
-        ],
-    );
+    let words = "test.operator-host.dev/v1/Puppet:  … give the host's role the verbs list";
+    assert_contains(&text, words);
     let page = format!("http://localhost:{}/ui/#/controller/puppet", ports[1]);
     browser.open(&page).await;
     browser
@@ -505,7 +463,7 @@ async fn a_kind_of_children_that_cannot_be_read_is_named_and_the_rest_is_shown()
     })
     .await;
     let text = object["unreadable"].to_string();
-    assert_contains(&text, &["v1/Secret", "cannot list resource"]);
+    assert_contains(&text, "v1/Secret … cannot list resource");
     assert_eq!(object["unreadable"].as_array().map(Vec::len), Some(1), "{text}");
     assert_eq!(object["reconciles"][0]["outcome"], "watch", "{object:#}");
 }
@@ -516,8 +474,6 @@ async fn on_an_address_that_others_reach_the_page_is_not_served() {
     let config = scenario.config(&controller("puppet.wasm", ""));
     let open = scenario.start_with(&config, &["--ui-addr", "0.0.0.0:0"]);
     assert_eq!(open.ended().await.code(), Some(1));
-    assert_contains(
-        &scenario.log_tail(),
-        &["cannot serve the page on 0.0.0.0:0", "use a loopback address"],
-    );
+    let words = "cannot serve the page on 0.0.0.0:0 … use a loopback address";
+    assert_contains(&scenario.log_tail(), words);
 }

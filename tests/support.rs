@@ -31,6 +31,27 @@ use serde_json::{Value, json};
 use tempfile::TempDir;
 use tokio::sync::OnceCell;
 
+/// What most scenarios use.
+#[allow(unused_imports, reason = "the benchmarks use none of it")]
+pub mod prelude {
+    pub use std::path::{Path, PathBuf};
+    pub use std::process::Command;
+    pub use std::time::{Duration, Instant};
+
+    pub use control_plane::proxy::{Mode, Proxy};
+    pub use control_plane::{ControlPlane, Options};
+    pub use kube::ResourceExt as _;
+    pub use kube::api::{Api, DeleteParams, DynamicObject, ListParams, Patch, PatchParams, PostParams};
+    pub use serde_json::{Value, json};
+
+    pub use super::mount::Mount;
+    pub use super::puppet::*;
+    pub use super::{
+        Host, LIMIT, LIMITED, Scenario, cluster, condition, contains, eventually, own_cluster, plugin,
+        resource, root,
+    };
+}
+
 /// How long anything may take before a scenario fails. Generous, since the machine is shared.
 pub const LIMIT: Duration = Duration::from_secs(120);
 
@@ -355,58 +376,44 @@ impl Scenario {
         );
     }
 
-    /// Waits until a condition of the object has this status and reason, and returns its message.
-    pub async fn until_condition(
-        &self,
-        kind: &str,
-        name: &str,
-        type_: &str,
-        status: &str,
-        reason: &str,
-    ) -> String {
-        let what = format!("condition {type_} is {status} with reason {reason}");
-        let object = self
-            .until(kind, name, &what, |object| {
-                condition(object, type_).is_some_and(|c| c["status"] == status && c["reason"] == reason)
-            })
-            .await;
-        condition(&object, type_).unwrap()["message"]
-            .as_str()
-            .unwrap_or_default()
-            .to_owned()
+    /// Waits until a condition is as `says`, such as `Ready=False ChildRefused: ConfigMap … not allowed`: its status, its
+    /// reason, and words of its message, as in [`contains`]. Returns the message.
+    pub async fn until_condition(&self, kind: &str, name: &str, says: &str) -> String {
+        let (state, words) = says.split_once(": ").unwrap_or((says, ""));
+        let (status, reason) = state.split_once(' ').expect("a status and a reason");
+        let (type_, status) = status.split_once('=').expect("a type and a status");
+        let message = |it: &Value| it["message"].as_str().unwrap_or_default().to_owned();
+        let is_so =
+            |it: &Value| it["status"] == status && it["reason"] == reason && contains(&message(it), words);
+        let holds = |object: &DynamicObject| condition(object, type_).is_some_and(is_so);
+        let object = self.until(kind, name, says, holds).await;
+        message(condition(&object, type_).unwrap())
     }
 
-    /// Waits until there is an Event about an object with this type and reason, and returns its note.
-    pub async fn until_event(&self, name: &str, type_: &str, reason: &str) -> String {
-        self.until_event_with(name, type_, reason, "").await
-    }
-
-    /// Waits for an Event whose note contains these words, and returns it.
-    pub async fn until_event_with(&self, name: &str, type_: &str, reason: &str, words: &str) -> String {
+    /// Waits for an Event about an object that is as `says`, such as `Warning BackOff: it was deleted`: its type, its
+    /// reason, and words of its note, as in [`contains`]. Returns the note.
+    pub async fn until_event(&self, name: &str, says: &str) -> String {
+        let (state, words) = says.split_once(": ").unwrap_or((says, ""));
+        let (type_, reason) = state.split_once(' ').expect("a type and a reason");
         let api = self.api("events.k8s.io/v1/Event");
         let note = |event: &DynamicObject| event.data["note"].as_str().unwrap_or_default().to_owned();
         let matches = |event: &DynamicObject| {
             event.data["regarding"]["name"] == name
                 && event.data["type"] == type_
                 && event.data["reason"] == reason
-                && note(event).contains(words)
+                && contains(&note(event), words)
         };
-        let deadline = tokio::time::Instant::now() + LIMIT;
-        loop {
+        eventually(&format!("an Event about {name}: {says}"), async || {
             let events = api.list(&ListParams::default()).await.expect("a list");
-            if let Some(event) = events.iter().find(|event| matches(event)) {
-                return note(event);
-            }
-            let others: Vec<_> = events
-                .iter()
-                .map(|event| (&event.data["reason"], note(event)))
-                .collect();
-            assert!(
-                tokio::time::Instant::now() < deadline,
-                "no {type_} Event {reason} about {name} contains {words:?}; there are {others:#?}"
-            );
-            tokio::time::sleep(Duration::from_millis(50)).await;
-        }
+            let others = || {
+                events
+                    .iter()
+                    .map(|event| format!("{} {}", event.data["reason"], note(event)))
+            };
+            let found = events.iter().find(|event| matches(event)).map(note);
+            found.ok_or_else(|| others().collect::<Vec<_>>().join("\n"))
+        })
+        .await
     }
 
     /// Returns the end of the log of this scenario's hosts.
@@ -426,15 +433,11 @@ impl Scenario {
             let object = event.object_ref.clone().unwrap_or_default();
             object.namespace == self.namespace && object.name == name
         };
-        let deadline = tokio::time::Instant::now() + LIMIT;
-        let marks = || cluster.audit_events_about(&name).expect("the audit log");
-        while !marks().iter().any(is_mark) {
-            assert!(
-                tokio::time::Instant::now() < deadline,
-                "{name} never stood in the audit log"
-            );
-            tokio::time::sleep(Duration::from_millis(20)).await;
-        }
+        eventually(&format!("{name} in the audit log"), async || {
+            let marks = cluster.audit_events_about(&name).expect("the audit log");
+            marks.iter().any(is_mark).then_some(()).ok_or_else(String::new)
+        })
+        .await;
         self.writes(cluster)
     }
 
@@ -456,6 +459,26 @@ fn is_host(event: &AuditEvent) -> bool {
         .field_manager()
         .is_some_and(|manager| manager.starts_with("operator-host/"))
         || event.verb == "delete"
+}
+
+/// Waits until `look` finds something, and returns that. Fails after a while with the state that it last returned.
+pub async fn eventually<T>(what: &str, mut look: impl AsyncFnMut() -> Result<T, String>) -> T {
+    let deadline = tokio::time::Instant::now() + LIMIT;
+    loop {
+        match look().await {
+            Ok(found) => return found,
+            Err(state) => assert!(
+                tokio::time::Instant::now() < deadline,
+                "never came: {what}; {state}"
+            ),
+        }
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+}
+
+/// Reports whether a text contains all of these words, parts that ` … ` divides, in whatever order.
+pub fn contains(text: &str, words: &str) -> bool {
+    words.split(" … ").all(|part| text.contains(part))
 }
 
 /// Returns the condition of a type.
@@ -550,24 +573,14 @@ impl Host {
         std::fs::read_to_string(&self.log).unwrap_or_default()
     }
 
-    /// Waits until a line of the log contains all of `words`, and returns that line.
-    pub async fn until_log(&self, words: &[&str]) -> String {
-        let deadline = tokio::time::Instant::now() + LIMIT;
-        loop {
+    /// Waits until a line of the log has these words, as in [`contains`], and returns that line.
+    pub async fn until_log(&self, words: &str) -> String {
+        eventually(&format!("a log line with {words:?}"), async || {
             let log = self.log();
-            if let Some(line) = log
-                .lines()
-                .find(|line| words.iter().all(|word| line.contains(word)))
-            {
-                return line.to_owned();
-            }
-            assert!(
-                tokio::time::Instant::now() < deadline,
-                "no log line has {words:?}; it ends:\n{}",
-                tail(&self.log)
-            );
-            tokio::time::sleep(Duration::from_millis(20)).await;
-        }
+            let found = log.lines().find(|line| contains(line, words));
+            found.map(str::to_owned).ok_or_else(|| tail(&self.log))
+        })
+        .await
     }
 
     /// Sends SIGTERM without waiting.

@@ -7,15 +7,11 @@ mod logs;
 mod prometheus;
 mod secrets;
 
-use std::path::Path;
-use std::time::Duration;
-
-use kube::core::DynamicObject;
+use crate::support::prelude::*;
 use opentelemetry_proto::tonic::logs::v1::LogRecord;
 use opentelemetry_proto::tonic::trace::v1::Span;
 use opentelemetry_proto::tonic::trace::v1::span::SpanKind;
 use opentelemetry_proto::tonic::trace::v1::status::StatusCode;
-use serde_json::Value;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::time::timeout;
@@ -23,7 +19,6 @@ use tokio::time::timeout;
 use self::collector::{Collector, hex, samples, shown, sum, text};
 use crate::samples::echo::CONTROLLER;
 use crate::support::measure::resident;
-use crate::support::{Host, Scenario, cluster};
 
 const ECHO: &str = "my-operator.dev/v1/Echo";
 /// What is said about telemetry.
@@ -60,7 +55,7 @@ fn exporting_with(scenario: &Scenario, config: &Path, endpoint: &str, more: &[(&
 
 /// Returns the host's health port.
 pub async fn port(host: &Host) -> u16 {
-    let line = host.until_log(&["serving health and metrics"]).await;
+    let line = host.until_log("serving health and metrics").await;
     let address = line.split("127.0.0.1:").nth(1).expect("an address");
     let port: String = address.chars().take_while(char::is_ascii_digit).collect();
     port.parse().unwrap()
@@ -73,16 +68,13 @@ pub async fn get(host: &Host, path: &str) -> (u16, String) {
 
 /// Waits until `/readyz?verbose` no longer contains these words.
 pub async fn until_ready_is_without(host: &Host, words: &str) {
-    let start = std::time::Instant::now();
+    let start = Instant::now();
     loop {
         let (_, body) = get(host, "/readyz?verbose").await;
         if !body.contains(words) {
             return;
         }
-        assert!(
-            start.elapsed() < crate::support::LIMIT,
-            "{words:?} stays in {body}"
-        );
+        assert!(start.elapsed() < LIMIT, "{words:?} stays in {body}");
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
 }
@@ -116,7 +108,7 @@ async fn one_reconcile_is_one_trace(name: &str, collector: Collector, more: &[(&
     let scenario = Scenario::new(name).await;
     let host = exporting(&scenario, &collector.endpoint(), more);
     // Objects that exist when a controller starts are reconciled as in a resync.
-    host.until_log(&["controller started"]).await;
+    host.until_log("controller started").await;
     let created = scenario.apply(&echo("e", 2)).await;
     scenario.until(ECHO, "e", "ready", is_ready).await;
 
@@ -224,7 +216,7 @@ async fn one_reconcile_is_one_trace(name: &str, collector: Collector, more: &[(&
 
     // The log of the reconcile and its Event contain the same trace ID.
     let trace = hex(&root.trace_id);
-    let line: Value = serde_json::from_str(&host.until_log(&[&trace, "created Pod"]).await).unwrap();
+    let line: Value = serde_json::from_str(&host.until_log(&format!("{trace} … created Pod")).await).unwrap();
     assert_eq!(line["trace_id"], trace);
     assert_eq!(line["span_id"], hex(&root.span_id));
     assert_eq!(line["span"]["parent"], format!("{name}/e"));
@@ -328,7 +320,7 @@ async fn a_collector_that_refuses_costs_no_reconcile_and_is_reported_once() {
     let host = exporting(&scenario, &collector.endpoint(), &more);
     scenario.apply(&echo("e", 2)).await;
     scenario.until(ECHO, "e", "ready", is_ready).await;
-    host.until_log(&["the collector does not accept telemetry", "traces"])
+    host.until_log("the collector does not accept telemetry … traces")
         .await;
     tokio::time::sleep(Duration::from_secs(1)).await;
     let printed = host
@@ -345,7 +337,7 @@ async fn a_collector_that_refuses_costs_no_reconcile_and_is_reported_once() {
         .sum::<f64>();
     assert!(dropped > 0.0, "{metrics}");
     collector.refuse(false);
-    host.until_log(&["the collector accepts telemetry again"]).await;
+    host.until_log("the collector accepts telemetry again").await;
     assert_eq!(host.stop().await.code(), Some(0));
 }
 
@@ -358,7 +350,7 @@ async fn a_collector_that_is_away_or_silent_does_not_hold_up_the_end() {
     let host = exporting(&scenario, &endpoint, &[]);
     scenario.apply(&echo("e", 1)).await;
     scenario.until(ECHO, "e", "ready", is_ready).await;
-    let start = std::time::Instant::now();
+    let start = Instant::now();
     assert_eq!(host.stop().await.code(), Some(0));
     assert!(
         start.elapsed() < Duration::from_secs(8),
@@ -376,31 +368,22 @@ async fn the_health_port_shows_what_is_ready_and_why_not() {
   plugin: echo.wasm
 ";
     let host = scenario.start(&format!("{CONTROLLER}{waiting}"));
-    host.until_log(&["controller started"]).await;
-    host.until_log(&["waiting for the CustomResourceDefinition"])
-        .await;
+    host.until_log("controller started").await;
+    host.until_log("waiting for the CustomResourceDefinition").await;
     assert_eq!(get(&host, "/livez").await, (200, "ok".into()));
     let (status, body) = get(&host, "/livez?verbose").await;
     assert_eq!(status, 200);
-    for check in [
-        "[+]ping ok\n",
-        "[+]loop/echo ok\n",
-        "[+]workers/echo ok\n",
-        "livez check passed\n",
-    ] {
-        assert!(body.contains(check), "{check:?} is not in {body}");
-    }
+    let words = "[+]ping ok\n … [+]loop/echo ok\n … [+]workers/echo ok\n … livez check passed\n";
+    assert_contains(&body, words);
     // The plugin of the second controller is built for another kind.
-    host.until_log(&["cannot be used", "it reconciles"]).await;
+    host.until_log("cannot be used … it reconciles").await;
     // The others are not affected: the host is ready, and reports the controller that is not.
     assert_eq!(get(&host, "/readyz").await, (200, "ok".into()));
     let (status, body) = get(&host, "/readyz?verbose").await;
     assert_eq!(status, 200, "{body}");
-    assert!(body.contains("[+]controller/echo ok\n"), "{body}");
-    assert!(
-        body.contains("[+]controller/later ok: waits for the CustomResourceDefinition"),
-        "{body}"
-    );
+    assert_contains(&body, "[+]controller/echo ok\n");
+    let words = "[+]controller/later ok: waits for the CustomResourceDefinition";
+    assert_contains(&body, words);
     let later = body
         .lines()
         .find(|line| line.starts_with("[-]plugin/later failed, the others are served: "));
@@ -421,7 +404,7 @@ async fn the_health_port_shows_what_is_ready_and_why_not() {
 async fn hundreds_of_slow_requests_to_the_health_port_cost_little_and_keep_no_probe_away() {
     let scenario = Scenario::new("health-flood").await;
     let host = scenario.start(CONTROLLER);
-    host.until_log(&["controller started"]).await;
+    host.until_log("controller started").await;
     let port = port(&host).await;
     let before = resident(&host);
     let mut connections = Vec::new();

@@ -5,17 +5,7 @@ mod conversion;
 mod defaults;
 mod slow;
 
-use std::path::{Path, PathBuf};
-use std::process::Command;
-use std::time::{Duration, Instant};
-
-use kube::Api;
-use kube::api::{DeleteParams, Patch, PatchParams, PostParams};
-use kube::core::DynamicObject;
-use serde_json::{Value, json};
-
-use crate::support::puppet::{PUPPET, assert_contains, config_map, controller, variant};
-use crate::support::{Host, LIMIT, Scenario, resource};
+use crate::support::prelude::*;
 use crate::telemetry::get;
 
 /// A certificate authority with the certificates that it signs, in a folder.
@@ -115,7 +105,7 @@ async fn knows_match_conditions(scenario: &Scenario) -> bool {
 
 /// Returns the port of this host's webhook.
 pub(crate) async fn port(host: &Host) -> u16 {
-    let line = host.until_log(&["serving the webhook"]).await;
+    let line = host.until_log("serving the webhook").await;
     let rest = line.split("127.0.0.1:").nth(1).unwrap();
     let digits: String = rest.chars().take_while(char::is_ascii_digit).collect();
     digits.parse().unwrap()
@@ -274,13 +264,12 @@ async fn what_the_plugin_calls_invalid_is_not_written_and_its_failures_follow_th
     let config = configuration(&scenario);
     let authority = certified(&scenario);
     let host = scenario.start_with(&config, &[]);
-    host.until_log(&["controller started"]).await;
+    host.until_log("controller started").await;
     install(&scenario, &host, &config, &authority, &["--timeout", "2"]).await;
     let refused = until_refused(&scenario, &invalid(), "denied the request").await;
-    assert_contains(
-        &refused.message,
-        &["admission webhook \"puppet.operator-host.dev\" denied the request: spec.size: 3 is less than 5"],
-    );
+    let words =
+        "admission webhook \"puppet.operator-host.dev\" denied the request: spec.size: 3 is less than 5";
+    assert_contains(&refused.message, words);
     assert_eq!(refused.code, 422);
     create(&scenario, "p", &invalid(), false)
         .await
@@ -294,7 +283,7 @@ async fn what_the_plugin_calls_invalid_is_not_written_and_its_failures_follow_th
         .api(PUPPET)
         .patch("p", &PatchParams::default(), &patch)
         .await;
-    assert_contains(&update.unwrap_err().to_string(), &["3 is less than 5"]);
+    assert_contains(&update.unwrap_err().to_string(), "3 is less than 5");
     assert_eq!(scenario.get(PUPPET, "p").await.unwrap().data["spec"], good());
 
     // No decision: `Fail` refuses, within the webhook's timeout.
@@ -302,10 +291,8 @@ async fn what_the_plugin_calls_invalid_is_not_written_and_its_failures_follow_th
     let status = create(&scenario, "traps", &traps, false)
         .await
         .expect_err("no decision");
-    assert_contains(
-        &status.message,
-        &["failed calling webhook", "puppet.operator-host.dev"],
-    );
+    let words = "failed calling webhook … puppet.operator-host.dev";
+    assert_contains(&status.message, words);
     let start = Instant::now();
     let slow = json!({"validate": "busy", "busy": 1_000_000});
     create(&scenario, "slow", &slow, false)
@@ -320,7 +307,7 @@ async fn what_the_plugin_calls_invalid_is_not_written_and_its_failures_follow_th
         });
         assert!(line.is_some(), "{result} is not in {metrics}");
     }
-    assert_contains(&metrics, &["operator_host_webhook_serving"]);
+    assert_contains(&metrics, "operator_host_webhook_serving");
 
     // `Ignore` admits it, and existing resources can be deleted, whether valid or not.
     install(
@@ -384,10 +371,7 @@ async fn certificates_that_are_missing_expired_or_replaced_are_named_and_followe
         &["the certificate expired at", "the API server does not accept it"],
     )
     .await;
-    assert_contains(
-        &get(&host, "/metrics").await.1,
-        &["operator_host_webhook_serving"],
-    );
+    assert_contains(&get(&host, "/metrics").await.1, "operator_host_webhook_serving");
     until_refused(&scenario, &good(), "certificate has expired").await;
 
     // A key of another certificate, as between two writes; then the matching one.
@@ -417,7 +401,7 @@ async fn with_an_expired_certificate_deletions_succeed_where_the_api_server_know
     let config = configuration(&scenario);
     let authority = certified(&scenario);
     let host = scenario.start_with(&config, &[]);
-    host.until_log(&["controller started"]).await;
+    host.until_log("controller started").await;
     install(&scenario, &host, &config, &authority, &[]).await;
     until_refused(&scenario, &invalid(), "denied the request").await;
     create(&scenario, "p", &good(), false).await.expect("it is taken");

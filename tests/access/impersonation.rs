@@ -1,10 +1,7 @@
 //! A controller with a ServiceAccount has that account's permissions on its children, and no others.
 
-use serde_json::{Value, json};
-
 use crate::samples::echo::{CONTROLLER, ECHO, echo};
-use crate::support::puppet::{CONFIG_MAP, PUPPET, assert_contains, config_map, controller};
-use crate::support::{LIMITED, Scenario, cluster, condition};
+use crate::support::prelude::*;
 
 const RBAC: &str = "rbac.authorization.k8s.io/v1";
 
@@ -80,11 +77,10 @@ async fn each_controller_writes_its_children_as_its_service_account_and_the_rest
     let config = scenario.config_with(&top, &format!("{echoes}{puppet}"));
     let _host = scenario.start_with(&config, &[]);
     scenario.apply(&echo(2)).await;
-    let ready = |e: &kube::core::DynamicObject| e.data["status"]["isReady"] == true;
+    let ready = |e: &DynamicObject| e.data["status"]["isReady"] == true;
     scenario.until(ECHO, "e", "ready", ready).await;
     let two = json!({"response": {"children": [config_map("one", "1"), config_map("two", "2")]}});
-    scenario.puppet("p", two).await;
-    scenario.until_ready("p").await;
+    scenario.ready_with("p", two).await;
     scenario.wants("p", &[config_map("one", "1")]).await;
     scenario.until_gone(CONFIG_MAP, "two").await;
 
@@ -92,24 +88,19 @@ async fn each_controller_writes_its_children_as_its_service_account_and_the_rest
     let secret = json!({"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "s"}});
     scenario.wants("greedy", &[secret]).await;
     let message = scenario
-        .until_condition(PUPPET, "greedy", "Reconciling", "True", "ApplyFailed")
+        .until_condition(PUPPET, "greedy", "Reconciling=True ApplyFailed")
         .await;
     let user = format!("system:serviceaccount:{}:of-puppet", scenario.namespace);
-    assert_contains(
-        &message,
-        &[
-            &user,
-            "cannot patch resource \"secrets\"",
-            "permission to the ServiceAccount two-accounts/of-puppet",
-        ],
+    let words = format!(
+        "{user} … cannot patch resource \"secrets\" … \
+         permission to the ServiceAccount two-accounts/of-puppet"
     );
+    assert_contains(&message, &words);
     let generated =
         json!({"response": {"generate": [{"name": "g", "entries": [{"key": "password", "length": 20}]}]}});
     scenario.puppet("generated", generated).await;
-    let message = scenario
-        .until_condition(PUPPET, "generated", "Reconciling", "True", "ApplyFailed")
-        .await;
-    assert_contains(&message, &[&user, "cannot create resource \"secrets\""]);
+    let says = format!("Reconciling=True ApplyFailed: {user} … cannot create resource \"secrets\"");
+    scenario.until_condition(PUPPET, "generated", &says).await;
 
     let events = cluster().await.audit_events_about(&scenario.namespace);
     let events = events.expect("the audit log");
@@ -166,7 +157,7 @@ async fn a_missing_account_and_a_missing_right_to_act_as_it_are_named_and_recove
     let host = scenario.start(&puppet);
     scenario.wants("p", &[config_map("p", "1")]).await;
     let refused = async |words: &[&str]| {
-        let shows = |p: &kube::core::DynamicObject| {
+        let shows = |p: &DynamicObject| {
             let message =
                 condition(p, "Reconciling").map(|c| c["message"].as_str().unwrap_or_default().to_owned());
             message.is_some_and(|message| words.iter().all(|word| message.contains(word)))

@@ -1,12 +1,10 @@
 //! The host runs as a user who lacks a permission: the affected controllers report it and wait, and the others
 //! continue.
 
-use serde_json::json;
-
 use crate::access::rights::rbac;
 use crate::samples::echo::CONTROLLER;
 use crate::samples::many_echoes::{ECHO, POD, apply, complaints};
-use crate::support::{LIMIT, LIMITED, Scenario, cluster, condition};
+use crate::support::prelude::*;
 
 const MYAPP: &str = "example.com/v1/MyApp";
 const OTHER: &str = "\
@@ -62,22 +60,15 @@ async fn without_the_right_to_list_a_kind_only_its_controller_waits_and_names_wh
     grant(&scenario, &["get", "patch", "create", "delete"]).await;
     let host = scenario.start(&format!("{CONTROLLER}{OTHER}"));
     apply(&scenario, "e", 2).await;
-    let message = scenario
-        .until_condition(ECHO, "e", "Reconciling", "True", "WatchFailed")
+    let says = "Reconciling=True WatchFailed: cannot list resource \"pods\"";
+    let message = scenario.until_condition(ECHO, "e", says).await;
+    assert_contains(&message, "give the host's role the verbs list and watch");
+    host.until_log("WARN … cannot watch … pods is forbidden … list and watch")
         .await;
-    assert!(message.contains("cannot list resource \"pods\""), "{message}");
-    assert!(
-        message.contains("give the host's role the verbs list and watch"),
-        "{message}"
-    );
-    let line = host
-        .until_log(&["WARN", "cannot watch", "pods is forbidden"])
-        .await;
-    assert!(line.contains("list and watch"), "{line}");
     the_other_controller_works(&scenario).await;
 
     grant(&scenario, &["get", "list", "watch", "patch", "create", "delete"]).await;
-    let given = std::time::Instant::now();
+    let given = Instant::now();
     scenario.until_there(POD, "e-pod-1").await;
     eprintln!("a pod {:?} after the right to list was given", given.elapsed());
     scenario
@@ -97,22 +88,13 @@ async fn without_the_right_to_make_a_child_the_parent_names_it_and_recovers_by_i
     grant(&scenario, &["get", "list", "watch"]).await;
     let host = scenario.start(&format!("{CONTROLLER}{OTHER}"));
     apply(&scenario, "e", 2).await;
-    let message = scenario
-        .until_condition(ECHO, "e", "Reconciling", "True", "ApplyFailed")
-        .await;
-    for words in [
-        "Pod no-patch/e-pod-0",
-        "Pod no-patch/e-pod-1",
-        "cannot patch resource \"pods\"",
-        "give the host's role",
-    ] {
-        assert!(message.contains(words), "{words:?} is not in: {message}");
-    }
-    scenario.until_event("e", "Warning", "ApplyFailed").await;
+    let says = "Reconciling=True ApplyFailed: Pod no-patch/e-pod-0 … Pod no-patch/e-pod-1 … \
+         cannot patch resource \"pods\" … give the host's role";
+    scenario.until_condition(ECHO, "e", says).await;
+    scenario.until_event("e", "Warning ApplyFailed").await;
     the_other_controller_works(&scenario).await;
     // Retried repeatedly, reported once.
-    host.until_log(&["DEBUG", "cannot apply Pod no-patch/e-pod-0"])
-        .await;
+    host.until_log("DEBUG … cannot apply Pod no-patch/e-pod-0").await;
     let printed = complaints(&host);
     let printed: Vec<_> = printed
         .iter()
@@ -121,7 +103,7 @@ async fn without_the_right_to_make_a_child_the_parent_names_it_and_recovers_by_i
     assert_eq!(printed.len(), 1, "{printed:#?}");
 
     grant(&scenario, &["get", "list", "watch", "patch", "create", "delete"]).await;
-    let given = std::time::Instant::now();
+    let given = Instant::now();
     scenario
         .until(ECHO, "e", "no complaint", |e| {
             e.data["status"]["isReady"] == true && condition(e, "Reconciling").is_none()
@@ -174,10 +156,10 @@ async fn a_host_whose_service_account_is_deleted_reports_it_and_changes_nothing(
             .api(POD)
             .delete("e-pod-0", &kube::api::DeleteParams::default())
             .await;
-        tokio::time::sleep(std::time::Duration::from_millis(200)).await;
+        tokio::time::sleep(Duration::from_millis(200)).await;
     }
-    let line = host.until_log(&["WARN", "Unauthorized"]).await;
-    assert!(line.contains("check that its ServiceAccount exists"), "{line}");
+    host.until_log("WARN … Unauthorized … check that its ServiceAccount exists")
+        .await;
     scenario.until_there(POD, "e-pod-1").await;
     assert!(host.is_alive());
 }

@@ -1,17 +1,12 @@
 //! `operator-host rbac`: with the printed roles everything works; without any one verb of them something fails, and
 //! the host reports it.
 
+use crate::support::prelude::*;
 use std::collections::BTreeSet;
-use std::path::{Path, PathBuf};
-use std::process::Command;
 
 use futures::StreamExt;
-use kube::ResourceExt;
-use kube::core::DynamicObject;
-use serde_json::{Value, json};
 
 use crate::samples::many_echoes::{BUDGET_NOT_SERVED, complaints};
-use crate::support::{Host, Scenario, cluster, condition, root};
 
 const ECHO: &str = "my-operator.dev/v1/Echo";
 const POD: &str = "v1/Pod";
@@ -347,10 +342,8 @@ async fn one_is_missing(limited: &Limited, sample: Sample, resource: &str, verb:
         _ => {}
     }
     let missing = format!("cannot {verb} resource \\\"{resource}\\\"");
-    limited
-        .host
-        .until_log(&["WARN", &missing, "give the host's role"])
-        .await;
+    let words = format!("WARN … {missing} … give the host's role");
+    limited.host.until_log(&words).await;
 }
 
 #[tokio::test]
@@ -377,19 +370,11 @@ async fn a_configuration_that_cannot_be_resolved_names_what_to_give() {
     let nowhere = Path::new("/nonexistent");
     let (code, printed) = run(&[], nowhere);
     assert_eq!(code, Some(2), "{printed}");
-    for words in [
-        "unknown.dev/v1/Riddle",
-        "--crd FILE",
-        "connect to a cluster that serves it",
-    ] {
-        assert!(printed.contains(words), "{words:?} is not in: {printed}");
-    }
+    let words = "unknown.dev/v1/Riddle … --crd FILE … connect to a cluster that serves it";
+    assert_contains(&printed, words);
     let (code, printed) = run(&[], scenario.kubeconfig());
     assert_eq!(code, Some(2), "{printed}");
-    assert!(
-        printed.contains("the current cluster does not serve it"),
-        "{printed}"
-    );
+    assert_contains(&printed, "the current cluster does not serve it");
 
     let definition = scenario.file(
         "riddle.yaml",
@@ -403,11 +388,10 @@ spec: {group: unknown.dev, scope: Namespaced, names: {kind: Riddle, plural: ridd
     let definition = definition.display().to_string();
     let (code, printed) = run(&["--crd", &definition], nowhere);
     assert_eq!(code, Some(0), "{printed}");
-    assert!(printed.contains("riddlia"), "{printed}");
-    assert!(printed.contains("which the plugin does not create"), "{printed}");
+    assert_contains(&printed, "riddlia … which the plugin does not create");
     let (code, printed) = run(&["--service-account", "nobody"], nowhere);
     assert_eq!(code, Some(2), "{printed}");
-    assert!(printed.contains("NAMESPACE/NAME"), "{printed}");
+    assert_contains(&printed, "NAMESPACE/NAME");
 }
 
 #[test]
@@ -435,17 +419,14 @@ fn the_file_of_a_plugin_in_a_config_map_is_given_by_option() {
         };
         let (code, printed) = run(reach);
         assert_eq!(code, Some(2), "{printed}");
-        assert!(
-            printed.contains("give its file with --plugin echo=FILE"),
-            "{printed}"
-        );
-        let file = format!("echo={}", crate::support::plugin("echo").display());
+        assert_contains(&printed, "give its file with --plugin echo=FILE");
+        let file = format!("echo={}", plugin("echo").display());
         let (code, printed) = run(&[reach, &["--plugin", &file]].concat());
         assert_eq!(code, Some(0), "{printed}");
         let words = match command {
             "rbac" => "echoes",
             _ => "it needs no webhook",
         };
-        assert!(printed.contains(words), "{printed}");
+        assert_contains(&printed, words);
     }
 }

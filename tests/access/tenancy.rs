@@ -1,16 +1,8 @@
 //! Tenants of one host: actions in one namespace do not affect the parents of another.
 
-use std::path::PathBuf;
-
-use kube::ResourceExt;
-use kube::api::{Patch, PatchParams};
-use kube::core::DynamicObject;
-use serde_json::{Value, json};
-
 use crate::samples::echo::CONTROLLER;
 use crate::samples::many_echoes::{ECHO, POD, apply, until_exact};
-use crate::support::puppet::{CONFIG_MAP, PUPPET, assert_contains, config_map, controller};
-use crate::support::{LIMITED, Scenario, cluster};
+use crate::support::prelude::*;
 
 /// Returns a configuration of `tenant` that also watches `other`.
 fn config_of_both(tenant: &Scenario, other: &Scenario, controllers: &str) -> PathBuf {
@@ -125,7 +117,8 @@ async fn a_planted_password_is_refused_by_name_until_it_is_gone_or_accepted() {
         let message = scenario.until_stalled(parent, "ChildRefused").await;
         let accept = format!("accept-secrets={}", planted.metadata.uid.as_deref().unwrap());
         let which = format!("planted/{secret}");
-        assert_contains(&message, &[&which, "no proof of it", &accept, "Do not delete it"]);
+        let words = format!("{which} … no proof of it … {accept} … Do not delete it");
+        assert_contains(&message, &words);
         let now = scenario.version(SECRET, secret).await;
         assert_eq!(Some(now), planted.metadata.resource_version);
         let puppet = scenario.get(PUPPET, parent).await.unwrap();
@@ -201,7 +194,7 @@ async fn hosts_that_need_the_key_at_the_same_time_share_one_and_need_it_again_af
     first.until_gone(PUPPET, "p").await;
     first.puppet("p", generates("s")).await;
     let message = first.until_stalled("p", "ChildRefused").await;
-    assert_contains(&message, &["key-a/s", "a host with another key"]);
+    assert_contains(&message, "key-a/s … a host with another key");
     let (keep, delete) = (
         message.find("keep them: kubectl annotate"),
         message.find("delete"),
@@ -234,18 +227,10 @@ async fn without_the_right_to_the_key_nothing_is_generated_and_the_parent_names_
     let config = scenario.config_with("hostNamespace: no-key-home", &secrets());
     let _host = scenario.start_with(&config, &[]);
     scenario.puppet("p", generates("s")).await;
-    let message = scenario
-        .until_condition(PUPPET, "p", "Reconciling", "True", "ApplyFailed")
-        .await;
-    assert_contains(
-        &message,
-        &[
-            "no-key/s",
-            "cannot get Secret no-key-home/operator-host-provenance",
-            "cannot get resource \"secrets\"",
-            "no Secret is generated until this succeeds",
-        ],
-    );
+    let says = "Reconciling=True ApplyFailed: no-key/s … \
+         cannot get Secret no-key-home/operator-host-provenance … cannot get resource \"secrets\" … \
+         no Secret is generated until this succeeds";
+    scenario.until_condition(PUPPET, "p", says).await;
     assert!(scenario.get(SECRET, "s").await.is_none());
     grant(&home, &["secrets"]).await;
     scenario.until(SECRET, "s", "generated", is_proved).await;
@@ -261,14 +246,8 @@ async fn a_parent_in_the_hosts_own_namespace_is_refused_unless_that_is_allowed()
     };
     let _host = scenario.start_with(&with(""), &[]);
     scenario.wants("p", &[config_map("a", "")]).await;
-    let message = scenario.until_stalled("p", "NamespaceRefused").await;
-    assert_contains(
-        &message,
-        &[
-            "\"beside-the-host\" is the host's own",
-            "`hostNamespace` under `allow`",
-        ],
-    );
+    let says = "NamespaceRefused: \"beside-the-host\" is the host's own … `hostNamespace` under `allow`";
+    scenario.until_stalled("p", says).await;
     assert!(scenario.get(CONFIG_MAP, "a").await.is_none());
     with("allow: [hostNamespace]");
     scenario.until_there(CONFIG_MAP, "a").await;

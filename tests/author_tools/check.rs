@@ -1,9 +1,9 @@
 //! `check`: reports every problem of a plugin.
 
+use crate::support::prelude::*;
 use plugin_fixtures::{Fixture, Form, cases};
 
 use super::{Desk, host, sample};
-use crate::support::root;
 
 #[test]
 fn check_warns_of_each_kind_that_gives_a_plugin_power_over_others() {
@@ -127,7 +127,7 @@ fn check_calls_the_plugin_with_the_objects_that_it_needs() {
     let alone = desk.file("alone.yaml", cluster);
     let both = desk.file("both.yaml", format!("{cluster}---\n{secret}"));
     let secret = desk.file("secret.yaml", secret);
-    let check = |arguments: &[&std::path::Path]| {
+    let check = |arguments: &[&Path]| {
         let mut all = vec!["check".to_owned(), sample("mysql")];
         for (option, file) in ["--sample", "--related"].iter().zip(arguments) {
             all.extend([(*option).to_owned(), file.to_str().unwrap().to_owned()]);

@@ -1,12 +1,9 @@
 //! The documentation of the contract.
 
-use std::path::Path;
-use std::process::Command;
-
+use crate::support::prelude::*;
 use sha2::{Digest, Sha256};
 
 use super::host;
-use crate::support::{cluster, root};
 
 #[test]
 fn the_committed_schemas_match_the_types() {
@@ -101,13 +98,8 @@ fn the_first_plugin_of_the_readme_is_written_built_rendered_and_tested_as_descri
     };
     let script = format!("export CARGO_TARGET_DIR={}\n{script}", target.display());
     let printed = run(&script, desk.path(), None);
-    for words in [
-        "greeter is a plugin for example.com/v1 Greeter",
-        "kind: Deployment",
-        "3 the same, 0 different",
-    ] {
-        assert!(printed.contains(words), "{words:?} is not in {printed}");
-    }
+    let words = "greeter is a plugin for example.com/v1 Greeter … kind: Deployment … 3 the same, 0 different";
+    assert_contains(&printed, words);
 }
 
 #[test]

@@ -1,18 +1,13 @@
 //! `diff`: reports what a plugin would change in the cluster, without changing it.
 
-use std::path::Path;
-use std::process::{Command, Output};
+use crate::support::prelude::*;
+use std::process::Output;
 
-use kube::ResourceExt;
-use kube::api::ListParams;
-use kube::core::DynamicObject;
 use plugin_fixtures::{Fixture, Form};
-use serde_json::json;
 
 use super::{Answer, sample};
 use crate::samples::echo::CONTROLLER;
-use crate::support::Scenario;
-use crate::support::puppet::{self, PUPPET};
+use crate::support::puppet;
 
 const ECHO: &str = "my-operator.dev/v1/Echo";
 

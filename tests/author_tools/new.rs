@@ -1,13 +1,10 @@
 //! `new`: the generated project builds, passes its own tests, and runs.
 
-use std::path::Path;
-use std::process::Command;
-
-use serde_json::Value;
+use crate::support::prelude::*;
 use tempfile::TempDir;
 
 use super::{compiled, host};
-use crate::support::{Scenario, install, root};
+use crate::support::install;
 
 /// Returns a folder within the repository, where the SDK is found as for an author.
 pub(super) fn desk() -> TempDir {
@@ -95,16 +92,10 @@ fn tested(name: &str, language: &str) -> TempDir {
 
 fn passes(desk: &TempDir, name: &str) {
     let printed = make(desk, name, "test");
-    assert!(
-        printed.contains("3 calls replayed: 3 the same, 0 different"),
-        "{printed}"
-    );
+    assert_contains(&printed, "3 calls replayed: 3 the same, 0 different");
     assert!(!printed.contains("fail  "), "{printed}");
     let rendered = make(desk, name, "render");
-    assert!(
-        rendered.contains("kind: Deployment") && rendered.contains("readyReplicas: 0"),
-        "{rendered}"
-    );
+    assert_contains(&rendered, "kind: Deployment … readyReplicas: 0");
 }
 
 #[tokio::test]
@@ -123,7 +114,7 @@ async fn a_plugin_in_rust_passes_its_tests_and_runs_in_a_cluster() {
     );
     scenario.apply(&sample).await;
     scenario
-        .until_condition(resource, "my-greeter", "Ready", "True", "ReplicasReady")
+        .until_condition(resource, "my-greeter", "Ready=True ReplicasReady")
         .await;
 }
 
@@ -177,10 +168,7 @@ fn with_ci_set_make_changes_no_definition_and_names_the_one_that_is_out_of_date(
         .unwrap();
     let (is_success, printed) = run(make_command(&desk, "stale", "crd.json").env("CI", "true"));
     assert!(!is_success, "{printed}");
-    assert!(
-        printed.contains("crd.json does not match the plugin's types"),
-        "{printed}"
-    );
+    assert_contains(&printed, "crd.json does not match the plugin's types");
     assert_eq!(std::fs::read_to_string(&definition).unwrap(), stale);
 }
 
@@ -225,16 +213,15 @@ fn fails(name: &str, language: &str, file: &str, place: &str, failure: &str) -> 
 fn a_plugin_in_javascript_passes_its_tests_and_says_where_it_failed() {
     let failure = r#"  if (spec.image === "broken") request.parent.nothing.there;"#;
     let printed = fails("greeter-js", "js", "plugin.js", "  const replicas =", failure);
-    for words in ["the plugin stopped: TypeError: ", "at reconcile (/plugin.js:9:"] {
-        assert!(printed.contains(words), "{words:?} is not in {printed}");
-    }
+    let words = "the plugin stopped: TypeError:  … at reconcile (/plugin.js:9:";
+    assert_contains(&printed, words);
 }
 
 #[test]
 fn a_plugin_in_typescript_passes_its_tests_and_says_where_it_failed() {
     let failure = r#"  if (spec.image === "broken") (request as any).nothing.there;"#;
     let printed = fails("greeter-ts", "ts", "plugin.ts", "  const replicas =", failure);
-    assert!(printed.contains("at reconcile (/plugin.ts:14:"), "{printed}");
+    assert_contains(&printed, "at reconcile (/plugin.ts:14:");
 }
 
 /// Writes a file into the folder of a plugin.
@@ -271,7 +258,7 @@ fn a_plugin_in_typescript_has_modules_in_folders_and_json() {
         r#"{ "label": "example.org/name" }"#,
     );
     let rendered = make(&desk, "parts-ts", "render");
-    assert!(rendered.contains("example.org/name: my-greeter"), "{rendered}");
+    assert_contains(&rendered, "example.org/name: my-greeter");
     // An error names the file and the line.
     put(
         &desk,
@@ -280,10 +267,7 @@ fn a_plugin_in_typescript_has_modules_in_folders_and_json() {
         "export const label = 1;\nenum Size { Small }\n",
     );
     let (_, printed) = run(&mut make_command(&desk, "parts-ts", "build/parts-ts.wasm"));
-    assert!(
-        printed.contains("parts/deep/label.ts:2: TypeScript enum"),
-        "{printed}"
-    );
+    assert_contains(&printed, "parts/deep/label.ts:2: TypeScript enum");
 }
 
 #[test]
@@ -291,7 +275,7 @@ fn make_test_checks_the_types_of_a_plugin_in_typescript_if_it_can_and_runs_its_t
     let desk = desk();
     write(&desk, "checked-ts", "ts");
     let printed = make(&desk, "checked-ts", "test");
-    assert!(printed.contains("pass 2"), "{printed}");
+    assert_contains(&printed, "pass 2");
     put(
         &desk,
         "checked-ts",
@@ -321,12 +305,8 @@ fn an_old_node_is_named_before_anything_runs() {
 fn a_plugin_in_python_passes_its_tests_and_says_where_it_failed() {
     let failure = "    if spec.image == \"broken\":\n        [].pop()";
     let printed = fails("greeter-python", "python", "plugin.py", "    labels =", failure);
-    for words in [
-        "the plugin stopped: IndexError: pop from empty list",
-        "plugin.py\", line 20, in reconcile",
-    ] {
-        assert!(printed.contains(words), "{words:?} is not in {printed}");
-    }
+    let words = "the plugin stopped: IndexError: pop from empty list … plugin.py\", line 20, in reconcile";
+    assert_contains(&printed, words);
 }
 
 /// The tools of this machine need not have pytest, so another module takes its place, as far as a project uses it.
@@ -379,20 +359,12 @@ fn the_build_of_a_plugin_in_python_names_what_is_missing() {
         .1
     };
     let printed = build(&format!("import nowhere\n{code}"));
-    assert!(
-        printed.contains("ModuleNotFoundError: No module named 'nowhere'"),
-        "{printed}"
-    );
+    assert_contains(&printed, "ModuleNotFoundError: No module named 'nowhere'");
     let printed = build(&code.replace(define, &format!("{define}    import nowhere\n")));
-    assert!(
-        printed.contains("plugin.py, line 18: No module named 'nowhere'"),
-        "{printed}"
-    );
+    assert_contains(&printed, "plugin.py, line 18: No module named 'nowhere'");
     let printed = build(&code.replace("image: str", "image: set[str]"));
-    assert!(
-        printed.contains("spec.image: a field of a spec cannot be of the type set[str]"),
-        "{printed}"
-    );
+    let words = "spec.image: a field of a spec cannot be of the type set[str]";
+    assert_contains(&printed, words);
 }
 
 #[test]
@@ -405,7 +377,7 @@ fn a_plugin_in_zig_passes_its_tests_and_says_how_it_failed() {
         "        const labels =",
         failure,
     );
-    assert!(printed.contains("no pods today"), "{printed}");
+    assert_contains(&printed, "no pods today");
 }
 
 #[test]
@@ -420,7 +392,7 @@ fn a_plugin_in_assemblyscript_passes_its_tests_and_says_where_it_failed() {
         failure,
     );
     let words = "the plugin stopped: abort: no pods today in assembly/plugin.ts(61:";
-    assert!(printed.contains(words), "{printed}");
+    assert_contains(&printed, words);
 }
 
 #[test]
@@ -499,10 +471,7 @@ fn without_a_checkout_around_it_the_sdk_must_be_given() {
     all.extend(["--sdk", "https://example.com/operator-host.git"]);
     host(&all).expect(0);
     let manifest = std::fs::read_to_string(desk.path().join("greeter/Cargo.toml")).unwrap();
-    assert!(
-        manifest.contains("git = \"https://example.com/operator-host.git\""),
-        "{manifest}"
-    );
+    assert_contains(&manifest, "git = \"https://example.com/operator-host.git\"");
 }
 
 #[test]

@@ -2,16 +2,15 @@
 //! exceptions. What a plugin's author then reads contains the words of the list, among them the line or the argument. C has
 //! no SDK: what its plugins write goes to the host as it is, so the words are the host's.
 
+use crate::support::prelude::*;
 use std::collections::BTreeMap;
-use std::path::{Path, PathBuf};
 
 use serde::Deserialize;
-use serde_json::{Map, Value, json};
+use serde_json::Map;
 use tempfile::TempDir;
 
 use super::new::{copy, desk, make_command, run, write_kind};
 use super::program;
-use crate::support::root;
 
 /// An input: the resource, and what the answer in each language contains.
 #[derive(Deserialize)]

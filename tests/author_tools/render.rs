@@ -1,7 +1,7 @@
 //! `render`: from files to children and status.
 
+use crate::support::prelude::*;
 use plugin_fixtures::cases;
-use serde_json::{Value, json};
 
 use super::{Desk, host, sample};
 

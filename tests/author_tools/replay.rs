@@ -1,15 +1,11 @@
 //! `run --record` and `replay`: repeats recorded calls. Also the cases that every implementation of a kind answers
 //! alike, which are records, too.
 
-use std::path::{Path, PathBuf};
-
+use crate::support::prelude::*;
 use plugin_fixtures::{Fixture, Form, cases};
-use serde_json::{Value, json};
 
 use super::{Answer, Desk, host, host_with_cache, sample};
 use crate::samples::echo::CONTROLLER as ECHO_CONTROLLER;
-use crate::support::puppet::{PUPPET, controller};
-use crate::support::{Scenario, root};
 
 fn replay(plugin: &str, records: &Path) -> Answer {
     host(&["replay", "--plugin", plugin, records.to_str().unwrap()])
@@ -244,12 +240,8 @@ async fn what_a_host_recorded_is_replayed_alike_and_holds_no_value_of_a_secret()
         "apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "c"},
         "data": {"url": "mysql://root:correct horse@db"},
     });
-    scenario
-        .puppet(
-            "p",
-            json!({"response": {"children": [secret, copy], "status": {"seen": "$children"}}}),
-        )
-        .await;
+    let response = json!({"children": [secret, copy], "status": {"seen": "$children"}});
+    scenario.puppet("p", json!({ "response": response })).await;
     scenario
         .until(PUPPET, "p", "both children seen", |p| {
             p.data["status"]["seen"][1].is_object()
@@ -267,7 +259,7 @@ async fn what_a_host_recorded_is_replayed_alike_and_holds_no_value_of_a_secret()
     for value in ["correct horse", "Y29ycmVjdCBob3JzZQ", "1234\"", "MTIzNA=="] {
         assert!(!text.contains(value), "{value} was recorded:\n{text}");
     }
-    assert!(text.contains("mysql://root:masked-"), "{text}");
+    assert_contains(&text, "mysql://root:masked-");
     let calls: Vec<String> = files
         .iter()
         .map(|file| {
@@ -305,7 +297,7 @@ async fn the_records_are_bounded_and_one_that_cannot_be_written_holds_nobody_up(
             "apiVersion: my-operator.dev/v1\nkind: Echo\nmetadata: {{name: {name}}}\nspec: {{replicas: 1, image: i}}\n"
         )
     };
-    let ready = |e: &kube::core::DynamicObject| e.data["status"]["isReady"] == true;
+    let ready = |e: &DynamicObject| e.data["status"]["isReady"] == true;
     for name in ["a", "b", "c"] {
         scenario.apply(&echo(name)).await;
         scenario
@@ -329,7 +321,5 @@ async fn the_records_are_bounded_and_one_that_cannot_be_written_holds_nobody_up(
     scenario
         .until("my-operator.dev/v1/Echo", "d", "ready", ready)
         .await;
-    running
-        .until_log(&["WARN", "a plugin call was not recorded"])
-        .await;
+    running.until_log("WARN … a plugin call was not recorded").await;
 }

@@ -1,10 +1,8 @@
 //! Checks definitions against the API server's rules. Those for schemas have tests in `host/schema`.
 
+use crate::support::prelude::*;
 use operator_host_contract::Kind;
 use operator_host_core::crd::definition;
-use serde_json::{Value, json};
-
-use crate::support::root;
 
 /// The Echo definition with one change each.
 #[test]

@@ -45,7 +45,7 @@ pub async fn run(table: &mut Table) {
 async fn start_host(scenario: &Scenario, cache: &Path) -> (Host, SystemTime) {
     let arguments = ["--log", "info", "--cache-dir", cache.to_str().expect("UTF-8")];
     let host = scenario.start_with(&scenario.config(&controllers("1h")), &arguments);
-    let line = host.until_log(&["controller started", "Echo"]).await;
+    let line = host.until_log("controller started … Echo").await;
     let line: Value = serde_json::from_str(&line).expect("a line of JSON");
     let time: jiff::Timestamp = line["timestamp"]
         .as_str()
@@ -99,7 +99,7 @@ async fn single(table: &mut Table, cluster: &ControlPlane, cache: &Path) -> Valu
     let scenario = Scenario::within(cluster, "bench-single").await;
     let bare = Scenario::within(cluster, "bench-single-bare").await;
     let (host, _) = start_host(&scenario, cache).await;
-    host.until_log(&["controller started", "MySQLCluster"]).await;
+    host.until_log("controller started … MySQLCluster").await;
     let mut status = Value::Null;
     tokio::time::sleep(Duration::from_secs(1)).await;
     let idle = resident(&host);

@@ -1,15 +1,10 @@
 //! Another client keeps changing back what the host applies.
 
+use crate::support::prelude::*;
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::{Duration, Instant};
 
-use kube::api::{Patch, PatchParams};
-use kube::core::DynamicObject;
-use serde_json::{Value, json};
 use tokio::task::JoinHandle;
 
-use crate::support::puppet::{CONFIG_MAP, PUPPET, assert_contains, config_map, controller, is_true};
-use crate::support::{LIMIT, Scenario, condition};
 use crate::telemetry::get;
 
 /// A controller that wants another text in a ConfigMap.
@@ -75,29 +70,16 @@ impl Rival {
 
 #[tokio::test]
 async fn who_keeps_changing_a_field_back_is_named_and_the_two_do_not_spin() {
-    let scenario = Scenario::new("contested").await;
-    let host = scenario.start(&controller("puppet.wasm", ""));
-    let children = json!([config_map("a", "plugin"), config_map("b", "plugin")]);
-    scenario
-        .puppet("p", json!({ "response": { "children": children } }))
-        .await;
-    scenario.until_ready("p").await;
+    let (scenario, host) = puppets("contested", "").await;
+    let children = [config_map("a", "plugin"), config_map("b", "plugin")];
+    scenario.ready_wants("p", &children).await;
 
     let rival = Rival::start(&scenario, "a", json!("rival"));
-    let message = scenario
-        .until_condition(PUPPET, "p", "Contested", "True", "FieldContested")
-        .await;
-    assert_contains(
-        &message,
-        &[
-            "ConfigMap contested/a",
-            "\"rival\"",
-            "data.text",
-            "at most once in 5s",
-        ],
-    );
+    let says = "Contested=True FieldContested: ConfigMap contested/a … \"rival\" … data.text … \
+         at most once in 5s";
+    scenario.until_condition(PUPPET, "p", says).await;
     scenario
-        .until_event_with("p", "Warning", "FieldContested", "data.text")
+        .until_event("p", "Warning FieldContested: data.text")
         .await;
     let puppet = scenario.get(PUPPET, "p").await.unwrap();
     for type_ in ["Synced", "Ready"] {
@@ -105,10 +87,8 @@ async fn who_keeps_changing_a_field_back_is_named_and_the_two_do_not_spin() {
         assert_eq!([&shown["status"], &shown["reason"]], ["False", "FieldContested"]);
     }
     let metrics = get(&host, "/metrics").await.1;
-    assert_contains(
-        &metrics,
-        &["operator_host_children_contested{controller=\"puppet\"} 1"],
-    );
+    let words = "operator_host_children_contested{controller=\"puppet\"} 1";
+    assert_contains(&metrics, words);
 
     // The other child is corrected at once all the while.
     let start = Instant::now();
@@ -140,36 +120,25 @@ async fn who_keeps_changing_a_field_back_is_named_and_the_two_do_not_spin() {
         .await;
     assert!(is_true(&puppet, "Ready"));
     scenario
-        .until_event_with(
-            "p",
-            "Normal",
-            "ContestEnded",
-            "data.text is no longer changed back",
-        )
+        .until_event("p", "Normal ContestEnded: data.text is no longer changed back")
         .await;
     let metrics = get(&host, "/metrics").await.1;
-    assert_contains(
-        &metrics,
-        &["operator_host_children_contested{controller=\"puppet\"} 0"],
-    );
+    let words = "operator_host_children_contested{controller=\"puppet\"} 0";
+    assert_contains(&metrics, words);
 }
 
 /// Regression: a contest without an apply never ended, and its gauge stayed.
 #[tokio::test]
 async fn a_client_that_removes_a_field_is_not_named_and_a_pause_ends_the_contest() {
-    let scenario = Scenario::new("contested-pause").await;
-    let host = scenario.start(&controller("puppet.wasm", ""));
-    let children = json!([config_map("a", "plugin")]);
-    scenario
-        .puppet("p", json!({ "response": { "children": children } }))
-        .await;
-    scenario.until_ready("p").await;
+    let (scenario, host) = puppets("contested-pause", "").await;
+    let children = [config_map("a", "plugin")];
+    scenario.ready_wants("p", &children).await;
     let rival = Rival::start(&scenario, "a", Value::Null);
     let message = scenario
-        .until_condition(PUPPET, "p", "Contested", "True", "FieldContested")
+        .until_condition(PUPPET, "p", "Contested=True FieldContested")
         .await;
     // A client that owns nothing is not in `managedFields`.
-    assert_contains(&message, &["the last time data.text by another client"]);
+    assert_contains(&message, "the last time data.text by another client");
     let paused = json!({ "metadata": { "annotations": { "operator-host.dev/paused": "true" } } });
     scenario.patch(PUPPET, "p", paused).await;
     scenario
@@ -180,27 +149,21 @@ async fn a_client_that_removes_a_field_is_not_named_and_a_pause_ends_the_contest
         })
         .await;
     let metrics = get(&host, "/metrics").await.1;
-    assert_contains(
-        &metrics,
-        &["operator_host_children_contested{controller=\"puppet\"} 0"],
-    );
+    let words = "operator_host_children_contested{controller=\"puppet\"} 0";
+    assert_contains(&metrics, words);
     rival.task.abort();
 }
 
 /// Regression: the host did not notice a client that removed what the host recognizes its children by.
 #[tokio::test]
 async fn a_client_that_removes_the_marks_of_the_host_is_noticed() {
-    let scenario = Scenario::new("contested-marks").await;
-    let _host = scenario.start(&controller("puppet.wasm", ""));
-    let children = json!([
+    let (scenario, _host) = puppets("contested-marks", "").await;
+    let children = [
         config_map("a", "plugin"),
         config_map("b", "plugin"),
-        config_map("c", "plugin")
-    ]);
-    scenario
-        .puppet("p", json!({ "response": { "children": children } }))
-        .await;
-    scenario.until_ready("p").await;
+        config_map("c", "plugin"),
+    ];
+    scenario.ready_wants("p", &children).await;
     let none = |map: &DynamicObject| map.metadata.annotations.is_none();
     let annotations = json!({ "metadata": { "annotations": null } });
     let no_label = |map: &DynamicObject| {

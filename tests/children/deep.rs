@@ -1,12 +1,6 @@
 //! Objects that are nested deeper than the host reads: they hurt nobody but themselves.
 
-use std::process::Command;
-
-use kube::core::DynamicObject;
-use serde_json::{Value, json};
-
-use crate::support::puppet::{CONFIG_MAP, PUPPET, assert_contains, config_map, controller};
-use crate::support::{Host, LIMIT, Scenario};
+use crate::support::prelude::*;
 use crate::webhook::{
     certified, configuration, install, invalid, minor, until_refused as until_webhook_refuses,
 };
@@ -108,20 +102,20 @@ async fn deepen(scenario: &Scenario, name: &str, nesting: Nesting) {
 }
 
 async fn until_gone(scenario: &Scenario, name: &str) {
-    let start = std::time::Instant::now();
+    let start = Instant::now();
     loop {
         match send(scenario, "GET", &format!("/{name}"), String::new()).await {
             Err(kube::Error::Api(status)) if status.code == 404 => return,
             other => assert!(start.elapsed() < LIMIT, "{name} is still there: {other:?}"),
         }
-        tokio::time::sleep(std::time::Duration::from_millis(50)).await;
+        tokio::time::sleep(Duration::from_millis(50)).await;
     }
 }
 
 async fn until_refused(scenario: &Scenario, name: &str) {
     let words = "the resource is nested deeper than 120 levels";
     scenario
-        .until_event_with(name, "Warning", "Unreadable", words)
+        .until_event(name, &format!("Warning Unreadable: {words}"))
         .await;
 }
 
@@ -151,21 +145,18 @@ async fn an_object_that_is_nested_too_deep_is_refused_alone() {
     create(&scenario, "a", Nesting::Lists).await;
     let host = scenario.start(&controller("puppet.wasm", ""));
     let spec = |text: &str| json!({"response": {"children": [config_map("child", text)]}});
-    scenario.puppet("p", spec("1")).await;
-    scenario.until_ready("p").await;
+    scenario.ready_with("p", spec("1")).await;
     until_refused(&scenario, "a").await;
     create(&scenario, "b", Nesting::maps(&scenario).await).await;
     until_refused(&scenario, "b").await;
-    scenario.puppet("p", spec("2")).await;
-    scenario.until_ready("p").await;
+    scenario.ready_with("p", spec("2")).await;
     // One that was ready keeps its child, and goes on when it is readable again.
     let deep: Value = serde_json::from_str(&lists(125)).unwrap();
     scenario.patch(PUPPET, "p", json!({"spec": {"deep": deep}})).await;
     until_refused(&scenario, "p").await;
     assert!(scenario.get(CONFIG_MAP, "child").await.is_some());
     scenario.patch(PUPPET, "p", json!({"spec": {"deep": null}})).await;
-    scenario.puppet("p", spec("3")).await;
-    scenario.until_ready("p").await;
+    scenario.ready_with("p", spec("3")).await;
     let is_changed = |child: &DynamicObject| child.data["data"]["text"] == "3";
     scenario.until(CONFIG_MAP, "child", "changed", is_changed).await;
     // A preview says so, too.
@@ -182,7 +173,7 @@ async fn an_object_that_is_nested_too_deep_is_refused_alone() {
     ];
     let (code, printed) = run(&scenario, &arguments);
     assert_eq!(code, Some(2), "{printed}");
-    assert_contains(&printed, &["the resource is nested deeper than 120 levels"]);
+    assert_contains(&printed, "the resource is nested deeper than 120 levels");
     // It is reported, and then left alone.
     let reconciles = host.reconciles("too-deep/a");
     assert!(reconciles <= 4, "{reconciles}");
@@ -200,8 +191,7 @@ async fn what_is_nested_too_deep_is_explained_and_can_be_deleted() {
             "spec": {"response": {}}})
     };
     for (parent, kid) in [("one", "kid-one"), ("two", "kid-two")] {
-        scenario.wants(parent, &[child(kid)]).await;
-        scenario.until_ready(parent).await;
+        scenario.ready_wants(parent, &[child(kid)]).await;
         scenario.until_ready(kid).await;
     }
     let maps = Nesting::maps(&scenario).await;
@@ -212,19 +202,15 @@ async fn what_is_nested_too_deep_is_explained_and_can_be_deleted() {
         let message = scenario.until_stalled(parent, "ChildRefused").await;
         let words =
             format!("Puppet.test.operator-host.dev too-deep-gone/{kid} is nested deeper than 120 levels");
-        assert_contains(&message, &[&words]);
+        assert_contains(&message, &words);
         let explained = explain(&scenario, kid);
-        assert_contains(
-            &explained,
-            &[
-                "The host does not reconcile it: it is nested deeper than 120 levels",
-                "What to do next\n  Unreadable\n",
-            ],
-        );
-        assert_contains(&explain(&scenario, parent), &[kid, "or delete the child"]);
+        let words = "The host does not reconcile it: it is nested deeper than 120 levels … \
+             What to do next\n  Unreadable\n";
+        assert_contains(&explained, words);
+        let words = format!("{kid} … or delete the child");
+        assert_contains(&explain(&scenario, parent), &words);
         // A plugin that does not name it may not have been able to read it.
-        scenario.puppet(parent, json!({"response": {}})).await;
-        scenario.until_ready(parent).await;
+        scenario.ready_with(parent, json!({"response": {}})).await;
         let stays = send(&scenario, "GET", &format!("/{kid}"), String::new()).await;
         assert!(stays.expect("it stays").contains("ownerReferences"));
     }
@@ -233,20 +219,20 @@ async fn what_is_nested_too_deep_is_explained_and_can_be_deleted() {
         scenario.until_gone(PUPPET, parent).await;
         until_gone(&scenario, kid).await;
         // The plugin cannot be asked to clean up.
-        let note = scenario.until_event(kid, "Warning", "CleanupAbandoned").await;
-        assert_contains(&note, &["is nested deeper than 120 levels"]);
+        scenario
+            .until_event(kid, "Warning CleanupAbandoned: is nested deeper than 120 levels")
+            .await;
     }
     assert_eq!(host.stop().await.code(), Some(0));
     let host = start();
-    scenario.puppet("three", json!({"response": {}})).await;
-    scenario.until_ready("three").await;
+    scenario.ready_with("three", json!({"response": {}})).await;
     deepen(&scenario, "three", maps).await;
     until_refused(&scenario, "three").await;
     assert_eq!(host.stop().await.code(), Some(0));
     let config = scenario.folder.path().join("config.yaml");
     let (code, printed) = run(&scenario, &["uninstall", "--config", config.to_str().unwrap()]);
     assert_eq!(code, Some(0), "{printed}");
-    assert_contains(&printed, &["1 of 1 parents released"]);
+    assert_contains(&printed, "1 of 1 parents released");
 }
 
 /// Regression: the webhook gave no decision about it, so that it was stored with `failurePolicy: Ignore`, and could not be
@@ -259,14 +245,14 @@ async fn the_webhook_denies_what_is_nested_too_deep_and_lets_it_be_mended() {
     let config = configuration(&scenario);
     let authority = certified(&scenario);
     let host = scenario.start_with(&config, &[]);
-    host.until_log(&["controller started"]).await;
+    host.until_log("controller started").await;
     install(&scenario, &host, &config, &authority, &[]).await;
     until_webhook_refuses(&scenario, &invalid(), "denied the request").await;
     for (nesting, levels) in [(Nesting::Lists, 119), (maps, 125), (maps, 200)] {
         let answer = send(&scenario, "POST", "", puppet("deep", nesting, levels)).await;
         let error = answer.expect_err("it is denied").to_string();
         let words = "denied the request: Puppet too-deep-denied/deep is nested deeper than 120 levels";
-        assert_contains(&error, &[words]);
+        assert_contains(&error, words);
     }
     let deepest = send(&scenario, "POST", "", puppet("deepest", maps, 118)).await;
     deepest.expect("the spec has 120 levels");

@@ -1,11 +1,6 @@
 //! What others change in a child: the host puts right what it applied, and leaves all else alone.
 
-use kube::api::{Patch, PatchParams};
-use kube::core::DynamicObject;
-use serde_json::{Value, json};
-
-use crate::support::puppet::{assert_contains, controller, is_true};
-use crate::support::{Scenario, cluster, condition};
+use crate::support::prelude::*;
 
 const PUPPET: &str = crate::support::puppet::PUPPET;
 const DEPLOYMENT: &str = "apps/v1/Deployment";
@@ -54,7 +49,7 @@ fn service() -> Value {
     })
 }
 
-async fn start(name: &str, children: &[Value]) -> (Scenario, crate::support::Host) {
+async fn start(name: &str, children: &[Value]) -> (Scenario, Host) {
     let scenario = Scenario::new(name).await;
     let host = scenario.start(&kinds());
     wants(&scenario, children).await;
@@ -65,9 +60,7 @@ async fn start(name: &str, children: &[Value]) -> (Scenario, crate::support::Hos
 }
 
 async fn wants(scenario: &Scenario, children: &[Value]) {
-    scenario
-        .puppet("p", json!({ "response": { "children": children } }))
-        .await;
+    scenario.wants("p", &children).await;
 }
 
 /// Edits a child as a user does with `kubectl edit`.
@@ -178,7 +171,7 @@ async fn an_edit_of_what_was_applied_is_put_right_whatever_it_replaces() {
     edit(&scenario, SERVICE, "web", note).await;
     assert_eq!(host.stop().await.code(), Some(0));
     let host = scenario.start(&kinds());
-    host.until_log(&["reconcile done"]).await;
+    host.until_log("reconcile done").await;
     let again = json!({ "metadata": { "annotations": { "note": "b" } } });
     let before = host.reconciles("drift-edits/p");
     edit(&scenario, DEPLOYMENT, "web", again).await;
@@ -281,13 +274,13 @@ async fn an_edit_that_the_merge_cannot_undo_is_replaced() {
         let web = scenario.get(DEPLOYMENT, "web").await.unwrap();
         web.metadata.managed_fields.iter().flatten().filter(own).count()
     };
-    let start = std::time::Instant::now();
+    let start = Instant::now();
     while owned().await > 1 {
         assert!(
-            start.elapsed() < crate::support::LIMIT,
+            start.elapsed() < LIMIT,
             "the replacement owns fields beside the apply"
         );
-        tokio::time::sleep(std::time::Duration::from_millis(20)).await;
+        tokio::time::sleep(Duration::from_millis(20)).await;
     }
 
     let volume = json!({ "name": "config", "configMap": null, "emptyDir": {} });
@@ -354,5 +347,5 @@ async fn what_cannot_be_replaced_is_named_with_its_value_and_its_manager() {
         .as_str()
         .unwrap()
         .to_owned();
-    assert_contains(&message, &["Deployment drift-immutable/web", "spec.selector"]);
+    assert_contains(&message, "Deployment drift-immutable/web … spec.selector");
 }

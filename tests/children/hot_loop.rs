@@ -1,12 +1,6 @@
 //! What is removed, fails or is rewritten again and again backs off, and the parent says so.
 
-use std::time::{Duration, Instant};
-
-use kube::api::{DeleteParams, ListParams, Patch, PatchParams};
-use serde_json::{Value, json};
-
-use crate::support::puppet::{CONFIG_MAP, PUPPET, assert_contains, config_map, controller, is_true};
-use crate::support::{Scenario, cluster, condition};
+use crate::support::prelude::*;
 
 /// How long the adversary of a test goes on. A loop makes hundreds of writes in that time.
 const TIME: Duration = Duration::from_secs(12);
@@ -60,31 +54,19 @@ async fn a_pod_that_fails_as_soon_as_it_exists_is_recreated_less_and_less_often(
     let message = condition(&echo, "Reconciling").unwrap()["message"]
         .as_str()
         .unwrap();
-    assert_contains(
-        message,
-        &[
-            "Pod hot-pods/e-pod-0",
-            "Failed (OutOfcpu)",
-            "creates it again after",
-        ],
-    );
-    scenario
-        .until_event_with("e", "Warning", "BackOff", "OutOfcpu")
-        .await;
+    let words = "Pod hot-pods/e-pod-0 … Failed (OutOfcpu) … creates it again after";
+    assert_contains(message, words);
+    scenario.until_event("e", "Warning BackOff: OutOfcpu").await;
 }
 
 /// Regression: 763 Jobs in 20 s.
 #[tokio::test]
 async fn a_child_that_others_delete_backs_off_and_two_hundred_that_vanish_at_once_do_not() {
-    let scenario = Scenario::new("hot-deletes").await;
-    let host = scenario.start(&controller("puppet.wasm", ""));
+    let (scenario, host) = puppets("hot-deletes", "").await;
     let many: Vec<Value> = (0..100)
         .map(|number| config_map(&format!("m{number}"), "a"))
         .collect();
-    scenario
-        .puppet("p", json!({ "response": { "children": many } }))
-        .await;
-    scenario.until_ready("p").await;
+    scenario.ready_wants("p", &many).await;
     let maps = scenario.api(CONFIG_MAP);
     let labelled = ListParams::default().labels("operator-host.dev/controller=puppet");
     let start = Instant::now();
@@ -93,11 +75,7 @@ async fn a_child_that_others_delete_backs_off_and_two_hundred_that_vanish_at_onc
         .unwrap();
     let count = async || maps.list_metadata(&labelled).await.unwrap().items.len();
     while count().await < 100 {
-        assert!(
-            start.elapsed() < crate::support::LIMIT,
-            "only {} are there again",
-            count().await
-        );
+        assert!(start.elapsed() < LIMIT, "only {} are there again", count().await);
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
     let puppet = scenario.until_ready("p").await;
@@ -111,13 +89,10 @@ async fn a_child_that_others_delete_backs_off_and_two_hundred_that_vanish_at_onc
     }
     let created = writes(&scenario, "configmaps", "patch").await - before;
     assert!((4..15).contains(&created), "{created} ConfigMaps");
-    let message = scenario
-        .until_condition(PUPPET, "p", "Reconciling", "True", "BackOff")
-        .await;
-    assert_contains(&message, &["ConfigMap hot-deletes/m0", "it was deleted"]);
+    let says = "Reconciling=True BackOff: ConfigMap hot-deletes/m0 … it was deleted";
+    scenario.until_condition(PUPPET, "p", says).await;
     // A change of the spec is applied at once.
-    scenario.wants("p", &[config_map("m0", "b")]).await;
-    scenario.until_ready("p").await;
+    scenario.ready_wants("p", &[config_map("m0", "b")]).await;
     assert_eq!(host.stop().await.code(), Some(0));
 }
 
@@ -146,10 +121,8 @@ async fn rival(scenario: &Scenario, is_content: fn(&Value) -> bool) -> usize {
 /// Regression: 341 writes of the status by each of the two in 20 s.
 #[tokio::test]
 async fn two_writers_of_one_list_of_conditions_do_not_spin() {
-    let scenario = Scenario::new("hot-status").await;
-    let _host = scenario.start(&controller("puppet.wasm", ""));
-    scenario.wants("p", &[config_map("a", "a")]).await;
-    scenario.until_ready("p").await;
+    let (scenario, _host) = puppets("hot-status", "").await;
+    scenario.ready_wants("p", &[config_map("a", "a")]).await;
     // One that wants its own condition to be there.
     let has_own = |conditions: &Value| {
         conditions
@@ -170,6 +143,6 @@ async fn two_writers_of_one_list_of_conditions_do_not_spin() {
         "{writes_of_rival} and {of_host} writes"
     );
     scenario
-        .until_event_with("p", "Warning", "BackOff", "the status was changed back")
+        .until_event("p", "Warning BackOff: the status was changed back")
         .await;
 }

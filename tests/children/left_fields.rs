@@ -1,11 +1,6 @@
 //! Fields of a child that its plugin leaves to another manager, such as the replicas of a Deployment to an autoscaler.
 
-use kube::api::{Patch, PatchParams};
-use kube::core::DynamicObject;
-use serde_json::{Value, json};
-
-use crate::support::Scenario;
-use crate::support::puppet::controller;
+use crate::support::prelude::*;
 
 const DEPLOYMENT: &str = "apps/v1/Deployment";
 

@@ -1,5 +1,6 @@
 //! A mutating webhook changes pods when they are created, as those of image mirrors and service meshes do.
 
+use crate::support::prelude::*;
 use std::convert::Infallible;
 use std::sync::Arc;
 
@@ -9,18 +10,12 @@ use hyper::service::service_fn;
 use hyper::{Request, Response};
 use hyper_util::rt::TokioIo;
 use k8s_openapi::ByteString;
-use kube::Api;
-use kube::api::{DeleteParams, PostParams};
-use kube::core::DynamicObject;
-use serde_json::{Value, json};
 use tokio::net::TcpListener;
 use tokio_rustls::TlsAcceptor;
 use tokio_rustls::rustls::ServerConfig;
 use tokio_rustls::rustls::pki_types::pem::PemObject as _;
 use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer};
 
-use crate::support::puppet::{PUPPET, controller, is_true};
-use crate::support::{LIMIT, Scenario, cluster, resource};
 use crate::webhook::{Authority, label_namespace};
 
 const POD: &str = "v1/Pod";
@@ -111,15 +106,14 @@ async fn what_a_webhook_changes_at_creation_stays_and_costs_no_write() {
     let is_mirrored = async || image(&scenario.api(POD).create(&dry_run, &probe).await.unwrap()) != "web:1";
     let effective = async {
         while !is_mirrored().await {
-            tokio::time::sleep(std::time::Duration::from_millis(50)).await;
+            tokio::time::sleep(Duration::from_millis(50)).await;
         }
     };
     tokio::time::timeout(LIMIT, effective).await.expect("the webhook");
 
     let config = controller("puppet.wasm", "children: [{apiVersion: v1, kind: Pod}]");
     let host = scenario.start(&config);
-    scenario.wants("p", &[pod("web")]).await;
-    scenario.until_ready("p").await;
+    scenario.ready_wants("p", &[pod("web")]).await;
     let reconciles = host.reconciles("mutated/p");
     let annotation = json!({ "metadata": { "annotations": { "example.com/seen": "yes" } } });
     scenario.patch(POD, "web", annotation).await;

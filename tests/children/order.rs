@@ -1,11 +1,6 @@
 //! Children that come after others: they are created when those are ready, and deleted first.
 
-use kube::api::{Patch, PatchParams};
-use kube::core::DynamicObject;
-use serde_json::{Value, json};
-
-use crate::support::puppet::{CONFIG_MAP, PUPPET, assert_contains, config_map, controller, is_true};
-use crate::support::{Scenario, condition};
+use crate::support::prelude::*;
 
 const SERVICE: &str = "v1/Service";
 const CHILDREN: &str = "children: [{apiVersion: v1, kind: ConfigMap}, {apiVersion: v1, kind: Service}]";
@@ -44,7 +39,7 @@ async fn hold(scenario: &Scenario, kind: &str, name: &str, finalizers: Value) {
 
 async fn until_waiting(scenario: &Scenario, name: &str) -> String {
     scenario
-        .until_condition(PUPPET, name, "Reconciling", "True", "WaitingForChild")
+        .until_condition(PUPPET, name, "Reconciling=True WaitingForChild")
         .await
 }
 
@@ -54,17 +49,14 @@ fn is_going(object: &DynamicObject) -> bool {
 
 #[tokio::test]
 async fn a_child_is_created_and_changed_when_those_before_it_are_ready() {
-    let scenario = Scenario::new("order").await;
-    let _host = scenario.start(&controller("puppet.wasm", CHILDREN));
+    let (scenario, _host) = puppets("order", CHILDREN).await;
     let web = |text: &str| after(config_map("web", text), "Service/db, ConfigMap/settings");
     scenario
         .puppet("p", response(&[web("1"), database(), config_map("settings", "")]))
         .await;
     let message = until_waiting(&scenario, "p").await;
-    assert_contains(
-        &message,
-        &["ConfigMap order/web waits for Service order/db: it has no load balancer yet"],
-    );
+    let words = "ConfigMap order/web waits for Service order/db: it has no load balancer yet";
+    assert_contains(&message, words);
     let puppet = scenario.get(PUPPET, "p").await.unwrap();
     assert_eq!(condition(&puppet, "Synced").unwrap()["status"], "False");
     assert!(scenario.get(CONFIG_MAP, "web").await.is_none());
@@ -78,10 +70,7 @@ async fn a_child_is_created_and_changed_when_those_before_it_are_ready() {
     set_load_balancer(&scenario, json!([])).await;
     scenario.puppet("p", response(&[web("2"), database()])).await;
     // A child that is there and no longer wanted is not waited for.
-    assert_contains(
-        &until_waiting(&scenario, "p").await,
-        &["waits for Service order/db"],
-    );
+    assert_contains(&until_waiting(&scenario, "p").await, "waits for Service order/db");
     let alone = |text: &str| after(config_map("web", text), "Service/db");
     scenario.puppet("p", response(&[alone("2"), database()])).await;
     until_waiting(&scenario, "p").await;
@@ -106,8 +95,7 @@ async fn a_child_is_created_and_changed_when_those_before_it_are_ready() {
 
 #[tokio::test]
 async fn children_are_deleted_in_the_reverse_of_their_order() {
-    let scenario = Scenario::new("order-deletion").await;
-    let host = scenario.start(&controller("puppet.wasm", CHILDREN));
+    let (scenario, host) = puppets("order-deletion", CHILDREN).await;
     let children = [
         after(config_map("web", ""), "ConfigMap/db"),
         config_map("db", ""),
@@ -118,8 +106,7 @@ async fn children_are_deleted_in_the_reverse_of_their_order() {
     for name in ["pruned", "deleted"] {
         let mut spec = response(&children);
         spec["cleanup"] = farewell.clone();
-        scenario.puppet("p", spec.clone()).await;
-        scenario.until_ready("p").await;
+        scenario.ready_with("p", spec.clone()).await;
         hold(&scenario, CONFIG_MAP, "web", json!(["test/hold"])).await;
         if name == "pruned" {
             spec["response"]["children"] = json!([]);
@@ -132,13 +119,9 @@ async fn children_are_deleted_in_the_reverse_of_their_order() {
         let db = scenario.get(CONFIG_MAP, "db").await.expect("what comes before");
         assert!(!is_going(&db), "{name}");
         if name == "deleted" {
-            let message = scenario
-                .until_condition(PUPPET, "p", "Reconciling", "True", "DeletingChildren")
-                .await;
-            assert_contains(
-                &message,
-                &["in the reverse of their order", "operator-host.dev/puppet"],
-            );
+            let says = "Reconciling=True DeletingChildren: in the reverse of their order … \
+                 operator-host.dev/puppet";
+            scenario.until_condition(PUPPET, "p", says).await;
             scenario.until_gone(CONFIG_MAP, "farewell").await;
         }
         hold(&scenario, CONFIG_MAP, "web", Value::Null).await;

@@ -1,10 +1,6 @@
 //! Ownership of objects: which are pruned, kept, retained or adopted, and what a user may add to a child.
 
-use kube::core::DynamicObject;
-use serde_json::{Value, json};
-
-use crate::support::puppet::{CONFIG_MAP, PUPPET, assert_contains, config_map, controller};
-use crate::support::{Scenario, cluster, plugin};
+use crate::support::prelude::*;
 
 const CLAIM: &str = "v1/PersistentVolumeClaim";
 
@@ -26,12 +22,10 @@ fn sees(names: &[&str]) -> impl Fn(&DynamicObject) -> bool + use<> {
 
 #[tokio::test]
 async fn only_what_a_parent_owns_is_pruned_and_a_copy_of_its_labels_is_not() {
-    let scenario = Scenario::new("prune-proof").await;
-    let _host = scenario.start(&controller("puppet.wasm", ""));
+    let (scenario, _host) = puppets("prune-proof", "").await;
     scenario
-        .puppet("p", children(&[config_map("a", ""), config_map("b", "")]))
+        .ready_with("p", children(&[config_map("a", ""), config_map("b", "")]))
         .await;
-    scenario.until_ready("p").await;
     // A user takes a child as a template for their own object, with or without another owner.
     let child = scenario.get(CONFIG_MAP, "a").await.unwrap();
     let keeps = json!({"response": {"keep": [{"apiVersion": "v1", "kind": "ConfigMap", "name": "others"}]}});
@@ -60,16 +54,13 @@ async fn only_what_a_parent_owns_is_pruned_and_a_copy_of_its_labels_is_not() {
 
 #[tokio::test]
 async fn a_child_that_is_kept_is_neither_applied_nor_deleted() {
-    let scenario = Scenario::new("keep").await;
-    let _host = scenario.start(&controller("puppet.wasm", ""));
+    let (scenario, _host) = puppets("keep", "").await;
     scenario
-        .puppet("p", children(&[config_map("a", "plugin"), config_map("b", "")]))
+        .ready_with("p", children(&[config_map("a", "plugin"), config_map("b", "")]))
         .await;
-    scenario.until_ready("p").await;
     let mut spec = children(&[config_map("b", "")]);
     spec["response"]["keep"] = json!([{"apiVersion": "v1", "kind": "ConfigMap", "name": "a"}]);
-    scenario.puppet("p", spec).await;
-    scenario.until_ready("p").await;
+    scenario.ready_with("p", spec).await;
     let changed = scenario
         .patch(CONFIG_MAP, "a", json!({"data": {"text": "user"}}))
         .await;
@@ -95,9 +86,8 @@ async fn claims_outlive_scale_down_and_parent_and_are_taken_up_again() {
         "children: [{apiVersion: v1, kind: ConfigMap}, {apiVersion: v1, kind: PersistentVolumeClaim}]";
     let _host = scenario.start(&controller("puppet.wasm", kinds));
     scenario
-        .puppet("p", children(&[claim("c-0"), claim("c-1"), config_map("a", "")]))
+        .ready_with("p", children(&[claim("c-0"), claim("c-1"), config_map("a", "")]))
         .await;
-    scenario.until_ready("p").await;
     let uid = |claim: DynamicObject| claim.metadata.uid.unwrap();
     let first = uid(scenario.get(CLAIM, "c-1").await.unwrap());
     scenario.puppet("p", children(&[claim("c-0")])).await;
@@ -117,10 +107,9 @@ async fn claims_outlive_scale_down_and_parent_and_are_taken_up_again() {
 
     // Another parent does not get them; one of the same name does.
     scenario.puppet("q", children(&[claim("c-1")])).await;
-    assert_contains(
-        &scenario.until_stalled("q", "ChildRefused").await,
-        &["c-1", "belongs to retain/p"],
-    );
+    scenario
+        .until_stalled("q", "ChildRefused: c-1 … belongs to retain/p")
+        .await;
     scenario
         .puppet("p", children(&[claim("c-0"), claim("c-1")]))
         .await;
@@ -136,9 +125,8 @@ async fn claims_are_deleted_where_the_configuration_requires_it() {
     let kinds = "children: [{apiVersion: v1, kind: PersistentVolumeClaim, onRemoval: delete}]";
     let _host = scenario.start(&controller("puppet.wasm", kinds));
     scenario
-        .puppet("p", children(&[claim("c-0"), claim("c-1")]))
+        .ready_with("p", children(&[claim("c-0"), claim("c-1")]))
         .await;
-    scenario.until_ready("p").await;
     scenario.puppet("p", children(&[claim("c-0")])).await;
     scenario.until_gone(CLAIM, "c-1").await;
     scenario.delete(PUPPET, "p").await;
@@ -175,7 +163,7 @@ async fn a_child_is_made_as_soon_as_the_object_that_could_not_be_adopted_is_dele
     let _host = scenario.start(&controller("puppet.wasm", more));
     scenario.puppet("p", children(&[config_map("a", "plugin")])).await;
     scenario
-        .until_condition(PUPPET, "p", "Reconciling", "True", "ApplyFailed")
+        .until_condition(PUPPET, "p", "Reconciling=True ApplyFailed")
         .await;
     scenario.delete(CONFIG_MAP, "a").await;
     scenario.until_ready("p").await;
@@ -185,14 +173,11 @@ async fn a_child_is_made_as_soon_as_the_object_that_could_not_be_adopted_is_dele
 
 #[tokio::test]
 async fn a_users_own_labels_and_fields_on_a_child_stay_and_are_no_drift() {
-    let scenario = Scenario::new("own-labels").await;
-    let _host = scenario.start(&controller("puppet.wasm", ""));
-    scenario.puppet("p", children(&[config_map("a", "1")])).await;
-    scenario.until_ready("p").await;
+    let (scenario, _host) = puppets("own-labels", "").await;
+    scenario.ready_with("p", children(&[config_map("a", "1")])).await;
     let mine = json!({"metadata": {"labels": {"team": "blue"}, "annotations": {"note": "mine"}}, "data": {"more": "x"}});
     scenario.patch(CONFIG_MAP, "a", mine).await;
-    scenario.puppet("p", children(&[config_map("a", "2")])).await;
-    scenario.until_ready("p").await;
+    scenario.ready_with("p", children(&[config_map("a", "2")])).await;
     let child = scenario.get(CONFIG_MAP, "a").await.unwrap();
     assert_eq!(child.data["data"], json!({"text": "2", "more": "x"}));
     assert_eq!(child.metadata.labels.unwrap()["team"], "blue");
@@ -206,8 +191,7 @@ async fn a_new_plugin_version_that_answers_the_same_writes_nothing() {
     let file = scenario.file("puppet.wasm", &bytes);
     let controllers = controller(&file.display().to_string(), "");
     let host = scenario.start(&controllers);
-    scenario.puppet("p", children(&[config_map("a", "1")])).await;
-    scenario.until_ready("p").await;
+    scenario.ready_with("p", children(&[config_map("a", "1")])).await;
     host.until_reconciles("same-answers/p", 1).await;
     let reconciles = host.reconciles("same-answers/p");
     assert_eq!(host.stop().await.code(), Some(0));
@@ -259,8 +243,7 @@ async fn a_restart_writes_nothing_though_the_plugin_gives_zero_values() {
         },
     });
     let host = scenario.start(&children_config);
-    scenario.puppet("p", children(&[deployment])).await;
-    scenario.until_ready("p").await;
+    scenario.ready_with("p", children(&[deployment])).await;
     assert_eq!(host.stop().await.code(), Some(0));
     let before = scenario.all_writes(cluster().await).await.len();
     // With a log of its own: the first host may have reconciled once more before it stopped.

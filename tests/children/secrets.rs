@@ -1,14 +1,9 @@
 //! Secrets whose values the host generates once, never changes, and never shows.
 
+use crate::support::prelude::*;
 use std::collections::BTreeMap;
 
-use control_plane::proxy::Mode;
-use kube::core::DynamicObject;
-use serde_json::{Value, json};
-
 use crate::faults::transient_errors::behind_a_proxy;
-use crate::support::Scenario;
-use crate::support::puppet::{CONFIG_MAP, PUPPET, assert_contains, config_map, controller};
 
 const SECRET: &str = "v1/Secret";
 
@@ -81,9 +76,8 @@ async fn a_generated_value_is_drawn_once_kept_over_a_restart_and_only_added_to()
 
     // A changed length does not cause a new value, and a key that is no longer named stays.
     scenario
-        .puppet("p", spec(&[json!({"key": "password", "length": 30})]))
+        .ready_with("p", spec(&[json!({"key": "password", "length": 30})]))
         .await;
-    scenario.until_ready("p").await;
     assert_eq!(values(&scenario.get(SECRET, "s").await.unwrap()), both);
     // A user may set a value of their own.
     scenario
@@ -109,19 +103,14 @@ async fn a_generated_value_is_drawn_once_kept_over_a_restart_and_only_added_to()
     // Data is not deleted: the Secret outlives its parent and is used by the next parent of that name.
     scenario.delete(PUPPET, "p").await;
     scenario.until_gone(PUPPET, "p").await;
-    scenario.puppet("p", spec(&[password()])).await;
-    scenario.until_ready("p").await;
+    scenario.ready_with("p", spec(&[password()])).await;
     assert_eq!(values(&scenario.get(SECRET, "s").await.unwrap()), all);
 }
 
 /// A child of the same name is the rest of a generated Secret. Without a change of either, nothing is written.
 #[tokio::test]
 async fn a_generated_secret_has_the_labels_and_entries_of_the_child_of_its_name() {
-    let scenario = Scenario::new("generated-rest").await;
-    let host = scenario.start(&controller(
-        "puppet.wasm",
-        "children: [{apiVersion: v1, kind: Secret}]",
-    ));
+    let (scenario, host) = puppets("generated-rest", "children: [{apiVersion: v1, kind: Secret}]").await;
     let spec = |team: &str, data: Value| {
         let rest = json!({
             "apiVersion": "v1", "kind": "Secret", "metadata": {"name": "s", "labels": {"team": team}},
@@ -134,10 +123,9 @@ async fn a_generated_secret_has_the_labels_and_entries_of_the_child_of_its_name(
         }})
     };
     let [root, admin, host_name] = ["cm9vdA==", "YWRtaW4=", "ZGI="];
-    scenario
-        .puppet("p", spec("a", json!({"username": root, "host": host_name})))
+    let puppet = scenario
+        .ready_with("p", spec("a", json!({"username": root, "host": host_name})))
         .await;
-    let puppet = scenario.until_ready("p").await;
     let secret = scenario.get(SECRET, "s").await.unwrap();
     let first = values(&secret);
     assert_eq!(
@@ -158,8 +146,9 @@ async fn a_generated_secret_has_the_labels_and_entries_of_the_child_of_its_name(
     );
 
     // A change and a removal of what is fixed leave what is generated.
-    scenario.puppet("p", spec("b", json!({"username": admin}))).await;
-    scenario.until_ready("p").await;
+    scenario
+        .ready_with("p", spec("b", json!({"username": admin})))
+        .await;
     let secret = scenario.get(SECRET, "s").await.unwrap();
     let second = values(&secret);
     assert_eq!(second["username"], admin);
@@ -190,11 +179,8 @@ async fn a_generated_secret_has_the_labels_and_entries_of_the_child_of_its_name(
 
     // A key cannot be both.
     scenario.puppet("p", spec("b", json!({"password": root}))).await;
-    let message = scenario.until_stalled("p", "ChildRefused").await;
-    assert_contains(
-        &message,
-        &["/s", "\"password\"", "leave it out of one of the two"],
-    );
+    let says = "ChildRefused: /s … \"password\" … leave it out of one of the two";
+    scenario.until_stalled("p", says).await;
     assert_eq!(values(&scenario.get(SECRET, "s").await.unwrap()), second);
 }
 
@@ -208,11 +194,8 @@ async fn values_that_somebody_else_chose_are_not_drawn_over_even_when_children_a
     });
     let theirs = scenario.apply(&theirs.to_string()).await;
     scenario.puppet("p", spec(&[password()])).await;
-    let message = scenario.until_stalled("p", "ChildRefused").await;
-    assert_contains(
-        &message,
-        &["/s", "the host did not generate it", "delete or rename"],
-    );
+    let says = "ChildRefused: /s … the host did not generate it … delete or rename";
+    scenario.until_stalled("p", says).await;
     assert_eq!(
         scenario.get(SECRET, "s").await.unwrap().metadata.resource_version,
         theirs.metadata.resource_version
@@ -237,13 +220,11 @@ async fn a_change_of_what_is_retained_reaches_what_exists_at_once() {
         "spec": {"ports": [{"port": 80, "protocol": "TCP"}]}});
     let mut response = spec(&[password()])["response"].clone();
     response["children"] = json!([service, config_map("a", ""), config_map("b", "")]);
-    scenario.puppet("p", json!({"response": response})).await;
-    scenario.until_ready("p").await;
+    scenario.ready_with("p", json!({"response": response})).await;
     // One that the plugin names, and one that it only keeps.
     response["children"] = json!([service, config_map("a", "")]);
     response["keep"] = json!([{"apiVersion": "v1", "kind": "ConfigMap", "name": "b"}]);
-    scenario.puppet("p", json!({"response": response})).await;
-    scenario.until_ready("p").await;
+    scenario.ready_with("p", json!({"response": response})).await;
     let is_owned = |object: &DynamicObject| object.metadata.owner_references.is_some();
     let all = [(SECRET, "s"), (CONFIG_MAP, "a"), (CONFIG_MAP, "b")];
     let password = values(&scenario.get(SECRET, "s").await.unwrap());
@@ -263,18 +244,14 @@ async fn a_change_of_what_is_retained_reaches_what_exists_at_once() {
     for (kind, name) in all {
         assert!(scenario.get(kind, name).await.is_some(), "{name} went");
     }
-    scenario.puppet("p", json!({"response": response})).await;
-    scenario.until_ready("p").await;
+    scenario.ready_with("p", json!({"response": response})).await;
     assert_eq!(values(&scenario.get(SECRET, "s").await.unwrap()), password);
 
     // In the other direction an owner reference proves a child, so a Secret that has only the label and annotations
     // needs adoption.
     with("delete");
-    let message = scenario.until_stalled("p", "ChildRefused").await;
-    assert_contains(
-        &message,
-        &["ConfigMap retention/a", "but no owner reference", "`adopt: true`"],
-    );
+    let says = "ChildRefused: ConfigMap retention/a … but no owner reference … `adopt: true`";
+    scenario.until_stalled("p", says).await;
     let text = std::fs::read_to_string(with("delete")).unwrap();
     scenario.file("config.yaml", text + "    adopt: true\n");
     for (kind, name) in &all[..2] {
@@ -296,12 +273,11 @@ async fn a_generated_secret_that_is_lost_is_not_drawn_again_until_a_user_orders_
     let host = scenario.start(&config);
     let mut with_data = spec(&[password()]);
     with_data["response"]["children"] = json!([config_map("data", "")]);
-    scenario.puppet("p", with_data.clone()).await;
-    scenario.until_ready("p").await;
+    scenario.ready_with("p", with_data.clone()).await;
     let first = scenario.get(SECRET, "s").await.unwrap();
     let lost = async |what: &str| {
-        let message = scenario.until_stalled("p", "GeneratedSecretLost").await;
-        assert_contains(&message, &["lost/s", what, "restore it from a backup"]);
+        let says = format!("GeneratedSecretLost: lost/s … {what} … restore it from a backup");
+        let message = scenario.until_stalled("p", &says).await;
         let (_, order) = message.split_once("operator-host.dev/generate-again=").unwrap();
         order
             .split_whitespace()
@@ -395,9 +371,9 @@ async fn a_generated_secret_that_is_refused_stops_what_comes_after_it_and_nothin
             p.data["status"]["observedGeneration"] == p.metadata.generation.unwrap_or_default()
         })
         .await;
-    let stalled = crate::support::condition(&puppet_now, "Stalled").unwrap();
+    let stalled = condition(&puppet_now, "Stalled").unwrap();
     assert_eq!(stalled["reason"], "GeneratedSecretLost");
-    assert_contains(stalled["message"].as_str().unwrap(), &["secret-refused/s"]);
+    assert_contains(stalled["message"].as_str().unwrap(), "secret-refused/s");
     gone_still(&scenario).await;
     for name in ["after", "last"] {
         let map = scenario.get(CONFIG_MAP, name).await.unwrap();
@@ -415,8 +391,8 @@ async fn a_generated_secret_that_is_refused_stops_what_comes_after_it_and_nothin
     scenario.apply(&theirs.to_string()).await;
     puppet("3", &["beside", "new"]).await;
     scenario.until(CONFIG_MAP, "beside", "changed", text("3")).await;
-    let message = scenario.until_stalled("p", "ChildRefused").await;
-    assert_contains(&message, &["secret-refused/s", "was not created by this host"]);
+    let says = "ChildRefused: secret-refused/s … was not created by this host";
+    scenario.until_stalled("p", says).await;
     scenario.delete(SECRET, "s").await;
 
     let message = scenario.until_stalled("p", "GeneratedSecretLost").await;
@@ -443,8 +419,7 @@ async fn a_generated_secret_that_is_lost_while_another_is_created_is_not_drawn_a
         json!({"response": {"generate": all.collect::<Vec<_>>()}})
     };
     for (puppet, secret) in [("p", "lost"), ("q", "other")] {
-        scenario.puppet(puppet, generate(&[secret])).await;
-        scenario.until_ready(puppet).await;
+        scenario.ready_with(puppet, generate(&[secret])).await;
     }
     drop(proxy.take_seen());
     proxy.set_mode_of("/secrets?&fieldManager", Mode::Stall);

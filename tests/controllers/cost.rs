@@ -1,7 +1,5 @@
 //! What a Controller costs beside the same entry of the configuration file, measured in one run.
 
-use std::time::{Duration, Instant};
-
 use futures::StreamExt as _;
 
 use super::*;
@@ -20,13 +18,11 @@ async fn from_one_apply_to_the_first_child_takes_at_most_a_second_more_than_an_e
     let plugins = format!("plugins: {}\n", plugins.parent().unwrap().display());
     scenario.file("config.yaml", format!("{plugins}{CEILINGS}controllers: []\n"));
     let host = scenario.start_with(&scenario.folder.path().join("config.yaml"), &[]);
-    host.until_log(&["configuration applied"]).await;
+    host.until_log("configuration applied").await;
     // Only the operators are missing. Their plugins are in the compiled cache.
     scenario.apply(&crate::samples::echo::echo(1)).await;
     let child = config_map("a-child", "x");
-    scenario
-        .puppet("a", json!({"response": {"children": [child]}}))
-        .await;
+    scenario.wants("a", &[child]).await;
     let mut pods = measure::follow(scenario, "v1/Pod").await;
     let mut maps = measure::follow(scenario, CONFIG_MAP).await;
 

@@ -1,7 +1,5 @@
 //! Versions, orders and the end of Controllers.
 
-use std::time::{Duration, Instant};
-
 use super::*;
 
 #[tokio::test]
@@ -72,10 +70,7 @@ async fn a_version_that_deletes_is_held_back_until_the_object_promotes_it_and_a_
     let message = world
         .until("puppet", "PluginHeldBack", "True", "WouldDelete")
         .await;
-    assert!(
-        message.contains("kubectl patch controllers.operator-host.dev puppet"),
-        "{message}"
-    );
+    assert_contains(&message, "kubectl patch controllers.operator-host.dev puppet");
     let object = world.scenario.get(CONTROLLER, "puppet").await.unwrap();
     assert!(is_ready(&object), "the live version goes on");
     let second = version(&object, "proposed");
@@ -170,7 +165,7 @@ async fn a_host_runs_on_its_file_while_the_kind_is_not_defined() {
     let definition = "controllers.operator-host.dev";
     let crds = kube::Api::<DynamicObject>::all_with(
         scenario.client.clone(),
-        &crate::support::resource("apiextensions.k8s.io/v1/CustomResourceDefinition"),
+        &resource("apiextensions.k8s.io/v1/CustomResourceDefinition"),
     );
     crds.delete(definition, &Default::default()).await.unwrap();
     let gone = kube::runtime::wait::await_condition(crds, definition, |object: Option<&DynamicObject>| {
@@ -184,7 +179,7 @@ async fn a_host_runs_on_its_file_while_the_kind_is_not_defined() {
         plugins.parent().unwrap().display()
     );
     let host = scenario.start_with(&scenario.file("config.yaml", text), &[]);
-    host.until_log(&["controller started", "mine"]).await;
+    host.until_log("controller started … mine").await;
     let definition = program(&["schema", "controller"]).out;
     crate::support::install(&scenario.client, scenario.folder.path(), &definition).await;
     world.put(&puppet(1)).await;
@@ -202,7 +197,7 @@ async fn a_controller_that_may_not_run_releases_nothing_when_it_is_deleted() {
     let text = format!(
         "plugins: {}\n{CEILINGS}controllers:\n{}",
         plugins.parent().unwrap().display(),
-        crate::support::puppet::controller("puppet.wasm", "")
+        controller("puppet.wasm", "")
     );
     let host = world
         .scenario
@@ -257,17 +252,13 @@ async fn uninstall_releases_what_a_controller_made() {
         printed
     };
     let planned = uninstall(&["--dry-run"]);
-    for line in [
-        "controllers-uninstall/a would be released",
-        "the Controller puppet would be released",
-    ] {
-        assert!(planned.contains(line), "{planned}");
-    }
+    let words = "controllers-uninstall/a would be released … the Controller puppet would be released";
+    assert_contains(&planned, words);
     let held = |object: DynamicObject| object.metadata.finalizers.is_some_and(|all| !all.is_empty());
     assert!(held(world.scenario.get(CONTROLLER, "puppet").await.unwrap()));
     assert!(held(world.scenario.get(PUPPET, "a").await.unwrap()));
     let done = uninstall(&[]);
-    assert!(done.contains("the Controller puppet released"), "{done}");
+    assert_contains(&done, "the Controller puppet released");
     assert!(!held(world.scenario.get(PUPPET, "a").await.unwrap()));
     assert!(!held(world.scenario.get(CONTROLLER, "puppet").await.unwrap()));
 }

@@ -132,24 +132,17 @@ async fn a_stage_that_becomes_less_ready_returns_to_the_live_version_also_after_
     world.until("puppet", "Ready", "True", "Running").await;
     for name in ["a", "b", "c"] {
         world.scenario.puppet(name, breaks()).await;
-        world
-            .scenario
-            .until_condition(PUPPET, name, "Ready", "True", "Told")
-            .await;
+        let says = "Ready=True Told";
+        world.scenario.until_condition(PUPPET, name, says).await;
     }
     world.put(&variant(1)).await;
     let message = world
         .until("puppet", "PluginHeldBack", "True", "StageFailed")
         .await;
-    assert!(
-        message.contains("0 of 1 objects with the new version are Ready"),
-        "{message}"
-    );
+    assert_contains(&message, "0 of 1 objects with the new version are Ready");
     for name in ["a", "b", "c"] {
-        world
-            .scenario
-            .until_condition(PUPPET, name, "Ready", "True", "Told")
-            .await;
+        let says = "Ready=True Told";
+        world.scenario.until_condition(PUPPET, name, says).await;
     }
     let old = operator_host_runtime::Digest::of(&variant(0)).to_string();
     let object = world.scenario.get(CONTROLLER, "puppet").await.unwrap();
@@ -157,16 +150,13 @@ async fn a_stage_that_becomes_less_ready_returns_to_the_live_version_also_after_
     assert_eq!(host.stop().await.code(), Some(0));
     // The next process does not try it again.
     let host = start();
-    host.until_log(&["it was taken back in stage 1 of 2 before"])
-        .await;
+    host.until_log("it was taken back in stage 1 of 2 before").await;
     world
         .until("puppet", "PluginHeldBack", "True", "StageFailed")
         .await;
     for name in ["a", "b", "c"] {
-        world
-            .scenario
-            .until_condition(PUPPET, name, "Ready", "True", "Told")
-            .await;
+        let says = "Ready=True Told";
+        world.scenario.until_condition(PUPPET, name, says).await;
     }
     assert_eq!(host.stop().await.code(), Some(0));
 }
@@ -228,7 +218,7 @@ async fn a_stage_goes_on_where_it_was_after_a_failover_and_after_a_restart() {
         }
     };
     let second = start("b");
-    second.until_log(&["proof done"]).await;
+    second.until_log("proof done").await;
     host.kill();
     go_on("-b").await;
     assert_eq!(second.stop().await.code(), Some(0));
@@ -279,7 +269,7 @@ async fn a_stage_goes_on_when_the_definition_of_its_kind_changes() {
     );
     let mut changes = measure::follow(&world.scenario, CONFIG_MAP).await;
     // Without its status, and with it again, the kind is another one for the controller, which starts again.
-    let definition = crate::support::resource("apiextensions.k8s.io/v1/CustomResourceDefinition");
+    let definition = resource("apiextensions.k8s.io/v1/CustomResourceDefinition");
     let crds = kube::Api::<DynamicObject>::all_with(world.scenario.client.clone(), &definition);
     let crd = crds.get("puppets.test.operator-host.dev").await.unwrap();
     let mut versions = crd.data["spec"]["versions"].clone();
@@ -292,12 +282,10 @@ async fn a_stage_goes_on_when_the_definition_of_its_kind_changes() {
             .unwrap();
         let restarted = async {
             while host.log().matches("\"controller started\"").count() <= times {
-                tokio::time::sleep(std::time::Duration::from_millis(20)).await;
+                tokio::time::sleep(Duration::from_millis(20)).await;
             }
         };
-        tokio::time::timeout(crate::support::LIMIT, restarted)
-            .await
-            .unwrap();
+        tokio::time::timeout(LIMIT, restarted).await.unwrap();
     }
     // An object that the controller hears of after that still belongs to the stage.
     tell(&world, "first", "-after").await;

@@ -1,20 +1,10 @@
 //! The host installs the definitions that its plugins contain, when nothing is lost by it.
 
-use std::path::PathBuf;
-use std::time::{Duration, Instant};
-
-use control_plane::Options;
+use crate::support::prelude::*;
 use k8s_openapi::ByteString;
-use kube::Api;
-use kube::api::{DeleteParams, Patch, PatchParams};
-use kube::core::DynamicObject;
 use plugin_fixtures::{Fixture, Form, cases};
-use serde_json::{Value, json};
 
 use crate::access::rights::rbac;
-use crate::support::mount::Mount;
-use crate::support::puppet::{assert_contains, is_true};
-use crate::support::{Host, LIMIT, Scenario, cluster, condition, own_cluster, resource};
 use crate::telemetry::{get, until_ready_is_without};
 use crate::webhook::{Authority, certified};
 
@@ -56,7 +46,7 @@ impl<'a> Shops<'a> {
 
     async fn start(&self) -> Host {
         let host = self.scenario.start_with(&self.config("install"), &[]);
-        host.until_log(&["controller started"]).await;
+        host.until_log("controller started").await;
         host
     }
 
@@ -201,10 +191,10 @@ fn fields_of(definition: &Value) -> Vec<&str> {
 }
 
 /// Returns the number of the first line of the log that contains all words.
-fn line(host: &Host, words: &[&str]) -> usize {
+fn line(host: &Host, words: &str) -> usize {
     let log = host.log();
     let mut lines = log.lines();
-    let found = lines.position(|line| words.iter().all(|word| line.contains(word)));
+    let found = lines.position(|line| contains(line, words));
     found.unwrap_or_else(|| panic!("no line has {words:?}: {log}"))
 }
 
@@ -215,25 +205,24 @@ fn installs(log: &str) -> usize {
 }
 
 async fn until_live(host: &Host, version: &str) {
-    host.until_log(&["\"plugin loaded\"", &format!("\"version\":\"{version}\"")])
+    host.until_log(&format!("\"plugin loaded\" … \"version\":\"{version}\""))
         .await;
 }
 
 /// Waits until `/readyz` says all of this about the plugin.
-pub(crate) async fn until_ready_says(host: &Host, words: &[&str]) -> String {
-    let start = Instant::now();
-    loop {
+pub(crate) async fn until_ready_says(host: &Host, words: &str) -> String {
+    eventually(&format!("/readyz with {words:?}"), async || {
         let (_, ready) = get(host, "/readyz?verbose").await;
-        if words.iter().all(|word| ready.contains(word)) {
-            return ready;
+        match contains(&ready, words) {
+            true => Ok(ready),
+            false => Err(format!(
+                "{ready}
+{}",
+                host.log()
+            )),
         }
-        assert!(
-            start.elapsed() < LIMIT,
-            "{words:?} never: {ready}\n{}",
-            host.log()
-        );
-        tokio::time::sleep(Duration::from_millis(50)).await;
-    }
+    })
+    .await
 }
 
 #[tokio::test]
@@ -243,15 +232,15 @@ async fn a_definition_is_created_and_widened_before_the_version_that_needs_it_is
     let host = shops.start().await;
     let definition = shops.definition().await.unwrap();
     let managers = serde_json::to_string(&definition.metadata.managed_fields).unwrap();
-    assert_contains(&managers, &["operator-host/shop/definition/"]);
+    assert_contains(&managers, "operator-host/shop/definition/");
     shops.shop("one", json!({ "a": "x" })).await;
     shops.until_ready("one").await;
 
     shops.put("1.1.0", &["a", "b"]);
     until_live(&host, "1.1.0").await;
-    let installed = line(&host, &["\"definition installed\"", "1.1.0"]);
+    let installed = line(&host, "\"definition installed\" … 1.1.0");
     assert!(
-        installed < line(&host, &["\"plugin loaded\"", "1.1.0"]),
+        installed < line(&host, "\"plugin loaded\" … 1.1.0"),
         "{}",
         host.log()
     );
@@ -294,18 +283,14 @@ async fn a_narrower_definition_waits_for_the_object_that_has_the_field() {
     shops.shop("other", json!({ "a": "x" })).await;
 
     shops.put("1.1.0", &["a"]);
-    let message = scenario
-        .until_condition(&kind, "user", "PluginHeldBack", "True", "LossyDefinition")
-        .await;
-    assert_contains(
-        &message,
-        &["the API server would drop its field spec.b", "is held back"],
-    );
+    let says = "PluginHeldBack=True LossyDefinition: the API server would drop its field spec.b … \
+         is held back";
+    scenario.until_condition(&kind, "user", says).await;
     scenario
-        .until_event_with("user", "Warning", "PluginHeldBack", "spec.b")
+        .until_event("user", "Warning PluginHeldBack: spec.b")
         .await;
     let (_, plugins) = get(&host, "/plugins").await;
-    assert_contains(&plugins, &["LossyDefinition", "heldBack"]);
+    assert_contains(&plugins, "LossyDefinition … heldBack");
     let other = scenario.get(&kind, "other").await.unwrap();
     assert!(condition(&other, "PluginHeldBack").is_none());
     assert_eq!(shops.spec("user").await["b"], "y");
@@ -313,11 +298,9 @@ async fn a_narrower_definition_waits_for_the_object_that_has_the_field() {
     shops.shop("user", json!({ "a": "x" })).await;
     until_live(&host, "1.1.0").await;
     shops.until_fields(&["a"]).await;
-    host.until_log(&["\"definition installed\"", "1.1.0"]).await;
+    host.until_log("\"definition installed\" … 1.1.0").await;
     // The live version needed the field until then.
-    assert!(
-        line(&host, &["\"plugin loaded\"", "1.1.0"]) < line(&host, &["\"definition installed\"", "1.1.0"])
-    );
+    assert!(line(&host, "\"plugin loaded\" … 1.1.0") < line(&host, "\"definition installed\" … 1.1.0"));
 }
 
 #[tokio::test]
@@ -328,14 +311,9 @@ async fn a_version_in_which_objects_are_stored_stays() {
     shops.mount.put(FILE, &with_versions(&scenario, "1.0.0", &both));
     let host = shops.start().await;
     shops.put("1.1.0", &["a"]);
-    let held = host.until_log(&["plugin held back", "LossyDefinition"]).await;
-    assert_contains(
-        &held,
-        &[
-            "it lacks the version v0, in which objects are stored",
-            "migrate them first",
-        ],
-    );
+    let words = "plugin held back … LossyDefinition … it lacks the version v0, in which objects are stored … \
+         migrate them first";
+    host.until_log(words).await;
     let stays = shops
         .until("both versions", |crd| crd["spec"]["versions"][1]["name"] == "v0")
         .await;
@@ -374,13 +352,13 @@ async fn an_edited_definition_is_left_alone_and_reported_with_its_editor() {
             json!({ "spec": { "versions": [version("v1", &["a", "c"], true)] } }),
         )
         .await;
-    let words = ["the cluster's was changed by others", "\"vim\"", ".spec.versions"];
-    until_ready_says(&host, &words).await;
-    host.until_log(&["\"WARN\"", "the cluster's was changed by others"])
+    let words = "the cluster's was changed by others … \"vim\" … .spec.versions";
+    until_ready_says(&host, words).await;
+    host.until_log("\"WARN\" … the cluster's was changed by others")
         .await;
     // A version that needs more waits.
     shops.put("1.1.0", &["a", "b"]);
-    host.until_log(&["plugin held back", "DefinitionNotInstalled", "vim"])
+    host.until_log("plugin held back … DefinitionNotInstalled … vim")
         .await;
     let edited = shops.until_fields(&["a", "c"]).await;
     assert_eq!(
@@ -424,19 +402,16 @@ async fn a_rollback_is_live_before_its_definition_which_waits_for_what_objects_h
     let mut shops = Shops::new(&scenario);
     let state = scenario.folder.path().join("state").display().to_string();
     let host = scenario.start_with(&shops.config("install"), &["--state-dir", &state]);
-    host.until_log(&["controller started"]).await;
+    host.until_log("controller started").await;
     let first = operator_host_runtime::Digest::of(&plugin(&scenario, "1.0.0", &["a"]));
     shops.put("1.1.0", &["a", "b"]);
     until_live(&host, "1.1.0").await;
     shops.shop("user", json!({ "a": "x", "b": "y" })).await;
     let pin = json!({ "metadata": { "annotations": { "operator-host.dev/pin": first.to_string() } } });
     shops.edit("user", pin).await;
-    host.until_log(&["plugin loaded", "rolled back"]).await;
-    let words = [
-        "of version 1.0.0 is not installed",
-        "user: the API server would drop its field spec.b",
-    ];
-    until_ready_says(&host, &words).await;
+    host.until_log("plugin loaded … rolled back").await;
+    let words = "of version 1.0.0 is not installed … user: the API server would drop its field spec.b";
+    until_ready_says(&host, words).await;
     assert_eq!(shops.spec("user").await["b"], "y");
     shops.until_fields(&["a", "b"]).await;
     shops.shop("user", json!({ "a": "x" })).await;
@@ -455,7 +430,7 @@ async fn of_two_hosts_the_one_with_the_newer_version_defines_the_kind() {
     };
     let newer = config("newer", &shops.controller("install"));
     let newer = scenario.start_named("newer", &newer);
-    newer.until_log(&["controller started"]).await;
+    newer.until_log("controller started").await;
     let other = scenario.folder.path().join("other.wasm");
     std::fs::write(&other, plugin(&scenario, "1.0.0", &["a"])).unwrap();
     let mount = shops.mount.path.join(FILE).display().to_string();
@@ -465,12 +440,12 @@ async fn of_two_hosts_the_one_with_the_newer_version_defines_the_kind() {
     let older = config("older", &controller);
     let older = scenario.start_named("older", &older);
     let words = "the cluster's is of the version 1.1.0 of the plugin, applied by \"operator-host/shop/definition/newer\"";
-    until_ready_says(&older, &[words]).await;
+    until_ready_says(&older, words).await;
     // It does without the host that lost, too.
     std::fs::write(&other, plugin(&scenario, "1.2.0", &["a", "b", "c"])).unwrap();
     until_live(&older, "1.2.0").await;
     shops.until_fields(&["a", "b", "c"]).await;
-    until_ready_says(&newer, &["applied by \"operator-host/shop/definition/older\""]).await;
+    until_ready_says(&newer, "applied by \"operator-host/shop/definition/older\"").await;
     let generation = shops.definition().await.unwrap().metadata.generation;
     assert_eq!(generation, Some(2), "each applied once");
 }
@@ -502,16 +477,12 @@ async fn without_the_permission_the_missing_rule_is_named() {
         "host",
         scenario.folder.path(),
     );
-    let words = [
-        "is not installed",
-        "cannot create resource",
-        "give the host's role that permission",
-    ];
-    host.until_log(&[&["\"WARN\"", "customresourcedefinitions"], &words[..]].concat())
+    let words = "is not installed … cannot create resource … give the host's role that permission";
+    host.until_log(&format!("\"WARN\" … customresourcedefinitions … {words}"))
         .await;
-    until_ready_says(&host, &words).await;
+    until_ready_says(&host, words).await;
     grant("install").await;
-    host.until_log(&["controller started"]).await;
+    host.until_log("controller started").await;
     until_ready_is_without(&host, "is not installed").await;
 }
 
@@ -523,7 +494,7 @@ async fn definitions_are_only_compared_or_not_even_that() {
         let definition = definition(&scenario, &[version("v1", &["a"], true)]);
         crate::support::install(&scenario.client, scenario.folder.path(), &definition.to_string()).await;
         let host = scenario.start_with(&shops.config(mode), &[]);
-        host.until_log(&["controller started"]).await;
+        host.until_log("controller started").await;
         let two = [
             version("v1", &["a", "b"], true),
             version("v2", &["a", "b"], false),
@@ -531,8 +502,8 @@ async fn definitions_are_only_compared_or_not_even_that() {
         shops.mount.put(FILE, &with_versions(&scenario, "1.1.0", &two));
         until_live(&host, "1.1.0").await;
         if is_reported {
-            let lacks = ["lacks spec.b", "does not have the version v2"];
-            until_ready_says(&host, &lacks).await;
+            let lacks = "lacks spec.b … does not have the version v2";
+            until_ready_says(&host, lacks).await;
         } else {
             shops.shop("one", json!({ "a": "x" })).await;
             shops.until_ready("one").await;
@@ -556,10 +527,8 @@ async fn a_definition_with_several_versions_names_the_webhook_and_its_authority(
     };
     let host = shops.start().await;
     shops.mount.put(FILE, &converting("1.1.0"));
-    let held = host
-        .until_log(&["plugin held back", "DefinitionNotInstalled"])
+    host.until_log("plugin held back … DefinitionNotInstalled … set `webhook.service` or `webhook.url`")
         .await;
-    assert_contains(&held, &["set `webhook.service` or `webhook.url`"]);
     host.stop().await;
 
     let authority = certified(&scenario);

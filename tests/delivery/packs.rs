@@ -1,19 +1,13 @@
 //! Plugins that `operator-host pack` converted to ConfigMaps: stored in the real API server, projected as by the
 //! kubelet, and loaded by a host that checks pins and signatures.
 
+use crate::support::prelude::*;
 use std::collections::BTreeMap;
 use std::fs;
-use std::path::{Path, PathBuf};
-use std::process::Command;
 
 use k8s_openapi::api::core::v1::ConfigMap;
-use kube::Api;
-use kube::api::{Patch, PatchParams};
 
 use crate::samples::echo::{CONTROLLER, ECHO, echo};
-use crate::support::mount::Mount;
-use crate::support::puppet::assert_contains;
-use crate::support::{Host, Scenario, plugin};
 use crate::telemetry::{get, until_ready_is_without};
 
 /// Made with `openssl genpkey -algorithm ed25519`, for these tests only.
@@ -127,7 +121,7 @@ fn digest(map: &ConfigMap) -> String {
 }
 
 async fn until_live(host: &Host, digest: &str) {
-    host.until_log(&["plugin loaded", &format!("\"digest\":\"{digest}\"")])
+    host.until_log(&format!("plugin loaded … \"digest\":\"{digest}\""))
         .await;
 }
 
@@ -159,11 +153,11 @@ async fn a_large_plugin_goes_through_several_config_maps_and_is_never_used_half_
         applied.push(apply(&scenario, map).await);
     }
     volume.project(&applied[..2]);
-    host.until_log(&["the part echo.wasm.zst.2 is not the one", "stays live"])
+    host.until_log("the part echo.wasm.zst.2 is not the one … stays live")
         .await;
     let (status, ready) = get(&host, "/readyz?verbose").await;
     assert_eq!(status, 200, "{ready}");
-    assert_contains(&ready, &["[+]plugin/echo ok: ", "stays live", "echo.wasm.zst.2"]);
+    assert_contains(&ready, "[+]plugin/echo ok:  … stays live … echo.wasm.zst.2");
     volume.project(&applied[2..]);
     until_live(&host, &digest(&second[0])).await;
     until_ready_is_without(&host, "stays live").await;
@@ -175,10 +169,7 @@ async fn a_large_plugin_goes_through_several_config_maps_and_is_never_used_half_
         .output()
         .unwrap();
     assert!(output.status.success(), "{output:?}");
-    assert_contains(
-        &String::from_utf8_lossy(&output.stdout),
-        &["echoes.my-operator.dev"],
-    );
+    assert_contains(&String::from_utf8_lossy(&output.stdout), "echoes.my-operator.dev");
 
     // A small, unpacked plugin again: the other ConfigMaps may stay.
     let third = pack(&scenario, &echo_with(10, 3), &[]);
@@ -209,13 +200,13 @@ async fn only_what_is_signed_by_a_configured_key_is_taken() {
     let more = ["--signature-keys", keys.to_str().unwrap()];
     let mut host = volume.start(&scenario, CONTROLLER, &more);
     // The keys are reloaded, like the configuration.
-    host.until_log(&["none of the keys in --signature-keys signs for this controller"])
+    host.until_log("none of the keys in --signature-keys signs for this controller")
         .await;
     fs::write(&keys, other.replace("mysql", "echo")).unwrap();
-    host.until_log(&["cannot be used", "it is not signed"]).await;
+    host.until_log("cannot be used … it is not signed").await;
     let (status, ready) = get(&host, "/readyz").await;
     assert_eq!(status, 500, "{ready}");
-    assert_contains(&ready, &["[-]plugin/echo failed: ", "it is not signed"]);
+    assert_contains(&ready, "[-]plugin/echo failed:  … it is not signed");
     scenario.apply(&echo(1)).await;
     scenario
         .until(ECHO, "e", "reported why there is no answer", |e| {
@@ -236,29 +227,25 @@ async fn only_what_is_signed_by_a_configured_key_is_taken() {
     let data = bad[0].binary_data.as_mut().unwrap();
     data.insert("echo.wasm.sig".into(), signature);
     volume.project(&bad);
-    host.until_log(&["the signature is for digest", &digest(&bad[0]), "stays live"])
-        .await;
+    let words = format!("the signature is for digest … {} … stays live", digest(&bad[0]));
+    host.until_log(&words).await;
     let (status, ready) = get(&host, "/readyz?verbose").await;
     assert_eq!(status, 200, "{ready}");
-    assert_contains(
-        &ready,
-        &[&digest(&good[0]), "stays live", "the signature is for digest"],
-    );
+    let words = format!("{} … stays live … the signature is for digest", digest(&good[0]));
+    assert_contains(&ready, &words);
     let (_, metrics) = get(&host, "/metrics").await;
-    assert_contains(
-        &metrics,
-        &["operator_host_plugin_reloads_total{controller=\"echo\",result=\"refused\"}"],
-    );
+    let words = "operator_host_plugin_reloads_total{controller=\"echo\",result=\"refused\"}";
+    assert_contains(&metrics, words);
     assert!(host.is_alive());
 
     // Unreadable keys change nothing, and a revoked key invalidates its signatures at the next file.
     fs::write(&keys, "keys: []").unwrap();
-    host.until_log(&["the configuration is refused", "at least one key"])
+    host.until_log("the configuration is refused … at least one key")
         .await;
     let revoked = "MCowBQYDK2VwAyEArpxLG3KE2Y3OMrS798GZhadlZNfoKOkRgCwfH4Xfums=";
     fs::write(&keys, format!("keys: [{{name: next, key: {revoked}}}]")).unwrap();
     volume.project(&good);
-    host.until_log(&["no key that may sign for this controller (next)", "stays live"])
+    host.until_log("no key that may sign for this controller (next) … stays live")
         .await;
 }
 
@@ -275,8 +262,8 @@ async fn a_pinned_controller_takes_that_version_only_and_another_pin_takes_effec
     let host = volume.start(&scenario, &pinned(&one[0]), &[]);
     until_live(&host, &digest(&one[0])).await;
     volume.project(&two);
-    host.until_log(&["the configuration pins", &digest(&two[0]), "stays live"])
-        .await;
+    let words = format!("the configuration pins … {} … stays live", digest(&two[0]));
+    host.until_log(&words).await;
     volume.config(&scenario, &pinned(&two[0]));
     until_live(&host, &digest(&two[0])).await;
     until_ready_is_without(&host, "stays live").await;

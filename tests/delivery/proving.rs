@@ -5,16 +5,9 @@
 mod orders;
 mod replaced;
 
-use std::path::PathBuf;
-use std::time::{Duration, Instant};
-
-use kube::core::DynamicObject;
+use crate::support::prelude::*;
 use operator_host_runtime::Digest;
-use serde_json::{Value, json};
 
-use crate::support::mount::Mount;
-use crate::support::puppet::{CONFIG_MAP, PUPPET, assert_contains, config_map, controller, variant};
-use crate::support::{Host, LIMIT, Scenario, condition};
 use crate::telemetry::get;
 
 const FILE: &str = "puppet.wasm";
@@ -76,20 +69,22 @@ fn digest(number: u8) -> Digest {
 
 /// Waits for the log line about a version that took over.
 async fn until_live(host: &Host, number: u8, because: &str) -> String {
-    host.until_log(&["plugin loaded", &digest(number).to_string(), because])
-        .await
+    host.until_log(&format!(
+        "plugin loaded … {} … {because}",
+        digest(number).to_string()
+    ))
+    .await
 }
 
 /// Creates a ready puppet, and a version that would delete its only child.
 async fn offer_one_that_deletes(scenario: &Scenario, stage: &mut Stage<'_>) {
     let spec = json!({"response": response(&[("a", "x")]), "variants": {"1": {"response": {}}}});
-    scenario.puppet("p", spec).await;
-    scenario.until_ready("p").await;
+    scenario.ready_with("p", spec).await;
     stage.swap(1);
 }
 
 async fn until_held_back(host: &Host, number: u8) -> String {
-    host.until_log(&["plugin held back", &digest(number).to_string()])
+    host.until_log(&format!("plugin held back … {}", digest(number).to_string()))
         .await
 }
 
@@ -139,16 +134,15 @@ async fn a_version_that_answers_the_same_is_promoted() {
     let host = stage.start();
     for name in ["p", "q", "r"] {
         scenario
-            .puppet(name, json!({"response": response(&[(name, "x")])}))
+            .ready_with(name, json!({"response": response(&[(name, "x")])}))
             .await;
-        scenario.until_ready(name).await;
     }
     let before = scenario.version(CONFIG_MAP, "p").await;
     stage.swap(1);
     // A sample, as configured.
     until_live(&host, 1, "proved: 2 of 3 objects: 2 unchanged, 0 changed").await;
     // The first version has no object to be proved on, and needs none.
-    assert_contains(&host.log(), &["it was the first"]);
+    assert_contains(&host.log(), "it was the first");
     assert_eq!(scenario.version(CONFIG_MAP, "p").await, before);
     let report = until_report(&host, "two versions kept", |r| {
         r["kept"].as_array().is_some_and(|k| k.len() == 2)
@@ -167,8 +161,7 @@ async fn a_version_that_answers_otherwise_and_deletes_little_is_promoted_at_once
     let many: Vec<(&str, &str)> = ["a", "b", "c", "d", "e"].map(|name| (name, "old")).to_vec();
     let fewer: Vec<(&str, &str)> = ["a", "b", "c", "d"].map(|name| (name, "new")).to_vec();
     let spec = json!({"response": response(&many), "variants": {"1": {"response": response(&fewer)}}});
-    scenario.puppet("p", spec).await;
-    scenario.until_ready("p").await;
+    scenario.ready_with("p", spec).await;
     stage.swap(1);
     let line = until_live(
         &host,
@@ -204,21 +197,12 @@ async fn a_version_that_fails_where_the_live_one_works_is_held_back_and_touches_
     );
     stage.swap(1);
     let line = until_held_back(&host, 1).await;
-    assert_contains(
-        &line,
-        &[
-            "fails on 1 object",
-            "proving-fails/bad",
-            "told to panic",
-            "kubectl annotate crd",
-        ],
-    );
-    let message = scenario
-        .until_condition(PUPPET, "bad", "PluginHeldBack", "True", "Fails")
-        .await;
-    assert_contains(&message, &["told to panic", DEFINITION]);
+    let words = "fails on 1 object … proving-fails/bad … told to panic … kubectl annotate crd";
+    assert_contains(&line, words);
+    let says = format!("PluginHeldBack=True Fails: told to panic … {DEFINITION}");
+    scenario.until_condition(PUPPET, "bad", &says).await;
     scenario
-        .until_event_with("bad", "Warning", "PluginHeldBack", "told to panic")
+        .until_event("bad", "Warning PluginHeldBack: told to panic")
         .await;
     // The object that it succeeds on holds nothing back, and the other one is as Ready as before.
     let good = scenario.until_ready("good").await;
@@ -229,14 +213,11 @@ async fn a_version_that_fails_where_the_live_one_works_is_held_back_and_touches_
     assert_eq!(report["candidate"]["state"], "heldBack");
     assert_eq!(report["candidate"]["reason"], "Fails");
     let metrics = get(&host, "/metrics").await.1;
-    assert_contains(
-        &metrics,
-        &[
-            "result=\"held_back\"",
-            "operator_host_plugin_held_back{",
-            &digest(1).to_string(),
-        ],
+    let words = format!(
+        "result=\"held_back\" … operator_host_plugin_held_back{{ … {}",
+        digest(1).to_string()
     );
+    assert_contains(&metrics, &words);
     // The live version continues.
     let spec =
         json!({"response": response(&[("a", "x"), ("b", "x")]), "variants": {"1": {"misbehave": "panic"}}});
@@ -280,13 +261,12 @@ async fn a_generated_secret_that_is_refused_hides_nothing_of_what_a_version_woul
         "2": {"response": with_secret(&[("a", "x"), ("b", "y")])},
     });
     let spec = json!({"response": with_secret(&[("a", "x"), ("b", "x")]), "variants": variants});
-    scenario.puppet("p", spec).await;
-    scenario.until_ready("p").await;
+    scenario.ready_with("p", spec).await;
     scenario.delete("v1/Secret", "s").await;
     scenario.until_stalled("p", "GeneratedSecretLost").await;
     stage.swap(1);
     let line = until_held_back(&host, 1).await;
-    assert_contains(&line, &["it would delete 1 of 2 children"]);
+    assert_contains(&line, "it would delete 1 of 2 children");
     stage.swap(2);
     until_live(&host, 2, "1 object: 0 unchanged, 1 changed").await;
     scenario.until_text("b", "y").await;
@@ -299,34 +279,22 @@ async fn a_version_that_would_delete_children_is_held_back_until_it_would_not() 
     let host = stage.start();
     let both = response(&[("a", "x"), ("b", "x")]);
     let spec = json!({"response": both, "variants": {"1": {"response": response(&[("a", "y")])}}});
-    scenario.puppet("p", spec).await;
-    scenario.until_ready("p").await;
+    scenario.ready_with("p", spec).await;
     let others =
         json!({"response": response(&[("others", "confidential")]), "variants": {"1": {"response": {}}}});
-    scenario.puppet("q", others).await;
-    scenario.until_ready("q").await;
+    scenario.ready_with("q", others).await;
     stage.swap(1);
     let line = until_held_back(&host, 1).await;
-    assert_contains(&line, &["it would delete 2 of 3 children, more than 20 %"]);
+    assert_contains(&line, "it would delete 2 of 3 children, more than 20 %");
     assert!(!line.contains("apiVersion"), "a difference at a warning: {line}");
-    host.until_log(&["DEBUG", "differences from the live version", "confidential"])
+    host.until_log("DEBUG … differences from the live version … confidential")
         .await;
-    let message = scenario
-        .until_condition(PUPPET, "p", "PluginHeldBack", "True", "WouldDelete")
-        .await;
-    assert_contains(
-        &message,
-        &[
-            "-- apiVersion: v1",
-            "-    name: b",
-            "ConfigMap proving-deletes/b",
-            "is held back",
-            "kubectl annotate crd",
-        ],
-    );
+    let says = "PluginHeldBack=True WouldDelete: -- apiVersion: v1 … -    name: b … \
+         ConfigMap proving-deletes/b … is held back … kubectl annotate crd";
+    let message = scenario.until_condition(PUPPET, "p", says).await;
     // A reader of one parent's Events must not learn about another.
     let event = scenario
-        .until_event_with("p", "Warning", "PluginHeldBack", "ConfigMap proving-deletes/b")
+        .until_event("p", "Warning PluginHeldBack: ConfigMap proving-deletes/b")
         .await;
     for text in [&message, &event] {
         assert!(
@@ -363,8 +331,7 @@ async fn an_object_that_is_being_deleted_is_asked_about_with_its_cleanup() {
             "2": {"cleanup": {"done": true}, "misbehave": "panic"},
         },
     });
-    scenario.puppet("p", spec).await;
-    scenario.until_ready("p").await;
+    scenario.ready_with("p", spec).await;
     scenario.delete(PUPPET, "p").await;
     scenario
         .until(PUPPET, "p", "being deleted", |p| {
@@ -373,7 +340,7 @@ async fn an_object_that_is_being_deleted_is_asked_about_with_its_cleanup() {
         .await;
     stage.swap(1);
     let line = until_held_back(&host, 1).await;
-    assert_contains(&line, &["fails on 1 object", "`apiVersion`"]);
+    assert_contains(&line, "fails on 1 object … `apiVersion`");
     assert!(scenario.get(CONFIG_MAP, "a").await.is_some());
     // Its `reconcile` is not called any more.
     stage.swap(2);
@@ -390,15 +357,13 @@ async fn children_of_objects_that_are_being_deleted_do_not_outweigh_those_that_w
     let going = json!({
         "response": response(&many), "cleanup": {"done": false, "requeueAfterMs": 600_000},
     });
-    scenario.puppet("going", going).await;
-    scenario.until_ready("going").await;
+    scenario.ready_with("going", going).await;
     scenario.delete(PUPPET, "going").await;
     let spec = json!({"response": response(&[("child", "x")]), "variants": {"1": {"response": {}}}});
-    scenario.puppet("p", spec).await;
-    scenario.until_ready("p").await;
+    scenario.ready_with("p", spec).await;
     stage.swap(1);
     let line = until_held_back(&host, 1).await;
-    assert_contains(&line, &["it would delete 1 of 1 child"]);
+    assert_contains(&line, "it would delete 1 of 1 child");
     assert!(scenario.get(CONFIG_MAP, "child").await.is_some());
 }
 
@@ -432,37 +397,27 @@ async fn each_reason_to_hold_a_version_back_is_named() {
         "4": status,
         "5": with(config_map("a", "y")),
     });
-    scenario.puppet("p", spec).await;
-    scenario.until_ready("p").await;
+    scenario.ready_with("p", spec).await;
     for (number, words) in [
         (
             1,
-            ["NotDeterministic", "gives different answers to the same request"],
+            "NotDeterministic … gives different answers to the same request",
         ),
         (
             2,
-            [
-                "stop managing 1 child",
-                "PersistentVolumeClaim proving-reasons/data",
-            ],
+            "stop managing 1 child … PersistentVolumeClaim proving-reasons/data",
         ),
         (
             3,
-            [
-                "it fails on 1 object",
-                "refuse it: data.number: 1 must be of type string",
-            ],
+            "it fails on 1 object … refuse it: data.number: 1 must be of type string",
         ),
         (
             4,
-            [
-                "it fails on 1 object",
-                "status.count: \\\"three\\\" must be of type integer",
-            ],
+            "it fails on 1 object … status.count: \\\"three\\\" must be of type integer",
         ),
     ] {
         stage.swap(number);
-        assert_contains(&until_held_back(&host, number).await, &words);
+        assert_contains(&until_held_back(&host, number).await, words);
     }
     assert_eq!(text_of(&scenario, "a").await, "x");
     stage.swap(5);

@@ -3,18 +3,14 @@
 pub mod server;
 pub mod tokens;
 
+use crate::support::prelude::*;
 use std::fs;
-use std::path::Path;
-use std::process::Command;
-use std::time::Duration;
 
 use opentelemetry_proto::tonic::trace::v1::Span;
-use serde_json::Value;
 
 use self::server::{Access, Registry};
 use self::tokens::Tokens;
 use crate::samples::echo::{CONTROLLER, ECHO, echo};
-use crate::support::{Host, LIMIT, Scenario, plugin, root};
 use crate::telemetry::collector::{Collector, text};
 use crate::telemetry::{get, until_ready_is_without};
 
@@ -93,7 +89,7 @@ async fn a_tag_is_followed_and_what_was_pulled_outlives_the_registry() {
     let file = scenario.file("echo.wasm", echo_with(1));
     let push = |file: &Path| output(&["push", "--plain-http", file.to_str().unwrap(), &reference]);
     let first = push(&file);
-    assert!(first.contains("/team/echo@sha256:"), "{first}");
+    assert_contains(&first, "/team/echo@sha256:");
     // The same file is the same artifact.
     assert_eq!(push(&file), first);
 
@@ -154,8 +150,7 @@ async fn a_tag_is_followed_and_what_was_pulled_outlives_the_registry() {
     assert_eq!(away["live"]["digest"], sha256(&echo_with(2)));
     let (status, ready) = get(&host, "/readyz?verbose").await;
     assert!(status == 200 && ready.contains("cannot be pulled"), "{ready}");
-    host.until_log(&["cannot be pulled", "the live version stays"])
-        .await;
+    host.until_log("cannot be pulled … the live version stays").await;
     assert_eq!(host.stop().await.code(), Some(0));
 
     until_request("HEAD", ("error.type", "connect")).await;
@@ -200,14 +195,11 @@ async fn a_private_registry_gives_signed_plugins_only_to_those_who_may_have_them
         String::from_utf8(output.stderr).unwrap()
     };
     let error = failed(&["push", file, &reference]);
-    assert!(
-        error.contains("UnknownIssuer") && error.contains("registry.certificateAuthorities"),
-        "{error}"
-    );
+    assert_contains(&error, "UnknownIssuer … registry.certificateAuthorities");
     let error = failed(&["push", file, &reference, "--certificate-authorities", authority]);
-    assert!(error.contains("refuses access to team/echo"), "{error}");
+    assert_contains(&error, "refuses access to team/echo");
     let error = failed(&["push", file, &reference, "--plain-http"]);
-    assert!(error.contains("answered 400"), "{error}");
+    assert_contains(&error, "answered 400");
 
     let access = [
         "--certificate-authorities",
@@ -218,7 +210,7 @@ async fn a_private_registry_gives_signed_plugins_only_to_those_who_may_have_them
     let with_access = |arguments: &[&str]| output(&[arguments, &access].concat());
     let pushed = with_access(&["push", file, &reference, "--sign-key", key]);
     let verified = with_access(&["verify", &pushed, "--keys", keys]);
-    assert!(verified.contains("signed by release as echo"), "{verified}");
+    assert_contains(&verified, "signed by release as echo");
 
     // The digest pins, so the registry is not asked again.
     let section = section(
@@ -262,10 +254,7 @@ async fn a_private_registry_gives_signed_plugins_only_to_those_who_may_have_them
     fs::write(keys, both).unwrap();
     until_report(&host, "live", live(sha256(&echo_with(2)))).await;
     let verified = with_access(&["verify", &unsigned, "--keys", keys]);
-    assert!(
-        verified.contains("signed by cosign with cosign as echo"),
-        "{verified}"
-    );
+    assert_contains(&verified, "signed by cosign with cosign as echo");
     assert_eq!(host.stop().await.code(), Some(0));
 
     // By digest, and without the credentials that were taken away.
@@ -394,7 +383,7 @@ async fn a_registry_that_wants_tokens_gets_them_for_what_is_done_and_only_with_t
     let file = file.to_str().unwrap();
     let credentials = ["--plain-http", "--credentials", credentials.to_str().unwrap()];
     let pushed = output(&[&["push", file, &reference][..], &credentials].concat());
-    assert!(pushed.contains("/team/echo@sha256:"), "{pushed}");
+    assert_contains(&pushed, "/team/echo@sha256:");
     assert!(
         tokens
             .scopes()
@@ -404,7 +393,7 @@ async fn a_registry_that_wants_tokens_gets_them_for_what_is_done_and_only_with_t
     );
     let anonymous = run(&["push", file, &reference, "--plain-http"]);
     let words = String::from_utf8(anonymous.stderr).unwrap();
-    assert!(words.contains("does not accept the credentials"), "{words}");
+    assert_contains(&words, "does not accept the credentials");
 
     // To pull, the host asks for no more than to pull.
     let before = tokens.scopes().len();
@@ -447,7 +436,7 @@ async fn check_and_render_take_a_plugin_from_a_registry() {
     let sample = root().join("manifests/samples/echo.yaml");
     let sample = sample.to_str().unwrap();
     let checked = output(&["check", "--plain-http", &reference, "--sample", sample]);
-    assert!(checked.contains("determinism"), "{checked}");
+    assert_contains(&checked, "determinism");
     let from_file = output(&["render", "--plugin", file.to_str().unwrap(), "--filename", sample]);
     let by_digest = pushed.split_whitespace().find(|word| word.contains("@sha256:"));
     let by_digest = format!("oci://{}", by_digest.unwrap().trim_start_matches("oci://"));
@@ -463,7 +452,7 @@ async fn check_and_render_take_a_plugin_from_a_registry() {
         assert_eq!(rendered, from_file, "{reference}");
     }
     let absent = format!("oci://{}/team/echo:2", registry.name());
-    let failed = std::process::Command::new(env!("CARGO_BIN_EXE_operator-host"))
+    let failed = Command::new(env!("CARGO_BIN_EXE_operator-host"))
         .args(["check", "--plain-http", &absent])
         .output()
         .unwrap();

@@ -2,11 +2,9 @@
 //!
 //! Proving is off, so that every version that loads takes over; `super::proving` has the scenarios with it.
 
+use crate::support::prelude::*;
 use std::collections::BTreeMap;
 use std::fs;
-
-use crate::support::mount::Mount;
-use crate::support::{Host, Scenario, plugin};
 
 const POD: &str = "v1/Pod";
 
@@ -82,12 +80,11 @@ async fn a_bad_version_leaves_the_children_and_the_live_version_alone() {
     until_ready(&scenario).await;
     let pod = scenario.get(POD, "e-pod-0").await.unwrap();
     mount.put(FILE, &echo()[..50_000]);
-    host.until_log(&["cut off", "stays live"]).await;
+    host.until_log("cut off … stays live").await;
     mount.put(FILE, &fs::read(plugin("mysql")).unwrap());
-    host.until_log(&["it reconciles", "MySQLCluster", "stays live"])
-        .await;
+    host.until_log("it reconciles … MySQLCluster … stays live").await;
     mount.project(&BTreeMap::new());
-    host.until_log(&["not there", "stays live"]).await;
+    host.until_log("not there … stays live").await;
     // The live version still answers.
     scenario.apply(&resource(2)).await;
     scenario.until_there(POD, "e-pod-1").await;

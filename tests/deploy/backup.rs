@@ -1,13 +1,8 @@
 //! A backup is restored into another cluster, as Velero does it: objects get other UIDs and no owner references, and custom
 //! resources no status.
 
-use control_plane::Options;
-use kube::api::PostParams;
-use kube::core::{DynamicObject, ObjectMeta};
-use serde_json::{Value, json};
-
-use crate::support::puppet::{CONFIG_MAP, PUPPET, assert_contains, config_map, controller};
-use crate::support::{Scenario, own_cluster};
+use crate::support::prelude::*;
+use kube::core::ObjectMeta;
 
 const SECRET: &str = "v1/Secret";
 const CLAIM: &str = "v1/PersistentVolumeClaim";
@@ -49,9 +44,7 @@ async fn restore(scenario: &Scenario, kind: &str, object: DynamicObject) {
 
 /// Waits until every child is applied. The claim is not bound, because no pod uses it.
 async fn until_applied(scenario: &Scenario) {
-    scenario
-        .until_condition(PUPPET, "p", "Synced", "True", "Applied")
-        .await;
+    scenario.until_condition(PUPPET, "p", "Synced=True Applied").await;
 }
 
 fn wanted() -> Value {
@@ -94,7 +87,7 @@ async fn parents_claims_generated_secrets_and_the_key_are_restored_in_another_cl
     let _host = start(&after);
     // The ConfigMap should not be in the backup: without its owner it could be anybody's.
     let message = after.until_stalled("p", "ChildRefused").await;
-    assert_contains(&message, &["backup/a", "no owner reference"]);
+    assert_contains(&message, "backup/a … no owner reference");
     after.delete(CONFIG_MAP, "a").await;
     until_applied(&after).await;
     let parent = after.get(PUPPET, "p").await.unwrap();

@@ -1,16 +1,11 @@
 //! The Helm chart beside what it makes, which `deploy` tests: its README, its schema, and the values.
 
-use std::path::Path;
-use std::process::Command;
-
-use serde_json::{Value, json};
-
-use crate::support::root;
+use crate::support::prelude::*;
 
 /// Values that are one value of Kubernetes, although they have fields.
 const WHOLE: [&str; 3] = ["resources", "nodeSelector", "affinity"];
 
-fn chart() -> std::path::PathBuf {
+fn chart() -> PathBuf {
     root().join("manifests/helm")
 }
 

@@ -1,10 +1,7 @@
 //! The configuration changes while the host runs.
 
-use serde_json::json;
-
 use crate::samples::echo::{CONTROLLER as ECHO_CONTROLLER, ECHO, echo};
-use crate::support::puppet::{PUPPET, assert_contains, config_map, controller};
-use crate::support::{Host, Scenario, condition, plugin};
+use crate::support::prelude::*;
 use crate::telemetry::get;
 
 const POD: &str = "v1/Pod";
@@ -22,8 +19,7 @@ fn starts(host: &Host, name: &str) -> usize {
 
 /// Checks that a controller works: a new puppet becomes ready.
 async fn puppet_works(scenario: &Scenario, name: &str) {
-    scenario.wants(name, &[config_map(name, "text")]).await;
-    scenario.until_ready(name).await;
+    scenario.ready_wants(name, &[config_map(name, "text")]).await;
 }
 
 #[tokio::test]
@@ -37,20 +33,18 @@ async fn a_controller_is_added_changed_and_removed_without_a_restart() {
 
     scenario.config(&format!("{puppet}{ECHO_CONTROLLER}"));
     until_echo_is_ready(&scenario).await;
-    host.until_log(&["configuration applied", "\"added\":\"echo\""])
-        .await;
+    host.until_log("configuration applied … \"added\":\"echo\"").await;
 
     // One of the controllers must not create the kind any more.
     let without = ECHO_CONTROLLER.replace("kind: Pod}", "kind: Service}");
     assert_ne!(without, ECHO_CONTROLLER);
     scenario.config(&format!("{puppet}{without}"));
-    host.until_log(&["configuration applied", "\"changed\":\"echo\""])
+    host.until_log("configuration applied … \"changed\":\"echo\"")
         .await;
     scenario.apply(&echo(2)).await;
-    let message = scenario
-        .until_condition(ECHO, "e", "Stalled", "True", "ChildRefused")
+    scenario
+        .until_condition(ECHO, "e", "Stalled=True ChildRefused: Pod")
         .await;
-    assert_contains(&message, &["Pod"]);
     assert_eq!(
         host.log().matches("plugin loaded").count(),
         2,
@@ -61,7 +55,7 @@ async fn a_controller_is_added_changed_and_removed_without_a_restart() {
     scenario.until_there(POD, "e-pod-1").await;
 
     scenario.config(&puppet);
-    host.until_log(&["configuration applied", "\"removed\":\"echo\""])
+    host.until_log("configuration applied … \"removed\":\"echo\"")
         .await;
     let (_, ready) = get(&host, "/readyz?verbose").await;
     assert!(!ready.contains("echo"), "{ready}");
@@ -91,41 +85,28 @@ async fn a_bad_configuration_is_refused_as_a_whole_and_reported_everywhere() {
     // Echo's part is valid, but is not applied without the rest.
     let bad = puppet.replace("kind: Puppet", "kind: puppet");
     let file = scenario.config(&format!("{ECHO_CONTROLLER}{bad}"));
-    let line = host
-        .until_log(&["configuration is refused", "config.yaml:"])
-        .await;
-    assert_contains(
-        &line,
-        &["the previous one stays in use", "expected CamelCase", ":10:"],
-    );
+    let words = "configuration is refused … config.yaml: … the previous one stays in use … \
+         expected CamelCase … :10:";
+    host.until_log(words).await;
     let (status, ready) = get(&host, "/readyz?verbose").await;
     assert_eq!(status, 200, "{ready}");
-    assert_contains(
-        &ready,
-        &[
-            "[+]configuration ok: the previous one is in use: ",
-            "config.yaml:10:",
-        ],
-    );
+    let words = "[+]configuration ok: the previous one is in use:  … config.yaml:10:";
+    assert_contains(&ready, words);
     let (_, metrics) = get(&host, "/metrics").await;
-    assert_contains(
-        &metrics,
-        &[
-            "operator_host_config_reloads_total{result=\"refused\"} 1\n",
-            "operator_host_config_reloads_total{result=\"taken\"} 1\n",
-        ],
-    );
+    let words = "operator_host_config_reloads_total{result=\"refused\"} 1\n … \
+         operator_host_config_reloads_total{result=\"taken\"} 1\n";
+    assert_contains(&metrics, words);
     puppet_works(&scenario, "meanwhile").await;
     assert_eq!(starts(&host, "echo"), 0);
 
     std::fs::remove_file(&file).unwrap();
-    host.until_log(&["configuration is refused", "not there"]).await;
+    host.until_log("configuration is refused … not there").await;
     puppet_works(&scenario, "without").await;
 
     scenario.config(&puppet);
-    host.until_log(&["matches the configuration in use again"]).await;
+    host.until_log("matches the configuration in use again").await;
     let (_, ready) = get(&host, "/readyz?verbose").await;
-    assert_contains(&ready, &["[+]configuration ok\n"]);
+    assert_contains(&ready, "[+]configuration ok\n");
     assert_eq!(starts(&host, "puppet"), 1, "{}", host.log());
     assert!(host.is_alive());
 }
@@ -139,24 +120,18 @@ async fn a_controller_waits_for_its_plugin_file_and_the_others_run() {
     let host = scenario.start(&format!("{}{waiting}", controller("puppet.wasm", "")));
     puppet_works(&scenario, "first").await;
     scenario.apply(&echo(1)).await;
-    let message = scenario
-        .until_condition(
-            "my-operator.dev/v1/Echo",
-            "e",
-            "Stalled",
-            "True",
-            "PluginNotLoaded",
-        )
+    let says = "Stalled=True PluginNotLoaded: late.wasm … is not there";
+    scenario
+        .until_condition("my-operator.dev/v1/Echo", "e", says)
         .await;
-    assert_contains(&message, &["late.wasm", "is not there"]);
     let (_, ready) = get(&host, "/readyz?verbose").await;
-    assert_contains(&ready, &["plugin/echo", "late.wasm"]);
+    assert_contains(&ready, "plugin/echo … late.wasm");
     // A change of another controller is taken meanwhile.
     scenario.config(&format!(
         "{}{waiting}",
         controller("puppet.wasm", "concurrency: 3")
     ));
-    host.until_log(&["configuration applied", "\"changed\":\"puppet\""])
+    host.until_log("configuration applied … \"changed\":\"puppet\"")
         .await;
     puppet_works(&scenario, "changed").await;
     std::fs::copy(plugin("echo"), &late).unwrap();
@@ -209,23 +184,19 @@ async fn the_configuration_sets_what_is_logged() {
     puppet_works(&scenario, "quiet").await;
     assert_eq!(host.log(), "");
     std::fs::write(&config, format!("log: info,operator_host=debug\n{text}")).unwrap();
-    host.until_log(&["configuration applied"]).await;
+    host.until_log("configuration applied").await;
     puppet_works(&scenario, "loud").await;
-    host.until_log(&["reconcile done", "loud"]).await;
+    host.until_log("reconcile done … loud").await;
     std::fs::write(&config, format!("log: loud=louder\n{text}")).unwrap();
-    host.until_log(&[
-        "configuration is refused",
-        "config.yaml:1:6",
-        "is not a log filter",
-    ])
-    .await;
+    host.until_log("configuration is refused … config.yaml:1:6 … is not a log filter")
+        .await;
 }
 
 /// Regression: a change of `namespaces` stopped every controller and listed everything again.
 #[tokio::test]
 async fn another_namespace_is_watched_while_the_others_go_on() {
     use control_plane::proxy::{Proxy, Seen};
-    let proxy = Proxy::start(&crate::support::cluster().await.kubeconfig())
+    let proxy = Proxy::start(&cluster().await.kubeconfig())
         .await
         .expect("a proxy");
     let scenario = Scenario::new("first-namespace")
@@ -252,11 +223,8 @@ async fn another_namespace_is_watched_while_the_others_go_on() {
     assert!(first.is_empty(), "nothing is new there: {first:#?}");
 
     scenario.file("config.yaml", with("[second-namespace]"));
-    host.until_log(&[
-        "the watched namespaces have changed",
-        "\"namespaces\":\"second-namespace\"",
-    ])
-    .await;
+    host.until_log("the watched namespaces have changed … \"namespaces\":\"second-namespace\"")
+        .await;
     scenario.apply(&echo(2)).await;
     other.apply(&echo(2)).await;
     other.until_there(POD, "e-pod-1").await;
@@ -284,16 +252,15 @@ async fn children_of_a_kind_that_is_no_longer_listed_are_named_until_they_are_go
     let children = "children: [{apiVersion: v1, kind: ConfigMap}, {apiVersion: v1, kind: Secret}]";
     let host = scenario.start(&controller("puppet.wasm", children));
     let wants = |children: &[serde_json::Value]| json!({"response": {"children": children}});
-    scenario.puppet("p", wants(&[config_map("a", "1"), secret])).await;
-    scenario.until_ready("p").await;
+    scenario
+        .ready_with("p", wants(&[config_map("a", "1"), secret]))
+        .await;
     assert_eq!(host.stop().await.code(), Some(0));
     scenario.puppet("p", wants(&[config_map("a", "1")])).await;
     let _host = scenario.start(&controller("puppet.wasm", ""));
-    let message = scenario
-        .until_condition(PUPPET, "p", "KindNotListed", "True", "KindNotListed")
-        .await;
-    assert_contains(&message, &["Secret unlisted/s", "\"puppet\""]);
+    let says = "KindNotListed=True KindNotListed: Secret unlisted/s … \"puppet\"";
+    scenario.until_condition(PUPPET, "p", says).await;
     scenario.delete("v1/Secret", "s").await;
-    let is_silent = |p: &kube::core::DynamicObject| condition(p, "KindNotListed").is_none();
+    let is_silent = |p: &DynamicObject| condition(p, "KindNotListed").is_none();
     scenario.until(PUPPET, "p", "no complaint", is_silent).await;
 }

@@ -1,11 +1,6 @@
 //! The process: how it handles an invalid configuration, and how it ends.
 
-use std::process::Command;
-
-use serde_json::json;
-
-use crate::support::Scenario;
-use crate::support::puppet::{CONFIG_MAP, PUPPET, config_map, controller};
+use crate::support::prelude::*;
 
 #[tokio::test]
 async fn a_wrong_configuration_is_reported_with_its_position_and_nothing_is_started() {
@@ -76,13 +71,13 @@ async fn sigterm_waits_for_the_call_under_way_and_what_comes_of_it() {
             json!({"busy": 400, "response": {"children": [config_map("a", "")], "status": {"note": "done"}}}),
         )
         .await;
-    host.until_log(&["busy"]).await;
+    host.until_log("busy").await;
     assert!(
         scenario.get(CONFIG_MAP, "a").await.is_none(),
         "the call is over already"
     );
     host.terminate();
-    host.until_log(&["waiting for the reconciles in progress"]).await;
+    host.until_log("waiting for the reconciles in progress").await;
     assert!(host.is_alive(), "it does not wait");
     // No new work is started.
     scenario.wants("late", &[config_map("late", "")]).await;

@@ -1,12 +1,7 @@
 //! `operator-host uninstall`: no parent waits for a host that is no longer there.
 
-use std::process::{Command, Output};
-
-use kube::ResourceExt;
-use serde_json::json;
-
-use crate::support::Scenario;
-use crate::support::puppet::{CONFIG_MAP, PUPPET, config_map};
+use crate::support::prelude::*;
+use std::process::Output;
 
 const FINALIZER: &str = "operator-host.dev/puppet";
 const CONTROLLER: &str = "\
@@ -53,10 +48,7 @@ async fn the_finalizers_are_released_and_the_children_stay() {
         "spec": { "accessModes": ["ReadWriteOnce"], "resources": { "requests": { "storage": "1Gi" } } },
     });
     scenario
-        .puppet(
-            "a",
-            json!({ "response": { "children": [config_map("a", "1"), claim], "status": { "note": "the plugin's" } } }),
-        )
+        .puppet("a", json!({"response": {"children": [config_map("a", "1"), claim], "status": {"note": "the plugin's"}}}))
         .await;
     scenario.wants("b", &[config_map("b", "1")]).await;
     for name in ["a", "b"] {
@@ -74,7 +66,7 @@ async fn the_finalizers_are_released_and_the_children_stay() {
     let output = uninstall(&scenario, &["--dry-run"]);
     let dry = printed(&output);
     assert_eq!(output.status.code(), Some(0), "{dry}");
-    assert!(dry.contains("2 of 2 parents would be released"), "{dry}");
+    assert_contains(&dry, "2 of 2 parents would be released");
     assert_eq!(
         finalizers(&scenario, "a").await,
         [FINALIZER, others[0], others[1]]
@@ -87,16 +79,9 @@ async fn the_finalizers_are_released_and_the_children_stay() {
     let output = uninstall(&scenario, &[]);
     let printed_text = printed(&output);
     assert_eq!(output.status.code(), Some(0), "{printed_text}");
-    for words in [
-        "2 of 2 parents released",
-        "uninstall/b released: it is being deleted and skips its cleanup",
-        "the host's conditions were removed from the status of 2 parents",
-    ] {
-        assert!(
-            printed_text.contains(words),
-            "{words:?} is not in:\n{printed_text}"
-        );
-    }
+    let words = "2 of 2 parents released … uninstall/b released: it is being deleted and skips its cleanup … \
+         the host's conditions were removed from the status of 2 parents";
+    assert_contains(&printed_text, words);
     // Nobody updates the conditions any more.
     let status = &scenario.get(PUPPET, "a").await.unwrap().data["status"];
     assert_eq!(*status, json!({ "note": "the plugin's" }));
@@ -120,8 +105,7 @@ async fn without_the_right_to_release_the_parent_that_keeps_its_finalizer_is_nam
     let cluster = crate::support::cluster().await;
     let scenario = Scenario::new("uninstall-refused").await;
     let host = scenario.start(CONTROLLER);
-    scenario.puppet("a", json!({ "response": {} })).await;
-    scenario.until_ready("a").await;
+    scenario.ready_with("a", json!({ "response": {} })).await;
     assert_eq!(host.stop().await.code(), Some(0));
     let scenario = scenario.with_kubeconfig(cluster.kubeconfig_of(crate::support::LIMITED).unwrap());
     let output = uninstall(&scenario, &[]);
@@ -148,16 +132,12 @@ async fn it_refuses_while_a_host_holds_the_lease_and_goes_on_once_that_is_releas
     );
     std::fs::write(&config, text).unwrap();
     let host = scenario.start_with(&config, &[]);
-    scenario.puppet("a", json!({ "response": {} })).await;
-    scenario.until_ready("a").await;
+    scenario.ready_with("a", json!({ "response": {} })).await;
     let output = uninstall(&scenario, &["--dry-run"]);
     assert_eq!(output.status.code(), Some(0), "{}", printed(&output));
     let warned = printed(&output);
-    assert!(
-        warned.contains("warning: a running host would restore"),
-        "{warned}"
-    );
-    assert!(warned.contains("1 of 1 parents would be released"), "{warned}");
+    let words = "warning: a running host would restore … 1 of 1 parents would be released";
+    assert_contains(&warned, words);
     let output = uninstall(&scenario, &["-n", "elsewhere"]);
     assert_eq!(output.status.code(), Some(1), "{}", printed(&output));
     assert!(

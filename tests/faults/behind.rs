@@ -1,13 +1,10 @@
 //! A host whose caches are behind the cluster.
 
-use control_plane::proxy::{Mode, Proxy, Seen};
-use control_plane::{ControlPlane, Options, manifests};
-use kube::api::{Patch, PatchParams};
-use serde_json::json;
+use crate::support::prelude::*;
+use control_plane::manifests;
+use control_plane::proxy::Seen;
 
 use crate::leadership::leaders::shared;
-use crate::support::puppet::{CONFIG_MAP, PUPPET, config_map, controller};
-use crate::support::{Host, Scenario, cluster, root};
 
 /// Silences the watches of a resource, by its plural.
 pub(crate) fn hold(proxy: &Proxy, resource: &str) {
@@ -83,23 +80,23 @@ async fn a_new_leader_undoes_nothing_of_a_spec_that_it_has_not_seen() {
         json!({"response": {"children": children}})
     };
     let first = scenario.start_named("first", &config);
-    scenario.puppet("p", children(&[("a", "1")])).await;
-    scenario.until_ready("p").await;
+    scenario.ready_with("p", children(&[("a", "1")])).await;
 
     // The other replica knows the current parent, but none of the later changes.
     let proxy = Proxy::start(scenario.kubeconfig()).await.expect("a proxy");
     let folder = scenario.folder.path().join("second");
     std::fs::create_dir_all(&folder).unwrap();
     let second = Host::through(&config, &proxy.kubeconfig(), "second", &folder);
-    second.until_log(&["controller started"]).await;
+    second.until_log("controller started").await;
     hold(&proxy, "puppets");
-    scenario.puppet("p", children(&[("a", "2"), ("b", "1")])).await;
-    let ready = scenario.until_ready("p").await;
+    let ready = scenario
+        .ready_with("p", children(&[("a", "2"), ("b", "1")]))
+        .await;
     let b = scenario.get(CONFIG_MAP, "b").await.unwrap();
     first.kill();
     second.until_reconciles("time-travel/p", 1).await;
     second
-        .until_log(&["a child was created from a newer generation"])
+        .until_log("a child was created from a newer generation")
         .await;
 
     assert_eq!(
@@ -129,8 +126,7 @@ async fn children_that_go_with_a_parent_are_not_recreated_by_a_host_that_has_not
     let scenario = Scenario::new("late-news").await;
     let (proxy, host) = behind_a_proxy(&scenario, "resync: 200ms").await;
     let children = json!({"response": {"children": [config_map("a", "1")]}});
-    scenario.puppet("p", children).await;
-    scenario.until_ready("p").await;
+    scenario.ready_with("p", children).await;
     host.until_reconciles("late-news/p", 1).await;
     hold(&proxy, "puppets");
     let before = host.log().matches("reconcile done").count();
@@ -141,8 +137,7 @@ async fn children_that_go_with_a_parent_are_not_recreated_by_a_host_that_has_not
     // And it recreates them where the parent still exists.
     proxy.set_mode(Mode::Pass);
     let children = json!({"response": {"children": [config_map("a", "2")]}});
-    scenario.puppet("p", children).await;
-    scenario.until_ready("p").await;
+    scenario.ready_with("p", children).await;
     scenario.delete(CONFIG_MAP, "a").await;
     scenario
         .until(CONFIG_MAP, "a", "recreated", |a| {
@@ -170,11 +165,10 @@ async fn deleted_during_a_call(namespace: &str, seen: bool) {
     let scenario = Scenario::new(namespace).await;
     let (proxy, host) = behind_a_proxy(&scenario, "limits: {deadline: 20s}").await;
     let children = json!({"children": [config_map("a", "1")]});
-    scenario.puppet("p", json!({ "response": children })).await;
-    scenario.until_ready("p").await;
+    scenario.ready_with("p", json!({ "response": children })).await;
     let busy = json!({"busy": 400, "response": children});
     scenario.puppet("p", busy).await;
-    host.until_log(&["busy"]).await;
+    host.until_log("busy").await;
     if !seen {
         hold(&proxy, "puppets");
     }
@@ -210,7 +204,7 @@ async fn a_spec_that_is_first_seen_in_the_answer_to_a_status_write_is_reconciled
     let need = json!({"id": "n", "apiVersion": "v1", "kind": "ConfigMap", "name": "settings"});
     let spec = |text: &str| json!({"response": {"children": [config_map("a", text)], "needs": [need], "status": {"read": "$texts"}}});
     let reads = |text: &'static str| {
-        move |puppet: &kube::core::DynamicObject| puppet.data["status"]["read"] == json!({"n": [text]})
+        move |puppet: &DynamicObject| puppet.data["status"]["read"] == json!({"n": [text]})
     };
     scenario.apply(&settings("before")).await;
     scenario.puppet("p", spec("1")).await;
@@ -230,8 +224,7 @@ async fn a_spec_that_is_first_seen_in_the_answer_to_a_status_write_is_reconciled
 async fn a_child_that_a_user_has_released_is_not_deleted() {
     let scenario = Scenario::new("released").await;
     let (proxy, host) = behind_a_proxy(&scenario, "").await;
-    scenario.wants("p", &[config_map("a", "1")]).await;
-    scenario.until_ready("p").await;
+    scenario.ready_wants("p", &[config_map("a", "1")]).await;
     host.until_reconciles("released/p", 1).await;
     hold(&proxy, "configmaps");
     let released = json!({"metadata": {"labels": null, "ownerReferences": null}});
@@ -258,13 +251,12 @@ async fn a_kind_that_is_not_served_for_a_moment_is_no_deletion_of_its_objects() 
         retry_after: None,
     };
     let refused = |seen: &Seen| seen.method == "PATCH" && seen.refused == Some(404);
-    scenario.puppet("p", spec("1")).await;
-    scenario.until_ready("p").await;
+    scenario.ready_with("p", spec("1")).await;
     proxy.set_mode_of("/puppets/p/status?", not_served.clone());
     scenario.puppet("p", spec("2")).await;
     proxy.until_seen(refused).await;
     proxy.set_mode(Mode::Pass);
-    let follows = |p: &kube::core::DynamicObject| p.data["status"]["text"] == "2";
+    let follows = |p: &DynamicObject| p.data["status"]["text"] == "2";
     scenario.until(PUPPET, "p", "a status of its spec", follows).await;
     drop(proxy.take_seen());
     proxy.set_mode_of("/puppets/p?", not_served);
@@ -280,8 +272,7 @@ async fn an_object_that_has_a_child_s_name_by_now_is_not_overwritten() {
     let scenario = Scenario::new("another-uid").await;
     let (proxy, host) = behind_a_proxy(&scenario, "").await;
     let spec = |text: &str| json!({"response": {"children": [config_map("a", text)]}});
-    scenario.puppet("p", spec("1")).await;
-    scenario.until_ready("p").await;
+    scenario.ready_with("p", spec("1")).await;
     host.until_reconciles("another-uid/p", 1).await;
     hold(&proxy, "configmaps");
     scenario.delete(CONFIG_MAP, "a").await;
@@ -308,7 +299,7 @@ async fn an_object_that_has_a_child_s_name_by_now_is_not_overwritten() {
 async fn an_object_that_others_made_before_the_host_saw_it_is_not_taken_over() {
     let scenario = Scenario::new("made-before").await;
     let (proxy, host) = behind_a_proxy(&scenario, "").await;
-    host.until_log(&["controller started"]).await;
+    host.until_log("controller started").await;
     hold(&proxy, "configmaps");
     let users =
         json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "a"}, "data": {"user": "u"}});
@@ -332,7 +323,7 @@ async fn an_object_that_others_made_before_the_host_saw_it_is_not_taken_over() {
 async fn of_two_parents_that_create_one_child_at_once_the_first_has_it() {
     let scenario = Scenario::new("two-at-once").await;
     let (proxy, host) = behind_a_proxy(&scenario, "").await;
-    host.until_log(&["controller started"]).await;
+    host.until_log("controller started").await;
     // Both requests wait in the proxy, and so do the watches.
     proxy.set_mode_of("/configmaps", Mode::Stall);
     let children = json!({"response": {"children": [config_map("a", "1")]}});
@@ -342,7 +333,7 @@ async fn of_two_parents_that_create_one_child_at_once_the_first_has_it() {
         proxy.until_seen(applies_a).await;
     }
     proxy.set_mode(Mode::Pass);
-    let is_settled = |puppet: &kube::core::DynamicObject| {
+    let is_settled = |puppet: &DynamicObject| {
         let conditions = puppet.data["status"]["conditions"].to_string();
         conditions.contains("\"Reconciled\"") || conditions.contains("ChildRefused")
     };
@@ -456,7 +447,7 @@ async fn the_children_of_a_predecessor_are_cleared_away_without_a_garbage_collec
     assert_eq!(secret.metadata.uid, before[1], "what is retained is taken up");
     assert_eq!(secret.metadata.owner_references, None);
     scenario
-        .until_event_with("p", "Normal", "ChildrenChanged", "deleted ConfigMap a")
+        .until_event("p", "Normal ChildrenChanged: deleted ConfigMap a")
         .await;
 }
 
@@ -467,8 +458,7 @@ async fn the_children_of_a_successor_are_not_deleted_for_its_predecessor() {
     let config = shared(&scenario, ["3s", "2s", "500ms"], &controller("puppet.wasm", ""));
     let spec = json!({"response": {"children": [config_map("a", "1")]}});
     let first = scenario.start_named("first", &config);
-    scenario.puppet("p", spec.clone()).await;
-    scenario.until_ready("p").await;
+    scenario.ready_with("p", spec.clone()).await;
     let proxy = Proxy::start(scenario.kubeconfig()).await.expect("a proxy");
     let folder = scenario.folder.path().join("second");
     std::fs::create_dir_all(&folder).unwrap();
@@ -483,17 +473,17 @@ async fn the_children_of_a_successor_are_not_deleted_for_its_predecessor() {
     scenario.delete(PUPPET, "p").await;
     scenario.until_gone(PUPPET, "p").await;
     let successor = scenario.puppet("p", spec).await;
-    let is_its = |child: &kube::core::DynamicObject| {
+    let is_its = |child: &DynamicObject| {
         let owners = child.metadata.owner_references.as_ref();
         owners.is_some_and(|owners| Some(&owners[0].uid) == successor.metadata.uid.as_ref())
     };
     let child = scenario.until(CONFIG_MAP, "a", "the successor's", is_its).await;
     scenario.until_ready("p").await;
     hold(&proxy, "puppets");
-    second.until_log(&["controller started"]).await;
+    second.until_log("controller started").await;
     first.kill();
     second
-        .until_log(&["the parent was replaced: leaving its children alone"])
+        .until_log("the parent was replaced: leaving its children alone")
         .await;
     second.until_reconciles("successor/p", 2).await;
     assert_eq!(

@@ -1,12 +1,10 @@
 //! The host is killed during its work and restarted.
 
+use crate::support::prelude::*;
 use std::hash::{BuildHasher, RandomState};
-
-use serde_json::json;
 
 use crate::samples::echo::CONTROLLER;
 use crate::samples::many_echoes::{ECHO, apply_many, creations, until_exact, until_pods};
-use crate::support::{Scenario, cluster};
 
 #[tokio::test]
 async fn a_host_killed_at_any_point_leaves_exactly_the_desired_children_after_its_restart() {

@@ -1,12 +1,8 @@
 //! The API server or etcd is unavailable, and a host without a connection misses changes.
 
-use std::time::{Duration, Instant};
-
-use control_plane::{ControlPlane, Options};
-
 use crate::samples::echo::CONTROLLER;
 use crate::samples::many_echoes::{POD, apply_many, complaints, creations, until_exact, until_pods};
-use crate::support::{Host, Scenario, own_cluster};
+use crate::support::prelude::*;
 
 /// One control plane for all outages, one after the other: each costs seconds of two cores.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -28,7 +24,7 @@ async fn the_api_server_restarts_under_load(cluster: &mut ControlPlane, scenario
     apply_many(scenario, "a", 60, 3).await;
     until_pods(scenario, 20).await;
     cluster.stop_apiserver().await;
-    host.until_log(&["the API server cannot be reached"]).await;
+    host.until_log("the API server cannot be reached").await;
     let away = Instant::now();
     cluster.start_apiserver().await.expect("the API server");
     let back = Instant::now();

@@ -1,20 +1,14 @@
 //! A proxy between the host and the API server refuses requests, is silent, or forwards only some: transient errors
 //! have no consequences, and a permanent one affects only what depends on it.
 
+use crate::support::prelude::*;
 use std::collections::BTreeMap;
-use std::time::{Duration, Instant};
 
-use control_plane::Options;
-use control_plane::proxy::{Mode, Proxy, Seen};
+use control_plane::proxy::Seen;
 use k8s_openapi::api::core::v1::Namespace;
-use kube::Api;
-use kube::api::PostParams;
-use serde_json::json;
 
 use crate::samples::echo::CONTROLLER;
 use crate::samples::many_echoes::{ECHO, POD, apply, apply_many, until_exact, until_pods};
-use crate::support::puppet::{PUPPET, assert_contains, config_map, controller};
-use crate::support::{LIMIT, Scenario, cluster, own_cluster};
 
 /// Creates a scenario whose hosts reach the shared cluster through a proxy.
 pub async fn behind_a_proxy(name: &str) -> (Scenario, Proxy) {
@@ -189,23 +183,14 @@ async fn a_namespace_that_cannot_be_watched_stops_no_other() {
     scenario.file("config.yaml", text.replace("[good]", "[good, bad]"));
     proxy.set_mode_of("/namespaces/bad/", REFUSED_FOR_GOOD);
     let host = scenario.start_with(&config, &[]);
-    host.until_log(&["WARN", "cannot watch", "v1/Pod", "\"bad\""])
-        .await;
+    host.until_log("WARN … cannot watch … v1/Pod … \"bad\"").await;
     apply(&scenario, "e", 2).await;
     until_exact(&scenario).await;
     // It does not touch objects that it cannot see, and sees them as soon as it is allowed to.
-    let there = Api::<kube::core::DynamicObject>::namespaced_with(
-        scenario.client.clone(),
-        "bad",
-        &crate::support::resource(POD),
-    );
+    let there = Api::<DynamicObject>::namespaced_with(scenario.client.clone(), "bad", &resource(POD));
     let echo = json!({ "apiVersion": "my-operator.dev/v1", "kind": "Echo", "metadata": { "name": "b" },
         "spec": { "replicas": 1, "image": "echo:1" } });
-    let echoes = Api::<kube::core::DynamicObject>::namespaced_with(
-        scenario.client.clone(),
-        "bad",
-        &crate::support::resource(ECHO),
-    );
+    let echoes = Api::<DynamicObject>::namespaced_with(scenario.client.clone(), "bad", &resource(ECHO));
     let echo = serde_json::from_value(echo).unwrap();
     echoes.create(&PostParams::default(), &echo).await.expect("made");
     proxy.set_mode(Mode::Pass);
@@ -243,12 +228,11 @@ async fn a_kind_that_cannot_be_watched_stops_who_has_or_wants_it_and_nobody_else
         scenario.until_ready(name).await;
     }
     proxy.set_mode_of("/podtemplates", REFUSED_FOR_GOOD);
-    let failed = |name| scenario.until_condition(PUPPET, name, "Reconciling", "True", "WatchFailed");
-    assert_contains(&failed("has").await, &["list and watch"]);
+    let failed = |name| scenario.until_condition(PUPPET, name, "Reconciling=True WatchFailed");
+    assert_contains(&failed("has").await, "list and watch");
     scenario
-        .puppet("without", wants(&[config_map("without", "2")]))
+        .ready_with("without", wants(&[config_map("without", "2")]))
         .await;
-    scenario.until_ready("without").await;
     scenario
         .puppet("wants", wants(&[config_map("wants", "2"), pod_template("wants")]))
         .await;

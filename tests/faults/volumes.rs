@@ -1,12 +1,10 @@
 //! Volumes that are full, disappear, or allow no programs, each in the host's own mount namespace.
 
+use crate::support::prelude::*;
 use std::fs;
-use std::path::{Path, PathBuf};
-use std::process::{Command, Output};
+use std::process::Output;
 
 use crate::samples::echo::{CONTROLLER, echo};
-use crate::support::puppet::assert_contains;
-use crate::support::{Host, Scenario, plugin};
 use crate::telemetry::{get, until_ready_is_without};
 
 /// Reports whether this machine allows mounts, and prints a note if not.
@@ -67,10 +65,10 @@ async fn a_volume_that_is_unmounted_and_mounted_again_leaves_the_live_version_an
     let host = scenario.start_after(&fill, &config, &[]);
     until_echo_is_ready(&scenario).await;
     within(&host, &format!("umount {path}"));
-    host.until_log(&["not there", "stays live"]).await;
+    host.until_log("not there … stays live").await;
     let (status, ready) = get(&host, "/readyz?verbose").await;
     assert_eq!(status, 200, "{ready}");
-    assert_contains(&ready, &["[+]plugin/echo ok: sha256:", "stays live", "not there"]);
+    assert_contains(&ready, "[+]plugin/echo ok: sha256: … stays live … not there");
     scenario.apply(&echo(2)).await;
     scenario.until_there("v1/Pod", "e-pod-1").await;
 
@@ -82,7 +80,7 @@ async fn a_volume_that_is_unmounted_and_mounted_again_leaves_the_live_version_an
         &host,
         &format!("{mount}\ncp {} {path}/echo.wasm", other.display()),
     );
-    host.until_log(&["plugin loaded", "\"before\":\"sha256:"]).await;
+    host.until_log("plugin loaded … \"before\":\"sha256:").await;
     until_ready_is_without(&host, "stays live").await;
 }
 
@@ -98,14 +96,11 @@ async fn a_host_that_may_execute_no_file_says_so_and_compiles_when_it_may_again(
     fs::write(plugins.join("echo.wasm"), "no plugin yet").unwrap();
     let start = format!("mount -t tmpfs tmpfs {path}\ncp \"$0\" {path}/host\nexec {path}/host \"$@\"");
     let host = scenario.start_after(&start, &config, &[]);
-    host.until_log(&["echo", "not WebAssembly"]).await;
+    host.until_log("echo … not WebAssembly").await;
     within(&host, &format!("mount -o remount,noexec {path}"));
     fs::copy(plugin("echo"), plugins.join("echo.wasm")).unwrap();
-    host.until_log(&[
-        "cannot start a process to compile the plugin",
-        "Permission denied",
-    ])
-    .await;
+    host.until_log("cannot start a process to compile the plugin … Permission denied")
+        .await;
     within(&host, &format!("mount -o remount,exec {path}"));
     until_echo_is_ready(&scenario).await;
     assert_eq!(host.stop().await.code(), Some(0));

@@ -1,28 +1,21 @@
 //! Several replicas of which one writes: killed, suspended, disconnected, and with a Lease that is edited by hand.
 
-use std::path::PathBuf;
+use crate::support::prelude::*;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::{Duration, Instant};
 
-use control_plane::{AuditEvent, ControlPlane, Options};
+use control_plane::AuditEvent;
 use k8s_openapi::api::core::v1::Namespace;
-use kube::Api;
-use kube::api::{DeleteParams, Patch, PatchParams, PostParams};
-use kube::core::DynamicObject;
-use serde_json::{Value, json};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
 
-use crate::support::puppet::{assert_contains, config_map, controller};
-use crate::support::{Host, LIMIT, LIMITED, Scenario, cluster, own_cluster};
 use crate::telemetry::get;
 
 const LEASE: &str = "coordination.k8s.io/v1/Lease";
 const NAME: &str = "operator-host";
 
 /// Returns the configuration of a replica, with shorter times than the defaults but the same rules.
-pub fn shared(scenario: &Scenario, times: [&str; 3], controllers: &str) -> std::path::PathBuf {
+pub fn shared(scenario: &Scenario, times: [&str; 3], controllers: &str) -> PathBuf {
     let [duration, renew, retry] = times;
     let top = format!(
         "leadership: single\nlease: {{namespace: {}, duration: {duration}, renewDeadline: {renew}, retryPeriod: {retry}}}",
@@ -211,13 +204,13 @@ async fn one_replica_writes_and_another_takes_over_when_it_is_killed_terminated_
     let ((first, leader), standbys) = sort(&scenario, hosts.into()).await;
     until_written(&scenario, cluster, "", "nobody").await;
     for (_, standby) in &standbys {
-        standby.until_log(&["controller started"]).await;
+        standby.until_log("controller started").await;
         let words = format!("leader ok: stands by; {first}_");
         let (status, ready) = until_readyz_contains(standby, &words).await;
         assert_eq!(status, 200, "a standby is ready: {ready}");
-        assert_contains(&get(standby, "/metrics").await.1, &["\noperator_host_leader 0\n"]);
+        assert_contains(&get(standby, "/metrics").await.1, "\noperator_host_leader 0\n");
     }
-    assert_contains(&get(&leader, "/readyz?verbose").await.1, &["leader ok: it leads"]);
+    assert_contains(&get(&leader, "/readyz?verbose").await.1, "leader ok: it leads");
 
     let killed = now();
     leader.kill();
@@ -242,7 +235,7 @@ async fn one_replica_writes_and_another_takes_over_when_it_is_killed_terminated_
     for round in 0..3 {
         let next = ["d", "e", "f"][round];
         let other = scenario.start_named(next, &config);
-        other.until_log(&["controller started"]).await;
+        other.until_log("controller started").await;
         let at = now();
         stopped.process().pause();
         let taken = until_written(&scenario, cluster, &at, name).await;
@@ -270,7 +263,7 @@ async fn one_replica_writes_and_another_takes_over_when_it_is_killed_terminated_
     let changes = assert_never_two(&scenario, cluster);
     assert!(changes >= 8, "{changes} terms");
     assert!(!name.is_empty());
-    scenario.until_event(NAME, "Normal", "LeaderElection").await;
+    scenario.until_event(NAME, "Normal LeaderElection").await;
 }
 
 async fn edit(scenario: &Scenario, spec: Value) {
@@ -295,7 +288,7 @@ async fn a_lease_that_is_edited_or_deleted_by_hand_never_makes_two_leaders() {
     let hosts = ["a", "b"].map(|name| (name, scenario.start_named(name, &config)));
     until_written(&scenario, cluster, "", "nobody").await;
     for (_, host) in &hosts {
-        host.until_log(&["controller started"]).await;
+        host.until_log("controller started").await;
     }
     let there = |lease: &DynamicObject| {
         lease.data["spec"]["holderIdentity"]
@@ -316,7 +309,7 @@ async fn a_lease_that_is_edited_or_deleted_by_hand_never_makes_two_leaders() {
             let spec = if spec.is_null() {
                 let holder = holder(&scenario).await;
                 let other = hosts.iter().find(|(name, _)| !holder.starts_with(name)).unwrap();
-                let line = other.1.until_log(&["taking part in the election"]).await;
+                let line = other.1.until_log("taking part in the election").await;
                 let identity = line.split("identity").nth(1).unwrap();
                 let identity: String = identity
                     .chars()
@@ -355,7 +348,7 @@ async fn a_leader_cut_off_from_the_api_server_stops_and_goes_on_when_it_is_back(
     until_written(&scenario, &cluster, "", "nobody").await;
     let ((_, leader), _standbys) = sort(&scenario, hosts.into()).await;
     cluster.stop_apiserver().await;
-    leader.until_log(&["this replica stands by"]).await;
+    leader.until_log("this replica stands by").await;
     cluster.start_apiserver().await.expect("the API server");
     let back = now();
     let written = until_written(&scenario, &cluster, &back, "nobody").await;
@@ -405,9 +398,8 @@ async fn a_leader_whose_connections_go_dead_renews_over_another() {
     let config = shared(&scenario, ["8s", "6s", "500ms"], &controller("puppet.wasm", ""));
     let (kubeconfig, dead) = forwarded(&scenario).await;
     let host = Host::through(&config, &kubeconfig, "leader", scenario.folder.path());
-    host.until_log(&["this replica leads"]).await;
-    scenario.puppet("p", json!({ "response": {} })).await;
-    scenario.until_ready("p").await;
+    host.until_log("this replica leads").await;
+    scenario.ready_with("p", json!({ "response": {} })).await;
     let stood_by = || host.log().matches("this replica stands by").count();
     let before = stood_by();
     let renewed = async |since: &str| {
@@ -455,17 +447,15 @@ async fn a_namespace_for_leases_that_is_missing_is_named_and_waited_for() {
         "leadership: single\nlease: {{namespace: {missing}, duration: 3s, renewDeadline: 2s, retryPeriod: 500ms}}"
     );
     let host = scenario.start_with(&scenario.config_with(&top, &controller("puppet.wasm", "")), &[]);
-    let line = host
-        .until_log(&["cannot write the Lease", missing, "create the namespace"])
-        .await;
-    assert!(line.contains("WARN"), "{line}");
+    let words = format!("cannot write the Lease … {missing} … create the namespace");
+    let line = host.until_log(&words).await;
+    assert_contains(&line, "WARN");
     let namespaces = Api::<Namespace>::all(scenario.client.clone());
     let namespace = json!({ "metadata": { "name": missing } });
     let namespace: Namespace = serde_json::from_value(namespace).unwrap();
     let created = namespaces.create(&PostParams::default(), &namespace).await;
     created.expect("a namespace");
-    scenario.wants("p", &[config_map("a", "1")]).await;
-    scenario.until_ready("p").await;
+    scenario.ready_wants("p", &[config_map("a", "1")]).await;
 }
 
 #[tokio::test]
@@ -485,26 +475,17 @@ async fn rights_on_leases_that_are_missing_or_withdrawn_are_named_and_their_retu
     assert_eq!(status, 500, "{ready}");
     grant(&scenario, &["get", "create"]).await;
     // It can create the Lease, but not update it.
-    let line = host
-        .until_log(&["WARN", "cannot write the Lease operator-host"])
-        .await;
-    assert_contains(
-        &line,
-        &[
-            "cannot update resource",
-            "give the host's role the rule on leases",
-        ],
-    );
+    let words = "WARN … cannot write the Lease operator-host … cannot update resource … \
+         give the host's role the rule on leases";
+    host.until_log(words).await;
 
     grant(&scenario, &["get", "create", "update"]).await;
-    scenario.puppet("p", puppet("2")).await;
-    scenario.until_ready("p").await;
+    scenario.ready_with("p", puppet("2")).await;
     grant(&scenario, &["delete"]).await;
-    host.until_log(&["WARN", "cannot read the Lease", "cannot get resource"])
+    host.until_log("WARN … cannot read the Lease … cannot get resource")
         .await;
     let (status, ready) = get(&host, "/readyz").await;
     assert_eq!(status, 200, "{ready}");
     grant(&scenario, &["get", "create", "update"]).await;
-    scenario.puppet("p", puppet("3")).await;
-    scenario.until_ready("p").await;
+    scenario.ready_with("p", puppet("3")).await;
 }

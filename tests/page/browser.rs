@@ -1,15 +1,10 @@
 //! A headless Chromium, driven through chromedriver by the W3C's WebDriver protocol: a few requests with JSON.
 
-use std::path::Path;
-use std::time::{Duration, Instant};
-
+use crate::support::prelude::*;
 use control_plane::{Component, Output};
 use rustix::process::{Pid, Signal, kill_process};
-use serde_json::{Value, json};
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::net::TcpStream;
-
-use crate::support::LIMIT;
 
 /// The keys that WebDriver has a code for.
 pub const TAB: &str = "\u{e004}";

@@ -1,14 +1,8 @@
 //! Cluster-scoped parents, with children in the configured namespaces.
 
-use serde_json::{Value, json};
-
-use crate::support::puppet::{CONFIG_MAP, config_map};
-use crate::support::{LIMIT, Scenario, condition, own_cluster};
-use control_plane::Options;
+use crate::support::prelude::*;
 use k8s_openapi::api::core::v1::Namespace;
 use k8s_openapi::api::events::v1::Event;
-use kube::api::{Api, DeleteParams, ListParams, Patch, PatchParams};
-use kube::core::DynamicObject;
 use kube::runtime::wait::await_condition;
 
 const CONTROLLER: &str = "\
@@ -61,7 +55,7 @@ async fn a_cluster_scoped_parent_has_children_in_the_namespaces_that_are_listed_
 
     // This kind has no status subresource: errors are reported in an Event and in the log.
     apply(&[within("cluster-scoped-2"), within("kube-system")]).await;
-    host.until_log(&["kube-system", "is not allowed", "`otherNamespaces`"])
+    host.until_log("kube-system … is not allowed … `otherNamespaces`")
         .await;
     // Regression: the Event was repeated at each retry.
     for _ in 0..4 {
@@ -78,7 +72,7 @@ async fn a_cluster_scoped_parent_has_children_in_the_namespaces_that_are_listed_
     // Kubernetes 1.20 refuses Events about cluster-scoped objects in `default`.
     let is_refused =
         |line: &&str| line.contains("cannot write an Event") && line.contains("\"ChildRefused\"");
-    let since = std::time::Instant::now();
+    let since = Instant::now();
     let told = async || {
         let events = events.list(&ListParams::default()).await.unwrap();
         let told: Vec<_> = events.into_iter().filter(is_told).collect();
@@ -87,7 +81,7 @@ async fn a_cluster_scoped_parent_has_children_in_the_namespaces_that_are_listed_
     };
     while matches!(told().await, (told, 0) if told.is_empty()) {
         assert!(since.elapsed() < LIMIT, "it is not told");
-        tokio::time::sleep(std::time::Duration::from_millis(50)).await;
+        tokio::time::sleep(Duration::from_millis(50)).await;
     }
     for _ in 0..2 {
         host.until_reconciles("cp", host.reconciles("cp") + 1).await;
@@ -96,10 +90,10 @@ async fn a_cluster_scoped_parent_has_children_in_the_namespaces_that_are_listed_
     assert_eq!(told.len() + refused, 1, "{told:?} {}", host.log());
     assert!(told.iter().all(|event| event.series.is_none()), "{told:?}");
     apply(&[within("cluster-scoped-2"), config_map("a", "1")]).await;
-    host.until_log(&["must name a namespace"]).await;
+    host.until_log("must name a namespace").await;
     let need = json!({"id": "settings", "apiVersion": "v1", "kind": "ConfigMap", "name": "settings"});
     answer(json!({ "children": [within("cluster-scoped-2")], "needs": [need] })).await;
-    host.until_log(&["need \\\"settings\\\"", "the plugin must name a namespace"])
+    host.until_log("need \\\"settings\\\" … the plugin must name a namespace")
         .await;
 
     // A terminating namespace does not affect the others.
@@ -117,7 +111,7 @@ async fn a_cluster_scoped_parent_has_children_in_the_namespaces_that_are_listed_
     second.delete(CONFIG_MAP, "a").await;
     apply(&[within("cluster-scoped-1"), within("cluster-scoped-2")]).await;
     second.until_there(CONFIG_MAP, "a").await;
-    host.until_log(&["cluster-scoped-1/a", "because it is being terminated"])
+    host.until_log("cluster-scoped-1/a … because it is being terminated")
         .await;
     let release = json!({"metadata": {"finalizers": null}});
     going.patch(CONFIG_MAP, "held", release).await;
@@ -129,10 +123,7 @@ async fn a_cluster_scoped_parent_has_children_in_the_namespaces_that_are_listed_
 
     parents.delete("cp", &DeleteParams::default()).await.unwrap();
     let gone = await_condition(parents.clone(), "cp", |o: Option<&DynamicObject>| o.is_none());
-    tokio::time::timeout(crate::support::LIMIT, gone)
-        .await
-        .expect("it goes")
-        .unwrap();
+    tokio::time::timeout(LIMIT, gone).await.expect("it goes").unwrap();
 }
 
 /// Regression: who could create ConfigMaps in one namespace stopped a parent in all others.
@@ -169,7 +160,7 @@ async fn what_is_in_the_way_in_one_namespace_does_not_stop_the_others() {
     let parent = apply("1").await;
     other.until(CONFIG_MAP, "a", "made", has("1")).await;
     let words = "ConfigMap full/a exists and was not created by this host";
-    host.until_log(&["\"WARN\"", words]).await;
+    host.until_log(&format!("\"WARN\" … {words}")).await;
     apply("2").await;
     other.until(CONFIG_MAP, "a", "changed", has("2")).await;
     other.delete(CONFIG_MAP, "a").await;
@@ -211,7 +202,7 @@ async fn what_is_in_the_way_in_one_namespace_does_not_stop_the_others() {
         full.apply(&forged.to_string()).await;
     }
     let host = full.start(&config);
-    host.until_log(&["\"WARN\"", "The largest child is ConfigMap full/forged-"])
+    host.until_log("\"WARN\" … The largest child is ConfigMap full/forged-")
         .await;
     assert_eq!(
         made.metadata.owner_references.unwrap()[0].uid,
@@ -290,7 +281,7 @@ async fn a_namespace_that_is_missing_is_said_and_a_resource_waits_for_its_defini
         let is_true = |object: Option<&DynamicObject>| {
             object.is_some_and(|object| crate::support::puppet::is_true(object, type_))
         };
-        let start = std::time::Instant::now();
+        let start = Instant::now();
         let wait = tokio::time::timeout(LIMIT, await_condition(parents.clone(), name, is_true)).await;
         let object = wait.unwrap_or_else(|_| panic!("{}", scenario.log_tail()));
         let object = object.expect("a watch").expect("an object");
@@ -304,8 +295,8 @@ async fn a_namespace_that_is_missing_is_said_and_a_resource_waits_for_its_defini
     };
     apply("missing", &[within("team-x", "a"), within("parts", "b")]).await;
     let (elapsed, message) = until("missing", "Reconciling").await;
-    assert!(elapsed < std::time::Duration::from_secs(15), "{elapsed:?}");
-    assert!(message.contains("namespace team-x does not exist"), "{message}");
+    assert!(elapsed < Duration::from_secs(15), "{elapsed:?}");
+    assert_contains(&message, "namespace team-x does not exist");
     scenario.until_there(CONFIG_MAP, "b").await;
     let team: Namespace = serde_json::from_value(json!({"metadata": {"name": "team-x"}})).unwrap();
     let namespaces = Api::<Namespace>::all(scenario.client.clone());
@@ -383,18 +374,15 @@ async fn children_may_be_in_namespaces_that_the_parent_makes_or_that_match_a_pat
     assert!(other.get(CONFIG_MAP, "forged").await.is_some(), "{}", host.log());
     assert!(parent.metadata.uid.is_some());
     apply(&[within("team")]).await;
-    host.until_log(&[
-        "the namespace \\\"team\\\" is not allowed",
-        "or let the plugin make it",
-    ])
-    .await;
+    host.until_log("the namespace \\\"team\\\" is not allowed … or let the plugin make it")
+        .await;
 }
 
 #[tokio::test]
 async fn a_host_sees_only_the_namespaces_of_its_configuration() {
     let inside = Scenario::new("watched").await;
     let outside = Scenario::new("not-watched").await;
-    let host = inside.start(&crate::support::puppet::controller("puppet.wasm", ""));
+    let host = inside.start(&controller("puppet.wasm", ""));
     let spec = json!({"response": {"children": [config_map("a", "")]}});
     outside.puppet("p", spec.clone()).await;
     inside.puppet("p", spec).await;

@@ -1,14 +1,6 @@
 //! `explain`: why a resource is as it is, from the cluster alone.
 
-use std::path::Path;
-use std::process::Command;
-
-use kube::api::{Api, PostParams};
-use serde_json::{Value, json};
-
-use crate::support::mount::Mount;
-use crate::support::puppet::{CONFIG_MAP, PUPPET, config_map, controller, variant};
-use crate::support::{LIMITED, Scenario, cluster};
+use crate::support::prelude::*;
 
 const CHILDREN: &str = "children: [{apiVersion: v1, kind: ConfigMap}, {apiVersion: v1, kind: Secret}, \
      {apiVersion: apps/v1, kind: Deployment}]";
@@ -37,18 +29,10 @@ fn deployment(name: &str) -> Value {
 
 #[tokio::test]
 async fn a_resource_is_explained_with_its_tree_its_conditions_and_what_to_do() {
-    let scenario = Scenario::new("explain").await;
-    let _host = scenario.start(&controller("puppet.wasm", CHILDREN));
+    let (scenario, _host) = puppets("explain", CHILDREN).await;
     let children = [config_map("a", "1"), deployment("web")];
-    scenario
-        .puppet("p", json!({"response": {"children": children}}))
-        .await;
-    scenario
-        .puppet(
-            "bystander",
-            json!({"response": {"children": [config_map("b", "1")]}}),
-        )
-        .await;
+    scenario.wants("p", &children).await;
+    scenario.wants("bystander", &[config_map("b", "1")]).await;
     scenario.until_ready("p").await;
     scenario.until_ready("bystander").await;
     let edited = json!({"data": {"more": "by a user"}});
@@ -78,10 +62,7 @@ async fn a_resource_is_explained_with_its_tree_its_conditions_and_what_to_do() {
     assert!(!text.contains('\x1b'), "no colour in a pipe: {text}");
 
     let row = text.lines().find(|line| line.contains("ConfigMap/a ")).unwrap();
-    assert!(
-        row.contains(" puppet 0.1.0 (") && row.contains("   1   "),
-        "{row}"
-    );
+    assert_contains(&row, " puppet 0.1.0 ( …    1   ");
     assert_ne!(
         row.trim_end().rsplit("   ").next(),
         Some("1"),
@@ -105,12 +86,8 @@ async fn a_resource_is_explained_with_its_tree_its_conditions_and_what_to_do() {
 
 #[tokio::test]
 async fn what_does_not_exist_or_cannot_be_read_is_reported() {
-    let scenario = Scenario::new("explain-less").await;
-    let _host = scenario.start(&controller("puppet.wasm", ""));
-    scenario
-        .puppet("p", json!({"response": {"children": [config_map("a", "1")]}}))
-        .await;
-    scenario.until_ready("p").await;
+    let (scenario, _host) = puppets("explain-less", "").await;
+    scenario.ready_wants("p", &[config_map("a", "1")]).await;
     let failed = |arguments: &[&str], code: i32| {
         let (found, out, err) = explain(scenario.kubeconfig(), &scenario.namespace, arguments);
         assert_eq!((found, out.as_str()), (Some(code), ""), "{err}");
@@ -140,7 +117,7 @@ async fn what_does_not_exist_or_cannot_be_read_is_reported() {
         "{error}"
     );
     let error = failed(&["cm", "A"], 1);
-    assert!(error.contains("as the name of a ConfigMap"), "{error}");
+    assert_contains(&error, "as the name of a ConfigMap");
 
     // A user who may read only the resource itself still gets an explanation.
     let role = json!({
@@ -157,7 +134,7 @@ async fn what_does_not_exist_or_cannot_be_read_is_reported() {
             "rbac.authorization.k8s.io/v1/{}",
             object["kind"].as_str().unwrap()
         );
-        let api: Api<kube::core::DynamicObject> = scenario.api(&kind);
+        let api: Api<DynamicObject> = scenario.api(&kind);
         let object = serde_json::from_value(object).unwrap();
         api.create(&PostParams::default(), &object)
             .await
@@ -166,15 +143,11 @@ async fn what_does_not_exist_or_cannot_be_read_is_reported() {
     let kubeconfig = cluster().await.kubeconfig_of(LIMITED).expect("the user");
     let (code, out, err) = explain(&kubeconfig, &scenario.namespace, &["puppet", "p"]);
     assert_eq!(code, Some(0), "{out}{err}");
-    assert!(out.contains("Reconciled"), "{out}");
-    assert!(out.contains("Not shown, because it could not be read"), "{out}");
-    assert!(out.contains("  you may not list: configmaps, "), "{out}");
+    let words = "Reconciled … Not shown, because it could not be read …   you may not list: configmaps, ";
+    assert_contains(&out, words);
     assert!(!out.contains("ErrorResponse") && out.len() < 4000, "{out}");
-    assert!(
-        out.contains("  none among the kinds that could be listed"),
-        "{out}"
-    );
-    assert!(out.contains("Not every kind of child could be listed"), "{out}");
+    let words = "  none among the kinds that could be listed … Not every kind of child could be listed";
+    assert_contains(&out, words);
 }
 
 #[tokio::test]
@@ -189,11 +162,10 @@ async fn what_a_version_that_is_held_back_would_change_is_shown() {
     );
     let _host = scenario.start_with(&scenario.file("config.yaml", text), &[]);
     let spec = json!({"response": {"children": [config_map("a", "1")]}, "variants": {"1": {"response": {}}}});
-    scenario.puppet("p", spec).await;
-    scenario.until_ready("p").await;
+    scenario.ready_with("p", spec).await;
     mount.put("puppet.wasm", &variant(1));
     scenario
-        .until_condition(PUPPET, "p", "PluginHeldBack", "True", "WouldDelete")
+        .until_condition(PUPPET, "p", "PluginHeldBack=True WouldDelete")
         .await;
     let (code, text, err) = explain(scenario.kubeconfig(), &scenario.namespace, &["puppet", "p"]);
     assert_eq!(code, Some(0), "{text}{err}");

@@ -1,14 +1,9 @@
 //! A new object has a condition within five seconds, whatever the host waits for.
 
-use std::time::{Duration, Instant};
-
-use control_plane::proxy::Mode;
+use crate::support::prelude::*;
 use plugin_fixtures::hard;
-use serde_json::json;
 
 use crate::faults::transient_errors::behind_a_proxy;
-use crate::support::puppet::{PUPPET, assert_contains, config_map, controller};
-use crate::support::{Host, Scenario, condition};
 
 /// What the documentation promises.
 const PROMISED: Duration = Duration::from_secs(5);
@@ -20,12 +15,12 @@ const UNAVAILABLE: Mode = Mode::Refuse {
 
 /// Creates a puppet and returns the message of its first condition, which comes in time.
 async fn first_message(scenario: &Scenario, host: &Host, name: &str) -> String {
-    host.until_log(&["configuration applied"]).await;
+    host.until_log("configuration applied").await;
     let spec = json!({"response": {"children": [config_map(name, "1")]}});
     let created = Instant::now();
     scenario.puppet(name, spec).await;
     let message = scenario
-        .until_condition(PUPPET, name, "Reconciling", "True", "Waiting")
+        .until_condition(PUPPET, name, "Reconciling=True Waiting")
         .await;
     assert!(created.elapsed() < PROMISED, "{:?}: {message}", created.elapsed());
     let puppet = scenario.get(PUPPET, name).await.unwrap();
@@ -43,7 +38,7 @@ async fn while_the_first_list_of_a_kind_fails_or_hangs() {
         proxy.set_mode_of("/configmaps", mode);
         let host = scenario.start(&controller("puppet.wasm", ""));
         let message = first_message(&scenario, &host, "p").await;
-        assert_contains(&message, &["waiting for", words]);
+        assert_contains(&message, &format!("waiting for … {words}"));
         proxy.set_mode(Mode::Pass);
         scenario.until_ready("p").await;
     }
@@ -56,7 +51,7 @@ async fn while_the_api_server_of_a_child_kind_is_away() {
     let children = "children: [{apiVersion: v1, kind: ConfigMap}, {apiVersion: apps/v1, kind: Deployment}]";
     let host = scenario.start(&controller("puppet.wasm", children));
     let message = first_message(&scenario, &host, "p").await;
-    assert_contains(&message, &["waiting for", "apps/v1/Deployment"]);
+    assert_contains(&message, "waiting for … apps/v1/Deployment");
     assert!(scenario.get("v1/ConfigMap", "p").await.is_none());
     proxy.set_mode(Mode::Pass);
     scenario.until_ready("p").await;
@@ -70,7 +65,7 @@ async fn while_the_plugin_compiles() {
     let file = format!("{plugins}/slow.wasm");
     let host = scenario.start(&controller(&file, "limits: {compile: 60s}"));
     let message = first_message(&scenario, &host, "p").await;
-    assert_contains(&message, &["waiting for the plugin"]);
+    assert_contains(&message, "waiting for the plugin");
 }
 
 #[tokio::test]
@@ -78,10 +73,10 @@ async fn while_every_worker_is_busy() {
     let scenario = Scenario::new("first-workers").await;
     let more = "concurrency: 1\nlimits: {deadline: 20s}";
     let host = scenario.start(&controller("puppet.wasm", more));
-    host.until_log(&["controller started"]).await;
+    host.until_log("controller started").await;
     scenario.puppet("busy", json!({"misbehave": "loop"})).await;
-    host.until_log(&["reconcile started", "first-workers/busy"]).await;
+    host.until_log("reconcile started … first-workers/busy").await;
     let message = first_message(&scenario, &host, "p").await;
-    assert_contains(&message, &["waiting for a worker"]);
+    assert_contains(&message, "waiting for a worker");
     scenario.until_ready("p").await;
 }

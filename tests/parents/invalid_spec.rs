@@ -1,9 +1,6 @@
 //! A spec that the plugin finds invalid: nothing changes until it is valid.
 
-use serde_json::{Value, json};
-
-use crate::support::puppet::{CONFIG_MAP, FORMS, PUPPET, config_map, controller, variant_of};
-use crate::support::{Scenario, condition};
+use crate::support::prelude::*;
 
 /// The variant of the puppet that validates.
 const VALIDATES: u8 = 7;
@@ -42,12 +39,11 @@ async fn an_invalid_spec_changes_nothing_until_it_is_valid() {
         let host = scenario.start(&config);
         scenario.apply(&config_map("related", "1").to_string()).await;
         let (a, b) = (config_map("a", "1"), config_map("b", "1"));
-        scenario.puppet("p", valid(&[a.clone(), b])).await;
-        let ready = scenario.until_ready("p").await;
+        let ready = scenario.ready_with("p", valid(&[a.clone(), b])).await;
         scenario.puppet("p", invalid()).await;
         let message = "[spec.size: 3 is less than 5, spec.text: is missing]";
         assert_eq!(scenario.until_stalled("p", "InvalidSpec").await, message);
-        assert_eq!(scenario.until_event("p", "Warning", "InvalidSpec").await, message);
+        assert_eq!(scenario.until_event("p", "Warning InvalidSpec").await, message);
         let puppet = scenario.get(PUPPET, "p").await.unwrap();
         assert_eq!(puppet.data["status"]["names"], ready.data["status"]["names"]);
         for (type_, status) in [("Ready", "False"), ("Synced", "False"), ("Backed", "True")] {
@@ -67,8 +63,7 @@ async fn an_invalid_spec_changes_nothing_until_it_is_valid() {
         assert!(scenario.get(CONFIG_MAP, "a").await.is_none());
         assert!(scenario.get(CONFIG_MAP, "b").await.is_some());
 
-        scenario.puppet("p", valid(&[a])).await;
-        scenario.until_ready("p").await;
+        scenario.ready_with("p", valid(&[a])).await;
         scenario.until_there(CONFIG_MAP, "a").await;
         scenario.until_gone(CONFIG_MAP, "b").await;
         assert_eq!(host.stop().await.code(), Some(0));
@@ -78,14 +73,9 @@ async fn an_invalid_spec_changes_nothing_until_it_is_valid() {
 /// What `reconcile` itself refuses stops the resource in the same way.
 #[tokio::test]
 async fn what_reconcile_calls_invalid_changes_no_child_and_is_looked_at_again_when_a_read_object_changes() {
-    let scenario = Scenario::new("invalid-reconcile").await;
-    let host = scenario.start(&controller(
-        "puppet.wasm",
-        "reads: [{apiVersion: v1, kind: ConfigMap}]",
-    ));
+    let (scenario, host) = puppets("invalid-reconcile", "reads: [{apiVersion: v1, kind: ConfigMap}]").await;
     scenario.apply(&config_map("related", "1").to_string()).await;
-    scenario.puppet("p", valid(&[config_map("a", "1")])).await;
-    scenario.until_ready("p").await;
+    scenario.ready_with("p", valid(&[config_map("a", "1")])).await;
     let refused = json!({"response": {}, "failure": {"invalid": {"message": "the class cannot change"}}});
     scenario.puppet("p", refused).await;
     let told = scenario.until_stalled("p", "InvalidSpec").await;
@@ -104,8 +94,7 @@ async fn a_failure_shows_its_status_and_conditions_and_changes_no_child() {
     for (form, file) in FORMS {
         let scenario = Scenario::new(&format!("failure-status-{form}")).await;
         let host = scenario.start(&controller(file, "reads: [{apiVersion: v1, kind: ConfigMap}]"));
-        scenario.puppet("p", valid(&[config_map("a", "1")])).await;
-        scenario.until_ready("p").await;
+        scenario.ready_with("p", valid(&[config_map("a", "1")])).await;
         for (failure, shown) in [("invalid", 3), ("retry", 4)] {
             let failure = json!({ failure: {
                 "message": "it failed", "status": {"count": shown},
@@ -133,14 +122,10 @@ async fn a_failure_shows_its_status_and_conditions_and_changes_no_child() {
             scenario.until_stalled("p", "InvalidSpec").await,
             "it failed again"
         );
-        host.until_log(&[
-            "the status that the plugin gave with its failure was not written",
-            "status.count",
-        ])
-        .await;
+        host.until_log("the status that the plugin gave with its failure was not written … status.count")
+            .await;
 
-        scenario.puppet("p", valid(&[config_map("a", "1")])).await;
-        let puppet = scenario.until_ready("p").await;
+        let puppet = scenario.ready_with("p", valid(&[config_map("a", "1")])).await;
         assert_eq!(puppet.data["status"]["count"], Value::Null);
         assert!(condition(&puppet, "Failing").is_none(), "{puppet:?}");
         assert_eq!(host.stop().await.code(), Some(0));

@@ -1,17 +1,9 @@
 //! The deletion of a resource: the finalizer, and the plugin's cleanup before it is released.
 
-use std::time::{Duration, Instant};
-
-use control_plane::proxy::Mode;
+use crate::support::prelude::*;
 use k8s_openapi::api::core::v1::Namespace;
-use kube::Api;
-use kube::api::{DeleteParams, ListParams};
-use kube::core::DynamicObject;
-use serde_json::json;
 
 use crate::faults::behind::refusing;
-use crate::support::puppet::{CONFIG_MAP, FORMS, PUPPET, assert_contains, config_map, controller};
-use crate::support::{Scenario, condition};
 
 #[tokio::test]
 async fn a_deleted_resource_waits_until_the_plugin_reports_that_it_is_done() {
@@ -31,19 +23,15 @@ async fn a_deleted_resource_waits_until_the_plugin_reports_that_it_is_done() {
             })
         };
         let finalizers = ["operator-host.dev/puppet".to_owned()];
-        scenario.puppet("p", spec(false)).await;
-        let puppet = scenario.until_ready("p").await;
+        let puppet = scenario.ready_with("p", spec(false)).await;
         assert_eq!(puppet.metadata.finalizers.as_deref(), Some(finalizers.as_slice()));
 
         scenario.delete(PUPPET, "p").await;
-        let leaving = |p: &kube::core::DynamicObject| p.data["status"]["phase"] == "Leaving";
+        let leaving = |p: &DynamicObject| p.data["status"]["phase"] == "Leaving";
         let puppet = scenario.until(PUPPET, "p", "leaving", leaving).await;
         assert!(puppet.metadata.deletion_timestamp.is_some());
         assert_eq!(puppet.metadata.finalizers.as_deref(), Some(finalizers.as_slice()));
-        assert_eq!(
-            scenario.until_event("p", "Normal", "Leaving").await,
-            "says goodbye"
-        );
+        assert_eq!(scenario.until_event("p", "Normal Leaving").await, "says goodbye");
         // Children that the cleanup does not name stay.
         let names = scenario.names(CONFIG_MAP).await;
         for name in ["a", "b", "farewell"] {
@@ -59,24 +47,21 @@ async fn a_deleted_resource_waits_until_the_plugin_reports_that_it_is_done() {
 
 #[tokio::test]
 async fn a_plugin_that_fails_in_cleanup_keeps_the_resource_until_it_is_put_right() {
-    let scenario = Scenario::new("cleanup-fails").await;
-    let host = scenario.start(&controller("puppet.wasm", ""));
+    let (scenario, host) = puppets("cleanup-fails", "").await;
     let child = json!({"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "s"}});
     scenario
-        .puppet(
+        .ready_with(
             "p",
             json!({"response": {}, "cleanup": {"done": true, "children": [child]}}),
         )
         .await;
-    scenario.until_ready("p").await;
     // The host must not remove somebody else's finalizer.
     let both = json!({"metadata": {"finalizers": ["operator-host.dev/puppet", "example.com/other"]}});
     scenario.patch(PUPPET, "p", both).await;
     scenario.delete(PUPPET, "p").await;
     scenario.until_stalled("p", "ChildRefused").await;
     scenario.puppet("p", json!({"response": {}})).await;
-    let others =
-        |p: &kube::core::DynamicObject| p.metadata.finalizers == Some(vec!["example.com/other".to_owned()]);
+    let others = |p: &DynamicObject| p.metadata.finalizers == Some(vec!["example.com/other".to_owned()]);
     scenario
         .until(PUPPET, "p", "only the other finalizer", others)
         .await;
@@ -90,45 +75,38 @@ async fn a_plugin_that_fails_in_cleanup_keeps_the_resource_until_it_is_put_right
 /// Regression: only the plugin could report what an unfinished cleanup waits for.
 #[tokio::test]
 async fn a_resource_that_waits_for_its_cleanup_shows_it_and_is_released_when_its_time_is_up() {
-    let scenario = Scenario::new("release-after").await;
-    let host = scenario.start(&controller("puppet.wasm", ""));
+    let (scenario, host) = puppets("release-after", "").await;
     let spec = json!({"response": {"children": [config_map("a", "1")]}, "cleanup": {"done": false}});
-    scenario.puppet("p", spec).await;
-    scenario.until_ready("p").await;
+    scenario.ready_with("p", spec).await;
     scenario.delete(PUPPET, "p").await;
-    let message = scenario
-        .until_condition(PUPPET, "p", "Reconciling", "True", "CleaningUp")
-        .await;
-    assert_contains(
-        &message,
-        &[
-            "operator-host.dev/puppet",
-            "until the plugin's cleanup says that it is done",
-        ],
-    );
     scenario
-        .until_condition(PUPPET, "p", "Ready", "False", "CleaningUp")
+        .until_condition(
+            PUPPET,
+            "p",
+            "Reconciling=True CleaningUp: operator-host.dev/puppet … \
+             until the plugin's cleanup says that it is done",
+        )
         .await;
-    scenario.until_event("p", "Normal", "CleaningUp").await;
-    host.until_log(&["\"INFO\"", "until the plugin's cleanup says"])
+    scenario
+        .until_condition(PUPPET, "p", "Ready=False CleaningUp")
         .await;
+    scenario.until_event("p", "Normal CleaningUp").await;
+    host.until_log("\"INFO\" … until the plugin's cleanup says").await;
     assert_eq!(host.stop().await.code(), Some(0));
 
     let host = scenario.start(&controller("puppet.wasm", "finalizer: {releaseAfter: 1s}"));
     scenario.until_gone(PUPPET, "p").await;
-    let note = scenario.until_event("p", "Warning", "CleanupAbandoned").await;
-    assert_contains(&note, &["not done within 1s", "did not say that it is done"]);
-    host.until_log(&["\"WARN\"", "is released without it"]).await;
+    let says = "Warning CleanupAbandoned: not done within 1s … did not say that it is done";
+    scenario.until_event("p", says).await;
+    host.until_log("\"WARN\" … is released without it").await;
     scenario.until_gone(CONFIG_MAP, "a").await;
 }
 
 /// Regression: a paused resource that was deleted stayed for ever, and said only that it was paused.
 #[tokio::test]
 async fn a_paused_resource_that_is_deleted_says_what_it_waits_for_and_is_released_after_its_time() {
-    let scenario = Scenario::new("paused-deleted").await;
-    let host = scenario.start(&controller("puppet.wasm", ""));
-    scenario.wants("p", &[config_map("a", "1")]).await;
-    scenario.until_ready("p").await;
+    let (scenario, host) = puppets("paused-deleted", "").await;
+    scenario.ready_wants("p", &[config_map("a", "1")]).await;
     let paused = json!({"metadata": {"annotations": {"operator-host.dev/paused": "true"}}});
     scenario.patch(PUPPET, "p", paused).await;
     scenario.delete(PUPPET, "p").await;
@@ -141,25 +119,23 @@ async fn a_paused_resource_that_is_deleted_says_what_it_waits_for_and_is_release
 
     let _host = scenario.start(&controller("puppet.wasm", "finalizer: {releaseAfter: 1s}"));
     scenario.until_gone(PUPPET, "p").await;
-    let note = scenario.until_event("p", "Warning", "CleanupAbandoned").await;
-    assert_contains(&note, &["not done within 1s", "the resource is paused"]);
+    let says = "Warning CleanupAbandoned: not done within 1s … the resource is paused";
+    scenario.until_event("p", says).await;
 }
 
 #[tokio::test]
 async fn a_finalizer_that_is_removed_during_a_cleanup_is_not_added_again() {
-    let scenario = Scenario::new("finalizer-removed").await;
-    let host = scenario.start(&controller("puppet.wasm", "limits: {deadline: 20s}"));
+    let (scenario, host) = puppets("finalizer-removed", "limits: {deadline: 20s}").await;
     let spec = json!({"response": {"children": [config_map("a", "1")]}, "cleanup": {"done": false}});
-    scenario.puppet("p", spec).await;
-    scenario.until_ready("p").await;
+    scenario.ready_with("p", spec).await;
     let both = json!({"metadata": {"finalizers": ["operator-host.dev/puppet", "example.com/other"]}});
     scenario.patch(PUPPET, "p", both).await;
     scenario.delete(PUPPET, "p").await;
     scenario
-        .until_condition(PUPPET, "p", "Ready", "False", "CleaningUp")
+        .until_condition(PUPPET, "p", "Ready=False CleaningUp")
         .await;
     scenario.patch(PUPPET, "p", json!({"spec": {"busy": 400}})).await;
-    host.until_log(&["busy"]).await;
+    host.until_log("busy").await;
     let other = json!({"metadata": {"finalizers": ["example.com/other"]}});
     scenario.patch(PUPPET, "p", other).await;
     let (log, parent) = (host.log(), "finalizer-removed/p");
@@ -183,8 +159,7 @@ async fn a_finalizer_that_is_removed_during_a_cleanup_is_not_added_again() {
 /// Regression: only the Events of the last iteration were published, and the cleanup's conditions replaced all others.
 #[tokio::test]
 async fn a_cleanup_that_creates_children_loses_no_events_and_no_conditions() {
-    let scenario = Scenario::new("cleanup-events").await;
-    let _host = scenario.start(&controller("puppet.wasm", ""));
+    let (scenario, _host) = puppets("cleanup-events", "").await;
     let spec = json!({
         "response": {
             "children": [config_map("a", "1")],
@@ -198,8 +173,7 @@ async fn a_cleanup_that_creates_children_loses_no_events_and_no_conditions() {
             "events": [{"type": "Normal", "reason": "BackingUp", "message": "$versions"}],
         },
     });
-    scenario.puppet("p", spec).await;
-    scenario.until_ready("p").await;
+    scenario.ready_with("p", spec).await;
     let before = format!("\"{}\"", scenario.version(CONFIG_MAP, "a").await);
     scenario.delete(PUPPET, "p").await;
     for (type_, status, reason) in [
@@ -207,10 +181,12 @@ async fn a_cleanup_that_creates_children_loses_no_events_and_no_conditions() {
         ("Drained", "False", "Draining"),
         ("Backed", "True", "Nightly"),
     ] {
-        scenario.until_condition(PUPPET, "p", type_, status, reason).await;
+        scenario
+            .until_condition(PUPPET, "p", &format!("{type_}={status} {reason}"))
+            .await;
     }
     // Its note contains two versions.
-    scenario.until_event_with("p", "Normal", "BackingUp", " ").await;
+    scenario.until_event("p", "Normal BackingUp:  ").await;
     let events = scenario.api("events.k8s.io/v1/Event");
     let first = async {
         loop {
@@ -218,42 +194,30 @@ async fn a_cleanup_that_creates_children_loses_no_events_and_no_conditions() {
             if all.iter().any(|event| event.data["note"] == before.as_str()) {
                 return;
             }
-            tokio::time::sleep(std::time::Duration::from_millis(50)).await;
+            tokio::time::sleep(Duration::from_millis(50)).await;
         }
     };
-    let in_time = tokio::time::timeout(crate::support::LIMIT, first).await;
+    let in_time = tokio::time::timeout(LIMIT, first).await;
     assert!(in_time.is_ok(), "no Event of the first iteration, {before}");
 }
 
 /// Regression: 403 forever, logged only at debug level.
 #[tokio::test]
 async fn a_cleanup_that_needs_a_child_in_a_terminating_namespace_reports_it() {
-    let scenario = Scenario::new("stuck").await;
-    let host = scenario.start(&controller("puppet.wasm", ""));
+    let (scenario, host) = puppets("stuck", "").await;
     let cleanup = json!({"done": true, "children": [config_map("farewell", "1")]});
     scenario
-        .puppet("p", json!({"response": {}, "cleanup": cleanup}))
+        .ready_with("p", json!({"response": {}, "cleanup": cleanup}))
         .await;
-    scenario.until_ready("p").await;
     let namespaces = Api::<Namespace>::all(scenario.client.clone());
     namespaces
         .delete("stuck", &DeleteParams::default())
         .await
         .unwrap();
-    let message = scenario
-        .until_condition(PUPPET, "p", "Reconciling", "True", "ApplyFailed")
-        .await;
-    assert_contains(
-        &message,
-        &[
-            "the deletion waits for the plugin's cleanup",
-            "the namespace \"stuck\"",
-            "is being deleted",
-            "ConfigMap stuck/farewell",
-            "releaseAfter",
-        ],
-    );
-    host.until_log(&["\"WARN\"", "the deletion waits for the plugin's cleanup"])
+    let says = "Reconciling=True ApplyFailed: the deletion waits for the plugin's cleanup … \
+         the namespace \"stuck\" … is being deleted … ConfigMap stuck/farewell … releaseAfter";
+    scenario.until_condition(PUPPET, "p", says).await;
+    host.until_log("\"WARN\" … the deletion waits for the plugin's cleanup")
         .await;
     let done = json!({"spec": {"cleanup": {"done": true, "children": null}}});
     scenario.patch(PUPPET, "p", done).await;
@@ -273,8 +237,7 @@ async fn a_time_limit_does_not_release_a_parent_before_its_retained_children() {
     };
     let host = scenario.start(&limited("delete"));
     let spec = json!({"response": {"children": [config_map("a", "1")]}, "cleanup": {"done": true}});
-    scenario.puppet("p", spec).await;
-    scenario.until_ready("p").await;
+    scenario.ready_with("p", spec).await;
     assert_eq!(host.stop().await.code(), Some(0));
     let (proxy, _host) = refusing(&scenario, "/configmaps/a?", &limited("retain")).await;
     scenario.delete(PUPPET, "p").await;
@@ -283,7 +246,7 @@ async fn a_time_limit_does_not_release_a_parent_before_its_retained_children() {
         .until_seen(|seen| seen.refused == Some(403) && seen.at > over)
         .await;
     // Regression: it said that the deletion waits for the plugin's cleanup.
-    let is_over = |p: &kube::core::DynamicObject| {
+    let is_over = |p: &DynamicObject| {
         let status = p.data["status"].to_string();
         [
             "`finalizer.releaseAfter`",
@@ -303,68 +266,59 @@ async fn a_time_limit_does_not_release_a_parent_before_its_retained_children() {
 /// Regression: with a plugin without a finalizer, the garbage collector then deleted the others with their parent.
 #[tokio::test]
 async fn a_child_that_cannot_be_released_does_not_keep_the_others_from_it() {
-    let scenario = Scenario::new("retained-others").await;
-    let host = scenario.start(&controller("puppet.wasm", ""));
+    let (scenario, host) = puppets("retained-others", "").await;
     let names = ["a", "b", "c"];
     let children = names.map(|name| config_map(name, "1"));
-    scenario
-        .puppet("p", json!({"response": {"children": children}}))
-        .await;
-    scenario.until_ready("p").await;
+    scenario.ready_wants("p", &children).await;
     assert_eq!(host.stop().await.code(), Some(0));
     let retain = "children: [{apiVersion: v1, kind: ConfigMap, onRemoval: retain}]";
     let config = controller("puppet.wasm", retain);
     // Whatever the order, one of them comes before another one.
     let (proxy, host) = refusing(&scenario, "/configmaps/b?", &config).await;
-    let is_free = |child: &kube::core::DynamicObject| child.metadata.owner_references.is_none();
+    let is_free = |child: &DynamicObject| child.metadata.owner_references.is_none();
     for name in ["a", "c"] {
         scenario.until(CONFIG_MAP, name, "released", is_free).await;
     }
-    let message = scenario
-        .until_condition(PUPPET, "p", "Reconciling", "True", "ApplyFailed")
-        .await;
-    assert_contains(&message, &[&format!("ConfigMap {}/b", scenario.namespace)]);
+    let says = format!("Reconciling=True ApplyFailed: ConfigMap {}/b", scenario.namespace);
+    scenario.until_condition(PUPPET, "p", &says).await;
     proxy.set_mode_of("/configmaps/b?", Mode::Pass);
     scenario.until(CONFIG_MAP, "b", "released", is_free).await;
     scenario.until_ready("p").await;
     // Regression: one that was released and applied was named twice.
-    host.until_log(&["updated ConfigMap b"]).await;
+    host.until_log("updated ConfigMap b").await;
     assert!(!host.log().contains("ConfigMap b, ConfigMap b"), "{}", host.log());
 }
 
 /// Regression: while no version of the plugin could be called, the garbage collector deleted it with its parent.
 #[tokio::test]
 async fn what_is_retained_is_released_without_a_plugin() {
-    let scenario = Scenario::new("retained-alone").await;
-    let host = scenario.start(&controller("puppet.wasm", ""));
-    scenario.wants("p", &[config_map("a", "1")]).await;
-    scenario.until_ready("p").await;
+    let (scenario, host) = puppets("retained-alone", "").await;
+    scenario.ready_wants("p", &[config_map("a", "1")]).await;
     assert_eq!(host.stop().await.code(), Some(0));
     let broken = scenario.file("broken.wasm", b"not WebAssembly");
     let retain = "children: [{apiVersion: v1, kind: ConfigMap, onRemoval: retain}]";
     let host = scenario.start(&controller(broken.to_str().unwrap(), retain));
-    let is_free = |child: &kube::core::DynamicObject| child.metadata.owner_references.is_none();
+    let is_free = |child: &DynamicObject| child.metadata.owner_references.is_none();
     scenario.until(CONFIG_MAP, "a", "released", is_free).await;
     scenario.until_stalled("p", "PluginNotLoaded").await;
-    host.until_log(&["updated ConfigMap a\""]).await;
+    host.until_log("updated ConfigMap a\"").await;
 }
 
 /// Without a hand-over by hand, the host would set a second finalizer, and refuse every child.
 #[tokio::test]
 async fn a_parent_of_a_controller_with_another_name_says_so_until_it_is_handed_over() {
-    let scenario = Scenario::new("other-name").await;
-    let host = scenario.start(&controller("puppet.wasm", ""));
+    let (scenario, host) = puppets("other-name", "").await;
     let spec = |text: &str| json!({"response": {"children": [config_map("a", text)]}});
-    scenario.puppet("p", spec("1")).await;
-    scenario.until_ready("p").await;
+    scenario.ready_with("p", spec("1")).await;
     assert_eq!(host.stop().await.code(), Some(0));
     let before = scenario.get(CONFIG_MAP, "a").await.unwrap().metadata.uid;
 
     let config = controller("puppet.wasm", "").replace("name: puppet\n", "name: marionette\n");
     let _host = scenario.start(&config);
     scenario.puppet("p", spec("2")).await;
-    let message = scenario.until_stalled("p", "OtherController").await;
-    assert_contains(&message, &["operator-host.dev/puppet", "renamed"]);
+    scenario
+        .until_stalled("p", "OtherController: operator-host.dev/puppet … renamed")
+        .await;
     assert_eq!(
         scenario.get(CONFIG_MAP, "a").await.unwrap().data["data"]["text"],
         "1"
@@ -391,7 +345,7 @@ async fn a_parent_of_a_controller_with_another_name_says_so_until_it_is_handed_o
             .await;
         written.expect("it is handed over");
     }
-    let is_new = |child: &kube::core::DynamicObject| child.data["data"]["text"] == "2";
+    let is_new = |child: &DynamicObject| child.data["data"]["text"] == "2";
     let child = scenario.until(CONFIG_MAP, "a", "applied", is_new).await;
     assert_eq!(child.metadata.uid, before);
     scenario.until_ready("p").await;

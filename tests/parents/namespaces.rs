@@ -1,12 +1,10 @@
 //! A namespace is deleted with everything in it while the host works.
 
+use crate::support::prelude::*;
 use k8s_openapi::api::core::v1::Namespace;
-use kube::Api;
-use kube::api::{DeleteParams, PostParams};
 
 use crate::samples::echo::CONTROLLER;
 use crate::samples::many_echoes::{apply_many, complaints, until_exact};
-use crate::support::{LIMIT, Scenario, cluster};
 
 #[tokio::test]
 async fn a_deleted_namespace_terminates_without_rewrites() {
@@ -16,7 +14,7 @@ async fn a_deleted_namespace_terminates_without_rewrites() {
     until_exact(&scenario).await;
     let before = scenario.all_writes(cluster().await).await.len();
     let namespaces = Api::<Namespace>::all(scenario.client.clone());
-    let deleted = std::time::Instant::now();
+    let deleted = Instant::now();
     namespaces
         .delete("going", &DeleteParams::default())
         .await
@@ -40,7 +38,7 @@ async fn a_deleted_namespace_terminates_without_rewrites() {
 
     // Regression: for a minute, a recreated namespace was considered terminating, too.
     create(&namespaces, "going").await;
-    let again = std::time::Instant::now();
+    let again = Instant::now();
     apply_many(&scenario, "h", 2, 2).await;
     until_exact(&scenario).await;
     assert!(again.elapsed().as_secs() < 30, "{:?}", again.elapsed());
@@ -57,7 +55,7 @@ async fn create(namespaces: &Api<Namespace>, name: &str) {
 async fn until_gone(namespaces: &Api<Namespace>, name: &str) {
     let gone = async {
         while namespaces.get_opt(name).await.expect("an answer").is_some() {
-            tokio::time::sleep(std::time::Duration::from_millis(50)).await;
+            tokio::time::sleep(Duration::from_millis(50)).await;
         }
     };
     tokio::time::timeout(LIMIT, gone)

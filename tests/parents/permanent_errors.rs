@@ -1,14 +1,7 @@
 //! What goes wrong is said: at once if it stays so, within seconds on a new object, and never behind what passes by itself.
 
-use std::time::{Duration, Instant};
-
-use control_plane::proxy::Mode;
-use kube::core::DynamicObject;
-use serde_json::{Value, json};
-
 use crate::faults::transient_errors::behind_a_proxy;
-use crate::support::puppet::{CONFIG_MAP, PUPPET, assert_contains, config_map, controller};
-use crate::support::{Scenario, condition};
+use crate::support::prelude::*;
 
 /// Long enough for a busy machine, and much shorter than the minute after which an overload is reported.
 const SOON: Duration = Duration::from_secs(15);
@@ -44,7 +37,7 @@ fn deployment(memory: &str) -> Value {
 async fn told(scenario: &Scenario, name: &str) -> String {
     let start = Instant::now();
     let message = scenario
-        .until_condition(PUPPET, name, "Reconciling", "True", "ApplyFailed")
+        .until_condition(PUPPET, name, "Reconciling=True ApplyFailed")
         .await;
     assert!(start.elapsed() < SOON, "after {:?}: {message}", start.elapsed());
     message
@@ -58,8 +51,7 @@ const REFUSED: Mode = Mode::Refuse {
 /// Regression: etcd's refusal counted as overload, so the other children were not applied, and nothing was said for a minute.
 #[tokio::test]
 async fn a_child_that_is_too_large_for_etcd_is_said_at_once_and_the_others_are_applied() {
-    let scenario = Scenario::new("too-large").await;
-    let _host = scenario.start(&controller("puppet.wasm", CHILDREN));
+    let (scenario, _host) = puppets("too-large", CHILDREN).await;
     let container = json!({ "name": "main", "image": "main:1", "args": ["$large"] });
     let large = json!({
         "apiVersion": "v1", "kind": "PodTemplate", "metadata": { "name": "large" },
@@ -69,10 +61,8 @@ async fn a_child_that_is_too_large_for_etcd_is_said_at_once_and_the_others_are_a
     scenario
         .puppet("p", wants(&[&[large], small.as_slice()].concat()))
         .await;
-    assert_contains(
-        &told(&scenario, "p").await,
-        &["PodTemplate too-large/large", "request is too large"],
-    );
+    let words = "PodTemplate too-large/large … request is too large";
+    assert_contains(&told(&scenario, "p").await, words);
     for name in ["a", "m", "z"] {
         assert!(scenario.get(CONFIG_MAP, name).await.is_some(), "{name}");
     }
@@ -81,8 +71,7 @@ async fn a_child_that_is_too_large_for_etcd_is_said_at_once_and_the_others_are_a
 /// Regression: the API server calls these errors internal, so they counted as trouble of its own, and hid the others.
 #[tokio::test]
 async fn what_the_api_server_cannot_convert_is_the_answers_fault() {
-    let scenario = Scenario::new("unconvertible").await;
-    let _host = scenario.start(&controller("puppet.wasm", CHILDREN));
+    let (scenario, _host) = puppets("unconvertible", CHILDREN).await;
     let secret = json!({
         "apiVersion": "v1", "kind": "Secret", "metadata": { "name": "s" }, "data": { "password": "%%%%" },
     });
@@ -90,11 +79,8 @@ async fn what_the_api_server_cannot_convert_is_the_answers_fault() {
     scenario
         .puppet("base64", wants(&[secret, config_map("good", "1")]))
         .await;
-    assert_contains(
-        &told(&scenario, "quantity").await,
-        &["Deployment unconvertible/web"],
-    );
-    assert_contains(&told(&scenario, "base64").await, &["Secret unconvertible/s"]);
+    assert_contains(&told(&scenario, "quantity").await, "Deployment unconvertible/web");
+    assert_contains(&told(&scenario, "base64").await, "Secret unconvertible/s");
     scenario.until_there(CONFIG_MAP, "good").await;
 }
 
@@ -103,8 +89,7 @@ async fn what_the_api_server_cannot_convert_is_the_answers_fault() {
 async fn an_internal_error_that_is_repeated_while_others_are_answered_is_no_outage() {
     let (scenario, proxy) = behind_a_proxy("repeated").await;
     let _host = scenario.start(&controller("puppet.wasm", ""));
-    scenario.puppet("p", wants(&[config_map("b", "1")])).await;
-    scenario.until_ready("p").await;
+    scenario.ready_with("p", wants(&[config_map("b", "1")])).await;
     let failed = Mode::Refuse {
         status: 500,
         retry_after: None,
@@ -113,7 +98,7 @@ async fn an_internal_error_that_is_repeated_while_others_are_answered_is_no_outa
     scenario
         .puppet("p", wants(&[config_map("a", "1"), config_map("b", "2")]))
         .await;
-    assert_contains(&told(&scenario, "p").await, &["ConfigMap repeated/a"]);
+    assert_contains(&told(&scenario, "p").await, "ConfigMap repeated/a");
     let is_changed = |b: &DynamicObject| b.data["data"]["text"] == "2";
     scenario.until(CONFIG_MAP, "b", "changed", is_changed).await;
 }
@@ -123,8 +108,7 @@ async fn an_internal_error_that_is_repeated_while_others_are_answered_is_no_outa
 async fn what_stays_is_said_beside_what_passes() {
     let (scenario, proxy) = behind_a_proxy("beside").await;
     let _host = scenario.start(&controller("puppet.wasm", CHILDREN));
-    scenario.puppet("p", wants(&[config_map("x", "1")])).await;
-    scenario.until_ready("p").await;
+    scenario.ready_with("p", wants(&[config_map("x", "1")])).await;
     proxy.set_mode_of("/configmaps/a", REFUSED);
     // One of the same kind, and one of another.
     for (spec, shown) in [
@@ -152,8 +136,9 @@ async fn what_stays_is_said_beside_what_passes() {
 async fn a_new_object_has_a_condition_within_seconds_whatever_its_children_wait_for() {
     let (scenario, proxy) = behind_a_proxy("first-sign").await;
     let _host = scenario.start(&controller("puppet.wasm", "backoff: {initial: 20s, max: 20s}"));
-    scenario.puppet("there", wants(&[config_map("there", "1")])).await;
-    scenario.until_ready("there").await;
+    scenario
+        .ready_with("there", wants(&[config_map("there", "1")]))
+        .await;
     // It is refused, or not answered at all.
     for (name, mode) in [("refused", REFUSED), ("silent", Mode::Stall)] {
         proxy.set_mode_of(&format!("/configmaps/{name}"), mode);

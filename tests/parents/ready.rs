@@ -1,10 +1,6 @@
 //! The condition `Ready`, which the host derives from the children, and `Synced`.
 
-use kube::api::{Patch, PatchParams};
-use serde_json::{Value, json};
-
-use crate::support::puppet::{CONFIG_MAP, PUPPET, config_map, controller, is_true};
-use crate::support::{Scenario, condition};
+use crate::support::prelude::*;
 
 const CLAIM: &str = "v1/PersistentVolumeClaim";
 const POD: &str = "v1/Pod";
@@ -22,15 +18,11 @@ fn claim(name: &str) -> Value {
 
 #[tokio::test]
 async fn ready_waits_for_the_children_and_names_the_first_that_is_not() {
-    let scenario = Scenario::new("ready").await;
-    let _host = scenario.start(&controller("puppet.wasm", CHILDREN));
+    let (scenario, _host) = puppets("ready", CHILDREN).await;
     let children = [config_map("a", "1"), claim("data-0"), claim("data-1")];
-    scenario
-        .puppet("p", json!({"response": {"children": children}}))
-        .await;
-    let not_ready = |p: &kube::core::DynamicObject| {
-        condition(p, "Ready").is_some_and(|ready| ready["reason"] == "ChildrenNotReady")
-    };
+    scenario.wants("p", &children).await;
+    let not_ready =
+        |p: &DynamicObject| condition(p, "Ready").is_some_and(|ready| ready["reason"] == "ChildrenNotReady");
     let puppet = scenario.until(PUPPET, "p", "not Ready", not_ready).await;
     let ready = condition(&puppet, "Ready").unwrap();
     assert_eq!(ready["status"], "False");
@@ -58,8 +50,7 @@ async fn ready_waits_for_the_children_and_names_the_first_that_is_not() {
 /// Regression: "0/2 servers are Ready" was all that was said.
 #[tokio::test]
 async fn a_ready_that_the_plugin_gives_gets_the_cause_that_the_host_knows() {
-    let scenario = Scenario::new("ready-own").await;
-    let _host = scenario.start(&controller("puppet.wasm", CHILDREN));
+    let (scenario, _host) = puppets("ready-own", CHILDREN).await;
     let own = json!({
         "type": "Ready", "status": "False", "reason": "ServersNotReady", "message": "0/2 servers are Ready",
     });
@@ -70,7 +61,7 @@ async fn a_ready_that_the_plugin_gives_gets_the_cause_that_the_host_knows() {
         )
         .await;
     let message = scenario
-        .until_condition(PUPPET, "p", "Ready", "False", "ServersNotReady")
+        .until_condition(PUPPET, "p", "Ready=False ServersNotReady")
         .await;
     assert_eq!(
         message,
@@ -88,7 +79,7 @@ async fn a_pod_that_is_evicted_is_recreated_and_an_event_has_the_words_of_the_ku
     scenario
         .apply("{apiVersion: my-operator.dev/v1, kind: Echo, metadata: {name: e}, spec: {replicas: 1, image: web}}")
         .await;
-    let runs = |pod: &kube::core::DynamicObject| pod.data["status"]["phase"] == "Running";
+    let runs = |pod: &DynamicObject| pod.data["status"]["phase"] == "Running";
     let first = scenario.until(POD, "e-pod-0", "running", runs).await;
     let evicted = json!({"status": {
         "phase": "Failed", "reason": "Evicted", "message": "The node was low on resource: memory.",
@@ -99,25 +90,23 @@ async fn a_pod_that_is_evicted_is_recreated_and_an_event_has_the_words_of_the_ku
         .expect("the status is taken");
     let words = "Pod ready-evicted/e-pod-0, which has failed: Evicted: The node was low on resource: memory.";
     scenario
-        .until_event_with("e", "Warning", "PodFailed", words)
+        .until_event("e", &format!("Warning PodFailed: {words}"))
         .await;
-    let other = |pod: &kube::core::DynamicObject| pod.metadata.uid != first.metadata.uid && runs(pod);
+    let other = |pod: &DynamicObject| pod.metadata.uid != first.metadata.uid && runs(pod);
     scenario.until(POD, "e-pod-0", "another one", other).await;
 }
 
 #[tokio::test]
 async fn a_child_that_a_finalizer_holds_is_named_until_it_is_recreated() {
-    let scenario = Scenario::new("ready-held").await;
-    let _host = scenario.start(&controller("puppet.wasm", ""));
-    scenario.wants("p", &[config_map("a", "1")]).await;
-    scenario.until_ready("p").await;
+    let (scenario, _host) = puppets("ready-held", "").await;
+    scenario.ready_wants("p", &[config_map("a", "1")]).await;
     let hold = |finalizers: Value| json!({"metadata": {"finalizers": finalizers}});
     scenario
         .patch(CONFIG_MAP, "a", hold(json!(["example.com/hold"])))
         .await;
     scenario.delete(CONFIG_MAP, "a").await;
     let message = scenario
-        .until_condition(PUPPET, "p", "Ready", "False", "ChildrenNotReady")
+        .until_condition(PUPPET, "p", "Ready=False ChildrenNotReady")
         .await;
     assert_eq!(
         message,
@@ -131,12 +120,11 @@ async fn a_child_that_a_finalizer_holds_is_named_until_it_is_recreated() {
 
 #[tokio::test]
 async fn a_failure_takes_synced_away() {
-    let scenario = Scenario::new("ready-failure").await;
-    let _host = scenario.start(&controller("puppet.wasm", ""));
+    let (scenario, _host) = puppets("ready-failure", "").await;
     scenario.puppet("p", json!({"misbehave": "trap"})).await;
     scenario.until_stalled("p", "PluginTrapped").await;
     let message = scenario
-        .until_condition(PUPPET, "p", "Synced", "False", "PluginTrapped")
+        .until_condition(PUPPET, "p", "Synced=False PluginTrapped")
         .await;
     assert_eq!(message, "see the condition Stalled");
 }

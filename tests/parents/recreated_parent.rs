@@ -1,10 +1,8 @@
 //! A parent is deleted and recreated at once; parents change while they are reconciled.
 
-use serde_json::json;
-
 use crate::samples::echo::CONTROLLER;
 use crate::samples::many_echoes::{ECHO, POD, apply, apply_many, complaints, until_exact, until_pods};
-use crate::support::Scenario;
+use crate::support::prelude::*;
 
 #[tokio::test]
 async fn a_parent_recreated_under_its_name_gets_children_of_its_own() {

@@ -1,23 +1,15 @@
 //! When a resource is reconciled again: pause, requeue, failures that wait for a change and failures that are
 //! retried.
 
-use std::time::Duration;
-
+use crate::support::prelude::*;
 use jiff::Timestamp;
-use kube::core::DynamicObject;
-use serde_json::json;
-
-use crate::support::puppet::{CONFIG_MAP, FORMS, PUPPET, config_map, controller, is_true};
-use crate::support::{Host, Scenario, condition};
 
 #[tokio::test]
 async fn a_paused_resource_and_its_children_are_left_alone_until_the_annotation_goes() {
-    let scenario = Scenario::new("pause").await;
-    let _host = scenario.start(&controller("puppet.wasm", ""));
+    let (scenario, _host) = puppets("pause", "").await;
     let spec =
         |text: &str| json!({"response": {"children": [config_map("a", text)], "status": {"note": text}}});
-    scenario.puppet("p", spec("1")).await;
-    scenario.until_ready("p").await;
+    scenario.ready_with("p", spec("1")).await;
     let pause = |value| json!({"metadata": {"annotations": {"operator-host.dev/paused": value}}});
     scenario.patch(PUPPET, "p", pause(json!("true"))).await;
     let puppet = scenario
@@ -53,8 +45,7 @@ async fn a_paused_resource_and_its_children_are_left_alone_until_the_annotation_
 
 #[tokio::test]
 async fn a_requeue_comes_after_its_time_and_again_and_again() {
-    let scenario = Scenario::new("requeue").await;
-    let host = scenario.start(&controller("puppet.wasm", ""));
+    let (scenario, host) = puppets("requeue", "").await;
     scenario
         .puppet(
             "p",
@@ -74,12 +65,11 @@ async fn a_resource_is_reconciled_at_the_time_that_the_plugin_asks_for_and_not_a
         let host = scenario.start(&controller(file, ""));
         let at = Timestamp::now().round(jiff::Unit::Second).unwrap() + Duration::from_secs(4);
         scenario
-            .puppet(
+            .ready_with(
                 "p",
                 json!({"response": {"requeueAt": at.to_string(), "status": {"note": "$now"}}}),
             )
             .await;
-        scenario.until_ready("p").await;
         let parent = format!("{}/p", scenario.namespace);
         let before = host.reconciles(&parent);
         let seen = |puppet: &DynamicObject| puppet.data["status"]["note"].as_str()?.parse().ok();
@@ -125,12 +115,11 @@ async fn a_retry_is_no_warning_and_its_delay_grows_unless_the_plugin_gives_one()
         .puppet("p", json!({"failure": {"retry": {"message": "no leader yet"}}}))
         .await;
     let message = scenario
-        .until_condition(PUPPET, "p", "Reconciling", "True", "Retrying")
+        .until_condition(PUPPET, "p", "Reconciling=True Retrying")
         .await;
     assert_eq!(message, "no leader yet");
     delays_grow(&host, "retry/p").await;
-    scenario.puppet("p", json!({"response": {}})).await;
-    let puppet = scenario.until_ready("p").await;
+    let puppet = scenario.ready_with("p", json!({"response": {}})).await;
     assert!(condition(&puppet, "Reconciling").is_none());
 
     // After a success the back-off restarts; here the plugin sets the delay.
@@ -152,8 +141,7 @@ async fn a_retry_is_no_warning_and_its_delay_grows_unless_the_plugin_gives_one()
 
 #[tokio::test]
 async fn a_reconcile_is_one_event_and_the_plugin_adds_its_own_events_and_conditions() {
-    let scenario = Scenario::new("events").await;
-    let _host = scenario.start(&controller("puppet.wasm", ""));
+    let (scenario, _host) = puppets("events", "").await;
     let spec = |children: &[serde_json::Value]| {
         json!({"response": {
             "children": children,
@@ -169,20 +157,20 @@ async fn a_reconcile_is_one_event_and_the_plugin_adds_its_own_events_and_conditi
         .puppet("p", spec(&[config_map("a", "1"), config_map("b", "1")]))
         .await;
     scenario
-        .until_condition(PUPPET, "p", "Ready", "False", "RollingOut")
+        .until_condition(PUPPET, "p", "Ready=False RollingOut")
         .await;
     scenario
-        .until_condition(PUPPET, "p", "Backed", "Unknown", "NeverTried")
+        .until_condition(PUPPET, "p", "Backed=Unknown NeverTried")
         .await;
     let puppet = scenario.get(PUPPET, "p").await.unwrap();
     assert!(condition(&puppet, "Stalled").is_none(), "{puppet:?}");
     assert_eq!(
-        scenario.until_event("p", "Warning", "Tight").await,
+        scenario.until_event("p", "Warning Tight").await,
         "little room is left"
     );
     let changed = async |note: &str| {
         scenario
-            .until_event_with("p", "Normal", "ChildrenChanged", note)
+            .until_event("p", &format!("Normal ChildrenChanged: {note}"))
             .await
     };
     changed("created ConfigMap a, ConfigMap b").await;

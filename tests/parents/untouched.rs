@@ -1,11 +1,11 @@
 //! The host writes only what is its own: no object of a kind that its plugin is not for, and no field of a status that the
 //! definition does not have.
 
+use crate::support::prelude::*;
 use plugin_fixtures::{Fixture, Form, cases};
-use serde_json::{Value, json};
 
 use crate::deploy::uninstall::program;
-use crate::support::{Scenario, cluster, install};
+use crate::support::install;
 
 /// Installs a kind of this scenario alone, and returns it as `apiVersion/kind`.
 async fn shops(scenario: &Scenario, status: Value) -> String {
@@ -58,7 +58,7 @@ async fn a_plugin_of_another_kind_touches_no_object_of_the_configured_one() {
     shop(&scenario, &kind).await;
     let before = scenario.version(&kind, "s").await;
     let host = scenario.start(&controller(&kind, "echo.wasm"));
-    host.until_log(&["it reconciles my-operator.dev/v1/Echo"]).await;
+    host.until_log("it reconciles my-operator.dev/v1/Echo").await;
     host.until_reconciles("untouched/s", 1).await;
     assert_eq!(scenario.version(&kind, "s").await, before);
 }
@@ -76,9 +76,9 @@ async fn conditions_are_written_only_where_the_definition_has_them() {
     let plugin = scenario.file("shop.wasm", plugin);
     shop(&scenario, &kind).await;
     let host = scenario.start(&controller(&kind, &plugin.display().to_string()));
-    host.until_log(&["has no `conditions` in the schema of its status"])
+    host.until_log("has no `conditions` in the schema of its status")
         .await;
-    let is_seen = |shop: &kube::core::DynamicObject| shop.data["status"]["observedGeneration"] == 1;
+    let is_seen = |shop: &DynamicObject| shop.data["status"]["observedGeneration"] == 1;
     let shop = scenario.until(&kind, "s", "reconciled", is_seen).await;
     assert_eq!(shop.data["status"], json!({ "observedGeneration": 1 }));
     let writes = scenario.all_writes(cluster).await;
@@ -94,10 +94,10 @@ async fn conditions_are_written_only_where_the_definition_has_them() {
     )
     .await;
     scenario
-        .until_condition(&kind, "s", "Ready", "True", "Reconciled")
+        .until_condition(&kind, "s", "Ready=True Reconciled")
         .await;
     let shop = scenario.get(&kind, "s").await.unwrap();
-    let ready = crate::support::condition(&shop, "Ready").unwrap();
+    let ready = condition(&shop, "Ready").unwrap();
     assert!(
         ready["observedGeneration"].is_null() && ready["lastTransitionTime"].is_null(),
         "{ready}"
@@ -113,9 +113,6 @@ async fn a_built_in_kind_is_refused_as_a_parent() {
         let output = program(&scenario, &command);
         let printed = String::from_utf8_lossy(&output.stderr).into_owned();
         assert_eq!(output.status.code(), Some(2), "{printed}");
-        assert!(
-            printed.contains("v1/Pod is a kind of Kubernetes itself"),
-            "{printed}"
-        );
+        assert_contains(&printed, "v1/Pod is a kind of Kubernetes itself");
     }
 }

@@ -1,16 +1,13 @@
 //! Well-formed answers that contain something forbidden: the whole answer is refused, with the child and the rule.
 
+use crate::support::prelude::*;
 use futures::future::join_all;
-use serde_json::{Value, json};
-
-use crate::support::Scenario;
-use crate::support::puppet::{CONFIG_MAP, FORMS, PUPPET, assert_contains, config_map, controller};
 
 struct Case {
     name: &'static str,
     /// The forbidden part, in addition to a valid child.
     asks: Value,
-    words: &'static [&'static str],
+    words: &'static str,
 }
 
 fn cases(namespace: &str) -> Vec<Case> {
@@ -26,22 +23,22 @@ fn cases(namespace: &str) -> Vec<Case> {
         case(
             "no-kind",
             child(json!({"apiVersion": "v1", "metadata": {"name": "nameless"}})),
-            &["children[1] (nameless)", "`kind` is missing"],
+            "children[1] (nameless) … `kind` is missing",
         ),
         case(
             "no-name",
             child(json!({"apiVersion": "v1", "kind": "ConfigMap"})),
-            &["children[1] (ConfigMap)", "`metadata.name` is missing"],
+            "children[1] (ConfigMap) … `metadata.name` is missing",
         ),
         case(
             "no-version",
             child(json!({"kind": "ConfigMap"})),
-            &["`apiVersion` is missing"],
+            "`apiVersion` is missing",
         ),
         case(
             "same-name",
             json!({"children": [config_map("twice", ""), own_namespace]}),
-            &["ConfigMap ", "/twice", "asked for it twice"],
+            "ConfigMap  … /twice … asked for it twice",
         ),
         case(
             "same-secret",
@@ -51,62 +48,49 @@ fn cases(namespace: &str) -> Vec<Case> {
                 }],
                 "generate": [{"name": "both", "entries": [{"key": "k", "length": 8}]}],
             }),
-            &[
-                "/both",
-                "the key \"k\" has a value in the child, and the host is to generate it",
-            ],
+            "/both … the key \"k\" has a value in the child, and the host is to generate it",
         ),
         case(
             "number-secret",
             child(json!({
                 "apiVersion": "v1", "kind": "Secret", "metadata": {"name": "number"}, "stringData": {"pin": 987_654_321},
             })),
-            &[
-                "/number: the value of \"pin\" in its `stringData` is a number",
-                "must be a string",
-            ],
+            "/number: the value of \"pin\" in its `stringData` is a number … must be a string",
         ),
         case(
             "short-secret",
             json!({"generate": [{"name": "short", "entries": [{"key": "k", "length": 4}]}]}),
-            &["/short", "from 8 to 1024"],
+            "/short … from 8 to 1024",
         ),
         case(
             "other-kind",
             child(json!({"apiVersion": "v1", "kind": "Service", "metadata": {"name": "s"}})),
-            &[
-                "Service s",
-                "\"puppet\" may not create objects of the kind v1/Service",
-                "`children`",
-            ],
+            "Service s … \"puppet\" may not create objects of the kind v1/Service … `children`",
         ),
         case(
             "cluster-kind",
             child(json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "n"}})),
-            &["Namespace n", "cluster-scoped"],
+            "Namespace n … cluster-scoped",
         ),
         case(
             "other-namespace",
             child(elsewhere),
-            &["ConfigMap kube-system/elsewhere", "only be in its own namespace"],
+            "ConfigMap kube-system/elsewhere … only be in its own namespace",
         ),
         case(
             "owner-given",
             child(owned),
-            &["/owned", "`metadata.ownerReferences`", "leave it out"],
+            "/owned … `metadata.ownerReferences` … leave it out",
         ),
         case(
             "others-child",
             child(config_map("neighbours", "mine")),
-            &[
-                "/neighbours",
-                "belongs to Puppet.test.operator-host.dev neighbour",
-            ],
+            "/neighbours … belongs to Puppet.test.operator-host.dev neighbour",
         ),
         case(
             "users-object",
             child(config_map("users", "mine")),
-            &["/users", "was not created by this host", "`adopt: true`"],
+            "/users … was not created by this host … `adopt: true`",
         ),
     ]
 }
@@ -115,8 +99,7 @@ async fn run(scenario: &Scenario, case: &Case) {
     let (name, good) = (case.name, format!("{}-good", case.name));
     let spec =
         |text: &str| json!({"response": {"children": [config_map(&good, text)], "status": {"note": "kept"}}});
-    scenario.puppet(name, spec("before")).await;
-    scenario.until_ready(name).await;
+    scenario.ready_with(name, spec("before")).await;
     let before = scenario.version(CONFIG_MAP, &good).await;
 
     // The valid child would change, too, but no part of such an answer is used.
@@ -128,17 +111,17 @@ async fn run(scenario: &Scenario, case: &Case) {
         }
     }
     scenario.puppet(name, bad).await;
-    assert_contains(&scenario.until_stalled(name, "ChildRefused").await, case.words);
-    assert_contains(
-        &scenario.until_event(name, "Warning", "ChildRefused").await,
-        case.words,
-    );
+    scenario
+        .until_stalled(name, &format!("ChildRefused: {}", case.words))
+        .await;
+    scenario
+        .until_event(name, &format!("Warning ChildRefused: {}", case.words))
+        .await;
     assert_eq!(scenario.version(CONFIG_MAP, &good).await, before, "{name}");
     let puppet = scenario.get(PUPPET, name).await.unwrap();
     assert_eq!(puppet.data["status"]["note"], "kept", "{name}");
 
-    scenario.puppet(name, spec("after")).await;
-    scenario.until_ready(name).await;
+    scenario.ready_with(name, spec("after")).await;
     let child = scenario.get(CONFIG_MAP, &good).await.unwrap();
     assert_eq!(child.data["data"]["text"], "after", "{name}");
 }
@@ -152,9 +135,8 @@ async fn an_answer_with_one_thing_that_is_not_allowed_is_refused_whole_and_by_na
         let mut host = scenario.start(&controller(file, &format!("children: [{}]", kinds.join(", "))));
         let users = scenario.apply(&config_map("users", "theirs").to_string()).await;
         scenario
-            .wants("neighbour", &[config_map("neighbours", "theirs")])
+            .ready_wants("neighbour", &[config_map("neighbours", "theirs")])
             .await;
-        scenario.until_ready("neighbour").await;
         let neighbours = scenario.version(CONFIG_MAP, "neighbours").await;
         let cases = cases(&scenario.namespace);
         join_all(cases.iter().map(|case| run(&scenario, case))).await;
@@ -173,12 +155,10 @@ async fn a_child_that_is_no_object_is_named_by_its_place() {
     for (form, file) in FORMS {
         let scenario = Scenario::new(&format!("no-object-{form}")).await;
         let _host = scenario.start(&controller(file, ""));
-        let children = json!([config_map("a", ""), 7]);
-        scenario
-            .puppet("p", json!({"response": {"children": children}}))
-            .await;
-        let message = scenario.until_stalled("p", "PluginAnswerInvalid").await;
-        assert_contains(&message, &["`children[1]` is a number", "must be a JSON object"]);
+        let children = [config_map("a", ""), json!(7)];
+        scenario.wants("p", &children).await;
+        let says = "PluginAnswerInvalid: `children[1]` is a number … must be a JSON object";
+        scenario.until_stalled("p", says).await;
     }
 }
 
@@ -193,8 +173,7 @@ async fn null_means_absent_and_a_key_that_is_too_long_is_refused_in_words() {
         child["data"]["gone"] = json!(null);
         child["metadata"]["annotations"] = json!({ "a": null, "b": "2" });
         let response = json!({ "children": [child], "status": { "count": null, "phase": "Fine" } });
-        scenario.puppet("p", json!({ "response": response })).await;
-        let puppet = scenario.until_ready("p").await;
+        let puppet = scenario.ready_with("p", json!({ "response": response })).await;
         assert_eq!(puppet.data["status"]["phase"], "Fine");
         let made = scenario.get("v1/ConfigMap", "a").await.expect("the child");
         assert_eq!(made.data["data"], json!({ "text": "1" }));
@@ -203,13 +182,17 @@ async fn null_means_absent_and_a_key_that_is_too_long_is_refused_in_words() {
         let mut child = config_map("b", "1");
         child["data"][&long] = "2".into();
         scenario.wants("p", &[child]).await;
-        let words = ["ConfigMap", "more than 1000 characters"];
-        assert_contains(&scenario.until_stalled("p", "ChildRefused").await, &words);
+        let words = "ConfigMap … more than 1000 characters";
+        scenario
+            .until_stalled("p", &format!("ChildRefused: {words}"))
+            .await;
         let status = json!({ "map": { long: 1 } });
         scenario
             .puppet("p", json!({ "response": { "status": status } }))
             .await;
-        let words = ["the status in the plugin's answer", "more than 1000 characters"];
-        assert_contains(&scenario.until_stalled("p", "StatusRefused").await, &words);
+        let words = "the status in the plugin's answer … more than 1000 characters";
+        scenario
+            .until_stalled("p", &format!("StatusRefused: {words}"))
+            .await;
     }
 }

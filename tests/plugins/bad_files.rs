@@ -1,16 +1,13 @@
 //! Files that are not plugins: the children of the previous plugin stay, and the resource's status contains the
 //! reason.
 
-use serde_json::json;
-
 use crate::samples::echo;
-use crate::support::puppet::{CONFIG_MAP, PUPPET, assert_contains, config_map, controller};
-use crate::support::{Scenario, condition, plugin, root};
+use crate::support::prelude::*;
 
 struct Case {
     name: &'static str,
     file: Vec<u8>,
-    words: &'static [&'static str],
+    words: &'static str,
 }
 
 /// A WASI command that imports a function.
@@ -26,55 +23,52 @@ fn cases() -> Vec<Case> {
     let command = std::fs::read(plugin("puppet-command")).unwrap();
     let case = |name, file, words| Case { name, file, words };
     vec![
-        case("empty", Vec::new(), &["is empty: was it written completely"]),
+        case("empty", Vec::new(), "is empty: was it written completely"),
         case(
             "circular",
             std::fs::read(root().join("tests/fuzz/corpora/plugin-file/circular-packages")).unwrap(),
-            &["the compiler failed", "overflowed its stack"],
+            "the compiler failed … overflowed its stack",
         ),
         case(
             "text",
             b"#!/bin/sh\nexit 0\n".to_vec(),
-            &["not WebAssembly", "wasm32-wasip1"],
+            "not WebAssembly … wasm32-wasip1",
         ),
         case(
             "cut",
             puppet[..puppet.len() / 2].to_vec(),
-            &["not valid WebAssembly", "cut off"],
+            "not valid WebAssembly … cut off",
         ),
         case(
             "cut-command",
             command[..command.len() / 3].to_vec(),
-            &["not valid WebAssembly"],
+            "not valid WebAssembly",
         ),
         case(
             "other-world",
             plugin_fixtures::another_world(),
-            &["not a plugin", "reconciler"],
+            "not a plugin … reconciler",
         ),
         case(
             "no-start",
             wat::parse_str("(module (func (export \"run\")))").unwrap(),
-            &["`_start`"],
+            "`_start`",
         ),
         case(
             "import",
             importing("env", "exec"),
-            &["imports `env.exec`", "no files, no network"],
+            "imports `env.exec` … no files, no network",
         ),
         case(
             "mute",
             wat::parse_str("(module (memory (export \"memory\") 1) (func (export \"_start\") unreachable))")
                 .unwrap(),
-            &["`describe` failed", "unreachable"],
+            "`describe` failed … unreachable",
         ),
         case(
             "other-kind",
             std::fs::read(plugin("echo")).unwrap(),
-            &[
-                "it reconciles my-operator.dev/v1/Echo",
-                "reconciles test.operator-host.dev/v1/Puppet",
-            ],
+            "it reconciles my-operator.dev/v1/Echo … reconciles test.operator-host.dev/v1/Puppet",
         ),
     ]
 }
@@ -85,8 +79,7 @@ async fn a_file_that_is_no_plugin_changes_nothing_and_the_resource_shows_why() {
     let spec =
         |text: &str| json!({"response": {"children": [config_map("a", text)], "status": {"note": "kept"}}});
     let host = scenario.start(&controller("puppet.wasm", ""));
-    scenario.puppet("p", spec("before")).await;
-    scenario.until_ready("p").await;
+    scenario.ready_with("p", spec("before")).await;
     let before = scenario.version(CONFIG_MAP, "a").await;
     assert_eq!(host.stop().await.code(), Some(0));
 
@@ -115,7 +108,7 @@ async fn a_file_that_is_no_plugin_changes_nothing_and_the_resource_shows_why() {
         assert!(host.is_alive(), "{}", case.name);
         assert_eq!(host.stop().await.code(), Some(0), "{}", case.name);
     }
-    scenario.until_event("p", "Warning", "PluginNotLoaded").await;
+    scenario.until_event("p", "Warning PluginNotLoaded").await;
 
     let _host = scenario.start(&controller("puppet.wasm", ""));
     scenario.until_ready("p").await;

@@ -1,12 +1,11 @@
 //! Plugins are compiled in a separate process with limited time and memory.
 
+use crate::support::prelude::*;
 use std::collections::BTreeMap;
 use std::fs;
 use std::io::Write as _;
 use std::os::unix::process::ExitStatusExt as _;
-use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
-use std::time::{Duration, Instant};
+use std::process::{Child, Stdio};
 
 use operator_host_runtime::{
     Cache, CodeOrigin, Compiler, EngineOptions, Limits, LoadError, Part, Plugin, Runtime, Subprocess,
@@ -16,9 +15,7 @@ use rustix::process::{Pid, Signal, kill_process};
 
 use crate::samples::echo::{CONTROLLER, ECHO, echo};
 use crate::support::measure::{MB, report};
-use crate::support::mount::Mount;
 use crate::support::reload_memory::before_and_after;
-use crate::support::{LIMIT, Scenario, plugin, root};
 
 const PROGRAM: &str = env!("CARGO_BIN_EXE_operator-host");
 const MIB: usize = 1 << 20;
@@ -168,7 +165,7 @@ async fn a_plugin_that_compiles_for_long_is_ended_by_the_kernel() {
             return;
         }
         // The machine is busy with other work.
-        assert!(error.contains("of wall-clock time"), "{error}");
+        assert_contains(&error, "of wall-clock time");
     }
 }
 
@@ -193,7 +190,7 @@ async fn a_compiler_that_fails_is_distinguished_from_a_bad_plugin() {
         "oh no",
         "report it",
     ] {
-        assert!(error.contains(words), "{error}");
+        assert_contains(&error, words);
     }
 }
 
@@ -225,7 +222,7 @@ async fn a_host_that_can_start_no_process_says_so_and_the_file_is_not_remembered
         "/nowhere/operator-host",
         "allow the container",
     ] {
-        assert!(error.contains(words), "{error}");
+        assert_contains(&error, words);
     }
     let with = runtime(outside(MEMORY), Some(folder.path()));
     with.load(answer(Form::Command), Limits::default()).await.unwrap();
@@ -382,7 +379,7 @@ async fn a_neighbour_that_is_hard_to_compile_costs_the_host_neither_memory_nor_a
             ("puppet.wasm".to_owned(), puppet),
         ])
     };
-    let puppet = crate::support::puppet::controller("puppet.wasm", "limits: {compile: 3s}");
+    let puppet = controller("puppet.wasm", "limits: {compile: 3s}");
     let controllers = format!("{CONTROLLER}{puppet}");
     let (mut mount, config) = mounted(&scenario, &hard(hard::slow()), &controllers);
     let cache = scenario.folder.path().join("cache").display().to_string();
@@ -391,20 +388,19 @@ async fn a_neighbour_that_is_hard_to_compile_costs_the_host_neither_memory_nor_a
     let process = host.process().id();
     scenario.apply(&echo(1)).await;
     let ready = |replicas: u64| {
-        move |e: &kube::core::DynamicObject| {
+        move |e: &DynamicObject| {
             e.data["status"]["currentReplicas"] == replicas && e.data["status"]["isReady"] == true
         }
     };
     scenario.until(ECHO, "e", "one ready pod", ready(1)).await;
     let before = memory(process, "VmRSS");
-    host.until_log(&["not compiled within 3s of processor time"])
-        .await;
+    host.until_log("not compiled within 3s of processor time").await;
     let start = Instant::now();
     mount.project(&hard(hard::large()));
     scenario.apply(&echo(2)).await;
     scenario.until(ECHO, "e", "two ready pods", ready(2)).await;
     eprintln!("served after {:?}", start.elapsed());
-    host.until_log(&["compiling the plugin takes more than"]).await;
+    host.until_log("compiling the plugin takes more than").await;
     let peak = memory(process, "VmHWM");
     eprintln!(
         "resident before {:.1} MB, at most {:.1} MB",

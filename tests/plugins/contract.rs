@@ -1,14 +1,7 @@
 //! Parts of the plugin contract, in both binary forms.
 
-use control_plane::Options;
+use crate::support::prelude::*;
 use k8s_openapi::api::core::v1::Namespace;
-use kube::Api;
-use kube::api::DeleteParams;
-use kube::core::DynamicObject;
-use serde_json::json;
-
-use crate::support::puppet::{FORMS, PUPPET, controller};
-use crate::support::{Host, Scenario, own_cluster};
 
 /// Starts a host that watches all namespaces.
 fn start(scenario: &Scenario, controllers: &str) -> Host {
@@ -34,9 +27,8 @@ async fn a_cleanup_learns_that_its_namespace_is_being_deleted() {
         let host = start(&scenario, &controller(file, ""));
         let cleanup = json!({"done": false, "status": {"going": "$namespaceTerminating"}});
         scenario
-            .puppet("p", json!({"response": {}, "cleanup": cleanup}))
+            .ready_with("p", json!({"response": {}, "cleanup": cleanup}))
             .await;
-        scenario.until_ready("p").await;
         scenario.delete(PUPPET, "p").await;
         let going = |going: bool| move |p: &DynamicObject| p.data["status"]["going"] == going;
         scenario

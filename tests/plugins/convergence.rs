@@ -1,53 +1,36 @@
 //! Plugins that are called several times in a reconcile, and answers that only the API server can reject.
 
-use std::time::Duration;
-
-use kube::api::PostParams;
-use kube::core::DynamicObject;
-use serde_json::json;
-
-use crate::support::puppet::{CONFIG_MAP, PUPPET, assert_contains, config_map, controller};
-use crate::support::{Scenario, cluster};
+use crate::support::prelude::*;
 
 #[tokio::test]
 async fn a_plugin_that_wants_something_else_each_time_is_stopped_and_the_reason_is_reported() {
-    let scenario = Scenario::new("unsettled").await;
-    let host = scenario.start(&controller("puppet.wasm", ""));
+    let (scenario, host) = puppets("unsettled", "").await;
     let mut restless = config_map("restless", "");
     restless["data"]["text"] = "$versions".into();
     let spec = json!({"response": {"children": [config_map("calm", "1"), restless]}});
     scenario.puppet("p", spec).await;
-    let message = scenario.until_stalled("p", "PluginUnsettled").await;
-    assert_contains(
-        &message,
-        &[
-            "did not settle within 5 calls",
-            "must not depend on what applying it changes",
-            "resourceVersion",
-        ],
-    );
-    scenario.until_event("p", "Warning", "PluginUnsettled").await;
+    let says = "PluginUnsettled: did not settle within 5 calls … \
+         must not depend on what applying it changes … resourceVersion";
+    scenario.until_stalled("p", says).await;
+    scenario.until_event("p", "Warning PluginUnsettled").await;
     // It backs off: the host is alive and serves other resources.
-    scenario.puppet("q", json!({"response": {}})).await;
-    scenario.until_ready("q").await;
+    scenario.ready_with("q", json!({"response": {}})).await;
     assert!(!host.log().contains("panicked"));
 }
 
 /// Regression: after four iterations the plugin was reported to change its answer each time.
 #[tokio::test]
 async fn children_that_need_each_other_are_created_in_one_reconcile() {
-    let scenario = Scenario::new("chain").await;
-    let host = scenario.start(&controller("puppet.wasm", ""));
+    let (scenario, host) = puppets("chain", "").await;
     let chain: Vec<_> = ["a", "b", "c", "d", "e", "f", "g"]
         .map(|name| config_map(name, "1"))
         .into();
-    scenario
-        .puppet(
+    let ready = scenario
+        .ready_with(
             "p",
             json!({"chain": chain, "response": {"status": {"names": "$names"}}}),
         )
         .await;
-    let ready = scenario.until_ready("p").await;
     assert_eq!(
         ready.data["status"]["names"],
         json!(["a", "b", "c", "d", "e", "f", "g"])
@@ -66,29 +49,26 @@ async fn children_that_need_each_other_are_created_in_one_reconcile() {
 
 #[tokio::test]
 async fn a_status_that_the_definition_does_not_allow_is_refused_and_the_conditions_are_written_without_it() {
-    let scenario = Scenario::new("status-refused").await;
-    let _host = scenario.start(&controller("puppet.wasm", ""));
+    let (scenario, _host) = puppets("status-refused", "").await;
     let spec = |count| json!({"response": {"children": [config_map("a", "1")], "status": {"count": count}}});
-    scenario.puppet("p", spec(json!(1))).await;
-    scenario.until_ready("p").await;
+    scenario.ready_with("p", spec(json!(1))).await;
     scenario.puppet("p", spec(json!("many"))).await;
-    let message = scenario.until_stalled("p", "StatusRefused").await;
-    assert_contains(&message, &["status.count", "expected numeric"]);
-    scenario.until_event("p", "Warning", "StatusRefused").await;
+    scenario
+        .until_stalled("p", "StatusRefused: status.count … expected numeric")
+        .await;
+    scenario.until_event("p", "Warning StatusRefused").await;
     let puppet = scenario.get(PUPPET, "p").await.unwrap();
     assert_eq!(
         puppet.data["status"]["count"], 1,
         "what was there before stays: {puppet:?}"
     );
     assert!(scenario.get(CONFIG_MAP, "a").await.is_some());
-    scenario.puppet("p", spec(json!(2))).await;
-    scenario.until_ready("p").await;
+    scenario.ready_with("p", spec(json!(2))).await;
 }
 
 #[tokio::test]
 async fn a_plugin_that_wants_to_be_called_all_the_time_is_called_ten_times_a_second() {
-    let scenario = Scenario::new("eager").await;
-    let host = scenario.start(&controller("puppet.wasm", ""));
+    let (scenario, host) = puppets("eager", "").await;
     let spec = json!({"response": {"requeueAfterMs": 1}});
     scenario.puppet("p", spec).await;
     host.until_reconciles("eager/p", 1).await;
@@ -101,8 +81,7 @@ async fn a_plugin_that_wants_to_be_called_all_the_time_is_called_ten_times_a_sec
 /// breaks.
 #[tokio::test]
 async fn characters_that_yaml_does_not_allow_reach_children_and_status_as_they_are() {
-    let scenario = Scenario::new("yaml-characters").await;
-    let _host = scenario.start(&controller("puppet.wasm", ""));
+    let (scenario, _host) = puppets("yaml-characters", "").await;
     for (name, text) in [
         ("refused", "a\u{7f}b\u{9f}c\u{feff}d\u{ffff}e \u{1f600}"),
         ("line-breaks", "a \u{85} b \u{2028} c \u{2029} d"),

@@ -1,13 +1,7 @@
 //! All callers of a plugin call it again until its needs settle, with the same limits and the same messages: a
 //! reconcile, the proof of a new version, `render` and `diff`.
 
-use std::process::Command;
-
-use serde_json::{Value, json};
-
-use crate::support::mount::Mount;
-use crate::support::puppet::{PUPPET, assert_contains, controller, variant};
-use crate::support::{Scenario, plugin};
+use crate::support::prelude::*;
 
 const FILE: &str = "puppet.wasm";
 
@@ -128,7 +122,7 @@ async fn needs_that_one_caller_refuses_are_refused_by_all_with_the_same_words() 
     );
     let config = scenario.file("config.yaml", text);
     let running = scenario.start_with(&config, &[]);
-    running.until_log(&["controller started"]).await;
+    running.until_log("controller started").await;
     for name in ["c-1", "c-2"] {
         let large = json!({
             "apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": name, "labels": {"size": "large"}},
@@ -141,10 +135,11 @@ async fn needs_that_one_caller_refuses_are_refused_by_all_with_the_same_words() 
     for case in cases() {
         let Case { name, spec, .. } = &case;
         scenario.puppet(name, spec.clone()).await;
-        let message = scenario.until_stalled(name, case.reason).await;
-        assert_contains(&message, &[case.words]);
+        let message = scenario
+            .until_stalled(name, &format!("{}: {}", case.reason, case.words))
+            .await;
         if case.is_rendered {
-            assert_contains(&render(&scenario, spec), &[&format!("Puppet p: {message}\n")]);
+            assert_contains(&render(&scenario, spec), &format!("Puppet p: {message}\n"));
         }
         messages.push((case, message));
     }
@@ -153,21 +148,18 @@ async fn needs_that_one_caller_refuses_are_refused_by_all_with_the_same_words() 
     let text = stderr_of(diff.arg("diff").arg("--config").arg(&config), 2);
     for (case, message) in &messages {
         let line = format!("Puppet {}/{}: {message}\n", scenario.namespace, case.name);
-        assert_contains(&text, &[&line]);
+        assert_contains(&text, &line);
     }
 
     // The same for a version that is to take over.
     for (case, _) in &messages {
         scenario
-            .puppet(case.name, json!({"variants": {"1": case.spec}}))
+            .ready_with(case.name, json!({"variants": {"1": case.spec}}))
             .await;
-        scenario.until_ready(case.name).await;
     }
     mount.put(FILE, &variant(1));
     for (case, message) in &messages {
-        let held = scenario
-            .until_condition(PUPPET, case.name, "PluginHeldBack", "True", "Fails")
-            .await;
-        assert_contains(&held, &[message]);
+        let says = format!("PluginHeldBack=True Fails: {message}");
+        scenario.until_condition(PUPPET, case.name, &says).await;
     }
 }

@@ -6,21 +6,16 @@
 
 mod cases;
 
+use crate::support::prelude::*;
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
-use std::time::{Duration, Instant};
 
 use futures::future::join_all;
-use kube::ResourceExt;
-use kube::api::ListParams;
 use plugin_fixtures::{FORMS as BINARY_FORMS, Fixture};
-use serde_json::{Value, json};
 
 use self::cases::{BRIEF, CLOCKS, End, TABLES, cases};
 use crate::support::bystander::{Bystander, CONTROLLER, Comparison};
 use crate::support::measure::{forget_peak, peak, percentile, report, resident};
-use crate::support::puppet::{CONFIG_MAP, FORMS, PUPPET, assert_contains, config_map, controller};
-use crate::support::{Host, Scenario, condition};
 
 /// The default number of concurrent reconciles.
 const OBJECTS: usize = 8;
@@ -170,7 +165,7 @@ async fn all_ready(scenario: &Scenario) {
 
 /// Waits until the current generation of an object is stalled for one of these reasons, and returns the message.
 async fn until_stalled(scenario: &Scenario, name: &str, reasons: &[&str]) -> String {
-    let is = |puppet: &kube::core::DynamicObject| {
+    let is = |puppet: &DynamicObject| {
         condition(puppet, "Stalled").is_some_and(|stalled| {
             stalled["observedGeneration"].as_i64() == puppet.metadata.generation
                 && reasons.iter().any(|reason| stalled["reason"] == *reason)
@@ -217,7 +212,10 @@ async fn suite(name: &str, file: &str) {
                     }
                     if case.spec["misbehave"].is_string() {
                         scenario
-                            .until_event_with("p-0", "Warning", reason, words[0])
+                            .until_event(
+                                "p-0",
+                                &format!("Warning {reason}: {}", words.split(" … ").next().unwrap()),
+                            )
                             .await;
                     }
                 }

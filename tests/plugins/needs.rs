@@ -1,9 +1,6 @@
 //! What a plugin asks to read, and what happens when that changes.
 
-use serde_json::{Value, json};
-
-use crate::support::Scenario;
-use crate::support::puppet::{CONFIG_MAP, PUPPET, controller};
+use crate::support::prelude::*;
 
 fn labelled(name: &str, team: &str) -> String {
     json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": name, "labels": {"team": team}}})
@@ -27,8 +24,7 @@ async fn what_is_needed_by_name_or_label_is_read_and_a_change_of_it_reconciles_a
     let scenario = Scenario::new("needs").await;
     let more = "children: []\nreads: [{apiVersion: v1, kind: ConfigMap}]";
     let _host = scenario.start(&controller("puppet.wasm", more));
-    let read =
-        |expected: Value| move |puppet: &kube::core::DynamicObject| puppet.data["status"]["read"] == expected;
+    let read = |expected: Value| move |puppet: &DynamicObject| puppet.data["status"]["read"] == expected;
     scenario.apply(&labelled("blue-1", "blue")).await;
     scenario.apply(&labelled("red-1", "red")).await;
     let needs = [

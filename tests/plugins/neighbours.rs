@@ -1,19 +1,12 @@
 //! A controller whose plugin misbehaves, and its effect on the latency of another one's resources.
 
-use std::time::{Duration, Instant};
-
-use control_plane::Options;
-use control_plane::proxy::{Mode, Proxy, Seen};
+use crate::support::prelude::*;
+use control_plane::proxy::Seen;
 use futures::future::join_all;
-use kube::api::{Api, Patch, PatchParams};
-use kube::core::DynamicObject;
-use serde_json::{Value, json};
 
 use crate::samples::echo;
 use crate::support::bystander::Bystander;
 use crate::support::measure::{peak, percentile, report};
-use crate::support::puppet::{CONFIG_MAP, assert_contains, config_map, controller};
-use crate::support::{Scenario, cluster, own_cluster, resource};
 
 /// How often the Echo changes.
 const CHANGES: usize = 20;
@@ -37,11 +30,9 @@ async fn all_calls_together_keep_to_the_memory_of_the_process_and_all_parents_ar
     let puppets = controller("puppet.wasm", "");
     let config = scenario.config(&format!("{puppets}{CLUSTER_PUPPETS}{}", echo::CONTROLLER));
     let mut host = scenario.start_with(&config, &["--memory", "256Mi"]);
-    let line = host.until_log(&["memory limits: for the process"]).await;
-    assert_contains(
-        &line,
-        &["\"process_mib\":256", "\"calls_mib\":128", "\"one_call_mib\":96"],
-    );
+    let words = "memory limits: for the process … \"process_mib\":256 … \"calls_mib\":128 … \
+         \"one_call_mib\":96";
+    host.until_log(words).await;
     let mut bystander = Bystander::new(&scenario).await;
     let before = peak(&host) >> 20;
 
@@ -87,45 +78,31 @@ async fn all_calls_together_keep_to_the_memory_of_the_process_and_all_parents_ar
     // A configuration that could never work is refused, and the previous one stays.
     let large = controller("puppet.wasm", "limits: {memory: 100Mi}");
     scenario.config(&format!("{large}{}", echo::CONTROLLER));
-    let line = host
-        .until_log(&["the configuration is refused", "may take 124 MiB"])
-        .await;
-    assert_contains(
-        &line,
-        &[
-            "\\\"puppet\\\"",
-            "limit for one call is 96 MiB",
-            "give the process 332 MiB",
-        ],
-    );
+    let words = "the configuration is refused … may take 124 MiB … \\\"puppet\\\" … \
+         limit for one call is 96 MiB … give the process 332 MiB";
+    host.until_log(words).await;
     assert!(host.is_alive());
-    let output = std::process::Command::new(env!("CARGO_BIN_EXE_operator-host"))
+    let output = Command::new(env!("CARGO_BIN_EXE_operator-host"))
         .args(["run", "--memory", "256Mi", "--config"])
         .arg(&config)
         .env("KUBECONFIG", scenario.kubeconfig())
         .output()
         .unwrap();
     assert_eq!(output.status.code(), Some(2));
-    assert_contains(
-        &String::from_utf8_lossy(&output.stderr),
-        &["may take 124 MiB", "config.yaml"],
-    );
+    let words = "may take 124 MiB … config.yaml";
+    assert_contains(&String::from_utf8_lossy(&output.stderr), words);
     assert!(host.stop().await.success());
     cluster.shutdown().await;
 }
 
 #[tokio::test]
 async fn a_controller_writes_no_faster_than_it_may() {
-    let scenario = Scenario::new("writes").await;
-    let _host = scenario.start(&controller("puppet.wasm", "writes: {qps: 5, burst: 1}"));
+    let (scenario, _host) = puppets("writes", "writes: {qps: 5, burst: 1}").await;
     let children: Vec<_> = (0..6)
         .map(|number| config_map(&format!("c{number}"), ""))
         .collect();
     let start = Instant::now();
-    scenario
-        .puppet("p", json!({"response": {"children": children}}))
-        .await;
-    scenario.until_ready("p").await;
+    scenario.ready_wants("p", &children).await;
     // A finalizer, six children and a status: seven of these writes wait 200 ms each.
     assert!(
         start.elapsed() > Duration::from_millis(1300),

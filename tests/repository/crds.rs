@@ -1,9 +1,6 @@
 //! The committed definitions match the samples.
 
-use std::path::Path;
-use std::process::Command;
-
-use crate::support::{plugin, root};
+use crate::support::prelude::*;
 
 #[test]
 fn the_committed_definitions_are_what_the_plugins_print() {
@@ -80,8 +77,5 @@ fn a_file_that_is_no_plugin_is_refused_with_its_name_and_exit_code_1() {
         .expect("it runs");
     let printed = String::from_utf8(output.stderr).unwrap();
     assert_eq!(output.status.code(), Some(1), "{printed}");
-    assert!(
-        printed.contains("README.md") && printed.contains("not"),
-        "{printed}"
-    );
+    assert_contains(&printed, "README.md … not");
 }

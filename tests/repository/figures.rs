@@ -3,9 +3,8 @@
 #[path = "../benches/rows.rs"]
 mod rows;
 
-use crate::support::root;
-
 use self::rows::{HEADER, PAGE, README, ROWS, Row};
+use crate::support::prelude::*;
 
 /// Returns the lines of the table that `make bench` writes into a page.
 fn table(page: &str) -> Vec<String> {

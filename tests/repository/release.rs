@@ -5,21 +5,19 @@
 #[allow(dead_code, reason = "its main function")]
 mod man;
 
+use crate::support::prelude::*;
 use std::collections::BTreeSet;
 use std::fs;
 use std::io::{BufRead, BufReader, Write};
 use std::net::TcpListener;
 use std::os::unix::fs::PermissionsExt;
-use std::path::{Path, PathBuf};
-use std::process::{Command, Output};
+use std::process::Output;
 
 use clap::CommandFactory;
 use operator_host::cli::Cli;
-use serde_json::{Value, json};
 use tempfile::TempDir;
 
 use crate::delivery::registry::server::{Access, Registry};
-use crate::support::root;
 
 const PROGRAM: &str = env!("CARGO_BIN_EXE_operator-host");
 
@@ -83,7 +81,7 @@ fn every_shell_gets_completions_and_another_word_is_no_shell() {
         );
     }
     let error = failed(Command::new(PROGRAM).args(["completions", "tcsh"]));
-    assert!(error.contains("possible values: bash"), "{error}");
+    assert_contains(&error, "possible values: bash");
 }
 
 /// Returns the names of all commands that the manual has pages for.
@@ -127,7 +125,7 @@ fn the_manual_has_a_page_for_every_command_with_its_options() {
             }
         }
         let plain: String = plain.into_iter().collect();
-        assert!(plain.contains(&format!("{name} - ")), "{plain}");
+        assert_contains(&plain, &format!("{name} - "));
         for option in options {
             assert!(plain.contains(&option), "{option} is not in {plain}");
         }
@@ -278,17 +276,14 @@ fn a_tag_of_another_version_or_without_its_changes_is_no_release() {
     let version = env!("CARGO_PKG_VERSION");
     assert_eq!(printed(&mut script("version.sh")), format!("{version}\n"));
     let error = failed(script("version.sh").arg("v99.0.0"));
-    assert!(
-        error.contains(&format!("the tag v99.0.0 is not v{version}")),
-        "{error}"
-    );
+    assert_contains(&error, &format!("the tag v99.0.0 is not v{version}"));
     let notes = printed(script("notes.sh").arg("Unreleased"));
     assert!(
         notes.contains("### Added") && !notes.contains("## Unreleased"),
         "{notes}"
     );
     let error = failed(script("notes.sh").arg("99.0.0"));
-    assert!(error.contains("no section 99.0.0"), "{error}");
+    assert_contains(&error, "no section 99.0.0");
 }
 
 #[test]
@@ -342,14 +337,9 @@ fn the_sdks_for_javascript_and_python_are_packages_of_npm_and_pypi() {
 
     let wheel = file(format!("operator_plugin-{version}-py3-none-any.whl"));
     let listed = printed(Command::new("python3").args(["-m", "zipfile", "-l"]).arg(&wheel));
-    for name in [
-        "operator_plugin.py",
-        "operator_types.py",
-        "share/operator-plugin/plugin.wit",
-        "licenses/LICENSE",
-    ] {
-        assert!(listed.contains(name), "{name} is not in {listed}");
-    }
+    let words =
+        "operator_plugin.py … operator_types.py … share/operator-plugin/plugin.wit … licenses/LICENSE";
+    assert_contains(&listed, words);
     assert!(file(format!("operator_plugin-{version}.tar.gz")).is_file());
     plugins_take_the_sdk_from_a_package(folder.path(), version);
 }
@@ -383,7 +373,7 @@ fn plugins_take_the_sdk_from_a_package(packages: &Path, version: &str) {
             .env("PIP_NO_INDEX", "1")
             .env("PIP_FIND_LINKS", packages);
         let printed = printed(make.env_remove("MAKEFLAGS"));
-        assert!(printed.contains("3 calls replayed: 3 the same"), "{printed}");
+        assert_contains(&printed, "3 calls replayed: 3 the same");
     }
 }
 

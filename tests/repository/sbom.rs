@@ -1,11 +1,7 @@
 //! Checks the list of the image's components against the lock file.
 
+use crate::support::prelude::*;
 use std::collections::BTreeSet;
-use std::process::Command;
-
-use serde_json::Value;
-
-use crate::support::root;
 
 fn list(packages: &[&str]) -> Value {
     let output = Command::new(root().join("host/sbom.sh"))
@@ -52,7 +48,7 @@ fn the_list_names_the_crates_of_the_program_as_they_are_locked() {
 
 #[test]
 fn the_list_names_the_packages_of_the_system() {
-    if !std::path::Path::new("/var/lib/dpkg/status").is_file() {
+    if !Path::new("/var/lib/dpkg/status").is_file() {
         return eprintln!("not on Debian: there are no packages to name");
     }
     let document = list(&["libc6"]);

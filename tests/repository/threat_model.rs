@@ -1,8 +1,7 @@
 //! The threat model names tests that demonstrate its claims; they must exist.
 
+use crate::support::prelude::*;
 use std::fs;
-
-use crate::support::root;
 
 /// Returns the texts between backquotes.
 fn quoted(text: &str) -> impl Iterator<Item = &str> {

@@ -1,10 +1,8 @@
 //! The page on troubleshooting explains every reason that the host writes into conditions and Events, and no other.
 
+use crate::support::prelude::*;
 use std::collections::BTreeSet;
 use std::fs;
-use std::path::Path;
-
-use crate::support::root;
 
 /// The code that precedes a reason in the sources, without white space.
 const BEFORE: [&str; 21] = [

@@ -1,9 +1,7 @@
 //! The Echo operator, from a resource to its pods and its status.
 
-use serde_json::json;
-
 pub use crate::support::bystander::{CONTROLLER, ECHO, echo};
-use crate::support::{Scenario, cluster, condition};
+use crate::support::prelude::*;
 
 const POD: &str = "v1/Pod";
 
@@ -13,7 +11,7 @@ async fn pods_follow_the_replicas_and_the_status_shows_what_is_observed() {
     let host = scenario.start(CONTROLLER);
     scenario.apply(&echo(3)).await;
     let ready = |n: u64| {
-        move |e: &kube::core::DynamicObject| {
+        move |e: &DynamicObject| {
             e.data["status"]["currentReplicas"] == n && e.data["status"]["isReady"] == true
         }
     };
@@ -50,10 +48,10 @@ async fn nothing_is_written_when_nothing_changed() {
         let seen = reconciles();
         let enough = async {
             while reconciles() < seen + more {
-                tokio::time::sleep(std::time::Duration::from_millis(50)).await;
+                tokio::time::sleep(Duration::from_millis(50)).await;
             }
         };
-        tokio::time::timeout(crate::support::LIMIT, enough)
+        tokio::time::timeout(LIMIT, enough)
             .await
             .expect("more reconciles");
     };

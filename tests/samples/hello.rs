@@ -1,9 +1,6 @@
 //! The Hello operator: a plugin in Go, as a plain WASI command.
 
-use control_plane::Options;
-use serde_json::{Value, json};
-
-use crate::support::{Scenario, condition, own_cluster, root};
+use crate::support::prelude::*;
 
 const CONTROLLER: &str = "\
 - name: hello
@@ -43,11 +40,8 @@ async fn too_many_replicas_give_a_warning_and_leave_the_deployment_alone() {
         .patch(HELLO, "h", json!({"spec": {"replicas": 21}}))
         .await;
     let expected = "Invalid Hello spec: replicas: greater than 20";
-    assert_eq!(
-        scenario.until_event("h", "Warning", "InvalidSpec").await,
-        expected
-    );
-    let stalled = |h: &kube::core::DynamicObject| condition(h, "Stalled").is_some();
+    assert_eq!(scenario.until_event("h", "Warning InvalidSpec").await, expected);
+    let stalled = |h: &DynamicObject| condition(h, "Stalled").is_some();
     let h = scenario.until(HELLO, "h", "stalled", stalled).await;
     assert_eq!(condition(&h, "Stalled").unwrap()["message"], expected);
     let after = scenario.get(DEPLOYMENT, "h").await.unwrap();
@@ -57,6 +51,6 @@ async fn too_many_replicas_give_a_warning_and_leave_the_deployment_alone() {
     scenario
         .patch(HELLO, "h", json!({"spec": {"replicas": 20}}))
         .await;
-    let twenty = |d: &kube::core::DynamicObject| d.data["spec"]["replicas"] == 20;
+    let twenty = |d: &DynamicObject| d.data["spec"]["replicas"] == 20;
     scenario.until(DEPLOYMENT, "h", "twenty replicas", twenty).await;
 }

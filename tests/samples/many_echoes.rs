@@ -1,16 +1,10 @@
 //! Many Echo resources at once, and the check that each has exactly the expected pods.
 
+use crate::support::prelude::*;
 use std::collections::BTreeMap;
-use std::time::Duration;
 
 use control_plane::AuditEvent;
 use futures::StreamExt;
-use kube::ResourceExt;
-use kube::api::{ListParams, Patch, PatchParams};
-use kube::core::DynamicObject;
-use serde_json::json;
-
-use crate::support::{Host, LIMIT, Scenario, condition};
 
 pub const ECHO: &str = "my-operator.dev/v1/Echo";
 pub const POD: &str = "v1/Pod";

@@ -1,9 +1,6 @@
 //! The MyApp operator: a Deployment behind a Service, scaled as a Deployment is.
 
-use kube::api::{Patch, PatchParams};
-use serde_json::json;
-
-use crate::support::Scenario;
+use crate::support::prelude::*;
 
 const CONTROLLER: &str = "\
 - name: myapp

@@ -1,8 +1,6 @@
 //! The WebApp operator, the large sample: settings that it reads, a migration before each image, a farewell at the end.
 
-use serde_json::json;
-
-use crate::support::Scenario;
+use crate::support::prelude::*;
 
 const CONTROLLER: &str = "\
 - name: webapp
@@ -47,22 +45,19 @@ async fn an_application_is_set_up_changed_and_deleted_in_order() {
         })
         .await;
     let conditions = waiting.data["status"]["conditions"].to_string();
-    assert!(
-        conditions.contains("there is no ConfigMap shop-settings"),
-        "{conditions}"
-    );
+    assert_contains(&conditions, "there is no ConfigMap shop-settings");
     assert!(scenario.names(DEPLOYMENT).await.is_empty());
 
     scenario.apply(&settings("EUR")).await;
     scenario
-        .until_condition(WEB_APP, "shop", "Ready", "True", "Reconciled")
+        .until_condition(WEB_APP, "shop", "Ready=True Reconciled")
         .await;
     let first = scenario.names(JOB).await;
     assert_eq!(first.len(), 1, "{first:?}");
-    let image = |deployment: &kube::core::DynamicObject| {
+    let image = |deployment: &DynamicObject| {
         deployment.data["spec"]["template"]["spec"]["containers"][0]["image"].clone()
     };
-    let checksum = |deployment: &kube::core::DynamicObject| {
+    let checksum = |deployment: &DynamicObject| {
         deployment.data["spec"]["template"]["metadata"]["annotations"]["operator-host.dev/checksum"].clone()
     };
     let before = scenario.get(DEPLOYMENT, "shop").await.unwrap();
@@ -94,7 +89,7 @@ async fn an_application_is_set_up_changed_and_deleted_in_order() {
 
     scenario.delete(WEB_APP, "shop").await;
     scenario.until_gone(WEB_APP, "shop").await;
-    scenario.until_event("shop", "Normal", "FarewellDone").await;
+    scenario.until_event("shop", "Normal FarewellDone").await;
     assert_eq!(host.stop().await.code(), Some(0));
 }
 

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use kube::core::DynamicObject;
 use serde_json::{Value, json};
 
-use crate::support::{Host, LIMIT, Scenario, condition};
+use crate::support::{Host, Scenario, condition, eventually};
 
 pub const PUPPET: &str = "test.operator-host.dev/v1/Puppet";
 pub const CONFIG_MAP: &str = "v1/ConfigMap";
@@ -50,6 +50,13 @@ pub fn controller(file: &str, more: &str) -> String {
     text
 }
 
+/// Starts a host with the puppet's controller in a namespace of its own; `more` as for [`controller`].
+pub async fn puppets(namespace: &str, more: &str) -> (Scenario, Host) {
+    let scenario = Scenario::new(namespace).await;
+    let host = scenario.start(&controller("puppet.wasm", more));
+    (scenario, host)
+}
+
 /// Returns a ConfigMap as a child.
 pub fn config_map(name: &str, text: &str) -> Value {
     json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": name}, "data": {"text": text}})
@@ -91,9 +98,22 @@ impl Scenario {
         .await
     }
 
-    /// Waits until the puppet is stalled for this reason, and returns the message.
-    pub async fn until_stalled(&self, name: &str, reason: &str) -> String {
-        self.until_condition(PUPPET, name, "Stalled", "True", reason)
+    /// Creates a puppet or replaces its spec, and waits until it is ready.
+    pub async fn ready_with(&self, name: &str, spec: Value) -> DynamicObject {
+        self.puppet(name, spec).await;
+        self.until_ready(name).await
+    }
+
+    /// Does so with a puppet that wants these children.
+    pub async fn ready_wants(&self, name: &str, children: &[Value]) -> DynamicObject {
+        self.wants(name, children).await;
+        self.until_ready(name).await
+    }
+
+    /// Waits until the puppet is stalled for a reason, with words, as in [`Scenario::until_condition`], and returns the
+    /// message.
+    pub async fn until_stalled(&self, name: &str, says: &str) -> String {
+        self.until_condition(PUPPET, name, &format!("Stalled=True {says}"))
             .await
     }
 
@@ -119,14 +139,11 @@ impl Host {
     /// Waits until a parent had this many reconciles, and returns how long that took.
     pub async fn until_reconciles(&self, parent: &str, count: usize) -> Duration {
         let start = Instant::now();
-        while self.reconciles(parent) < count {
-            assert!(
-                start.elapsed() < LIMIT,
-                "{} of {count} reconciles",
-                self.reconciles(parent)
-            );
-            tokio::time::sleep(Duration::from_millis(10)).await;
-        }
+        eventually(&format!("{count} reconciles of {parent}"), async || {
+            let so_far = self.reconciles(parent);
+            (so_far >= count).then_some(()).ok_or_else(|| so_far.to_string())
+        })
+        .await;
         start.elapsed()
     }
 }
@@ -136,10 +153,10 @@ pub fn is_true(object: &DynamicObject, type_: &str) -> bool {
     condition(object, type_).is_some_and(|condition| condition["status"] == "True")
 }
 
-/// Fails unless `text` contains all of `words`.
+/// Fails unless `text` has these words, as in [`contains`](crate::support::contains).
 #[track_caller]
-pub fn assert_contains(text: &str, words: &[&str]) {
-    for word in words {
+pub fn assert_contains(text: &str, words: &str) {
+    for word in words.split(" … ") {
         assert!(text.contains(word), "{text:?} does not contain {word:?}");
     }
 }

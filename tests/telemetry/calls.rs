@@ -1,30 +1,24 @@
 //! Calls of a plugin for the API server: their spans, metrics and records.
 
-use std::path::Path;
-use std::process::Command;
-
-use serde_json::json;
-
 use super::collector::{Collector, text};
 use super::get;
-use crate::support::Scenario;
-use crate::support::puppet::{assert_contains, controller, variant};
+use crate::support::prelude::*;
 use crate::webhook::callers::{call_for_defaults, call_to_convert};
 use crate::webhook::certified;
 
 /// The variant of the puppet that converts and sets defaults.
 const CONVERTS: u8 = 9;
 
-fn records(folder: &Path, export: &str) -> Vec<std::path::PathBuf> {
+fn records(folder: &Path, export: &str) -> Vec<PathBuf> {
     let files = std::fs::read_dir(folder.join("puppet"))
         .into_iter()
         .flatten()
         .flatten();
-    let named = |file: &std::path::PathBuf| file.display().to_string().contains(&format!("-{export}-"));
+    let named = |file: &PathBuf| file.display().to_string().contains(&format!("-{export}-"));
     files.map(|file| file.path()).filter(named).collect()
 }
 
-fn replay(plugin: &Path, records: &[std::path::PathBuf]) -> (Option<i32>, String) {
+fn replay(plugin: &Path, records: &[PathBuf]) -> (Option<i32>, String) {
     let output = Command::new(env!("CARGO_BIN_EXE_operator-host"))
         .args(["replay", "--plugin"])
         .arg(plugin)
@@ -55,7 +49,7 @@ async fn conversions_and_defaults_are_traced_counted_and_recorded() {
             ("OTEL_BSP_SCHEDULE_DELAY", "100"),
         ],
     );
-    host.until_log(&["the certificate is in use"]).await;
+    host.until_log("the certificate is in use").await;
     let puppet = |name: &str, size: usize| {
         json!({
             "apiVersion": "test.operator-host.dev/v1", "kind": "Puppet", "spec": { "text": "x".repeat(size) },
@@ -71,7 +65,7 @@ async fn conversions_and_defaults_are_traced_counted_and_recorded() {
     let answer = call_to_convert(&host, &authority, review.to_string().as_bytes())
         .await
         .unwrap();
-    assert_contains(&answer.text, &["\"Success\""]);
+    assert_contains(&answer.text, "\"Success\"");
     let review = json!({ "apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview", "request": {
         "uid": "1", "kind": { "group": "test.operator-host.dev", "version": "v1", "kind": "Puppet" }, "name": "p",
         "operation": "CREATE", "object": puppet("../p", 1),
@@ -79,7 +73,7 @@ async fn conversions_and_defaults_are_traced_counted_and_recorded() {
     let answer = call_for_defaults(&host, &authority, review.to_string().as_bytes())
         .await
         .unwrap();
-    assert_contains(&answer.text, &["\"patch\""]);
+    assert_contains(&answer.text, "\"patch\"");
 
     for (export, objects) in [("convert", "100"), ("default", "1")] {
         let span = collector
@@ -123,10 +117,10 @@ async fn conversions_and_defaults_are_traced_counted_and_recorded() {
     let all = [conversions, defaults].concat();
     let (code, printed) = replay(&plugin, &all);
     assert_eq!(code, Some(0), "{printed}");
-    assert_contains(&printed, &["3 calls replayed: 3 the same"]);
+    assert_contains(&printed, "3 calls replayed: 3 the same");
     // A version without conversions is not asked.
     let other = scenario.file("other.wasm", variant(0));
     let (code, printed) = replay(&other, &all);
     assert_eq!(code, Some(1), "{printed}");
-    assert_contains(&printed, &["converts nothing", "sets no defaults", "3 different"]);
+    assert_contains(&printed, "converts nothing … sets no defaults … 3 different");
 }

@@ -1,11 +1,9 @@
 //! An OTLP receiver, over gRPC on the generated services and over HTTP, which keeps everything that it receives.
 
+use crate::support::prelude::*;
 use std::net::SocketAddr;
-use std::path::{Path, PathBuf};
-use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
-use std::time::Duration;
 
 use bytes::Bytes;
 use http_body_util::{BodyExt, Full};
@@ -42,8 +40,6 @@ use tokio_rustls::TlsAcceptor;
 use tonic::transport::server::TcpIncoming;
 use tonic::transport::{Certificate, Identity, Server, ServerTlsConfig};
 use tonic::{Status, metadata::MetadataMap};
-
-use crate::support::LIMIT;
 
 /// A CA, and a certificate from it for both server and client, in files.
 pub struct Certificates {

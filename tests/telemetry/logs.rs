@@ -1,11 +1,10 @@
 //! The log of a running host: its level, and the output of plugins.
 
+use crate::support::prelude::*;
 use plugin_fixtures::{Fixture, Form, cases};
-use serde_json::{Value, json};
 
 use super::{ECHO, echo, get};
 use crate::samples::echo::CONTROLLER;
-use crate::support::{Host, Scenario};
 
 fn logged(host: &Host) -> Vec<Value> {
     let lines = host.log();
@@ -41,9 +40,9 @@ async fn the_level_changes_while_the_host_runs_and_the_logs_of_plugins_are_bound
     assert!(logged(&host).is_empty());
 
     scenario.config_with("log: debug", &controller);
-    host.until_log(&["configuration applied"]).await;
+    host.until_log("configuration applied").await;
     scenario.patch(ECHO, "e", json!({"spec": {"replicas": 2}})).await;
-    host.until_log(&["\"target\":\"plugin\""]).await;
+    host.until_log("\"target\":\"plugin\"").await;
     scenario
         .until(ECHO, "e", "seen", |e| e.data["status"]["observedGeneration"] == 2)
         .await;
@@ -57,11 +56,9 @@ async fn the_level_changes_while_the_host_runs_and_the_logs_of_plugins_are_bound
     assert!(line["trace_id"].is_null(), "nothing is exported");
 
     scenario.config(&controller);
-    host.until_log(&[
-        "changing the log filter with the configuration",
-        "\"filter\":\"warn,operator_host_instruments::health=info\"",
-    ])
-    .await;
+    let words = "changing the log filter with the configuration … \
+         \"filter\":\"warn,operator_host_instruments::health=info\"";
+    host.until_log(words).await;
     let before = logged(&host).len();
     scenario.patch(ECHO, "e", json!({"spec": {"replicas": 3}})).await;
     scenario
@@ -82,7 +79,7 @@ async fn lines_for_people_are_no_json() {
     let scenario = Scenario::new("log-human").await;
     let environment = [("OPERATOR_HOST_LOG_FORMAT", "human")];
     let host = scenario.start_in(&scenario.config(CONTROLLER), &[], &environment);
-    let line = host.until_log(&["controller started"]).await;
+    let line = host.until_log("controller started").await;
     assert!(line.contains("INFO") && !line.starts_with('{'), "{line}");
     assert!(!line.contains('\u{1b}'), "a file gets no colours: {line}");
 }

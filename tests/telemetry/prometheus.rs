@@ -1,21 +1,17 @@
 //! Checks the dashboard and the alert rules against the metrics of a real host and a real Prometheus.
 
+use crate::support::prelude::*;
 use std::collections::{BTreeMap, BTreeSet};
-use std::path::{Path, PathBuf};
-use std::process::Command;
-use std::time::Duration;
 
 use control_plane::{
     Component, Output,
     ports::{self, Port},
 };
 use operator_host_core::metrics::definitions::{ALL, Instrument};
-use serde_json::{Value, json};
 use tokio::net::TcpStream;
 
 use super::{ECHO, echo, get, get_from, is_ready, port};
 use crate::samples::echo::CONTROLLER;
-use crate::support::{LIMIT, Scenario, root};
 
 fn monitoring() -> PathBuf {
     root().join("manifests/monitoring")

@@ -1,15 +1,12 @@
 //! What is exported contains no secret.
 
-use serde_json::json;
-
 use super::collector::{Collector, shown, text};
 use super::exporting_with;
 use crate::author_tools::host as operator_host;
 use crate::children::secrets::decoded;
 use crate::delivery::registry::server::{Access, PASSWORD, Registry};
 use crate::delivery::registry::tokens::{BASIC, Tokens};
-use crate::support::puppet::{PUPPET, controller};
-use crate::support::{Scenario, plugin};
+use crate::support::prelude::*;
 
 const SECRET: &str = "v1/Secret";
 /// A value of a Secret whose plugin puts it into a label, too: the API server quotes it when it refuses the label.
@@ -49,9 +46,8 @@ async fn neither_log_records_nor_spans_nor_metrics_contain_a_token_a_password_or
 
     let generate = json!([{"name": "s", "entries": [{"key": "password", "length": 24}]}]);
     scenario
-        .puppet("drawn", json!({"response": {"generate": generate}}))
+        .ready_with("drawn", json!({"response": {"generate": generate}}))
         .await;
-    scenario.until_ready("drawn").await;
     let generated = scenario.get(SECRET, "s").await.unwrap().data["data"]["password"].clone();
     let generated = generated.as_str().unwrap();
     let refused = json!({
@@ -60,7 +56,7 @@ async fn neither_log_records_nor_spans_nor_metrics_contain_a_token_a_password_or
     });
     scenario.wants("refused", &[refused]).await;
     scenario
-        .until_condition(PUPPET, "refused", "Ready", "False", "ApplyFailed")
+        .until_condition(PUPPET, "refused", "Ready=False ApplyFailed")
         .await;
     collector
         .until_spans("a reconcile that failed", |spans| {

@@ -2,18 +2,9 @@
 
 mod outages;
 
-use std::time::Instant;
-
-use control_plane::Options;
+use crate::support::prelude::*;
 use k8s_openapi::ByteString;
-use kube::Api;
-use kube::api::{ListParams, Patch, PatchParams, PostParams};
-use kube::core::DynamicObject;
-use serde_json::json;
 
-use crate::support::mount::Mount;
-use crate::support::puppet::{FORMS, PUPPET, assert_contains, controller, variant_of};
-use crate::support::{Host, LIMIT, Scenario, own_cluster, resource};
 use crate::telemetry::get;
 use crate::webhook::callers::call_to_convert;
 use crate::webhook::{Authority, certified, port};
@@ -23,7 +14,7 @@ pub(crate) const CONVERTS: u8 = 9;
 const DEFINITION: &str = "puppets.test.operator-host.dev";
 pub(crate) const V2: &str = "test.operator-host.dev/v2/Puppet";
 
-pub(crate) fn configuration(scenario: &Scenario, plugin: &str) -> std::path::PathBuf {
+pub(crate) fn configuration(scenario: &Scenario, plugin: &str) -> PathBuf {
     let top = "webhook: {address: '127.0.0.1:0', certificate: tls.crt, key: tls.key}";
     scenario.config_with(top, &controller(plugin, "limits: {deadline: 2s}"))
 }
@@ -65,7 +56,7 @@ async fn serve_v2_at(scenario: &Scenario, port: u16, authority: &Authority, stor
             break;
         }
         assert!(start.elapsed() < LIMIT, "v2 is never served: {none:?}");
-        tokio::time::sleep(std::time::Duration::from_millis(20)).await;
+        tokio::time::sleep(Duration::from_millis(20)).await;
     }
 }
 
@@ -77,7 +68,7 @@ async fn until_v2(scenario: &Scenario, name: &str) -> DynamicObject {
             Ok(object) => return object,
             Err(error) => assert!(start.elapsed() < LIMIT, "never read in v2: {error}"),
         }
-        tokio::time::sleep(std::time::Duration::from_millis(100)).await;
+        tokio::time::sleep(Duration::from_millis(100)).await;
     }
 }
 
@@ -93,13 +84,8 @@ async fn refusal(scenario: &Scenario, how: &str) -> String {
     // Of many objects, the wrong one is named, whatever it does.
     let all = scenario.api(V2).list(&ListParams::default()).await;
     let all = all.expect_err("they cannot be read").to_string();
-    assert_contains(
-        &all,
-        &[
-            "cannot convert Puppet ",
-            &format!("/{how} to test.operator-host.dev/v2"),
-        ],
-    );
+    let words = format!("cannot convert Puppet  … /{how} to test.operator-host.dev/v2");
+    assert_contains(&all, &words);
     scenario.delete(PUPPET, how).await;
     scenario.until_gone(PUPPET, how).await;
     error
@@ -114,7 +100,7 @@ async fn objects_are_read_and_written_in_every_version_and_wrong_conversions_are
         let config = configuration(&scenario, &plugin.display().to_string());
         let authority = certified(&scenario);
         let host = scenario.start_with(&config, &[]);
-        host.until_log(&["controller started"]).await;
+        host.until_log("controller started").await;
         scenario
             .puppet("first", json!({ "text": "a", "response": {} }))
             .await;
@@ -136,10 +122,8 @@ async fn objects_are_read_and_written_in_every_version_and_wrong_conversions_are
 
         let message = refusal(&scenario, "rename").await;
         let object = format!("Puppet conversion-{form}/rename");
-        assert_contains(
-            &message,
-            &[&object, "`metadata.name` is \"another\", expected \"rename\""],
-        );
+        let words = format!("{object} … `metadata.name` is \"another\", expected \"rename\"");
+        assert_contains(&message, &words);
         for (how, words) in [
             ("uid", "`metadata.uid`"),
             ("kind", "`kind` is \"Another\""),
@@ -152,14 +136,11 @@ async fn objects_are_read_and_written_in_every_version_and_wrong_conversions_are
             ("loop", "`convert` of the plugin puppet"),
         ] {
             let message = refusal(&scenario, how).await;
-            assert_contains(&message, &["conversion webhook", words]);
+            assert_contains(&message, &format!("conversion webhook … {words}"));
         }
-        host.until_log(&[
-            "objects are not converted",
-            "asked to convert 1 objects and converted 0",
-        ])
-        .await;
-        host.until_log(&["objects are not converted", "did not answer within 2s"])
+        host.until_log("objects are not converted … asked to convert 1 objects and converted 0")
+            .await;
+        host.until_log("objects are not converted … did not answer within 2s")
             .await;
 
         scenario
@@ -205,7 +186,7 @@ async fn a_review_may_have_ten_thousand_objects_and_one_that_is_too_large_is_ref
     let config = configuration(&scenario, &plugin.display().to_string());
     let authority = certified(&scenario);
     let host = scenario.start_with(&config, &[]);
-    host.until_log(&["the certificate is in use"]).await;
+    host.until_log("the certificate is in use").await;
     let review = |count: usize, to: &str, kind: &str| {
         // Without optimizations, TLS takes seconds for ten megabytes beside other tests, and the host waits for ten.
         let length = if count > 10_000 { 1000 } else { 100 };
@@ -232,7 +213,7 @@ async fn a_review_may_have_ten_thousand_objects_and_one_that_is_too_large_is_ref
         (many.status, many.text.matches("\"note\"").count()),
         (200, 10_000)
     );
-    assert_contains(&many.text, &["\"status\":\"Success\"", "\"p-9999\""]);
+    assert_contains(&many.text, "\"status\":\"Success\" … \"p-9999\"");
     assert_eq!(ask(review(30_000, v2, "Puppet")).await.status, 413);
     for (to, kind, words) in [
         (
@@ -246,14 +227,14 @@ async fn a_review_may_have_ten_thousand_objects_and_one_that_is_too_large_is_ref
         let answer = ask(review(1, to, kind)).await;
         // Another replica may know it.
         assert_eq!(answer.status, 500, "{}", answer.text);
-        assert_contains(&answer.text, &["retry-after: 1", "connection: close", words]);
+        assert_contains(
+            &answer.text,
+            &format!("retry-after: 1 … connection: close … {words}"),
+        );
     }
     let reordered = String::from_utf8(review(2, v2, "Puppet")).unwrap();
     let reordered = reordered.replacen("\"spec\":{", "\"spec\":{\"convert\":\"reorder\",", 1);
-    let words = [
-        "`metadata.name` is \\\"p-1\\\"",
-        "are the objects in the same order?",
-    ];
+    let words = "`metadata.name` is \\\"p-1\\\" … are the objects in the same order?";
     assert_contains(&ask(reordered.into_bytes()).await.text, &words);
     for body in [&b"{}"[..], b"[", &[b'['; 100_000]] {
         assert_eq!(ask(body.to_vec()).await.status, 400);
@@ -269,7 +250,7 @@ async fn a_review_may_have_ten_thousand_objects_and_one_that_is_too_large_is_ref
         let answer = ask(good.replacen(from, &text, 1).into_bytes()).await;
         assert!(answer.text.len() < 8 << 10, "{} bytes", answer.text.len());
         assert_eq!(answer.status, 400, "{}", answer.text);
-        assert_contains(&answer.text, &[words]);
+        assert_contains(&answer.text, words);
     }
     assert_eq!(host.stop().await.code(), Some(0));
 }
@@ -282,35 +263,25 @@ async fn a_version_whose_conversion_loses_a_field_of_a_live_object_is_held_back(
     let mut mount = Mount::new(&folder, FILE, &variant_of(FILE, CONVERTS));
     let plugin = folder.join(FILE).display().to_string();
     let host = scenario.start_with(&scenario.config(&controller(&plugin, "")), &[]);
-    host.until_log(&["controller started"]).await;
+    host.until_log("controller started").await;
     let spec = json!({ "size": 1, "response": {}, "variants": { "8": { "convert": "lose" } } });
     for name in ["p", "q"] {
-        scenario.puppet(name, spec.clone()).await;
-        scenario.until_ready(name).await;
+        scenario.ready_with(name, spec.clone()).await;
     }
     mount.put(FILE, &variant_of(FILE, 8));
     let lost = "spec.size is lost when it is converted to test.operator-host.dev/v2 and back";
-    host.until_log(&[
-        "held back",
-        "its conversion loses something of conversion-proof/",
-        lost,
-    ])
-    .await;
-    let message = scenario
-        .until_condition(PUPPET, "p", "PluginHeldBack", "True", "LossyConversion")
-        .await;
-    assert_contains(&message, &[lost]);
+    let words = format!("held back … its conversion loses something of conversion-proof/ … {lost}");
+    host.until_log(&words).await;
+    let says = format!("PluginHeldBack=True LossyConversion: {lost}");
+    scenario.until_condition(PUPPET, "p", &says).await;
 
     for name in ["p", "q"] {
         scenario.puppet(name, json!({ "size": 1, "response": {} })).await;
     }
     // Without both versions, the objects of the one that is missing could not be read any more.
     mount.put(FILE, &variant_of(FILE, 0));
-    host.until_log(&[
-        "held back",
-        "it does not convert v1, which the live version converts",
-    ])
-    .await;
+    host.until_log("held back … it does not convert v1, which the live version converts")
+        .await;
     assert_eq!(host.stop().await.code(), Some(0));
 }
 
@@ -335,12 +306,11 @@ async fn resources_that_are_stored_in_another_version_than_the_controllers_are_c
     let config = configuration(&scenario, &folder.join("puppet.wasm").display().to_string());
     let authority = certified(&scenario);
     let host = scenario.start_with(&config, &[]);
-    host.until_log(&["controller started"]).await;
+    host.until_log("controller started").await;
     for name in ["a", "b", "c"] {
         scenario
-            .puppet(name, json!({ "text": name, "response": {} }))
+            .ready_with(name, json!({ "text": name, "response": {} }))
             .await;
-        scenario.until_ready(name).await;
     }
     serve_v2(&scenario, &host, &authority, "v2").await;
     until_v2(&scenario, "a").await;
@@ -360,12 +330,12 @@ async fn resources_that_are_stored_in_another_version_than_the_controllers_are_c
         .get("a")
         .await
         .expect_err("nobody converts it");
-    assert_contains(&away.to_string(), &["conversion webhook"]);
+    assert_contains(&away.to_string(), "conversion webhook");
 
     // A host that starts converts what it lists itself.
     let host = scenario.start_named("again", &config);
     serve_v2(&scenario, &host, &authority, "v2").await;
-    host.until_log(&["controller started"]).await;
+    host.until_log("controller started").await;
     scenario
         .patch(
             V2,

@@ -1,11 +1,10 @@
 //! Defaults that a plugin sets, and changes that it refuses.
 
+use crate::support::prelude::*;
 use operator_host_runtime::Digest;
 
 use super::*;
 use crate::children::deep::{lists, send};
-use crate::support::mount::Mount;
-use crate::support::puppet::variant;
 
 /// The variant of the puppet that sets `spec.size`.
 const SETS_DEFAULTS: u8 = 9;
@@ -18,7 +17,7 @@ async fn a_plugin_sets_defaults_and_refuses_changes_of_what_is_stored() {
     let config = scenario.config_with(top, &controller(plugin.to_str().unwrap(), ""));
     let authority = certified(&scenario);
     let host = scenario.start_with(&config, &[]);
-    host.until_log(&["controller started"]).await;
+    host.until_log("controller started").await;
     install(&scenario, &host, &config, &authority, &[]).await;
     until_refused(
         &scenario,
@@ -50,10 +49,8 @@ async fn a_plugin_sets_defaults_and_refuses_changes_of_what_is_stored() {
 
     let deep = r#"{"apiVersion": "test.operator-host.dev/v1", "kind": "Puppet", "metadata": {"name": "q"}, "spec": {"deep": "#;
     let refused = send(&scenario, "POST", "", format!("{deep}{}}}}}", lists(120))).await;
-    assert_contains(
-        &refused.unwrap_err().to_string(),
-        &["denied the request: Puppet q is nested deeper than 120 levels"],
-    );
+    let words = "denied the request: Puppet q is nested deeper than 120 levels";
+    assert_contains(&refused.unwrap_err().to_string(), words);
 
     let change = async |spec: Value| {
         let patch = Patch::Merge(json!({ "spec": spec }));
@@ -63,7 +60,7 @@ async fn a_plugin_sets_defaults_and_refuses_changes_of_what_is_stored() {
             .await
     };
     let refused = change(json!({"size": 8})).await.unwrap_err().to_string();
-    assert_contains(&refused, &["denied the request: spec.frozen: it is frozen"]);
+    assert_contains(&refused, "denied the request: spec.frozen: it is frozen");
     let labelled = Patch::Merge(json!({"metadata": {"labels": {"a": "b"}}}));
     let labelled = scenario
         .api(PUPPET)
@@ -81,25 +78,23 @@ async fn a_version_whose_defaults_are_not_stable_for_a_live_object_is_held_back(
     let mut mount = Mount::new(&folder, FILE, &variant(SETS_DEFAULTS));
     let plugin = folder.join(FILE).display().to_string();
     let host = scenario.start_with(&scenario.config(&controller(&plugin, "")), &[]);
-    host.until_log(&["controller started"]).await;
+    host.until_log("controller started").await;
     let spec = json!({ "response": {}, "variants": { "8": { "default": "grow" } } });
     for name in ["p", "q"] {
-        scenario.puppet(name, spec.clone()).await;
-        scenario.until_ready(name).await;
+        scenario.ready_with(name, spec.clone()).await;
     }
     mount.put(FILE, &variant(8));
     let changes = "`default` changes its own answer: spec.size changes when it is called again";
-    host.until_log(&["held back", "defaults-proof/", changes]).await;
-    let message = scenario
-        .until_condition(PUPPET, "p", "PluginHeldBack", "True", "UnstableDefaults")
+    host.until_log(&format!("held back … defaults-proof/ … {changes}"))
         .await;
-    assert_contains(&message, &[changes]);
+    let says = format!("PluginHeldBack=True UnstableDefaults: {changes}");
+    scenario.until_condition(PUPPET, "p", &says).await;
     // An object that the live version refuses as well does not hold it back.
     let spec =
         json!({ "response": {}, "variants": { "9": { "default": "invalid" }, "8": { "default": "grow" } } });
     scenario.puppet("p", spec.clone()).await;
     scenario.puppet("q", spec).await;
     let digest = Digest::of(&variant(8)).to_string();
-    host.until_log(&["plugin loaded", &digest]).await;
+    host.until_log(&format!("plugin loaded … {digest}")).await;
     assert_eq!(host.stop().await.code(), Some(0));
 }

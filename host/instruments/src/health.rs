@@ -324,8 +324,6 @@ mod tests {
 
     const LIMIT: Duration = Duration::from_millis(200);
 
-    /// Returns the state of a plugin with a report that does not change.
-
     fn failing(checks: &[Check]) -> Vec<&str> {
         checks
             .iter()

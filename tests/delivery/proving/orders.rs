@@ -1,21 +1,13 @@
 //! Promote and pin annotations, and the versions that are kept over a restart.
 
+use crate::support::prelude::*;
 use std::fs;
-use std::time::{Duration, Instant};
-
-use control_plane::Options;
-use kube::Api;
-use kube::api::{Patch, PatchParams};
-use kube::core::DynamicObject;
-use serde_json::{Value, json};
 
 use super::{
     DEFINITION, Stage, digest, is_held_back, offer_one_that_deletes, response, until_held_back, until_live,
     until_report,
 };
 use crate::definitions::install::until_ready_says;
-use crate::support::puppet::{CONFIG_MAP, PUPPET, assert_contains};
-use crate::support::{Host, LIMIT, Scenario, own_cluster, resource};
 use crate::telemetry::port;
 
 #[tokio::test]
@@ -25,8 +17,7 @@ async fn after_a_restart_the_last_good_version_runs_and_the_other_is_held_back_a
     let host = stage.start();
     let spec =
         |text: &str| json!({"response": response(&[("a", text)]), "variants": {"1": {"response": {}}}});
-    scenario.puppet("p", spec("x")).await;
-    scenario.until_ready("p").await;
+    scenario.ready_with("p", spec("x")).await;
     let uid = scenario.get(CONFIG_MAP, "a").await.unwrap().metadata.uid;
     stage.swap(1);
     until_held_back(&host, 1).await;
@@ -50,7 +41,7 @@ async fn after_a_restart_the_last_good_version_runs_and_the_other_is_held_back_a
     fs::write(&kept, "damaged").unwrap();
     fs::remove_file(scenario.folder.path().join("host.log")).unwrap();
     let host = stage.start();
-    host.until_log(&["a kept version of the plugin cannot be restored", "damaged"])
+    host.until_log("a kept version of the plugin cannot be restored … damaged")
         .await;
     until_held_back(&host, 1).await;
     assert_eq!(scenario.get(CONFIG_MAP, "a").await.unwrap().metadata.uid, uid);
@@ -107,8 +98,7 @@ async fn annotations_promote_by_force_roll_back_and_release() {
     let mut stage = Stage::new(&scenario, "");
     let host = stage.start();
     let spec = json!({"response": response(&[("a", "x")]), "variants": {"1": {"response": response(&[("b", "x")])}}});
-    scenario.puppet("p", spec).await;
-    scenario.until_ready("p").await;
+    scenario.ready_with("p", spec).await;
     stage.swap(1);
     until_held_back(&host, 1).await;
     annotate(&scenario, json!({"operator-host.dev/promote": digest(1).short()})).await;
@@ -159,24 +149,20 @@ async fn annotations_promote_by_force_roll_back_and_release() {
             (first, &Value::Null, &zero)
         ]
     );
-    assert_contains(
-        before[1]["because"].as_str().unwrap(),
-        &["promoted by force", "it would delete"],
-    );
+    let words = "promoted by force … it would delete";
+    assert_contains(before[1]["because"].as_str().unwrap(), words);
     assert_eq!(before[1]["before"], zero);
 
     annotate(&scenario, json!({"operator-host.dev/promote": "latest"})).await;
-    host.until_log(&["operator-host.dev/promote is ignored", "latest"])
+    host.until_log("operator-host.dev/promote is ignored … latest")
         .await;
     // Neither in the file nor kept: only reported.
     annotate(&scenario, json!({"operator-host.dev/pin": "0123456789abcdef"})).await;
-    host.until_log(&["0123456789abcdef is pinned", "stays"]).await;
-    until_ready_says(&host, &["0123456789abcdef is pinned", "remove the pin"]).await;
-    let shown = scenario
-        .until_condition(PUPPET, "p", "PluginHeldBack", "True", "PinMatchesNothing")
-        .await;
-    assert_contains(&shown, &["0123456789abcdef is pinned"]);
-    scenario.until_event("p", "Warning", "PluginHeldBack").await;
+    host.until_log("0123456789abcdef is pinned … stays").await;
+    until_ready_says(&host, "0123456789abcdef is pinned … remove the pin").await;
+    let says = "PluginHeldBack=True PinMatchesNothing: 0123456789abcdef is pinned";
+    scenario.until_condition(PUPPET, "p", says).await;
+    scenario.until_event("p", "Warning PluginHeldBack").await;
     // Without annotations the file's version is proved again.
     annotate(
         &scenario,
@@ -197,8 +183,8 @@ async fn annotations_promote_by_force_roll_back_and_release() {
     };
     assert_eq!(times(&after), times(&before), "a restart is no news");
     let diff = |history: &Value| history[1]["diff"].as_str().unwrap_or_default().to_owned();
-    assert_contains(&diff(&after), &["-", "+"]);
-    assert_contains(&diff(&before), &["hidden: only the host's own user"]);
+    assert_contains(&diff(&after), "- … +");
+    assert_contains(&diff(&before), "hidden: only the host's own user");
 }
 
 /// Returns what `plugins history` prints as JSON.

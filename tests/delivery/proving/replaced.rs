@@ -1,21 +1,13 @@
 //! Hosts that are replaced by new ones without any state of their own, as `kubectl rollout restart` replaces pods: what was
 //! live and what is held back is recorded in the cluster.
 
+use crate::support::prelude::*;
 use std::fs;
-
-use control_plane::Options;
-use kube::Api;
-use kube::api::{DeleteParams, Patch, PatchParams};
-use kube::core::DynamicObject;
-use serde_json::{Value, json};
 
 use super::{
     DEFINITION, FILE, Stage, digest, is_held_back, offer_one_that_deletes, response, until_held_back,
     until_live, until_report,
 };
-use crate::support::mount::Mount;
-use crate::support::puppet::{CONFIG_MAP, PUPPET, assert_contains};
-use crate::support::{Host, LIMITED, Scenario, own_cluster, resource};
 use crate::telemetry::{get, until_ready_is_without};
 
 impl Stage<'_> {
@@ -65,7 +57,7 @@ impl Scenario {
     async fn until_definition(&self, what: &str, condition: impl Fn(&DynamicObject) -> bool) {
         let holds = |definition: Option<&DynamicObject>| definition.is_some_and(&condition);
         let wait = kube::runtime::wait::await_condition(definitions(self), DEFINITION, holds);
-        let waited = tokio::time::timeout(crate::support::LIMIT, wait).await;
+        let waited = tokio::time::timeout(LIMIT, wait).await;
         assert!(waited.is_ok(), "never: {what}");
     }
 
@@ -95,18 +87,14 @@ async fn a_version_that_would_delete_stays_held_back_in_new_hosts_until_the_live
 
     let host = stage.start_new("new");
     let line = until_held_back(&host, 1).await;
-    let what_to_do = [
-        "WouldDelete",
-        &digest(0).short(),
-        "neither in the plugin's file nor among the kept versions",
-        "put that version back",
-        "kubectl annotate crd",
-    ];
+    let what_to_do = format!(
+        "WouldDelete … {} … neither in the plugin's file nor among the kept versions … put that version back … \
+         kubectl annotate crd",
+        digest(0).short()
+    );
     assert_contains(&line, &what_to_do);
-    let message = scenario
-        .until_condition(PUPPET, "p", "Stalled", "True", "PluginNotLoaded")
-        .await;
-    assert_contains(&message, &what_to_do);
+    let says = format!("Stalled=True PluginNotLoaded: {what_to_do}");
+    scenario.until_condition(PUPPET, "p", &says).await;
     let (status, ready) = get(&host, "/readyz?verbose").await;
     assert_eq!(status, 500, "{ready}");
     assert_contains(&ready, &what_to_do);
@@ -131,13 +119,12 @@ async fn a_version_that_does_no_harm_is_live_in_a_new_host_by_its_plan_alone() {
     let spec = json!({
         "response": response(&[("a", "x")]), "variants": {"1": {"response": response(&[("a", "y"), ("b", "y")])}},
     });
-    scenario.puppet("p", spec).await;
-    scenario.until_ready("p").await;
+    scenario.ready_with("p", spec).await;
     // What fails in every version holds nothing back, and neither does what no version has reconciled.
     let frozen = json!({"failure": {"invalid": {"message": "spec: it is frozen"}}});
     scenario.puppet("frozen", frozen.clone()).await;
     scenario
-        .until_condition(PUPPET, "frozen", "Stalled", "True", "InvalidSpec")
+        .until_condition(PUPPET, "frozen", "Stalled=True InvalidSpec")
         .await;
     until_recorded(&scenario, 0).await;
     assert_eq!(host.stop().await.code(), Some(0));
@@ -168,7 +155,7 @@ async fn two_new_hosts_at_once_hold_back_what_the_old_ones_did() {
         until_held_back(host, 1).await;
     }
     scenario
-        .until_condition(PUPPET, "p", "Stalled", "True", "PluginNotLoaded")
+        .until_condition(PUPPET, "p", "Stalled=True PluginNotLoaded")
         .await;
     assert_eq!(uid(&scenario, "a").await, before);
 }
@@ -183,8 +170,7 @@ async fn a_host_that_leads_after_one_with_another_version_examines_its_own_again
     let spec = json!({
         "response": response(&[("a", "x")]), "variants": {"1": {"response": response(&[("a", "x"), ("b", "x")])}},
     });
-    scenario.puppet("p", spec).await;
-    scenario.until_ready("p").await;
+    scenario.ready_with("p", spec).await;
     let standby = stage.start_new("b");
     until_live(&standby, 0, "the cluster records as live").await;
     let old = std::mem::replace(
@@ -212,12 +198,12 @@ async fn a_host_that_leads_after_one_with_another_version_examines_its_own_again
     assert_eq!(newer.stop().await.code(), Some(0));
 
     standby
-        .until_log(&["another version was recorded as live meanwhile"])
+        .until_log("another version was recorded as live meanwhile")
         .await;
     let line = until_held_back(&standby, 0).await;
-    assert_contains(&line, &["WouldDelete", &digest(1).short()]);
+    assert_contains(&line, &format!("WouldDelete … {}", digest(1).short()));
     scenario
-        .until_condition(PUPPET, "p", "Stalled", "True", "PluginNotLoaded")
+        .until_condition(PUPPET, "p", "Stalled=True PluginNotLoaded")
         .await;
     assert!(scenario.get(CONFIG_MAP, "b").await.is_some());
 }
@@ -237,10 +223,8 @@ async fn a_record_that_is_edited_is_put_right_or_the_plan_is_judged() {
     scenario.record(json!("latest")).await;
     let host = stage.start_new("new");
     let line = until_held_back(&host, 1).await;
-    assert_contains(
-        &line,
-        &["WouldDelete", "which version was live is not known", "latest"],
-    );
+    let words = "WouldDelete … which version was live is not known … latest";
+    assert_contains(&line, words);
     assert!(scenario.get(CONFIG_MAP, "a").await.is_some());
 }
 
@@ -251,9 +235,8 @@ async fn for_a_definition_that_is_made_again_the_version_is_recorded_again() {
     let mut stage = Stage::new(&scenario, "");
     let host = stage.start_new("old");
     scenario
-        .puppet("p", json!({"response": response(&[("a", "x")])}))
+        .ready_with("p", json!({"response": response(&[("a", "x")])}))
         .await;
-    scenario.until_ready("p").await;
     until_recorded(&scenario, 0).await;
     scenario.delete(PUPPET, "p").await;
     scenario.until_gone(PUPPET, "p").await;
@@ -261,7 +244,7 @@ async fn for_a_definition_that_is_made_again_the_version_is_recorded_again() {
         .delete(DEFINITION, &DeleteParams::default())
         .await
         .unwrap();
-    host.until_log(&["controller stopped"]).await;
+    host.until_log("controller stopped").await;
     let gone = |definition: Option<&DynamicObject>| definition.is_none();
     kube::runtime::wait::await_condition(definitions(&scenario), DEFINITION, gone)
         .await
@@ -310,21 +293,16 @@ async fn without_the_right_to_record_the_host_works_and_says_what_is_missing() {
     let scenario = scenario.with_kubeconfig(kubeconfig);
     let mut stage = Stage::new(&scenario, "");
     let host = stage.start_new("host");
-    let words = [
-        "the live version cannot be recorded",
-        "cannot patch resource",
-        "customresourcedefinitions",
-    ];
-    host.until_log(&words).await;
+    let words = "the live version cannot be recorded … cannot patch resource … customresourcedefinitions";
+    host.until_log(words).await;
     scenario
-        .puppet("p", json!({"response": response(&[("a", "x")])}))
+        .ready_with("p", json!({"response": response(&[("a", "x")])}))
         .await;
-    scenario.until_ready("p").await;
     let (status, ready) = get(&host, "/readyz?verbose").await;
     assert_eq!(status, 200, "{ready}");
-    assert_contains(&ready, &words);
+    assert_contains(&ready, words);
     let more = json!({"apiVersion": role, "kind": "ClusterRole", "metadata": {"name": name},
         "rules": [rules[1], rules[2], rule(&["apiextensions.k8s.io"], &["customresourcedefinitions"], &["list", "watch", "patch"])]});
     scenario.apply(&more.to_string()).await;
-    until_ready_is_without(&host, words[0]).await;
+    until_ready_is_without(&host, "the live version cannot be recorded").await;
 }

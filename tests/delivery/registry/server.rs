@@ -1,18 +1,14 @@
 //! A real registry: Debian's `docker-registry`, in a folder and at a port of its own.
 
+use crate::support::prelude::*;
 use std::fmt::Write as _;
 use std::fs;
-use std::path::{Path, PathBuf};
-use std::process::Command;
-use std::time::Duration;
 
 use control_plane::{
     Component, Output,
     ports::{self, Port},
 };
 use tokio::net::TcpStream;
-
-use crate::support::LIMIT;
 
 /// The user of a registry that wants a password.
 pub const USER: &str = "team";

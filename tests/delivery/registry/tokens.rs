@@ -1,10 +1,8 @@
 //! A token server, which no package has: it gives a token to a user with a password, as the registry's documentation says.
 
-use std::path::{Path, PathBuf};
-use std::process::Command;
+use crate::support::prelude::*;
 use std::sync::{Arc, Mutex};
 
-use serde_json::json;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpListener;
 use tokio::task::JoinHandle;

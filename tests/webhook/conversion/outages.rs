@@ -1,17 +1,9 @@
 //! Reads in a version that is not stored while the host cannot convert.
 
-use std::path::PathBuf;
-
+use crate::support::prelude::*;
 use control_plane::ports::{self, Port};
-use kube::Api;
-use kube::api::{Patch, PatchParams};
-use kube::core::DynamicObject;
-use serde_json::json;
 
 use super::{CONVERTS, DEFINITION, V2, serve_v2, until_v2};
-use crate::support::mount::Mount;
-use crate::support::puppet::{CONFIG_MAP, PUPPET, config_map, controller, variant_of};
-use crate::support::{LIMIT, Scenario, own_cluster, resource};
 use crate::telemetry::get;
 use crate::webhook::{certified, put};
 
@@ -24,14 +16,14 @@ fn configuration(scenario: &Scenario, plugin: &str, port: &Port) -> PathBuf {
 
 /// Waits until reading an object in v2 fails with such words.
 async fn until_refused(scenario: &Scenario, name: &str, words: &str) {
-    let start = std::time::Instant::now();
+    let start = Instant::now();
     loop {
         let said = match scenario.api(V2).get(name).await {
             Err(error) if error.to_string().contains(words) => return,
             other => format!("{other:?}"),
         };
         assert!(start.elapsed() < LIMIT, "expected {words}: {said}");
-        tokio::time::sleep(std::time::Duration::from_millis(100)).await;
+        tokio::time::sleep(Duration::from_millis(100)).await;
     }
 }
 
@@ -47,10 +39,9 @@ async fn while_nothing_converts_reads_in_the_stored_version_and_children_go_on()
     let port = ports::reserve().unwrap();
     let config = configuration(&scenario, &plugin.display().to_string(), &port);
     let host = scenario.start_with(&config, &[]);
-    host.until_log(&["controller started"]).await;
+    host.until_log("controller started").await;
     let spec = json!({ "text": "a", "response": { "children": [config_map("child", "x")] } });
-    scenario.puppet("one", spec).await;
-    scenario.until_ready("one").await;
+    scenario.ready_with("one", spec).await;
     serve_v2(&scenario, &host, &authority, "v1").await;
 
     // During a rollout: this replica has the earlier version of the plugin.
@@ -71,7 +62,7 @@ async fn while_nothing_converts_reads_in_the_stored_version_and_children_go_on()
     // Its certificate has expired when it comes back.
     put(&scenario, authority.sign("-1"));
     let host = scenario.start_with(&config, &[]);
-    host.until_log(&["controller started"]).await;
+    host.until_log("controller started").await;
     until_refused(&scenario, "one", "conversion webhook").await;
     scenario.delete(CONFIG_MAP, "child").await;
     scenario
@@ -81,7 +72,7 @@ async fn while_nothing_converts_reads_in_the_stored_version_and_children_go_on()
         .await;
     put(&scenario, authority.sign("1"));
     assert_eq!(until_v2(&scenario, "one").await.data["spec"]["note"], "b");
-    host.until_log(&["the certificate expired"]).await;
+    host.until_log("the certificate expired").await;
     assert_eq!(host.stop().await.code(), Some(0));
 }
 
@@ -96,15 +87,14 @@ async fn a_new_host_with_another_version_converts_with_it_once_that_is_promoted(
     let port = ports::reserve().unwrap();
     let config = configuration(&scenario, &plugin.display().to_string(), &port);
     let host = scenario.start_with(&config, &[]);
-    host.until_log(&["controller started"]).await;
+    host.until_log("controller started").await;
     serve_v2(&scenario, &host, &authority, "v2").await;
     scenario
-        .puppet(
+        .ready_with(
             "one",
             json!({ "text": "a", "response": { "children": [config_map("a", "x")] } }),
         )
         .await;
-    scenario.until_ready("one").await;
     assert_eq!(host.stop().await.code(), Some(0));
 
     // Nothing converts, so nothing can be listed, and the version that was live is not at hand.
@@ -118,7 +108,7 @@ async fn a_new_host_with_another_version_converts_with_it_once_that_is_promoted(
         .patch(DEFINITION, &PatchParams::default(), &promote)
         .await
         .unwrap();
-    host.until_log(&["plugin loaded", "promoted by force"]).await;
+    host.until_log("plugin loaded … promoted by force").await;
     scenario.until_ready("one").await;
     let (status, ready) = get(&host, "/readyz?verbose").await;
     assert_eq!(status, 200, "{ready}");
