@@ -1,7 +1,6 @@
 //! The tools for plugin authors, and the contract's page. Some of them need a cluster.
 
 use crate::support::prelude::*;
-use std::process::Output;
 
 use plugin_fixtures::{Fixture, Form};
 use tempfile::TempDir;
@@ -45,54 +44,21 @@ impl Desk {
     }
 }
 
-pub(crate) struct Answer {
-    code: Option<i32>,
-    pub(crate) out: String,
-    err: String,
-}
-
-pub(crate) fn host(arguments: &[&str]) -> Answer {
-    call(program().args(arguments))
+/// Calls the host.
+fn host(arguments: &[&str]) -> Answer {
+    program(arguments).call()
 }
 
 /// Calls the host with a cache that these tests share, for plugins that take long to compile.
 fn host_with_cache(arguments: &[&str]) -> Answer {
-    call(
-        program()
-            .args(arguments)
-            .env("OPERATOR_HOST_CACHE_DIR", compiled()),
-    )
+    program(arguments)
+        .env("OPERATOR_HOST_CACHE_DIR", compiled())
+        .call()
 }
 
 /// Returns the folder of that cache.
 fn compiled() -> PathBuf {
     Path::new(env!("CARGO_TARGET_TMPDIR")).join("compiled")
-}
-
-fn program() -> Command {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_operator-host"));
-    command.env_remove("OPERATOR_HOST_LOG");
-    command
-}
-
-fn call(command: &mut Command) -> Answer {
-    let Output {
-        status,
-        stdout,
-        stderr,
-    } = command.output().expect("it runs");
-    Answer {
-        code: status.code(),
-        out: String::from_utf8(stdout).unwrap(),
-        err: String::from_utf8(stderr).unwrap(),
-    }
-}
-
-impl Answer {
-    pub(crate) fn expect(self, code: i32) -> Self {
-        assert_eq!(self.code, Some(code), "{}{}", self.out, self.err);
-        self
-    }
 }
 
 fn sample(name: &str) -> String {
@@ -112,8 +78,7 @@ fn a_command_ends_in_silence_when_nobody_reads_its_output() {
     for arguments in commands {
         let (reader, writer) = std::io::pipe().unwrap();
         drop(reader);
-        let output = Command::new(env!("CARGO_BIN_EXE_operator-host"))
-            .args(arguments)
+        let output = program(arguments)
             .stdout(writer)
             .output()
             .expect("the program runs");

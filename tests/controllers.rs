@@ -1,7 +1,6 @@
 //! Controllers that are objects of the cluster, with plugins in ConfigMaps that nobody mounts. Their kind has no namespace, so
 //! these scenarios have a control plane of their own.
 
-use crate::author_tools::host as program;
 use crate::support::prelude::*;
 
 mod bad_input;
@@ -127,7 +126,7 @@ async fn one_apply_of_what_pack_prints_makes_a_running_host_serve_a_kind() {
     host.until_log("configuration applied").await;
     let scenario = &world.scenario;
     let plugin = crate::support::plugin("echo");
-    let printed = program(&["pack", "--controller", plugin.to_str().unwrap()]).out;
+    let printed = program(&["pack", "--controller", plugin.to_str().unwrap()]).prints();
     for document in printed.split("---\n").filter(|text| text.contains("apiVersion")) {
         scenario.apply(document).await;
     }

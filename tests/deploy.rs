@@ -81,20 +81,16 @@ fn the_webhooks_are_what_is_printed_for_the_deployed_configuration_with_a_webhoo
     let webhook = rest.strip_prefix(&base).expect("make manifests writes it again");
     assert!(webhook.starts_with("\nwebhook:\n"), "{webhook}");
     std::fs::write(&config, &text).unwrap();
-    let output = Command::new(env!("CARGO_BIN_EXE_operator-host"))
-        .args([
-            "webhook-manifests",
-            "--service",
-            "operator-host/operator-host-webhook",
-            "--no-definitions",
-            "--config",
-        ])
-        .arg(&config)
-        .output()
-        .expect("the program runs");
-    assert!(output.status.success(), "{output:?}");
+    let service = "operator-host/operator-host-webhook";
+    let arguments = [
+        "webhook-manifests",
+        "--service",
+        service,
+        "--no-definitions",
+        "--config",
+    ];
+    let printed = program(&arguments).arg(&config).prints();
     let committed = std::fs::read_to_string(overlay.join("webhooks.yaml")).unwrap();
-    let printed = String::from_utf8(output.stdout).unwrap();
     assert_eq!(committed, printed, "make manifests writes it again");
 }
 
@@ -106,15 +102,12 @@ fn the_definitions_that_need_the_webhook_are_what_is_printed_for_the_plugins_tha
     let text = format!("controllers: []\nwebhook: {{certificate: a.crt, key: a.key, service: {service}}}\n");
     std::fs::write(&config, text).unwrap();
     let print = |reach: [&str; 2]| {
-        let output = Command::new(env!("CARGO_BIN_EXE_operator-host"))
-            .arg("crd")
+        let ca = ["--inject-ca-from", service];
+        program(&["crd"])
             .arg(plugin("mysql"))
             .args(reach)
-            .args(["--inject-ca-from", service])
-            .output()
-            .expect("the program runs");
-        assert!(output.status.success(), "{output:?}");
-        String::from_utf8(output.stdout).unwrap()
+            .args(ca)
+            .prints()
     };
     let file = root().join("manifests/deploy/components/webhook/definitions.yaml");
     let committed = std::fs::read_to_string(file).unwrap();
@@ -346,15 +339,11 @@ fn a_config_map_can_neither_replace_another_plugin_nor_set_any_variable() {
 
 /// Runs `tests/helm.sh`.
 fn helm(arguments: &[&str], kubeconfig: &Path, validates: bool) -> String {
-    let output = Command::new(root().join("tests/helm.sh"))
+    Command::new(root().join("tests/helm.sh"))
         .args(arguments)
         .env("KUBECONFIG", kubeconfig)
         .env("HELM_VALIDATES", if validates { "yes" } else { "no" })
-        .output()
-        .expect("the script runs");
-    let printed = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success(), "helm {arguments:?}: {printed}");
-    String::from_utf8(output.stdout).unwrap()
+        .prints()
 }
 
 /// Waits until the API server serves its OpenAPI description, without which Helm refuses: newer servers take half a
@@ -560,19 +549,14 @@ async fn the_helm_chart_makes_the_same_objects_as_the_kustomization() {
 
 /// Returns the output of `webhook-manifests` for the chart.
 fn webhook_values(config: &Path) -> Value {
-    let output = Command::new(env!("CARGO_BIN_EXE_operator-host"))
-        .args([
-            "webhook-manifests",
-            "--no-match-conditions",
-            "-o",
-            "helm",
-            "--config",
-        ])
-        .arg(config)
-        .output()
-        .expect("the program runs");
-    assert!(output.status.success(), "{output:?}");
-    serde_saphyr::from_str(&String::from_utf8(output.stdout).unwrap()).unwrap()
+    let arguments = [
+        "webhook-manifests",
+        "--no-match-conditions",
+        "-o",
+        "helm",
+        "--config",
+    ];
+    serde_saphyr::from_str(&program(&arguments).arg(config).prints()).unwrap()
 }
 
 const DEPLOYMENT: &str = "Deployment operator-host operator-host";
@@ -848,14 +832,8 @@ async fn what_is_deployed_runs_all_four_operators_with_nothing_forbidden_and_is_
 
     // The last one still has its finalizer, and the host is uninstalled.
     scenario.delete("fraim.co.jp/v1/Hello", "hello").await;
-    let output = Command::new(env!("CARGO_BIN_EXE_operator-host"))
-        .args(["uninstall", "--config"])
-        .arg(base().join("config/config.yaml"))
-        .env("KUBECONFIG", cluster.kubeconfig())
-        .output()
-        .unwrap();
-    let printed = String::from_utf8_lossy(&output.stdout) + String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success(), "{printed}");
+    let config = base().join("config/config.yaml");
+    let printed = scenario.program(&["uninstall", "--config"]).arg(config).ends(0);
     let words = "Hello deployed/hello released: it is being deleted and skips its cleanup";
     assert_contains(&printed, words);
     scenario.until_gone("fraim.co.jp/v1/Hello", "hello").await;

@@ -7,6 +7,8 @@ pub mod bystander;
 pub mod measure;
 #[path = "support/mount.rs"]
 pub mod mount;
+#[path = "support/program.rs"]
+pub mod program;
 #[path = "support/puppet.rs"]
 pub mod puppet;
 #[path = "support/reload_memory.rs"]
@@ -45,6 +47,7 @@ pub mod prelude {
     pub use serde_json::{Value, json};
 
     pub use super::mount::Mount;
+    pub use super::program::{Answer, Call as _, program};
     pub use super::puppet::*;
     pub use super::{
         Host, LIMIT, LIMITED, Scenario, cluster, condition, contains, eventually, own_cluster, plugin,

@@ -12,16 +12,10 @@ use crate::telemetry::get;
 pub(crate) struct Authority(pub(crate) PathBuf);
 
 fn openssl(folder: &Path, arguments: &[&str]) {
-    let output = Command::new("openssl")
+    Command::new("openssl")
         .current_dir(folder)
         .args(arguments)
-        .output()
-        .expect("openssl");
-    assert!(
-        output.status.success(),
-        "openssl {arguments:?}: {}",
-        String::from_utf8_lossy(&output.stderr)
-    );
+        .prints();
 }
 
 impl Authority {
@@ -124,8 +118,7 @@ pub(crate) async fn manifests(
     let port = port(host).await;
     let url = format!("https://127.0.0.1:{port}/validate");
     let name = format!("test-{}", scenario.namespace);
-    let output = Command::new(env!("CARGO_BIN_EXE_operator-host"))
-        .args(["webhook-manifests", "--url", &url, "--name", &name, "--config"])
+    let manifest = program(&["webhook-manifests", "--url", &url, "--name", &name, "--config"])
         .arg(config)
         .arg("--ca")
         .arg(authority.0.join("ca.crt"))
@@ -133,14 +126,7 @@ pub(crate) async fn manifests(
         .arg(crds)
         .args(more)
         .args((!knows_match_conditions(scenario).await).then_some("--no-match-conditions"))
-        .output()
-        .unwrap();
-    assert!(
-        output.status.success(),
-        "{}",
-        String::from_utf8_lossy(&output.stderr)
-    );
-    let manifest = String::from_utf8(output.stdout).unwrap();
+        .prints();
     serde_saphyr::from_multiple(&manifest).unwrap()
 }
 

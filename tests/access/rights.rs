@@ -34,20 +34,19 @@ pub const SAMPLES: [Sample; 4] = [
 
 /// Runs `operator-host rbac` and returns its output; it must succeed.
 pub fn rbac(config: &Path, account: &str, more: &[&str]) -> String {
-    let output = Command::new(env!("CARGO_BIN_EXE_operator-host"))
-        .args(["rbac", "--service-account", account, "--config"])
+    let mut command = program(&["rbac", "--service-account", account, "--config"]);
+    let answer = command
         .arg(config)
         .args(more)
         .env("KUBECONFIG", "/dev/null")
-        .output()
-        .expect("the program runs");
-    let printed = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success(), "{printed}");
-    let mut remarks = printed
+        .call()
+        .expect(0);
+    let mut remarks = answer
+        .err
         .lines()
         .filter(|line| !line.starts_with("operator-host: warning: "));
     assert_eq!(remarks.next(), None, "nothing to remark");
-    String::from_utf8(output.stdout).expect("text")
+    answer.out
 }
 
 /// Returns the deployed configuration for one namespace, with one or all of its controllers.
@@ -353,27 +352,19 @@ async fn a_configuration_that_cannot_be_resolved_names_what_to_give() {
         "- {name: echo, parent: {apiVersion: my-operator.dev/v1, kind: Echo}, plugin: echo.wasm,\n  \
          children: [{apiVersion: v1, kind: Pod}, {apiVersion: unknown.dev/v1, kind: Riddle}]}",
     );
-    let run = |more: &[&str], kubeconfig: &Path| {
-        let output = Command::new(env!("CARGO_BIN_EXE_operator-host"))
-            .arg("rbac")
-            .arg("--config")
+    let run = |more: &[&str], kubeconfig: &Path, code: i32| {
+        let mut command = program(&["rbac", "--config"]);
+        command
             .arg(&config)
             .args(more)
             .env("KUBECONFIG", kubeconfig)
-            .output()
-            .expect("the program runs");
-        (
-            output.status.code(),
-            String::from_utf8(output.stdout).unwrap() + &String::from_utf8(output.stderr).unwrap(),
-        )
+            .ends(code)
     };
     let nowhere = Path::new("/nonexistent");
-    let (code, printed) = run(&[], nowhere);
-    assert_eq!(code, Some(2), "{printed}");
+    let printed = run(&[], nowhere, 2);
     let words = "unknown.dev/v1/Riddle … --crd FILE … connect to a cluster that serves it";
     assert_contains(&printed, words);
-    let (code, printed) = run(&[], scenario.kubeconfig());
-    assert_eq!(code, Some(2), "{printed}");
+    let printed = run(&[], scenario.kubeconfig(), 2);
     assert_contains(&printed, "the current cluster does not serve it");
 
     let definition = scenario.file(
@@ -386,11 +377,9 @@ spec: {group: unknown.dev, scope: Namespaced, names: {kind: Riddle, plural: ridd
 ",
     );
     let definition = definition.display().to_string();
-    let (code, printed) = run(&["--crd", &definition], nowhere);
-    assert_eq!(code, Some(0), "{printed}");
+    let printed = run(&["--crd", &definition], nowhere, 0);
     assert_contains(&printed, "riddlia … which the plugin does not create");
-    let (code, printed) = run(&["--service-account", "nobody"], nowhere);
-    assert_eq!(code, Some(2), "{printed}");
+    let printed = run(&["--service-account", "nobody"], nowhere, 2);
     assert_contains(&printed, "NAMESPACE/NAME");
 }
 
@@ -402,27 +391,22 @@ fn the_file_of_a_plugin_in_a_config_map_is_given_by_option() {
                 plugin: {configMap: {name: echo-plugin}}, children: [{apiVersion: v1, kind: Pod}]}]";
     std::fs::write(&config, text).unwrap();
     for command in ["rbac", "webhook-manifests"] {
-        let run = |more: &[&str]| {
-            let output = Command::new(env!("CARGO_BIN_EXE_operator-host"))
-                .args([command, "--config"])
+        let run = |more: &[&str], code: i32| {
+            let mut command = program(&[command, "--config"]);
+            command
                 .arg(&config)
                 .args(more)
                 .env("KUBECONFIG", "/dev/null")
-                .output()
-                .expect("the program runs");
-            let text = |bytes| String::from_utf8(bytes).unwrap();
-            (output.status.code(), text(output.stdout) + &text(output.stderr))
+                .ends(code)
         };
         let reach: &[&str] = match command {
             "rbac" => &[],
             _ => &["--url", "https://host"],
         };
-        let (code, printed) = run(reach);
-        assert_eq!(code, Some(2), "{printed}");
+        let printed = run(reach, 2);
         assert_contains(&printed, "give its file with --plugin echo=FILE");
         let file = format!("echo={}", plugin("echo").display());
-        let (code, printed) = run(&[reach, &["--plugin", &file]].concat());
-        assert_eq!(code, Some(0), "{printed}");
+        let printed = run(&[reach, &["--plugin", &file]].concat(), 0);
         let words = match command {
             "rbac" => "echoes",
             _ => "it needs no webhook",

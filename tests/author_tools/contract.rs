@@ -60,11 +60,7 @@ fn run(script: &str, folder: &Path, kubeconfig: Option<&Path>) -> String {
     if let Some(kubeconfig) = kubeconfig {
         command.env("KUBECONFIG", kubeconfig);
     }
-    let output = command.output().expect("bash runs");
-    let printed = String::from_utf8_lossy(&output.stdout).into_owned();
-    let stderr = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success(), "{script}\n{printed}{stderr}");
-    printed
+    command.prints()
 }
 
 #[tokio::test]

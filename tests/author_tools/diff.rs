@@ -1,7 +1,6 @@
 //! `diff`: reports what a plugin would change in the cluster, without changing it.
 
 use crate::support::prelude::*;
-use std::process::Output;
 
 use plugin_fixtures::{Fixture, Form};
 
@@ -18,21 +17,8 @@ fn echo(name: &str, replicas: u32) -> String {
 }
 
 fn diff(scenario: &Scenario, config: &Path, more: &[&str]) -> Answer {
-    let Output {
-        status,
-        stdout,
-        stderr,
-    } = Command::new(env!("CARGO_BIN_EXE_operator-host"))
-        .args(["diff", "--config", config.to_str().unwrap()])
-        .args(more)
-        .env("KUBECONFIG", scenario.kubeconfig())
-        .output()
-        .expect("it runs");
-    Answer {
-        code: status.code(),
-        out: String::from_utf8(stdout).unwrap(),
-        err: String::from_utf8(stderr).unwrap(),
-    }
+    let config = config.to_str().unwrap();
+    scenario.program(&["diff", "--config", config]).args(more).call()
 }
 
 #[tokio::test]

@@ -60,14 +60,8 @@ pub(super) fn make_command(desk: &TempDir, name: &str, target: &str) -> Command 
 
 /// Runs it and returns whether it succeeded, with all that it printed.
 pub(super) fn run(command: &mut Command) -> (bool, String) {
-    let output = command
-        .output()
-        .expect("make, of Debian's package make: run tests/prerequisites.sh");
-    let printed = [output.stdout, output.stderr].concat();
-    (
-        output.status.success(),
-        String::from_utf8_lossy(&printed).into_owned(),
-    )
+    let answer = command.call();
+    (answer.code == Some(0), answer.all())
 }
 
 /// Runs a target of its Makefile, which succeeds, and returns its output.
@@ -123,13 +117,9 @@ async fn a_plugin_in_rust_passes_its_tests_and_runs_in_a_cluster() {
 fn a_plugin_in_rust_comes_with_the_lock_file_that_cargo_would_write() {
     let desk = desk();
     write(&desk, "locked", "rust");
-    let output = Command::new("cargo")
-        .args(["tree", "--locked", "--target", "wasm32-wasip1"])
-        .current_dir(desk.path().join("locked"))
-        .output()
-        .expect("cargo runs");
-    let error = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success(), "{error}");
+    let mut command = Command::new("cargo");
+    command.args(["tree", "--locked", "--target", "wasm32-wasip1"]);
+    command.current_dir(desk.path().join("locked")).prints();
 }
 
 /// Regression: a test failed once, to update the definition, and the plugin had to be built once more.
@@ -505,17 +495,8 @@ fn a_plugin_depends_on_the_published_sdk_by_its_version_or_in_a_git_repository()
     let schema = crate::repository::release::unpublished_schema();
     let git = |arguments: &[&str]| {
         let identity = ["-c", "user.name=a", "-c", "user.email=a@example.com"];
-        let output = Command::new("git")
-            .args(identity)
-            .args(arguments)
-            .current_dir(&sdk)
-            .output();
-        let output = output.expect("git runs");
-        assert!(
-            output.status.success(),
-            "{}",
-            String::from_utf8_lossy(&output.stderr)
-        );
+        let mut command = Command::new("git");
+        command.args(identity).args(arguments).current_dir(&sdk).prints();
     };
     git(&["init", "--quiet"]);
     git(&["add", "--all"]);
@@ -542,29 +523,21 @@ fn a_plugin_depends_on_the_published_sdk_by_its_version_or_in_a_git_repository()
         let arguments = [&["new", folder.to_str().unwrap(), "--sdk", given], &kind[..]].concat();
         host(&arguments).expect(0);
         // As the first build without --locked does, this completes the lock file.
-        let output = Command::new("cargo")
+        let mut command = Command::new("cargo");
+        command
             .args(["tree", "--depth", "1", "--prefix", "none"])
-            .args(more)
-            .arg(&schema)
-            .current_dir(&folder)
-            .output()
-            .expect("cargo runs");
-        let error = String::from_utf8_lossy(&output.stderr);
-        assert!(output.status.success(), "{name}: {error}");
-        let tree = String::from_utf8(output.stdout).unwrap();
+            .args(more);
+        let tree = command.arg(&schema).current_dir(&folder).prints();
         let expected = format!("operator-plugin v0.1.0 ({source}");
         assert!(tree.contains(&expected), "{expected:?} is not in {tree}");
     }
     // The published crate has all that a plugin and its tests need.
-    let output = Command::new("cargo")
+    Command::new("cargo")
         .args(["test", "--quiet", "--config", &patch, &schema])
         .current_dir(desk.path().join("by-version"))
         .env("CARGO_TARGET_DIR", root().join("plugins/target"))
         .env_remove("CI")
-        .output()
-        .expect("cargo runs");
-    let printed = [output.stdout, output.stderr].concat();
-    assert!(output.status.success(), "{}", String::from_utf8_lossy(&printed));
+        .prints();
 }
 
 /// A plugin with types of Kubernetes in two versions of its spec.

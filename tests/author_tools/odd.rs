@@ -10,7 +10,6 @@ use serde_json::Map;
 use tempfile::TempDir;
 
 use super::new::{copy, desk, make_command, run, write_kind};
-use super::program;
 
 /// An input: the resource, and what the answer in each language contains.
 #[derive(Deserialize)]
@@ -128,19 +127,8 @@ fn rendered(folder: &Path, name: &str, case: &Case) -> String {
     let file = folder.join("odd.json");
     std::fs::write(&file, resource.to_string()).unwrap();
     let plugin = folder.join(format!("build/{name}.wasm"));
-    let output = program()
-        .args([
-            "render",
-            "--plugin",
-            plugin.to_str().unwrap(),
-            "-f",
-            file.to_str().unwrap(),
-        ])
-        .env("OPERATOR_HOST_CACHE_DIR", super::compiled())
-        .output()
-        .expect("the program runs");
-    let printed = [output.stdout, output.stderr].concat();
-    String::from_utf8_lossy(&printed).into_owned()
+    let (plugin, file) = (plugin.to_str().unwrap(), file.to_str().unwrap());
+    super::host_with_cache(&["render", "--plugin", plugin, "-f", file]).all()
 }
 
 #[test]

@@ -119,23 +119,9 @@ async fn until_refused(scenario: &Scenario, name: &str) {
         .await;
 }
 
-fn run(scenario: &Scenario, arguments: &[&str]) -> (Option<i32>, String) {
-    let output = Command::new(env!("CARGO_BIN_EXE_operator-host"))
-        .args(arguments)
-        .env("KUBECONFIG", scenario.kubeconfig())
-        .output()
-        .expect("it runs");
-    let printed = [output.stdout, output.stderr].concat();
-    (output.status.code(), String::from_utf8(printed).unwrap())
-}
-
 fn explain(scenario: &Scenario, name: &str) -> String {
-    let (code, printed) = run(
-        scenario,
-        &["explain", "puppet", name, "--namespace", &scenario.namespace],
-    );
-    assert_eq!(code, Some(0), "{printed}");
-    printed
+    let arguments = ["explain", "puppet", name, "--namespace", &scenario.namespace];
+    scenario.program(&arguments).ends(0)
 }
 
 /// Regression: one object that was nested deeper than the host reads made the list and the watch of all others fail.
@@ -161,18 +147,18 @@ async fn an_object_that_is_nested_too_deep_is_refused_alone() {
     scenario.until(CONFIG_MAP, "child", "changed", is_changed).await;
     // A preview says so, too.
     let config = scenario.folder.path().join("config.yaml");
+    let config = config.to_str().unwrap();
     let arguments = [
         "diff",
         "--controller",
         "puppet",
         "--config",
-        config.to_str().unwrap(),
+        config,
         "-n",
         &scenario.namespace,
         "a",
     ];
-    let (code, printed) = run(&scenario, &arguments);
-    assert_eq!(code, Some(2), "{printed}");
+    let printed = scenario.program(&arguments).ends(2);
     assert_contains(&printed, "the resource is nested deeper than 120 levels");
     // It is reported, and then left alone.
     let reconciles = host.reconciles("too-deep/a");
@@ -230,8 +216,7 @@ async fn what_is_nested_too_deep_is_explained_and_can_be_deleted() {
     until_refused(&scenario, "three").await;
     assert_eq!(host.stop().await.code(), Some(0));
     let config = scenario.folder.path().join("config.yaml");
-    let (code, printed) = run(&scenario, &["uninstall", "--config", config.to_str().unwrap()]);
-    assert_eq!(code, Some(0), "{printed}");
+    let printed = scenario.program(&["uninstall", "--config"]).arg(config).ends(0);
     assert_contains(&printed, "1 of 1 parents released");
 }
 

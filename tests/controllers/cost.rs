@@ -83,7 +83,7 @@ async fn a_hundred_controllers_cost_little_more_memory_than_a_hundred_entries() 
     let world = World::new("controllers-memory").await;
     let scenario = &world.scenario;
     let echo = std::fs::read(crate::support::plugin("echo")).unwrap();
-    let crd = program(&["crd", crate::support::plugin("echo").to_str().unwrap()]).out;
+    let crd = program(&["crd", crate::support::plugin("echo").to_str().unwrap()]).prints();
     let own = "my-operator.dev";
     let group = |number: usize| format!("my-operator.{number:03}");
     let folder = scenario.folder.path().join("plugins");

@@ -180,7 +180,7 @@ async fn a_host_runs_on_its_file_while_the_kind_is_not_defined() {
     );
     let host = scenario.start_with(&scenario.file("config.yaml", text), &[]);
     host.until_log("controller started … mine").await;
-    let definition = program(&["schema", "controller"]).out;
+    let definition = program(&["schema", "controller"]).prints();
     crate::support::install(&scenario.client, scenario.folder.path(), &definition).await;
     world.put(&puppet(1)).await;
     world.controller("puppet", json!({})).await;
@@ -227,7 +227,6 @@ async fn a_controller_that_may_not_run_releases_nothing_when_it_is_deleted() {
 
 #[tokio::test]
 async fn uninstall_releases_what_a_controller_made() {
-    use crate::deploy::uninstall::program;
     let world = World::new("controllers-uninstall").await;
     let host = world.start();
     world.put(&puppet(1)).await;
@@ -237,19 +236,10 @@ async fn uninstall_releases_what_a_controller_made() {
     world.scenario.until_ready("a").await;
     assert_eq!(host.stop().await.code(), Some(0));
 
-    let config = world
-        .scenario
-        .folder
-        .path()
-        .join("config.yaml")
-        .display()
-        .to_string();
+    let config = world.scenario.folder.path().join("config.yaml");
     let uninstall = |more: &[&str]| {
-        let arguments = [&["uninstall", "--config", &config], more].concat();
-        let done = program(&world.scenario, &arguments);
-        let printed = String::from_utf8_lossy(&done.stdout).into_owned();
-        assert_eq!(done.status.code(), Some(0), "{printed}{done:?}");
-        printed
+        let mut command = world.scenario.program(&["uninstall", "--config"]);
+        command.arg(&config).args(more).ends(0)
     };
     let planned = uninstall(&["--dry-run"]);
     let words = "controllers-uninstall/a would be released … the Controller puppet would be released";

@@ -36,18 +36,10 @@ async fn limited(name: &str, left_out: impl Fn(&Value) -> bool) -> (World, Host)
                 controllers: []\n";
     let config = world.scenario.file("config.yaml", text);
     let crds = crate::support::root().join("tests/fixtures/puppet/crds.yaml");
-    let printed = program(&[
-        "rbac",
-        "--service-account",
-        &format!("{name}/{name}"),
-        "--config",
-        config.to_str().unwrap(),
-        "--crd",
-        crds.to_str().unwrap(),
-        "-o",
-        "json",
-    ]);
-    let list: Value = serde_json::from_str(&printed.out).unwrap_or_else(|_| panic!("no roles"));
+    let account = format!("{name}/{name}");
+    let mut command = program(&["rbac", "--service-account", &account, "-o", "json", "--config"]);
+    let printed = command.arg(&config).arg("--crd").arg(crds).prints();
+    let list: Value = serde_json::from_str(&printed).unwrap_or_else(|_| panic!("no roles"));
     let account = json!({"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": name}});
     world.scenario.apply(&account.to_string()).await;
     for role in list["items"].as_array().unwrap() {

@@ -43,14 +43,7 @@ fn echo_with(len: usize, seed: u64) -> Vec<u8> {
 /// Writes a plugin's file and returns the ConfigMaps that `pack` creates from it.
 fn pack(scenario: &Scenario, bytes: &[u8], more: &[&str]) -> Vec<ConfigMap> {
     let file = scenario.file("echo.wasm", bytes);
-    let output = Command::new(env!("CARGO_BIN_EXE_operator-host"))
-        .arg("pack")
-        .arg(file)
-        .args(more)
-        .output()
-        .unwrap();
-    assert!(output.status.success(), "{output:?}");
-    let text = String::from_utf8(output.stdout).unwrap();
+    let text = program(&["pack"]).arg(file).args(more).prints();
     text.split("---\n")
         .skip(1)
         .map(|document| serde_saphyr::from_str(document).expect("a ConfigMap"))
@@ -163,13 +156,10 @@ async fn a_large_plugin_goes_through_several_config_maps_and_is_never_used_half_
     until_ready_is_without(&host, "stays live").await;
 
     // The commands for plugin authors accept the folder as it is.
-    let output = Command::new(env!("CARGO_BIN_EXE_operator-host"))
-        .arg("crd")
+    let definition = program(&["crd"])
         .arg(volume.mount.path.join("echo.wasm"))
-        .output()
-        .unwrap();
-    assert!(output.status.success(), "{output:?}");
-    assert_contains(&String::from_utf8_lossy(&output.stdout), "echoes.my-operator.dev");
+        .prints();
+    assert_contains(&definition, "echoes.my-operator.dev");
 
     // A small, unpacked plugin again: the other ConfigMaps may stay.
     let third = pack(&scenario, &echo_with(10, 3), &[]);
@@ -269,15 +259,9 @@ async fn a_pinned_controller_takes_that_version_only_and_another_pin_takes_effec
     until_ready_is_without(&host, "stays live").await;
 }
 
-/// Runs the program in a folder. Returns its output and whether it succeeded.
-fn program(folder: &Path, arguments: &[&str]) -> (bool, String) {
-    let output = Command::new(env!("CARGO_BIN_EXE_operator-host"))
-        .current_dir(folder)
-        .args(arguments)
-        .output()
-        .unwrap();
-    let printed = [output.stdout, output.stderr].concat();
-    (output.status.success(), String::from_utf8(printed).unwrap())
+/// Runs the program in a folder. It must end with this code; returns its output.
+fn within(folder: &Path, arguments: &[&str], code: i32) -> String {
+    program(arguments).current_dir(folder).ends(code)
 }
 
 fn shell(folder: &Path, script: &str) {
@@ -296,20 +280,20 @@ fn a_plugin_is_signed_and_verified_by_the_program_and_by_openssl_as_the_page_des
     fs::write(folder.join("key.pem"), PRIVATE).unwrap();
     shell(folder, "openssl pkey -in key.pem -pubout -out release.pem");
     let verify = ["verify", "--keys", "release.pem", "echo.wasm"];
-    let (ok, printed) = program(folder, &verify);
-    assert!(!ok && printed.contains("cannot read echo.wasm.sig"), "{printed}");
+    let printed = within(folder, &verify, 1);
+    assert_contains(&printed, "cannot read echo.wasm.sig");
 
-    let (ok, printed) = program(folder, &["sign", "--key", "key.pem", "echo.wasm"]);
-    assert!(ok && printed.contains("echo.wasm.sig: signed echo"), "{printed}");
-    let (ok, printed) = program(folder, &verify);
+    let printed = within(folder, &["sign", "--key", "key.pem", "echo.wasm"], 0);
+    assert_contains(&printed, "echo.wasm.sig: signed echo");
+    let printed = within(folder, &verify, 0);
     let expected = "echo.wasm: signed by release as echo";
     assert!(
-        ok && printed.starts_with(expected) && printed.contains("my-operator.dev/v1/Echo"),
+        printed.starts_with(expected) && printed.contains("my-operator.dev/v1/Echo"),
         "{printed}"
     );
-    let (ok, packed) = program(folder, &["pack", "echo.wasm"]);
+    let packed = within(folder, &["pack", "echo.wasm"], 0);
     assert!(
-        ok && packed.contains("  echo.wasm.sig: "),
+        packed.contains("  echo.wasm.sig: "),
         "what lies beside it is packed"
     );
 
@@ -325,30 +309,24 @@ fn a_plugin_is_signed_and_verified_by_the_program_and_by_openssl_as_the_page_des
         &format!("echo {payload} | base64 -d | sed 's/,/,\\n  /g' > statement.json; rm echo.wasm.sig"),
     );
     shell(folder, script);
-    let (ok, printed) = program(folder, &verify);
-    assert!(ok && printed.starts_with(expected), "{printed}");
+    let printed = within(folder, &verify, 0);
+    assert!(printed.starts_with(expected), "{printed}");
 
     // Another version with this signature, another key, and a key that is not for the controller.
     let mut other = fs::read(folder.join("echo.wasm")).unwrap();
     other.extend([0, 2, 1, b'x']);
     fs::write(folder.join("echo.wasm"), other).unwrap();
-    let (ok, printed) = program(folder, &verify);
-    assert!(
-        !ok && printed.contains("the signature is for digest"),
-        "{printed}"
-    );
-    let (ok, printed) = program(folder, &["pack", "echo.wasm"]);
-    assert!(!ok && printed.contains("sign the plugin again"), "{printed}");
+    let printed = within(folder, &verify, 1);
+    assert_contains(&printed, "the signature is for digest");
+    let printed = within(folder, &["pack", "echo.wasm"], 1);
+    assert_contains(&printed, "sign the plugin again");
     fs::copy(plugin("echo"), folder.join("echo.wasm")).unwrap();
     shell(
         folder,
         "openssl genpkey -algorithm ed25519 -out other.key; openssl pkey -in other.key -pubout -out other.pem",
     );
-    let (ok, printed) = program(folder, &["verify", "--keys", "other.pem", "echo.wasm"]);
-    assert!(
-        !ok && printed.contains("no key that may sign for this controller (other)"),
-        "{printed}"
-    );
+    let printed = within(folder, &["verify", "--keys", "other.pem", "echo.wasm"], 1);
+    assert_contains(&printed, "no key that may sign for this controller (other)");
     fs::write(
         folder.join("keys.yaml"),
         format!("keys: [{{name: r, key: {PUBLIC}, controllers: [mysql]}}]"),
@@ -362,6 +340,6 @@ fn a_plugin_is_signed_and_verified_by_the_program_and_by_openssl_as_the_page_des
         "echo",
         "echo.wasm",
     ];
-    let (ok, printed) = program(folder, &limited);
-    assert!(!ok && printed.contains("none of the keys"), "{printed}");
+    let printed = within(folder, &limited, 1);
+    assert_contains(&printed, "none of the keys");
 }

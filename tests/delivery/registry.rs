@@ -26,20 +26,17 @@ fn echo_with(mark: u8) -> Vec<u8> {
     file
 }
 
-fn run(arguments: &[&str]) -> std::process::Output {
-    Command::new(env!("CARGO_BIN_EXE_operator-host"))
-        .args(arguments)
+fn run(arguments: &[&str]) -> Answer {
+    let mut command = program(arguments);
+    command
         .env_remove("DOCKER_CONFIG")
         .env("HOME", "/nonexistent")
-        .output()
-        .unwrap()
+        .call()
 }
 
 /// Runs a command that must succeed, and returns what it prints.
 fn output(arguments: &[&str]) -> String {
-    let output = run(arguments);
-    assert!(output.status.success(), "{output:?}");
-    String::from_utf8(output.stdout).unwrap().trim().to_owned()
+    run(arguments).expect(0).out.trim().to_owned()
 }
 
 /// Returns the controller with a plugin from the registry.
@@ -189,11 +186,7 @@ async fn a_private_registry_gives_signed_plugins_only_to_those_who_may_have_them
     let file = file.to_str().unwrap();
 
     // Each thing that is missing is named.
-    let failed = |arguments: &[&str]| {
-        let output = run(arguments);
-        assert_eq!(output.status.code(), Some(1), "{output:?}");
-        String::from_utf8(output.stderr).unwrap()
-    };
+    let failed = |arguments: &[&str]| run(arguments).expect(1).err;
     let error = failed(&["push", file, &reference]);
     assert_contains(&error, "UnknownIssuer … registry.certificateAuthorities");
     let error = failed(&["push", file, &reference, "--certificate-authorities", authority]);
@@ -241,12 +234,7 @@ async fn a_private_registry_gives_signed_plugins_only_to_those_who_may_have_them
         refused("no key that may sign for this controller (release)"),
     )
     .await;
-    assert!(
-        run(&[&["verify", &unsigned, "--keys", keys][..], &access].concat())
-            .status
-            .code()
-            == Some(1)
-    );
+    run(&[&["verify", &unsigned, "--keys", keys][..], &access].concat()).expect(1);
     let both = format!(
         "keys:\n- {{name: release, key: {PUBLIC}}}\n- {{name: cosign, key: {}}}\n",
         cosign.public()
@@ -319,13 +307,7 @@ impl<'a> Cosign<'a> {
 
     fn shell(&self, script: &str) -> String {
         let mut command = Command::new("sh");
-        let output = command
-            .args(["-c", script])
-            .current_dir(self.folder)
-            .output()
-            .unwrap();
-        assert!(output.status.success(), "{output:?}");
-        String::from_utf8(output.stdout).unwrap()
+        command.args(["-c", script]).current_dir(self.folder).prints()
     }
 }
 
@@ -392,8 +374,7 @@ async fn a_registry_that_wants_tokens_gets_them_for_what_is_done_and_only_with_t
         tokens.scopes()
     );
     let anonymous = run(&["push", file, &reference, "--plain-http"]);
-    let words = String::from_utf8(anonymous.stderr).unwrap();
-    assert_contains(&words, "does not accept the credentials");
+    assert_contains(&anonymous.err, "does not accept the credentials");
 
     // To pull, the host asks for no more than to pull.
     let before = tokens.scopes().len();
@@ -405,13 +386,8 @@ async fn a_registry_that_wants_tokens_gets_them_for_what_is_done_and_only_with_t
     );
     let config_file = folder.path().join("config.yaml");
     fs::write(&config_file, config).unwrap();
-    output(&[
-        "rbac",
-        "--config",
-        config_file.to_str().unwrap(),
-        "--output",
-        "json",
-    ]);
+    let config = config_file.to_str().unwrap();
+    output(&["rbac", "--config", config, "--output", "json"]);
     assert_eq!(tokens.scopes()[before..], ["repository:team/echo:pull"]);
 
     // What is printed is about the pinned plugin, not about any that the tag names.
@@ -419,11 +395,7 @@ async fn a_registry_that_wants_tokens_gets_them_for_what_is_done_and_only_with_t
     let pin = format!("sha256: {}\n  plugin: ", "a".repeat(64));
     fs::write(&config_file, text.replace("plugin: ", &pin)).unwrap();
     let other = run(&["rbac", "--config", config_file.to_str().unwrap()]);
-    let words = String::from_utf8(other.stderr).unwrap();
-    assert!(
-        !other.status.success() && words.contains("but the configuration pins"),
-        "{words}"
-    );
+    assert_contains(&other.expect(2).err, "but the configuration pins");
 }
 
 #[tokio::test]
@@ -452,13 +424,6 @@ async fn check_and_render_take_a_plugin_from_a_registry() {
         assert_eq!(rendered, from_file, "{reference}");
     }
     let absent = format!("oci://{}/team/echo:2", registry.name());
-    let failed = Command::new(env!("CARGO_BIN_EXE_operator-host"))
-        .args(["check", "--plain-http", &absent])
-        .output()
-        .unwrap();
-    let error = String::from_utf8_lossy(&failed.stderr);
-    assert!(
-        !failed.status.success() && error.contains("does not have"),
-        "{error}"
-    );
+    let error = program(&["check", "--plain-http", &absent]).ends(1);
+    assert_contains(&error, "does not have");
 }

@@ -42,14 +42,7 @@ async fn a_wrong_configuration_is_reported_with_its_position_and_nothing_is_star
     scenario.wants("p", &[config_map("a", "")]).await;
     for (name, controllers, place, words) in cases {
         let config = scenario.config(&controllers);
-        let output = Command::new(env!("CARGO_BIN_EXE_operator-host"))
-            .args(["run", "--config"])
-            .arg(&config)
-            .env("KUBECONFIG", scenario.kubeconfig())
-            .output()
-            .unwrap();
-        let error = String::from_utf8_lossy(&output.stderr);
-        assert_eq!(output.status.code(), Some(2), "{name}: {error}");
+        let error = scenario.program(&["run", "--config"]).arg(&config).call().err;
         let place = format!("{}{place}", config.display());
         assert!(
             error.contains(&place) && error.contains(words),

@@ -1,7 +1,6 @@
 //! `operator-host uninstall`: no parent waits for a host that is no longer there.
 
 use crate::support::prelude::*;
-use std::process::Output;
 
 const FINALIZER: &str = "operator-host.dev/puppet";
 const CONTROLLER: &str = "\
@@ -12,22 +11,9 @@ const CONTROLLER: &str = "\
   backoff: {initial: 50ms, max: 500ms}
 ";
 
-fn uninstall(scenario: &Scenario, more: &[&str]) -> Output {
+fn uninstall(scenario: &Scenario, more: &[&str]) -> Command {
     let config = scenario.folder.path().join("config.yaml").display().to_string();
-    program(scenario, &[&["uninstall", "--config", &config], more].concat())
-}
-
-/// Runs the program with these arguments.
-pub fn program(scenario: &Scenario, arguments: &[&str]) -> Output {
-    Command::new(env!("CARGO_BIN_EXE_operator-host"))
-        .args(arguments)
-        .env("KUBECONFIG", scenario.kubeconfig())
-        .output()
-        .expect("the program runs")
-}
-
-fn printed(output: &Output) -> String {
-    String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr)
+    scenario.program(&[&["uninstall", "--config", &config], more].concat())
 }
 
 async fn finalizers(scenario: &Scenario, name: &str) -> Vec<String> {
@@ -63,9 +49,7 @@ async fn the_finalizers_are_released_and_the_children_stay() {
     scenario.delete(PUPPET, "b").await;
     assert_eq!(finalizers(&scenario, "b").await, [FINALIZER]);
 
-    let output = uninstall(&scenario, &["--dry-run"]);
-    let dry = printed(&output);
-    assert_eq!(output.status.code(), Some(0), "{dry}");
+    let dry = uninstall(&scenario, &["--dry-run"]).ends(0);
     assert_contains(&dry, "2 of 2 parents would be released");
     assert_eq!(
         finalizers(&scenario, "a").await,
@@ -76,9 +60,7 @@ async fn the_finalizers_are_released_and_the_children_stay() {
     let file = scenario.folder.path().join("config.yaml");
     let text = std::fs::read_to_string(&file).unwrap();
     std::fs::write(&file, text.replace("plugins: ", "plugins: /nonexistent")).unwrap();
-    let output = uninstall(&scenario, &[]);
-    let printed_text = printed(&output);
-    assert_eq!(output.status.code(), Some(0), "{printed_text}");
+    let printed_text = uninstall(&scenario, &[]).ends(0);
     let words = "2 of 2 parents released … uninstall/b released: it is being deleted and skips its cleanup … \
          the host's conditions were removed from the status of 2 parents";
     assert_contains(&printed_text, words);
@@ -89,12 +71,8 @@ async fn the_finalizers_are_released_and_the_children_stay() {
     scenario.until_gone(PUPPET, "b").await;
     assert!(scenario.get(CONFIG_MAP, "a").await.is_some());
     scenario.until_gone(CONFIG_MAP, "b").await;
-    let output = uninstall(&scenario, &[]);
-    assert!(
-        printed(&output).contains("0 of 1 parents released"),
-        "{}",
-        printed(&output)
-    );
+    let printed = uninstall(&scenario, &[]).ends(0);
+    assert_contains(&printed, "0 of 1 parents released");
     scenario
         .patch(PUPPET, "a", json!({ "metadata": { "finalizers": null } }))
         .await;
@@ -108,14 +86,9 @@ async fn without_the_right_to_release_the_parent_that_keeps_its_finalizer_is_nam
     scenario.ready_with("a", json!({ "response": {} })).await;
     assert_eq!(host.stop().await.code(), Some(0));
     let scenario = scenario.with_kubeconfig(cluster.kubeconfig_of(crate::support::LIMITED).unwrap());
-    let output = uninstall(&scenario, &[]);
-    assert_eq!(output.status.code(), Some(1), "{}", printed(&output));
-    assert!(
-        printed(&output).contains("cannot list test.operator-host.dev/v1/Puppet in uninstall-refused"),
-        "{}",
-        printed(&output)
-    );
-    assert!(printed(&output).contains("is forbidden"), "{}", printed(&output));
+    let printed = uninstall(&scenario, &[]).ends(1);
+    let words = "cannot list test.operator-host.dev/v1/Puppet in uninstall-refused … is forbidden";
+    assert_contains(&printed, words);
     assert_eq!(finalizers(&scenario, "a").await, [FINALIZER]);
     scenario
         .patch(PUPPET, "a", json!({ "metadata": { "finalizers": null } }))
@@ -133,26 +106,15 @@ async fn it_refuses_while_a_host_holds_the_lease_and_goes_on_once_that_is_releas
     std::fs::write(&config, text).unwrap();
     let host = scenario.start_with(&config, &[]);
     scenario.ready_with("a", json!({ "response": {} })).await;
-    let output = uninstall(&scenario, &["--dry-run"]);
-    assert_eq!(output.status.code(), Some(0), "{}", printed(&output));
-    let warned = printed(&output);
+    let warned = uninstall(&scenario, &["--dry-run"]).ends(0);
     let words = "warning: a running host would restore … 1 of 1 parents would be released";
     assert_contains(&warned, words);
-    let output = uninstall(&scenario, &["-n", "elsewhere"]);
-    assert_eq!(output.status.code(), Some(1), "{}", printed(&output));
-    assert!(
-        printed(&output).contains("kubectl scale deployment operator-host -n elsewhere --replicas=0"),
-        "{}",
-        printed(&output)
-    );
-    assert!(
-        printed(&output).contains("holds the Lease uninstall-leased/operator-host"),
-        "{}",
-        printed(&output)
-    );
+    let printed = uninstall(&scenario, &["-n", "elsewhere"]).ends(1);
+    let words = "kubectl scale deployment operator-host -n elsewhere --replicas=0 … \
+         holds the Lease uninstall-leased/operator-host";
+    assert_contains(&printed, words);
     assert_eq!(finalizers(&scenario, "a").await, [FINALIZER]);
     assert_eq!(host.stop().await.code(), Some(0));
-    let output = uninstall(&scenario, &[]);
-    assert_eq!(output.status.code(), Some(0), "{}", printed(&output));
+    uninstall(&scenario, &[]).ends(0);
     assert!(finalizers(&scenario, "a").await.is_empty());
 }

@@ -6,15 +6,13 @@ const CHILDREN: &str = "children: [{apiVersion: v1, kind: ConfigMap}, {apiVersio
      {apiVersion: apps/v1, kind: Deployment}]";
 
 fn explain(kubeconfig: &Path, namespace: &str, arguments: &[&str]) -> (Option<i32>, String, String) {
-    let output = Command::new(env!("CARGO_BIN_EXE_operator-host"))
-        .arg("explain")
+    let mut command = program(&["explain"]);
+    command
         .args(arguments)
         .args(["--namespace", namespace])
-        .env("KUBECONFIG", kubeconfig)
-        .output()
-        .expect("it runs");
-    let text = |bytes| String::from_utf8(bytes).unwrap();
-    (output.status.code(), text(output.stdout), text(output.stderr))
+        .env("KUBECONFIG", kubeconfig);
+    let answer = command.call();
+    (answer.code, answer.out, answer.err)
 }
 
 fn deployment(name: &str) -> Value {

@@ -4,7 +4,6 @@
 use crate::support::prelude::*;
 use plugin_fixtures::{Fixture, Form, cases};
 
-use crate::deploy::uninstall::program;
 use crate::support::install;
 
 /// Installs a kind of this scenario alone, and returns it as `apiVersion/kind`.
@@ -110,9 +109,7 @@ async fn a_built_in_kind_is_refused_as_a_parent() {
     let config = scenario.config(&controller("v1/Pod", "echo.wasm"));
     let config = config.display().to_string();
     for command in [["run", "--config", &config], ["rbac", "--config", &config]] {
-        let output = program(&scenario, &command);
-        let printed = String::from_utf8_lossy(&output.stderr).into_owned();
-        assert_eq!(output.status.code(), Some(2), "{printed}");
+        let printed = scenario.program(&command).ends(2);
         assert_contains(&printed, "v1/Pod is a kind of Kubernetes itself");
     }
 }

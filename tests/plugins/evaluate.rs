@@ -85,28 +85,19 @@ fn cases() -> [Case; 8] {
     ]
 }
 
-/// Returns the standard error of `command`, which must end with this exit code.
-fn stderr_of(command: &mut Command, code: i32) -> String {
-    let output = command.output().expect("it runs");
-    let text = String::from_utf8(output.stderr).unwrap();
-    assert_eq!(output.status.code(), Some(code), "{text}");
-    text
-}
-
-fn host() -> Command {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_operator-host"));
-    command.env_remove("OPERATOR_HOST_LOG");
-    command
-}
-
 fn render(scenario: &Scenario, spec: &Value) -> String {
     let puppet = json!({
         "apiVersion": "test.operator-host.dev/v1", "kind": "Puppet", "metadata": {"name": "p"}, "spec": spec,
     });
     let resource = scenario.file("p.yaml", puppet.to_string());
-    let mut command = host();
-    command.args(["render", "--plugin"]).arg(plugin("puppet"));
-    stderr_of(command.arg("-f").arg(resource), 1)
+    let mut command = program(&["render", "--plugin"]);
+    command
+        .arg(plugin("puppet"))
+        .arg("-f")
+        .arg(resource)
+        .call()
+        .expect(1)
+        .err
 }
 
 #[tokio::test]
@@ -143,9 +134,7 @@ async fn needs_that_one_caller_refuses_are_refused_by_all_with_the_same_words() 
         }
         messages.push((case, message));
     }
-    let mut diff = host();
-    diff.env("KUBECONFIG", scenario.kubeconfig());
-    let text = stderr_of(diff.arg("diff").arg("--config").arg(&config), 2);
+    let text = scenario.program(&["diff", "--config"]).arg(&config).ends(2);
     for (case, message) in &messages {
         let line = format!("Puppet {}/{}: {message}\n", scenario.namespace, case.name);
         assert_contains(&text, &line);

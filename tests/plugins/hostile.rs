@@ -211,12 +211,8 @@ async fn suite(name: &str, file: &str) {
                         );
                     }
                     if case.spec["misbehave"].is_string() {
-                        scenario
-                            .until_event(
-                                "p-0",
-                                &format!("Warning {reason}: {}", words.split(" … ").next().unwrap()),
-                            )
-                            .await;
+                        let says = format!("Warning {reason}: {}", words.split(" … ").next().unwrap());
+                        scenario.until_event("p-0", &says).await;
                     }
                 }
             })

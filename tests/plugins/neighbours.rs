@@ -82,15 +82,8 @@ async fn all_calls_together_keep_to_the_memory_of_the_process_and_all_parents_ar
          limit for one call is 96 MiB … give the process 332 MiB";
     host.until_log(words).await;
     assert!(host.is_alive());
-    let output = Command::new(env!("CARGO_BIN_EXE_operator-host"))
-        .args(["run", "--memory", "256Mi", "--config"])
-        .arg(&config)
-        .env("KUBECONFIG", scenario.kubeconfig())
-        .output()
-        .unwrap();
-    assert_eq!(output.status.code(), Some(2));
-    let words = "may take 124 MiB … config.yaml";
-    assert_contains(&String::from_utf8_lossy(&output.stderr), words);
+    let mut command = scenario.program(&["run", "--memory", "256Mi", "--config"]);
+    assert_contains(&command.arg(&config).ends(2), "may take 124 MiB … config.yaml");
     assert!(host.stop().await.success());
     cluster.shutdown().await;
 }

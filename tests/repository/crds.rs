@@ -12,14 +12,7 @@ fn the_committed_definitions_are_what_the_plugins_print() {
         ("myapp", "myapps.example.com"),
         ("webapp", "webapps.apps.example.com"),
     ] {
-        let program = Path::new(env!("CARGO_BIN_EXE_operator-host"));
-        let output = Command::new(program)
-            .arg("crd")
-            .arg(plugin(name))
-            .output()
-            .expect("it runs");
-        assert!(output.status.success(), "{output:?}");
-        let printed = String::from_utf8(output.stdout).unwrap();
+        let printed = program(&["crd"]).arg(plugin(name)).prints();
         let file = root().join(format!("manifests/crds/{file}.yaml"));
         let committed = std::fs::read_to_string(&file).unwrap();
         assert_eq!(
@@ -33,7 +26,7 @@ fn the_committed_definitions_are_what_the_plugins_print() {
 
 #[test]
 fn the_committed_definition_of_controller_is_what_the_program_prints() {
-    let printed = crate::author_tools::host(&["schema", "controller"]).out;
+    let printed = program(&["schema", "controller"]).prints();
     for folder in ["manifests/crds", "manifests/helm/crds"] {
         let file = root().join(folder).join("controllers.operator-host.dev.yaml");
         let committed = std::fs::read_to_string(&file).unwrap();
@@ -69,13 +62,6 @@ fn the_readme_shows_the_echo_plugin_as_it_is() {
 
 #[test]
 fn a_file_that_is_no_plugin_is_refused_with_its_name_and_exit_code_1() {
-    let program = Path::new(env!("CARGO_BIN_EXE_operator-host"));
-    let output = Command::new(program)
-        .arg("crd")
-        .arg(root().join("README.md"))
-        .output()
-        .expect("it runs");
-    let printed = String::from_utf8(output.stderr).unwrap();
-    assert_eq!(output.status.code(), Some(1), "{printed}");
+    let printed = program(&["crd"]).arg(root().join("README.md")).ends(1);
     assert_contains(&printed, "README.md … not");
 }

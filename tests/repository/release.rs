@@ -11,7 +11,6 @@ use std::fs;
 use std::io::{BufRead, BufReader, Write};
 use std::net::TcpListener;
 use std::os::unix::fs::PermissionsExt;
-use std::process::Output;
 
 use clap::CommandFactory;
 use operator_host::cli::Cli;
@@ -27,17 +26,14 @@ fn script(name: &str) -> Command {
 
 /// Runs a command that succeeds, and returns what it prints.
 fn printed(command: &mut Command) -> String {
-    let output = command.output().expect("it runs");
-    let error = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success(), "{command:?}: {error}");
-    String::from_utf8(output.stdout).unwrap()
+    command.prints()
 }
 
 /// Runs a command that fails, and returns why.
 fn failed(command: &mut Command) -> String {
-    let Output { status, stderr, .. } = command.output().expect("it runs");
-    assert!(!status.success(), "{command:?}");
-    String::from_utf8(stderr).unwrap()
+    let answer = command.call();
+    assert_ne!(answer.code, Some(0), "{command:?}");
+    answer.err
 }
 
 /// Returns what a shell offers for the last of these words, with the function that the script registers.

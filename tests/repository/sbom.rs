@@ -4,16 +4,8 @@ use crate::support::prelude::*;
 use std::collections::BTreeSet;
 
 fn list(packages: &[&str]) -> Value {
-    let output = Command::new(root().join("host/sbom.sh"))
-        .args(packages)
-        .output()
-        .unwrap();
-    assert!(
-        output.status.success(),
-        "{}",
-        String::from_utf8_lossy(&output.stderr)
-    );
-    serde_json::from_slice(&output.stdout).unwrap()
+    let printed = Command::new(root().join("host/sbom.sh")).args(packages).prints();
+    serde_json::from_str(&printed).unwrap()
 }
 
 #[test]
@@ -37,8 +29,8 @@ fn the_list_names_the_crates_of_the_program_as_they_are_locked() {
         assert!(component["licenses"][0]["expression"].is_string(), "{name}");
         names.insert(name);
     }
-    for name in ["operator-host-runtime", "wasmtime", "kube-client", "tokio"] {
-        assert!(names.contains(name), "{name} is in the program");
+    for needed in ["operator-host-runtime", "wasmtime", "kube-client", "tokio"] {
+        assert!(names.contains(needed), "{needed} is in the program");
     }
     // A macro, a dependency of the tests, and one of the plugins.
     for name in ["serde_derive", "wat", "operator-plugin"] {

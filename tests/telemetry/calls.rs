@@ -18,18 +18,10 @@ fn records(folder: &Path, export: &str) -> Vec<PathBuf> {
     files.map(|file| file.path()).filter(named).collect()
 }
 
-fn replay(plugin: &Path, records: &[PathBuf]) -> (Option<i32>, String) {
-    let output = Command::new(env!("CARGO_BIN_EXE_operator-host"))
-        .args(["replay", "--plugin"])
-        .arg(plugin)
-        .args(records)
-        .output()
-        .unwrap();
-    let printed = [output.stdout, output.stderr].concat();
-    (
-        output.status.code(),
-        String::from_utf8_lossy(&printed).into_owned(),
-    )
+fn replay(plugin: &Path, records: &[PathBuf]) -> Command {
+    let mut command = program(&["replay", "--plugin"]);
+    command.arg(plugin).args(records);
+    command
 }
 
 #[tokio::test]
@@ -115,12 +107,10 @@ async fn conversions_and_defaults_are_traced_counted_and_recorded() {
     let recorded = record.matches("\"uid\"").count() / 2;
     assert!((10..100).contains(&recorded), "{recorded} objects are recorded");
     let all = [conversions, defaults].concat();
-    let (code, printed) = replay(&plugin, &all);
-    assert_eq!(code, Some(0), "{printed}");
+    let printed = replay(&plugin, &all).ends(0);
     assert_contains(&printed, "3 calls replayed: 3 the same");
     // A version without conversions is not asked.
     let other = scenario.file("other.wasm", variant(0));
-    let (code, printed) = replay(&other, &all);
-    assert_eq!(code, Some(1), "{printed}");
+    let printed = replay(&other, &all).ends(1);
     assert_contains(&printed, "converts nothing … sets no defaults … 3 different");
 }

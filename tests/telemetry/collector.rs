@@ -60,16 +60,8 @@ impl Certificates {
             "req -newkey rsa:2048 -nodes -subj /CN=leaf -keyout leaf.key -out leaf.csr",
             "x509 -req -in leaf.csr -CA ca.crt -CAkey ca.key -CAcreateserial -days 1 -extfile leaf.cnf -out leaf.crt",
         ] {
-            let output = Command::new("openssl")
-                .args(arguments.split(' '))
-                .current_dir(folder)
-                .output()
-                .unwrap();
-            assert!(
-                output.status.success(),
-                "{}",
-                String::from_utf8_lossy(&output.stderr)
-            );
+            let mut openssl = Command::new("openssl");
+            openssl.args(arguments.split(' ')).current_dir(folder).prints();
         }
         let file = |name| folder.join(name);
         Self {

@@ -2,7 +2,6 @@
 
 use super::collector::{Collector, shown, text};
 use super::exporting_with;
-use crate::author_tools::host as operator_host;
 use crate::children::secrets::decoded;
 use crate::delivery::registry::server::{Access, PASSWORD, Registry};
 use crate::delivery::registry::tokens::{BASIC, Tokens};
@@ -29,7 +28,7 @@ async fn neither_log_records_nor_spans_nor_metrics_contain_a_token_a_password_or
     let (file, credentials) = (plugin("puppet"), credentials.to_str().unwrap());
     let push = ["push", file.to_str().unwrap(), &reference, "--plain-http"];
     let access = ["--credentials", credentials];
-    operator_host(&[&push[..], &access].concat()).expect(0);
+    program(&[&push[..], &access].concat()).prints();
 
     let collector = Collector::http().await;
     let top = format!(

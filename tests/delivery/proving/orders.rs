@@ -190,22 +190,16 @@ async fn annotations_promote_by_force_roll_back_and_release() {
 /// Returns what `plugins history` prints as JSON.
 async fn history(host: &Host) -> Value {
     let address = format!("127.0.0.1:{}", port(host).await);
-    let output = tokio::process::Command::new(env!("CARGO_BIN_EXE_operator-host"))
-        .args([
-            "plugins",
-            "history",
-            "puppet",
-            "--address",
-            &address,
-            "-o",
-            "json",
-        ])
-        .output();
-    let output = output.await.expect("it runs");
-    assert!(
-        output.status.success(),
-        "{}",
-        String::from_utf8_lossy(&output.stderr)
-    );
-    serde_json::from_slice(&output.stdout).unwrap()
+    let arguments = [
+        "plugins",
+        "history",
+        "puppet",
+        "--address",
+        &address,
+        "-o",
+        "json",
+    ];
+    let mut command = program(&arguments);
+    let printed = tokio::task::spawn_blocking(move || command.prints());
+    serde_json::from_str(&printed.await.expect("it runs")).unwrap()
 }
