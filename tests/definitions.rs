@@ -37,20 +37,6 @@ fn logged(host: &Host, words: &str) -> usize {
     host.log().lines().filter(|line| line.contains(words)).count()
 }
 
-async fn until_logged(host: &Host, words: &str, times: usize) {
-    let wait = async {
-        while logged(host, words) < times {
-            tokio::time::sleep(Duration::from_millis(20)).await;
-        }
-    };
-    let in_time = tokio::time::timeout(LIMIT, wait).await;
-    assert!(
-        in_time.is_ok(),
-        "{words:?} was logged {} times, not {times}",
-        logged(host, words)
-    );
-}
-
 #[tokio::test]
 async fn a_controller_follows_its_definition_and_the_others_go_on() {
     let cluster = ControlPlane::start(Options {
@@ -68,14 +54,15 @@ async fn a_controller_follows_its_definition_and_the_others_go_on() {
          children: [{{apiVersion: apps/v1, kind: Deployment}}, {{apiVersion: v1, kind: Service}}]\n"
     ));
     let waiting = "waiting for the CustomResourceDefinition of my-operator.dev/v1";
-    until_logged(&host, waiting, 1).await;
+    host.until_logged(waiting, 1).await;
     // Wait for the slow parts first, so that only the definition is measured.
     host.until_log("plugin loaded … \"controller\":\"echo\"").await;
 
     for round in 1..=2 {
         echoes(&scenario).await;
         let installed = Instant::now();
-        until_logged(&host, "controller started\",\"controller\":\"echo", round).await;
+        host.until_logged("controller started\",\"controller\":\"echo", round)
+            .await;
         eprintln!(
             "round {round}: started {:?} after the definition was there",
             installed.elapsed()
@@ -92,8 +79,9 @@ async fn a_controller_follows_its_definition_and_the_others_go_on() {
             .await
             .expect("deleted");
         let deleted = Instant::now();
-        until_logged(&host, "is no longer served: stopping the controller", round).await;
-        until_logged(&host, waiting, round + 1).await;
+        host.until_logged("is no longer served: stopping the controller", round)
+            .await;
+        host.until_logged(waiting, round + 1).await;
         eprintln!(
             "round {round}: stopped {:?} after the definition was deleted",
             deleted.elapsed()

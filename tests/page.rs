@@ -41,15 +41,15 @@ async fn view(port: u16, query: &str) -> Value {
 
 /// Waits until a view satisfies `condition`.
 async fn until_view(port: u16, query: &str, condition: impl Fn(&Value) -> bool) -> Value {
-    let deadline = Instant::now() + LIMIT;
-    loop {
+    eventually(query, async || {
         let view = view(port, query).await;
         if condition(&view) {
-            return view;
+            Ok(view)
+        } else {
+            Err(format!("{view:#}"))
         }
-        assert!(Instant::now() < deadline, "{view:#}");
-        tokio::time::sleep(Duration::from_millis(50)).await;
-    }
+    })
+    .await
 }
 
 /// Opens a stream, and returns it with the status code of its answer.
@@ -447,13 +447,7 @@ async fn a_kind_of_children_that_cannot_be_read_is_named_and_the_rest_is_shown()
         {"apiGroups": ["test.operator-host.dev"], "resources": ["*"], "verbs": all},
         {"apiGroups": [""], "resources": ["configmaps"], "verbs": all},
     ]);
-    let role = "rbac.authorization.k8s.io/v1";
-    let text = json!({"apiVersion": role, "kind": "Role", "metadata": {"name": "host"}, "rules": rules});
-    scenario.apply(&text.to_string()).await;
-    let text = json!({"apiVersion": role, "kind": "RoleBinding", "metadata": {"name": "host"},
-        "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "Role", "name": "host"},
-        "subjects": [{"apiGroup": "rbac.authorization.k8s.io", "kind": "User", "name": LIMITED}]});
-    scenario.apply(&text.to_string()).await;
+    scenario.grant("host", user(LIMITED), rules).await;
     let host = scenario.start_with(&scenario.config(&controller("puppet.wasm", SECRETS)), &PAGE);
     scenario.puppet("p", json!({})).await;
     let port = port(&host).await;

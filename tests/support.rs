@@ -51,7 +51,7 @@ pub mod prelude {
     pub use super::puppet::*;
     pub use super::{
         Host, LIMIT, LIMITED, Scenario, cluster, condition, contains, eventually, own_cluster, plugin,
-        resource, root,
+        resource, root, until_true, user, writes_to,
     };
 }
 
@@ -148,15 +148,9 @@ pub async fn own_cluster(options: Options) -> ControlPlane {
     cluster
 }
 
-/// The kinds of manifests that are in no namespace.
-const CLUSTER_SCOPED: [&str; 6] = [
-    "CustomResourceDefinition",
-    "Node",
-    "Namespace",
-    "ClusterRole",
-    "ClusterRoleBinding",
-    "Controller",
-];
+/// The kinds that are in no namespace.
+const CLUSTER_SCOPED: &str = "CustomResourceDefinition Node Namespace ClusterRole ClusterRoleBinding Controller \
+                              ClusterPuppet MutatingWebhookConfiguration ValidatingWebhookConfiguration";
 
 /// A scenario: a namespace in a cluster, and a folder for its files.
 pub struct Scenario {
@@ -282,12 +276,35 @@ impl Scenario {
         )
     }
 
-    /// Returns the API of a kind in this namespace; `kind` is as in [`resource`]. Controllers are in none.
+    /// Returns the API of a kind in this namespace, or in none; `kind` is as in [`resource`].
     pub fn api(&self, kind: &str) -> Api<DynamicObject> {
-        if kind.ends_with("/Controller") {
-            return Api::all_with(self.client.clone(), &resource(kind));
+        self.api_in(&self.namespace, kind)
+    }
+
+    /// Returns the API of a kind in another namespace.
+    pub fn api_in(&self, namespace: &str, kind: &str) -> Api<DynamicObject> {
+        let resource = resource(kind);
+        if CLUSTER_SCOPED.split(' ').any(|kind| kind == resource.kind) {
+            return Api::all_with(self.client.clone(), &resource);
         }
-        Api::namespaced_with(self.client.clone(), &self.namespace, &resource(kind))
+        Api::namespaced_with(self.client.clone(), namespace, &resource)
+    }
+
+    /// Gives a user of the cluster, or another subject, a Role of this name with these rules.
+    pub async fn grant(&self, name: &str, subject: Value, rules: Value) {
+        let group = "rbac.authorization.k8s.io";
+        let version = format!("{group}/v1");
+        let role = json!({"apiVersion": version, "kind": "Role", "metadata": {"name": name}, "rules": rules});
+        self.apply(&role.to_string()).await;
+        let binding = json!({"apiVersion": version, "kind": "RoleBinding", "metadata": {"name": name},
+            "roleRef": {"apiGroup": group, "kind": "Role", "name": name}, "subjects": [subject]});
+        self.apply(&binding.to_string()).await;
+    }
+
+    /// Creates a namespace.
+    pub async fn create_namespace(&self, name: &str) {
+        let namespace = json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}});
+        self.apply(&namespace.to_string()).await;
     }
 
     /// Creates or changes an object from YAML with one field manager, as a user would.
@@ -295,11 +312,7 @@ impl Scenario {
         let object: DynamicObject = serde_saphyr::from_str(yaml).expect("a manifest");
         let types = object.types.clone().expect("a type");
         let (api_version, kind) = (types.api_version, types.kind);
-        let resource = resource(&format!("{api_version}/{kind}"));
-        let api: Api<DynamicObject> = match CLUSTER_SCOPED.contains(&kind.as_str()) {
-            true => Api::all_with(self.client.clone(), &resource),
-            false => Api::namespaced_with(self.client.clone(), &self.namespace, &resource),
-        };
+        let api = self.api(&format!("{api_version}/{kind}"));
         let params = PatchParams::apply("user").force();
         api.patch(&object.name_any(), &params, &Patch::Apply(&object))
             .await
@@ -457,6 +470,17 @@ impl Scenario {
     }
 }
 
+/// Returns what the writes to objects of this resource did, such as `patch a` or `patch a/status`.
+pub fn writes_to(writes: &[AuditEvent], resource: &str) -> Vec<String> {
+    let of_it = writes.iter().filter_map(|write| {
+        let object = write.object_ref.clone()?;
+        let part = if object.subresource.is_empty() { "" } else { "/" };
+        let did = format!("{} {}{part}{}", write.verb, object.name, object.subresource);
+        (object.resource == resource).then_some(did)
+    });
+    of_it.collect()
+}
+
 fn is_host(event: &AuditEvent) -> bool {
     event
         .field_manager()
@@ -477,6 +501,17 @@ pub async fn eventually<T>(what: &str, mut look: impl AsyncFnMut() -> Result<T, 
         }
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
+}
+
+/// Waits until something holds.
+pub async fn until_true(what: &str, holds: impl AsyncFn() -> bool) {
+    let look = async || holds().await.then_some(()).ok_or_else(String::new);
+    eventually(what, look).await;
+}
+
+/// Returns a user, as a subject of [`Scenario::grant`].
+pub fn user(name: &str) -> Value {
+    json!({"apiGroup": "rbac.authorization.k8s.io", "kind": "User", "name": name})
 }
 
 /// Reports whether a text contains all of these words, parts that ` … ` divides, in whatever order.
@@ -584,6 +619,17 @@ impl Host {
             found.map(str::to_owned).ok_or_else(|| tail(&self.log))
         })
         .await
+    }
+
+    /// Waits until the log has this text so many times.
+    pub async fn until_logged(&self, text: &str, times: usize) {
+        eventually(&format!("{times} times {text:?} in the log"), async || {
+            let found = self.log().matches(text).count();
+            (found >= times)
+                .then_some(())
+                .ok_or_else(|| format!("{found} so far; {}", tail(&self.log)))
+        })
+        .await;
     }
 
     /// Sends SIGTERM without waiting.

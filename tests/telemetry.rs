@@ -68,15 +68,24 @@ pub async fn get(host: &Host, path: &str) -> (u16, String) {
 
 /// Waits until `/readyz?verbose` no longer contains these words.
 pub async fn until_ready_is_without(host: &Host, words: &str) {
-    let start = Instant::now();
-    loop {
+    eventually(&format!("/readyz without {words:?}"), async || {
         let (_, body) = get(host, "/readyz?verbose").await;
-        if !body.contains(words) {
-            return;
+        (!body.contains(words)).then_some(()).ok_or(body)
+    })
+    .await;
+}
+
+/// Waits until `/readyz?verbose` says this, and returns its status and text.
+pub async fn until_ready_says(host: &Host, words: &str) -> (u16, String) {
+    eventually(&format!("/readyz with {words:?}"), async || {
+        let (status, body) = get(host, "/readyz?verbose").await;
+        if contains(&body, words) {
+            Ok((status, body))
+        } else {
+            Err(body)
         }
-        assert!(start.elapsed() < LIMIT, "{words:?} stays in {body}");
-        tokio::time::sleep(Duration::from_millis(20)).await;
-    }
+    })
+    .await
 }
 
 /// Sends a GET to a port of this machine.

@@ -171,11 +171,7 @@ pub(crate) async fn install_for(
 /// Sets the label by which webhooks select a namespace: API servers before 1.21 do not do so by themselves.
 pub(crate) async fn label_namespace(scenario: &Scenario) {
     let label = json!({"metadata": {"labels": {"kubernetes.io/metadata.name": scenario.namespace}}});
-    let namespaces: Api<DynamicObject> = Api::all_with(scenario.client.clone(), &resource("v1/Namespace"));
-    namespaces
-        .patch(&scenario.namespace, &PatchParams::default(), &Patch::Merge(label))
-        .await
-        .expect("a label");
+    scenario.patch("v1/Namespace", &scenario.namespace, label).await;
 }
 
 fn puppet(name: &str, spec: &Value) -> DynamicObject {
@@ -221,16 +217,15 @@ pub(crate) async fn until_refused(scenario: &Scenario, spec: &Value, words: &str
     }
 }
 
-async fn until_readyz_contains(host: &Host, words: &[&str]) {
-    let start = Instant::now();
-    loop {
+/// Waits until the host is ready, and says this about it.
+async fn until_ready(host: &Host, words: &str) {
+    eventually(&format!("ready, with {words:?}"), async || {
         let (status, ready) = get(host, "/readyz?verbose").await;
-        if status == 200 && words.iter().all(|word| ready.contains(word)) {
-            return;
-        }
-        assert!(start.elapsed() < LIMIT, "{words:?} is not in {ready}");
-        tokio::time::sleep(Duration::from_millis(100)).await;
-    }
+        (status == 200 && contains(&ready, words))
+            .then_some(())
+            .ok_or(ready)
+    })
+    .await;
 }
 
 /// The variant of the puppet that validates, and does nothing else that the first does not.
@@ -333,13 +328,9 @@ async fn certificates_that_are_missing_expired_or_replaced_are_named_and_followe
         Authority::new(&scenario, "second"),
     );
     let host = scenario.start_with(&config, &[]);
-    until_readyz_contains(
+    until_ready(
         &host,
-        &[
-            "webhook ok: cannot read",
-            "tls.crt",
-            "does not answer until there is a valid one",
-        ],
+        "webhook ok: cannot read … tls.crt … does not answer until there is a valid one",
     )
     .await;
     install(&scenario, &host, &config, &first, &[]).await;
@@ -352,9 +343,9 @@ async fn certificates_that_are_missing_expired_or_replaced_are_named_and_followe
     );
 
     put(&scenario, first.sign("-1"));
-    until_readyz_contains(
+    until_ready(
         &host,
-        &["the certificate expired at", "the API server does not accept it"],
+        "the certificate expired at … the API server does not accept it",
     )
     .await;
     assert_contains(&get(&host, "/metrics").await.1, "operator_host_webhook_serving");
@@ -363,16 +354,13 @@ async fn certificates_that_are_missing_expired_or_replaced_are_named_and_followe
     // A key of another certificate, as between two writes; then the matching one.
     let (certificate, key) = first.sign("1");
     scenario.file("tls.crt", &certificate);
-    until_readyz_contains(
+    until_ready(
         &host,
-        &[
-            "cannot be used together",
-            "the previous certificate is still in use",
-        ],
+        "cannot be used together … the previous certificate is still in use",
     )
     .await;
     scenario.file("tls.key", key);
-    until_readyz_contains(&host, &["[+]webhook ok\n"]).await;
+    until_ready(&host, "[+]webhook ok\n").await;
     until_refused(&scenario, &invalid(), "denied the request").await;
 
     // Another CA: the host presents the new certificate, and the API server is configured to trust it.

@@ -3,21 +3,6 @@
 use crate::samples::echo::{CONTROLLER, ECHO, echo};
 use crate::support::prelude::*;
 
-const RBAC: &str = "rbac.authorization.k8s.io/v1";
-
-/// Grants a user or a ServiceAccount of the namespace its own role.
-async fn grant(scenario: &Scenario, name: &str, subject: Value, rules: Value) {
-    let namespace = &scenario.namespace;
-    let role = json!({ "apiVersion": RBAC, "kind": "Role",
-        "metadata": { "name": name, "namespace": namespace }, "rules": rules });
-    scenario.apply(&role.to_string()).await;
-    let binding = json!({ "apiVersion": RBAC, "kind": "RoleBinding",
-        "metadata": { "name": name, "namespace": namespace },
-        "roleRef": { "apiGroup": "rbac.authorization.k8s.io", "kind": "Role", "name": name },
-        "subjects": [subject] });
-    scenario.apply(&binding.to_string()).await;
-}
-
 /// Grants the host's permissions: it reads children, writes none, and may impersonate these ServiceAccounts.
 async fn grant_host(scenario: &Scenario, accounts: &[&str]) {
     let mut rules = vec![
@@ -36,7 +21,7 @@ async fn grant_host(scenario: &Scenario, accounts: &[&str]) {
         );
     }
     let host = json!({ "apiGroup": "rbac.authorization.k8s.io", "kind": "User", "name": LIMITED });
-    grant(scenario, "host", host, rules.into()).await;
+    scenario.grant("host", host, rules.into()).await;
 }
 
 async fn grant_account(scenario: &Scenario, name: &str, resource: &str) {
@@ -45,7 +30,7 @@ async fn grant_account(scenario: &Scenario, name: &str, resource: &str) {
     let subject = json!({ "kind": "ServiceAccount", "name": name, "namespace": scenario.namespace });
     let rules =
         json!([{ "apiGroups": [""], "resources": [resource], "verbs": ["create", "patch", "delete"] }]);
-    grant(scenario, name, subject, rules).await;
+    scenario.grant(name, subject, rules).await;
 }
 
 async fn limited(name: &str) -> Scenario {

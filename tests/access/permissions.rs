@@ -16,7 +16,6 @@ const OTHER: &str = "\
 
 /// Grants the limited user these verbs on pods, and everything else that both controllers need.
 async fn grant(scenario: &Scenario, pods: &[&str]) {
-    let namespace = &scenario.namespace;
     let rules = json!([
         { "apiGroups": ["my-operator.dev", "example.com"], "resources": ["*"],
           "verbs": ["get", "list", "watch", "patch"] },
@@ -27,15 +26,7 @@ async fn grant(scenario: &Scenario, pods: &[&str]) {
         { "apiGroups": ["events.k8s.io"], "resources": ["events"], "verbs": ["create", "patch"] },
         { "apiGroups": [""], "resources": ["pods"], "verbs": pods },
     ]);
-    let (role, binding) = ("rbac.authorization.k8s.io/v1", "host");
-    let text = json!({ "apiVersion": role, "kind": "Role",
-        "metadata": { "name": binding, "namespace": namespace }, "rules": rules });
-    scenario.apply(&text.to_string()).await;
-    let text = json!({ "apiVersion": role, "kind": "RoleBinding",
-        "metadata": { "name": binding, "namespace": namespace },
-        "roleRef": { "apiGroup": "rbac.authorization.k8s.io", "kind": "Role", "name": binding },
-        "subjects": [{ "apiGroup": "rbac.authorization.k8s.io", "kind": "User", "name": LIMITED }] });
-    scenario.apply(&text.to_string()).await;
+    scenario.grant("host", user(LIMITED), rules).await;
 }
 
 async fn limited(name: &str) -> Scenario {
@@ -148,16 +139,18 @@ async fn a_host_whose_service_account_is_deleted_reports_it_and_changes_nothing(
 
     scenario.delete("v1/ServiceAccount", name).await;
     // The API server accepts a recently used token for ten more seconds.
-    let deadline = tokio::time::Instant::now() + LIMIT;
-    while !host.log().contains("Unauthorized") {
-        assert!(tokio::time::Instant::now() < deadline, "{}", scenario.log_tail());
+    eventually("a refusal", async || {
         // It may have been deleted already, and recreated.
         let _ = scenario
             .api(POD)
-            .delete("e-pod-0", &kube::api::DeleteParams::default())
+            .delete("e-pod-0", &DeleteParams::default())
             .await;
-        tokio::time::sleep(Duration::from_millis(200)).await;
-    }
+        host.log()
+            .contains("Unauthorized")
+            .then_some(())
+            .ok_or_else(|| scenario.log_tail())
+    })
+    .await;
     host.until_log("WARN … Unauthorized … check that its ServiceAccount exists")
         .await;
     scenario.until_there(POD, "e-pod-1").await;

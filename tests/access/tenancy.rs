@@ -213,15 +213,8 @@ async fn without_the_right_to_the_key_nothing_is_generated_and_the_parent_names_
     let kubeconfig = cluster().await.kubeconfig_of(LIMITED).expect("the user");
     let scenario = Scenario::new("no-key").await.with_kubeconfig(kubeconfig);
     let grant = async |scenario: &Scenario, resources: &[&str]| {
-        let (version, name) = ("rbac.authorization.k8s.io/v1", "host");
         let rules = json!([{"apiGroups": ["*"], "resources": resources, "verbs": ["*"]}]);
-        let role = json!({"apiVersion": version, "kind": "Role", "metadata": {"name": name}, "rules": rules});
-        scenario.apply(&role.to_string()).await;
-        let subject = json!({"apiGroup": "rbac.authorization.k8s.io", "kind": "User", "name": LIMITED});
-        let binding = json!({"apiVersion": version, "kind": "RoleBinding", "metadata": {"name": name},
-            "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "Role", "name": name},
-            "subjects": [subject]});
-        scenario.apply(&binding.to_string()).await;
+        scenario.grant("host", user(LIMITED), rules).await;
     };
     grant(&scenario, &["*"]).await;
     let config = scenario.config_with("hostNamespace: no-key-home", &secrets());

@@ -362,11 +362,7 @@ async fn clear(scenario: &Scenario) {
 async fn writes_of_a_resync(scenario: &Scenario) -> u64 {
     let before = writes(scenario).await;
     let host = scenario.start(&controllers("5s"));
-    let deadline = Instant::now() + Duration::from_secs(90);
-    while host.log().matches("reconcile done").count() < 3 * ECHOES {
-        assert!(Instant::now() < deadline, "the resyncs never came");
-        tokio::time::sleep(Duration::from_millis(200)).await;
-    }
+    host.until_logged("reconcile done", 3 * ECHOES).await;
     let after = writes(scenario).await;
     assert!(host.stop().await.success());
     after - before

@@ -31,10 +31,7 @@ impl Rival {
         let changes = Arc::new(Mutex::new(Vec::new()));
         let (api, list) = (scenario.api(CONFIG_MAP), Arc::clone(&changes));
         let task = tokio::spawn(async move {
-            let rival = PatchParams {
-                field_manager: Some("rival".into()),
-                ..PatchParams::default()
-            };
+            let rival = PatchParams::apply("rival");
             let patch = Patch::Merge(patch);
             loop {
                 let now = api.get(name).await.expect("the ConfigMap");
@@ -52,19 +49,19 @@ impl Rival {
 
     /// Waits until it has changed the ConfigMap back so many times, and returns when.
     async fn until(&self, times: usize) -> Vec<Instant> {
-        let start = Instant::now();
-        loop {
+        eventually(&format!("{times} changes"), async || {
             let changes = self
                 .changes
                 .lock()
                 .unwrap_or_else(PoisonError::into_inner)
                 .clone();
             if changes.len() >= times {
-                return changes;
+                Ok(changes)
+            } else {
+                Err(changes.len().to_string())
             }
-            assert!(start.elapsed() < LIMIT, "only {} changes", changes.len());
-            tokio::time::sleep(Duration::from_millis(20)).await;
-        }
+        })
+        .await
     }
 }
 
@@ -103,13 +100,10 @@ async fn who_keeps_changing_a_field_back_is_named_and_the_two_do_not_spin() {
     let changes = rival.until(7).await;
     let gap = |index: usize| (changes[index] - changes[index - 1]).as_secs_f64();
     assert!(gap(5) > 4.5 && gap(6) > 9.5, "{changes:?}");
-    let message = scenario
-        .until(PUPPET, "p", "told of the seventh time", |puppet| {
-            condition(puppet, "Contested")
-                .is_some_and(|it| it["message"].to_string().contains("back 7 times"))
-        })
-        .await;
-    assert!(condition(&message, "Stalled").is_none());
+    let says = "Contested=True FieldContested: back 7 times";
+    scenario.until_condition(PUPPET, "p", says).await;
+    let puppet = scenario.get(PUPPET, "p").await.unwrap();
+    assert!(condition(&puppet, "Stalled").is_none());
 
     rival.task.abort();
     scenario.until(CONFIG_MAP, "a", "applied again", restored).await;
@@ -166,16 +160,12 @@ async fn a_client_that_removes_the_marks_of_the_host_is_noticed() {
     scenario.ready_wants("p", &children).await;
     let none = |map: &DynamicObject| map.metadata.annotations.is_none();
     let annotations = json!({ "metadata": { "annotations": null } });
-    let no_label = |map: &DynamicObject| {
-        let labels = map.metadata.labels.as_ref();
-        labels.is_none_or(|labels| !labels.contains_key("operator-host.dev/controller"))
-    };
+    let no_label = |map: &DynamicObject| !map.labels().contains_key("operator-host.dev/controller");
     let label = json!({ "metadata": { "labels": { "operator-host.dev/controller": null } } });
     let is_junk = |map: &DynamicObject| {
-        map.metadata
-            .annotations
-            .as_ref()
-            .is_some_and(|annotations| annotations["operator-host.dev/applied"] == "junk")
+        map.annotations()
+            .get("operator-host.dev/applied")
+            .is_some_and(|it| it == "junk")
     };
     let junk = json!({ "metadata": { "annotations": {
         "operator-host.dev/applied": "junk", "operator-host.dev/provenance": null,
@@ -185,14 +175,6 @@ async fn a_client_that_removes_the_marks_of_the_host_is_noticed() {
         Rival::start_with(&scenario, "b", label, no_label),
         Rival::start_with(&scenario, "c", junk, is_junk),
     ];
-    scenario
-        .until(PUPPET, "p", "contested by all three", |puppet| {
-            condition(puppet, "Contested").is_some_and(|contested| {
-                let message = contested["message"].as_str().unwrap_or_default();
-                ["/a was", "/b was", "/c was"]
-                    .iter()
-                    .all(|name| message.contains(name))
-            })
-        })
-        .await;
+    let says = "Contested=True FieldContested: /a was … /b was … /c was";
+    scenario.until_condition(PUPPET, "p", says).await;
 }

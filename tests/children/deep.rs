@@ -102,14 +102,13 @@ async fn deepen(scenario: &Scenario, name: &str, nesting: Nesting) {
 }
 
 async fn until_gone(scenario: &Scenario, name: &str) {
-    let start = Instant::now();
-    loop {
+    eventually(&format!("no {name}"), async || {
         match send(scenario, "GET", &format!("/{name}"), String::new()).await {
-            Err(kube::Error::Api(status)) if status.code == 404 => return,
-            other => assert!(start.elapsed() < LIMIT, "{name} is still there: {other:?}"),
+            Err(kube::Error::Api(status)) if status.code == 404 => Ok(()),
+            other => Err(format!("{other:?}")),
         }
-        tokio::time::sleep(Duration::from_millis(50)).await;
-    }
+    })
+    .await;
 }
 
 async fn until_refused(scenario: &Scenario, name: &str) {

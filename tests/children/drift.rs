@@ -65,10 +65,7 @@ async fn wants(scenario: &Scenario, children: &[Value]) {
 
 /// Edits a child as a user does with `kubectl edit`.
 async fn edit(scenario: &Scenario, kind: &str, name: &str, patch: Value) -> DynamicObject {
-    let params = PatchParams {
-        field_manager: Some("kubectl-edit".to_owned()),
-        ..PatchParams::default()
-    };
+    let params = PatchParams::apply("kubectl-edit");
     let api = scenario.api(kind);
     api.patch(name, &params, &Patch::Strategic(patch))
         .await
@@ -109,12 +106,7 @@ async fn an_edit_of_what_was_applied_is_put_right_whatever_it_replaces() {
             DEPLOYMENT,
             "web",
             json!({ "metadata": { "labels": { "operator-host.dev/controller": null } } }),
-            |web| {
-                web.metadata
-                    .labels
-                    .as_ref()
-                    .is_some_and(|labels| labels.contains_key("operator-host.dev/controller"))
-            },
+            |web| web.labels().contains_key("operator-host.dev/controller"),
         ),
         (
             DEPLOYMENT,
@@ -198,25 +190,15 @@ async fn an_object_without_managed_fields_is_applied_once() {
     let (scenario, host) = start("drift-wiped", &[service()]).await;
     let applies = async || {
         let writes = scenario.all_writes(cluster().await).await;
-        let is_of_service = |write: &&control_plane::AuditEvent| {
-            write
-                .object_ref
-                .as_ref()
-                .is_some_and(|object| object.resource == "services")
-        };
-        writes.iter().filter(is_of_service).count()
+        writes_to(&writes, "services").len()
     };
     let before = applies().await;
     let wipe = json!({ "metadata": { "managedFields": [{}] } });
-    let api = scenario.api(SERVICE);
-    api.patch("web", &PatchParams::default(), &Patch::Merge(wipe))
-        .await
-        .unwrap();
+    scenario.patch(SERVICE, "web", wipe).await;
     scenario
         .until(SERVICE, "web", "owned again", |web| {
-            let managed = web.metadata.managed_fields.iter().flatten();
-            managed
-                .into_iter()
+            web.managed_fields()
+                .iter()
                 .any(|entry| entry.manager.as_deref() == Some("operator-host/puppet"))
         })
         .await;
@@ -267,21 +249,18 @@ async fn an_edit_that_the_merge_cannot_undo_is_replaced() {
         "another field of another manager"
     );
     assert_eq!(web.metadata.annotations.as_ref().unwrap()["note"], "a");
-    let own = |entry: &&k8s_openapi::apimachinery::pkg::apis::meta::v1::ManagedFieldsEntry| {
-        entry.manager.as_deref() == Some("operator-host/puppet")
-    };
-    let owned = async || {
+    until_true("the replacement owns no fields beside the apply", async || {
         let web = scenario.get(DEPLOYMENT, "web").await.unwrap();
-        web.metadata.managed_fields.iter().flatten().filter(own).count()
-    };
-    let start = Instant::now();
-    while owned().await > 1 {
-        assert!(
-            start.elapsed() < LIMIT,
-            "the replacement owns fields beside the apply"
-        );
-        tokio::time::sleep(Duration::from_millis(20)).await;
-    }
+        let managers = web
+            .managed_fields()
+            .iter()
+            .filter_map(|entry| entry.manager.as_deref());
+        managers
+            .filter(|manager| *manager == "operator-host/puppet")
+            .count()
+            <= 1
+    })
+    .await;
 
     let volume = json!({ "name": "config", "configMap": null, "emptyDir": {} });
     edit(

@@ -44,10 +44,7 @@ async fn replicas_with(scenario: &Scenario, image: &str) -> Value {
 
 /// Sets the replicas as another field manager.
 async fn scale(scenario: &Scenario, replicas: u32) {
-    let params = PatchParams {
-        field_manager: Some("autoscaler".to_owned()),
-        ..PatchParams::default()
-    };
+    let params = PatchParams::apply("autoscaler");
     let patch = Patch::Merge(json!({"spec": {"replicas": replicas}}));
     let api = scenario.api(DEPLOYMENT);
     api.patch("web", &params, &patch).await.expect("it is scaled");

@@ -83,7 +83,6 @@ async fn what_a_webhook_changes_at_creation_stays_and_costs_no_write() {
     let authority = Authority::new(&scenario, "ca");
     let url = serve(&authority).await;
     label_namespace(&scenario).await;
-    let webhooks: Api<DynamicObject> = Api::all_with(scenario.client.clone(), &resource(WEBHOOK));
     let authority = ByteString(std::fs::read(authority.0.join("ca.crt")).unwrap());
     let webhook = json!({
         "apiVersion": "admissionregistration.k8s.io/v1", "kind": "MutatingWebhookConfiguration",
@@ -95,8 +94,7 @@ async fn what_a_webhook_changes_at_creation_stays_and_costs_no_write() {
             "namespaceSelector": { "matchLabels": { "kubernetes.io/metadata.name": "mutated" } },
         }],
     });
-    let webhook = serde_json::from_value(webhook).unwrap();
-    webhooks.create(&PostParams::default(), &webhook).await.unwrap();
+    scenario.apply(&webhook.to_string()).await;
     // A new webhook takes effect after a moment.
     let probe = serde_json::from_value(pod("probe")).unwrap();
     let dry_run = PostParams {
@@ -104,12 +102,7 @@ async fn what_a_webhook_changes_at_creation_stays_and_costs_no_write() {
         ..PostParams::default()
     };
     let is_mirrored = async || image(&scenario.api(POD).create(&dry_run, &probe).await.unwrap()) != "web:1";
-    let effective = async {
-        while !is_mirrored().await {
-            tokio::time::sleep(Duration::from_millis(50)).await;
-        }
-    };
-    tokio::time::timeout(LIMIT, effective).await.expect("the webhook");
+    until_true("the webhook takes effect", is_mirrored).await;
 
     let config = controller("puppet.wasm", "children: [{apiVersion: v1, kind: Pod}]");
     let host = scenario.start(&config);
@@ -131,19 +124,14 @@ async fn what_a_webhook_changes_at_creation_stays_and_costs_no_write() {
     let web = scenario.get(POD, "web").await.unwrap();
     assert_eq!(image(&web), "mirror/web:1");
     let writes = scenario.all_writes(cluster().await).await;
-    let of_pod = writes.iter().filter(|write| {
-        let object = write.object_ref.as_ref();
-        object.is_some_and(|object| object.resource == "pods") && write.field_manager().is_some()
-    });
-    assert_eq!(of_pod.count(), 1, "only its creation");
+    let of_pod = writes_to(&writes, "pods");
+    let applied = of_pod.iter().filter(|did| did.starts_with("patch"));
+    assert_eq!(applied.count(), 1, "only its creation");
     let puppet = scenario.get(PUPPET, "p").await.unwrap();
     assert!(
         is_true(&puppet, "Synced") && is_true(&puppet, "Ready"),
         "{puppet:?}"
     );
     assert!(!host.log().contains("cannot apply"), "{}", scenario.log_tail());
-    webhooks
-        .delete("mutated", &DeleteParams::default())
-        .await
-        .unwrap();
+    scenario.delete(WEBHOOK, "mutated").await;
 }

@@ -280,12 +280,7 @@ async fn a_stage_goes_on_when_the_definition_of_its_kind_changes() {
         crds.patch("puppets.test.operator-host.dev", &Default::default(), &patch)
             .await
             .unwrap();
-        let restarted = async {
-            while host.log().matches("\"controller started\"").count() <= times {
-                tokio::time::sleep(Duration::from_millis(20)).await;
-            }
-        };
-        tokio::time::timeout(LIMIT, restarted).await.unwrap();
+        host.until_logged("\"controller started\"", times + 1).await;
     }
     // An object that the controller hears of after that still belongs to the stage.
     tell(&world, "first", "-after").await;

@@ -5,7 +5,7 @@ use k8s_openapi::ByteString;
 use plugin_fixtures::{Fixture, Form, cases};
 
 use crate::access::rights::rbac;
-use crate::telemetry::{get, until_ready_is_without};
+use crate::telemetry::{get, until_ready_is_without, until_ready_says};
 use crate::webhook::{Authority, certified};
 
 const FILE: &str = "shop.wasm";
@@ -60,21 +60,19 @@ impl<'a> Shops<'a> {
 
     /// Waits until the definition satisfies `condition`.
     async fn until(&self, what: &str, condition: impl Fn(&Value) -> bool) -> Value {
-        let start = Instant::now();
-        loop {
-            let definition = self.definition().await;
-            let definition = serde_json::to_value(definition).unwrap();
-            if !definition.is_null() && condition(&definition) {
-                return definition;
+        eventually(&format!("a definition with {what}"), async || {
+            let definition = serde_json::to_value(self.definition().await).unwrap();
+            match !definition.is_null() && condition(&definition) {
+                true => Ok(definition),
+                false => Err(format!(
+                    "{}
+{}",
+                    definition["spec"],
+                    self.scenario.log_tail()
+                )),
             }
-            assert!(
-                start.elapsed() < LIMIT,
-                "the definition never came to this: {what}: {}\n{}",
-                definition["spec"],
-                self.scenario.log_tail()
-            );
-            tokio::time::sleep(Duration::from_millis(50)).await;
-        }
+        })
+        .await
     }
 
     async fn until_fields(&self, fields: &[&str]) -> Value {
@@ -84,10 +82,7 @@ impl<'a> Shops<'a> {
 
     /// Changes the definition as a user does.
     async fn edit(&self, manager: &str, patch: Value) {
-        let params = PatchParams {
-            field_manager: Some(manager.to_owned()),
-            ..PatchParams::default()
-        };
+        let params = PatchParams::apply(manager);
         let name = name(self.scenario);
         let edited = definitions(self.scenario)
             .patch(&name, &params, &Patch::Merge(patch))
@@ -127,8 +122,7 @@ fn name(scenario: &Scenario) -> String {
 }
 
 fn definitions(scenario: &Scenario) -> Api<DynamicObject> {
-    let kind = resource("apiextensions.k8s.io/v1/CustomResourceDefinition");
-    Api::all_with(scenario.client.clone(), &kind)
+    scenario.api("apiextensions.k8s.io/v1/CustomResourceDefinition")
 }
 
 fn version(version: &str, fields: &[&str], stored: bool) -> Value {
@@ -207,22 +201,6 @@ fn installs(log: &str) -> usize {
 async fn until_live(host: &Host, version: &str) {
     host.until_log(&format!("\"plugin loaded\" … \"version\":\"{version}\""))
         .await;
-}
-
-/// Waits until `/readyz` says all of this about the plugin.
-pub(crate) async fn until_ready_says(host: &Host, words: &str) -> String {
-    eventually(&format!("/readyz with {words:?}"), async || {
-        let (_, ready) = get(host, "/readyz?verbose").await;
-        match contains(&ready, words) {
-            true => Ok(ready),
-            false => Err(format!(
-                "{ready}
-{}",
-                host.log()
-            )),
-        }
-    })
-    .await
 }
 
 #[tokio::test]

@@ -96,19 +96,16 @@ async fn report(host: &Host) -> Value {
 }
 
 /// Waits until that report satisfies `condition`.
-async fn until_report(host: &Host, what: &str, condition: impl Fn(&Value) -> bool) -> Value {
-    let deadline = Instant::now() + LIMIT;
-    loop {
+pub(super) async fn until_report(host: &Host, what: &str, condition: impl Fn(&Value) -> bool) -> Value {
+    eventually(what, async || {
         let report = report(host).await;
         if condition(&report) {
-            return report;
+            Ok(report)
+        } else {
+            Err(format!("{report:#}"))
         }
-        assert!(
-            Instant::now() < deadline,
-            "the report never came to {what}: {report:#}"
-        );
-        tokio::time::sleep(Duration::from_millis(20)).await;
-    }
+    })
+    .await
 }
 
 fn response(children: &[(&str, &str)]) -> Value {

@@ -3,6 +3,7 @@
 pub mod server;
 pub mod tokens;
 
+use crate::delivery::proving::until_report;
 use crate::support::prelude::*;
 use std::fs;
 
@@ -58,20 +59,6 @@ fn section(registry: &Registry, more: &str) -> String {
 async fn until_echo_is_ready(scenario: &Scenario) {
     scenario.apply(&echo(1)).await;
     scenario.until_echo("e").await;
-}
-
-/// Waits until the report about the plugin satisfies a condition, and returns it.
-async fn until_report(host: &Host, what: &str, holds: impl Fn(&Value) -> bool) -> Value {
-    let deadline = tokio::time::Instant::now() + LIMIT;
-    loop {
-        let (_, body) = get(host, "/plugins").await;
-        let reports: Value = serde_json::from_str(&body).unwrap();
-        if holds(&reports[0]) {
-            return reports[0].clone();
-        }
-        assert!(tokio::time::Instant::now() < deadline, "never {what}: {body}");
-        tokio::time::sleep(Duration::from_millis(20)).await;
-    }
 }
 
 fn sha256(bytes: &[u8]) -> String {

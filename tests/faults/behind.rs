@@ -39,12 +39,7 @@ fn applies_a(seen: &Seen) -> bool {
 
 /// Returns the writes to the ConfigMaps of a scenario, such as `patch a`.
 async fn writes_of_children(scenario: &Scenario) -> Vec<String> {
-    let writes = scenario.all_writes(cluster().await).await;
-    let of_children = writes.iter().filter_map(|write| {
-        let object = write.object_ref.clone().unwrap_or_default();
-        (object.resource == "configmaps").then(|| format!("{} {}", write.verb, object.name))
-    });
-    of_children.collect()
+    writes_to(&scenario.all_writes(cluster().await).await, "configmaps")
 }
 
 /// Returns how often the ConfigMap `a` was applied.

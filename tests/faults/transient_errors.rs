@@ -5,7 +5,6 @@ use crate::support::prelude::*;
 use std::collections::BTreeMap;
 
 use control_plane::proxy::Seen;
-use k8s_openapi::api::core::v1::Namespace;
 
 use crate::samples::echo::CONTROLLER;
 use crate::samples::many_echoes::{ECHO, POD, apply, apply_many, until_exact, until_pods};
@@ -114,13 +113,8 @@ async fn ten_seconds_of_refusals_cost_no_list_no_status_and_no_event() {
     until_exact(&scenario).await;
     let statuses = async || {
         let writes = scenario.all_writes(&cluster).await;
-        let status = |write: &&control_plane::AuditEvent| {
-            write
-                .object_ref
-                .as_ref()
-                .is_some_and(|object| object.subresource == "status")
-        };
-        writes.iter().filter(status).count()
+        let did = writes_to(&writes, "echoes");
+        did.iter().filter(|did| did.ends_with("/status")).count()
     };
     let before = statuses().await;
     let _ = proxy.take_seen();
@@ -172,12 +166,7 @@ async fn ten_seconds_of_refusals_cost_no_list_no_status_and_no_event() {
 #[tokio::test]
 async fn a_namespace_that_cannot_be_watched_stops_no_other() {
     let (scenario, proxy) = behind_a_proxy("good").await;
-    let bad: Namespace = serde_json::from_value(json!({ "metadata": { "name": "bad" } })).unwrap();
-    let namespaces = Api::<Namespace>::all(scenario.client.clone());
-    namespaces
-        .create(&PostParams::default(), &bad)
-        .await
-        .expect("made");
+    scenario.create_namespace("bad").await;
     let config = scenario.config(CONTROLLER);
     let text = std::fs::read_to_string(&config).unwrap();
     scenario.file("config.yaml", text.replace("[good]", "[good, bad]"));
@@ -187,21 +176,17 @@ async fn a_namespace_that_cannot_be_watched_stops_no_other() {
     apply(&scenario, "e", 2).await;
     until_exact(&scenario).await;
     // It does not touch objects that it cannot see, and sees them as soon as it is allowed to.
-    let there = Api::<DynamicObject>::namespaced_with(scenario.client.clone(), "bad", &resource(POD));
     let echo = json!({ "apiVersion": "my-operator.dev/v1", "kind": "Echo", "metadata": { "name": "b" },
         "spec": { "replicas": 1, "image": "echo:1" } });
-    let echoes = Api::<DynamicObject>::namespaced_with(scenario.client.clone(), "bad", &resource(ECHO));
+    let echoes = scenario.api_in("bad", ECHO);
     let echo = serde_json::from_value(echo).unwrap();
     echoes.create(&PostParams::default(), &echo).await.expect("made");
     proxy.set_mode(Mode::Pass);
-    let made = async {
-        while there.get_opt("b-pod-0").await.expect("an answer").is_none() {
-            tokio::time::sleep(Duration::from_millis(50)).await;
-        }
-    };
-    tokio::time::timeout(LIMIT, made)
-        .await
-        .expect("the pod in the other namespace");
+    let pods = scenario.api_in("bad", POD);
+    until_true("the pod in the other namespace", async || {
+        pods.get_opt("b-pod-0").await.expect("an answer").is_some()
+    })
+    .await;
     until_exact(&scenario).await;
 }
 
@@ -276,12 +261,13 @@ async fn deletions_run_side_by_side_and_stop_when_the_server_has_no_time() {
     assert!((1..=4).contains(&tried), "{tried} of 12 were tried");
     proxy.set_mode_of("/pods/", Mode::Delay(Duration::from_secs(1)));
     let mut seen = Vec::new();
-    let start = Instant::now();
-    while deletions(&seen) < 12 {
-        assert!(start.elapsed() < LIMIT, "{} deletions", deletions(&seen));
+    eventually("12 deletions", async || {
         seen.extend(proxy.take_seen());
-        tokio::time::sleep(Duration::from_millis(50)).await;
-    }
+        (deletions(&seen) >= 12)
+            .then_some(())
+            .ok_or_else(|| deletions(&seen).to_string())
+    })
+    .await;
     let times: Vec<_> = seen
         .iter()
         .filter(|seen| seen.method == "DELETE")

@@ -5,11 +5,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use control_plane::AuditEvent;
-use k8s_openapi::api::core::v1::Namespace;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
 
-use crate::telemetry::get;
+use crate::telemetry::{get, until_ready_says};
 
 const LEASE: &str = "coordination.k8s.io/v1/Lease";
 const NAME: &str = "operator-host";
@@ -127,19 +126,17 @@ fn assert_never_two(scenario: &Scenario, cluster: &ControlPlane) -> usize {
 
 /// Waits for a write of a replica whose name does not begin with `not`, and returns the time of that write.
 async fn until_written(scenario: &Scenario, cluster: &ControlPlane, since: &str, not: &str) -> String {
-    let start = Instant::now();
-    loop {
+    eventually(&format!("a write by another than {not}"), async || {
         let (_, writes) = writes(scenario, cluster);
         let found = writes.iter().find(|write| {
             write.request_received_timestamp.as_str() > since
                 && replica(write).is_some_and(|replica| !replica.starts_with(not))
         });
-        if let Some(write) = found {
-            return write.request_received_timestamp.clone();
-        }
-        assert!(start.elapsed() < LIMIT, "nobody but {not} writes");
-        tokio::time::sleep(Duration::from_millis(50)).await;
-    }
+        found
+            .map(|write| write.request_received_timestamp.clone())
+            .ok_or_else(String::new)
+    })
+    .await
 }
 
 fn now() -> String {
@@ -177,19 +174,6 @@ async fn sort(
     (leaders.pop().expect("one of them"), standbys)
 }
 
-/// Waits until a host reports these words about the leader.
-async fn until_readyz_contains(host: &Host, words: &str) -> (u16, String) {
-    let start = Instant::now();
-    loop {
-        let answer = get(host, "/readyz?verbose").await;
-        if answer.1.contains(words) {
-            return answer;
-        }
-        assert!(start.elapsed() < LIMIT, "{words:?} is not in {}", answer.1);
-        tokio::time::sleep(Duration::from_millis(50)).await;
-    }
-}
-
 #[tokio::test]
 async fn one_replica_writes_and_another_takes_over_when_it_is_killed_terminated_or_stopped() {
     let scenario = Scenario::new("leaders").await;
@@ -206,7 +190,7 @@ async fn one_replica_writes_and_another_takes_over_when_it_is_killed_terminated_
     for (_, standby) in &standbys {
         standby.until_log("controller started").await;
         let words = format!("leader ok: stands by; {first}_");
-        let (status, ready) = until_readyz_contains(standby, &words).await;
+        let (status, ready) = until_ready_says(standby, &words).await;
         assert_eq!(status, 200, "a standby is ready: {ready}");
         assert_contains(&get(standby, "/metrics").await.1, "\noperator_host_leader 0\n");
     }
@@ -242,7 +226,7 @@ async fn one_replica_writes_and_another_takes_over_when_it_is_killed_terminated_
         eprintln!("{:.2} s after SIGSTOP another writes", between(&at, &taken));
         stopped.process().resume();
         let holder = format!("stands by; {next}_");
-        let (status, ready) = until_readyz_contains(&stopped, &holder).await;
+        let (status, ready) = until_ready_says(&stopped, &holder).await;
         assert_eq!(status, 200, "it stands by in the same process: {ready}");
         until_written(&scenario, cluster, &now(), name).await;
         // The suspended replica takes over again in the first iterations: its caches are filled.
@@ -420,22 +404,13 @@ async fn a_leader_whose_connections_go_dead_renews_over_another() {
 }
 
 async fn grant(scenario: &Scenario, leases: &[&str]) {
-    let namespace = &scenario.namespace;
     let rules = json!([
         { "apiGroups": ["test.operator-host.dev"], "resources": ["*"], "verbs": ["*"] },
         { "apiGroups": [""], "resources": ["configmaps"], "verbs": ["*"] },
         { "apiGroups": ["events.k8s.io"], "resources": ["events"], "verbs": ["create", "patch"] },
         { "apiGroups": ["coordination.k8s.io"], "resources": ["leases"], "verbs": leases },
     ]);
-    let api_version = "rbac.authorization.k8s.io/v1";
-    let role = json!({ "apiVersion": api_version, "kind": "Role",
-        "metadata": { "name": "host", "namespace": namespace }, "rules": rules });
-    scenario.apply(&role.to_string()).await;
-    let binding = json!({ "apiVersion": api_version, "kind": "RoleBinding",
-        "metadata": { "name": "host", "namespace": namespace },
-        "roleRef": { "apiGroup": "rbac.authorization.k8s.io", "kind": "Role", "name": "host" },
-        "subjects": [{ "apiGroup": "rbac.authorization.k8s.io", "kind": "User", "name": LIMITED }] });
-    scenario.apply(&binding.to_string()).await;
+    scenario.grant("host", user(LIMITED), rules).await;
 }
 
 /// Regression: without the namespace of its Leases a host waited without a log message.
@@ -450,11 +425,7 @@ async fn a_namespace_for_leases_that_is_missing_is_named_and_waited_for() {
     let words = format!("cannot write the Lease … {missing} … create the namespace");
     let line = host.until_log(&words).await;
     assert_contains(&line, "WARN");
-    let namespaces = Api::<Namespace>::all(scenario.client.clone());
-    let namespace = json!({ "metadata": { "name": missing } });
-    let namespace: Namespace = serde_json::from_value(namespace).unwrap();
-    let created = namespaces.create(&PostParams::default(), &namespace).await;
-    created.expect("a namespace");
+    scenario.create_namespace(missing).await;
     scenario.ready_wants("p", &[config_map("a", "1")]).await;
 }
 
@@ -471,7 +442,7 @@ async fn rights_on_leases_that_are_missing_or_withdrawn_are_named_and_their_retu
     scenario.puppet("p", puppet("1")).await;
     let host = scenario.start_named("a", &config);
     // Regression: it was ready, and would never have worked.
-    let (status, ready) = until_readyz_contains(&host, "[-]leases failed: cannot read the Lease").await;
+    let (status, ready) = until_ready_says(&host, "[-]leases failed: cannot read the Lease").await;
     assert_eq!(status, 500, "{ready}");
     grant(&scenario, &["get", "create"]).await;
     // It can create the Lease, but not update it.

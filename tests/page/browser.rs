@@ -44,16 +44,17 @@ impl Browser {
             Output::File(log.clone()),
         )
         .expect("chromedriver starts");
-        let deadline = Instant::now() + LIMIT;
-        let port = loop {
+        let port = eventually("the port of chromedriver", async || {
             let text = std::fs::read_to_string(&log).unwrap_or_default();
-            if let Some((_, port)) = text.split_once("started successfully on port ") {
-                let digits: String = port.chars().take_while(char::is_ascii_digit).collect();
-                break digits.parse().unwrap();
-            }
-            assert!(Instant::now() < deadline, "chromedriver does not start: {text}");
-            tokio::time::sleep(Duration::from_millis(20)).await;
-        };
+            let port = text
+                .split_once("started successfully on port ")
+                .map(|(_, port)| port);
+            let digits = port.map(|port| port.chars().take_while(char::is_ascii_digit).collect::<String>());
+            digits.ok_or(text)
+        })
+        .await
+        .parse()
+        .unwrap();
         let profile = folder.join("browser");
         // The sandbox of the browser needs rights that a container may lack. The pages are ours.
         let arguments = [
@@ -96,16 +97,17 @@ impl Browser {
 
     /// Waits until an expression is true.
     pub async fn until(&self, expression: &str) {
-        let deadline = Instant::now() + LIMIT;
-        while self.run(&format!("return Boolean({expression})")).await != true {
-            assert!(
-                Instant::now() < deadline,
-                "{expression} never became true; the page shows:\n{}\nand reports {}",
-                self.text().await,
-                self.complaints().await
-            );
-            tokio::time::sleep(Duration::from_millis(30)).await;
-        }
+        eventually(expression, async || {
+            match self.run(&format!("return Boolean({expression})")).await {
+                Value::Bool(true) => Ok(()),
+                _ => Err(format!(
+                    "{}\nand reports {}",
+                    self.text().await,
+                    self.complaints().await
+                )),
+            }
+        })
+        .await;
     }
 
     /// Returns the text of the page, as a user sees it.

@@ -118,26 +118,9 @@ async fn what_does_not_exist_or_cannot_be_read_is_reported() {
     assert_contains(&error, "as the name of a ConfigMap");
 
     // A user who may read only the resource itself still gets an explanation.
-    let role = json!({
-        "apiVersion": "rbac.authorization.k8s.io/v1", "kind": "Role", "metadata": {"name": "reader"},
-        "rules": [{"apiGroups": ["test.operator-host.dev"], "resources": ["puppets"], "verbs": ["get"]}],
-    });
-    let binding = json!({
-        "apiVersion": "rbac.authorization.k8s.io/v1", "kind": "RoleBinding", "metadata": {"name": "reader"},
-        "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "Role", "name": "reader"},
-        "subjects": [{"apiGroup": "rbac.authorization.k8s.io", "kind": "User", "name": LIMITED}],
-    });
-    for object in [role, binding] {
-        let kind = format!(
-            "rbac.authorization.k8s.io/v1/{}",
-            object["kind"].as_str().unwrap()
-        );
-        let api: Api<DynamicObject> = scenario.api(&kind);
-        let object = serde_json::from_value(object).unwrap();
-        api.create(&PostParams::default(), &object)
-            .await
-            .expect("the object is taken");
-    }
+    let rules =
+        json!([{"apiGroups": ["test.operator-host.dev"], "resources": ["puppets"], "verbs": ["get"]}]);
+    scenario.grant("reader", user(LIMITED), rules).await;
     let kubeconfig = cluster().await.kubeconfig_of(LIMITED).expect("the user");
     let (code, out, err) = explain(&kubeconfig, &scenario.namespace, &["puppet", "p"]);
     assert_eq!(code, Some(0), "{out}{err}");

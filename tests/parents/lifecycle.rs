@@ -1,7 +1,6 @@
 //! The deletion of a resource: the finalizer, and the plugin's cleanup before it is released.
 
 use crate::support::prelude::*;
-use k8s_openapi::api::core::v1::Namespace;
 
 use crate::faults::behind::refusing;
 
@@ -188,17 +187,14 @@ async fn a_cleanup_that_creates_children_loses_no_events_and_no_conditions() {
     // Its note contains two versions.
     scenario.until_event("p", "Normal BackingUp:  ").await;
     let events = scenario.api("events.k8s.io/v1/Event");
-    let first = async {
-        loop {
+    until_true(
+        &format!("an Event of the first iteration, {before}"),
+        async || {
             let all = events.list(&ListParams::default()).await.expect("a list");
-            if all.iter().any(|event| event.data["note"] == before.as_str()) {
-                return;
-            }
-            tokio::time::sleep(Duration::from_millis(50)).await;
-        }
-    };
-    let in_time = tokio::time::timeout(LIMIT, first).await;
-    assert!(in_time.is_ok(), "no Event of the first iteration, {before}");
+            all.iter().any(|event| event.data["note"] == before.as_str())
+        },
+    )
+    .await;
 }
 
 /// Regression: 403 forever, logged only at debug level.
@@ -209,11 +205,7 @@ async fn a_cleanup_that_needs_a_child_in_a_terminating_namespace_reports_it() {
     scenario
         .ready_with("p", json!({"response": {}, "cleanup": cleanup}))
         .await;
-    let namespaces = Api::<Namespace>::all(scenario.client.clone());
-    namespaces
-        .delete("stuck", &DeleteParams::default())
-        .await
-        .unwrap();
+    scenario.delete("v1/Namespace", "stuck").await;
     let says = "Reconciling=True ApplyFailed: the deletion waits for the plugin's cleanup … \
          the namespace \"stuck\" … is being deleted … ConfigMap stuck/farewell … releaseAfter";
     scenario.until_condition(PUPPET, "p", says).await;

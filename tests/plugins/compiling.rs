@@ -83,13 +83,7 @@ fn is_limited(process: u32) -> bool {
 }
 
 async fn until(what: &str, condition: impl Fn() -> bool) {
-    let wait = async {
-        while !condition() {
-            tokio::time::sleep(Duration::from_millis(10)).await;
-        }
-    };
-    let done = tokio::time::timeout(LIMIT, wait).await;
-    assert!(done.is_ok(), "{what} never came");
+    until_true(what, async || condition()).await;
 }
 
 #[tokio::test]

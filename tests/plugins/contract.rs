@@ -1,7 +1,6 @@
 //! Parts of the plugin contract, in both binary forms.
 
 use crate::support::prelude::*;
-use k8s_openapi::api::core::v1::Namespace;
 
 /// Starts a host that watches all namespaces.
 fn start(scenario: &Scenario, controllers: &str) -> Host {
@@ -12,11 +11,7 @@ fn start(scenario: &Scenario, controllers: &str) -> Host {
 }
 
 async fn delete_namespace(scenario: &Scenario) {
-    let namespaces = Api::<Namespace>::all(scenario.client.clone());
-    namespaces
-        .delete(&scenario.namespace, &DeleteParams::default())
-        .await
-        .expect("deleted");
+    scenario.delete("v1/Namespace", &scenario.namespace).await;
 }
 
 #[tokio::test]

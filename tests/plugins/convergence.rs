@@ -38,12 +38,8 @@ async fn children_that_need_each_other_are_created_in_one_reconcile() {
     assert!(!host.log().contains("did not settle"), "{}", host.log());
     // One status, from one reconcile.
     let writes = scenario.all_writes(cluster().await).await;
-    let statuses = writes.iter().filter(|write| {
-        write
-            .object_ref
-            .clone()
-            .is_some_and(|object| object.resource == "puppets" && object.subresource == "status")
-    });
+    let statuses = writes_to(&writes, "puppets");
+    let statuses = statuses.iter().filter(|write| write.ends_with("/status"));
     assert_eq!(statuses.count(), 1);
 }
 

@@ -43,17 +43,9 @@ async fn nothing_is_written_when_nothing_changed() {
     scenario.apply(&echo(2)).await;
     scenario.until_echo("e").await;
     // The resync runs ten times per second; each reconcile logs at debug level.
-    let reconciles = || host.log().matches("reconcile done").count();
     let more_reconciles = async |more| {
-        let seen = reconciles();
-        let enough = async {
-            while reconciles() < seen + more {
-                tokio::time::sleep(Duration::from_millis(50)).await;
-            }
-        };
-        tokio::time::timeout(LIMIT, enough)
-            .await
-            .expect("more reconciles");
+        let seen = host.log().matches("reconcile done").count();
+        host.until_logged("reconcile done", seen + more).await;
     };
     // The status is visible before its write is in the audit log.
     more_reconciles(2).await;

@@ -57,16 +57,16 @@ pub async fn until_exact(scenario: &Scenario) {
 }
 
 pub async fn wait(scenario: &Scenario, what: &str, fault: impl AsyncFn() -> Option<String>) {
-    let deadline = tokio::time::Instant::now() + LIMIT;
-    while let Some(fault) = fault().await {
-        assert!(
-            tokio::time::Instant::now() < deadline,
-            "{}: not {what}: {fault}\nthe host's log ends:\n{}",
+    eventually(what, async || match fault().await {
+        None => Ok(()),
+        Some(fault) => Err(format!(
+            "{}: {fault}
+{}",
             scenario.namespace,
             scenario.log_tail()
-        );
-        tokio::time::sleep(Duration::from_millis(50)).await;
-    }
+        )),
+    })
+    .await;
 }
 
 async fn first_fault(scenario: &Scenario) -> Option<String> {

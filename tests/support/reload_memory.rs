@@ -1,11 +1,9 @@
 //! The memory of the serving process before and after reloads.
 
-use std::time::{Duration, Instant};
-
 use crate::support::bystander::{CONTROLLER, ECHO, echo};
 use crate::support::measure::resident;
 use crate::support::mount::Mount;
-use crate::support::{Host, LIMIT, Scenario, plugin};
+use crate::support::{Scenario, plugin};
 
 const FILE: &str = "echo.wasm";
 const RELOADS: u8 = 20;
@@ -26,11 +24,11 @@ pub async fn before_and_after(scenario: &Scenario) -> [u64; 2] {
         .await;
     // The first reload has one-time costs: threads, and the buffers of a second version.
     mount.put(FILE, &version(1));
-    until_loaded(&host, 2).await;
+    host.until_logged("plugin loaded", 2).await;
     let before = resident(&host);
     for number in 2..2 + RELOADS {
         mount.put(FILE, &version(number));
-        until_loaded(&host, usize::from(number) + 1).await;
+        host.until_logged("plugin loaded", usize::from(number) + 1).await;
     }
     let after = resident(&host);
     assert_eq!(host.stop().await.code(), Some(0));
@@ -42,16 +40,4 @@ fn version(number: u8) -> Vec<u8> {
     let mut file = std::fs::read(plugin("echo")).expect("the plugin");
     file.extend([0, 3, 1, b'v', number]);
     file
-}
-
-async fn until_loaded(host: &Host, count: usize) {
-    let deadline = Instant::now() + LIMIT;
-    while host.log().matches("plugin loaded").count() < count {
-        assert!(
-            Instant::now() < deadline,
-            "{count} versions were not loaded: {}",
-            host.log()
-        );
-        tokio::time::sleep(Duration::from_millis(20)).await;
-    }
 }

@@ -224,20 +224,14 @@ impl Collector {
 
     /// Waits for a log record of this span, and returns it.
     pub async fn until_record(&self, span: &Span, is_it: impl Fn(&LogRecord) -> bool) -> LogRecord {
-        let deadline = tokio::time::Instant::now() + LIMIT;
-        loop {
+        let of_span =
+            |record: &&LogRecord| record.trace_id == span.trace_id && record.span_id == span.span_id;
+        eventually("a log record", async || {
             let records = self.records();
-            let of_span =
-                |record: &&LogRecord| record.trace_id == span.trace_id && record.span_id == span.span_id;
-            if let Some(record) = records.iter().filter(of_span).find(|record| is_it(record)) {
-                return record.clone();
-            }
-            assert!(
-                tokio::time::Instant::now() < deadline,
-                "no such record among {records:?}"
-            );
-            tokio::time::sleep(Duration::from_millis(50)).await;
-        }
+            let found = records.iter().filter(of_span).find(|record| is_it(record));
+            found.cloned().ok_or_else(|| format!("{records:?}"))
+        })
+        .await
     }
 
     pub fn metrics(&self) -> Vec<Metric> {
@@ -254,39 +248,25 @@ impl Collector {
 
     /// Waits until `look` finds something in the spans, and returns it.
     pub async fn until_spans<T>(&self, what: &str, look: impl Fn(&[Span]) -> Option<T>) -> T {
-        let deadline = tokio::time::Instant::now() + LIMIT;
-        loop {
+        eventually(what, async || {
             let spans = self.spans();
-            if let Some(found) = look(&spans) {
-                return found;
-            }
-            let names: Vec<_> = spans
-                .iter()
-                .map(|span| (&span.name, text(&span.attributes, "k8s.object.name")))
-                .collect();
-            assert!(
-                tokio::time::Instant::now() < deadline,
-                "no {what} among {names:?}"
-            );
-            tokio::time::sleep(Duration::from_millis(50)).await;
-        }
+            let name = |span: &Span| (span.name.clone(), text(&span.attributes, "k8s.object.name"));
+            look(&spans).ok_or_else(|| format!("{:?}", spans.iter().map(name).collect::<Vec<_>>()))
+        })
+        .await
     }
 
     /// Waits until the sum of a counter over all points with these attributes reaches a value.
     pub async fn until_counted(&self, name: &str, labels: &[(&str, &str)], least: f64) -> f64 {
-        let deadline = tokio::time::Instant::now() + LIMIT;
-        loop {
-            let metrics = self.metrics();
-            let count = sum(&metrics, name, labels);
+        eventually(&format!("{name} {labels:?} of {least}"), async || {
+            let count = sum(&self.metrics(), name, labels);
             if count >= least {
-                return count;
+                Ok(count)
+            } else {
+                Err(count.to_string())
             }
-            assert!(
-                tokio::time::Instant::now() < deadline,
-                "{name} {labels:?} is {count}"
-            );
-            tokio::time::sleep(Duration::from_millis(50)).await;
-        }
+        })
+        .await
     }
 }
 

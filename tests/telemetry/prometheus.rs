@@ -191,15 +191,11 @@ async fn a_real_prometheus_answers_every_query_of_the_dashboard() {
 
     let (_prometheus, reserved) = prometheus(scenario.folder.path(), port(&host).await);
     let port = reserved.number;
-    let deadline = tokio::time::Instant::now() + LIMIT;
     let scraped = "count_over_time(operator_host_leader[1m]) > 4";
-    while !is_ready_to_answer(port).await || query(port, scraped).await["data"]["result"] == json!([]) {
-        assert!(
-            tokio::time::Instant::now() < deadline,
-            "Prometheus does not scrape the host"
-        );
-        tokio::time::sleep(Duration::from_millis(100)).await;
-    }
+    until_true("Prometheus scrapes the host", async || {
+        is_ready_to_answer(port).await && query(port, scraped).await["data"]["result"] != json!([])
+    })
+    .await;
     // Create, change and delete objects while it scrapes.
     scenario.patch(ECHO, "e", json!({"spec": {"replicas": 3}})).await;
     scenario

@@ -40,36 +40,30 @@ async fn serve_v2_at(scenario: &Scenario, port: u16, authority: &Authority, stor
             "conversionReviewVersions": ["v1"], "clientConfig": { "url": url, "caBundle": ca },
         } },
     } });
-    let kind = resource("apiextensions.k8s.io/v1/CustomResourceDefinition");
-    let definitions: Api<DynamicObject> = Api::all_with(scenario.client.clone(), &kind);
-    let patch = Patch::Merge(patch);
-    definitions
-        .patch(DEFINITION, &PatchParams::default(), &patch)
-        .await
-        .expect("two versions");
+    scenario
+        .patch(
+            "apiextensions.k8s.io/v1/CustomResourceDefinition",
+            DEFINITION,
+            patch,
+        )
+        .await;
     // A changed definition takes effect after a moment. Until then nothing is found; then an object is not, by its name.
-    let start = Instant::now();
-    loop {
+    eventually("v2 is served", async || {
         let none = scenario.api(V2).get("none").await;
-        if matches!(&none, Err(kube::Error::Api(status)) if status.details.as_ref().is_some_and(|of| of.name == "none"))
-        {
-            break;
-        }
-        assert!(start.elapsed() < LIMIT, "v2 is never served: {none:?}");
-        tokio::time::sleep(Duration::from_millis(20)).await;
-    }
+        let is_by_name = matches!(&none, Err(kube::Error::Api(status))
+            if status.details.as_ref().is_some_and(|of| of.name == "none"));
+        is_by_name.then_some(()).ok_or_else(|| format!("{none:?}"))
+    })
+    .await;
 }
 
 /// Waits until an object is read in v2.
 async fn until_v2(scenario: &Scenario, name: &str) -> DynamicObject {
-    let start = Instant::now();
-    loop {
-        match scenario.api(V2).get(name).await {
-            Ok(object) => return object,
-            Err(error) => assert!(start.elapsed() < LIMIT, "never read in v2: {error}"),
-        }
-        tokio::time::sleep(Duration::from_millis(100)).await;
-    }
+    eventually("read in v2", async || {
+        let read = scenario.api(V2).get(name).await;
+        read.map_err(|error| error.to_string())
+    })
+    .await
 }
 
 /// Creates an object in v1 that is wrong in v2, returns why, and deletes it.

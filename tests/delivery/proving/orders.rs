@@ -7,8 +7,8 @@ use super::{
     DEFINITION, Stage, digest, is_held_back, offer_one_that_deletes, response, until_held_back, until_live,
     until_report,
 };
-use crate::definitions::install::until_ready_says;
 use crate::telemetry::port;
+use crate::telemetry::until_ready_says;
 
 #[tokio::test]
 async fn after_a_restart_the_last_good_version_runs_and_the_other_is_held_back_again() {
@@ -80,13 +80,9 @@ const MANAGER: &str = "the-night-shift";
 
 /// Sets annotations of the kind's definition; null removes one.
 async fn annotate(scenario: &Scenario, annotations: Value) {
-    let definitions = resource("apiextensions.k8s.io/v1/CustomResourceDefinition");
-    let api: Api<DynamicObject> = Api::all_with(scenario.client.clone(), &definitions);
+    let api = scenario.api("apiextensions.k8s.io/v1/CustomResourceDefinition");
     let patch = Patch::Merge(json!({"metadata": {"annotations": annotations}}));
-    let parameters = PatchParams {
-        field_manager: Some(MANAGER.to_owned()),
-        ..PatchParams::default()
-    };
+    let parameters = PatchParams::apply(MANAGER);
     api.patch(DEFINITION, &parameters, &patch).await.unwrap();
 }
 
@@ -121,12 +117,16 @@ async fn annotations_promote_by_force_roll_back_and_release() {
     assert_eq!(report["live"]["digest"], digest(0).to_string());
 
     // Who ordered it is asked after the version is live.
-    let deadline = Instant::now() + LIMIT;
-    while history(&host).await.as_array().is_none_or(|all| all.len() < 3) {
-        assert!(Instant::now() < deadline, "{:#}", history(&host).await);
-        tokio::time::sleep(Duration::from_millis(50)).await;
-    }
-    let before = history(&host).await;
+    let before = eventually("three entries of the history", async || {
+        let history = history(&host).await;
+        let is_long = history.as_array().is_some_and(|all| all.len() >= 3);
+        if is_long {
+            Ok(history)
+        } else {
+            Err(format!("{history:#}"))
+        }
+    })
+    .await;
     let all: Vec<_> = before
         .as_array()
         .unwrap()

@@ -34,8 +34,7 @@ impl Stage<'_> {
 }
 
 fn definitions(scenario: &Scenario) -> Api<DynamicObject> {
-    let definitions = resource("apiextensions.k8s.io/v1/CustomResourceDefinition");
-    Api::all_with(scenario.client.clone(), &definitions)
+    scenario.api("apiextensions.k8s.io/v1/CustomResourceDefinition")
 }
 
 fn key(scenario: &Scenario) -> String {

@@ -165,14 +165,8 @@ impl Folder {
             process: process.expect("docker-registry starts: install the Debian package of that name"),
             folder: self,
         };
-        let deadline = tokio::time::Instant::now() + LIMIT;
-        while TcpStream::connect(registry.name()).await.is_err() {
-            assert!(
-                tokio::time::Instant::now() < deadline,
-                "the registry does not listen"
-            );
-            tokio::time::sleep(Duration::from_millis(20)).await;
-        }
+        let listens = async || TcpStream::connect(registry.name()).await.is_ok();
+        until_true("the registry listens", listens).await;
         registry
     }
 }
