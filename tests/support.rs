@@ -188,6 +188,16 @@ impl Scenario {
         }
     }
 
+    /// Returns a scenario for a namespace that another one's host or test makes.
+    pub fn beside(&self, namespace: &str) -> Self {
+        Self {
+            client: self.client.clone(),
+            namespace: namespace.to_owned(),
+            folder: tempfile::tempdir().unwrap(),
+            kubeconfig: self.kubeconfig.clone(),
+        }
+    }
+
     /// Sets the kubeconfig that hosts of this scenario use.
     pub fn with_kubeconfig(mut self, kubeconfig: PathBuf) -> Self {
         self.kubeconfig = kubeconfig;

@@ -1,9 +1,7 @@
 //! Cluster-scoped parents, with children in the configured namespaces.
 
 use crate::support::prelude::*;
-use k8s_openapi::api::core::v1::Namespace;
 use k8s_openapi::api::events::v1::Event;
-use kube::runtime::wait::await_condition;
 
 const CONTROLLER: &str = "\
 - name: cluster-puppet
@@ -21,26 +19,13 @@ async fn a_cluster_scoped_parent_has_children_in_the_namespaces_that_are_listed_
     let scenario = Scenario::new("cluster-scoped").await;
     let second = Scenario::new("cluster-scoped-2").await;
     let host = scenario.start(CONTROLLER);
-    let parents: Api<DynamicObject> = Api::all_with(
-        scenario.client.clone(),
-        &crate::support::resource("test.operator-host.dev/v1/ClusterPuppet"),
-    );
     let answer = async |response: Value| {
-        let puppet = json!({
-            "apiVersion": "test.operator-host.dev/v1", "kind": "ClusterPuppet", "metadata": {"name": "cp"},
-            "spec": {"response": response},
-        });
-        parents
-            .patch("cp", &PatchParams::apply("user").force(), &Patch::Apply(&puppet))
+        scenario
+            .cluster_puppet("cp", json!({ "response": response }))
             .await
-            .unwrap()
     };
     let apply = async |children: &[Value]| answer(json!({ "children": children })).await;
-    let within = |namespace: &str| {
-        let mut child = config_map("a", "1");
-        child["metadata"]["namespace"] = namespace.into();
-        child
-    };
+    let within = |namespace: &str| config_map_in(namespace, "a", "1");
     let parent = apply(&[within("cluster-scoped-2")]).await;
     let child = second.until_there(CONFIG_MAP, "a").await;
     assert_eq!(
@@ -72,17 +57,14 @@ async fn a_cluster_scoped_parent_has_children_in_the_namespaces_that_are_listed_
     // Kubernetes 1.20 refuses Events about cluster-scoped objects in `default`.
     let is_refused =
         |line: &&str| line.contains("cannot write an Event") && line.contains("\"ChildRefused\"");
-    let since = Instant::now();
     let told = async || {
         let events = events.list(&ListParams::default()).await.unwrap();
         let told: Vec<_> = events.into_iter().filter(is_told).collect();
         let refused = host.log().lines().filter(is_refused).count();
         (told, refused)
     };
-    while matches!(told().await, (told, 0) if told.is_empty()) {
-        assert!(since.elapsed() < LIMIT, "it is not told");
-        tokio::time::sleep(Duration::from_millis(50)).await;
-    }
+    let is_known = async || !matches!(told().await, (told, 0) if told.is_empty());
+    until_true("it is told", is_known).await;
     for _ in 0..2 {
         host.until_reconciles("cp", host.reconciles("cp") + 1).await;
     }
@@ -103,11 +85,7 @@ async fn a_cluster_scoped_parent_has_children_in_the_namespaces_that_are_listed_
         "metadata": {"name": "held", "finalizers": ["test.operator-host.dev/held"]},
     });
     going.apply(&held.to_string()).await;
-    let namespaces = Api::<Namespace>::all(scenario.client.clone());
-    namespaces
-        .delete("cluster-scoped-1", &DeleteParams::default())
-        .await
-        .unwrap();
+    scenario.delete("v1/Namespace", "cluster-scoped-1").await;
     second.delete(CONFIG_MAP, "a").await;
     apply(&[within("cluster-scoped-1"), within("cluster-scoped-2")]).await;
     second.until_there(CONFIG_MAP, "a").await;
@@ -118,12 +96,11 @@ async fn a_cluster_scoped_parent_has_children_in_the_namespaces_that_are_listed_
 
     apply(&[]).await;
     second.until_gone(CONFIG_MAP, "a").await;
-    let parent = parents.get("cp").await.unwrap();
+    let parent = scenario.get(CLUSTER_PUPPET, "cp").await.unwrap();
     assert!(condition(&parent, "Ready").is_none(), "{parent:?}");
 
-    parents.delete("cp", &DeleteParams::default()).await.unwrap();
-    let gone = await_condition(parents.clone(), "cp", |o: Option<&DynamicObject>| o.is_none());
-    tokio::time::timeout(LIMIT, gone).await.expect("it goes").unwrap();
+    scenario.delete(CLUSTER_PUPPET, "cp").await;
+    scenario.until_gone(CLUSTER_PUPPET, "cp").await;
 }
 
 /// Regression: who could create ConfigMaps in one namespace stopped a parent in all others.
@@ -135,25 +112,10 @@ async fn what_is_in_the_way_in_one_namespace_does_not_stop_the_others() {
     let config = CONTROLLER.replace("cluster-scoped-2, cluster-scoped-1", "full, other");
     let config = format!("{config}  limits: {{request: 64Ki}}\n");
     let host = full.start(&config);
-    let parents: Api<DynamicObject> = Api::all_with(
-        full.client.clone(),
-        &crate::support::resource("test.operator-host.dev/v1/ClusterPuppet"),
-    );
     let apply = async |text: &str| {
-        let children = ["full", "other"].map(|namespace| {
-            let mut child = config_map("a", text);
-            child["metadata"]["namespace"] = namespace.into();
-            child
-        });
-        let puppet = json!({
-            "apiVersion": "test.operator-host.dev/v1", "kind": "ClusterPuppet", "metadata": {"name": "cp"},
-            "spec": {"response": {"children": children}},
-        });
-        let params = PatchParams::apply("user").force();
-        parents
-            .patch("cp", &params, &Patch::Apply(&puppet))
+        let children = ["full", "other"].map(|namespace| config_map_in(namespace, "a", text));
+        full.cluster_puppet("cp", json!({"response": {"children": children}}))
             .await
-            .unwrap()
     };
     let has = |text: &'static str| move |map: &DynamicObject| map.data["data"]["text"] == text;
     full.apply(&config_map("a", "theirs").to_string()).await;
@@ -262,46 +224,34 @@ async fn a_namespace_that_is_missing_is_said_and_a_resource_waits_for_its_defini
              {apiVersion: parts.example.com/v1, kind: Widget}, ",
         );
     let _host = scenario.start(&config);
-    let parents: Api<DynamicObject> = Api::all_with(
-        scenario.client.clone(),
-        &crate::support::resource("test.operator-host.dev/v1/ClusterPuppet"),
-    );
     let apply = async |name: &str, children: &[Value]| {
-        let puppet = json!({
-            "apiVersion": "test.operator-host.dev/v1", "kind": "ClusterPuppet", "metadata": {"name": name},
-            "spec": {"response": {"children": children}},
-        });
-        let params = PatchParams::apply("user").force();
-        parents
-            .patch(name, &params, &Patch::Apply(&puppet))
+        scenario
+            .cluster_puppet(name, json!({"response": {"children": children}}))
             .await
-            .unwrap()
     };
     let until = async |name: &str, type_: &str| {
-        let is_true = |object: Option<&DynamicObject>| {
-            object.is_some_and(|object| crate::support::puppet::is_true(object, type_))
-        };
-        let start = Instant::now();
-        let wait = tokio::time::timeout(LIMIT, await_condition(parents.clone(), name, is_true)).await;
-        let object = wait.unwrap_or_else(|_| panic!("{}", scenario.log_tail()));
-        let object = object.expect("a watch").expect("an object");
-        let message = condition(&object, type_).unwrap()["message"].clone();
-        (start.elapsed(), message.as_str().unwrap().to_owned())
+        let holds = |puppet: &DynamicObject| is_true(puppet, type_);
+        let puppet = scenario.until(CLUSTER_PUPPET, name, type_, holds).await;
+        condition(&puppet, type_).unwrap()["message"]
+            .as_str()
+            .unwrap()
+            .to_owned()
     };
-    let within = |namespace: &str, name: &str| {
-        let mut child = config_map(name, "1");
-        child["metadata"]["namespace"] = namespace.into();
-        child
-    };
-    apply("missing", &[within("team-x", "a"), within("parts", "b")]).await;
-    let (elapsed, message) = until("missing", "Reconciling").await;
+    let created = Instant::now();
+    apply(
+        "missing",
+        &[
+            config_map_in("team-x", "a", "1"),
+            config_map_in("parts", "b", "1"),
+        ],
+    )
+    .await;
+    let message = until("missing", "Reconciling").await;
+    let elapsed = created.elapsed();
     assert!(elapsed < Duration::from_secs(15), "{elapsed:?}");
     assert_contains(&message, "namespace team-x does not exist");
     scenario.until_there(CONFIG_MAP, "b").await;
-    let team: Namespace = serde_json::from_value(json!({"metadata": {"name": "team-x"}})).unwrap();
-    let namespaces = Api::<Namespace>::all(scenario.client.clone());
-    let params = kube::api::PostParams::default();
-    namespaces.create(&params, &team).await.unwrap();
+    scenario.create_namespace("team-x").await;
     until("missing", "Ready").await;
 
     apply("widget", &widget()).await;
@@ -321,46 +271,24 @@ async fn children_may_be_in_namespaces_that_the_parent_makes_or_that_match_a_pat
         .replace("cluster-scoped-2, cluster-scoped-1", "shop-*")
         .replace("children: [", "children: [{apiVersion: v1, kind: Namespace}, ");
     let host = scenario.start(&config);
-    let parents: Api<DynamicObject> = Api::all_with(
-        scenario.client.clone(),
-        &crate::support::resource("test.operator-host.dev/v1/ClusterPuppet"),
-    );
     let apply = async |children: &[Value]| {
-        let puppet = json!({
-            "apiVersion": "test.operator-host.dev/v1", "kind": "ClusterPuppet", "metadata": {"name": "cp"},
-            "spec": {"response": {"children": children}},
-        });
-        let params = PatchParams::apply("user").force();
-        parents
-            .patch("cp", &params, &Patch::Apply(&puppet))
+        scenario
+            .cluster_puppet("cp", json!({"response": {"children": children}}))
             .await
-            .unwrap()
     };
-    let within = |namespace: &str| {
-        let mut child = config_map("a", "1");
-        child["metadata"]["namespace"] = namespace.into();
-        child
-    };
+    let within = |namespace: &str| config_map_in(namespace, "a", "1");
     let team = json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "team"}});
     let parent = apply(&[team.clone(), within("team"), within("shop-1")]).await;
-    let teams: Api<DynamicObject> = Api::namespaced_with(
-        scenario.client.clone(),
-        "team",
-        &crate::support::resource(CONFIG_MAP),
-    );
-    let is_there = |object: Option<&DynamicObject>| object.is_some();
-    let made = tokio::time::timeout(LIMIT, await_condition(teams.clone(), "a", is_there)).await;
-    let made = made
-        .unwrap_or_else(|_| panic!("{}", host.log()))
-        .unwrap()
-        .unwrap();
+    let teams = scenario.beside("team");
+    let made = teams.until_there(CONFIG_MAP, "a").await;
     shop.until_there(CONFIG_MAP, "a").await;
     // A change of a child in a made namespace enqueues its parent.
-    teams.delete("a", &DeleteParams::default()).await.unwrap();
-    let is_new =
-        |object: Option<&DynamicObject>| object.is_some_and(|it| it.metadata.uid != made.metadata.uid);
-    let again = tokio::time::timeout(LIMIT, await_condition(teams.clone(), "a", is_new)).await;
-    again.unwrap_or_else(|_| panic!("{}", host.log())).unwrap();
+    teams.delete(CONFIG_MAP, "a").await;
+    teams
+        .until(CONFIG_MAP, "a", "another one", |it| {
+            it.metadata.uid != made.metadata.uid
+        })
+        .await;
     // What is forged in a namespace that the parent has not made is not its child, and stays.
     let forged = json!({
         "apiVersion": "v1", "kind": "ConfigMap",

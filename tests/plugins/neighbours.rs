@@ -38,26 +38,18 @@ async fn all_calls_together_keep_to_the_memory_of_the_process_and_all_parents_ar
 
     // The limits would allow sixteen of these calls 40 MiB each at a time.
     let spec = |name: &str| {
-        let mut child = config_map(name, "");
-        child["metadata"]["namespace"] = "memory".into();
+        let child = config_map_in("memory", name, "");
         json!({"hold": 40, "busy": 100, "response": {"children": [child]}})
-    };
-    let cluster_puppets: Api<DynamicObject> = Api::all_with(
-        scenario.client.clone(),
-        &resource("test.operator-host.dev/v1/ClusterPuppet"),
-    );
-    let cluster_puppet = async |name: &str, spec: Value| {
-        let puppet = json!({
-            "apiVersion": "test.operator-host.dev/v1", "kind": "ClusterPuppet", "metadata": {"name": name}, "spec": spec,
-        });
-        let params = PatchParams::apply("user").force();
-        let applied = cluster_puppets.patch(name, &params, &Patch::Apply(&puppet)).await;
-        applied.unwrap();
     };
     let names = |of: &str| -> Vec<String> { (0..PARENTS).map(|number| format!("{of}-{number}")).collect() };
     let (ours, theirs) = (names("ours"), names("theirs"));
     join_all(ours.iter().map(|name| scenario.puppet(name, spec(name)))).await;
-    join_all(theirs.iter().map(|name| cluster_puppet(name, spec(name)))).await;
+    join_all(
+        theirs
+            .iter()
+            .map(|name| scenario.cluster_puppet(name, spec(name))),
+    )
+    .await;
     // Meanwhile a plugin that needs little continues.
     let beside = percentile(&bystander.changes(&scenario, CHANGES).await, 0.5);
     for name in ours.iter().chain(&theirs) {

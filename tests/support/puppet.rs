@@ -8,6 +8,7 @@ use serde_json::{Value, json};
 use crate::support::{Host, Scenario, condition, eventually};
 
 pub const PUPPET: &str = "test.operator-host.dev/v1/Puppet";
+pub const CLUSTER_PUPPET: &str = "test.operator-host.dev/v1/ClusterPuppet";
 pub const CONFIG_MAP: &str = "v1/ConfigMap";
 
 /// The puppet's files in both binary forms, by the name of the form.
@@ -50,6 +51,13 @@ pub fn controller(file: &str, more: &str) -> String {
     text
 }
 
+/// Returns a ConfigMap as a child in a namespace, for a parent that is in none.
+pub fn config_map_in(namespace: &str, name: &str, text: &str) -> Value {
+    let mut child = config_map(name, text);
+    child["metadata"]["namespace"] = namespace.into();
+    child
+}
+
 /// Starts a host with the puppet's controller in a namespace of its own; `more` as for [`controller`].
 pub async fn puppets(namespace: &str, more: &str) -> (Scenario, Host) {
     let scenario = Scenario::new(namespace).await;
@@ -67,6 +75,15 @@ impl Scenario {
     pub async fn puppet(&self, name: &str, spec: Value) -> DynamicObject {
         let puppet = json!({
             "apiVersion": "test.operator-host.dev/v1", "kind": "Puppet", "metadata": {"name": name}, "spec": spec,
+        });
+        self.apply(&puppet.to_string()).await
+    }
+
+    /// Does so with a puppet that is in no namespace.
+    pub async fn cluster_puppet(&self, name: &str, spec: Value) -> DynamicObject {
+        let puppet = json!({
+            "apiVersion": "test.operator-host.dev/v1", "kind": "ClusterPuppet", "metadata": {"name": name},
+            "spec": spec,
         });
         self.apply(&puppet.to_string()).await
     }
