@@ -7,8 +7,7 @@
 
 mod answer;
 mod compare;
-mod conversions;
-mod defaults;
+mod objects;
 pub(crate) mod orders;
 mod shadow;
 pub(crate) mod stages;
@@ -27,6 +26,7 @@ use tracing::{debug, warn};
 
 use self::answer::SecretValues;
 use self::compare::{Findings, MAX_BLAMED, find};
+use self::objects::{Question, dropped, worse};
 use self::shadow::{Known, Snapshot};
 use crate::definitions::record::LiveRecord;
 use crate::definitions::{Installer, installed, losses};
@@ -544,28 +544,30 @@ async fn compare(context: &Context, live: Option<&Plugin>, candidate: &Plugin) -
         );
         return held("NotAllowed", message.clone(), all(&message));
     }
-    if let Some(version) = live.and_then(|live| conversions::dropped(live, candidate).into_iter().next()) {
+    if let Some(version) = live.and_then(|live| dropped(live, candidate).into_iter().next()) {
         let message = format!("it does not convert {version}, which the live version converts");
         return held("Incompatible", message.clone(), all(&message));
     }
-    let lossy = match conversions::lossy(context, live, candidate, &names).await {
-        Ok(lossy) => lossy,
-        Err(error) => return not_proved(format!("its conversions cannot be proved now: {error}")),
-    };
-    if let Some(first) = lossy.first() {
-        let message = format!(
-            "its conversion loses something of {}: {}",
-            first.object, first.message
-        );
-        return held("LossyConversion", message, lossy);
-    }
-    let refused = match defaults::refused(context, live, candidate, &names).await {
-        Ok(refused) => refused,
-        Err(error) => return not_proved(format!("its defaults cannot be proved now: {error}")),
-    };
-    if let Some(first) = refused.first() {
-        let message = format!("{}: {}", first.object, first.message);
-        return held("UnstableDefaults", message, refused);
+    for (question, reason, what, loses) in [
+        (
+            Question::Conversion,
+            "LossyConversion",
+            "its conversions",
+            "its conversion loses something of ",
+        ),
+        (Question::Defaults, "UnstableDefaults", "its defaults", ""),
+    ] {
+        let worse = match worse(question, context, live, candidate, &names).await {
+            Ok(worse) => worse,
+            Err(error) => return not_proved(format!("{what} cannot be proved now: {error}")),
+        };
+        if let Some(first) = worse.first() {
+            return held(
+                reason,
+                format!("{loses}{}: {}", first.object, first.message),
+                worse,
+            );
+        }
     }
     if let Some(carried) = &candidate.description().crd
         && live.and_then(|live| live.description().crd.as_ref()) != Some(carried)

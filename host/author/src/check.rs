@@ -439,7 +439,7 @@ async fn conversions(plugin: &Plugin, objects: &[Value], report: &mut Report) {
     if !description.converts() {
         return;
     }
-    let lost = match there_and_back(plugin, &plugin.description().parent, objects, Duration::MAX).await {
+    let lost = match there_and_back(plugin, objects, Duration::MAX).await {
         Ok(lost) => lost,
         Err(error) => {
             report.fail("conversion", error.to_string());

@@ -22,7 +22,7 @@ pub struct Lost {
     pub message: String,
 }
 
-/// Converts objects, which are in the version of `base`, to each other version and back. Returns the first
+/// Converts objects, which are in the version of the plugin's parent, to each other version and back. Returns the first
 /// field of each object that does not come back, for each version. Objects that are not reached within the budget are
 /// skipped.
 ///
@@ -30,11 +30,11 @@ pub struct Lost {
 /// When the host cannot call the plugin, so that nothing is known about it.
 pub async fn there_and_back(
     plugin: &Plugin,
-    base: &Kind,
     objects: &[Value],
     budget: Duration,
 ) -> Result<Vec<Lost>, ConversionError> {
     let start = Instant::now();
+    let base = &plugin.description().parent;
     let versions = plugin.description().versions.iter();
     let mut lost = Vec::new();
     for version in versions.filter(|version| *version != base.version()) {
