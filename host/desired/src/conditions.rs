@@ -361,7 +361,9 @@ fn existing(status: &Map<String, Value>) -> impl Iterator<Item = Condition> {
     })
 }
 
-fn render(
+/// Returns a condition with the time since when it has its status. `current` is the status that has it, or not.
+#[must_use]
+pub fn render(
     condition: &Condition,
     current: &Map<String, Value>,
     generation: Option<i64>,

@@ -1,16 +1,17 @@
 //! What a Controller shows: whether it is ready, which version of its plugin is live, and what is held back.
 
-use jiff::Timestamp;
 use kube::core::DynamicObject;
+use serde::Serialize;
 use serde_json::{Map, Value, json};
 
 use super::admit::Refused;
-use operator_host_contract::EventType;
+use operator_host_contract::{Condition, ConditionStatus, EventType};
+use operator_host_core::clock;
 use operator_host_core::object::shorten;
 use operator_host_delivery::candidate_check::UNMATCHED_PIN;
 use operator_host_delivery::history::HistoryEntry;
-use operator_host_delivery::report::{CandidateState, CandidateVersion, PluginReport};
-use operator_host_desired::conditions::PLUGIN_HELD_BACK;
+use operator_host_delivery::report::{CandidateState, PluginReport};
+use operator_host_desired::conditions::{PLUGIN_HELD_BACK, current, render};
 
 /// Bytes of a message.
 const MESSAGE: usize = 2048;
@@ -47,16 +48,14 @@ pub(super) struct Status {
     pub runs: bool,
 }
 
-/// One condition before its time is known.
-struct Condition {
-    is_true: bool,
-    reason: String,
-    message: String,
-}
-
+/// Returns a condition whose type is not set yet.
 fn condition(is_true: bool, reason: &str, message: &str) -> Condition {
     Condition {
-        is_true,
+        type_: String::new(),
+        status: match is_true {
+            true => ConditionStatus::True,
+            false => ConditionStatus::False,
+        },
         reason: reason.to_owned(),
         message: shorten(message, MESSAGE),
     }
@@ -102,7 +101,13 @@ pub(super) fn of(object: &DynamicObject, refused: Option<&Refused>, facts: &Fact
         (PLUGIN_HELD_BACK, held_back.unwrap_or_else(nothing)),
     ];
     let generation = object.metadata.generation;
-    let conditions = conditions.map(|(type_, new)| dated(old, type_, &new, generation));
+    let conditions = conditions.map(|(type_, new)| {
+        let new = Condition {
+            type_: type_.to_owned(),
+            ..new
+        };
+        render(&new, current(object), generation, clock::now())
+    });
     fields.insert("conditions".to_owned(), conditions.to_vec().into());
     fields.insert("observedGeneration".to_owned(), generation.into());
     Status {
@@ -192,13 +197,7 @@ fn versions(
             match entry.is_none() && old["live"]["digest"] == live.digest.as_str() {
                 true => old["live"].clone(),
                 false => {
-                    let mut version = json!({
-                        "name": live.name,
-                        "version": live.version,
-                        "digest": live.digest,
-                        "since": live.since,
-                        "because": shorten(&live.because, MESSAGE),
-                    });
+                    let mut version = shown(live);
                     if let Some(by) = entry.and_then(|entry| entry.by.as_ref()) {
                         version["by"] = by.clone().into();
                     }
@@ -211,54 +210,31 @@ fn versions(
     let candidate = report.and_then(|report| report.candidate.as_ref());
     let kept = match report {
         Some(report) if report.kept.is_empty() => Value::Null,
-        Some(report) => report
-            .kept
-            .iter()
-            .map(|version| json!({"version": version.version, "digest": version.digest, "since": version.since}))
-            .collect(),
+        Some(report) => json!(report.kept),
         None => old["kept"].clone(),
     };
     let all = [
         ("live", live),
-        ("proposed", candidate.map(proposed).unwrap_or_default()),
+        ("proposed", candidate.map(shown).unwrap_or_default()),
         ("kept", kept),
     ];
     let known = all.into_iter().filter(|(_, value)| !value.is_null());
     fields.extend(known.map(|(field, value)| (field.to_owned(), value)));
 }
 
-fn proposed(candidate: &CandidateVersion) -> Value {
-    let texts = [
-        ("digest", &candidate.digest),
-        ("version", &candidate.version),
-        ("reason", &candidate.reason),
-    ];
-    let texts = texts
-        .into_iter()
-        .filter_map(|(field, text)| Some((field.to_owned(), Value::from(text.clone()?))));
-    let mut fields: Map<String, Value> = texts.collect();
-    fields.insert("state".to_owned(), json!(candidate.state));
-    fields.insert("since".to_owned(), json!(candidate.since));
-    fields.insert("message".to_owned(), shorten(&candidate.message, MESSAGE).into());
-    fields.into()
-}
-
-/// Returns a condition with the time since when it has its status.
-fn dated(old: &Value, type_: &str, new: &Condition, generation: Option<i64>) -> Value {
-    let status = if new.is_true { "True" } else { "False" };
-    let before = old["conditions"].as_array().into_iter().flatten();
-    let before = before
-        .filter(|before| before["type"] == type_ && before["status"] == status)
-        .find_map(|before| before["lastTransitionTime"].as_str());
-    let now = || Timestamp::now().strftime("%Y-%m-%dT%H:%M:%SZ").to_string();
-    json!({
-        "type": type_,
-        "status": status,
-        "reason": new.reason,
-        "message": new.message,
-        "observedGeneration": generation,
-        "lastTransitionTime": before.map_or_else(now, str::to_owned),
-    })
+/// Returns a version without the differences that it makes, which contain parts of children.
+fn shown(version: &impl Serialize) -> Value {
+    let mut version = json!(version);
+    version["diff"].take();
+    if let Some(fields) = version.as_object_mut() {
+        fields.retain(|_, value| !value.is_null());
+        for text in ["because", "message"] {
+            if let Some(Value::String(text)) = fields.get_mut(text) {
+                *text = shorten(text, MESSAGE);
+            }
+        }
+    }
+    version
 }
 
 /// Returns the Events about a change of the status.
@@ -296,9 +272,11 @@ pub(super) fn events(old: &Value, new: &Value) -> Vec<(EventType, &'static str, 
 
 #[cfg(test)]
 mod tests {
+    use jiff::Timestamp;
+
     use super::*;
     use operator_host_delivery::history::Why;
-    use operator_host_delivery::report::LiveVersion;
+    use operator_host_delivery::report::{CandidateVersion, LiveVersion};
 
     fn facts(report: Option<&PluginReport>) -> Facts<'_> {
         Facts {
