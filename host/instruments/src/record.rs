@@ -11,7 +11,7 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
-pub use keeper::{Bounds, KeepError, Keeper, Recorder};
+pub use keeper::{Bounds, KeepError, Recorder};
 pub use mask::mask;
 
 use operator_host_contract::{

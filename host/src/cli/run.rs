@@ -18,7 +18,7 @@ use operator_host_config::memory_limit::Memory;
 use operator_host_config::trust::Keys;
 use operator_host_config::{Config, ConfigError, parse_size};
 use operator_host_instruments::health::server;
-use operator_host_instruments::record::{Bounds, Keeper};
+use operator_host_instruments::record::{Bounds, Recorder};
 use operator_host_lease as leader;
 use operator_host_runtime::compile_memory;
 
@@ -146,8 +146,8 @@ pub async fn run(args: Args) -> Result<(), Failure> {
     .map_err(|error| Failure::Usage(anyhow::anyhow!("--log: {error}")))?;
     telemetry.log_exports();
     let mut instruments = telemetry.instruments();
-    let keeper = match &args.record {
-        Some(folder) => Some(Keeper::start(
+    instruments.recorder = match &args.record {
+        Some(folder) => Some(Recorder::start(
             folder,
             Bounds {
                 files: args.record_calls,
@@ -157,7 +157,7 @@ pub async fn run(args: Args) -> Result<(), Failure> {
         )?),
         None => None,
     };
-    instruments.recorder = keeper.as_ref().map(Keeper::recorder);
+    let recorder = instruments.recorder.clone();
     instruments.journal = args.ui_addr.map(|_| Arc::default());
     let stop = stop_on_signal()?;
     let identity = leader::identity();
@@ -197,8 +197,8 @@ pub async fn run(args: Args) -> Result<(), Failure> {
         ui: args.ui_addr,
     };
     operator::run(setup, connection, instruments, stop).await?;
-    if let Some(keeper) = keeper {
-        keeper.finish().await;
+    if let Some(recorder) = recorder {
+        recorder.finish().await;
     }
     telemetry.shut_down().await;
     info!("operator-host stopped");

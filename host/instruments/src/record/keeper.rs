@@ -48,13 +48,8 @@ pub struct KeepError {
     error: std::io::Error,
 }
 
-/// The thread that writes. Call [`finish`](Keeper::finish), so that the last calls are written too.
-#[derive(Debug)]
-pub struct Keeper {
-    recorder: Recorder,
-}
-
-/// Queues calls for the thread. Cheap to clone.
+/// Queues calls for the thread that writes. Cheap to clone. Call [`finish`](Recorder::finish), so that the last calls are
+/// written too.
 #[derive(Clone, Debug)]
 pub struct Recorder {
     jobs: mpsc::Sender<Job>,
@@ -80,7 +75,7 @@ struct Call {
     _memory: OwnedSemaphorePermit,
 }
 
-impl Keeper {
+impl Recorder {
     /// Opens a folder with the records of an earlier process, or creates it for this user only.
     ///
     /// # Errors
@@ -105,27 +100,18 @@ impl Keeper {
             .spawn(move || write_all(shelf, receiver))
             .map_err(failed)?;
         info!(folder = %folder.display(), "recording every plugin call");
+        let permits = (bounds.waiting / UNIT).min(Semaphore::MAX_PERMITS);
         Ok(Self {
-            recorder: Recorder {
-                jobs: sender,
-                waiting: Arc::new(Semaphore::new(
-                    (bounds.waiting / UNIT).min(Semaphore::MAX_PERMITS),
-                )),
-            },
+            jobs: sender,
+            waiting: Arc::new(Semaphore::new(permits)),
         })
-    }
-
-    /// Returns a handle for queueing calls.
-    #[must_use]
-    pub fn recorder(&self) -> Recorder {
-        self.recorder.clone()
     }
 
     /// Writes the queued calls, for two seconds at most.
     pub async fn finish(self) {
         let (done, wait) = oneshot::channel();
         let finish = async {
-            if self.recorder.jobs.send(Job::End(done)).await.is_ok() {
+            if self.jobs.send(Job::End(done)).await.is_ok() {
                 let _ = wait.await;
             }
         };
@@ -133,9 +119,7 @@ impl Keeper {
             warn!("the last plugin calls were not recorded within {FLUSH:?}");
         }
     }
-}
 
-impl Recorder {
     /// Queues a call. Never waits: when the queue or its memory is full, the call is dropped and counted.
     pub fn call<T: Clone + Into<RecordedAnswer>>(
         &self,
