@@ -12,6 +12,7 @@ use kube::core::{ApiResource, DynamicObject};
 use kube::{Api, Client, ResourceExt};
 use serde_json::{Map, Value, json};
 
+use operator_host_cluster::client::said;
 use operator_host_cluster::discovery::{Discovery, KindError, ResolvedKind};
 use operator_host_cluster::objects::Objects;
 use operator_host_cluster::refusal::is_missing_object;
@@ -104,7 +105,7 @@ impl Uninstall<'_> {
         };
         let leases = Api::<Lease>::namespaced(self.client.clone(), namespace);
         let found = leases.get_opt(&leadership.name).await;
-        let found = found.map_err(|error| anyhow!("cannot read Lease {lease}: {}", plain(&error)))?;
+        let found = found.map_err(|error| anyhow!("cannot read Lease {lease}: {}", said(&error)))?;
         let held = || {
             let spec = found?.spec?;
             let identity = spec.holder_identity.filter(|identity| !identity.is_empty())?;
@@ -132,7 +133,7 @@ impl Uninstall<'_> {
             }
             // The kind is not defined.
             Err(kube::Error::Api(status)) if status.code == 404 => Ok(Vec::new()),
-            Err(error) => Err(anyhow!("cannot list {}: {}", object::kind(), plain(&error))),
+            Err(error) => Err(anyhow!("cannot list {}: {}", object::kind(), said(&error))),
         }
     }
 
@@ -225,7 +226,7 @@ impl Uninstall<'_> {
         for _ in 0..TRIES {
             let object = match api.get(&name.name).await {
                 Err(error) if is_gone(&error) => return Ok(false),
-                object => object.map_err(|error| failed(plain(&error)))?,
+                object => object.map_err(|error| failed(said(&error)))?,
             };
             let Some(mut patch) = change(&object) else {
                 return Ok(false);
@@ -243,7 +244,7 @@ impl Uninstall<'_> {
                 Ok(_) => return Ok(true),
                 Err(error) if is_gone(&error) => return Ok(true),
                 Err(kube::Error::Api(status)) if status.code == 409 => {}
-                Err(error) => return Err(failed(plain(&error))),
+                Err(error) => return Err(failed(said(&error))),
             }
         }
         Err(failed(format!(
@@ -278,7 +279,7 @@ impl Uninstall<'_> {
                     }
                     Err(error) => {
                         let place = namespace.map(|namespace| format!(" in {namespace}"));
-                        let (place, error) = (place.unwrap_or_default(), plain(&error));
+                        let (place, error) = (place.unwrap_or_default(), said(&error));
                         errors.push(anyhow!("cannot list {kind}{place}: {error}"));
                         break;
                     }
@@ -343,14 +344,6 @@ pub(crate) fn controllers() -> ResolvedKind {
 fn api(client: &Client, resource: &ResolvedKind, namespace: Option<&str>) -> Objects {
     let namespace = namespace.filter(|_| resource.namespaced);
     Objects::new(client.clone(), &resource.api, namespace)
-}
-
-/// Returns the API server's message.
-fn plain(error: &kube::Error) -> String {
-    match error {
-        kube::Error::Api(status) => status.message.clone(),
-        other => operator_host_cluster::client::chain(other),
-    }
 }
 
 #[cfg(test)]
