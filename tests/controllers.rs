@@ -9,6 +9,7 @@ mod lifecycle;
 mod rights;
 mod stages;
 
+const DEFINITION: &str = "apiextensions.k8s.io/v1/CustomResourceDefinition";
 const CONTROLLER: &str = "operator-host.dev/v1alpha1/Controller";
 
 /// What the Controllers of these scenarios may do.
@@ -18,6 +19,14 @@ const CEILINGS: &str = "ceilings:\n  parents: [{apiGroups: ['*.operator-host.dev
 struct World {
     scenario: Scenario,
     cluster: ControlPlane,
+}
+
+impl std::ops::Deref for World {
+    type Target = Scenario;
+
+    fn deref(&self) -> &Scenario {
+        &self.scenario
+    }
 }
 
 impl World {
@@ -30,13 +39,7 @@ impl World {
 
     /// Starts a host that has no controllers of its own.
     fn start(&self) -> Host {
-        self.start_with(CEILINGS)
-    }
-
-    /// Starts a host with this text as its configuration, besides an empty list of controllers.
-    fn start_with(&self, top: &str) -> Host {
-        let config = self.configure(top);
-        self.scenario.start_with(&config, &[])
+        self.scenario.start_with(&self.configure(CEILINGS), &[])
     }
 
     /// Writes the configuration, which a running host follows.
@@ -84,11 +87,39 @@ impl World {
         self.scenario.apply(&object.to_string()).await
     }
 
-    /// Waits until a Controller has a condition with this status and reason; returns its message.
-    async fn until(&self, name: &str, type_: &str, status: &str, reason: &str) -> String {
-        self.scenario
-            .until_condition(CONTROLLER, name, &format!("{type_}={status} {reason}"))
-            .await
+    /// Starts a control plane and a host, with this plugin and the Controller `puppet`, and waits until it runs.
+    async fn running(name: &str, plugin: &[u8], more: Value) -> (Self, Host) {
+        let world = Self::new(name).await;
+        let host = world.start();
+        world.put(plugin).await;
+        world.controller("puppet", more).await;
+        world.runs("puppet").await;
+        (world, host)
+    }
+
+    /// Waits until a Controller says this, as in [`Scenario::until_condition`].
+    async fn says(&self, name: &str, says: &str) -> String {
+        self.until_condition(CONTROLLER, name, says).await
+    }
+
+    /// Waits until a Controller runs.
+    async fn runs(&self, name: &str) {
+        self.says(name, "Ready=True Running").await;
+    }
+
+    /// Waits until the last error of a Controller has these words, and returns it.
+    async fn until_error(&self, name: &str, words: &str) -> DynamicObject {
+        let has = |object: &DynamicObject| {
+            let error = object.data["status"]["lastError"].as_str();
+            error.is_some_and(|error| contains(error, words))
+        };
+        self.until(CONTROLLER, name, words, has).await
+    }
+
+    /// Waits until this version is live, with nothing beside it.
+    async fn until_live(&self, digest: &str) -> DynamicObject {
+        let is_live = |object: &DynamicObject| version(object, "live") == digest;
+        self.until(CONTROLLER, "puppet", digest, is_live).await
     }
 
     /// Creates a puppet that wants one ConfigMap of its own name, and waits until it is there.

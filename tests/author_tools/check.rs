@@ -21,7 +21,7 @@ fn check_warns_of_each_kind_that_gives_a_plugin_power_over_others() {
         let answer = host(&["check", &sample(name)]).expect(0);
         for kind in kinds {
             let warning = format!("warn  privileges    the plugin creates {kind}");
-            assert!(answer.out.contains(&warning), "{warning}: {}", answer.out);
+            assert_contains(&answer.out, &warning);
         }
     }
     let desk = Desk::new();
@@ -49,11 +49,7 @@ fn check_lists_what_is_right_and_what_is_wrong_and_its_exit_code_shows_which() {
             "cost",
             "determinism",
         ] {
-            assert!(
-                answer.out.contains(&format!("  {part:12}  ")),
-                "{part}: {}",
-                answer.out
-            );
+            assert_contains(&answer.out, &format!("  {part:12}  "));
         }
         assert!(!answer.out.contains("fail"), "{}", answer.out);
     }
@@ -69,7 +65,7 @@ fn check_lists_what_is_right_and_what_is_wrong_and_its_exit_code_shows_which() {
         .import(&socket("sock_accept"))
         .build(Form::Command);
     let answer = host(&["check", &case("unused.wasm", unused)]).expect(0);
-    assert!(answer.out.contains("ok    imports"), "{}", answer.out);
+    assert_contains(&answer.out, "ok    imports");
     for (file, expected) in [
         (case("text.wasm", b"hello".to_vec()), "fail  form"),
         (
@@ -103,18 +99,14 @@ fn check_lists_what_is_right_and_what_is_wrong_and_its_exit_code_shows_which() {
             "apiVersion: fixtures.dev/v1\nkind: Fixture\nmetadata: {name: f}\n",
         );
         let answer = host(&["check", &file, "--sample", resource.to_str().unwrap()]).expect(1);
-        assert!(answer.out.contains(expected), "{file}: {}", answer.out);
+        assert_contains(&answer.out, expected);
     }
     for form in [Form::Component, Form::Command] {
         let printed = host(&["check", &case("version.wasm", answered.clone().build(form))]).expect(0);
-        assert!(printed.out.contains(", contract 1.0.0, "), "{}", printed.out);
+        assert_contains(&printed.out, ", contract 1.0.0, ");
     }
     let plain = host(&["check", &case("plain.wasm", answered.build(Form::Command))]).expect(0);
-    assert!(
-        plain.out.contains("warn  crd") && plain.out.contains("warn  samples"),
-        "{}",
-        plain.out
-    );
+    assert_contains(&plain.out, "warn  crd … warn  samples");
     host(&["check", "/nowhere.wasm"]).expect(2);
 }
 
@@ -232,8 +224,8 @@ fn check_and_render_refuse_a_child_and_a_status_that_the_api_server_would_refuse
         ])
         .expect(code);
         if let Some(words) = words {
-            assert!(rendered.err.contains(words), "{words}: {}", rendered.err);
-            assert!(checked.out.contains(words), "{words}: {}", checked.out);
+            assert_contains(&rendered.err, words);
+            assert_contains(&checked.out, words);
         }
     }
 }

@@ -39,14 +39,9 @@ async fn a_cluster_that_is_as_the_plugin_wants_it_shows_nothing_and_another_spec
     let file = scenario.file("e.yaml", echo("e", 3));
     let file = ["-n", &scenario.namespace, "-f", file.to_str().unwrap()];
     let answer = diff(&scenario, &config, &file).expect(1);
-    for line in [
-        "# Echo diff/e\n",
-        "--- /dev/null\n",
-        "+++ Pod diff/e-pod-2 (with echo 0.1.0)\n",
-        "+  name: e-pod-2\n",
-    ] {
-        assert!(answer.out.contains(line), "{line:?} is not in {}", answer.out);
-    }
+    let words = "# Echo diff/e\n … --- /dev/null\n … +++ Pod diff/e-pod-2 (with echo 0.1.0)\n … \
+         +  name: e-pod-2\n";
+    assert_contains(&answer.out, words);
     assert!(!answer.out.contains("e-pod-1\n"), "{}", answer.out);
     assert!(!answer.out.contains("managedFields") && !answer.out.contains("operator-host.dev/applied"));
 
@@ -57,12 +52,8 @@ async fn a_cluster_that_is_as_the_plugin_wants_it_shows_nothing_and_another_spec
         &["-n", &scenario.namespace, "-f", fewer.to_str().unwrap()],
     )
     .expect(1);
-    for line in [
-        "--- Pod diff/e-pod-1 (now)\n+++ /dev/null\n",
-        "-  - image: i\n+  - image: j\n",
-    ] {
-        assert!(answer.out.contains(line), "{line:?} is not in {}", answer.out);
-    }
+    let words = "--- Pod diff/e-pod-1 (now)\n+++ /dev/null\n … -  - image: i\n+  - image: j\n";
+    assert_contains(&answer.out, words);
     // A resource that does not exist yet.
     let new = scenario.file("new.yaml", echo("new", 1));
     let answer = diff(
@@ -71,7 +62,7 @@ async fn a_cluster_that_is_as_the_plugin_wants_it_shows_nothing_and_another_spec
         &["-n", &scenario.namespace, "-f", new.to_str().unwrap()],
     )
     .expect(1);
-    assert!(answer.out.contains("+  name: new-pod-0\n"), "{}", answer.out);
+    assert_contains(&answer.out, "+  name: new-pod-0\n");
 
     assert_eq!(versions(&scenario).await, before, "nothing was written");
 }
@@ -104,20 +95,10 @@ async fn another_plugin_can_be_tried_before_it_is_rolled_out() {
     let other = Fixture::new(plugin_fixtures::cases::ANSWER).parent("my-operator.dev/v1", "Echo");
     let other = scenario.file("other.wasm", other.build(Form::Component));
     let answer = with(other.to_str().unwrap()).expect(2);
-    assert!(
-        answer.err.contains("Echo diff-plugin/e")
-            && answer
-                .err
-                .contains("may not create objects of the kind v1/ConfigMap"),
-        "{}",
-        answer.err
-    );
+    let words = "Echo diff-plugin/e … may not create objects of the kind v1/ConfigMap";
+    assert_contains(&answer.err, words);
     let answer = with(&sample("hello")).expect(2);
-    assert!(
-        answer.err.contains("reconciles fraim.co.jp/v1/Hello"),
-        "{}",
-        answer.err
-    );
+    assert_contains(&answer.err, "reconciles fraim.co.jp/v1/Hello");
 }
 
 #[tokio::test]
@@ -137,16 +118,8 @@ async fn values_of_secrets_are_masked_and_needs_are_read_from_the_cluster() {
     };
     scenario.puppet("p", spec("correct horse")).await;
     let answer = diff(&scenario, &config, &[]).expect(1);
-    assert!(
-        answer.out.contains("+++ Secret diff-secret/s (with puppet"),
-        "{}",
-        answer.out
-    );
-    assert!(
-        answer.out.contains("+++ Secret diff-secret/g") && answer.out.contains("+  token:"),
-        "{}",
-        answer.out
-    );
+    let words = "+++ Secret diff-secret/s (with puppet … +++ Secret diff-secret/g … +  token:";
+    assert_contains(&answer.out, words);
     let host = scenario.start_with(&config, &[]);
     scenario.until_ready("p").await;
     assert!(host.stop().await.success());
@@ -184,13 +157,9 @@ async fn what_cannot_be_compared_is_reported_and_the_exit_code_is_2() {
         &["--controller", "echo", "-n", &scenario.namespace, "nobody"],
     )
     .expect(2);
-    assert!(
-        missing.err.contains("there is no Echo diff-bad/nobody"),
-        "{}",
-        missing.err
-    );
+    assert_contains(&missing.err, "there is no Echo diff-bad/nobody");
     let unknown = diff(&scenario, &config, &["--controller", "ecco"]).expect(2);
-    assert!(unknown.err.contains("it has echo"), "{}", unknown.err);
+    assert_contains(&unknown.err, "it has echo");
     let wrong = scenario.file("e.yaml", echo("e", 101));
     let wrong = diff(
         &scenario,
@@ -198,15 +167,9 @@ async fn what_cannot_be_compared_is_reported_and_the_exit_code_is_2() {
         &["-n", &scenario.namespace, "-f", wrong.to_str().unwrap()],
     )
     .expect(2);
-    assert!(wrong.err.contains("spec.replicas"), "{}", wrong.err);
+    assert_contains(&wrong.err, "spec.replicas");
     let stray = scenario.file("pod.yaml", "apiVersion: v1\nkind: Pod\nmetadata: {name: p}\n");
     let stray = diff(&scenario, &config, &["-f", stray.to_str().unwrap()]).expect(2);
-    assert!(
-        stray
-            .err
-            .contains("no controller of the configuration is for v1/Pod"),
-        "{}",
-        stray.err
-    );
+    assert_contains(&stray.err, "no controller of the configuration is for v1/Pod");
     diff(&scenario, Path::new("/nowhere.yaml"), &[]).expect(2);
 }

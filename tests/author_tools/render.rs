@@ -25,7 +25,7 @@ fn children_are_a_stream_that_kubectl_takes_and_the_status_stands_in_comments() 
                 "spec": {"containers": [{"name": "echo", "image": "echo:1"}]},
             })
         );
-        assert!(answer.out.contains("#   currentReplicas: 0"), "{}", answer.out);
+        assert_contains(&answer.out, "#   currentReplicas: 0");
     }
     let list = desk.render(&sample("echo"), &spec, &["-o", "json"]).expect(0);
     let list: Value = serde_json::from_str(&list.out).unwrap();
@@ -76,18 +76,14 @@ const MYSQL: &str = "apiVersion: database.example.com/v2\nkind: MySQLCluster\nme
 fn needs_are_answered_from_the_related_objects_and_defaults_are_filled_in() {
     let desk = Desk::new();
     let missing = desk.render(&sample("mysql"), MYSQL, &[]).expect(1);
-    assert!(
-        missing.err.contains("MySQLCluster db: retry requested") && missing.err.contains("pw"),
-        "{}",
-        missing.err
-    );
+    assert_contains(&missing.err, "MySQLCluster db: retry requested … pw");
     let secrets = desk.file(
         "secrets.yaml",
         "apiVersion: v1\nkind: Secret\nmetadata: {name: pw}\ndata: {password: cHc=}\n",
     );
     let more = ["--related", secrets.to_str().unwrap(), "-o", "name"];
     let found = desk.render(&sample("mysql"), MYSQL, &more).expect(0);
-    assert!(found.out.contains("pod/db-0\n"), "{}", found.out);
+    assert_contains(&found.out, "pod/db-0\n");
     assert!(
         !found.out.contains("pod/db-1\n"),
         "the default is one replica: {}",
@@ -111,11 +107,7 @@ fn a_failure_of_the_plugin_is_reported_with_exit_code_1() {
     let spec = MYSQL.replace(", rootPasswordSecret: {name: pw}", "");
     let invalid = desk.render(&sample("mysql"), &spec, &["--children", larger.to_str().unwrap()]);
     let invalid = invalid.expect(1);
-    assert!(
-        invalid.err.contains("InvalidSpec") && invalid.err.contains("spec.storage.size"),
-        "{}",
-        invalid.err
-    );
+    assert_contains(&invalid.err, "InvalidSpec … spec.storage.size");
     assert_eq!(invalid.out, "");
 
     for (case, expected) in [
@@ -125,7 +117,7 @@ fn a_failure_of_the_plugin_is_reported_with_exit_code_1() {
         (cases::EXIT, "exited with code 3"),
     ] {
         let answer = desk.fixture(case).expect(1);
-        assert!(answer.err.contains(expected), "{}", answer.err);
+        assert_contains(&answer.err, expected);
     }
 }
 
@@ -157,14 +149,10 @@ fn a_cleanup_that_is_not_done_is_rendered_as_a_host_would_report_it() {
 fn children_that_the_plugin_may_not_make_are_refused() {
     let desk = Desk::new();
     let answer = desk.fixture(cases::ANSWER).expect(0);
-    assert!(answer.out.contains("kind: ConfigMap"), "{}", answer.out);
+    assert_contains(&answer.out, "kind: ConfigMap");
     let other = cases::ANSWER.replace("ConfigMap", "ConfigMop");
     let answer = desk.fixture(&other).expect(1);
-    assert!(
-        answer.err.contains("ConfigMop") && answer.err.contains("`makes`"),
-        "{}",
-        answer.err
-    );
+    assert_contains(&answer.err, "ConfigMop … `makes`");
 }
 
 #[test]
@@ -210,11 +198,7 @@ fn a_resource_that_does_not_fit_is_refused_with_path_and_rule() {
         ),
     ] {
         let answer = desk.render(&sample("echo"), &resource, &[]).expect(2);
-        assert!(
-            answer.err.contains(expected),
-            "{expected:?} is not in:\n{}",
-            answer.err
-        );
+        assert_contains(&answer.err, expected);
         assert_eq!(answer.out, "");
     }
     let both = format!(
@@ -223,11 +207,7 @@ fn a_resource_that_does_not_fit_is_refused_with_path_and_rule() {
         spec("{replicas: 1}")
     );
     let answer = desk.render(&sample("echo"), &both, &[]).expect(2);
-    assert!(
-        answer.err.contains("document 1") && answer.err.contains("document 2"),
-        "{}",
-        answer.err
-    );
+    assert_contains(&answer.err, "document 1 … document 2");
 }
 
 #[test]
@@ -242,13 +222,8 @@ fn a_resource_that_violates_a_rule_of_the_definition_is_not_rendered() {
     let answer = desk.render(&sample("webapp"), &app(3), &[]).expect(0);
     assert!(!answer.err.contains("rule"), "{}", answer.err);
     let answer = desk.render(&sample("webapp"), &app(4), &[]).expect(2);
-    assert!(
-        answer.err.contains(
-            "(WebApp w): <nil>: Invalid value: autoscale.min must not be greater than autoscale.max"
-        ),
-        "{}",
-        answer.err
-    );
+    let words = "(WebApp w): <nil>: Invalid value: autoscale.min must not be greater than autoscale.max";
+    assert_contains(&answer.err, words);
 }
 
 /// Regression: a plugin whose cluster-scoped parent has children in namespaces could not pass its own checks.
@@ -275,7 +250,7 @@ fn children_of_a_cluster_scoped_parent_are_judged_by_the_namespaces_of_the_confi
     let plugin = sample("cluster-puppet");
     let file = desk.file("sample.yaml", resource).to_str().unwrap().to_owned();
     let free = desk.render(&plugin, resource, &definition).expect(0);
-    assert!(free.out.contains("namespace: shop-1"), "{}", free.out);
+    assert_contains(&free.out, "namespace: shop-1");
     let check =
         |more: &[&str]| host(&[&["check", &plugin, "--sample", &file][..], &definition, more].concat());
     check(&[]).expect(0);
@@ -297,8 +272,8 @@ fn children_of_a_cluster_scoped_parent_are_judged_by_the_namespaces_of_the_confi
         let checked = check(&["--config", &config]).expect(code);
         if code == 1 {
             let words = "the namespace \"shop-1\" is not allowed; list it under `otherNamespaces`";
-            assert!(rendered.err.contains(words), "{}", rendered.err);
-            assert!(checked.out.contains(words), "{}", checked.out);
+            assert_contains(&rendered.err, words);
+            assert_contains(&checked.out, words);
         }
         assert_eq!(
             checked.out.contains("includes kube-system"),
@@ -310,9 +285,5 @@ fn children_of_a_cluster_scoped_parent_are_judged_by_the_namespaces_of_the_confi
     let echo = desk
         .render(&sample("echo"), ECHO, &["--config", &config("")])
         .expect(2);
-    assert!(
-        echo.err.contains("no controller in") && echo.err.contains("Echo"),
-        "{}",
-        echo.err
-    );
+    assert_contains(&echo.err, "no controller in … Echo");
 }

@@ -76,30 +76,17 @@ fn the_exit_code_shows_whether_an_answer_differs_and_the_difference_is_printed()
     other["response"]["children"][0]["metadata"]["name"] = "question".into();
     let other = desk.file("other.json", record(&other));
     let answer = replay(&plugin, &other).expect(1);
-    for line in [
-        "--- recorded\n",
-        "+++ replayed (fixture 1.0.0, sha256:",
-        "-      name: question\n",
-        "+      name: answer\n",
-    ] {
-        assert!(answer.out.contains(line), "{line:?} is not in {}", answer.out);
-    }
+    let words = "--- recorded\n … +++ replayed (fixture 1.0.0, sha256: … -      name: question\n … \
+         +      name: answer\n";
+    assert_contains(&answer.out, words);
 
     // A failed call is a record, too, and so is one that fails now.
     let panics = file("panic.wasm", cases::PANIC);
     let answer = replay(&panics, &good).expect(1);
-    assert!(
-        answer.out.contains("panicked at src/lib.rs:7:9"),
-        "{}",
-        answer.out
-    );
+    assert_contains(&answer.out, "panicked at src/lib.rs:7:9");
 
     let both = host(&["replay", "--plugin", &plugin, desk.0.path().to_str().unwrap()]).expect(1);
-    assert!(
-        both.out.contains("2 calls replayed: 1 the same, 1 different"),
-        "{}",
-        both.out
-    );
+    assert_contains(&both.out, "2 calls replayed: 1 the same, 1 different");
 
     for (name, text, expected) in [
         ("text.json", "hello".to_owned(), "not a record of a plugin call"),
@@ -116,11 +103,7 @@ fn the_exit_code_shows_whether_an_answer_differs_and_the_difference_is_printed()
     ] {
         let bad = desk.file(name, text);
         let answer = replay(&plugin, &bad).expect(2);
-        assert!(
-            answer.err.contains(expected) && answer.err.contains(name),
-            "{}",
-            answer.err
-        );
+        assert_contains(&answer.err, &format!("{expected} … {name}"));
         std::fs::remove_file(bad).unwrap();
     }
     replay("/nowhere.wasm", &good).expect(2);
@@ -146,13 +129,8 @@ fn an_accepted_answer_replaces_the_recorded_one_and_nothing_else_in_the_file() {
     let record = desk.file("case.json", case("{\"response\": {}}"));
     let plugin = plugin.to_str().unwrap();
     let answer = accept(plugin, &record).expect(0);
-    for line in [
-        "accepted   ",
-        "+++ replayed",
-        "1 calls replayed: 0 the same, 1 accepted, 0 different",
-    ] {
-        assert!(answer.out.contains(line), "{line:?} is not in {}", answer.out);
-    }
+    let words = "accepted    … +++ replayed … 1 calls replayed: 0 the same, 1 accepted, 0 different";
+    assert_contains(&answer.out, words);
     let expected = serde_json::to_string_pretty(&answered())
         .unwrap()
         .replace('\n', "\n  ");
@@ -177,7 +155,7 @@ fn an_accepted_answer_replaces_the_recorded_one_and_nothing_else_in_the_file() {
     // A failed call is no answer.
     let panics = desk.file("panic.wasm", Fixture::new(cases::PANIC).build(Form::Component));
     let failed = accept(panics.to_str().unwrap(), &record).expect(1);
-    assert!(failed.out.contains("0 accepted, 1 different"), "{}", failed.out);
+    assert_contains(&failed.out, "0 accepted, 1 different");
     assert_eq!(std::fs::read_to_string(&record).unwrap(), written);
 }
 
@@ -281,7 +259,7 @@ async fn what_a_host_recorded_is_replayed_alike_and_holds_no_value_of_a_secret()
     }
     for form in ["puppet", "puppet-command"] {
         let answer = replay(&sample(form), &folder).expect(0);
-        assert!(answer.out.contains("0 different"), "{}", answer.out);
+        assert_contains(&answer.out, "0 different");
     }
 }
 

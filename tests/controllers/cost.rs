@@ -13,7 +13,7 @@ const READY: Duration = Duration::from_secs(600);
 #[tokio::test]
 async fn from_one_apply_to_the_first_child_takes_at_most_a_second_more_than_an_entry_of_the_file() {
     let world = World::new("controllers-first").await;
-    let scenario = &world.scenario;
+    let scenario = &world;
     let plugins = crate::support::plugin("echo");
     let plugins = format!("plugins: {}\n", plugins.parent().unwrap().display());
     scenario.file("config.yaml", format!("{plugins}{CEILINGS}controllers: []\n"));
@@ -81,7 +81,7 @@ async fn idle(host: &Host) -> f64 {
 #[tokio::test]
 async fn a_hundred_controllers_cost_little_more_memory_than_a_hundred_entries() {
     let world = World::new("controllers-memory").await;
-    let scenario = &world.scenario;
+    let scenario = &world;
     let echo = std::fs::read(crate::support::plugin("echo")).unwrap();
     let crd = program(&["crd", crate::support::plugin("echo").to_str().unwrap()]).prints();
     let own = "my-operator.dev";
@@ -141,7 +141,7 @@ async fn a_hundred_controllers_cost_little_more_memory_than_a_hundred_entries() 
                 "metadata": {"name": name, "labels": {"operator-host.dev/plugin": name}},
                 "binaryData": {"echo.wasm": k8s_openapi::ByteString(plugin)},
             });
-            world.scenario.apply(&map.to_string()).await;
+            world.apply(&map.to_string()).await;
             let spec = json!({
                 "parent": {"apiVersion": format!("{}/v1", group(number)), "kind": "Echo"},
                 "plugin": {"configMap": {"name": name, "key": "echo.wasm"}},

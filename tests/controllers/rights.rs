@@ -8,12 +8,10 @@ const ROLE: &str = "rbac.authorization.k8s.io/v1/ClusterRole";
 impl World {
     /// Changes the rules of the host's role for the whole cluster.
     async fn change_rules(&self, change: impl FnOnce(&mut Vec<Value>)) {
-        let roles = kube::Api::<DynamicObject>::all_with(self.scenario.client.clone(), &resource(ROLE));
-        let name = &self.scenario.namespace;
-        let mut rules = roles.get(name).await.unwrap().data["rules"].clone();
+        let name = &self.namespace;
+        let mut rules = self.get(ROLE, name).await.unwrap().data["rules"].clone();
         change(rules.as_array_mut().unwrap());
-        let patch = kube::api::Patch::Merge(json!({ "rules": rules }));
-        roles.patch(name, &Default::default(), &patch).await.unwrap();
+        self.patch(ROLE, name, json!({ "rules": rules })).await;
     }
 
     async fn grant(&self, resource: &str) {
@@ -34,24 +32,24 @@ async fn limited(name: &str, left_out: impl Fn(&Value) -> bool) -> (World, Host)
     let text = "plugins: .\nceilings:\n  parents: [{apiGroups: [test.operator-host.dev], kinds: [Puppet]}]\n  \
                 children: [{apiGroups: [''], kinds: [ConfigMap]}]\n  reads: [{apiGroups: [''], kinds: [ConfigMap]}]\n\
                 controllers: []\n";
-    let config = world.scenario.file("config.yaml", text);
+    let config = world.file("config.yaml", text);
     let crds = crate::support::root().join("tests/fixtures/puppet/crds.yaml");
     let account = format!("{name}/{name}");
     let mut command = program(&["rbac", "--service-account", &account, "-o", "json", "--config"]);
     let printed = command.arg(&config).arg("--crd").arg(crds).prints();
     let list: Value = serde_json::from_str(&printed).unwrap_or_else(|_| panic!("no roles"));
     let account = json!({"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": name}});
-    world.scenario.apply(&account.to_string()).await;
+    world.apply(&account.to_string()).await;
     for role in list["items"].as_array().unwrap() {
         let mut role = role.clone();
         if let Some(Value::Array(rules)) = role.get_mut("rules") {
             rules.retain(|rule| !left_out(rule));
         }
-        world.scenario.apply(&role.to_string()).await;
+        world.apply(&role.to_string()).await;
     }
     let kubeconfig = world.cluster.kubeconfig_of_account(name, name).await.unwrap();
     world.scenario = world.scenario.with_kubeconfig(kubeconfig);
-    let host = world.scenario.start_with(&config, &[]);
+    let host = world.start_with(&config, &[]);
     (world, host)
 }
 
@@ -61,7 +59,7 @@ async fn the_printed_permissions_are_enough_for_a_controller_of_the_cluster() {
     world.put(&puppet(1)).await;
     // Parents in the host's own namespace need an order of the file.
     world.controller("puppet", json!({})).await;
-    world.until("puppet", "Ready", "True", "Running").await;
+    world.runs("puppet").await;
     world.served("a").await;
     let log = host.log();
     for problem in [
@@ -97,13 +95,12 @@ async fn a_controller_says_which_permission_is_missing_until_it_is_granted() {
     let (world, host) = limited("controllers-no-parents", |rule| allows(rule, "puppets", "list")).await;
     world.put(&puppet(1)).await;
     world.controller("puppet", json!({})).await;
-    let message = world.until("puppet", "Stalled", "True", "Forbidden").await;
-    let words = "puppets.test.operator-host.dev is forbidden … cannot list";
-    assert_contains(&message, words);
-    world.until("puppet", "Ready", "False", "Forbidden").await;
-    world.until("puppet", "Progressing", "False", "Forbidden").await;
+    let says = "Stalled=True Forbidden: puppets.test.operator-host.dev is forbidden … cannot list";
+    world.says("puppet", says).await;
+    world.says("puppet", "Ready=False Forbidden").await;
+    world.says("puppet", "Progressing=False Forbidden").await;
     world.grant("puppets").await;
-    world.until("puppet", "Ready", "True", "Running").await;
+    world.runs("puppet").await;
     assert_eq!(host.stop().await.code(), Some(0));
 }
 
@@ -112,10 +109,10 @@ async fn a_controller_whose_children_cannot_be_watched_any_more_is_not_ready() {
     let (world, host) = limited("controllers-no-children", |_| false).await;
     world.put(&puppet(1)).await;
     world.controller("puppet", json!({})).await;
-    world.until("puppet", "Ready", "True", "Running").await;
+    world.runs("puppet").await;
     world.revoke("configmaps").await;
-    let message = world.until("puppet", "Ready", "False", "Forbidden").await;
-    assert_contains(&message, "configmaps is forbidden … cannot list");
+    let says = "Ready=False Forbidden: configmaps is forbidden … cannot list";
+    world.says("puppet", says).await;
     assert_eq!(host.stop().await.code(), Some(0));
 }
 
@@ -124,9 +121,8 @@ async fn a_config_map_that_the_host_may_not_read_is_named_with_what_to_do() {
     let (world, host) = limited("controllers-no-plugin", |rule| allows(rule, "configmaps", "list")).await;
     world.put(&puppet(1)).await;
     world.controller("puppet", json!({})).await;
-    let message = world.until("puppet", "Stalled", "True", "Forbidden").await;
-    let words = "controllers-no-plugin/puppet-plugin … configmaps is forbidden … operator-host rbac";
-    assert_contains(&message, &words);
+    let says = "Stalled=True Forbidden: controllers-no-plugin/puppet-plugin … configmaps is forbidden … operator-host rbac";
+    world.says("puppet", says).await;
     assert_eq!(host.stop().await.code(), Some(0));
 }
 
@@ -153,17 +149,18 @@ async fn a_tenant_with_controllers_reaches_no_secrets_and_no_other_controllers()
         ("opens", json!({"plugin": "/etc/passwd"}), "ceilings.files"),
     ] {
         world.controller(name, more).await;
-        let message = world.until(name, "Stalled", "True", "NotAllowed").await;
-        assert_contains(&message, ceiling);
+        world
+            .says(name, &format!("Stalled=True NotAllowed: {ceiling}"))
+            .await;
     }
     // A plugin that wants one is refused, too, whatever its Controller says.
     world.put(&puppet(1)).await;
     world.controller("puppet", json!({})).await;
-    world.until("puppet", "Ready", "True", "Running").await;
+    world.runs("puppet").await;
     let token = json!({"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "token"}});
-    world.scenario.wants("greedy", &[token]).await;
+    world.wants("greedy", &[token]).await;
     let says = "Stalled=True ChildRefused";
-    let message = world.scenario.until_condition(PUPPET, "greedy", says).await;
+    let message = world.until_condition(PUPPET, "greedy", says).await;
     assert_contains(&message, "Secret");
     assert_eq!(host.stop().await.code(), Some(0));
 }

@@ -12,13 +12,13 @@ fn breaks() -> Value {
 /// Creates a puppet whose ConfigMap says which version made it, with a mark, and waits until the live version has.
 async fn told(world: &World, name: &str) {
     tell(world, name, "").await;
-    world.scenario.until(CONFIG_MAP, name, "made", has("old")).await;
+    world.until(CONFIG_MAP, name, "made", has("old")).await;
 }
 
 async fn tell(world: &World, name: &str, mark: &str) {
     let of = |text: &str| json!({"children": [config_map(name, &format!("{text}{mark}"))]});
     let spec = json!({"response": of("old"), "variants": {"1": {"response": of("new")}}});
-    world.scenario.puppet(name, spec).await;
+    world.puppet(name, spec).await;
 }
 
 fn has(text: &'static str) -> impl Fn(&DynamicObject) -> bool {
@@ -28,7 +28,6 @@ fn has(text: &'static str) -> impl Fn(&DynamicObject) -> bool {
 /// Waits until a version has this stage, and returns the puppets that have it already, of these.
 async fn reached(world: &World, stage: &str, names: &[&str]) -> Vec<String> {
     world
-        .scenario
         .until(CONTROLLER, "puppet", stage, |object| {
             let message = object.data["status"]["proposed"]["message"].as_str();
             message.is_some_and(|message| message.starts_with(stage))
@@ -41,7 +40,7 @@ async fn reached(world: &World, stage: &str, names: &[&str]) -> Vec<String> {
 async fn with_the_new(world: &World, names: &[&str]) -> Vec<String> {
     let mut new = Vec::new();
     for name in names {
-        let map = world.scenario.get(CONFIG_MAP, name).await;
+        let map = world.get(CONFIG_MAP, name).await;
         if map.is_some_and(|map| has("new")(&map)) {
             new.push((*name).to_owned());
         }
@@ -51,48 +50,38 @@ async fn with_the_new(world: &World, names: &[&str]) -> Vec<String> {
 
 /// Returns the digest of the version that last reconciled a puppet, as its child says.
 async fn digest_of(world: &World, child: &str) -> String {
-    let child = world.scenario.get(CONFIG_MAP, child).await.unwrap();
+    let child = world.get(CONFIG_MAP, child).await.unwrap();
     let annotations = child.metadata.annotations.unwrap_or_default();
     annotations["operator-host.dev/provenance"].clone()
 }
 
 #[tokio::test]
 async fn a_version_goes_from_stage_to_stage_and_then_to_all() {
-    let world = World::new("stages-good").await;
-    let host = world.start();
-    world.put(&variant(0)).await;
     let stages = json!({"proving": {"stages": [{"selector": "canary=true", "wait": "4s"}, {"percent": 100, "wait": "1s"}]}});
-    world.controller("puppet", stages.clone()).await;
-    world.until("puppet", "Ready", "True", "Running").await;
+    let (world, host) = World::running("stages-good", &variant(0), stages.clone()).await;
     for name in ["first", "other"] {
         told(&world, name).await;
     }
     let label = json!({"metadata": {"labels": {"canary": "true"}}});
-    world.scenario.patch(PUPPET, "first", label).await;
+    world.patch(PUPPET, "first", label).await;
     world.put(&variant(1)).await;
     world
-        .scenario
         .until(CONFIG_MAP, "first", "of the new version", has("new"))
         .await;
     // The other one keeps the live version until the stage has ended.
     let object = world
-        .scenario
         .until(CONTROLLER, "puppet", "the first stage is shown", |object| {
             let message = object.data["status"]["proposed"]["message"].as_str();
             message.is_some_and(|message| message.starts_with("stage 1 of 2: 1 of 2 objects"))
         })
         .await;
     assert!(is_true(&object, "Progressing") && is_ready(&object));
-    assert!(has("old")(
-        &world.scenario.get(CONFIG_MAP, "other").await.unwrap()
-    ));
+    assert!(has("old")(&world.get(CONFIG_MAP, "other").await.unwrap()));
     world
-        .scenario
         .until(CONFIG_MAP, "other", "of the new version", has("new"))
         .await;
     let new = operator_host_runtime::Digest::of(&variant(1)).to_string();
     world
-        .scenario
         .until(CONTROLLER, "puppet", "it is live for all", |object| {
             version(object, "live") == new && object.data["status"]["proposed"].is_null()
         })
@@ -105,7 +94,6 @@ async fn a_version_goes_from_stage_to_stage_and_then_to_all() {
     world.controller("puppet", pinned).await;
     for name in ["first", "other"] {
         world
-            .scenario
             .until(CONFIG_MAP, name, "of the old version", has("old"))
             .await;
     }
@@ -116,47 +104,39 @@ async fn a_version_goes_from_stage_to_stage_and_then_to_all() {
 async fn a_stage_that_becomes_less_ready_returns_to_the_live_version_also_after_a_restart() {
     let world = World::new("stages-bad").await;
     // Where the live version is after a restart.
-    let kept = world.scenario.folder.path().join("kept");
+    let kept = world.folder.path().join("kept");
     let start = || {
-        let config = world
-            .scenario
-            .file("config.yaml", format!("{CEILINGS}\ncontrollers: []\n"));
-        world
-            .scenario
-            .start_with(&config, &["--state-dir", kept.to_str().unwrap()])
+        let config = world.file("config.yaml", format!("{CEILINGS}\ncontrollers: []\n"));
+        world.start_with(&config, &["--state-dir", kept.to_str().unwrap()])
     };
     let host = start();
     world.put(&variant(0)).await;
     let stages = json!({"proving": {"stages": [{"objects": 1, "wait": "4s"}, {"percent": 100}]}});
     world.controller("puppet", stages).await;
-    world.until("puppet", "Ready", "True", "Running").await;
+    world.runs("puppet").await;
     for name in ["a", "b", "c"] {
-        world.scenario.puppet(name, breaks()).await;
+        world.puppet(name, breaks()).await;
         let says = "Ready=True Told";
-        world.scenario.until_condition(PUPPET, name, says).await;
+        world.until_condition(PUPPET, name, says).await;
     }
     world.put(&variant(1)).await;
-    let message = world
-        .until("puppet", "PluginHeldBack", "True", "StageFailed")
-        .await;
-    assert_contains(&message, "0 of 1 objects with the new version are Ready");
+    let says = "PluginHeldBack=True StageFailed: 0 of 1 objects with the new version are Ready";
+    world.says("puppet", says).await;
     for name in ["a", "b", "c"] {
         let says = "Ready=True Told";
-        world.scenario.until_condition(PUPPET, name, says).await;
+        world.until_condition(PUPPET, name, says).await;
     }
     let old = operator_host_runtime::Digest::of(&variant(0)).to_string();
-    let object = world.scenario.get(CONTROLLER, "puppet").await.unwrap();
+    let object = world.get(CONTROLLER, "puppet").await.unwrap();
     assert_eq!(version(&object, "live"), old);
     assert_eq!(host.stop().await.code(), Some(0));
     // The next process does not try it again.
     let host = start();
     host.until_log("it was taken back in stage 1 of 2 before").await;
-    world
-        .until("puppet", "PluginHeldBack", "True", "StageFailed")
-        .await;
+    world.says("puppet", "PluginHeldBack=True StageFailed").await;
     for name in ["a", "b", "c"] {
         let says = "Ready=True Told";
-        world.scenario.until_condition(PUPPET, name, says).await;
+        world.until_condition(PUPPET, name, says).await;
     }
     assert_eq!(host.stop().await.code(), Some(0));
 }
@@ -167,18 +147,16 @@ async fn a_stage_that_becomes_less_ready_returns_to_the_live_version_also_after_
 async fn a_stage_goes_on_where_it_was_after_a_failover_and_after_a_restart() {
     let world = World::new("stages-failover").await;
     // Where the live version is after a restart.
-    let kept = world.scenario.folder.path().join("kept");
+    let kept = world.folder.path().join("kept");
     let lease = "leadership: single\nlease: {namespace: stages-failover, duration: 3s, renewDeadline: 2s, retryPeriod: 500ms}";
-    let config = world
-        .scenario
-        .file("config.yaml", format!("{lease}\n{CEILINGS}\ncontrollers: []\n"));
+    let config = world.file("config.yaml", format!("{lease}\n{CEILINGS}\ncontrollers: []\n"));
     let start = |name: &str| {
-        let folder = world.scenario.folder.path().join(name);
+        let folder = world.folder.path().join(name);
         std::fs::create_dir_all(&folder).unwrap();
         let arguments = ["--state-dir", kept.to_str().unwrap()];
         Host::start(
             &config,
-            world.scenario.kubeconfig(),
+            world.kubeconfig(),
             &arguments,
             &[("HOSTNAME", name)],
             &folder,
@@ -188,7 +166,7 @@ async fn a_stage_goes_on_where_it_was_after_a_failover_and_after_a_restart() {
     world.put(&variant(0)).await;
     let stages = json!({"proving": {"stages": [{"objects": 1, "wait": "1h"}, {"percent": 100}]}});
     world.controller("puppet", stages).await;
-    world.until("puppet", "Ready", "True", "Running").await;
+    world.runs("puppet").await;
     let names = ["a", "b", "c", "d"];
     for name in names {
         told(&world, name).await;
@@ -201,8 +179,8 @@ async fn a_stage_goes_on_where_it_was_after_a_failover_and_after_a_restart() {
         let message = object.data["status"]["proposed"]["message"].as_str()?;
         Some(message.split(',').next()?.to_owned())
     };
-    let before = stage(&world.scenario.get(CONTROLLER, "puppet").await.unwrap()).unwrap();
-    let mut changes = measure::follow(&world.scenario, CONFIG_MAP).await;
+    let before = stage(&world.get(CONTROLLER, "puppet").await.unwrap()).unwrap();
+    let mut changes = measure::follow(&world, CONFIG_MAP).await;
     // All puppets are reconciled by the next leader, and each keeps its version.
     let go_on = async |mark: &str| {
         for name in names {
@@ -214,7 +192,7 @@ async fn a_stage_goes_on_where_it_was_after_a_failover_and_after_a_restart() {
             };
             let text = format!("{text}{mark}");
             let says = |map: &DynamicObject| map.data["data"]["text"] == text;
-            world.scenario.until(CONFIG_MAP, name, &text, says).await;
+            world.until(CONFIG_MAP, name, &text, says).await;
         }
     };
     let second = start("b");
@@ -234,7 +212,6 @@ async fn a_stage_goes_on_where_it_was_after_a_failover_and_after_a_restart() {
     }
     assert!(returned.is_empty(), "{returned:?}");
     world
-        .scenario
         .until(CONTROLLER, "puppet", &before, |object| {
             stage(object).as_ref() == Some(&before)
         })
@@ -245,47 +222,43 @@ async fn a_stage_goes_on_where_it_was_after_a_failover_and_after_a_restart() {
 /// Regression: the stage waited for the queue of the controller from before the change, which nobody worked off.
 #[tokio::test]
 async fn a_stage_goes_on_when_the_definition_of_its_kind_changes() {
-    let world = World::new("stages-definition").await;
-    let host = world.start();
-    world.put(&variant(0)).await;
     let stages = [
         json!({"selector": "canary=true", "wait": "1h"}),
         json!({"percent": 100, "wait": "1s"}),
     ];
-    world
-        .controller("puppet", json!({"proving": {"stages": stages}}))
-        .await;
-    world.until("puppet", "Ready", "True", "Running").await;
+    let (world, host) = World::running(
+        "stages-definition",
+        &variant(0),
+        json!({"proving": {"stages": stages}}),
+    )
+    .await;
     let names = ["first", "other"];
     for name in names {
         told(&world, name).await;
     }
     let label = json!({"metadata": {"labels": {"canary": "true"}}});
-    world.scenario.patch(PUPPET, "first", label).await;
+    world.patch(PUPPET, "first", label).await;
     world.put(&variant(1)).await;
     assert_eq!(
         reached(&world, "stage 1 of 2: 1 of 2 objects", &names).await,
         ["first"]
     );
-    let mut changes = measure::follow(&world.scenario, CONFIG_MAP).await;
+    let mut changes = measure::follow(&world, CONFIG_MAP).await;
     // Without its status, and with it again, the kind is another one for the controller, which starts again.
-    let definition = resource("apiextensions.k8s.io/v1/CustomResourceDefinition");
-    let crds = kube::Api::<DynamicObject>::all_with(world.scenario.client.clone(), &definition);
-    let crd = crds.get("puppets.test.operator-host.dev").await.unwrap();
+    let name = "puppets.test.operator-host.dev";
+    let crd = world.get(DEFINITION, name).await.unwrap();
     let mut versions = crd.data["spec"]["versions"].clone();
     let with = versions[0]["subresources"].clone();
     for (times, subresources) in [(1, Value::Null), (2, with)] {
         versions[0]["subresources"] = subresources;
-        let patch = kube::api::Patch::Merge(json!({"spec": {"versions": versions}}));
-        crds.patch("puppets.test.operator-host.dev", &Default::default(), &patch)
-            .await
-            .unwrap();
+        world
+            .patch(DEFINITION, name, json!({"spec": {"versions": versions}}))
+            .await;
         host.until_logged("\"controller started\"", times + 1).await;
     }
     // An object that the controller hears of after that still belongs to the stage.
     tell(&world, "first", "-after").await;
     world
-        .scenario
         .until(CONFIG_MAP, "first", "of the new version", has("new-after"))
         .await;
     while let Ok((_, map)) = changes.try_recv() {
@@ -302,7 +275,6 @@ async fn a_stage_goes_on_when_the_definition_of_its_kind_changes() {
         .controller("puppet", json!({"proving": {"stages": shorter}}))
         .await;
     world
-        .scenario
         .until(CONFIG_MAP, "other", "of the new version", has("new"))
         .await;
     assert_eq!(host.stop().await.code(), Some(0));
@@ -311,21 +283,17 @@ async fn a_stage_goes_on_when_the_definition_of_its_kind_changes() {
 /// Regression: a stage of one object ended well when that object was deleted, perhaps because the version had broken it.
 #[tokio::test]
 async fn a_stage_whose_objects_are_deleted_begins_again_with_others() {
-    let world = World::new("stages-deleted").await;
-    let host = world.start();
-    world.put(&variant(0)).await;
     let stages =
         json!({"proving": {"stages": [{"objects": 1, "wait": "6s"}, {"percent": 100, "wait": "1h"}]}});
-    world.controller("puppet", stages).await;
-    world.until("puppet", "Ready", "True", "Running").await;
+    let (world, host) = World::running("stages-deleted", &variant(0), stages).await;
     let names = ["a", "b", "c"];
     for name in names {
         told(&world, name).await;
     }
     world.put(&variant(1)).await;
     let chosen = reached(&world, "stage 1 of 2: 1 of 3 objects", &names).await;
-    world.scenario.delete(PUPPET, &chosen[0]).await;
-    world.scenario.until_gone(PUPPET, &chosen[0]).await;
+    world.delete(PUPPET, &chosen[0]).await;
+    world.until_gone(PUPPET, &chosen[0]).await;
     let next = reached(&world, "stage 1 of 2: 1 of 2 objects", &names).await;
     assert_eq!(next.len(), 1, "{next:?} after {chosen:?}");
     assert_ne!(next, chosen);
@@ -336,24 +304,19 @@ async fn a_stage_whose_objects_are_deleted_begins_again_with_others() {
 /// Regression: the thread that looks at files panicked, and the host saw no file any more.
 #[tokio::test]
 async fn a_version_whose_config_map_is_lost_in_a_stage_is_taken_back() {
-    let world = World::new("stages-lost").await;
-    let host = world.start();
-    world.put(&variant(0)).await;
     let stages = json!({"proving": {"stages": [{"selector": "canary=true", "wait": "10m"}]}});
-    world.controller("puppet", stages).await;
-    world.until("puppet", "Ready", "True", "Running").await;
+    let (world, host) = World::running("stages-lost", &variant(0), stages).await;
     told(&world, "first").await;
     let label = json!({"metadata": {"labels": {"canary": "true"}}});
-    world.scenario.patch(PUPPET, "first", label).await;
+    world.patch(PUPPET, "first", label).await;
     let is = async |what: &'static str| {
         world
-            .scenario
             .until(CONFIG_MAP, "first", "of that version", has(what))
             .await
     };
     world.put(&variant(1)).await;
     is("new").await;
-    world.scenario.delete(CONFIG_MAP, "puppet-plugin").await;
+    world.delete(CONFIG_MAP, "puppet-plugin").await;
     is("old").await;
     // The host goes on to look at files.
     world.put(&variant(1)).await;
