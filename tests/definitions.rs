@@ -28,10 +28,6 @@ async fn echoes(scenario: &Scenario) {
     install(&scenario.client, scenario.folder.path(), &yaml).await;
 }
 
-fn definitions(scenario: &Scenario) -> Api<DynamicObject> {
-    Api::all_with(scenario.client.clone(), &resource(DEFINITION))
-}
-
 /// Returns how often the log contains the words.
 fn logged(host: &Host, words: &str) -> usize {
     host.log().lines().filter(|line| line.contains(words)).count()
@@ -74,10 +70,7 @@ async fn a_controller_follows_its_definition_and_the_others_go_on() {
             .until(ECHO, "e", "counted", |e| e.data["status"]["currentReplicas"] == 2)
             .await;
 
-        definitions(&scenario)
-            .delete("echoes.my-operator.dev", &DeleteParams::default())
-            .await
-            .expect("deleted");
+        scenario.delete(DEFINITION, "echoes.my-operator.dev").await;
         let deleted = Instant::now();
         host.until_logged("is no longer served: stopping the controller", round)
             .await;
@@ -177,14 +170,15 @@ async fn a_definition_that_is_older_than_the_plugin_is_reported_until_it_is_appl
     let scenario = Scenario::within(&cluster, "older-definition").await;
     echoes(&scenario).await;
     let name = "echoes.my-operator.dev";
-    let mut definition = definitions(&scenario).get(name).await.expect("a definition");
+    let mut definition = scenario.api(DEFINITION).get(name).await.expect("a definition");
     let status = "/spec/versions/0/schema/openAPIV3Schema/properties/status/properties";
     let fields = definition
         .data
         .pointer_mut(status)
         .and_then(|fields| fields.as_object_mut());
     fields.expect("its fields").remove("isReady").expect("a field");
-    definitions(&scenario)
+    scenario
+        .api(DEFINITION)
         .replace(name, &PostParams::default(), &definition)
         .await
         .expect("replaced");

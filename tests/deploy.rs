@@ -13,7 +13,7 @@ use std::sync::Once;
 
 use control_plane::manifests::without_rules;
 use control_plane::{deployed, manifests};
-use k8s_openapi::api::core::v1::{Namespace, Secret};
+use k8s_openapi::api::core::v1::Secret;
 use kube::Client;
 use kube::core::GroupVersionKind;
 use kube::discovery::{self, Scope};
@@ -208,11 +208,7 @@ async fn bare_cluster() -> (ControlPlane, Client, TempDir) {
     let definitions = FOREIGN.map(|(group, kind)| definition(group, kind));
     crate::support::install(&client, folder.path(), &definitions.join("---\n")).await;
     for name in [NAME, "shop"] {
-        let namespace: Namespace = serde_json::from_value(json!({ "metadata": { "name": name } })).unwrap();
-        Api::all(client.clone())
-            .create(&PostParams::default(), &namespace)
-            .await
-            .unwrap();
+        control_plane::create_namespace(&client, name).await.unwrap();
     }
     (cluster, client, folder)
 }
@@ -403,11 +399,7 @@ async fn rendered(cluster: &ControlPlane, client: &Client, values: &Value) -> Ve
     until_openapi(client).await;
     let validates = serves_openapi_to_helm(client).await;
     if !validates {
-        let namespace = serde_json::from_value::<Namespace>(json!({ "metadata": { "name": NAME } })).unwrap();
-        // An earlier release may have created it.
-        let _ = Api::all(client.clone())
-            .create(&PostParams::default(), &namespace)
-            .await;
+        control_plane::create_namespace(client, NAME).await.unwrap();
     }
     helm(
         &["install", NAME, NAME, &chart, &file.display().to_string()],
@@ -805,8 +797,7 @@ async fn what_is_deployed_runs_all_four_operators_with_nothing_forbidden_and_is_
         )
         .await;
     for (kind, name, _, _) in &SAMPLES[..3] {
-        scenario.delete(kind, name).await;
-        scenario.until_gone(kind, name).await;
+        scenario.remove(kind, name).await;
     }
     let mut complaints = complaints(&host);
     complaints.retain(|line| !line.contains(BUDGET_NOT_SERVED));

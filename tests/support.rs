@@ -22,7 +22,7 @@ use std::process::ExitStatus;
 use std::sync::LazyLock;
 use std::time::Duration;
 
-use control_plane::{AuditEvent, Component, ControlPlane, Options, Output, manifests};
+use control_plane::{AuditEvent, Component, ControlPlane, Options, Output, last_lines, manifests};
 use k8s_openapi::api::core::v1::Namespace;
 use kube::api::{ApiResource, DeleteParams, ListParams, Patch, PatchParams, PostParams};
 use kube::core::{DynamicObject, GroupVersionKind};
@@ -169,11 +169,10 @@ impl Scenario {
     /// Creates a scenario in its own cluster.
     pub async fn within(cluster: &ControlPlane, name: &str) -> Self {
         let client = cluster.client().await.expect("a client");
-        let namespace: Namespace = serde_json::from_value(json!({ "metadata": { "name": name } })).unwrap();
-        let api = Api::<Namespace>::all(client.clone());
-        api.create(&PostParams::default(), &namespace)
-            .await
-            .expect("a namespace of its own");
+        let namespace = serde_json::from_value(json!({ "metadata": { "name": name } })).unwrap();
+        let namespaces = Api::<Namespace>::all(client.clone());
+        let created = namespaces.create(&PostParams::default(), &namespace).await;
+        created.expect("a namespace of its own");
         let folder = tempfile::tempdir().unwrap();
         // The host's own namespace distinguishes its records from those of other hosts in the cluster.
         let kubeconfig = std::fs::read_to_string(cluster.kubeconfig()).expect("a kubeconfig");
@@ -344,6 +343,12 @@ impl Scenario {
             .delete(name, &DeleteParams::default())
             .await
             .expect("it can be deleted");
+    }
+
+    /// Deletes an object, and waits until it is gone.
+    pub async fn remove(&self, kind: &str, name: &str) {
+        self.delete(kind, name).await;
+        self.until_gone(kind, name).await;
     }
 
     /// Returns the object if it exists.
@@ -631,10 +636,10 @@ impl Host {
         .await
     }
 
-    /// Waits until the log has this text so many times.
+    /// Waits until so many lines of the log have these words, as in [`contains`].
     pub async fn until_logged(&self, text: &str, times: usize) {
         eventually(&format!("{times} times {text:?} in the log"), async || {
-            let found = self.log().matches(text).count();
+            let found = self.log().lines().filter(|line| contains(line, text)).count();
             (found >= times)
                 .then_some(())
                 .ok_or_else(|| format!("{found} so far; {}", tail(&self.log)))
@@ -677,7 +682,8 @@ impl Host {
 }
 
 fn tail(file: &Path) -> String {
-    let text = std::fs::read_to_string(file).unwrap_or_default();
-    let lines: Vec<&str> = text.lines().collect();
-    lines[lines.len().saturating_sub(30)..].join("\n")
+    last_lines(file, "", 30).join(
+        "
+",
+    )
 }

@@ -85,6 +85,16 @@ pub(crate) fn configuration(scenario: &Scenario) -> PathBuf {
     )
 }
 
+/// Starts a host with the webhook, and installs that.
+pub(crate) async fn served(scenario: &Scenario, more: &[&str]) -> (Host, PathBuf, Authority) {
+    let config = configuration(scenario);
+    let authority = certified(scenario);
+    let host = scenario.start_with(&config, &[]);
+    host.until_log("controller started").await;
+    install(scenario, &host, &config, &authority, more).await;
+    (host, config, authority)
+}
+
 /// Returns the minor version of the API server.
 pub(crate) async fn minor(scenario: &Scenario) -> u32 {
     control_plane::deployed::minor(&scenario.client)
@@ -158,8 +168,7 @@ pub(crate) async fn install_for(
     let name = format!("test-{}", scenario.namespace);
     for object in manifests(scenario, host, config, authority, crds, more).await {
         let kind = &object.types.as_ref().unwrap().kind;
-        let kind = resource(&format!("admissionregistration.k8s.io/v1/{kind}"));
-        let api: Api<DynamicObject> = Api::all_with(scenario.client.clone(), &kind);
+        let api = scenario.api(&format!("admissionregistration.k8s.io/v1/{kind}"));
         let params = PatchParams::apply("user").force();
         api.patch(&name, &params, &Patch::Apply(&object))
             .await
@@ -201,20 +210,13 @@ async fn create(
 
 /// Repeats this until the API server refuses it with these words: a new webhook takes effect after a moment.
 pub(crate) async fn until_refused(scenario: &Scenario, spec: &Value, words: &str) -> kube::core::Status {
-    let start = Instant::now();
-    loop {
-        let answer = create(scenario, "probe", spec, true).await;
-        if let Err(status) = &answer
-            && status.message.contains(words)
-        {
-            return status.clone();
+    eventually(&format!("refused with {words:?}"), async || {
+        match create(scenario, "probe", spec, true).await {
+            Err(status) if status.message.contains(words) => Ok(status),
+            other => Err(format!("{other:?}")),
         }
-        assert!(
-            start.elapsed() < LIMIT,
-            "never refused with {words:?}: {answer:?}"
-        );
-        tokio::time::sleep(Duration::from_millis(100)).await;
-    }
+    })
+    .await
 }
 
 /// Waits until the host is ready, and says this about it.
@@ -242,11 +244,7 @@ pub(crate) fn invalid() -> Value {
 #[tokio::test]
 async fn what_the_plugin_calls_invalid_is_not_written_and_its_failures_follow_the_policy() {
     let scenario = Scenario::new("webhook").await;
-    let config = configuration(&scenario);
-    let authority = certified(&scenario);
-    let host = scenario.start_with(&config, &[]);
-    host.until_log("controller started").await;
-    install(&scenario, &host, &config, &authority, &["--timeout", "2"]).await;
+    let (host, config, authority) = served(&scenario, &["--timeout", "2"]).await;
     let refused = until_refused(&scenario, &invalid(), "denied the request").await;
     let words =
         "admission webhook \"puppet.operator-host.dev\" denied the request: spec.size: 3 is less than 5";
@@ -299,14 +297,10 @@ async fn what_the_plugin_calls_invalid_is_not_written_and_its_failures_follow_th
         &["--failure-policy", "ignore"],
     )
     .await;
-    let start = Instant::now();
-    while create(&scenario, "traps", &traps, false).await.is_err() {
-        assert!(start.elapsed() < LIMIT, "never taken");
-        tokio::time::sleep(Duration::from_millis(100)).await;
-    }
+    let taken = async || create(&scenario, "traps", &traps, false).await.is_ok();
+    until_true("it is taken", taken).await;
     scenario.until_stalled("traps", "PluginTrapped").await;
-    scenario.delete(PUPPET, "p").await;
-    scenario.until_gone(PUPPET, "p").await;
+    scenario.remove(PUPPET, "p").await;
     host.kill();
     // No host answers.
     create(&scenario, "free", &invalid(), false)
@@ -372,11 +366,7 @@ async fn certificates_that_are_missing_expired_or_replaced_are_named_and_followe
 #[tokio::test]
 async fn with_an_expired_certificate_deletions_succeed_where_the_api_server_knows_match_conditions() {
     let scenario = Scenario::new("webhook-expired").await;
-    let config = configuration(&scenario);
-    let authority = certified(&scenario);
-    let host = scenario.start_with(&config, &[]);
-    host.until_log("controller started").await;
-    install(&scenario, &host, &config, &authority, &[]).await;
+    let (host, config, authority) = served(&scenario, &[]).await;
     until_refused(&scenario, &invalid(), "denied the request").await;
     create(&scenario, "p", &good(), false).await.expect("it is taken");
     let finalizer = "operator-host.dev/puppet".to_owned();

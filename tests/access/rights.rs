@@ -291,8 +291,7 @@ async fn everything_works(scenario: Scenario, config: &Path, roles: &[Value]) {
         }
     }
     for (kind, name, _, _) in SAMPLES {
-        scenario.delete(kind, name).await;
-        scenario.until_gone(kind, name).await;
+        scenario.remove(kind, name).await;
     }
     let mut complaints = complaints(&limited.host);
     complaints.retain(|line| !line.contains(BUDGET_NOT_SERVED));

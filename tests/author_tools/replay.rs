@@ -225,8 +225,7 @@ async fn what_a_host_recorded_is_replayed_alike_and_holds_no_value_of_a_secret()
             p.data["status"]["seen"][1].is_object()
         })
         .await;
-    scenario.delete(PUPPET, "p").await;
-    scenario.until_gone(PUPPET, "p").await;
+    scenario.remove(PUPPET, "p").await;
     assert!(running.stop().await.success());
 
     let files = records(&folder.join("puppet"));

@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::time::{Duration, Instant, SystemTime};
 
-use control_plane::{Changes, ControlPlane, Options};
+use control_plane::{Changes, ControlPlane, Options, process};
 use futures::{StreamExt, stream};
 use kube::api::{DeleteParams, ListParams, Patch, PatchParams};
 use serde_json::{Value, json};
@@ -220,20 +220,11 @@ const SERVERS: [&str; 2] = ["kube-apiserver", "etcd"];
 
 /// Returns the processor time of this process's children with these names.
 fn processor_time(names: &[&str]) -> Duration {
-    // In hundredths of a second, the unit that Linux always reports.
-    const TICK: Duration = Duration::from_millis(10);
-    let own = std::process::id().to_string();
-    let processes = std::fs::read_dir("/proc").expect("/proc").flatten();
-    let ticks = processes.filter_map(|process| {
-        let stat = std::fs::read_to_string(process.path().join("stat")).ok()?;
-        let (name, rest) = stat.split_once('(')?.1.rsplit_once(')')?;
-        let fields: Vec<&str> = rest.split_whitespace().collect();
-        // Source: proc_pid_stat(5), whose third field is the first here.
-        let (parent, user, system) = (fields[1], fields[11], fields[12]);
-        let counts = parent == own && names.iter().any(|wanted| wanted.starts_with(name));
-        counts.then_some(user.parse::<u32>().ok()? + system.parse::<u32>().ok()?)
-    });
-    TICK * ticks.sum::<u32>()
+    let children = process::children();
+    let running = names.iter().filter_map(|name| children.get(*name));
+    running
+        .map(|pid| process::times(*pid).expect("it runs").own)
+        .sum()
 }
 
 async fn host_many(scenario: &Scenario, cache: &Path, memory: &mut u64) -> Taken {

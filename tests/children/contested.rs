@@ -92,8 +92,7 @@ async fn who_keeps_changing_a_field_back_is_named_and_the_two_do_not_spin() {
     scenario
         .patch(CONFIG_MAP, "b", json!({ "data": { "text": "user" } }))
         .await;
-    let restored = |map: &DynamicObject| map.data["data"]["text"] == "plugin";
-    scenario.until(CONFIG_MAP, "b", "restored", restored).await;
+    scenario.until_text("b", "plugin").await;
     assert!(start.elapsed() < Duration::from_secs(4), "{:?}", start.elapsed());
 
     // The first four times are corrected at once, then after 5 s and after 10 s.
@@ -106,7 +105,7 @@ async fn who_keeps_changing_a_field_back_is_named_and_the_two_do_not_spin() {
     assert!(condition(&puppet, "Stalled").is_none());
 
     rival.task.abort();
-    scenario.until(CONFIG_MAP, "a", "applied again", restored).await;
+    scenario.until_text("a", "plugin").await;
     let puppet = scenario
         .until(PUPPET, "p", "no longer contested", |puppet| {
             condition(puppet, "Contested").is_none() && is_true(puppet, "Synced")

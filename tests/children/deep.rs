@@ -1,9 +1,7 @@
 //! Objects that are nested deeper than the host reads: they hurt nobody but themselves.
 
 use crate::support::prelude::*;
-use crate::webhook::{
-    certified, configuration, install, invalid, minor, until_refused as until_webhook_refuses,
-};
+use crate::webhook::{invalid, minor, served, until_refused as until_webhook_refuses};
 
 /// The kinds of the children, and what limits the wait for a cleanup that cannot be asked for.
 const CHILDREN: &str = "\
@@ -142,8 +140,7 @@ async fn an_object_that_is_nested_too_deep_is_refused_alone() {
     assert!(scenario.get(CONFIG_MAP, "child").await.is_some());
     scenario.patch(PUPPET, "p", json!({"spec": {"deep": null}})).await;
     scenario.ready_with("p", spec("3")).await;
-    let is_changed = |child: &DynamicObject| child.data["data"]["text"] == "3";
-    scenario.until(CONFIG_MAP, "child", "changed", is_changed).await;
+    scenario.until_text("child", "3").await;
     // A preview says so, too.
     let config = scenario.folder.path().join("config.yaml");
     let config = config.to_str().unwrap();
@@ -200,8 +197,7 @@ async fn what_is_nested_too_deep_is_explained_and_can_be_deleted() {
         assert!(stays.expect("it stays").contains("ownerReferences"));
     }
     for (parent, kid) in [("one", "kid-one"), ("two", "kid-two")] {
-        scenario.delete(PUPPET, parent).await;
-        scenario.until_gone(PUPPET, parent).await;
+        scenario.remove(PUPPET, parent).await;
         until_gone(&scenario, kid).await;
         // The plugin cannot be asked to clean up.
         scenario
@@ -226,11 +222,7 @@ async fn the_webhook_denies_what_is_nested_too_deep_and_lets_it_be_mended() {
     let scenario = Scenario::new("too-deep-denied").await;
     let maps = Nesting::maps(&scenario).await;
     create(&scenario, "before", maps).await;
-    let config = configuration(&scenario);
-    let authority = certified(&scenario);
-    let host = scenario.start_with(&config, &[]);
-    host.until_log("controller started").await;
-    install(&scenario, &host, &config, &authority, &[]).await;
+    let _served = served(&scenario, &[]).await;
     until_webhook_refuses(&scenario, &invalid(), "denied the request").await;
     for (nesting, levels) in [(Nesting::Lists, 119), (maps, 125), (maps, 200)] {
         let answer = send(&scenario, "POST", "", puppet("deep", nesting, levels)).await;

@@ -75,14 +75,10 @@ async fn a_child_is_created_and_changed_when_those_before_it_are_ready() {
     scenario.puppet("p", response(&[alone("2"), database()])).await;
     until_waiting(&scenario, "p").await;
     assert!(scenario.get(CONFIG_MAP, "settings").await.is_some());
-    assert_eq!(
-        scenario.get(CONFIG_MAP, "web").await.unwrap().data["data"]["text"],
-        "1"
-    );
+    assert_eq!(scenario.text_of("web").await, "1");
     set_load_balancer(&scenario, json!([{ "ip": "192.0.2.1" }])).await;
     scenario.until_gone(CONFIG_MAP, "settings").await;
-    let changed = |map: &DynamicObject| map.data["data"]["text"] == "2";
-    scenario.until(CONFIG_MAP, "web", "changed", changed).await;
+    scenario.until_text("web", "2").await;
     set_load_balancer(&scenario, json!([])).await;
     scenario
         .until(PUPPET, "p", "not ready", |puppet| !is_true(puppet, "Ready"))
@@ -90,7 +86,7 @@ async fn a_child_is_created_and_changed_when_those_before_it_are_ready() {
     scenario
         .patch(CONFIG_MAP, "web", json!({ "data": { "text": "user" } }))
         .await;
-    scenario.until(CONFIG_MAP, "web", "restored", changed).await;
+    scenario.until_text("web", "2").await;
 }
 
 #[tokio::test]

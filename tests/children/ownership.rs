@@ -68,9 +68,7 @@ async fn a_child_that_is_kept_is_neither_applied_nor_deleted() {
     scenario
         .patch(CONFIG_MAP, "b", json!({"data": {"text": "user"}}))
         .await;
-    scenario
-        .until(CONFIG_MAP, "b", "corrected", |b| b.data["data"]["text"] == "")
-        .await;
+    scenario.until_text("b", "").await;
     assert_eq!(
         Some(scenario.version(CONFIG_MAP, "a").await),
         changed.metadata.resource_version
@@ -100,8 +98,7 @@ async fn claims_outlive_scale_down_and_parent_and_are_taken_up_again() {
         .puppet("p", children(&[claim("c-0"), config_map("b", "")]))
         .await;
     scenario.until_there(CONFIG_MAP, "b").await;
-    scenario.delete(PUPPET, "p").await;
-    scenario.until_gone(PUPPET, "p").await;
+    scenario.remove(PUPPET, "p").await;
     scenario.until_gone(CONFIG_MAP, "b").await;
     assert_eq!(scenario.names(CLAIM).await, ["c-0", "c-1"]);
 

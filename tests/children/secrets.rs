@@ -101,8 +101,7 @@ async fn a_generated_value_is_drawn_once_kept_over_a_restart_and_only_added_to()
         );
     }
     // Data is not deleted: the Secret outlives its parent and is used by the next parent of that name.
-    scenario.delete(PUPPET, "p").await;
-    scenario.until_gone(PUPPET, "p").await;
+    scenario.remove(PUPPET, "p").await;
     scenario.ready_with("p", spec(&[password()])).await;
     assert_eq!(values(&scenario.get(SECRET, "s").await.unwrap()), all);
 }
@@ -238,8 +237,7 @@ async fn a_change_of_what_is_retained_reaches_what_exists_at_once() {
             .until(kind, name, "without an owner", |object| !is_owned(object))
             .await;
     }
-    scenario.delete(PUPPET, "p").await;
-    scenario.until_gone(PUPPET, "p").await;
+    scenario.remove(PUPPET, "p").await;
     scenario.until_gone("v1/Service", "s").await;
     for (kind, name) in all {
         assert!(scenario.get(kind, name).await.is_some(), "{name} went");
@@ -329,8 +327,7 @@ async fn a_generated_secret_that_is_lost_is_not_drawn_again_until_a_user_orders_
     gone().await;
 
     // The next parent of that name finds what was retained beside it.
-    scenario.delete(PUPPET, "p").await;
-    scenario.until_gone(PUPPET, "p").await;
+    scenario.remove(PUPPET, "p").await;
     scenario.puppet("p", with_data).await;
     assert_eq!(lost("a child that was retained from then").await, "s");
     gone_still(&scenario).await;

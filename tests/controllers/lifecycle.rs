@@ -100,8 +100,7 @@ async fn a_controller_that_is_deleted_leaves_everything_or_releases_its_resource
             finalizers.into_iter().any(|other| *other == finalizer)
         };
         assert!(held(&world.get(PUPPET, name).await.unwrap()));
-        world.delete(CONTROLLER, name).await;
-        world.until_gone(CONTROLLER, name).await;
+        world.remove(CONTROLLER, name).await;
         let puppet = world.get(PUPPET, name).await.unwrap();
         assert_eq!(held(&puppet), !is_released);
         assert!(world.get(CONFIG_MAP, &format!("{name}-child")).await.is_some());
@@ -130,8 +129,7 @@ async fn a_host_runs_on_its_file_while_the_kind_is_not_defined() {
     let world = World::new("controllers-undefined").await;
     let scenario = &world;
     let definition = "controllers.operator-host.dev";
-    scenario.delete(DEFINITION, definition).await;
-    scenario.until_gone(DEFINITION, definition).await;
+    scenario.remove(DEFINITION, definition).await;
     let own = "controllers: [{name: mine, parent: {apiVersion: my-operator.dev/v1, kind: Echo}, plugin: echo.wasm}]";
     let plugins = crate::support::plugin("echo");
     let text = format!(
@@ -171,8 +169,7 @@ async fn a_controller_that_may_not_run_releases_nothing_when_it_is_deleted() {
     world.says("puppet", "Stalled=True NameTaken").await;
     let forged = json!({"metadata": {"finalizers": ["operator-host.dev/controller"]}});
     world.patch(CONTROLLER, "puppet", forged).await;
-    world.delete(CONTROLLER, "puppet").await;
-    world.until_gone(CONTROLLER, "puppet").await;
+    world.remove(CONTROLLER, "puppet").await;
     let held = world.get(PUPPET, "a").await;
     assert!(held.is_some(), "it was released without its cleanup");
     assert_eq!(host.stop().await.code(), Some(0));

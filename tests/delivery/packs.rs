@@ -318,7 +318,7 @@ fn a_plugin_is_signed_and_verified_by_the_program_and_by_openssl_as_the_page_des
     fs::write(folder.join("echo.wasm"), other).unwrap();
     let printed = within(folder, &verify, 1);
     assert_contains(&printed, "the signature is for digest");
-    let printed = within(folder, &["pack", "echo.wasm"], 1);
+    let printed = within(folder, &["pack", "echo.wasm"], 2);
     assert_contains(&printed, "sign the plugin again");
     fs::copy(plugin("echo"), folder.join("echo.wasm")).unwrap();
     shell(

@@ -98,10 +98,7 @@ async fn a_new_leader_undoes_nothing_of_a_spec_that_it_has_not_seen() {
         scenario.get(CONFIG_MAP, "b").await.map(|b| b.metadata.uid),
         Some(b.metadata.uid)
     );
-    assert_eq!(
-        scenario.get(CONFIG_MAP, "a").await.unwrap().data["data"]["text"],
-        "2"
-    );
+    assert_eq!(scenario.text_of("a").await, "2");
     let status = &scenario.get(PUPPET, "p").await.unwrap().data["status"];
     assert_eq!(status["observedGeneration"].as_i64(), ready.metadata.generation);
     let mut writes = writes_of_children(&scenario).await;
@@ -282,10 +279,7 @@ async fn an_object_that_has_a_child_s_name_by_now_is_not_overwritten() {
     assert_eq!(users.metadata.owner_references, None);
     proxy.set_mode(Mode::Pass);
     scenario.until_stalled("p", "ChildRefused").await;
-    assert_eq!(
-        scenario.get(CONFIG_MAP, "a").await.unwrap().data["data"]["text"],
-        "user"
-    );
+    assert_eq!(scenario.text_of("a").await, "user");
 }
 
 /// Regression: an object that others made just before the host's first apply became the child, where no field of theirs
@@ -427,8 +421,7 @@ async fn the_children_of_a_predecessor_are_cleared_away_without_a_garbage_collec
     // Secrets are retained now.
     assert_eq!(host.stop().await.code(), Some(0));
     let _host = scenario.start(&controller("puppet.wasm", kinds));
-    scenario.delete(PUPPET, "p").await;
-    scenario.until_gone(PUPPET, "p").await;
+    scenario.remove(PUPPET, "p").await;
     let again = scenario.puppet("p", spec).await;
     assert_ne!(again.metadata.uid, made.metadata.uid);
     scenario.until_ready("p").await;
@@ -465,8 +458,7 @@ async fn the_children_of_a_successor_are_not_deleted_for_its_predecessor() {
     proxy.until_seen(watches_parents).await;
     let all_lists_and_watches = "s?";
     proxy.set_mode_of(all_lists_and_watches, Mode::Stall);
-    scenario.delete(PUPPET, "p").await;
-    scenario.until_gone(PUPPET, "p").await;
+    scenario.remove(PUPPET, "p").await;
     let successor = scenario.puppet("p", spec).await;
     let is_its = |child: &DynamicObject| {
         let owners = child.metadata.owner_references.as_ref();

@@ -73,8 +73,7 @@ async fn deletions_are_missed(cluster: &mut ControlPlane, scenario: &Scenario, h
     cluster.stop_apiserver().await;
     host.process().pause();
     cluster.start_apiserver().await.expect("the API server");
-    scenario.delete(POD, "a0-pod-1").await;
-    scenario.until_gone(POD, "a0-pod-1").await;
+    scenario.remove(POD, "a0-pod-1").await;
     cluster.restart_apiserver().await.expect("the API server");
     host.process().resume();
     let back = Instant::now();

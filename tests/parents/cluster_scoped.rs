@@ -99,8 +99,7 @@ async fn a_cluster_scoped_parent_has_children_in_the_namespaces_that_are_listed_
     let parent = scenario.get(CLUSTER_PUPPET, "cp").await.unwrap();
     assert!(condition(&parent, "Ready").is_none(), "{parent:?}");
 
-    scenario.delete(CLUSTER_PUPPET, "cp").await;
-    scenario.until_gone(CLUSTER_PUPPET, "cp").await;
+    scenario.remove(CLUSTER_PUPPET, "cp").await;
 }
 
 /// Regression: who could create ConfigMaps in one namespace stopped a parent in all others.

@@ -311,10 +311,7 @@ async fn a_parent_of_a_controller_with_another_name_says_so_until_it_is_handed_o
     scenario
         .until_stalled("p", "OtherController: operator-host.dev/puppet … renamed")
         .await;
-    assert_eq!(
-        scenario.get(CONFIG_MAP, "a").await.unwrap().data["data"]["text"],
-        "1"
-    );
+    assert_eq!(scenario.text_of("a").await, "1");
 
     // As the page says.
     for (kind, name) in [(CONFIG_MAP, "a"), (PUPPET, "p")] {
@@ -337,10 +334,8 @@ async fn a_parent_of_a_controller_with_another_name_says_so_until_it_is_handed_o
             .await;
         written.expect("it is handed over");
     }
-    let is_new = |child: &DynamicObject| child.data["data"]["text"] == "2";
-    let child = scenario.until(CONFIG_MAP, "a", "applied", is_new).await;
+    let child = scenario.until_text("a", "2").await;
     assert_eq!(child.metadata.uid, before);
     scenario.until_ready("p").await;
-    scenario.delete(PUPPET, "p").await;
-    scenario.until_gone(PUPPET, "p").await;
+    scenario.remove(PUPPET, "p").await;
 }

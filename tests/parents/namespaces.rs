@@ -13,8 +13,7 @@ async fn a_deleted_namespace_terminates_without_rewrites() {
     until_exact(&scenario).await;
     let before = scenario.all_writes(cluster().await).await.len();
     let deleted = Instant::now();
-    scenario.delete("v1/Namespace", "going").await;
-    scenario.until_gone("v1/Namespace", "going").await;
+    scenario.remove("v1/Namespace", "going").await;
     let writes = scenario.writes(cluster().await);
     let own: Vec<_> = writes[before..]
         .iter()

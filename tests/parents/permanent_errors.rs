@@ -99,8 +99,7 @@ async fn an_internal_error_that_is_repeated_while_others_are_answered_is_no_outa
         .puppet("p", wants(&[config_map("a", "1"), config_map("b", "2")]))
         .await;
     assert_contains(&told(&scenario, "p").await, "ConfigMap repeated/a");
-    let is_changed = |b: &DynamicObject| b.data["data"]["text"] == "2";
-    scenario.until(CONFIG_MAP, "b", "changed", is_changed).await;
+    scenario.until_text("b", "2").await;
 }
 
 /// Regression: a child that could not be created for the moment hid that another one was invalid, for a minute.

@@ -87,8 +87,7 @@ async fn an_application_is_set_up_changed_and_deleted_in_order() {
     let second = scenario.names(JOB).await;
     assert!(second.iter().any(|job| !first.contains(job)), "{second:?}");
 
-    scenario.delete(WEB_APP, "shop").await;
-    scenario.until_gone(WEB_APP, "shop").await;
+    scenario.remove(WEB_APP, "shop").await;
     scenario.until_event("shop", "Normal FarewellDone").await;
     assert_eq!(host.stop().await.code(), Some(0));
 }

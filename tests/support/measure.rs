@@ -4,7 +4,7 @@
 use std::path::Path;
 use std::time::Duration;
 
-use control_plane::{Changes, observe};
+use control_plane::{Changes, observe, process};
 
 use crate::support::{Host, Scenario};
 
@@ -18,25 +18,21 @@ pub async fn follow(scenario: &Scenario, kind: &str) -> Changes {
 
 /// Returns the resident memory of a host in bytes.
 pub fn resident(host: &Host) -> u64 {
-    memory(host.process().id(), "VmRSS:")
+    memory(host).resident
 }
 
 /// Returns the peak of the resident memory of a host in bytes, since [`forget_peak`] or its start.
 pub fn peak(host: &Host) -> u64 {
-    memory(host.process().id(), "VmHWM:")
+    memory(host).peak
+}
+
+fn memory(host: &Host) -> process::Memory {
+    process::memory(host.process().id()).expect("it runs")
 }
 
 /// Begins a new peak at the current resident memory. Source: proc_pid_clear_refs(5).
 pub fn forget_peak(host: &Host) {
     std::fs::write(format!("/proc/{}/clear_refs", host.process().id()), "5").expect("it is our process");
-}
-
-/// Returns a value in bytes from the status of a process. Source: proc_pid_status(5).
-fn memory(process: u32, line: &str) -> u64 {
-    let status = std::fs::read_to_string(format!("/proc/{process}/status")).expect("it runs");
-    let rest = status.lines().find_map(|text| text.strip_prefix(line));
-    let kib = rest.and_then(|rest| rest.split_whitespace().next()?.parse::<u64>().ok());
-    kib.expect("a figure") << 10
 }
 
 /// Returns the value below which this share of the samples is.

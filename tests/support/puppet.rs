@@ -101,6 +101,12 @@ impl Scenario {
             .await
     }
 
+    /// Returns the text of a ConfigMap.
+    pub async fn text_of(&self, name: &str) -> Value {
+        let map = self.get(CONFIG_MAP, name).await.expect("the ConfigMap");
+        map.data["data"]["text"].clone()
+    }
+
     /// Waits until the current generation of the puppet is reconciled successfully.
     pub async fn until_ready(&self, name: &str) -> DynamicObject {
         let generation = self

@@ -134,11 +134,7 @@ pub(super) fn puppet_of(spec: &str) -> String {
 #[tokio::test]
 async fn what_an_unverified_caller_sends_costs_little_and_reveals_nothing_of_the_plugin() {
     let scenario = Scenario::new("webhook-nobody").await;
-    let config = configuration(&scenario);
-    let authority = certified(&scenario);
-    let host = scenario.start_with(&config, &[]);
-    host.until_log("controller started").await;
-    host.until_log("the certificate is in use").await;
+    let (host, authority) = slow::host(&scenario).await;
     let ask = async |body: &[u8]| call(&host, &authority, None, body).await.expect("an answer");
 
     let good = ask(&review(&puppet_of("{}"))).await;
@@ -282,11 +278,7 @@ async fn a_plugin_that_cannot_be_used_takes_nobody_elses_webhook_away() {
 #[tokio::test]
 async fn a_replica_that_stops_answers_until_the_service_no_longer_has_it() {
     let scenario = Scenario::new("webhook-stops").await;
-    let config = configuration(&scenario);
-    let authority = certified(&scenario);
-    let host = scenario.start_with(&config, &[]);
-    host.until_log("controller started").await;
-    host.until_log("the certificate is in use").await;
+    let (host, authority) = slow::host(&scenario).await;
     host.terminate();
     host.until_log("stopping: waiting for the reconciles in progress")
         .await;

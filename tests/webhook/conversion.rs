@@ -80,8 +80,7 @@ async fn refusal(scenario: &Scenario, how: &str) -> String {
     let all = all.expect_err("they cannot be read").to_string();
     let words = format!("cannot convert Puppet  … /{how} to test.operator-host.dev/v2");
     assert_contains(&all, &words);
-    scenario.delete(PUPPET, how).await;
-    scenario.until_gone(PUPPET, how).await;
+    scenario.remove(PUPPET, how).await;
     error
 }
 

@@ -14,10 +14,9 @@ const DEADLINE: Duration = Duration::from_secs(20);
 /// More steps than a plugin can do in that time.
 const ENDLESS: u64 = 10_000_000;
 
-async fn host(scenario: &Scenario) -> (Host, Authority) {
+pub(super) async fn host(scenario: &Scenario) -> (Host, Authority) {
     let config = configuration(scenario);
-    let authority = Authority::new(scenario, "ca");
-    put(scenario, authority.sign("1"));
+    let authority = certified(scenario);
     let host = scenario.start_with(&config, &[]);
     host.until_log("controller started").await;
     host.until_log("the certificate is in use").await;

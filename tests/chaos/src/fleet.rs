@@ -6,7 +6,7 @@ use std::process::{Command, ExitStatus};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, ensure};
-use control_plane::{Component, Output};
+use control_plane::{Component, Output, last_lines, process};
 
 use crate::draw::Draw;
 use crate::stage::Paths;
@@ -271,7 +271,7 @@ impl Fleet {
     pub(crate) fn memory(&mut self) -> Vec<(u64, u64)> {
         let each = self.replicas.iter_mut();
         each.filter_map(|replica| {
-            let now = resident(replica.process.as_ref()?.id())?;
+            let now = process::memory(replica.process.as_ref()?.id()).ok()?.resident;
             Some((now, *replica.memory.get_or_insert(now)))
         })
         .collect()
@@ -325,15 +325,6 @@ impl Drop for Fleet {
     }
 }
 
-/// Returns the last lines of a log that contain `text`.
-fn last_lines(log: &Path, text: &str, lines: usize) -> Vec<String> {
-    let log = std::fs::read(log).unwrap_or_default();
-    let log = String::from_utf8_lossy(&log);
-    let about: Vec<_> = log.lines().filter(|line| line.contains(text)).collect();
-    let last = &about[about.len().saturating_sub(lines)..];
-    last.iter().map(|line| (*line).to_owned()).collect()
-}
-
 /// Copies the compiled plugins, without the plugins' versions, which are the host's state.
 fn copy_compiled(from: &Path, to: &Path) -> anyhow::Result<()> {
     let what = || {
@@ -365,12 +356,4 @@ fn mount_disk(folder: &Path) -> bool {
     let mut mount = Command::new("mount");
     mount.args(["-t", "tmpfs", "-o", DISK, "tmpfs"]).arg(folder);
     mount.output().is_ok_and(|mount| mount.status.success())
-}
-
-/// Reads `/proc/PID/status`: proc_pid_status(5).
-fn resident(pid: u32) -> Option<u64> {
-    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
-    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"))?;
-    let kib: u64 = line.trim().strip_suffix("kB")?.trim().parse().ok()?;
-    Some(kib * 1024)
 }

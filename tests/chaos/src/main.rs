@@ -239,7 +239,7 @@ async fn round(stage: &Stage, history: &mut History, seed: u64, args: &Args) -> 
         plan.iter().map(|planned| planned.fault.to_string()).collect(),
     );
     let namespace = format!("round-{seed}");
-    stage::create_namespace(&stage.client, &namespace).await?;
+    control_plane::create_namespace(&stage.client, &namespace).await?;
     if let Err(fault) = play(stage, history, &draw, &plan, &namespace, args, &mut outcome).await {
         outcome.faults.push(fault);
     }

@@ -8,10 +8,11 @@ use std::time::Duration;
 
 use anyhow::{Context, ensure};
 use control_plane::proxy::Proxy;
-use control_plane::{ControlPlane, Options, manifests, node};
+use control_plane::{ControlPlane, Options, create_namespace, manifests, node};
 use k8s_openapi::api::core::v1::{Namespace, ServiceAccount};
-use kube::api::{Api, DeleteParams, DynamicObject, ObjectMeta, PostParams};
+use kube::api::{Api, DeleteParams, DynamicObject, PostParams};
 use kube::{Client, ResourceExt};
+use serde_json::json;
 use tempfile::TempDir;
 use tokio::sync::Mutex;
 
@@ -163,16 +164,6 @@ impl Stage {
     }
 }
 
-/// Creates a namespace, unless it exists.
-pub(crate) async fn create_namespace(client: &Client, name: &str) -> anyhow::Result<()> {
-    let namespace = Namespace {
-        metadata: named(name),
-        ..Namespace::default()
-    };
-    let api = Api::all(client.clone());
-    created(api.create(&PostParams::default(), &namespace).await)
-}
-
 /// Deletes a namespace without waiting.
 pub(crate) async fn delete_namespace(client: &Client, name: &str) -> anyhow::Result<()> {
     let api = Api::<Namespace>::all(client.clone());
@@ -183,26 +174,11 @@ pub(crate) async fn delete_namespace(client: &Client, name: &str) -> anyhow::Res
 /// Creates the ServiceAccount of the hosts.
 async fn create_account(client: &Client) -> anyhow::Result<()> {
     create_namespace(client, files::NAMESPACE).await?;
-    let account = ServiceAccount {
-        metadata: named(files::NAMESPACE),
-        ..ServiceAccount::default()
-    };
+    let account = json!({"metadata": {"name": files::NAMESPACE}});
+    let account: ServiceAccount = serde_json::from_value(account)?;
     let api = Api::namespaced(client.clone(), files::NAMESPACE);
-    created(api.create(&PostParams::default(), &account).await)
-}
-
-fn created<T>(outcome: kube::Result<T>) -> anyhow::Result<()> {
-    match outcome {
-        Err(kube::Error::Api(status)) if status.is_already_exists() => Ok(()),
-        outcome => Ok(outcome.map(drop)?),
-    }
-}
-
-fn named(name: &str) -> ObjectMeta {
-    ObjectMeta {
-        name: Some(name.to_owned()),
-        ..ObjectMeta::default()
-    }
+    api.create(&PostParams::default(), &account).await?;
+    Ok(())
 }
 
 /// Returns the hosts' roles, as printed by the program itself.

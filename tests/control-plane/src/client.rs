@@ -4,8 +4,10 @@ use hyper_util::{
     client::legacy::{Client as HttpClient, connect::HttpConnector},
     rt::TokioExecutor,
 };
+use k8s_openapi::api::core::v1::Namespace;
 use kube::{
-    Client, Config,
+    Api, Client, Config,
+    api::PostParams,
     client::{Body, ConfigExt},
     config::{KubeConfigOptions, Kubeconfig},
 };
@@ -39,4 +41,18 @@ pub fn connect(config: &Config) -> Result<Client, Error> {
 pub(crate) async fn config_of(kubeconfig: &Path) -> Result<Config, Error> {
     let kubeconfig = Kubeconfig::read_from(kubeconfig)?;
     Ok(Config::from_custom_kubeconfig(kubeconfig, &KubeConfigOptions::default()).await?)
+}
+
+/// Creates a namespace, unless it exists.
+///
+/// # Errors
+/// [`Error::Api`] when the API server refuses.
+pub async fn create_namespace(client: &Client, name: &str) -> Result<(), Error> {
+    let mut namespace = Namespace::default();
+    namespace.metadata.name = Some(name.to_owned());
+    let namespaces = Api::all(client.clone());
+    match namespaces.create(&PostParams::default(), &namespace).await {
+        Err(kube::Error::Api(status)) if status.is_already_exists() => Ok(()),
+        created => Ok(created.map(drop)?),
+    }
 }

@@ -5,11 +5,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use k8s_openapi::api::core::v1::Namespace;
-use kube::{
-    Api, Client,
-    api::{ObjectMeta, PostParams},
-};
+use kube::Client;
 
 use crate::{
     audit::{self, AuditEvent},
@@ -401,20 +397,7 @@ impl ControlPlane {
             .map_err(kube::Error::HttpError)?;
         client.request_text(checks).await?;
         // The server creates it, too, a second later.
-        let namespace = Namespace {
-            metadata: ObjectMeta {
-                name: Some("default".to_owned()),
-                ..ObjectMeta::default()
-            },
-            ..Namespace::default()
-        };
-        match Api::<Namespace>::all(client.clone())
-            .create(&PostParams::default(), &namespace)
-            .await
-        {
-            Err(kube::Error::Api(status)) if status.is_already_exists() => Ok(()),
-            created => Ok(created.map(drop)?),
-        }
+        client::create_namespace(client, "default").await
     }
 
     fn apiserver_flags(&self) -> Vec<String> {

@@ -185,16 +185,19 @@ impl Component {
 
     /// Returns the last lines of the log, indented.
     fn tail(&self) -> String {
-        let text = self
-            .log
-            .as_ref()
-            .and_then(|log| std::fs::read(log).ok())
-            .unwrap_or_default();
-        let text = String::from_utf8_lossy(&text);
-        let lines: Vec<_> = text.lines().collect();
-        let last = lines[lines.len().saturating_sub(15)..].iter();
+        let last = self.log.iter().flat_map(|log| last_lines(log, "", 15));
         last.map(|line| format!("  | {line}\n")).collect()
     }
+}
+
+/// Returns the last lines of a log that contain `text`.
+#[must_use]
+pub fn last_lines(log: &Path, text: &str, lines: usize) -> Vec<String> {
+    let log = std::fs::read(log).unwrap_or_default();
+    let log = String::from_utf8_lossy(&log);
+    let about: Vec<_> = log.lines().filter(|line| line.contains(text)).collect();
+    let last = &about[about.len().saturating_sub(lines)..];
+    last.iter().map(|line| (*line).to_owned()).collect()
 }
 
 impl Drop for Component {

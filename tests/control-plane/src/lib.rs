@@ -11,7 +11,7 @@
 //!
 //! Modules in reading order: `options` what to start, `cluster` the control plane, `component` one process,
 //! `ports`, `binaries` and `install.sh` that provide the programs, `client`, `manifests`, `audit`, `observe`,
-//! `accounts`, `deployed` programs that have no node here, `proxy` network faults between a client and the API server, then
+//! `accounts`, `process` what a process uses, `deployed` programs that have no node here, `proxy` network faults between a client and the API server, then
 //! `node`.
 
 mod accounts;
@@ -28,12 +28,13 @@ pub mod node;
 mod observe;
 mod options;
 pub mod ports;
+pub mod process;
 pub mod proxy;
 
 pub use audit::{AuditEvent, AuditObject, AuditStatus, AuditUser, read_since as audit_events_since};
-pub use client::connect;
+pub use client::{connect, create_namespace};
 pub use cluster::ControlPlane;
-pub use component::{Component, Output};
+pub use component::{Component, Output, last_lines};
 pub use error::Error;
 pub use observe::{Changes, observe};
 pub use options::{Options, User};

@@ -237,8 +237,7 @@ async fn for_a_definition_that_is_made_again_the_version_is_recorded_again() {
         .ready_with("p", json!({"response": response(&[("a", "x")])}))
         .await;
     until_recorded(&scenario, 0).await;
-    scenario.delete(PUPPET, "p").await;
-    scenario.until_gone(PUPPET, "p").await;
+    scenario.remove(PUPPET, "p").await;
     definitions(&scenario)
         .delete(DEFINITION, &DeleteParams::default())
         .await

@@ -3,9 +3,10 @@
 use std::path::Path;
 use std::time::Duration;
 
+use crate::Measure;
 use crate::report::{Table, megabytes};
 use crate::stage::{Stage, controllers};
-use crate::{Measure, process};
+use control_plane::process;
 
 /// How long the host is left alone before its idle memory is read.
 const IDLE: Duration = Duration::from_secs(5);

@@ -6,7 +6,8 @@ use serde_json::{Value, json};
 
 use crate::report::{Table, megabytes};
 use crate::stage::Stage;
-use crate::{Measure, echoes, process};
+use crate::{Measure, echoes};
+use control_plane::process;
 
 /// How long the host is left alone before its memory is read.
 const IDLE: Duration = Duration::from_secs(5);

@@ -5,7 +5,7 @@
 //!
 //! Modules in reading order: `stage` the control plane and the measured processes, `plugins` copies of Echo, `echoes`
 //! parents and their observer; the parts `controllers`, `parents`, `together`, `foreign`, `edit` and `soak`; `native` the other
-//! operator; `process` reads `/proc`, `stats` computes, `report` prints.
+//! operator; `stats` computes, `report` prints.
 
 mod controllers;
 mod echoes;
@@ -15,7 +15,6 @@ mod foreign;
 mod native;
 mod parents;
 mod plugins;
-mod process;
 mod report;
 mod soak;
 mod stage;

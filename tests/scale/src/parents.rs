@@ -7,7 +7,8 @@ use anyhow::{Context, ensure};
 use crate::echoes::{self, Observer};
 use crate::report::{Table, megabytes};
 use crate::stage::{Stage, servers};
-use crate::{Common, Measure, process};
+use crate::{Common, Measure};
+use control_plane::process;
 
 const PODS: usize = 3;
 const NAMESPACE: &str = "crowd";

@@ -12,7 +12,8 @@ use serde_json::json;
 use crate::report::{Table, megabytes};
 use crate::stage::{GROUP, Running, Stage};
 use crate::stats::{figure, grew, quarters};
-use crate::{Common, echoes, process};
+use crate::{Common, echoes};
+use control_plane::process;
 
 const SAMPLE: Duration = Duration::from_secs(10);
 const USERS: usize = 4;

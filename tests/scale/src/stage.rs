@@ -7,15 +7,14 @@ use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail, ensure};
-use control_plane::{Component, ControlPlane, Options, Output, manifests};
-use k8s_openapi::api::core::v1::Namespace;
+use control_plane::{Component, ControlPlane, Options, Output, create_namespace, last_lines, manifests};
 use kube::Client;
-use kube::api::{Api, ObjectMeta, PostParams};
 use tempfile::TempDir;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 
-use crate::{CONCURRENCY, Common, plugins, process};
+use crate::{CONCURRENCY, Common, plugins};
+use control_plane::process;
 
 /// How long anything may take before a measurement fails.
 pub(crate) const LIMIT: Duration = Duration::from_secs(1800);
@@ -54,16 +53,7 @@ impl Stage {
     }
 
     pub(crate) async fn namespace(&self, name: &str) -> anyhow::Result<()> {
-        let namespace = Namespace {
-            metadata: ObjectMeta {
-                name: Some(name.to_owned()),
-                ..ObjectMeta::default()
-            },
-            ..Namespace::default()
-        };
-        let created = Api::all(self.client.clone())
-            .create(&PostParams::default(), &namespace)
-            .await;
+        let created = create_namespace(&self.client, name).await;
         created.with_context(|| format!("create the namespace {name}"))?;
         Ok(())
     }
@@ -298,9 +288,10 @@ impl Running {
     }
 
     pub(crate) fn tail(&self) -> String {
-        let log = self.log();
-        let lines: Vec<&str> = log.lines().collect();
-        lines[lines.len().saturating_sub(20)..].join("\n")
+        last_lines(&self.log, "", 20).join(
+            "
+",
+        )
     }
 
     /// Waits until `condition` holds; `what` describes it in the error.

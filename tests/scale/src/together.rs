@@ -3,7 +3,8 @@
 use crate::echoes::{self, Observer};
 use crate::report::{Table, megabytes};
 use crate::stage::{Stage, controllers, servers};
-use crate::{Measure, foreign, plugins, process};
+use crate::{Measure, foreign, plugins};
+use control_plane::process;
 
 const NAMESPACE: &str = "crowd";
 const FOREIGN: &str = "foreign";

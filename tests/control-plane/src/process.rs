@@ -11,39 +11,52 @@ const TICK: Duration = Duration::from_millis(10);
 
 /// Processor time since the start of a process.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub(crate) struct Times {
+pub struct Times {
     /// Its own.
-    pub(crate) own: Duration,
+    pub own: Duration,
     /// That of its children that have ended.
-    pub(crate) children: Duration,
+    pub children: Duration,
 }
 
 /// Memory of a process, in bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub(crate) struct Memory {
+pub struct Memory {
     /// Resident.
-    pub(crate) resident: u64,
+    pub resident: u64,
     /// Resident and not from a file: a limit of memory counts this for certain.
-    pub(crate) anonymous: u64,
+    pub anonymous: u64,
     /// The most that was resident.
-    pub(crate) peak: u64,
+    pub peak: u64,
 }
 
 /// What a process has open.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub(crate) struct Handles {
-    pub(crate) descriptors: u64,
-    pub(crate) sockets: u64,
-    pub(crate) threads: u64,
+pub struct Handles {
+    /// File descriptors, sockets included.
+    pub descriptors: u64,
+    /// Sockets.
+    pub sockets: u64,
+    /// Threads.
+    pub threads: u64,
 }
 
-pub(crate) fn times(pid: u32) -> anyhow::Result<Times> {
+/// Returns the processor time of a process.
+///
+/// # Errors
+///
+/// It has ended.
+pub fn times(pid: u32) -> anyhow::Result<Times> {
     parse_stat(&read(pid, "stat")?)
         .map(|stat| stat.times)
         .with_context(|| format!("/proc/{pid}/stat has another form"))
 }
 
-pub(crate) fn memory(pid: u32) -> anyhow::Result<Memory> {
+/// Returns the memory of a process.
+///
+/// # Errors
+///
+/// It has ended.
+pub fn memory(pid: u32) -> anyhow::Result<Memory> {
     let status = read(pid, "status")?;
     let field = |name| kib(&status, name).with_context(|| format!("no {name} in /proc/{pid}/status"));
     Ok(Memory {
@@ -53,7 +66,12 @@ pub(crate) fn memory(pid: u32) -> anyhow::Result<Memory> {
     })
 }
 
-pub(crate) fn handles(pid: u32) -> anyhow::Result<Handles> {
+/// Returns what a process has open.
+///
+/// # Errors
+///
+/// It has ended.
+pub fn handles(pid: u32) -> anyhow::Result<Handles> {
     let folder = format!("/proc/{pid}/fd");
     let targets: Vec<_> = fs::read_dir(&folder)
         .with_context(|| folder.clone())?
@@ -74,7 +92,7 @@ pub(crate) fn handles(pid: u32) -> anyhow::Result<Handles> {
 }
 
 /// Returns the ids of this process's children, by the names of their programs.
-pub(crate) fn children() -> HashMap<String, u32> {
+pub fn children() -> HashMap<String, u32> {
     let processes = fs::read_dir("/proc").into_iter().flatten().flatten();
     let stats = processes.filter_map(|process| {
         let pid = process.file_name().to_str()?.parse().ok()?;
