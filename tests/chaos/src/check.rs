@@ -155,7 +155,7 @@ pub(crate) async fn until(
                     restart = rolled_out + RESTART;
                     eprintln!("restarting the controller manager, which does not finish a rollout");
                     let restarted = stage.server.lock().await.restart_controller_manager().await;
-                    restarted.map_err(|error| Violation::new(error.to_string()))?;
+                    restarted.map_err(|error| Violation::new(format!("{error:#}")))?;
                 }
             }
         }

@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
+use anyhow::anyhow;
 use k8s_openapi::api::authentication::v1::{TokenRequest, TokenRequestSpec};
 use k8s_openapi::api::authorization::v1::{
     SelfSubjectRulesReview, SelfSubjectRulesReviewSpec, SubjectRulesReviewStatus,
@@ -18,7 +19,6 @@ use serde_json::{Value, json};
 use crate::client::{config_of, connect};
 use crate::cluster::ControlPlane;
 use crate::component::POLL;
-use crate::error::Error;
 
 /// Longer than any test or playground session.
 const LIFETIME: i64 = 24 * 60 * 60;
@@ -30,11 +30,7 @@ impl ControlPlane {
     /// Creates a kubeconfig with a new token of an existing ServiceAccount, whose namespace is the default one, as
     /// in a pod. Returns once the API server knows all roles that are bound to the account itself: its authorizer
     /// watches roles, and a new server grants discovery to everybody a second after it is ready.
-    ///
-    /// # Errors
-    /// [`Error::Api`] when the API server refuses, [`Error::Io`] when the file cannot be written,
-    /// [`Error::Refused`] when the account still lacks permissions that are bound to it after half a minute.
-    pub async fn kubeconfig_of_account(&self, namespace: &str, name: &str) -> Result<PathBuf, Error> {
+    pub async fn kubeconfig_of_account(&self, namespace: &str, name: &str) -> anyhow::Result<PathBuf> {
         let client = self.client().await?;
         let accounts = Api::<ServiceAccount>::namespaced(client.clone(), namespace);
         let request = TokenRequest {
@@ -53,12 +49,8 @@ impl ControlPlane {
         let started = Instant::now();
         for (bound_in, rules) in bound(&client, namespace, name).await? {
             let bound_in = bound_in.unwrap_or_else(|| namespace.to_owned());
-            until_allowed(&account, &bound_in, &rules, started)
-                .await
-                .map_err(|message| Error::Refused {
-                    object: format!("ServiceAccount/{namespace}/{name}"),
-                    message,
-                })?;
+            let allowed = until_allowed(&account, &bound_in, &rules, started).await;
+            allowed.map_err(|message| anyhow!("ServiceAccount {namespace}/{name}: {message}"))?;
         }
         Ok(kubeconfig)
     }
@@ -69,7 +61,7 @@ async fn bound(
     client: &Client,
     namespace: &str,
     name: &str,
-) -> Result<Vec<(Option<String>, Vec<PolicyRule>)>, Error> {
+) -> anyhow::Result<Vec<(Option<String>, Vec<PolicyRule>)>> {
     let is_account = |subject: &Subject, bound_in: Option<&str>| {
         subject.kind == "ServiceAccount"
             && subject.name == name
@@ -102,7 +94,7 @@ async fn rules_of(
     client: &Client,
     namespace: Option<&str>,
     role: &RoleRef,
-) -> Result<Vec<PolicyRule>, Error> {
+) -> anyhow::Result<Vec<PolicyRule>> {
     let rules = match namespace {
         Some(namespace) if role.kind == "Role" => {
             let roles = Api::<Role>::namespaced(client.clone(), namespace);

@@ -8,7 +8,7 @@ use std::sync::{Mutex, PoisonError};
 
 use serde::Deserialize;
 
-use crate::error::{Context, Error};
+use anyhow::Context as _;
 
 /// Records every write once, when it is answered, without bodies; and reads by ServiceAccounts, of which a watch is
 /// recorded twice: at its start and at its end.
@@ -107,7 +107,7 @@ pub(crate) struct Reader {
 
 impl Reader {
     /// Returns every event of the log whose line contains `text`. An incomplete last line is skipped.
-    pub(crate) fn read_about(&self, log: &Path, text: &str) -> Result<Vec<AuditEvent>, Error> {
+    pub(crate) fn read_about(&self, log: &Path, text: &str) -> anyhow::Result<Vec<AuditEvent>> {
         let mut about = self.about.lock().unwrap_or_else(PoisonError::into_inner);
         let (events, read) = about.entry(text.to_owned()).or_default();
         let (new, end) = parse(log, *read, text)?;
@@ -118,29 +118,23 @@ impl Reader {
 }
 
 /// Returns the events of the log after its first `from` bytes, and the number of bytes in complete events.
-///
-/// # Errors
-/// [`Error::Io`] or [`Error::Audit`] when the log cannot be read.
-pub fn read_since(log: &Path, from: u64) -> Result<(Vec<AuditEvent>, u64), Error> {
+pub fn read_since(log: &Path, from: u64) -> anyhow::Result<(Vec<AuditEvent>, u64)> {
     parse(log, from, "")
 }
 
-fn parse(log: &Path, from: u64, about: &str) -> Result<(Vec<AuditEvent>, u64), Error> {
+fn parse(log: &Path, from: u64, about: &str) -> anyhow::Result<(Vec<AuditEvent>, u64)> {
     let what = || format!("read the audit log {}", log.display());
-    let mut file = File::open(log).context(what)?;
-    file.seek(SeekFrom::Start(from)).context(what)?;
+    let mut file = File::open(log).with_context(what)?;
+    file.seek(SeekFrom::Start(from)).with_context(what)?;
     let mut text = String::new();
-    file.read_to_string(&mut text).context(what)?;
+    file.read_to_string(&mut text).with_context(what)?;
     let whole = text.rfind('\n').map_or(0, |end| end + 1);
     let events: Result<Vec<_>, _> = text[..whole]
         .lines()
         .filter(|line| line.contains(about))
         .map(event)
         .collect();
-    let events = events.map_err(|source| Error::Audit {
-        log: log.to_owned(),
-        source,
-    })?;
+    let events = events.with_context(|| format!("{} has a line that is no audit event", log.display()))?;
     Ok((events, from + whole as u64))
 }
 

@@ -5,7 +5,7 @@ use std::{
     process::{Command, Stdio},
 };
 
-use crate::error::{Context, Error};
+use anyhow::{Context as _, bail};
 
 /// The three programs.
 #[derive(Clone, Debug)]
@@ -18,7 +18,7 @@ pub(crate) struct Binaries {
 
 impl Binaries {
     /// Looks in `KUBEBUILDER_ASSETS`; without it, runs `install.sh`.
-    pub(crate) fn find(controller_manager: bool) -> Result<Self, Error> {
+    pub(crate) fn find(controller_manager: bool) -> anyhow::Result<Self> {
         if let Some(folder) = std::env::var_os("KUBEBUILDER_ASSETS").filter(|folder| !folder.is_empty()) {
             let found = Self::in_folder(Path::new(&folder));
             if let Ok(found) = found
@@ -31,14 +31,9 @@ impl Binaries {
         Ok(found)
     }
 
-    fn in_folder(folder: &Path) -> Result<Self, Error> {
+    fn in_folder(folder: &Path) -> anyhow::Result<Self> {
         let optional = |name: &'static str| Some(folder.join(name)).filter(|path| path.is_file());
-        let required = |name: &'static str| {
-            optional(name).ok_or_else(|| Error::MissingBinary {
-                name,
-                folder: folder.to_owned(),
-            })
-        };
+        let required = |name: &'static str| optional(name).with_context(|| missing(name, folder));
         Ok(Self {
             etcd: required("etcd")?,
             kube_apiserver: required("kube-apiserver")?,
@@ -47,19 +42,27 @@ impl Binaries {
     }
 }
 
+/// Says what to do about a program that is not there.
+pub(crate) fn missing(name: &str, folder: &Path) -> String {
+    let folder = folder.display();
+    format!("{name} is missing in {folder}: run tests/control-plane/install.sh, or fix KUBEBUILDER_ASSETS")
+}
+
 /// Runs `install.sh`, which prints the folder, and downloads or builds its contents if necessary.
-fn install() -> Result<PathBuf, Error> {
+fn install() -> anyhow::Result<PathBuf> {
     let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("install.sh");
     let output = Command::new(&script)
         .stdin(Stdio::null())
         .stderr(Stdio::inherit())
         .output()
-        .context(|| format!("run {}", script.display()))?;
+        .with_context(|| format!("run {}", script.display()))?;
     if !output.status.success() {
-        return Err(Error::Install {
-            script,
-            status: output.status,
-        });
+        bail!(
+            "no control plane on this machine: {} ended with {}; its messages above say why. Or set KUBEBUILDER_ASSETS to a \
+             folder with etcd and kube-apiserver",
+            script.display(),
+            output.status
+        );
     }
     Ok(PathBuf::from(String::from_utf8_lossy(&output.stdout).trim_end()))
 }

@@ -14,16 +14,11 @@ use kube::{
 use std::path::Path;
 use tower::ServiceBuilder;
 
-use crate::error::Error;
-
 /// Creates a client for `config` with TCP_NODELAY. Without it, which is kube 5.0's default, the first list and the
 /// first write on each connection wait 40 ms for a delayed acknowledgement.
 ///
 /// Its connections belong to the tokio runtime in which it is used.
-///
-/// # Errors
-/// [`Error::Api`] when the configuration's certificates or credentials cannot be used.
-pub fn connect(config: &Config) -> Result<Client, Error> {
+pub fn connect(config: &Config) -> anyhow::Result<Client> {
     let mut tcp = HttpConnector::new();
     tcp.enforce_http(false);
     tcp.set_nodelay(true);
@@ -38,16 +33,13 @@ pub fn connect(config: &Config) -> Result<Client, Error> {
 }
 
 /// Returns the client configuration of a kubeconfig file's current context.
-pub(crate) async fn config_of(kubeconfig: &Path) -> Result<Config, Error> {
+pub(crate) async fn config_of(kubeconfig: &Path) -> anyhow::Result<Config> {
     let kubeconfig = Kubeconfig::read_from(kubeconfig)?;
     Ok(Config::from_custom_kubeconfig(kubeconfig, &KubeConfigOptions::default()).await?)
 }
 
 /// Creates a namespace, unless it exists.
-///
-/// # Errors
-/// [`Error::Api`] when the API server refuses.
-pub async fn create_namespace(client: &Client, name: &str) -> Result<(), Error> {
+pub async fn create_namespace(client: &Client, name: &str) -> anyhow::Result<()> {
     let mut namespace = Namespace::default();
     namespace.metadata.name = Some(name.to_owned());
     let namespaces = Api::all(client.clone());

@@ -5,15 +5,15 @@ use std::{
     time::{Duration, Instant},
 };
 
+use anyhow::{Context as _, bail, ensure};
 use kube::Client;
 
 use crate::{
     audit::{self, AuditEvent},
-    binaries::Binaries,
+    binaries::{self, Binaries},
     client,
     component::{Component, Output, POLL},
     data::{ADMIN, DataDir},
-    error::Error,
     manifests,
     node::Node,
     options::Options,
@@ -51,10 +51,7 @@ pub struct ControlPlane {
 impl ControlPlane {
     /// Starts the components that the options ask for. Returns when the API server is ready, the namespace
     /// `default` exists and the simulated node is running.
-    ///
-    /// # Errors
-    /// Any [`Error`]; the processes started so far are killed.
-    pub async fn start(options: Options) -> Result<Self, Error> {
+    pub async fn start(options: Options) -> anyhow::Result<Self> {
         let binaries = Binaries::find(options.controller_manager)?;
         let data = DataDir::new(options.data_dir.as_deref())?;
         let (etcd_client_port, etcd_peer_port) = (ports::reserve()?, ports::reserve()?);
@@ -96,14 +93,13 @@ impl ControlPlane {
     }
 
     /// Returns the kubeconfig of a user that the options named.
-    ///
-    /// # Errors
-    /// [`Error::UnknownUser`] when they did not.
-    pub fn kubeconfig_of(&self, user: &str) -> Result<PathBuf, Error> {
-        match self.options.users.iter().any(|known| known.name == user) {
-            true => Ok(self.data.kubeconfig(user)),
-            false => Err(Error::UnknownUser(user.to_owned())),
-        }
+    pub fn kubeconfig_of(&self, user: &str) -> anyhow::Result<PathBuf> {
+        let is_known = self.options.users.iter().any(|known| known.name == user);
+        ensure!(
+            is_known,
+            "no user {user}: name it with Options::with_user before the start"
+        );
+        Ok(self.data.kubeconfig(user))
     }
 
     pub(crate) fn write_kubeconfig(
@@ -111,25 +107,19 @@ impl ControlPlane {
         user: &str,
         token: &str,
         namespace: &str,
-    ) -> Result<PathBuf, Error> {
+    ) -> anyhow::Result<PathBuf> {
         self.data
             .write_kubeconfig(user, token, self.apiserver_port.number, namespace)?;
         Ok(self.data.kubeconfig(user))
     }
 
     /// Returns a new client with the administrator's permissions and its own connections.
-    ///
-    /// # Errors
-    /// [`Error::Kubeconfig`] and [`Error::Api`] when the credentials cannot be used.
-    pub async fn client(&self) -> Result<Client, Error> {
+    pub async fn client(&self) -> anyhow::Result<Client> {
         client::connect(&client::config_of(&self.kubeconfig()).await?)
     }
 
     /// Returns a new client of a user that the options named.
-    ///
-    /// # Errors
-    /// As [`Self::kubeconfig_of`] and [`Self::client`].
-    pub async fn client_of(&self, user: &str) -> Result<Client, Error> {
+    pub async fn client_of(&self, user: &str) -> anyhow::Result<Client> {
         client::connect(&client::config_of(&self.kubeconfig_of(user)?).await?)
     }
 
@@ -169,10 +159,7 @@ impl ControlPlane {
     }
 
     /// Starts the API server again and returns when it is ready. Does nothing if it is running.
-    ///
-    /// # Errors
-    /// [`Error::Ended`], [`Error::NotReady`] or [`Error::Io`].
-    pub async fn start_apiserver(&mut self) -> Result<(), Error> {
+    pub async fn start_apiserver(&mut self) -> anyhow::Result<()> {
         if self.apiserver.is_none() {
             self.apiserver = Some(Component::spawn(
                 "kube-apiserver",
@@ -186,19 +173,13 @@ impl ControlPlane {
     }
 
     /// Stops the API server and starts it again.
-    ///
-    /// # Errors
-    /// As [`Self::start_apiserver`].
-    pub async fn restart_apiserver(&mut self) -> Result<(), Error> {
+    pub async fn restart_apiserver(&mut self) -> anyhow::Result<()> {
         self.stop_apiserver().await;
         self.start_apiserver().await
     }
 
     /// Starts kube-controller-manager without waiting for it. Does nothing if it is running.
-    ///
-    /// # Errors
-    /// [`Error::MissingBinary`] or [`Error::Io`].
-    pub fn start_controller_manager(&mut self) -> Result<(), Error> {
+    pub fn start_controller_manager(&mut self) -> anyhow::Result<()> {
         if self.controller_manager.is_some() {
             return Ok(());
         }
@@ -207,10 +188,7 @@ impl ControlPlane {
             Some(program) => program.clone(),
             None => Binaries::find(true)?
                 .kube_controller_manager
-                .ok_or_else(|| Error::MissingBinary {
-                    name,
-                    folder: self.binaries.etcd.with_file_name(""),
-                })?,
+                .with_context(|| binaries::missing(name, &self.binaries.etcd.with_file_name("")))?,
         };
         let log = Output::File(self.data.path("kube-controller-manager.log"));
         let flags = controller_manager_flags(&self.kubeconfig(), &program);
@@ -220,10 +198,7 @@ impl ControlPlane {
 
     /// Restarts kube-controller-manager if it has ended by itself, as a kubelet would do. It ends when the API
     /// server is unavailable for long.
-    ///
-    /// # Errors
-    /// As [`Self::start_controller_manager`].
-    pub fn tend_controller_manager(&mut self) -> Result<(), Error> {
+    pub fn tend_controller_manager(&mut self) -> anyhow::Result<()> {
         let ended = self
             .controller_manager
             .as_mut()
@@ -242,10 +217,7 @@ impl ControlPlane {
     }
 
     /// Restarts kube-controller-manager, so that its garbage collector knows every installed kind.
-    ///
-    /// # Errors
-    /// As [`Self::start_controller_manager`].
-    pub async fn restart_controller_manager(&mut self) -> Result<(), Error> {
+    pub async fn restart_controller_manager(&mut self) -> anyhow::Result<()> {
         if let Some(mut running) = self.controller_manager.take() {
             running.stop(GRACE).await;
         }
@@ -254,10 +226,7 @@ impl ControlPlane {
 
     /// Applies the manifests of a file or a folder as the administrator, waits until the definitions among them are
     /// served, and restarts kube-controller-manager so that its garbage collector knows them.
-    ///
-    /// # Errors
-    /// As [`manifests::read`], [`manifests::apply`] and [`Self::start_controller_manager`].
-    pub async fn install(&mut self, path: &Path) -> Result<(), Error> {
+    pub async fn install(&mut self, path: &Path) -> anyhow::Result<()> {
         let objects = manifests::read(path)?;
         manifests::apply(&self.client().await?, &objects).await?;
         if self.controller_manager.is_some() {
@@ -273,10 +242,7 @@ impl ControlPlane {
     }
 
     /// Starts etcd again if it has ended, and returns when the API server is ready.
-    ///
-    /// # Errors
-    /// As [`Self::start_apiserver`].
-    pub async fn start_etcd(&mut self) -> Result<(), Error> {
+    pub async fn start_etcd(&mut self) -> anyhow::Result<()> {
         if self.etcd.exited().is_some() {
             let ports = [self.etcd_client_port.number, self.etcd_peer_port.number];
             self.etcd = spawn_etcd(&self.data, &self.binaries, self.options.durable, ports)?;
@@ -301,34 +267,21 @@ impl ControlPlane {
     }
 
     /// Returns every write so far, and every request of a ServiceAccount, ordered by response.
-    ///
-    /// # Errors
-    /// [`Error::NotRunning`] when the options did not ask for the log, [`Error::Io`] or [`Error::Audit`] when it
-    /// cannot be read.
-    pub fn audit_events(&self) -> Result<Vec<AuditEvent>, Error> {
+    pub fn audit_events(&self) -> anyhow::Result<Vec<AuditEvent>> {
         self.audit_events_about("")
     }
 
     /// Returns those [`audit_events`](Self::audit_events) whose line in the log contains `text`, such as a
     /// namespace. The others are not parsed, which saves time in the log of a long run.
-    ///
-    /// # Errors
-    /// As [`audit_events`](Self::audit_events).
-    pub fn audit_events_about(&self, text: &str) -> Result<Vec<AuditEvent>, Error> {
-        match self.audit_log() {
-            Some(log) => self.audit.read_about(&log, text),
-            None => Err(Error::NotRunning {
-                component: "the audit log",
-                hint: "start with Options::with_audit",
-            }),
-        }
+    pub fn audit_events_about(&self, text: &str) -> anyhow::Result<Vec<AuditEvent>> {
+        let log = self
+            .audit_log()
+            .context("no audit log: start with Options::with_audit")?;
+        self.audit.read_about(&log, text)
     }
 
     /// Fails with the end of its log when a component that should be running has ended.
-    ///
-    /// # Errors
-    /// [`Error::Ended`].
-    pub fn check(&mut self) -> Result<(), Error> {
+    pub fn check(&mut self) -> anyhow::Result<()> {
         self.etcd.check()?;
         self.apiserver.as_mut().map_or(Ok(()), Component::check)?;
         self.controller_manager.as_mut().map_or(Ok(()), Component::check)
@@ -346,42 +299,30 @@ impl ControlPlane {
     }
 
     /// Waits until `/readyz` answers 200 and the namespace `default` exists.
-    async fn wait_ready(&mut self) -> Result<(), Error> {
+    async fn wait_ready(&mut self) -> anyhow::Result<()> {
         let started = Instant::now();
         let mut client = None;
         loop {
             let last = match self.ready(&mut client).await {
                 Ok(()) => return Ok(()),
-                Err(error) => match std::error::Error::source(&error) {
-                    Some(source) => format!("{error}: {source}"),
-                    None => error.to_string(),
-                },
+                Err(error) => format!("{error:#}"),
             };
             self.etcd.check()?;
-            let Some(apiserver) = &mut self.apiserver else {
-                return Err(Error::NotRunning {
-                    component: "kube-apiserver",
-                    hint: "call start_apiserver",
-                });
-            };
+            let apiserver = self.apiserver.as_mut().context("kube-apiserver does not run")?;
             apiserver.check()?;
             if started.elapsed() > READY_LIMIT {
-                return Err(apiserver.not_ready(READY_LIMIT, last));
+                return Err(apiserver.failed(&format!("was not ready after {READY_LIMIT:?} ({last})")));
             }
             tokio::time::sleep(POLL).await;
         }
     }
 
-    async fn ready(&self, client: &mut Option<Client>) -> Result<(), Error> {
+    async fn ready(&self, client: &mut Option<Client>) -> anyhow::Result<()> {
         let client = match client {
             Some(client) => client,
             // The key is written after the certificate: an earlier client could trust half a certificate.
             None if !self.data.certificate().with_extension("key").exists() => {
-                let hint = "it has not written its certificate yet";
-                return Err(Error::NotRunning {
-                    component: "kube-apiserver",
-                    hint,
-                });
+                bail!("it has not written its certificate yet");
             }
             None => client.insert(self.client().await?),
         };
@@ -448,7 +389,7 @@ fn spawn_etcd(
     binaries: &Binaries,
     durable: bool,
     ports: [u16; 2],
-) -> Result<Component, Error> {
+) -> anyhow::Result<Component> {
     Component::spawn(
         "etcd",
         &binaries.etcd,

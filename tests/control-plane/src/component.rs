@@ -12,7 +12,7 @@ use std::{
 
 use rustix::process::{Pid, Signal};
 
-use crate::error::{Context, Error};
+use anyhow::{Context as _, anyhow};
 
 /// How often a condition outside of this process is polled.
 pub(crate) const POLL: Duration = Duration::from_millis(10);
@@ -39,16 +39,13 @@ pub struct Component {
 
 impl Component {
     /// Starts `program` with `arguments`, and with `environment` in addition to this process's own.
-    ///
-    /// # Errors
-    /// [`Error::Io`] when the log cannot be opened or the program cannot be run.
     pub fn spawn(
         name: &'static str,
         program: &Path,
         arguments: &[String],
         environment: &[(&str, &Path)],
         output: Output,
-    ) -> Result<Self, Error> {
+    ) -> anyhow::Result<Self> {
         // Set PR_SET_PDEATHSIG through util-linux, which needs no `unsafe` between fork and exec. setpriv replaces
         // itself with the program, so the signal reaches the right process.
         let mut command = Command::new("setpriv");
@@ -62,7 +59,7 @@ impl Component {
             .process_group(0);
         let log = match output {
             Output::Pipe(pipe) => {
-                let copy = pipe.try_clone().context(|| "share a pipe".to_owned())?;
+                let copy = pipe.try_clone().with_context(|| "share a pipe".to_owned())?;
                 command.stdout(copy).stderr(pipe);
                 None
             }
@@ -70,12 +67,12 @@ impl Component {
                 let open = || OpenOptions::new().create(true).append(true).open(&path);
                 let (stdout, stderr) = open()
                     .and_then(|file| Ok((file.try_clone()?, file)))
-                    .context(|| format!("open the log {}", path.display()))?;
+                    .with_context(|| format!("open the log {}", path.display()))?;
                 command.stdout(stdout).stderr(stderr);
                 Some(path)
             }
         };
-        let child = spawn_from_lasting_thread(command).context(|| {
+        let child = spawn_from_lasting_thread(command).with_context(|| {
             format!(
                 "start {name} ({}) through setpriv of util-linux",
                 program.display()
@@ -96,26 +93,23 @@ impl Component {
     }
 
     /// Fails with the end of its log when the component has ended.
-    pub(crate) fn check(&mut self) -> Result<(), Error> {
+    pub(crate) fn check(&mut self) -> anyhow::Result<()> {
         match self.exited() {
             None => Ok(()),
-            Some(status) => Err(Error::Ended {
-                component: self.name,
-                status,
-                log: self.log.clone().unwrap_or_default(),
-                tail: self.tail(),
-            }),
+            Some(status) => Err(self.failed(&format!("ended with {status}"))),
         }
     }
 
-    pub(crate) fn not_ready(&self, after: Duration, last: String) -> Error {
-        Error::NotReady {
-            component: self.name,
-            after,
-            last,
-            log: self.log.clone().unwrap_or_default(),
-            tail: self.tail(),
-        }
+    /// Returns an error about it, with the end of its log.
+    pub(crate) fn failed(&self, what: &str) -> anyhow::Error {
+        let log = self.log.clone().unwrap_or_default();
+        anyhow!(
+            "{} {what}; the end of its log {}:
+{}",
+            self.name,
+            log.display(),
+            self.tail()
+        )
     }
 
     /// Waits up to `limit` until it has ended.

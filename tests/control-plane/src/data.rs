@@ -7,14 +7,10 @@ use std::{
     process::Command,
 };
 
+use anyhow::Context as _;
 use tempfile::TempDir;
 
-use crate::{
-    audit,
-    error::{Context, Error},
-    options::User,
-    ports,
-};
+use crate::{audit, options::User, ports};
 
 /// The administrator's name.
 pub(crate) const ADMIN: &str = "admin";
@@ -29,12 +25,12 @@ pub(crate) struct DataDir {
 }
 
 impl DataDir {
-    pub(crate) fn new(given: Option<&Path>) -> Result<Self, Error> {
+    pub(crate) fn new(given: Option<&Path>) -> anyhow::Result<Self> {
         if let Some(path) = given {
-            std::fs::create_dir_all(path).context(|| format!("create {}", path.display()))?;
+            std::fs::create_dir_all(path).with_context(|| format!("create {}", path.display()))?;
             let path = path
                 .canonicalize()
-                .context(|| format!("find {}", path.display()))?;
+                .with_context(|| format!("find {}", path.display()))?;
             return Ok(Self {
                 path,
                 _temporary: None,
@@ -42,16 +38,16 @@ impl DataDir {
             });
         }
         let root = ports::shared_folder()?.join("data");
-        std::fs::create_dir_all(&root).context(|| format!("create {}", root.display()))?;
+        std::fs::create_dir_all(&root).with_context(|| format!("create {}", root.display()))?;
         remove_abandoned(&root);
         let mut temporary = tempfile::Builder::new()
             .prefix("run-")
             .tempdir_in(&root)
-            .context(|| format!("create a folder in {}", root.display()))?;
+            .with_context(|| format!("create a folder in {}", root.display()))?;
         temporary.disable_cleanup(std::env::var_os("CONTROL_PLANE_KEEP").is_some());
         let path = temporary.path().to_owned();
-        let lock = File::create(path.join("lock")).context(|| format!("write in {}", path.display()))?;
-        lock.lock().context(|| format!("lock {}", path.display()))?;
+        let lock = File::create(path.join("lock")).with_context(|| format!("write in {}", path.display()))?;
+        lock.lock().with_context(|| format!("lock {}", path.display()))?;
         Ok(Self {
             path,
             _temporary: Some(temporary),
@@ -80,13 +76,13 @@ impl DataDir {
         self.path("certificates/apiserver.crt")
     }
 
-    fn write(&self, name: &str, text: &str) -> Result<(), Error> {
+    fn write(&self, name: &str, text: &str) -> anyhow::Result<()> {
         let path = self.path(name);
-        std::fs::write(&path, text).context(|| format!("write {}", path.display()))
+        std::fs::write(&path, text).with_context(|| format!("write {}", path.display()))
     }
 
     /// Writes the files that the API server reads, and one kubeconfig for each user.
-    pub(crate) fn write_credentials(&self, port: u16, users: &[User]) -> Result<(), Error> {
+    pub(crate) fn write_credentials(&self, port: u16, users: &[User]) -> anyhow::Result<()> {
         self.write("audit-policy.yaml", audit::POLICY)?;
         let key = self.path("service-account.key");
         if !key.exists() {
@@ -100,7 +96,7 @@ impl DataDir {
                         String::from_utf8_lossy(&output.stderr).into_owned(),
                     )),
                 });
-            made.context(|| "make the key for service accounts with openssl".to_owned())?;
+            made.with_context(|| "make the key for service accounts with openssl".to_owned())?;
         }
         let admin = User {
             name: ADMIN.to_owned(),
@@ -122,7 +118,7 @@ impl DataDir {
         token: &str,
         port: u16,
         namespace: &str,
-    ) -> Result<(), Error> {
+    ) -> anyhow::Result<()> {
         let path = self.kubeconfig(user);
         let text = format!(
             "apiVersion: v1\n\
@@ -141,7 +137,7 @@ impl DataDir {
                user: {{token: {token}}}\n",
             certificate = self.certificate().display(),
         );
-        std::fs::write(&path, text).context(|| format!("write {}", path.display()))
+        std::fs::write(&path, text).with_context(|| format!("write {}", path.display()))
     }
 }
 

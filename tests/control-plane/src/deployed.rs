@@ -12,8 +12,8 @@ use kube::api::DynamicObject;
 use kube::{Api, Client, ResourceExt};
 use serde_json::Value;
 
-use crate::error::{Context, Error};
 use crate::manifests;
+use anyhow::{Context as _, bail};
 
 /// Describes how to start the first container of a Deployment outside of the cluster.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -25,10 +25,7 @@ pub struct Deployed {
 }
 
 /// Renders a kustomization with `kubectl kustomize` into the file `into`, and returns its objects.
-///
-/// # Errors
-/// [`Error::Io`] when kubectl does not run or fails, [`Error::Manifest`] when its output is not a manifest.
-pub fn kustomize(folder: &Path, into: &Path) -> Result<Vec<DynamicObject>, Error> {
+pub fn kustomize(folder: &Path, into: &Path) -> anyhow::Result<Vec<DynamicObject>> {
     let what = || {
         format!(
             "make the manifests of {} with kubectl kustomize",
@@ -39,20 +36,16 @@ pub fn kustomize(folder: &Path, into: &Path) -> Result<Vec<DynamicObject>, Error
         .arg("kustomize")
         .arg(folder)
         .output()
-        .context(what)?;
+        .with_context(what)?;
     if !output.status.success() {
-        let message = String::from_utf8_lossy(&output.stderr).into_owned();
-        return Err(std::io::Error::other(message)).context(what);
+        bail!("{}: {}", what(), String::from_utf8_lossy(&output.stderr));
     }
-    std::fs::write(into, output.stdout).context(|| format!("write {}", into.display()))?;
+    std::fs::write(into, output.stdout).with_context(|| format!("write {}", into.display()))?;
     manifests::read(into)
 }
 
 /// Returns the minor version of the API server, such as 36; 0 if it is no number.
-///
-/// # Errors
-/// [`Error::Api`] when the API server does not return its version.
-pub async fn minor(client: &Client) -> Result<u32, Error> {
+pub async fn minor(client: &Client) -> anyhow::Result<u32> {
     let minor = client.apiserver_version().await?.minor;
     let digits = minor.trim_end_matches(|c: char| !c.is_ascii_digit());
     Ok(digits.parse().unwrap_or_default())
@@ -60,10 +53,7 @@ pub async fn minor(client: &Client) -> Result<u32, Error> {
 
 /// Converts objects to versions that this API server serves. Returns whether the server is an old one. Kubernetes
 /// 1.20 has no `policy/v1` yet, and 1.25 no longer has `policy/v1beta1`.
-///
-/// # Errors
-/// [`Error::Api`] when the API server does not return its version.
-pub async fn for_server(client: &Client, objects: &mut [DynamicObject]) -> Result<bool, Error> {
+pub async fn for_server(client: &Client, objects: &mut [DynamicObject]) -> anyhow::Result<bool> {
     let is_old = minor(client).await? < 21;
     if is_old {
         objects.iter_mut().for_each(for_old_servers);
@@ -88,10 +78,7 @@ pub fn for_old_servers(object: &mut DynamicObject) {
 }
 
 /// Writes the volumes of a Deployment's first container below `root`.
-///
-/// # Errors
-/// [`Error::Api`] when the Deployment or a ConfigMap does not exist, [`Error::Io`] when a file cannot be written.
-pub async fn unpack(client: &Client, namespace: &str, name: &str, root: &Path) -> Result<Deployed, Error> {
+pub async fn unpack(client: &Client, namespace: &str, name: &str, root: &Path) -> anyhow::Result<Deployed> {
     let deployment = Api::<Deployment>::namespaced(client.clone(), namespace)
         .get(name)
         .await?;
@@ -107,20 +94,18 @@ pub async fn unpack(client: &Client, namespace: &str, name: &str, root: &Path) -
     let mut mounts = BTreeMap::new();
     for mount in container.volume_mounts.into_iter().flatten() {
         let here = root.join(mount.mount_path.trim_start_matches('/'));
-        std::fs::create_dir_all(&here).context(|| format!("create {}", here.display()))?;
+        std::fs::create_dir_all(&here).with_context(|| format!("create {}", here.display()))?;
         let volume = volumes.iter().flatten().find(|volume| volume.name == mount.name);
         for source in volume.map(sources).unwrap_or_default() {
             match config_maps_of.get_opt(&source.config_map).await? {
                 Some(object) => write(&object, &source, &here)?,
                 None if source.optional => {}
                 None => {
-                    return Err(Error::Refused {
-                        object: format!("Deployment/{name}"),
-                        message: format!(
-                            "its volume {} needs the ConfigMap {}",
-                            mount.name, source.config_map
-                        ),
-                    });
+                    bail!(
+                        "Deployment {name}: its volume {} needs the ConfigMap {}",
+                        mount.name,
+                        source.config_map
+                    );
                 }
             }
         }
@@ -181,7 +166,7 @@ fn sources(volume: &Volume) -> Vec<Source> {
     own.chain(projected).collect()
 }
 
-fn write(config_map: &ConfigMap, source: &Source, folder: &Path) -> Result<(), Error> {
+fn write(config_map: &ConfigMap, source: &Source, folder: &Path) -> anyhow::Result<()> {
     let texts = config_map
         .data
         .iter()
@@ -202,13 +187,13 @@ fn write(config_map: &ConfigMap, source: &Source, folder: &Path) -> Result<(), E
             if source.optional {
                 continue;
             }
-            return Err(Error::Refused {
-                object: format!("ConfigMap/{}", source.config_map),
-                message: format!("it has no key {key}, which a volume shows"),
-            });
+            bail!(
+                "ConfigMap {}: it has no key {key}, which a volume shows",
+                source.config_map
+            );
         };
         let file = folder.join(path);
-        std::fs::write(&file, content).context(|| {
+        std::fs::write(&file, content).with_context(|| {
             format!(
                 "write {} of the ConfigMap {}",
                 file.display(),

@@ -22,7 +22,6 @@ mod cluster;
 mod component;
 mod data;
 pub mod deployed;
-mod error;
 pub mod manifests;
 pub mod node;
 mod observe;
@@ -35,6 +34,5 @@ pub use audit::{AuditEvent, AuditObject, AuditStatus, AuditUser, read_since as a
 pub use client::{connect, create_namespace};
 pub use cluster::ControlPlane;
 pub use component::{Component, Output, last_lines};
-pub use error::Error;
 pub use observe::{Changes, observe};
 pub use options::{Options, User};

@@ -5,6 +5,7 @@ use std::{
     time::{Duration, Instant},
 };
 
+use anyhow::{Context as _, bail, ensure};
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use kube::{
     Api, Client, ResourceExt,
@@ -13,10 +14,7 @@ use kube::{
     runtime::wait::{await_condition, conditions::is_crd_established},
 };
 
-use crate::{
-    component::POLL,
-    error::{Context, Error},
-};
+use crate::component::POLL;
 
 /// The field manager of these applies.
 const MANAGER: &str = "control-plane";
@@ -26,41 +24,34 @@ const RULES: &str = "x-kubernetes-validations";
 const LIMIT: Duration = Duration::from_secs(30);
 
 /// Reads every object in a YAML file, or in the `.yaml` and `.yml` files of a folder, ordered by file name.
-///
-/// # Errors
-/// [`Error::Io`] when a file cannot be read, [`Error::Manifest`] when it is not a list of Kubernetes objects.
-pub fn read(path: &Path) -> Result<Vec<DynamicObject>, Error> {
+pub fn read(path: &Path) -> anyhow::Result<Vec<DynamicObject>> {
     let mut objects = Vec::new();
     for file in files(path)? {
-        let text = std::fs::read_to_string(&file).context(|| format!("read {}", file.display()))?;
-        let fault = |reason: String| Error::Manifest {
-            file: file.clone(),
-            reason,
-        };
-        let documents: Vec<serde_json::Value> =
-            serde_saphyr::from_multiple(&text).map_err(|error| fault(error.to_string()))?;
+        let text = std::fs::read_to_string(&file).with_context(|| format!("read {}", file.display()))?;
+        let fault = || format!("{} is not a manifest", file.display());
+        let documents: Vec<serde_json::Value> = serde_saphyr::from_multiple(&text).with_context(fault)?;
         for document in documents.into_iter().filter(|document| !document.is_null()) {
-            let object: DynamicObject =
-                serde_json::from_value(document).map_err(|error| fault(error.to_string()))?;
-            if object.types.is_none() || object.metadata.name.is_none() {
-                return Err(fault(
-                    "an object lacks apiVersion, kind or metadata.name".to_owned(),
-                ));
-            }
+            let object: DynamicObject = serde_json::from_value(document).with_context(fault)?;
+            let is_named = object.types.is_some() && object.metadata.name.is_some();
+            ensure!(
+                is_named,
+                "{}: an object lacks apiVersion, kind or metadata.name",
+                fault()
+            );
             objects.push(object);
         }
     }
     Ok(objects)
 }
 
-fn files(path: &Path) -> Result<Vec<PathBuf>, Error> {
+fn files(path: &Path) -> anyhow::Result<Vec<PathBuf>> {
     let problem = || format!("read the manifests in {}", path.display());
-    if !std::fs::metadata(path).context(problem)?.is_dir() {
+    if !std::fs::metadata(path).with_context(problem)?.is_dir() {
         return Ok(vec![path.to_owned()]);
     }
     let mut files = Vec::new();
-    for entry in std::fs::read_dir(path).context(problem)? {
-        let file = entry.context(problem)?.path();
+    for entry in std::fs::read_dir(path).with_context(problem)? {
+        let file = entry.with_context(problem)?.path();
         if file
             .extension()
             .is_some_and(|extension| extension == "yaml" || extension == "yml")
@@ -74,10 +65,7 @@ fn files(path: &Path) -> Result<Vec<PathBuf>, Error> {
 
 /// Applies `objects` with server-side apply and returns when every definition among them is served. The default
 /// namespace of namespaced objects is `default`. Definitions lose their CEL rules where the API server does not know them.
-///
-/// # Errors
-/// [`Error::Refused`] names the object that the API server refused.
-pub async fn apply(client: &Client, objects: &[DynamicObject]) -> Result<(), Error> {
+pub async fn apply(client: &Client, objects: &[DynamicObject]) -> anyhow::Result<()> {
     let rank = |object: &&DynamicObject| match kind_of(object).kind.as_str() {
         "CustomResourceDefinition" => 0,
         "Namespace" => 1,
@@ -89,7 +77,7 @@ pub async fn apply(client: &Client, objects: &[DynamicObject]) -> Result<(), Err
     let (definitions, others) = sorted.split_at(definitions);
     for object in definitions {
         match apply_one(client, object).await {
-            Err(Error::Refused { message, .. }) if message.contains(RULES) => {
+            Err(error) if error.to_string().contains(RULES) => {
                 apply_one(client, &without_rules(object)).await?;
             }
             other => other?,
@@ -122,19 +110,19 @@ pub fn without_rules(definition: &DynamicObject) -> DynamicObject {
     definition
 }
 
-async fn established(client: &Client, object: &DynamicObject) -> Result<(), Error> {
+async fn established(client: &Client, object: &DynamicObject) -> anyhow::Result<()> {
     let definitions = Api::<CustomResourceDefinition>::all(client.clone());
     let name = object.name_any();
     let waited = tokio::time::timeout(LIMIT, await_condition(definitions, &name, is_crd_established()));
     let established = matches!(waited.await, Ok(Ok(_)));
-    let message = || format!("not Established after {LIMIT:?}; see kubectl describe crd {name}");
-    established.then_some(()).ok_or_else(|| Error::Refused {
-        object: describe(object),
-        message: message(),
-    })
+    ensure!(
+        established,
+        "definition {name} is not Established after {LIMIT:?}; see kubectl describe crd"
+    );
+    Ok(())
 }
 
-async fn apply_one(client: &Client, object: &DynamicObject) -> Result<(), Error> {
+async fn apply_one(client: &Client, object: &DynamicObject) -> anyhow::Result<()> {
     let started = Instant::now();
     loop {
         let error = match try_apply(client, object).await {
@@ -152,10 +140,11 @@ async fn apply_one(client: &Client, object: &DynamicObject) -> Result<(), Error>
                 kube::Error::Api(status) => status.message.clone(),
                 error => error.to_string(),
             };
-            return Err(Error::Refused {
-                object: describe(object),
-                message,
-            });
+            bail!(
+                "{}/{} was not installed: {message}",
+                kind_of(object).kind,
+                object.name_any()
+            );
         }
         tokio::time::sleep(POLL).await;
     }
@@ -180,8 +169,4 @@ fn kind_of(object: &DynamicObject) -> GroupVersionKind {
     let types = object.types.clone().unwrap_or_default();
     GroupVersionKind::try_from(&types)
         .unwrap_or_else(|_| GroupVersionKind::gvk("", &types.api_version, &types.kind))
-}
-
-fn describe(object: &DynamicObject) -> String {
-    format!("{}/{}", kind_of(object).kind, object.name_any())
 }

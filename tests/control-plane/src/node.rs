@@ -17,6 +17,7 @@ mod work;
 
 use std::{path::Path, thread::JoinHandle, time::Duration};
 
+use anyhow::Context as _;
 use k8s_openapi::api::{core::v1::Node as NodeObject, storage::v1::StorageClass};
 use kube::{
     Api, Client,
@@ -25,7 +26,7 @@ use kube::{
 use serde_json::json;
 use tokio::sync::oneshot;
 
-use crate::{client, error::Error};
+use crate::client;
 
 /// The name of the Node that every pod is bound to.
 pub const NODE: &str = "stand-in";
@@ -73,10 +74,7 @@ impl Node {
     /// exist.
     ///
     /// It has its own thread and runtime, so that it outlives the runtime of the test that started it.
-    ///
-    /// # Errors
-    /// [`Error::Kubeconfig`] or [`Error::Api`] when the cluster cannot be reached or refuses the two objects.
-    pub async fn start(kubeconfig: &Path, options: Options) -> Result<Self, Error> {
+    pub async fn start(kubeconfig: &Path, options: Options) -> anyhow::Result<Self> {
         let config = client::config_of(kubeconfig).await?;
         let (stop, stopped) = oneshot::channel();
         let (ready, is_ready) = oneshot::channel();
@@ -84,7 +82,7 @@ impl Node {
             .name("node stand-in".to_owned())
             .spawn(move || {
                 let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-                let outcome = runtime.map_err(io_error).map(|runtime| {
+                let outcome = runtime.map(|runtime| {
                     runtime.block_on(async {
                         let client = match prepare(&config).await {
                             Ok(client) => client,
@@ -100,14 +98,14 @@ impl Node {
                 // Without a runtime `ready` is dropped, which the receiver notices.
                 drop(outcome);
             });
-        let thread = thread.map_err(io_error)?;
+        let thread = thread.context("start the stand-in for nodes")?;
         let this = Self {
             stop: Some(stop),
             thread: Some(thread),
         };
         is_ready
             .await
-            .map_err(|_| io_error(std::io::Error::other("its thread ended")))??;
+            .context("the thread of the stand-in for nodes ended")??;
         Ok(this)
     }
 }
@@ -121,15 +119,8 @@ impl Drop for Node {
     }
 }
 
-fn io_error(source: std::io::Error) -> Error {
-    Error::Io {
-        what: "start the stand-in for nodes".to_owned(),
-        source,
-    }
-}
-
 /// Creates or updates the Node and the storage class.
-async fn prepare(config: &kube::Config) -> Result<Client, Error> {
+async fn prepare(config: &kube::Config) -> anyhow::Result<Client> {
     let client = client::connect(config)?;
     let parameters = PatchParams::apply(MANAGER).force();
     let class = json!({

@@ -11,9 +11,6 @@ use tokio::sync::{mpsc, oneshot};
 pub type Changes = mpsc::UnboundedReceiver<(Instant, DynamicObject)>;
 
 /// Returns every later state of the objects of an API, as soon as the objects that exist now are known.
-///
-/// # Errors
-/// When the watch has ended before.
 pub async fn observe(api: Api<DynamicObject>) -> Result<Changes, oneshot::error::RecvError> {
     let (sender, receiver) = mpsc::unbounded_channel();
     let (ready, is_ready) = oneshot::channel();

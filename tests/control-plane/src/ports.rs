@@ -11,7 +11,7 @@ use std::{
     path::PathBuf,
 };
 
-use crate::error::{Context, Error};
+use anyhow::{Context as _, bail};
 
 const FROM: u16 = 15_000;
 
@@ -24,13 +24,9 @@ pub struct Port {
 }
 
 /// Reserves a free port.
-///
-/// # Errors
-///
-/// Fails when a file in the shared folder cannot be opened, or no port is free.
-pub fn reserve() -> Result<Port, Error> {
+pub fn reserve() -> anyhow::Result<Port> {
     let folder = shared_folder()?.join("ports");
-    std::fs::create_dir_all(&folder).context(|| format!("create {}", folder.display()))?;
+    std::fs::create_dir_all(&folder).with_context(|| format!("create {}", folder.display()))?;
     let to = ephemeral_from().clamp(FROM + 1, 32_768);
     let span = to - FROM;
     // Start at a random port, so that processes that start together do not try the same ports in turn.
@@ -43,19 +39,19 @@ pub fn reserve() -> Result<Port, Error> {
             .truncate(false)
             .write(true)
             .open(&path)
-            .context(|| format!("open {}", path.display()))?;
+            .with_context(|| format!("open {}", path.display()))?;
         if lock.try_lock().is_ok() && TcpListener::bind(("127.0.0.1", number)).is_ok() {
             return Ok(Port { number, _lock: lock });
         }
     }
-    Err(Error::NoPort { from: FROM, to })
+    bail!("no free port on 127.0.0.1 between {FROM} and {to}")
 }
 
 /// Returns the folder below the system's temporary one that this user's control planes share.
-pub(crate) fn shared_folder() -> Result<PathBuf, Error> {
+pub(crate) fn shared_folder() -> anyhow::Result<PathBuf> {
     let user = rustix::process::getuid().as_raw();
     let folder = std::env::temp_dir().join(format!("operator-host-control-plane-{user}"));
-    std::fs::create_dir_all(&folder).context(|| format!("create {}", folder.display()))?;
+    std::fs::create_dir_all(&folder).with_context(|| format!("create {}", folder.display()))?;
     Ok(folder)
 }
 

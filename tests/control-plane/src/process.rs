@@ -41,10 +41,6 @@ pub struct Handles {
 }
 
 /// Returns the processor time of a process.
-///
-/// # Errors
-///
-/// It has ended.
 pub fn times(pid: u32) -> anyhow::Result<Times> {
     parse_stat(&read(pid, "stat")?)
         .map(|stat| stat.times)
@@ -52,10 +48,6 @@ pub fn times(pid: u32) -> anyhow::Result<Times> {
 }
 
 /// Returns the memory of a process.
-///
-/// # Errors
-///
-/// It has ended.
 pub fn memory(pid: u32) -> anyhow::Result<Memory> {
     let status = read(pid, "status")?;
     let field = |name| kib(&status, name).with_context(|| format!("no {name} in /proc/{pid}/status"));
@@ -67,10 +59,6 @@ pub fn memory(pid: u32) -> anyhow::Result<Memory> {
 }
 
 /// Returns what a process has open.
-///
-/// # Errors
-///
-/// It has ended.
 pub fn handles(pid: u32) -> anyhow::Result<Handles> {
     let folder = format!("/proc/{pid}/fd");
     let targets: Vec<_> = fs::read_dir(&folder)

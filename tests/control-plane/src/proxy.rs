@@ -24,7 +24,7 @@ use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
 use crate::client;
-use crate::error::{Context, Error};
+use anyhow::Context as _;
 
 /// How long a request may be waited for.
 const LIMIT: Duration = Duration::from_secs(120);
@@ -123,21 +123,18 @@ impl Drop for Proxy {
 
 impl Proxy {
     /// Starts a proxy for the cluster of a kubeconfig. It does not change the user.
-    ///
-    /// # Errors
-    /// When the kubeconfig cannot be used, or there is no free port.
-    pub async fn start(upstream: &Path) -> Result<Self, Error> {
+    pub async fn start(upstream: &Path) -> anyhow::Result<Self> {
         let mut config = client::config_of(upstream).await?;
         // Each request contains its own credentials.
         config.auth_info = AuthInfo::default();
         let client = client::connect(&config)?;
         let listener = TcpListener::bind("127.0.0.1:0")
             .await
-            .context(|| "listen on 127.0.0.1".to_owned())?;
+            .with_context(|| "listen on 127.0.0.1".to_owned())?;
         let address = listener
             .local_addr()
-            .context(|| "find the port of the proxy".to_owned())?;
-        let folder = tempfile::tempdir().context(|| "create a folder".to_owned())?;
+            .with_context(|| "find the port of the proxy".to_owned())?;
+        let folder = tempfile::tempdir().with_context(|| "create a folder".to_owned())?;
         write_kubeconfig(
             upstream,
             &format!("http://{address}"),
@@ -200,20 +197,16 @@ impl Proxy {
 }
 
 /// Writes the same kubeconfig with another address, and without its TLS settings.
-fn write_kubeconfig(upstream: &Path, server: &str, to: &Path) -> Result<(), Error> {
-    let bad = |error: &dyn std::fmt::Display| Error::Manifest {
-        file: upstream.to_owned(),
-        reason: error.to_string(),
-    };
-    let text = std::fs::read_to_string(upstream).context(|| format!("read {}", upstream.display()))?;
+fn write_kubeconfig(upstream: &Path, server: &str, to: &Path) -> anyhow::Result<()> {
+    let text = std::fs::read_to_string(upstream).with_context(|| format!("read {}", upstream.display()))?;
     // Edit the YAML itself, since kube's type does not serialize tokens.
-    let mut kubeconfig: Value = serde_saphyr::from_str(&text).map_err(|error| bad(&error))?;
+    let mut kubeconfig: Value = serde_saphyr::from_str(&text).context("a kubeconfig")?;
     let clusters = kubeconfig["clusters"].as_array_mut();
-    for cluster in clusters.ok_or_else(|| bad(&"it names no clusters"))? {
+    for cluster in clusters.context("the kubeconfig names no clusters")? {
         cluster["cluster"] = json!({ "server": server });
     }
     // JSON is YAML.
-    std::fs::write(to, kubeconfig.to_string()).context(|| format!("write {}", to.display()))
+    std::fs::write(to, kubeconfig.to_string()).with_context(|| format!("write {}", to.display()))
 }
 
 /// The state of a connection.

@@ -193,8 +193,12 @@ async fn play(
 fn forget(data: &std::path::Path) -> anyhow::Result<()> {
     std::fs::create_dir_all(data).with_context(|| format!("cannot create {}", data.display()))?;
     let lock = std::fs::File::create(data.join("lock"))?;
-    lock.try_lock()
-        .map_err(|_| control_plane::Error::InUse(data.to_owned()))?;
+    lock.try_lock().map_err(|_| {
+        anyhow::anyhow!(
+            "{} is used by another control plane: stop that one, or name another folder",
+            data.display()
+        )
+    })?;
     for name in [
         "etcd",
         "etcd.log",

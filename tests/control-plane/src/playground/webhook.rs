@@ -154,10 +154,7 @@ fn prefer_file(printed: &mut DynamicObject, files: &[DynamicObject]) {
 }
 
 /// Applies samples. While the host fills its caches, it makes no decision, and the API server refuses them.
-pub(crate) async fn apply_when_decided(
-    client: &Client,
-    samples: &[DynamicObject],
-) -> Result<(), control_plane::Error> {
+pub(crate) async fn apply_when_decided(client: &Client, samples: &[DynamicObject]) -> anyhow::Result<()> {
     let start = std::time::Instant::now();
     loop {
         match manifests::apply(client, samples).await {
