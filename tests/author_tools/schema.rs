@@ -9,10 +9,7 @@ use operator_host_core::crd::definition;
 fn a_definition_that_the_api_server_would_refuse_is_named_with_its_path() {
     let text = std::fs::read_to_string(root().join("manifests/crds/echoes.my-operator.dev.yaml")).unwrap();
     let crd: Value = serde_saphyr::from_str(&text).unwrap();
-    let parent = Kind {
-        api_version: "my-operator.dev/v1".into(),
-        kind: "Echo".into(),
-    };
+    let parent = Kind::new("my-operator.dev/v1", "Echo");
     assert_eq!(definition::problems(&crd, &parent), []);
     let spec = "/spec/versions/0/schema/openAPIV3Schema/properties/spec/properties";
     let image = &format!("{spec}/image");

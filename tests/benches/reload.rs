@@ -46,10 +46,7 @@ async fn time(table: &mut Table) {
     symlink("..data/echo.wasm", folder.path().join("echo.wasm")).expect("a link");
     let expected = Expected {
         controller: "echo".into(),
-        parent: Kind {
-            api_version: "my-operator.dev/v1".into(),
-            kind: "Echo".into(),
-        },
+        parent: Kind::new("my-operator.dev/v1", "Echo"),
         location: folder.path().join("echo.wasm").into(),
         limits: Limits::default(),
         trust: Trust::default(),

@@ -213,10 +213,7 @@ impl CachePolicy {
             // Its annotations prove what the host generated, even if the other label was removed.
             || label(object, GENERATED_LABEL).is_some()
             || controller_of(object).is_some_and(|owner| {
-                let owner = Kind {
-                    api_version: owner.api_version.clone(),
-                    kind: owner.kind.clone(),
-                };
+                let owner = Kind::new(owner.api_version.clone(), owner.kind.clone());
                 self.owned_by.contains(&owner)
             })
     }

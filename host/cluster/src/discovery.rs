@@ -207,10 +207,7 @@ impl Discovery {
         let ask = || ask_versions(self.client.clone(), group.to_owned());
         let mut served = Vec::new();
         for version in self.versions.get(group, |_, _| false, ask).await.iter() {
-            let there = Kind {
-                api_version: version.clone(),
-                kind: kind.kind.clone(),
-            };
+            let there = Kind::new(version.clone(), kind.kind.clone());
             match self.resources_with(&there).await {
                 Ok(resources) if resources.contains_key(&kind.kind) => served.push(version.clone()),
                 Ok(_) | Err(Failure::NotServed) => {}
@@ -405,10 +402,7 @@ mod tests {
             async move { Ok::<_, Infallible>(Response::new(Body::from(list.to_string().into_bytes()))) }
         });
         let kinds = Discovery::new(Client::new(service, "default"), Arc::new(Metrics::unread()));
-        let kind = Kind {
-            api_version: "g.dev/v1".into(),
-            kind: "Thing".into(),
-        };
+        let kind = Kind::new("g.dev/v1", "Thing");
         assert!(!kinds.resolve(&kind).await.unwrap().has_status);
         kinds.ask_again().await;
         assert_eq!(kinds.changes_of("g.dev"), 0);
@@ -440,10 +434,7 @@ mod tests {
             async move { Ok::<_, Infallible>(Response::new(Body::from(answer.to_string().into_bytes()))) }
         });
         let kinds = Discovery::new(Client::new(service, "default"), Arc::new(Metrics::unread()));
-        let kind = Kind {
-            api_version: "batch/v1".into(),
-            kind: "CronJob".into(),
-        };
+        let kind = Kind::new("batch/v1", "CronJob");
         let error = kinds.resolve(&kind).await.unwrap_err().to_string();
         assert!(error.contains("it serves CronJob as batch/v1beta1"), "{error}");
     }
@@ -477,10 +468,7 @@ mod tests {
     }
 
     fn kind(api_version: &str, kind: &str) -> Kind {
-        Kind {
-            api_version: api_version.into(),
-            kind: kind.into(),
-        }
+        Kind::new(api_version, kind)
     }
 
     #[tokio::test]

@@ -41,10 +41,7 @@ impl Namespaces {
             None => *watched = None,
             Some(_) if watched.is_some() => {}
             Some(watches) => {
-                let kind = Kind {
-                    api_version: "v1".into(),
-                    kind: "Namespace".into(),
-                };
+                let kind = Kind::new("v1", "Namespace");
                 let watch = watches.watch_metadata(&kind);
                 let refused = Arc::clone(&self.refused);
                 let forget: Subscriber = Arc::new(move |_, change: &Change<'_>| {

@@ -36,6 +36,15 @@ pub struct Kind {
 }
 
 impl Kind {
+    /// Returns the kind of this name in this version of a group.
+    #[must_use]
+    pub fn new(api_version: impl Into<String>, kind: impl Into<String>) -> Self {
+        Self {
+            api_version: api_version.into(),
+            kind: kind.into(),
+        }
+    }
+
     /// Returns the API group; empty for the core group.
     #[must_use]
     pub fn group(&self) -> &str {

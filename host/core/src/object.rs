@@ -106,10 +106,7 @@ pub fn remove_nulls(fields: &mut Map<String, Value>) {
 #[must_use]
 pub fn kind_of(object: &Value) -> Kind {
     let text = |field: &str| object[field].as_str().unwrap_or_default().to_owned();
-    Kind {
-        api_version: text("apiVersion"),
-        kind: text("kind"),
-    }
+    Kind::new(text("apiVersion"), text("kind"))
 }
 
 /// Maximum number of characters of a name in an object. Requests are YAML, which limits a key to 1,024 with its quotes.
@@ -273,10 +270,7 @@ impl ChildRef {
     pub fn of(object: &DynamicObject) -> Self {
         let types = object.types.clone().unwrap_or_default();
         Self {
-            kind: Kind {
-                api_version: types.api_version,
-                kind: types.kind,
-            },
+            kind: Kind::new(types.api_version, types.kind),
             name: NamespacedName::of(object),
         }
     }
@@ -512,10 +506,7 @@ mod tests {
     #[test]
     fn a_kind_that_is_not_of_kubernetes_is_named_with_its_group() {
         let named = |api_version: &str, kind: &str| {
-            let kind = Kind {
-                api_version: api_version.into(),
-                kind: kind.into(),
-            };
+            let kind = Kind::new(api_version, kind);
             let name = NamespacedName::parse("shop/web");
             ChildRef { kind, name }.to_string()
         };

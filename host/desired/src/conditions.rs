@@ -452,6 +452,7 @@ pub fn set_condition(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use ConditionStatus::{False, True};
 
     fn parent(status: &Value) -> DynamicObject {
         serde_json::from_value(json!({
@@ -460,6 +461,21 @@ mod tests {
             "status": status,
         }))
         .unwrap()
+    }
+
+    /// Returns a condition that a plugin gives.
+    fn given(type_: &str, status: ConditionStatus, reason: &str, message: &str) -> Condition {
+        Condition {
+            type_: type_.to_owned(),
+            status,
+            reason: reason.to_owned(),
+            message: message.to_owned(),
+        }
+    }
+
+    /// Returns the status of a parent that has none yet, after its plugin has given these conditions.
+    fn first(given: &[Condition], verdict: &Verdict) -> Map<String, Value> {
+        desired(&parent(&json!({})), None, Some(given), verdict, at(1))
     }
 
     fn at(second: i64) -> Timestamp {
@@ -473,24 +489,13 @@ mod tests {
     /// Regression: one of 270 KB was written, or the whole status rejected where the definition limits the length.
     #[test]
     fn a_long_message_of_a_plugin_is_cut_and_the_same_again_changes_nothing() {
-        let given = [Condition {
-            type_: READY.to_owned(),
-            status: ConditionStatus::False,
-            reason: "Long".to_owned(),
-            message: "ä".repeat(100_000),
-        }];
-        let first = desired(
-            &parent(&json!({})),
-            None,
-            Some(&given),
-            &Verdict::Reconciled,
-            at(1),
-        );
+        let long = [given(READY, False, "Long", &"ä".repeat(100_000))];
+        let first = first(&long, &Verdict::Reconciled);
         let message = first["conditions"][0]["message"].as_str().unwrap();
         assert!(message.ends_with("ä…") && message.len() > LONGEST_MESSAGE - 5);
         assert!(message.len() <= LONGEST_MESSAGE);
         let parent = parent(&first.clone().into());
-        let again = desired(&parent, None, Some(&given), &Verdict::Reconciled, at(9));
+        let again = desired(&parent, None, Some(&long), &Verdict::Reconciled, at(9));
         assert_eq!(again, first);
     }
 
@@ -516,12 +521,7 @@ mod tests {
 
     #[test]
     fn of_two_conditions_of_a_failure_with_one_type_the_first_is_shown() {
-        let condition = |reason: &str| Condition {
-            type_: "Failing".into(),
-            status: ConditionStatus::True,
-            reason: reason.into(),
-            message: String::new(),
-        };
+        let condition = |reason: &str| given("Failing", True, reason, "");
         let verdict = stalled();
         let update = StatusUpdate {
             fields: None,
@@ -572,12 +572,7 @@ mod tests {
     #[test]
     fn a_good_reconcile_removes_stalled_and_the_plugins_ready_counts() {
         let stalled = desired(&parent(&json!({})), None, None, &stalled(), at(1));
-        let rolling = Condition {
-            type_: READY.into(),
-            status: ConditionStatus::False,
-            reason: "RollingOut".into(),
-            message: "1/3".into(),
-        };
+        let rolling = given(READY, False, "RollingOut", "1/3");
         let status = desired(
             &parent(&stalled.into()),
             None,
@@ -593,7 +588,7 @@ mod tests {
     fn children_that_are_not_ready_take_ready_away_unless_the_plugin_decides() {
         let progressing =
             Verdict::Progressing(Reason::new("ChildrenNotReady", "Pod a-0: it has not started"));
-        let status = desired(&parent(&json!({})), None, Some(&[]), &progressing, at(1));
+        let status = first(&[], &progressing);
         let conditions: Vec<_> = raw_conditions(&status)
             .map(|c| (c["type"].clone(), c["status"].clone(), c["message"].clone()))
             .collect();
@@ -605,13 +600,8 @@ mod tests {
             conditions,
             expected.map(|(a, b, c)| (json!(a), json!(b), json!(c)))
         );
-        let ready = Condition {
-            type_: READY.into(),
-            status: ConditionStatus::True,
-            reason: "Enough".into(),
-            message: String::new(),
-        };
-        let status = desired(&parent(&json!({})), None, Some(&[ready]), &progressing, at(1));
+        let ready = given(READY, True, "Enough", "");
+        let status = first(&[ready], &progressing);
         assert_eq!(status["conditions"][0]["reason"], "Enough");
     }
 
@@ -623,12 +613,7 @@ mod tests {
             {"type": "Drained", "status": "False", "reason": "D", "message": "", "lastTransitionTime": "t1"},
         ] });
         let verdict = Verdict::CleaningUp(Reason::new("CleaningUp", "it is being deleted"));
-        let drained = Condition {
-            type_: "Drained".into(),
-            status: ConditionStatus::True,
-            reason: "Empty".into(),
-            message: String::new(),
-        };
+        let drained = given("Drained", True, "Empty", "");
         let update = StatusUpdate {
             fields: None,
             conditions: Some(&[drained]),
@@ -675,12 +660,7 @@ mod tests {
             [&of_host["status"], &of_host["reason"], &of_host["message"]],
             ["False", FIELD_CONTESTED, "see the condition Contested"]
         );
-        let own = Condition {
-            type_: READY.into(),
-            status: ConditionStatus::True,
-            reason: "Enough".into(),
-            message: "enough servers".into(),
-        };
+        let own = given(READY, True, "Enough", "enough servers");
         assert_eq!(ready(&[own])["status"], "True");
     }
 
@@ -688,14 +668,9 @@ mod tests {
     #[test]
     fn a_ready_of_the_plugin_that_is_not_true_gets_the_cause_that_the_host_knows() {
         let ready = |status, message: &str| {
-            let own = Condition {
-                type_: READY.into(),
-                status,
-                reason: "ServersNotReady".into(),
-                message: message.into(),
-            };
+            let own = given(READY, status, "ServersNotReady", message);
             let verdict = Verdict::Progressing(Reason::new("ChildrenNotReady", "Pod a: Evicted"));
-            let status = desired(&parent(&json!({})), None, Some(&[own]), &verdict, at(1));
+            let status = first(&[own], &verdict);
             let ready = raw_conditions(&status)
                 .find(|c| c["type"] == READY)
                 .cloned()
@@ -703,28 +678,16 @@ mod tests {
             assert_eq!(ready["reason"], "ServersNotReady");
             ready["message"].as_str().unwrap().to_owned()
         };
-        let not = ConditionStatus::False;
-        assert_eq!(ready(not, "0/2 are Ready"), "0/2 are Ready: Pod a: Evicted");
-        assert_eq!(ready(not, ""), "Pod a: Evicted");
-        assert_eq!(ready(not, "so: Pod a: Evicted"), "so: Pod a: Evicted");
-        assert_eq!(ready(ConditionStatus::True, "enough"), "enough");
+        assert_eq!(ready(False, "0/2 are Ready"), "0/2 are Ready: Pod a: Evicted");
+        assert_eq!(ready(False, ""), "Pod a: Evicted");
+        assert_eq!(ready(False, "so: Pod a: Evicted"), "so: Pod a: Evicted");
+        assert_eq!(ready(True, "enough"), "enough");
     }
 
     #[test]
     fn a_plugin_cannot_speak_for_the_host() {
-        let forged = Condition {
-            type_: STALLED.into(),
-            status: ConditionStatus::True,
-            reason: "X".into(),
-            message: String::new(),
-        };
-        let status = desired(
-            &parent(&json!({})),
-            None,
-            Some(&[forged]),
-            &Verdict::Reconciled,
-            at(2),
-        );
+        let forged = given(STALLED, True, "X", "");
+        let status = first(&[forged], &Verdict::Reconciled);
         assert!(raw_conditions(&status).all(|c| c["type"] != STALLED));
     }
 }

@@ -67,10 +67,7 @@ mod tests {
     use super::*;
 
     fn is_fine(api_version: &str, kind: &str, name: &str) -> bool {
-        let kind = Kind {
-            api_version: api_version.into(),
-            kind: kind.into(),
-        };
+        let kind = Kind::new(api_version, kind);
         problem(&kind, name).is_none()
     }
 
@@ -103,10 +100,7 @@ mod tests {
 
     #[test]
     fn the_rule_is_said_with_the_kind() {
-        let kind = Kind {
-            api_version: "batch/v1".into(),
-            kind: "CronJob".into(),
-        };
+        let kind = Kind::new("batch/v1", "CronJob");
         let said = problem(&kind, "Nightly").unwrap();
         assert!(said.contains("at most 52") && said.contains("CronJob"), "{said}");
     }

@@ -207,10 +207,7 @@ fn plan_without(
     plan.keep = keep
         .iter()
         .map(|reference| ChildRef {
-            kind: Kind {
-                api_version: reference.api_version.clone(),
-                kind: reference.kind.clone(),
-            },
+            kind: Kind::new(reference.api_version.clone(), reference.kind.clone()),
             name: NamespacedName {
                 namespace: reference.namespace.clone().or_else(|| own.clone()),
                 name: reference.name.clone(),
@@ -320,10 +317,7 @@ fn beside_obstacles(
 const SHOWN: usize = 100;
 
 fn secret_kind() -> Kind {
-    Kind {
-        api_version: "v1".into(),
-        kind: "Secret".into(),
-    }
+    Kind::new("v1", "Secret")
 }
 
 /// Dependencies are applied first: a claim before the pods that mount it.
@@ -598,10 +592,7 @@ impl Policy<'_> {
         if let Some(namespace) = text("/metadata/namespace") {
             Self::check_name(&place, "`metadata.namespace`", namespace, name_problem)?;
         }
-        let kind = Kind {
-            api_version: api_version.to_owned(),
-            kind: kind.to_owned(),
-        };
+        let kind = Kind::new(api_version, kind);
         let namespace = self.namespace(&kind, name, text("/metadata/namespace"))?;
         Self::check_name(&place, "`metadata.name`", name, |name| {
             names::problem(&kind, name)
@@ -752,10 +743,7 @@ impl Policy<'_> {
         Refusal::KindNotAllowed {
             which,
             controller: self.config.name.clone(),
-            kind: Kind {
-                api_version: shorten(&kind.api_version, SHOWN),
-                kind: shorten(&kind.kind, SHOWN),
-            },
+            kind: Kind::new(shorten(&kind.api_version, SHOWN), shorten(&kind.kind, SHOWN)),
         }
     }
 

@@ -143,10 +143,7 @@ mod tests {
     use super::*;
 
     fn kind(api_version: &str) -> Kind {
-        Kind {
-            api_version: api_version.into(),
-            kind: "Shop".into(),
-        }
+        Kind::new(api_version, "Shop")
     }
 
     fn parent(namespace: &str, name: &str, uid: &str) -> DynamicObject {

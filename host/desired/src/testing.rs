@@ -42,8 +42,5 @@ pub fn config() -> ControllerConfig {
 }
 
 fn kind(api_version: &str, kind: &str) -> Kind {
-    Kind {
-        api_version: api_version.into(),
-        kind: kind.into(),
-    }
+    Kind::new(api_version, kind)
 }

@@ -285,10 +285,7 @@ impl Before<'_> {
 /// Checks that the plugin converts this version of the kind.
 fn knows(plugin: &Plugin, kind: &str, api_version: &str) -> Result<(), ConversionError> {
     let description = plugin.description();
-    let asked = Kind {
-        api_version: api_version.to_owned(),
-        kind: kind.to_owned(),
-    };
+    let asked = Kind::new(api_version, kind);
     let is_known = description
         .versions
         .iter()

@@ -115,10 +115,7 @@ impl<'a> ConversionReview<'a> {
     /// Returns the kind of the objects, in the version to convert to; `None` without objects.
     pub(super) fn kind(&self) -> Option<Result<Kind, String>> {
         let first = Before::read(self.objects.first()?.get());
-        Some(first.map(|first| Kind {
-            api_version: self.to.clone(),
-            kind: first.kind,
-        }))
+        Some(first.map(|first| Kind::new(self.to.clone(), first.kind)))
     }
 }
 

@@ -203,10 +203,7 @@ impl WebhookTargets {
         ask: Ask,
         asker: Asker<'_>,
     ) -> (String, Result<Decision, NoDecision>) {
-        let kind = Kind {
-            api_version: format!("{}/", review.group),
-            kind: review.kind.clone(),
-        };
+        let kind = Kind::new(format!("{}/", review.group), review.kind.clone());
         let target = self.plugin_of(&kind);
         let name = target.as_ref().map(|target| target.controller().to_owned());
         let name = name.unwrap_or_default();

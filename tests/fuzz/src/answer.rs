@@ -223,10 +223,7 @@ fn read(adopt: bool) -> ControllerConfig {
 }
 
 pub(crate) fn kind(api_version: &str, kind: &str) -> Kind {
-    Kind {
-        api_version: api_version.to_owned(),
-        kind: kind.to_owned(),
-    }
+    Kind::new(api_version, kind)
 }
 
 pub(crate) fn parent(namespace: Option<&str>) -> DynamicObject {

@@ -4,10 +4,7 @@ use super::testing::watch_of;
 use super::*;
 
 fn watch() -> Reflector {
-    let kind = Kind {
-        api_version: "v1".into(),
-        kind: "ConfigMap".into(),
-    };
+    let kind = Kind::new("v1", "ConfigMap");
     let keep = CachePolicy {
         all: true,
         ..CachePolicy::default()
@@ -163,10 +160,7 @@ fn owned_by(kind: &str) -> serde_json::Value {
 
 /// A watch of pods, which are children of Echos.
 fn children() -> Reflector {
-    let kind = |api_version: &str, kind: &str| Kind {
-        api_version: api_version.into(),
-        kind: kind.into(),
-    };
+    let kind = |api_version: &str, kind: &str| Kind::new(api_version, kind);
     let keep = CachePolicy {
         all: false,
         owned_by: BTreeSet::from([kind("my-operator.dev/v1", "Echo")]),
@@ -272,13 +266,7 @@ async fn a_foreign_object_that_becomes_ours_or_is_replaced_is_a_change() {
 async fn a_controller_of_another_kind_of_parents_needs_another_list() {
     let policy = |kinds: &[&str]| CachePolicy {
         all: false,
-        owned_by: kinds
-            .iter()
-            .map(|kind| Kind {
-                api_version: "a/v1".into(),
-                kind: (*kind).into(),
-            })
-            .collect(),
+        owned_by: kinds.iter().map(|kind| Kind::new("a/v1", *kind)).collect(),
     };
     assert!(policy(&["A", "B"]).covers(&policy(&["A"])));
     assert!(!policy(&["A"]).covers(&policy(&["A", "B"])));
@@ -304,10 +292,7 @@ async fn a_list_that_ends_while_the_policy_is_set_leaves_the_watch_synced() {
         }
     });
     for number in 0..2_000 {
-        let kind = Kind {
-            api_version: "a.dev/v1".into(),
-            kind: format!("Kind{number}"),
-        };
+        let kind = Kind::new("a.dev/v1", format!("Kind{number}"));
         watch.inner.keep(CachePolicy {
             all: false,
             owned_by: BTreeSet::from([kind]),
@@ -347,10 +332,7 @@ async fn an_index_forgets_what_is_gone() {
 
 #[tokio::test]
 async fn an_object_that_is_watched_as_metadata_has_its_own_type() {
-    let kind = Kind {
-        api_version: "v1".into(),
-        kind: "Namespace".into(),
-    };
+    let kind = Kind::new("v1", "Namespace");
     let scope = Scope {
         kind,
         namespace: None,

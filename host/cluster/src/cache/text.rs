@@ -364,10 +364,7 @@ mod tests {
     #[test]
     fn a_taken_name_has_its_uid_its_version_and_its_owner() {
         let kept = Cached::Taken(Taken::of(&pod(), Owner::of(&pod())).unwrap());
-        let kind = Kind {
-            api_version: "v1".into(),
-            kind: "Pod".into(),
-        };
+        let kind = Kind::new("v1", "Pod");
         let object = kept.object(&kind, &NamespacedName::of(&pod()));
         let (was, is) = (pod(), object.clone());
         assert_eq!(is.types, was.types);

@@ -114,10 +114,7 @@ mod tests {
                 async move { Ok::<_, Infallible>(Response::builder().status(code).body(body).unwrap()) }
             });
             let kinds = Discovery::new(Client::new(service, "default"), Arc::new(Metrics::unread()));
-            let kind = Kind {
-                api_version: "g.dev/v1".into(),
-                kind: "Thing".into(),
-            };
+            let kind = Kind::new("g.dev/v1", "Thing");
             let resource = ResolvedKind {
                 api: kube::core::ApiResource::from_gvk_with_plural(&super::super::gvk(&kind), "things"),
                 namespaced: true,

@@ -44,10 +44,7 @@ impl Read {
 }
 
 fn kind(kind: &str) -> Kind {
-    Kind {
-        api_version: "example.com/v1".into(),
-        kind: kind.into(),
-    }
+    Kind::new("example.com/v1", kind)
 }
 
 /// Uses every instrument once.

@@ -77,10 +77,7 @@ mod tests {
     #[test]
     fn the_advice_depends_on_what_the_cluster_serves_and_whose_kind_it_is() {
         let advice = |api_version: &str, versions: &[&str]| {
-            let kind = Kind {
-                api_version: api_version.into(),
-                kind: "Thing".into(),
-            };
+            let kind = Kind::new(api_version, "Thing");
             let versions = versions.iter().map(|&version| version.to_owned()).collect();
             NotServed { kind, versions }.to_string()
         };

@@ -182,50 +182,19 @@ fn marked(kind: &str, namespace: Option<&str>, parent: &str) -> DynamicObject {
 fn a_retained_child_is_one_of_a_retained_kind_where_its_parent_may_have_children() {
     let (config, own, none) = (config(), parent(Some("default")), parent(None));
     let claim = |namespace| marked("PersistentVolumeClaim", namespace, "default/a");
-    assert!(retains(
-        &config,
-        SecretProof::Key(None),
-        &own,
-        &claim(Some("default"))
-    ));
-    assert!(!retains(
-        &config,
-        SecretProof::Key(None),
-        &own,
-        &claim(Some("attacker"))
-    ));
-    assert!(!retains(&config, SecretProof::Key(None), &own, &claim(None)));
-    assert!(
-        !retains(
-            &config,
-            SecretProof::Key(None),
-            &own,
-            &marked("Pod", Some("default"), "default/a")
-        ),
-        "pods are deleted, and so have an owner"
-    );
-    assert!(
-        !retains(
-            &config,
-            SecretProof::Key(None),
-            &own,
-            &marked("ConfigMap", Some("default"), "default/a")
-        ),
-        "the controller does not make any"
-    );
+    let retained = |parent: &DynamicObject, child: &DynamicObject| {
+        retains(&config, SecretProof::Key(None), parent, child)
+    };
+    assert!(retained(&own, &claim(Some("default"))));
+    assert!(!retained(&own, &claim(Some("attacker"))));
+    assert!(!retained(&own, &claim(None)));
+    let pod = marked("Pod", Some("default"), "default/a");
+    assert!(!retained(&own, &pod), "pods are deleted, and so have an owner");
+    let map = marked("ConfigMap", Some("default"), "default/a");
+    assert!(!retained(&own, &map), "the controller does not make any");
     let claim = |namespace: Option<&str>| marked("PersistentVolumeClaim", namespace, "a");
-    assert!(retains(
-        &config,
-        SecretProof::Key(None),
-        &none,
-        &claim(Some("spare"))
-    ));
-    assert!(!retains(
-        &config,
-        SecretProof::Key(None),
-        &none,
-        &claim(Some("default"))
-    ));
+    assert!(retained(&none, &claim(Some("spare"))));
+    assert!(!retained(&none, &claim(Some("default"))));
     let taken_up = |namespace: &str| {
         let existing = json!(claim(Some(namespace)));
         let child = json!({"apiVersion": "v1", "kind": "PersistentVolumeClaim", "metadata": {"name": "x", "namespace": "spare"}});

@@ -53,10 +53,7 @@ mod tests {
 
     fn child(name: &str) -> ChildRef {
         ChildRef {
-            kind: Kind {
-                api_version: "v1".into(),
-                kind: "Pod".into(),
-            },
+            kind: Kind::new("v1", "Pod"),
             name: NamespacedName::parse(name),
         }
     }

@@ -224,8 +224,5 @@ fn refused(need: &Need, problem: &str) -> NeedError {
 
 /// Returns the kind of the objects that a need selects.
 pub(super) fn kind_of(need: &Need) -> Kind {
-    Kind {
-        api_version: need.api_version.clone(),
-        kind: need.kind.clone(),
-    }
+    Kind::new(need.api_version.clone(), need.kind.clone())
 }

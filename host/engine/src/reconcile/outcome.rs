@@ -137,10 +137,7 @@ mod tests {
     #[test]
     fn an_event_names_the_namespace_of_a_child_where_it_is_not_its_parents() {
         let child = |namespace: Option<&str>| ChildRef {
-            kind: Kind {
-                api_version: "v1".into(),
-                kind: "ConfigMap".into(),
-            },
+            kind: Kind::new("v1", "ConfigMap"),
             name: NamespacedName {
                 namespace: namespace.map(str::to_owned),
                 name: "a".into(),

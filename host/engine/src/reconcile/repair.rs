@@ -299,10 +299,7 @@ mod tests {
     fn the_smallest_part_with_the_refused_field_comes_first() {
         let body = json!({ "spec": { "volumes": [{ "name": "b", "configMap": { "name": "x" } }] } });
         let key = ChildRef {
-            kind: Kind {
-                api_version: "v1".into(),
-                kind: "Pod".into(),
-            },
+            kind: Kind::new("v1", "Pod"),
             name: NamespacedName::parse("n/a"),
         };
         let desired = Desired {

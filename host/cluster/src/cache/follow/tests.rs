@@ -13,10 +13,12 @@ use serde_json::{Value, json};
 
 use super::*;
 use crate::cache::{CachePolicy, Form, Scope};
+use Reply::*;
 use operator_host_contract::Kind;
 use operator_host_core::metrics::Metrics;
 
 /// How the API server responds to a request.
+#[derive(Clone)]
 enum Reply {
     Refuse(u16),
     /// Names of the existing objects, and the token of the next page.
@@ -65,29 +67,29 @@ fn list(names: &[&str], of_objects: &str, version: &str, token: Option<&str>) ->
 async fn answer(reply: Reply) -> Response<UnsyncBoxBody<Bytes, Infallible>> {
     let response = Response::builder();
     let response = match reply {
-        Reply::Silence => std::future::pending().await,
-        Reply::Refuse(code) => {
+        Silence => std::future::pending().await,
+        Refuse(code) => {
             let status = json!({ "kind": "Status", "apiVersion": "v1", "status": "Failure", "message": "not now.",
                 "reason": "", "code": code });
             response.status(code).body(body(status.to_string(), false))
         }
-        Reply::List(names, token) => response.body(body(list(names, "5", VERSION, token), false)),
-        Reply::ListAt(names, version) => response.body(body(list(names, version, version, None), false)),
-        Reply::ListWith(name, version, content) => {
+        List(names, token) => response.body(body(list(names, "5", VERSION, token), false)),
+        ListAt(names, version) => response.body(body(list(names, version, version, None), false)),
+        ListWith(name, version, content) => {
             let mut only: Value = serde_json::from_str(&list(&[name], version, version, None)).unwrap();
             only["items"][0]["spec"] = content["spec"].clone();
             response.body(body(only.to_string(), false))
         }
-        Reply::LateListAt(names, version) => {
+        LateListAt(names, version) => {
             tokio::time::sleep(LATE).await;
             response.body(body(list(names, version, version, None), false))
         }
-        Reply::Endless => {
+        Endless => {
             let more = Bytes::from(vec![b' '; 1 << 20]);
             let body = stream::repeat_with(move || Ok(Frame::data(more.clone())));
             response.body(StreamBody::new(body).boxed_unsync())
         }
-        Reply::Watch(events) => {
+        Watch(events) => {
             let lines = events.iter().map(|event| format!("{event}\n")).collect();
             response.body(body(lines, true))
         }
@@ -102,7 +104,7 @@ struct Followed {
     task: tokio::task::JoinHandle<String>,
 }
 
-fn follow_these(script: Vec<fn() -> Reply>, grace: Duration) -> Followed {
+fn follow_these(script: &[Reply], grace: Duration) -> Followed {
     let limits = Limits {
         page: Duration::from_millis(200),
         start: Duration::from_millis(200),
@@ -114,32 +116,29 @@ fn follow_these(script: Vec<fn() -> Reply>, grace: Duration) -> Followed {
     follow_within(limits, script, grace)
 }
 
-fn follow_within(limits: Limits, script: Vec<fn() -> Reply>, grace: Duration) -> Followed {
+fn follow_within(limits: Limits, script: &[Reply], grace: Duration) -> Followed {
     follow_in_turn(limits, script, grace, Arc::default())
 }
 
 fn follow_in_turn(
     limits: Limits,
-    script: Vec<fn() -> Reply>,
+    script: &[Reply],
     grace: Duration,
     first_lists: Arc<FirstLists>,
 ) -> Followed {
     let requests = Arc::<Mutex<Vec<String>>>::default();
     let seen = Arc::clone(&requests);
-    let script = Arc::new(script);
+    let script = script.to_vec();
     let service = tower::service_fn(move |request: Request<Body>| {
         let uri = request.uri().to_string();
         let reply = {
             let mut seen = seen.lock().unwrap();
             seen.push(uri);
-            script[seen.len().min(script.len()) - 1]()
+            script[seen.len().min(script.len()) - 1].clone()
         };
         async move { Ok::<_, Infallible>(answer(reply).await) }
     });
-    let kind = Kind {
-        api_version: "v1".into(),
-        kind: "Pod".into(),
-    };
+    let kind = Kind::new("v1", "Pod");
     let scope = Scope {
         kind,
         namespace: None,
@@ -226,16 +225,10 @@ fn patient() -> Limits {
 #[tokio::test]
 async fn a_first_list_waits_for_the_one_before_it() {
     let first_lists = Arc::new(FirstLists::new(1, LONG));
-    let follow = |script| follow_in_turn(patient(), script, LONG, Arc::clone(&first_lists));
-    let before = follow(vec![|| Reply::LateListAt(&["a"], VERSION), || {
-        Reply::Watch(Vec::new())
-    }]);
+    let follow = |script: &[Reply]| follow_in_turn(patient(), script, LONG, Arc::clone(&first_lists));
+    let before = follow(&[LateListAt(&["a"], VERSION), Watch(vec![])]);
     before.until("asked", |it| it.lists() == 1).await;
-    let after = follow(vec![
-        || Reply::List(&["b"], Some("more")),
-        || Reply::List(&["c"], None),
-        || Reply::Watch(Vec::new()),
-    ]);
+    let after = follow(&[List(&["b"], Some("more")), List(&["c"], None), Watch(vec![])]);
     after.until("asked", |it| it.lists() > 0).await;
     assert_eq!(
         before.names(),
@@ -248,14 +241,9 @@ async fn a_first_list_waits_for_the_one_before_it() {
 #[tokio::test]
 async fn a_first_list_that_fails_lets_the_next_one_begin_and_tries_again() {
     let first_lists = Arc::new(FirstLists::new(1, LONG));
-    let follow = |script| follow_in_turn(patient(), script, LONG, Arc::clone(&first_lists));
-    let failing = follow(vec![
-        || Reply::Refuse(500),
-        || Reply::Refuse(500),
-        || Reply::List(&["a"], None),
-        || Reply::Watch(Vec::new()),
-    ]);
-    let other = follow(vec![|| Reply::List(&["b"], None), || Reply::Watch(Vec::new())]);
+    let follow = |script: &[Reply]| follow_in_turn(patient(), script, LONG, Arc::clone(&first_lists));
+    let failing = follow(&[Refuse(500), Refuse(500), List(&["a"], None), Watch(vec![])]);
+    let other = follow(&[List(&["b"], None), Watch(vec![])]);
     other.until("listed", |it| it.names() == ["b"]).await;
     failing.until("listed", |it| it.names() == ["a"]).await;
 }
@@ -263,23 +251,20 @@ async fn a_first_list_that_fails_lets_the_next_one_begin_and_tries_again() {
 #[tokio::test]
 async fn a_first_list_that_hangs_holds_up_no_other_for_longer_than_its_turn() {
     let first_lists = Arc::new(FirstLists::new(1, Duration::from_millis(20)));
-    let follow = |script| follow_in_turn(patient(), script, LONG, Arc::clone(&first_lists));
-    let hanging = follow(vec![|| Reply::Silence]);
+    let follow = |script: &[Reply]| follow_in_turn(patient(), script, LONG, Arc::clone(&first_lists));
+    let hanging = follow(&[Silence]);
     hanging.until("asked", |it| it.lists() == 1).await;
-    let other = follow(vec![|| Reply::List(&["b"], None), || Reply::Watch(Vec::new())]);
+    let other = follow(&[List(&["b"], None), Watch(vec![])]);
     other.until("listed", |it| it.names() == ["b"]).await;
     assert_eq!(hanging.lists(), 1, "it still waits for its answer");
 }
 
 #[tokio::test]
 async fn the_reason_why_the_first_list_fails_is_known_until_it_is_complete() {
-    let script: Vec<fn() -> Reply> = vec![
-        || Reply::Refuse(500),
-        || Reply::Refuse(500),
-        || Reply::List(&["a"], None),
-        || Reply::Watch(Vec::new()),
-    ];
-    let followed = follow_these(script, LONG);
+    let followed = follow_these(
+        &[Refuse(500), Refuse(500), List(&["a"], None), Watch(vec![])],
+        LONG,
+    );
     let error = |it: &Followed| it.inner.list_error.borrow().clone();
     let expected = "cannot list v1/Pod: the API server answers 500: not now";
     followed
@@ -292,15 +277,10 @@ async fn the_reason_why_the_first_list_fails_is_known_until_it_is_complete() {
 /// Regression: after six consecutive refusals each watch failed, gave up its position and listed everything again.
 #[tokio::test]
 async fn an_overloaded_server_gets_a_watch_and_never_a_list() {
-    let refuse = || Reply::Refuse(429);
-    let mut script: Vec<fn() -> Reply> = vec![|| Reply::List(&["a"], None)];
-    script.extend([refuse as fn() -> Reply; 4]);
-    script.extend([
-        (|| Reply::Refuse(503)) as fn() -> Reply,
-        || Reply::Refuse(500),
-        || Reply::Watch(vec![added("b", "12")]),
-    ]);
-    let followed = follow_these(script, LONG);
+    let refusals = [429, 429, 429, 429, 503, 500].map(Refuse);
+    let watch = Watch(vec![added("b", "12")]);
+    let script = [&[List(&["a"], None)][..], &refusals, &[watch]].concat();
+    let followed = follow_these(&script, LONG);
     let states = followed.later_states().await;
     followed
         .until("the change after it", |it| it.names() == ["a", "b"])
@@ -325,11 +305,11 @@ async fn an_overloaded_server_gets_a_watch_and_never_a_list() {
 #[tokio::test]
 async fn a_write_during_a_list_is_not_taken_back() {
     let followed = follow_these(
-        vec![
-            || Reply::ListAt(&["a", "b"], "1500"),
-            || Reply::Refuse(410),
-            || Reply::LateListAt(&["a", "b"], "1510"),
-            || Reply::Watch(vec![]),
+        &[
+            ListAt(&["a", "b"], "1500"),
+            Refuse(410),
+            LateListAt(&["a", "b"], "1510"),
+            Watch(vec![]),
         ],
         LONG,
     );
@@ -355,11 +335,11 @@ async fn a_write_during_a_list_is_not_taken_back() {
 #[tokio::test]
 async fn an_object_created_during_a_list_stays() {
     let followed = follow_these(
-        vec![
-            || Reply::ListAt(&["a"], "1500"),
-            || Reply::Refuse(410),
-            || Reply::LateListAt(&[], "1510"),
-            || Reply::Watch(vec![]),
+        &[
+            ListAt(&["a"], "1500"),
+            Refuse(410),
+            LateListAt(&[], "1510"),
+            Watch(vec![]),
         ],
         LONG,
     );
@@ -378,11 +358,11 @@ async fn an_object_created_during_a_list_stays() {
 #[tokio::test]
 async fn a_kind_that_is_not_served_for_a_moment_is_no_failure() {
     let followed = follow_these(
-        vec![
-            || Reply::List(&["a"], None),
-            || Reply::Refuse(404),
-            || Reply::Refuse(404),
-            || Reply::Watch(vec![added("b", "12")]),
+        &[
+            List(&["a"], None),
+            Refuse(404),
+            Refuse(404),
+            Watch(vec![added("b", "12")]),
         ],
         LONG,
     );
@@ -402,12 +382,12 @@ async fn a_trouble_that_lasts_is_a_failure_until_the_watch_goes_on_where_it_was(
     };
     let followed = follow_within(
         limits,
-        vec![
-            || Reply::List(&["a"], None),
-            || Reply::Refuse(503),
-            || Reply::Refuse(503),
-            || Reply::Refuse(503),
-            || Reply::Watch(Vec::new()),
+        &[
+            List(&["a"], None),
+            Refuse(503),
+            Refuse(503),
+            Refuse(503),
+            Watch(vec![]),
         ],
         Duration::from_millis(150),
     );
@@ -427,14 +407,9 @@ async fn a_trouble_that_lasts_is_a_failure_until_the_watch_goes_on_where_it_was(
 /// Regression: each acceptance counted as the end of the failure, which so never lasted.
 #[tokio::test]
 async fn a_watch_that_is_accepted_and_ends_with_an_error_each_time_is_a_failure() {
-    let error = || {
-        let status = json!({ "kind": "Status", "status": "Failure", "message": "no leader.", "code": 500 });
-        Reply::Watch(vec![json!({ "type": "ERROR", "object": status })])
-    };
-    let followed = follow_these(
-        vec![|| Reply::List(&["a"], None), error],
-        Duration::from_millis(300),
-    );
+    let status = json!({ "kind": "Status", "status": "Failure", "message": "no leader.", "code": 500 });
+    let error = Watch(vec![json!({ "type": "ERROR", "object": status })]);
+    let followed = follow_these(&[List(&["a"], None), error], Duration::from_millis(300));
     followed
         .until("failing", |it| matches!(it.state(), WatchState::Failing(_)))
         .await;
@@ -451,11 +426,11 @@ async fn a_watch_that_is_accepted_and_ends_with_an_error_each_time_is_a_failure(
 #[tokio::test]
 async fn objects_whose_schema_has_changed_are_listed_again_and_replaced() {
     let followed = follow_these(
-        vec![
-            || Reply::ListAt(&["a"], "10"),
-            || Reply::Watch(Vec::new()),
-            || Reply::ListWith("a", "10", json!({ "spec": { "replicas": 1 } })),
-            || Reply::Watch(Vec::new()),
+        &[
+            ListAt(&["a"], "10"),
+            Watch(vec![]),
+            ListWith("a", "10", json!({ "spec": { "replicas": 1 } })),
+            Watch(vec![]),
         ],
         LONG,
     );
@@ -473,31 +448,24 @@ async fn objects_whose_schema_has_changed_are_listed_again_and_replaced() {
 
 #[tokio::test]
 async fn a_permanent_refusal_is_reported_at_once() {
-    let followed = follow_these(vec![|| Reply::List(&[], None), || Reply::Refuse(403)], LONG);
+    let followed = follow_these(&[List(&[], None), Refuse(403)], LONG);
     let message = followed.task.await.unwrap();
     assert_eq!(
         message,
         "not now; give the host's role the verbs list and watch on it"
     );
-    let followed = follow_these(vec![|| Reply::Refuse(404)], LONG);
+    let followed = follow_these(&[Refuse(404)], LONG);
     let message = followed.task.await.unwrap();
     assert!(message.contains("does not serve the kind v1/Pod"), "{message}");
 }
 
 #[tokio::test]
 async fn a_position_that_the_server_has_forgotten_costs_a_list() {
-    let gone = || {
-        let status = json!({ "kind": "Status", "status": "Failure", "message": "too old", "reason": "Expired",
+    let status = json!({ "kind": "Status", "status": "Failure", "message": "too old", "reason": "Expired",
             "code": 410 });
-        Reply::Watch(vec![json!({ "type": "ERROR", "object": status })])
-    };
+    let gone = Watch(vec![json!({ "type": "ERROR", "object": status })]);
     let followed = follow_these(
-        vec![
-            || Reply::List(&["a", "b"], None),
-            gone,
-            || Reply::List(&["b"], None),
-            || Reply::Watch(Vec::new()),
-        ],
+        &[List(&["a", "b"], None), gone, List(&["b"], None), Watch(vec![])],
         LONG,
     );
     followed.until("listed again", |it| it.names() == ["b"]).await;
@@ -507,12 +475,12 @@ async fn a_position_that_the_server_has_forgotten_costs_a_list() {
 #[tokio::test]
 async fn a_list_goes_on_with_the_page_that_was_refused() {
     let followed = follow_these(
-        vec![
-            || Reply::List(&["a"], Some("next")),
-            || Reply::Refuse(429),
-            || Reply::Silence,
-            || Reply::List(&["b"], None),
-            || Reply::Watch(Vec::new()),
+        &[
+            List(&["a"], Some("next")),
+            Refuse(429),
+            Silence,
+            List(&["b"], None),
+            Watch(vec![]),
         ],
         LONG,
     );
@@ -531,13 +499,13 @@ async fn a_list_goes_on_with_the_page_that_was_refused() {
 #[tokio::test]
 async fn what_hangs_is_asked_again() {
     let followed = follow_these(
-        vec![
-            || Reply::Silence,
-            || Reply::List(&["a"], None),
+        &[
+            Silence,
+            List(&["a"], None),
             // The first watch does not begin; the second begins but neither delivers anything nor ends.
-            || Reply::Silence,
-            || Reply::Watch(vec![added("b", "12")]),
-            || Reply::Watch(vec![added("c", "13")]),
+            Silence,
+            Watch(vec![added("b", "12")]),
+            Watch(vec![added("c", "13")]),
         ],
         LONG,
     );
@@ -562,10 +530,10 @@ async fn a_silent_watch_is_restarted_long_before_its_end() {
     };
     let followed = follow_within(
         limits,
-        vec![
-            || Reply::List(&["a"], None),
-            || Reply::Watch(vec![added("b", "12")]),
-            || Reply::Watch(vec![added("c", "13")]),
+        &[
+            List(&["a"], None),
+            Watch(vec![added("b", "12")]),
+            Watch(vec![added("c", "13")]),
         ],
         LONG,
     );
@@ -579,7 +547,7 @@ async fn a_silent_watch_is_restarted_long_before_its_end() {
 
 #[tokio::test]
 async fn one_object_that_is_too_large_is_a_failure_with_its_reason() {
-    let followed = follow_within(Limits::default(), vec![|| Reply::Endless], LONG);
+    let followed = follow_within(Limits::default(), &[Endless], LONG);
     let expected = "cannot list v1/Pod: a page with one object from the API server is larger than 32 MiB";
     let error = |it: &Followed| it.inner.list_error.borrow().clone();
     followed

@@ -9,10 +9,7 @@ use crate::cache::{CachePolicy, Reflector};
 const UID: &str = "00000000-0000-4000-8000-000000000000";
 
 fn pods() -> Reflector {
-    let kind = Kind {
-        api_version: "v1".into(),
-        kind: "Pod".into(),
-    };
+    let kind = Kind::new("v1", "Pod");
     watch_of(kind, CachePolicy::default())
 }
 

@@ -270,20 +270,14 @@ mod tests {
 
     fn child(name: &str) -> ChildRef {
         ChildRef {
-            kind: Kind {
-                api_version: "apps/v1".into(),
-                kind: "Deployment".into(),
-            },
+            kind: Kind::new("apps/v1", "Deployment"),
             name: NamespacedName::parse(name),
         }
     }
 
     fn counted() -> ContestedChild {
         let metrics = std::sync::Arc::new(Metrics::unread());
-        let parent = Kind {
-            api_version: "a/v1".into(),
-            kind: "K".into(),
-        };
+        let parent = Kind::new("a/v1", "K");
         metrics.of("a", &parent).contested()
     }
 

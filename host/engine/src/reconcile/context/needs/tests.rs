@@ -71,10 +71,7 @@ fn object() -> impl Strategy<Value = (Kind, DynamicObject)> {
 }
 
 fn kind(kind: &str) -> Kind {
-    Kind {
-        api_version: "v1".to_owned(),
-        kind: kind.to_owned(),
-    }
+    Kind::new("v1", kind)
 }
 
 fn of_kind(

@@ -238,10 +238,7 @@ fn parent(version: u128, spec: u32, label: u32, status: u32) -> DynamicObject {
 }
 
 fn child() -> ChildRef {
-    let kind = Kind {
-        api_version: "v1".into(),
-        kind: "Pod".into(),
-    };
+    let kind = Kind::new("v1", "Pod");
     let name = NamespacedName {
         namespace: None,
         name: "a-0".into(),
