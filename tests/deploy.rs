@@ -345,15 +345,12 @@ fn helm(arguments: &[&str], kubeconfig: &Path, validates: bool) -> String {
 /// Waits until the API server serves its OpenAPI description, without which Helm refuses: newer servers take half a
 /// minute after their start.
 async fn until_openapi(client: &Client) {
-    let limit = tokio::time::Instant::now() + Duration::from_secs(180);
-    loop {
+    eventually("/openapi/v2", async || {
         let request = http::Request::get("/openapi/v2").body(Vec::new()).unwrap();
-        match client.request_text(request).await {
-            Ok(_) => return,
-            Err(error) => assert!(tokio::time::Instant::now() < limit, "/openapi/v2: {error}"),
-        }
-        tokio::time::sleep(Duration::from_millis(200)).await;
-    }
+        let answer = client.request_text(request).await;
+        answer.map(drop).map_err(|error| error.to_string())
+    })
+    .await;
 }
 
 /// Reports whether the API server serves the form of that description that Helm downloads. Some builds of it cannot
@@ -584,15 +581,13 @@ async fn not_rendered(cluster: &ControlPlane, client: &Client, values: &Value) -
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("values.json");
     std::fs::write(&file, values.to_string()).unwrap();
-    let output = Command::new(root().join("tests/helm.sh"))
+    let mut script = Command::new(root().join("tests/helm.sh"));
+    script
         .args(["install", NAME, NAME])
-        .arg(chart(client, folder.path()).await)
-        .arg(file)
-        .env("KUBECONFIG", cluster.kubeconfig())
-        .output()
-        .expect("the script runs");
-    assert!(!output.status.success());
-    String::from_utf8(output.stderr).unwrap()
+        .arg(chart(client, folder.path()).await);
+    let answer = script.arg(file).env("KUBECONFIG", cluster.kubeconfig()).call();
+    assert_ne!(answer.code, Some(0));
+    answer.err
 }
 
 #[tokio::test]
@@ -697,44 +692,14 @@ async fn the_charts_webhook_is_the_kustomizations_and_every_value_takes_effect()
         dry_run(&client, object).await;
     }
     let text_of_all = serde_json::to_string(&objects).unwrap();
-    for word in [
-        "registry.example.org/team/host@sha256:",
-        "Always",
-        "to-pull",
-        "packed",
-        r#""name":"account""#,
-        "of-account",
-        "role-of-account",
-        "account:shop:writer",
-        "70m",
-        "700Mi",
-        "3Gi",
-        r#""claimName":"kept""#,
-        "variables",
-        "reads-metrics",
-        "collects",
-        "192.0.2.3/32",
-        "192.0.2.4/32",
-        r#""interval":"7s""#,
-        r#""secretName":"tls""#,
-        "system-cluster-critical",
-        "operators",
-        "tolerated",
-        "attracted",
-        "platform",
-        "for the pod",
-        r#""release":"rules""#,
-        r#""release":"monitor""#,
-        "runbooks#operatorhostpluginfault",
-        r#""secretName":"keys""#,
-        r#""secretName":"pull""#,
-        "OPERATOR_HOST_SIGNATURE_KEYS",
-        "OPERATOR_HOST_CLIENT_CA",
-        "authorities",
-        "callers",
-    ] {
-        assert!(text_of_all.contains(word), "{word} is not in {text_of_all}");
-    }
+    let words = "registry.example.org/team/host@sha256: … Always … to-pull … packed … \"name\":\"account\" … \
+         of-account … role-of-account … account:shop:writer … 70m … 700Mi … 3Gi … \"claimName\":\"kept\" … \
+         variables … reads-metrics … collects … 192.0.2.3/32 … 192.0.2.4/32 … \"interval\":\"7s\" … \
+         \"secretName\":\"tls\" … system-cluster-critical … operators … tolerated … attracted … platform … \
+         for the pod … \"release\":\"rules\" … \"release\":\"monitor\" … runbooks#operatorhostpluginfault … \
+         \"secretName\":\"keys\" … \"secretName\":\"pull\" … OPERATOR_HOST_SIGNATURE_KEYS … \
+         OPERATOR_HOST_CLIENT_CA … authorities … callers";
+    assert_contains(&text_of_all, words);
     let data = config_of(&comparable(objects));
     assert_eq!(data["webhook-ca.crt"].as_str().unwrap().trim(), "authority");
     let own = text.replace("../webhook/ca.crt", "webhook-ca.crt");

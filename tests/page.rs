@@ -108,7 +108,7 @@ async fn a_browser_shows_controllers_objects_and_trees_live_and_runs_nothing_tha
     browser.tab_to("document.querySelector('main td a')").await;
     browser.press(ENTER).await;
     browser.until("document.querySelector('#filter')").await;
-    browser.until("document.body.innerText.includes('page/p')").await;
+    browser.shows("page/p").await;
     browser
         .tab_to("[...document.querySelectorAll('td a')].find(a => a.textContent === 'page/p')")
         .await;
@@ -167,13 +167,11 @@ async fn a_browser_shows_controllers_objects_and_trees_live_and_runs_nothing_tha
     let bad = "%3Cimg%20src%3Dx%20onerror%3Ddocument.title%3D1%3E";
     browser.open(&format!("{page}#/object/puppet/{bad}")).await;
     browser
-        .until("document.body.innerText.includes('there is no Puppet.test.operator-host.dev <img src=x')")
+        .shows("there is no Puppet.test.operator-host.dev <img src=x")
         .await;
 
     browser.open(&format!("{page}#/lease")).await;
-    browser
-        .until("document.body.innerText.includes('There is no election')")
-        .await;
+    browser.shows("There is no election").await;
 
     browser.resize(360, 740).await;
     for path in ["", "#/controller/puppet", "#/object/puppet/page%2Fp"] {
@@ -183,6 +181,18 @@ async fn a_browser_shows_controllers_objects_and_trees_live_and_runs_nothing_tha
     }
     assert_eq!(browser.run("return document.title").await, "operator-host");
     assert_eq!(browser.complaints().await, json!([]));
+}
+
+async fn create_all(scenario: &Scenario, kind: &str, objects: impl Iterator<Item = Value>) {
+    let created = objects.map(|object| async move {
+        let object = serde_json::from_value(object).unwrap();
+        let created = scenario.api(kind).create(&PostParams::default(), &object).await;
+        created.expect("an object");
+    });
+    futures::stream::iter(created)
+        .buffer_unordered(64)
+        .collect::<()>()
+        .await;
 }
 
 #[tokio::test]
@@ -197,41 +207,25 @@ async fn five_thousand_objects_are_shown_in_pages_and_two_thousand_children_in_p
     scenario.apply(&lease.to_string()).await;
     let config = shared(&scenario, ["30s", "20s", "500ms"], &controller("puppet.wasm", ""));
     let host = scenario.start_with(&config, &PAGE);
-    let api = scenario.api(PUPPET);
-    let puppets = futures::stream::iter(0..5000).map(|n| {
-        let puppet = json!({
+    let puppet = |n: usize| {
+        json!({
             "apiVersion": "test.operator-host.dev/v1", "kind": "Puppet", "metadata": {"name": format!("p-{n:04}")}, "spec": {},
-        });
-        let (api, puppet) = (api.clone(), serde_json::from_value(puppet).unwrap());
-        async move { api.create(&PostParams::default(), &puppet).await.map(drop) }
-    });
-    let created: Vec<_> = puppets.buffer_unordered(64).collect().await;
-    created.into_iter().collect::<Result<(), _>>().expect("puppets");
-    let owner = scenario
-        .get(PUPPET, "p-0000")
-        .await
-        .unwrap()
-        .metadata
-        .uid
-        .unwrap();
-    let maps = scenario.api(CONFIG_MAP);
-    let children = futures::stream::iter(0..2005).map(|n| {
-        let child = json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {
+        })
+    };
+    create_all(&scenario, PUPPET, (0..5000).map(puppet)).await;
+    let owner = scenario.get(PUPPET, "p-0000").await.unwrap().metadata.uid;
+    let child = |n: usize| {
+        json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {
             "name": format!("c-{n:04}"), "labels": {"operator-host.dev/controller": "puppet"},
             "ownerReferences": [{"apiVersion": "test.operator-host.dev/v1", "kind": "Puppet", "name": "p-0000", "uid": owner, "controller": true}],
-        }});
-        let (maps, child) = (maps.clone(), serde_json::from_value(child).unwrap());
-        async move { maps.create(&PostParams::default(), &child).await.map(drop) }
-    });
-    let created: Vec<_> = children.buffer_unordered(64).collect().await;
-    created.into_iter().collect::<Result<(), _>>().expect("children");
+        }})
+    };
+    create_all(&scenario, CONFIG_MAP, (0..2005).map(child)).await;
 
     let page = format!("http://localhost:{}/ui/", port(&host).await);
     let browser = Browser::start(scenario.folder.path()).await;
     browser.open(&page).await;
-    browser
-        .until("document.body.innerText.includes('stands by; somebody leads')")
-        .await;
+    browser.shows("stands by; somebody leads").await;
     browser.open(&format!("{page}#/controller/puppet")).await;
     browser
         .until("document.querySelector('#count')?.innerText.startsWith('5000 objects')")
@@ -244,16 +238,12 @@ async fn five_thousand_objects_are_shown_in_pages_and_two_thousand_children_in_p
     );
     browser.tab_to("document.querySelector('#next')").await;
     browser.press(ENTER).await;
-    browser
-        .until("document.body.innerText.includes('101 to 200 of 5000')")
-        .await;
+    browser.shows("101 to 200 of 5000").await;
     browser
         .until("document.activeElement.id === 'next' && document.body.innerText.includes('page-many/p-0100')")
         .await;
     browser.run("document.querySelector('#previous').click()").await;
-    browser
-        .until("document.body.innerText.includes('1 to 100 of 5000')")
-        .await;
+    browser.shows("1 to 100 of 5000").await;
     browser
         .run("const it = document.querySelector('#filter'); it.value = 'P-04'; it.oninput({target: it})")
         .await;
@@ -377,16 +367,12 @@ async fn the_lease_is_shown_with_its_leader_and_why_it_is_not_known() {
     let page = format!("http://localhost:{}/ui/", ports[1]);
     let browser = Browser::start(scenario.folder.path()).await;
     browser.open(&page).await;
-    browser
-        .until("document.body.innerText.includes('leader: stands by; one_')")
-        .await;
+    browser.shows("leader: stands by; one_").await;
     browser
         .tab_to("document.querySelector('a[href=\"#/lease\"]')")
         .await;
     browser.press(ENTER).await;
-    browser
-        .until("document.body.innerText.includes('another replica leads')")
-        .await;
+    browser.shows("another replica leads").await;
     let text = browser.text().await;
     let name = format!("{}/operator-host", scenario.namespace);
     assert_contains(&text, &format!("{name} … one_ … two_ … valid for 3 s"));
@@ -398,10 +384,7 @@ async fn the_lease_is_shown_with_its_leader_and_why_it_is_not_known() {
         .until(&format!("window.before && {renewed} !== window.before"))
         .await;
 
-    let refuse = Mode::Refuse {
-        status: 403,
-        retry_after: None,
-    };
+    let refuse = Mode::refuse(403);
     proxy.set_mode_of("/leases", refuse.clone());
     let problem = |view: &Value| view["lease"]["problem"].as_str().map(str::to_owned);
     let view = until_view(ports[1], "view=lease", |view| problem(view).is_some()).await;
@@ -427,9 +410,7 @@ async fn the_lease_is_shown_with_its_leader_and_why_it_is_not_known() {
     assert_contains(&text, words);
     let page = format!("http://localhost:{}/ui/#/controller/puppet", ports[1]);
     browser.open(&page).await;
-    browser
-        .until("document.body.innerText.includes('The list is incomplete.')")
-        .await;
+    browser.shows("The list is incomplete.").await;
     let scope = "return document.querySelector('#scope').innerText";
     assert_eq!(
         browser.run(scope).await,

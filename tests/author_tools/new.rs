@@ -71,6 +71,21 @@ fn make(desk: &TempDir, name: &str, target: &str) -> String {
     printed
 }
 
+/// Replaces a text in a file.
+fn edit(desk: &TempDir, file: &str, from: &str, to: &str) {
+    let file = desk.path().join(file);
+    let text = std::fs::read_to_string(&file).unwrap();
+    assert!(text.contains(from), "{from:?} is not in {}", file.display());
+    std::fs::write(&file, text.replace(from, to)).unwrap();
+}
+
+/// Runs a command that fails, and returns its output.
+fn fails_to(command: &mut Command) -> String {
+    let (is_success, printed) = run(command);
+    assert!(!is_success, "{printed}");
+    printed
+}
+
 /// Copies a file into a folder that need not exist.
 pub(super) fn copy(from: &Path, to: &Path) {
     std::fs::create_dir_all(to.parent().unwrap()).unwrap();
@@ -127,11 +142,7 @@ fn a_plugin_in_rust_comes_with_the_lock_file_that_cargo_would_write() {
 fn make_follows_the_types_of_a_plugin_in_rust() {
     let desk = desk();
     write(&desk, "types", "rust");
-    let file = desk.path().join("types/src/lib.rs");
-    let code = std::fs::read_to_string(&file).unwrap();
-    let changed = code.replace("range(max = 100)", "range(max = 7)");
-    assert_ne!(changed, code);
-    std::fs::write(&file, changed).unwrap();
+    edit(&desk, "types/src/lib.rs", "range(max = 100)", "range(max = 7)");
     make(&desk, "types", "test");
     let plugin = desk.path().join("types/build/types.wasm");
     let answer = host(&["crd", plugin.to_str().unwrap()]).expect(0);
@@ -143,11 +154,9 @@ fn make_follows_the_types_of_a_plugin_in_rust() {
 fn with_ci_set_make_changes_no_definition_and_names_the_one_that_is_out_of_date() {
     let desk = desk();
     write(&desk, "stale", "rust");
+    edit(&desk, "stale/crd.json", "\"maximum\": 100", "\"maximum\": 101");
     let definition = desk.path().join("stale/crd.json");
-    let text = std::fs::read_to_string(&definition).unwrap();
-    let stale = text.replace("\"maximum\": 100", "\"maximum\": 101");
-    assert_ne!(stale, text);
-    std::fs::write(&definition, &stale).unwrap();
+    let stale = std::fs::read_to_string(&definition).unwrap();
     // Make looks at times, and the sources are to be newer.
     let sources = std::fs::File::options()
         .write(true)
@@ -156,8 +165,7 @@ fn with_ci_set_make_changes_no_definition_and_names_the_one_that_is_out_of_date(
         .unwrap()
         .set_modified(std::time::SystemTime::now())
         .unwrap();
-    let (is_success, printed) = run(make_command(&desk, "stale", "crd.json").env("CI", "true"));
-    assert!(!is_success, "{printed}");
+    let printed = fails_to(make_command(&desk, "stale", "crd.json").env("CI", "true"));
     assert_contains(&printed, "crd.json does not match the plugin's types");
     assert_eq!(std::fs::read_to_string(&definition).unwrap(), stale);
 }
@@ -191,11 +199,8 @@ fn fails(name: &str, language: &str, file: &str, place: &str, failure: &str) -> 
     assert_eq!(code.matches(place).count(), 1, "{place:?}");
     std::fs::write(&file, code.replace(place, &format!("{failure}\n{place}"))).unwrap();
     passes(&desk, name);
-    let sample = desk.path().join(name).join("sample.yaml");
-    let text = std::fs::read_to_string(&sample).unwrap();
-    std::fs::write(&sample, text.replace("nginx:1.27", "broken")).unwrap();
-    let (is_success, printed) = run(&mut make_command(&desk, name, "render"));
-    assert!(!is_success, "{printed}");
+    edit(&desk, &format!("{name}/sample.yaml"), "nginx:1.27", "broken");
+    let printed = fails_to(&mut make_command(&desk, name, "render"));
     printed
 }
 
@@ -233,29 +238,17 @@ fn a_plugin_in_typescript_has_modules_in_folders_and_json() {
     let label = r#"import names from "../names.json" with { type: "json" };
         export const label: string = names.label;"#;
     put(&desk, "parts-ts", "parts/deep/label.ts", label);
-    put(
-        &desk,
-        "parts-ts",
-        "parts/names.json",
-        r#"{ "label": "app.kubernetes.io/name" }"#,
-    );
+    let text = r#"{ "label": "app.kubernetes.io/name" }"#;
+    put(&desk, "parts-ts", "parts/names.json", text);
     passes(&desk, "parts-ts");
     // A change of any of them builds it again.
-    put(
-        &desk,
-        "parts-ts",
-        "parts/names.json",
-        r#"{ "label": "example.org/name" }"#,
-    );
+    let text = r#"{ "label": "example.org/name" }"#;
+    put(&desk, "parts-ts", "parts/names.json", text);
     let rendered = make(&desk, "parts-ts", "render");
     assert_contains(&rendered, "example.org/name: my-greeter");
     // An error names the file and the line.
-    put(
-        &desk,
-        "parts-ts",
-        "parts/deep/label.ts",
-        "export const label = 1;\nenum Size { Small }\n",
-    );
+    let text = "export const label = 1;\nenum Size { Small }\n";
+    put(&desk, "parts-ts", "parts/deep/label.ts", text);
     let (_, printed) = run(&mut make_command(&desk, "parts-ts", "build/parts-ts.wasm"));
     assert_contains(&printed, "parts/deep/label.ts:2: TypeScript enum");
 }
@@ -266,12 +259,8 @@ fn make_test_checks_the_types_of_a_plugin_in_typescript_if_it_can_and_runs_its_t
     write(&desk, "checked-ts", "ts");
     let printed = make(&desk, "checked-ts", "test");
     assert_contains(&printed, "pass 2");
-    put(
-        &desk,
-        "checked-ts",
-        "node_modules/.bin/tsc",
-        "console.log('not a string'); process.exit(2);",
-    );
+    let text = "console.log('not a string'); process.exit(2);";
+    put(&desk, "checked-ts", "node_modules/.bin/tsc", text);
     let (is_success, printed) = run(&mut make_command(&desk, "checked-ts", "test"));
     assert!(!is_success && printed.contains("not a string"), "{printed}");
 }
@@ -282,9 +271,8 @@ fn an_old_node_is_named_before_anything_runs() {
     let desk = desk();
     write(&desk, "old-js", "js");
     let old = "data:text/javascript,import%20m%20from%20'node:module';m.registerHooks=undefined;m.syncBuiltinESMExports();";
-    let (is_success, printed) =
-        run(make_command(&desk, "old-js", "test").env("NODE_OPTIONS", format!("--import={old}")));
-    assert!(!is_success, "{printed}");
+    let printed =
+        fails_to(make_command(&desk, "old-js", "test").env("NODE_OPTIONS", format!("--import={old}")));
     let words = "build.mjs: needs Node.js 22.15 or later, and ";
     // Within another make, it says which folder it is in.
     let first = printed.lines().find(|line| !line.starts_with("make"));
@@ -325,9 +313,12 @@ if __name__ == "__main__":
     let unit = |desk: &TempDir| run(make_command(desk, "units-python", "unit").env("PYTHONPATH", &elsewhere));
     let (is_success, printed) = unit(&desk);
     assert!(is_success && printed.contains("2 passed"), "{printed}");
-    let file = desk.path().join("units-python/plugin.py");
-    let code = std::fs::read_to_string(&file).unwrap();
-    std::fs::write(&file, code.replace("image: str", "image: str = \"busybox\"")).unwrap();
+    edit(
+        &desk,
+        "units-python/plugin.py",
+        "image: str",
+        "image: str = \"busybox\"",
+    );
     let (is_success, printed) = unit(&desk);
     assert!(!is_success && printed.contains("nothing was raised"), "{printed}");
 }

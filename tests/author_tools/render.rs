@@ -155,32 +155,21 @@ fn children_that_the_plugin_may_not_make_are_refused() {
     assert_contains(&answer.err, "ConfigMop … `makes`");
 }
 
+/// Specs of an Echo, and what is wrong with each.
+const WRONG: &str = r#"{replicas: 101, image: i} -> spec.replicas: 101 is greater than 100 (maximum)
+{replicas: -1, image: i} -> spec.replicas: -1 is less than 0 (minimum)
+{replicas: two, image: i} -> spec.replicas: "two" must be of type integer
+{replicas: 1} -> spec.image: is missing (required)
+{replicas: 1, image: ''} -> spec.image: "" is shorter than 1 (minLength)
+{replicas: 1, image: i, imgae: j} -> spec.imgae: unknown field; the schema has image, replicas"#;
+
 #[test]
 fn a_resource_that_does_not_fit_is_refused_with_path_and_rule() {
     let desk = Desk::new();
     let spec = |spec: &str| format!("{ECHO}spec: {spec}\n");
-    for (resource, expected) in [
-        (
-            spec("{replicas: 101, image: i}"),
-            "spec.replicas: 101 is greater than 100 (maximum)",
-        ),
-        (
-            spec("{replicas: -1, image: i}"),
-            "spec.replicas: -1 is less than 0 (minimum)",
-        ),
-        (
-            spec("{replicas: two, image: i}"),
-            "spec.replicas: \"two\" must be of type integer",
-        ),
-        (spec("{replicas: 1}"), "spec.image: is missing (required)"),
-        (
-            spec("{replicas: 1, image: ''}"),
-            "spec.image: \"\" is shorter than 1 (minLength)",
-        ),
-        (
-            spec("{replicas: 1, image: i, imgae: j}"),
-            "spec.imgae: unknown field; the schema has image, replicas",
-        ),
+    let lines = WRONG.lines().map(|line| line.split_once(" -> ").unwrap());
+    let wrong = lines.map(|(wrong, expected)| (spec(wrong), expected));
+    let others = [
         (ECHO.to_owned(), "spec: is missing (required)"),
         (
             spec("{replicas: 1, image: i}").replace("/v1", "/v2"),
@@ -196,7 +185,8 @@ fn a_resource_that_does_not_fit_is_refused_with_path_and_rule() {
             "apiVersion: v1\nkind: Pod\nmetadata: {name: p}\n".to_owned(),
             "no resource of the kind my-operator.dev/v1/Echo",
         ),
-    ] {
+    ];
+    for (resource, expected) in wrong.chain(others) {
         let answer = desk.render(&sample("echo"), &resource, &[]).expect(2);
         assert_contains(&answer.err, expected);
         assert_eq!(answer.out, "");

@@ -4,6 +4,40 @@ use crate::support::prelude::*;
 use operator_host_contract::Kind;
 use operator_host_core::crd::definition;
 
+/// Changes of Echo's definition, and the place and the words of the problem that each makes.
+const CASES: &str = r#"SPEC/image = {"description": "no type"}
+  -> properties.image: `type` is missing
+/spec/names/plural = "echos"
+  -> metadata.name: must be "echos.my-operator.dev"
+/spec/names/kind = "Ekko"
+  -> spec.names.kind: must be "Echo"
+/spec/group = "other.dev"
+  -> spec.group: must be "my-operator.dev"
+/spec/scope = "Galaxy"
+  -> spec.scope: Namespaced or Cluster
+VERSION/name = "v2"
+  -> spec.versions: my-operator.dev/v1 is missing
+VERSION/storage = false
+  -> spec.versions: exactly one must
+VERSION/subresources = {}
+  -> subresources.status: add `status: {}`
+VERSION/additionalPrinterColumns/0/jsonPath = ".status.replicas"
+  -> additionalPrinterColumns[0].jsonPath: no "replicas"
+VERSION/additionalPrinterColumns/0/type = "int"
+  -> additionalPrinterColumns[0].type: one of integer
+VERSION/subresources = {"status": {}, "scale": {"specReplicasPath": ".spec.replicas"}}
+  -> scale.statusReplicasPath: is missing
+VERSION/subresources = {"status": {}, "scale": {"specReplicasPath": ".status.replicas"}}
+  -> scale.specReplicasPath: must begin with .spec.
+VERSION/subresources = {"status": {}, "scale": {"specReplicasPath": ".spec.size"}}
+  -> scale.specReplicasPath: no "size"
+VERSION/subresources = {"status": {}, "scale": {"specReplicasPath": ".spec.image"}}
+  -> scale.specReplicasPath: of type "string"; it must be of type integer
+VERSION/deprecationWarning = "use v2"
+  -> spec.versions[0].deprecationWarning: needs `deprecated: true`
+VERSION/schema/openAPIV3Schema/properties/status/properties/conditions = {"type": "string"}
+  -> status.conditions: drops unknown fields"#;
+
 /// The Echo definition with one change each.
 #[test]
 fn a_definition_that_the_api_server_would_refuse_is_named_with_its_path() {
@@ -11,116 +45,21 @@ fn a_definition_that_the_api_server_would_refuse_is_named_with_its_path() {
     let crd: Value = serde_saphyr::from_str(&text).unwrap();
     let parent = Kind::new("my-operator.dev/v1", "Echo");
     assert_eq!(definition::problems(&crd, &parent), []);
-    let spec = "/spec/versions/0/schema/openAPIV3Schema/properties/spec/properties";
-    let image = &format!("{spec}/image");
-    let scale = &"/spec/versions/0/subresources".to_owned();
-    for (at, value, path, message) in [
-        (
-            image,
-            json!({"description": "no type"}),
-            "properties.image",
-            "`type` is missing",
-        ),
-        (
-            &"/spec/names/plural".into(),
-            json!("echos"),
-            "metadata.name",
-            "must be \"echos.my-operator.dev\"",
-        ),
-        (
-            &"/spec/names/kind".into(),
-            json!("Ekko"),
-            "spec.names.kind",
-            "must be \"Echo\"",
-        ),
-        (
-            &"/spec/group".into(),
-            json!("other.dev"),
-            "spec.group",
-            "must be \"my-operator.dev\"",
-        ),
-        (
-            &"/spec/scope".into(),
-            json!("Galaxy"),
-            "spec.scope",
-            "Namespaced or Cluster",
-        ),
-        (
-            &"/spec/versions/0/name".into(),
-            json!("v2"),
-            "spec.versions",
-            "my-operator.dev/v1 is missing",
-        ),
-        (
-            &"/spec/versions/0/storage".into(),
-            json!(false),
-            "spec.versions",
-            "exactly one must",
-        ),
-        (
-            &"/spec/versions/0/subresources".into(),
-            json!({}),
-            "subresources.status",
-            "add `status: {}`",
-        ),
-        (
-            &"/spec/versions/0/additionalPrinterColumns/0/jsonPath".into(),
-            json!(".status.replicas"),
-            "additionalPrinterColumns[0].jsonPath",
-            "no \"replicas\"",
-        ),
-        (
-            &"/spec/versions/0/additionalPrinterColumns/0/type".into(),
-            json!("int"),
-            "additionalPrinterColumns[0].type",
-            "one of integer",
-        ),
-        (
-            scale,
-            json!({"status": {}, "scale": {"specReplicasPath": ".spec.replicas"}}),
-            "scale.statusReplicasPath",
-            "is missing",
-        ),
-        (
-            scale,
-            json!({"status": {}, "scale": {"specReplicasPath": ".status.replicas"}}),
-            "scale.specReplicasPath",
-            "must begin with .spec.",
-        ),
-        (
-            scale,
-            json!({"status": {}, "scale": {"specReplicasPath": ".spec.size"}}),
-            "scale.specReplicasPath",
-            "no \"size\"",
-        ),
-        (
-            scale,
-            json!({"status": {}, "scale": {"specReplicasPath": ".spec.image"}}),
-            "scale.specReplicasPath",
-            "of type \"string\"; it must be of type integer",
-        ),
-        (
-            &"/spec/versions/0/deprecationWarning".into(),
-            json!("use v2"),
-            "spec.versions[0].deprecationWarning",
-            "needs `deprecated: true`",
-        ),
-        (
-            &"/spec/versions/0/schema/openAPIV3Schema/properties/status/properties/conditions".into(),
-            json!({"type": "string"}),
-            "status.conditions",
-            "drops unknown fields",
-        ),
-    ] {
+    let lines: Vec<_> = CASES.lines().collect();
+    for case in lines.chunks(2) {
+        let (at, value) = case[0].split_once(" = ").unwrap();
+        let (path, message) = case[1].trim_start_matches("  -> ").split_once(": ").unwrap();
+        let at = at.replace(
+            "SPEC",
+            "VERSION/schema/openAPIV3Schema/properties/spec/properties",
+        );
+        let at = at.replace("VERSION", "/spec/versions/0");
         let mut crd = crd.clone();
         let (parent_of, name) = at.rsplit_once('/').unwrap();
-        crd.pointer_mut(parent_of).unwrap()[name] = value.clone();
+        crd.pointer_mut(parent_of).unwrap()[name] = serde_json::from_str(value).unwrap();
         let problems = definition::problems(&crd, &parent);
-        assert!(
-            problems
-                .iter()
-                .any(|p| p.path.ends_with(path) && p.message.contains(message)),
-            "{at} = {value}: {problems:#?}"
-        );
+        let mut all = problems.iter();
+        let found = all.any(|it| it.path.ends_with(path) && it.message.contains(message));
+        assert!(found, "{case:?}: {problems:#?}");
     }
 }

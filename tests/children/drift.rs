@@ -52,15 +52,11 @@ fn service() -> Value {
 async fn start(name: &str, children: &[Value]) -> (Scenario, Host) {
     let scenario = Scenario::new(name).await;
     let host = scenario.start(&kinds());
-    wants(&scenario, children).await;
+    scenario.wants("p", children).await;
     scenario
         .until(PUPPET, "p", "applied", |puppet| is_true(puppet, "Synced"))
         .await;
     (scenario, host)
-}
-
-async fn wants(scenario: &Scenario, children: &[Value]) {
-    scenario.wants("p", &children).await;
 }
 
 /// Edits a child as a user does with `kubectl edit`.
@@ -203,13 +199,8 @@ async fn an_object_without_managed_fields_is_applied_once() {
         })
         .await;
     let reconciles = host.reconciles("drift-wiped/p");
-    edit(
-        &scenario,
-        SERVICE,
-        "web",
-        json!({ "metadata": { "labels": { "a": "b" } } }),
-    )
-    .await;
+    let patch = json!({ "metadata": { "labels": { "a": "b" } } });
+    edit(&scenario, SERVICE, "web", patch).await;
     host.until_reconciles("drift-wiped/p", reconciles + 1).await;
     assert_eq!(applies().await, before + 1);
 }
@@ -221,22 +212,12 @@ async fn an_edit_that_the_merge_cannot_undo_is_replaced() {
     let (scenario, host) = start("drift-unions", &children).await;
     let within = |pod: Value| json!({ "spec": { "template": { "spec": pod } } });
     // Another member of a union; and what somebody has elsewhere stays.
-    edit(
-        &scenario,
-        DEPLOYMENT,
-        "web",
-        json!({ "metadata": { "annotations": { "note": "a" } } }),
-    )
-    .await;
+    let patch = json!({ "metadata": { "annotations": { "note": "a" } } });
+    edit(&scenario, DEPLOYMENT, "web", patch).await;
     let probe = json!({ "httpGet": null, "exec": { "command": ["true"] } });
     let container = json!({ "name": "web", "livenessProbe": probe, "tty": true });
-    edit(
-        &scenario,
-        DEPLOYMENT,
-        "web",
-        within(json!({ "containers": [container] })),
-    )
-    .await;
+    let patch = within(json!({ "containers": [container] }));
+    edit(&scenario, DEPLOYMENT, "web", patch).await;
     let web = scenario
         .until(DEPLOYMENT, "web", "probed by HTTP again", |web| {
             let probe = &first_container(web)["livenessProbe"];
@@ -263,13 +244,8 @@ async fn an_edit_that_the_merge_cannot_undo_is_replaced() {
     .await;
 
     let volume = json!({ "name": "config", "configMap": null, "emptyDir": {} });
-    edit(
-        &scenario,
-        DEPLOYMENT,
-        "web",
-        within(json!({ "volumes": [volume] })),
-    )
-    .await;
+    let patch = within(json!({ "volumes": [volume] }));
+    edit(&scenario, DEPLOYMENT, "web", patch).await;
     scenario
         .until(DEPLOYMENT, "web", "with its ConfigMap again", |web| {
             let volumes = web.data["spec"]["template"]["spec"]["volumes"]
@@ -296,7 +272,7 @@ async fn an_edit_that_the_merge_cannot_undo_is_replaced() {
     // A default that nobody owns.
     let mut recreated = deployment("web", &pod());
     recreated["spec"]["strategy"] = json!({ "type": "Recreate" });
-    wants(&scenario, &[recreated, service()]).await;
+    scenario.wants("p", &[recreated, service()]).await;
     scenario
         .until(DEPLOYMENT, "web", "recreated", |web| {
             let strategy = &web.data["spec"]["strategy"];
@@ -315,7 +291,7 @@ async fn what_cannot_be_replaced_is_named_with_its_value_and_its_manager() {
     let mut other = deployment("web", &pod());
     other["spec"]["selector"] = json!({ "matchLabels": { "app": "other" } });
     other["spec"]["template"]["metadata"]["labels"] = json!({ "app": "other" });
-    wants(&scenario, &[other, service()]).await;
+    scenario.wants("p", &[other, service()]).await;
     let puppet = scenario
         .until(PUPPET, "p", "refused", |puppet| {
             condition(puppet, "Ready")

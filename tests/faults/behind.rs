@@ -22,10 +22,7 @@ pub(crate) async fn behind_a_proxy(scenario: &Scenario, options: &str) -> (Proxy
 /// Starts a host with these controllers. Its requests whose path contains `part` are refused as forbidden.
 pub(crate) async fn refusing(scenario: &Scenario, part: &str, controllers: &str) -> (Proxy, Host) {
     let proxy = Proxy::start(scenario.kubeconfig()).await.expect("a proxy");
-    let forbidden = Mode::Refuse {
-        status: 403,
-        retry_after: None,
-    };
+    let forbidden = Mode::refuse(403);
     proxy.set_mode_of(part, forbidden);
     let config = scenario.config(controllers);
     let host = Host::through(&config, &proxy.kubeconfig(), "host", scenario.folder.path());
@@ -238,10 +235,7 @@ async fn a_kind_that_is_not_served_for_a_moment_is_no_deletion_of_its_objects() 
     let scenario = Scenario::new("not-served").await;
     let (proxy, _host) = behind_a_proxy(&scenario, "").await;
     let spec = |text: &str| json!({"response": {"children": [config_map("a", text)], "status": {"text": text}}, "cleanup": {"done": true}});
-    let not_served = Mode::Refuse {
-        status: 404,
-        retry_after: None,
-    };
+    let not_served = Mode::refuse(404);
     let refused = |seen: &Seen| seen.method == "PATCH" && seen.refused == Some(404);
     scenario.ready_with("p", spec("1")).await;
     proxy.set_mode_of("/puppets/p/status?", not_served.clone());

@@ -18,10 +18,7 @@ pub async fn behind_a_proxy(name: &str) -> (Scenario, Proxy) {
     (scenario, proxy)
 }
 
-const REFUSED_FOR_GOOD: Mode = Mode::Refuse {
-    status: 403,
-    retry_after: None,
-};
+const REFUSED_FOR_GOOD: Mode = Mode::refuse(403);
 
 /// Reports whether a watch asks for the latest resource version, before it goes on after a broken connection.
 fn asks_for_version(seen: &Seen) -> bool {
@@ -243,13 +240,7 @@ async fn deletions_run_side_by_side_and_stop_when_the_server_has_no_time() {
     until_exact(&scenario).await;
     let _ = proxy.take_seen();
     let deletions = |seen: &[Seen]| seen.iter().filter(|seen| seen.method == "DELETE").count();
-    proxy.set_mode_of(
-        "/pods/",
-        Mode::Refuse {
-            status: 503,
-            retry_after: None,
-        },
-    );
+    proxy.set_mode_of("/pods/", Mode::refuse(503));
     apply(&scenario, "e", 0).await;
     let mut tried = 0;
     let start = Instant::now();

@@ -95,6 +95,12 @@ impl Browser {
             .await
     }
 
+    /// Waits until the page shows a text.
+    pub async fn shows(&self, text: &str) {
+        self.until(&format!("document.body.innerText.includes('{text}')"))
+            .await;
+    }
+
     /// Waits until an expression is true.
     pub async fn until(&self, expression: &str) {
         eventually(expression, async || {

@@ -8,10 +8,7 @@ use crate::faults::transient_errors::behind_a_proxy;
 /// What the documentation promises.
 const PROMISED: Duration = Duration::from_secs(5);
 
-const UNAVAILABLE: Mode = Mode::Refuse {
-    status: 503,
-    retry_after: None,
-};
+const UNAVAILABLE: Mode = Mode::refuse(503);
 
 /// Creates a puppet and returns the message of its first condition, which comes in time.
 async fn first_message(scenario: &Scenario, host: &Host, name: &str) -> String {

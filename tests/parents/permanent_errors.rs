@@ -43,10 +43,7 @@ async fn told(scenario: &Scenario, name: &str) -> String {
     message
 }
 
-const REFUSED: Mode = Mode::Refuse {
-    status: 503,
-    retry_after: None,
-};
+const REFUSED: Mode = Mode::refuse(503);
 
 /// Regression: etcd's refusal counted as overload, so the other children were not applied, and nothing was said for a minute.
 #[tokio::test]
@@ -90,10 +87,7 @@ async fn an_internal_error_that_is_repeated_while_others_are_answered_is_no_outa
     let (scenario, proxy) = behind_a_proxy("repeated").await;
     let _host = scenario.start(&controller("puppet.wasm", ""));
     scenario.ready_with("p", wants(&[config_map("b", "1")])).await;
-    let failed = Mode::Refuse {
-        status: 500,
-        retry_after: None,
-    };
+    let failed = Mode::refuse(500);
     proxy.set_mode_of("/configmaps/a", failed);
     scenario
         .puppet("p", wants(&[config_map("a", "1"), config_map("b", "2")]))

@@ -53,6 +53,17 @@ pub enum Mode {
     DropAnswers,
 }
 
+impl Mode {
+    /// Refuses requests with this status, without a time after which to try again.
+    #[must_use]
+    pub const fn refuse(status: u16) -> Self {
+        Self::Refuse {
+            status,
+            retry_after: None,
+        }
+    }
+}
+
 /// The mode, and the requests that it applies to.
 #[derive(Clone, Debug, Default)]
 struct Setting {
