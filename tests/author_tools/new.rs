@@ -200,8 +200,7 @@ fn fails(name: &str, language: &str, file: &str, place: &str, failure: &str) -> 
     std::fs::write(&file, code.replace(place, &format!("{failure}\n{place}"))).unwrap();
     passes(&desk, name);
     edit(&desk, &format!("{name}/sample.yaml"), "nginx:1.27", "broken");
-    let printed = fails_to(&mut make_command(&desk, name, "render"));
-    printed
+    fails_to(&mut make_command(&desk, name, "render"))
 }
 
 #[test]

@@ -69,11 +69,8 @@ fn digest(number: u8) -> Digest {
 
 /// Waits for the log line about a version that took over.
 async fn until_live(host: &Host, number: u8, because: &str) -> String {
-    host.until_log(&format!(
-        "plugin loaded … {} … {because}",
-        digest(number).to_string()
-    ))
-    .await
+    host.until_log(&format!("plugin loaded … {} … {because}", digest(number)))
+        .await
 }
 
 /// Creates a ready puppet, and a version that would delete its only child.
@@ -84,7 +81,7 @@ async fn offer_one_that_deletes(scenario: &Scenario, stage: &mut Stage<'_>) {
 }
 
 async fn until_held_back(host: &Host, number: u8) -> String {
-    host.until_log(&format!("plugin held back … {}", digest(number).to_string()))
+    host.until_log(&format!("plugin held back … {}", digest(number)))
         .await
 }
 
@@ -212,7 +209,7 @@ async fn a_version_that_fails_where_the_live_one_works_is_held_back_and_touches_
     let metrics = get(&host, "/metrics").await.1;
     let words = format!(
         "result=\"held_back\" … operator_host_plugin_held_back{{ … {}",
-        digest(1).to_string()
+        digest(1)
     );
     assert_contains(&metrics, &words);
     // The live version continues.

@@ -228,13 +228,12 @@ async fn a_namespace_that_is_missing_is_said_and_a_resource_waits_for_its_defini
             .cluster_puppet(name, json!({"response": {"children": children}}))
             .await
     };
-    let until = async |name: &str, type_: &str| {
-        let holds = |puppet: &DynamicObject| is_true(puppet, type_);
-        let puppet = scenario.until(CLUSTER_PUPPET, name, type_, holds).await;
-        condition(&puppet, type_).unwrap()["message"]
-            .as_str()
-            .unwrap()
-            .to_owned()
+    let until = async |name: &str, type_: &str, words: &str| {
+        let holds = |puppet: &DynamicObject| {
+            let message = |it: &Value| it["message"].as_str().unwrap_or_default().to_owned();
+            is_true(puppet, type_) && contains(&message(condition(puppet, type_).unwrap()), words)
+        };
+        scenario.until(CLUSTER_PUPPET, name, words, holds).await;
     };
     let created = Instant::now();
     apply(
@@ -245,16 +244,15 @@ async fn a_namespace_that_is_missing_is_said_and_a_resource_waits_for_its_defini
         ],
     )
     .await;
-    let message = until("missing", "Reconciling").await;
+    until("missing", "Reconciling", "namespace team-x does not exist").await;
     let elapsed = created.elapsed();
     assert!(elapsed < Duration::from_secs(15), "{elapsed:?}");
-    assert_contains(&message, "namespace team-x does not exist");
     scenario.until_there(CONFIG_MAP, "b").await;
     scenario.create_namespace("team-x").await;
-    until("missing", "Ready").await;
+    until("missing", "Ready", "").await;
 
     apply("widget", &widget()).await;
-    until("widget", "Ready").await;
+    until("widget", "Ready", "").await;
     let made = scenario.get("parts.example.com/v1/Widget", "w").await;
     assert_eq!(made.expect("the resource").data["spec"]["size"], 3);
 }

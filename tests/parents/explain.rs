@@ -60,7 +60,7 @@ async fn a_resource_is_explained_with_its_tree_its_conditions_and_what_to_do() {
     assert!(!text.contains('\x1b'), "no colour in a pipe: {text}");
 
     let row = text.lines().find(|line| line.contains("ConfigMap/a ")).unwrap();
-    assert_contains(&row, " puppet 0.1.0 ( …    1   ");
+    assert_contains(row, " puppet 0.1.0 ( …    1   ");
     assert_ne!(
         row.trim_end().rsplit("   ").next(),
         Some("1"),

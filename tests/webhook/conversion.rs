@@ -228,7 +228,7 @@ async fn a_review_may_have_ten_thousand_objects_and_one_that_is_too_large_is_ref
     let reordered = String::from_utf8(review(2, v2, "Puppet")).unwrap();
     let reordered = reordered.replacen("\"spec\":{", "\"spec\":{\"convert\":\"reorder\",", 1);
     let words = "`metadata.name` is \\\"p-1\\\" … are the objects in the same order?";
-    assert_contains(&ask(reordered.into_bytes()).await.text, &words);
+    assert_contains(&ask(reordered.into_bytes()).await.text, words);
     for body in [&b"{}"[..], b"[", &[b'['; 100_000]] {
         assert_eq!(ask(body.to_vec()).await.status, 400);
     }
