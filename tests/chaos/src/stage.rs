@@ -205,7 +205,7 @@ fn rights(paths: &Paths, files: &Files, folder: &Path) -> anyhow::Result<Vec<Dyn
     );
     let file = folder.join("rights.yaml");
     std::fs::write(&file, output.stdout).context("write the rights")?;
-    Ok(manifests::read(&file)?)
+    manifests::read(&file)
 }
 
 fn documents(objects: &[DynamicObject]) -> anyhow::Result<String> {

@@ -62,7 +62,7 @@ impl Stage {
     pub(crate) async fn install(&self, definitions: &str) -> anyhow::Result<()> {
         let file = self.folder.path().join("definitions.yaml");
         std::fs::write(&file, definitions).context("write the definitions")?;
-        Ok(manifests::apply(&self.client, &manifests::read(&file)?).await?)
+        manifests::apply(&self.client, &manifests::read(&file)?).await
     }
 
     /// Writes a plugin file, or replaces it in one step.
