@@ -14,7 +14,6 @@ use operator_host_config::memory_limit::Memory;
 use operator_host_config::{Config, ControllerConfig};
 use operator_host_core::files;
 use operator_host_delivery::Location;
-use operator_host_delivery::acceptance::Untrusted;
 use operator_host_delivery::oci::pull::Puller;
 use operator_host_delivery::oci::reference::Reference;
 use operator_host_delivery::oci::settings::Settings;
@@ -208,11 +207,10 @@ pub async fn load_from(location: &Location, controller: &ControllerConfig) -> Re
         Location::File(file) => read(file)?.1,
         Location::Registry { reference, settings } => {
             let (bytes, _) = pull(reference, settings, limits.module, false).await?;
-            let found = Digest::of(&bytes);
-            if let Some(pinned) = controller.trust.sha256.filter(|pinned| *pinned != found) {
-                let error = anyhow::Error::new(Untrusted::Pinned { found, pinned });
-                return Err(error.context(location.to_string()).into());
-            }
+            controller
+                .trust
+                .check_pin(Digest::of(&bytes))
+                .with_context(|| location.to_string())?;
             bytes.to_vec()
         }
         Location::ConfigMap(key) => {

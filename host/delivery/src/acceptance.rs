@@ -7,7 +7,8 @@ use semver::Version;
 
 use super::cosign::CosignSignature;
 use super::identity::Signer;
-use super::statement::{self, Envelope, Statement, StatementError};
+use super::statement::{self, Envelope, Statement};
+use crate::Problem;
 use operator_host_contract::{Description, Kind};
 use operator_host_runtime::Digest;
 
@@ -51,60 +52,6 @@ pub struct Signed {
     pub key: String,
 }
 
-/// Why a plugin is not accepted. The messages are for users.
-#[derive(Debug, PartialEq, Eq, thiserror::Error)]
-pub enum Untrusted {
-    /// The digest differs from the pinned one.
-    #[error("it is {found}, but the configuration pins {pinned}: deliver that version, or change the pin")]
-    Pinned {
-        /// The digest of the plugin.
-        found: Digest,
-        /// The pinned digest.
-        pinned: Digest,
-    },
-    /// No key can sign for this controller.
-    #[error(
-        "none of the keys in --signature-keys signs for this controller: add the controller to one of them"
-    )]
-    NoKey,
-    /// The plugin has no signature, but one is required.
-    #[error(
-        "it is not signed, and --signature-keys requires a signature: put the signature beside it as \
-         `<plugin>.sig` (`operator-host sign` creates one), or push it to the registry (`operator-host push`)"
-    )]
-    Unsigned,
-    /// The signature file is invalid.
-    #[error("its signature cannot be used: {0}; create it with `operator-host sign`")]
-    Malformed(String),
-    /// No trusted key made the signature.
-    #[error("no key that may sign for this controller ({keys}) made its signature: sign it with one of them")]
-    Signature {
-        /// The names of the keys.
-        keys: String,
-    },
-    /// The signed statement describes another plugin.
-    #[error("the signature is for {field} {stated}, but the plugin has {field} {found}: sign this plugin")]
-    OtherStatement {
-        /// The field that differs.
-        field: &'static str,
-        /// The signed value.
-        stated: String,
-        /// The plugin's value.
-        found: String,
-    },
-    /// The version of a signed plugin cannot be compared with the live one.
-    #[error("its version cannot be used: {0}; change the version that the plugin describes")]
-    Version(String),
-    /// The version is older than the live one.
-    #[error("its signed version {found} is older than the live version {live}: to go back, pin it")]
-    Older {
-        /// The version of the plugin.
-        found: Version,
-        /// The live version.
-        live: Version,
-    },
-}
-
 impl Trust {
     /// Checks whether a controller of this kind accepts these contents, before they are compiled or run.
     /// Returns the signed statement if a signature is required.
@@ -116,43 +63,45 @@ impl Trust {
         digest: Digest,
         parent: &Kind,
         signature: Option<&[u8]>,
-    ) -> Result<Option<Signed>, Untrusted> {
-        if let Some(pinned) = self.sha256
-            && pinned != digest
-        {
-            return Err(Untrusted::Pinned {
-                found: digest,
-                pinned,
-            });
-        }
+    ) -> Result<Option<Signed>, Problem> {
+        self.check_pin(digest)?;
         let Some(keys) = &self.keys else {
             return Ok(None);
         };
         if keys.is_empty() {
-            return Err(Untrusted::NoKey);
+            return Err(
+                "none of the keys in --signature-keys signs for this controller: add the controller to one of them".into(),
+            );
         }
-        let given = signature.ok_or(Untrusted::Unsigned)?;
+        let given = signature.ok_or(
+            "it is not signed, and --signature-keys requires a signature: put the signature beside it as \
+             `<plugin>.sig` (`operator-host sign` creates one), or push it to the registry (`operator-host push`)",
+        )?;
         let signer = |signed_by: &dyn Fn(&Signer) -> bool| {
             let key = keys.iter().find(|key| signed_by(&key.signer));
-            key.ok_or_else(|| Untrusted::Signature {
-                keys: keys
-                    .iter()
-                    .map(|key| key.name.as_str())
-                    .collect::<Vec<_>>()
-                    .join(", "),
+            key.ok_or_else(|| {
+                let names: Vec<_> = keys.iter().map(|key| key.name.as_str()).collect();
+                Problem(format!(
+                    "no key that may sign for this controller ({}) made its signature: sign it with one of them",
+                    names.join(", ")
+                ))
             })
         };
         if let Some(cosign) = CosignSignature::parse(given) {
             let key = signer(&|signer| cosign.is_signed_by(signer))?;
-            same("digest", &cosign.plugin()?, &digest)?;
+            same(
+                "digest",
+                &cosign.plugin().map_err(|error| malformed(&error))?,
+                &digest,
+            )?;
             return Ok(Some(Signed {
                 statement: None,
                 key: key.name.clone(),
             }));
         }
-        let envelope = Envelope::parse(given)?;
+        let envelope = Envelope::parse(given).map_err(|error| malformed(&error))?;
         let key = signer(&|signer| matches!(signer, Signer::Key(key) if envelope.is_signed_by(key)))?;
-        let statement = envelope.statement()?;
+        let statement = envelope.statement().map_err(|error| malformed(&error))?;
         same("digest", &statement.digest, &digest)?;
         same("kind", &statement.parent, parent)?;
         Ok(Some(Signed {
@@ -161,13 +110,26 @@ impl Trust {
         }))
     }
 
+    /// Checks whether these contents are the pinned ones, if any are.
+    ///
+    /// # Errors
+    /// Returns an error with both digests when they are not.
+    pub fn check_pin(&self, found: Digest) -> Result<(), Problem> {
+        match self.sha256 {
+            Some(pinned) if pinned != found => Err(Problem(format!(
+                "it is {found}, but the configuration pins {pinned}: deliver that version, or change the pin"
+            ))),
+            _ => Ok(()),
+        }
+    }
+
     /// Checks whether the version may replace the live one. A signed version must not be older: otherwise
     /// anyone who can write to the plugin's folder could restore an old version with its old bugs. A version
     /// pinned by digest may be older.
     ///
     /// # Errors
     /// Returns an error when it is older.
-    pub fn check_age(&self, candidate: &Description, live: &Description) -> Result<(), Untrusted> {
+    pub fn check_age(&self, candidate: &Description, live: &Description) -> Result<(), Problem> {
         if self.keys.is_none() || self.sha256.is_some() {
             return Ok(());
         }
@@ -177,7 +139,9 @@ impl Trust {
             return Ok(());
         };
         if found.cmp_precedence(&live).is_lt() {
-            return Err(Untrusted::Older { found, live });
+            return Err(Problem(format!(
+                "its signed version {found} is older than the live version {live}: to go back, pin it"
+            )));
         }
         Ok(())
     }
@@ -188,12 +152,16 @@ impl Signed {
     ///
     /// # Errors
     /// Returns an error when it does not match, or the version is not semantic.
-    pub fn describes(&self, description: &Description) -> Result<(), Untrusted> {
+    pub fn describes(&self, description: &Description) -> Result<(), Problem> {
         // The digest that cosign signed covers the description too. But nobody has checked its version: one that is not
         // semantic is neither older nor newer, and would let an old plugin take over again.
         let Some(statement) = &self.statement else {
             let version = statement::version(&description.version);
-            return version.map(drop).map_err(Untrusted::Version);
+            return version.map(drop).map_err(|error| {
+                Problem(format!(
+                    "its version cannot be used: {error}; change the version that the plugin describes"
+                ))
+            });
         };
         let version = statement.version.to_string();
         same("name", &statement.name, &description.name)?;
@@ -206,21 +174,19 @@ impl Signed {
     }
 }
 
-fn same<T: PartialEq + fmt::Display>(field: &'static str, stated: &T, found: &T) -> Result<(), Untrusted> {
+fn same<T: PartialEq + fmt::Display>(field: &'static str, stated: &T, found: &T) -> Result<(), Problem> {
     if stated == found {
         return Ok(());
     }
-    Err(Untrusted::OtherStatement {
-        field,
-        stated: stated.to_string(),
-        found: found.to_string(),
-    })
+    Err(Problem(format!(
+        "the signature is for {field} {stated}, but the plugin has {field} {found}: sign this plugin"
+    )))
 }
 
-impl From<StatementError> for Untrusted {
-    fn from(error: StatementError) -> Self {
-        Self::Malformed(error.to_string())
-    }
+fn malformed(error: &Problem) -> Problem {
+    Problem(format!(
+        "its signature cannot be used: {error}; create it with `operator-host sign`"
+    ))
 }
 
 #[cfg(test)]

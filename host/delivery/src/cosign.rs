@@ -10,7 +10,8 @@ use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 
 use super::identity::Signer;
-use super::statement::{Envelope, SIGNATURE_LIMIT, STATEMENT_TYPE, StatementError};
+use super::statement::{Envelope, SIGNATURE_LIMIT, STATEMENT_TYPE, unusable};
+use crate::Problem;
 use crate::oci::artifact;
 use operator_host_core::json_text::unquoted;
 use operator_host_runtime::Digest;
@@ -136,8 +137,8 @@ impl CosignSignature {
     ///
     /// # Errors
     /// Returns an error when it signs something else than the manifest of a plugin.
-    pub fn plugin(&self) -> Result<Digest, StatementError> {
-        let wrong = |reason: String| StatementError::Statement(reason);
+    pub fn plugin(&self) -> Result<Digest, Problem> {
+        let wrong = |reason: String| unusable(&reason);
         let expect = |expected: &str, found: &str| match found == expected {
             true => Ok(()),
             false => Err(wrong(format!("it is {found:?}, expected {expected:?}"))),
@@ -175,9 +176,9 @@ impl CosignSignature {
 }
 
 /// Returns the envelope in a bundle.
-fn envelope(bundle: &str) -> Result<Envelope, StatementError> {
+fn envelope(bundle: &str) -> Result<Envelope, Problem> {
     let raw: Result<RawBundle, _> = serde_json::from_str(bundle);
-    let raw = raw.map_err(|error| StatementError::Envelope(unquoted(&error)))?;
+    let raw = raw.map_err(|error| Problem(format!("it is not a DSSE envelope: {}", unquoted(&error))))?;
     Envelope::parse(raw.dsse_envelope.get().as_bytes())
 }
 

@@ -11,11 +11,11 @@ use tokio::sync::watch;
 use tracing::{debug, info_span};
 
 use super::registry::{PluginFile, Slot};
-use crate::oci::pull::{Found, PullError, Puller};
+use crate::oci::error::RegistryError;
+use crate::oci::pull::{Found, Puller};
 use crate::oci::reference::Reference;
-use crate::oci::registry::RegistryError;
 use crate::oci::settings::Settings;
-use crate::oci::transport::{TransportError, Transports};
+use crate::oci::transport::Transports;
 use operator_host_core::backoff;
 use operator_host_core::backoff::BackoffConfig;
 use operator_host_core::trace;
@@ -85,10 +85,7 @@ impl Follower {
             let look = trace::around(&span, self.look(&mut puller, pulled.as_ref()));
             let looked = match tokio::time::timeout(limit, look).await {
                 Ok(looked) => looked,
-                Err(_) => Err(PullError::from(TransportError::Slow {
-                    host: self.reference.registry.clone(),
-                    limit,
-                })),
+                Err(_) => Err(RegistryError::slow(&self.reference.registry, limit)),
             };
             let wait = match looked {
                 Ok(new) => {
@@ -128,19 +125,16 @@ impl Follower {
         &self,
         puller: &mut Option<Puller>,
         pulled: Option<&Pulled>,
-    ) -> Result<Option<Pulled>, PullError> {
+    ) -> Result<Option<Pulled>, RegistryError> {
         let limit = self.slot.expected().limits.module;
         let puller = match puller {
             Some(puller) => puller,
-            None => puller.insert(
-                Puller::new(
-                    self.reference.clone(),
-                    Arc::clone(&self.settings),
-                    Arc::clone(&self.transports),
-                    limit,
-                )
-                .map_err(RegistryError::from)?,
-            ),
+            None => puller.insert(Puller::new(
+                self.reference.clone(),
+                Arc::clone(&self.settings),
+                Arc::clone(&self.transports),
+                limit,
+            )?),
         };
         let Some(found) = puller.find(pulled.map(|pulled| pulled.found.manifest)).await? else {
             return match pulled {
@@ -166,7 +160,11 @@ impl Follower {
     }
 
     /// Looks for a signature that was pushed after the plugin.
-    async fn sign_again(&self, puller: &mut Puller, pulled: &Pulled) -> Result<Option<Pulled>, PullError> {
+    async fn sign_again(
+        &self,
+        puller: &mut Puller,
+        pulled: &Pulled,
+    ) -> Result<Option<Pulled>, RegistryError> {
         let signature = self.signature(puller, &pulled.found).await?;
         if signature == pulled.file.signature {
             return Ok(None);
@@ -178,7 +176,7 @@ impl Follower {
     }
 
     /// Reads the signature: the first that is accepted, otherwise the first, so that the reason is reported.
-    async fn signature(&self, puller: &mut Puller, found: &Found) -> Result<Option<Bytes>, PullError> {
+    async fn signature(&self, puller: &mut Puller, found: &Found) -> Result<Option<Bytes>, RegistryError> {
         let expected = self.slot.expected();
         if expected.trust.keys.is_none() {
             return Ok(None);

@@ -19,6 +19,7 @@ use super::candidate_check::Prefix;
 use super::history::HistoryEntry;
 use super::report::KeptVersion;
 use super::statement::SIGNATURE_LIMIT;
+use crate::Problem;
 use operator_host_core::files;
 use operator_host_runtime::Digest;
 
@@ -32,14 +33,6 @@ const UNFINISHED: &str = "new";
 const LOCK: &str = "lock";
 /// Maximum size of the record and of the history in bytes.
 const RECORD_LIMIT: usize = 1 << 20;
-
-/// Why a kept version cannot be used.
-#[derive(Debug, thiserror::Error)]
-#[error("the kept version {} cannot be used: {problem}", path.display())]
-pub struct KeptError {
-    path: PathBuf,
-    problem: String,
-}
 
 /// A version's file, and the signature that came with it.
 #[derive(Clone, Debug)]
@@ -126,7 +119,7 @@ impl Versions {
     ///
     /// # Errors
     /// Returns an error when the file is missing, too large or damaged.
-    pub fn read(&self, kept: &KeptVersion, limit: usize) -> Result<Kept, KeptError> {
+    pub fn read(&self, kept: &KeptVersion, limit: usize) -> Result<Kept, Problem> {
         let bytes = self.read_bytes(&kept.digest, limit)?;
         let path = self.file(&kept.digest);
         let signature = match files::read(&path.with_extension(SIGNATURE), SIGNATURE_LIMIT) {
@@ -134,7 +127,7 @@ impl Versions {
             Err(error) if error.kind() == io::ErrorKind::NotFound => None,
             Err(error) => {
                 let problem = format!("its signature cannot be read: {error}");
-                return Err(KeptError { path, problem });
+                return Err(unusable(&path, &problem));
             }
         };
         Ok(Kept {
@@ -147,12 +140,9 @@ impl Versions {
     ///
     /// # Errors
     /// Returns an error when the file is missing, too large or damaged.
-    pub(super) fn read_bytes(&self, digest: &str, limit: usize) -> Result<Bytes, KeptError> {
+    pub(super) fn read_bytes(&self, digest: &str, limit: usize) -> Result<Bytes, Problem> {
         let path = self.file(digest);
-        let wrong = |problem: String| KeptError {
-            path: path.clone(),
-            problem,
-        };
+        let wrong = |problem: String| unusable(&path, &problem);
         let bytes = files::read(&path, limit).map_err(|error| wrong(error.to_string()))?;
         let found = Digest::of(&bytes).to_string();
         if found != digest {
@@ -280,6 +270,13 @@ impl Versions {
         // A part of it must not fill the volume.
         write().inspect_err(|_| drop(fs::remove_file(&new)))
     }
+}
+
+fn unusable(path: &Path, problem: &str) -> Problem {
+    Problem(format!(
+        "the kept version {} cannot be used: {problem}",
+        path.display()
+    ))
 }
 
 /// Returns the size of the files in a folder, in bytes.

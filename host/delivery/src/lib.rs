@@ -24,5 +24,22 @@ mod follow;
 pub use candidate_check::Prefix;
 pub use location::Location;
 
+/// Why a plugin, or what comes with it, is not accepted. The message is for users.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{0}")]
+pub struct Problem(String);
+
+impl From<String> for Problem {
+    fn from(message: String) -> Self {
+        Self(message)
+    }
+}
+
+impl From<&str> for Problem {
+    fn from(message: &str) -> Self {
+        Self(message.to_owned())
+    }
+}
+
 #[cfg(test)]
 mod tests;

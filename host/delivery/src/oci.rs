@@ -10,6 +10,7 @@
 
 pub mod artifact;
 pub mod credentials;
+pub mod error;
 pub mod pull;
 pub mod push;
 pub mod reference;
@@ -18,7 +19,6 @@ pub mod settings;
 pub mod transport;
 
 mod challenge;
-mod error_code;
 
 #[cfg(test)]
 mod tests;

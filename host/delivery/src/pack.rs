@@ -8,6 +8,7 @@ use std::io::{self, Read};
 
 use serde::{Deserialize, Serialize};
 
+use crate::Problem;
 use operator_host_runtime::Digest;
 use operator_host_runtime::limits::MIB;
 
@@ -34,33 +35,6 @@ pub enum Compression {
     Zstd,
     /// Compressed with `gzip`.
     Gzip,
-}
-
-/// Why packed bytes are not a plugin. The messages are for users.
-#[derive(Debug, PartialEq, Eq, thiserror::Error)]
-pub enum PackError {
-    /// The unpacked plugin exceeds the limit; unpacking stops there.
-    #[error("it has more than {} MiB when it is unpacked, which is the limit", .0 / MIB)]
-    TooLarge(usize),
-    /// The bytes do not have the format of their file name.
-    #[error("it cannot be unpacked as {}: {reason}; was it cut off?", form.name())]
-    Unpack {
-        /// The expected format.
-        form: Compression,
-        /// The problem.
-        reason: String,
-    },
-    /// The index is invalid.
-    #[error("the index {INDEX_SUFFIX} cannot be read: {0}; create it with `operator-host pack`")]
-    Index(String),
-    /// All parts exist, but do not match the index.
-    #[error("the joined parts are {found}, but the index lists {expected}: pack the plugin again")]
-    Digest {
-        /// The digest of the parts.
-        found: Digest,
-        /// The digest in the index.
-        expected: Digest,
-    },
 }
 
 impl Compression {
@@ -115,7 +89,7 @@ impl Compression {
     ///
     /// # Errors
     /// Returns an error when the unpacked bytes exceed the limit, or when the bytes do not have this format.
-    pub fn unpack(self, bytes: &[u8], limit: usize) -> Result<Vec<u8>, PackError> {
+    pub fn unpack(self, bytes: &[u8], limit: usize) -> Result<Vec<u8>, Problem> {
         let unpacked = match self {
             Self::None => Ok(bytes.get(..=limit).unwrap_or(bytes).to_vec()),
             Self::Zstd => zstd::Decoder::new(bytes).and_then(|mut decoder| {
@@ -124,15 +98,25 @@ impl Compression {
             }),
             Self::Gzip => read(flate2::read::MultiGzDecoder::new(bytes), limit),
         };
-        let unpacked = unpacked.map_err(|error| PackError::Unpack {
-            form: self,
-            reason: error.to_string(),
+        let unpacked = unpacked.map_err(|error| {
+            let form = self.name();
+            Problem(format!(
+                "it cannot be unpacked as {form}: {error}; was it cut off?"
+            ))
         })?;
         if unpacked.len() > limit {
-            return Err(PackError::TooLarge(limit));
+            return Err(too_large(limit));
         }
         Ok(unpacked)
     }
+}
+
+/// Returns the error of a plugin that exceeds the limit; unpacking stops there.
+fn too_large(limit: usize) -> Problem {
+    Problem(format!(
+        "it has more than {} MiB when it is unpacked, which is the limit",
+        limit / MIB
+    ))
 }
 
 /// Reads at most one byte more than the limit.
@@ -204,8 +188,12 @@ impl Index {
     ///
     /// # Errors
     /// Returns an error when the index is invalid, or when its plugin is too large.
-    pub fn read(name: &str, text: &[u8], limit: usize) -> Result<Self, PackError> {
-        let wrong = |what: String| PackError::Index(what);
+    pub fn read(name: &str, text: &[u8], limit: usize) -> Result<Self, Problem> {
+        let wrong = |what: String| {
+            Problem(format!(
+                "the index {INDEX_SUFFIX} cannot be read: {what}; create it with `operator-host pack`"
+            ))
+        };
         let index: Self = serde_json::from_slice(text).map_err(|error| wrong(error.to_string()))?;
         if index.version != VERSION {
             return Err(wrong(format!(
@@ -239,7 +227,7 @@ impl Index {
             .iter()
             .try_fold(0_usize, |sum, part| sum.checked_add(part.size));
         if index.size > limit || packed.is_none_or(|packed| packed > limit) {
-            return Err(PackError::TooLarge(limit));
+            return Err(too_large(limit));
         }
         Ok(index)
     }
@@ -248,14 +236,14 @@ impl Index {
     ///
     /// # Errors
     /// Returns an error when the parts do not match the index.
-    pub fn join(&self, joined: &[u8]) -> Result<Vec<u8>, PackError> {
+    pub fn join(&self, joined: &[u8]) -> Result<Vec<u8>, Problem> {
         let bytes = self.compression.unpack(joined, self.size)?;
         let found = Digest::of(&bytes);
         if found != self.sha256 {
-            return Err(PackError::Digest {
-                found,
-                expected: self.sha256,
-            });
+            return Err(Problem(format!(
+                "the joined parts are {found}, but the index lists {}: pack the plugin again",
+                self.sha256
+            )));
         }
         Ok(bytes)
     }

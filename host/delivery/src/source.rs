@@ -13,8 +13,9 @@ use std::time::{Duration, Instant, SystemTime};
 
 use bytes::Bytes;
 
-use super::pack::{Compression, INDEX_LIMIT, INDEX_SUFFIX, Index, PackError, SIGNATURE_SUFFIX};
+use super::pack::{Compression, INDEX_LIMIT, INDEX_SUFFIX, Index, SIGNATURE_SUFFIX};
 use super::statement::SIGNATURE_LIMIT;
+use crate::Problem;
 use operator_host_core::files;
 use operator_host_runtime::Digest;
 
@@ -65,8 +66,8 @@ struct Fault {
     is_passing: bool,
 }
 
-impl From<PackError> for Fault {
-    fn from(error: PackError) -> Self {
+impl From<Problem> for Fault {
+    fn from(error: Problem) -> Self {
         Self::complete(error.to_string())
     }
 }

@@ -11,6 +11,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
 use super::keys::{PublicKey, SigningKey, base64};
+use crate::Problem;
 use crate::oci::artifact::shown;
 use operator_host_contract::{Description, Kind};
 use operator_host_core::json_text::unquoted;
@@ -40,23 +41,6 @@ pub struct Statement {
     pub version: Version,
     /// The version of the contract that it is built for.
     pub contract: String,
-}
-
-/// Why a signature file is invalid. The messages are for users.
-#[derive(Debug, PartialEq, Eq, thiserror::Error)]
-pub enum StatementError {
-    /// The file exceeds the limit.
-    #[error("it has over {SIGNATURE_LIMIT} bytes")]
-    TooLarge,
-    /// The file is not the JSON of an envelope.
-    #[error("it is not a DSSE envelope: {0}")]
-    Envelope(String),
-    /// The payload has another type.
-    #[error("its payload is {0}, expected {PAYLOAD_TYPE}")]
-    Payload(String),
-    /// The statement is not the expected one.
-    #[error("its statement cannot be used: {0}")]
-    Statement(String),
 }
 
 /// Parses the version of a plugin, so that it can be compared with others.
@@ -146,18 +130,20 @@ impl Envelope {
     ///
     /// # Errors
     /// Returns an error when it is not a signature file, or has another payload type.
-    pub fn parse(text: &[u8]) -> Result<Self, StatementError> {
+    pub fn parse(text: &[u8]) -> Result<Self, Problem> {
+        let wrong = |why: String| Problem(format!("it is not a DSSE envelope: {why}"));
         if text.len() > SIGNATURE_LIMIT {
-            return Err(StatementError::TooLarge);
+            return Err(Problem(format!("it has over {SIGNATURE_LIMIT} bytes")));
         }
-        let raw: RawEnvelope =
-            serde_json::from_slice(text).map_err(|error| StatementError::Envelope(unquoted(&error)))?;
+        let raw: RawEnvelope = serde_json::from_slice(text).map_err(|error| wrong(unquoted(&error)))?;
         if raw.payload_type != PAYLOAD_TYPE {
-            return Err(StatementError::Payload(shown(&raw.payload_type).to_owned()));
+            return Err(Problem(format!(
+                "its payload is {}, expected {PAYLOAD_TYPE}",
+                shown(&raw.payload_type)
+            )));
         }
-        let decoded = |text: &str, what: &str| {
-            base64(text).ok_or_else(|| StatementError::Envelope(format!("`{what}` is not base64")))
-        };
+        let decoded =
+            |text: &str, what: &str| base64(text).ok_or_else(|| wrong(format!("`{what}` is not base64")));
         let signatures = raw.signatures.iter().take(MAX_SIGNATURES);
         Ok(Self {
             payload: decoded(&raw.payload, "payload")?,
@@ -185,9 +171,14 @@ impl Envelope {
     ///
     /// # Errors
     /// Returns an error when it is another type of statement.
-    pub fn statement(&self) -> Result<Statement, StatementError> {
-        Statement::parse(&self.payload).map_err(StatementError::Statement)
+    pub fn statement(&self) -> Result<Statement, Problem> {
+        Statement::parse(&self.payload).map_err(|error| unusable(&error))
     }
+}
+
+/// Returns the error of what is signed and is not about a plugin.
+pub(crate) fn unusable(error: &dyn std::fmt::Display) -> Problem {
+    Problem(format!("its statement cannot be used: {error}"))
 }
 
 /// Returns the bytes that are signed: DSSE's pre-authentication encoding.
@@ -324,10 +315,8 @@ mod tests {
                 .to_string()
                 .contains("not a DSSE envelope")
         );
-        assert_eq!(
-            Envelope::parse(&vec![b' '; SIGNATURE_LIMIT + 1]).unwrap_err(),
-            StatementError::TooLarge
-        );
+        let large = Envelope::parse(&vec![b' '; SIGNATURE_LIMIT + 1]).unwrap_err();
+        assert!(large.to_string().contains("it has over 32768 bytes"), "{large}");
         assert!(with(|e| e["payloadType"] = json!("text/plain")).contains("text/plain"));
         // Nothing of it is signed: a registry may quote the credentials, at any length.
         for change in [

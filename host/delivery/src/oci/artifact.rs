@@ -8,6 +8,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::value::{RawValue, to_raw_value};
 use serde_json::{Value, json};
 
+use crate::Problem;
 use operator_host_core::json_text::unquoted;
 use operator_host_runtime::Digest;
 
@@ -31,47 +32,9 @@ pub const EMPTY_BYTES: &[u8] = b"{}";
 /// Bytes that a manifest or a list of manifests may have.
 pub const MANIFEST_LIMIT: usize = 1 << 20;
 
-/// Why a manifest is not that of a plugin. The messages are for users.
-#[derive(Debug, PartialEq, Eq, thiserror::Error)]
-pub enum ArtifactError {
-    /// It is not a manifest.
-    #[error("it is not a manifest: {0}")]
-    Format(String),
-    /// It is a list of manifests.
-    #[error(
-        "it is a list of manifests, of an image for several platforms: expected the manifest of a Wasm artifact"
-    )]
-    List,
-    /// It has other layers.
-    #[error(
-        "its layers are {0}: expected one {WASM_LAYER}, as `operator-host push`, `wkg` and `oras` push it"
-    )]
-    Layers(String),
-    /// The plugin is too large.
-    #[error("the plugin has {size} bytes, the limit is {limit}")]
-    TooLarge {
-        /// What the manifest says.
-        size: u64,
-        /// The limit.
-        limit: usize,
-    },
-    /// A signature of cosign is kept with the manifest, and both are too large.
-    #[error(
-        "its manifest has {size} bytes, and cosign signatures are used only with a manifest of at most {limit} bytes"
-    )]
-    TooLargeForCosign {
-        /// The size of the manifest in bytes.
-        size: usize,
-        /// The limit in bytes.
-        limit: usize,
-    },
-}
-
-impl ArtifactError {
-    fn format(error: &serde_json::Error) -> Self {
-        // The manifest may quote the request, with its credentials.
-        Self::Format(unquoted(error))
-    }
+fn malformed(error: &serde_json::Error) -> Problem {
+    // The manifest may quote the request, with its credentials.
+    Problem(format!("it is not a manifest: {}", unquoted(error)))
 }
 
 /// A reference to contents by their digest.
@@ -135,14 +98,18 @@ enum Entry {
 ///
 /// # Errors
 /// When it is not one.
-pub fn layers(manifest: &[u8]) -> Result<Vec<Descriptor>, ArtifactError> {
-    let raw: RawManifest = serde_json::from_slice(manifest).map_err(|error| ArtifactError::format(&error))?;
+pub fn layers(manifest: &[u8]) -> Result<Vec<Descriptor>, Problem> {
+    let raw: RawManifest = serde_json::from_slice(manifest).map_err(|error| malformed(&error))?;
     if raw.schema_version != 2 {
-        let message = format!("its schemaVersion is {}, expected 2", raw.schema_version);
-        return Err(ArtifactError::Format(message));
+        return Err(Problem(format!(
+            "it is not a manifest: its schemaVersion is {}, expected 2",
+            raw.schema_version
+        )));
     }
     if raw.manifests.is_some() {
-        return Err(ArtifactError::List);
+        return Err(
+            "it is a list of manifests, of an image for several platforms: expected the manifest of a Wasm artifact".into(),
+        );
     }
     Ok(raw.layers)
 }
@@ -151,25 +118,25 @@ pub fn layers(manifest: &[u8]) -> Result<Vec<Descriptor>, ArtifactError> {
 ///
 /// # Errors
 /// When the manifest is not that of a plugin, or the plugin is too large.
-pub fn plugin_layer(manifest: &[u8], limit: usize) -> Result<Descriptor, ArtifactError> {
+pub fn plugin_layer(manifest: &[u8], limit: usize) -> Result<Descriptor, Problem> {
     let mut layers = layers(manifest)?;
     match layers.pop() {
         Some(layer) if layers.is_empty() && layer.media_type == WASM_LAYER => {
             if layer.size > limit as u64 {
-                return Err(ArtifactError::TooLarge {
-                    size: layer.size,
-                    limit,
-                });
+                let size = layer.size;
+                return Err(Problem(format!(
+                    "the plugin has {size} bytes, the limit is {limit}"
+                )));
             }
             Ok(layer)
         }
         last => {
             let types = layers.iter().chain(&last).map(|layer| shown(&layer.media_type));
             let types = types.take(5).collect::<Vec<_>>().join(", ");
-            Err(ArtifactError::Layers(match types.as_str() {
-                "" => "missing".to_owned(),
-                types => types.to_owned(),
-            }))
+            let types = if types.is_empty() { "missing" } else { &types };
+            Err(Problem(format!(
+                "its layers are {types}: expected one {WASM_LAYER}, as `operator-host push`, `wkg` and `oras` push it"
+            )))
         }
     }
 }
@@ -186,8 +153,8 @@ pub fn shown(media_type: &str) -> &str {
 ///
 /// # Errors
 /// When it is not a list.
-pub fn listed(index: &[u8]) -> Result<Vec<Descriptor>, ArtifactError> {
-    let raw: RawList = serde_json::from_slice(index).map_err(|error| ArtifactError::format(&error))?;
+pub fn listed(index: &[u8]) -> Result<Vec<Descriptor>, Problem> {
+    let raw: RawList = serde_json::from_slice(index).map_err(|error| malformed(&error))?;
     let known = raw.manifests.into_iter().filter_map(|entry| match entry {
         Entry::Known(descriptor) => Some(*descriptor),
         Entry::Other(_) => None,
@@ -280,7 +247,7 @@ pub struct Interfaces {
 ///
 /// # Errors
 /// When `index` is not a list.
-pub fn with_referrer(index: Option<&[u8]>, referrer: &Artifact) -> Result<Vec<u8>, ArtifactError> {
+pub fn with_referrer(index: Option<&[u8]>, referrer: &Artifact) -> Result<Vec<u8>, Problem> {
     #[derive(Serialize)]
     #[serde(rename_all = "camelCase")]
     struct List {
@@ -292,12 +259,10 @@ pub fn with_referrer(index: Option<&[u8]>, referrer: &Artifact) -> Result<Vec<u8
     let index: Option<BTreeMap<String, &RawValue>> = index
         .map(serde_json::from_slice)
         .transpose()
-        .map_err(|error| ArtifactError::format(&error))?;
+        .map_err(|error| malformed(&error))?;
     // The entries are text, so that those of others stay as they are.
     let mut manifests: Vec<Box<RawValue>> = match index.unwrap_or_default().get("manifests") {
-        Some(entries) => {
-            serde_json::from_str(entries.get()).map_err(|error| ArtifactError::format(&error))?
-        }
+        Some(entries) => serde_json::from_str(entries.get()).map_err(|error| malformed(&error))?,
         None => Vec::new(),
     };
     let added = Descriptor {
@@ -310,13 +275,13 @@ pub fn with_referrer(index: Option<&[u8]>, referrer: &Artifact) -> Result<Vec<u8
         manifest.is_some_and(|manifest| manifest["digest"] == digest.as_str())
     };
     manifests.retain(|manifest| !is_same(manifest.get()));
-    manifests.push(to_raw_value(&added).map_err(|error| ArtifactError::format(&error))?);
+    manifests.push(to_raw_value(&added).map_err(|error| malformed(&error))?);
     let list = List {
         schema_version: 2,
         media_type: INDEX,
         manifests,
     };
-    serde_json::to_vec(&list).map_err(|error| ArtifactError::format(&error))
+    serde_json::to_vec(&list).map_err(|error| malformed(&error))
 }
 
 #[cfg(test)]
@@ -346,10 +311,8 @@ mod tests {
         assert_eq!(config["architecture"], "wasm");
         assert_eq!(config["os"], "wasip1");
         assert_eq!(config["layerDigests"][0], Digest::of(b"\0asm").to_string());
-        assert_eq!(
-            plugin_layer(&artifact.manifest, 3),
-            Err(ArtifactError::TooLarge { size: 4, limit: 3 })
-        );
+        let large = plugin_layer(&artifact.manifest, 3).unwrap_err().to_string();
+        assert_eq!(large, "the plugin has 4 bytes, the limit is 3");
         let interfaces = Interfaces {
             exports: vec!["a:b/c".into()],
             imports: Vec::new(),

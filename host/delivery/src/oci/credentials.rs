@@ -7,6 +7,7 @@ use std::path::Path;
 use serde::Deserialize;
 
 use super::reference::Reference;
+use crate::Problem;
 use crate::keys::base64;
 use operator_host_core::files;
 
@@ -36,35 +37,6 @@ impl fmt::Debug for Credentials {
     }
 }
 
-/// Why credentials cannot be used. The messages never contain one.
-#[derive(Debug, thiserror::Error)]
-pub enum CredentialsError {
-    /// The file cannot be read.
-    #[error("cannot read the credentials {file}: {error}")]
-    Read {
-        /// The file.
-        file: String,
-        /// The error of the operating system.
-        error: std::io::Error,
-    },
-    /// The file is not a Docker configuration.
-    #[error("the credentials {file} are not a Docker configuration ({{\"auths\": …}}): {reason}")]
-    Format {
-        /// The file.
-        file: String,
-        /// Where it differs.
-        reason: String,
-    },
-    /// The entry of a registry is incomplete.
-    #[error("the credentials {file} have an entry for {key} without a name and a password in `auth`")]
-    Entry {
-        /// The file.
-        file: String,
-        /// The entry.
-        key: String,
-    },
-}
-
 #[derive(Deserialize)]
 struct RawFile {
     #[serde(default)]
@@ -85,15 +57,18 @@ impl Credentials {
     /// that the repository begins with, as the kubelet does. `None`: the file has none for it.
     ///
     /// # Errors
-    /// When the file cannot be read or has another format.
-    pub fn find(file: &Path, reference: &Reference) -> Result<Option<Self>, CredentialsError> {
-        let name = || file.display().to_string();
-        let text =
-            files::read(file, LIMIT).map_err(|error| CredentialsError::Read { file: name(), error })?;
+    /// When the file cannot be read or has another format. The messages never contain credentials.
+    pub fn find(file: &Path, reference: &Reference) -> Result<Option<Self>, Problem> {
+        let name = file.display();
+        let text = files::read(file, LIMIT)
+            .map_err(|error| Problem(format!("cannot read the credentials {name}: {error}")))?;
         // The error of serde_json would show a value of another type, but never a string's contents.
-        let raw: RawFile = serde_json::from_slice(&text).map_err(|error| CredentialsError::Format {
-            file: name(),
-            reason: format!("line {}, column {}", error.line(), error.column()),
+        let raw: RawFile = serde_json::from_slice(&text).map_err(|error| {
+            Problem(format!(
+                "the credentials {name} are not a Docker configuration ({{\"auths\": …}}): line {}, column {}",
+                error.line(),
+                error.column()
+            ))
         })?;
         let best = raw
             .auths
@@ -103,13 +78,11 @@ impl Credentials {
         let Some((_, key, entry)) = best else {
             return Ok(None);
         };
-        entry
-            .credentials()
-            .map(Some)
-            .ok_or_else(|| CredentialsError::Entry {
-                file: name(),
-                key: key.clone(),
-            })
+        entry.credentials().map(Some).ok_or_else(|| {
+            Problem(format!(
+                "the credentials {name} have an entry for {key} without a name and a password in `auth`"
+            ))
+        })
     }
 }
 

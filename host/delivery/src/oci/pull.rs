@@ -1,17 +1,18 @@
 //! Pulls plugins and their signatures from a registry.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use bytes::Bytes;
 use k8s_openapi::ByteString;
 use tracing::debug;
 
-use super::artifact::{self, ArtifactError, Descriptor, ENVELOPE, SIGNATURE};
+use super::artifact::{self, Descriptor, ENVELOPE, SIGNATURE};
+use super::error::RegistryError;
 use super::reference::{Reference, Version};
-use super::registry::{Head, RegistryError, Repository, referrers_tag};
+use super::registry::{Head, Repository, referrers_tag};
 use super::settings::Settings;
-use super::transport::{TransportError, Transports};
+use super::transport::Transports;
+use crate::Problem;
 use crate::cosign::{BUNDLE, CosignSignature, Form, PREDICATE};
 use crate::keys::base64;
 use crate::statement::SIGNATURE_LIMIT;
@@ -24,38 +25,6 @@ const SIMPLE_SIGNING: &str = "application/vnd.dev.cosign.simplesigning.v1+json";
 const COSIGN_SIGNATURE: &str = "dev.cosignproject.cosign/signature";
 /// The annotation with the type of what a bundle states.
 const PREDICATE_TYPE: &str = "dev.sigstore.bundle.predicateType";
-
-/// Why a plugin cannot be pulled. The messages are for users.
-#[derive(Debug, thiserror::Error)]
-pub enum PullError {
-    /// The registry does not give it.
-    #[error(transparent)]
-    Registry(#[from] RegistryError),
-    /// The artifact is not a plugin.
-    #[error("{reference} cannot be used: {error}")]
-    Artifact {
-        /// The artifact.
-        reference: String,
-        /// What is wrong with it.
-        error: ArtifactError,
-    },
-}
-
-impl PullError {
-    /// Returns the time that a registry asks to wait before the next request.
-    pub fn wait(&self) -> Option<Duration> {
-        match self {
-            Self::Registry(error) => error.wait(),
-            Self::Artifact { .. } => None,
-        }
-    }
-}
-
-impl From<TransportError> for PullError {
-    fn from(error: TransportError) -> Self {
-        Self::Registry(error.into())
-    }
-}
 
 /// A plugin's manifest.
 #[derive(Clone, Debug)]
@@ -85,7 +54,7 @@ impl Puller {
         settings: Arc<Settings>,
         transports: Arc<Transports>,
         limit: usize,
-    ) -> Result<Self, TransportError> {
+    ) -> Result<Self, RegistryError> {
         let transport = transports.get(settings.certificate_authorities.as_deref())?;
         let place = reference.clone();
         Ok(Self {
@@ -101,7 +70,7 @@ impl Puller {
     ///
     /// # Errors
     /// When the registry gives no plugin's manifest.
-    pub async fn find(&mut self, known: Option<Digest>) -> Result<Option<Found>, PullError> {
+    pub async fn find(&mut self, known: Option<Digest>) -> Result<Option<Found>, RegistryError> {
         // The file of authorities may have changed.
         let transport = self
             .transports
@@ -118,10 +87,9 @@ impl Puller {
         if known == Some(manifest) {
             return Ok(None);
         }
-        let layer = artifact::plugin_layer(&bytes, self.limit).map_err(|error| PullError::Artifact {
-            reference: self.reference.at(manifest).to_string(),
-            error,
-        })?;
+        let layer = artifact::plugin_layer(&bytes, self.limit);
+        let layer =
+            layer.map_err(|error| format!("{} cannot be used: {error}", self.reference.at(manifest)))?;
         Ok(Some(Found { manifest, layer }))
     }
 
@@ -129,8 +97,8 @@ impl Puller {
     ///
     /// # Errors
     /// When the registry does not give it.
-    pub async fn fetch(&mut self, found: &Found) -> Result<Bytes, PullError> {
-        Ok(self.repository.blob(&found.layer, self.limit).await?)
+    pub async fn fetch(&mut self, found: &Found) -> Result<Bytes, RegistryError> {
+        self.repository.blob(&found.layer, self.limit).await
     }
 
     /// Reads the plugin's signatures, in the form of `<plugin>.sig`, until one is accepted. None of them is verified
@@ -142,7 +110,7 @@ impl Puller {
         &mut self,
         found: &Found,
         accepts: impl Fn(&[u8]) -> bool + Sync,
-    ) -> Result<Vec<Bytes>, PullError> {
+    ) -> Result<Vec<Bytes>, RegistryError> {
         let mut search = Search {
             accepts: &accepts,
             signatures: Vec::new(),
@@ -162,7 +130,7 @@ struct Search<'a> {
     accepts: &'a (dyn Fn(&[u8]) -> bool + Sync),
     signatures: Vec<Bytes>,
     /// The last error.
-    error: Option<PullError>,
+    error: Option<RegistryError>,
 }
 
 impl Search<'_> {
@@ -208,7 +176,7 @@ impl Search<'_> {
                 };
                 signature.document().into()
             });
-            if self.is_accepted(document.map_err(PullError::from)) {
+            if self.is_accepted(document) {
                 return true;
             }
         }
@@ -218,7 +186,7 @@ impl Search<'_> {
     /// Searches the signatures that refer to the plugin.
     async fn referrers(&mut self, place: &mut Repository, found: &Found) -> bool {
         let index = self.or_note(place.referrers(found.manifest).await).flatten();
-        let listed = index.map(|index| artifact::listed(&index).map_err(|error| unusable(found, error)));
+        let listed = index.map(|index| artifact::listed(&index).map_err(|error| unusable(found, &error)));
         let listed = listed.and_then(|listed| self.or_note(listed)).unwrap_or_default();
         let ours = listed.into_iter().rev().filter(is_signature);
         for referrer in ours.take(MAX_SIGNATURES) {
@@ -232,7 +200,7 @@ impl Search<'_> {
     }
 
     /// Adds a signature; returns whether it is accepted.
-    fn is_accepted(&mut self, read: Result<Bytes, PullError>) -> bool {
+    fn is_accepted(&mut self, read: Result<Bytes, RegistryError>) -> bool {
         let Some(signature) = self.or_note(read) else {
             return false;
         };
@@ -242,11 +210,10 @@ impl Search<'_> {
     }
 
     /// Returns what was read, or notes why it was not.
-    fn or_note<T, E: Into<PullError>>(&mut self, read: Result<T, E>) -> Option<T> {
+    fn or_note<T>(&mut self, read: Result<T, RegistryError>) -> Option<T> {
         match read {
             Ok(read) => Some(read),
             Err(error) => {
-                let error = error.into();
                 debug!("a signature is passed over: {error}");
                 self.error = Some(error);
                 None
@@ -256,12 +223,15 @@ impl Search<'_> {
 }
 
 /// Reads the manifest that is kept with a signature of cosign.
-async fn cosign_manifest(place: &mut Repository, found: &Found) -> Result<Bytes, PullError> {
+async fn cosign_manifest(place: &mut Repository, found: &Found) -> Result<Bytes, RegistryError> {
     let (_, manifest) = place.manifest(&Version::Digest(found.manifest)).await?;
     // Base64 takes a third more, and the payload takes the rest.
     let (size, limit) = (manifest.len(), SIGNATURE_LIMIT / 2);
     if size > limit {
-        return Err(unusable(found, ArtifactError::TooLargeForCosign { size, limit }));
+        let why = format!(
+            "its manifest has {size} bytes, and cosign signatures are used only with a manifest of at most {limit} bytes"
+        );
+        return Err(unusable(found, &why.into()));
     }
     Ok(manifest)
 }
@@ -284,9 +254,9 @@ async fn envelope(
     place: &mut Repository,
     found: &Found,
     referrer: Digest,
-) -> Result<Option<Bytes>, PullError> {
+) -> Result<Option<Bytes>, RegistryError> {
     let (_, manifest) = place.manifest(&Version::Digest(referrer)).await?;
-    let layers = artifact::layers(&manifest).map_err(|error| unusable(found, error))?;
+    let layers = artifact::layers(&manifest).map_err(|error| unusable(found, &error))?;
     match layers.first() {
         Some(layer) if layer.media_type == ENVELOPE => Ok(Some(place.blob(layer, SIGNATURE_LIMIT).await?)),
         Some(layer) if layer.media_type == BUNDLE => {
@@ -303,9 +273,6 @@ async fn envelope(
     }
 }
 
-fn unusable(found: &Found, error: ArtifactError) -> PullError {
-    PullError::Artifact {
-        reference: format!("the signature of {}", found.manifest),
-        error,
-    }
+fn unusable(found: &Found, error: &Problem) -> RegistryError {
+    format!("the signature of {} cannot be used: {error}", found.manifest).into()
 }

@@ -4,34 +4,13 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 
-use super::artifact::{self, Artifact, ArtifactError, INDEX, MANIFEST};
+use super::artifact::{self, Artifact, INDEX, MANIFEST};
+use super::error::RegistryError;
 use super::reference::{Reference, Version};
-use super::registry::{RegistryError, Repository, referrers_tag};
+use super::registry::{Repository, referrers_tag};
 use super::settings::Settings;
-use super::transport::{TransportError, Transports};
+use super::transport::Transports;
 use operator_host_runtime::Digest;
-
-/// Why a plugin cannot be pushed. The messages are for users.
-#[derive(Debug, thiserror::Error)]
-pub enum PushError {
-    /// The registry does not take it.
-    #[error(transparent)]
-    Registry(#[from] RegistryError),
-    /// The registry has something else where the list of signatures belongs.
-    #[error("the registry's list of the signatures of {subject} cannot be used: {error}")]
-    Referrers {
-        /// The plugin's manifest.
-        subject: Digest,
-        /// What is wrong with the list.
-        error: ArtifactError,
-    },
-}
-
-impl From<TransportError> for PushError {
-    fn from(error: TransportError) -> Self {
-        Self::Registry(error.into())
-    }
-}
 
 /// Pushes a plugin and its signature, and returns the digest of the manifest. A tag names the plugin only when everything
 /// else is there, so no host finds a plugin without its signature.
@@ -43,7 +22,7 @@ pub async fn push(
     settings: Arc<Settings>,
     plugin: Artifact,
     signature: Option<Vec<u8>>,
-) -> Result<Digest, PushError> {
+) -> Result<Digest, RegistryError> {
     let transport = Transports::default().get(settings.certificate_authorities.as_deref())?;
     let mut repository = Repository::new(transport, settings, reference.clone(), "pull,push");
     let subject = plugin.descriptor();
@@ -64,9 +43,11 @@ pub async fn push(
             let tag = Version::Tag(referrers_tag(subject.digest));
             let index = repository.optional(&tag).await?;
             let index = artifact::with_referrer(index.as_deref(), &signature);
-            let index = index.map_err(|error| PushError::Referrers {
-                subject: subject.digest,
-                error,
+            let index = index.map_err(|error| {
+                format!(
+                    "the registry's list of the signatures of {} cannot be used: {error}",
+                    subject.digest
+                )
             })?;
             repository.put(&tag, INDEX, index).await?;
         }

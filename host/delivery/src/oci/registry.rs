@@ -7,11 +7,11 @@ use std::time::Duration;
 
 use super::artifact::{Descriptor, INDEX, MANIFEST, MANIFEST_LIMIT};
 use super::challenge::Challenge;
-use super::credentials::{Credentials, CredentialsError};
-use super::error_code;
+use super::credentials::Credentials;
+use super::error::{self, RegistryError};
 use super::reference::{Reference, Version};
 use super::settings::Settings;
-use super::transport::{self, Origin, Transport, TransportError, words};
+use super::transport::{self, Origin, Transport, words};
 use bytes::Bytes;
 use http_body_util::Full;
 use hyper::body::Incoming;
@@ -34,49 +34,6 @@ const MAX_REDIRECTS: usize = 3;
 /// The time to wait when a registry with too many requests does not say one.
 const PAUSE: Duration = Duration::from_secs(1);
 const DIGEST_HEADER: HeaderName = HeaderName::from_static("docker-content-digest");
-
-/// Why a registry does not give or take an artifact. The messages are for users.
-#[derive(Debug, thiserror::Error)]
-pub enum RegistryError {
-    /// The exchange failed.
-    #[error(transparent)]
-    Transport(#[from] TransportError),
-    /// The credentials cannot be used.
-    #[error(transparent)]
-    Credentials(#[from] CredentialsError),
-    /// The registry does not have it.
-    #[error("{0}")]
-    NotFound(String),
-    /// The answer is not what was asked for.
-    #[error("{message}")]
-    Answer {
-        /// What it is about, and why.
-        message: String,
-        /// The time that the registry asks to wait, when it has too many requests.
-        wait: Option<Duration>,
-    },
-}
-
-impl RegistryError {
-    const fn answer(message: String) -> Self {
-        Self::Answer { message, wait: None }
-    }
-
-    fn other_contents(registry: &str, what: &str, found: Digest) -> Self {
-        let message = format!(
-            "{registry} sent other contents for {what}: they have the digest {found}; nothing of them is used"
-        );
-        Self::answer(message)
-    }
-
-    /// Returns the time that the registry asks to wait before the next request.
-    pub(super) const fn wait(&self) -> Option<Duration> {
-        match self {
-            Self::Answer { wait, .. } => *wait,
-            _ => None,
-        }
-    }
-}
 
 /// What a registry says about a tag.
 #[derive(Debug, PartialEq, Eq)]
@@ -192,9 +149,7 @@ impl Repository {
             Version::Tag(_) => stated,
         };
         match wanted {
-            Some(wanted) if wanted != found => {
-                Err(RegistryError::other_contents(&self.place.registry, &what, found))
-            }
+            Some(wanted) if wanted != found => Err(other_contents(&self.place.registry, &what, found)),
             _ => Ok((found, bytes)),
         }
     }
@@ -225,7 +180,7 @@ impl Repository {
         let found = tokio::task::spawn_blocking(move || Digest::of(&hashed)).await;
         let found = found.map_err(|error| self.malformed(&what, &error))?;
         if found != blob.digest {
-            return Err(RegistryError::other_contents(&host, &what, found));
+            return Err(other_contents(&host, &what, found));
         }
         Ok(bytes)
     }
@@ -284,7 +239,7 @@ impl Repository {
     pub(super) async fn optional(&mut self, version: &Version) -> Result<Option<Bytes>, RegistryError> {
         match self.manifest(version).await {
             Ok((_, bytes)) => Ok(Some(bytes)),
-            Err(RegistryError::NotFound(_)) => Ok(None),
+            Err(error) if error.is_not_found() => Ok(None),
             Err(error) => Err(error),
         }
     }
@@ -442,15 +397,12 @@ impl Repository {
             .parse()
             .map_err(|_invalid| unusable("its realm is not a URL"))?;
         let server = Origin::of_url(&url).map_err(unusable)?;
-        let refused = |reason: &str, wait| RegistryError::Answer {
-            message: self.refuses(&format!(
-                "it sends the host to {} for a token, {reason}",
-                words(&server.to_string())
-            )),
-            wait,
+        let refused = |reason: &str| {
+            let server = words(&server.to_string());
+            self.unauthorized(&format!("it sends the host to {server} for a token, {reason}"))
         };
         if self.origin.tls && !server.tls {
-            return Err(refused("which does not use TLS", None));
+            return Err(refused("which does not use TLS"));
         }
         let mut request = Request::get(url).header(USER_AGENT, agent());
         if let Some(user) = user {
@@ -467,15 +419,16 @@ impl Repository {
             .await?;
         let status = response.status();
         if status == StatusCode::UNAUTHORIZED || status == StatusCode::FORBIDDEN {
-            return Err(refused("which does not accept the credentials", None));
+            return Err(refused("which does not accept the credentials"));
         }
         if status != StatusCode::OK {
-            return Err(refused(&format!("which answers {status}"), pause(&response)));
+            let error = refused(&format!("which answers {status}"));
+            return Err(RegistryError::asks_to_wait(error.to_string(), pause(&response)));
         }
         let bytes = transport::read(response, &server.authority, what, TOKEN_LIMIT, self.respond()).await?;
         let token: Result<RawToken, _> = serde_json::from_slice(&bytes);
         let token = token.ok().and_then(|raw| raw.token.or(raw.access_token));
-        token.ok_or_else(|| refused("which answers without a token", None))
+        token.ok_or_else(|| refused("which answers without a token"))
     }
 
     fn url(&self, rest: &str) -> String {
@@ -495,7 +448,7 @@ impl Repository {
         response: Response<Incoming>,
         what: &str,
         limit: usize,
-    ) -> Result<Bytes, TransportError> {
+    ) -> Result<Bytes, RegistryError> {
         transport::read(response, &self.origin.authority, what, limit, self.respond()).await
     }
 
@@ -519,38 +472,31 @@ impl Repository {
             .await
             .unwrap_or_default();
         let said: Option<RawErrors> = serde_json::from_slice(&said).ok();
-        let known = said.and_then(|raw| error_code::known(&raw.errors.first()?.code));
+        let known = said.and_then(|raw| error::known(&raw.errors.first()?.code));
         let message = known.map_or_else(String::new, |(code, meaning)| format!(" ({code}: {meaning})"));
         match status {
             StatusCode::NOT_FOUND => {
-                RegistryError::NotFound(format!("{registry} does not have {what}{message}"))
+                RegistryError::not_found(format!("{registry} does not have {what}{message}"))
             }
             StatusCode::FORBIDDEN => self.unauthorized(&format!("the credentials are not enough{message}")),
             status => {
                 let asks = wait.map_or_else(String::new, |wait| format!("; it asks to wait {wait:?}"));
-                RegistryError::Answer {
-                    message: format!("{registry} answered {status} for {what}{message}{asks}"),
-                    wait,
-                }
+                let message = format!("{registry} answered {status} for {what}{message}{asks}");
+                RegistryError::asks_to_wait(message, wait)
             }
         }
     }
 
     fn unauthorized(&self, reason: &str) -> RegistryError {
-        RegistryError::answer(self.refuses(reason))
-    }
-
-    fn refuses(&self, reason: &str) -> String {
         let Reference {
             registry, repository, ..
         } = &self.place;
-        format!("{registry} refuses access to {repository}: {reason}")
+        format!("{registry} refuses access to {repository}: {reason}").into()
     }
 
     fn malformed(&self, what: &str, reason: &dyn std::fmt::Display) -> RegistryError {
         let (registry, reason) = (&self.place.registry, words(&reason.to_string()));
-        let message = format!("{registry} sent for {what} what cannot be used: {reason}");
-        RegistryError::answer(message)
+        format!("{registry} sent for {what} what cannot be used: {reason}").into()
     }
 
     /// Returns the error of a redirect that is not followed. Only the host of the target is shown: the rest of a URL may be
@@ -561,9 +507,15 @@ impl Repository {
             || "an unknown place".to_owned(),
             |target| words(&target.to_string()),
         );
-        let message = format!("{registry} redirects {what} to {target}: {reason}");
-        RegistryError::answer(message)
+        format!("{registry} redirects {what} to {target}: {reason}").into()
     }
+}
+
+fn other_contents(registry: &str, what: &str, found: Digest) -> RegistryError {
+    format!(
+        "{registry} sent other contents for {what}: they have the digest {found}; nothing of them is used"
+    )
+    .into()
 }
 
 /// Returns the time to wait when a registry has too many requests. Dates are ignored, since the clocks may differ.

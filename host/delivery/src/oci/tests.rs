@@ -57,7 +57,7 @@ fn puller(server: &Server, settings: Settings) -> Puller {
 
 /// Pulls the plugin; returns its bytes or the message.
 async fn pull(puller: &mut Puller) -> Result<Vec<u8>, String> {
-    let words = |error: super::pull::PullError| error.to_string();
+    let words = |error: super::error::RegistryError| error.to_string();
     let found = puller.find(None).await.map_err(words)?.expect("a manifest");
     Ok(puller.fetch(&found).await.map_err(words)?.to_vec())
 }

@@ -19,6 +19,7 @@ use rustls::pki_types::CertificateDer;
 use rustls::pki_types::pem::PemObject;
 
 use super::credentials::HUB;
+use super::error::RegistryError;
 use operator_host_core::files;
 use operator_host_core::http_client::{self, Target};
 use operator_host_core::metrics::Metrics;
@@ -29,45 +30,6 @@ use operator_host_runtime::Digest;
 const CONNECT: Duration = Duration::from_secs(10);
 /// Bytes that the file of authorities may have.
 const AUTHORITIES_LIMIT: usize = 1 << 20;
-
-/// Why an exchange failed. The messages are for users.
-#[derive(Debug, thiserror::Error)]
-pub enum TransportError {
-    /// The authorities cannot be used.
-    #[error("cannot use the certificate authorities {file}: {reason}")]
-    Authorities {
-        /// The file.
-        file: String,
-        /// What is wrong.
-        reason: String,
-    },
-    /// There is no connection, or it broke.
-    #[error("cannot reach {host}: {reason}")]
-    Unreachable {
-        /// The host and port.
-        host: String,
-        /// The error with its causes, and what to do.
-        reason: String,
-    },
-    /// It takes too long.
-    #[error("{host} did not answer within {limit:?}")]
-    Slow {
-        /// The host and port.
-        host: String,
-        /// The time that it had.
-        limit: Duration,
-    },
-    /// It sends too much.
-    #[error("{host} sends more than {limit} bytes for {what}")]
-    TooLarge {
-        /// The host and port.
-        host: String,
-        /// What was asked for.
-        what: String,
-        /// The limit in bytes.
-        limit: usize,
-    },
-}
 
 /// A place that can be asked: the scheme, the host and the port of a URL.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -151,7 +113,7 @@ impl Transports {
     }
 
     /// Returns the transport that trusts the system's authorities and those in the file.
-    pub(super) fn get(&self, authorities: Option<&Path>) -> Result<Arc<Transport>, TransportError> {
+    pub(super) fn get(&self, authorities: Option<&Path>) -> Result<Arc<Transport>, RegistryError> {
         let pem = authorities
             .map(|file| files::read(file, AUTHORITIES_LIMIT).map_err(|error| unusable(file, &error)));
         let pem = pem.transpose()?;
@@ -178,11 +140,12 @@ impl Transports {
     }
 }
 
-fn unusable(file: &Path, reason: &dyn fmt::Display) -> TransportError {
-    TransportError::Authorities {
-        file: file.display().to_string(),
-        reason: reason.to_string(),
-    }
+fn unusable(file: &Path, reason: &dyn fmt::Display) -> RegistryError {
+    format!(
+        "cannot use the certificate authorities {}: {reason}",
+        file.display()
+    )
+    .into()
 }
 
 impl Transport {
@@ -216,17 +179,14 @@ impl Transport {
         request: Request<Full<Bytes>>,
         is_known: bool,
         time: Duration,
-    ) -> Result<Response<Incoming>, TransportError> {
+    ) -> Result<Response<Incoming>, RegistryError> {
         let host = host_of(request.uri());
         let (method, url) = (request.method().clone(), request.uri().clone());
         let answer = async {
             match tokio::time::timeout(time, self.client.request(request)).await {
                 Ok(Ok(response)) => Ok(response),
-                Ok(Err(error)) => Err(TransportError::Unreachable {
-                    host,
-                    reason: causes(&error),
-                }),
-                Err(_) => Err(TransportError::Slow { host, limit: time }),
+                Ok(Err(error)) => Err(unreachable(&host, &causes(&error))),
+                Err(_) => Err(RegistryError::slow(&host, time)),
             }
         };
         let target = Target {
@@ -234,10 +194,7 @@ impl Transport {
             url: &url,
             is_known,
         };
-        let class = |error: &TransportError| match error {
-            TransportError::Slow { .. } => "timeout",
-            _ => "connect",
-        };
+        let class = |error: &RegistryError| if error.is_slow() { "timeout" } else { "connect" };
         http_client::observe(&self.metrics, target, answer, class).await
     }
 }
@@ -249,39 +206,36 @@ pub(super) async fn read(
     what: &str,
     limit: usize,
     time: Duration,
-) -> Result<Bytes, TransportError> {
-    let too_large = || TransportError::TooLarge {
-        host: host.to_owned(),
-        what: what.to_owned(),
-        limit,
-    };
+) -> Result<Bytes, RegistryError> {
+    let too_large = || format!("{host} sends more than {limit} bytes for {what}");
     let mut body = response.into_body();
     let stated = hyper::body::Body::size_hint(&body).lower();
     if stated > limit as u64 {
-        return Err(too_large());
+        return Err(too_large().into());
     }
     let reading = async {
         let mut bytes = Vec::with_capacity(usize::try_from(stated).unwrap_or(limit));
         while let Some(frame) = body.frame().await {
-            let frame = frame.map_err(|error| TransportError::Unreachable {
-                host: host.to_owned(),
-                reason: format!("the connection broke while it sent {what}: {}", causes(&error)),
+            let frame = frame.map_err(|error| {
+                let why = format!("the connection broke while it sent {what}: {}", causes(&error));
+                unreachable(host, &why)
             })?;
             let Ok(data) = frame.into_data() else {
                 continue;
             };
             if bytes.len() + data.len() > limit {
-                return Err(too_large());
+                return Err(too_large().into());
             }
             bytes.extend_from_slice(&data);
         }
         Ok(Bytes::from(bytes))
     };
-    let slow = |_| TransportError::Slow {
-        host: host.to_owned(),
-        limit: time,
-    };
-    tokio::time::timeout(time, reading).await.map_err(slow)?
+    let read = tokio::time::timeout(time, reading).await;
+    read.map_err(|_| RegistryError::slow(host, time))?
+}
+
+fn unreachable(host: &str, reason: &str) -> RegistryError {
+    format!("cannot reach {host}: {reason}").into()
 }
 
 pub(super) fn host_of(url: &Uri) -> String {

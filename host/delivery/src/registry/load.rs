@@ -7,7 +7,8 @@ use tracing::{info_span, record_all};
 
 use super::held::Waiting;
 use super::{Expected, PluginFile, Slot};
-use crate::acceptance::{Signed, Untrusted};
+use crate::Problem;
+use crate::acceptance::Signed;
 use crate::kept::Kept;
 use crate::report::KeptVersion;
 use operator_host_contract::Kind;
@@ -18,7 +19,7 @@ use operator_host_runtime::{Digest, LoadError, Part, Plugin};
 #[derive(Debug, Error)]
 pub(super) enum Refused {
     #[error(transparent)]
-    Untrusted(#[from] Untrusted),
+    Untrusted(#[from] Problem),
     #[error(transparent)]
     Load(#[from] LoadError),
     #[error("its file cannot be read again: {0}")]
@@ -90,7 +91,7 @@ impl Slot {
         }
     }
 
-    pub(crate) fn trusts(&self, file: &PluginFile) -> Result<Option<Signed>, Untrusted> {
+    pub(crate) fn trusts(&self, file: &PluginFile) -> Result<Option<Signed>, Problem> {
         let Expected { trust, parent, .. } = &self.expected;
         trust.check(file.digest, parent, file.signature.as_deref())
     }
