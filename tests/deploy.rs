@@ -789,7 +789,9 @@ async fn what_is_deployed_runs_all_four_operators_with_nothing_forbidden_and_is_
     // The last one still has its finalizer, and the host is uninstalled.
     scenario.delete("fraim.co.jp/v1/Hello", "hello").await;
     let config = base().join("config/config.yaml");
-    let printed = scenario.program(&["uninstall", "--config"]).arg(config).ends(0);
+    let mut uninstall = program(&["uninstall", "--config"]);
+    uninstall.arg(config).env("KUBECONFIG", cluster.kubeconfig());
+    let printed = uninstall.ends(0);
     let words = "Hello deployed/hello released: it is being deleted and skips its cleanup";
     assert_contains(&printed, words);
     scenario.until_gone("fraim.co.jp/v1/Hello", "hello").await;
