@@ -6,7 +6,7 @@ use crate::samples::echo::CONTROLLER;
 use crate::samples::many_echoes::{ECHO, POD, apply, complaints, until_pods};
 use crate::support::install;
 use crate::support::prelude::*;
-use crate::telemetry::{get, until_ready_is_without};
+use crate::telemetry::{get, until_ready_is_without, until_ready_says};
 
 const DEFINITION: &str = "apiextensions.k8s.io/v1/CustomResourceDefinition";
 
@@ -145,7 +145,7 @@ async fn a_built_in_kind_in_a_version_that_is_not_served_stops_only_the_parents_
 async fn a_plugin_that_wants_more_than_its_configuration_allows_is_reported_when_it_is_loaded() {
     let (_scenario, host) = puppets("disagreements", "").await;
     // Until the first lists are there, the host is not ready, for another reason.
-    until_ready_is_without(&host, "[-]").await;
+    until_ready_says(&host, "[+]controller/puppet ok").await;
     for words in [
         "the plugin creates v1/Secret, which is not in `children`",
         "the plugin reads v1/ConfigMap, which is not in `reads`",
