@@ -7,11 +7,11 @@ use tracing::{Span, record_all};
 
 use crate::reconcile::observer::{observe, plugin_span};
 use operator_host_config::ControllerConfig;
-use operator_host_contract::{Conversion, Converted, Export, FieldError, Json};
+use operator_host_contract::{Asked, Conversion, Converted, Export, FieldError, Json};
 use operator_host_core::metrics::ControllerMetrics;
 use operator_host_core::trace::Tracer;
 use operator_host_instruments::Instruments;
-use operator_host_instruments::record::{Asked, RecordedAnswer, Recorder};
+use operator_host_instruments::record::{RecordedAnswer, Recorder};
 use operator_host_runtime::{Call, CallError, Plugin, Share};
 
 /// Bytes of the objects that the record of a conversion contains, if there is more than one. Records wait in memory.
@@ -48,7 +48,7 @@ impl Calls {
             .await;
         if self.recorder.is_some() {
             let (conversion, outcome) = recorded(conversion, &outcome);
-            self.record(plugin, Export::Convert, Asked::Conversion(conversion), &outcome);
+            self.record(plugin, Asked::Convert(conversion), &outcome);
         }
         (outcome, share)
     }
@@ -62,8 +62,8 @@ impl Calls {
     ) -> Called<Vec<FieldError>> {
         let call = plugin.validate(parent, old_parent);
         let (outcome, share) = self.observed(plugin, Export::Validate, 1, call).await;
-        let asked = Asked::Parent(Arc::clone(parent), old_parent.map(Arc::clone));
-        self.record(plugin, Export::Validate, asked, &outcome);
+        let asked = Asked::Validate(Arc::clone(parent), old_parent.map(Arc::clone));
+        self.record(plugin, asked, &outcome);
         (outcome, share)
     }
 
@@ -72,8 +72,7 @@ impl Calls {
         let (outcome, share) = self
             .observed(plugin, Export::Default, 1, plugin.default(parent))
             .await;
-        let asked = Asked::Parent(Arc::clone(parent), None);
-        self.record(plugin, Export::Default, asked, &outcome);
+        self.record(plugin, Asked::Default(Arc::clone(parent)), &outcome);
         (outcome, share)
     }
 
@@ -81,12 +80,11 @@ impl Calls {
     pub(crate) fn record<T: Clone + Into<RecordedAnswer>>(
         &self,
         plugin: &Plugin,
-        export: Export,
         asked: Asked,
         outcome: &Result<T, CallError>,
     ) {
         if let Some(recorder) = &self.recorder {
-            recorder.call(&self.controller, plugin, export, asked, outcome, &self.metrics);
+            recorder.call(&self.controller, plugin, asked, outcome, &self.metrics);
         }
     }
 

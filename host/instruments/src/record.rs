@@ -6,8 +6,6 @@
 mod keeper;
 mod mask;
 
-use std::sync::Arc;
-
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
@@ -15,8 +13,7 @@ pub use keeper::{Bounds, KeepError, Recorder};
 pub use mask::mask;
 
 use operator_host_contract::{
-    CleanupResponse, CommandInput, ContractVersion, Conversion, Converted, Export, Failure, FieldError, Json,
-    Request, Response,
+    Asked, CleanupResponse, CommandInput, Converted, Failure, FieldError, Response,
 };
 use operator_host_runtime::{CallError, Plugin};
 
@@ -160,40 +157,13 @@ impl RecordedAnswer {
     }
 }
 
-/// What a plugin was asked.
-#[derive(Clone, Debug)]
-pub enum Asked {
-    /// By `reconcile` or `cleanup`.
-    Request(Request),
-    /// By `convert`.
-    Conversion(Arc<Conversion>),
-    /// By `default` or `validate`, for this object, and for the one that it would replace.
-    Parent(Json, Option<Json>),
-}
-
 impl Record {
     /// Creates the record of one call.
     #[must_use]
-    pub fn new(plugin: Version, call: Export, asked: Asked, output: RecordedAnswer) -> Self {
-        let mut input = CommandInput {
-            contract: ContractVersion::V1,
-            call,
-            request: None,
-            conversion: None,
-            parent: None,
-            old_parent: None,
-        };
-        match asked {
-            Asked::Request(request) => input.request = Some(request.into()),
-            Asked::Conversion(conversion) => input.conversion = Some(conversion),
-            Asked::Parent(parent, old_parent) => {
-                input.parent = Some(parent);
-                input.old_parent = old_parent;
-            }
-        }
+    pub fn new(plugin: Version, asked: Asked, output: RecordedAnswer) -> Self {
         Self {
             plugin: Some(plugin),
-            input,
+            input: asked.into(),
             output,
         }
     }

@@ -9,10 +9,9 @@ use super::error::ReconcileError;
 use super::evaluate::{PluginExport, Subject, evaluate};
 use super::observer::{observe, span_of_call};
 use crate::validation;
-use operator_host_contract::{Export, Need, Request};
+use operator_host_contract::{Asked, Export, Need, Request};
 use operator_host_core::object::{ChildRef, NamespacedName, is_unreadable};
 use operator_host_core::trace;
-use operator_host_instruments::record::Asked;
 use operator_host_runtime::{CallError, Class, Plugin, Share};
 
 /// Calls the plugin within a reconcile, and remembers the needs that it returns.
@@ -77,8 +76,9 @@ pub(super) async fn check_valid(
         None
     })
     .await;
-    let asked = Asked::Parent(parent, None);
-    observer.calls.record(plugin, Export::Validate, asked, &outcome);
+    observer
+        .calls
+        .record(plugin, Asked::Validate(parent, None), &outcome);
     outcome
         .and_then(|errors| validation::verdict(&errors))
         .map_err(ReconcileError::Call)
@@ -100,8 +100,7 @@ async fn evaluate_traced<T: PluginExport>(
         let observer = &context.observer;
         let children = |answer: &T| Some(answer.children());
         let (outcome, share) = observe(&observer.metrics, T::EXPORT.as_str(), &span, call, children).await;
-        let asked = Asked::Request(request);
-        observer.calls.record(plugin, T::EXPORT, asked, &outcome);
+        observer.calls.record(plugin, T::asked(request.into()), &outcome);
         (outcome, share)
     };
     Ok(evaluate(subject, context, known, call, remember).await?)

@@ -31,7 +31,7 @@ use serde_json::{Map, Value};
 use thiserror::Error;
 
 use super::needs::{self, MAX_NEED_ROUNDS, NeedError, RelatedObjects};
-use operator_host_contract::{CleanupResponse, Export, Need, Request, Response};
+use operator_host_contract::{Asked, CleanupResponse, Export, Need, Request, Response};
 use operator_host_core::object::remove_nulls;
 use operator_host_instruments::record::RecordedAnswer;
 use operator_host_runtime::{Call, CallError, Class, Plugin, Share};
@@ -138,6 +138,8 @@ fn without_nulls<T: PluginExport>(mut outcome: Result<T, CallError>) -> Result<T
 pub trait PluginExport: Clone + Into<RecordedAnswer> + Send {
     /// Its name in the contract.
     const EXPORT: Export;
+    /// Returns what the plugin is asked.
+    fn asked(request: Arc<Request>) -> Asked;
     /// Makes the call.
     fn call(plugin: &Plugin, request: &Request) -> impl Future<Output = Call<Self>> + Send;
     /// Returns the needs in the answer.
@@ -152,6 +154,10 @@ pub trait PluginExport: Clone + Into<RecordedAnswer> + Send {
 
 impl PluginExport for Response {
     const EXPORT: Export = Export::Reconcile;
+
+    fn asked(request: Arc<Request>) -> Asked {
+        Asked::Reconcile(request)
+    }
 
     fn call(plugin: &Plugin, request: &Request) -> impl Future<Output = Call<Self>> + Send {
         plugin.reconcile(request)
@@ -176,6 +182,10 @@ impl PluginExport for Response {
 
 impl PluginExport for CleanupResponse {
     const EXPORT: Export = Export::Cleanup;
+
+    fn asked(request: Arc<Request>) -> Asked {
+        Asked::Cleanup(request)
+    }
 
     fn call(plugin: &Plugin, request: &Request) -> impl Future<Output = Call<Self>> + Send {
         plugin.cleanup(request)

@@ -14,8 +14,8 @@ use thiserror::Error;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot};
 use tracing::{info, warn};
 
-use super::{Asked, Record, RecordedAnswer, Version, mask};
-use operator_host_contract::Export;
+use super::{Record, RecordedAnswer, Version, mask};
+use operator_host_contract::Asked;
 use operator_host_core::metrics::ControllerMetrics;
 use operator_host_runtime::estimate::estimate;
 use operator_host_runtime::{CallError, Plugin};
@@ -67,7 +67,6 @@ enum Job {
 struct Call {
     controller: String,
     plugin: Version,
-    export: Export,
     asked: Asked,
     answer: String,
     metrics: ControllerMetrics,
@@ -125,7 +124,6 @@ impl Recorder {
         &self,
         controller: &str,
         plugin: &Plugin,
-        export: Export,
         asked: Asked,
         outcome: &Result<T, CallError>,
         metrics: &ControllerMetrics,
@@ -141,7 +139,6 @@ impl Recorder {
         place.send(Job::Call(Box::new(Call {
             controller: controller.to_owned(),
             plugin: Version::of(plugin),
-            export,
             asked,
             answer,
             metrics: metrics.clone(),
@@ -153,9 +150,15 @@ impl Recorder {
     fn memory_for(&self, asked: &Asked, answer: &str) -> Option<OwnedSemaphorePermit> {
         let request = match asked {
             // The caches hold texts, so these trees may have no other owner by the time they are written.
-            Asked::Request(request) => estimate(&serde_json::to_string(request).ok()?).bytes,
-            Asked::Conversion(conversion) => conversion.objects.iter().map(|object| object.get().len()).sum(),
-            Asked::Parent(parent, old) => parent.get().len() + old.as_ref().map_or(0, |old| old.get().len()),
+            Asked::Reconcile(request) | Asked::Cleanup(request) => {
+                estimate(&serde_json::to_string(request).ok()?).bytes
+            }
+            Asked::Convert(conversion) => conversion.objects.iter().map(|object| object.get().len()).sum(),
+            Asked::Validate(parent, old) => {
+                parent.get().len() + old.as_ref().map_or(0, |old| old.get().len())
+            }
+            Asked::Default(parent) => parent.get().len(),
+            Asked::Describe => 0,
         };
         let units = u32::try_from((request + estimate(answer).bytes).div_ceil(UNIT)).ok()?;
         Arc::clone(&self.waiting).try_acquire_many_owned(units).ok()
@@ -278,12 +281,13 @@ fn make(folder: &Path) -> std::io::Result<()> {
 /// Returns a name that sorts by time and identifies the call for people.
 fn file_name(number: u64, call: &Call) -> String {
     let (namespace, name) = match &call.asked {
-        Asked::Request(request) => {
+        Asked::Reconcile(request) | Asked::Cleanup(request) => {
             let parent = &request.parent.metadata;
             (parent.namespace.clone(), parent.name.clone())
         }
-        Asked::Conversion(conversion) => named(conversion.objects.first().map_or("", |object| object.get())),
-        Asked::Parent(parent, _) => named(parent.get()),
+        Asked::Convert(conversion) => named(conversion.objects.first().map_or("", |object| object.get())),
+        Asked::Validate(parent, _) | Asked::Default(parent) => named(parent.get()),
+        Asked::Describe => (None, None),
     };
     let part = |text: Option<String>| {
         // Of an object that a caller of the webhook sent.
@@ -294,7 +298,7 @@ fn file_name(number: u64, call: &Call) -> String {
     format!(
         "{}-{number:06}-{}-{}-{}.json",
         Timestamp::now().strftime("%Y%m%dT%H%M%S"),
-        call.export,
+        call.asked.export(),
         part(namespace),
         part(name),
     )
@@ -310,7 +314,7 @@ fn named(object: &str) -> (Option<String>, Option<String>) {
 
 fn text(call: Call) -> std::io::Result<Vec<u8>> {
     let answer = serde_json::from_str(&call.answer)?;
-    let record = Record::new(call.plugin, call.export, call.asked, answer);
+    let record = Record::new(call.plugin, call.asked, answer);
     let mut document = serde_json::to_value(record)?;
     mask(&mut document);
     let mut text = serde_json::to_vec_pretty(&document)?;
@@ -349,8 +353,8 @@ mod tests {
                 ..Response::default()
             };
             let parent = serde_json::value::RawValue::from_string("{}".into()).unwrap();
-            let asked = Asked::Parent(parent.into(), None);
-            recorder.call("a", &plugin, Export::Default, asked, &Ok(response), &metrics);
+            let asked = Asked::Default(parent.into());
+            recorder.call("a", &plugin, asked, &Ok(response), &metrics);
             queue.len()
         };
         assert_eq!(queued(200 << 10), 0, "it alone is larger than the memory");
@@ -361,15 +365,8 @@ mod tests {
         let parent = serde_json::json!({ "metadata": {}, "spec": "x".repeat(200 << 10) });
         let request = serde_json::json!({ "parent": parent, "children": [], "related": [],
             "now": "2026-01-01T00:00:00Z" });
-        let asked = Asked::Request(serde_json::from_value(request).unwrap());
-        recorder.call(
-            "a",
-            &plugin,
-            Export::Reconcile,
-            asked,
-            &Ok(Response::default()),
-            &metrics,
-        );
+        let asked = Asked::Reconcile(serde_json::from_value(request).unwrap());
+        recorder.call("a", &plugin, asked, &Ok(Response::default()), &metrics);
         assert_eq!(queue.len(), 0, "a request counts, too");
         assert_eq!(recorder.waiting.available_permits(), 100);
     }
