@@ -434,7 +434,9 @@ async fn a_kind_of_children_that_cannot_be_read_is_named_and_the_rest_is_shown()
     let port = port(&host).await;
     let query = "view=object&controller=puppet&name=page-rights%2Fp";
     let object = until_view(port, query, |view| {
-        view["conditions"].as_array().is_some_and(|it| !it.is_empty())
+        ["conditions", "reconciles"]
+            .iter()
+            .all(|list| view[list].as_array().is_some_and(|it| !it.is_empty()))
     })
     .await;
     let text = object["unreadable"].to_string();

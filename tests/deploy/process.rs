@@ -23,7 +23,7 @@ async fn a_wrong_configuration_is_reported_with_its_position_and_nothing_is_star
         (
             "same-kind",
             format!("{good}{twin}"),
-            ":10:",
+            ":9:5: ",
             "a kind can have one controller only",
         ),
         (

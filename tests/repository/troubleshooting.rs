@@ -5,10 +5,12 @@ use std::collections::BTreeSet;
 use std::fs;
 
 /// The code that precedes a reason in the sources, without white space.
-const BEFORE: [&str; 21] = [
+const BEFORE: [&str; 23] = [
     "stalled(\"",
     "reconciling(\"",
     "held(\"",
+    "(Question::Conversion,\"",
+    "(Question::Defaults,\"",
     "HeldBack::new(\"",
     "Reason::new(\"",
     "EventType::Normal,\"",

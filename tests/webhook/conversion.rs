@@ -238,7 +238,7 @@ async fn a_review_may_have_ten_thousand_objects_and_one_that_is_too_large_is_ref
     for (from, words) in [
         ("\"apiextensions.k8s.io/v1\"", "`apiVersion` is"),
         ("\"1\"", "`uid` is longer than 253 bytes"),
-        ("[]", "`objects` is a text"),
+        ("[]", "request.objects: it is not a list"),
     ] {
         let answer = ask(good.replacen(from, &text, 1).into_bytes()).await;
         assert!(answer.text.len() < 8 << 10, "{} bytes", answer.text.len());
