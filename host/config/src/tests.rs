@@ -25,13 +25,7 @@ fn parse(text: &str) -> Result<Config, String> {
 fn fields_that_a_file_leaves_out_get_their_defaults() {
     let config = parse(GOOD).unwrap();
     let echo = &config.controllers[0];
-    assert_eq!(
-        echo.parent,
-        Kind {
-            api_version: "my-operator.dev/v1".into(),
-            kind: "Echo".into()
-        }
-    );
+    assert_eq!(echo.parent, Kind::new("my-operator.dev/v1", "Echo"));
     assert_eq!(echo.limits.memory, 32 << 20);
     assert_eq!(echo.limits.deadline, Duration::from_millis(250));
     assert_eq!(echo.limits.response, Limits::DEFAULT.response);
@@ -303,10 +297,7 @@ fn an_error_is_printed_once() {
 
 #[test]
 fn what_a_plugin_makes_or_reads_without_permission_is_named() {
-    let kind = |kind: &str| Kind {
-        api_version: "v1".into(),
-        kind: kind.into(),
-    };
+    let kind = |kind: &str| Kind::new("v1", kind);
     let echo = &parse(GOOD).unwrap().controllers[0];
     let description = |makes: &[&str], reads: &[&str]| Description {
         contract: operator_host_contract::ContractVersion::V1,

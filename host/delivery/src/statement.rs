@@ -238,10 +238,7 @@ mod tests {
         Statement {
             name: "echo".into(),
             digest: Digest::of(b"plugin"),
-            parent: Kind {
-                api_version: "my-operator.dev/v1".into(),
-                kind: "Echo".into(),
-            },
+            parent: Kind::new("my-operator.dev/v1", "Echo"),
             version: Version::new(1, 4, 0),
             contract: "1.0.0".into(),
         }

@@ -581,10 +581,7 @@ mod tests {
     use crate::contract::{ContractVersion, Kind};
 
     fn kind(api_version: &str, kind: &str) -> Kind {
-        Kind {
-            api_version: api_version.into(),
-            kind: kind.into(),
-        }
+        Kind::new(api_version, kind)
     }
 
     fn description() -> Description {

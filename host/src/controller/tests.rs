@@ -84,7 +84,7 @@ proptest! {
     ) {
         let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
         let _entered = runtime.enter();
-        let kind = Kind { api_version: "v1".into(), kind: "Pod".into() };
+        let kind = Kind::new("v1", "Pod");
         let watch = watch_of(kind, CachePolicy { all, ..CachePolicy::default() });
         let configs = Arc::new(configs());
         let (concerned, called) = (Arc::<Mutex<BTreeSet<String>>>::default(), Arc::<Mutex<Vec<String>>>::default());

@@ -212,10 +212,7 @@ mod tests {
 
     #[test]
     fn a_plugin_defines_its_own_kind_only_and_neither_webhooks_nor_orders() {
-        let parent = Kind {
-            api_version: "a.dev/v1".into(),
-            kind: "Shop".into(),
-        };
+        let parent = Kind::new("a.dev/v1", "Shop");
         let carried = json!({
             "apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition",
             "metadata": {

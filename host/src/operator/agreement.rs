@@ -167,14 +167,7 @@ mod tests {
                 "type": "object", "properties": { "spec": { "type": "object", "properties": properties } },
             } } }] } })
         };
-        let mut description = describing(
-            "shop",
-            "1",
-            Kind {
-                api_version: "example.com/v1".into(),
-                kind: "Shop".into(),
-            },
-        );
+        let mut description = describing("shop", "1", Kind::new("example.com/v1", "Shop"));
         let of_one = description.clone();
         let said = |installed, carried| outdated(&installed, &carried, "shops.example.com", &of_one);
         assert_eq!(said(crd(&["a", "b"]), crd(&["a"])), Vec::<String>::new());

@@ -310,10 +310,7 @@ mod tests {
         // Without series, there is nothing to translate.
         assert!(!read().contains("controller_runtime"));
 
-        let kind = Kind {
-            api_version: "my-operator.dev/v1".into(),
-            kind: "Echo".into(),
-        };
+        let kind = Kind::new("my-operator.dev/v1", "Echo");
         let controller = metrics.of("echo", &kind);
         for trigger in ["parent", "child", "child"] {
             controller.reconciled(trigger, Duration::from_millis(200), Duration::from_secs(20));

@@ -21,10 +21,7 @@ fn resources() -> Resources {
 
 fn kind(text: &str) -> Kind {
     let (api_version, kind) = text.rsplit_once('/').unwrap();
-    Kind {
-        api_version: api_version.into(),
-        kind: kind.into(),
-    }
+    Kind::new(api_version, kind)
 }
 
 fn host() -> ServiceAccount {

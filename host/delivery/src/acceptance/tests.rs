@@ -24,10 +24,7 @@ fn trust(keys: &[(&str, &str)]) -> Trust {
 }
 
 fn echo() -> Kind {
-    Kind {
-        api_version: "my-operator.dev/v1".into(),
-        kind: "Echo".into(),
-    }
+    Kind::new("my-operator.dev/v1", "Echo")
 }
 
 fn description(version: &str) -> Description {

@@ -15,10 +15,7 @@ use operator_host_runtime::{Cache, Compiler, Digest, Limits, Plugin};
 pub(super) fn expected(kind: &str) -> Expected {
     Expected {
         controller: "fixtures".into(),
-        parent: Kind {
-            api_version: "fixtures.dev/v1".into(),
-            kind: kind.into(),
-        },
+        parent: Kind::new("fixtures.dev/v1", kind),
         location: Location::File("fixture.wasm".into()),
         limits: Limits::default(),
         trust: Trust::default(),

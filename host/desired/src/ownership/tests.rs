@@ -71,10 +71,7 @@ fn in_other_namespaces_only_what_is_in_one_that_the_parent_made_is_its_child() {
         namespaces.collect::<Vec<_>>()
     };
     assert_eq!(left(&config), ["spare"]);
-    let namespaces = operator_host_contract::Kind {
-        api_version: "v1".into(),
-        kind: "Namespace".into(),
-    };
+    let namespaces = operator_host_contract::Kind::new("v1", "Namespace");
     config.children.insert(namespaces, Removal::Delete);
     assert_eq!(left(&config), ["spare", "made"]);
 }

@@ -336,10 +336,7 @@ mod tests {
         let file = plugin_fixtures::Fixture::new(plugin_fixtures::cases::ANSWER)
             .build(plugin_fixtures::Form::Command);
         let plugin = runtime.load(file, Limits::default()).await.unwrap();
-        let kind = Kind {
-            api_version: "fixtures.dev/v1".to_owned(),
-            kind: "Fixture".to_owned(),
-        };
+        let kind = Kind::new("fixtures.dev/v1", "Fixture");
         let metrics = Instruments::unread().metrics.of("shop", &kind);
         let (jobs, mut queue) = mpsc::channel(QUEUE);
         let recorder = Recorder {

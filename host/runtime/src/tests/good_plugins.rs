@@ -23,18 +23,9 @@ async fn a_plugin_describes_itself() {
         assert_eq!(plugin.description().version, "1.0.0");
         assert_eq!(
             plugin.description().parent,
-            Kind {
-                api_version: "fixtures.dev/v1".into(),
-                kind: "Fixture".into()
-            }
+            Kind::new("fixtures.dev/v1", "Fixture")
         );
-        assert_eq!(
-            plugin.description().makes,
-            [Kind {
-                api_version: "v1".into(),
-                kind: "ConfigMap".into()
-            }]
-        );
+        assert_eq!(plugin.description().makes, [Kind::new("v1", "ConfigMap")]);
         assert!(plugin.description().finalizer, "{form:?}");
         assert_eq!(*plugin.digest(), Digest::of(&file));
         assert_eq!(plugin.size(), file.len());

@@ -105,10 +105,7 @@ mod tests {
 
     fn key() -> ChildRef {
         ChildRef {
-            kind: Kind {
-                api_version: "v1".into(),
-                kind: "Secret".into(),
-            },
+            kind: Kind::new("v1", "Secret"),
             name: NamespacedName::parse("n/s"),
         }
     }
