@@ -358,10 +358,8 @@ mod tests {
             "Internal error occurred: failed calling webhook \"echo.operator-host.dev\": failed to call webhook: …",
         ] {
             let hint = with_hint(message.to_owned());
-            assert!(
-                hint.contains("delete the ValidatingWebhookConfiguration"),
-                "{hint}"
-            );
+            let words = "delete the ValidatingWebhookConfiguration";
+            assert!(hint.contains(words), "{hint}");
         }
         assert_eq!(with_hint("forbidden".to_owned()), "forbidden");
     }

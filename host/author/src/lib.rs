@@ -92,14 +92,10 @@ mod tests {
         struct Twice(#[source] std::io::Error);
         let twice = Twice(io());
         let error = anyhow::Error::from(twice).context("outer");
-        assert_eq!(
-            words(&error),
-            "outer: cannot listen to a signal: No such file or directory (os error 2)"
-        );
+        let expected = "outer: cannot listen to a signal: No such file or directory (os error 2)";
+        assert_eq!(words(&error), expected);
         let plain = Err::<(), _>(io()).context("cannot read x").unwrap_err();
-        assert_eq!(
-            words(&plain),
-            "cannot read x: No such file or directory (os error 2)"
-        );
+        let expected = "cannot read x: No such file or directory (os error 2)";
+        assert_eq!(words(&plain), expected);
     }
 }

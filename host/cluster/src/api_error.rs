@@ -237,10 +237,8 @@ mod tests {
         assert!(refused(409, "Operation cannot be fulfilled: uid mismatch").is_lost_race());
         let marks = "Apply failed with 1 conflict: conflict with \"x\": .metadata.annotations.operator-host.dev/applied";
         let marks = refused(409, marks).message;
-        assert!(
-            marks.contains("Remove the annotations of operator-host.dev there"),
-            "{marks}"
-        );
+        let words = "Remove the annotations of operator-host.dev there";
+        assert!(marks.contains(words), "{marks}");
     }
 
     #[test]

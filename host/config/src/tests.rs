@@ -107,90 +107,42 @@ fn a_file_without_controllers_needs_ceilings() {
 
 #[test]
 fn every_refusal_names_line_and_column_and_what_is_expected() {
-    refused(
-        &GOOD.replace("plugin:", "plugins:"),
-        "4:5",
-        "unknown field `plugins`",
-    );
-    refused(
-        &GOOD.replace("32Mi", "32Mb"),
-        "8:22",
-        "expected a number of bytes",
-    );
-    refused(
-        &GOOD.replace("250ms", "soon"),
-        "8:38",
-        "expected a value such as `500ms`",
-    );
-    refused(
-        &GOOD.replace("250ms", "0s"),
-        "8:38",
-        "expected a value such as `500ms`",
-    );
+    let with =
+        |from: &str, to: &str, place: &str, expected: &str| refused(&GOOD.replace(from, to), place, expected);
+    let more = |text: &str, place: &str, expected: &str| refused(&format!("{GOOD}{text}"), place, expected);
+    with("plugin:", "plugins:", "4:5", "unknown field `plugins`");
+    with("32Mi", "32Mb", "8:22", "expected a number of bytes");
+    with("250ms", "soon", "8:38", "expected a value such as `500ms`");
+    with("250ms", "0s", "8:38", "expected a value such as `500ms`");
     for (group, kind) in [
         ("v1", "Node"),
         ("apps/v1", "Deployment"),
         ("networking.k8s.io/v1", "Ingress"),
     ] {
-        refused(
-            &GOOD.replace(
-                "apiVersion: my-operator.dev/v1, kind: Echo",
-                &format!("kind: {kind}, apiVersion: {group}"),
-            ),
-            "2:5",
-            "`parent` must be a custom resource",
-        );
+        let other = format!("kind: {kind}, apiVersion: {group}");
+        let parent = "apiVersion: my-operator.dev/v1, kind: Echo";
+        with(parent, &other, "2:5", "`parent` must be a custom resource");
     }
-    refused(
-        &GOOD.replace("name: echo", "name: Echo_1"),
-        "2:11",
-        "lower-case letters",
-    );
-    refused(
-        &GOOD.replace("my-operator.dev/v1", "my-operator.dev"),
+    with("name: echo", "name: Echo_1", "2:11", "lower-case letters");
+    with("my-operator.dev/v1", "my-operator.dev", "3:13", "is not a kind");
+    with("kind: Pod}", "kind: pods}", "6:9", "expected CamelCase");
+    with(
+        "my-operator.dev/v1",
+        "my-operator.dev/\u{31d}v2",
         "3:13",
         "is not a kind",
     );
-    refused(
-        &GOOD.replace("kind: Pod}", "kind: pods}"),
-        "6:9",
-        "expected CamelCase",
-    );
-    refused(
-        &GOOD.replace("my-operator.dev/v1", "my-operator.dev/\u{31d}v2"),
-        "3:13",
-        "is not a kind",
-    );
-    refused(
-        &GOOD.replace("    limits", "    concurrency: 0\n    limits"),
+    with(
+        "    limits",
+        "    concurrency: 0\n    limits",
         "8:18",
         "from 1 to 1000",
     );
-    refused(
-        &GOOD.replace("    limits", "    concurrency: many\n    limits"),
-        "8:18",
-        "",
-    );
-    refused(
-        &format!("{GOOD}    writes: {{qps: 0}}\n"),
-        "9:19",
-        "must be at least 1",
-    );
-    refused(
-        &format!("{GOOD}    writes: {{burst: lots}}\n"),
-        "9:21",
-        "expected a whole number",
-    );
-    refused(
-        &GOOD.replace("memory: 32Mi", "values: 0"),
-        "8:22",
-        "must be at least 1",
-    );
-    refused(
-        &format!("{GOOD}    sha256: abc\n"),
-        "9:13",
-        "64 hexadecimal digits",
-    );
+    with("    limits", "    concurrency: many\n    limits", "8:18", "");
+    more("    writes: {qps: 0}\n", "9:19", "must be at least 1");
+    more("    writes: {burst: lots}\n", "9:21", "expected a whole number");
+    with("memory: 32Mi", "values: 0", "8:22", "must be at least 1");
+    more("    sha256: abc\n", "9:13", "64 hexadecimal digits");
     refused(&format!("log: loud=louder\n{GOOD}"), "1:6", "is not a log filter");
 }
 
@@ -238,10 +190,8 @@ fn a_kind_is_listed_under_children_once_in_one_version() {
     };
     assert!(parse(&with("{apiVersion: example.org/v2, kind: Gadget}")).is_ok());
     let refused = parse(&with("{apiVersion: example.com/v2, kind: Gadget}")).unwrap_err();
-    assert!(
-        refused.contains("example.com/v2/Gadget and example.com/v1/Gadget are versions of the same kind"),
-        "{refused}"
-    );
+    let words = "example.com/v2/Gadget and example.com/v1/Gadget are versions of the same kind";
+    assert!(refused.contains(words), "{refused}");
     let twice = parse(&with("{apiVersion: example.com/v1, kind: Gadget}")).unwrap_err();
     assert!(twice.contains("listed twice"), "{twice}");
 }

@@ -22,11 +22,7 @@ mod tests {
     #[test]
     fn the_clock_is_never_ahead() {
         let at = |text: &str| text.parse::<Timestamp>().unwrap();
-        for time in [
-            "2026-01-02T03:04:05Z",
-            "2026-01-02T03:04:05.5Z",
-            "2026-01-02T03:04:05.999999Z",
-        ] {
+        for time in "2026-01-02T03:04:05Z 2026-01-02T03:04:05.5Z 2026-01-02T03:04:05.999999Z".split(' ') {
             assert_eq!(whole_seconds(at(time)), at("2026-01-02T03:04:05Z"));
         }
     }

@@ -271,10 +271,8 @@ mod tests {
 
     #[test]
     fn a_path_reads_as_in_kubectl() {
-        assert_eq!(
-            image().to_string(),
-            "spec.template.spec.containers[name=app].image"
-        );
+        let expected = "spec.template.spec.containers[name=app].image";
+        assert_eq!(image().to_string(), expected);
         let label = FieldPath::default()
             .field("metadata")
             .field("labels")

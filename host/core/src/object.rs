@@ -512,10 +512,8 @@ mod tests {
         };
         assert_eq!(named("v1", "Service"), "Service shop/web");
         assert_eq!(named("apps/v1", "Deployment"), "Deployment shop/web");
-        assert_eq!(
-            named("serving.knative.dev/v1", "Service"),
-            "Service.serving.knative.dev shop/web"
-        );
+        let expected = "Service.serving.knative.dev shop/web";
+        assert_eq!(named("serving.knative.dev/v1", "Service"), expected);
     }
 
     #[test]

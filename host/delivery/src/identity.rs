@@ -105,11 +105,9 @@ mod tests {
         assert!(Identity::new(ISSUER.into(), NAME.into(), "{}".into()).is_err());
         let signer = identity(ISSUER, NAME, ROOT);
         let bundle: serde_json::Value = serde_json::from_str(BUNDLE).unwrap();
-        for place in [
-            "/verificationMaterial/tlogEntries",
-            "/verificationMaterial/certificate",
-            "/dsseEnvelope/signatures",
-        ] {
+        let places = "/verificationMaterial/tlogEntries /verificationMaterial/certificate \
+            /dsseEnvelope/signatures";
+        for place in places.split(' ') {
             let mut changed = bundle.clone();
             let part = changed.pointer_mut(place).unwrap();
             *part = if part.is_array() {

@@ -510,10 +510,8 @@ mod tests {
             at(1),
         );
         assert_eq!(first["conditions"][0]["type"], "Ready");
-        assert_eq!(
-            first["conditions"][0]["lastTransitionTime"],
-            "1970-01-01T00:00:01Z"
-        );
+        let expected = "1970-01-01T00:00:01Z";
+        assert_eq!(first["conditions"][0]["lastTransitionTime"], expected);
         let parent = parent(&first.clone().into());
         let again = desired(&parent, Some(&fields), Some(&[]), &Verdict::Reconciled, at(99));
         assert_eq!(again, first);
@@ -560,10 +558,8 @@ mod tests {
             ]
             .map(|(a, b)| (json!(a), json!(b)))
         );
-        assert_eq!(
-            status["conditions"][0]["lastTransitionTime"],
-            "1970-01-01T00:00:05Z"
-        );
+        let expected = "1970-01-01T00:00:05Z";
+        assert_eq!(status["conditions"][0]["lastTransitionTime"], expected);
         assert_eq!(status["conditions"][1]["lastTransitionTime"], "t1");
         assert_eq!(status["conditions"][2]["message"], "replicas: greater than 20");
         assert_eq!(status["observedGeneration"], 2);
@@ -631,10 +627,8 @@ mod tests {
                 )
             })
             .collect();
-        assert_eq!(
-            all,
-            ["Ready=False", "Drained=True", "Backed=True", "Reconciling=True"]
-        );
+        let expected = ["Ready=False", "Drained=True", "Backed=True", "Reconciling=True"];
+        assert_eq!(all, expected);
         assert!(
             update.repeats(&before),
             "`Backed` is repeated from the current status"

@@ -251,8 +251,8 @@ mod tests {
 
     const US: &str = "operator-host/shop";
 
-    /// Returns the lost field of an object with these contents, of which the first entry is ours.
-    fn lost_of(live: &Value, entries: &[Value], body: &Value) -> Option<String> {
+    /// Returns the lost field of an object with these contents, of which the first entry is ours, or "nothing".
+    fn lost_of(live: &Value, entries: &[Value], body: &Value) -> String {
         let mut object = live.clone();
         object["metadata"]["name"] = "a".into();
         let live: DynamicObject = serde_json::from_value(object).unwrap();
@@ -262,10 +262,11 @@ mod tests {
         });
         let managed = serde_json::from_value(Value::Array(entries.collect())).unwrap();
         let managed: Vec<ManagedFieldsEntry> = managed;
-        drift(&managed, US, body, &live).map(|path| path.to_string())
+        let lost = drift(&managed, US, body, &live);
+        lost.map_or_else(|| "nothing".to_owned(), |path| path.to_string())
     }
 
-    fn lost(live: &Value, ours: &Value, body: &Value) -> Option<String> {
+    fn lost(live: &Value, ours: &Value, body: &Value) -> String {
         lost_of(live, std::slice::from_ref(ours), body)
     }
 
@@ -276,20 +277,17 @@ mod tests {
         let ours = json!({ "f:spec": { "f:replicas": {}, "f:hostNetwork": {}, "f:cpu": {} } });
         assert_eq!(
             lost(&live, &ours, &body),
-            None,
+            "nothing",
             "changed within the apply, or written otherwise"
         );
         let ours = json!({ "f:spec": { "f:hostNetwork": {}, "f:cpu": {} } });
-        assert_eq!(lost(&live, &ours, &body).as_deref(), Some("spec.replicas"));
-        assert_eq!(lost(&live, &json!({}), &body).as_deref(), Some("spec.cpu"));
+        assert_eq!(lost(&live, &ours, &body), "spec.replicas");
+        assert_eq!(lost(&live, &json!({}), &body), "spec.cpu");
     }
 
     #[test]
     fn without_an_entry_the_object_is_not_as_applied() {
-        assert_eq!(
-            lost_of(&json!({}), &[], &json!({})).as_deref(),
-            Some("metadata.managedFields")
-        );
+        assert_eq!(lost_of(&json!({}), &[], &json!({})), "metadata.managedFields");
     }
 
     #[test]
@@ -299,12 +297,9 @@ mod tests {
         let name = r#"k:{"name":"v"}"#;
         let ours =
             json!({ "f:volumes": { name: { ".": {}, "f:name": {} } }, "f:mode": { "f:selfSigned": {} } });
-        assert_eq!(
-            lost(&live, &ours, &body).as_deref(),
-            Some("volumes[name=v].emptyDir")
-        );
+        assert_eq!(lost(&live, &ours, &body), "volumes[name=v].emptyDir");
         let ours = json!({ "f:volumes": { name: { ".": {}, "f:name": {}, "f:emptyDir": {} } } });
-        assert_eq!(lost(&live, &ours, &body).as_deref(), Some("mode.selfSigned"));
+        assert_eq!(lost(&live, &ours, &body), "mode.selfSigned");
     }
 
     #[test]
@@ -318,12 +313,12 @@ mod tests {
         let whole = json!({ ".": {}, "f:port": {}, "f:protocol": {} });
         let ours = json!({ "f:ports": { tcp: whole, udp: whole, web: whole } });
         let live = json!({});
-        assert_eq!(lost(&live, &ours, &body), None);
+        assert_eq!(lost(&live, &ours, &body), "nothing");
         // The one that leaves out the protocol must not take the place of the other.
         let ours = json!({ "f:ports": { udp: whole, web: whole } });
-        assert_eq!(lost(&live, &ours, &body).as_deref(), Some("ports[port=53]"));
+        assert_eq!(lost(&live, &ours, &body), "ports[port=53]");
         let ours = json!({ "f:ports": { tcp: whole, web: whole } });
-        assert_eq!(lost(&live, &ours, &body).as_deref(), Some("ports[port=53]"));
+        assert_eq!(lost(&live, &ours, &body), "ports[port=53]");
     }
 
     #[test]
@@ -331,20 +326,17 @@ mod tests {
         let body = json!({ "metadata": { "finalizers": ["a/b", "c/d"] } });
         let ours = |fields: Value| json!({ "f:metadata": { "f:finalizers": fields } });
         let both = ours(json!({ r#"v:"a/b""#: {}, r#"v:"c/d""#: {} }));
-        assert_eq!(lost(&json!({}), &both, &body), None);
+        assert_eq!(lost(&json!({}), &both, &body), "nothing");
         let one = ours(json!({ r#"v:"a/b""#: {} }));
-        assert_eq!(
-            lost(&json!({}), &one, &body).as_deref(),
-            Some(r#"metadata.finalizers["c/d"]"#)
-        );
+        assert_eq!(lost(&json!({}), &one, &body), r#"metadata.finalizers["c/d"]"#);
     }
 
     #[test]
     fn a_list_without_keys_is_owned_as_a_whole() {
         let body = json!({ "subjects": [{ "kind": "User", "name": "a" }] });
         let live = json!({ "subjects": [{ "kind": "User", "name": "b" }] });
-        assert_eq!(lost(&live, &json!({ "f:subjects": {} }), &body), None);
-        assert_eq!(lost(&live, &json!({}), &body).as_deref(), Some("subjects"));
+        assert_eq!(lost(&live, &json!({ "f:subjects": {} }), &body), "nothing");
+        assert_eq!(lost(&live, &json!({}), &body), "subjects");
     }
 
     /// An entry says the same of a map that is owned as a whole and of one of which every field was lost.
@@ -355,29 +347,23 @@ mod tests {
         let live = |a: Value| json!({ "spec": { "map": { "key": a } } });
         assert_eq!(
             lost(&live(json!({ "a": 2 })), &ours, &body),
-            None,
+            "nothing",
             "changed within the apply"
         );
-        assert_eq!(
-            lost(&live(json!({})), &ours, &body).as_deref(),
-            Some("spec.map.key.a")
-        );
+        assert_eq!(lost(&live(json!({})), &ours, &body), "spec.map.key.a");
         let theirs = json!({ "f:spec": { "f:map": { "f:key": { "f:a": {} } } } });
         let lost = lost_of(&live(json!({ "a": 2 })), &[ours, theirs], &body);
-        assert_eq!(lost.as_deref(), Some("spec.map.key.a"));
+        assert_eq!(lost, "spec.map.key.a");
     }
 
     #[test]
     fn null_and_empty_lists_need_no_owner() {
         let body = json!({ "rules": [], "x": null, "y": {} });
         let ours = json!({ "f:y": {} });
-        assert_eq!(lost(&json!({ "rules": null }), &ours, &body), None);
-        assert_eq!(
-            lost(&json!({ "rules": [1] }), &ours, &body).as_deref(),
-            Some("rules")
-        );
-        assert_eq!(lost(&json!({}), &json!({}), &body).as_deref(), Some("y"));
-        assert_eq!(lost(&json!({ "y": {} }), &json!({}), &body), None);
+        assert_eq!(lost(&json!({ "rules": null }), &ours, &body), "nothing");
+        assert_eq!(lost(&json!({ "rules": [1] }), &ours, &body), "rules");
+        assert_eq!(lost(&json!({}), &json!({}), &body), "y");
+        assert_eq!(lost(&json!({ "y": {} }), &json!({}), &body), "nothing");
     }
 
     #[test]
@@ -385,12 +371,9 @@ mod tests {
         let annotations = json!({ PROVENANCE_ANNOTATION: "p", "a": "b" });
         let body = json!({ "metadata": { "name": "a", "uid": "u", "annotations": annotations } });
         let ours = json!({ "f:metadata": { "f:annotations": { "f:a": {} } } });
-        assert_eq!(lost(&json!({}), &ours, &body), None);
+        assert_eq!(lost(&json!({}), &ours, &body), "nothing");
         let ours = json!({ "f:metadata": { "f:annotations": { "f:x": {} } } });
-        assert_eq!(
-            lost(&json!({}), &ours, &body).as_deref(),
-            Some("metadata.annotations.a")
-        );
+        assert_eq!(lost(&json!({}), &ours, &body), "metadata.annotations.a");
     }
 
     #[test]
@@ -399,10 +382,10 @@ mod tests {
             json!({ "apiVersion": "a.dev/v1", "kind": "Db", "name": "db", "uid": "1", "controller": true });
         let live = json!({ "metadata": { "ownerReferences": [owner] } });
         let ours = json!({ "f:metadata": { "f:ownerReferences": { r#"k:{"uid":"1"}"#: {} } } });
-        assert_eq!(lost(&live, &ours, &live), None);
+        assert_eq!(lost(&live, &ours, &live), "nothing");
         let others = json!({ "f:metadata": { "f:ownerReferences": { ".": {}, r#"k:{"uid":"2"}"#: {} } } });
-        assert_eq!(lost_of(&live, &[ours, others.clone()], &live), None);
+        assert_eq!(lost_of(&live, &[ours, others.clone()], &live), "nothing");
         let path = lost_of(&live, &[json!({}), others], &live);
-        assert_eq!(path.as_deref(), Some("metadata.ownerReferences"));
+        assert_eq!(path, "metadata.ownerReferences");
     }
 }

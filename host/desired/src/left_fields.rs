@@ -193,10 +193,8 @@ mod tests {
         let fields = take("data, rules", &mut body, None).unwrap();
         let managed = live.metadata.managed_fields.unwrap_or_default();
         add_owned(&fields, &live.data, &managed, US, &mut body);
-        assert_eq!(
-            body,
-            json!({ "data": { "a": "1" }, "rules": [{ "port": 80, "name": "web" }] })
-        );
+        let expected = json!({ "data": { "a": "1" }, "rules": [{ "port": 80, "name": "web" }] });
+        assert_eq!(body, expected);
     }
 
     #[test]
@@ -245,10 +243,8 @@ mod tests {
             "spec.replicas,",
         ] {
             let error = take(text, &mut json!({}), None).unwrap_err();
-            assert!(
-                error.contains("is not a field that can be left"),
-                "{text:?}: {error}"
-            );
+            let words = "is not a field that can be left";
+            assert!(error.contains(words), "{text:?}: {error}");
         }
         let many = vec!["spec.a"; MAX_FIELDS + 1].join(",");
         assert!(

@@ -328,10 +328,8 @@ mod tests {
     fn a_reference_is_parsed_with_and_without_group_and_namespace() {
         let parsed = parse("Secret/a, StatefulSet.apps/db ,Job.batch/other/migrate,").unwrap();
         let texts: Vec<_> = parsed.iter().map(ToString::to_string).collect();
-        assert_eq!(
-            texts,
-            ["Secret/a", "StatefulSet.apps/db", "Job.batch/other/migrate"]
-        );
+        let expected = ["Secret/a", "StatefulSet.apps/db", "Job.batch/other/migrate"];
+        assert_eq!(texts, expected);
         for bad in ["db", "/db", "Secret/", "Secret//a", "a/b/c/d", "Secret/a,b"] {
             assert!(parse(bad).is_err(), "{bad}");
         }

@@ -396,10 +396,8 @@ mod tests {
         };
         let running = serde_json::json!({ "startTime": "2026-01-01T00:00:00Z" });
         assert_eq!(unready(&job(running.clone())), None);
-        assert_eq!(
-            unfinished(&job(running), true).as_deref(),
-            Some("it has not completed")
-        );
+        let expected = Some("it has not completed");
+        assert_eq!(unfinished(&job(running), true).as_deref(), expected);
         let mut suspended = job(Value::Null);
         suspended.data["spec"] = serde_json::json!({ "suspend": true });
         assert_eq!(unready(&suspended), None);
@@ -418,10 +416,8 @@ mod tests {
             .unwrap()
         };
         let new = object("Database", Value::Null);
-        assert_eq!(
-            unfinished(&new, true).as_deref(),
-            Some("its controller has not written a status yet")
-        );
+        let expected = Some("its controller has not written a status yet");
+        assert_eq!(unfinished(&new, true).as_deref(), expected);
         assert_eq!(unfinished(&new, false), None);
         assert_eq!(unfinished(&object("ConfigMap", Value::Null), false), None);
         let pending = serde_json::json!({ "phase": "Pending" });

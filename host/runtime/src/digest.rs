@@ -90,10 +90,8 @@ mod tests {
     #[test]
     fn a_digest_reads_as_container_registries_write_it() {
         let digest = Digest::of(b"");
-        assert_eq!(
-            digest.to_string(),
-            "sha256:e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855"
-        );
+        let expected = "sha256:e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855";
+        assert_eq!(digest.to_string(), expected);
         assert_eq!(digest.short(), "e3b0c44298fc");
         assert_eq!(digest.to_string().parse(), Ok(digest));
         assert_eq!(digest.to_string()[7..].to_uppercase().parse(), Ok(digest));

@@ -27,6 +27,15 @@ async fn load(file: Vec<u8>, limits: Limits) -> Result<Plugin, LoadError> {
     RUNTIME.load(file, limits).await
 }
 
+/// Returns a case of a command that writes this text as its answer.
+fn writing(text: &str) -> String {
+    format!(
+        r#"(data (i32.const 8192) "{}") (func $case (call $write (i32.const 1) (i32.const 8192) (i32.const {})))"#,
+        text.replace('"', "\\22"),
+        text.len()
+    )
+}
+
 /// Returns the error of a file that must not load.
 async fn refused(file: Vec<u8>) -> String {
     match load(file, Limits::default()).await {

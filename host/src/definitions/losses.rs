@@ -413,10 +413,8 @@ mod tests {
         let installed = crd(&[version("v1", &["a", "b"]), version("v2", &["a"])], &["v1"]);
         let narrower = crd(&[version("v1", &["a"]), version("v2", &["a", "b"])], &["v1"]);
         let losses = of_objects(&client, &installed, &narrower).await.unwrap();
-        assert_eq!(
-            losses.first().unwrap(),
-            "n/two: the API server would drop its field spec.b"
-        );
+        let expected = "n/two: the API server would drop its field spec.b";
+        assert_eq!(losses.first().unwrap(), expected);
         let uris = std::mem::take(&mut *asked.lock().unwrap());
         assert_eq!(uris.len(), 2, "{uris:?}");
         assert!(
@@ -435,10 +433,8 @@ mod tests {
         let mut hidden = installed.clone();
         hidden["spec"]["versions"][0]["served"] = false.into();
         let losses = of_objects(&client, &hidden, &narrower).await.unwrap();
-        assert!(
-            losses.of_kind[0].contains("the version is not served"),
-            "{losses:?}"
-        );
+        let words = "the version is not served";
+        assert!(losses.of_kind[0].contains(words), "{losses:?}");
     }
 
     #[test]
@@ -552,10 +548,8 @@ mod tests {
         let mut unserved = crd(&versions, &[]);
         unserved["spec"]["versions"][0]["served"] = false.into();
         let found = lost(&unserved).await;
-        assert!(
-            found[0].contains("between the versions v1, v2"),
-            "v1 is stored: {found:?}"
-        );
+        let words = "between the versions v1, v2";
+        assert!(found[0].contains(words), "v1 is stored: {found:?}");
         assert_eq!(lost(&crd(&versions[..1], &[])).await, Vec::<String>::new());
         assert_eq!(lost(&installed).await, Vec::<String>::new());
     }

@@ -341,21 +341,15 @@ mod tests {
             assert!(found, "{line} is not in {text}");
         }
         // Its own names are still there.
-        assert!(
-            text.contains("operator_host_queue_depth{controller=\"echo\"} 7"),
-            "{text}"
-        );
+        let words = "operator_host_queue_depth{controller=\"echo\"} 7";
+        assert!(text.contains(words), "{text}");
 
         // An error whose reconcile has not ended takes nothing away.
         controller.failed("api");
         let text = read();
-        assert!(
-            text.contains("{controller=\"echo\",result=\"error\"} 2"),
-            "{text}"
-        );
-        assert!(
-            text.contains("{controller=\"echo\",result=\"success\"} 2"),
-            "{text}"
-        );
+        let words = "{controller=\"echo\",result=\"error\"} 2";
+        assert!(text.contains(words), "{text}");
+        let words = "{controller=\"echo\",result=\"success\"} 2";
+        assert!(text.contains(words), "{text}");
     }
 }

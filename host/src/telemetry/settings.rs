@@ -126,29 +126,17 @@ mod tests {
 
     #[test]
     fn the_protocol_follows_the_variable_and_else_the_port() {
-        let of = |variables: &[(&str, &str)]| read_from(variables).unwrap().protocol;
-        assert_eq!(
-            of(&[("OTEL_EXPORTER_OTLP_ENDPOINT", "http://a:4318")]),
-            Protocol::Http
-        );
-        assert_eq!(
-            of(&[("OTEL_EXPORTER_OTLP_ENDPOINT", "http://a:4317")]),
-            Protocol::Grpc
-        );
-        assert_eq!(
-            of(&[("OTEL_EXPORTER_OTLP_ENDPOINT", "http://a:4317/")]),
-            Protocol::Grpc
-        );
+        let of = |endpoint: &str, more: &[(&str, &str)]| {
+            let endpoint = ("OTEL_EXPORTER_OTLP_ENDPOINT", endpoint);
+            read_from(&[&[endpoint], more].concat()).unwrap().protocol
+        };
+        assert_eq!(of("http://a:4318", &[]), Protocol::Http);
+        assert_eq!(of("http://a:4317", &[]), Protocol::Grpc);
+        assert_eq!(of("http://a:4317/", &[]), Protocol::Grpc);
         let http = ("OTEL_EXPORTER_OTLP_PROTOCOL", "http/protobuf");
-        assert_eq!(
-            of(&[("OTEL_EXPORTER_OTLP_ENDPOINT", "http://a:4317"), http]),
-            Protocol::Http
-        );
+        assert_eq!(of("http://a:4317", &[http]), Protocol::Http);
         let grpc = ("OTEL_EXPORTER_OTLP_TRACES_PROTOCOL", "grpc");
-        assert_eq!(
-            of(&[("OTEL_EXPORTER_OTLP_ENDPOINT", "http://a:1"), http, grpc]),
-            Protocol::Grpc
-        );
+        assert_eq!(of("http://a:1", &[http, grpc]), Protocol::Grpc);
     }
 
     #[test]

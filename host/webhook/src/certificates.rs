@@ -248,14 +248,10 @@ mod tests {
     fn a_certificate_counts_between_its_times() {
         let validity = Validity { from: 100, to: 200 };
         assert_eq!(validity.problem(150), None);
-        assert_eq!(
-            validity.problem(99).as_deref(),
-            Some("the certificate is not valid before 1970-01-01T00:01:40Z")
-        );
-        assert_eq!(
-            validity.problem(201).as_deref(),
-            Some("the certificate expired at 1970-01-01T00:03:20Z")
-        );
+        let expected = Some("the certificate is not valid before 1970-01-01T00:01:40Z");
+        assert_eq!(validity.problem(99).as_deref(), expected);
+        let expected = Some("the certificate expired at 1970-01-01T00:03:20Z");
+        assert_eq!(validity.problem(201).as_deref(), expected);
     }
 
     #[test]

@@ -177,10 +177,8 @@ mod tests {
         let failed: Value =
             serde_json::from_slice(&response("1", Err("no \"b\"".to_owned())).concat()).unwrap();
         let result = json!({ "status": "Failure", "message": "no \"b\"" });
-        assert_eq!(
-            failed["response"],
-            json!({ "uid": "1", "result": result, "convertedObjects": [] })
-        );
+        let expected = json!({ "uid": "1", "result": result, "convertedObjects": [] });
+        assert_eq!(failed["response"], expected);
     }
 
     #[test]

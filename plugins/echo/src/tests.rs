@@ -10,15 +10,11 @@ fn sample() -> Case {
 #[test]
 fn makes_a_pod_for_each_replica_and_counts_none_that_it_has_not_seen() {
     let outcome = sample().run(&PLUGIN).unwrap();
-    assert_eq!(
-        outcome.names_of(POD),
-        ["hello-echo-pod-0", "hello-echo-pod-1", "hello-echo-pod-2"]
-    );
+    let expected = ["hello-echo-pod-0", "hello-echo-pod-1", "hello-echo-pod-2"];
+    assert_eq!(outcome.names_of(POD), expected);
     let pod = outcome.child(POD, "hello-echo-pod-0");
-    assert_eq!(
-        pod.text("/spec/containers/0/image"),
-        Some("ealen/echo-server:0.9.2")
-    );
+    let expected = Some("ealen/echo-server:0.9.2");
+    assert_eq!(pod.text("/spec/containers/0/image"), expected);
     assert_eq!(outcome.status["currentReplicas"], 0);
     assert_eq!(outcome.status["isReady"], false);
 }
@@ -44,10 +40,8 @@ fn is_ready_when_exactly_the_wanted_pods_are() {
         "a third pod is still there"
     );
     let scaled_down = scaled_down.run(&PLUGIN).unwrap();
-    assert_eq!(
-        scaled_down.names_of(POD),
-        ["hello-echo-pod-0", "hello-echo-pod-1"]
-    );
+    let expected = ["hello-echo-pod-0", "hello-echo-pod-1"];
+    assert_eq!(scaled_down.names_of(POD), expected);
     assert_eq!(
         scaled_down.status["currentReplicas"], 3,
         "the third pod is still there"

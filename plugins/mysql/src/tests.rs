@@ -130,10 +130,8 @@ fn what_a_missing_schema_lets_through_is_refused() {
     }
     for replicas in [0, 100] {
         let message = invalid(&sample().set("/spec/replicas", replicas));
-        assert_eq!(
-            message,
-            format!("spec.replicas: {replicas} is not within 1 to 99")
-        );
+        let expected = format!("spec.replicas: {replicas} is not within 1 to 99");
+        assert_eq!(message, expected);
     }
 }
 

@@ -614,9 +614,7 @@ mod tests {
         let others = [ObjectRef::new(crate::kinds::SECRET, "root"), elsewhere];
         let web = json!({ "apiVersion": "v1", "kind": "Pod", "metadata": { "name": "web" } });
         let response = Response::<()>::empty().child_after(others, web);
-        assert_eq!(
-            response.children[0]["metadata"]["annotations"],
-            json!({ "operator-host.dev/after": "Secret/root, Job.batch/other/migrate" })
-        );
+        let expected = json!({ "operator-host.dev/after": "Secret/root, Job.batch/other/migrate" });
+        assert_eq!(response.children[0]["metadata"]["annotations"], expected);
     }
 }

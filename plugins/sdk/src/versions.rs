@@ -449,10 +449,8 @@ mod tests {
         let missing = to("v1", &shop("v1beta1", &json!({})));
         assert!(missing.unwrap_err().contains("missing field `size`"));
         let unknown = to("v9", &shop("v1beta1", &json!({})));
-        assert_eq!(
-            unknown.unwrap_err(),
-            "this plugin does not know the version a.dev/v9"
-        );
+        let expected = "this plugin does not know the version a.dev/v9";
+        assert_eq!(unknown.unwrap_err(), expected);
     }
 
     #[test]
@@ -498,9 +496,7 @@ mod tests {
         );
 
         old["metadata"]["annotations"][REST] = "nonsense".into();
-        assert_eq!(
-            to("v1", &old).unwrap()["spec"],
-            json!({ "seats": 4, "rooms": [] })
-        );
+        let expected = json!({ "seats": 4, "rooms": [] });
+        assert_eq!(to("v1", &old).unwrap()["spec"], expected);
     }
 }

@@ -74,6 +74,11 @@ fn texts(rights: &Rights) -> Vec<String> {
         .collect()
 }
 
+#[track_caller]
+fn assert_has(lines: &[String], line: &str) {
+    assert!(lines.iter().any(|it| it == line), "{line} is not in {lines:#?}");
+}
+
 #[test]
 fn without_namespaces_everything_is_granted_in_the_cluster() {
     let children = "  children:\n  - {apiVersion: v1, kind: Pod}\n  - {apiVersion: v1, kind: PersistentVolumeClaim}\n  \
@@ -142,7 +147,7 @@ fn a_host_that_installs_a_definition_may_write_that_one_and_read_all_objects_of_
     ];
     let texts = texts(&installs);
     for line in expected {
-        assert!(texts.iter().any(|text| text == line), "{line}: {texts:?}");
+        assert_has(&texts, line);
     }
     assert!(
         installs.warnings[0].contains("cannot limit `create` to a name"),
@@ -200,27 +205,17 @@ fn namespaces_that_nobody_knows_in_advance_are_written_by_a_cluster_role_with_a_
         let rights = rights_of("test.dev/v1/Realm", "[a]", &children, makes, false);
         let texts = texts(&rights);
         let pods = "* pods.: create delete list patch watch";
-        assert!(texts.iter().any(|line| line == pods), "{texts:#?}");
+        assert_has(&texts, pods);
         assert!(!texts.iter().any(|line| line.starts_with("b ")), "{texts:#?}");
         let is_told =
             |text: &String| text.contains("may write v1/Pod in every namespace") && text.contains(warning);
         assert!(rights.warnings.iter().any(is_told), "{:#?}", rights.warnings);
         // A parent in a namespace has no children elsewhere.
         let rights = rights_of("test.dev/v1/Thing", "[a]", &children, makes, false);
-        let pods = "a pods.: create delete list patch watch";
-        assert!(
-            self::texts(&rights).iter().any(|line| line == pods),
-            "{:#?}",
-            self::texts(&rights)
-        );
+        assert_has(&self::texts(&rights), "a pods.: create delete list patch watch");
     }
-    let every = rights_of(
-        "test.dev/v1/Thing",
-        "[a]",
-        "  otherNamespaces: ['*']\n",
-        &[],
-        false,
-    );
+    let more = "  otherNamespaces: ['*']\n";
+    let every = rights_of("test.dev/v1/Thing", "[a]", more, &[], false);
     assert!(
         every.warnings[0].contains("includes kube-system"),
         "{:#?}",
@@ -272,16 +267,11 @@ fn secrets_need_delete_when_either_the_plain_or_the_generated_ones_are_deleted()
 #[test]
 fn what_the_plugin_does_not_make_is_watched_and_never_written_and_a_remark_reports_it() {
     let children = "  children: [{apiVersion: v1, kind: Pod}, {apiVersion: v1, kind: Node}]\n";
-    let rights = rights_of(
-        "test.dev/v1/Thing",
-        "[]",
-        children,
-        &["v1/Node", "v1/Service"],
-        false,
-    );
+    let makes = ["v1/Node", "v1/Service"];
+    let rights = rights_of("test.dev/v1/Thing", "[]", children, &makes, false);
     let texts = texts(&rights);
-    assert!(texts.contains(&"* pods.: list watch".to_owned()), "{texts:?}");
-    assert!(texts.contains(&"* nodes.: list watch".to_owned()), "{texts:?}");
+    assert_has(&texts, "* pods.: list watch");
+    assert_has(&texts, "* nodes.: list watch");
     let remarks = rights.remarks.join("\n");
     for words in ["does not create", "cluster-scoped", "v1/Service"] {
         assert!(remarks.contains(words), "{words:?} is not in: {remarks}");
@@ -318,10 +308,7 @@ fn a_controller_with_a_service_account_needs_only_impersonate() {
         "shop serviceaccounts. writer: impersonate",
         "shop/writer: a pods.: create delete patch",
     ] {
-        assert!(
-            texts.contains(&expected.to_owned()),
-            "{expected} is not in {texts:?}"
-        );
+        assert_has(&texts, expected);
     }
     let grants = manifests::grants(&rights, &host());
     let roles: Vec<_> = grants.iter().map(|grant| grant.manifests()[0].clone()).collect();
@@ -399,18 +386,14 @@ fn ceilings_need_what_they_allow_a_controller_of_the_cluster() {
         "a serviceaccounts. writer: impersonate",
         "* serviceaccounts.: impersonate",
     ] {
-        assert!(
-            lines.iter().any(|line| line == expected),
-            "{expected}: {lines:#?}"
-        );
+        assert_has(&lines, expected);
     }
     assert_eq!(rights.warnings.len(), 2, "{:?}", rights.warnings);
     // A wildcard of verbs for resources has no other verb for their finalizers.
     let all = text.replace("kinds: [Thing]", "kinds: ['*']");
     let config = Config::parse(Path::new("/config.yaml"), &all).unwrap();
     let lines = texts(&super::rights(&config, &host(), &[], &resources()).unwrap());
-    let finalizers = "a */finalizers.test.dev: update".to_owned();
-    assert!(lines.contains(&finalizers), "{lines:#?}");
+    assert_has(&lines, "a */finalizers.test.dev: update");
     let unknown = text.replace("kinds: [Thing]", "kinds: [Other]");
     let config = Config::parse(Path::new("/config.yaml"), &unknown).unwrap();
     let error = super::rights(&config, &host(), &[], &resources()).unwrap_err();

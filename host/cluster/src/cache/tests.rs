@@ -230,16 +230,12 @@ async fn a_foreign_object_that_becomes_ours_or_is_replaced_is_a_change() {
     let ours = json!({"labels": {CONTROLLER_LABEL: "echo"}});
     watch.record(pod("1", 1, &json!({})));
     watch.record(pod("1", 2, &json!({"labels": {"any": "other"}})));
-    assert_eq!(
-        received(),
-        [(None, Some(false), false), (Some(false), Some(false), true)]
-    );
+    let expected = [(None, Some(false), false), (Some(false), Some(false), true)];
+    assert_eq!(received(), expected);
     watch.record(pod("1", 3, &ours));
     watch.record(pod("1", 4, &ours));
-    assert_eq!(
-        received(),
-        [(Some(false), Some(true), false), (Some(true), Some(true), true)]
-    );
+    let expected = [(Some(false), Some(true), false), (Some(true), Some(true), true)];
+    assert_eq!(received(), expected);
     watch.record(pod("1", 5, &json!({})));
     watch.record(pod(
         "1",

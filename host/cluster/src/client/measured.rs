@@ -131,30 +131,13 @@ mod tests {
     #[test]
     fn a_request_is_recognized_by_its_path() {
         let of = |path| Path::parse(path);
-        assert_eq!(
-            of("/api/v1/namespaces/a/pods/b"),
-            Path {
-                group: "",
-                plural: "pods",
-                named: true
-            }
-        );
-        assert_eq!(
-            of("/api/v1/namespaces/a"),
-            Path {
-                group: "",
-                plural: "namespaces",
-                named: true
-            }
-        );
-        assert_eq!(
-            of("/apis/g.dev/v1/things"),
-            Path {
-                group: "g.dev",
-                plural: "things",
-                named: false
-            }
-        );
+        let is = |path, group, plural, named| {
+            let expected = Path { group, plural, named };
+            assert_eq!(of(path), expected);
+        };
+        is("/api/v1/namespaces/a/pods/b", "", "pods", true);
+        is("/api/v1/namespaces/a", "", "namespaces", true);
+        is("/apis/g.dev/v1/things", "g.dev", "things", false);
         assert_eq!(of("/apis/g.dev/v1/namespaces/a/things/b/status").plural, "things");
         assert_eq!(of("/apis/g.dev/v1").plural, "");
         assert_eq!(of("/version").plural, "");

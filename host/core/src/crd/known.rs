@@ -289,15 +289,11 @@ mod tests {
             none
         );
         assert_eq!(found(&typed, json!({})), none, "nothing is written");
-        assert_eq!(
-            found(&typed, json!({ "size": 1, "ready_replicas": 1 })),
-            ["status.ready_replicas"]
-        );
+        let expected = ["status.ready_replicas"];
+        assert_eq!(found(&typed, json!({ "size": 1, "ready_replicas": 1 })), expected);
         assert_eq!(found(&typed, json!({ "size": "1" })), ["status.size"]);
-        assert_eq!(
-            found(&typed, json!({ "nodes": ["a", 1] })),
-            ["status.size", "status.nodes[1]"]
-        );
+        let expected = ["status.size", "status.nodes[1]"];
+        assert_eq!(found(&typed, json!({ "nodes": ["a", 1] })), expected);
         assert_eq!(
             found(&json!({ "type": "object" }), json!({ "size": 1 })),
             ["status"]

@@ -90,11 +90,7 @@ mod tests {
             let advice = advice(group, &[]);
             assert!(advice.contains("its group is part of Kubernetes"), "{advice}");
         }
-        for group in [
-            "example.com/v1",
-            "gateway.networking.k8s.io/v1",
-            "snapshot.storage.k8s.io/v1",
-        ] {
+        for group in "example.com/v1 gateway.networking.k8s.io/v1 snapshot.storage.k8s.io/v1".split(' ') {
             let advice = advice(group, &[]);
             assert!(
                 advice.ends_with("install its CustomResourceDefinition"),

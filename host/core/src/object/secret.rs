@@ -159,10 +159,8 @@ mod tests {
         let mut secret =
             map(&json!({ "data": { "a": "QQ==", "b": "Qg==" }, "stringData": { "a": "x", "c": null } }));
         encode(&mut secret);
-        assert_eq!(
-            Value::Object(secret),
-            json!({ "data": { "a": "eA==", "b": "Qg==" } })
-        );
+        let expected = json!({ "data": { "a": "eA==", "b": "Qg==" } });
+        assert_eq!(Value::Object(secret), expected);
         let mut secret = map(&json!({ "stringData": { "a": "A" } }));
         encode(&mut secret);
         assert_eq!(Value::Object(secret), json!({ "data": { "a": "QQ==" } }));

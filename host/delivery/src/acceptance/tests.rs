@@ -93,10 +93,8 @@ fn a_plugin_with_another_name_version_or_contract_than_is_signed_is_refused() {
     let signed = check(&own, b"plugin", Some(&signature)).unwrap().unwrap();
     assert_eq!(signed.describes(&description("1.4.0")), Ok(()));
     let error = signed.describes(&description("1.5.0")).unwrap_err().to_string();
-    assert!(
-        error.contains("for version 1.4.0, but the plugin has version 1.5.0"),
-        "{error}"
-    );
+    let words = "for version 1.4.0, but the plugin has version 1.5.0";
+    assert!(error.contains(words), "{error}");
     let other = Description {
         name: "other".into(),
         ..description("1.4.0")

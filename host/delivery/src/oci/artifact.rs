@@ -303,10 +303,8 @@ mod tests {
             "echo.wasm"
         );
         let manifest: serde_json::Value = serde_json::from_slice(&artifact.manifest).unwrap();
-        assert_eq!(
-            manifest["config"]["mediaType"],
-            "application/vnd.wasm.config.v0+json"
-        );
+        let expected = "application/vnd.wasm.config.v0+json";
+        assert_eq!(manifest["config"]["mediaType"], expected);
         let config: serde_json::Value = serde_json::from_slice(&artifact.blobs[0].1).unwrap();
         assert_eq!(config["architecture"], "wasm");
         assert_eq!(config["os"], "wasip1");

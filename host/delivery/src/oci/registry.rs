@@ -599,10 +599,8 @@ mod tests {
 
     #[test]
     fn parameters_and_passwords_are_encoded() {
-        assert_eq!(
-            encoded("repository:a/b:pull,push x&y"),
-            "repository:a/b:pull%2Cpush%20x%26y"
-        );
+        let expected = "repository:a/b:pull%2Cpush%20x%26y";
+        assert_eq!(encoded("repository:a/b:pull,push x&y"), expected);
         assert_eq!(basic("user", "pass"), "Basic dXNlcjpwYXNz");
     }
 }

@@ -69,7 +69,32 @@ async fn refused(answer: impl Fn(&Seen) -> Answer + Send + Sync + 'static) -> St
         timeout: Duration::from_millis(500),
         ..settings(&[&server])
     };
-    pull(&mut puller(&server, settings)).await.unwrap_err()
+    error_of(&server, settings).await
+}
+
+/// Returns why a plugin cannot be pulled from a server.
+async fn error_of(server: &Server, settings: Settings) -> String {
+    pull(&mut puller(server, settings)).await.unwrap_err()
+}
+
+fn unauthorized(challenge: &str) -> Answer {
+    Answer::status(401).with("WWW-Authenticate", challenge)
+}
+
+/// Returns the artifact as it is found.
+fn found(plugin: &Artifact) -> Found {
+    Found {
+        manifest: plugin.descriptor().digest,
+        layer: plugin.blobs[1].0.clone(),
+    }
+}
+
+/// Returns the signatures of a plugin until one is accepted.
+async fn signatures(server: &Server, found: &Found, accepts: bool) -> Vec<bytes::Bytes> {
+    let found = puller(server, settings(&[server]))
+        .signatures(found, |_| accepts)
+        .await;
+    found.unwrap()
 }
 
 /// Answers honestly, except for paths with this part.
@@ -150,13 +175,9 @@ async fn a_plugin_that_is_too_large_is_not_asked_for() {
         Answer::ok(manifest.replace(&size, "\"size\":10737418240").as_bytes())
     };
     let server = Server::start(except("/manifests/", large)).await;
-    let error = pull(&mut puller(&server, settings(&[&server])))
-        .await
-        .unwrap_err();
-    assert!(
-        error.contains("10737418240 bytes, the limit is 1048576"),
-        "{error}"
-    );
+    let error = error_of(&server, settings(&[&server])).await;
+    let words = "10737418240 bytes, the limit is 1048576";
+    assert!(error.contains(words), "{error}");
     assert_eq!(server.seen().len(), 1);
 }
 
@@ -223,7 +244,7 @@ async fn nothing_of_the_credentials_is_shown_whatever_a_registry_quotes() {
     for (index, (part, answer)) in answers.into_iter().enumerate() {
         let elsewhere = elsewhere.clone();
         let server = Server::start(move |seen| match quote(seen) {
-            None => Answer::status(401).with("WWW-Authenticate", "Basic realm=r"),
+            None => unauthorized("Basic realm=r"),
             Some(header) if seen.path.contains(part) => answer(&header, &elsewhere),
             Some(_) => honest(seen),
         })
@@ -233,7 +254,7 @@ async fn nothing_of_the_credentials_is_shown_whatever_a_registry_quotes() {
             credentials: Some(server.credentials_of(folder.path(), "dGVhbTpwYXNzd29yZA==")),
             ..settings(&[&server, &target])
         };
-        let error = pull(&mut puller(&server, settings)).await.unwrap_err();
+        let error = error_of(&server, settings).await;
         let error = error.to_ascii_lowercase();
         for secret in ["dgvhbtpwyxnzd29yza", "password"] {
             assert!(!error.contains(secret), "{index}: {error}");
@@ -289,9 +310,7 @@ async fn a_redirect_never_takes_credentials_along() {
     let to = format!("http://{}/storage", storage.name());
     let server = Server::start(move |seen| match seen.path.contains("/blobs/") {
         true if seen.header("authorization").is_some() => Answer::status(307).with("Location", &to),
-        _ if seen.header("authorization").is_none() => {
-            Answer::status(401).with("WWW-Authenticate", "Basic realm=r")
-        }
+        _ if seen.header("authorization").is_none() => unauthorized("Basic realm=r"),
         _ => honest(seen),
     })
     .await;
@@ -306,25 +325,16 @@ async fn a_redirect_never_takes_credentials_along() {
 
 #[tokio::test]
 async fn redirects_end_and_nothing_but_layers_is_redirected() {
-    for target in [
-        "/v2/team/echo/blobs/again",
-        "file:///etc/passwd",
-        "//x",
-        "https://user:password@example.com/",
-    ] {
-        let error = refused(except("/blobs/", move || {
-            Answer::status(302).with("Location", target)
-        }))
-        .await;
+    let targets = "/v2/team/echo/blobs/again file:///etc/passwd //x https://user:password@example.com/";
+    for target in targets.split(' ') {
+        let redirect = move || Answer::status(302).with("Location", target);
+        let error = refused(except("/blobs/", redirect)).await;
         assert!(
             error.contains("redirects") || error.contains("URL"),
             "{target}: {error}"
         );
         assert!(!error.contains("password@"), "{error}");
-        let error = refused(except("/manifests/", move || {
-            Answer::status(302).with("Location", target)
-        }))
-        .await;
+        let error = refused(except("/manifests/", redirect)).await;
         assert!(error.contains("only of layers"), "{target}: {error}");
         assert!(!error.contains("password"), "{error}");
     }
@@ -347,7 +357,7 @@ async fn a_token_is_fetched_with_the_credentials_and_for_the_repository_only() {
     );
     let server = Server::start(move |seen| match seen.header("authorization") {
         Some("Bearer t1") => honest(seen),
-        _ => Answer::status(401).with("WWW-Authenticate", &realm),
+        _ => unauthorized(&realm),
     })
     .await;
     let folder = tempfile::tempdir().unwrap();
@@ -361,7 +371,7 @@ async fn a_token_is_fetched_with_the_credentials_and_for_the_repository_only() {
         credentials: None,
         ..known.clone()
     };
-    let error = pull(&mut puller(&server, anonymous)).await.unwrap_err();
+    let error = error_of(&server, anonymous).await;
     assert!(error.contains("does not accept these credentials"), "{error}");
     // Endless tokens, and what is none.
     for (answer, expected) in [
@@ -372,22 +382,20 @@ async fn a_token_is_fetched_with_the_credentials_and_for_the_repository_only() {
     ] {
         let bad = Server::start(move |_| answer.clone()).await;
         let realm = format!("Bearer realm=\"http://{}/\"", bad.name());
-        let asking = Server::start(move |_| Answer::status(401).with("WWW-Authenticate", &realm)).await;
+        let asking = Server::start(move |_| unauthorized(&realm)).await;
         let settings = Settings {
             timeout: Duration::from_millis(500),
             ..settings(&[&asking])
         };
-        let error = pull(&mut puller(&asking, settings)).await.unwrap_err();
+        let error = error_of(&asking, settings).await;
         assert!(error.contains(expected), "{error}");
     }
 }
 
 #[tokio::test]
 async fn credentials_that_are_missing_or_wrong_are_named_and_never_shown() {
-    let server = Server::start(|_| Answer::status(401).with("WWW-Authenticate", "Basic realm=r")).await;
-    let error = pull(&mut puller(&server, settings(&[&server])))
-        .await
-        .unwrap_err();
+    let server = Server::start(|_| unauthorized("Basic realm=r")).await;
+    let error = error_of(&server, settings(&[&server])).await;
     assert!(error.contains("`registry.credentials`"), "{error}");
     let folder = tempfile::tempdir().unwrap();
     let with = |file: std::path::PathBuf| Settings {
@@ -395,14 +403,12 @@ async fn credentials_that_are_missing_or_wrong_are_named_and_never_shown() {
         ..settings(&[&server])
     };
     let known = server.credentials(folder.path());
-    let error = pull(&mut puller(&server, with(known))).await.unwrap_err();
+    let error = error_of(&server, with(known)).await;
     assert!(
         error.contains("does not accept these credentials") && !error.contains("pass"),
         "{error}"
     );
-    let error = pull(&mut puller(&server, with(folder.path().join("gone"))))
-        .await
-        .unwrap_err();
+    let error = error_of(&server, with(folder.path().join("gone"))).await;
     assert!(error.contains("cannot read the credentials"), "{error}");
     let odd = refused(|_| Answer::status(401)).await;
     assert!(odd.contains("neither a password nor a token"), "{odd}");
@@ -430,14 +436,8 @@ async fn signatures_are_found_by_the_interface_and_by_the_tag() {
         assert_eq!(signatures, [bytes::Bytes::from_static(b"{\"a\": 1}")], "{path}");
     }
     let server = Server::start(honest).await;
-    let found = Found {
-        manifest: subject.digest,
-        layer: plugin.blobs[1].0.clone(),
-    };
-    let none = puller(&server, settings(&[&server]))
-        .signatures(&found, |_| false)
-        .await
-        .unwrap();
+    let found = found(&plugin);
+    let none = signatures(&server, &found, false).await;
     assert!(none.is_empty());
 }
 
@@ -477,10 +477,7 @@ async fn signatures_that_cannot_be_read_or_are_not_accepted_do_not_hide_those_th
         it => readable(it).map_or_else(|| honest(seen), |body| Answer::ok(&body)),
     })
     .await;
-    let found = Found {
-        manifest: subject.digest,
-        layer: plugin.blobs[1].0.clone(),
-    };
+    let found = found(&plugin);
     let mut own = puller(&server, settings(&[&server]));
     let all = own.signatures(&found, |_| false).await.unwrap();
     assert_eq!(all, [&b"{\"a\": 1}"[..], b"{\"a\": 0}"], "the newest first");
@@ -505,10 +502,7 @@ async fn signatures_that_cannot_be_read_or_are_not_accepted_do_not_hide_those_th
 #[tokio::test]
 async fn of_the_signatures_of_cosign_those_that_can_be_read_are_used() {
     let plugin = artifact();
-    let found = Found {
-        manifest: plugin.descriptor().digest,
-        layer: plugin.blobs[1].0.clone(),
-    };
+    let found = found(&plugin);
     let layer = |digest: &str| {
         serde_json::json!({
             "mediaType": "application/vnd.dev.cosign.simplesigning.v1+json", "digest": digest, "size": 2,
@@ -526,10 +520,7 @@ async fn of_the_signatures_of_cosign_those_that_can_be_read_are_used() {
         _ => honest(seen),
     })
     .await;
-    let signatures = puller(&server, settings(&[&server]))
-        .signatures(&found, |_| true)
-        .await
-        .unwrap();
+    let signatures = signatures(&server, &found, true).await;
     assert_eq!(signatures.len(), 1);
     let signature = crate::cosign::CosignSignature::parse(&signatures[0]).unwrap();
     let crate::cosign::Form::Simple { payload, .. } = signature.form else {
@@ -543,10 +534,7 @@ async fn a_bundle_of_cosign_is_used_and_one_that_states_something_else_is_not_re
     use crate::cosign::tests::bundled;
     use crate::cosign::{BUNDLE, CosignSignature, PREDICATE};
     let plugin = artifact();
-    let found = Found {
-        manifest: plugin.descriptor().digest,
-        layer: plugin.blobs[1].0.clone(),
-    };
+    let found = found(&plugin);
     let (bundle, key) = bundled(&plugin.manifest, PREDICATE);
     let referrer = |bundle: &str, predicate: &str| {
         let manifest = serde_json::json!({
@@ -582,10 +570,7 @@ async fn a_bundle_of_cosign_is_used_and_one_that_states_something_else_is_not_re
         }
     })
     .await;
-    let signatures = puller(&server, settings(&[&server]))
-        .signatures(&found, |_| false)
-        .await
-        .unwrap();
+    let signatures = signatures(&server, &found, false).await;
     assert_eq!(signatures.len(), 1);
     let signature = CosignSignature::parse(&signatures[0]).unwrap();
     assert!(signature.is_signed_by(&key));

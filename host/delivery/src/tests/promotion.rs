@@ -171,10 +171,8 @@ async fn nothing_is_held_back_any_more_when_the_file_holds_another_version() {
     settle(&slot, 1).await;
     settle(&slot, 2).await;
     settle(&slot, 3).await;
-    assert_eq!(
-        proof.announced(),
-        [Some("Fails".into()), None, Some("Fails".into())]
-    );
+    let expected = [Some("Fails".into()), None, Some("Fails".into())];
+    assert_eq!(proof.announced(), expected);
     settle(&slot, 1).await;
     assert_eq!(proof.announced(), [None]);
     assert_live(&receiver, 1);

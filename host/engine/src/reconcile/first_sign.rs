@@ -153,10 +153,8 @@ mod tests {
 
     #[test]
     fn a_line_moves_fast_while_many_of_it_are_finished() {
-        assert_eq!(
-            moves(&[5000, 4900, 4750, 4750, 4600]),
-            [false, true, true, true, true]
-        );
+        let expected = [false, true, true, true, true];
+        assert_eq!(moves(&[5000, 4900, 4750, 4750, 4600]), expected);
         assert_eq!(
             moves(&[0, 5000, 4900]),
             [false, false, true],

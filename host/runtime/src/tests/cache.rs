@@ -16,17 +16,18 @@ use crate::{Cache, CacheError, CodeOrigin, Compiler};
 const SIZE: u64 = 1 << 30;
 
 fn runtime(folder: &Path) -> Runtime {
+    runtime_with(Cache::open(folder, SIZE).unwrap(), EngineOptions::default().idle)
+}
+
+/// Returns a runtime that drops code from memory after this time without a call.
+fn runtime_with(cache: Cache, idle: Duration) -> Runtime {
     let options = EngineOptions {
         concurrency: 1,
         pooling: false,
+        idle,
         ..EngineOptions::default()
     };
-    Runtime::with(
-        options,
-        Compiler::InProcess,
-        Some(Cache::open(folder, SIZE).unwrap()),
-    )
-    .unwrap()
+    Runtime::with(options, Compiler::InProcess, Some(cache)).unwrap()
 }
 
 /// Loads an answering plugin as a new process does, and calls it.
@@ -60,30 +61,19 @@ async fn a_warm_start_compiles_nothing() {
 async fn an_entry_with_any_byte_changed_is_recreated() {
     let folder = tempfile::tempdir().unwrap();
     made(folder.path(), Form::Command).await;
+    let again = || made(folder.path(), Form::Command);
     let entry = entries(folder.path()).remove(0);
     let good = fs::read(&entry).unwrap();
     for place in [0, 31, 32, 100, good.len() / 2, good.len() - 1] {
         let mut bad = good.clone();
         bad[place] ^= 1;
         fs::write(&entry, bad).unwrap();
-        assert_eq!(
-            made(folder.path(), Form::Command).await,
-            CodeOrigin::Compiled,
-            "{place}"
-        );
-        assert_eq!(
-            made(folder.path(), Form::Command).await,
-            CodeOrigin::Cached,
-            "{place}"
-        );
+        assert_eq!(again().await, CodeOrigin::Compiled, "{place}");
+        assert_eq!(again().await, CodeOrigin::Cached, "{place}");
     }
     for length in [0, 10, 32, 33, good.len() - 1] {
         fs::write(&entry, &good[..length]).unwrap();
-        assert_eq!(
-            made(folder.path(), Form::Command).await,
-            CodeOrigin::Compiled,
-            "{length}"
-        );
+        assert_eq!(again().await, CodeOrigin::Compiled, "{length}");
     }
 }
 
@@ -107,27 +97,19 @@ async fn an_entry_of_another_host_or_under_another_name_is_recreated() {
 
 #[test]
 fn a_folder_that_others_can_write_to_is_not_used() {
+    let is_refused = |folder: &Path| matches!(Cache::open(folder, SIZE), Err(CacheError::Shared { .. }));
     let folder = tempfile::tempdir().unwrap();
     Cache::open(folder.path(), SIZE).unwrap();
     let own = folder.path().join("compiled-v2");
     fs::set_permissions(&own, fs::Permissions::from_mode(0o770)).unwrap();
-    assert!(matches!(
-        Cache::open(folder.path(), SIZE),
-        Err(CacheError::Shared { .. })
-    ));
+    assert!(is_refused(folder.path()));
     fs::set_permissions(&own, fs::Permissions::from_mode(0o700)).unwrap();
     fs::set_permissions(own.join("key"), fs::Permissions::from_mode(0o644)).unwrap();
-    assert!(matches!(
-        Cache::open(folder.path(), SIZE),
-        Err(CacheError::Shared { .. })
-    ));
+    assert!(is_refused(folder.path()));
 
     let linked = tempfile::tempdir().unwrap();
     symlink(&own, linked.path().join("compiled-v2")).unwrap();
-    assert!(matches!(
-        Cache::open(linked.path(), SIZE),
-        Err(CacheError::Shared { .. })
-    ));
+    assert!(is_refused(linked.path()));
 }
 
 #[tokio::test]
@@ -136,12 +118,7 @@ async fn a_folder_that_takes_nothing_more_costs_only_the_cache() {
     let cache = Cache::open(folder.path(), SIZE).unwrap();
     // A root user can write to read-only folders, so the folder is removed instead.
     fs::remove_dir_all(folder.path()).unwrap();
-    let options = EngineOptions {
-        concurrency: 1,
-        pooling: false,
-        ..EngineOptions::default()
-    };
-    let runtime = Runtime::with(options, Compiler::InProcess, Some(cache)).unwrap();
+    let runtime = runtime_with(cache, EngineOptions::default().idle);
     let file = Fixture::new(cases::ANSWER).build(Form::Command);
     let plugin = runtime.load(file, Limits::default()).await.unwrap();
     assert_eq!(plugin.code_origin(), CodeOrigin::Compiled);
@@ -154,12 +131,7 @@ async fn entries_take_no_more_bytes_than_they_may() {
         let mut file = Fixture::new(cases::ANSWER).build(Form::Command);
         file.extend([0, 3, 1, b'v', number]);
         let cache = Cache::open(folder.path(), size).unwrap();
-        let options = EngineOptions {
-            concurrency: 1,
-            pooling: false,
-            ..EngineOptions::default()
-        };
-        let runtime = Runtime::with(options, Compiler::InProcess, Some(cache)).unwrap();
+        let runtime = runtime_with(cache, EngineOptions::default().idle);
         runtime.load(file, Limits::default()).await.unwrap().code_origin()
     };
     load(SIZE, 0).await;
@@ -186,14 +158,8 @@ async fn entries_take_no_more_bytes_than_they_may() {
 
 /// Loads an answering plugin whose code stays in memory for 50 ms without a call.
 async fn loaded(folder: &Path, form: Form) -> Plugin {
-    let options = EngineOptions {
-        concurrency: 1,
-        pooling: false,
-        idle: Duration::from_millis(50),
-        ..EngineOptions::default()
-    };
-    let cache = Some(Cache::open(folder, SIZE).unwrap());
-    let runtime = Runtime::with(options, Compiler::InProcess, cache).unwrap();
+    let cache = Cache::open(folder, SIZE).unwrap();
+    let runtime = runtime_with(cache, Duration::from_millis(50));
     let file = Fixture::new(cases::ANSWER).build(form);
     runtime.load(file, Limits::default()).await.unwrap()
 }
@@ -229,10 +195,8 @@ async fn only_a_plugin_that_is_called_has_its_code_in_memory() {
 async fn a_warm_start_asks_the_plugin_nothing() {
     let folder = tempfile::tempdir().unwrap();
     for form in FORMS {
-        let (cold, warm) = (
-            loaded(folder.path(), form).await,
-            loaded(folder.path(), form).await,
-        );
+        let cold = loaded(folder.path(), form).await;
+        let warm = loaded(folder.path(), form).await;
         assert_eq!(warm.description(), cold.description());
         assert_eq!((warm.form(), warm.digest()), (cold.form(), cold.digest()));
         assert!(answers(&warm).await);

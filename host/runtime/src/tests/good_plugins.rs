@@ -14,6 +14,11 @@ fn answer() -> Value {
     json!({ "apiVersion": "v1", "kind": "ConfigMap", "metadata": { "name": "answer" } })
 }
 
+async fn reconciled(plugin: &Plugin) -> Vec<Value> {
+    let call = plugin.reconcile(&request("2026-01-02T03:04:05Z")).await;
+    call.outcome.unwrap().children
+}
+
 #[tokio::test]
 async fn a_plugin_describes_itself() {
     for form in FORMS {
@@ -54,19 +59,12 @@ async fn reconcile_gives_children_and_what_the_call_used() {
 async fn cleanup_reports_done() {
     for form in FORMS {
         let plugin = plugin(form, cases::ANSWER, Limits::default()).await;
-        let response = plugin
-            .cleanup(&request("2026-01-02T03:04:05Z"))
-            .await
-            .outcome
-            .unwrap();
-        assert_eq!(
-            response,
-            CleanupResponse {
-                done: true,
-                ..Default::default()
-            },
-            "{form:?}"
-        );
+        let call = plugin.cleanup(&request("2026-01-02T03:04:05Z")).await;
+        let done = CleanupResponse {
+            done: true,
+            ..Default::default()
+        };
+        assert_eq!(call.outcome.unwrap(), done, "{form:?}");
     }
 }
 
@@ -75,12 +73,7 @@ async fn an_encoded_component_is_a_plugin_too() {
     let module = Fixture::new(cases::ANSWER).build(Form::Component);
     let component = super::super::component::encode(&module).unwrap();
     let plugin = load(component, Limits::default()).await.unwrap();
-    let response = plugin
-        .reconcile(&request("2026-01-02T03:04:05Z"))
-        .await
-        .outcome
-        .unwrap();
-    assert_eq!(response.children, [answer()]);
+    assert_eq!(reconciled(&plugin).await, [answer()]);
 }
 
 #[tokio::test]
@@ -88,12 +81,7 @@ async fn a_command_that_carries_bindings_is_still_a_command() {
     let file = Fixture::new(cases::ANSWER).command_with_bindings();
     let plugin = load(file, Limits::default()).await.unwrap();
     assert_eq!(plugin.form(), Loaded::Command);
-    let response = plugin
-        .reconcile(&request("2026-01-02T03:04:05Z"))
-        .await
-        .outcome
-        .unwrap();
-    assert_eq!(response.children, [answer()]);
+    assert_eq!(reconciled(&plugin).await, [answer()]);
 }
 
 #[tokio::test]
@@ -134,14 +122,7 @@ async fn clocks_and_randomness_derive_from_the_request() {
 
 #[tokio::test]
 async fn a_command_that_reports_a_failure_is_taken_at_its_word() {
-    let case = |text: &str| {
-        format!(
-            r#"(data (i32.const 8192) "{}") (func $case (call $write (i32.const 1) (i32.const 8192) (i32.const {})))"#,
-            text.replace('"', "\\22"),
-            text.len()
-        )
-    };
-    let invalid = case(r#"{"failure":{"invalid":{"reason":"TooSmall","message":"make it bigger"}}}"#);
+    let invalid = writing(r#"{"failure":{"invalid":{"reason":"TooSmall","message":"make it bigger"}}}"#);
     assert_eq!(
         failure(Form::Command, &invalid, Limits::default()).await,
         CallError::Invalid {
@@ -150,7 +131,7 @@ async fn a_command_that_reports_a_failure_is_taken_at_its_word() {
             shown: Shown::default(),
         }
     );
-    let retry = case(r#"{"failure":{"retry":{"message":"not yet","afterMs":1500}}}"#);
+    let retry = writing(r#"{"failure":{"retry":{"message":"not yet","afterMs":1500}}}"#);
     assert_eq!(
         failure(Form::Command, &retry, Limits::default()).await,
         CallError::Retry {

@@ -66,10 +66,8 @@ async fn error(fixture: &Fixture, form: Form) -> CallError {
 async fn a_plugin_that_does_not_call_them_answers_and_they_are_listed() {
     let component = loaded(&with_sockets(cases::ANSWER), Form::Component).await;
     // Not the interface that only has a type.
-    assert_eq!(
-        component.refused_imports(),
-        ["wasi:http/network@0.2.0", NETWORK, TCP]
-    );
+    let expected = ["wasi:http/network@0.2.0", NETWORK, TCP];
+    assert_eq!(component.refused_imports(), expected);
     let command = loaded(&command_with_sockets(cases::ANSWER), Form::Command).await;
     for plugin in [component, command] {
         let call = plugin.reconcile(&request("2026-01-02T03:04:05Z")).await;

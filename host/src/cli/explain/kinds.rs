@@ -210,15 +210,8 @@ mod tests {
             ("a.dev/v1", &[("dbs", "Db", "d")]),
             ("b.dev/v1", &[("dbs", "Db", "d")]),
         ]);
-        for name in [
-            "echo",
-            "Echo",
-            "echoes",
-            "ec",
-            "echoes.my-operator.dev",
-            "echo.my-operator.dev",
-            "ec.my-operator.dev",
-        ] {
+        let names = "echo Echo echoes ec echoes.my-operator.dev echo.my-operator.dev ec.my-operator.dev";
+        for name in names.split(' ') {
             assert_eq!(all.find(name).unwrap().api.kind, "Echo", "{name}");
         }
         assert_eq!(all.find("db.b.dev").unwrap().api.group, "b.dev");

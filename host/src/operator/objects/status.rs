@@ -335,10 +335,8 @@ mod tests {
         for field in ["live", "kept"] {
             assert_eq!(status.fields[field], old()[field]);
         }
-        assert_eq!(
-            condition_of(&status.fields, "Ready"),
-            ["False", "InvalidSpec", message]
-        );
+        let expected = ["False", "InvalidSpec", message];
+        assert_eq!(condition_of(&status.fields, "Ready"), expected);
         assert_eq!(status.fields["lastError"], message);
         // What it said before may run; that is reported, too.
         refused.still_runs = true;
@@ -355,10 +353,8 @@ mod tests {
         let status = of(&object(&old()), Some(&refused), &facts(Some(&report)));
         assert!(status.runs);
         assert_eq!(condition_of(&status.fields, "Ready")[1], "InvalidSpec");
-        assert_eq!(
-            condition_of(&status.fields, PLUGIN_HELD_BACK),
-            ["True", "Fails", "it fails"]
-        );
+        let expected = ["True", "Fails", "it fails"];
+        assert_eq!(condition_of(&status.fields, PLUGIN_HELD_BACK), expected);
         assert_eq!(status.fields["lastError"], message);
     }
 

@@ -231,10 +231,8 @@ mod tests {
             })
         );
         // What the API server took once is not checked again.
-        assert_eq!(
-            restored(|_| {}).unwrap()["metadata"]["labels"],
-            json!({ "old Label": "!" })
-        );
+        let expected = json!({ "old Label": "!" });
+        assert_eq!(restored(|_| {}).unwrap()["metadata"]["labels"], expected);
         let removed = restored(|object| object["metadata"]["labels"] = Value::Null).unwrap();
         assert_eq!(removed["metadata"].get("labels"), None);
     }

@@ -151,9 +151,7 @@ mod tests {
         assert_eq!(changed(&before, &object("1000m".into(), "1.0")), None);
         let path = changed(&before, &object("2".into(), "1.0"));
         assert_eq!(path.as_deref(), Some("spec.containers[1].limits.cpu changes"));
-        assert_eq!(
-            changed(&before, &object(1.into(), "1")).as_deref(),
-            Some("spec.version changes")
-        );
+        let expected = Some("spec.version changes");
+        assert_eq!(changed(&before, &object(1.into(), "1")).as_deref(), expected);
     }
 }

@@ -81,13 +81,9 @@ mod tests {
         let budget = PodDisruptionBudget::new("web", &Labels::new("app", "web"));
         let spec = |budget| Value::from(budget)["spec"].take();
         let selector = json!({ "matchLabels": { "app": "web" } });
-        assert_eq!(
-            spec(budget.clone().min_available(1)),
-            json!({ "selector": selector, "minAvailable": 1 })
-        );
-        assert_eq!(
-            spec(budget.max_unavailable("50%")),
-            json!({ "selector": selector, "maxUnavailable": "50%" })
-        );
+        let expected = json!({ "selector": selector, "minAvailable": 1 });
+        assert_eq!(spec(budget.clone().min_available(1)), expected);
+        let expected = json!({ "selector": selector, "maxUnavailable": "50%" });
+        assert_eq!(spec(budget.max_unavailable("50%")), expected);
     }
 }

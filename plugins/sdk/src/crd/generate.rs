@@ -330,52 +330,37 @@ mod tests {
     fn types_become_structural_schemas() {
         let schema = structural_schema::<Everything>();
         let properties = &schema["properties"];
-        assert_eq!(
-            properties["optional"],
-            json!({ "type": "string", "nullable": true })
-        );
+        let is = |field: &str, expected: Value| assert_eq!(properties[field], expected, "{field}");
+        is("optional", json!({ "type": "string", "nullable": true }));
         let nested = json!({
             "type": "object",
             "properties": { "flag": { "type": "boolean", "default": false } },
         });
-        assert_eq!(properties["list"], json!({ "type": "array", "items": nested }));
+        is("list", json!({ "type": "array", "items": nested }));
         assert_eq!(properties["nested"]["nullable"], true);
         assert_eq!(properties["nested"]["properties"], nested["properties"]);
-        assert_eq!(
-            properties["map"]["additionalProperties"],
-            json!({ "type": "integer", "format": "int32", "minimum": 0, "maximum": 65535 })
+        let number = json!({ "type": "integer", "format": "int32", "minimum": 0, "maximum": 65535 });
+        assert_eq!(properties["map"]["additionalProperties"], number);
+        is(
+            "aboveZero",
+            json!({ "type": "number", "format": "double", "minimum": 0, "exclusiveMinimum": true }),
         );
-        assert_eq!(
-            properties["aboveZero"],
-            json!({ "type": "number", "format": "double", "minimum": 0, "exclusiveMinimum": true })
-        );
-        assert_eq!(
-            properties["mode"],
-            json!({ "type": "string", "enum": ["Fast", "Slow"] })
-        );
-        assert_eq!(
-            properties["documented"],
-            json!({ "type": "string", "enum": ["One", "Two"] })
-        );
-        assert_eq!(properties["port"], json!({ "x-kubernetes-int-or-string": true }));
-        assert_eq!(
-            properties["anything"],
-            json!({ "x-kubernetes-preserve-unknown-fields": true })
+        is("mode", json!({ "type": "string", "enum": ["Fast", "Slow"] }));
+        is("documented", json!({ "type": "string", "enum": ["One", "Two"] }));
+        is("port", json!({ "x-kubernetes-int-or-string": true }));
+        is(
+            "anything",
+            json!({ "x-kubernetes-preserve-unknown-fields": true }),
         );
         let open = &properties["open"];
         assert_eq!(open["properties"], json!({ "known": { "type": "boolean" } }));
         assert_eq!(open.get("additionalProperties"), None);
         assert_eq!(open["x-kubernetes-preserve-unknown-fields"], true);
-        assert_eq!(
-            properties["ruled"]["x-kubernetes-validations"][0]["rule"],
-            "self > 1"
-        );
+        let rule = |schema: &Value| schema["x-kubernetes-validations"][0]["rule"].clone();
+        assert_eq!(rule(&properties["ruled"]), "self > 1");
         let limits = &properties["limits"];
         assert_eq!(limits["nullable"], true);
-        assert_eq!(
-            limits["x-kubernetes-validations"][0]["rule"],
-            "self.min <= self.max"
-        );
+        assert_eq!(rule(limits), "self.min <= self.max");
         assert_eq!(properties["old"]["description"], "Deprecated.");
         assert_eq!(properties["older"]["description"], "Deprecated. The former name.");
     }
@@ -478,10 +463,8 @@ mod tests {
             ])
         );
         assert_eq!(version["deprecated"], true);
-        assert_eq!(
-            version["deprecationWarning"],
-            "example.com/v1 Shop is deprecated; use v2"
-        );
+        let expected = "example.com/v1 Shop is deprecated; use v2";
+        assert_eq!(version["deprecationWarning"], expected);
     }
 
     #[test]
@@ -489,10 +472,8 @@ mod tests {
         let schema = structural_schema::<Everything>();
         let source = &schema["properties"]["source"];
         assert_eq!(source["type"], "object");
-        assert_eq!(
-            source["properties"]["type"],
-            json!({ "type": "string", "enum": ["Git", "Image"] })
-        );
+        let expected = json!({ "type": "string", "enum": ["Git", "Image"] });
+        assert_eq!(source["properties"]["type"], expected);
         assert_eq!(source["properties"]["url"], json!({ "type": "string" }));
         assert_eq!(
             source["oneOf"],

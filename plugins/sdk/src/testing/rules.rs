@@ -111,15 +111,11 @@ mod tests {
         assert_eq!(case("{ max: 1 }").violations(&PLUGIN), [""; 0]);
         // A null where the schema has a default is the default.
         assert_eq!(case("{ min: null, max: 1 }").violations(&PLUGIN), [""; 0]);
-        assert_eq!(
-            case("{ min: 2, max: 1 }").violations(&PLUGIN),
-            ["spec: Invalid value: min must not exceed max"]
-        );
+        let expected = ["spec: Invalid value: min must not exceed max"];
+        assert_eq!(case("{ min: 2, max: 1 }").violations(&PLUGIN), expected);
         let shrunk = case("{ max: 1 }").replacing("{ metadata: { name: shop }, spec: { max: 2 } }");
-        assert_eq!(
-            shrunk.violations(&PLUGIN),
-            ["spec: Forbidden: max must not shrink"]
-        );
+        let expected = ["spec: Forbidden: max must not shrink"];
+        assert_eq!(shrunk.violations(&PLUGIN), expected);
     }
 
     #[test]

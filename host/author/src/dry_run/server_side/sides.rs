@@ -117,10 +117,8 @@ mod tests {
             json!({"a": "QQ==", "b": "WA==", "d": "RA=="}),
         );
         let difference = Difference::between(&key(), Some(&secret(&old)), Some(&secret(&new))).unwrap();
-        assert_eq!(
-            difference.before.unwrap()["data"],
-            json!({"a": "***", "b": "*** (before)", "c": "***"})
-        );
+        let expected = json!({"a": "***", "b": "*** (before)", "c": "***"});
+        assert_eq!(difference.before.unwrap()["data"], expected);
         let after = difference.after.unwrap();
         assert_eq!(after["data"], json!({"a": "***", "b": "*** (after)", "d": "***"}));
         assert_eq!(after["metadata"], json!({"name": "s", "annotations": {"a": "b"}}));

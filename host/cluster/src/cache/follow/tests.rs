@@ -116,6 +116,11 @@ fn follow_these(script: &[Reply], grace: Duration) -> Followed {
     follow_within(limits, script, grace)
 }
 
+/// Follows through troubles for as long as a test lasts.
+fn follow_patiently(script: &[Reply]) -> Followed {
+    follow_these(script, LONG)
+}
+
 fn follow_within(limits: Limits, script: &[Reply], grace: Duration) -> Followed {
     follow_in_turn(limits, script, grace, Arc::default())
 }
@@ -190,6 +195,20 @@ impl Followed {
         states
     }
 
+    async fn until_named(&self, names: &[&str]) {
+        self.until("with these names", |it| it.names() == names).await;
+    }
+
+    async fn until_asked(&self, requests: usize) {
+        self.until("asked so often", |it| it.requests().len() >= requests)
+            .await;
+    }
+
+    async fn until_failing(&self) {
+        let is_failing = |it: &Self| matches!(it.state(), WatchState::Failing(_));
+        self.until("failing", is_failing).await;
+    }
+
     fn requests(&self) -> Vec<String> {
         self.requests.lock().unwrap().clone()
     }
@@ -261,10 +280,7 @@ async fn a_first_list_that_hangs_holds_up_no_other_for_longer_than_its_turn() {
 
 #[tokio::test]
 async fn the_reason_why_the_first_list_fails_is_known_until_it_is_complete() {
-    let followed = follow_these(
-        &[Refuse(500), Refuse(500), List(&["a"], None), Watch(vec![])],
-        LONG,
-    );
+    let followed = follow_patiently(&[Refuse(500), Refuse(500), List(&["a"], None), Watch(vec![])]);
     let error = |it: &Followed| it.inner.list_error.borrow().clone();
     let expected = "cannot list v1/Pod: the API server answers 500: not now";
     followed
@@ -280,11 +296,9 @@ async fn an_overloaded_server_gets_a_watch_and_never_a_list() {
     let refusals = [429, 429, 429, 429, 503, 500].map(Refuse);
     let watch = Watch(vec![added("b", "12")]);
     let script = [&[List(&["a"], None)][..], &refusals, &[watch]].concat();
-    let followed = follow_these(&script, LONG);
+    let followed = follow_patiently(&script);
     let states = followed.later_states().await;
-    followed
-        .until("the change after it", |it| it.names() == ["a", "b"])
-        .await;
+    followed.until_named(&["a", "b"]).await;
     assert_eq!(followed.lists(), 1);
     assert!(
         followed.requests()[1..8]
@@ -304,23 +318,16 @@ async fn an_overloaded_server_gets_a_watch_and_never_a_list() {
 /// as an own write.
 #[tokio::test]
 async fn a_write_during_a_list_is_not_taken_back() {
-    let followed = follow_these(
-        &[
-            ListAt(&["a", "b"], "1500"),
-            Refuse(410),
-            LateListAt(&["a", "b"], "1510"),
-            Watch(vec![]),
-        ],
-        LONG,
-    );
-    followed
-        .until("asked for the second list", |it| it.lists() == 2)
-        .await;
+    let followed = follow_patiently(&[
+        ListAt(&["a", "b"], "1500"),
+        Refuse(410),
+        LateListAt(&["a", "b"], "1510"),
+        Watch(vec![]),
+    ]);
+    followed.until("listing again", |it| it.lists() == 2).await;
     let written = serde_json::from_value(object("a", "1511")).unwrap();
     followed.inner.put(&followed.inner.prepare(written));
-    followed
-        .until("watching again", |it| it.requests().len() == 4)
-        .await;
+    followed.until_asked(4).await;
     let store = followed.inner.read();
     assert_eq!(
         store
@@ -334,42 +341,30 @@ async fn a_write_during_a_list_is_not_taken_back() {
 /// Regression: an object that was created while its kind was listed was removed, and reported as deleted.
 #[tokio::test]
 async fn an_object_created_during_a_list_stays() {
-    let followed = follow_these(
-        &[
-            ListAt(&["a"], "1500"),
-            Refuse(410),
-            LateListAt(&[], "1510"),
-            Watch(vec![]),
-        ],
-        LONG,
-    );
-    followed
-        .until("asked for the second list", |it| it.lists() == 2)
-        .await;
+    let followed = follow_patiently(&[
+        ListAt(&["a"], "1500"),
+        Refuse(410),
+        LateListAt(&[], "1510"),
+        Watch(vec![]),
+    ]);
+    followed.until("listing again", |it| it.lists() == 2).await;
     let written = serde_json::from_value(object("b", "1511")).unwrap();
     followed.inner.put(&followed.inner.prepare(written));
-    followed
-        .until("watching again", |it| it.requests().len() == 4)
-        .await;
+    followed.until_asked(4).await;
     assert_eq!(followed.names(), ["b"]);
 }
 
 /// Regression: an API server that had just started made every watch of a definition's kind fail.
 #[tokio::test]
 async fn a_kind_that_is_not_served_for_a_moment_is_no_failure() {
-    let followed = follow_these(
-        &[
-            List(&["a"], None),
-            Refuse(404),
-            Refuse(404),
-            Watch(vec![added("b", "12")]),
-        ],
-        LONG,
-    );
+    let followed = follow_patiently(&[
+        List(&["a"], None),
+        Refuse(404),
+        Refuse(404),
+        Watch(vec![added("b", "12")]),
+    ]);
     let states = followed.later_states().await;
-    followed
-        .until("the change after it", |it| it.names() == ["a", "b"])
-        .await;
+    followed.until_named(&["a", "b"]).await;
     assert_eq!(followed.lists(), 1);
     assert!(!states.has_changed().unwrap(), "{:?}", followed.state());
 }
@@ -391,9 +386,7 @@ async fn a_trouble_that_lasts_is_a_failure_until_the_watch_goes_on_where_it_was(
         ],
         Duration::from_millis(150),
     );
-    followed
-        .until("failing", |it| matches!(it.state(), WatchState::Failing(_)))
-        .await;
+    followed.until_failing().await;
     assert_eq!(
         followed.state(),
         WatchState::Failing("the API server answers 503: not now".into())
@@ -410,30 +403,23 @@ async fn a_watch_that_is_accepted_and_ends_with_an_error_each_time_is_a_failure(
     let status = json!({ "kind": "Status", "status": "Failure", "message": "no leader.", "code": 500 });
     let error = Watch(vec![json!({ "type": "ERROR", "object": status })]);
     let followed = follow_these(&[List(&["a"], None), error], Duration::from_millis(300));
-    followed
-        .until("failing", |it| matches!(it.state(), WatchState::Failing(_)))
-        .await;
+    followed.until_failing().await;
     let mut states = followed.inner.state.subscribe();
     states.mark_unchanged();
     let more = followed.requests().len() + 2;
-    followed
-        .until("tried again", |it| it.requests().len() >= more)
-        .await;
+    followed.until_asked(more).await;
     assert!(!states.has_changed().unwrap(), "{:?}", followed.state());
 }
 
 /// Regression: objects with new default values have the version that is known.
 #[tokio::test]
 async fn objects_whose_schema_has_changed_are_listed_again_and_replaced() {
-    let followed = follow_these(
-        &[
-            ListAt(&["a"], "10"),
-            Watch(vec![]),
-            ListWith("a", "10", json!({ "spec": { "replicas": 1 } })),
-            Watch(vec![]),
-        ],
-        LONG,
-    );
+    let followed = follow_patiently(&[
+        ListAt(&["a"], "10"),
+        Watch(vec![]),
+        ListWith("a", "10", json!({ "spec": { "replicas": 1 } })),
+        Watch(vec![]),
+    ]);
     let states = followed.later_states().await;
     followed.until("watching", |it| it.requests().len() == 2).await;
     followed.inner.keep.send_modify(|wanted| wanted.schema += 1);
@@ -448,13 +434,11 @@ async fn objects_whose_schema_has_changed_are_listed_again_and_replaced() {
 
 #[tokio::test]
 async fn a_permanent_refusal_is_reported_at_once() {
-    let followed = follow_these(&[List(&[], None), Refuse(403)], LONG);
+    let followed = follow_patiently(&[List(&[], None), Refuse(403)]);
     let message = followed.task.await.unwrap();
-    assert_eq!(
-        message,
-        "not now; give the host's role the verbs list and watch on it"
-    );
-    let followed = follow_these(&[Refuse(404)], LONG);
+    let expected = "not now; give the host's role the verbs list and watch on it";
+    assert_eq!(message, expected);
+    let followed = follow_patiently(&[Refuse(404)]);
     let message = followed.task.await.unwrap();
     assert!(message.contains("does not serve the kind v1/Pod"), "{message}");
 }
@@ -464,26 +448,20 @@ async fn a_position_that_the_server_has_forgotten_costs_a_list() {
     let status = json!({ "kind": "Status", "status": "Failure", "message": "too old", "reason": "Expired",
             "code": 410 });
     let gone = Watch(vec![json!({ "type": "ERROR", "object": status })]);
-    let followed = follow_these(
-        &[List(&["a", "b"], None), gone, List(&["b"], None), Watch(vec![])],
-        LONG,
-    );
-    followed.until("listed again", |it| it.names() == ["b"]).await;
+    let followed = follow_patiently(&[List(&["a", "b"], None), gone, List(&["b"], None), Watch(vec![])]);
+    followed.until_named(&["b"]).await;
     assert_eq!(followed.lists(), 2);
 }
 
 #[tokio::test]
 async fn a_list_goes_on_with_the_page_that_was_refused() {
-    let followed = follow_these(
-        &[
-            List(&["a"], Some("next")),
-            Refuse(429),
-            Silence,
-            List(&["b"], None),
-            Watch(vec![]),
-        ],
-        LONG,
-    );
+    let followed = follow_patiently(&[
+        List(&["a"], Some("next")),
+        Refuse(429),
+        Silence,
+        List(&["b"], None),
+        Watch(vec![]),
+    ]);
     followed
         .until("synced", |it| it.state() == WatchState::Synced)
         .await;
@@ -509,15 +487,11 @@ async fn what_hangs_is_asked_again() {
         ],
         LONG,
     );
-    followed
-        .until("everything", |it| it.names() == ["a", "b", "c"])
-        .await;
+    followed.until_named(&["a", "b", "c"]).await;
     assert_eq!(followed.lists(), 2, "the first was never answered");
     let last = &followed.requests()[4];
-    assert!(
-        last.contains("resourceVersion=12"),
-        "it goes on where it was: {last}"
-    );
+    let words = "resourceVersion=12";
+    assert!(last.contains(words), "it goes on where it was: {last}");
 }
 
 /// Regression: a watch on a dead connection was trusted until its time was over.
@@ -537,9 +511,7 @@ async fn a_silent_watch_is_restarted_long_before_its_end() {
         ],
         LONG,
     );
-    followed
-        .until("everything", |it| it.names() == ["a", "b", "c"])
-        .await;
+    followed.until_named(&["a", "b", "c"]).await;
     assert_eq!(followed.lists(), 1, "it goes on where it was");
     let last = &followed.requests()[2];
     assert!(last.contains("resourceVersion=12"), "{last}");

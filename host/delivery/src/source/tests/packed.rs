@@ -123,10 +123,8 @@ fn two_forms_of_one_plugin_are_refused_by_name() {
     )
     .unwrap();
     let reason = trouble(at_rest(&mut source));
-    assert!(
-        reason.contains("p.wasm and p.wasm.gz: remove all except one"),
-        "{reason}"
-    );
+    let words = "p.wasm and p.wasm.gz: remove all except one";
+    assert!(reason.contains(words), "{reason}");
     fs::remove_file(folder.path().join("p.wasm.gz")).unwrap();
     assert_eq!(settled(&mut source), new(&content(1)));
 }

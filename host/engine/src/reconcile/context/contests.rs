@@ -317,10 +317,8 @@ mod tests {
             .windows(2)
             .map(|pair| (pair[1] - pair[0]).as_secs())
             .collect();
-        assert_eq!(
-            gaps,
-            [0, 0, 0, 5, 10, 20, 40, 80, 160, 300, 300, 300, 300, 300, 300]
-        );
+        let expected = [0, 0, 0, 5, 10, 20, 40, 80, 160, 300, 300, 300, 300, 300, 300];
+        assert_eq!(gaps, expected);
         let message = contests.condition().unwrap().message;
         assert!(
             message.starts_with(
@@ -348,10 +346,8 @@ mod tests {
         assert_eq!(contests.end(|_| true, now + Duration::from_secs(29)), [""; 0]);
         assert_eq!(contests.next(now), Some(Duration::from_secs(30)));
         now += Duration::from_secs(30);
-        assert_eq!(
-            contests.end(|_| true, now),
-            ["Deployment a/web: spec.replicas is no longer changed back"]
-        );
+        let expected = ["Deployment a/web: spec.replicas is no longer changed back"];
+        assert_eq!(contests.end(|_| true, now), expected);
         assert_eq!(contests.condition(), None);
         assert_eq!(contests.differs(&child("a/web"), "f", Some("f"), now), Seen::Edit);
     }

@@ -161,8 +161,6 @@ async fn needs_that_never_settle_are_an_error_after_the_last_iteration() {
 #[tokio::test]
 async fn needs_are_checked_also_in_an_answer_that_would_count() {
     let (outcome, ..) = evaluate_with(&["a"], |_| needs(&["a", "a"])).await;
-    assert_eq!(
-        outcome.unwrap_err(),
-        "two needs have the id \"a\"; each must have its own"
-    );
+    let expected = "two needs have the id \"a\"; each must have its own";
+    assert_eq!(outcome.unwrap_err(), expected);
 }

@@ -85,11 +85,8 @@ fn what_a_rule_costs_is_limited() {
             );
         }
     }
-    assert!(
-        start.elapsed() < std::time::Duration::from_secs(20),
-        "{:?}",
-        start.elapsed()
-    );
+    let took = start.elapsed();
+    assert!(took < std::time::Duration::from_secs(20), "{took:?}");
 }
 
 /// Returns what one rule about a value costs, and what it says.
@@ -199,15 +196,10 @@ fn many_rules_of_many_values_end_with_the_budget_of_the_object() {
     let start = std::time::Instant::now();
     let verdict = validate(&schema, &json!(vec![1; 100_000]), None);
     assert_eq!(verdict.violations.len(), 1, "{verdict:?}");
-    assert!(
-        verdict.violations[0].contains("running out of cost budget"),
-        "{verdict:?}"
-    );
-    assert!(
-        start.elapsed() < std::time::Duration::from_secs(30),
-        "{:?}",
-        start.elapsed()
-    );
+    let words = "running out of cost budget";
+    assert!(verdict.violations[0].contains(words), "{verdict:?}");
+    let took = start.elapsed();
+    assert!(took < std::time::Duration::from_secs(30), "{took:?}");
 }
 
 #[test]
@@ -329,11 +321,8 @@ fn no_expression_makes_the_evaluator_panic() {
         std::fs::write(file, verdicts).unwrap();
     }
     assert!(parsed > 500, "{parsed}");
-    assert!(
-        start.elapsed() < std::time::Duration::from_secs(60),
-        "{:?}",
-        start.elapsed()
-    );
+    let took = start.elapsed();
+    assert!(took < std::time::Duration::from_secs(60), "{took:?}");
 }
 
 #[test]

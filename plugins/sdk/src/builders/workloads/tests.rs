@@ -93,10 +93,8 @@ fn the_pods_of_jobs_are_not_restarted() {
     let backup = Container::new("backup", "b");
     let job = Job::new("b").backoff_limit(2).container(backup.clone());
     let pod = json!({ "restartPolicy": "Never", "containers": [{ "name": "backup", "image": "b" }] });
-    assert_eq!(
-        Value::from(job)["spec"],
-        json!({ "backoffLimit": 2, "template": { "spec": pod } })
-    );
+    let expected = json!({ "backoffLimit": 2, "template": { "spec": pod } });
+    assert_eq!(Value::from(job)["spec"], expected);
     let cron = CronJob::new("b", "0 1 * * *")
         .container(backup)
         .pod_annotation("a", "b");
@@ -138,8 +136,6 @@ fn a_daemon_set_selects_its_pods() {
         (&set["kind"], &set["apiVersion"]),
         (&json!("DaemonSet"), &json!("apps/v1"))
     );
-    assert_eq!(
-        set["spec"]["template"]["metadata"]["labels"],
-        json!({ "app": "agent" })
-    );
+    let expected = json!({ "app": "agent" });
+    assert_eq!(set["spec"]["template"]["metadata"]["labels"], expected);
 }
