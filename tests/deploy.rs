@@ -58,6 +58,12 @@ fn kind(object: &DynamicObject) -> &str {
     object.types.as_ref().map_or("", |types| &types.kind)
 }
 
+/// Returns the spec of the pods of the Deployment.
+fn pod_of(objects: &[DynamicObject]) -> &Value {
+    let deployment = objects.iter().find(|object| kind(object) == "Deployment");
+    &deployment.unwrap().data["spec"]["template"]["spec"]
+}
+
 #[test]
 fn the_roles_are_what_rbac_prints_for_the_deployed_configuration() {
     let (_folder, config) = configuration();
@@ -81,14 +87,9 @@ fn the_webhooks_are_what_is_printed_for_the_deployed_configuration_with_a_webhoo
     let webhook = rest.strip_prefix(&base).expect("make manifests writes it again");
     assert!(webhook.starts_with("\nwebhook:\n"), "{webhook}");
     std::fs::write(&config, &text).unwrap();
-    let service = "operator-host/operator-host-webhook";
-    let arguments = [
-        "webhook-manifests",
-        "--service",
-        service,
-        "--no-definitions",
-        "--config",
-    ];
+    let arguments =
+        "webhook-manifests --service operator-host/operator-host-webhook --no-definitions --config";
+    let arguments: Vec<_> = arguments.split(' ').collect();
     let printed = program(&arguments).arg(&config).prints();
     let committed = std::fs::read_to_string(overlay.join("webhooks.yaml")).unwrap();
     assert_eq!(committed, printed, "make manifests writes it again");
@@ -226,22 +227,11 @@ async fn the_api_server_takes_every_manifest_as_it_is() {
     let (_cluster, client, _folder) = bare_cluster().await;
     let objects = kustomized("manifests/deploy/overlays/monitoring");
     let kinds: Vec<_> = objects.iter().map(kind).map(str::to_owned).collect();
-    for expected in [
-        "Namespace",
-        "ServiceAccount",
-        "ClusterRole",
-        "ClusterRoleBinding",
-        "ConfigMap",
-        "Deployment",
-        "PodDisruptionBudget",
-        "NetworkPolicy",
-        "Service",
-        "ServiceMonitor",
-    ] {
-        assert!(
-            kinds.iter().any(|kind| kind == expected),
-            "{expected} is not in {kinds:?}"
-        );
+    let wanted = "Namespace ServiceAccount ClusterRole ClusterRoleBinding ConfigMap Deployment \
+        PodDisruptionBudget NetworkPolicy Service ServiceMonitor";
+    for expected in wanted.split(' ') {
+        let there = kinds.iter().any(|kind| kind == expected);
+        assert!(there, "{expected} is not in {kinds:?}");
     }
     let mut overlays = vec!["webhook", "versions", "registry", "everything"];
     if serves_priority_levels(&client).await {
@@ -263,11 +253,7 @@ async fn the_api_server_takes_every_manifest_as_it_is() {
 #[test]
 fn the_pod_keeps_to_the_restricted_profile() {
     let objects = kustomized("manifests/deploy/base");
-    let deployment = objects
-        .iter()
-        .find(|object| kind(object) == "Deployment")
-        .unwrap();
-    let pod = &deployment.data["spec"]["template"]["spec"];
+    let pod = pod_of(&objects);
     assert_eq!(pod["securityContext"]["runAsNonRoot"], true);
     assert_ne!(pod["securityContext"]["runAsUser"], 0);
     assert_eq!(pod["securityContext"]["seccompProfile"]["type"], "RuntimeDefault");
@@ -292,11 +278,7 @@ fn the_pod_keeps_to_the_restricted_profile() {
 #[test]
 fn a_config_map_can_neither_replace_another_plugin_nor_set_any_variable() {
     let objects = kustomized("manifests/deploy/base");
-    let deployment = objects
-        .iter()
-        .find(|object| kind(object) == "Deployment")
-        .unwrap();
-    let pod = &deployment.data["spec"]["template"]["spec"];
+    let pod = pod_of(&objects);
     let volumes = pod["volumes"].as_array().unwrap().iter();
     let plugins = volumes.filter(|volume| volume["name"] == "plugins");
     let sources: Vec<&Value> = plugins
@@ -439,11 +421,7 @@ fn without(value: &mut Value, field: &str) {
 fn comparable(objects: Vec<DynamicObject>) -> BTreeMap<String, Value> {
     let essence = |mut object: DynamicObject| {
         deployed::for_old_servers(&mut object);
-        for label in [
-            "app.kubernetes.io/managed-by",
-            "app.kubernetes.io/version",
-            "helm.sh/chart",
-        ] {
+        for label in "app.kubernetes.io/managed-by app.kubernetes.io/version helm.sh/chart".split(' ') {
             object.labels_mut().remove(label);
         }
         let place = object.namespace().unwrap_or_default();

@@ -204,11 +204,7 @@ async fn one_reconcile_is_one_trace(name: &str, collector: Collector, more: &[(&
         assert_eq!(attribute(call, "plugin.export"), "reconcile");
         assert_eq!(attribute(call, "plugin.outcome"), "ok");
         assert_eq!(attribute(call, "plugin.children"), "2");
-        for size in [
-            "plugin.request.size",
-            "plugin.response.size",
-            "plugin.memory.peak",
-        ] {
+        for size in "plugin.request.size plugin.response.size plugin.memory.peak".split(' ') {
             assert!(attribute(call, size).parse::<u64>().unwrap() > 0, "{size}");
         }
     }

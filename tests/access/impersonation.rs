@@ -1,6 +1,6 @@
 //! A controller with a ServiceAccount has that account's permissions on its children, and no others.
 
-use crate::samples::echo::{CONTROLLER, ECHO, echo};
+use crate::samples::echo::{CONTROLLER, echo};
 use crate::support::prelude::*;
 
 /// Grants the host's permissions: it reads children, writes none, and may impersonate these ServiceAccounts.
@@ -62,8 +62,7 @@ async fn each_controller_writes_its_children_as_its_service_account_and_the_rest
     let config = scenario.config_with(&top, &format!("{echoes}{puppet}"));
     let _host = scenario.start_with(&config, &[]);
     scenario.apply(&echo(2)).await;
-    let ready = |e: &DynamicObject| e.data["status"]["isReady"] == true;
-    scenario.until(ECHO, "e", "ready", ready).await;
+    scenario.until_echo("e").await;
     let two = json!({"response": {"children": [config_map("one", "1"), config_map("two", "2")]}});
     scenario.ready_with("p", two).await;
     scenario.wants("p", &[config_map("one", "1")]).await;
@@ -73,7 +72,7 @@ async fn each_controller_writes_its_children_as_its_service_account_and_the_rest
     let secret = json!({"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "s"}});
     scenario.wants("greedy", &[secret]).await;
     let message = scenario
-        .until_condition(PUPPET, "greedy", "Reconciling=True ApplyFailed")
+        .until_told("greedy", "Reconciling=True ApplyFailed")
         .await;
     let user = format!("system:serviceaccount:{}:of-puppet", scenario.namespace);
     let words = format!(
@@ -85,7 +84,7 @@ async fn each_controller_writes_its_children_as_its_service_account_and_the_rest
         json!({"response": {"generate": [{"name": "g", "entries": [{"key": "password", "length": 20}]}]}});
     scenario.puppet("generated", generated).await;
     let says = format!("Reconciling=True ApplyFailed: {user} … cannot create resource \"secrets\"");
-    scenario.until_condition(PUPPET, "generated", &says).await;
+    scenario.until_told("generated", &says).await;
 
     let events = cluster().await.audit_events_about(&scenario.namespace);
     let events = events.expect("the audit log");

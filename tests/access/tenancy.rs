@@ -223,7 +223,7 @@ async fn without_the_right_to_the_key_nothing_is_generated_and_the_parent_names_
     let says = "Reconciling=True ApplyFailed: no-key/s … \
          cannot get Secret no-key-home/operator-host-provenance … cannot get resource \"secrets\" … \
          no Secret is generated until this succeeds";
-    scenario.until_condition(PUPPET, "p", says).await;
+    scenario.until_told("p", says).await;
     assert!(scenario.get(SECRET, "s").await.is_none());
     grant(&home, &["secrets"]).await;
     scenario.until(SECRET, "s", "generated", is_proved).await;

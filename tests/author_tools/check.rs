@@ -40,15 +40,7 @@ fn check_lists_what_is_right_and_what_is_wrong_and_its_exit_code_shows_which() {
     ] {
         let resource = root().join(format!("manifests/samples/{resource}.yaml"));
         let answer = host(&["check", &sample(name), "--sample", resource.to_str().unwrap()]).expect(0);
-        for part in [
-            "form",
-            "imports",
-            "size",
-            "describe",
-            "crd",
-            "cost",
-            "determinism",
-        ] {
+        for part in "form imports size describe crd cost determinism".split(' ') {
             assert_contains(&answer.out, &format!("  {part:12}  "));
         }
         assert!(!answer.out.contains("fail"), "{}", answer.out);

@@ -27,8 +27,7 @@ async fn a_cluster_that_is_as_the_plugin_wants_it_shows_nothing_and_another_spec
     let config = scenario.config(CONTROLLER);
     let host = scenario.start_with(&config, &[]);
     scenario.apply(&echo("e", 2)).await;
-    let ready = |e: &DynamicObject| e.data["status"]["isReady"] == true;
-    scenario.until(ECHO, "e", "ready", ready).await;
+    scenario.until_echo("e").await;
     assert!(host.stop().await.success());
     let before = versions(&scenario).await;
 
@@ -85,8 +84,7 @@ async fn another_plugin_can_be_tried_before_it_is_rolled_out() {
     let config = scenario.config(CONTROLLER);
     let host = scenario.start_with(&config, &[]);
     scenario.apply(&echo("e", 1)).await;
-    let ready = |e: &DynamicObject| e.data["status"]["isReady"] == true;
-    scenario.until(ECHO, "e", "ready", ready).await;
+    scenario.until_echo("e").await;
     assert!(host.stop().await.success());
     // The same operator in another language changes nothing.
     let with = |file: &str| diff(&scenario, &config, &["--controller", "echo", "--plugin", file]);

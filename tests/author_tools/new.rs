@@ -20,22 +20,18 @@ fn write(desk: &TempDir, name: &str, language: &str) {
 /// Generates a plugin for a kind.
 pub(super) fn write_kind(desk: &TempDir, name: &str, language: &str, kind: &str, version: &str) {
     let folder = desk.path().join(name);
-    let arguments = [
-        "--lang",
-        language,
-        "--kind",
-        kind,
-        "--group",
-        "example.org",
-        "--version",
-        version,
-    ];
+    let arguments = format!("--lang {language} --kind {kind} --group example.org --version {version}");
     let sdk = root().join("plugins/sdk").canonicalize().unwrap();
     let mut all = vec!["new", folder.to_str().unwrap()];
-    all.extend(arguments);
+    all.extend(arguments.split(' '));
     all.extend(["--sdk", sdk.to_str().unwrap()]);
     let answer = host(&all).expect(0);
     assert_contains(&answer.out, "make render");
+}
+
+/// Returns the folder with the compiled dependencies of the samples, which are used again.
+fn dependencies() -> PathBuf {
+    root().join("plugins/target").canonicalize().unwrap()
 }
 
 /// Returns `make` of a target in its folder, as on an author's machine.
@@ -45,11 +41,7 @@ pub(super) fn make_command(desk: &TempDir, name: &str, target: &str) -> Command 
         .arg(target)
         .current_dir(desk.path().join(name))
         .env("OPERATOR_HOST", env!("CARGO_BIN_EXE_operator-host"))
-        // Reuse the compiled dependencies of the samples.
-        .env(
-            "CARGO_TARGET_DIR",
-            root().join("plugins/target").canonicalize().unwrap(),
-        )
+        .env("CARGO_TARGET_DIR", dependencies())
         .env("OPERATOR_HOST_CACHE_DIR", compiled())
         .env_remove("OPERATOR_HOST_LOG")
         .env_remove("MAKEFLAGS")
@@ -158,13 +150,8 @@ fn with_ci_set_make_changes_no_definition_and_names_the_one_that_is_out_of_date(
     let definition = desk.path().join("stale/crd.json");
     let stale = std::fs::read_to_string(&definition).unwrap();
     // Make looks at times, and the sources are to be newer.
-    let sources = std::fs::File::options()
-        .write(true)
-        .open(desk.path().join("stale/src/lib.rs"));
-    sources
-        .unwrap()
-        .set_modified(std::time::SystemTime::now())
-        .unwrap();
+    let sources = desk.path().join("stale/src/lib.rs");
+    Command::new("touch").arg(sources).prints();
     let printed = fails_to(make_command(&desk, "stale", "crd.json").env("CI", "true"));
     assert_contains(&printed, "crd.json does not match the plugin's types");
     assert_eq!(std::fs::read_to_string(&definition).unwrap(), stale);
@@ -312,12 +299,8 @@ if __name__ == "__main__":
     let unit = |desk: &TempDir| run(make_command(desk, "units-python", "unit").env("PYTHONPATH", &elsewhere));
     let (is_success, printed) = unit(&desk);
     assert!(is_success && printed.contains("2 passed"), "{printed}");
-    edit(
-        &desk,
-        "units-python/plugin.py",
-        "image: str",
-        "image: str = \"busybox\"",
-    );
+    let optional = "image: str = \"busybox\"";
+    edit(&desk, "units-python/plugin.py", "image: str", optional);
     let (is_success, printed) = unit(&desk);
     assert!(!is_success && printed.contains("nothing was raised"), "{printed}");
 }
@@ -331,12 +314,8 @@ fn the_build_of_a_plugin_in_python_names_what_is_missing() {
     let define = "def reconcile(request: Request) -> Response:\n";
     let build = |code: &str| {
         std::fs::write(&file, code).unwrap();
-        run(&mut make_command(
-            &desk,
-            "missing-python",
-            "build/missing-python.wasm",
-        ))
-        .1
+        let target = "build/missing-python.wasm";
+        run(&mut make_command(&desk, "missing-python", target)).1
     };
     let printed = build(&format!("import nowhere\n{code}"));
     assert_contains(&printed, "ModuleNotFoundError: No module named 'nowhere'");
@@ -350,48 +329,33 @@ fn the_build_of_a_plugin_in_python_names_what_is_missing() {
 #[test]
 fn a_plugin_in_zig_passes_its_tests_and_says_how_it_failed() {
     let failure = "        if (spec.image.len == 6) @panic(\"no pods today\");";
-    let printed = fails(
-        "greeter-zig",
-        "zig",
-        "plugin.zig",
-        "        const labels =",
-        failure,
-    );
+    let place = "        const labels =";
+    let printed = fails("greeter-zig", "zig", "plugin.zig", place, failure);
     assert_contains(&printed, "no pods today");
 }
 
 #[test]
 fn a_plugin_in_assemblyscript_passes_its_tests_and_says_where_it_failed() {
     let failure = r#"  if (image == "broken") throw new Error("no pods today");"#;
-    let place = "  const deployment = new";
-    let printed = fails(
-        "greeter-as",
-        "assemblyscript",
-        "assembly/plugin.ts",
-        place,
-        failure,
-    );
+    let (place, file) = ("  const deployment = new", "assembly/plugin.ts");
+    let printed = fails("greeter-as", "assemblyscript", file, place, failure);
     let words = "the plugin stopped: abort: no pods today in assembly/plugin.ts(61:";
     assert_contains(&printed, words);
 }
+
+/// Arguments of `new`.
+const GREETER: &str = "--lang go --kind Greeter --group example.com";
 
 #[test]
 fn names_that_cannot_be_are_refused_and_nothing_is_overwritten() {
     let desk = desk();
     let there = desk.path().to_str().unwrap().to_owned();
     let folder = |name: &str| format!("{there}/{name}");
-    let new = |name: &str, more: &[&str]| {
+    let new = |name: &str, more: &str| {
         let folder = folder(name);
-        let mut arguments = vec![
-            "new",
-            &*folder,
-            "--lang",
-            "go",
-            "--kind",
-            "Greeter",
-            "--group",
-            "example.com",
-        ];
+        let mut arguments = vec!["new", &*folder];
+        arguments.extend(GREETER.split(' '));
+        let more: Vec<_> = more.split_whitespace().collect();
         for pair in more.chunks(2) {
             let place = arguments.iter().position(|argument| *argument == pair[0]);
             match place {
@@ -402,31 +366,23 @@ fn names_that_cannot_be_are_refused_and_nothing_is_overwritten() {
         host(&arguments)
     };
     for (name, more, expected) in [
-        ("Greeter", &[][..], "a DNS label that begins with a letter"),
-        ("3greeter", &[][..], "a DNS label that begins with a letter"),
-        ("g", &["--kind", "greeter"][..], "letters and digits in CamelCase"),
-        ("g", &["--group", "example"][..], "a domain name"),
-        ("g", &["--group", "Example.com"][..], "a domain name"),
-        ("g", &["--version", "1"][..], "a version such as"),
-        ("g", &["--version", "v1-x"][..], "a version such as"),
-        ("g", &["--version", "v1gamma1"][..], "a version such as"),
-        (
-            "g",
-            &["--plural", "greeter"][..],
-            "a DNS label that differs from the kind",
-        ),
-        (
-            "g",
-            &["--lang", "rust", "--sdk", "/nowhere"][..],
-            "is not the Rust SDK",
-        ),
+        ("Greeter", "", "a DNS label that begins with a letter"),
+        ("3greeter", "", "a DNS label that begins with a letter"),
+        ("g", "--kind greeter", "letters and digits in CamelCase"),
+        ("g", "--group example", "a domain name"),
+        ("g", "--group Example.com", "a domain name"),
+        ("g", "--version 1", "a version such as"),
+        ("g", "--version v1-x", "a version such as"),
+        ("g", "--version v1gamma1", "a version such as"),
+        ("g", "--plural greeter", "a DNS label that differs from the kind"),
+        ("g", "--lang rust --sdk /nowhere", "is not the Rust SDK"),
     ] {
         let answer = new(name, more).expect(2);
         assert_contains(&answer.err, expected);
         assert!(!Path::new(&folder(name)).exists());
     }
-    new("g", &[]).expect(0);
-    let again = new("g", &[]).expect(2);
+    new("g", "").expect(0);
+    let again = new("g", "").expect(2);
     assert_contains(&again.err, "already exists");
 }
 
@@ -435,19 +391,11 @@ fn without_a_checkout_around_it_the_sdk_must_be_given() {
     let desk = tempfile::tempdir().unwrap();
     let folder = desk.path().join("greeter");
     let folder = folder.to_str().unwrap();
-    let arguments = [
-        "new",
-        folder,
-        "--lang",
-        "rust",
-        "--kind",
-        "Greeter",
-        "--group",
-        "example.com",
-    ];
-    let answer = host(&arguments).expect(2);
+    let rust = GREETER.replace("go", "rust");
+    let mut all = vec!["new", folder];
+    all.extend(rust.split(' '));
+    let answer = host(&all).expect(2);
     assert_contains(&answer.err, "pass --sdk");
-    let mut all = arguments.to_vec();
     all.extend(["--sdk", "https://example.com/operator-host.git"]);
     host(&all).expect(0);
     let manifest = std::fs::read_to_string(desk.path().join("greeter/Cargo.toml")).unwrap();
@@ -599,10 +547,7 @@ fn a_spec_with_types_of_kubernetes_builds_is_small_and_comes_back_from_conversio
     tests
         .args(["test", "every_version_comes_back"])
         .current_dir(&folder);
-    let (is_success, printed) = run(tests.env(
-        "CARGO_TARGET_DIR",
-        root().join("plugins/target").canonicalize().unwrap(),
-    ));
+    let (is_success, printed) = run(tests.env("CARGO_TARGET_DIR", dependencies()));
     assert!(is_success, "{printed}");
     let sample = folder.join("sample.yaml");
     let resources = "resources: {limits: {cpu: 1, memory: 1Gi}}";
@@ -617,12 +562,7 @@ fn a_spec_with_types_of_kubernetes_builds_is_small_and_comes_back_from_conversio
     );
     std::fs::write(&sample, text).unwrap();
     let plugin = folder.join("build/pods.wasm");
-    let answer = host(&[
-        "check",
-        plugin.to_str().unwrap(),
-        "--sample",
-        sample.to_str().unwrap(),
-    ])
-    .expect(0);
+    let [plugin, sample] = [&plugin, &sample].map(|file| file.to_str().unwrap());
+    let answer = host(&["check", plugin, "--sample", sample]).expect(0);
     assert_contains(&answer.out, "nothing is lost between … g: 1, all of them allowed");
 }

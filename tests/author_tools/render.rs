@@ -63,10 +63,8 @@ fn observed_children_and_the_clock_reach_the_plugin() {
     let status = &list["parents"][0]["status"];
     assert_eq!(status["currentReplicas"], 1, "{status}");
     assert_eq!(status["isReady"], true, "{status}");
-    assert_eq!(
-        status["conditions"][0]["lastTransitionTime"],
-        "2026-01-02T03:04:05Z"
-    );
+    let expected = "2026-01-02T03:04:05Z";
+    assert_eq!(status["conditions"][0]["lastTransitionTime"], expected);
 }
 
 const MYSQL: &str = "apiVersion: database.example.com/v2\nkind: MySQLCluster\nmetadata: {name: db}\n\

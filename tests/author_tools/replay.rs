@@ -19,15 +19,7 @@ fn every_echo_answers_the_same_cases_alike() {
     assert!(count > 10);
     let crd = |name: &str| host_with_cache(&["crd", &sample(name)]).expect(0).out;
     let definition = crd("echo");
-    for name in [
-        "echo",
-        "echo-command",
-        "echo-c",
-        "echo-js",
-        "echo-python",
-        "echo-zig",
-        "echo-assemblyscript",
-    ] {
+    for name in "echo echo-command echo-c echo-js echo-python echo-zig echo-assemblyscript".split(' ') {
         let arguments = ["replay", "--plugin", &sample(name), folder.to_str().unwrap()];
         let answer = host_with_cache(&arguments).expect(0);
         let summary = format!("{count} calls replayed: {count} the same, 0 different\n");
@@ -274,12 +266,9 @@ async fn the_records_are_bounded_and_one_that_cannot_be_written_holds_nobody_up(
             "apiVersion: my-operator.dev/v1\nkind: Echo\nmetadata: {{name: {name}}}\nspec: {{replicas: 1, image: i}}\n"
         )
     };
-    let ready = |e: &DynamicObject| e.data["status"]["isReady"] == true;
     for name in ["a", "b", "c"] {
         scenario.apply(&echo(name)).await;
-        scenario
-            .until("my-operator.dev/v1/Echo", name, "ready", ready)
-            .await;
+        scenario.until_echo(name).await;
     }
     assert!(running.stop().await.success());
     let kept = records(&folder.join("echo"));
@@ -295,8 +284,6 @@ async fn the_records_are_bounded_and_one_that_cannot_be_written_holds_nobody_up(
     std::fs::write(folder.join("echo"), "").unwrap();
     let running = scenario.start_with(&config, &arguments);
     scenario.apply(&echo("d")).await;
-    scenario
-        .until("my-operator.dev/v1/Echo", "d", "ready", ready)
-        .await;
+    scenario.until_echo("d").await;
     running.until_log("WARN … a plugin call was not recorded").await;
 }

@@ -54,7 +54,7 @@ fn main() -> ExitCode {
     let figures = table.text(|_| true);
     println!("\n{figures}");
     if parts.is_empty() {
-        table::write("README.md", &table.text(|row| rows::README.contains(&row.what)));
+        table::write("README.md", &table.text(|row| row.in_readme));
         table::write(rows::PAGE, &figures);
     }
     ExitCode::SUCCESS

@@ -74,7 +74,7 @@ async fn who_keeps_changing_a_field_back_is_named_and_the_two_do_not_spin() {
     let rival = Rival::start(&scenario, "a", json!("rival"));
     let says = "Contested=True FieldContested: ConfigMap contested/a … \"rival\" … data.text … \
          at most once in 5s";
-    scenario.until_condition(PUPPET, "p", says).await;
+    scenario.until_told("p", says).await;
     scenario
         .until_event("p", "Warning FieldContested: data.text")
         .await;
@@ -89,9 +89,7 @@ async fn who_keeps_changing_a_field_back_is_named_and_the_two_do_not_spin() {
 
     // The other child is corrected at once all the while.
     let start = Instant::now();
-    scenario
-        .patch(CONFIG_MAP, "b", json!({ "data": { "text": "user" } }))
-        .await;
+    scenario.edit_text("b", "user").await;
     scenario.until_text("b", "plugin").await;
     assert!(start.elapsed() < Duration::from_secs(4), "{:?}", start.elapsed());
 
@@ -100,7 +98,7 @@ async fn who_keeps_changing_a_field_back_is_named_and_the_two_do_not_spin() {
     let gap = |index: usize| (changes[index] - changes[index - 1]).as_secs_f64();
     assert!(gap(5) > 4.5 && gap(6) > 9.5, "{changes:?}");
     let says = "Contested=True FieldContested: back 7 times";
-    scenario.until_condition(PUPPET, "p", says).await;
+    scenario.until_told("p", says).await;
     let puppet = scenario.get(PUPPET, "p").await.unwrap();
     assert!(condition(&puppet, "Stalled").is_none());
 
@@ -127,9 +125,7 @@ async fn a_client_that_removes_a_field_is_not_named_and_a_pause_ends_the_contest
     let children = [config_map("a", "plugin")];
     scenario.ready_wants("p", &children).await;
     let rival = Rival::start(&scenario, "a", Value::Null);
-    let message = scenario
-        .until_condition(PUPPET, "p", "Contested=True FieldContested")
-        .await;
+    let message = scenario.until_told("p", "Contested=True FieldContested").await;
     // A client that owns nothing is not in `managedFields`.
     assert_contains(&message, "the last time data.text by another client");
     let paused = json!({ "metadata": { "annotations": { "operator-host.dev/paused": "true" } } });
@@ -175,5 +171,5 @@ async fn a_client_that_removes_the_marks_of_the_host_is_noticed() {
         Rival::start_with(&scenario, "c", junk, is_junk),
     ];
     let says = "Contested=True FieldContested: /a was … /b was … /c was";
-    scenario.until_condition(PUPPET, "p", says).await;
+    scenario.until_told("p", says).await;
 }

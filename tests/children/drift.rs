@@ -6,17 +6,12 @@ const PUPPET: &str = crate::support::puppet::PUPPET;
 const DEPLOYMENT: &str = "apps/v1/Deployment";
 const SERVICE: &str = "v1/Service";
 
-fn kinds() -> String {
-    controller(
-        "puppet.wasm",
-        "children:\n\
-         - {apiVersion: apps/v1, kind: Deployment}\n\
-         - {apiVersion: v1, kind: Service}\n\
-         - {apiVersion: v1, kind: Secret}\n\
-         - {apiVersion: rbac.authorization.k8s.io/v1, kind: Role}\n\
-         - {apiVersion: rbac.authorization.k8s.io/v1, kind: RoleBinding}",
-    )
-}
+const KINDS: &str = "children:\n\
+     - {apiVersion: apps/v1, kind: Deployment}\n\
+     - {apiVersion: v1, kind: Service}\n\
+     - {apiVersion: v1, kind: Secret}\n\
+     - {apiVersion: rbac.authorization.k8s.io/v1, kind: Role}\n\
+     - {apiVersion: rbac.authorization.k8s.io/v1, kind: RoleBinding}";
 
 fn deployment(name: &str, pod: &Value) -> Value {
     let labels = json!({ "app": name });
@@ -51,11 +46,9 @@ fn service() -> Value {
 
 async fn start(name: &str, children: &[Value]) -> (Scenario, Host) {
     let scenario = Scenario::new(name).await;
-    let host = scenario.start(&kinds());
+    let host = scenario.start(&controller("puppet.wasm", KINDS));
     scenario.wants("p", children).await;
-    scenario
-        .until(PUPPET, "p", "applied", |puppet| is_true(puppet, "Synced"))
-        .await;
+    scenario.until_synced("p").await;
     (scenario, host)
 }
 
@@ -158,7 +151,7 @@ async fn an_edit_of_what_was_applied_is_put_right_whatever_it_replaces() {
     edit(&scenario, DEPLOYMENT, "web", note.clone()).await;
     edit(&scenario, SERVICE, "web", note).await;
     assert_eq!(host.stop().await.code(), Some(0));
-    let host = scenario.start(&kinds());
+    let host = scenario.start(&controller("puppet.wasm", KINDS));
     host.until_log("reconcile done").await;
     let again = json!({ "metadata": { "annotations": { "note": "b" } } });
     let before = host.reconciles("drift-edits/p");
@@ -279,9 +272,7 @@ async fn an_edit_that_the_merge_cannot_undo_is_replaced() {
             strategy["type"] == "Recreate" && strategy["rollingUpdate"].is_null()
         })
         .await;
-    scenario
-        .until(PUPPET, "p", "applied", |puppet| is_true(puppet, "Synced"))
-        .await;
+    scenario.until_synced("p").await;
     assert_eq!(host.stop().await.code(), Some(0));
 }
 

@@ -83,7 +83,7 @@ async fn a_child_that_others_delete_backs_off_and_two_hundred_that_vanish_at_onc
     let created = writes(&scenario, "configmaps", "patch").await - before;
     assert!((4..15).contains(&created), "{created} ConfigMaps");
     let says = "Reconciling=True BackOff: ConfigMap hot-deletes/m0 … it was deleted";
-    scenario.until_condition(PUPPET, "p", says).await;
+    scenario.until_told("p", says).await;
     // A change of the spec is applied at once.
     scenario.ready_wants("p", &[config_map("m0", "b")]).await;
     assert_eq!(host.stop().await.code(), Some(0));

@@ -28,10 +28,8 @@ fn wants(image: &str, replicas: Option<u32>, leaves: Option<&str>) -> Value {
 }
 
 fn with_deployments() -> String {
-    controller(
-        "puppet.wasm",
-        "children: [{apiVersion: apps/v1, kind: Deployment}]",
-    )
+    let kinds = "children: [{apiVersion: apps/v1, kind: Deployment}]";
+    controller("puppet.wasm", kinds)
 }
 
 /// Waits until the Deployment has this image, and returns its replicas.

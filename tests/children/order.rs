@@ -18,10 +18,6 @@ fn after(mut child: Value, others: &str) -> Value {
     child
 }
 
-fn response(children: &[Value]) -> Value {
-    json!({ "response": { "children": children } })
-}
-
 async fn set_load_balancer(scenario: &Scenario, ingress: Value) {
     let patch = Patch::Merge(json!({ "status": { "loadBalancer": { "ingress": ingress } } }));
     let api = scenario.api(SERVICE);
@@ -39,7 +35,7 @@ async fn hold(scenario: &Scenario, kind: &str, name: &str, finalizers: Value) {
 
 async fn until_waiting(scenario: &Scenario, name: &str) -> String {
     scenario
-        .until_condition(PUPPET, name, "Reconciling=True WaitingForChild")
+        .until_told(name, "Reconciling=True WaitingForChild")
         .await
 }
 
@@ -52,7 +48,7 @@ async fn a_child_is_created_and_changed_when_those_before_it_are_ready() {
     let (scenario, _host) = puppets("order", CHILDREN).await;
     let web = |text: &str| after(config_map("web", text), "Service/db, ConfigMap/settings");
     scenario
-        .puppet("p", response(&[web("1"), database(), config_map("settings", "")]))
+        .wants("p", &[web("1"), database(), config_map("settings", "")])
         .await;
     let message = until_waiting(&scenario, "p").await;
     let words = "ConfigMap order/web waits for Service order/db: it has no load balancer yet";
@@ -68,11 +64,11 @@ async fn a_child_is_created_and_changed_when_those_before_it_are_ready() {
 
     // A change waits again, and so does the deletion of what it may replace; what somebody else changed is restored.
     set_load_balancer(&scenario, json!([])).await;
-    scenario.puppet("p", response(&[web("2"), database()])).await;
+    scenario.wants("p", &[web("2"), database()]).await;
     // A child that is there and no longer wanted is not waited for.
     assert_contains(&until_waiting(&scenario, "p").await, "waits for Service order/db");
     let alone = |text: &str| after(config_map("web", text), "Service/db");
-    scenario.puppet("p", response(&[alone("2"), database()])).await;
+    scenario.wants("p", &[alone("2"), database()]).await;
     until_waiting(&scenario, "p").await;
     assert!(scenario.get(CONFIG_MAP, "settings").await.is_some());
     assert_eq!(scenario.text_of("web").await, "1");
@@ -83,9 +79,7 @@ async fn a_child_is_created_and_changed_when_those_before_it_are_ready() {
     scenario
         .until(PUPPET, "p", "not ready", |puppet| !is_true(puppet, "Ready"))
         .await;
-    scenario
-        .patch(CONFIG_MAP, "web", json!({ "data": { "text": "user" } }))
-        .await;
+    scenario.edit_text("web", "user").await;
     scenario.until_text("web", "2").await;
 }
 
@@ -100,7 +94,7 @@ async fn children_are_deleted_in_the_reverse_of_their_order() {
     // A cleanup that must not run twice: it would make what is deleted already.
     let farewell = json!({ "done": true, "children": [config_map("farewell", "")] });
     for name in ["pruned", "deleted"] {
-        let mut spec = response(&children);
+        let mut spec = json!({ "response": { "children": children } });
         spec["cleanup"] = farewell.clone();
         scenario.ready_with("p", spec.clone()).await;
         hold(&scenario, CONFIG_MAP, "web", json!(["test/hold"])).await;
@@ -117,7 +111,7 @@ async fn children_are_deleted_in_the_reverse_of_their_order() {
         if name == "deleted" {
             let says = "Reconciling=True DeletingChildren: in the reverse of their order … \
                  operator-host.dev/puppet";
-            scenario.until_condition(PUPPET, "p", says).await;
+            scenario.until_told("p", says).await;
             scenario.until_gone(CONFIG_MAP, "farewell").await;
         }
         hold(&scenario, CONFIG_MAP, "web", Value::Null).await;

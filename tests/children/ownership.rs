@@ -61,13 +61,9 @@ async fn a_child_that_is_kept_is_neither_applied_nor_deleted() {
     let mut spec = children(&[config_map("b", "")]);
     spec["response"]["keep"] = json!([{"apiVersion": "v1", "kind": "ConfigMap", "name": "a"}]);
     scenario.ready_with("p", spec).await;
-    let changed = scenario
-        .patch(CONFIG_MAP, "a", json!({"data": {"text": "user"}}))
-        .await;
+    let changed = scenario.edit_text("a", "user").await;
     // The drift of the other child is corrected, so the host has seen the first one by then.
-    scenario
-        .patch(CONFIG_MAP, "b", json!({"data": {"text": "user"}}))
-        .await;
+    scenario.edit_text("b", "user").await;
     scenario.until_text("b", "").await;
     assert_eq!(
         Some(scenario.version(CONFIG_MAP, "a").await),
@@ -159,9 +155,7 @@ async fn a_child_is_made_as_soon_as_the_object_that_could_not_be_adopted_is_dele
     let more = "adopt: true\nbackoff: {initial: 30m, max: 30m}";
     let _host = scenario.start(&controller("puppet.wasm", more));
     scenario.puppet("p", children(&[config_map("a", "plugin")])).await;
-    scenario
-        .until_condition(PUPPET, "p", "Reconciling=True ApplyFailed")
-        .await;
+    scenario.until_told("p", "Reconciling=True ApplyFailed").await;
     scenario.delete(CONFIG_MAP, "a").await;
     scenario.until_ready("p").await;
     let child = scenario.get(CONFIG_MAP, "a").await.unwrap();
@@ -218,10 +212,8 @@ async fn a_new_plugin_version_that_answers_the_same_writes_nothing() {
 #[tokio::test]
 async fn a_restart_writes_nothing_though_the_plugin_gives_zero_values() {
     let scenario = Scenario::new("zeros").await;
-    let children_config = controller(
-        "puppet.wasm",
-        "children: [{apiVersion: apps/v1, kind: Deployment}]",
-    );
+    let kinds = "children: [{apiVersion: apps/v1, kind: Deployment}]";
+    let children_config = controller("puppet.wasm", kinds);
     let deployment = json!({
         "apiVersion": "apps/v1", "kind": "Deployment", "metadata": {"name": "d"},
         "spec": {

@@ -109,7 +109,8 @@ async fn a_generated_value_is_drawn_once_kept_over_a_restart_and_only_added_to()
 /// A child of the same name is the rest of a generated Secret. Without a change of either, nothing is written.
 #[tokio::test]
 async fn a_generated_secret_has_the_labels_and_entries_of_the_child_of_its_name() {
-    let (scenario, host) = puppets("generated-rest", "children: [{apiVersion: v1, kind: Secret}]").await;
+    let kinds = "children: [{apiVersion: v1, kind: Secret}]";
+    let (scenario, host) = puppets("generated-rest", kinds).await;
     let spec = |team: &str, data: Value| {
         let rest = json!({
             "apiVersion": "v1", "kind": "Secret", "metadata": {"name": "s", "labels": {"team": team}},
@@ -139,10 +140,8 @@ async fn a_generated_secret_has_the_labels_and_entries_of_the_child_of_its_name(
     assert_eq!(secret.metadata.labels.as_ref().unwrap()["team"], "a");
     assert!(secret.metadata.owner_references.is_none(), "it is retained");
     // All values are blank for the plugin.
-    assert_eq!(
-        puppet.data["status"]["seen"][0]["data"],
-        json!({"username": "", "host": "", "password": ""})
-    );
+    let expected = json!({"username": "", "host": "", "password": ""});
+    assert_eq!(puppet.data["status"]["seen"][0]["data"], expected);
 
     // A change and a removal of what is fixed leave what is generated.
     scenario
@@ -165,10 +164,7 @@ async fn a_generated_secret_has_the_labels_and_entries_of_the_child_of_its_name(
         })
         .await;
     assert_eq!(host.stop().await.code(), Some(0));
-    let host = scenario.start(&controller(
-        "puppet.wasm",
-        "children: [{apiVersion: v1, kind: Secret}]",
-    ));
+    let host = scenario.start(&controller("puppet.wasm", kinds));
     host.until_reconciles("generated-rest/p", 1).await;
     scenario.until_ready("p").await;
     assert_eq!(

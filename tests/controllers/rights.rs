@@ -160,7 +160,7 @@ async fn a_tenant_with_controllers_reaches_no_secrets_and_no_other_controllers()
     let token = json!({"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "token"}});
     world.wants("greedy", &[token]).await;
     let says = "Stalled=True ChildRefused";
-    let message = world.until_condition(PUPPET, "greedy", says).await;
+    let message = world.until_told("greedy", says).await;
     assert_contains(&message, "Secret");
     assert_eq!(host.stop().await.code(), Some(0));
 }

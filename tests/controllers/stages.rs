@@ -117,14 +117,14 @@ async fn a_stage_that_becomes_less_ready_returns_to_the_live_version_also_after_
     for name in ["a", "b", "c"] {
         world.puppet(name, breaks()).await;
         let says = "Ready=True Told";
-        world.until_condition(PUPPET, name, says).await;
+        world.until_told(name, says).await;
     }
     world.put(&variant(1)).await;
     let says = "PluginHeldBack=True StageFailed: 0 of 1 objects with the new version are Ready";
     world.says("puppet", says).await;
     for name in ["a", "b", "c"] {
         let says = "Ready=True Told";
-        world.until_condition(PUPPET, name, says).await;
+        world.until_told(name, says).await;
     }
     let old = operator_host_runtime::Digest::of(&variant(0)).to_string();
     let object = world.get(CONTROLLER, "puppet").await.unwrap();
@@ -136,7 +136,7 @@ async fn a_stage_that_becomes_less_ready_returns_to_the_live_version_also_after_
     world.says("puppet", "PluginHeldBack=True StageFailed").await;
     for name in ["a", "b", "c"] {
         let says = "Ready=True Told";
-        world.until_condition(PUPPET, name, says).await;
+        world.until_told(name, says).await;
     }
     assert_eq!(host.stop().await.code(), Some(0));
 }

@@ -123,10 +123,8 @@ async fn a_large_plugin_goes_through_several_config_maps_and_is_never_used_half_
     let scenario = Scenario::new("pack-large").await;
     let mut volume = Projected::new(&scenario);
     let first = pack(&scenario, &echo_with(2_500_000, 1), &[]);
-    assert_eq!(
-        first.iter().map(name).collect::<Vec<_>>(),
-        ["echo-plugin", "echo-plugin-1", "echo-plugin-2"]
-    );
+    let expected = ["echo-plugin", "echo-plugin-1", "echo-plugin-2"];
+    assert_eq!(first.iter().map(name).collect::<Vec<_>>(), expected);
     let mut applied = Vec::new();
     for map in &first {
         let map = apply(&scenario, map).await;
@@ -292,10 +290,8 @@ fn a_plugin_is_signed_and_verified_by_the_program_and_by_openssl_as_the_page_des
         "{printed}"
     );
     let packed = within(folder, &["pack", "echo.wasm"], 0);
-    assert!(
-        packed.contains("  echo.wasm.sig: "),
-        "what lies beside it is packed"
-    );
+    let words = "  echo.wasm.sig: ";
+    assert!(packed.contains(words), "what lies beside it is packed");
 
     // The same, step by step.
     let page = fs::read_to_string(crate::support::root().join("host/docs/delivery.md")).unwrap();

@@ -194,7 +194,7 @@ async fn a_version_that_fails_where_the_live_one_works_is_held_back_and_touches_
     let words = "fails on 1 object … proving-fails/bad … told to panic … kubectl annotate crd";
     assert_contains(&line, words);
     let says = format!("PluginHeldBack=True Fails: told to panic … {DEFINITION}");
-    scenario.until_condition(PUPPET, "bad", &says).await;
+    scenario.until_told("bad", &says).await;
     scenario
         .until_event("bad", "Warning PluginHeldBack: told to panic")
         .await;
@@ -285,7 +285,7 @@ async fn a_version_that_would_delete_children_is_held_back_until_it_would_not() 
         .await;
     let says = "PluginHeldBack=True WouldDelete: -- apiVersion: v1 … -    name: b … \
          ConfigMap proving-deletes/b … is held back … kubectl annotate crd";
-    let message = scenario.until_condition(PUPPET, "p", says).await;
+    let message = scenario.until_told("p", says).await;
     // A reader of one parent's Events must not learn about another.
     let event = scenario
         .until_event("p", "Warning PluginHeldBack: ConfigMap proving-deletes/b")

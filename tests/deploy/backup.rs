@@ -44,7 +44,7 @@ async fn restore(scenario: &Scenario, kind: &str, object: DynamicObject) {
 
 /// Waits until every child is applied. The claim is not bound, because no pod uses it.
 async fn until_applied(scenario: &Scenario) {
-    scenario.until_condition(PUPPET, "p", "Synced=True Applied").await;
+    scenario.until_told("p", "Synced=True Applied").await;
 }
 
 fn wanted() -> Value {

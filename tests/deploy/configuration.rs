@@ -259,7 +259,7 @@ async fn children_of_a_kind_that_is_no_longer_listed_are_named_until_they_are_go
     scenario.puppet("p", wants(&[config_map("a", "1")])).await;
     let _host = scenario.start(&controller("puppet.wasm", ""));
     let says = "KindNotListed=True KindNotListed: Secret unlisted/s … \"puppet\"";
-    scenario.until_condition(PUPPET, "p", says).await;
+    scenario.until_told("p", says).await;
     scenario.delete("v1/Secret", "s").await;
     let is_silent = |p: &DynamicObject| condition(p, "KindNotListed").is_none();
     scenario.until(PUPPET, "p", "no complaint", is_silent).await;

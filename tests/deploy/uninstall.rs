@@ -51,10 +51,8 @@ async fn the_finalizers_are_released_and_the_children_stay() {
 
     let dry = uninstall(&scenario, &["--dry-run"]).ends(0);
     assert_contains(&dry, "2 of 2 parents would be released");
-    assert_eq!(
-        finalizers(&scenario, "a").await,
-        [FINALIZER, others[0], others[1]]
-    );
+    let expected = [FINALIZER, others[0], others[1]];
+    assert_eq!(finalizers(&scenario, "a").await, expected);
 
     // The plugins' folder may have been deleted as well.
     let file = scenario.folder.path().join("config.yaml");

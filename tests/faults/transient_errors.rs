@@ -198,25 +198,22 @@ async fn a_kind_that_cannot_be_watched_stops_who_has_or_wants_it_and_nobody_else
     let (scenario, proxy) = behind_a_proxy("one-kind").await;
     let children = "children: [{apiVersion: v1, kind: ConfigMap}, {apiVersion: v1, kind: PodTemplate}]";
     let _host = scenario.start(&controller("puppet.wasm", children));
-    let wants = |children: &[serde_json::Value]| json!({"response": {"children": children}});
+    scenario.wants("without", &[config_map("without", "1")]).await;
+    scenario.wants("wants", &[config_map("wants", "1")]).await;
     scenario
-        .puppet("without", wants(&[config_map("without", "1")]))
-        .await;
-    scenario.puppet("wants", wants(&[config_map("wants", "1")])).await;
-    scenario
-        .puppet("has", wants(&[config_map("has", "1"), pod_template("has")]))
+        .wants("has", &[config_map("has", "1"), pod_template("has")])
         .await;
     for name in ["without", "wants", "has"] {
         scenario.until_ready(name).await;
     }
     proxy.set_mode_of("/podtemplates", REFUSED_FOR_GOOD);
-    let failed = |name| scenario.until_condition(PUPPET, name, "Reconciling=True WatchFailed");
+    let failed = |name| scenario.until_told(name, "Reconciling=True WatchFailed");
     assert_contains(&failed("has").await, "list and watch");
     scenario
-        .ready_with("without", wants(&[config_map("without", "2")]))
+        .ready_wants("without", &[config_map("without", "2")])
         .await;
     scenario
-        .puppet("wants", wants(&[config_map("wants", "2"), pod_template("wants")]))
+        .wants("wants", &[config_map("wants", "2"), pod_template("wants")])
         .await;
     failed("wants").await;
     let map = scenario.get("v1/ConfigMap", "wants").await.expect("a ConfigMap");

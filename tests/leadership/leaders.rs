@@ -178,11 +178,8 @@ async fn sort(
 async fn one_replica_writes_and_another_takes_over_when_it_is_killed_terminated_or_stopped() {
     let scenario = Scenario::new("leaders").await;
     let cluster = cluster().await;
-    let config = shared(
-        &scenario,
-        ["4s", "2500ms", "800ms"],
-        &controller("puppet.wasm", ""),
-    );
+    let puppets = controller("puppet.wasm", "");
+    let config = shared(&scenario, ["4s", "2500ms", "800ms"], &puppets);
     let load = Load::start(&scenario).await;
     let hosts = ["a", "b", "c"].map(|name| (name, scenario.start_named(name, &config)));
     let ((first, leader), standbys) = sort(&scenario, hosts.into()).await;
@@ -263,11 +260,8 @@ async fn edit(scenario: &Scenario, spec: Value) {
 async fn a_lease_that_is_edited_or_deleted_by_hand_never_makes_two_leaders() {
     let scenario = Scenario::new("leaders-edited").await;
     let cluster = cluster().await;
-    let config = shared(
-        &scenario,
-        ["2s", "1300ms", "400ms"],
-        &controller("puppet.wasm", ""),
-    );
+    let puppets = controller("puppet.wasm", "");
+    let config = shared(&scenario, ["2s", "1300ms", "400ms"], &puppets);
     let load = Load::start(&scenario).await;
     let hosts = ["a", "b"].map(|name| (name, scenario.start_named(name, &config)));
     until_written(&scenario, cluster, "", "nobody").await;
@@ -326,7 +320,8 @@ async fn a_lease_that_is_edited_or_deleted_by_hand_never_makes_two_leaders() {
 async fn a_leader_cut_off_from_the_api_server_stops_and_goes_on_when_it_is_back() {
     let mut cluster = own_cluster(Options::default().with_audit()).await;
     let scenario = Scenario::within(&cluster, "leaders-away").await;
-    let config = shared(&scenario, ["3s", "2s", "500ms"], &controller("puppet.wasm", ""));
+    let puppets = controller("puppet.wasm", "");
+    let config = shared(&scenario, ["3s", "2s", "500ms"], &puppets);
     let load = Load::start(&scenario).await;
     let hosts = ["a", "b"].map(|name| (name, scenario.start_named(name, &config)));
     until_written(&scenario, &cluster, "", "nobody").await;
@@ -379,7 +374,8 @@ async fn forwarded(scenario: &Scenario) -> (PathBuf, watch::Sender<()>) {
 #[tokio::test]
 async fn a_leader_whose_connections_go_dead_renews_over_another() {
     let scenario = Scenario::new("leaders-dead-connections").await;
-    let config = shared(&scenario, ["8s", "6s", "500ms"], &controller("puppet.wasm", ""));
+    let puppets = controller("puppet.wasm", "");
+    let config = shared(&scenario, ["8s", "6s", "500ms"], &puppets);
     let (kubeconfig, dead) = forwarded(&scenario).await;
     let host = Host::through(&config, &kubeconfig, "leader", scenario.folder.path());
     host.until_log("this replica leads").await;
@@ -433,11 +429,8 @@ async fn a_namespace_for_leases_that_is_missing_is_named_and_waited_for() {
 async fn rights_on_leases_that_are_missing_or_withdrawn_are_named_and_their_return_is_noticed() {
     let kubeconfig = cluster().await.kubeconfig_of(LIMITED).expect("the user");
     let scenario = Scenario::new("leaders-rights").await.with_kubeconfig(kubeconfig);
-    let config = shared(
-        &scenario,
-        ["2s", "1300ms", "400ms"],
-        &controller("puppet.wasm", ""),
-    );
+    let puppets = controller("puppet.wasm", "");
+    let config = shared(&scenario, ["2s", "1300ms", "400ms"], &puppets);
     let puppet = |text: &str| json!({"response": {"children": [config_map("p", text)]}});
     scenario.puppet("p", puppet("1")).await;
     let host = scenario.start_named("a", &config);

@@ -89,6 +89,12 @@ impl Browser {
         self.command("url", json!({ "url": address })).await;
     }
 
+    /// Returns the number of elements that a selector matches.
+    pub async fn count(&self, selector: &str) -> Value {
+        let script = format!("return document.querySelectorAll('{selector}').length");
+        self.run(&script).await
+    }
+
     /// Runs a script, and returns what it returns.
     pub async fn run(&self, script: &str) -> Value {
         self.command("execute/sync", json!({ "script": script, "args": [] }))

@@ -76,10 +76,8 @@ async fn a_resource_is_explained_with_its_tree_its_conditions_and_what_to_do() {
     let text = explained(&["puppet", "p"]);
     let advice = text.split("What to do next").nth(1).unwrap();
     assert!(advice.contains("  PluginTrapped\n"), "{text}");
-    assert!(
-        text.contains("Deployment/web"),
-        "the children are still there: {text}"
-    );
+    let words = "Deployment/web";
+    assert!(text.contains(words), "the children are still there: {text}");
 }
 
 #[tokio::test]
@@ -95,14 +93,10 @@ async fn what_does_not_exist_or_cannot_be_read_is_reported() {
         failed(&["puppet", "absent"], 1),
         "operator-host: there is no Puppet.test.operator-host.dev absent in the namespace explain-less\n"
     );
-    assert_eq!(
-        failed(&["nothing", "p"], 1),
-        "operator-host: the cluster has no kind \"nothing\"\n"
-    );
-    assert_eq!(
-        failed(&["puppet"], 2),
-        "operator-host: specify a kind and a name: explain KIND NAME\n"
-    );
+    let expected = "operator-host: the cluster has no kind \"nothing\"\n";
+    assert_eq!(failed(&["nothing", "p"], 1), expected);
+    let expected = "operator-host: specify a kind and a name: explain KIND NAME\n";
+    assert_eq!(failed(&["puppet"], 2), expected);
     // A name could turn the request into another one.
     for name in ["p?x=y", "p/status", "..", "<script>alert(1)</script>"] {
         let error = failed(&["puppet", name], 2);
@@ -145,9 +139,7 @@ async fn what_a_version_that_is_held_back_would_change_is_shown() {
     let spec = json!({"response": {"children": [config_map("a", "1")]}, "variants": {"1": {"response": {}}}});
     scenario.ready_with("p", spec).await;
     mount.put("puppet.wasm", &variant(1));
-    scenario
-        .until_condition(PUPPET, "p", "PluginHeldBack=True WouldDelete")
-        .await;
+    scenario.until_told("p", "PluginHeldBack=True WouldDelete").await;
     let (code, text, err) = explain(scenario.kubeconfig(), &scenario.namespace, &["puppet", "p"]);
     assert_eq!(code, Some(0), "{text}{err}");
     let after = text

@@ -16,9 +16,7 @@ async fn first_message(scenario: &Scenario, host: &Host, name: &str) -> String {
     let spec = json!({"response": {"children": [config_map(name, "1")]}});
     let created = Instant::now();
     scenario.puppet(name, spec).await;
-    let message = scenario
-        .until_condition(PUPPET, name, "Reconciling=True Waiting")
-        .await;
+    let message = scenario.until_told(name, "Reconciling=True Waiting").await;
     assert!(created.elapsed() < PROMISED, "{:?}: {message}", created.elapsed());
     let puppet = scenario.get(PUPPET, name).await.unwrap();
     assert_eq!(condition(&puppet, "Ready").unwrap()["status"], "False");

@@ -82,9 +82,7 @@ async fn what_reconcile_calls_invalid_changes_no_child_and_is_looked_at_again_wh
     assert_eq!(told, "the class cannot change");
     let parent = "invalid-reconcile/p";
     let before = host.reconciles(parent);
-    scenario
-        .patch(CONFIG_MAP, "related", json!({"data": {"text": "2"}}))
-        .await;
+    scenario.edit_text("related", "2").await;
     host.until_reconciles(parent, before + 1).await;
     assert!(scenario.get(CONFIG_MAP, "a").await.is_some());
 }
@@ -118,10 +116,8 @@ async fn a_failure_shows_its_status_and_conditions_and_changes_no_child() {
         // A status that the API server rejects does not hide the failure.
         let wrong = json!({"invalid": {"message": "it failed again", "status": {"count": "many"}}});
         scenario.puppet("p", json!({ "failure": wrong })).await;
-        assert_eq!(
-            scenario.until_stalled("p", "InvalidSpec").await,
-            "it failed again"
-        );
+        let expected = "it failed again";
+        assert_eq!(scenario.until_stalled("p", "InvalidSpec").await, expected);
         host.until_log("the status that the plugin gave with its failure was not written … status.count")
             .await;
 

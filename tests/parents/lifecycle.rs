@@ -79,16 +79,13 @@ async fn a_resource_that_waits_for_its_cleanup_shows_it_and_is_released_when_its
     scenario.ready_with("p", spec).await;
     scenario.delete(PUPPET, "p").await;
     scenario
-        .until_condition(
-            PUPPET,
+        .until_told(
             "p",
             "Reconciling=True CleaningUp: operator-host.dev/puppet … \
              until the plugin's cleanup says that it is done",
         )
         .await;
-    scenario
-        .until_condition(PUPPET, "p", "Ready=False CleaningUp")
-        .await;
+    scenario.until_told("p", "Ready=False CleaningUp").await;
     scenario.until_event("p", "Normal CleaningUp").await;
     host.until_log("\"INFO\" … until the plugin's cleanup says").await;
     assert_eq!(host.stop().await.code(), Some(0));
@@ -130,9 +127,7 @@ async fn a_finalizer_that_is_removed_during_a_cleanup_is_not_added_again() {
     let both = json!({"metadata": {"finalizers": ["operator-host.dev/puppet", "example.com/other"]}});
     scenario.patch(PUPPET, "p", both).await;
     scenario.delete(PUPPET, "p").await;
-    scenario
-        .until_condition(PUPPET, "p", "Ready=False CleaningUp")
-        .await;
+    scenario.until_told("p", "Ready=False CleaningUp").await;
     scenario.patch(PUPPET, "p", json!({"spec": {"busy": 400}})).await;
     host.until_log("busy").await;
     let other = json!({"metadata": {"finalizers": ["example.com/other"]}});
@@ -181,7 +176,7 @@ async fn a_cleanup_that_creates_children_loses_no_events_and_no_conditions() {
         ("Backed", "True", "Nightly"),
     ] {
         scenario
-            .until_condition(PUPPET, "p", &format!("{type_}={status} {reason}"))
+            .until_told("p", &format!("{type_}={status} {reason}"))
             .await;
     }
     // Its note contains two versions.
@@ -208,7 +203,7 @@ async fn a_cleanup_that_needs_a_child_in_a_terminating_namespace_reports_it() {
     scenario.delete("v1/Namespace", "stuck").await;
     let says = "Reconciling=True ApplyFailed: the deletion waits for the plugin's cleanup … \
          the namespace \"stuck\" … is being deleted … ConfigMap stuck/farewell … releaseAfter";
-    scenario.until_condition(PUPPET, "p", says).await;
+    scenario.until_told("p", says).await;
     host.until_log("\"WARN\" … the deletion waits for the plugin's cleanup")
         .await;
     let done = json!({"spec": {"cleanup": {"done": true, "children": null}}});
@@ -272,7 +267,7 @@ async fn a_child_that_cannot_be_released_does_not_keep_the_others_from_it() {
         scenario.until(CONFIG_MAP, name, "released", is_free).await;
     }
     let says = format!("Reconciling=True ApplyFailed: ConfigMap {}/b", scenario.namespace);
-    scenario.until_condition(PUPPET, "p", &says).await;
+    scenario.until_told("p", &says).await;
     proxy.set_mode_of("/configmaps/b?", Mode::Pass);
     scenario.until(CONFIG_MAP, "b", "released", is_free).await;
     scenario.until_ready("p").await;

@@ -9,10 +9,6 @@ const SOON: Duration = Duration::from_secs(15);
 const CHILDREN: &str = "children: [{apiVersion: v1, kind: ConfigMap}, {apiVersion: v1, kind: Secret}, \
                         {apiVersion: apps/v1, kind: Deployment}, {apiVersion: v1, kind: PodTemplate}]";
 
-fn wants(children: &[Value]) -> Value {
-    json!({ "response": { "children": children } })
-}
-
 /// A child that the API server refuses with 422.
 fn invalid(name: &str) -> Value {
     let mut child = config_map(name, "1");
@@ -36,9 +32,7 @@ fn deployment(memory: &str) -> Value {
 /// Waits for the condition that reports the children, and returns its message. Fails if it comes too late.
 async fn told(scenario: &Scenario, name: &str) -> String {
     let start = Instant::now();
-    let message = scenario
-        .until_condition(PUPPET, name, "Reconciling=True ApplyFailed")
-        .await;
+    let message = scenario.until_told(name, "Reconciling=True ApplyFailed").await;
     assert!(start.elapsed() < SOON, "after {:?}: {message}", start.elapsed());
     message
 }
@@ -55,9 +49,7 @@ async fn a_child_that_is_too_large_for_etcd_is_said_at_once_and_the_others_are_a
         "template": { "spec": { "containers": [container] } },
     });
     let small = ["a", "m", "z"].map(|name| config_map(name, "1"));
-    scenario
-        .puppet("p", wants(&[&[large], small.as_slice()].concat()))
-        .await;
+    scenario.wants("p", &[&[large], small.as_slice()].concat()).await;
     let words = "PodTemplate too-large/large … request is too large";
     assert_contains(&told(&scenario, "p").await, words);
     for name in ["a", "m", "z"] {
@@ -72,10 +64,8 @@ async fn what_the_api_server_cannot_convert_is_the_answers_fault() {
     let secret = json!({
         "apiVersion": "v1", "kind": "Secret", "metadata": { "name": "s" }, "data": { "password": "%%%%" },
     });
-    scenario.puppet("quantity", wants(&[deployment("1GB")])).await;
-    scenario
-        .puppet("base64", wants(&[secret, config_map("good", "1")]))
-        .await;
+    scenario.wants("quantity", &[deployment("1GB")]).await;
+    scenario.wants("base64", &[secret, config_map("good", "1")]).await;
     assert_contains(&told(&scenario, "quantity").await, "Deployment unconvertible/web");
     assert_contains(&told(&scenario, "base64").await, "Secret unconvertible/s");
     scenario.until_there(CONFIG_MAP, "good").await;
@@ -86,11 +76,11 @@ async fn what_the_api_server_cannot_convert_is_the_answers_fault() {
 async fn an_internal_error_that_is_repeated_while_others_are_answered_is_no_outage() {
     let (scenario, proxy) = behind_a_proxy("repeated").await;
     let _host = scenario.start(&controller("puppet.wasm", ""));
-    scenario.ready_with("p", wants(&[config_map("b", "1")])).await;
+    scenario.ready_wants("p", &[config_map("b", "1")]).await;
     let failed = Mode::refuse(500);
     proxy.set_mode_of("/configmaps/a", failed);
     scenario
-        .puppet("p", wants(&[config_map("a", "1"), config_map("b", "2")]))
+        .wants("p", &[config_map("a", "1"), config_map("b", "2")])
         .await;
     assert_contains(&told(&scenario, "p").await, "ConfigMap repeated/a");
     scenario.until_text("b", "2").await;
@@ -101,17 +91,14 @@ async fn an_internal_error_that_is_repeated_while_others_are_answered_is_no_outa
 async fn what_stays_is_said_beside_what_passes() {
     let (scenario, proxy) = behind_a_proxy("beside").await;
     let _host = scenario.start(&controller("puppet.wasm", CHILDREN));
-    scenario.ready_with("p", wants(&[config_map("x", "1")])).await;
+    scenario.ready_wants("p", &[config_map("x", "1")]).await;
     proxy.set_mode_of("/configmaps/a", REFUSED);
     // One of the same kind, and one of another.
-    for (spec, shown) in [
-        (wants(&[config_map("a", "1"), invalid("b")]), "ConfigMap beside/b"),
-        (
-            wants(&[config_map("a", "1"), deployment("1GB")]),
-            "Deployment beside/web",
-        ),
+    for (other, shown) in [
+        (invalid("b"), "ConfigMap beside/b"),
+        (deployment("1GB"), "Deployment beside/web"),
     ] {
-        scenario.puppet("p", spec).await;
+        scenario.wants("p", &[config_map("a", "1"), other]).await;
         let what = format!("a condition about {shown}");
         let start = Instant::now();
         let is_told = |p: &DynamicObject| {
@@ -129,21 +116,16 @@ async fn what_stays_is_said_beside_what_passes() {
 async fn a_new_object_has_a_condition_within_seconds_whatever_its_children_wait_for() {
     let (scenario, proxy) = behind_a_proxy("first-sign").await;
     let _host = scenario.start(&controller("puppet.wasm", "backoff: {initial: 20s, max: 20s}"));
-    scenario
-        .ready_with("there", wants(&[config_map("there", "1")]))
-        .await;
+    scenario.ready_wants("there", &[config_map("there", "1")]).await;
     // It is refused, or not answered at all.
     for (name, mode) in [("refused", REFUSED), ("silent", Mode::Stall)] {
         proxy.set_mode_of(&format!("/configmaps/{name}"), mode);
         let start = Instant::now();
-        scenario.puppet(name, wants(&[config_map(name, "1")])).await;
+        scenario.wants(name, &[config_map(name, "1")]).await;
         let is_told = |p: &DynamicObject| condition(p, "Reconciling").is_some();
         let puppet = scenario.until(PUPPET, name, "a condition", is_told).await;
-        assert!(
-            start.elapsed() < Duration::from_secs(8),
-            "{name}: after {:?}",
-            start.elapsed()
-        );
+        let took = start.elapsed();
+        assert!(took < Duration::from_secs(8), "{name}: after {took:?}");
         assert_eq!(condition(&puppet, "Ready").unwrap()["status"], "False");
         proxy.set_mode(Mode::Pass);
         scenario.until_ready(name).await;

@@ -26,10 +26,8 @@ async fn ready_waits_for_the_children_and_names_the_first_that_is_not() {
     let puppet = scenario.until(PUPPET, "p", "not Ready", not_ready).await;
     let ready = condition(&puppet, "Ready").unwrap();
     assert_eq!(ready["status"], "False");
-    assert_eq!(
-        ready["message"],
-        "PersistentVolumeClaim ready/data-0: its phase is Pending, not Bound"
-    );
+    let expected = "PersistentVolumeClaim ready/data-0: its phase is Pending, not Bound";
+    assert_eq!(ready["message"], expected);
     assert!(is_true(&puppet, "Synced"), "{puppet:?}");
     assert!(condition(&puppet, "Reconciling").is_none(), "{puppet:?}");
 
@@ -41,10 +39,8 @@ async fn ready_waits_for_the_children_and_names_the_first_that_is_not() {
             .expect("the status is taken");
     }
     let puppet = scenario.until_ready("p").await;
-    assert_eq!(
-        condition(&puppet, "Ready").unwrap()["message"],
-        "every child is applied and ready"
-    );
+    let expected = "every child is applied and ready";
+    assert_eq!(condition(&puppet, "Ready").unwrap()["message"], expected);
 }
 
 /// Regression: "0/2 servers are Ready" was all that was said.
@@ -60,9 +56,7 @@ async fn a_ready_that_the_plugin_gives_gets_the_cause_that_the_host_knows() {
             json!({"response": {"children": [claim("data-0")], "conditions": [own]}}),
         )
         .await;
-    let message = scenario
-        .until_condition(PUPPET, "p", "Ready=False ServersNotReady")
-        .await;
+    let message = scenario.until_told("p", "Ready=False ServersNotReady").await;
     assert_eq!(
         message,
         "0/2 servers are Ready: PersistentVolumeClaim ready-own/data-0: its phase is Pending, not Bound"
@@ -105,9 +99,7 @@ async fn a_child_that_a_finalizer_holds_is_named_until_it_is_recreated() {
         .patch(CONFIG_MAP, "a", hold(json!(["example.com/hold"])))
         .await;
     scenario.delete(CONFIG_MAP, "a").await;
-    let message = scenario
-        .until_condition(PUPPET, "p", "Ready=False ChildrenNotReady")
-        .await;
+    let message = scenario.until_told("p", "Ready=False ChildrenNotReady").await;
     assert_eq!(
         message,
         "ConfigMap ready-held/a: it is being deleted, and waits for its finalizers: example.com/hold"
@@ -123,8 +115,6 @@ async fn a_failure_takes_synced_away() {
     let (scenario, _host) = puppets("ready-failure", "").await;
     scenario.puppet("p", json!({"misbehave": "trap"})).await;
     scenario.until_stalled("p", "PluginTrapped").await;
-    let message = scenario
-        .until_condition(PUPPET, "p", "Synced=False PluginTrapped")
-        .await;
+    let message = scenario.until_told("p", "Synced=False PluginTrapped").await;
     assert_eq!(message, "see the condition Stalled");
 }

@@ -18,9 +18,7 @@ async fn a_paused_resource_and_its_children_are_left_alone_until_the_annotation_
     assert!(is_true(&puppet, "Ready"), "what it was stays");
 
     scenario.puppet("p", spec("2")).await;
-    let drifted = scenario
-        .patch(CONFIG_MAP, "a", json!({"data": {"text": "user"}}))
-        .await;
+    let drifted = scenario.edit_text("a", "user").await;
     // The `Paused` condition is of the new generation; everything else is of the previous one.
     let generation = |of: &serde_json::Value| of["observedGeneration"].as_i64();
     let seen = |p: &DynamicObject| {
@@ -114,9 +112,7 @@ async fn a_retry_is_no_warning_and_its_delay_grows_unless_the_plugin_gives_one()
     scenario
         .puppet("p", json!({"failure": {"retry": {"message": "no leader yet"}}}))
         .await;
-    let message = scenario
-        .until_condition(PUPPET, "p", "Reconciling=True Retrying")
-        .await;
+    let message = scenario.until_told("p", "Reconciling=True Retrying").await;
     assert_eq!(message, "no leader yet");
     delays_grow(&host, "retry/p").await;
     let puppet = scenario.ready_with("p", json!({"response": {}})).await;
@@ -156,18 +152,12 @@ async fn a_reconcile_is_one_event_and_the_plugin_adds_its_own_events_and_conditi
     scenario
         .puppet("p", spec(&[config_map("a", "1"), config_map("b", "1")]))
         .await;
-    scenario
-        .until_condition(PUPPET, "p", "Ready=False RollingOut")
-        .await;
-    scenario
-        .until_condition(PUPPET, "p", "Backed=Unknown NeverTried")
-        .await;
+    scenario.until_told("p", "Ready=False RollingOut").await;
+    scenario.until_told("p", "Backed=Unknown NeverTried").await;
     let puppet = scenario.get(PUPPET, "p").await.unwrap();
     assert!(condition(&puppet, "Stalled").is_none(), "{puppet:?}");
-    assert_eq!(
-        scenario.until_event("p", "Warning Tight").await,
-        "little room is left"
-    );
+    let expected = "little room is left";
+    assert_eq!(scenario.until_event("p", "Warning Tight").await, expected);
     let changed = async |note: &str| {
         scenario
             .until_event("p", &format!("Normal ChildrenChanged: {note}"))

@@ -10,9 +10,24 @@ struct Case {
     words: &'static str,
 }
 
+fn case(name: &'static str, asks: Value) -> Case {
+    let words = "";
+    Case { name, asks, words }
+}
+
+impl Case {
+    fn says(self, words: &'static str) -> Self {
+        Self { words, ..self }
+    }
+}
+
 fn cases(namespace: &str) -> Vec<Case> {
-    let case = |name, asks: Value, words| Case { name, asks, words };
     let child = |child: Value| json!({ "children": [child] });
+    let of_kind = |kind: &str| json!({"apiVersion": "v1", "kind": kind, "metadata": {"name": "n"}});
+    let secret = |name: &str, values: Value| json!({"apiVersion": "v1", "kind": "Secret", "metadata": {"name": name}, "stringData": values});
+    let generate =
+        |name: &str, length: u32| json!([{"name": name, "entries": [{"key": "k", "length": length}]}]);
+    let both = json!({"children": [secret("both", json!({"k": "v"}))], "generate": generate("both", 8)});
     let mut elsewhere = config_map("elsewhere", "");
     elsewhere["metadata"]["namespace"] = "kube-system".into();
     let mut owned = config_map("owned", "");
@@ -23,75 +38,34 @@ fn cases(namespace: &str) -> Vec<Case> {
         case(
             "no-kind",
             child(json!({"apiVersion": "v1", "metadata": {"name": "nameless"}})),
-            "children[1] (nameless) … `kind` is missing",
-        ),
-        case(
-            "no-name",
-            child(json!({"apiVersion": "v1", "kind": "ConfigMap"})),
-            "children[1] (ConfigMap) … `metadata.name` is missing",
-        ),
-        case(
-            "no-version",
-            child(json!({"kind": "ConfigMap"})),
-            "`apiVersion` is missing",
-        ),
+        )
+        .says("children[1] (nameless) … `kind` is missing"),
+        case("no-name", child(json!({"apiVersion": "v1", "kind": "ConfigMap"})))
+            .says("children[1] (ConfigMap) … `metadata.name` is missing"),
+        case("no-version", child(json!({"kind": "ConfigMap"}))).says("`apiVersion` is missing"),
         case(
             "same-name",
             json!({"children": [config_map("twice", ""), own_namespace]}),
-            "ConfigMap  … /twice … asked for it twice",
-        ),
-        case(
-            "same-secret",
-            json!({
-                "children": [{
-                    "apiVersion": "v1", "kind": "Secret", "metadata": {"name": "both"}, "stringData": {"k": "v"},
-                }],
-                "generate": [{"name": "both", "entries": [{"key": "k", "length": 8}]}],
-            }),
-            "/both … the key \"k\" has a value in the child, and the host is to generate it",
-        ),
+        )
+        .says("ConfigMap  … /twice … asked for it twice"),
+        case("same-secret", both)
+            .says("/both … the key \"k\" has a value in the child, and the host is to generate it"),
         case(
             "number-secret",
-            child(json!({
-                "apiVersion": "v1", "kind": "Secret", "metadata": {"name": "number"}, "stringData": {"pin": 987_654_321},
-            })),
-            "/number: the value of \"pin\" in its `stringData` is a number … must be a string",
-        ),
-        case(
-            "short-secret",
-            json!({"generate": [{"name": "short", "entries": [{"key": "k", "length": 4}]}]}),
-            "/short … from 8 to 1024",
-        ),
-        case(
-            "other-kind",
-            child(json!({"apiVersion": "v1", "kind": "Service", "metadata": {"name": "s"}})),
-            "Service s … \"puppet\" may not create objects of the kind v1/Service … `children`",
-        ),
-        case(
-            "cluster-kind",
-            child(json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "n"}})),
-            "Namespace n … cluster-scoped",
-        ),
-        case(
-            "other-namespace",
-            child(elsewhere),
-            "ConfigMap kube-system/elsewhere … only be in its own namespace",
-        ),
-        case(
-            "owner-given",
-            child(owned),
-            "/owned … `metadata.ownerReferences` … leave it out",
-        ),
-        case(
-            "others-child",
-            child(config_map("neighbours", "mine")),
-            "/neighbours … belongs to Puppet.test.operator-host.dev neighbour",
-        ),
-        case(
-            "users-object",
-            child(config_map("users", "mine")),
-            "/users … was not created by this host … `adopt: true`",
-        ),
+            child(secret("number", json!({"pin": 987_654_321}))),
+        )
+        .says("/number: the value of \"pin\" in its `stringData` is a number … must be a string"),
+        case("short-secret", json!({"generate": generate("short", 4)})).says("/short … from 8 to 1024"),
+        case("other-kind", child(of_kind("Service")))
+            .says("Service n … \"puppet\" may not create objects of the kind v1/Service … `children`"),
+        case("cluster-kind", child(of_kind("Namespace"))).says("Namespace n … cluster-scoped"),
+        case("other-namespace", child(elsewhere))
+            .says("ConfigMap kube-system/elsewhere … only be in its own namespace"),
+        case("owner-given", child(owned)).says("/owned … `metadata.ownerReferences` … leave it out"),
+        case("others-child", child(config_map("neighbours", "mine")))
+            .says("/neighbours … belongs to Puppet.test.operator-host.dev neighbour"),
+        case("users-object", child(config_map("users", "mine")))
+            .says("/users … was not created by this host … `adopt: true`"),
     ]
 }
 

@@ -10,6 +10,17 @@ struct Case {
     words: &'static str,
 }
 
+fn case(name: &'static str, file: Vec<u8>) -> Case {
+    let words = "";
+    Case { name, file, words }
+}
+
+impl Case {
+    fn says(self, words: &'static str) -> Self {
+        Self { words, ..self }
+    }
+}
+
 /// A WASI command that imports a function.
 fn importing(module: &str, name: &str) -> Vec<u8> {
     let text = format!(
@@ -21,55 +32,31 @@ fn importing(module: &str, name: &str) -> Vec<u8> {
 fn cases() -> Vec<Case> {
     let puppet = std::fs::read(plugin("puppet")).unwrap();
     let command = std::fs::read(plugin("puppet-command")).unwrap();
-    let case = |name, file, words| Case { name, file, words };
     vec![
-        case("empty", Vec::new(), "is empty: was it written completely"),
+        case("empty", Vec::new()).says("is empty: was it written completely"),
         case(
             "circular",
             std::fs::read(root().join("tests/fuzz/corpora/plugin-file/circular-packages")).unwrap(),
-            "the compiler failed … overflowed its stack",
-        ),
-        case(
-            "text",
-            b"#!/bin/sh\nexit 0\n".to_vec(),
-            "not WebAssembly … wasm32-wasip1",
-        ),
-        case(
-            "cut",
-            puppet[..puppet.len() / 2].to_vec(),
-            "not valid WebAssembly … cut off",
-        ),
-        case(
-            "cut-command",
-            command[..command.len() / 3].to_vec(),
-            "not valid WebAssembly",
-        ),
-        case(
-            "other-world",
-            plugin_fixtures::another_world(),
-            "not a plugin … reconciler",
-        ),
+        )
+        .says("the compiler failed … overflowed its stack"),
+        case("text", b"#!/bin/sh\nexit 0\n".to_vec()).says("not WebAssembly … wasm32-wasip1"),
+        case("cut", puppet[..puppet.len() / 2].to_vec()).says("not valid WebAssembly … cut off"),
+        case("cut-command", command[..command.len() / 3].to_vec()).says("not valid WebAssembly"),
+        case("other-world", plugin_fixtures::another_world()).says("not a plugin … reconciler"),
         case(
             "no-start",
             wat::parse_str("(module (func (export \"run\")))").unwrap(),
-            "`_start`",
-        ),
-        case(
-            "import",
-            importing("env", "exec"),
-            "imports `env.exec` … no files, no network",
-        ),
+        )
+        .says("`_start`"),
+        case("import", importing("env", "exec")).says("imports `env.exec` … no files, no network"),
         case(
             "mute",
             wat::parse_str("(module (memory (export \"memory\") 1) (func (export \"_start\") unreachable))")
                 .unwrap(),
-            "`describe` failed … unreachable",
-        ),
-        case(
-            "other-kind",
-            std::fs::read(plugin("echo")).unwrap(),
-            "it reconciles my-operator.dev/v1/Echo … reconciles test.operator-host.dev/v1/Puppet",
-        ),
+        )
+        .says("`describe` failed … unreachable"),
+        case("other-kind", std::fs::read(plugin("echo")).unwrap())
+            .says("it reconciles my-operator.dev/v1/Echo … reconciles test.operator-host.dev/v1/Puppet"),
     ]
 }
 

@@ -31,10 +31,8 @@ async fn children_that_need_each_other_are_created_in_one_reconcile() {
             json!({"chain": chain, "response": {"status": {"names": "$names"}}}),
         )
         .await;
-    assert_eq!(
-        ready.data["status"]["names"],
-        json!(["a", "b", "c", "d", "e", "f", "g"])
-    );
+    let expected = json!(["a", "b", "c", "d", "e", "f", "g"]);
+    assert_eq!(ready.data["status"]["names"], expected);
     assert!(!host.log().contains("did not settle"), "{}", host.log());
     // One status, from one reconcile.
     let writes = scenario.all_writes(cluster().await).await;

@@ -149,6 +149,6 @@ async fn needs_that_one_caller_refuses_are_refused_by_all_with_the_same_words() 
     mount.put(FILE, &variant(1));
     for (case, message) in &messages {
         let says = format!("PluginHeldBack=True Fails: {message}");
-        scenario.until_condition(PUPPET, case.name, &says).await;
+        scenario.until_told(case.name, &says).await;
     }
 }

@@ -36,6 +36,10 @@ fn failed(command: &mut Command) -> String {
     answer.err
 }
 
+fn unpack(archive: &Path, into: &Path) {
+    printed(Command::new("tar").arg("-xzf").arg(archive).arg("-C").arg(into));
+}
+
 /// Returns what a shell offers for the last of these words, with the function that the script registers.
 fn completed(words: &str) -> Vec<String> {
     let script = format!(
@@ -71,10 +75,8 @@ fn every_shell_gets_completions_and_another_word_is_no_shell() {
     for shell in ["bash", "elvish", "fish", "powershell", "zsh"] {
         let text = printed(Command::new(PROGRAM).args(["completions", shell]));
         assert!(text.contains("metrics-compat"), "{shell}: {text}");
-        assert!(
-            !text.contains("compile-plugin"),
-            "{shell} offers what is internal"
-        );
+        let words = "compile-plugin";
+        assert!(!text.contains(words), "{shell} offers what is internal");
     }
     let error = failed(Command::new(PROGRAM).args(["completions", "tcsh"]));
     assert_contains(&error, "possible values: bash");
@@ -101,16 +103,9 @@ fn the_manual_has_a_page_for_every_command_with_its_options() {
     assert_eq!(count, expected.len(), "pages that no command has");
     for (name, options) in expected {
         let file = folder.path().join(format!("{name}.1"));
-        printed(
-            Command::new("mandoc")
-                .args(["-T", "lint", "-W", "error"])
-                .arg(&file),
-        );
-        let text = printed(
-            Command::new("mandoc")
-                .args(["-T", "ascii", "-O", "width=500"])
-                .arg(&file),
-        );
+        let mandoc = |arguments: [&str; 4]| printed(Command::new("mandoc").args(arguments).arg(&file));
+        mandoc(["-T", "lint", "-W", "error"]);
+        let text = mandoc(["-T", "ascii", "-O", "width=500"]);
         // Bold letters are written twice, with a backspace between them.
         let mut plain: Vec<char> = Vec::new();
         for letter in text.chars() {
@@ -158,13 +153,7 @@ fn an_archive_has_the_program_and_what_belongs_to_it_and_is_the_same_each_time()
     );
 
     let unpacked = tempfile::tempdir().unwrap();
-    printed(
-        Command::new("tar")
-            .arg("-xzf")
-            .arg(&archive)
-            .arg("-C")
-            .arg(unpacked.path()),
-    );
+    unpack(&archive, unpacked.path());
     let inside = unpacked.path().join(&name);
     assert_eq!(
         fs::read_dir(unpacked.path()).unwrap().count(),
@@ -176,15 +165,10 @@ fn an_archive_has_the_program_and_what_belongs_to_it_and_is_the_same_each_time()
         version,
         concat!("operator-host ", env!("CARGO_PKG_VERSION"), "\n")
     );
-    for file in [
-        "LICENSE",
-        "CHANGELOG.md",
-        "completions/operator-host",
-        "completions/_operator-host",
-        "completions/operator-host.fish",
-        "completions/operator-host.ps1",
-        "man/operator-host-explain.1",
-    ] {
+    let files = "LICENSE CHANGELOG.md completions/operator-host completions/_operator-host \
+        completions/operator-host.fish completions/operator-host.ps1 \
+        man/operator-host-explain.1";
+    for file in files.split(' ') {
         let length = fs::metadata(inside.join(file))
             .unwrap_or_else(|error| panic!("{file}: {error}"))
             .len();
@@ -222,16 +206,12 @@ fn an_archive_has_the_program_and_what_belongs_to_it_and_is_the_same_each_time()
     assert!(failed(script("krew.sh").arg(empty.path()).arg(url)).contains("there is no archive"));
 
     printed(script("checksums.sh").arg(one.path()));
-    let check = || {
-        let mut command = Command::new("sha256sum");
-        command
-            .args(["--check", "--strict", "SHA256SUMS"])
-            .current_dir(one.path());
-        command
-    };
-    assert_eq!(printed(&mut check()).lines().count(), 2);
+    let mut check = Command::new("sha256sum");
+    check.args(["--check", "--strict", "SHA256SUMS"]);
+    check.current_dir(one.path());
+    assert_eq!(printed(&mut check).lines().count(), 2);
     fs::write(&archive, "another").unwrap();
-    assert!(failed(&mut check()).contains("1 computed checksum did NOT match"));
+    assert!(failed(&mut check).contains("1 computed checksum did NOT match"));
     assert!(failed(script("checksums.sh").arg(empty.path())).contains("there is no file"));
 }
 
@@ -258,10 +238,8 @@ async fn the_chart_is_packaged_and_pushed_to_a_registry() {
     let accept = "Accept: application/vnd.oci.image.manifest.v1+json";
     let manifest = printed(Command::new("curl").args(["--silent", "--fail", "--header", accept, &url]));
     let manifest: Value = serde_json::from_str(&manifest).unwrap();
-    assert_eq!(
-        manifest["config"]["mediaType"],
-        "application/vnd.cncf.helm.config.v1+json"
-    );
+    let expected = "application/vnd.cncf.helm.config.v1+json";
+    assert_eq!(manifest["config"]["mediaType"], expected);
     let sum = printed(Command::new("sha256sum").arg(file));
     let digest = format!("sha256:{}", sum.split(' ').next().unwrap());
     assert_eq!(manifest["layers"][0]["digest"], digest, "{manifest:#}");
@@ -294,21 +272,14 @@ fn the_sdks_for_javascript_and_python_are_packages_of_npm_and_pypi() {
     let version = env!("CARGO_PKG_VERSION");
     let file = |name: String| folder.path().join(name);
 
-    let listed = printed(
-        Command::new("tar")
-            .arg("tf")
-            .arg(file(format!("operator-plugin-{version}.tgz"))),
-    );
+    let package = file(format!("operator-plugin-{version}.tgz"));
+    let listed = printed(Command::new("tar").arg("tf").arg(&package));
     let listed: BTreeSet<&str> = listed
         .lines()
         .filter_map(|name| name.strip_prefix("package/"))
         .collect();
     let show = ["--extract", "--to-stdout", "package/package.json", "--file"];
-    let manifest = printed(
-        Command::new("tar")
-            .args(show)
-            .arg(file(format!("operator-plugin-{version}.tgz"))),
-    );
+    let manifest = printed(Command::new("tar").args(show).arg(&package));
     let manifest: Value = serde_json::from_str(&manifest).unwrap();
     assert_eq!(manifest["version"], version);
     let named = manifest["files"]
@@ -320,14 +291,7 @@ fn the_sdks_for_javascript_and_python_are_packages_of_npm_and_pypi() {
         listed,
         named.chain(["package.json", "README.md", "LICENSE"]).collect()
     );
-    for field in [
-        "description",
-        "license",
-        "homepage",
-        "keywords",
-        "exports",
-        "engines",
-    ] {
+    for field in "description license homepage keywords exports engines".split(' ') {
         assert!(!manifest[field].is_null(), "{field}");
     }
 
@@ -518,7 +482,7 @@ pub(crate) fn packaged(workspace: &str, crates: &[String], into: &Path) -> Vec<P
         let archive = into.join(format!("package/{name}.crate"));
         let bytes = fs::metadata(&archive).unwrap().len();
         assert!(bytes < 2 << 20, "{name} has {bytes} bytes");
-        printed(Command::new("tar").arg("-xzf").arg(archive).arg("-C").arg(into));
+        unpack(&archive, into);
         into.join(name)
     });
     unpacked.collect()
@@ -584,15 +548,7 @@ fn each_crate_is_packaged_with_all_that_it_includes_and_says_what_it_is() {
             assert!(place.join(file).is_file(), "{} has no {file}", place.display());
         }
         let manifest = fs::read_to_string(place.join("Cargo.toml")).unwrap();
-        for field in [
-            "description",
-            "license",
-            "documentation",
-            "readme",
-            "keywords",
-            "categories",
-            "rust-version",
-        ] {
+        for field in "description license documentation readme keywords categories rust-version".split(' ') {
             let found = manifest
                 .lines()
                 .any(|line| line.starts_with(&format!("{field} = ")));

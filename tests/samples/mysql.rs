@@ -79,14 +79,9 @@ async fn a_cluster_gets_service_claims_pods_and_a_password_that_nobody_sees() {
         pod.data["spec"]["volumes"][0]["persistentVolumeClaim"]["claimName"],
         "data-db-1"
     );
-    assert_eq!(
-        container["resources"]["limits"],
-        json!({"cpu": "500m", "memory": "1Gi"})
-    );
-    assert_eq!(
-        container["resources"]["requests"],
-        json!({"cpu": "500m", "memory": "1Gi"})
-    );
+    let expected =
+        json!({"limits": {"cpu": "500m", "memory": "1Gi"}, "requests": {"cpu": "500m", "memory": "1Gi"}});
+    assert_eq!(container["resources"], expected);
     assert!(container["readinessProbe"].is_object());
     let affinity = &pod.data["spec"]["affinity"]["podAntiAffinity"];
     assert!(affinity["preferredDuringSchedulingIgnoredDuringExecution"].is_array());
@@ -127,18 +122,14 @@ async fn scaling_down_and_deleting_retain_claims_and_password_and_a_new_cluster_
     scenario.until_gone(POD, "db-1").await;
     until_running(&scenario, 1).await;
     assert_eq!(scenario.names(POD).await, ["db-0"]);
-    assert_eq!(
-        scenario.names(CLAIM).await,
-        ["data-db-0", "data-db-1", "data-db-2"]
-    );
+    let expected = ["data-db-0", "data-db-1", "data-db-2"];
+    assert_eq!(scenario.names(CLAIM).await, expected);
 
     scenario.delete(MYSQL, "db").await;
     scenario.until_gone(POD, "db-0").await;
     scenario.until_gone("v1/Service", "db").await;
-    assert_eq!(
-        scenario.names(CLAIM).await,
-        ["data-db-0", "data-db-1", "data-db-2"]
-    );
+    let expected = ["data-db-0", "data-db-1", "data-db-2"];
+    assert_eq!(scenario.names(CLAIM).await, expected);
     assert!(host.stop().await.success());
 
     let _host = scenario.start(CONTROLLER);

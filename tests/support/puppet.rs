@@ -101,6 +101,23 @@ impl Scenario {
             .await
     }
 
+    /// Changes the text of a ConfigMap as a user does.
+    pub async fn edit_text(&self, name: &str, text: &str) -> DynamicObject {
+        let patch = json!({"data": {"text": text}});
+        self.patch(CONFIG_MAP, name, patch).await
+    }
+
+    /// Waits until a condition of a puppet is as [`Scenario::until_condition`] describes.
+    pub async fn until_told(&self, name: &str, says: &str) -> String {
+        self.until_condition(PUPPET, name, says).await
+    }
+
+    /// Waits until every child of a puppet is applied.
+    pub async fn until_synced(&self, name: &str) -> DynamicObject {
+        let is_synced = |puppet: &DynamicObject| is_true(puppet, "Synced");
+        self.until(PUPPET, name, "applied", is_synced).await
+    }
+
     /// Returns the text of a ConfigMap.
     pub async fn text_of(&self, name: &str) -> Value {
         let map = self.get(CONFIG_MAP, name).await.expect("the ConfigMap");
@@ -136,8 +153,7 @@ impl Scenario {
     /// Waits until the puppet is stalled for a reason, with words, as in [`Scenario::until_condition`], and returns the
     /// message.
     pub async fn until_stalled(&self, name: &str, says: &str) -> String {
-        self.until_condition(PUPPET, name, &format!("Stalled=True {says}"))
-            .await
+        self.until_told(name, &format!("Stalled=True {says}")).await
     }
 
     /// Returns the resource version of an object that must exist.

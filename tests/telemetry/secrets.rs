@@ -54,9 +54,7 @@ async fn neither_log_records_nor_spans_nor_metrics_contain_a_token_a_password_or
         "stringData": {"password": REFUSED},
     });
     scenario.wants("refused", &[refused]).await;
-    scenario
-        .until_condition(PUPPET, "refused", "Ready=False ApplyFailed")
-        .await;
+    scenario.until_told("refused", "Ready=False ApplyFailed").await;
     collector
         .until_spans("a reconcile that failed", |spans| {
             spans

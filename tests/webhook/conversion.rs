@@ -266,7 +266,7 @@ async fn a_version_whose_conversion_loses_a_field_of_a_live_object_is_held_back(
     let words = format!("held back … its conversion loses something of conversion-proof/ … {lost}");
     host.until_log(&words).await;
     let says = format!("PluginHeldBack=True LossyConversion: {lost}");
-    scenario.until_condition(PUPPET, "p", &says).await;
+    scenario.until_told("p", &says).await;
 
     for name in ["p", "q"] {
         scenario.puppet(name, json!({ "size": 1, "response": {} })).await;

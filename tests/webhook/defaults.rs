@@ -88,7 +88,7 @@ async fn a_version_whose_defaults_are_not_stable_for_a_live_object_is_held_back(
     host.until_log(&format!("held back … defaults-proof/ … {changes}"))
         .await;
     let says = format!("PluginHeldBack=True UnstableDefaults: {changes}");
-    scenario.until_condition(PUPPET, "p", &says).await;
+    scenario.until_told("p", &says).await;
     // An object that the live version refuses as well does not hold it back.
     let spec =
         json!({ "response": {}, "variants": { "9": { "default": "invalid" }, "8": { "default": "grow" } } });

@@ -32,21 +32,13 @@ const DEFINITION_DELETED: Duration = Duration::from_secs(150);
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Fault {
     /// SIGKILL; restarted at the end.
-    HostKilled {
-        replica: usize,
-    },
+    HostKilled(usize),
     /// SIGTERM, as in a rolling update.
-    HostTerminated {
-        replica: usize,
-    },
+    HostTerminated(usize),
     /// SIGSTOP; continued at the end.
-    HostStopped {
-        replica: usize,
-    },
+    HostStopped(usize),
     /// The disk for compiled plugins and versions is full.
-    DiskFull {
-        replica: usize,
-    },
+    DiskFull(usize),
     ApiServerKilled,
     ApiServerStopped,
     EtcdKilled,
@@ -54,21 +46,15 @@ pub(crate) enum Fault {
     /// The controller manager is killed, and with it the garbage collector and the Deployment controller.
     ControllerManagerKilled,
     /// The definition of a kind is deleted, and with it all objects of the kind.
-    DefinitionRemoved {
-        sample: Sample,
-    },
+    DefinitionRemoved(Sample),
     /// The hosts lose all permissions.
     AllRightsTaken,
     /// The hosts lose their permissions on pods.
     RightsOnPodsTaken,
     /// Each request of the hosts is delayed.
-    WireSlow {
-        millis: u64,
-    },
+    WireSlow(Duration),
     /// Each request of the hosts is refused with this status; 401 is the response to an expired token.
-    WireRefusing {
-        status: u16,
-    },
+    WireRefusing(u16),
     /// All connections of the hosts are cut, including new ones.
     WireCut,
     /// Watches are cut, including new ones.
@@ -78,18 +64,11 @@ pub(crate) enum Fault {
     /// Writes are executed, but their responses are lost.
     AnswersLost,
     /// A plugin's file is temporarily replaced.
-    PluginSwapped {
-        sample: Sample,
-        content: Content,
-    },
+    PluginSwapped(Sample, Content),
     /// The configuration is temporarily replaced.
-    ConfigEdited {
-        edit: Edit,
-    },
+    ConfigEdited(Edit),
     /// All hosts are replaced at once by new ones without any state, while a bad version is in the plugin's file.
-    HostsReplaced {
-        content: Content,
-    },
+    HostsReplaced(Content),
 }
 
 /// The resource that a fault affects. Faults of the same lane must not overlap.
@@ -167,7 +146,7 @@ impl Possible<'_> {
         let asked_for =
             self.only.is_empty() || self.only.iter().any(|only| name.contains(&only.to_lowercase()));
         let can_be = match fault {
-            Fault::DiskFull { .. } => self.has_disks,
+            Fault::DiskFull(..) => self.has_disks,
             _ => true,
         };
         asked_for && can_be
@@ -178,93 +157,77 @@ impl Fault {
     fn draw(draw: &mut Draw, possible: &Possible<'_>) -> Self {
         let replica = draw.below(possible.shape.replicas);
         let sample = *draw.pick(&Sample::ALL);
-        let millis = 20 + draw.below(200) as u64;
+        let delay = Duration::from_millis(20 + draw.below(200) as u64);
         let status = *draw.pick(&[401, 429, 500, 503]);
         let other = *draw.pick(&[Content::Newer, Content::Torn, Content::Garbage]);
         let variant = Content::Variant(1 + draw.below(3) as u8);
         let edit = *draw.pick(&[Edit::Without(sample), Edit::Otherwise(sample), Edit::Broken]);
         let bad = Content::Variant(2 + draw.below(2) as u8);
-        let puppet = Sample::Puppet;
         *draw.weighted(&[
-            (4, Self::HostKilled { replica }),
-            (2, Self::HostTerminated { replica }),
-            (3, Self::HostStopped { replica }),
-            (1, Self::DiskFull { replica }),
+            (4, Self::HostKilled(replica)),
+            (2, Self::HostTerminated(replica)),
+            (3, Self::HostStopped(replica)),
+            (1, Self::DiskFull(replica)),
             (3, Self::ApiServerKilled),
             (1, Self::ApiServerStopped),
             (2, Self::EtcdKilled),
             (1, Self::EtcdStopped),
             (1, Self::ControllerManagerKilled),
-            (2, Self::DefinitionRemoved { sample }),
+            (2, Self::DefinitionRemoved(sample)),
             (1, Self::AllRightsTaken),
             (1, Self::RightsOnPodsTaken),
-            (1, Self::WireSlow { millis }),
-            (3, Self::WireRefusing { status }),
+            (1, Self::WireSlow(delay)),
+            (3, Self::WireRefusing(status)),
             (1, Self::WireCut),
             (1, Self::WatchesCut),
             (1, Self::WatchesStalled),
             (2, Self::AnswersLost),
-            (
-                2,
-                Self::PluginSwapped {
-                    sample,
-                    content: other,
-                },
-            ),
-            (
-                2,
-                Self::PluginSwapped {
-                    sample: puppet,
-                    content: variant,
-                },
-            ),
-            (2, Self::ConfigEdited { edit }),
-            (2, Self::HostsReplaced { content: bad }),
+            (2, Self::PluginSwapped(sample, other)),
+            (2, Self::PluginSwapped(Sample::Puppet, variant)),
+            (2, Self::ConfigEdited(edit)),
+            (2, Self::HostsReplaced(bad)),
         ])
     }
 
     fn lane(self) -> Lane {
         match self {
-            Self::HostKilled { .. }
-            | Self::HostTerminated { .. }
-            | Self::HostStopped { .. }
-            | Self::DiskFull { .. } => Lane::Hosts,
+            Self::HostKilled(..) | Self::HostTerminated(..) | Self::HostStopped(..) | Self::DiskFull(..) => {
+                Lane::Hosts
+            }
             Self::ApiServerKilled
             | Self::ApiServerStopped
             | Self::EtcdKilled
             | Self::EtcdStopped
             | Self::ControllerManagerKilled
-            | Self::DefinitionRemoved { .. }
+            | Self::DefinitionRemoved(..)
             | Self::AllRightsTaken
             | Self::RightsOnPodsTaken => Lane::Server,
-            Self::WireSlow { .. }
-            | Self::WireRefusing { .. }
+            Self::WireSlow(..)
+            | Self::WireRefusing(..)
             | Self::WireCut
             | Self::WatchesCut
             | Self::WatchesStalled
             | Self::AnswersLost => Lane::Wire,
-            Self::PluginSwapped { .. } | Self::ConfigEdited { .. } | Self::HostsReplaced { .. } => {
-                Lane::Files
-            }
+            Self::PluginSwapped(..) | Self::ConfigEdited(..) | Self::HostsReplaced(..) => Lane::Files,
         }
     }
 
     async fn begin(self, stage: &Stage) -> anyhow::Result<()> {
         match self {
-            Self::HostKilled { replica } => stage.fleet.lock().await.kill(replica),
-            Self::HostTerminated { replica } => stage.fleet.lock().await.terminate(replica).await?,
-            Self::HostStopped { replica } => stage.fleet.lock().await.pause(replica),
-            Self::DiskFull { replica } => stage.fleet.lock().await.fill_disk(replica),
+            Self::HostKilled(replica) => stage.fleet.lock().await.kill(replica),
+            Self::HostTerminated(replica) => stage.fleet.lock().await.terminate(replica).await?,
+            Self::HostStopped(replica) => stage.fleet.lock().await.pause(replica),
+            Self::DiskFull(replica) => stage.fleet.lock().await.fill_disk(replica),
             Self::ApiServerKilled => stage.server.lock().await.kill_apiserver(),
             Self::ApiServerStopped => stage.server.lock().await.pause_apiserver(),
             Self::EtcdKilled => stage.server.lock().await.kill_etcd(),
             Self::EtcdStopped => stage.server.lock().await.pause_etcd(),
             Self::ControllerManagerKilled => stage.server.lock().await.kill_controller_manager(),
-            Self::DefinitionRemoved { sample } => remove_definition(stage, sample).await?,
+            Self::DefinitionRemoved(sample) => remove_definition(stage, sample).await?,
             Self::AllRightsTaken => unbind(stage).await?,
             Self::RightsOnPodsTaken => take_pods(stage).await?,
-            Self::WireSlow { millis } => stage.wire.set_mode(Mode::Delay(Duration::from_millis(millis))),
-            Self::WireRefusing { status } => stage.wire.set_mode(Mode::Refuse {
+            Self::WireSlow(delay) => stage.wire.set_mode(Mode::Delay(delay)),
+            Self::WireRefusing(status) => stage.wire.set_mode(Mode::Refuse {
                 status,
                 retry_after: (status == 429).then_some(1),
             }),
@@ -272,9 +235,9 @@ impl Fault {
             Self::WatchesCut => stage.wire.set_mode_of("watch=true", Mode::Cut),
             Self::WatchesStalled => stage.wire.set_mode_of("watch=true", Mode::Stall),
             Self::AnswersLost => stage.wire.set_mode(Mode::DropAnswers),
-            Self::PluginSwapped { sample, content } => stage.files.put_plugin(sample, content).await?,
-            Self::ConfigEdited { edit } => stage.files.put_config(edit).await?,
-            Self::HostsReplaced { content } => {
+            Self::PluginSwapped(sample, content) => stage.files.put_plugin(sample, content).await?,
+            Self::ConfigEdited(edit) => stage.files.put_config(edit).await?,
+            Self::HostsReplaced(content) => {
                 let mut fleet = stage.fleet.lock().await;
                 stage.files.put_plugin(Sample::Puppet, content).await?;
                 fleet.replace().await?;
@@ -285,29 +248,29 @@ impl Fault {
 
     async fn end(self, stage: &Stage) -> anyhow::Result<()> {
         match self {
-            Self::HostKilled { replica } | Self::HostTerminated { replica } => {
+            Self::HostKilled(replica) | Self::HostTerminated(replica) => {
                 stage.fleet.lock().await.let_run(replica)?;
             }
-            Self::HostStopped { replica } => stage.fleet.lock().await.resume(replica),
-            Self::DiskFull { replica } => stage.fleet.lock().await.free_disk(replica)?,
+            Self::HostStopped(replica) => stage.fleet.lock().await.resume(replica),
+            Self::DiskFull(replica) => stage.fleet.lock().await.free_disk(replica)?,
             Self::ApiServerKilled => stage.server.lock().await.start_apiserver().await?,
             Self::ApiServerStopped => stage.server.lock().await.resume_apiserver(),
             Self::EtcdKilled => stage.server.lock().await.start_etcd().await?,
             Self::EtcdStopped => stage.server.lock().await.resume_etcd(),
             Self::ControllerManagerKilled => stage.server.lock().await.start_controller_manager()?,
-            Self::DefinitionRemoved { sample } => return_definition(stage, sample).await?,
+            Self::DefinitionRemoved(sample) => return_definition(stage, sample).await?,
             Self::AllRightsTaken | Self::RightsOnPodsTaken => {
                 manifests::apply(&stage.client, &stage.rights).await?;
             }
-            Self::WireSlow { .. }
-            | Self::WireRefusing { .. }
+            Self::WireSlow(..)
+            | Self::WireRefusing(..)
             | Self::WireCut
             | Self::WatchesCut
             | Self::WatchesStalled
             | Self::AnswersLost => stage.wire.set_mode(Mode::Pass),
-            Self::PluginSwapped { sample, .. } => stage.files.put_plugin(sample, Content::Own).await?,
-            Self::ConfigEdited { .. } => stage.files.put_config(Edit::None).await?,
-            Self::HostsReplaced { .. } => stage.files.put_plugin(Sample::Puppet, Content::Own).await?,
+            Self::PluginSwapped(sample, _) => stage.files.put_plugin(sample, Content::Own).await?,
+            Self::ConfigEdited(..) => stage.files.put_config(Edit::None).await?,
+            Self::HostsReplaced(..) => stage.files.put_plugin(Sample::Puppet, Content::Own).await?,
         }
         Ok(())
     }

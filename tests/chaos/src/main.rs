@@ -285,7 +285,7 @@ async fn play(
     let (mut reasons, actions) = crowd.calm_down().await;
     outcome.actions = actions;
     for planned in plan {
-        if let faults::Fault::DefinitionRemoved { sample } = planned.fault {
+        if let faults::Fault::DefinitionRemoved(sample) = planned.fault {
             reasons.add_deletions(sample);
         }
     }

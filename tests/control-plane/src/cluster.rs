@@ -118,11 +118,6 @@ impl ControlPlane {
         client::connect(&client::config_of(&self.kubeconfig()).await?)
     }
 
-    /// Returns a new client of a user that the options named.
-    pub async fn client_of(&self, user: &str) -> anyhow::Result<Client> {
-        client::connect(&client::config_of(&self.kubeconfig_of(user)?).await?)
-    }
-
     /// Returns the folder with data, credentials and logs (`etcd.log`, `kube-apiserver.log`,
     /// `kube-controller-manager.log`).
     #[must_use]

@@ -161,7 +161,7 @@ async fn annotations_promote_by_force_roll_back_and_release() {
     host.until_log("0123456789abcdef is pinned … stays").await;
     until_ready_says(&host, "0123456789abcdef is pinned … remove the pin").await;
     let says = "PluginHeldBack=True PinMatchesNothing: 0123456789abcdef is pinned";
-    scenario.until_condition(PUPPET, "p", says).await;
+    scenario.until_told("p", says).await;
     scenario.until_event("p", "Warning PluginHeldBack").await;
     // Without annotations the file's version is proved again.
     annotate(

@@ -93,7 +93,7 @@ async fn a_version_that_would_delete_stays_held_back_in_new_hosts_until_the_live
     );
     assert_contains(&line, &what_to_do);
     let says = format!("Stalled=True PluginNotLoaded: {what_to_do}");
-    scenario.until_condition(PUPPET, "p", &says).await;
+    scenario.until_told("p", &says).await;
     let (status, ready) = get(&host, "/readyz?verbose").await;
     assert_eq!(status, 500, "{ready}");
     assert_contains(&ready, &what_to_do);
@@ -122,9 +122,7 @@ async fn a_version_that_does_no_harm_is_live_in_a_new_host_by_its_plan_alone() {
     // What fails in every version holds nothing back, and neither does what no version has reconciled.
     let frozen = json!({"failure": {"invalid": {"message": "spec: it is frozen"}}});
     scenario.puppet("frozen", frozen.clone()).await;
-    scenario
-        .until_condition(PUPPET, "frozen", "Stalled=True InvalidSpec")
-        .await;
+    scenario.until_told("frozen", "Stalled=True InvalidSpec").await;
     until_recorded(&scenario, 0).await;
     assert_eq!(host.stop().await.code(), Some(0));
     scenario.puppet("new-and-frozen", frozen).await;
@@ -153,9 +151,7 @@ async fn two_new_hosts_at_once_hold_back_what_the_old_ones_did() {
     for host in &new {
         until_held_back(host, 1).await;
     }
-    scenario
-        .until_condition(PUPPET, "p", "Stalled=True PluginNotLoaded")
-        .await;
+    scenario.until_told("p", "Stalled=True PluginNotLoaded").await;
     assert_eq!(uid(&scenario, "a").await, before);
 }
 
@@ -201,9 +197,7 @@ async fn a_host_that_leads_after_one_with_another_version_examines_its_own_again
         .await;
     let line = until_held_back(&standby, 0).await;
     assert_contains(&line, &format!("WouldDelete … {}", digest(1).short()));
-    scenario
-        .until_condition(PUPPET, "p", "Stalled=True PluginNotLoaded")
-        .await;
+    scenario.until_told("p", "Stalled=True PluginNotLoaded").await;
     assert!(scenario.get(CONFIG_MAP, "b").await.is_some());
 }
 

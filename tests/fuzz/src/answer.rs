@@ -133,14 +133,7 @@ fn body(config: &ControllerConfig, parent: &DynamicObject, key: &ChildRef, body:
     assert_eq!(body["kind"], key.kind.kind);
     assert_eq!(metadata["name"], key.name.name);
     assert_eq!(metadata["namespace"].as_str(), key.name.namespace.as_deref());
-    for field in [
-        "managedFields",
-        "resourceVersion",
-        "uid",
-        "creationTimestamp",
-        "generation",
-        "selfLink",
-    ] {
+    for field in "managedFields resourceVersion uid creationTimestamp generation selfLink".split(' ') {
         assert!(metadata.get(field).is_none(), "{field} is applied");
     }
     assert!(body.get("status").is_none(), "a status is applied");

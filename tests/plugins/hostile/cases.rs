@@ -16,19 +16,25 @@ pub enum End {
     Ready,
 }
 
-fn misbehave(name: &'static str, reason: &'static str, words: &'static str) -> Case {
-    Case {
-        name,
-        spec: json!({ "misbehave": name, "response": {} }),
-        ends: End::Stalled(reason, words),
+impl Case {
+    fn stalls(self, reason: &'static str, words: &'static str) -> Self {
+        let ends = End::Stalled(reason, words);
+        Self { ends, ..self }
     }
 }
 
+fn misbehave(name: &'static str) -> Case {
+    let spec = json!({ "misbehave": name, "response": {} });
+    let ends = End::Ready;
+    Case { name, spec, ends }
+}
+
 /// Returns a case with an answer in which one list repeats its item.
-fn many(name: &'static str, list: &str, item: &Value, count: u32, ends: End) -> Case {
+fn many(name: &'static str, list: &str, item: &Value, count: u32) -> Case {
     let mut spec = json!({"response": {"status": {"note": "other"}}, "many": {}});
     spec["response"][list] = json!([item]);
     spec["many"][list] = count.into();
+    let ends = End::Ready;
     Case { name, spec, ends }
 }
 
@@ -39,103 +45,59 @@ pub fn cases() -> Vec<Case> {
         |kind: &str, name: &str| json!({"apiVersion": "v1", "kind": kind, "metadata": {"name": name}});
     let need = json!({"id": "n$n", "apiVersion": "v1", "kind": "ConfigMap"});
     let event = json!({"type": "Normal", "reason": "R".repeat(100_000), "message": "event $n"});
-    let mut cases = vec![
-        misbehave("loop", "PluginTimedOut", "within 1s … limits.deadline"),
-        misbehave("drip", "PluginTimedOut", "within 1s … limits.deadline"),
-        misbehave(
-            "memory",
-            "PluginOutOfMemory",
-            "the limit is 32 MiB … limits.memory",
-        ),
-        misbehave("recursion", "PluginTrapped", "the plugin stopped"),
-        misbehave(
-            "flood",
+    vec![
+        misbehave("loop").stalls("PluginTimedOut", "within 1s … limits.deadline"),
+        misbehave("drip").stalls("PluginTimedOut", "within 1s … limits.deadline"),
+        misbehave("memory").stalls("PluginOutOfMemory", "the limit is 32 MiB … limits.memory"),
+        misbehave("recursion").stalls("PluginTrapped", "the plugin stopped"),
+        misbehave("flood").stalls("PluginAnswerTooLarge", "more than 7 MiB … limits.response"),
+        misbehave("many-values").stalls("PluginAnswerTooLarge", "JSON values … limits.values"),
+        misbehave("deep-json").stalls("PluginAnswerInvalid", "recursion limit"),
+        misbehave("not-utf8").stalls("PluginAnswerInvalid", "not UTF-8"),
+        misbehave("not-json").stalls("PluginAnswerInvalid", "line 1"),
+        misbehave("trap").stalls("PluginTrapped", "the plugin stopped … unreachable"),
+        misbehave("panic").stalls("PluginTrapped", "the puppet was told to panic"),
+        misbehave("exit").stalls("PluginTrapped", "the puppet was told to leave … exited with code"),
+        misbehave("file").stalls("PluginTrapped", "a file: Err("),
+        misbehave("socket").stalls("PluginTrapped", "a socket: Err("),
+        many("many-children", "children", &config_map("many-$n", "much"), 2_000).stalls(
             "PluginAnswerTooLarge",
-            "more than 7 MiB … limits.response",
+            "2000 children … answer with 1000 … limits.children",
         ),
-        misbehave(
-            "many-values",
-            "PluginAnswerTooLarge",
-            "JSON values … limits.values",
-        ),
-        misbehave("deep-json", "PluginAnswerInvalid", "recursion limit"),
-        misbehave("not-utf8", "PluginAnswerInvalid", "not UTF-8"),
-        misbehave("not-json", "PluginAnswerInvalid", "line 1"),
-        misbehave("trap", "PluginTrapped", "the plugin stopped … unreachable"),
-        misbehave("panic", "PluginTrapped", "the puppet was told to panic"),
-        misbehave(
-            "exit",
-            "PluginTrapped",
-            "the puppet was told to leave … exited with code",
-        ),
-        misbehave("file", "PluginTrapped", "a file: Err("),
-        misbehave("socket", "PluginTrapped", "a socket: Err("),
-        many(
-            "many-children",
-            "children",
-            &config_map("many-$n", "much"),
-            2_000,
-            End::Stalled(
-                "PluginAnswerTooLarge",
-                "2000 children … answer with 1000 … limits.children",
-            ),
-        ),
-        many(
-            "other-kinds",
-            "children",
-            &child("Node", "other-$n"),
-            900,
-            End::Stalled(
-                "ChildRefused",
-                "Node other-0:  … may not create objects of the kind v1/Node … and 890 more",
-            ),
+        many("other-kinds", "children", &child("Node", "other-$n"), 900).stalls(
+            "ChildRefused",
+            "Node other-0:  … may not create objects of the kind v1/Node … and 890 more",
         ),
         many(
             "long-kinds",
             "children",
             &child(&format!("Gadget{long}"), "long-$n"),
             10,
-            End::Stalled(
-                "ChildRefused",
-                "may not create objects of the kind v1/Gadgetxxx … list it under its `children`",
-            ),
+        )
+        .stalls(
+            "ChildRefused",
+            "may not create objects of the kind v1/Gadgetxxx … list it under its `children`",
         ),
         many(
             "long-names",
             "children",
             &child("ConfigMap", &format!("$n{long}")),
             10,
-            End::Stalled(
-                "ChildRefused",
-                "children[9]: \"9xxx … cannot be its `metadata.name`",
-            ),
+        )
+        .stalls(
+            "ChildRefused",
+            "children[9]: \"9xxx … cannot be its `metadata.name`",
         ),
         // All existing objects, 32 times.
-        many(
-            "all-needs",
-            "needs",
-            &need,
-            32,
-            End::Stalled(
-                "PluginRequestTooLarge",
-                "larger than 4 MiB … objects that it asked to read … limits.request",
-            ),
+        many("all-needs", "needs", &need, 32).stalls(
+            "PluginRequestTooLarge",
+            "larger than 4 MiB … objects that it asked to read … limits.request",
         ),
-        many(
-            "many-needs",
-            "needs",
-            &need,
-            900,
-            End::Stalled("NeedRefused", "900 needs … the limit is 32"),
-        ),
-        many("events", "events", &event, 30, End::Ready),
-    ];
-    for name in ["log-flood", "long-line"] {
-        let spec = json!({"misbehave": name, "response": {}});
-        let ends = End::Ready;
-        cases.push(Case { name, spec, ends });
-    }
-    cases
+        many("many-needs", "needs", &need, 900).stalls("NeedRefused", "900 needs … the limit is 32"),
+        many("events", "events", &event, 30),
+        misbehave("log-flood"),
+        misbehave("long-line"),
+    ]
 }
 
 /// Only possible in WebAssembly itself, so written in its text format.

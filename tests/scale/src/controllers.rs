@@ -13,16 +13,9 @@ const IDLE: Duration = Duration::from_secs(5);
 
 pub(crate) async fn run(measure: &Measure) -> anyhow::Result<Table> {
     let stage = Stage::start(&measure.common).await?;
-    let mut table = Table::new(&[
-        "controllers",
-        "compiled cache",
-        "all ready, s",
-        "processor time, s",
-        "of its compilers, s",
-        "idle resident, MB",
-        "of it anonymous, MB",
-        "peak, MB",
-    ]);
+    let head = "controllers | compiled cache | all ready, s | processor time, s | \
+                of its compilers, s | idle resident, MB | of it anonymous, MB | peak, MB";
+    let mut table = Table::new(head);
     let mut installed = 0;
     for &count in &measure.controllers {
         stage.add_copies(&measure.common, installed..count).await?;

@@ -43,14 +43,9 @@ pub(crate) async fn run(measure: &Measure) -> anyhow::Result<Table> {
         rounds.push(once(measure, &stage).await?);
         stage.shutdown().await;
     }
-    let mut table = Table::new(&[
-        "while",
-        "edits",
-        "median, ms",
-        "99th percentile, ms",
-        "most, ms",
-        "99th against quiet",
-    ]);
+    let head = "while | edits | median, ms | 99th percentile, ms | most, ms | \
+                99th against quiet";
+    let mut table = Table::new(head);
     for (phase, name) in PHASES.iter().enumerate() {
         let samples: Vec<[f64; 5]> = rounds
             .iter()

@@ -20,14 +20,9 @@ pub(crate) async fn run(measure: &Measure) -> anyhow::Result<Table> {
     let mut host = stage.start_host(&cache)?;
     host.until_ready(1).await?;
     host.stop().await;
-    let mut table = Table::new(&[
-        "foreign pods",
-        "until ready, s",
-        "processor time, s",
-        "resident, MB",
-        "of it anonymous, MB",
-        "peak, MB",
-    ]);
+    let head = "foreign pods | until ready, s | processor time, s | resident, MB | \
+                of it anonymous, MB | peak, MB";
+    let mut table = Table::new(head);
     let pods = echoes::pods(&stage.client, NAMESPACE);
     let mut created = 0;
     for &count in &measure.foreign {

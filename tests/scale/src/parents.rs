@@ -23,18 +23,9 @@ pub(crate) async fn run(measure: &Measure) -> anyhow::Result<Table> {
     host.until_ready(1).await?;
     host.stop().await;
     stage.shutdown().await;
-    let mut table = Table::new(&[
-        "parents",
-        "by",
-        "until the last status, s",
-        "own processor time, s",
-        "API server, s",
-        "etcd, s",
-        "writes",
-        "reads",
-        "resident after, MB",
-        "peak, MB",
-    ]);
+    let head = "parents | by | until the last status, s | own processor time, s | API server, s | \
+                etcd, s | writes | reads | resident after, MB | peak, MB";
+    let mut table = Table::new(head);
     for &count in &measure.parents {
         let mut figures = [Vec::new(), Vec::new()];
         for round in 0..measure.repeat as usize {

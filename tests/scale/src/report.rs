@@ -8,9 +8,11 @@ use crate::stats::Spread;
 pub(crate) struct Table(Vec<Vec<String>>);
 
 impl Table {
-    pub(crate) fn new(head: &[&str]) -> Self {
-        let texts = |cells: &[&str]| cells.iter().map(ToString::to_string).collect();
-        Self(vec![texts(head), vec!["---".to_owned(); head.len()]])
+    /// Begins a table with its heads, which ` | ` divides.
+    pub(crate) fn new(heads: &str) -> Self {
+        let heads: Vec<_> = heads.split(" | ").map(str::to_owned).collect();
+        let line = vec!["---".to_owned(); heads.len()];
+        Self(vec![heads, line])
     }
 
     /// Adds a row: its first cells, and the figures of each sample, which become one cell each.

@@ -66,7 +66,7 @@ pub(crate) async fn run(common: &Common, minutes: f64) -> anyhow::Result<ExitCod
     let reconciles = host.metrics().await?.sum("operator_host_reconciles_total", "");
     users.shutdown().await;
 
-    let mut table = Table::new(&["", "first quarter", "second", "third", "last", "flat"]);
+    let mut table = Table::new(" | first quarter | second | third | last | flat");
     let mut flat = true;
     for series in &all {
         let grew = grew(&series.values, series.slack);

@@ -15,16 +15,9 @@ const PODS: usize = 3;
 const FOREIGN_PODS: usize = 5000;
 
 pub(crate) async fn run(measure: &Measure) -> anyhow::Result<Table> {
-    let mut table = Table::new(&[
-        "controllers",
-        "parents of each",
-        "until the last status, s",
-        "own processor time, s",
-        "API server, s",
-        "writes",
-        "resident after, MB",
-        "processor time for a foreign pod, µs",
-    ]);
+    let head = "controllers | parents of each | until the last status, s | own processor time, s | \
+                API server, s | writes | resident after, MB | processor time for a foreign pod, µs";
+    let mut table = Table::new(head);
     for &count in &measure.across {
         let mut samples = Vec::new();
         for _ in 0..measure.repeat {
