@@ -212,12 +212,7 @@ mod tests {
         let none = review(|review| review["request"]["objects"] = json!([]));
         assert!(ConversionReview::parse(&none).unwrap().kind().is_none());
         let strange = review(|review| review["request"]["objects"][0] = json!("text"));
-        assert!(
-            ConversionReview::parse(&strange)
-                .unwrap()
-                .kind()
-                .unwrap()
-                .is_err()
-        );
+        let strange = ConversionReview::parse(&strange).unwrap();
+        assert!(strange.kind().unwrap().is_err());
     }
 }
