@@ -151,7 +151,10 @@ fn with_ci_set_make_changes_no_definition_and_names_the_one_that_is_out_of_date(
     let stale = std::fs::read_to_string(&definition).unwrap();
     // Make looks at times, and the sources are to be newer.
     let sources = desk.path().join("stale/src/lib.rs");
-    Command::new("touch").arg(sources).prints();
+    Command::new("touch")
+        .args(["--date", "1 second"])
+        .arg(sources)
+        .prints();
     let printed = fails_to(make_command(&desk, "stale", "crd.json").env("CI", "true"));
     assert_contains(&printed, "crd.json does not match the plugin's types");
     assert_eq!(std::fs::read_to_string(&definition).unwrap(), stale);
