@@ -109,7 +109,7 @@ const fn is_special_in_yaml(c: char) -> bool {
 mod tests {
     use super::*;
 
-    /// A reader counted 200 MB that one body of 15 MiB would make of its members.
+    /// Regression: the members of one body of 15 MiB could take 200 MB.
     #[test]
     fn an_object_has_a_limited_number_of_members() {
         let with = |count: usize| {
