@@ -2,10 +2,10 @@
 # Scenarios: operators that are objects of the cluster. Sourced by scenarios.sh, never run.
 # shellcheck disable=SC2154,SC2034
 
-# The containers of the host: others, or started again, show.
+# The containers of the host: others, or started again, show. Those of pods that are going do not count.
 host_containers() {
     kubectl -n operator-host get pods -l "$labels" -o json |
-        jq --raw-output '.items[] | "\(.metadata.uid) \(.status.containerStatuses[0] | "\(.containerID) \(.restartCount)")"' | sort
+        jq --raw-output '.items[] | select(.metadata.deletionTimestamp == null) | "\(.metadata.uid) \(.status.containerStatuses[0] | "\(.containerID) \(.restartCount)")"' | sort
 }
 is_gone() { kubectl wait --for=delete "$1" --timeout=1s; }
 job_exists() { kubectl get jobs -l operator-host.dev/controller=cron -o name | grep .; }
