@@ -1,16 +1,15 @@
 //! Controllers as objects of the cluster (`kind: Controller`): their `spec` is an entry of `controllers`, with the orders about
 //! versions and what happens when the object is deleted.
 
-use std::path::Path;
-
 use schemars::generate::SchemaSettings;
 use schemars::{JsonSchema, Schema, SchemaGenerator};
 use serde::Deserialize;
+use serde::de::DeserializeOwned;
 use serde_json::{Map, Value};
 
 use super::raw::RawController;
-use super::values::{Text, yaml};
-use super::{Config, ConfigError, ControllerConfig};
+use super::values::{Text, in_plain_words};
+use super::{Config, ControllerConfig};
 use operator_host_contract::Kind;
 use operator_host_delivery::Prefix;
 
@@ -102,10 +101,8 @@ impl Config {
                 "`spec.name` must be that of the object, {name:?}: leave it out"
             ));
         }
-        let (own, entry) = (Value::Object(own), Value::Object(entry));
-        let own: RawObject = yaml(Path::new(name), &lines(&own)).map_err(|error| at_field(&own, error))?;
-        let raw: RawController =
-            yaml(Path::new(name), &lines(&entry)).map_err(|error| at_field(&entry, error))?;
+        let own: RawObject = fields(own)?;
+        let raw: RawController = fields(entry)?;
         let config = raw.validate(&self.places, self.definitions);
         let mut config = config.map_err(|(field, message)| format!("`spec.{field}`: {message}"))?;
         config.is_object = true;
@@ -121,47 +118,16 @@ impl Config {
     }
 }
 
-/// Returns a value as JSON, which is YAML, too. Each scalar and each bracket has a line of its own, by which [`at_field`] knows it.
-fn lines(value: &Value) -> String {
-    format!("{value:#}")
-}
-
-/// Returns an error with the field of the `spec` that it is about.
-fn at_field(spec: &Value, error: ConfigError) -> String {
-    match error {
-        ConfigError::Invalid {
-            message, mut line, ..
-        } => match path(spec, &mut line).unwrap_or_default().as_str() {
-            ".name" => format!("`metadata.name`: {message}"),
-            path => format!("`spec{path}`: {message}"),
-        },
-        error => error.to_string(),
-    }
-}
-
-/// Returns the path to what is in this line of [`lines`]. Otherwise takes the lines of the value off.
-fn path(value: &Value, line: &mut u64) -> Option<String> {
-    if *line == 1 {
-        return Some(String::new());
-    }
-    let inner: Vec<(String, &Value)> = match value {
-        Value::Object(fields) => fields.iter().map(|(name, it)| (format!(".{name}"), it)).collect(),
-        Value::Array(items) => items
-            .iter()
-            .enumerate()
-            .map(|(index, it)| (format!("[{index}]"), it))
-            .collect(),
-        _ => Vec::new(),
-    };
-    *line = line.saturating_sub(1);
-    let found = inner
-        .iter()
-        .find_map(|(name, it)| Some(format!("{name}{}", path(it, line)?)));
-    if found.is_none() && !inner.is_empty() {
-        // The closing bracket.
-        *line = line.saturating_sub(1);
-    }
-    found
+/// Reads a part of the `spec`. The error names the field.
+fn fields<T: DeserializeOwned>(fields: Map<String, Value>) -> Result<T, String> {
+    serde_path_to_error::deserialize(Value::Object(fields)).map_err(|error| {
+        let message = in_plain_words(&error.inner().to_string());
+        match error.path().to_string().as_str() {
+            "name" => format!("`metadata.name`: {message}"),
+            "." => format!("`spec`: {message}"),
+            path => format!("`spec.{path}`: {message}"),
+        }
+    })
 }
 
 /// Returns the JSON Schema of a Controller's `spec`, made of the types that read it.
@@ -191,6 +157,8 @@ pub fn spec_schema() -> Schema {
 
 #[cfg(test)]
 mod tests {
+    use std::path::Path;
+
     use serde_json::json;
 
     use super::*;
@@ -344,7 +312,7 @@ mod tests {
             ),
             (
                 json!({"limits": {"children": -1}}),
-                "`spec.limits.children`: expected a whole number",
+                "`spec.limits.children`: invalid value: integer `-1`, expected a whole number",
             ),
             (json!({"backoff": {"initial": 5}}), "`spec.backoff.initial`: "),
             (

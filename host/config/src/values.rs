@@ -176,13 +176,15 @@ pub(super) fn yaml<T: serde::de::DeserializeOwned>(file: &Path, text: &str) -> R
     })
 }
 
-/// Shortens a message of serde-saphyr: removes the location at its end, which [`ConfigError`] puts first, and replaces
+/// Shortens a message of serde or serde-saphyr: removes the location at its end, which [`ConfigError`] puts first, and replaces
 /// the names of Rust types.
-fn in_plain_words(message: &str) -> String {
+pub(super) fn in_plain_words(message: &str) -> String {
     let end = message.find(" at line ").unwrap_or(message.len());
     let mut message = message[..end].to_owned();
-    for number in ["u8", "u16", "u32", "u64", "i64"] {
-        message = message.replace(&format!("invalid {number}"), "expected a whole number");
+    for number in ["u8", "u16", "u32", "u64", "i64", "usize"] {
+        for expected in ["invalid", "expected"] {
+            message = message.replace(&format!("{expected} {number}"), "expected a whole number");
+        }
     }
     message
 }
