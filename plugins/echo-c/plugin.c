@@ -9,7 +9,6 @@ typedef operator_host_plugin_types_object_ref_t object_ref_t;
 typedef exports_operator_host_plugin_reconciler_description_t description_t;
 typedef exports_operator_host_plugin_reconciler_request_t request_t;
 typedef exports_operator_host_plugin_reconciler_response_t response_t;
-typedef exports_operator_host_plugin_reconciler_cleanup_response_t cleanup_response_t;
 typedef exports_operator_host_plugin_reconciler_failure_t failure_t;
 typedef operator_host_plugin_types_json_t json_t;
 typedef exports_operator_host_plugin_reconciler_list_json_t list_json_t;
@@ -142,10 +141,10 @@ bool exports_operator_host_plugin_reconciler_reconcile(request_t *request, respo
 }
 
 // Never called: `describe` asks for no finalizer.
-bool exports_operator_host_plugin_reconciler_cleanup(request_t *request, cleanup_response_t *response, failure_t *failure) {
+bool exports_operator_host_plugin_reconciler_cleanup(request_t *request, response_t *response, failure_t *failure) {
   (void)request;
   (void)failure;
-  *response = (cleanup_response_t){.done = true};
+  *response = (response_t){.done = true};
   return true;
 }
 

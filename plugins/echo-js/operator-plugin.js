@@ -137,7 +137,8 @@ export class Request {
 // What both answers have. All arguments are checked where the author's line is on the stack.
 class Answer {
   constructor(status) {
-    this.fields = { children: [], conditions: [], events: [], needs: [], status: statusText(status) };
+    const lists = { children: [], keep: [], generate: [], conditions: [], events: [], needs: [] };
+    this.fields = { done: false, ...lists, status: statusText(status) };
   }
 
   /** Adds children that should exist, each as a complete object. */
@@ -195,11 +196,6 @@ class Answer {
 
 /** What should be. The host deletes every child of the parent that the response does not name. */
 export class Response extends Answer {
-  constructor(status) {
-    super(status);
-    Object.assign(this.fields, { keep: [], generate: [] });
-  }
-
   /** Keeps children as they are: neither applied nor deleted. Takes references and objects. */
   keep(...children) {
     for (const child of children) {

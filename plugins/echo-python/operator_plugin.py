@@ -321,7 +321,7 @@ class Response(Answer):
                 metadata, kind = existing["metadata"], Kind(existing["apiVersion"], existing["kind"])
                 self.keep(kind.reference(metadata["name"], metadata.get("namespace")))
             fields["children"] = [child for child in fields["children"] if child not in wanted]
-        return wit.Response(keep=self.kept, generate=self.generated, **fields)
+        return wit.Response(done=False, keep=self.kept, generate=self.generated, **fields)
 
 
 class Cleanup(Answer):
@@ -332,8 +332,8 @@ class Cleanup(Answer):
         require(isinstance(done, bool), "the first argument of Cleanup", "True or False", done)
         self.done = done
 
-    def record(self, request: Request) -> wit.CleanupResponse:
-        return wit.CleanupResponse(done=self.done, **self.fields())
+    def record(self, request: Request) -> wit.Response:
+        return wit.Response(done=self.done, keep=[], generate=[], **self.fields())
 
 
 class Plugin:
@@ -423,7 +423,7 @@ class Plugin:
         function = self.functions[0]
         return called(function, lambda: self.ask(function, Response, Request(request, self.spec)))
 
-    def cleanup(self, request: wit.Request) -> wit.CleanupResponse:
+    def cleanup(self, request: wit.Request) -> wit.Response:
         function = self.functions[1]
         # A parent must be able to go whatever its spec is.
         def spec_or_none() -> Request:

@@ -204,8 +204,8 @@ pub const Response = struct {
     /// When to reconcile again, by the host's clock, such as "2026-01-02T03:04:05Z".
     requeueAt: ?[]const u8 = null,
     needs: std.ArrayList(Need) = .empty,
-    /// What a cleanup answers: the parent may go.
-    done: ?bool = null,
+    /// For a cleanup: the parent may go.
+    done: bool = false,
     observed: []const Object = &.{},
 
     /// Adds a child that should exist, as a complete object: any struct, with the fields of the manifest.
@@ -352,14 +352,19 @@ fn answer(comptime Spec: type, comptime description: Description, comptime opera
         const text = try print("{s}. The plugin cannot read the resource, so its cleanup did not run", .{message});
         if (@hasDecl(operator, "cleanup")) try response.event(.{ .type = "Warning", .reason = "CleanupSkipped", .message = text });
     }
-    const rest = if (response.done) |done|
-        try json(.{ .done = done, .conditions = response.conditions.items, .events = response.events.items, .requeueAfterMs = response.requeueAfterMs, .requeueAt = response.requeueAt, .needs = response.needs.items })
-    else
-        try json(.{ .keep = response.keep.items, .generate = response.generate.items, .conditions = response.conditions.items, .events = response.events.items, .requeueAfterMs = response.requeueAfterMs, .requeueAt = response.requeueAt, .needs = response.needs.items });
+    const rest = try json(.{
+        .done = response.done,
+        .keep = response.keep.items,
+        .generate = response.generate.items,
+        .conditions = response.conditions.items,
+        .events = response.events.items,
+        .requeueAfterMs = response.requeueAfterMs,
+        .requeueAt = response.requeueAt,
+        .needs = response.needs.items,
+    });
     const children = try std.mem.join(allocator, ",", response.children.items);
     const status = if (response.status) |status| try print(",\"status\":{s}", .{status}) else "";
-    const field = if (response.done == null) "response" else "cleanup";
-    return print("{{\"{s}\":{s},\"children\":[{s}]{s}}}}}", .{ field, rest[0 .. rest.len - 1], children, status });
+    return print("{{\"response\":{s},\"children\":[{s}]{s}}}}}", .{ rest[0 .. rest.len - 1], children, status });
 }
 
 fn fail(failure: Failure) ![]const u8 {

@@ -78,7 +78,6 @@ type output struct {
 	Description *description  `json:"description,omitempty"`
 	Validated   *[]fieldError `json:"validated,omitempty"`
 	Response    *response     `json:"response,omitempty"`
-	Cleanup     *cleanup      `json:"cleanup,omitempty"`
 	Converted   []converted   `json:"converted,omitempty"`
 	Defaulted   *object       `json:"defaulted,omitempty"`
 	Failure     *failure      `json:"failure,omitempty"`
@@ -108,20 +107,10 @@ type converted struct {
 }
 
 type response struct {
+	Done           bool        `json:"done,omitempty"`
 	Children       []object    `json:"children,omitempty"`
 	Keep           []objectRef `json:"keep,omitempty"`
 	Generate       []generated `json:"generate,omitempty"`
-	Status         object      `json:"status,omitempty"`
-	Conditions     []condition `json:"conditions,omitempty"`
-	Events         []event     `json:"events,omitempty"`
-	RequeueAfterMs uint64      `json:"requeueAfterMs,omitempty"`
-	RequeueAt      *time.Time  `json:"requeueAt,omitempty"`
-	Needs          []need      `json:"needs,omitempty"`
-}
-
-type cleanup struct {
-	Done           bool        `json:"done"`
-	Children       []object    `json:"children,omitempty"`
 	Status         object      `json:"status,omitempty"`
 	Conditions     []condition `json:"conditions,omitempty"`
 	Events         []event     `json:"events,omitempty"`
@@ -293,8 +282,8 @@ func answer(in io.Reader, out io.Writer) error {
 		}
 	case "cleanup":
 		// A parent must be able to go whatever its spec is.
-		if answer.Cleanup, err = clean(call.Request); err == nil && answer.Cleanup == nil {
-			err = errors.New("clean returned neither a cleanup nor an error")
+		if answer.Response, err = clean(call.Request); err == nil && answer.Response == nil {
+			err = errors.New("clean returned neither a response nor an error")
 		}
 	case "convert":
 		answer.Converted = convertAll(call.Conversion)

@@ -85,9 +85,9 @@ func reconcile(request *request) (*response, error) {
 }
 
 // clean runs while a Hello is being deleted. The garbage collector deletes the Deployment, which the Hello owns.
-func clean(request *request) (*cleanup, error) {
+func clean(request *request) (*response, error) {
 	message := fmt.Sprintf("Deleting Hello %s and its Deployment", request.Parent.Metadata.Name)
-	return &cleanup{Done: true, Events: []event{{Type: "Normal", Reason: "Deleted", Message: message}}}, nil
+	return &response{Done: true, Events: []event{{Type: "Normal", Reason: "Deleted", Message: message}}}, nil
 }
 
 func workload(name string, replicas int64) object {

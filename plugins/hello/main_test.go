@@ -64,7 +64,7 @@ func TestReconcile(t *testing.T) {
 
 func TestCleanupIsDoneAndPublishesAnEvent(t *testing.T) {
 	document := ask(t, "cleanup", "1", `[]`)
-	if at(document, "cleanup", "done") != true || at(document, "cleanup", "events", "0", "reason") != "Deleted" {
+	if at(document, "response", "done") != true || at(document, "response", "events", "0", "reason") != "Deleted" {
 		t.Errorf("got %v", document)
 	}
 }

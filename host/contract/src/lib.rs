@@ -215,6 +215,17 @@ pub struct Request {
     pub namespace_terminating: bool,
 }
 
+impl Request {
+    /// Returns the question with this request: that of `cleanup`, or else that of `reconcile`.
+    #[must_use]
+    pub fn asked_of(self, export: Export) -> Asked {
+        match export {
+            Export::Cleanup => Asked::Cleanup(Arc::new(self)),
+            _ => Asked::Reconcile(Arc::new(self)),
+        }
+    }
+}
+
 /// The objects that one need selected.
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
@@ -226,16 +237,20 @@ pub struct Related {
     pub objects: Vec<Arc<DynamicObject>>,
 }
 
-/// The desired state.
+/// The desired state: the response of `reconcile` and of `cleanup`.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 pub struct Response {
-    /// Every child that should exist, each complete. Not yet checked against the policy.
+    /// For `cleanup`, which is called again until this is true: whether the parent may be deleted.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub done: bool,
+    /// Every child that should exist, each complete. Not yet checked against the policy. `cleanup` deletes nothing: children
+    /// that it does not list stay.
     pub children: Vec<Value>,
-    /// Children that stay unchanged: neither applied nor deleted in this reconcile.
+    /// Children that stay unchanged: neither applied nor deleted in this reconcile. Without effect in `cleanup`.
     pub keep: Vec<ObjectRef>,
     /// Secrets whose values the host generates once. A child of the same name is the rest of such a Secret: its
-    /// labels, annotations, type and other entries.
+    /// labels, annotations, type and other entries. Without effect in `cleanup`.
     pub generate: Vec<GeneratedSecret>,
     /// The complete status of the parent except `conditions` and `observedGeneration`; absent: the status is
     /// not changed.
@@ -251,29 +266,6 @@ pub struct Response {
     #[schemars(with = "Option<String>", extend("format" = "date-time"))]
     pub requeue_at: Option<Timestamp>,
     /// Objects to read before the rest of this response takes effect.
-    pub needs: Vec<Need>,
-}
-
-/// The response of `cleanup`, which is called again until `done` is true.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "camelCase", deny_unknown_fields, default)]
-pub struct CleanupResponse {
-    /// Whether the parent may be deleted.
-    pub done: bool,
-    /// Objects to apply while the parent is being deleted. Children that are not listed stay.
-    pub children: Vec<Value>,
-    /// See [`Response::status`].
-    pub status: Option<Map<String, Value>>,
-    /// See [`Response::conditions`].
-    pub conditions: Vec<Condition>,
-    /// See [`Response::events`].
-    pub events: Vec<Event>,
-    /// See [`Response::requeue_after_ms`].
-    pub requeue_after_ms: Option<u64>,
-    /// See [`Response::requeue_at`].
-    #[schemars(with = "Option<String>", extend("format" = "date-time"))]
-    pub requeue_at: Option<Timestamp>,
-    /// See [`Response::needs`].
     pub needs: Vec<Need>,
 }
 
@@ -588,10 +580,8 @@ pub enum CommandOutput {
     Description(Description),
     /// The result of `validate`; empty: the parent is valid.
     Validated(Vec<FieldError>),
-    /// The result of `reconcile`.
+    /// The result of `reconcile` and of `cleanup`.
     Response(Box<Response>),
-    /// The result of `cleanup`.
-    Cleanup(Box<CleanupResponse>),
     /// The results of `convert`: as many as objects, in the same order.
     Converted(Vec<Converted>),
     /// The result of `default`: the spec.

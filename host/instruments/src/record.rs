@@ -12,9 +12,7 @@ use serde_json::{Map, Value};
 pub use keeper::{Bounds, KeepError, Recorder};
 pub use mask::mask;
 
-use operator_host_contract::{
-    Asked, CleanupResponse, CommandInput, Converted, Failure, FieldError, Response,
-};
+use operator_host_contract::{Asked, CommandInput, Converted, Failure, FieldError, Response};
 use operator_host_runtime::{CallError, Plugin};
 
 /// One plugin call and its result.
@@ -64,10 +62,8 @@ impl std::fmt::Display for Version {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub enum RecordedAnswer {
-    /// The answer of `reconcile`.
+    /// The answer of `reconcile` and of `cleanup`.
     Response(Box<Response>),
-    /// The answer of `cleanup`.
-    Cleanup(Box<CleanupResponse>),
     /// The answers of `convert`, each with `object` or `error`.
     Converted(Vec<Value>),
     /// The answer of `default`: the spec.
@@ -93,12 +89,6 @@ pub struct FailedCall {
 impl From<Response> for RecordedAnswer {
     fn from(response: Response) -> Self {
         Self::Response(Box::new(response))
-    }
-}
-
-impl From<CleanupResponse> for RecordedAnswer {
-    fn from(response: CleanupResponse) -> Self {
-        Self::Cleanup(Box::new(response))
     }
 }
 

@@ -210,7 +210,6 @@ pub(crate) fn parse(
         .map_err(|error| CallError::protocol(format!("standard output is not a valid answer: {error}")))?;
     let children = match &output {
         CommandOutput::Response(response) => response.children.as_slice(),
-        CommandOutput::Cleanup(response) => response.children.as_slice(),
         _ => &[],
     };
     convert::check_lists(&output, limits)?;

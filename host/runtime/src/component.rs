@@ -168,13 +168,9 @@ impl ComponentForm {
                 };
                 run(linked, export, setting, parameters, convert::validated)
             }
-            Asked::Reconcile(request) => {
+            Asked::Reconcile(request) | Asked::Cleanup(request) => {
                 let parameters = move |limit| convert::request(&request, limit);
                 run(linked, export, setting, parameters, convert::response)
-            }
-            Asked::Cleanup(request) => {
-                let parameters = move |limit| convert::request(&request, limit);
-                run(linked, export, setting, parameters, convert::cleanup)
             }
             Asked::Convert(conversion) => {
                 let parameters = move |limit| convert::conversion(&conversion, limit);
@@ -253,8 +249,9 @@ impl Linked {
     /// Checks the signatures of all exports but `describe`.
     fn check_types(&self, store: &mut Store<State>, instance: &Instance) -> wasmtime::Result<()> {
         self.function::<(String, Option<String>), Vec<types::FieldError>>(store, instance, Export::Validate)?;
-        self.function::<(types::Request,), Answer<types::Response>>(store, instance, Export::Reconcile)?;
-        self.function::<(types::Request,), Answer<types::CleanupResponse>>(store, instance, Export::Cleanup)?;
+        for export in [Export::Reconcile, Export::Cleanup] {
+            self.function::<(types::Request,), Answer<types::Response>>(store, instance, export)?;
+        }
         self.function::<(String, Vec<String>), Conversions>(store, instance, Export::Convert)?;
         self.function::<(String,), Answer<String>>(store, instance, Export::Default)?;
         Ok(())

@@ -10,9 +10,9 @@ use serde_json::{Map, Value};
 use crate::bindings::operator_host::plugin::types as wit;
 use crate::component::{Answer, Conversions};
 use crate::contract::{
-    CleanupResponse, CommandOutput, Condition, ConditionStatus, ContractVersion, Conversion, Converted,
-    Definition, Description, Event, EventType, Failure, FieldError, GeneratedSecret, GeneratedValue, Kind,
-    Need, ObjectRef, Request, Response,
+    CommandOutput, Condition, ConditionStatus, ContractVersion, Conversion, Converted, Definition,
+    Description, Event, EventType, Failure, FieldError, GeneratedSecret, GeneratedValue, Kind, Need,
+    ObjectRef, Request, Response,
 };
 use crate::error::CallError;
 use crate::estimate::estimate;
@@ -142,7 +142,7 @@ pub(crate) fn description(
     }))
 }
 
-/// Converts the result of `reconcile`.
+/// Converts the result of `reconcile` and of `cleanup`.
 pub(crate) fn response(
     record: Answer<wit::Response>,
     reader: &mut Reader<'_>,
@@ -152,30 +152,10 @@ pub(crate) fn response(
         Err(failure) => return reader.failure(failure),
     };
     Ok(CommandOutput::Response(Box::new(Response {
+        done: record.done,
         children: reader.children(&record.children)?,
         keep: all(record.keep),
         generate: record.generate.into_iter().map(generated_secret).collect(),
-        status: reader.status(record.status.as_deref())?,
-        conditions: all(record.conditions),
-        events: all(record.events),
-        requeue_after_ms: record.requeue_after_ms,
-        requeue_at: record.requeue_at.as_deref().map(requeue_at).transpose()?,
-        needs: all(record.needs),
-    })))
-}
-
-/// Converts the result of `cleanup`.
-pub(crate) fn cleanup(
-    record: Answer<wit::CleanupResponse>,
-    reader: &mut Reader<'_>,
-) -> Result<CommandOutput, CallError> {
-    let record = match record {
-        Ok(record) => record,
-        Err(failure) => return reader.failure(failure),
-    };
-    Ok(CommandOutput::Cleanup(Box::new(CleanupResponse {
-        done: record.done,
-        children: reader.children(&record.children)?,
         status: reader.status(record.status.as_deref())?,
         conditions: all(record.conditions),
         events: all(record.events),
@@ -241,11 +221,6 @@ pub(crate) fn check_lists(output: &CommandOutput, limits: &Limits) -> Result<(),
     match output {
         CommandOutput::Response(response) => {
             children = response.children.len() + response.keep.len() + response.generate.len();
-            conditions = &response.conditions;
-            (events, needs) = (response.events.len(), response.needs.len());
-        }
-        CommandOutput::Cleanup(response) => {
-            children = response.children.len();
             conditions = &response.conditions;
             (events, needs) = (response.events.len(), response.needs.len());
         }

@@ -521,7 +521,6 @@ impl CallError {
             CommandOutput::Description(_) => "description",
             CommandOutput::Validated(_) => "validated",
             CommandOutput::Response(_) => "response",
-            CommandOutput::Cleanup(_) => "cleanup",
             CommandOutput::Converted(_) => "converted",
             CommandOutput::Defaulted(_) => "defaulted",
         };

@@ -34,6 +34,7 @@ pub fn component_answer(
     limits: &Limits,
 ) -> Result<CommandOutput, CallError> {
     let record = wit::Response {
+        done: false,
         children,
         status,
         keep: Vec::new(),

@@ -9,8 +9,7 @@ use serde_json::{Map, Value};
 use crate::call::{Call, Setting};
 use crate::code_cache::{Cache, Described, Stored};
 use crate::contract::{
-    Asked, CleanupResponse, CommandOutput, Conversion, Converted, Description, Export, FieldError, Json,
-    Request, Response,
+    Asked, CommandOutput, Conversion, Converted, Description, Export, FieldError, Json, Request, Response,
 };
 use crate::deterministic::Origin;
 use crate::digest::Digest;
@@ -287,22 +286,28 @@ impl Plugin {
     ///
     /// Dropping the future ends the guest.
     pub async fn reconcile(&self, request: &Request) -> Call<Response> {
-        let asked = Asked::Reconcile(Arc::new(request.clone()));
-        self.call(asked, |output| match output {
-            CommandOutput::Response(response) => Ok(*response),
-            other => Err(CallError::unexpected(Export::Reconcile, other)),
-        })
-        .await
+        self.respond(request.clone().asked_of(Export::Reconcile)).await
     }
 
     /// Calls `cleanup` in a fresh sandbox; otherwise like [`Plugin::reconcile`].
-    pub async fn cleanup(&self, request: &Request) -> Call<CleanupResponse> {
-        let asked = Asked::Cleanup(Arc::new(request.clone()));
-        self.call(asked, |output| match output {
-            CommandOutput::Cleanup(response) => Ok(*response),
-            other => Err(CallError::unexpected(Export::Cleanup, other)),
+    pub async fn cleanup(&self, request: &Request) -> Call<Response> {
+        self.respond(request.clone().asked_of(Export::Cleanup)).await
+    }
+
+    /// Calls `reconcile` or `cleanup`, as [`Plugin::reconcile`] does.
+    pub async fn respond(&self, asked: Asked) -> Call<Response> {
+        let is_cleanup = asked.export() == Export::Cleanup;
+        let call = self.call(asked, |output| match output {
+            CommandOutput::Response(response) => Ok(*response),
+            other => Err(Box::new(other)),
+        });
+        call.await.and_then(|mut response| {
+            if is_cleanup {
+                // By the contract they have no effect.
+                (response.keep, response.generate) = (Vec::new(), Vec::new());
+            }
+            Ok(response)
         })
-        .await
     }
 
     /// Calls `convert` in a fresh sandbox: all objects in one call.
@@ -312,7 +317,7 @@ impl Plugin {
         let count = conversion.objects.len();
         let call = self.call(Asked::Convert(Arc::clone(conversion)), |output| match output {
             CommandOutput::Converted(converted) => Ok(converted),
-            other => Err(CallError::unexpected(Export::Convert, other)),
+            other => Err(Box::new(other)),
         });
         call.await.and_then(|converted| {
             if converted.len() == count {
@@ -331,7 +336,7 @@ impl Plugin {
         let asked = Asked::Validate(Arc::clone(parent), old_parent.map(Arc::clone));
         self.call(asked, |output| match output {
             CommandOutput::Validated(errors) => Ok(errors),
-            other => Err(CallError::unexpected(Export::Validate, other)),
+            other => Err(Box::new(other)),
         })
         .await
     }
@@ -340,14 +345,14 @@ impl Plugin {
     pub async fn default(&self, parent: &Json) -> Call<Map<String, Value>> {
         self.call(Asked::Default(Arc::clone(parent)), |output| match output {
             CommandOutput::Defaulted(spec) => Ok(spec),
-            other => Err(CallError::unexpected(Export::Default, other)),
+            other => Err(Box::new(other)),
         })
         .await
     }
 
     /// Calls with the memory that this plugin usually needs. If that was not enough, calls once more with all
-    /// the memory it may have. `read` returns the answer to this call, or what is wrong with any other.
-    async fn call<T>(&self, asked: Asked, read: fn(CommandOutput) -> Result<T, CallError>) -> Call<T> {
+    /// the memory it may have.
+    async fn call<T>(&self, asked: Asked, read: Read<T>) -> Call<T> {
         let start = Instant::now();
         let code = match self.loaded.code.prepared().await {
             Ok(code) => code,
@@ -365,7 +370,7 @@ impl Plugin {
             call = self.once(most, &asked, waited, &code).await;
         }
         call.stats.waited += loading;
-        call.and_then(read)
+        call.and_then(|output| read(output).map_err(|other| CallError::unexpected(asked.export(), *other)))
     }
 
     async fn once(
@@ -426,6 +431,9 @@ impl Plugin {
         }
     }
 }
+
+/// Returns the answer to a call, or any other output.
+type Read<T> = fn(CommandOutput) -> Result<T, Box<CommandOutput>>;
 
 /// The random numbers for a call in a proof. A plugin must give the same answer for any of them, because they
 /// change from one reconcile to the next.

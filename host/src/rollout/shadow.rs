@@ -12,7 +12,7 @@ use super::answer::{Answer, SecretValues};
 use super::off_the_serving_threads;
 use crate::definitions::installed;
 use operator_host_config::{DefinitionsMode, Removal};
-use operator_host_contract::{CleanupResponse, Condition, Event, Kind, Need, Request, Response};
+use operator_host_contract::{Condition, Event, Export, Kind, Need, Request, Response};
 use operator_host_core::crd::definition;
 use operator_host_core::crd::known::Schemas;
 use operator_host_core::object::{
@@ -21,7 +21,7 @@ use operator_host_core::object::{
 use operator_host_desired::conditions::{self, NO_PLUGIN, RECONCILING, RETRYING, STALLED, Verdict};
 use operator_host_desired::plan::{Plan, Policy, Refusal, plan_around};
 use operator_host_engine::reconcile::context::Context;
-use operator_host_engine::reconcile::evaluate::{PluginExport, Subject, evaluate};
+use operator_host_engine::reconcile::evaluate::{Subject, evaluate};
 use operator_host_engine::reconcile::prune::removable;
 use operator_host_engine::validation;
 use operator_host_runtime::{Call, Plugin, Share};
@@ -167,24 +167,31 @@ impl Snapshot {
         values: &mut SecretValues,
         known: &Arc<Known>,
     ) -> Result<Effect, String> {
-        let (response, done, share) = if !is_terminating(&self.parent) {
+        let (response, share) = if !is_terminating(&self.parent) {
             let valid = validation::check(plugin, &self.parent).await;
             valid.map_err(|error| error.to_string())?;
-            self.call::<Response>(context, plugin).await?
+            self.call(context, plugin, Export::Reconcile).await?
         } else if plugin.description().finalizer {
-            self.call::<CleanupResponse>(context, plugin).await?
+            self.call(context, plugin, Export::Cleanup).await?
         } else {
-            (Response::default(), Some(true), None)
+            let done = true;
+            (
+                Response {
+                    done,
+                    ..Response::default()
+                },
+                None,
+            )
         };
         let plan = self.plan(context, plugin, &response)?;
-        let (deleted, left) = self.removed(context, &plan, done);
+        let (deleted, left) = self.removed(context, &plan);
         let in_the_way = plan.refused.iter().map(ToString::to_string).collect();
         let mut hidden = std::mem::take(values);
         let (known, parent, now) = (Arc::clone(known), Arc::clone(&self.parent), self.now);
         let schema = known.schema_for(plugin);
         let work = move || {
             let refused = known.refused(&parent, schema.as_ref(), &response, &plan, now);
-            let answer = Answer::new(shown(&response, &plan, done), &mut hidden);
+            let answer = Answer::new(shown(&response, &plan), &mut hidden);
             // The answer as a whole is gone.
             drop((response, plan, share));
             (refused, answer, hidden)
@@ -202,13 +209,13 @@ impl Snapshot {
         })
     }
 
-    /// Returns the answer, whether a cleanup is done, and the answer's share of the memory of all calls. Needs are
-    /// not remembered.
-    async fn call<T: PluginExport>(
+    /// Returns the answer, and its share of the memory of all calls. Needs are not remembered.
+    async fn call(
         &self,
         context: &Context,
         plugin: &Plugin,
-    ) -> Result<(Response, Option<bool>, Option<Share>), String> {
+        export: Export,
+    ) -> Result<(Response, Option<Share>), String> {
         let subject = Subject {
             parent: &self.parent,
             children: &self.children,
@@ -216,14 +223,12 @@ impl Snapshot {
             namespace_terminating: context.is_namespace_terminating(&self.parent),
         };
         let call = |request: Request| async move {
-            let Call { outcome, share, .. } = T::call(plugin, &request).await;
+            let Call { outcome, share, .. } = plugin.respond(request.asked_of(export)).await;
             (outcome, share)
         };
         let known = self.needs.clone();
-        let evaluated = evaluate::<T, _>(&subject, context, known, call, |_| {}).await;
-        let (answer, share) = evaluated.map_err(|error| error.to_string())?;
-        let (response, done) = answer.into_response();
-        Ok((response, done, share))
+        let evaluated = evaluate(&subject, context, known, call, |_| {}).await;
+        evaluated.map_err(|error| error.to_string())
     }
 
     fn plan(&self, context: &Context, plugin: &Plugin, response: &Response) -> Result<Plan, String> {
@@ -241,16 +246,12 @@ impl Snapshot {
     }
 
     /// Returns the observed children that would be deleted, and those that would no longer be managed.
-    fn removed(
-        &self,
-        context: &Context,
-        plan: &Plan,
-        done: Option<bool>,
-    ) -> (BTreeSet<Identity>, BTreeSet<Identity>) {
+    fn removed(&self, context: &Context, plan: &Plan) -> (BTreeSet<Identity>, BTreeSet<Identity>) {
         let (mut deleted, mut left) = (BTreeSet::new(), BTreeSet::new());
         // While a parent is being deleted, children that the answer does not name stay.
         let named = plan.named();
-        for child in self.children.iter().filter(|_| done.is_none()) {
+        let is_leaving = is_terminating(&self.parent);
+        for child in self.children.iter().filter(|_| !is_leaving) {
             match removable(&context.config, context.provenance.proof(), &self.parent, child) {
                 Some((key, _)) if named.contains(&key.identity()) => {}
                 Some((key, Removal::Delete)) => {
@@ -290,8 +291,9 @@ fn failed(parent: &DynamicObject, has_children: bool) -> bool {
 }
 
 /// Returns an answer in the form that is compared and shown, without empty parts.
-fn shown(response: &Response, plan: &Plan, done: Option<bool>) -> Value {
+fn shown(response: &Response, plan: &Plan) -> Value {
     let Response {
+        done,
         status,
         conditions,
         events,
@@ -324,7 +326,7 @@ fn shown(response: &Response, plan: &Plan, done: Option<bool>) -> Value {
         ("events", list(events)),
         ("requeueAfterMs", requeue_after_ms.map(Value::from)),
         ("requeueAt", requeue_at.map(|at| at.to_string().into())),
-        ("done", done.map(Value::from)),
+        ("done", done.then_some(true.into())),
     ];
     let fields = fields
         .into_iter()

@@ -342,8 +342,8 @@ export class Response {
     return this;
   }
 
-  /** Returns the output; `done` is only for a cleanup. */
-  output(request: Request, isCleanup: bool, done: bool): string {
+  /** Returns the output; `done` is for a cleanup. */
+  output(request: Request, done: bool): string {
     if (this.failure != "") return `{"failure":${this.failure}}`;
     const children: string[] = [];
     for (let i = 0; i < this.children.length; i++) {
@@ -353,7 +353,9 @@ export class Response {
       else children.push(this.children[i]);
     }
     const fields = [
+      `"done":${done}`,
       `"children":[${children.join(",")}]`,
+      `"keep":${JSON.stringify(this.kept)}`,
       `"conditions":${JSON.stringify(this.conditions)}`,
       `"events":${JSON.stringify(this.events)}`,
       `"needs":${JSON.stringify(this.needs)}`,
@@ -361,8 +363,7 @@ export class Response {
     if (this.statusText != "") fields.push(`"status":${this.statusText}`);
     if (this.requeueAfter >= 0) fields.push(`"requeueAfterMs":${this.requeueAfter}`);
     if (this.requeueTime != "") fields.push(`"requeueAt":${JSON.stringify(this.requeueTime)}`);
-    fields.push(isCleanup ? `"done":${done}` : `"keep":${JSON.stringify(this.kept)}`);
-    return `{"${isCleanup ? "cleanup" : "response"}":{${fields.join(",")}}}`;
+    return `{"response":{${fields.join(",")}}}`;
   }
 }
 
@@ -489,13 +490,13 @@ export class Plugin {
       const wrong = this.mismatch(request.spec);
       const response = wrong == "" ? this.reconcile(request) : Response.invalid(wrong);
       if (!changetype<usize>(response)) throw new Error("reconcile must return a Response (it returned null)");
-      process.stdout.write(response.output(request, false, false));
+      process.stdout.write(response.output(request, false));
       return;
     }
     const cleanup = this.cleanup;
     const waiting = cleanup ? cleanup(request) : null;
     const response = waiting ? waiting : new Response();
-    process.stdout.write(response.output(request, true, waiting == null));
+    process.stdout.write(response.output(request, waiting == null));
   }
 }
 

@@ -102,9 +102,9 @@ __attribute__((__weak__, __export_name__("cabi_post_operator-host:plugin/reconci
 void __wasm_export_exports_operator_host_plugin_reconciler_reconcile_post_return(uint8_t * arg0) {
   switch ((int32_t) (int32_t) *((uint8_t*) (arg0 + 0))) {
     case 0: {
-      size_t len = *((size_t*) (arg0 + (8+1*sizeof(void*))));
+      size_t len = *((size_t*) (arg0 + (8+2*sizeof(void*))));
       if (len > 0) {
-        uint8_t *ptr = *((uint8_t **) (arg0 + 8));
+        uint8_t *ptr = *((uint8_t **) (arg0 + (8+1*sizeof(void*))));
         for (size_t i = 0; i < len; i++) {
           uint8_t *base = ptr + i * (2*sizeof(void*));
           (void) base;
@@ -114,9 +114,9 @@ void __wasm_export_exports_operator_host_plugin_reconciler_reconcile_post_return
         }
         free(ptr);
       }
-      size_t len0 = *((size_t*) (arg0 + (8+3*sizeof(void*))));
+      size_t len0 = *((size_t*) (arg0 + (8+4*sizeof(void*))));
       if (len0 > 0) {
-        uint8_t *ptr1 = *((uint8_t **) (arg0 + (8+2*sizeof(void*))));
+        uint8_t *ptr1 = *((uint8_t **) (arg0 + (8+3*sizeof(void*))));
         for (size_t i2 = 0; i2 < len0; i2++) {
           uint8_t *base = ptr1 + i2 * (9*sizeof(void*));
           (void) base;
@@ -143,9 +143,9 @@ void __wasm_export_exports_operator_host_plugin_reconciler_reconcile_post_return
         }
         free(ptr1);
       }
-      size_t len6 = *((size_t*) (arg0 + (8+5*sizeof(void*))));
+      size_t len6 = *((size_t*) (arg0 + (8+6*sizeof(void*))));
       if (len6 > 0) {
-        uint8_t *ptr7 = *((uint8_t **) (arg0 + (8+4*sizeof(void*))));
+        uint8_t *ptr7 = *((uint8_t **) (arg0 + (8+5*sizeof(void*))));
         for (size_t i8 = 0; i8 < len6; i8++) {
           uint8_t *base = ptr7 + i8 * (4*sizeof(void*));
           (void) base;
@@ -178,20 +178,20 @@ void __wasm_export_exports_operator_host_plugin_reconciler_reconcile_post_return
         }
         free(ptr7);
       }
-      switch ((int32_t) (int32_t) *((uint8_t*) (arg0 + (8+6*sizeof(void*))))) {
+      switch ((int32_t) (int32_t) *((uint8_t*) (arg0 + (8+7*sizeof(void*))))) {
         case 0: {
           break;
         }
         case 1: {
-          if ((*((size_t*) (arg0 + (8+8*sizeof(void*))))) > 0) {
-            free(*((uint8_t **) (arg0 + (8+7*sizeof(void*)))));
+          if ((*((size_t*) (arg0 + (8+9*sizeof(void*))))) > 0) {
+            free(*((uint8_t **) (arg0 + (8+8*sizeof(void*)))));
           }
           break;
         }
       }
-      size_t len9 = *((size_t*) (arg0 + (8+10*sizeof(void*))));
+      size_t len9 = *((size_t*) (arg0 + (8+11*sizeof(void*))));
       if (len9 > 0) {
-        uint8_t *ptr10 = *((uint8_t **) (arg0 + (8+9*sizeof(void*))));
+        uint8_t *ptr10 = *((uint8_t **) (arg0 + (8+10*sizeof(void*))));
         for (size_t i11 = 0; i11 < len9; i11++) {
           uint8_t *base = ptr10 + i11 * (7*sizeof(void*));
           (void) base;
@@ -207,9 +207,9 @@ void __wasm_export_exports_operator_host_plugin_reconciler_reconcile_post_return
         }
         free(ptr10);
       }
-      size_t len12 = *((size_t*) (arg0 + (8+12*sizeof(void*))));
+      size_t len12 = *((size_t*) (arg0 + (8+13*sizeof(void*))));
       if (len12 > 0) {
-        uint8_t *ptr13 = *((uint8_t **) (arg0 + (8+11*sizeof(void*))));
+        uint8_t *ptr13 = *((uint8_t **) (arg0 + (8+12*sizeof(void*))));
         for (size_t i14 = 0; i14 < len12; i14++) {
           uint8_t *base = ptr13 + i14 * (5*sizeof(void*));
           (void) base;
@@ -222,20 +222,20 @@ void __wasm_export_exports_operator_host_plugin_reconciler_reconcile_post_return
         }
         free(ptr13);
       }
-      switch ((int32_t) (int32_t) *((uint8_t*) (arg0 + (32+12*sizeof(void*))))) {
+      switch ((int32_t) (int32_t) *((uint8_t*) (arg0 + (24+14*sizeof(void*))))) {
         case 0: {
           break;
         }
         case 1: {
-          if ((*((size_t*) (arg0 + (32+14*sizeof(void*))))) > 0) {
-            free(*((uint8_t **) (arg0 + (32+13*sizeof(void*)))));
+          if ((*((size_t*) (arg0 + (24+16*sizeof(void*))))) > 0) {
+            free(*((uint8_t **) (arg0 + (24+15*sizeof(void*)))));
           }
           break;
         }
       }
-      size_t len15 = *((size_t*) (arg0 + (32+16*sizeof(void*))));
+      size_t len15 = *((size_t*) (arg0 + (24+18*sizeof(void*))));
       if (len15 > 0) {
-        uint8_t *ptr16 = *((uint8_t **) (arg0 + (32+15*sizeof(void*))));
+        uint8_t *ptr16 = *((uint8_t **) (arg0 + (24+17*sizeof(void*))));
         for (size_t i17 = 0; i17 < len15; i17++) {
           uint8_t *base = ptr16 + i17 * (15*sizeof(void*));
           (void) base;
@@ -391,22 +391,86 @@ void __wasm_export_exports_operator_host_plugin_reconciler_cleanup_post_return(u
         }
         free(ptr);
       }
-      switch ((int32_t) (int32_t) *((uint8_t*) (arg0 + (8+3*sizeof(void*))))) {
+      size_t len0 = *((size_t*) (arg0 + (8+4*sizeof(void*))));
+      if (len0 > 0) {
+        uint8_t *ptr1 = *((uint8_t **) (arg0 + (8+3*sizeof(void*))));
+        for (size_t i2 = 0; i2 < len0; i2++) {
+          uint8_t *base = ptr1 + i2 * (9*sizeof(void*));
+          (void) base;
+          if ((*((size_t*) (base + sizeof(void*)))) > 0) {
+            free(*((uint8_t **) (base + 0)));
+          }
+          if ((*((size_t*) (base + (3*sizeof(void*))))) > 0) {
+            free(*((uint8_t **) (base + (2*sizeof(void*)))));
+          }
+          switch ((int32_t) (int32_t) *((uint8_t*) (base + (4*sizeof(void*))))) {
+            case 0: {
+              break;
+            }
+            case 1: {
+              if ((*((size_t*) (base + (6*sizeof(void*))))) > 0) {
+                free(*((uint8_t **) (base + (5*sizeof(void*)))));
+              }
+              break;
+            }
+          }
+          if ((*((size_t*) (base + (8*sizeof(void*))))) > 0) {
+            free(*((uint8_t **) (base + (7*sizeof(void*)))));
+          }
+        }
+        free(ptr1);
+      }
+      size_t len6 = *((size_t*) (arg0 + (8+6*sizeof(void*))));
+      if (len6 > 0) {
+        uint8_t *ptr7 = *((uint8_t **) (arg0 + (8+5*sizeof(void*))));
+        for (size_t i8 = 0; i8 < len6; i8++) {
+          uint8_t *base = ptr7 + i8 * (4*sizeof(void*));
+          (void) base;
+          if ((*((size_t*) (base + sizeof(void*)))) > 0) {
+            free(*((uint8_t **) (base + 0)));
+          }
+          size_t len3 = *((size_t*) (base + (3*sizeof(void*))));
+          if (len3 > 0) {
+            uint8_t *ptr4 = *((uint8_t **) (base + (2*sizeof(void*))));
+            for (size_t i5 = 0; i5 < len3; i5++) {
+              uint8_t *base = ptr4 + i5 * (6*sizeof(void*));
+              (void) base;
+              if ((*((size_t*) (base + sizeof(void*)))) > 0) {
+                free(*((uint8_t **) (base + 0)));
+              }
+              switch ((int32_t) (int32_t) *((uint8_t*) (base + (3*sizeof(void*))))) {
+                case 0: {
+                  break;
+                }
+                case 1: {
+                  if ((*((size_t*) (base + (5*sizeof(void*))))) > 0) {
+                    free(*((uint8_t **) (base + (4*sizeof(void*)))));
+                  }
+                  break;
+                }
+              }
+            }
+            free(ptr4);
+          }
+        }
+        free(ptr7);
+      }
+      switch ((int32_t) (int32_t) *((uint8_t*) (arg0 + (8+7*sizeof(void*))))) {
         case 0: {
           break;
         }
         case 1: {
-          if ((*((size_t*) (arg0 + (8+5*sizeof(void*))))) > 0) {
-            free(*((uint8_t **) (arg0 + (8+4*sizeof(void*)))));
+          if ((*((size_t*) (arg0 + (8+9*sizeof(void*))))) > 0) {
+            free(*((uint8_t **) (arg0 + (8+8*sizeof(void*)))));
           }
           break;
         }
       }
-      size_t len0 = *((size_t*) (arg0 + (8+7*sizeof(void*))));
-      if (len0 > 0) {
-        uint8_t *ptr1 = *((uint8_t **) (arg0 + (8+6*sizeof(void*))));
-        for (size_t i2 = 0; i2 < len0; i2++) {
-          uint8_t *base = ptr1 + i2 * (7*sizeof(void*));
+      size_t len9 = *((size_t*) (arg0 + (8+11*sizeof(void*))));
+      if (len9 > 0) {
+        uint8_t *ptr10 = *((uint8_t **) (arg0 + (8+10*sizeof(void*))));
+        for (size_t i11 = 0; i11 < len9; i11++) {
+          uint8_t *base = ptr10 + i11 * (7*sizeof(void*));
           (void) base;
           if ((*((size_t*) (base + sizeof(void*)))) > 0) {
             free(*((uint8_t **) (base + 0)));
@@ -418,13 +482,13 @@ void __wasm_export_exports_operator_host_plugin_reconciler_cleanup_post_return(u
             free(*((uint8_t **) (base + (5*sizeof(void*)))));
           }
         }
-        free(ptr1);
+        free(ptr10);
       }
-      size_t len3 = *((size_t*) (arg0 + (8+9*sizeof(void*))));
-      if (len3 > 0) {
-        uint8_t *ptr4 = *((uint8_t **) (arg0 + (8+8*sizeof(void*))));
-        for (size_t i5 = 0; i5 < len3; i5++) {
-          uint8_t *base = ptr4 + i5 * (5*sizeof(void*));
+      size_t len12 = *((size_t*) (arg0 + (8+13*sizeof(void*))));
+      if (len12 > 0) {
+        uint8_t *ptr13 = *((uint8_t **) (arg0 + (8+12*sizeof(void*))));
+        for (size_t i14 = 0; i14 < len12; i14++) {
+          uint8_t *base = ptr13 + i14 * (5*sizeof(void*));
           (void) base;
           if ((*((size_t*) (base + (2*sizeof(void*))))) > 0) {
             free(*((uint8_t **) (base + sizeof(void*))));
@@ -433,24 +497,24 @@ void __wasm_export_exports_operator_host_plugin_reconciler_cleanup_post_return(u
             free(*((uint8_t **) (base + (3*sizeof(void*)))));
           }
         }
-        free(ptr4);
+        free(ptr13);
       }
-      switch ((int32_t) (int32_t) *((uint8_t*) (arg0 + (24+10*sizeof(void*))))) {
+      switch ((int32_t) (int32_t) *((uint8_t*) (arg0 + (24+14*sizeof(void*))))) {
         case 0: {
           break;
         }
         case 1: {
-          if ((*((size_t*) (arg0 + (24+12*sizeof(void*))))) > 0) {
-            free(*((uint8_t **) (arg0 + (24+11*sizeof(void*)))));
+          if ((*((size_t*) (arg0 + (24+16*sizeof(void*))))) > 0) {
+            free(*((uint8_t **) (arg0 + (24+15*sizeof(void*)))));
           }
           break;
         }
       }
-      size_t len6 = *((size_t*) (arg0 + (24+14*sizeof(void*))));
-      if (len6 > 0) {
-        uint8_t *ptr7 = *((uint8_t **) (arg0 + (24+13*sizeof(void*))));
-        for (size_t i8 = 0; i8 < len6; i8++) {
-          uint8_t *base = ptr7 + i8 * (15*sizeof(void*));
+      size_t len15 = *((size_t*) (arg0 + (24+18*sizeof(void*))));
+      if (len15 > 0) {
+        uint8_t *ptr16 = *((uint8_t **) (arg0 + (24+17*sizeof(void*))));
+        for (size_t i17 = 0; i17 < len15; i17++) {
+          uint8_t *base = ptr16 + i17 * (15*sizeof(void*));
           (void) base;
           if ((*((size_t*) (base + sizeof(void*)))) > 0) {
             free(*((uint8_t **) (base + 0)));
@@ -495,7 +559,7 @@ void __wasm_export_exports_operator_host_plugin_reconciler_cleanup_post_return(u
             }
           }
         }
-        free(ptr7);
+        free(ptr16);
       }
       break;
     }
@@ -527,11 +591,11 @@ void __wasm_export_exports_operator_host_plugin_reconciler_cleanup_post_return(u
               break;
             }
           }
-          size_t len9 = *((size_t*) (arg0 + (16+9*sizeof(void*))));
-          if (len9 > 0) {
-            uint8_t *ptr10 = *((uint8_t **) (arg0 + (16+8*sizeof(void*))));
-            for (size_t i11 = 0; i11 < len9; i11++) {
-              uint8_t *base = ptr10 + i11 * (7*sizeof(void*));
+          size_t len18 = *((size_t*) (arg0 + (16+9*sizeof(void*))));
+          if (len18 > 0) {
+            uint8_t *ptr19 = *((uint8_t **) (arg0 + (16+8*sizeof(void*))));
+            for (size_t i20 = 0; i20 < len18; i20++) {
+              uint8_t *base = ptr19 + i20 * (7*sizeof(void*));
               (void) base;
               if ((*((size_t*) (base + sizeof(void*)))) > 0) {
                 free(*((uint8_t **) (base + 0)));
@@ -543,7 +607,7 @@ void __wasm_export_exports_operator_host_plugin_reconciler_cleanup_post_return(u
                 free(*((uint8_t **) (base + (5*sizeof(void*)))));
               }
             }
-            free(ptr10);
+            free(ptr19);
           }
           break;
         }
@@ -562,11 +626,11 @@ void __wasm_export_exports_operator_host_plugin_reconciler_cleanup_post_return(u
               break;
             }
           }
-          size_t len12 = *((size_t*) (arg0 + (32+6*sizeof(void*))));
-          if (len12 > 0) {
-            uint8_t *ptr13 = *((uint8_t **) (arg0 + (32+5*sizeof(void*))));
-            for (size_t i14 = 0; i14 < len12; i14++) {
-              uint8_t *base = ptr13 + i14 * (7*sizeof(void*));
+          size_t len21 = *((size_t*) (arg0 + (32+6*sizeof(void*))));
+          if (len21 > 0) {
+            uint8_t *ptr22 = *((uint8_t **) (arg0 + (32+5*sizeof(void*))));
+            for (size_t i23 = 0; i23 < len21; i23++) {
+              uint8_t *base = ptr22 + i23 * (7*sizeof(void*));
               (void) base;
               if ((*((size_t*) (base + sizeof(void*)))) > 0) {
                 free(*((uint8_t **) (base + 0)));
@@ -578,7 +642,7 @@ void __wasm_export_exports_operator_host_plugin_reconciler_cleanup_post_return(u
                 free(*((uint8_t **) (base + (5*sizeof(void*)))));
               }
             }
-            free(ptr13);
+            free(ptr22);
           }
           break;
         }
@@ -725,7 +789,7 @@ void *cabi_realloc(void *ptr, size_t old_size, size_t align, size_t new_size) {
 }
 
 __attribute__((__aligned__(8)))
-static uint8_t RET_AREA[(40+16*sizeof(void*))];
+static uint8_t RET_AREA[(32+18*sizeof(void*))];
 
 // Helper Functions
 
@@ -937,16 +1001,6 @@ void operator_host_plugin_types_response_free(operator_host_plugin_types_respons
   operator_host_plugin_types_list_need_free(&ptr->needs);
 }
 
-void operator_host_plugin_types_cleanup_response_free(operator_host_plugin_types_cleanup_response_t *ptr) {
-  operator_host_plugin_types_list_json_free(&ptr->children);
-  operator_host_plugin_types_option_json_free(&ptr->status);
-  operator_host_plugin_types_list_condition_free(&ptr->conditions);
-  operator_host_plugin_types_list_event_free(&ptr->events);
-  plugin_option_u64_free(&ptr->requeue_after_ms);
-  plugin_option_string_free(&ptr->requeue_at);
-  operator_host_plugin_types_list_need_free(&ptr->needs);
-}
-
 void operator_host_plugin_types_field_error_free(operator_host_plugin_types_field_error_t *ptr) {
   plugin_string_free(&ptr->path);
   plugin_string_free(&ptr->message);
@@ -991,10 +1045,6 @@ void exports_operator_host_plugin_reconciler_response_free(exports_operator_host
   operator_host_plugin_types_response_free(ptr);
 }
 
-void exports_operator_host_plugin_reconciler_cleanup_response_free(exports_operator_host_plugin_reconciler_cleanup_response_t *ptr) {
-  operator_host_plugin_types_cleanup_response_free(ptr);
-}
-
 void exports_operator_host_plugin_reconciler_failure_free(exports_operator_host_plugin_reconciler_failure_t *ptr) {
   operator_host_plugin_types_failure_free(ptr);
 }
@@ -1027,14 +1077,6 @@ void exports_operator_host_plugin_reconciler_list_field_error_free(exports_opera
 void exports_operator_host_plugin_reconciler_result_response_failure_free(exports_operator_host_plugin_reconciler_result_response_failure_t *ptr) {
   if (!ptr->is_err) {
     exports_operator_host_plugin_reconciler_response_free(&ptr->val.ok);
-  } else {
-    exports_operator_host_plugin_reconciler_failure_free(&ptr->val.err);
-  }
-}
-
-void exports_operator_host_plugin_reconciler_result_cleanup_response_failure_free(exports_operator_host_plugin_reconciler_result_cleanup_response_failure_t *ptr) {
-  if (!ptr->is_err) {
-    exports_operator_host_plugin_reconciler_cleanup_response_free(&ptr->val.ok);
   } else {
     exports_operator_host_plugin_reconciler_failure_free(&ptr->val.err);
   }
@@ -1253,41 +1295,42 @@ uint8_t * __wasm_export_exports_operator_host_plugin_reconciler_reconcile(uint8_
     }
   } else {
     const exports_operator_host_plugin_reconciler_response_t *payload = &(ret).val.ok;*((int8_t*)(ptr + 0)) = 0;
-    *((size_t*)(ptr + (8+1*sizeof(void*)))) = ((*payload).children).len;
-    *((uint8_t **)(ptr + 8)) = (uint8_t *) ((*payload).children).ptr;
-    *((size_t*)(ptr + (8+3*sizeof(void*)))) = ((*payload).keep).len;
-    *((uint8_t **)(ptr + (8+2*sizeof(void*)))) = (uint8_t *) ((*payload).keep).ptr;
-    *((size_t*)(ptr + (8+5*sizeof(void*)))) = ((*payload).generate).len;
-    *((uint8_t **)(ptr + (8+4*sizeof(void*)))) = (uint8_t *) ((*payload).generate).ptr;
+    *((int8_t*)(ptr + 8)) = (*payload).done;
+    *((size_t*)(ptr + (8+2*sizeof(void*)))) = ((*payload).children).len;
+    *((uint8_t **)(ptr + (8+1*sizeof(void*)))) = (uint8_t *) ((*payload).children).ptr;
+    *((size_t*)(ptr + (8+4*sizeof(void*)))) = ((*payload).keep).len;
+    *((uint8_t **)(ptr + (8+3*sizeof(void*)))) = (uint8_t *) ((*payload).keep).ptr;
+    *((size_t*)(ptr + (8+6*sizeof(void*)))) = ((*payload).generate).len;
+    *((uint8_t **)(ptr + (8+5*sizeof(void*)))) = (uint8_t *) ((*payload).generate).ptr;
     if (((*payload).status).is_some) {
       const operator_host_plugin_types_json_t *payload17 = &((*payload).status).val;
-      *((int8_t*)(ptr + (8+6*sizeof(void*)))) = 1;
-      *((size_t*)(ptr + (8+8*sizeof(void*)))) = (*payload17).len;
-      *((uint8_t **)(ptr + (8+7*sizeof(void*)))) = (uint8_t *) (*payload17).ptr;
+      *((int8_t*)(ptr + (8+7*sizeof(void*)))) = 1;
+      *((size_t*)(ptr + (8+9*sizeof(void*)))) = (*payload17).len;
+      *((uint8_t **)(ptr + (8+8*sizeof(void*)))) = (uint8_t *) (*payload17).ptr;
     } else {
-      *((int8_t*)(ptr + (8+6*sizeof(void*)))) = 0;
+      *((int8_t*)(ptr + (8+7*sizeof(void*)))) = 0;
     }
-    *((size_t*)(ptr + (8+10*sizeof(void*)))) = ((*payload).conditions).len;
-    *((uint8_t **)(ptr + (8+9*sizeof(void*)))) = (uint8_t *) ((*payload).conditions).ptr;
-    *((size_t*)(ptr + (8+12*sizeof(void*)))) = ((*payload).events).len;
-    *((uint8_t **)(ptr + (8+11*sizeof(void*)))) = (uint8_t *) ((*payload).events).ptr;
+    *((size_t*)(ptr + (8+11*sizeof(void*)))) = ((*payload).conditions).len;
+    *((uint8_t **)(ptr + (8+10*sizeof(void*)))) = (uint8_t *) ((*payload).conditions).ptr;
+    *((size_t*)(ptr + (8+13*sizeof(void*)))) = ((*payload).events).len;
+    *((uint8_t **)(ptr + (8+12*sizeof(void*)))) = (uint8_t *) ((*payload).events).ptr;
     if (((*payload).requeue_after_ms).is_some) {
       const uint64_t *payload19 = &((*payload).requeue_after_ms).val;
-      *((int8_t*)(ptr + (16+12*sizeof(void*)))) = 1;
-      *((int64_t*)(ptr + (24+12*sizeof(void*)))) = (int64_t) (*payload19);
+      *((int8_t*)(ptr + (8+14*sizeof(void*)))) = 1;
+      *((int64_t*)(ptr + (16+14*sizeof(void*)))) = (int64_t) (*payload19);
     } else {
-      *((int8_t*)(ptr + (16+12*sizeof(void*)))) = 0;
+      *((int8_t*)(ptr + (8+14*sizeof(void*)))) = 0;
     }
     if (((*payload).requeue_at).is_some) {
       const plugin_string_t *payload21 = &((*payload).requeue_at).val;
-      *((int8_t*)(ptr + (32+12*sizeof(void*)))) = 1;
-      *((size_t*)(ptr + (32+14*sizeof(void*)))) = (*payload21).len;
-      *((uint8_t **)(ptr + (32+13*sizeof(void*)))) = (uint8_t *) (*payload21).ptr;
+      *((int8_t*)(ptr + (24+14*sizeof(void*)))) = 1;
+      *((size_t*)(ptr + (24+16*sizeof(void*)))) = (*payload21).len;
+      *((uint8_t **)(ptr + (24+15*sizeof(void*)))) = (uint8_t *) (*payload21).ptr;
     } else {
-      *((int8_t*)(ptr + (32+12*sizeof(void*)))) = 0;
+      *((int8_t*)(ptr + (24+14*sizeof(void*)))) = 0;
     }
-    *((size_t*)(ptr + (32+16*sizeof(void*)))) = ((*payload).needs).len;
-    *((uint8_t **)(ptr + (32+15*sizeof(void*)))) = (uint8_t *) ((*payload).needs).ptr;
+    *((size_t*)(ptr + (24+18*sizeof(void*)))) = ((*payload).needs).len;
+    *((uint8_t **)(ptr + (24+17*sizeof(void*)))) = (uint8_t *) ((*payload).needs).ptr;
   }
   return ptr;
 }
@@ -1314,8 +1357,8 @@ uint8_t * __wasm_export_exports_operator_host_plugin_reconciler_cleanup(uint8_t 
     (plugin_option_string_t) option,
     (bool) arg10,
   };
-  exports_operator_host_plugin_reconciler_result_cleanup_response_failure_t ret;
-  exports_operator_host_plugin_reconciler_cleanup_response_t ok;
+  exports_operator_host_plugin_reconciler_result_response_failure_t ret;
+  exports_operator_host_plugin_reconciler_response_t ok;
   exports_operator_host_plugin_reconciler_failure_t err;
   ret.is_err = !exports_operator_host_plugin_reconciler_cleanup(&arg11, &ok, &err);
   if (ret.is_err) {
@@ -1326,92 +1369,96 @@ uint8_t * __wasm_export_exports_operator_host_plugin_reconciler_cleanup(uint8_t 
   }
   uint8_t *ptr = (uint8_t *) &RET_AREA;
   if ((ret).is_err) {
-    const exports_operator_host_plugin_reconciler_failure_t *payload24 = &(ret).val.err;*((int8_t*)(ptr + 0)) = 1;
-    switch ((int32_t) (*payload24).tag) {
+    const exports_operator_host_plugin_reconciler_failure_t *payload28 = &(ret).val.err;*((int8_t*)(ptr + 0)) = 1;
+    switch ((int32_t) (*payload28).tag) {
       case 0: {
-        const operator_host_plugin_types_invalid_t *payload25 = &(*payload24).val.invalid;
+        const operator_host_plugin_types_invalid_t *payload29 = &(*payload28).val.invalid;
         *((int8_t*)(ptr + 8)) = 0;
-        if (((*payload25).reason).is_some) {
-          const plugin_string_t *payload27 = &((*payload25).reason).val;
+        if (((*payload29).reason).is_some) {
+          const plugin_string_t *payload31 = &((*payload29).reason).val;
           *((int8_t*)(ptr + 16)) = 1;
-          *((size_t*)(ptr + (16+2*sizeof(void*)))) = (*payload27).len;
-          *((uint8_t **)(ptr + (16+1*sizeof(void*)))) = (uint8_t *) (*payload27).ptr;
+          *((size_t*)(ptr + (16+2*sizeof(void*)))) = (*payload31).len;
+          *((uint8_t **)(ptr + (16+1*sizeof(void*)))) = (uint8_t *) (*payload31).ptr;
         } else {
           *((int8_t*)(ptr + 16)) = 0;
         }
-        *((size_t*)(ptr + (16+4*sizeof(void*)))) = ((*payload25).message).len;
-        *((uint8_t **)(ptr + (16+3*sizeof(void*)))) = (uint8_t *) ((*payload25).message).ptr;
-        if (((*payload25).status).is_some) {
-          const operator_host_plugin_types_json_t *payload29 = &((*payload25).status).val;
+        *((size_t*)(ptr + (16+4*sizeof(void*)))) = ((*payload29).message).len;
+        *((uint8_t **)(ptr + (16+3*sizeof(void*)))) = (uint8_t *) ((*payload29).message).ptr;
+        if (((*payload29).status).is_some) {
+          const operator_host_plugin_types_json_t *payload33 = &((*payload29).status).val;
           *((int8_t*)(ptr + (16+5*sizeof(void*)))) = 1;
-          *((size_t*)(ptr + (16+7*sizeof(void*)))) = (*payload29).len;
-          *((uint8_t **)(ptr + (16+6*sizeof(void*)))) = (uint8_t *) (*payload29).ptr;
+          *((size_t*)(ptr + (16+7*sizeof(void*)))) = (*payload33).len;
+          *((uint8_t **)(ptr + (16+6*sizeof(void*)))) = (uint8_t *) (*payload33).ptr;
         } else {
           *((int8_t*)(ptr + (16+5*sizeof(void*)))) = 0;
         }
-        *((size_t*)(ptr + (16+9*sizeof(void*)))) = ((*payload25).conditions).len;
-        *((uint8_t **)(ptr + (16+8*sizeof(void*)))) = (uint8_t *) ((*payload25).conditions).ptr;
+        *((size_t*)(ptr + (16+9*sizeof(void*)))) = ((*payload29).conditions).len;
+        *((uint8_t **)(ptr + (16+8*sizeof(void*)))) = (uint8_t *) ((*payload29).conditions).ptr;
         break;
       }
       case 1: {
-        const operator_host_plugin_types_retry_t *payload30 = &(*payload24).val.retry;
+        const operator_host_plugin_types_retry_t *payload34 = &(*payload28).val.retry;
         *((int8_t*)(ptr + 8)) = 1;
-        *((size_t*)(ptr + (16+1*sizeof(void*)))) = ((*payload30).message).len;
-        *((uint8_t **)(ptr + 16)) = (uint8_t *) ((*payload30).message).ptr;
-        if (((*payload30).after_ms).is_some) {
-          const uint64_t *payload32 = &((*payload30).after_ms).val;
+        *((size_t*)(ptr + (16+1*sizeof(void*)))) = ((*payload34).message).len;
+        *((uint8_t **)(ptr + 16)) = (uint8_t *) ((*payload34).message).ptr;
+        if (((*payload34).after_ms).is_some) {
+          const uint64_t *payload36 = &((*payload34).after_ms).val;
           *((int8_t*)(ptr + (16+2*sizeof(void*)))) = 1;
-          *((int64_t*)(ptr + (24+2*sizeof(void*)))) = (int64_t) (*payload32);
+          *((int64_t*)(ptr + (24+2*sizeof(void*)))) = (int64_t) (*payload36);
         } else {
           *((int8_t*)(ptr + (16+2*sizeof(void*)))) = 0;
         }
-        if (((*payload30).status).is_some) {
-          const operator_host_plugin_types_json_t *payload34 = &((*payload30).status).val;
+        if (((*payload34).status).is_some) {
+          const operator_host_plugin_types_json_t *payload38 = &((*payload34).status).val;
           *((int8_t*)(ptr + (32+2*sizeof(void*)))) = 1;
-          *((size_t*)(ptr + (32+4*sizeof(void*)))) = (*payload34).len;
-          *((uint8_t **)(ptr + (32+3*sizeof(void*)))) = (uint8_t *) (*payload34).ptr;
+          *((size_t*)(ptr + (32+4*sizeof(void*)))) = (*payload38).len;
+          *((uint8_t **)(ptr + (32+3*sizeof(void*)))) = (uint8_t *) (*payload38).ptr;
         } else {
           *((int8_t*)(ptr + (32+2*sizeof(void*)))) = 0;
         }
-        *((size_t*)(ptr + (32+6*sizeof(void*)))) = ((*payload30).conditions).len;
-        *((uint8_t **)(ptr + (32+5*sizeof(void*)))) = (uint8_t *) ((*payload30).conditions).ptr;
+        *((size_t*)(ptr + (32+6*sizeof(void*)))) = ((*payload34).conditions).len;
+        *((uint8_t **)(ptr + (32+5*sizeof(void*)))) = (uint8_t *) ((*payload34).conditions).ptr;
         break;
       }
     }
   } else {
-    const exports_operator_host_plugin_reconciler_cleanup_response_t *payload = &(ret).val.ok;*((int8_t*)(ptr + 0)) = 0;
+    const exports_operator_host_plugin_reconciler_response_t *payload = &(ret).val.ok;*((int8_t*)(ptr + 0)) = 0;
     *((int8_t*)(ptr + 8)) = (*payload).done;
     *((size_t*)(ptr + (8+2*sizeof(void*)))) = ((*payload).children).len;
     *((uint8_t **)(ptr + (8+1*sizeof(void*)))) = (uint8_t *) ((*payload).children).ptr;
+    *((size_t*)(ptr + (8+4*sizeof(void*)))) = ((*payload).keep).len;
+    *((uint8_t **)(ptr + (8+3*sizeof(void*)))) = (uint8_t *) ((*payload).keep).ptr;
+    *((size_t*)(ptr + (8+6*sizeof(void*)))) = ((*payload).generate).len;
+    *((uint8_t **)(ptr + (8+5*sizeof(void*)))) = (uint8_t *) ((*payload).generate).ptr;
     if (((*payload).status).is_some) {
-      const operator_host_plugin_types_json_t *payload13 = &((*payload).status).val;
-      *((int8_t*)(ptr + (8+3*sizeof(void*)))) = 1;
-      *((size_t*)(ptr + (8+5*sizeof(void*)))) = (*payload13).len;
-      *((uint8_t **)(ptr + (8+4*sizeof(void*)))) = (uint8_t *) (*payload13).ptr;
+      const operator_host_plugin_types_json_t *payload17 = &((*payload).status).val;
+      *((int8_t*)(ptr + (8+7*sizeof(void*)))) = 1;
+      *((size_t*)(ptr + (8+9*sizeof(void*)))) = (*payload17).len;
+      *((uint8_t **)(ptr + (8+8*sizeof(void*)))) = (uint8_t *) (*payload17).ptr;
     } else {
-      *((int8_t*)(ptr + (8+3*sizeof(void*)))) = 0;
+      *((int8_t*)(ptr + (8+7*sizeof(void*)))) = 0;
     }
-    *((size_t*)(ptr + (8+7*sizeof(void*)))) = ((*payload).conditions).len;
-    *((uint8_t **)(ptr + (8+6*sizeof(void*)))) = (uint8_t *) ((*payload).conditions).ptr;
-    *((size_t*)(ptr + (8+9*sizeof(void*)))) = ((*payload).events).len;
-    *((uint8_t **)(ptr + (8+8*sizeof(void*)))) = (uint8_t *) ((*payload).events).ptr;
+    *((size_t*)(ptr + (8+11*sizeof(void*)))) = ((*payload).conditions).len;
+    *((uint8_t **)(ptr + (8+10*sizeof(void*)))) = (uint8_t *) ((*payload).conditions).ptr;
+    *((size_t*)(ptr + (8+13*sizeof(void*)))) = ((*payload).events).len;
+    *((uint8_t **)(ptr + (8+12*sizeof(void*)))) = (uint8_t *) ((*payload).events).ptr;
     if (((*payload).requeue_after_ms).is_some) {
-      const uint64_t *payload15 = &((*payload).requeue_after_ms).val;
-      *((int8_t*)(ptr + (8+10*sizeof(void*)))) = 1;
-      *((int64_t*)(ptr + (16+10*sizeof(void*)))) = (int64_t) (*payload15);
+      const uint64_t *payload19 = &((*payload).requeue_after_ms).val;
+      *((int8_t*)(ptr + (8+14*sizeof(void*)))) = 1;
+      *((int64_t*)(ptr + (16+14*sizeof(void*)))) = (int64_t) (*payload19);
     } else {
-      *((int8_t*)(ptr + (8+10*sizeof(void*)))) = 0;
+      *((int8_t*)(ptr + (8+14*sizeof(void*)))) = 0;
     }
     if (((*payload).requeue_at).is_some) {
-      const plugin_string_t *payload17 = &((*payload).requeue_at).val;
-      *((int8_t*)(ptr + (24+10*sizeof(void*)))) = 1;
-      *((size_t*)(ptr + (24+12*sizeof(void*)))) = (*payload17).len;
-      *((uint8_t **)(ptr + (24+11*sizeof(void*)))) = (uint8_t *) (*payload17).ptr;
+      const plugin_string_t *payload21 = &((*payload).requeue_at).val;
+      *((int8_t*)(ptr + (24+14*sizeof(void*)))) = 1;
+      *((size_t*)(ptr + (24+16*sizeof(void*)))) = (*payload21).len;
+      *((uint8_t **)(ptr + (24+15*sizeof(void*)))) = (uint8_t *) (*payload21).ptr;
     } else {
-      *((int8_t*)(ptr + (24+10*sizeof(void*)))) = 0;
+      *((int8_t*)(ptr + (24+14*sizeof(void*)))) = 0;
     }
-    *((size_t*)(ptr + (24+14*sizeof(void*)))) = ((*payload).needs).len;
-    *((uint8_t **)(ptr + (24+13*sizeof(void*)))) = (uint8_t *) ((*payload).needs).ptr;
+    *((size_t*)(ptr + (24+18*sizeof(void*)))) = ((*payload).needs).len;
+    *((uint8_t **)(ptr + (24+17*sizeof(void*)))) = (uint8_t *) ((*payload).needs).ptr;
   }
   return ptr;
 }

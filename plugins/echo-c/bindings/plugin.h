@@ -215,14 +215,17 @@ typedef struct {
   size_t len;
 } operator_host_plugin_types_list_need_t;
 
-// What should be.
+// What should be: the answer of `reconcile` and of `cleanup`.
 typedef struct operator_host_plugin_types_response_t {
+  // For `cleanup`, which is called again until it says so: the parent may go, and the host takes its finalizer off.
+  bool   done;
   // Every child that should exist, each whole: the host applies them with server-side apply and
-  // deletes what this parent owns and this list, `keep` and `generate` do not name.
+  // deletes what this parent owns and this list, `keep` and `generate` do not name. `cleanup` deletes nothing:
+  // children that it does not name stay.
   operator_host_plugin_types_list_json_t   children;
-  // Children that stay as they are: neither applied nor deleted in this pass.
+  // Children that stay as they are: neither applied nor deleted in this pass. Without effect in `cleanup`.
   operator_host_plugin_types_list_object_ref_t   keep;
-  // Secrets whose values the host makes, once.
+  // Secrets whose values the host makes, once. Without effect in `cleanup`.
   operator_host_plugin_types_list_generated_secret_t   generate;
   // A JSON object: the parent's whole status, but for `conditions` and `observedGeneration`, which are
   // the host's to write. `none` leaves the status fields as they are.
@@ -242,20 +245,6 @@ typedef struct operator_host_plugin_types_response_t {
   // of any of them reconciles this parent.
   operator_host_plugin_types_list_need_t   needs;
 } operator_host_plugin_types_response_t;
-
-// What `cleanup` answers. It goes on being called until it says `done`.
-typedef struct operator_host_plugin_types_cleanup_response_t {
-  // The parent may go: the host takes its finalizer off.
-  bool   done;
-  // As in `response`, applied while the parent is being deleted. Children that are not named stay.
-  operator_host_plugin_types_list_json_t   children;
-  operator_host_plugin_types_option_json_t   status;
-  operator_host_plugin_types_list_condition_t   conditions;
-  operator_host_plugin_types_list_event_t   events;
-  plugin_option_u64_t   requeue_after_ms;
-  plugin_option_string_t   requeue_at;
-  operator_host_plugin_types_list_need_t   needs;
-} operator_host_plugin_types_cleanup_response_t;
 
 // Something that the user must change.
 typedef struct operator_host_plugin_types_field_error_t {
@@ -306,8 +295,6 @@ typedef operator_host_plugin_types_request_t exports_operator_host_plugin_reconc
 
 typedef operator_host_plugin_types_response_t exports_operator_host_plugin_reconciler_response_t;
 
-typedef operator_host_plugin_types_cleanup_response_t exports_operator_host_plugin_reconciler_cleanup_response_t;
-
 typedef operator_host_plugin_types_failure_t exports_operator_host_plugin_reconciler_failure_t;
 
 typedef operator_host_plugin_types_field_error_t exports_operator_host_plugin_reconciler_field_error_t;
@@ -331,14 +318,6 @@ typedef struct {
     exports_operator_host_plugin_reconciler_failure_t err;
   } val;
 } exports_operator_host_plugin_reconciler_result_response_failure_t;
-
-typedef struct {
-  bool is_err;
-  union {
-    exports_operator_host_plugin_reconciler_cleanup_response_t ok;
-    exports_operator_host_plugin_reconciler_failure_t err;
-  } val;
-} exports_operator_host_plugin_reconciler_result_cleanup_response_failure_t;
 
 typedef struct {
   exports_operator_host_plugin_reconciler_json_t *ptr;
@@ -375,7 +354,7 @@ extern void operator_host_plugin_logging_log(operator_host_plugin_logging_level_
 void exports_operator_host_plugin_reconciler_describe(exports_operator_host_plugin_reconciler_description_t *ret);
 void exports_operator_host_plugin_reconciler_validate(exports_operator_host_plugin_reconciler_json_t *parent, exports_operator_host_plugin_reconciler_json_t *maybe_old_parent, exports_operator_host_plugin_reconciler_list_field_error_t *ret);
 bool exports_operator_host_plugin_reconciler_reconcile(exports_operator_host_plugin_reconciler_request_t *request, exports_operator_host_plugin_reconciler_response_t *ret, exports_operator_host_plugin_reconciler_failure_t *err);
-bool exports_operator_host_plugin_reconciler_cleanup(exports_operator_host_plugin_reconciler_request_t *request, exports_operator_host_plugin_reconciler_cleanup_response_t *ret, exports_operator_host_plugin_reconciler_failure_t *err);
+bool exports_operator_host_plugin_reconciler_cleanup(exports_operator_host_plugin_reconciler_request_t *request, exports_operator_host_plugin_reconciler_response_t *ret, exports_operator_host_plugin_reconciler_failure_t *err);
 void exports_operator_host_plugin_reconciler_convert(plugin_string_t *api_version, exports_operator_host_plugin_reconciler_list_json_t *objects, exports_operator_host_plugin_reconciler_list_result_json_string_t *ret);
 bool exports_operator_host_plugin_reconciler_default(exports_operator_host_plugin_reconciler_json_t *parent, exports_operator_host_plugin_reconciler_json_t *ret, exports_operator_host_plugin_reconciler_failure_t *err);
 
@@ -431,8 +410,6 @@ void operator_host_plugin_types_list_need_free(operator_host_plugin_types_list_n
 
 void operator_host_plugin_types_response_free(operator_host_plugin_types_response_t *ptr);
 
-void operator_host_plugin_types_cleanup_response_free(operator_host_plugin_types_cleanup_response_t *ptr);
-
 void operator_host_plugin_types_field_error_free(operator_host_plugin_types_field_error_t *ptr);
 
 void operator_host_plugin_types_invalid_free(operator_host_plugin_types_invalid_t *ptr);
@@ -447,8 +424,6 @@ void exports_operator_host_plugin_reconciler_request_free(exports_operator_host_
 
 void exports_operator_host_plugin_reconciler_response_free(exports_operator_host_plugin_reconciler_response_t *ptr);
 
-void exports_operator_host_plugin_reconciler_cleanup_response_free(exports_operator_host_plugin_reconciler_cleanup_response_t *ptr);
-
 void exports_operator_host_plugin_reconciler_failure_free(exports_operator_host_plugin_reconciler_failure_t *ptr);
 
 void exports_operator_host_plugin_reconciler_field_error_free(exports_operator_host_plugin_reconciler_field_error_t *ptr);
@@ -460,8 +435,6 @@ void exports_operator_host_plugin_reconciler_option_json_free(exports_operator_h
 void exports_operator_host_plugin_reconciler_list_field_error_free(exports_operator_host_plugin_reconciler_list_field_error_t *ptr);
 
 void exports_operator_host_plugin_reconciler_result_response_failure_free(exports_operator_host_plugin_reconciler_result_response_failure_t *ptr);
-
-void exports_operator_host_plugin_reconciler_result_cleanup_response_failure_free(exports_operator_host_plugin_reconciler_result_cleanup_response_failure_t *ptr);
 
 void exports_operator_host_plugin_reconciler_list_json_free(exports_operator_host_plugin_reconciler_list_json_t *ptr);
 

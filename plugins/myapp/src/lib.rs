@@ -144,10 +144,10 @@ fn reconcile(request: &Request<MyAppSpec, MyAppStatus>) -> Result<Response<MyApp
 }
 
 /// The garbage collector deletes the Deployment and the Service with their owner. The cleanup only publishes an Event.
-fn cleanup(request: &Request<MyAppSpec, MyAppStatus>) -> Result<CleanupResponse<MyAppStatus>, Failure> {
+fn cleanup(request: &Request<MyAppSpec, MyAppStatus>) -> Result<Response<MyAppStatus>, Failure> {
     let name = &request.parent.name;
     let message = format!("Deployment {name} and Service {name} are deleted with their owner");
-    Ok(CleanupResponse::done().event(Event::normal("CleanedUp", message)))
+    Ok(Response::done().event(Event::normal("CleanedUp", message)))
 }
 
 fn observe(spec: &MyAppSpec, deployment: Option<&Object>) -> MyAppStatus {

@@ -44,14 +44,8 @@ fn answer<R: Registered>() -> Result<(), String> {
             let errors = plugin.validate(&input["parent"].to_string(), old_parent.as_deref());
             json!({ "validated": document(errors) })
         }
-        Some("reconcile") => match plugin.reconcile(request()) {
-            Ok(answer) => json!({ "response": document(answer) }),
-            Err(error) => failure(error),
-        },
-        Some("cleanup") => match plugin.cleanup(request()) {
-            Ok(answer) => json!({ "cleanup": document(answer) }),
-            Err(error) => failure(error),
-        },
+        Some("reconcile") => responded(plugin.reconcile(request())),
+        Some("cleanup") => responded(plugin.cleanup(request())),
         Some("convert") => {
             let conversion = &input["conversion"];
             let results = plugin.convert(&text(&conversion["apiVersion"]), &texts(&conversion["objects"]));
@@ -158,6 +152,13 @@ fn renamed(name: &str) -> String {
         renamed.push_str(rest);
     }
     renamed
+}
+
+fn responded(answer: Result<wit::Response, Failure>) -> Value {
+    match answer {
+        Ok(response) => json!({ "response": document(response) }),
+        Err(error) => failure(error),
+    }
 }
 
 fn failure(failure: Failure) -> Value {

@@ -83,8 +83,8 @@ pub use pod_template::PodTemplate;
 pub use quantity::{InvalidQuantity, Quantity};
 pub use request::{Parent, Request};
 pub use response::{
-    CleanupResponse, Condition, ConditionStatus, Event, EventType, Failure, FieldError, GeneratedSecret,
-    GeneratedValue, Invalid, Need, ObjectRef, Response, Retry,
+    Condition, ConditionStatus, Event, EventType, Failure, FieldError, GeneratedSecret, GeneratedValue,
+    Invalid, Need, ObjectRef, Response, Retry,
 };
 pub use rollout::{Rollout, TEMPLATE_HASH, rolling};
 pub use serde_json::{Value, json};
@@ -93,11 +93,11 @@ pub use versions::Version;
 /// The names that a plugin's source usually needs.
 pub mod prelude {
     pub use crate::{
-        CONFIG_MAP, CRON_JOB, CleanupResponse, Column, Condition, DAEMON_SET, DEPLOYMENT, Event, Failure,
-        FieldError, GeneratedSecret, HORIZONTAL_POD_AUTOSCALER, INGRESS, JOB, Kind, Labels, NETWORK_POLICY,
-        Need, Object, ObjectRef, PERSISTENT_VOLUME_CLAIM, POD, POD_DISRUPTION_BUDGET, Parent, Plugin,
-        Quantity, ROLE, ROLE_BINDING, Request, Response, Rule, SECRET, SERVICE, SERVICE_ACCOUNT,
-        STATEFUL_SET, Scale, Value, Version, json,
+        CONFIG_MAP, CRON_JOB, Column, Condition, DAEMON_SET, DEPLOYMENT, Event, Failure, FieldError,
+        GeneratedSecret, HORIZONTAL_POD_AUTOSCALER, INGRESS, JOB, Kind, Labels, NETWORK_POLICY, Need, Object,
+        ObjectRef, PERSISTENT_VOLUME_CLAIM, POD, POD_DISRUPTION_BUDGET, Parent, Plugin, Quantity, ROLE,
+        ROLE_BINDING, Request, Response, Rule, SECRET, SERVICE, SERVICE_ACCOUNT, STATEFUL_SET, Scale, Value,
+        Version, json,
     };
 }
 

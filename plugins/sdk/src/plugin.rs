@@ -12,11 +12,10 @@ use crate::crd::{Column, Crd, Rule, Scale};
 use crate::kinds::Kind;
 use crate::object;
 use crate::request::{Parent, Request};
-use crate::response::{CleanupResponse, Event, Failure, FieldError, Response};
+use crate::response::{Event, Failure, FieldError, Response};
 use crate::versions::{Version, convert_object, differences, remove, set, value_of};
 
 type Reconcile<Spec, Status> = fn(&Request<Spec, Status>) -> Result<Response<Status>, Failure>;
-type Cleanup<Spec, Status> = fn(&Request<Spec, Status>) -> Result<CleanupResponse<Status>, Failure>;
 
 type Validate<Spec, Status> = fn(&Parent<Spec, Status>, Option<&Parent<Spec, Status>>) -> Vec<FieldError>;
 
@@ -30,7 +29,7 @@ type Default = fn(&str) -> Result<String, Failure>;
 #[must_use = "give it to `register!`"]
 pub struct Plugin<Spec: 'static, Status> {
     reconcile: Reconcile<Spec, Status>,
-    cleanup: Option<Cleanup<Spec, Status>>,
+    cleanup: Option<Reconcile<Spec, Status>>,
     validate: Option<Validate<Spec, Status>>,
     deletes_in_order: bool,
     parent: Kind,
@@ -102,9 +101,10 @@ where
         self
     }
 
-    /// Sets a function that is called while a parent is being deleted, until it returns that it is done. A spec that does not
+    /// Sets a function that is called while a parent is being deleted, until it returns
+    /// [`Response::done`](crate::Response::done). A spec that does not
     /// match the type keeps no resource from being deleted: the function is not called, and an Event says so.
-    pub const fn cleanup(mut self, cleanup: Cleanup<Spec, Status>) -> Self {
+    pub const fn cleanup(mut self, cleanup: Reconcile<Spec, Status>) -> Self {
         self.cleanup = Some(cleanup);
         self
     }
@@ -199,7 +199,7 @@ pub trait Reconciler {
     fn describe(&self, name: &str, version: &str, crd: &str) -> wit::Description;
     fn validate(&self, parent: &str, old_parent: Option<&str>) -> Vec<FieldError>;
     fn reconcile(&self, request: wit::Request) -> Result<wit::Response, Failure>;
-    fn cleanup(&self, request: wit::Request) -> Result<wit::CleanupResponse, Failure>;
+    fn cleanup(&self, request: wit::Request) -> Result<wit::Response, Failure>;
     fn convert(&self, api_version: &str, objects: &[String]) -> Vec<Result<String, String>>;
     fn default(&self, parent: &str) -> Result<String, Failure>;
     /// Returns the definition, and the problems of the types.
@@ -245,13 +245,18 @@ where
         Ok((self.reconcile)(&request)?.into_wit(&request.children))
     }
 
-    fn cleanup(&self, request: wit::Request) -> Result<wit::CleanupResponse, Failure> {
-        let done = CleanupResponse::<Status>::done();
+    fn cleanup(&self, request: wit::Request) -> Result<wit::Response, Failure> {
+        // The host calls this only for a plugin with a finalizer. The compiler omits the rest from others.
+        assert!(
+            self.cleanup.is_some() || self.deletes_in_order,
+            "the plugin has no cleanup"
+        );
+        let done = Response::<Status>::done();
         let Some(cleanup) = self.cleanup else {
-            return Ok(done.into_wit());
+            return Ok(done.into_wit(&[]));
         };
         match Request::from_wit(request).map(ManuallyDrop::new) {
-            Ok(request) => Ok(cleanup(&request)?.into_wit()),
+            Ok(request) => Ok(cleanup(&request)?.into_wit(&[])),
             Err(Failure::Invalid(invalid)) => {
                 let message = [
                     &*invalid.message,
@@ -259,7 +264,7 @@ where
                 ];
                 Ok(done
                     .event(Event::warning("CleanupSkipped", message.concat()))
-                    .into_wit())
+                    .into_wit(&[]))
             }
             Err(failure) => Err(failure),
         }
@@ -355,7 +360,7 @@ impl<R: Registered> Guest for R {
         R::plugin().reconcile(request)
     }
 
-    fn cleanup(request: wit::Request) -> Result<wit::CleanupResponse, Failure> {
+    fn cleanup(request: wit::Request) -> Result<wit::Response, Failure> {
         R::plugin().cleanup(request)
     }
 

@@ -15,11 +15,15 @@ use crate::kinds::Kind;
 use crate::object::{self, Object};
 use crate::text;
 
-/// The desired state. The host deletes every child of the parent that the response does not name (with
-/// [`child`](Self::child), [`keep`](Self::keep) or [`generate`](Self::generate)), except for the kinds that it retains.
+/// The desired state: the answer of `reconcile` and of `cleanup`.
+///
+/// The host deletes every child of the parent that the answer of `reconcile` does not name (with [`child`](Self::child),
+/// [`keep`](Self::keep) or [`generate`](Self::generate)), except for the kinds that it retains. It deletes none for the answer
+/// of `cleanup`, which is [`done`](Self::done) or [`not_yet`](Self::not_yet).
 #[derive(Debug)]
 #[must_use = "the host sees what the function returns"]
 pub struct Response<Status> {
+    pub(crate) done: bool,
     pub(crate) children: Vec<Value>,
     pub(crate) keep: Vec<ObjectRef>,
     pub(crate) generate: Vec<GeneratedSecret>,
@@ -43,6 +47,7 @@ impl<Status> Response<Status> {
     /// Names no children yet: without further calls, the host deletes all of them. The status stays as it is.
     pub fn empty() -> Self {
         Self {
+            done: false,
             children: Vec::new(),
             keep: Vec::new(),
             generate: Vec::new(),
@@ -53,6 +58,19 @@ impl<Status> Response<Status> {
             requeue_at: None,
             needs: Vec::new(),
         }
+    }
+
+    /// Finishes a cleanup: the parent is released and deleted with the objects that it owns.
+    pub fn done() -> Self {
+        Self {
+            done: true,
+            ..Self::empty()
+        }
+    }
+
+    /// Continues a cleanup: the host calls again when something changes.
+    pub fn not_yet() -> Self {
+        Self::empty()
     }
 
     /// Changes no children and no status: the host first reads these objects, and calls again with them.
@@ -143,6 +161,59 @@ impl<Status> Response<Status> {
         self.generate.push(secret);
         self
     }
+
+    /// Adds a child from a type that serializes to a complete object, such as those of k8s-openapi.
+    ///
+    /// # Panics
+    ///
+    /// When it does not serialize to JSON: a map whose keys are not strings, a number that is not finite.
+    pub fn object(self, child: &impl Serialize) -> Self {
+        // Not `serde_json::to_value`: each field of a type of k8s-openapi would take more code.
+        self.child(object::parse(&text::json("a child", child)))
+    }
+
+    /// Sets the parent's whole status, except `conditions` and `observedGeneration`, which the host writes.
+    pub fn status(mut self, status: Status) -> Self {
+        self.status = Some(status);
+        self
+    }
+
+    /// Adds a condition. `Ready` replaces the one that the host derives. The host sets `Synced`,
+    /// `Reconciling`, `Stalled`, `Paused`, `PluginHeldBack` and `Contested`, and ignores conditions of these
+    /// types.
+    pub fn condition(mut self, condition: Condition) -> Self {
+        self.conditions.push(condition);
+        self
+    }
+
+    /// Adds an Event on the parent.
+    pub fn event(mut self, event: Event) -> Self {
+        self.events.push(event);
+        self
+    }
+
+    /// Requests another call at this time of the host's clock even if nothing changes, for work that is due then, in
+    /// RFC 3339, such as `2026-01-02T03:00:00Z` or a `jiff::Timestamp`. A time that is not after
+    /// [`Request::now`](crate::Request::now) has no effect.
+    pub fn requeue_at(mut self, time: impl std::fmt::Display) -> Self {
+        self.requeue_at = Some(time.to_string());
+        self
+    }
+
+    /// Requests another call after this time even if nothing changes, to look again at something that the host does
+    /// not watch. A change of the parent, of a child or of an object of a need causes one anyway. For work that is
+    /// due at a time, use [`requeue_at`](Self::requeue_at): each call then comes at its time, however long the one
+    /// before took.
+    pub fn requeue_after(mut self, after: Duration) -> Self {
+        self.requeue_after = Some(after);
+        self
+    }
+
+    /// Adds objects to read and to watch; see [`Request::answer`](crate::Request::answer).
+    pub fn need(mut self, need: Need) -> Self {
+        self.needs.push(need);
+        self
+    }
 }
 
 impl<Status: Serialize> Response<Status> {
@@ -156,6 +227,7 @@ impl<Status: Serialize> Response<Status> {
             same.is_none()
         });
         wit::Response {
+            done: self.done,
             children: self.children.iter().map(Value::to_string).collect(),
             keep: self.keep,
             generate: self.generate,
@@ -178,128 +250,6 @@ fn refers_to(child: &Value, object: &ObjectRef) -> bool {
         && child["apiVersion"] == object.api_version
         && (metadata["namespace"].is_null() || metadata["namespace"].as_str() == object.namespace.as_deref())
 }
-
-/// The answer of a cleanup: the parent is being deleted and waits for it.
-#[derive(Debug)]
-#[must_use = "the host sees what the function returns"]
-pub struct CleanupResponse<Status> {
-    pub(crate) done: bool,
-    pub(crate) children: Vec<Value>,
-    pub(crate) status: Option<Status>,
-    pub(crate) conditions: Vec<Condition>,
-    pub(crate) events: Vec<Event>,
-    pub(crate) requeue_after: Option<Duration>,
-    pub(crate) requeue_at: Option<String>,
-    pub(crate) needs: Vec<Need>,
-}
-
-impl<Status> CleanupResponse<Status> {
-    /// Finishes the cleanup: the parent is released and deleted with the objects that it owns.
-    pub fn done() -> Self {
-        Self {
-            done: true,
-            children: Vec::new(),
-            status: None,
-            conditions: Vec::new(),
-            events: Vec::new(),
-            requeue_after: None,
-            requeue_at: None,
-            needs: Vec::new(),
-        }
-    }
-
-    /// Continues the cleanup: the host calls again when something changes.
-    pub fn not_yet() -> Self {
-        Self {
-            done: false,
-            ..Self::done()
-        }
-    }
-
-    /// Adds a child to apply while the parent is being deleted. Children that are not named stay.
-    pub fn child(mut self, child: impl Into<Value>) -> Self {
-        self.children.push(child.into());
-        self
-    }
-}
-
-impl<Status: Serialize> CleanupResponse<Status> {
-    pub(crate) fn into_wit(self) -> wit::CleanupResponse {
-        wit::CleanupResponse {
-            done: self.done,
-            children: self.children.iter().map(Value::to_string).collect(),
-            status: self.status.as_ref().map(|status| text::json("status", status)),
-            conditions: self.conditions,
-            events: self.events,
-            requeue_after_ms: self.requeue_after.map(milliseconds),
-            requeue_at: self.requeue_at,
-            needs: self.needs,
-        }
-    }
-}
-
-/// The setters that both answers share.
-macro_rules! shared {
-    ($response:ident) => {
-        impl<Status> $response<Status> {
-            /// Adds a child from a type that serializes to a complete object, such as those of k8s-openapi.
-            ///
-            /// # Panics
-            ///
-            /// When it does not serialize to JSON: a map whose keys are not strings, a number that is not finite.
-            pub fn object(self, child: &impl Serialize) -> Self {
-                // Not `serde_json::to_value`: each field of a type of k8s-openapi would take more code.
-                self.child(object::parse(&text::json("a child", child)))
-            }
-
-            /// Sets the parent's whole status, except `conditions` and `observedGeneration`, which the host writes.
-            pub fn status(mut self, status: Status) -> Self {
-                self.status = Some(status);
-                self
-            }
-
-            /// Adds a condition. `Ready` replaces the one that the host derives. The host sets `Synced`,
-            /// `Reconciling`, `Stalled`, `Paused`, `PluginHeldBack` and `Contested`, and ignores conditions of these
-            /// types.
-            pub fn condition(mut self, condition: Condition) -> Self {
-                self.conditions.push(condition);
-                self
-            }
-
-            /// Adds an Event on the parent.
-            pub fn event(mut self, event: Event) -> Self {
-                self.events.push(event);
-                self
-            }
-
-            /// Requests another call at this time of the host's clock even if nothing changes, for work that is due then, in
-            /// RFC 3339, such as `2026-01-02T03:00:00Z` or a `jiff::Timestamp`. A time that is not after
-            /// [`Request::now`](crate::Request::now) has no effect.
-            pub fn requeue_at(mut self, time: impl std::fmt::Display) -> Self {
-                self.requeue_at = Some(time.to_string());
-                self
-            }
-
-            /// Requests another call after this time even if nothing changes, to look again at something that the host does
-            /// not watch. A change of the parent, of a child or of an object of a need causes one anyway. For work that is
-            /// due at a time, use [`requeue_at`](Self::requeue_at): each call then comes at its time, however long the one
-            /// before took.
-            pub fn requeue_after(mut self, after: Duration) -> Self {
-                self.requeue_after = Some(after);
-                self
-            }
-
-            /// Adds objects to read and to watch; see [`Request::answer`](crate::Request::answer).
-            pub fn need(mut self, need: Need) -> Self {
-                self.needs.push(need);
-                self
-            }
-        }
-    };
-}
-
-shared!(Response);
-shared!(CleanupResponse);
 
 /// Converts to milliseconds. Longer durations than 584 million years are capped.
 fn milliseconds(duration: Duration) -> u64 {
@@ -571,7 +521,7 @@ mod tests {
         let expected = json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "a"}});
         let response = Response::<()>::empty().object(&child);
         assert_eq!(response.children, std::slice::from_ref(&expected));
-        assert_eq!(CleanupResponse::<()>::done().object(&child).children, [expected]);
+        assert_eq!(Response::<()>::done().object(&child).children, [expected]);
     }
 
     #[test]

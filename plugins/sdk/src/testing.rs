@@ -235,8 +235,7 @@ impl Case {
                 _ => format!("[{text}]"),
             }));
         }
-        let call = |request: wit::Request| plugin.reconcile(request);
-        let outcome = Outcome::from(self.settled(call, |response| &response.needs)?);
+        let outcome = Outcome::from(self.settled(|request| plugin.reconcile(request))?);
         let makes = plugin.describe("", "", "").makes;
         for (position, child) in outcome.children.iter().enumerate() {
             let is_made = |kind: &wit::Kind| {
@@ -263,17 +262,15 @@ impl Case {
     /// # Panics
     ///
     /// As [`run`](Self::run).
-    pub fn clean_up(&self, plugin: &impl Reconciler) -> Result<Cleanup, Failure> {
-        let call = |request: wit::Request| plugin.cleanup(request);
-        self.settled(call, |response| &response.needs).map(Cleanup::from)
+    pub fn clean_up(&self, plugin: &impl Reconciler) -> Result<Outcome, Failure> {
+        self.settled(|request| plugin.cleanup(request)).map(Outcome::from)
     }
 
     /// Calls the plugin, and again while existing objects answer needs that the request did not.
-    fn settled<Answer: PartialEq + std::fmt::Debug>(
+    fn settled(
         &self,
-        call: impl Fn(wit::Request) -> Result<Answer, Failure>,
-        needs: fn(&Answer) -> &[Need],
-    ) -> Result<Answer, Failure> {
+        call: impl Fn(wit::Request) -> Result<wit::Response, Failure>,
+    ) -> Result<wit::Response, Failure> {
         let mut case = self.clone();
         for _ in 0..CALLS {
             let answer = call(case.request());
@@ -284,11 +281,8 @@ impl Case {
             );
             let answer = answer?;
             let is_answered = |need: &&Need| case.related.iter().any(|(id, _)| *id == need.id);
-            let unanswered: Vec<Need> = needs(&answer)
-                .iter()
-                .filter(|need| !is_answered(need))
-                .cloned()
-                .collect();
+            let unanswered = answer.needs.iter().filter(|need| !is_answered(need));
+            let unanswered: Vec<Need> = unanswered.cloned().collect();
             // Without existing objects the test itself answers the needs, with `related`.
             if unanswered.is_empty() || self.existing.is_empty() {
                 return Ok(answer);
@@ -358,6 +352,8 @@ impl Case {
 /// The answer of a plugin.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Outcome {
+    /// Of a cleanup: whether the parent is released.
+    pub done: bool,
     /// The children that should exist.
     pub children: Vec<Value>,
     /// The names of children that stay unchanged.
@@ -386,7 +382,10 @@ impl Outcome {
     /// When the plugin does not set it.
     #[must_use]
     pub fn condition(&self, type_: &str) -> &Condition {
-        condition(&self.conditions, type_)
+        match self.conditions.iter().find(|condition| condition.type_ == type_) {
+            Some(condition) => condition,
+            None => panic!("there is no condition {type_} among {:?}", self.conditions),
+        }
     }
 
     /// Returns the names of the children, in order.
@@ -428,64 +427,10 @@ impl Outcome {
 impl From<wit::Response> for Outcome {
     fn from(response: wit::Response) -> Self {
         Self {
+            done: response.done,
             children: response.children.iter().map(|child| json(child)).collect(),
             keep: response.keep.into_iter().map(|kept| kept.name).collect(),
             generate: response.generate,
-            status: response.status.map_or(Value::Null, |status| json(&status)),
-            conditions: response.conditions,
-            events: response.events,
-            requeue_after: response.requeue_after_ms.map(Duration::from_millis),
-            requeue_at: response.requeue_at,
-            needs: response.needs,
-        }
-    }
-}
-
-fn condition<'a>(conditions: &'a [Condition], type_: &str) -> &'a Condition {
-    match conditions.iter().find(|condition| condition.type_ == type_) {
-        Some(condition) => condition,
-        None => panic!("there is no condition {type_} among {conditions:?}"),
-    }
-}
-
-/// The answer of a plugin to a cleanup.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Cleanup {
-    /// Whether the parent is released.
-    pub done: bool,
-    /// The children to apply in the meantime.
-    pub children: Vec<Value>,
-    /// The status, or `null`.
-    pub status: Value,
-    /// The conditions.
-    pub conditions: Vec<Condition>,
-    /// The Events.
-    pub events: Vec<Event>,
-    /// The time after which the plugin wants to be called again, whatever changes.
-    pub requeue_after: Option<Duration>,
-    /// The time at which the plugin wants to be called again, in RFC 3339.
-    pub requeue_at: Option<String>,
-    /// The objects that the plugin wants to read.
-    pub needs: Vec<Need>,
-}
-
-impl Cleanup {
-    /// Returns the condition of a type.
-    ///
-    /// # Panics
-    ///
-    /// When the plugin does not set it.
-    #[must_use]
-    pub fn condition(&self, type_: &str) -> &Condition {
-        condition(&self.conditions, type_)
-    }
-}
-
-impl From<wit::CleanupResponse> for Cleanup {
-    fn from(response: wit::CleanupResponse) -> Self {
-        Self {
-            done: response.done,
-            children: response.children.iter().map(|child| json(child)).collect(),
             status: response.status.map_or(Value::Null, |status| json(&status)),
             conditions: response.conditions,
             events: response.events,

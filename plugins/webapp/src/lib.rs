@@ -92,24 +92,23 @@ fn reconcile(request: &Request<WebAppSpec, WebAppStatus>) -> Result<Response<Web
 }
 
 /// Runs the farewell, if there is one. The garbage collector deletes everything else with its owner.
-fn cleanup(request: &Request<WebAppSpec, WebAppStatus>) -> Result<CleanupResponse<WebAppStatus>, Failure> {
+fn cleanup(request: &Request<WebAppSpec, WebAppStatus>) -> Result<Response<WebAppStatus>, Failure> {
     match &request.parent.spec.farewell {
         // Nothing can be created there any more, so the deletion must not wait for a Job.
         Some(task) if !request.namespace_terminating => Ok(say_farewell(request, task)),
-        _ => Ok(CleanupResponse::done()),
+        _ => Ok(Response::done()),
     }
 }
 
-fn say_farewell(request: &Request<WebAppSpec, WebAppStatus>, task: &Task) -> CleanupResponse<WebAppStatus> {
+fn say_farewell(request: &Request<WebAppSpec, WebAppStatus>, task: &Task) -> Response<WebAppStatus> {
     let Parent { name, spec, .. } = &request.parent;
     let job = children::farewell_job(name);
     let observed = request.child(JOB, &job);
     let has = |type_| observed.and_then(|job| job.condition(type_)) == Some(true);
     if has("Complete") {
-        return CleanupResponse::done()
-            .event(Event::normal("FarewellDone", format!("Job {job} is complete")));
+        return Response::done().event(Event::normal("FarewellDone", format!("Job {job} is complete")));
     }
-    let waiting = CleanupResponse::not_yet().child(children::job(job.clone(), name, spec, task));
+    let waiting = Response::not_yet().child(children::job(job.clone(), name, spec, task));
     if has("Failed") {
         let message = format!(
             "Job {job} has failed, and the deletion waits for it: look at its pods, then delete the Job to run it \

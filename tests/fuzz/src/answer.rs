@@ -72,11 +72,6 @@ fn response(mut draw: RandomSource<'_>) -> Option<Response> {
     };
     match answer {
         Ok(CommandOutput::Response(response)) => Some(*response),
-        // The children of both are planned alike.
-        Ok(CommandOutput::Cleanup(cleanup)) => Some(Response {
-            children: cleanup.children,
-            ..Response::default()
-        }),
         Ok(_) => None,
         Err(error) => {
             assert!(!error.to_string().is_empty());

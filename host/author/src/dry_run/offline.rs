@@ -16,7 +16,7 @@ use operator_host_config::{
     Allow, ControllerConfig, DEFAULT_BACKOFF, DEFAULT_CONCURRENCY, DEFAULT_PROVING, DEFAULT_RESYNC,
     DEFAULT_WRITES, DefinitionsMode, Removal,
 };
-use operator_host_contract::{CleanupResponse, Description, Event, GeneratedSecret, Kind, Request, Response};
+use operator_host_contract::{Description, Event, Export, GeneratedSecret, Kind, Request, Response};
 use operator_host_core::crd::definition;
 use operator_host_core::crd::known::Schemas;
 use operator_host_core::object::{
@@ -29,7 +29,7 @@ use operator_host_desired::plan::{Policy, Refusal, plan};
 use operator_host_desired::provenance::SecretProof;
 use operator_host_desired::readiness::{self, unready};
 use operator_host_desired::selectors::selects;
-use operator_host_engine::reconcile::evaluate::{EvaluateError, PluginExport, Subject, evaluate};
+use operator_host_engine::reconcile::evaluate::{EvaluateError, Subject, evaluate};
 use operator_host_engine::reconcile::needs::{NeedError, RelatedObjects, Rights, Wanted};
 use operator_host_engine::validation;
 use operator_host_runtime::{Call, Limits, Plugin};
@@ -286,7 +286,7 @@ pub async fn last_request(plugin: &Plugin, scene: &Scene) -> Request {
         scene,
     };
     // The caller makes the call again, and reports its failure.
-    let _ = evaluate::<Response, _>(&subject(scene), &source, Vec::new(), call, |_| {}).await;
+    let _ = evaluate(&subject(scene), &source, Vec::new(), call, |_| {}).await;
     last.into_inner()
 }
 
@@ -309,26 +309,22 @@ pub async fn call(
     subject: &Subject<'_>,
     source: &impl RelatedObjects,
 ) -> Result<(Response, Option<bool>), EvaluateError> {
-    if plugin.description().finalizer && is_terminating(subject.parent) {
-        evaluate_export::<CleanupResponse>(plugin, subject, source).await
-    } else {
-        validation::check(plugin, subject.parent).await?;
-        evaluate_export::<Response>(plugin, subject, source).await
-    }
-}
-
-/// Calls the plugin like a host that has just started: no needs are known yet.
-async fn evaluate_export<T: PluginExport>(
-    plugin: &Plugin,
-    subject: &Subject<'_>,
-    source: &impl RelatedObjects,
-) -> Result<(Response, Option<bool>), EvaluateError> {
+    let is_cleanup = plugin.description().finalizer && is_terminating(subject.parent);
+    let export = match is_cleanup {
+        true => Export::Cleanup,
+        false => {
+            validation::check(plugin, subject.parent).await?;
+            Export::Reconcile
+        }
+    };
     let call = |request: Request| async move {
-        let Call { outcome, share, .. } = T::call(plugin, &request).await;
+        let Call { outcome, share, .. } = plugin.respond(request.asked_of(export)).await;
         (outcome, share)
     };
-    let (answer, _) = evaluate::<T, _>(subject, source, Vec::new(), call, |_| {}).await?;
-    Ok(answer.into_response())
+    // As a host that has just started: no needs are known yet.
+    let (response, _) = evaluate(subject, source, Vec::new(), call, |_| {}).await?;
+    let cleaned_up = is_cleanup.then_some(response.done);
+    Ok((response, cleaned_up))
 }
 
 /// The given objects. No given object is unreadable.

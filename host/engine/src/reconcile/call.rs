@@ -6,31 +6,45 @@ use kube::core::DynamicObject;
 
 use super::context::Context;
 use super::error::ReconcileError;
-use super::evaluate::{PluginExport, Subject, evaluate};
+use super::evaluate::{Subject, evaluate};
 use super::observer::{observe, span_of_call};
 use crate::validation;
-use operator_host_contract::{Asked, Export, Need, Request};
+use operator_host_contract::{Asked, Export, Need, Request, Response};
 use operator_host_core::object::{ChildRef, NamespacedName, is_unreadable};
 use operator_host_core::trace;
 use operator_host_runtime::{CallError, Class, Plugin, Share};
 
-/// Calls the plugin within a reconcile, and remembers the needs that it returns.
+/// Calls the plugin within a reconcile, and remembers the needs that it returns. `export` is `reconcile` or `cleanup`.
 ///
 /// Keep the [`Share`] as long as the answer: it is the part of the memory for all calls that the answer takes.
-pub(super) async fn call<T: PluginExport>(
+pub(super) async fn call(
     context: &Context,
     plugin: &Plugin,
+    export: Export,
     subject: &Subject<'_>,
-) -> Result<(T, Option<Share>), ReconcileError> {
+) -> Result<(Response, Option<Share>), ReconcileError> {
     let (parent, name) = (subject.parent, NamespacedName::of(subject.parent));
     context.memory_of(&name, |memory| {
         memory.begin(parent.metadata.generation, *plugin.digest());
         memory.asked = Some(*plugin.digest());
     });
+    // It may have become so since it was looked at.
+    check_readable(parent)?;
+    let call = |mut request: Request| async move {
+        let span = span_of_call(plugin, export.as_str());
+        request.traceparent = trace::traceparent(&span);
+        let asked = request.asked_of(export);
+        let observer = &context.observer;
+        let children = |answer: &Response| Some(answer.children.len());
+        let call = plugin.respond(asked.clone());
+        let (outcome, share) = observe(&observer.metrics, export.as_str(), &span, call, children).await;
+        observer.calls.record(plugin, asked, &outcome);
+        (outcome, share)
+    };
     let known = context.state.needs.of(&name);
     let remember = |needs: &[Need]| context.state.needs.set(&name, needs);
-    let called = evaluate_traced(context, plugin, subject, known, remember).await;
-    called.map_err(|error| match error {
+    let called = evaluate(subject, context, known, call, remember).await;
+    called.map_err(|error| match error.into() {
         ReconcileError::Call(error) if error.class() == Class::Request => too_large(subject.children, error),
         other => other,
     })
@@ -82,26 +96,4 @@ pub(super) async fn check_valid(
     outcome
         .and_then(|errors| validation::verdict(&errors))
         .map_err(ReconcileError::Call)
-}
-
-async fn evaluate_traced<T: PluginExport>(
-    context: &Context,
-    plugin: &Plugin,
-    subject: &Subject<'_>,
-    known: Vec<Need>,
-    remember: impl Fn(&[Need]),
-) -> Result<(T, Option<Share>), ReconcileError> {
-    // It may have become so since it was looked at.
-    check_readable(subject.parent)?;
-    let call = |mut request: Request| async move {
-        let span = span_of_call(plugin, T::EXPORT.as_str());
-        request.traceparent = trace::traceparent(&span);
-        let call = T::call(plugin, &request);
-        let observer = &context.observer;
-        let children = |answer: &T| Some(answer.children());
-        let (outcome, share) = observe(&observer.metrics, T::EXPORT.as_str(), &span, call, children).await;
-        observer.calls.record(plugin, T::asked(request.into()), &outcome);
-        (outcome, share)
-    };
-    Ok(evaluate(subject, context, known, call, remember).await?)
 }

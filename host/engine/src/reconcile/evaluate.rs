@@ -27,14 +27,13 @@ use std::sync::Arc;
 
 use jiff::Timestamp;
 use kube::core::DynamicObject;
-use serde_json::{Map, Value};
+use serde_json::Value;
 use thiserror::Error;
 
 use super::needs::{self, MAX_NEED_ROUNDS, NeedError, RelatedObjects};
-use operator_host_contract::{Asked, CleanupResponse, Export, Need, Request, Response};
+use operator_host_contract::{Need, Request, Response};
 use operator_host_core::object::remove_nulls;
-use operator_host_instruments::record::RecordedAnswer;
-use operator_host_runtime::{Call, CallError, Class, Plugin, Share};
+use operator_host_runtime::{CallError, Class, Share};
 
 /// Why an evaluation failed.
 #[derive(Debug, Error)]
@@ -65,15 +64,15 @@ pub struct Subject<'a> {
 ///
 /// # Errors
 /// As described in the module.
-pub async fn evaluate<T: PluginExport, F>(
+pub async fn evaluate<F>(
     subject: &Subject<'_>,
     source: &impl RelatedObjects,
     known: Vec<Need>,
     call: impl Fn(Request) -> F,
     remember: impl Fn(&[Need]),
-) -> Result<(T, Option<Share>), EvaluateError>
+) -> Result<(Response, Option<Share>), EvaluateError>
 where
-    F: Future<Output = (Result<T, CallError>, Option<Share>)>,
+    F: Future<Output = (Result<Response, CallError>, Option<Share>)>,
 {
     let mut needs = known;
     for round in 0..=MAX_NEED_ROUNDS {
@@ -105,9 +104,9 @@ where
             remember(&[]);
         }
         let answer = without_nulls(outcome)?;
-        needs::validate(answer.needs())?;
-        let settled = answer.needs().iter().all(|need| needs.contains(need));
-        needs = answer.needs().to_vec();
+        needs::validate(&answer.needs)?;
+        let settled = answer.needs.iter().all(|need| needs.contains(need));
+        needs.clone_from(&answer.needs);
         remember(&needs);
         if settled {
             return Ok((answer, share));
@@ -117,106 +116,18 @@ where
 }
 
 /// Removes what is null from the children and the status: it means absent.
-fn without_nulls<T: PluginExport>(mut outcome: Result<T, CallError>) -> Result<T, CallError> {
+fn without_nulls(mut outcome: Result<Response, CallError>) -> Result<Response, CallError> {
     let status = match &mut outcome {
         Ok(answer) => {
-            let (children, status) = answer.objects();
-            children
-                .iter_mut()
-                .filter_map(Value::as_object_mut)
-                .for_each(remove_nulls);
-            status
+            let children = answer.children.iter_mut().filter_map(Value::as_object_mut);
+            children.for_each(remove_nulls);
+            &mut answer.status
         }
         Err(CallError::Invalid { shown, .. } | CallError::Retry { shown, .. }) => &mut shown.status,
         Err(_) => &mut None,
     };
     status.iter_mut().for_each(remove_nulls);
     outcome
-}
-
-/// The two exports: reconcile and cleanup.
-pub trait PluginExport: Clone + Into<RecordedAnswer> + Send {
-    /// Its name in the contract.
-    const EXPORT: Export;
-    /// Returns what the plugin is asked.
-    fn asked(request: Arc<Request>) -> Asked;
-    /// Makes the call.
-    fn call(plugin: &Plugin, request: &Request) -> impl Future<Output = Call<Self>> + Send;
-    /// Returns the needs in the answer.
-    fn needs(&self) -> &[Need];
-    /// Returns the children and the status in the answer.
-    fn objects(&mut self) -> (&mut Vec<Value>, &mut Option<Map<String, Value>>);
-    /// Returns the number of children in the answer.
-    fn children(&self) -> usize;
-    /// Returns the answer in the form common to both exports, and for a cleanup whether it is done.
-    fn into_response(self) -> (Response, Option<bool>);
-}
-
-impl PluginExport for Response {
-    const EXPORT: Export = Export::Reconcile;
-
-    fn asked(request: Arc<Request>) -> Asked {
-        Asked::Reconcile(request)
-    }
-
-    fn call(plugin: &Plugin, request: &Request) -> impl Future<Output = Call<Self>> + Send {
-        plugin.reconcile(request)
-    }
-
-    fn needs(&self) -> &[Need] {
-        &self.needs
-    }
-
-    fn objects(&mut self) -> (&mut Vec<Value>, &mut Option<Map<String, Value>>) {
-        (&mut self.children, &mut self.status)
-    }
-
-    fn children(&self) -> usize {
-        self.children.len()
-    }
-
-    fn into_response(self) -> (Response, Option<bool>) {
-        (self, None)
-    }
-}
-
-impl PluginExport for CleanupResponse {
-    const EXPORT: Export = Export::Cleanup;
-
-    fn asked(request: Arc<Request>) -> Asked {
-        Asked::Cleanup(request)
-    }
-
-    fn call(plugin: &Plugin, request: &Request) -> impl Future<Output = Call<Self>> + Send {
-        plugin.cleanup(request)
-    }
-
-    fn needs(&self) -> &[Need] {
-        &self.needs
-    }
-
-    fn objects(&mut self) -> (&mut Vec<Value>, &mut Option<Map<String, Value>>) {
-        (&mut self.children, &mut self.status)
-    }
-
-    fn children(&self) -> usize {
-        self.children.len()
-    }
-
-    fn into_response(self) -> (Response, Option<bool>) {
-        let response = Response {
-            children: self.children,
-            status: self.status,
-            conditions: self.conditions,
-            events: self.events,
-            requeue_after_ms: self.requeue_after_ms,
-            requeue_at: self.requeue_at,
-            needs: self.needs,
-            keep: Vec::new(),
-            generate: Vec::new(),
-        };
-        (response, Some(self.done))
-    }
 }
 
 #[cfg(test)]

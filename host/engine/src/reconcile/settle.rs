@@ -11,14 +11,14 @@ use super::apply::{Applied, BACK_OFF, apply};
 use super::call::call;
 use super::context::Context;
 use super::error::ReconcileError;
-use super::evaluate::{PluginExport, Subject};
+use super::evaluate::Subject;
 use super::iterations::Iterations;
 use super::outcome::{Changes, FinalAnswer, collect_events};
 use super::predecessor;
 use super::prune::prune;
 use super::secrets::{Generated, generate, record};
 use super::snapshot::Snapshot;
-use operator_host_contract::{Kind, Response};
+use operator_host_contract::{Export, Kind, Response};
 use operator_host_core::clock::now;
 use operator_host_core::object::{ChildRef, is_terminating};
 use operator_host_desired::conditions::{Reason, Verdict};
@@ -28,10 +28,11 @@ use operator_host_desired::readiness;
 use operator_host_runtime::Plugin;
 
 /// Asks the plugin and realizes its answers until an iteration changes nothing. Therefore the last answer, and the status
-/// with it, describes the children that this reconcile has written.
-pub(super) async fn settle<T: PluginExport>(
+/// with it, describes the children that this reconcile has written. `export` is `reconcile` or `cleanup`.
+pub(super) async fn settle(
     context: &Context,
     plugin: &Plugin,
+    export: Export,
     mut snapshot: Snapshot,
     changes: &mut Changes,
 ) -> Result<FinalAnswer, ReconcileError> {
@@ -48,27 +49,25 @@ pub(super) async fn settle<T: PluginExport>(
             now: seen,
             namespace_terminating: context.is_namespace_terminating(&snapshot.parent),
         };
-        let (answer, share) = call::<T>(context, plugin, &subject).await?;
-        let (mut response, is_done) = answer.into_response();
+        let (mut response, share) = call(context, plugin, export, &subject).await?;
         let parent = &mut snapshot.parent;
         let Some(realized) = realize(context, plugin, parent, &response, changes).await? else {
             continue;
         };
         collect_events(&mut events, std::mem::take(&mut response.events));
         let again = realized.applied.awaits_others.then_some(OBSTRUCTED);
-        let verdict = match is_done {
-            None => match end(context, parent, &snapshot.children, realized, changes).await? {
-                Some(verdict) => Some(verdict),
+        let verdict = if export == Export::Cleanup {
+            let waiting = realized.applied.waiting.into_iter().next();
+            // A cleanup is over when the plugin says so, although it has just changed something, unless a child waits. What
+            // it does not name is kept.
+            if realized.changed && !(response.done && waiting.is_none()) {
+                continue;
+            }
+            waiting.map(|waiting| Verdict::CleaningUp(Reason::waiting(waiting.why)))
+        } else {
+            match end(context, parent, &snapshot.children, realized, changes).await? {
                 None => continue,
-            },
-            Some(is_done) => {
-                let waiting = realized.applied.waiting.into_iter().next();
-                // A cleanup is over when the plugin says so, although it has just changed something, unless a child waits. What
-                // it does not name is kept.
-                if realized.changed && !(is_done && waiting.is_none()) {
-                    continue;
-                }
-                waiting.map(|waiting| Verdict::CleaningUp(Reason::waiting(waiting.why)))
+                verdict => verdict,
             }
         };
         let asked = requeue(response.requeue_after_ms, response.requeue_at, seen);
@@ -77,7 +76,7 @@ pub(super) async fn settle<T: PluginExport>(
             conditions: response.conditions,
             events,
             requeue: asked.into_iter().chain(again).min(),
-            done: is_done == Some(true) && verdict.is_none(),
+            done: response.done && verdict.is_none(),
             verdict,
             _share: share,
         });

@@ -167,12 +167,12 @@ async fn a_command_that_answers_with_something_else_gets_a_precise_error() {
         (" ", "standard output is empty"),
         ("{}", "expected value"),
         (
-            r#"{"cleanup":{"done":true}}"#,
-            "its answer to `reconcile` has the field `cleanup`",
+            r#"{"validated":[]}"#,
+            "its answer to `reconcile` has the field `validated`",
         ),
         (
             r#"{"response":{"kids":[]}}"#,
-            "unknown field `kids`, expected one of `children`",
+            "unknown field `kids`, expected one of `done`",
         ),
         (
             r#"{"response":{"status":"fine"}}"#,

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use super::*;
 use crate::Shown;
-use crate::contract::{CleanupResponse, Kind};
+use crate::contract::{Kind, Response};
 use crate::{Digest, Form as Loaded};
 
 fn answer() -> Value {
@@ -60,7 +60,7 @@ async fn cleanup_reports_done() {
     for form in FORMS {
         let plugin = plugin(form, cases::ANSWER, Limits::default()).await;
         let call = plugin.cleanup(&request("2026-01-02T03:04:05Z")).await;
-        let done = CleanupResponse {
+        let done = Response {
             done: true,
             ..Default::default()
         };

@@ -33,8 +33,8 @@ fn reconcile(request: &Request<Value, Value>) -> Result<Response<Value>, Failure
     )
 }
 
-fn cleanup(_: &Request<Value, Value>) -> Result<CleanupResponse<Value>, Failure> {
-    Ok(CleanupResponse::not_yet()
+fn cleanup(_: &Request<Value, Value>) -> Result<Response<Value>, Failure> {
+    Ok(Response::not_yet()
         .condition(Condition::new("BackedUp", false, "Running", "the backup runs"))
         .requeue_after(Duration::from_millis(5)))
 }
