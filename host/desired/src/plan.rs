@@ -16,8 +16,7 @@ use kube::ResourceExt;
 use kube::core::DynamicObject;
 use serde_json::{Map, Value, json};
 
-pub use self::refusal::Refusal;
-use self::refusal::{TOKEN_ANNOTATION, TOKEN_TYPE};
+pub use self::refusal::{Cause, Refusal};
 use super::generated;
 use super::left_fields::{self, LeftField};
 use super::names;
@@ -25,7 +24,7 @@ use super::order;
 use super::ownership::retains;
 use super::provenance::{ACCEPT_ANNOTATION, PROOF_ANNOTATION, SecretProof, is_accepted};
 use operator_host_config::{Allow, ControllerConfig, Removal};
-use operator_host_contract::{GeneratedSecret, Kind, ObjectRef};
+use operator_host_contract::{GeneratedSecret, Kind, Response};
 use operator_host_core::object::{
     APPLIED_ANNOTATION, BESIDE_ANNOTATION, CONTROLLER_LABEL, ChildRef, GENERATED_LABEL, Identity,
     LEAVE_ANNOTATION, MAX_DEPTH, NamespacedName, NotServed, PARENT_ANNOTATION, PROVENANCE_ANNOTATION,
@@ -127,47 +126,42 @@ impl Plan {
 ///
 /// # Errors
 /// All violations, so that an author sees them at once.
-pub fn plan(
-    policy: &Policy<'_>,
-    children: &[Value],
-    keep: &[ObjectRef],
-    generate: &[GeneratedSecret],
-) -> Result<Plan, Vec<Refusal>> {
-    plan_without(policy, children, keep, generate, HashSet::new())
+pub fn plan(policy: &Policy<'_>, answer: &Response) -> Result<Plan, Vec<Refusal>> {
+    plan_without(policy, answer, HashSet::new())
 }
 
 /// As [`plan`], but existing objects that are in the way do not stop what does not depend on them.
 ///
 /// # Errors
 /// When something else is refused.
-pub fn plan_around(
-    policy: &Policy<'_>,
-    children: &[Value],
-    keep: &[ObjectRef],
-    generate: &[GeneratedSecret],
-) -> Result<Plan, Vec<Refusal>> {
-    plan(policy, children, keep, generate).or_else(|refused| {
-        match beside_obstacles(policy, children, keep, generate, &refused) {
+pub fn plan_around(policy: &Policy<'_>, answer: &Response) -> Result<Plan, Vec<Refusal>> {
+    plan(policy, answer).or_else(|refused| {
+        let left_out = obstructed(policy, answer, &refused);
+        match left_out.and_then(|left_out| plan_without(policy, answer, left_out).ok()) {
             Some(plan) => Ok(Plan { refused, ..plan }),
             None => Err(refused),
         }
     })
 }
 
-/// Plans without what is in `left_out`. The children are marked as with all Secrets.
+/// Plans without what is in `left_out`.
 fn plan_without(
     policy: &Policy<'_>,
-    children: &[Value],
-    keep: &[ObjectRef],
-    generate: &[GeneratedSecret],
+    answer: &Response,
     left_out: HashSet<Identity>,
 ) -> Result<Plan, Vec<Refusal>> {
+    let Response {
+        children,
+        keep,
+        generate,
+        ..
+    } = answer;
     let defined = defined_in(children);
     let namespaced = |kind: &Kind| {
         let defined = || defined.get(&(kind.group(), kind.kind.as_str()));
         (policy.namespaced)(kind).or_else(|why| defined().copied().ok_or(why))
     };
-    let config = with_made(policy, children, keep);
+    let config = with_made(policy, answer);
     let policy = &Policy {
         namespaced: &namespaced,
         config: &config,
@@ -176,31 +170,26 @@ fn plan_without(
     let mut plan = Plan::default();
     let mut refusals = Vec::new();
     let mut seen = HashSet::new();
+    let is_out = |key: &ChildRef| left_out.contains(&key.identity());
     for (index, child) in children.iter().enumerate() {
-        match policy.child(index, child, generate) {
-            Ok(desired) if !seen.insert(desired.key.identity()) => {
-                refusals.push(Refusal::Twice {
-                    which: desired.key.to_string(),
-                });
-            }
-            Ok(desired) => plan.desired.push(desired),
-            Err(refusal) => refusals.push(refusal),
+        match policy.key(index, child) {
+            Ok(key) if is_out(&key) => {}
+            Ok(key) if !seen.insert(key.identity()) => refusals.push(twice(&key)),
+            key => match key.and_then(|key| policy.child(key, child, generate)) {
+                Ok(desired) => plan.desired.push(desired),
+                Err(refusal) => refusals.push(refusal),
+            },
         }
     }
     let mut seen = HashSet::new();
-    let is_out = |secret: &&GeneratedSecret| {
-        let key = policy.secret_key(secret);
-        key.is_ok_and(|key| left_out.contains(&key.identity()))
-    };
-    for secret in generate.iter().filter(|secret| !is_out(secret)) {
-        match policy.secret(secret, &plan.desired) {
-            Ok(secret) if !seen.insert(secret.key.identity()) => {
-                refusals.push(Refusal::Twice {
-                    which: secret.key.to_string(),
-                });
-            }
-            Ok(secret) => plan.secrets.push(secret),
-            Err(refusal) => refusals.push(refusal),
+    for secret in generate {
+        match policy.secret_key(secret) {
+            Ok(key) if is_out(&key) => {}
+            Ok(key) if !seen.insert(key.identity()) => refusals.push(twice(&key)),
+            key => match key.and_then(|key| policy.secret(key, secret, &plan.desired)) {
+                Ok(secret) => plan.secrets.push(secret),
+                Err(refusal) => refusals.push(refusal),
+            },
         }
     }
     let own = policy.parent.namespace();
@@ -243,17 +232,15 @@ fn defined_in(children: &[Value]) -> HashMap<(&str, &str), bool> {
 }
 
 /// Returns the configuration with the namespaces that a cluster-scoped parent makes: it may have children in them.
-fn with_made<'a>(policy: &Policy<'a>, children: &[Value], keep: &[ObjectRef]) -> Cow<'a, ControllerConfig> {
+fn with_made<'a>(policy: &Policy<'a>, answer: &Response) -> Cow<'a, ControllerConfig> {
     if policy.parent.namespace().is_some() || !policy.config.makes_namespaces() {
         return Cow::Borrowed(policy.config);
     }
-    let made = children
-        .iter()
-        .filter(|child| child["apiVersion"] == "v1" && child["kind"] == "Namespace");
+    let children = answer.children.iter();
+    let made = children.filter(|child| child["apiVersion"] == "v1" && child["kind"] == "Namespace");
     let made = made.filter_map(|child| child["metadata"]["name"].as_str());
-    let kept = keep
-        .iter()
-        .filter(|kept| kept.api_version == "v1" && kept.kind == "Namespace");
+    let kept = answer.keep.iter();
+    let kept = kept.filter(|kept| kept.api_version == "v1" && kept.kind == "Namespace");
     let mut config = policy.config.clone();
     config
         .other_namespaces
@@ -261,63 +248,58 @@ fn with_made<'a>(policy: &Policy<'a>, children: &[Value], keep: &[ObjectRef]) ->
     Cow::Owned(config)
 }
 
-/// Plans what remains of an answer when existing objects are in the way. `None` when something else is refused.
+/// Returns what to leave out of an answer when existing objects are in the way. `None` when something else is refused.
 ///
-/// For a cluster-scoped parent, leaves out the children in the namespaces that contain such objects: whoever creates
-/// one there must not stop the children in other namespaces. For a namespaced parent, leaves out the generated Secrets
-/// that are refused, and the children that come after them.
-fn beside_obstacles(
-    policy: &Policy<'_>,
-    children: &[Value],
-    keep: &[ObjectRef],
-    generate: &[GeneratedSecret],
-    refusals: &[Refusal],
-) -> Option<Plan> {
-    let config = with_made(policy, children, &[]);
+/// For a cluster-scoped parent, these are the children in the namespaces that contain such objects: whoever creates one
+/// there must not stop the children in other namespaces. For a namespaced parent, these are the generated Secrets that
+/// are refused, and the children that come after them.
+fn obstructed(policy: &Policy<'_>, answer: &Response, refusals: &[Refusal]) -> Option<HashSet<Identity>> {
+    let config = with_made(policy, answer);
     let made = &Policy {
         config: &config,
         ..*policy
     };
-    let keys = children.iter().enumerate();
+    let keys = answer.children.iter().enumerate();
     let keys: Option<Vec<_>> = keys.map(|(index, child)| made.key(index, child).ok()).collect();
     let keys = keys?;
-    let mut out = HashSet::new();
+    let there: Option<Vec<_>> = refusals.iter().map(|refusal| refusal.there.as_ref()).collect();
+    let there = there?;
     if policy.parent.namespace().is_some() {
-        let refused = generate.iter().filter_map(|secret| {
-            let key = made.secret_key(secret).ok()?;
-            made.check_secret(&key, secret, (made.existing)(&key).as_deref(), &keys)
-                .err()
-                .map(|_| key.identity())
-        });
-        out.extend(refused);
-        if out.len() != refusals.len() {
-            return None;
-        }
-        order::add_dependents(children, &keys, &mut out);
-    } else {
-        if !refusals.iter().all(Refusal::is_obstacle) {
-            return None;
-        }
-        let obstructed = keys.iter().filter(|key| made.check_existing(key).is_err());
-        let obstructed: HashSet<_> = obstructed.map(|key| &key.name.namespace).collect();
-        if obstructed.contains(&None) {
-            // It is nobody's namespace, and others may depend on it.
-            return None;
-        }
-        let there = keys.iter().filter(|key| obstructed.contains(&key.name.namespace));
-        out.extend(there.map(ChildRef::identity));
+        let is_generated =
+            |key: &&ChildRef| answer.generate.iter().any(|secret| made.is_rest_of(key, secret));
+        let mut out: HashSet<_> = there.iter().map(|key| key.identity()).collect();
+        order::add_dependents(&answer.children, &keys, &mut out);
+        return there.iter().all(is_generated).then_some(out);
     }
-    let left = children.iter().zip(&keys);
-    let left = left.filter(|(_, key)| !out.contains(&key.identity()));
-    let left: Vec<_> = left.map(|(child, _)| child.clone()).collect();
-    plan_without(policy, &left, keep, generate, out).ok()
+    let namespaces: HashSet<_> = there.iter().map(|key| &key.name.namespace).collect();
+    // What has no namespace is nobody's, and others may depend on it.
+    let out = keys.iter().filter(|key| namespaces.contains(&key.name.namespace));
+    (!namespaces.contains(&None)).then(|| out.map(ChildRef::identity).collect())
 }
 
 /// Maximum number of bytes of an unchecked kind or name in a refusal; the rule follows after it.
 const SHOWN: usize = 100;
 
+/// Kubernetes fills a Secret of this type with a token. Source: Kubernetes, "Secrets", service account tokens.
+const TOKEN_TYPE: &str = "kubernetes.io/service-account-token";
+/// The annotation that names the ServiceAccount.
+const TOKEN_ANNOTATION: &str = "kubernetes.io/service-account.name";
+
 fn secret_kind() -> Kind {
     Kind::new("v1", "Secret")
+}
+
+fn twice(key: &ChildRef) -> Refusal {
+    let problem = ": the plugin asked for it twice; an answer can contain a child once, in one version";
+    Refusal::new(key.to_string(), problem)
+}
+
+/// Refuses what the plugin wants, or what exists, of a Secret to generate.
+fn bad_secret(key: &ChildRef, problem: &str) -> Refusal {
+    Refusal::new(
+        format!("the generated Secret {}", key.name),
+        format!(": {problem}"),
+    )
 }
 
 /// Dependencies are applied first: a claim before the pods that mount it.
@@ -332,17 +314,16 @@ fn rank(kind: &Kind) -> u8 {
 }
 
 impl Policy<'_> {
-    fn child(&self, index: usize, child: &Value, generate: &[GeneratedSecret]) -> Result<Desired, Refusal> {
-        let key = self.key(index, child)?;
-        let which = key.to_string();
+    fn child(&self, key: ChildRef, child: &Value, generate: &[GeneratedSecret]) -> Result<Desired, Refusal> {
+        let refused = |problem: &str| Refusal::new(key.to_string(), format!(": {problem}"));
         let Some(mut removal) = self.config.children.get(&key.kind) else {
-            return Err(self.kind_not_allowed(which, &key.kind));
+            return Err(self.kind_not_allowed(key.to_string(), &key.kind));
         };
         match generate.iter().find(|secret| self.is_rest_of(&key, secret)) {
             // `secret` checks the existing object.
             Some(secret) => {
                 if let Some(problem) = rest_problem(child, secret) {
-                    return Err(Refusal::BadSecret { which, problem });
+                    return Err(bad_secret(&key, &problem));
                 }
                 removal = &self.config.generated;
             }
@@ -359,34 +340,42 @@ impl Policy<'_> {
         if secret::is_secret_kind(&key.kind)
             && let Some(problem) = child.as_object().and_then(secret::type_problem)
         {
-            return Err(Refusal::BadValue { which, problem });
+            return Err(refused(&problem));
         }
         if is_deeper(child, MAX_DEPTH + 1) {
-            let problem = unreadable("it");
-            return Err(Refusal::BadValue { which, problem });
+            return Err(refused(&unreadable("it")));
         }
         if let Some(problem) = child.as_object().and_then(long_key) {
-            return Err(Refusal::BadValue { which, problem });
+            return Err(refused(&problem));
         }
         let mut body = child.clone();
         // `key` has checked that both are objects.
         if let Some(metadata) = body.get_mut("metadata").and_then(Value::as_object_mut) {
             if metadata.contains_key("ownerReferences") {
-                return Err(Refusal::OwnerGiven { which });
+                return Err(refused(
+                    "only the host sets `metadata.ownerReferences`; leave it out",
+                ));
             }
             let given = |allow, is_given: bool| is_given && !self.config.allow.contains(&allow);
-            let controller = self.config.name.clone();
+            let controller = &self.config.name;
             let finalizers = metadata.get("finalizers");
             let has_finalizers =
                 finalizers.is_some_and(|finalizers| !finalizers.is_null() && *finalizers != json!([]));
             if given(Allow::Finalizers, has_finalizers) {
-                return Err(Refusal::FinalizersGiven { which, controller });
+                return Err(refused(&format!(
+                    "it has `metadata.finalizers`, so it stays until somebody removes them; leave them out, or list \
+                     `finalizers` under `allow` of the controller {controller:?}"
+                )));
             }
             let holds_token = secret::is_secret_kind(&key.kind)
                 && (child["type"] == TOKEN_TYPE
                     || !child["metadata"]["annotations"][TOKEN_ANNOTATION].is_null());
             if given(Allow::ServiceAccountTokens, holds_token) {
-                return Err(Refusal::TokenGiven { which, controller });
+                return Err(refused(&format!(
+                    "it would hold the token of a ServiceAccount, which gives its readers that account's permissions; leave \
+                     out the type `{TOKEN_TYPE}` and the annotation `{TOKEN_ANNOTATION}`, or list `serviceAccountTokens` \
+                     under `allow` of the controller {controller:?}"
+                )));
             }
             self.complete(metadata, &key, *removal);
             // Only the host may set these marks, on the Secrets that it generated.
@@ -411,10 +400,8 @@ impl Policy<'_> {
         let left = match &child["metadata"]["annotations"][LEAVE_ANNOTATION] {
             Value::String(text) => {
                 let live = (self.existing)(&key);
-                left_fields::take(text, &mut body, live.as_deref()).map_err(|problem| Refusal::BadLeave {
-                    which: which.clone(),
-                    problem,
-                })?
+                left_fields::take(text, &mut body, live.as_deref())
+                    .map_err(|problem| refused(&format!("the annotation `{LEAVE_ANNOTATION}`: {problem}")))?
             }
             _ => Vec::new(),
         };
@@ -454,52 +441,53 @@ impl Policy<'_> {
             kind: secret_kind(),
             name,
         };
-        let which = key.name.to_string();
         if !self.config.children.contains_key(&key.kind) {
-            return Err(self.kind_not_allowed(which, &key.kind));
+            return Err(self.kind_not_allowed(key.name.to_string(), &key.kind));
         }
         if key.name.namespace.is_none() {
-            let problem =
-                "it would be in its parent's namespace, and a cluster-scoped parent has none".into();
-            return Err(Refusal::BadSecret { which, problem });
+            let problem = "it would be in its parent's namespace, and a cluster-scoped parent has none";
+            return Err(bad_secret(&key, problem));
         }
-        if let Some(problem) = secret_problem(secret) {
-            return Err(Refusal::BadSecret { which, problem });
+        match secret_problem(secret) {
+            Some(problem) => Err(bad_secret(&key, &problem)),
+            None => Ok(key),
         }
-        Ok(key)
     }
 
-    /// Checks that what exists lets a Secret be generated. `children` are those that the plugin wants.
-    fn check_secret<'a>(
+    /// Checks that what exists lets a Secret be generated. `desired` are the children that the plugin wants.
+    fn check_secret(
         &self,
         key: &ChildRef,
         secret: &GeneratedSecret,
         existing: Option<&DynamicObject>,
-        children: impl IntoIterator<Item = &'a ChildRef>,
+        desired: &[Desired],
     ) -> Result<(), Refusal> {
         if let Some(existing) = existing {
             self.check_generated(key, existing)?;
         }
-        let mut children = children.into_iter().filter_map(self.existing);
+        let mut children = desired.iter().filter_map(|desired| (self.existing)(&desired.key));
         let beside = children.any(|child| generated::is_beside(&child, &secret.name));
         if matches!(self.proof, SecretProof::Key(_))
             && let Some(problem) = generated::lost(self.parent, secret, existing, beside)
         {
-            let which = key.name.to_string();
-            return Err(Refusal::SecretLost { which, problem });
+            return Err(bad_secret(key, &problem).because(Cause::SecretLost));
         }
         Ok(())
     }
 
     /// Completes a Secret to generate. The one of these children that has the same name is the rest of it.
-    fn secret(&self, secret: &GeneratedSecret, desired: &[Desired]) -> Result<DesiredSecret, Refusal> {
+    fn secret(
+        &self,
+        key: ChildRef,
+        secret: &GeneratedSecret,
+        desired: &[Desired],
+    ) -> Result<DesiredSecret, Refusal> {
         let rest = desired
             .iter()
             .find(|desired| self.is_rest_of(&desired.key, secret));
-        let key = self.secret_key(secret)?;
         let existing = (self.existing)(&key);
-        let children = desired.iter().map(|desired| &desired.key);
-        self.check_secret(&key, secret, existing.as_deref(), children)?;
+        self.check_secret(&key, secret, existing.as_deref(), desired)
+            .map_err(|refusal| refusal.about(&key))?;
         let mut metadata = Map::new();
         metadata.insert("labels".into(), json!({ GENERATED_LABEL: "true" }));
         self.complete(&mut metadata, &key, self.config.generated);
@@ -522,14 +510,10 @@ impl Policy<'_> {
     /// Checks that the host generated an existing Secret for this parent. Values that somebody else chose are never
     /// replaced and never treated as the host's own, with or without adoption.
     fn check_generated(&self, key: &ChildRef, existing: &DynamicObject) -> Result<(), Refusal> {
-        let which = key.name.to_string();
         if label(existing, GENERATED_LABEL).is_none() {
             self.check_existing(key)?;
-            let problem =
-                "it exists and the host did not generate it; delete or rename it, or let the plugin use it \
-                           as it is"
-                    .into();
-            return Err(Refusal::BadSecret { which, problem });
+            let problem = "it exists and the host did not generate it; delete or rename it, or let the plugin use it as it is";
+            return Err(bad_secret(key, problem));
         }
         let kind = kind_for_kubectl(self.config.parent.group(), &self.config.parent.kind);
         if !self.proof.holds(&self.config.parent, self.parent, existing)
@@ -545,7 +529,7 @@ impl Policy<'_> {
                 self.parent.name_any(),
                 existing.metadata.uid.as_deref().unwrap_or_default(),
             );
-            return Err(Refusal::BadSecret { which, problem });
+            return Err(bad_secret(key, &problem));
         }
         match controller_of(existing) {
             // A retained Secret, whatever is configured now.
@@ -561,12 +545,11 @@ impl Policy<'_> {
         problem: impl Fn(&str) -> Option<String>,
     ) -> Result<(), Refusal> {
         problem(name).map_or(Ok(()), |problem| {
-            Err(Refusal::BadName {
-                which: which.to_owned(),
-                name: shorten(name, SHOWN),
-                field,
-                problem,
-            })
+            let name = shorten(name, SHOWN);
+            Err(Refusal::new(
+                which,
+                format!(": {name:?} cannot be its {field}: {problem}"),
+            ))
         })
     }
 
@@ -577,12 +560,13 @@ impl Policy<'_> {
                 .and_then(Value::as_str)
                 .filter(|text| !text.is_empty())
         };
-        let missing = |missing| {
+        let missing = |missing: &str| {
             let mut which = format!("children[{index}]");
             if let Some(name) = text("/metadata/name").or(text("/kind")) {
                 let _ = write!(which, " ({})", shorten(name, SHOWN));
             }
-            Refusal::Incomplete { which, missing }
+            let needs = "a child must be a JSON object with `apiVersion`, `kind` and `metadata.name`";
+            Refusal::new(which, format!(": {needs}; {missing} is missing"))
         };
         let api_version = text("/apiVersion").ok_or_else(|| missing("`apiVersion`"))?;
         let kind = text("/kind").ok_or_else(|| missing("`kind`"))?;
@@ -614,23 +598,34 @@ impl Policy<'_> {
         if !self.config.children.contains_key(kind) {
             return Err(self.kind_not_allowed(which(), kind));
         }
-        let namespaced =
-            (self.namespaced)(kind).map_err(|why| Refusal::KindUnknown { which: which(), why })?;
+        let refused = |problem: String| Refusal::new(which(), format!(": {problem}"));
+        let refused_in = |namespace: &str, problem: String| {
+            let kind = kind_in_words(kind.group(), &kind.kind);
+            let which = format!("{kind} {namespace}/{name}");
+            Err(Refusal::new(which, format!(": {problem}")))
+        };
+        let namespaced = (self.namespaced)(kind).map_err(|why| refused(why.to_string()))?;
         match (self.parent.namespace(), given) {
-            (Some(_), _) if !namespaced => Err(Refusal::ClusterScoped { which: which() }),
+            (Some(_), _) if !namespaced => Err(refused(
+                "a namespaced parent cannot own a cluster-scoped object".to_owned(),
+            )),
             (None, _) if !namespaced => Ok(None),
             (Some(own), None) => Ok(Some(own)),
             (Some(own), Some(given)) if own == given => Ok(Some(own)),
-            (Some(_), Some(given)) => Err(Refusal::OtherNamespace {
-                which: format!("{} {given}/{name}", kind_in_words(kind.group(), &kind.kind)),
-                parent: NamespacedName::of(self.parent).to_string(),
-            }),
-            (None, None) => Err(Refusal::NoNamespace { which: which() }),
+            (Some(_), Some(given)) => {
+                let (parent, why) = (self.name(), "owner references do not cross namespaces");
+                let problem = format!("children of {parent} may only be in its own namespace; {why}");
+                refused_in(given, problem)
+            }
+            (None, None) => Err(refused(
+                "the kind is namespaced and its parent is not; the plugin must name a namespace".to_owned(),
+            )),
             (None, Some(given)) if self.config.other_namespaces.contains(given) => Ok(Some(given.to_owned())),
-            (None, Some(given)) => Err(Refusal::NamespaceNotAllowed {
-                which: format!("{} {given}/{name}", kind_in_words(kind.group(), &kind.kind)),
-                namespace: given.to_owned(),
-            }),
+            (None, Some(given)) => {
+                let advice =
+                    "list it under `otherNamespaces` in the configuration, or let the plugin make it";
+                refused_in(given, format!("the namespace {given:?} is not allowed; {advice}"))
+            }
         }
     }
 
@@ -643,47 +638,58 @@ impl Policy<'_> {
         // whole.
         let is_child = label(&existing, CONTROLLER_LABEL).is_some();
         match is_child && is_unreadable(&existing) && !is_terminating(&existing) {
-            true => Err(Refusal::Unreadable {
-                which: key.to_string(),
-            }),
+            true => {
+                let refusal = Refusal::new(unreadable(&key.to_string()), ", or delete the child");
+                Err(refusal.because(Cause::Obstacle).about(key))
+            }
             false => Ok(()),
         }
     }
 
     fn check_owner(&self, key: &ChildRef, existing: &DynamicObject) -> Result<(), Refusal> {
-        let which = key.to_string();
+        let obstacle = |problem: String| {
+            let refusal = Refusal::new(key.to_string(), problem);
+            Err(refusal.because(Cause::Obstacle).about(key))
+        };
+        let owned_by = |owner: &str| {
+            obstacle(format!(
+                " exists and belongs to {owner}; delete or rename one of the two"
+            ))
+        };
         if let Some(owner) = controller_of(existing) {
             if Some(&owner.uid) == self.parent.metadata.uid.as_ref() {
                 return Ok(());
             }
             let parent = &self.config.parent;
             if is_reference_to(parent, owner) && owner.name == self.parent.name_any() {
-                return Err(Refusal::OfPredecessor {
-                    which,
-                    parent: format!("{} {}", parent.kind, self.name()),
-                    child: Box::new(key.clone()),
-                });
+                let problem = format!(
+                    " belongs to an earlier {} {}, which was deleted; it is recreated once the garbage collector has removed \
+                     it",
+                    parent.kind,
+                    self.name()
+                );
+                return obstacle(problem).map_err(|refusal| refusal.because(Cause::Predecessor));
             }
             let kind = kind_in_words(group_of(&owner.api_version), &owner.kind);
-            return Err(Refusal::OwnedByOther {
-                which,
-                owner: format!("{kind} {}", owner.name),
-            });
+            return owned_by(&format!("{kind} {}", owner.name));
         }
         if retains(self.config, self.proof, self.parent, existing) {
             return Ok(());
         }
-        let controller = self.config.name.clone();
+        let controller = &self.config.name;
         let marked = label(existing, CONTROLLER_LABEL);
         match annotation(existing, PARENT_ANNOTATION).filter(|_| marked.is_some()) {
             // An object that another parent retains cannot be adopted.
-            Some(owner) if *owner != *self.name() => Err(Refusal::OwnedByOther {
-                which,
-                owner: owner.to_owned(),
-            }),
+            Some(owner) if *owner != *self.name() => owned_by(owner),
             _ if self.config.adopt => Ok(()),
-            Some(_) if marked == Some(&controller) => Err(Refusal::NotProved { which, controller }),
-            _ => Err(Refusal::NotAdopted { which, controller }),
+            Some(_) if marked == Some(controller) => obstacle(format!(
+                " has the label and annotation of a child, but no owner reference: it was created by someone else, or while \
+                 its kind was retained; set `adopt: true` for the controller {controller:?}, or delete it if nobody needs it"
+            )),
+            _ => obstacle(format!(
+                " exists and was not created by this host; set `adopt: true` for the controller {controller:?}, or rename \
+                 it, or delete it if nobody needs it"
+            )),
         }
     }
 
@@ -740,11 +746,12 @@ impl Policy<'_> {
     }
 
     fn kind_not_allowed(&self, which: String, kind: &Kind) -> Refusal {
-        Refusal::KindNotAllowed {
-            which,
-            controller: self.config.name.clone(),
-            kind: Kind::new(shorten(&kind.api_version, SHOWN), shorten(&kind.kind, SHOWN)),
-        }
+        let kind = Kind::new(shorten(&kind.api_version, SHOWN), shorten(&kind.kind, SHOWN));
+        let problem = format!(
+            ": the controller {:?} may not create objects of the kind {kind}; list it under its `children` in the configuration",
+            self.config.name
+        );
+        Refusal::new(which, problem).because(Cause::NotAllowed(kind))
     }
 
     fn name(&self) -> String {

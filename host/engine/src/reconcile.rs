@@ -16,7 +16,6 @@ use self::outcome::{Changes, FinalAnswer};
 use self::release::release;
 use self::settle::settle;
 use self::snapshot::Snapshot;
-use operator_host_contract::Export;
 use operator_host_core::object::{NamespacedName, PAUSED_ANNOTATION, annotation};
 use operator_host_core::trace;
 use operator_host_delivery::registry::Live;
@@ -185,7 +184,7 @@ async fn converge(
         }
     }
     let parent = Arc::clone(&snapshot.parent);
-    let mut answer = settle(context, &plugin, Export::Reconcile, snapshot, changes).await?;
+    let mut answer = settle(context, &plugin, snapshot, changes).await?;
     let left = predecessor::sweep(context, &NamespacedName::of(&parent), Some(&parent), changes).await?;
     answer.requeue = answer.requeue.into_iter().chain(left).min();
     Ok(Some(answer))
@@ -202,7 +201,7 @@ async fn wind_down(
 ) -> Result<Option<FinalAnswer>, ReconcileError> {
     let mut parent = Arc::clone(&snapshot.parent);
     let answer = match stage {
-        Stage::CleaningUp => settle(context, plugin, Export::Cleanup, snapshot, changes).await?,
+        Stage::CleaningUp => settle(context, plugin, snapshot, changes).await?,
         _ => FinalAnswer::done(),
     };
     if !answer.done {

@@ -12,7 +12,7 @@ use super::answer::{Answer, SecretValues};
 use super::off_the_serving_threads;
 use crate::definitions::installed;
 use operator_host_config::{DefinitionsMode, Removal};
-use operator_host_contract::{Condition, Event, Export, Kind, Need, Request, Response};
+use operator_host_contract::{Condition, Event, Kind, Need, Response};
 use operator_host_core::crd::definition;
 use operator_host_core::crd::known::Schemas;
 use operator_host_core::object::{
@@ -21,10 +21,9 @@ use operator_host_core::object::{
 use operator_host_desired::conditions::{self, NO_PLUGIN, RECONCILING, RETRYING, STALLED, Verdict};
 use operator_host_desired::plan::{Plan, Policy, Refusal, plan_around};
 use operator_host_engine::reconcile::context::Context;
-use operator_host_engine::reconcile::evaluate::{Subject, evaluate};
+use operator_host_engine::reconcile::evaluate::{Subject, evaluate_dry};
 use operator_host_engine::reconcile::prune::removable;
-use operator_host_engine::validation;
-use operator_host_runtime::{Call, Plugin, Share};
+use operator_host_runtime::Plugin;
 
 /// Maximum number of problems named for each object.
 const MAX_REFUSED: usize = 10;
@@ -167,13 +166,7 @@ impl Snapshot {
         values: &mut SecretValues,
         known: &Arc<Known>,
     ) -> Result<Effect, String> {
-        let (response, share) = if !is_terminating(&self.parent) {
-            let valid = validation::check(plugin, &self.parent).await;
-            valid.map_err(|error| error.to_string())?;
-            self.call(context, plugin, Export::Reconcile).await?
-        } else if plugin.description().finalizer {
-            self.call(context, plugin, Export::Cleanup).await?
-        } else {
+        let (response, share) = if is_terminating(&self.parent) && !plugin.description().finalizer {
             let done = true;
             (
                 Response {
@@ -182,6 +175,15 @@ impl Snapshot {
                 },
                 None,
             )
+        } else {
+            let subject = Subject {
+                parent: &self.parent,
+                children: &self.children,
+                now: self.now,
+                namespace_terminating: context.is_namespace_terminating(&self.parent),
+            };
+            let evaluated = evaluate_dry(plugin, &subject, context, self.needs.clone()).await;
+            evaluated.map_err(|error| error.to_string())?
         };
         let plan = self.plan(context, plugin, &response)?;
         let (deleted, left) = self.removed(context, &plan);
@@ -209,28 +211,6 @@ impl Snapshot {
         })
     }
 
-    /// Returns the answer, and its share of the memory of all calls. Needs are not remembered.
-    async fn call(
-        &self,
-        context: &Context,
-        plugin: &Plugin,
-        export: Export,
-    ) -> Result<(Response, Option<Share>), String> {
-        let subject = Subject {
-            parent: &self.parent,
-            children: &self.children,
-            now: self.now,
-            namespace_terminating: context.is_namespace_terminating(&self.parent),
-        };
-        let call = |request: Request| async move {
-            let Call { outcome, share, .. } = plugin.respond(request.asked_of(export)).await;
-            (outcome, share)
-        };
-        let known = self.needs.clone();
-        let evaluated = evaluate(&subject, context, known, call, |_| {}).await;
-        evaluated.map_err(|error| error.to_string())
-    }
-
     fn plan(&self, context: &Context, plugin: &Plugin, response: &Response) -> Result<Plan, String> {
         let policy = Policy {
             config: &context.config,
@@ -241,7 +221,7 @@ impl Snapshot {
             existing: &|key: &ChildRef| context.existing(key),
             proof: context.provenance.proof(),
         };
-        let plan = plan_around(&policy, &response.children, &response.keep, &response.generate);
+        let plan = plan_around(&policy, response);
         plan.map_err(|refusals| in_words(refusals.iter().map(Refusal::to_string)))
     }
 

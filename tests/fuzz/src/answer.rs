@@ -37,7 +37,7 @@ pub(crate) fn run(bytes: &[u8]) {
         existing: &existing,
         proof: SecretProof::Key(None),
     };
-    let planned = || plan(&policy, &response.children, &response.keep, &response.generate);
+    let planned = || plan(&policy, &response);
     match planned() {
         Ok(plan) => {
             assert_eq!(planned().as_ref(), Ok(&plan), "planning is not deterministic");

@@ -19,19 +19,16 @@ use operator_host_config::{
 use operator_host_contract::{Description, Event, Export, GeneratedSecret, Kind, Request, Response};
 use operator_host_core::crd::definition;
 use operator_host_core::crd::known::Schemas;
-use operator_host_core::object::{
-    CONTROLLER_LABEL, ChildRef, NamespacedName, is_terminating, without_host_metadata,
-};
+use operator_host_core::object::{CONTROLLER_LABEL, ChildRef, NamespacedName, without_host_metadata};
 use operator_host_delivery::acceptance::Trust;
 use operator_host_desired::conditions::{self, Reason, Verdict};
 use operator_host_desired::order::Order;
-use operator_host_desired::plan::{Policy, Refusal, plan};
+use operator_host_desired::plan::{Cause, Policy, Refusal, plan};
 use operator_host_desired::provenance::SecretProof;
 use operator_host_desired::readiness::{self, unready};
 use operator_host_desired::selectors::selects;
-use operator_host_engine::reconcile::evaluate::{EvaluateError, Subject, evaluate};
+use operator_host_engine::reconcile::evaluate::{EvaluateError, Subject, evaluate, evaluate_dry, export_for};
 use operator_host_engine::reconcile::needs::{NeedError, RelatedObjects, Rights, Wanted};
-use operator_host_engine::validation;
 use operator_host_runtime::{Call, Limits, Plugin};
 
 /// Why a reconcile produced no rendering.
@@ -186,7 +183,10 @@ pub fn own(
 /// When the call fails, a need is invalid, or the answer is refused.
 pub async fn reconcile(plugin: &Plugin, scene: &Scene) -> Result<Rendering, RenderError> {
     let description = plugin.description();
-    let (response, cleaned_up) = call(plugin, &subject(scene), &Files { description, scene }).await?;
+    let files = Files { description, scene };
+    let (response, _) = evaluate_dry(plugin, &subject(scene), &files, Vec::new()).await?;
+    let is_cleanup = export_for(plugin, &scene.parent) == Export::Cleanup;
+    let cleaned_up = is_cleanup.then_some(response.done);
     let config = &*scene.allowed.controller;
     let parent = &*scene.parent;
     let existing = |key: &ChildRef| {
@@ -205,7 +205,7 @@ pub async fn reconcile(plugin: &Plugin, scene: &Scene) -> Result<Rendering, Rend
         existing: &existing,
         proof: SecretProof::Label,
     };
-    let plan = plan(&policy, &response.children, &response.keep, &response.generate).map_err(|refusals| {
+    let plan = plan(&policy, &response).map_err(|refusals| {
         let is_configured = scene.allowed.is_configured;
         RenderError::Refused(refusals.iter().map(|it| refusal(it, is_configured)).collect())
     })?;
@@ -299,34 +299,6 @@ fn subject(scene: &Scene) -> Subject<'_> {
     }
 }
 
-/// Calls the plugin for a parent without any effect. For a parent that is being deleted and has a cleanup, also returns
-/// whether it may be deleted.
-///
-/// # Errors
-/// As [`evaluate`].
-pub async fn call(
-    plugin: &Plugin,
-    subject: &Subject<'_>,
-    source: &impl RelatedObjects,
-) -> Result<(Response, Option<bool>), EvaluateError> {
-    let is_cleanup = plugin.description().finalizer && is_terminating(subject.parent);
-    let export = match is_cleanup {
-        true => Export::Cleanup,
-        false => {
-            validation::check(plugin, subject.parent).await?;
-            Export::Reconcile
-        }
-    };
-    let call = |request: Request| async move {
-        let Call { outcome, share, .. } = plugin.respond(request.asked_of(export)).await;
-        (outcome, share)
-    };
-    // As a host that has just started: no needs are known yet.
-    let (response, _) = evaluate(subject, source, Vec::new(), call, |_| {}).await?;
-    let cleaned_up = is_cleanup.then_some(response.done);
-    Ok((response, cleaned_up))
-}
-
 /// The given objects. No given object is unreadable.
 struct Files<'a> {
     description: &'a Description,
@@ -398,11 +370,12 @@ fn controller(description: &Description) -> ControllerConfig {
 
 /// Formats a refusal for an author, who may have no configuration.
 fn refusal(refusal: &Refusal, is_configured: bool) -> String {
-    match refusal {
-        Refusal::KindNotAllowed { which, kind, .. } if !is_configured => {
+    match &refusal.cause {
+        Cause::NotAllowed(kind) if !is_configured => {
+            let which = &refusal.which;
             format!("{which}: `describe` does not list the kind {kind} under `makes`")
         }
-        other => other.to_string(),
+        _ => refusal.to_string(),
     }
 }
 

@@ -16,12 +16,11 @@ use tracing::debug;
 
 pub use sides::Difference;
 
-use crate::dry_run::offline;
 use operator_host_cluster::client::Writer;
 use operator_host_cluster::discovery::{Discovery, Resolved, ResolvedKind};
 use operator_host_cluster::resource_client::ResourceClient;
 use operator_host_config::ControllerConfig;
-use operator_host_contract::Kind;
+use operator_host_contract::{Export, Kind};
 use operator_host_core::clock;
 use operator_host_core::object::{
     ChildRef, GENERATED_LABEL, NamespacedName, NotServed, is_terminating, is_unreadable, label, slim,
@@ -31,7 +30,7 @@ use operator_host_desired::left_fields;
 use operator_host_desired::ownership::{leave_out_others, owns, retains};
 use operator_host_desired::plan::{Desired, DesiredSecret, Plan, Policy, Refusal, plan_around};
 use operator_host_desired::provenance::SecretProof;
-use operator_host_engine::reconcile::evaluate::Subject;
+use operator_host_engine::reconcile::evaluate::{Subject, evaluate_dry, export_for};
 use operator_host_engine::reconcile::needs::{NeedError, RelatedObjects, Rights, Wanted};
 use operator_host_engine::reconcile::provenance_key::Provenance;
 use operator_host_engine::reconcile::prune::unwanted;
@@ -186,7 +185,7 @@ impl<'a> Preview<'a> {
             // Not looked up: the API server refuses each child that cannot be created.
             namespace_terminating: false,
         };
-        let (response, cleaned_up) = offline::call(self.plugin, &subject, self).await?;
+        let (response, _) = evaluate_dry(self.plugin, &subject, self, Vec::new()).await?;
         let digest = self.plugin.digest().to_string();
         let policy = Policy {
             config: self.config,
@@ -197,8 +196,7 @@ impl<'a> Preview<'a> {
             existing: &|key: &ChildRef| there.get(key).cloned().map(Arc::new),
             proof,
         };
-        let plan = plan_around(&policy, &response.children, &response.keep, &response.generate)
-            .map_err(|refusals| refused(&refusals))?;
+        let plan = plan_around(&policy, &response).map_err(|refusals| refused(&refusals))?;
         let mut differences = Vec::new();
         for secret in &plan.secrets {
             let rest = plan.desired.iter().find(|desired| desired.key == secret.key);
@@ -213,7 +211,7 @@ impl<'a> Preview<'a> {
             differences.extend(self.change(&parent, proof, desired, live).await?);
         }
         // A parent that is being deleted keeps its children until it is deleted.
-        if cleaned_up.is_none() && plan.refused.is_empty() {
+        if export_for(self.plugin, &parent) == Export::Reconcile && plan.refused.is_empty() {
             differences.extend(self.deletions(&parent, proof, &plan, &observed));
         }
         Ok((differences, plan.refused))

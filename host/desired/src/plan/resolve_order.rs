@@ -7,6 +7,13 @@ use crate::order;
 use crate::ownership::{owns, retains};
 use operator_host_core::object::{AFTER_ANNOTATION, ChildRef, Identity, is_terminating, shorten};
 
+fn bad_order(child: &ChildRef, problem: &str) -> Refusal {
+    Refusal::new(
+        child.to_string(),
+        format!(": its annotation `{AFTER_ANNOTATION}` {problem}"),
+    )
+}
+
 impl Policy<'_> {
     /// Finds the children that come before each one. Returns what is wrong with their annotations.
     pub(super) fn resolve_order(&self, plan: &mut Plan) -> Vec<Refusal> {
@@ -30,10 +37,7 @@ impl Policy<'_> {
             };
             match self.before(&desired.key, text, &named) {
                 Ok(after) => desired.after = after,
-                Err(problem) => refusals.push(Refusal::BadOrder {
-                    which: desired.key.to_string(),
-                    problem,
-                }),
+                Err(problem) => refusals.push(bad_order(&desired.key, &problem)),
             }
         }
         match order::depths(&plan.desired) {
@@ -48,10 +52,8 @@ impl Policy<'_> {
                     names.push(format!("{} others", members.len() - SHOWN));
                 }
                 names.extend(names.first().cloned());
-                refusals.push(Refusal::BadOrder {
-                    which: names[0].clone(),
-                    problem: format!("makes a circle: {}", names.join(" waits for ")),
-                });
+                let problem = format!("makes a circle: {}", names.join(" waits for "));
+                refusals.push(bad_order(&members[0], &problem));
             }
         }
         refusals

@@ -61,8 +61,16 @@ fn plan_with(
         },
         proof: SecretProof::Key(None),
     };
-    plan(&policy, children, &[], generate)
+    plan(&policy, &answer(children, generate))
         .map_err(|refusals| refusals.iter().map(ToString::to_string).collect())
+}
+
+fn answer(children: &[Value], generate: &[GeneratedSecret]) -> Response {
+    Response {
+        children: children.to_vec(),
+        generate: generate.to_vec(),
+        ..Response::default()
+    }
 }
 
 fn planned(children: &[Value]) -> Plan {
@@ -137,7 +145,7 @@ fn another_plugin_version_with_the_same_answer_has_the_same_fingerprint() {
             existing: &|_| None,
             proof: SecretProof::Key(None),
         };
-        plan(&policy, &[pod("p")], &[], &[]).unwrap().desired[0]
+        plan(&policy, &answer(&[pod("p")], &[])).unwrap().desired[0]
             .fingerprint
             .clone()
     };

@@ -6,7 +6,7 @@ use kube::core::DynamicObject;
 
 use super::context::Context;
 use super::error::ReconcileError;
-use super::evaluate::{Subject, evaluate};
+use super::evaluate::{EvaluateError, Subject, evaluate};
 use super::observer::{observe, span_of_call};
 use crate::validation;
 use operator_host_contract::{Asked, Export, Need, Request, Response};
@@ -44,9 +44,9 @@ pub(super) async fn call(
     let known = context.state.needs.of(&name);
     let remember = |needs: &[Need]| context.state.needs.set(&name, needs);
     let called = evaluate(subject, context, known, call, remember).await;
-    called.map_err(|error| match error.into() {
-        ReconcileError::Call(error) if error.class() == Class::Request => too_large(subject.children, error),
-        other => other,
+    called.map_err(|error| match error {
+        EvaluateError::Call(error) if error.class() == Class::Request => too_large(subject.children, error),
+        other => other.into(),
     })
 }
 

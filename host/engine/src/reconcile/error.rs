@@ -11,7 +11,7 @@ use super::provenance_key::ProvenanceError;
 use operator_host_cluster::api_error::ApiError;
 use operator_host_core::backoff::at_least;
 use operator_host_core::object::unreadable;
-use operator_host_desired::plan::Refusal;
+use operator_host_desired::plan::{Cause, Refusal};
 use operator_host_runtime::{CallError, Class};
 
 /// Why a reconcile failed.
@@ -136,5 +136,5 @@ impl From<ApiError> for ReconcileError {
 /// Reports whether the only obstacle is children of an earlier parent of this name.
 pub(super) fn is_waiting_for_deletion(error: &ReconcileError) -> bool {
     matches!(error, ReconcileError::Refused(refusals)
-        if refusals.iter().all(|refusal| matches!(refusal, Refusal::OfPredecessor { .. })))
+        if refusals.iter().all(|refusal| refusal.cause == Cause::Predecessor))
 }

@@ -31,9 +31,10 @@ use serde_json::Value;
 use thiserror::Error;
 
 use super::needs::{self, MAX_NEED_ROUNDS, NeedError, RelatedObjects};
-use operator_host_contract::{Need, Request, Response};
-use operator_host_core::object::remove_nulls;
-use operator_host_runtime::{CallError, Class, Share};
+use crate::validation;
+use operator_host_contract::{Export, Need, Request, Response};
+use operator_host_core::object::{is_terminating, remove_nulls};
+use operator_host_runtime::{Call, CallError, Class, Plugin, Share};
 
 /// Why an evaluation failed.
 #[derive(Debug, Error)]
@@ -128,6 +129,36 @@ fn without_nulls(mut outcome: Result<Response, CallError>) -> Result<Response, C
     };
     status.iter_mut().for_each(remove_nulls);
     outcome
+}
+
+/// Returns what to ask about a parent.
+#[must_use]
+pub fn export_for(plugin: &Plugin, parent: &DynamicObject) -> Export {
+    match plugin.description().finalizer && is_terminating(parent) {
+        true => Export::Cleanup,
+        false => Export::Reconcile,
+    }
+}
+
+/// Evaluates a parent without any effect. Asks first whether the parent is valid, unless it is being deleted.
+///
+/// # Errors
+/// As [`evaluate`].
+pub async fn evaluate_dry(
+    plugin: &Plugin,
+    subject: &Subject<'_>,
+    source: &impl RelatedObjects,
+    known: Vec<Need>,
+) -> Result<(Response, Option<Share>), EvaluateError> {
+    let export = export_for(plugin, subject.parent);
+    if export == Export::Reconcile {
+        validation::check(plugin, subject.parent).await?;
+    }
+    let call = |request: Request| async move {
+        let Call { outcome, share, .. } = plugin.respond(request.asked_of(export)).await;
+        (outcome, share)
+    };
+    evaluate(subject, source, known, call, |_| {}).await
 }
 
 #[cfg(test)]

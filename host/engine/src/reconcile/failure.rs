@@ -20,7 +20,7 @@ use operator_host_cluster::api_error::{ApiError, Fault};
 use operator_host_contract::EventType;
 use operator_host_core::object::{NamespacedName, is_terminating, shorten};
 use operator_host_desired::conditions::{NO_PLUGIN, RETRYING, Reason, StatusUpdate, Verdict, current};
-use operator_host_desired::plan::Refusal;
+use operator_host_desired::plan::Cause;
 use operator_host_runtime::{CallError, Class};
 
 /// Reports why a reconcile failed, and returns when to try again.
@@ -320,9 +320,7 @@ fn judge(context: &Context, parent: &DynamicObject, error: &ReconcileError) -> (
             (reconciling("WaitingForDeletion"), error.backoff())
         }
         ReconcileError::Refused(refusals)
-            if refusals
-                .iter()
-                .any(|refusal| matches!(refusal, Refusal::SecretLost { .. })) =>
+            if refusals.iter().any(|refusal| refusal.cause == Cause::SecretLost) =>
         {
             (stalled("GeneratedSecretLost"), Action::Backoff)
         }

@@ -25,7 +25,6 @@ use operator_host_core::object::{
     ChildRef, GENERATED_LABEL, NamespacedName, controller_of, is_reference_to, is_terminating, label,
 };
 use operator_host_desired::ownership::{is_ours, reaches, removal};
-use operator_host_desired::plan::Refusal;
 
 /// How long the garbage collector has to delete leftovers that block nobody.
 pub(super) const GC_GRACE_PERIOD: Duration = Duration::from_secs(20);
@@ -49,9 +48,9 @@ pub(super) async fn clear(
     }
     let in_the_way: Vec<_> = refusals
         .iter()
-        .filter_map(|refusal| match refusal {
-            Refusal::OfPredecessor { child, .. } => Some(((**child).clone(), context.existing(child)?)),
-            _ => None,
+        .filter_map(|refusal| {
+            let key = refusal.there.as_ref()?;
+            Some((key.clone(), context.existing(key)?))
         })
         .filter(|(_, child)| !is_terminating(child) && is_ours(&context.config, child))
         .collect();

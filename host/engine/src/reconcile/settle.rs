@@ -11,7 +11,7 @@ use super::apply::{Applied, BACK_OFF, apply};
 use super::call::call;
 use super::context::Context;
 use super::error::ReconcileError;
-use super::evaluate::Subject;
+use super::evaluate::{Subject, export_for};
 use super::iterations::Iterations;
 use super::outcome::{Changes, FinalAnswer, collect_events};
 use super::predecessor;
@@ -28,14 +28,14 @@ use operator_host_desired::readiness;
 use operator_host_runtime::Plugin;
 
 /// Asks the plugin and realizes its answers until an iteration changes nothing. Therefore the last answer, and the status
-/// with it, describes the children that this reconcile has written. `export` is `reconcile` or `cleanup`.
+/// with it, describes the children that this reconcile has written.
 pub(super) async fn settle(
     context: &Context,
     plugin: &Plugin,
-    export: Export,
     mut snapshot: Snapshot,
     changes: &mut Changes,
 ) -> Result<FinalAnswer, ReconcileError> {
+    let export = export_for(plugin, &snapshot.parent);
     let mut events = Vec::new();
     let mut iterations = Iterations::default();
     while iterations.begin_next(changes) {
@@ -201,7 +201,7 @@ fn make_plan(
         existing: &|key: &ChildRef| context.existing(key),
         proof: context.provenance.proof(),
     };
-    let plan = plan_around(&policy, &response.children, &response.keep, &response.generate);
+    let plan = plan_around(&policy, response);
     let plan = plan.map_err(ReconcileError::Refused)?;
     let desired = plan.desired.iter().map(|desired| &desired.key);
     let keys = desired
