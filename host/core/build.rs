@@ -1,12 +1,12 @@
-//! Writes the schemas of Kubernetes' own kinds, as k8s-openapi has them, into one compressed file: compiled into the program
-//! they would take a hundred times as much.
+//! Writes what k8s-openapi knows of Kubernetes' own kinds: their names and scopes as a table, and their schemas into one
+//! compressed file, because compiled into the program they would take a hundred times as much.
 
+use std::any::TypeId;
 use std::io::Write;
 use std::path::Path;
 
 use flate2::Compression;
 use flate2::write::GzEncoder;
-use k8s_openapi::Resource;
 use k8s_openapi::api::{
     admissionregistration::v1 as admission, apps::v1 as apps, autoscaling::v1 as autoscaling_v1,
     autoscaling::v2 as autoscaling, batch::v1 as batch, certificates::v1 as certificates,
@@ -17,6 +17,7 @@ use k8s_openapi::api::{
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1 as extensions;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use k8s_openapi::kube_aggregator::pkg::apis::apiregistration::v1 as registration;
+use k8s_openapi::{NamespaceResourceScope, Resource};
 use schemars::generate::{SchemaGenerator, SchemaSettings};
 use schemars::{JsonSchema, Schema};
 use serde_json::{Map, Value, json};
@@ -35,10 +36,10 @@ const ANY: [&str; 4] = [
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     println!("cargo::rerun-if-changed=build.rs");
     let mut generator = SchemaSettings::openapi3().into_generator();
-    let mut kinds = Map::new();
+    let (mut kinds, mut names) = (Map::new(), String::new());
     macro_rules! kinds {
         ($($module:ident: $($kind:ident)+;)+) => {
-            $($(add::<$module::$kind>(&mut generator, &mut kinds);)+)+
+            $($(add::<$module::$kind>(&mut generator, &mut kinds, &mut names);)+)+
         };
     }
     kinds! {
@@ -84,10 +85,20 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     file.write_all(all.to_string().as_bytes())?;
     let folder = std::env::var_os("OUT_DIR").ok_or("cargo sets OUT_DIR")?;
     std::fs::write(Path::new(&folder).join("kinds.json.gz"), file.finish()?)?;
+    std::fs::write(Path::new(&folder).join("kinds.rs"), format!("&[{names}]"))?;
     Ok(())
 }
 
-fn add<K: JsonSchema + Resource>(generator: &mut SchemaGenerator, kinds: &mut Map<String, Value>) {
+fn add<K: JsonSchema + Resource<Scope: 'static>>(
+    generator: &mut SchemaGenerator,
+    kinds: &mut Map<String, Value>,
+    names: &mut String,
+) {
+    let is_namespaced = TypeId::of::<K::Scope>() == TypeId::of::<NamespaceResourceScope>();
+    let (group, kind, plural) = (K::GROUP, K::KIND, K::URL_PATH_SEGMENT);
+    *names += &format!(
+        "BuiltIn {{ group: {group:?}, kind: {kind:?}, plural: {plural:?}, is_namespaced: {is_namespaced} }},"
+    );
     let schema: Schema = generator.subschema_for::<K>();
     kinds.insert(format!("{}/{}", K::API_VERSION, K::KIND), schema.to_value());
 }

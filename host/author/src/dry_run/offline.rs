@@ -16,9 +16,9 @@ use operator_host_config::{
     Allow, ControllerConfig, DEFAULT_BACKOFF, DEFAULT_CONCURRENCY, DEFAULT_PROVING, DEFAULT_RESYNC,
     DEFAULT_WRITES, DefinitionsMode, Removal,
 };
-use operator_host_contract::{Description, Event, Export, GeneratedSecret, Kind, Request, Response};
+use operator_host_contract::{Description, Event, Export, GeneratedSecret, Kind, Request};
 use operator_host_core::crd::definition;
-use operator_host_core::crd::known::Schemas;
+use operator_host_core::crd::known::{BuiltIn, Schemas};
 use operator_host_core::object::{CONTROLLER_LABEL, ChildRef, NamespacedName, without_host_metadata};
 use operator_host_delivery::acceptance::Trust;
 use operator_host_desired::conditions::{self, Reason, Verdict};
@@ -393,28 +393,5 @@ fn is_namespaced(kind: &Kind, definitions: &[Value]) -> bool {
     if let Some(definition) = definition::of_kind(definitions, kind) {
         return definition::is_namespaced(Some(definition));
     }
-    const CLUSTER_SCOPED: [&str; 19] = [
-        "APIService",
-        "CSIDriver",
-        "CSINode",
-        "CertificateSigningRequest",
-        "ClusterRole",
-        "ClusterRoleBinding",
-        "CustomResourceDefinition",
-        "FlowSchema",
-        "IngressClass",
-        "MutatingWebhookConfiguration",
-        "Namespace",
-        "Node",
-        "PersistentVolume",
-        "PriorityClass",
-        "PriorityLevelConfiguration",
-        "RuntimeClass",
-        "StorageClass",
-        "ValidatingWebhookConfiguration",
-        "VolumeAttachment",
-    ];
-    let group = kind.group();
-    let built_in = !group.contains('.') || group.ends_with(".k8s.io");
-    !(built_in && CLUSTER_SCOPED.contains(&kind.kind.as_str()))
+    BuiltIn::find(kind.group(), &kind.kind).is_none_or(|it| it.is_namespaced)
 }

@@ -6,6 +6,7 @@ use serde_json::Value;
 use thiserror::Error;
 
 use operator_host_contract::Kind;
+use operator_host_core::crd::known::BuiltIn;
 
 /// The resource of a kind, as RBAC names it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -66,13 +67,7 @@ impl Resources {
             .iter()
             .find(|(kind, resource)| resource.group == group && kind.kind == name);
         let defined = defined.map(|(_, resource)| resource.plural.clone());
-        defined.or_else(|| {
-            let kind = Kind {
-                api_version: format!("{group}/v1").trim_start_matches('/').to_owned(),
-                kind: name.to_owned(),
-            };
-            builtin(&kind).map(|resource| resource.plural)
-        })
+        defined.or_else(|| Some(BuiltIn::find(group, name)?.plural.to_owned()))
     }
 
     /// Returns the resource of a kind.
@@ -92,84 +87,13 @@ impl Resources {
 )]
 pub struct UnknownKind(pub Kind);
 
-/// The built-in kinds of Kubernetes that an operator may make or read: group, kind, plural. Every version has the same
-/// plural. Source: the API reference of Kubernetes 1.33.
-const NAMESPACED: &[(&str, &str, &str)] = &[
-    ("", "ConfigMap", "configmaps"),
-    ("", "Endpoints", "endpoints"),
-    ("", "Event", "events"),
-    ("", "LimitRange", "limitranges"),
-    ("", "PersistentVolumeClaim", "persistentvolumeclaims"),
-    ("", "Pod", "pods"),
-    ("", "PodTemplate", "podtemplates"),
-    ("", "ReplicationController", "replicationcontrollers"),
-    ("", "ResourceQuota", "resourcequotas"),
-    ("", "Secret", "secrets"),
-    ("", "Service", "services"),
-    ("", "ServiceAccount", "serviceaccounts"),
-    ("apps", "ControllerRevision", "controllerrevisions"),
-    ("apps", "DaemonSet", "daemonsets"),
-    ("apps", "Deployment", "deployments"),
-    ("apps", "ReplicaSet", "replicasets"),
-    ("apps", "StatefulSet", "statefulsets"),
-    (
-        "autoscaling",
-        "HorizontalPodAutoscaler",
-        "horizontalpodautoscalers",
-    ),
-    ("batch", "CronJob", "cronjobs"),
-    ("batch", "Job", "jobs"),
-    ("coordination.k8s.io", "Lease", "leases"),
-    ("discovery.k8s.io", "EndpointSlice", "endpointslices"),
-    ("events.k8s.io", "Event", "events"),
-    ("networking.k8s.io", "Ingress", "ingresses"),
-    ("networking.k8s.io", "NetworkPolicy", "networkpolicies"),
-    ("policy", "PodDisruptionBudget", "poddisruptionbudgets"),
-    ("rbac.authorization.k8s.io", "Role", "roles"),
-    ("rbac.authorization.k8s.io", "RoleBinding", "rolebindings"),
-];
-const CLUSTER_SCOPED: &[(&str, &str, &str)] = &[
-    ("", "Namespace", "namespaces"),
-    ("", "Node", "nodes"),
-    ("", "PersistentVolume", "persistentvolumes"),
-    (
-        "admissionregistration.k8s.io",
-        "MutatingWebhookConfiguration",
-        "mutatingwebhookconfigurations",
-    ),
-    (
-        "admissionregistration.k8s.io",
-        "ValidatingWebhookConfiguration",
-        "validatingwebhookconfigurations",
-    ),
-    (
-        "apiextensions.k8s.io",
-        "CustomResourceDefinition",
-        "customresourcedefinitions",
-    ),
-    ("networking.k8s.io", "IngressClass", "ingressclasses"),
-    ("rbac.authorization.k8s.io", "ClusterRole", "clusterroles"),
-    (
-        "rbac.authorization.k8s.io",
-        "ClusterRoleBinding",
-        "clusterrolebindings",
-    ),
-    ("scheduling.k8s.io", "PriorityClass", "priorityclasses"),
-    ("storage.k8s.io", "StorageClass", "storageclasses"),
-];
-
 fn builtin(kind: &Kind) -> Option<Resource> {
-    let find = |list: &[(&str, &str, &str)], namespaced| {
-        let found = list
-            .iter()
-            .find(|(group, name, _)| *group == kind.group() && *name == kind.kind);
-        found.map(|(group, _, plural)| Resource {
-            group: (*group).to_owned(),
-            plural: (*plural).to_owned(),
-            namespaced,
-            // Only parents need it, and these are children and reads.
-            has_status: false,
-        })
-    };
-    find(NAMESPACED, true).or_else(|| find(CLUSTER_SCOPED, false))
+    let found = BuiltIn::find(kind.group(), &kind.kind)?;
+    Some(Resource {
+        group: kind.group().to_owned(),
+        plural: found.plural.to_owned(),
+        namespaced: found.is_namespaced,
+        // Only parents need it, and these are children and reads.
+        has_status: false,
+    })
 }

@@ -17,6 +17,27 @@ use operator_host_schema::{Problem, schema};
 /// Made by the build script: `kinds` and `metadata` refer to `types`.
 static BUILT_IN: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/kinds.json.gz"));
 
+/// A kind of Kubernetes itself. Every version of it has the same plural and scope.
+#[derive(Clone, Copy, Debug)]
+pub struct BuiltIn {
+    group: &'static str,
+    kind: &'static str,
+    /// The plural, in lower case.
+    pub plural: &'static str,
+    /// Whether its objects are in namespaces.
+    pub is_namespaced: bool,
+}
+
+impl BuiltIn {
+    /// Returns a kind by its API group, which is empty for the core group, and its name.
+    #[must_use]
+    pub fn find(group: &str, kind: &str) -> Option<&'static Self> {
+        // Made by the build script.
+        const ALL: &[BuiltIn] = include!(concat!(env!("OUT_DIR"), "/kinds.rs"));
+        ALL.iter().find(|it| it.group == group && it.kind == kind)
+    }
+}
+
 /// The schemas of some kinds.
 #[derive(Debug, Default)]
 pub struct Schemas {

@@ -89,7 +89,7 @@ async fn evaluate_with(known: &[&str], plugin: impl Fn(usize) -> Result<Vec<Need
     let known = known.iter().map(|name| need(name)).collect();
     let outcome = evaluate(&subject, &Shelf::new(), known, call, remember).await;
     let outcome = outcome
-        .map(|(answer, _)| answer.response)
+        .map(|(answer, _)| answer)
         .map_err(|error| error.to_string());
     (outcome, calls.into_inner().unwrap(), remembered.into_inner())
 }
