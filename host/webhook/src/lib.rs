@@ -14,7 +14,6 @@ pub mod conversion;
 mod conversion_review;
 mod defaulting;
 pub mod defaults;
-mod elsewhere;
 pub mod fuzzing;
 mod review;
 mod server;
@@ -30,7 +29,6 @@ use tracing::{debug, warn};
 
 use self::bounds::{Asker, Share};
 use self::conversion_review::ConversionReview;
-use self::elsewhere::Elsewhere;
 use self::review::Review;
 use self::server::Ask;
 use operator_host_config::ControllerConfig;
@@ -78,7 +76,6 @@ pub struct WebhookTargets {
     plugins: Mutex<Vec<Weak<PluginTarget>>>,
     /// The last logged reason for having no answer, by controller and what it means, so that it is logged once.
     last_logged: Mutex<BTreeMap<(String, &'static str), Logged>>,
-    elsewhere: Elsewhere,
 }
 
 struct Logged {
@@ -104,7 +101,8 @@ struct NoDecision {
     public: String,
     /// With all details, for the log and for verified callers.
     detail: String,
-    /// Whether the caller should try again, because another replica may answer.
+    /// Whether the caller should try again, because another replica may answer: the replicas get a new version of a plugin
+    /// one after the other, and its definition may be installed as soon as the first has it.
     try_again: bool,
 }
 
@@ -168,31 +166,18 @@ impl WebhookTargets {
         let Some(target) = self.plugin_of(&kind) else {
             let kind = shorten(&kind.kind, 63);
             let error = NoDecision::elsewhere(format!("no controller for {kind} runs here yet"));
-            return (String::new(), Err(self.while_worth_a_try("", error)));
+            return (String::new(), Err(error));
         };
         let name = target.controller().to_owned();
         let converted = target
             .convert(&review.to, &review.objects, body, asker, until)
-            .await
-            .map_err(|error| self.while_worth_a_try(&name, error));
+            .await;
         let what = match &converted {
             Err(error) if error.try_again => ASKED_AGAIN,
             _ => NOT_CONVERTED,
         };
         self.log(&name, what, converted.as_ref().err());
         (name, converted.map(|(objects, share)| (objects, Some(share))))
-    }
-
-    /// Stops asking a controller's caller to try again once no other replica has helped for long.
-    fn while_worth_a_try(&self, controller: &str, error: NoDecision) -> NoDecision {
-        let is_worth_a_try = || {
-            self.elsewhere
-                .is_worth_a_try(controller, &error.detail, Instant::now())
-        };
-        NoDecision {
-            try_again: error.try_again && is_worth_a_try(),
-            ..error
-        }
     }
 
     /// Sets the defaults of a resource that is about to be written, or decides whether it may be. Also returns the name of
