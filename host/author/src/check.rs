@@ -18,12 +18,12 @@ use crate::permissions::power;
 use operator_host_config::{Config, DefinitionsMode};
 use operator_host_contract::{Description, Response};
 use operator_host_core::crd::definition;
-use operator_host_core::json_difference;
 use operator_host_core::object::is_built_in;
 use operator_host_engine::reconcile::evaluate::EvaluateError;
 use operator_host_instruments::record::RecordedAnswer;
 use operator_host_runtime::{Call, CallError, CallStats, CodeOrigin, Plugin, RandomSource, compile_memory};
 use operator_host_schema::cel;
+use operator_host_schema::difference;
 use operator_host_schema::schema;
 use operator_host_webhook::conversion::{Lost, there_and_back};
 use operator_host_webhook::defaults::unstable;
@@ -384,7 +384,7 @@ async fn samples(
                 report.fail("samples", format!("{name}: {error}"));
             }
             (Ok(first), Ok(second)) => {
-                match json_difference::first(&first, &second, "") {
+                match difference::first(&first, &second, "") {
                     None => report.ok(
                         "determinism",
                         format!("{name}: two calls with different random numbers gave the same answer"),

@@ -8,7 +8,6 @@ pub mod crd;
 pub mod field_path;
 pub mod files;
 pub mod http_client;
-pub mod json_difference;
 pub mod json_text;
 pub mod managed_fields;
 pub mod metrics;

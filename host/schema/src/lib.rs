@@ -6,6 +6,8 @@ pub mod accepts;
 #[cfg(feature = "judge")]
 pub mod cel;
 #[cfg(feature = "judge")]
+pub mod difference;
+#[cfg(feature = "judge")]
 mod embedded;
 #[cfg(feature = "judge")]
 mod formats;

@@ -7,8 +7,8 @@ use tokio::time::{Instant, timeout};
 
 use crate::conversion::{Before, Lost, json};
 use operator_host_contract::Json;
-use operator_host_core::json_difference::difference;
 use operator_host_runtime::{Call, CallError, Plugin, RandomSource};
+use operator_host_schema::difference::difference;
 
 /// Returns the objects, in the version of the plugin's parent, for which the webhook would set no defaults, and why.
 /// Objects that are not reached within the budget are skipped.

@@ -9,8 +9,8 @@ use tokio::time::{Instant, timeout};
 use super::{ConversionError, try_convert};
 use operator_host_contract::Kind;
 use operator_host_core::crd::definition;
-use operator_host_core::json_difference::difference;
 use operator_host_runtime::Plugin;
+use operator_host_schema::difference::difference;
 use operator_host_schema::quantity;
 
 /// A field that does not come back, or an object that cannot be converted.

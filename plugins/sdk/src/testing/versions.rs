@@ -1,10 +1,10 @@
 //! A property test: resources that the schema allows are converted to every version and back.
 
-use serde_json::{Map, Value, json};
+use serde_json::{Value, json};
 
 use super::generate::Generator;
 use crate::plugin::Reconciler;
-use operator_host_schema::quantity;
+use operator_host_schema::{difference, quantity};
 
 /// How many resources are generated for each version.
 const RESOURCES: u64 = 200;
@@ -77,36 +77,10 @@ fn assert_same(schema: &Value, before: &Value, after: &Value, through: &str) {
         quantity::unify_quantities(&mut value, schema);
         value
     };
-    if let Some((path, was, is)) = first_difference(&unified(before), &unified(after), "") {
+    if let Some((path, was, is)) = difference::first(&unified(before), &unified(after), "") {
         panic!(
             "{path} does not come back from {through}: {was} becomes {is}; use `Version::keep_rest`, or change the conversion\n\
              the resource: {before:#}"
         );
-    }
-}
-
-/// Returns the path of the first difference, and the values there.
-fn first_difference(before: &Value, after: &Value, path: &str) -> Option<(String, Value, Value)> {
-    if before == after {
-        return None;
-    }
-    match (before, after) {
-        (Value::Object(old), Value::Object(new)) => {
-            let added = new.keys().filter(|name| !old.contains_key(*name));
-            old.keys().chain(added).find_map(|name| {
-                let path = if path.is_empty() {
-                    name.clone()
-                } else {
-                    format!("{path}.{name}")
-                };
-                let side = |fields: &Map<String, Value>| fields.get(name).cloned().unwrap_or_default();
-                first_difference(&side(old), &side(new), &path)
-            })
-        }
-        (Value::Array(old), Value::Array(new)) if old.len() == new.len() => {
-            let mut items = old.iter().zip(new).enumerate();
-            items.find_map(|(index, (old, new))| first_difference(old, new, &format!("{path}[{index}]")))
-        }
-        _ => Some((path.to_owned(), before.clone(), after.clone())),
     }
 }

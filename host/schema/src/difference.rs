@@ -3,12 +3,7 @@
 
 use serde_json::{Map, Value};
 
-/// Returns the first path at which two values differ, below `path`.
-pub fn first_difference(before: &Value, after: &Value, path: &str) -> Option<String> {
-    first(before, after, path).map(|(path, ..)| path)
-}
-
-/// Returns the same, and how they differ.
+/// Returns the first path at which two values differ, below `path`, and how they differ.
 pub fn difference(before: &Value, after: &Value, path: &str) -> Option<String> {
     let (path, before, after) = first(before, after, path)?;
     Some(if is_empty(after, &path) {
