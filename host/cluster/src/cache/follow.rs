@@ -188,11 +188,11 @@ pub(super) async fn follow(
     let mut keep = inner.keep.subscribe();
     let mut filled_under = keep.borrow_and_update().clone();
     let mut position = Position::start();
-    let mut turn = None;
     loop {
-        if !inner.was_listed.load(Ordering::Relaxed) && turn.is_none() {
-            turn = Some(first_lists.turn().await);
-        }
+        let turn = match inner.was_listed.load(Ordering::Relaxed) {
+            true => None,
+            false => first_lists.turn().await,
+        };
         // A list under way goes on when only the schema has changed: many definitions may change one after the other.
         let is_listing = matches!(position, Position::Listing { token: Some(_), .. });
         let lacks_nothing = filled_under.policy.covers(&keep.borrow().policy);
@@ -208,18 +208,13 @@ pub(super) async fn follow(
         let trouble = match &mut position {
             Position::Listing { token, listed } => {
                 let page = source.page(token.as_deref());
-                let page = match &mut turn {
-                    Some(turn) => turn.wait_for(page).await,
-                    None => page.await,
-                };
-                match page {
+                match first_lists.within(turn, page).await {
                     Ok(page) => match take(inner, page, source.form, token, listed, &keep) {
                         Ok(Taken::More) => {
                             retry.since = None;
                             continue;
                         }
                         Ok(Taken::All(version)) => {
-                            turn = None;
                             retry.since = None;
                             position = Position::Watching(version);
                             continue;
@@ -243,7 +238,6 @@ pub(super) async fn follow(
                 }
             }
         };
-        turn = None;
         let (message, retry_after) = match trouble {
             Trouble::Refused(message) => return message,
             Trouble::NotServed if inner.was_listed.load(Ordering::Relaxed) && !retry.has_lasted(UNSERVED) => {
