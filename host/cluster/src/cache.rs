@@ -60,7 +60,6 @@ mod subscribers;
 pub mod testing;
 mod text;
 mod trees;
-mod watch_event;
 
 /// Longest reason why a list failed, in bytes.
 const LIST_ERROR: usize = 1024;

@@ -1,4 +1,4 @@
-//! Watches and lists: what the API server sends is read as serde_json reads it, without what the cache does not keep,
+//! Lists: what the API server sends is read as serde_json reads it, without what the cache does not keep,
 //! and is the same after the cache has kept it.
 
 use kube::core::{DynamicObject, ListMeta};
@@ -6,10 +6,8 @@ use operator_host_cluster::cache::fuzzing;
 use serde_json::{Value, json};
 
 pub(crate) fn run(bytes: &[u8]) {
-    lines(bytes);
     // Whatever it is, it is refused or read.
     for is_whole in [true, false] {
-        let _ = fuzzing::event(bytes, is_whole);
         let _ = fuzzing::page(bytes, is_whole);
     }
     let Ok(sent) = serde_json::from_slice::<Value>(bytes) else {
@@ -19,14 +17,6 @@ pub(crate) fn run(bytes: &[u8]) {
     let text = sent.to_string();
     let sent: Value = serde_json::from_str(&text).expect("JSON");
     let object = &sent["object"];
-    if let "ADDED" | "MODIFIED" | "DELETED" = sent["type"].as_str().unwrap_or_default() {
-        let expected = read(object);
-        for is_whole in [true, false] {
-            let event = fuzzing::event(text.as_bytes(), is_whole);
-            let event = event.ok().map(|object| object.expect("an object"));
-            same(event.as_ref(), expected.as_ref());
-        }
-    }
     let items = sent["items"].as_array();
     let expected: Vec<_> = items.into_iter().flatten().map(read).collect();
     for is_whole in [true, false] {
@@ -82,19 +72,4 @@ fn same(object: Option<&DynamicObject>, expected: Option<&DynamicObject>) {
     if !object.data.is_null() {
         assert_eq!(object.data, expected.data);
     }
-}
-
-/// The lines are the same, whatever the pieces are in which they arrive; one that is too long ends the watch.
-fn lines(bytes: &[u8]) {
-    let size = usize::from(bytes.first().copied().unwrap_or_default()).max(1);
-    let longest = usize::from(bytes.get(1).copied().unwrap_or_default());
-    let pieces = bytes.chunks(size).map(<[u8]>::to_vec).collect();
-    let (read, error) = fuzzing::lines(pieces, longest);
-    // What follows the last line break is no line.
-    let mut whole: Vec<&[u8]> = bytes.split(|byte| *byte == b'\n').collect();
-    let unfinished = whole.pop().unwrap_or_default();
-    let fitting = whole.iter().take_while(|line| line.len() <= longest).count();
-    assert_eq!(read, whole[..fitting]);
-    let is_too_long = fitting < whole.len() || unfinished.len() > longest;
-    assert_eq!(error, is_too_long.then_some(std::io::ErrorKind::FileTooLarge));
 }

@@ -11,7 +11,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use k8s_openapi::api::core::v1::Namespace;
-use kube::core::DynamicObject;
+use kube::core::{DynamicObject, WatchEvent};
 use kube::{Api, Client};
 use tokio::sync::watch;
 use tokio::time::Instant;
@@ -19,8 +19,8 @@ use tracing::debug;
 
 use super::first_lists::FirstLists;
 use super::page::Page;
-use super::requests::{Form, Limits, Trouble, WatchSource};
-use super::watch_event::Event;
+use super::read::Watched;
+use super::requests::{Form, Limits, Trouble, WatchSource, version};
 use super::{Inner, Wanted, WatchState};
 use crate::discovery::{Discovery, KindError, ResolvedKind};
 use operator_host_core::backoff::{at_least, jittered};
@@ -300,7 +300,8 @@ fn take(
     keep: &watch::Receiver<Wanted>,
 ) -> serde_json::Result<Taken> {
     let list = version_of(&page);
-    page.for_each(reads_whole(inner, form), |object| {
+    let is_whole = |object: &DynamicObject| form == Form::Whole && inner.keeps_whole(object);
+    page.for_each(is_whole, |object| {
         let object = inner.prepare(object);
         listed.insert(object.name.clone());
         inner.put_listed(&object);
@@ -320,23 +321,17 @@ fn take(
     Ok(version.map_or(Taken::Unusable, Taken::All))
 }
 
-/// Whether more than the metadata of an object is read.
-fn reads_whole(inner: &Inner, form: Form) -> impl Fn(&DynamicObject) -> bool + Copy {
-    move |object| form == Form::Whole && inner.keeps_whole(object)
-}
-
-/// Follows the changes after `version` and advances it, until the API server ends the watch or something else is needed. The
+/// Follows the changes after `position` and advances it, until the API server ends the watch or something else is needed. The
 /// next watch resumes from there.
 async fn changes(
     inner: &Inner,
     source: &WatchSource,
-    version: &mut String,
+    position: &mut String,
     retry: &mut Retry,
     keep: &mut watch::Receiver<Wanted>,
     filled_under: &mut Wanted,
 ) -> Result<(), Trouble> {
-    let mut changes = source.changes(version).await?;
-    let is_whole = reads_whole(inner, source.form);
+    let mut changes = source.changes(position).await?;
     let begun = Instant::now();
     // An API server in trouble accepts a watch and ends it with an error a moment later. The failure count is kept
     // until the watch has lasted for a while.
@@ -367,12 +362,12 @@ async fn changes(
                 inner.synced(keep);
                 continue;
             }
-            event = changes.next(is_whole) => event,
+            event = changes.next() => event,
         };
         if let Some(Ok(event)) = &event
-            && let Some(seen) = event.version()
+            && let Some(seen) = version(event)
         {
-            seen.clone_into(version);
+            seen.clone_into(position);
             retry.reset();
             if !has_recovered {
                 has_recovered = true;
@@ -383,10 +378,12 @@ async fn changes(
             retry.reset();
         }
         match event {
-            Some(Ok(Event::Changed(object))) => inner.reported(object),
-            Some(Ok(Event::Deleted(object))) => inner.deleted(object),
-            Some(Ok(Event::Bookmark(_))) => {}
-            Some(Ok(Event::Failed(status))) => return Err(Trouble::of_status(&status)),
+            Some(Ok(WatchEvent::Added(Watched(object)) | WatchEvent::Modified(Watched(object)))) => {
+                inner.reported(object);
+            }
+            Some(Ok(WatchEvent::Deleted(Watched(object)))) => inner.deleted(object),
+            Some(Ok(WatchEvent::Bookmark(_))) => {}
+            Some(Ok(WatchEvent::Error(status))) => return Err(Trouble::of_status(&status)),
             Some(Err(trouble)) => return Err(trouble),
             None if begun.elapsed() < source.limits.healthy => {
                 // Back off from a server that ends watches as soon as they begin.

@@ -44,6 +44,17 @@ impl<'de> Deserialize<'de> for Whole {
     }
 }
 
+/// An object in an event of a watch, as the caches have it.
+#[derive(Clone)]
+pub(super) struct Watched(pub(super) DynamicObject);
+
+impl<'de> Deserialize<'de> for Watched {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let text = Box::<RawValue>::deserialize(deserializer)?;
+        object(&text, |_| true).map(Self).map_err(D::Error::custom)
+    }
+}
+
 /// Reads an object, and its managed fields if their text is wanted.
 fn read(
     text: &RawValue,

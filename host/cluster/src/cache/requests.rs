@@ -6,14 +6,14 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use futures::io::{AsyncRead, AsyncReadExt as _};
-use hyper::header::{ACCEPT_ENCODING, HeaderValue};
+use futures::stream::{BoxStream, StreamExt as _};
 use kube::Api;
-use kube::api::{ListParams, WatchParams};
+use kube::api::{ListParams, WatchEvent, WatchParams};
 use kube::core::{DynamicObject, Request, Status};
 use tokio::time::{Instant, timeout, timeout_at};
 
 use super::page::Page;
-use super::watch_event::{Event, Lines};
+use super::read::Watched;
 use crate::client::chain;
 use crate::refusal::{asked_delay, unknown_to_the_server};
 use operator_host_core::backoff::jittered;
@@ -22,9 +22,6 @@ use operator_host_core::backoff::jittered;
 const PAGE: u32 = 250;
 /// Largest page in bytes. A larger one is requested again with fewer objects.
 const LARGEST_PAGE: usize = 32 << 20;
-/// Largest event of a watch in bytes. The store of an API server takes objects of 1.5 MiB, in its own encoding and without
-/// `managedFields` in JSON.
-const LARGEST_EVENT: usize = 16 << 20;
 
 /// How much of each object is requested.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -132,6 +129,7 @@ impl Trouble {
     fn of(error: &kube::Error) -> Self {
         match error {
             kube::Error::Api(status) => Self::of_status(status),
+            kube::Error::SerdeError(error) => Self::unreadable(error),
             other => unreachable(other),
         }
     }
@@ -165,7 +163,7 @@ impl WatchSource {
             match answer.map_err(|_elapsed| unanswered(self.limits.page))?? {
                 Some(page) => return Ok(page),
                 None if size > 1 => self.page_size.store(size.div_ceil(4), Ordering::Relaxed),
-                None => return Err(too_large("a page with one object", LARGEST_PAGE)),
+                None => return Err(too_large()),
             }
         }
     }
@@ -203,14 +201,11 @@ impl WatchSource {
             Form::Whole => request.watch(&params, version),
             Form::Metadata => request.watch_metadata(&params, version),
         };
-        let mut request = request.map_err(|error| Trouble::of(&kube::Error::BuildRequest(error)))?;
-        // A compressed body reveals an event only when more follows.
-        let headers = request.headers_mut();
-        headers.insert(ACCEPT_ENCODING, HeaderValue::from_static("identity"));
+        let request = request.map_err(|error| Trouble::of(&kube::Error::BuildRequest(error)))?;
         let client = self.api.clone().into_client();
-        match timeout(self.limits.start, client.request_stream(request)).await {
-            Ok(Ok(body)) => Ok(Changes {
-                lines: Lines::new(body, LARGEST_EVENT),
+        match timeout(self.limits.start, client.request_events(request)).await {
+            Ok(Ok(events)) => Ok(Changes {
+                events: events.boxed(),
                 ends,
                 silent: self.limits.silent,
             }),
@@ -239,9 +234,10 @@ fn unreachable(error: &(dyn std::error::Error + 'static)) -> Trouble {
     Trouble::unanswered(format!("the API server cannot be reached: {}", chain(error)))
 }
 
-fn too_large(what: &str, limit: usize) -> Trouble {
+fn too_large() -> Trouble {
+    let limit = LARGEST_PAGE >> 20;
     Trouble::Passing {
-        message: format!("{what} from the API server is larger than {} MiB", limit >> 20),
+        message: format!("a page with one object from the API server is larger than {limit} MiB"),
         retry_after: None,
         resumable: false,
     }
@@ -249,28 +245,17 @@ fn too_large(what: &str, limit: usize) -> Trouble {
 
 /// A running watch.
 pub(super) struct Changes {
-    lines: Lines,
+    events: BoxStream<'static, kube::Result<WatchEvent<Watched>>>,
     ends: Instant,
     silent: Duration,
 }
 
 impl Changes {
-    /// Returns the next event; `None` at the end or after a long silence. `is_whole` decides by the metadata of an object
-    /// whether the rest is read. Cancel-safe: dropping the future loses no event.
-    pub(super) async fn next(
-        &mut self,
-        is_whole: impl Fn(&DynamicObject) -> bool,
-    ) -> Option<Result<Event, Trouble>> {
+    /// Returns the next event; `None` at the end or after a long silence. Cancel-safe: dropping the future loses no event.
+    pub(super) async fn next(&mut self) -> Option<Result<WatchEvent<Watched>, Trouble>> {
         let silent = Instant::now() + self.silent;
-        match timeout_at(self.ends.min(silent), self.lines.next()).await {
-            Ok(Ok(Some(line))) => {
-                Some(Event::read(line, is_whole).map_err(|error| Trouble::unreadable(&error)))
-            }
-            Ok(Ok(None)) => None,
-            Ok(Err(error)) if error.kind() == io::ErrorKind::FileTooLarge => {
-                Some(Err(too_large("an event of a watch", LARGEST_EVENT)))
-            }
-            Ok(Err(error)) => Some(Err(unreachable(&error))),
+        match timeout_at(self.ends.min(silent), self.events.next()).await {
+            Ok(event) => event.map(|event| event.map_err(|error| Trouble::of(&error))),
             // Silence is not an error: the next watch resumes from here.
             Err(_elapsed) if silent < self.ends => None,
             Err(_elapsed) => Some(Err(Trouble::unanswered(
@@ -278,4 +263,16 @@ impl Changes {
             ))),
         }
     }
+}
+
+/// Returns the resource version up to which an event leads.
+pub(super) fn version(event: &WatchEvent<Watched>) -> Option<&str> {
+    let version = match event {
+        WatchEvent::Added(Watched(object))
+        | WatchEvent::Modified(Watched(object))
+        | WatchEvent::Deleted(Watched(object)) => object.metadata.resource_version.as_deref(),
+        WatchEvent::Bookmark(bookmark) => Some(bookmark.metadata.resource_version.as_str()),
+        WatchEvent::Error(_) => None,
+    };
+    version.filter(|version| !version.is_empty())
 }

@@ -90,7 +90,11 @@ async fn answer(reply: Reply) -> Response<UnsyncBoxBody<Bytes, Infallible>> {
             response.body(StreamBody::new(body).boxed_unsync())
         }
         Watch(events) => {
-            let lines = events.iter().map(|event| format!("{event}\n")).collect();
+            let lines = events
+                .iter()
+                // As an API server does, the type first.
+                .map(|event| format!("{{\"type\":{},\"object\":{}}}\n", event["type"], event["object"]))
+                .collect();
             response.body(body(lines, true))
         }
     };
