@@ -86,39 +86,19 @@ pub struct Change<'a> {
 }
 
 /// The state of an object before a change. Nobody looks at most of them.
-enum Old<'a> {
-    Tree(&'a Arc<DynamicObject>),
-    Cached {
-        inner: &'a Inner,
-        name: &'a NamespacedName,
-        kept: &'a Cached,
-        tree: OnceCell<Arc<DynamicObject>>,
-    },
+struct Old<'a> {
+    inner: &'a Inner,
+    name: &'a NamespacedName,
+    kept: &'a Cached,
+    tree: OnceCell<Arc<DynamicObject>>,
 }
 
 impl<'a> Change<'a> {
-    /// Describes the change from `old` to `new`.
-    #[cfg(test)]
-    pub fn between(old: Option<&'a Arc<DynamicObject>>, new: Option<&'a Arc<DynamicObject>>) -> Self {
-        Self {
-            old: old.map(Old::Tree),
-            new,
-            is_same: false,
-        }
-    }
-
     /// Returns the previously known state; `None` for a new object.
     #[must_use]
     pub fn before(&self) -> Option<&Arc<DynamicObject>> {
-        self.old.as_ref().map(|old| match old {
-            Old::Tree(tree) => *tree,
-            Old::Cached {
-                inner,
-                name,
-                kept,
-                tree,
-            } => tree.get_or_init(|| inner.tree(name, kept)),
-        })
+        let old = self.old.as_ref()?;
+        Some(old.tree.get_or_init(|| old.inner.tree(old.name, old.kept)))
     }
 
     /// Returns the current state; `None` for a deleted object.
@@ -130,10 +110,7 @@ impl<'a> Change<'a> {
     /// Returns the version of the previously known state; `None` when there is none.
     #[must_use]
     pub fn old_version(&self) -> Option<u128> {
-        match self.old.as_ref()? {
-            Old::Tree(tree) => version(tree),
-            Old::Cached { kept, .. } => kept.version(),
-        }
+        self.old.as_ref()?.kept.version()
     }
 
     /// Returns the current state, or the last one of a deleted object.
@@ -158,36 +135,6 @@ impl<'a> Change<'a> {
     #[must_use]
     pub const fn is_same(&self) -> bool {
         self.is_same
-    }
-}
-
-/// An object as compressed text, which takes a fraction of the memory of its tree. Shared with the cache.
-#[derive(Clone)]
-pub struct ObjectText(Arc<Text>);
-
-impl ObjectText {
-    /// Converts an object.
-    #[must_use]
-    pub fn of(object: &DynamicObject) -> Self {
-        Self::with(object, &Samples::none())
-    }
-
-    fn with(object: &DynamicObject, samples: &Samples) -> Self {
-        let mut object = object.clone();
-        let owner = Owner::of(&object);
-        Self(Arc::new(Text::of(&mut object, owner, &[], samples)))
-    }
-
-    /// Returns the object, without its type.
-    #[must_use]
-    pub fn object(&self) -> DynamicObject {
-        self.0.object(None)
-    }
-}
-
-impl std::fmt::Debug for ObjectText {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_tuple("ObjectText").finish_non_exhaustive()
     }
 }
 
@@ -768,14 +715,14 @@ impl Inner {
         };
         // A write by this host may have removed it already; notify the subscribers anyway.
         self.notify(&Change {
-            old: Some(old.as_ref().map_or(Old::Tree(&tree), |old| self.old(&name, old))),
+            old: Some(self.old(&name, old.as_ref().unwrap_or(&kept))),
             new: None,
             is_same: false,
         });
     }
 
     fn old<'a>(&'a self, name: &'a NamespacedName, kept: &'a Cached) -> Old<'a> {
-        Old::Cached {
+        Old {
             inner: self,
             name,
             kept,

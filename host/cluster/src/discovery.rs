@@ -87,14 +87,41 @@ impl KindError {
 /// The resources of a group and version, by the name of their kind.
 type Resources = HashMap<String, Arc<ResolvedKind>>;
 
-/// Why the resources of a group and version are not known.
+/// Why the API server gives no answer.
 #[derive(Clone)]
-enum Failure {
-    NotServed,
-    Failed {
-        message: String,
-        retry_after: Option<Duration>,
-    },
+struct Failure {
+    /// The HTTP status; 0 without a response.
+    code: u16,
+    message: String,
+    /// The delay before the next request that the API server asks for.
+    retry_after: Option<Duration>,
+}
+
+impl Failure {
+    const fn new(message: String) -> Self {
+        Self {
+            code: 0,
+            message,
+            retry_after: None,
+        }
+    }
+
+    const fn is_not_served(&self) -> bool {
+        self.code == 404
+    }
+
+    /// Reports whether a failure of this age counts, since the API server asked not to be asked again yet.
+    fn counts(&self, age: Duration) -> bool {
+        age < self.retry_after.unwrap_or_default().min(MAX_RETRY_AFTER)
+    }
+
+    fn about(self, kind: &Kind) -> KindError {
+        KindError::Discovery {
+            kind: kind.clone(),
+            message: self.message,
+            retry_after: self.retry_after,
+        }
+    }
 }
 
 type Answer = Result<Arc<Resources>, Failure>;
@@ -167,14 +194,8 @@ impl Discovery {
                     return Ok(Arc::clone(found));
                 }
             }
-            Err(Failure::NotServed) => {}
-            Err(Failure::Failed { message, retry_after }) => {
-                return Err(KindError::Discovery {
-                    kind: kind.clone(),
-                    message,
-                    retry_after,
-                });
-            }
+            Err(failure) if failure.is_not_served() => {}
+            Err(failure) => return Err(failure.about(kind)),
         }
         Err(KindError::Unknown(NotServed {
             kind: kind.clone(),
@@ -187,10 +208,7 @@ impl Discovery {
     async fn resources_with(&self, kind: &Kind) -> Answer {
         let is_enough = |answer: &Answer, age: Duration| match answer {
             Ok(resources) => resources.contains_key(&kind.kind),
-            Err(Failure::NotServed) => false,
-            Err(Failure::Failed { retry_after, .. }) => {
-                age < retry_after.unwrap_or_default().min(MAX_RETRY_AFTER)
-            }
+            Err(failure) => failure.counts(age),
         };
         let ask = || ask(self.client.clone(), kind.api_version.clone());
         self.resources.get(&kind.api_version, is_enough, ask).await
@@ -210,8 +228,8 @@ impl Discovery {
             let there = Kind::new(version.clone(), kind.kind.clone());
             match self.resources_with(&there).await {
                 Ok(resources) if resources.contains_key(&kind.kind) => served.push(version.clone()),
-                Ok(_) | Err(Failure::NotServed) => {}
-                Err(Failure::Failed { .. }) => return Vec::new(),
+                Err(failure) if !failure.is_not_served() => return Vec::new(),
+                Ok(_) | Err(_) => {}
             }
         }
         served
@@ -228,8 +246,8 @@ impl Discovery {
             match ask(self.client.clone(), api_version).await {
                 Ok(now) if now == was => {}
                 // The server is unreachable: keep the last result.
-                Err(Failure::Failed { .. }) => {}
-                Ok(_) | Err(Failure::NotServed) => self.changed(&group),
+                Err(failure) if !failure.is_not_served() => {}
+                Ok(_) | Err(_) => self.changed(&group),
             }
         }
     }
@@ -319,21 +337,21 @@ async fn ask(client: Client, api_version: String) -> Answer {
             client.list_core_api_resources(&api_version).await
         }
     };
+    let list = answer(request).await?;
+    Ok(Arc::new(resources_in(&list, &api_version)))
+}
+
+/// Waits for an answer of the API server.
+async fn answer<T>(request: impl Future<Output = kube::Result<T>>) -> Result<T, Failure> {
     match tokio::time::timeout(DISCOVERY_TIMEOUT, request).await {
-        Ok(Ok(list)) => Ok(Arc::new(resources_in(&list, &api_version))),
-        Ok(Err(kube::Error::Api(status))) if status.code == 404 => Err(Failure::NotServed),
-        Ok(Err(kube::Error::Api(status))) => Err(Failure::Failed {
+        Ok(Ok(answer)) => Ok(answer),
+        Ok(Err(kube::Error::Api(status))) => Err(Failure {
+            code: status.code,
             message: refusal(&status, None),
             retry_after: asked_delay(&status),
         }),
-        Ok(Err(other)) => Err(Failure::Failed {
-            message: chain(&other),
-            retry_after: None,
-        }),
-        Err(_elapsed) => Err(Failure::Failed {
-            message: format!("no answer within {DISCOVERY_TIMEOUT:?}"),
-            retry_after: None,
-        }),
+        Ok(Err(other)) => Err(Failure::new(chain(&other))),
+        Err(_elapsed) => Err(Failure::new(format!("no answer within {DISCOVERY_TIMEOUT:?}"))),
     }
 }
 
@@ -358,16 +376,10 @@ async fn ask_versions(client: Client, group: String) -> Arc<[String]> {
     let Ok(request) = Request::get(format!("/apis/{group}")).body(Vec::new()) else {
         return Arc::default();
     };
-    let answer = tokio::time::timeout(DISCOVERY_TIMEOUT, client.request::<APIGroup>(request)).await;
-    let versions = answer.ok().and_then(Result::ok).map(|group| group.versions);
+    let answer = answer(client.request::<APIGroup>(request)).await;
+    let versions = answer.ok().map(|group| group.versions);
     let versions = versions.into_iter().flatten();
     versions.map(|version| version.group_version).collect()
-}
-
-/// Converts the kind to kube's type.
-#[must_use]
-pub fn gvk(kind: &Kind) -> GroupVersionKind {
-    gvk_of(&kind.api_version, &kind.kind)
 }
 
 fn gvk_of(api_version: &str, kind: &str) -> GroupVersionKind {

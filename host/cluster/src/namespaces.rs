@@ -9,6 +9,7 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use kube::core::DynamicObject;
 use tokio::time::Instant;
 
 use super::cache::{Change, Reflector, SharedCache, Subscriber, Subscription, WatchState};
@@ -45,7 +46,7 @@ impl Namespaces {
                 let watch = watches.watch_metadata(&kind);
                 let refused = Arc::clone(&self.refused);
                 let forget: Subscriber = Arc::new(move |_, change: &Change<'_>| {
-                    if let Some(name) = usable_again(change) {
+                    if let Some(name) = usable_again(change.before(), change.after()) {
                         lock(&refused).remove(&name);
                     }
                 });
@@ -101,9 +102,10 @@ impl Namespaces {
             .as_ref()
             .map(|watched| Arc::clone(&watched.watch))?;
         Some(watch.subscribe(Arc::new(move |_, change| {
-            if let Some(name) = usable_again(change) {
+            let (before, after) = (change.before(), change.after());
+            if let Some(name) = usable_again(before, after) {
                 notify(&name, NamespaceChange::Usable);
-            } else if let Some(name) = begins_to_terminate(change) {
+            } else if let Some(name) = begins_to_terminate(before, after) {
                 notify(&name, NamespaceChange::Terminating);
             }
         })))
@@ -119,17 +121,20 @@ pub enum NamespaceChange {
     Usable,
 }
 
+/// A namespace before or after a change; `None` when there is none.
+type State<'a> = Option<&'a Arc<DynamicObject>>;
+
 /// Returns the name of a namespace that is new, or that replaces a terminating one.
-fn usable_again(change: &Change<'_>) -> Option<String> {
-    let new = change.after().filter(|new| !is_terminating(new))?;
-    let was = change.before().is_some_and(|old| !is_terminating(old));
+fn usable_again(before: State<'_>, after: State<'_>) -> Option<String> {
+    let new = after.filter(|new| !is_terminating(new))?;
+    let was = before.is_some_and(|old| !is_terminating(old));
     if was { None } else { new.metadata.name.clone() }
 }
 
 /// Returns the name of a namespace whose deletion has just begun.
-fn begins_to_terminate(change: &Change<'_>) -> Option<String> {
-    let new = change.after().filter(|new| is_terminating(new))?;
-    let was = change.before().is_some_and(|old| is_terminating(old));
+fn begins_to_terminate(before: State<'_>, after: State<'_>) -> Option<String> {
+    let new = after.filter(|new| is_terminating(new))?;
+    let was = before.is_some_and(|old| is_terminating(old));
     if was { None } else { new.metadata.name.clone() }
 }
 
@@ -225,14 +230,14 @@ mod tests {
             Arc::new(serde_json::from_value::<kube::core::DynamicObject>(text).unwrap())
         };
         let (there, going) = (namespace(None), namespace(Some("2026-01-01T00:00:00Z")));
-        let usable = |old, new| usable_again(&Change::between(old, new)).is_some();
+        let usable = |old, new| usable_again(old, new).is_some();
         assert!(usable(None, Some(&there)));
         assert!(usable(Some(&going), Some(&there)));
         assert!(!usable(Some(&there), Some(&there)));
         assert!(!usable(Some(&there), Some(&going)));
         assert!(!usable(None, Some(&going)));
         assert!(!usable(Some(&going), None));
-        let goes = |old, new| begins_to_terminate(&Change::between(old, new)).is_some();
+        let goes = |old, new| begins_to_terminate(old, new).is_some();
         assert!(goes(None, Some(&going)));
         assert!(goes(Some(&there), Some(&going)));
         assert!(!goes(Some(&going), Some(&going)));

@@ -53,11 +53,6 @@ impl Objects {
         self.one(self.request.get(name, &GetParams::default())).await
     }
 
-    pub async fn get_metadata(&self, name: &str) -> Result<DynamicObject> {
-        self.one(self.request.get_metadata(name, &GetParams::default()))
-            .await
-    }
-
     pub async fn list(&self, params: &ListParams) -> Result<ObjectList<DynamicObject>> {
         self.several(self.request.list(params)).await
     }

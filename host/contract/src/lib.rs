@@ -163,12 +163,6 @@ impl Definition {
         // The text is the serialization of a tree.
         serde_json::from_str(&self.0).unwrap_or_default()
     }
-
-    /// Returns the definition as JSON text without spaces.
-    #[must_use]
-    pub fn text(&self) -> &str {
-        &self.0
-    }
 }
 
 impl From<Value> for Definition {

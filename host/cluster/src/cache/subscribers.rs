@@ -8,7 +8,7 @@ use std::sync::{Arc, Weak};
 
 use kube::core::DynamicObject;
 
-use super::{Change, Inner, Old};
+use super::{Change, Inner};
 use operator_host_contract::Kind;
 use operator_host_core::object::{CONTROLLER_LABEL, controller_of, group_of, label};
 
@@ -99,9 +99,7 @@ pub(super) fn met<'c>(change: &'c Change<'_>) -> impl Iterator<Item = Interest<'
 
 fn before<'c>(change: &'c Change<'_>) -> Option<Interest<'c>> {
     // This is known without a look at the object itself.
-    if let Old::Cached { kept, .. } = change.old.as_ref()?
-        && let Some(owner) = kept.owner()
-    {
+    if let Some(owner) = change.old.as_ref()?.kept.owner() {
         let owner = owner.reference();
         return Some(owned_by(&owner.api_version, &owner.kind));
     }

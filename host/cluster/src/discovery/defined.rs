@@ -8,15 +8,12 @@ use kube::{Api, Client};
 
 use operator_host_schema::status::StatusFields;
 
-use super::{DISCOVERY_TIMEOUT, Discovery, KindError, ResolvedKind};
-use crate::client::chain;
-use crate::refusal::{asked_delay, refusal};
+use super::{Discovery, Failure, KindError, ResolvedKind, answer};
 use operator_host_contract::Kind;
-use operator_host_core::backoff::MAX_RETRY_AFTER;
 use operator_host_core::crd::definition;
 
-/// The fields; `None` when no definition serves the kind. Or why they are not known, and when to ask again.
-pub(super) type Answer = Result<Option<StatusFields>, (String, Option<Duration>)>;
+/// The fields; `None` when no definition serves the kind.
+pub(super) type Answer = Result<Option<StatusFields>, Failure>;
 
 impl Discovery {
     /// Returns what the definition of a kind says about its status.
@@ -30,7 +27,7 @@ impl Discovery {
     ) -> Result<StatusFields, KindError> {
         let is_enough = |answer: &Answer, age: Duration| match answer {
             Ok(fields) => fields.is_some(),
-            Err((_, retry_after)) => age < retry_after.unwrap_or_default().min(MAX_RETRY_AFTER),
+            Err(failure) => failure.counts(age),
         };
         let plural = &resource.api.plural;
         let ask = || ask(self.client.clone(), kind.clone(), plural.clone());
@@ -38,11 +35,7 @@ impl Discovery {
         match self.defined.get(&key, is_enough, ask).await {
             Ok(Some(fields)) => Ok(fields),
             Ok(None) => Err(KindError::NotDefined(kind.clone())),
-            Err((message, retry_after)) => Err(KindError::Discovery {
-                kind: kind.clone(),
-                message,
-                retry_after,
-            }),
+            Err(failure) => Err(failure.about(kind)),
         }
     }
 }
@@ -52,16 +45,14 @@ async fn ask(client: Client, kind: Kind, plural: String) -> Answer {
     let definitions: Api<CustomResourceDefinition> = Api::all(client);
     // The host may list definitions, since it watches them.
     let one = ListParams::default().fields(&format!("metadata.name={plural}.{}", kind.group()));
-    let found = match tokio::time::timeout(DISCOVERY_TIMEOUT, definitions.list(&one)).await {
-        Ok(Ok(list)) => list.items.into_iter().next(),
+    let found = match answer(definitions.list(&one)).await {
+        Ok(list) => list.items.into_iter().next(),
         // A host without that right: its group shows that the kind is not one of Kubernetes' own.
-        Ok(Err(kube::Error::Api(status))) if status.code == 403 => return Ok(Some(StatusFields::ALL)),
-        Ok(Err(kube::Error::Api(status))) => return Err((refusal(&status, None), asked_delay(&status))),
-        Ok(Err(other)) => return Err((chain(&other), None)),
-        Err(_elapsed) => return Err((format!("no answer within {DISCOVERY_TIMEOUT:?}"), None)),
+        Err(failure) if failure.code == 403 => return Ok(Some(StatusFields::ALL)),
+        Err(failure) => return Err(failure),
     };
     let found = found.map(serde_json::to_value).transpose();
-    let found = found.map_err(|error| (error.to_string(), None))?;
+    let found = found.map_err(|error| Failure::new(error.to_string()))?;
     let name = kind.api_version.rsplit('/').next().unwrap_or_default();
     let version = found.as_ref().and_then(|found| definition::version(found, name));
     let version = version.filter(|version| definition::is_served(version));
@@ -116,7 +107,10 @@ mod tests {
             let kinds = Discovery::new(Client::new(service, "default"), Arc::new(Metrics::unread()));
             let kind = Kind::new("g.dev/v1", "Thing");
             let resource = ResolvedKind {
-                api: kube::core::ApiResource::from_gvk_with_plural(&super::super::gvk(&kind), "things"),
+                api: kube::core::ApiResource::from_gvk_with_plural(
+                    &super::super::gvk_of("g.dev/v1", "Thing"),
+                    "things",
+                ),
                 namespaced: true,
                 has_status: true,
             };
