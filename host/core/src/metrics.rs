@@ -318,49 +318,27 @@ impl ControllerMetrics {
 
     /// Sets the live version of the plugin.
     pub fn plugin_live(&self, plugin: &Plugin) {
-        let Description { name, version, .. } = plugin.description();
-        self.live(
-            name.clone(),
-            version.clone(),
-            plugin.digest().to_string(),
-            plugin.compile_time(),
-        );
+        self.live(version_of(plugin), plugin.compile_time());
     }
 
-    fn live(&self, plugin: String, version: String, digest: String, compiled: Duration) {
+    fn live(&self, version: [KeyValue; 3], compiled: Duration) {
         let labels = std::slice::from_ref(&self.controller);
         self.metrics
             .plugin_compile_duration
             .record(compiled.as_secs_f64(), labels);
-        let labels = [
-            KeyValue::new("plugin", plugin),
-            KeyValue::new("version", version),
-            KeyValue::new("digest", digest),
-        ];
-        lock(&self.metrics.observed.plugins).insert(Arc::clone(&self.name), labels);
+        lock(&self.metrics.observed.plugins).insert(Arc::clone(&self.name), version);
     }
 
     /// Sets the version that is held back, which replaces any other; `None`: no version is.
     pub fn plugin_held_back(&self, plugin: Option<&Plugin>) {
-        let version = plugin.map(|plugin| {
-            let Description { name, version, .. } = plugin.description();
-            (name.clone(), version.clone(), plugin.digest().to_string())
-        });
-        self.held_back(version);
+        self.held_back(plugin.map(version_of));
     }
 
-    fn held_back(&self, version: Option<(String, String, String)>) {
+    fn held_back(&self, version: Option<[KeyValue; 3]>) {
         let mut held = lock(&self.metrics.observed.held_back);
         match version {
             None => held.remove(&self.name),
-            Some((plugin, version, digest)) => {
-                let labels = [
-                    KeyValue::new("plugin", plugin),
-                    KeyValue::new("version", version),
-                    KeyValue::new("digest", digest),
-                ];
-                held.insert(Arc::clone(&self.name), labels)
-            }
+            Some(version) => held.insert(Arc::clone(&self.name), version),
         };
     }
 
@@ -402,6 +380,16 @@ impl ControllerMetrics {
     fn child(&self, child: &Kind) -> [KeyValue; 2] {
         [self.controller.clone(), KeyValue::new("kind", child.kind.clone())]
     }
+}
+
+fn version_of(plugin: &Plugin) -> [KeyValue; 3] {
+    let Description { name, version, .. } = plugin.description();
+    version_labels(name, version, &plugin.digest().to_string())
+}
+
+fn version_labels(plugin: &str, version: &str, digest: &str) -> [KeyValue; 3] {
+    [("plugin", plugin), ("version", version), ("digest", digest)]
+        .map(|(label, value)| KeyValue::new(label, value.to_owned()))
 }
 
 /// Counts one contested child as long as it exists.

@@ -66,13 +66,8 @@ fn use_all(metrics: &Arc<Metrics>) {
     controller.called("reconcile", "ok", time, &stats);
     controller.reloaded("loaded");
     controller.record_dropped();
-    controller.live(
-        "thing".into(),
-        "0.1.0".into(),
-        "sha256:0".into(),
-        Duration::from_millis(70),
-    );
-    controller.held_back(Some(("thing".into(), "0.2.0".into(), "sha256:1".into())));
+    controller.live(version_labels("thing", "0.1.0", "sha256:0"), time);
+    controller.held_back(Some(version_labels("thing", "0.2.0", "sha256:1")));
     controller.queue(|| Some(QueueState::default()));
     metrics.set_leader(true);
     metrics.set_webhook(true);
@@ -201,7 +196,7 @@ fn a_plugin_version_that_is_replaced_is_not_shown_any_more() {
     let read = Read::new();
     let controller = read.metrics.of("things", &kind("Thing"));
     for digest in ["sha256:1", "sha256:2"] {
-        controller.live("thing".into(), "0.1.0".into(), digest.into(), Duration::ZERO);
+        controller.live(version_labels("thing", "0.1.0", digest), Duration::ZERO);
         let families = read.families();
         let shown: Vec<_> = families["operator_host_plugin_info"]
             .get_metric()
