@@ -1,21 +1,21 @@
-//! The certificate of a server and the CA certificates for its clients: mounted files that are reloaded when they
+//! The certificate of the webhook and the CA certificates for its clients: mounted files that are reloaded when they
 //! change. They may be created after the host has started, as cert-manager does. Problems are logged, and the files
 //! are checked again until they are valid.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::server::WebPkiClientVerifier;
-use rustls::sign::{CertifiedKey, SingleCertAndKey};
 use rustls::{RootCertStore, ServerConfig};
 use serde_json::{Value, json};
 use tokio::sync::watch;
 use tracing::{info, warn};
 use x509_parser::parse_x509_certificate;
 
+use operator_host_config::webhook::WebhookConfig;
 use operator_host_core::files;
 
 /// How often the files are checked. They are small.
@@ -23,23 +23,8 @@ const PERIOD: Duration = Duration::from_secs(1);
 /// A larger file is not a certificate.
 const LIMIT: usize = 1 << 20;
 
-/// The files of a server's certificate.
-#[derive(Clone, Debug)]
-pub struct Certificates {
-    /// What is served, for the log.
-    pub what: &'static str,
-    /// Who connects to it, for the log.
-    pub client: &'static str,
-    /// The certificate chain, PEM.
-    pub chain: PathBuf,
-    /// Its key, PEM.
-    pub key: PathBuf,
-    /// The authorities that may have signed the certificates of clients, PEM.
-    pub client_ca: Option<PathBuf>,
-}
-
 /// What there is to say about a certificate: `Ok` while it is in use, with a remark if it should be renewed.
-pub type CertificateState = Result<Option<String>, String>;
+pub(crate) type CertificateState = Result<Option<String>, String>;
 
 /// The contents of the files.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -87,84 +72,73 @@ impl Validity {
     }
 }
 
-impl Certificates {
-    /// Reads the files.
-    ///
-    /// # Errors
-    /// When one cannot be read, or they do not belong together.
-    pub fn load(&self) -> Result<Arc<ServerConfig>, String> {
-        Ok(load(&self.read()?)?.0)
-    }
-
-    /// Follows the files until the process ends: sets the TLS configuration for the next connection, and reports what is
-    /// to be said about it.
-    pub async fn follow(
-        self,
-        current: watch::Sender<Option<Arc<ServerConfig>>>,
-        report: impl Fn(&CertificateState),
-    ) {
-        let mut read: Option<Files> = None;
-        let mut loaded: Option<Validity> = None;
-        let mut refused = None;
-        let mut reported = None;
-        loop {
-            let now = self.read();
-            if read.as_ref() != Some(&now) {
-                refused = match now.as_ref().map_err(Clone::clone).and_then(load) {
-                    Ok((tls, validity)) => {
-                        current.send_replace(Some(tls));
-                        loaded = Some(validity);
-                        None
-                    }
-                    Err(reason) => Some(reason),
-                };
-                read = Some(now);
-            }
-            let state = self.state(refused.as_deref(), loaded);
-            if reported.as_ref() != Some(&state) {
-                let Self { what, chain, .. } = &self;
-                match &state {
-                    Err(problem) => warn!("{what}: {problem}"),
-                    Ok(remark) => {
-                        info!(certificate = %chain.display(), "{what}: the certificate is in use");
-                        remark.iter().for_each(|remark| warn!("{what}: {remark}"));
-                    }
+/// Follows the files until the process ends: sets the TLS configuration for the next connection, and reports what is to
+/// be said about it.
+pub(crate) async fn follow(
+    config: WebhookConfig,
+    current: watch::Sender<Option<Arc<ServerConfig>>>,
+    report: impl Fn(&CertificateState),
+) {
+    let mut read: Option<Files> = None;
+    let mut loaded: Option<Validity> = None;
+    let mut refused = None;
+    let mut reported = None;
+    loop {
+        let now = contents(&config);
+        if read.as_ref() != Some(&now) {
+            refused = match now.as_ref().map_err(Clone::clone).and_then(load) {
+                Ok((tls, validity)) => {
+                    current.send_replace(Some(tls));
+                    loaded = Some(validity);
+                    None
                 }
-                report(&state);
-                reported = Some(state);
-            }
-            tokio::time::sleep(PERIOD).await;
+                Err(reason) => Some(reason),
+            };
+            read = Some(now);
         }
-    }
-
-    fn state(&self, refused: Option<&str>, loaded: Option<Validity>) -> CertificateState {
-        let (what, client, now) = (self.what, self.client, clock());
-        // A certificate that was valid may have expired.
-        let expired = loaded.and_then(|validity| validity.problem(now));
-        match (refused, expired, loaded) {
-            (Some(reason), expired, Some(_)) => {
-                let expired = expired.map(|expired| format!("; {expired}")).unwrap_or_default();
-                Err(format!(
-                    "{reason}; the previous certificate is still in use{expired}"
-                ))
+        let state = state(refused.as_deref(), loaded);
+        if reported.as_ref() != Some(&state) {
+            match &state {
+                Err(problem) => warn!("the webhook: {problem}"),
+                Ok(remark) => {
+                    info!(certificate = %config.certificate.display(), "the webhook: the certificate is in use");
+                    remark.iter().for_each(|remark| warn!("the webhook: {remark}"));
+                }
             }
-            (Some(reason), _, None) => Err(format!(
-                "{reason}; {what} does not answer until there is a valid one"
-            )),
-            (None, Some(reason), _) => Err(format!("{reason}: {client} does not accept it")),
-            (None, None, loaded) => Ok(loaded.filter(|validity| validity.is_ending(now)).map(|validity| {
-                let at = timestamp(validity.to);
-                format!("its certificate is in use, but {client} does not accept it after {at}: renew it")
-            })),
+            report(&state);
+            reported = Some(state);
         }
+        tokio::time::sleep(PERIOD).await;
     }
+}
 
-    fn read(&self) -> Files {
-        Ok(Contents {
-            chain: read(&self.chain)?,
-            key: read(&self.key)?,
-            client_ca: self.client_ca.as_deref().map(read).transpose()?,
-        })
+fn contents(config: &WebhookConfig) -> Files {
+    Ok(Contents {
+        chain: read(&config.certificate)?,
+        key: read(&config.key)?,
+        client_ca: config.client_ca.as_deref().map(read).transpose()?,
+    })
+}
+
+fn state(refused: Option<&str>, loaded: Option<Validity>) -> CertificateState {
+    let now = clock();
+    // A certificate that was valid may have expired.
+    let expired = loaded.and_then(|validity| validity.problem(now));
+    match (refused, expired, loaded) {
+        (Some(reason), expired, Some(_)) => {
+            let expired = expired.map(|expired| format!("; {expired}")).unwrap_or_default();
+            Err(format!(
+                "{reason}; the previous certificate is still in use{expired}"
+            ))
+        }
+        (Some(reason), _, None) => Err(format!(
+            "{reason}; the webhook does not answer until there is a valid one"
+        )),
+        (None, Some(reason), _) => Err(format!("{reason}: the API server does not accept it")),
+        (None, None, loaded) => Ok(loaded.filter(|validity| validity.is_ending(now)).map(|validity| {
+            let at = timestamp(validity.to);
+            format!("its certificate is in use, but the API server does not accept it after {at}: renew it")
+        })),
     }
 }
 
@@ -179,8 +153,6 @@ fn load(contents: &Contents) -> Result<(Arc<ServerConfig>, Validity), String> {
     let validity = Validity::of(first).map_err(|error| format!("the certificate cannot be read: {error}"))?;
     let key = PrivateKeyDer::from_pem_slice(&contents.key)
         .map_err(|error| format!("the key cannot be read: {error}"))?;
-    let certified = CertifiedKey::from_der(chain, key, &provider)
-        .map_err(|error| format!("the certificate and the key cannot be used together: {error}"))?;
     let tls = ServerConfig::builder_with_provider(Arc::clone(&provider))
         .with_safe_default_protocol_versions()
         .map_err(|error| error.to_string())?;
@@ -196,7 +168,9 @@ fn load(contents: &Contents) -> Result<(Arc<ServerConfig>, Validity), String> {
             tls.with_client_cert_verifier(verifier)
         }
     };
-    let mut tls = tls.with_cert_resolver(Arc::new(SingleCertAndKey::from(certified)));
+    let mut tls = tls
+        .with_single_cert(chain, key)
+        .map_err(|error| format!("the certificate and the key cannot be used together: {error}"))?;
     tls.alpn_protocols = vec![b"http/1.1".to_vec()];
     Ok((Arc::new(tls), validity))
 }

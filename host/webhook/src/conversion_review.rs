@@ -8,6 +8,7 @@ use serde::de::{Deserializer, Error, SeqAccess, Visitor};
 use serde_json::value::RawValue;
 use serde_json::{Value, json};
 
+use super::review::request;
 use super::{LONGEST_UID, WORDS};
 use crate::conversion::Before;
 use operator_host_contract::Kind;
@@ -19,8 +20,6 @@ const API_VERSION: &str = "apiextensions.k8s.io/v1";
 const MAX_OBJECTS: usize = 20_000;
 /// Longest API version to convert to, in bytes: a group and a version. Messages and the log contain it.
 const LONGEST_VERSION: usize = 253 + 1 + 63;
-/// How much of another version of the review a message quotes, in bytes.
-const QUOTED: usize = 63;
 
 /// A ConversionReview that borrows from the request's body.
 #[derive(Debug)]
@@ -28,14 +27,6 @@ pub(super) struct ConversionReview<'a> {
     pub(super) uid: String,
     pub(super) to: String,
     pub(super) objects: Vec<&'a RawValue>,
-}
-
-#[derive(Deserialize)]
-#[serde(rename_all = "camelCase")]
-struct RawReview<'a> {
-    api_version: String,
-    #[serde(borrow)]
-    request: &'a RawValue,
 }
 
 #[derive(Deserialize)]
@@ -80,19 +71,11 @@ impl<'a> ConversionReview<'a> {
     /// # Errors
     /// When the body is not a review of the supported version.
     pub(super) fn parse(body: &'a [u8]) -> Result<Self, String> {
-        let text = std::str::from_utf8(body).map_err(|error| error.to_string())?;
-        let review: RawReview<'a> = json_text::object(text)?;
-        if review.api_version != API_VERSION {
-            return Err(format!(
-                "`apiVersion` is {:?}, expected {API_VERSION}",
-                shorten(&review.api_version, QUOTED)
-            ));
-        }
         let Request {
             uid,
             desired_api_version: to,
             objects,
-        } = json_text::object(review.request.get()).map_err(|error| format!("request: {error}"))?;
+        } = json_text::object(request(body, API_VERSION)?).map_err(|error| format!("request: {error}"))?;
         // Serde would quote all of a text.
         let objects = Some(objects.get()).filter(|objects| objects.starts_with('['));
         let objects = objects.ok_or("request.objects: it is not a list")?;
@@ -199,7 +182,7 @@ mod tests {
             ),
             (
                 Box::new(|review| review["request"] = Value::Null),
-                "request: it is not a JSON object",
+                "missing field `request`",
             ),
         ] {
             let error = ConversionReview::parse(&review(change)).unwrap_err();

@@ -3,7 +3,7 @@
 use serde_json::{Map, Value};
 
 use super::review::Review;
-use super::{Decision, MESSAGE, NO_ANSWER, NoDecision};
+use super::{Decision, MESSAGE, NoDecision};
 use crate::conversion::{Before, json};
 use operator_host_contract::Json;
 use operator_host_core::object::shorten;
@@ -18,24 +18,8 @@ pub(super) async fn default(
     plugin: &Plugin,
     calls: &Calls,
     review: &Review<'_>,
-    object: &str,
+    before: &Before<'_>,
 ) -> Result<Decision, NoDecision> {
-    let description = plugin.description();
-    if !description.defaults {
-        return Ok(Decision::Allowed);
-    }
-    let before = match Before::read(object) {
-        Ok(before) => before,
-        Err(why) => return Ok(Decision::Denied(shorten(&why, MESSAGE))),
-    };
-    if before.api_version != description.parent.api_version {
-        return Err(NoDecision::new(format!(
-            "the object is in {}, but the plugin sets the defaults of {}: print the webhook again with `operator-host \
-             webhook-manifests`",
-            shorten(&before.api_version, 63),
-            description.parent.api_version
-        )));
-    }
     let given = before.members.get("spec").map_or(Ok(Value::Null), |spec| {
         serde_json::from_str(spec.get())
             .map_err(|why| NoDecision::new(format!("cannot read the object: {why}")))
@@ -56,7 +40,7 @@ pub(super) async fn default(
     if !again.is_ok_and(|again| json(&again).get() == spec.get()) {
         return Err(NoDecision::new(format!(
             "the `default` of the plugin {} changes its own answer for {}: called again, it must answer the same",
-            description.name_and_version(),
+            plugin.description().name_and_version(),
             shorten(&review.name, 253)
         )));
     }
@@ -79,10 +63,6 @@ async fn call(
             };
             Ok(Err(shorten(&message, MESSAGE)))
         }
-        Err(error) => Err(NoDecision {
-            public: NO_ANSWER.to_owned(),
-            detail: error.to_string(),
-            try_again: false,
-        }),
+        Err(error) => Err(NoDecision::of_call(&error)),
     }
 }

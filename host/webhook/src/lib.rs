@@ -36,8 +36,8 @@ use operator_host_contract::Kind;
 use operator_host_core::object::shorten;
 use operator_host_delivery::registry::Live;
 use operator_host_instruments::Instruments;
-use operator_host_runtime::Plugin;
 use operator_host_runtime::estimate::estimate;
+use operator_host_runtime::{CallError, Plugin};
 
 pub use self::server::{CONVERT_PATH, DEFAULT_PATH, PATH, ServerError, start};
 pub use self::target::PluginTarget;
@@ -74,14 +74,8 @@ const NO_DEFAULTS: &str = "no defaults are set; the webhook's failurePolicy appl
 #[derive(Default)]
 pub struct WebhookTargets {
     plugins: Mutex<Vec<Weak<PluginTarget>>>,
-    /// The last logged reason for having no answer, by controller and what it means, so that it is logged once.
-    last_logged: Mutex<BTreeMap<(String, &'static str), Logged>>,
-}
-
-struct Logged {
-    /// `None` when there has been an answer since.
-    detail: Option<String>,
-    at: Instant,
+    /// When a reason for having no answer was last logged, by controller and what it means.
+    last_logged: Mutex<BTreeMap<(String, &'static str), Option<Instant>>>,
 }
 
 /// The decision for the API server.
@@ -114,6 +108,15 @@ impl NoDecision {
         Self {
             detail: public.clone(),
             public,
+            try_again: false,
+        }
+    }
+
+    /// A call of a plugin has failed.
+    fn of_call(error: &CallError) -> Self {
+        Self {
+            public: NO_ANSWER.to_owned(),
+            detail: error.to_string(),
             try_again: false,
         }
     }
@@ -201,10 +204,7 @@ impl WebhookTargets {
                 "no controller for {} runs here yet",
                 shorten(&review.kind, 63)
             ))),
-            Some(target) => match ask {
-                Ask::Default => target.default(review, object, asker).await,
-                _ => target.validate(review, object, asker).await,
-            },
+            Some(target) => target.decide(ask, review, object, asker).await,
         };
         let no_decision = match ask {
             Ask::Default => NO_DEFAULTS,
@@ -221,37 +221,25 @@ impl WebhookTargets {
         plugins.find(|target| target.is_for(kind))
     }
 
-    /// Logs an error once, with what it means, and of several errors one in a minute.
+    /// Logs an error with what it means, of a controller's errors one in a minute.
     fn log(&self, controller: &str, what: &'static str, error: Option<&NoDecision>) {
-        if self.is_new(
-            controller,
-            what,
-            error.map(|error| error.detail.as_str()),
-            Instant::now(),
-        ) {
-            warn!(controller, "{what}: {}", error.map_or("", |error| &error.detail));
-        } else if let Some(NoDecision { detail, .. }) = error {
-            debug!(controller, "{what}: {detail}");
+        let Some(NoDecision { detail, .. }) = error else {
+            return;
+        };
+        match self.is_due(controller, what, Instant::now()) {
+            true => warn!(controller, "{what}: {detail}"),
+            false => debug!(controller, "{what}: {detail}"),
         }
     }
 
-    fn is_new(&self, controller: &str, what: &'static str, detail: Option<&str>, now: Instant) -> bool {
+    fn is_due(&self, controller: &str, what: &'static str, now: Instant) -> bool {
         let mut last_logged = lock(&self.last_logged);
-        let key = (controller.to_owned(), what);
-        let Some(detail) = detail else {
-            if let Some(logged) = last_logged.get_mut(&key) {
-                logged.detail = None;
-            }
-            return false;
-        };
-        let is_new = last_logged.get(&key).is_none_or(|logged| {
-            logged.detail.as_deref() != Some(detail) && now.duration_since(logged.at) >= LOG_INTERVAL
-        });
-        if is_new {
-            let detail = Some(detail.to_owned());
-            last_logged.insert(key, Logged { detail, at: now });
+        let last = last_logged.entry((controller.to_owned(), what)).or_default();
+        let is_due = last.is_none_or(|last| now.duration_since(last) >= LOG_INTERVAL);
+        if is_due {
+            *last = Some(now);
         }
-        is_new
+        is_due
     }
 }
 
@@ -285,18 +273,10 @@ mod tests {
     fn of_many_reasons_one_in_a_minute_is_logged() {
         let targets = <WebhookTargets as Default>::default();
         let start = Instant::now();
-        let is_new = |detail, seconds| {
-            targets.is_new("a", NOT_CONVERTED, detail, start + Duration::from_secs(seconds))
+        let is_due = |controller, seconds| {
+            targets.is_due(controller, NOT_CONVERTED, start + Duration::from_secs(seconds))
         };
-        assert!(is_new(Some("x"), 0));
-        assert!(!is_new(Some("y"), 1), "another in the same minute");
-        assert!(!is_new(None, 2) && !is_new(Some("x"), 3), "it comes and goes");
-        assert!(is_new(Some("y"), 60));
-        assert!(!is_new(Some("y"), 200), "the same");
-        assert!(is_new(Some("x"), 201));
-        assert!(
-            targets.is_new("b", NOT_CONVERTED, Some("x"), start),
-            "another controller"
-        );
+        assert!(is_due("a", 0) && !is_due("a", 59) && is_due("a", 60) && !is_due("a", 61));
+        assert!(is_due("b", 0), "another controller");
     }
 }

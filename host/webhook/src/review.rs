@@ -72,21 +72,30 @@ struct Going {
     deletion_timestamp: Option<IgnoredAny>,
 }
 
+/// Returns the request in the body of a review.
+///
+/// # Errors
+/// When the body is not a review of this version.
+pub(super) fn request<'a>(body: &'a [u8], expected: &str) -> Result<&'a str, String> {
+    let text = std::str::from_utf8(body).map_err(|error| error.to_string())?;
+    let RawReview { api_version, request } = json_text::object(text)?;
+    if api_version != expected {
+        let found = shorten(&api_version, QUOTED);
+        return Err(format!("`apiVersion` is {found:?}, expected {expected}"));
+    }
+    request
+        .map(RawValue::get)
+        .ok_or_else(|| "missing field `request`".to_owned())
+}
+
 impl<'a> Review<'a> {
     /// Parses a review.
     ///
     /// # Errors
     /// When the body is not a review of the supported version. The message contains no output of the plugin.
     pub(super) fn parse(body: &'a [u8]) -> Result<Self, String> {
-        let text = std::str::from_utf8(body).map_err(|error| error.to_string())?;
-        let review: RawReview<'a> = json_text::object(text)?;
-        if review.api_version != API_VERSION {
-            let version = shorten(&review.api_version, QUOTED);
-            return Err(format!("`apiVersion` is {version:?}, expected {API_VERSION}"));
-        }
-        let request = review.request.ok_or("missing field `request`")?;
         let request: Request<'a> =
-            json_text::object(request.get()).map_err(|error| format!("request: {error}"))?;
+            json_text::object(request(body, API_VERSION)?).map_err(|error| format!("request: {error}"))?;
         let GroupKind { group, kind } =
             json_text::object(request.kind.get()).map_err(|error| format!("request.kind: {error}"))?;
         let written: Option<Version> = request

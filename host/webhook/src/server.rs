@@ -23,7 +23,7 @@ use tokio_util::sync::CancellationToken;
 use tracing::{debug, info};
 
 use super::bounds::{Asker, Rooms, Share};
-use super::certificates::Certificates;
+use super::certificates;
 use super::conversion_review::{self, ConversionReview};
 use super::review::Review;
 use super::{Decision, NoDecision, WORDS, WebhookTargets};
@@ -93,13 +93,6 @@ pub async fn start(
             "the webhook answers every caller that reaches it; set --client-ca to require a client certificate"
         );
     }
-    let certificates = Certificates {
-        what: "the webhook",
-        client: "the API server",
-        chain: config.certificate,
-        key: config.key,
-        client_ca: config.client_ca,
-    };
     let current = watch::Sender::default();
     let server = operator_host_core::server::Server {
         what: "the webhook",
@@ -111,7 +104,7 @@ pub async fn start(
         stop,
     };
     let Instruments { metrics, health, .. } = instruments;
-    tokio::spawn(certificates.follow(current, move |state| {
+    tokio::spawn(certificates::follow(config, current, move |state| {
         metrics.set_webhook(state.is_ok());
         health.webhook(state.clone().unwrap_or_else(Some).unwrap_or_default());
     }));

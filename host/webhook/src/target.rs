@@ -12,6 +12,7 @@ use tokio::time::Instant;
 
 use super::bounds::{Asker, Share, Shares};
 use super::review::Review;
+use super::server::Ask;
 use super::{Decision, MESSAGE, NoDecision, defaulting, memory_of, validating};
 use crate::conversion::{self, Before, ConversionError};
 use operator_host_config::ControllerConfig;
@@ -119,28 +120,13 @@ impl PluginTarget {
         Ok((converted, share))
     }
 
-    /// Sets the defaults of an object.
-    ///
-    /// # Errors
-    /// Why the plugin gives no answer.
-    pub(super) async fn default(
-        &self,
-        review: &Review<'_>,
-        object: &str,
-        asker: Asker<'_>,
-    ) -> Result<Decision, NoDecision> {
-        let memory = memory_of([Some(object), None], asker.rooms.sizes.object)?;
-        let _turn = self.reviews.take(asker.peer, 1).await;
-        let _room = asker.rooms.work.take(asker.peer, memory).await;
-        defaulting::default(&self.plugin().await?, &self.calls, review, object).await
-    }
-
-    /// Validates an object.
+    /// Sets the defaults of an object, or decides whether it may be written.
     ///
     /// # Errors
     /// Why there is no decision.
-    pub(super) async fn validate(
+    pub(super) async fn decide(
         &self,
+        ask: Ask,
         review: &Review<'_>,
         object: &str,
         asker: Asker<'_>,
@@ -149,11 +135,40 @@ impl PluginTarget {
             return Ok(Decision::Denied(shorten(&why, MESSAGE)));
         }
         // One that cannot be read may be mended.
-        let old = review.replaced().filter(|old| Before::read(old).is_ok());
+        let is_asked_about = |old: &&str| ask == Ask::Validate && Before::read(old).is_ok();
+        let old = review.replaced().filter(is_asked_about);
         let memory = memory_of([Some(object), old], asker.rooms.sizes.object)?;
         let _turn = self.reviews.take(asker.peer, 1).await;
         let _room = asker.rooms.work.take(asker.peer, memory).await;
-        validating::validate(&self.plugin().await?, &self.calls, review, object, old).await
+        let plugin = self.plugin().await?;
+        let description = plugin.description();
+        let (is_asked, does) = match ask {
+            Ask::Default => (description.defaults, "sets the defaults of"),
+            Ask::Validate | Ask::Convert => (description.validates, "validates"),
+        };
+        if !is_asked {
+            return Ok(Decision::Allowed);
+        }
+        // Only now is there room for what is read.
+        let read = |object| {
+            Before::read(object).map_err(|why| NoDecision::new(format!("cannot read the object: {why}")))
+        };
+        let before = read(object)?;
+        if before.api_version != description.parent.api_version {
+            return Err(NoDecision::new(format!(
+                "the object is in {}, but the plugin {does} {}: print the webhook again with `operator-host \
+                 webhook-manifests`",
+                shorten(&before.api_version, 63),
+                description.parent.api_version
+            )));
+        }
+        let old = old.map(read).transpose()?;
+        match ask {
+            Ask::Default => defaulting::default(&plugin, &self.calls, review, &before).await,
+            Ask::Validate | Ask::Convert => {
+                validating::validate(&plugin, &self.calls, review, &before, old.as_ref()).await
+            }
+        }
     }
 
     /// Returns the version that converts these objects: the live one, or, without one or for versions of the kind that it does
