@@ -16,7 +16,7 @@ use crate::rollout::Proving;
 use crate::ui::RunningControllers;
 use operator_host_cluster::cache::{Reflector, SharedCache, Subscription, WatchState};
 use operator_host_cluster::client::{Writer, WriterFactory};
-use operator_host_cluster::discovery::{Discovery, KindError, Resolved};
+use operator_host_cluster::discovery::{Changes, Discovery, KindError, Resolved};
 use operator_host_cluster::event_recorder::Events;
 use operator_host_cluster::kind_reflectors::KindReflectors;
 use operator_host_cluster::namespaces::Namespaces;
@@ -207,7 +207,7 @@ async fn until_changed(
     shared: &Shared,
     config: &ControllerConfig,
     resolved: &Resolved,
-    changed: &mut watch::Receiver<u64>,
+    changed: &mut watch::Receiver<Changes>,
     stop: &CancellationToken,
 ) {
     let kinds = || {

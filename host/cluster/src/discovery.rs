@@ -3,7 +3,7 @@
 //! One request answers for all kinds of a group and version, and all who ask at the same time share it.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use hyper::Request;
@@ -151,6 +151,9 @@ impl Resolved {
     }
 }
 
+/// How often the definitions of each group have changed.
+pub type Changes = HashMap<String, u64>;
+
 /// Caches discovery results until [`Discovery::changed`] or [`Discovery::forget`] is called.
 pub struct Discovery {
     client: Client,
@@ -161,9 +164,7 @@ pub struct Discovery {
     versions: SharedRequests<Arc<[String]>>,
     /// What the definitions of the parents' kinds say, by API version and plural.
     defined: SharedRequests<defined::Answer>,
-    generation: watch::Sender<u64>,
-    /// How often the definitions of each group have changed.
-    groups: Mutex<HashMap<String, u64>>,
+    changes: watch::Sender<Changes>,
 }
 
 impl Discovery {
@@ -176,8 +177,7 @@ impl Discovery {
             resources: SharedRequests::default(),
             versions: SharedRequests::default(),
             defined: SharedRequests::default(),
-            generation: watch::Sender::new(0),
-            groups: Mutex::default(),
+            changes: watch::Sender::default(),
         }
     }
 
@@ -291,8 +291,8 @@ impl Discovery {
         self.resources
             .forget(|api_version| group_of(api_version) == group);
         self.defined.forget(|api_version| group_of(api_version) == group);
-        *self.groups().entry(group.to_owned()).or_default() += 1;
-        self.generation.send_modify(|generation| *generation += 1);
+        self.changes
+            .send_modify(|changes| *changes.entry(group.to_owned()).or_default() += 1);
     }
 
     /// Forgets the discovery results of the kind's API version, which are outdated.
@@ -309,7 +309,7 @@ impl Discovery {
 
     /// Returns how often the definitions of a group have changed.
     pub fn changes_of(&self, group: &str) -> u64 {
-        self.groups().get(group).copied().unwrap_or_default()
+        self.changes.borrow().get(group).copied().unwrap_or_default()
     }
 
     /// Returns how often the definitions of these kinds' groups have changed.
@@ -319,12 +319,8 @@ impl Discovery {
 
     /// Returns a receiver that changes whenever [`Discovery::changed`] is called.
     #[must_use]
-    pub fn subscribe(&self) -> watch::Receiver<u64> {
-        self.generation.subscribe()
-    }
-
-    fn groups(&self) -> std::sync::MutexGuard<'_, HashMap<String, u64>> {
-        self.groups.lock().unwrap_or_else(PoisonError::into_inner)
+    pub fn subscribe(&self) -> watch::Receiver<Changes> {
+        self.changes.subscribe()
     }
 }
 
@@ -390,6 +386,7 @@ fn gvk_of(api_version: &str, kind: &str) -> GroupVersionKind {
 #[cfg(test)]
 mod tests {
     use std::convert::Infallible;
+    use std::sync::Mutex;
     use std::sync::atomic::{AtomicBool, Ordering};
 
     use hyper::Response;
