@@ -86,35 +86,25 @@ const BULK_SHARE: usize = 8;
 struct Pending {
     reasons: Vec<ReconcileReason>,
     since: Instant,
-    /// Its position in a line while it waits for a worker.
-    position: Option<QueuePosition>,
+    /// Its position in the line while it waits for a worker.
+    position: Option<Position>,
 }
 
-#[derive(Clone, Copy, Debug)]
-struct QueuePosition {
-    bulk: bool,
-    number: u64,
-}
-
-/// A first-in, first-out line from which any entry can be removed.
-type Line = BTreeMap<u64, NamespacedName>;
+/// Whether it waits among the bulk parents, and its number there: the first in is the first out.
+type Position = (bool, u64);
 
 #[derive(Default)]
 struct State {
-    /// Urgent parents: enqueued for a reason other than a resync or reload. Each waiting parent is in `pending`, with
-    /// its position, and not in `running`.
-    urgent: Line,
-    /// Bulk parents: enqueued only because all parents were.
-    bulk: Line,
-    /// The next position in either line.
+    /// The parents that wait: first the urgent ones, then those in bulk, which were enqueued only because all parents were.
+    /// Each is in `pending`, with its position, and not in `running`.
+    line: BTreeMap<Position, NamespacedName>,
+    /// The next number.
     next_number: u64,
-    /// How many of `urgent` were taken in a row while others waited in `bulk`.
+    /// How many urgent parents were taken in a row while others waited in bulk.
     in_a_row: u32,
     pending: BTreeMap<NamespacedName, Pending>,
-    /// Whether each was taken from `bulk`.
+    /// Whether each was taken in bulk.
     running: BTreeMap<NamespacedName, bool>,
-    /// How many of them were.
-    bulk_running: usize,
     /// When an edited parent was last given to a worker.
     edited: Option<Instant>,
     /// At most one timer per parent: the earliest one requested since its last reconcile.
@@ -187,12 +177,12 @@ impl Queue {
                 state.fire_timers(now);
                 let held_back = state.holds_bulk_back(self.bulk_limit, now);
                 if let Some(work) = state.take(held_back.is_none(), now) {
-                    if !state.is_empty() {
+                    if !state.line.is_empty() {
                         self.changed.notify_one();
                     }
                     return Some(work);
                 }
-                let until = held_back.filter(|_| !state.bulk.is_empty());
+                let until = held_back.filter(|_| state.first(true).is_some());
                 let timer = state.by_time.first().map(|(at, _)| *at);
                 until.into_iter().chain(timer).min()
             };
@@ -207,9 +197,7 @@ impl Queue {
     /// for the reconcile's own writes, are dropped; if others remain, the parent is processed again.
     pub fn done(&self, parent: &NamespacedName, is_own: impl Fn(&ReconcileReason) -> bool) {
         let mut state = self.lock();
-        if state.running.remove(parent) == Some(true) {
-            state.bulk_running -= 1;
-        }
+        state.running.remove(parent);
         if let Some(pending) = state.pending.get_mut(parent) {
             pending.reasons.retain(|reason| !is_own(reason));
             if pending.reasons.is_empty() {
@@ -244,7 +232,7 @@ impl Queue {
     /// Returns how many parents wait that were enqueued only because all were.
     #[must_use]
     pub fn waiting_in_bulk(&self) -> usize {
-        self.lock().bulk.len()
+        self.lock().line.range((true, 0)..).count()
     }
 
     /// Reports whether a parent waits that was enqueued only because all were.
@@ -252,7 +240,7 @@ impl Queue {
     pub fn is_waiting_in_bulk(&self, parent: &NamespacedName) -> bool {
         let state = self.lock();
         let position = state.pending.get(parent).and_then(|pending| pending.position);
-        position.is_some_and(|position| position.bulk)
+        position.is_some_and(|(bulk, _)| bulk)
     }
 
     /// Reports whether a worker has this parent.
@@ -271,18 +259,10 @@ impl Queue {
     #[must_use]
     pub fn backlog(&self) -> (usize, Duration) {
         let state = self.lock();
-        let firsts = [&state.urgent, &state.bulk].map(|line| line.values().next());
-        let firsts = firsts
-            .into_iter()
-            .flatten()
-            .filter_map(|parent| state.pending.get(parent));
-        (
-            state.urgent.len() + state.bulk.len(),
-            firsts
-                .map(|pending| pending.since.elapsed())
-                .max()
-                .unwrap_or_default(),
-        )
+        let firsts = [false, true].into_iter().filter_map(|bulk| state.first(bulk));
+        let firsts = firsts.filter_map(|position| state.pending.get(&state.line[&position]));
+        let longest = firsts.map(|pending| pending.since.elapsed()).max();
+        (state.line.len(), longest.unwrap_or_default())
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
@@ -293,7 +273,7 @@ impl Queue {
 impl State {
     fn enqueue(&mut self, parent: &NamespacedName, reason: ReconcileReason) {
         if let Some(pending) = self.pending.get_mut(parent) {
-            let promotes = !reason.is_bulk() && pending.position.is_some_and(|position| position.bulk);
+            let promotes = !reason.is_bulk() && pending.position.is_some_and(|(bulk, _)| bulk);
             if pending.reasons.len() < MAX_REASONS {
                 pending.reasons.push(reason);
             } else if let Some(last) = pending.reasons.last_mut() {
@@ -317,31 +297,24 @@ impl State {
         }
     }
 
-    /// Puts an enqueued parent at the end of the line that its reasons belong to.
+    /// Puts an enqueued parent at the end of the part of the line that its reasons belong to.
     fn line_up(&mut self, parent: &NamespacedName) {
         let Some(pending) = self.pending.get_mut(parent) else {
             return;
         };
-        if let Some(position) = pending.position.take() {
-            let line = match position.bulk {
-                true => &mut self.bulk,
-                false => &mut self.urgent,
-            };
-            line.remove(&position.number);
-        }
         let bulk = pending.reasons.iter().all(ReconcileReason::is_bulk);
-        let number = self.next_number;
+        let position = (bulk, self.next_number);
         self.next_number += 1;
-        pending.position = Some(QueuePosition { bulk, number });
-        let line = match bulk {
-            true => &mut self.bulk,
-            false => &mut self.urgent,
-        };
-        line.insert(number, parent.clone());
+        if let Some(before) = pending.position.replace(position) {
+            self.line.remove(&before);
+        }
+        self.line.insert(position, parent.clone());
     }
 
-    fn is_empty(&self) -> bool {
-        self.urgent.is_empty() && self.bulk.is_empty()
+    /// Returns the first position in one part of the line.
+    fn first(&self, bulk: bool) -> Option<Position> {
+        let mut all = self.line.range((bulk, 0)..=(bulk, u64::MAX));
+        all.next().map(|(position, _)| *position)
     }
 
     fn fire_timers(&mut self, now: Instant) {
@@ -355,28 +328,25 @@ impl State {
 
     /// Returns until when no worker may take another bulk parent, if so.
     fn holds_bulk_back(&self, limit: usize, now: Instant) -> Option<Instant> {
-        let until = self.edited? + EDITING;
-        (self.bulk_running >= limit && until > now).then_some(until)
+        let until = Some(self.edited? + EDITING).filter(|until| *until > now)?;
+        let running = self.running.values().filter(|bulk| **bulk).count();
+        (running >= limit).then_some(until)
     }
 
     fn take(&mut self, may_be_bulk: bool, now: Instant) -> Option<Work> {
-        let waits = may_be_bulk && !self.bulk.is_empty();
-        let bulk = waits && (self.urgent.is_empty() || self.in_a_row >= TURNS);
-        self.in_a_row = match waits && !bulk {
+        let urgent = self.first(false);
+        let in_bulk = self.first(true).filter(|_| may_be_bulk);
+        let next_in_bulk = in_bulk.filter(|_| urgent.is_none() || self.in_a_row >= TURNS);
+        self.in_a_row = match in_bulk.is_some() && next_in_bulk.is_none() {
             true => self.in_a_row + 1,
             false => 0,
         };
-        let line = match bulk {
-            true => &mut self.bulk,
-            false => &mut self.urgent,
-        };
-        let (_, parent) = line.pop_first()?;
+        let parent = self.line.remove(&next_in_bulk.or(urgent)?)?;
         let pending = self.pending.remove(&parent)?;
         if let Some(at) = self.timers.remove(&parent) {
             self.by_time.remove(&(at, parent.clone()));
         }
-        self.bulk_running += usize::from(bulk);
-        self.running.insert(parent.clone(), bulk);
+        self.running.insert(parent.clone(), next_in_bulk.is_some());
         let is_edit = |reason: &ReconcileReason| matches!(reason, ReconcileReason::Parent { .. });
         if pending.reasons.iter().any(is_edit) {
             self.edited = Some(now);
