@@ -41,6 +41,13 @@ impl FieldPath {
         self
     }
 
+    /// Returns the path with its steps in the reverse order.
+    #[must_use]
+    pub fn reversed(mut self) -> Self {
+        self.0.reverse();
+        self
+    }
+
     /// Reports whether an entry of `managedFields` owns this field, alone or as a part of what it owns completely.
     ///
     /// Source: the format `FieldsV1` of `metav1.ManagedFieldsEntry`: `f:name` is a field, `k:{...}` a list element by

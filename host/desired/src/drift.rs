@@ -45,7 +45,7 @@ pub fn drift(
         };
         let place = ours.get(trail.name);
         walk.field(place, body, live.data.get(name), &trail)
-            .map(|lost| lost.within_field(name))
+            .map(|lost| lost.field(name))
     });
     let in_metadata = || {
         let live = serde_json::to_value(&live.metadata).unwrap_or_default();
@@ -61,10 +61,10 @@ pub fn drift(
             };
             let place = ours.get(root.name).and_then(|metadata| metadata.get(trail.name));
             let lost = walk.field(place, &body, live.get(name), &trail)?;
-            Some(lost.within_field(name).within_field("metadata"))
+            Some(lost.field(name).field("metadata"))
         })
     };
-    lost.or_else(in_metadata).map(|lost| lost.path())
+    lost.or_else(in_metadata).map(FieldPath::reversed)
 }
 
 fn without_marks(body: &Value) -> Value {
@@ -94,43 +94,12 @@ impl Trail<'_> {
     }
 }
 
-/// A field that was lost: the steps to it, innermost first.
-struct Lost(Vec<Step>);
-
-enum Step {
-    Field(String),
-    Element(Value),
-}
-
-impl Lost {
-    const fn here() -> Self {
-        Self(Vec::new())
-    }
-
-    fn within_field(mut self, name: &str) -> Self {
-        self.0.push(Step::Field(name.to_owned()));
-        self
-    }
-
-    fn within_element(mut self, element: &Value) -> Self {
-        self.0.push(Step::Element(element.clone()));
-        self
-    }
-
-    fn path(self) -> FieldPath {
-        let steps = self.0.into_iter().rev();
-        steps.fold(FieldPath::default(), |path, step| match step {
-            Step::Field(name) => path.field(&name),
-            Step::Element(element) => path.element(&element),
-        })
-    }
-}
-
 struct Walk<'a> {
     /// What the other entries contain.
     others: Vec<&'a Value>,
 }
 
+/// Each function returns the path of what was lost, innermost step first.
 impl Walk<'_> {
     /// Returns what was lost of a field, which is `place` in our entry.
     fn field(
@@ -139,21 +108,27 @@ impl Walk<'_> {
         body: &Value,
         live: Option<&Value>,
         trail: &Trail<'_>,
-    ) -> Option<Lost> {
+    ) -> Option<FieldPath> {
         match place {
             Some(place) => self.value(place, body, live, trail),
             None => match body {
                 Value::Object(body) if !body.is_empty() => body.iter().find_map(|(name, body)| {
                     let live = live.and_then(|live| live.get(name));
                     let lost = self.field(None, body, live, trail)?;
-                    Some(lost.within_field(name))
+                    Some(lost.field(name))
                 }),
-                body => (!is_as_wanted(body, live)).then(Lost::here),
+                body => (!is_as_wanted(body, live)).then(FieldPath::default),
             },
         }
     }
 
-    fn value(&self, place: &Value, body: &Value, live: Option<&Value>, trail: &Trail<'_>) -> Option<Lost> {
+    fn value(
+        &self,
+        place: &Value,
+        body: &Value,
+        live: Option<&Value>,
+        trail: &Trail<'_>,
+    ) -> Option<FieldPath> {
         let is_leaf = below(place).next().is_none();
         match body {
             Value::Object(body) if is_leaf => self.leaf(body, live, trail),
@@ -164,7 +139,7 @@ impl Walk<'_> {
                 };
                 let live = live.and_then(|live| live.get(name));
                 let lost = self.field(place.get(trail.name), body, live, &trail)?;
-                Some(lost.within_field(name))
+                Some(lost.field(name))
             }),
             Value::Array(body) if !is_leaf => self.list(place, body, live, trail),
             // Owned as a whole.
@@ -174,7 +149,7 @@ impl Walk<'_> {
 
     /// An entry without children is owned as a whole. A map of which all fields were lost looks the same: then others have
     /// them, or they are gone.
-    fn leaf(&self, body: &Map<String, Value>, live: Option<&Value>, trail: &Trail<'_>) -> Option<Lost> {
+    fn leaf(&self, body: &Map<String, Value>, live: Option<&Value>, trail: &Trail<'_>) -> Option<FieldPath> {
         if body.is_empty() {
             return None;
         }
@@ -189,10 +164,16 @@ impl Walk<'_> {
             let live = live.and_then(|live| live.get(*name));
             is_shared || (live.is_none() && !is_zero(body))
         });
-        lost.map(|(name, _)| Lost::here().within_field(name))
+        lost.map(|(name, _)| FieldPath::default().field(name))
     }
 
-    fn list(&self, place: &Value, body: &[Value], live: Option<&Value>, trail: &Trail<'_>) -> Option<Lost> {
+    fn list(
+        &self,
+        place: &Value,
+        body: &[Value],
+        live: Option<&Value>,
+        trail: &Trail<'_>,
+    ) -> Option<FieldPath> {
         let elements = Elements::of(place);
         let mut live_elements = vec![None; elements.len()];
         for live in live.and_then(Value::as_array).into_iter().flatten() {
@@ -206,7 +187,7 @@ impl Walk<'_> {
             .zip(body)
             .find_map(|(at, body)| {
                 let Some(at) = at else {
-                    return Some(Lost::here().within_element(body));
+                    return Some(FieldPath::default().element(body));
                 };
                 let (name, place) = elements.at(at);
                 let trail = Trail {
@@ -214,7 +195,7 @@ impl Walk<'_> {
                     before: Some(trail),
                 };
                 let lost = self.value(place, body, live_elements[at], &trail)?;
-                Some(lost.within_element(live_elements[at].unwrap_or(body)))
+                Some(lost.element(live_elements[at].unwrap_or(body)))
             })
     }
 }
