@@ -18,6 +18,7 @@ use super::freshness::may_create;
 use super::outcome::Changes;
 use super::repair;
 use operator_host_cluster::api_error::ApiError;
+use operator_host_cluster::discovery::ResolvedKind;
 use operator_host_cluster::resource_client::ResourceClient;
 use operator_host_contract::{EventType, Kind};
 use operator_host_core::field_path::FieldPath;
@@ -137,112 +138,143 @@ impl Live {
 
 async fn apply_one(
     context: &Context,
-    parent_object: &DynamicObject,
+    parent: &DynamicObject,
     desired: &Desired,
     live: Option<&Live>,
     order: &Order<'_>,
 ) -> Result<ApplyOutcome, ApiError> {
-    let parent = &NamespacedName::of(parent_object);
-    let drift = live.and_then(|live| drift_of(context, parent_object, desired, live));
-    let object = live.map(|live| &*live.object);
-    if object.is_some() && drift.is_none() {
-        let (key, now) = (&desired.key, Instant::now());
-        let is_going = object.is_some_and(is_terminating);
-        context.memory_of(parent, |memory| match is_going {
-            true => memory.contests.forget(key),
-            false => memory.contests.is_as_desired(key, now),
-        });
-        return Ok(ApplyOutcome::Unchanged);
-    }
-    // What the plugin wanted before is restored at once, and a cleanup can change what exists.
-    let may_wait = object.is_none_or(|live| {
-        !is_terminating(parent_object) && annotation(live, APPLIED_ANNOTATION) != Some(&desired.fingerprint)
+    let drift = live.and_then(|live| drift_of(context, parent, desired, live));
+    let may_apply = match live.is_some() && drift.is_none() {
+        true => Err(ApplyOutcome::Unchanged),
+        false => may_apply(context, parent, desired, live, drift.as_ref(), order),
+    };
+    let outcome = match may_apply {
+        Err(outcome) => outcome,
+        Ok(_) if live.is_none() && !may_create(context, parent, &desired.key).await? => {
+            ApplyOutcome::Unchanged
+        }
+        Ok(resource) => send(context, parent, desired, live, resource).await?,
+    };
+    context.memory_of(&NamespacedName::of(parent), |memory| match &outcome {
+        // It is not applied, so it cannot be changed back.
+        ApplyOutcome::Waiting(_) => memory.contests.forget(&desired.key),
+        _ if live.is_none() || drift.is_some() => {}
+        _ if live.is_some_and(|live| is_terminating(&live.object)) => memory.contests.forget(&desired.key),
+        _ => memory.contests.is_as_desired(&desired.key, Instant::now()),
     });
+    Ok(outcome)
+}
+
+/// Returns the resource of a child that may be applied now. The error is the outcome for one that stays as it is.
+fn may_apply<'a>(
+    context: &'a Context,
+    parent: &DynamicObject,
+    desired: &Desired,
+    live: Option<&Live>,
+    drift: Option<&FieldPath>,
+    order: &Order<'_>,
+) -> Result<&'a ResolvedKind, ApplyOutcome> {
+    let is_correction = live.is_some_and(|live| is_correction(desired, &live.object));
+    // What the plugin wanted before is restored at once, and a cleanup can change what exists.
+    let may_wait = live.is_none() || !(is_correction || is_terminating(parent));
     let has_status = |kind: &Kind| context.resources.get(kind).is_some_and(|kind| kind.has_status);
     if may_wait && let Some(waiting) = order.waits_for(desired, |key| context.existing(key), has_status) {
-        // It is not applied, so it cannot be changed back.
-        context.memory_of(parent, |memory| memory.contests.forget(&desired.key));
-        return Ok(ApplyOutcome::Waiting(waiting));
+        return Err(ApplyOutcome::Waiting(waiting));
     }
-    let is_correction =
-        object.is_some_and(|live| annotation(live, APPLIED_ANNOTATION) == Some(&desired.fingerprint));
-    if !is_correction && let Some(why) = held(context, parent_object, &desired.key) {
-        return Ok(ApplyOutcome::Held(why));
+    if !is_correction && let Some(why) = held(context, parent, &desired.key) {
+        return Err(ApplyOutcome::Held(why));
     }
-    // `desired::plan` has refused other kinds than those that a child defines. When the cluster serves it, the controller
-    // starts again.
-    let Some(resource) = context.resources.get(&desired.key.kind) else {
-        let kind = desired.key.kind.clone();
-        let why = format!("{} waits until the cluster serves {kind}", desired.key);
-        return Ok(ApplyOutcome::Waiting(Waiting { kind, why }));
-    };
-    if live.is_none() && !may_create(context, parent_object, &desired.key).await? {
-        return Ok(ApplyOutcome::Unchanged);
-    }
-    // Take over fields only in objects that are known to be ours. In an object that is adopted, a field of another manager
-    // is a conflict.
-    let force = object.is_some_and(|live| {
-        owns(&context.config, parent_object, live)
-            || retains(&context.config, context.provenance.proof(), parent_object, live)
-    });
-    // A child whose label somebody removed is not applied by force, but others may still contest it.
-    let is_child = force
-        || object.is_some_and(|live| {
-            controller_of(live).is_some_and(|owner| Some(&owner.uid) == parent_object.metadata.uid.as_ref())
-        });
-    if let (Some(live), Some(drift)) = (live, &drift) {
-        if is_child && contest::is_on_hold(context, parent_object, desired, live, drift) {
-            return Ok(ApplyOutcome::Unchanged);
+    if let (Some(live), Some(drift)) = (live, drift) {
+        if is_child(context, parent, &live.object)
+            && contest::is_on_hold(context, parent, desired, live, drift)
+        {
+            return Err(ApplyOutcome::Unchanged);
         }
         debug!("applying {}, because {drift} is not as applied", desired.key);
     }
+    // `desired::plan` has refused other kinds than those that a child defines. When the cluster serves it, the controller
+    // starts again.
+    let resource = context
+        .resources
+        .get(&desired.key.kind)
+        .map(|resource| &**resource);
+    resource.ok_or_else(|| {
+        let kind = desired.key.kind.clone();
+        let why = format!("{} waits until the cluster serves {kind}", desired.key);
+        ApplyOutcome::Waiting(Waiting { kind, why })
+    })
+}
+
+/// Reports whether an object was last applied with what is wanted now, so that others must have changed it.
+fn is_correction(desired: &Desired, live: &DynamicObject) -> bool {
+    annotation(live, APPLIED_ANNOTATION) == Some(&desired.fingerprint)
+}
+
+/// Reports whether an object is known to be the parent's. Only there are fields of others taken over: in an object that is
+/// adopted, a field of another manager is a conflict.
+fn is_known_child(context: &Context, parent: &DynamicObject, live: &DynamicObject) -> bool {
+    let (config, proof) = (&context.config, context.provenance.proof());
+    owns(config, parent, live) || retains(config, proof, parent, live)
+}
+
+/// Reports whether others may contest an object: also a child whose label somebody removed, which is not applied by force.
+fn is_child(context: &Context, parent: &DynamicObject, live: &DynamicObject) -> bool {
+    let owner = controller_of(live).map(|owner| &owner.uid);
+    is_known_child(context, parent, live)
+        || owner.is_some_and(|uid| parent.metadata.uid.as_ref() == Some(uid))
+}
+
+/// Applies a child, and remembers what the answer says.
+async fn send(
+    context: &Context,
+    parent: &DynamicObject,
+    desired: &Desired,
+    live: Option<&Live>,
+    resource: &ResolvedKind,
+) -> Result<ApplyOutcome, ApiError> {
+    let (key, name) = (&desired.key, &NamespacedName::of(parent));
     let manager = context.config.field_manager();
     let objects = ResourceClient::new(&context.children_writer, resource);
     let answer = match live {
-        None => {
-            objects
-                .apply_new(&desired.key.name, desired.new_body(), &manager)
-                .await
-        }
+        None => objects.apply_new(&key.name, desired.new_body(), &manager).await,
         Some(live) => {
             let body = body_for(desired, live, &manager);
-            match force {
+            match is_known_child(context, parent, &live.object) {
                 true => repair::apply(&objects, desired, live, &body, &manager).await,
-                false => objects.apply(&desired.key.name, &body, &manager, false).await,
+                false => objects.apply(&key.name, &body, &manager, false).await,
             }
         }
     };
     let answer = answer.inspect_err(|error| {
         context.record_refused_namespace(error);
         if error.is_lost_race() {
-            context.doubt(parent);
+            context.doubt(name);
         }
     })?;
+    let object = live.map(|live| &*live.object);
     let was = object.and_then(|live| live.metadata.resource_version.as_ref());
     let outcome = match object {
         None => ApplyOutcome::Created,
         Some(_) if was == answer.metadata.resource_version.as_ref() => ApplyOutcome::Unchanged,
         Some(_) => ApplyOutcome::Updated,
     };
-    remember(context, parent, desired, &answer);
-    context.memory_of(parent, |memory| {
-        let pace = memory.paces.get_mut(&desired.key.identity());
-        match (&outcome, pace) {
+    remember(context, name, desired, &answer);
+    context.memory_of(name, |memory| {
+        match (&outcome, memory.paces.get_mut(&key.identity())) {
             (ApplyOutcome::Created, Some(pace)) => pace.created(Instant::now()),
             // The corrections of what others change are counted as contests.
-            (ApplyOutcome::Updated, _) if !is_correction => {
-                let pace = memory.pace(desired.key.identity());
-                pace.wrote(Cause::Change, Instant::now());
+            (ApplyOutcome::Updated, _) if object.is_some_and(|live| !is_correction(desired, live)) => {
+                memory.pace(key.identity()).wrote(Cause::Change, Instant::now());
             }
             _ => {}
         }
     });
-    if let Some(live) = object.filter(|_| is_child) {
-        contest::applied(context, parent_object, desired, live);
+    if let Some(live) = object.filter(|live| is_child(context, parent, live)) {
+        contest::applied(context, parent, desired, live);
     }
     // A response without a change is not our write: the plugin may not have seen that version.
     if !matches!(outcome, ApplyOutcome::Unchanged) {
-        context.record_child(parent, &desired.key, answer);
+        context.record_child(name, key, answer);
     }
     Ok(outcome)
 }
