@@ -132,7 +132,7 @@ pub fn is_beside(child: &DynamicObject, secret: &str) -> bool {
     names(child, BESIDE_ANNOTATION).any(|name| name == secret)
 }
 
-fn names<'a>(object: &'a DynamicObject, key: &str) -> impl Iterator<Item = &'a str> {
+pub(super) fn names<'a>(object: &'a DynamicObject, key: &str) -> impl Iterator<Item = &'a str> {
     annotation(object, key)
         .unwrap_or_default()
         .split(',')

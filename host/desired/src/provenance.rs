@@ -11,10 +11,11 @@
 
 use std::fmt::Write;
 
+use aws_lc_rs::constant_time::verify_slices_are_equal;
 use aws_lc_rs::hmac;
 use kube::core::DynamicObject;
 
-use super::generated::Record;
+use super::generated::{Record, names};
 use operator_host_contract::Kind;
 use operator_host_core::object::{GENERATED_LABEL, NamespacedName, PARENT_ANNOTATION, annotation, label};
 
@@ -42,25 +43,24 @@ impl Key {
     #[must_use]
     pub fn prove(&self, kind: &Kind, parent: &DynamicObject, secret: &NamespacedName) -> String {
         let uid = parent.metadata.uid.as_deref().unwrap_or_default();
-        let text = claim(kind, &NamespacedName::of(parent).to_string(), uid, secret);
-        let tag = hmac::sign(&self.0, &text);
-        let hex = tag.as_ref().iter().fold(String::new(), |mut hex, byte| {
-            let _ = write!(hex, "{byte:02x}");
-            hex
-        });
-        format!("{VERSION}.{uid}.{hex}")
+        self.proof(kind, &NamespacedName::of(parent).to_string(), uid, secret)
+    }
+
+    fn proof(&self, kind: &Kind, parent: &str, uid: &str, secret: &NamespacedName) -> String {
+        let tag = hmac::sign(&self.0, &claim(kind, parent, uid, secret));
+        tag.as_ref()
+            .iter()
+            .fold(format!("{VERSION}.{uid}."), |mut proof, byte| {
+                let _ = write!(proof, "{byte:02x}");
+                proof
+            })
     }
 
     fn verifies(&self, kind: &Kind, parent: &str, secret: &DynamicObject) -> bool {
-        let parts = annotation(secret, PROOF_ANNOTATION).and_then(|proof| {
-            let (version, rest) = proof.split_once('.')?;
-            let (uid, hex) = rest.split_once('.')?;
-            (version == VERSION).then_some((uid, bytes(hex)?))
-        });
-        parts.is_some_and(|(uid, tag)| {
-            let text = claim(kind, parent, uid, &NamespacedName::of(secret));
-            hmac::verify(&self.0, &text, &tag).is_ok()
-        })
+        let given = annotation(secret, PROOF_ANNOTATION).unwrap_or_default();
+        let uid = given.split('.').nth(1).unwrap_or_default();
+        let proof = self.proof(kind, parent, uid, &NamespacedName::of(secret));
+        verify_slices_are_equal(proof.as_bytes(), given.as_bytes()).is_ok()
     }
 }
 
@@ -83,13 +83,6 @@ fn claim(kind: &Kind, parent: &str, uid: &str, secret: &NamespacedName) -> Vec<u
         text.extend(part.as_bytes());
     }
     text
-}
-
-fn bytes(hex: &str) -> Option<Vec<u8>> {
-    let pairs = hex.as_bytes().chunks(2);
-    pairs
-        .map(|pair| u8::from_str_radix(std::str::from_utf8(pair).ok()?, 16).ok())
-        .collect()
 }
 
 /// How to verify that a Secret was generated.
@@ -129,9 +122,8 @@ impl SecretProof<'_> {
 /// same name is not accepted.
 #[must_use]
 pub fn is_accepted(parent: &DynamicObject, secret: &DynamicObject) -> bool {
-    let accepted = annotation(parent, ACCEPT_ANNOTATION).unwrap_or_default();
     let uid = secret.metadata.uid.as_deref();
-    uid.is_some() && accepted.split(',').any(|accepted| Some(accepted.trim()) == uid)
+    uid.is_some_and(|uid| names(parent, ACCEPT_ANNOTATION).any(|accepted| accepted == uid))
 }
 
 #[cfg(test)]

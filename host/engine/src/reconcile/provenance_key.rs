@@ -2,15 +2,13 @@
 //! read when it is first needed, and created by the leader when it is missing. [`operator_host_desired::provenance`] describes
 //! the proof.
 
-use std::sync::OnceLock;
-
 use k8s_openapi::ByteString;
 use k8s_openapi::api::core::v1::Secret;
 use kube::core::{ApiResource, DynamicObject};
 use kube::{Client, ResourceExt};
 use serde_json::json;
 use thiserror::Error;
-use tokio::sync::Mutex;
+use tokio::sync::OnceCell;
 use tracing::info;
 
 use operator_host_cluster::api_error::ApiError;
@@ -52,8 +50,7 @@ pub struct Provenance {
     reader: Writer,
     secrets: ResolvedKind,
     secret: NamespacedName,
-    key: OnceLock<Key>,
-    loading: Mutex<()>,
+    key: OnceCell<Key>,
 }
 
 impl Provenance {
@@ -71,8 +68,7 @@ impl Provenance {
                 namespace: Some(namespace.to_owned()),
                 name: KEY_SECRET.to_owned(),
             },
-            key: OnceLock::new(),
-            loading: Mutex::default(),
+            key: OnceCell::new(),
         }
     }
 
@@ -93,27 +89,18 @@ impl Provenance {
     /// # Errors
     /// Why there is none.
     pub async fn load(&self, writer: Option<&Writer>) -> Result<&Key, ProvenanceError> {
-        if let Some(key) = self.key.get() {
-            return Ok(key);
-        }
-        let _one_at_a_time = self.loading.lock().await;
-        if let Some(key) = self.key.get() {
-            return Ok(key);
-        }
-        let key = match (self.read().await?, writer) {
-            (Some(key), _) => key,
-            (None, Some(writer)) => match self.create(writer).await? {
-                Some(key) => key,
-                // Another replica was faster.
-                None => self.read().await?.ok_or_else(|| self.missing())?,
-            },
-            (None, None) => return Err(self.missing()),
+        let load = || async {
+            let key = match (self.read().await?, writer) {
+                (None, Some(writer)) => match self.create(writer).await? {
+                    None => self.read().await?, // Another replica was faster.
+                    created => created,
+                },
+                (key, _) => key,
+            };
+            let key = key.ok_or_else(|| ProvenanceError::Missing(self.secret.clone()))?;
+            Ok(Key::new(&key))
         };
-        Ok(self.key.get_or_init(|| Key::new(&key)))
-    }
-
-    fn missing(&self) -> ProvenanceError {
-        ProvenanceError::Missing(self.secret.clone())
+        self.key.get_or_try_init(load).await
     }
 
     async fn read(&self) -> Result<Option<Vec<u8>>, ProvenanceError> {
