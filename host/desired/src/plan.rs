@@ -8,7 +8,7 @@ mod refusal;
 mod resolve_order;
 
 use std::borrow::Cow;
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::{HashMap, HashSet};
 use std::fmt::Write;
 use std::sync::Arc;
 
@@ -262,7 +262,7 @@ fn obstructed(policy: &Policy<'_>, answer: &Response, refusals: &[Refusal]) -> O
     let keys = answer.children.iter().enumerate();
     let keys: Option<Vec<_>> = keys.map(|(index, child)| made.key(index, child).ok()).collect();
     let keys = keys?;
-    let there: Option<Vec<_>> = refusals.iter().map(|refusal| refusal.there.as_ref()).collect();
+    let there: Option<Vec<_>> = refusals.iter().map(|refusal| refusal.there.as_deref()).collect();
     let there = there?;
     if policy.parent.namespace().is_some() {
         let is_generated =
@@ -721,21 +721,15 @@ impl Policy<'_> {
             }]);
             metadata.insert("ownerReferences".into(), owner);
         }
-        let own: [(&str, BTreeMap<&str, String>); 2] = [
-            (
-                "labels",
-                BTreeMap::from([(CONTROLLER_LABEL, self.config.name.clone())]),
-            ),
-            ("annotations", BTreeMap::from([(PARENT_ANNOTATION, self.name())])),
-        ];
-        for (field, entries) in own {
+        for (field, key, value) in [
+            ("labels", CONTROLLER_LABEL, self.config.name.clone()),
+            ("annotations", PARENT_ANNOTATION, self.name()),
+        ] {
             let map = metadata.entry(field).or_insert_with(|| json!({}));
             if !map.is_object() {
                 *map = json!({});
             }
-            for (key, value) in entries {
-                map[key] = value.into();
-            }
+            map[key] = value.into();
         }
     }
 

@@ -172,8 +172,8 @@ async fn converge(
         // The parent will soon be deleted, too.
         return Err(ReconcileError::NamespaceTerminating);
     }
-    if context.is_in_host_namespace(parent) {
-        return Err(ReconcileError::Namespace(context.host_namespace_error()));
+    if let Some(problem) = context.refuses_namespace(parent) {
+        return Err(ReconcileError::Namespace(problem));
     }
     check_readable(parent)?;
     check_valid(context, &plugin, parent).await?;
@@ -270,7 +270,7 @@ async fn finish(
         verdict: &verdict,
     };
     let name = NamespacedName::of(parent);
-    match status::write(context, parent, &update).await {
+    match status::write(context, parent, &update, None).await {
         Ok(_) => {
             context.memory_of(&name, |memory| memory.failure = FailureMemory::default());
             next

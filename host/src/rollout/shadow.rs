@@ -16,10 +16,10 @@ use operator_host_contract::{Condition, Event, Kind, Need, Response};
 use operator_host_core::crd::definition;
 use operator_host_core::crd::known::Schemas;
 use operator_host_core::object::{
-    ChildRef, Identity, NamespacedName, is_built_in, is_terminating, without_host_metadata,
+    Identity, NamespacedName, is_built_in, is_terminating, without_host_metadata,
 };
 use operator_host_desired::conditions::{self, NO_PLUGIN, RECONCILING, RETRYING, STALLED, Verdict};
-use operator_host_desired::plan::{Plan, Policy, Refusal, plan_around};
+use operator_host_desired::plan::{Plan, Refusal};
 use operator_host_engine::reconcile::context::Context;
 use operator_host_engine::reconcile::evaluate::{Subject, evaluate_dry};
 use operator_host_engine::reconcile::prune::removable;
@@ -127,7 +127,7 @@ impl Snapshot {
             if !finalizers.iter().any(|it| config.owns_finalizer(it)) {
                 return None;
             }
-        } else if context.is_in_host_namespace(&parent) {
+        } else if context.refuses_namespace(&parent).is_some() {
             return None;
         }
         Some(Self {
@@ -185,7 +185,8 @@ impl Snapshot {
             let evaluated = evaluate_dry(plugin, &subject, context, self.needs.clone()).await;
             evaluated.map_err(|error| error.to_string())?
         };
-        let plan = self.plan(context, plugin, &response)?;
+        let plan = context.plan(plugin, &self.parent, &response);
+        let plan = plan.map_err(|refusals| in_words(refusals.iter().map(Refusal::to_string)))?;
         let (deleted, left) = self.removed(context, &plan);
         let in_the_way = plan.refused.iter().map(ToString::to_string).collect();
         let mut hidden = std::mem::take(values);
@@ -209,20 +210,6 @@ impl Snapshot {
             left,
             refused: in_the_way,
         })
-    }
-
-    fn plan(&self, context: &Context, plugin: &Plugin, response: &Response) -> Result<Plan, String> {
-        let policy = Policy {
-            config: &context.config,
-            parent: &self.parent,
-            digest: &plugin.digest().to_string(),
-            plugin: &plugin.description().name_and_version(),
-            namespaced: &|kind: &Kind| context.namespaced(kind),
-            existing: &|key: &ChildRef| context.existing(key),
-            proof: context.provenance.proof(),
-        };
-        let plan = plan_around(&policy, response);
-        plan.map_err(|refusals| in_words(refusals.iter().map(Refusal::to_string)))
     }
 
     /// Returns the observed children that would be deleted, and those that would no longer be managed.

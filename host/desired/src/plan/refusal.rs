@@ -16,7 +16,7 @@ pub struct Refusal {
     /// Where the reason lies.
     pub cause: Cause,
     /// The object that is in the way. Of a generated Secret, the Secret, also when it is gone.
-    pub there: Option<ChildRef>,
+    pub there: Option<Box<ChildRef>>,
 }
 
 /// Where the reason of a refusal lies.
@@ -50,7 +50,7 @@ impl Refusal {
     }
 
     pub(super) fn about(mut self, there: &ChildRef) -> Self {
-        self.there = Some(there.clone());
+        self.there = Some(Box::new(there.clone()));
         self
     }
 

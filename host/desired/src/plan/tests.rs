@@ -157,24 +157,21 @@ fn another_plugin_version_with_the_same_answer_has_the_same_fingerprint() {
 
 #[test]
 fn retained_kinds_get_no_owner_since_the_garbage_collector_would_delete_them() {
-    let claim = claim();
-    assert!(
-        planned(&[claim]).desired[0].body["metadata"]
-            .get("ownerReferences")
-            .is_none()
-    );
+    let metadata = &planned(&[claim()]).desired[0].body["metadata"];
+    assert!(metadata["ownerReferences"].is_null());
 }
 
 #[test]
 fn claims_are_applied_before_the_pods_that_mount_them() {
     let claim = claim();
     let plan = planned(&[pod("b"), pod("a"), claim]);
-    let names = plan.desired.iter().map(|desired| desired.key.to_string());
-    let names: Vec<_> = names.collect();
-    assert_eq!(
-        names.join(", "),
-        "PersistentVolumeClaim default/c, Pod default/a, Pod default/b"
-    );
+    let names = [0, 1, 2].map(|at| plan.desired[at].key.to_string());
+    let expected = [
+        "PersistentVolumeClaim default/c",
+        "Pod default/a",
+        "Pod default/b",
+    ];
+    assert_eq!(names, expected);
 }
 
 #[test]

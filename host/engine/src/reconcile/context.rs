@@ -175,25 +175,20 @@ impl Context {
         Ok(())
     }
 
-    /// Reports whether a parent is in the host's own namespace, which is not allowed: its children could use the
+    /// Returns what is wrong with a parent in the host's own namespace, which is not allowed: its children could use the
     /// host's ServiceAccount and read its Secrets.
     #[must_use]
-    pub fn is_in_host_namespace(&self, parent: &DynamicObject) -> bool {
-        parent.metadata.namespace.is_some()
-            && parent.metadata.namespace.as_deref() == self.host_namespace.as_deref()
-            && !self.config.allow.contains(&Allow::HostNamespace)
-    }
-
-    /// Returns the error for such a parent, with advice.
-    #[must_use]
-    pub fn host_namespace_error(&self) -> String {
-        format!(
-            "the namespace {:?} is the host's own: what a plugin creates there could use the host's ServiceAccount and \
-             read its Secrets; put the {} into another namespace, or list `hostNamespace` under `allow` of the controller {:?}",
-            self.host_namespace.as_deref().unwrap_or_default(),
-            self.config.parent.kind,
-            self.config.name
-        )
+    pub fn refuses_namespace(&self, parent: &DynamicObject) -> Option<String> {
+        let namespace = parent.metadata.namespace.as_deref()?;
+        let is_allowed = self.config.allow.contains(&Allow::HostNamespace);
+        (!is_allowed && Some(namespace) == self.host_namespace.as_deref()).then(|| {
+            format!(
+                "the namespace {namespace:?} is the host's own: what a plugin creates there could use the host's \
+                 ServiceAccount and read its Secrets; put the {} into another namespace, or list `hostNamespace` under \
+                 `allow` of the controller {:?}",
+                self.config.parent.kind, self.config.name
+            )
+        })
     }
 
     /// Forgets the own writes to a child after its deletion.

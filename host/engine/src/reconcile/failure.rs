@@ -91,7 +91,7 @@ pub(super) async fn fail(context: &Context, parent: &DynamicObject, error: &Reco
     {
         context.publish(&parent, EventType::Warning, &reason.reason, &reason.message);
     }
-    let mut written = status::write(context, &parent, &update).await;
+    let mut written = status::write(context, &parent, &update, None).await;
     // The API server may refuse the plugin's status and conditions. The failure must be reported all the same.
     if let Err(refused) = &written
         && (status.is_some() || !update.added.is_empty())
@@ -102,7 +102,7 @@ pub(super) async fn fail(context: &Context, parent: &DynamicObject, error: &Reco
             name,
             &format!("the status that the plugin gave with its failure was not written: {refused}"),
         );
-        written = status::write(context, &parent, &of_host).await;
+        written = status::write(context, &parent, &of_host, None).await;
     }
     match written {
         Ok(_) => next,

@@ -104,7 +104,8 @@ async fn tell(context: &Context, name: &NamespacedName) -> bool {
     };
     let verdict = Verdict::Reconciling(Reason::new("Waiting", format!("waiting for {what}")));
     let update = StatusUpdate::of_host(&verdict);
-    match status::write_at(context, &parent, &update).await {
+    let at = parent.metadata.resource_version.as_deref();
+    match status::write(context, &parent, &update, at).await {
         Ok(_) => true,
         Err(error) => {
             debug!(controller = context.config.name, parent = %name, "cannot write a first condition: {error}");

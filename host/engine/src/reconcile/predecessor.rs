@@ -49,7 +49,7 @@ pub(super) async fn clear(
     let in_the_way: Vec<_> = refusals
         .iter()
         .filter_map(|refusal| {
-            let key = refusal.there.as_ref()?;
+            let key = refusal.there.as_deref()?;
             Some((key.clone(), context.existing(key)?))
         })
         .filter(|(_, child)| !is_terminating(child) && is_ours(&context.config, child))

@@ -6,7 +6,9 @@ use kube::core::DynamicObject;
 
 use super::context::Context;
 use super::needs::{NeedError, RelatedObjects, Rights, Wanted};
+use operator_host_cluster::cache::WatchState;
 use operator_host_contract::Kind;
+use operator_host_core::object::NamespacedName;
 
 /// Reads the current caches and returns the error of a failing watch. The caller has already checked the watches
 /// that every reconcile needs (`Context::watch_failure`).
@@ -22,19 +24,27 @@ impl RelatedObjects for Context {
     }
 
     async fn read(&self, wanted: &Wanted<'_>) -> Result<Vec<Arc<DynamicObject>>, NeedError> {
-        let Wanted {
-            need, kind, selector, ..
-        } = wanted;
         let namespace = wanted.namespace.as_deref();
-        if let Some(problem) = self.watch_failure_of_read(kind, namespace) {
+        let reads = self.reads.get(&wanted.kind);
+        let Some(watch) = reads.and_then(|watches| watches.of(namespace)) else {
+            let namespace = namespace.unwrap_or_default();
+            return Err(wanted.refused(&format!(
+                "the namespace {namespace:?} is not watched; list it under `namespaces` in the configuration"
+            )));
+        };
+        if let WatchState::Failing(problem) = watch.state_now() {
             return Err(wanted.unreadable(&problem));
         }
-        let objects = self.related(kind, namespace, need.name.as_deref(), selector);
-        objects.ok_or_else(|| {
-            let namespace = namespace.unwrap_or_default();
-            wanted.refused(&format!(
-                "the namespace {namespace:?} is not watched; list it under `namespaces` in the configuration"
-            ))
-        })
+        let Some(name) = &wanted.need.name else {
+            return Ok(watch.select(namespace, &wanted.selector));
+        };
+        let name = NamespacedName {
+            namespace: wanted.namespace.clone(),
+            name: name.clone(),
+        };
+        let mut objects: Vec<_> = watch.get(&name).into_iter().collect();
+        let labels = |object: &DynamicObject| object.metadata.labels.clone().unwrap_or_default();
+        objects.retain(|object| wanted.selector.matches(&labels(object)));
+        Ok(objects)
     }
 }

@@ -23,7 +23,7 @@ use operator_host_core::clock::now;
 use operator_host_core::object::{ChildRef, is_terminating};
 use operator_host_desired::conditions::{Reason, Verdict};
 use operator_host_desired::order::Waiting;
-use operator_host_desired::plan::{Plan, Policy, plan_around};
+use operator_host_desired::plan::Plan;
 use operator_host_desired::readiness;
 use operator_host_runtime::Plugin;
 
@@ -192,25 +192,13 @@ fn make_plan(
     parent: &DynamicObject,
     response: &Response,
 ) -> Result<Plan, ReconcileError> {
-    let policy = Policy {
-        config: &context.config,
-        parent,
-        digest: &plugin.digest().to_string(),
-        plugin: &plugin.description().name_and_version(),
-        namespaced: &|kind: &Kind| context.namespaced(kind),
-        existing: &|key: &ChildRef| context.existing(key),
-        proof: context.provenance.proof(),
-    };
-    let plan = plan_around(&policy, response);
+    let plan = context.plan(plugin, parent, response);
     let plan = plan.map_err(ReconcileError::Refused)?;
-    let desired = plan.desired.iter().map(|desired| &desired.key);
-    let keys = desired
-        .chain(plan.secrets.iter().map(|secret| &secret.key))
-        .chain(&plan.keep);
     // Those of a kind that a child defines, and that is not served yet, wait.
-    let keys = keys.filter(|key| context.resources.contains_key(&key.kind));
-    match context.watch_failure_of(keys) {
-        Some(failure) => Err(ReconcileError::Watch(failure)),
-        None => Ok(plan),
-    }
+    let is_served = |key: &&ChildRef| context.resources.contains_key(&key.kind);
+    let failure = plan
+        .keys()
+        .filter(is_served)
+        .find_map(|key| context.watch_failure_of(key));
+    failure.map_or(Ok(plan), |failure| Err(ReconcileError::Watch(failure)))
 }

@@ -58,33 +58,16 @@ pub(super) fn desired(
 /// read from the API server first, and the write carries that resource version: an older value never replaces a newer
 /// one.
 ///
+/// With `at`, it is an error when the parent no longer has this resource version: a reconcile may have written its status
+/// meanwhile.
+///
 /// # Errors
 /// When the API server refuses a request, or would refuse it for its size. A deleted parent is not an error.
 pub async fn write(
     context: &Context,
     parent: &DynamicObject,
     update: &StatusUpdate<'_>,
-) -> Result<bool, ApiError> {
-    write_if(context, parent, update, false).await
-}
-
-/// Does the same, unless the parent has changed since: a reconcile may have written its status meanwhile.
-///
-/// # Errors
-/// As [`write`], and when the parent has changed.
-pub(super) async fn write_at(
-    context: &Context,
-    parent: &DynamicObject,
-    update: &StatusUpdate<'_>,
-) -> Result<bool, ApiError> {
-    write_if(context, parent, update, true).await
-}
-
-async fn write_if(
-    context: &Context,
-    parent: &DynamicObject,
-    update: &StatusUpdate<'_>,
-    is_unchanged: bool,
+    at: Option<&str>,
 ) -> Result<bool, ApiError> {
     let name = NamespacedName::of(parent);
     // The fields that the apply would have to repeat were not read.
@@ -139,16 +122,15 @@ async fn write_if(
     if let Some(namespace) = parent.namespace() {
         metadata["namespace"] = namespace.into();
     }
-    let version = &parent.metadata.resource_version;
-    if is_unchanged {
-        metadata["resourceVersion"] = version.clone().into();
+    if let Some(version) = at {
+        metadata["resourceVersion"] = version.into();
     }
     if update.repeats(current(parent)) {
         let fresh = objects.read(&name).await?;
         let is_it = |fresh: &DynamicObject| {
             fresh.metadata.uid == parent.metadata.uid
                 && !is_unreadable(fresh)
-                && (!is_unchanged || fresh.metadata.resource_version == *version)
+                && (at.is_none() || fresh.metadata.resource_version.as_deref() == at)
         };
         let Some(mut fresh) = fresh.filter(is_it) else {
             return Ok(false);

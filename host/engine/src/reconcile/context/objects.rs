@@ -9,9 +9,11 @@ use serde_json::Value;
 use super::Context;
 use operator_host_cluster::cache::Reflector;
 use operator_host_cluster::kind_reflectors::KindReflectors;
-use operator_host_contract::Kind;
-use operator_host_core::object::{ChildRef, NamespacedName, Selector, version};
+use operator_host_contract::{Kind, Response};
+use operator_host_core::object::{ChildRef, NamespacedName, version};
 use operator_host_desired::ownership::{leave_out_others, owns, retains};
+use operator_host_desired::plan::{Plan, Policy, Refusal, plan_around};
+use operator_host_runtime::Plugin;
 
 impl Context {
     /// Returns the parent as last known.
@@ -77,31 +79,30 @@ impl Context {
         self.watch_of(key)?.get_managed(&key.name)
     }
 
-    fn watch_of(&self, key: &ChildRef) -> Option<Arc<Reflector>> {
+    pub(super) fn watch_of(&self, key: &ChildRef) -> Option<Arc<Reflector>> {
         self.children.get(&key.kind)?.of(key.name.namespace.as_deref())
     }
 
-    /// Returns the objects that a need selects, sorted by name; `None` when its namespace is not watched.
-    #[must_use]
-    pub fn related(
+    /// Plans what a version of the plugin has answered for a parent.
+    ///
+    /// # Errors
+    /// As [`plan_around`].
+    pub fn plan(
         &self,
-        kind: &Kind,
-        namespace: Option<&str>,
-        name: Option<&str>,
-        selector: &Selector,
-    ) -> Option<Vec<Arc<DynamicObject>>> {
-        let watch = self.reads.get(kind)?.of(namespace)?;
-        let Some(name) = name else {
-            return Some(watch.select(namespace, selector));
+        plugin: &Plugin,
+        parent: &DynamicObject,
+        answer: &Response,
+    ) -> Result<Plan, Vec<Refusal>> {
+        let policy = Policy {
+            config: &self.config,
+            parent,
+            digest: &plugin.digest().to_string(),
+            plugin: &plugin.description().name_and_version(),
+            namespaced: &|kind: &Kind| self.namespaced(kind),
+            existing: &|key: &ChildRef| self.existing(key),
+            proof: self.provenance.proof(),
         };
-        let name = NamespacedName {
-            namespace: namespace.map(str::to_owned),
-            name: name.to_owned(),
-        };
-        let mut objects: Vec<_> = watch.get(&name).into_iter().collect();
-        let labels = |object: &DynamicObject| object.metadata.labels.clone().unwrap_or_default();
-        objects.retain(|object| selector.matches(&labels(object)));
-        Some(objects)
+        plan_around(&policy, answer)
     }
 
     /// Stores the result of a write in the cache, and remembers its version to recognize the watch event for it.

@@ -8,7 +8,6 @@ use super::Context;
 use operator_host_cluster::api_error::ApiError;
 use operator_host_cluster::cache::{Reflector, WatchState};
 use operator_host_cluster::kind_reflectors::KindReflectors;
-use operator_host_contract::Kind;
 use operator_host_core::object::{ChildRef, NamespacedName, kind_in_words};
 
 impl Context {
@@ -63,18 +62,10 @@ impl Context {
             .find_map(|watch| failure(&watch))
     }
 
-    /// Returns why the state of these objects, which a plugin wants to have, is unknown: the watch that would show
-    /// them fails.
+    /// Returns why the state of an object, which a plugin wants to have, is unknown: the watch that would show it fails.
     #[must_use]
-    pub fn watch_failure_of<'a>(&self, keys: impl Iterator<Item = &'a ChildRef>) -> Option<String> {
-        keys.filter_map(|key| self.children.get(&key.kind)?.of(key.name.namespace.as_deref()))
-            .find_map(|watch| failure(&watch))
-    }
-
-    /// Returns why the objects of a need cannot be shown.
-    #[must_use]
-    pub fn watch_failure_of_read(&self, kind: &Kind, namespace: Option<&str>) -> Option<String> {
-        failure(&*self.reads.get(kind)?.of(namespace)?)
+    pub fn watch_failure_of(&self, key: &ChildRef) -> Option<String> {
+        failure(&*self.watch_of(key)?)
     }
 
     /// Returns the watches of one kind that may show children of a parent: those of its own namespace, or, for a
