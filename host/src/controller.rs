@@ -463,7 +463,7 @@ fn parent_changed(context: &Context, _: &Kind, change: &Change<'_>) {
     let reason = ReconcileReason::Parent {
         version: own_write_version(change),
     };
-    enqueue(context, &NamespacedName::of(object), reason);
+    context.queue.enqueue(&NamespacedName::of(object), reason);
 }
 
 fn child_changed(context: &Context, kind: &Kind, change: &Change<'_>) {
@@ -494,7 +494,7 @@ fn child_changed(context: &Context, kind: &Kind, change: &Change<'_>) {
             context.doubt(&parent);
             context.note_removal(&parent, &child, object);
         }
-        enqueue(context, &parent, reason.clone());
+        context.queue.enqueue(&parent, reason.clone());
     }
 }
 
@@ -535,12 +535,6 @@ fn related_changed(context: &Context, kind: &Kind, change: &Change<'_>) {
         for parent in context.state.needs.parents_in_need_of(kind, object) {
             context.queue.enqueue(&parent, ReconcileReason::Related);
         }
-    }
-}
-
-fn enqueue(context: &Context, parent: &NamespacedName, reason: ReconcileReason) {
-    if !context.is_own_write(parent, &reason) {
-        context.queue.enqueue(parent, reason);
     }
 }
 

@@ -1,5 +1,6 @@
 //! Matches objects against a need: by name, namespace and label selector.
 
+use kube::ResourceExt;
 use kube::core::DynamicObject;
 
 use operator_host_contract::{Kind, Need};
@@ -9,7 +10,6 @@ use operator_host_core::object::{NamespacedName, Selector};
 #[must_use]
 pub fn selects(need: &Need, parent: &NamespacedName, kind: &Kind, object: &DynamicObject) -> bool {
     let namespace = need.namespace.as_ref().or(parent.namespace.as_ref());
-    let empty = std::collections::BTreeMap::new();
     need.kind == kind.kind
         && need.api_version == kind.api_version
         && need
@@ -17,8 +17,7 @@ pub fn selects(need: &Need, parent: &NamespacedName, kind: &Kind, object: &Dynam
             .as_ref()
             .is_none_or(|name| object.metadata.name.as_ref() == Some(name))
         && (object.metadata.namespace.is_none() || object.metadata.namespace.as_ref() == namespace)
-        && selector(need)
-            .is_ok_and(|selector| selector.matches(object.metadata.labels.as_ref().unwrap_or(&empty)))
+        && selector(need).is_ok_and(|selector| selector.matches(object.labels()))
 }
 
 /// Returns the label selector of a need.

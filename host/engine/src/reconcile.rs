@@ -159,7 +159,9 @@ async fn converge(
         Live::Loading => return Ok(None),
         Live::Failed(failed) => return Err(ReconcileError::NoPlugin(failed.why)),
     };
-    check_watches(context, parent)?;
+    if let Some(failure) = context.watch_failure(parent) {
+        return Err(ReconcileError::Watch(failure));
+    }
     let stage = Stage::of(&context.config, parent, plugin.description().finalizer);
     match stage {
         Stage::Released => return Ok(None),
@@ -246,13 +248,6 @@ async fn without_parent(context: &Context, name: &NamespacedName) -> Action {
             Action::After(predecessor::GC_GRACE_PERIOD)
         }
     }
-}
-
-/// Checks that the watches of this parent and its children work.
-fn check_watches(context: &Context, parent: &DynamicObject) -> Result<(), ReconcileError> {
-    context
-        .watch_failure(parent)
-        .map_or(Ok(()), |failure| Err(ReconcileError::Watch(failure)))
 }
 
 /// Writes the status and returns when to reconcile the parent next.

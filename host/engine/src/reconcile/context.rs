@@ -22,7 +22,7 @@ use super::observer::Observer;
 use super::provenance_key::{Provenance, ProvenanceError};
 use super::reasons::ParentReasons;
 use super::staged::Staged;
-use crate::work_queue::{Queue, ReconcileReason};
+use crate::work_queue::Queue;
 use operator_host_cluster::cache::{Reflector, Subscription};
 use operator_host_cluster::client::Writer;
 use operator_host_cluster::discovery::{Discovery, ResolvedKind};
@@ -271,14 +271,6 @@ impl Context {
                 ..ParentMemory::default()
             };
         }
-    }
-
-    /// Reports whether a reason is only the watch event for an own write.
-    #[must_use]
-    pub fn is_own_write(&self, parent: &NamespacedName, reason: &ReconcileReason) -> bool {
-        self.memory()
-            .get(parent)
-            .is_some_and(|memory| memory.own_writes.explain(reason))
     }
 
     /// Returns the own writes of the reconcile that is done, and forgets them.

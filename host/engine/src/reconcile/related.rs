@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use kube::ResourceExt;
 use kube::core::DynamicObject;
 
 use super::context::Context;
@@ -43,8 +44,7 @@ impl RelatedObjects for Context {
             name: name.clone(),
         };
         let mut objects: Vec<_> = watch.get(&name).into_iter().collect();
-        let labels = |object: &DynamicObject| object.metadata.labels.clone().unwrap_or_default();
-        objects.retain(|object| wanted.selector.matches(&labels(object)));
+        objects.retain(|object| wanted.selector.matches(object.labels()));
         Ok(objects)
     }
 }

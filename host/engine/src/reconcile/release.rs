@@ -1,7 +1,6 @@
 //! Removes the owner reference of children whose kind has become retained: the garbage collector would otherwise
 //! delete them with their parent.
 
-use std::collections::HashSet;
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 
 use kube::core::DynamicObject;
@@ -47,12 +46,7 @@ pub(super) async fn release(
             && !(unknown.is_some() && label(child, GENERATED_LABEL).is_some())
     };
     let mut failed = Vec::new();
-    // An object that is watched in two versions is handled once.
-    let mut seen = HashSet::new();
-    for child in children {
-        if !is_to_be_released(child) || !seen.insert(child.metadata.uid.clone()) {
-            continue;
-        }
+    for child in children.iter().filter(|child| is_to_be_released(child)) {
         match disown(context, &name, child, parent.metadata.uid.as_deref()).await {
             Ok(()) => released.push(ChildRef::of(child)),
             Err(error) => {

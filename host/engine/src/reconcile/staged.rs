@@ -1,6 +1,7 @@
 //! A new version of the plugin that only some parents have yet. `rollout` selects them; a reconcile asks which version is its
 //! parent's.
 
+use kube::ResourceExt;
 use kube::core::DynamicObject;
 
 use operator_host_core::object::{Selector, fingerprint};
@@ -38,10 +39,7 @@ impl Share {
     pub fn includes(&self, parent: &DynamicObject) -> bool {
         match self {
             Self::First(last) => hash(parent) <= *last,
-            Self::Labeled(selector) => {
-                let none = std::collections::BTreeMap::new();
-                selector.matches(parent.metadata.labels.as_ref().unwrap_or(&none))
-            }
+            Self::Labeled(selector) => selector.matches(parent.labels()),
         }
     }
 }

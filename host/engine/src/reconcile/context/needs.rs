@@ -3,9 +3,10 @@
 //! A change of an object looks up the needs that may select it: those for its name, those whose selector requires one of
 //! its labels, and those that require neither. How many needs of other objects there are does not matter.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeSet, HashMap};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
+use kube::ResourceExt;
 use kube::core::DynamicObject;
 
 use operator_host_contract::{Kind, Need};
@@ -76,15 +77,13 @@ impl Needs {
 
     /// Returns the parents whose plugin needs an object.
     pub fn parents_in_need_of(&self, kind: &Kind, object: &DynamicObject) -> BTreeSet<NamespacedName> {
-        let none = BTreeMap::new();
-        let labels = object.metadata.labels.as_ref().unwrap_or(&none);
         let namespace = object.metadata.namespace.as_ref();
         let index = self.lock();
         let candidates = index.candidates(kind, object);
         // A cluster-scoped object is in the reach of the parents of every namespace.
         candidates
             .filter(|entry| namespace.is_none() || namespace == entry.namespace.as_ref())
-            .filter(|entry| entry.selector.matches(labels))
+            .filter(|entry| entry.selector.matches(object.labels()))
             .map(|entry| entry.parent.clone())
             .collect()
     }
