@@ -211,12 +211,9 @@ fn a_retained_child_is_one_of_a_retained_kind_where_its_parent_may_have_children
     let claim = |namespace: Option<&str>| marked("PersistentVolumeClaim", namespace, "a");
     assert!(retained(&none, &claim(Some("spare"))));
     assert!(!retained(&none, &claim(Some("default"))));
-    let taken_up = |namespace: &str| {
-        let existing = json!(claim(Some(namespace)));
-        let child = json!({"apiVersion": "v1", "kind": "PersistentVolumeClaim", "metadata": {"name": "x", "namespace": "spare"}});
-        plan_with(&config, &none, Some(&existing), &[child], &[])
-    };
-    assert!(taken_up("spare").is_ok());
+    let existing = json!(claim(Some("spare")));
+    let child = json!({"apiVersion": "v1", "kind": "PersistentVolumeClaim", "metadata": {"name": "x", "namespace": "spare"}});
+    assert!(plan_with(&config, &none, Some(&existing), &[child], &[]).is_ok());
 }
 
 #[test]
