@@ -53,10 +53,12 @@ fn exporting_with(scenario: &Scenario, config: &Path, endpoint: &str, more: &[(&
     scenario.start_in(config, &[], &environment)
 }
 
-/// Returns the host's health port.
+/// Returns the health port of the host that was started last.
 pub async fn port(host: &Host) -> u16 {
-    let line = host.until_log("serving health and metrics").await;
-    let address = line.split("127.0.0.1:").nth(1).expect("an address");
+    host.until_log("serving health and metrics").await;
+    let log = host.log();
+    let line = log.rsplit("serving health and metrics").next();
+    let address = line.and_then(|line| line.split("127.0.0.1:").nth(1)).expect("an address");
     let port: String = address.chars().take_while(char::is_ascii_digit).collect();
     port.parse().unwrap()
 }

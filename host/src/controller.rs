@@ -327,9 +327,7 @@ async fn work(context: Arc<Context>) {
             Ok(next) => next,
             Err(panic) => {
                 error!(controller = context.config.name, %parent, %panic, "internal error: a reconcile panicked; please report it");
-                observer.metrics.failed("panic");
-                observer.fails(&parent, "panic", &panic);
-                trace::fail(&root, "panic", &panic.to_string(), "");
+                observer.fails(&parent, "panic", &panic, &root);
                 context.memory_of(&parent, |memory| {
                     memory.failure.count = memory.failure.count.saturating_add(1);
                 });

@@ -3,6 +3,7 @@
 use crate::support::prelude::*;
 
 use crate::faults::behind::refusing;
+use crate::telemetry::get;
 
 #[tokio::test]
 async fn a_deleted_resource_waits_until_the_plugin_reports_that_it_is_done() {
@@ -301,11 +302,13 @@ async fn a_parent_of_a_controller_with_another_name_says_so_until_it_is_handed_o
     let before = scenario.get(CONFIG_MAP, "a").await.unwrap().metadata.uid;
 
     let config = controller("puppet.wasm", "").replace("name: puppet\n", "name: marionette\n");
-    let _host = scenario.start(&config);
+    let host = scenario.start(&config);
     scenario.puppet("p", spec("2")).await;
     scenario
         .until_stalled("p", "OtherController: operator-host.dev/puppet … renamed")
         .await;
+    let metrics = get(&host, "/metrics").await.1;
+    assert!(metrics.contains("class=\"other_controller\""), "{metrics}");
     assert_eq!(scenario.text_of("a").await, "1");
 
     // As the page says.

@@ -17,7 +17,6 @@ use self::release::release;
 use self::settle::settle;
 use self::snapshot::Snapshot;
 use operator_host_core::object::{NamespacedName, PAUSED_ANNOTATION, annotation};
-use operator_host_core::trace;
 use operator_host_delivery::registry::Live;
 use operator_host_desired::conditions::{StatusUpdate, Verdict};
 use operator_host_runtime::Plugin;
@@ -70,7 +69,7 @@ async fn reconcile_now(context: &Context, name: &NamespacedName, span: &Span) ->
     let snapshot = match up_to_date(context, Snapshot::take(context, parent)).await {
         Ok(Some(snapshot)) => snapshot,
         Ok(None) => return Action::OnChange,
-        Err((parent, error)) => return fail(context, &parent, &error.into()).await,
+        Err((parent, error)) => return fail(context, &parent, &error.into(), span).await,
     };
     let parent = Arc::clone(&snapshot.parent);
     record_all!(
@@ -86,14 +85,20 @@ async fn reconcile_now(context: &Context, name: &NamespacedName, span: &Span) ->
     }
     let is_paused = annotation(&parent, PAUSED_ANNOTATION) == Some("true");
     if is_paused && leaving::check_deadline(context, &parent, true) {
-        return abandon(context, &parent, "the resource is paused").await;
+        return abandon(context, &parent, "the resource is paused", span).await;
     }
     if let Some(finalizer) = finalizer_of_another(context, &parent) {
-        return fail(context, &parent, &ReconcileError::OtherController(finalizer)).await;
+        return fail(
+            context,
+            &parent,
+            &ReconcileError::OtherController(finalizer),
+            span,
+        )
+        .await;
     }
     if is_paused {
         contest::forget(context, name);
-        return finish(context, &parent, None, Verdict::Paused, Action::OnChange).await;
+        return finish(context, &parent, None, Verdict::Paused, Action::OnChange, span).await;
     }
     let mut changes = Changes::default();
     let mut result = converge(context, snapshot, &mut changes).await;
@@ -111,7 +116,7 @@ async fn reconcile_now(context: &Context, name: &NamespacedName, span: &Span) ->
             Ok(_) => "the plugin did not say that it is done".to_owned(),
             Err(error) => error.to_string(),
         };
-        return abandon(context, &parent, &why).await;
+        return abandon(context, &parent, &why, span).await;
     }
     match result {
         Ok(None) => {
@@ -128,16 +133,9 @@ async fn reconcile_now(context: &Context, name: &NamespacedName, span: &Span) ->
                 Some(verdict) => verdict.clone(),
                 None => leaving::cleaning_up_verdict(context, &parent),
             };
-            finish(context, &parent, Some(&answer), verdict, next).await
+            finish(context, &parent, Some(&answer), verdict, next, span).await
         }
-        Err(error) => {
-            let class = error.class();
-            context.observer.metrics.failed(class);
-            if !span.is_disabled() {
-                trace::fail(span, class, &error.to_string(), "");
-            }
-            fail(context, &parent, &error).await
-        }
+        Err(error) => fail(context, &parent, &error, span).await,
     }
 }
 
@@ -222,10 +220,10 @@ async fn wind_down(
 }
 
 /// Releases a parent whose time for the cleanup is over.
-async fn abandon(context: &Context, parent: &Arc<DynamicObject>, why: &str) -> Action {
+async fn abandon(context: &Context, parent: &Arc<DynamicObject>, why: &str, span: &Span) -> Action {
     match leaving::abandon(context, parent, why).await {
         Ok(()) => Action::OnChange,
-        Err(error) => fail(context, parent, &error).await,
+        Err(error) => fail(context, parent, &error, span).await,
     }
 }
 
@@ -257,6 +255,7 @@ async fn finish(
     answer: Option<&FinalAnswer>,
     verdict: Verdict,
     next: Action,
+    span: &Span,
 ) -> Action {
     let update = StatusUpdate {
         fields: answer.and_then(|answer| answer.status.as_ref()),
@@ -272,12 +271,11 @@ async fn finish(
         }
         // The plugin's fields were rejected; write only the host's conditions.
         Err(error) if answer.is_some() && error.is_invalid() => {
-            context.observer.metrics.failed("status");
-            fail(context, parent, &ReconcileError::Status(error)).await
+            fail(context, parent, &ReconcileError::Status(error), span).await
         }
         Err(error) => {
             count_failure(context, &name);
-            status_not_written(context, parent, error)
+            status_not_written(context, parent, error, span)
         }
     }
 }

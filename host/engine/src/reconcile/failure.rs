@@ -7,7 +7,7 @@ use kube::ResourceExt;
 use kube::core::DynamicObject;
 use serde_json::Value;
 use tokio::time::Instant;
-use tracing::{debug, warn};
+use tracing::{Span, debug, warn};
 
 use super::action::{Action, MIN_DELAY};
 use super::contest;
@@ -24,9 +24,14 @@ use operator_host_desired::plan::Cause;
 use operator_host_runtime::{CallError, Class};
 
 /// Reports why a reconcile failed, and returns when to try again.
-pub(super) async fn fail(context: &Context, parent: &DynamicObject, error: &ReconcileError) -> Action {
+pub(super) async fn fail(
+    context: &Context,
+    parent: &DynamicObject,
+    error: &ReconcileError,
+    span: &Span,
+) -> Action {
     let name = &NamespacedName::of(parent);
-    context.observer.fails(name, error.class(), error);
+    context.observer.fails(name, error.class(), error, span);
     note(context, name, error);
     if is_transient(context, parent, error) {
         debug!("{error}");
@@ -110,7 +115,7 @@ pub(super) async fn fail(context: &Context, parent: &DynamicObject, error: &Reco
             if matches!(next, Action::OnChange) {
                 count_failure(context, name);
             }
-            status_not_written(context, &parent, error)
+            status_not_written(context, &parent, error, span)
         }
     }
 }
@@ -127,11 +132,15 @@ fn is_unpublished(context: &Context, parent: &DynamicObject, reason: &Reason) ->
 }
 
 /// Reports that the status could not be written, and returns when to try again. The caller counts the failure.
-pub(super) fn status_not_written(context: &Context, parent: &DynamicObject, error: ApiError) -> Action {
-    context.observer.metrics.failed("status");
+pub(super) fn status_not_written(
+    context: &Context,
+    parent: &DynamicObject,
+    error: ApiError,
+    span: &Span,
+) -> Action {
     let name = &NamespacedName::of(parent);
     let error = ReconcileError::from(error);
-    context.observer.fails(name, "status", &error);
+    context.observer.fails(name, "status", &error, span);
     note(context, name, &error);
     if is_transient(context, parent, &error) {
         debug!("{error}");

@@ -64,8 +64,18 @@ impl Observer {
         }
     }
 
-    /// Records why the running reconcile of a parent fails.
-    pub fn fails(&self, parent: &NamespacedName, class: &'static str, error: &impl std::fmt::Display) {
+    /// Records why the running reconcile of a parent, with its span, fails.
+    pub fn fails(
+        &self,
+        parent: &NamespacedName,
+        class: &'static str,
+        error: &impl std::fmt::Display,
+        span: &Span,
+    ) {
+        self.metrics.failed(class);
+        if !span.is_disabled() {
+            trace::fail(span, class, &error.to_string(), "");
+        }
         if let Some(journal) = &self.journal {
             journal.fails(parent, class, &error.to_string());
         }
