@@ -58,7 +58,9 @@ pub async fn port(host: &Host) -> u16 {
     host.until_log("serving health and metrics").await;
     let log = host.log();
     let line = log.rsplit("serving health and metrics").next();
-    let address = line.and_then(|line| line.split("127.0.0.1:").nth(1)).expect("an address");
+    let address = line
+        .and_then(|line| line.split("127.0.0.1:").nth(1))
+        .expect("an address");
     let port: String = address.chars().take_while(char::is_ascii_digit).collect();
     port.parse().unwrap()
 }

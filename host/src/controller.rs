@@ -29,7 +29,7 @@ use operator_host_desired::ownership::{parent_by_owner, parent_of, reaches};
 use operator_host_engine::reconcile::context::Context;
 use operator_host_engine::reconcile::observer::Observer;
 use operator_host_engine::reconcile::{Action, first_sign, reconcile, unlisted};
-use operator_host_engine::work_queue::{ReconcileReason, Work};
+use operator_host_engine::work_queue::{Trigger, Work};
 use operator_host_instruments::health::Pulse;
 
 /// Runs one controller until `stop`, then waits for the running reconciles. While another replica leads, the controller
@@ -166,7 +166,7 @@ async fn lead(
     // Another replica may have led meanwhile.
     context.forget_all();
     context.queue.open();
-    enqueue_all(context, &ReconcileReason::Resync);
+    enqueue_all(context, &Trigger::Resync);
     enqueue_deleted(context);
     let workers = TaskTracker::new();
     for _ in 0..context.config.concurrency {
@@ -190,7 +190,7 @@ async fn lead(
     context.forget_all();
 }
 
-fn enqueue_all(context: &Context, reason: &ReconcileReason) {
+fn enqueue_all(context: &Context, reason: &Trigger) {
     enqueue_within(context, None, reason);
 }
 
@@ -208,14 +208,14 @@ fn enqueue_deleted(context: &Context) {
         });
     for parent in parents.collect::<BTreeSet<_>>() {
         if !context.has_parent(&parent) {
-            context.queue.enqueue(&parent, ReconcileReason::Resync);
+            context.queue.enqueue(&parent, Trigger::Resync);
         }
     }
 }
 
 /// Enqueues the parents in one namespace or in all. Also enqueues every cluster-scoped parent, since a change in any
 /// namespace may affect it.
-fn enqueue_within(context: &Context, namespace: Option<&str>, reason: &ReconcileReason) {
+fn enqueue_within(context: &Context, namespace: Option<&str>, reason: &Trigger) {
     for watch in context.parents.all() {
         for name in watch.names() {
             if namespace.is_none() || name.namespace.is_none() || name.namespace.as_deref() == namespace {
@@ -249,16 +249,16 @@ async fn keep_enqueueing(context: &Context, mut plugin: tokio::sync::watch::Rece
             _ = beat.tick() => continue,
             _ = resync.tick() => {
                 enqueue_deleted(context);
-                ReconcileReason::Resync
+                Trigger::Resync
             }
-            Ok(()) = plugin.changed() => ReconcileReason::Reload,
-            Ok(()) = staged.changed() => ReconcileReason::Reload,
+            Ok(()) = plugin.changed() => Trigger::Reload,
+            Ok(()) = staged.changed() => Trigger::Reload,
             index = state_changed => {
                 let (namespace, _) = &states[index];
                 // Parents of every namespace read from the other namespaces.
                 let namespace = namespace.as_deref();
                 let namespace = namespace.filter(|it| !context.config.other_namespaces.contains(it));
-                enqueue_within(context, namespace, &ReconcileReason::Resync);
+                enqueue_within(context, namespace, &Trigger::Resync);
                 continue;
             }
             // The watched namespaces have changed.
@@ -298,10 +298,10 @@ async fn work(context: Arc<Context>) {
             reasons,
             since,
         } = work;
-        if reasons.contains(&ReconcileReason::Resync) {
+        if reasons.contains(&Trigger::Resync) {
             context.forget_unowned(&parent);
         }
-        let first = reasons.first().map_or("none", ReconcileReason::as_str);
+        let first = reasons.first().map_or("none", Trigger::as_str);
         let observer = &context.observer;
         let waited = since.elapsed();
         let started = Instant::now();
@@ -358,19 +358,14 @@ async fn work(context: Arc<Context>) {
 
 /// Creates the root span of one reconcile. It links to its cause: the reload of the plugin, or the previous reconcile,
 /// which set the timer or wrote the child.
-fn root_span(
-    context: &Context,
-    parent: &NamespacedName,
-    reasons: &[ReconcileReason],
-    waited: Duration,
-) -> Span {
+fn root_span(context: &Context, parent: &NamespacedName, reasons: &[Trigger], waited: Duration) -> Span {
     let tracer = &context.observer.tracer;
     let reload = reasons
-        .contains(&ReconcileReason::Reload)
+        .contains(&Trigger::Reload)
         .then(|| tracer.last_reload(&context.config.name));
     let follows = reasons
         .iter()
-        .any(|reason| matches!(reason, ReconcileReason::Timer | ReconcileReason::Child { .. }));
+        .any(|reason| matches!(reason, Trigger::Timer | Trigger::Child { .. }));
     let cause = follows.then(|| context.memory_of(parent, |memory| memory.last_span.clone()));
     let cause = reload.flatten().or(cause.flatten());
     let config = &context.config;
@@ -380,7 +375,7 @@ fn root_span(
             parent: None,
             "reconcile",
             operator.controller = config.name,
-            operator.trigger = reasons.first().map_or("none", ReconcileReason::as_str),
+            operator.trigger = reasons.first().map_or("none", Trigger::as_str),
             operator.triggers = i64::try_from(reasons.len()).unwrap_or(i64::MAX),
             operator.queue_ms = waited.as_secs_f64() * 1e3,
             k8s.object.api_version = config.parent.api_version,
@@ -458,7 +453,7 @@ fn parent_changed(context: &Context, _: &Kind, change: &Change<'_>) {
     {
         context.namespaces.object_created(namespace);
     }
-    let reason = ReconcileReason::Parent {
+    let reason = Trigger::Parent {
         version: own_write_version(change),
     };
     context.queue.enqueue(&NamespacedName::of(object), reason);
@@ -475,7 +470,7 @@ fn child_changed(context: &Context, kind: &Kind, change: &Change<'_>) {
         kind: kind.clone(),
         name: NamespacedName::of(object),
     };
-    let reason = ReconcileReason::Child {
+    let reason = Trigger::Child {
         child: child.clone(),
         version: own_write_version(change),
     };
@@ -501,7 +496,7 @@ fn namespace_changed(context: &Context, namespace: &str, change: NamespaceChange
         // No parent in that namespace waits for it, but cluster-scoped ones may.
         NamespaceChange::Usable => {
             if !context.resource.namespaced && reaches(&context.config, None, Some(namespace)) {
-                enqueue_all(context, &ReconcileReason::Related);
+                enqueue_all(context, &Trigger::Related);
             }
         }
         // Enqueue the parents that wait for their cleanup: their plugin does not know yet that the namespace is
@@ -518,7 +513,7 @@ fn namespace_changed(context: &Context, namespace: &str, change: NamespaceChange
                         .parent(&parent)
                         .is_some_and(|parent| is_terminating(&parent))
                 {
-                    context.queue.enqueue(&parent, ReconcileReason::Related);
+                    context.queue.enqueue(&parent, Trigger::Related);
                 }
             }
         }
@@ -531,7 +526,7 @@ fn related_changed(context: &Context, kind: &Kind, change: &Change<'_>) {
     }
     for object in change.both() {
         for parent in context.state.needs.parents_in_need_of(kind, object) {
-            context.queue.enqueue(&parent, ReconcileReason::Related);
+            context.queue.enqueue(&parent, Trigger::Related);
         }
     }
 }

@@ -37,7 +37,7 @@ use operator_host_config::memory_limit::Memory;
 use operator_host_config::webhook::WebhookConfig;
 use operator_host_delivery::kept::StateLimit;
 use operator_host_delivery::reload::PluginSources;
-use operator_host_engine::reconcile::provenance_key::Provenance;
+use operator_host_engine::reconcile::proof_key::ProofKey;
 use operator_host_instruments::Instruments;
 use operator_host_lease::Leadership;
 use operator_host_runtime::{Cache, Compiler, EngineOptions, Runtime, Subprocess};
@@ -176,10 +176,10 @@ pub async fn run(
     let configured = setup.config.host_namespace.as_deref();
     let home = configured.unwrap_or(client.default_namespace());
     let config_maps = ConfigMaps::new(watch_client, home.to_owned(), config_maps_root);
-    let provenance = Arc::new(Provenance::new(client.clone(), home));
+    let proof_key = Arc::new(ProofKey::new(client.clone(), home));
     let watched = watch::Sender::default();
     let shared = Shared {
-        provenance,
+        proof_key,
         host_namespace: configured.or(connection_namespace.as_deref()).map(Arc::from),
         client,
         kinds,

@@ -2,7 +2,7 @@
 //! and compares its answers with those of the live version. Nothing is written.
 //!
 //! Each controller has one [`Proving`] for as long as it is configured. The supervisor reports to it whether the
-//! controller runs, the plugin's slot asks it for a proof, and reconciles read from its [`ParentReasons`]
+//! controller runs, the plugin's slot asks it for a proof, and reconciles read from its [`ParentConditions`]
 //! whether their parent holds a version back.
 
 mod answer;
@@ -44,9 +44,9 @@ use operator_host_delivery::candidate_check::{
 };
 use operator_host_desired::conditions::Reason;
 use operator_host_engine::reconcile::context::Context;
-use operator_host_engine::reconcile::reasons::ParentReasons;
+use operator_host_engine::reconcile::parent_conditions::ParentConditions;
 use operator_host_engine::reconcile::staged::Staged;
-use operator_host_engine::work_queue::ReconcileReason;
+use operator_host_engine::work_queue::Trigger;
 use operator_host_runtime::{Digest, Plugin, RandomSource};
 
 /// Time limit of a proof. Objects that were not examined by then are skipped.
@@ -71,7 +71,7 @@ pub struct Proving {
     /// `None` until it is known whether the cluster serves the kind.
     objects: watch::Sender<Option<Objects>>,
     orders: watch::Sender<Option<Orders>>,
-    blocking_parents: Arc<ParentReasons>,
+    blocking_parents: Arc<ParentConditions>,
     /// A proved version that some parents have already.
     staged: watch::Sender<Option<Staged>>,
     /// What was held back before the controller ran. Its parents have no condition about it yet.
@@ -157,7 +157,7 @@ impl Proving {
 
     /// Returns the objects that hold a version back, for their conditions.
     #[must_use]
-    pub fn blocking_parents(&self) -> Arc<ParentReasons> {
+    pub fn blocking_parents(&self) -> Arc<ParentConditions> {
         Arc::clone(&self.blocking_parents)
     }
 
@@ -491,7 +491,7 @@ impl CandidateCheck for Proving {
         // Enqueue each of them, so that their conditions are updated.
         let Some(context) = context else { return };
         for name in before.keys().chain(now.keys()) {
-            context.queue.enqueue(name, ReconcileReason::Resync);
+            context.queue.enqueue(name, Trigger::Resync);
         }
         for (name, reason) in &now {
             if let Some(parent) = context.parent(name) {
@@ -613,7 +613,7 @@ async fn compare(context: &Context, live: Option<&Plugin>, candidate: &Plugin) -
             break;
         }
         if let Some(parent) = context.parent(name)
-            && let Err(error) = context.load_provenance_key(&parent, None).await
+            && let Err(error) = context.load_proof_key(&parent, None).await
         {
             return not_proved(format!("it cannot be proved now: {error}"));
         }

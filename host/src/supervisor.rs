@@ -28,7 +28,7 @@ use operator_host_core::object::NotServed;
 use operator_host_delivery::registry::Live;
 use operator_host_engine::reconcile::context::{Context, ControllerState};
 use operator_host_engine::reconcile::observer::Observer;
-use operator_host_engine::reconcile::provenance_key::Provenance;
+use operator_host_engine::reconcile::proof_key::ProofKey;
 use operator_host_engine::work_queue::Queue;
 use operator_host_instruments::Instruments;
 use operator_host_instruments::health::Readiness;
@@ -73,7 +73,7 @@ pub struct Shared {
     /// Which namespaces are being deleted.
     pub namespaces: Arc<Namespaces>,
     /// The proof of which Secrets the host generated.
-    pub provenance: Arc<Provenance>,
+    pub proof_key: Arc<ProofKey>,
     /// The host's own namespace, when it runs in one.
     pub host_namespace: Option<Arc<str>>,
 }
@@ -353,7 +353,7 @@ fn context(
         observer,
         blocking_parents: proving.blocking_parents(),
         namespaces: Arc::clone(&shared.namespaces),
-        provenance: Arc::clone(&shared.provenance),
+        proof_key: Arc::clone(&shared.proof_key),
         host_namespace: shared.host_namespace.clone(),
         config: Arc::clone(config),
         queue,

@@ -13,7 +13,7 @@
 //! | `reconcile::status` | `patch` of the parents' `status` |
 //! | `reconcile` | `patch` of the parents, when the plugin has a finalizer or the controller had another name |
 //! | `cluster::event_recorder` | `create` and `patch` of Events |
-//! | `reconcile::provenance_key` | `get` and `create` of the Secret with the key that proves what was generated |
+//! | `reconcile::proof_key` | `get` and `create` of the Secret with the key that proves what was generated |
 //! | `leader` | `get`, `create` and `update` of its Lease; with a Lease per controller also `list` and `delete` |
 //! | `definitions::record` | `patch` of the definitions of the parents' kinds, to annotate them |
 //! | `definitions` | `create` and `patch` of the definitions that it installs, and `list` of all their objects |

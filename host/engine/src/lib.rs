@@ -1,6 +1,6 @@
 //! One reconcile of one parent, and the queue that it comes from.
 //!
-//! [`reconcile`] alone knows the order of the steps. [`operator_host_desired`] computes what should exist, without I/O. [`work_queue`] says
+//! [`reconcile`] and its module `settle` alone know the order of the steps. [`operator_host_desired`] computes what should exist, without I/O. [`work_queue`] says
 //! which parent is next.
 
 pub mod calls;

@@ -9,7 +9,7 @@ pub use self::action::Action;
 use self::call::{check_readable, check_valid};
 use self::context::{Context, FailureMemory};
 use self::error::ReconcileError;
-use self::failure::{count_failure, fail, is_transient, note, status_not_written, tell_repeated};
+use self::failure::{count_failure, fail, is_transient, mark_repeated, note, status_not_written};
 use self::finalizer::{Stage, add_finalizer, finalizer_of_another, has_finalizer, remove_finalizer};
 use self::freshness::up_to_date;
 use self::outcome::{Changes, FinalAnswer};
@@ -19,7 +19,6 @@ use self::snapshot::Snapshot;
 use operator_host_core::object::{NamespacedName, PAUSED_ANNOTATION, annotation};
 use operator_host_delivery::registry::Live;
 use operator_host_desired::conditions::{StatusUpdate, Verdict};
-use operator_host_runtime::Plugin;
 
 pub mod apply;
 pub mod context;
@@ -27,9 +26,9 @@ pub mod evaluate;
 pub mod first_sign;
 pub mod needs;
 pub mod observer;
-pub mod provenance_key;
+pub mod parent_conditions;
+pub mod proof_key;
 pub mod prune;
-pub mod reasons;
 pub mod release;
 pub mod secrets;
 pub mod staged;
@@ -59,7 +58,7 @@ mod teardown;
 /// `span` is the span of this reconcile.
 pub async fn reconcile(context: &Context, name: &NamespacedName, span: &Span) -> Action {
     let decided = reconcile_now(context, name, span).await;
-    contest::next(context, name, decided)
+    contest::next_look(context, name, decided)
 }
 
 async fn reconcile_now(context: &Context, name: &NamespacedName, span: &Span) -> Action {
@@ -84,7 +83,7 @@ async fn reconcile_now(context: &Context, name: &NamespacedName, span: &Span) ->
         return Action::OnChange;
     }
     let is_paused = annotation(&parent, PAUSED_ANNOTATION) == Some("true");
-    if is_paused && leaving::check_deadline(context, &parent, true) {
+    if is_paused && leaving::watch_deadline(context, &parent, true) {
         return abandon(context, &parent, "the resource is paused", span).await;
     }
     if let Some(finalizer) = finalizer_of_another(context, &parent) {
@@ -102,7 +101,7 @@ async fn reconcile_now(context: &Context, name: &NamespacedName, span: &Span) ->
     }
     let mut changes = Changes::default();
     let mut result = converge(context, snapshot, &mut changes).await;
-    tell_repeated(context, name, &mut result);
+    mark_repeated(context, name, &mut result);
     changes.publish(context, &parent);
     let has_tried = match &result {
         Ok(answer) => answer.is_some(),
@@ -111,7 +110,7 @@ async fn reconcile_now(context: &Context, name: &NamespacedName, span: &Span) ->
             !is_transient(context, &parent, error)
         }
     };
-    if leaving::check_deadline(context, &parent, has_tried) {
+    if leaving::watch_deadline(context, &parent, has_tried) {
         let why = match &result {
             Ok(_) => "the plugin did not say that it is done".to_owned(),
             Err(error) => error.to_string(),
@@ -163,9 +162,15 @@ async fn converge(
     let stage = Stage::of(&context.config, parent, plugin.description().finalizer);
     match stage {
         Stage::Released => return Ok(None),
-        Stage::CleaningUp | Stage::TearingDown => {
-            return wind_down(context, &plugin, stage, snapshot, changes).await;
+        Stage::CleaningUp => {
+            let parent = Arc::clone(&snapshot.parent);
+            let answer = settle(context, &plugin, snapshot, changes).await?;
+            return match answer.done {
+                true => wind_down(context, parent, answer, changes).await,
+                false => Ok(Some(answer)),
+            };
         }
+        Stage::TearingDown => return wind_down(context, snapshot.parent, FinalAnswer::done(), changes).await,
         Stage::Unguarded | Stage::Alive => {}
     }
     if context.is_namespace_terminating(parent) {
@@ -190,23 +195,14 @@ async fn converge(
     Ok(Some(answer))
 }
 
-/// Cleans up after a parent that is being deleted, deletes the children that are in an order, and removes the finalizer.
-/// Returns `None` when it was removed.
+/// Deletes the children that are in an order, of a parent that is cleaned up, and removes its finalizer. Returns `None` when it
+/// was removed.
 async fn wind_down(
     context: &Context,
-    plugin: &Plugin,
-    stage: Stage,
-    snapshot: Snapshot,
+    mut parent: Arc<DynamicObject>,
+    answer: FinalAnswer,
     changes: &mut Changes,
 ) -> Result<Option<FinalAnswer>, ReconcileError> {
-    let mut parent = Arc::clone(&snapshot.parent);
-    let answer = match stage {
-        Stage::CleaningUp => settle(context, plugin, snapshot, changes).await?,
-        _ => FinalAnswer::done(),
-    };
-    if !answer.done {
-        return Ok(Some(answer));
-    }
     if let Some(reason) = teardown::delete_in_order(context, &mut parent, changes).await? {
         return Ok(Some(FinalAnswer {
             verdict: Some(Verdict::CleaningUp(reason)),

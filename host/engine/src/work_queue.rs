@@ -16,7 +16,7 @@ use operator_host_core::object::{ChildRef, NamespacedName};
 
 /// The reason why a parent is reconciled.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum ReconcileReason {
+pub enum Trigger {
     /// The parent itself is new or changed.
     Parent {
         /// Its resource version.
@@ -40,7 +40,7 @@ pub enum ReconcileReason {
     Reload,
 }
 
-impl ReconcileReason {
+impl Trigger {
     /// Reports whether the reason applies to all parents alike, so that no user waits for this parent.
     const fn is_bulk(&self) -> bool {
         matches!(self, Self::Resync | Self::Reload)
@@ -66,7 +66,7 @@ pub struct Work {
     /// The parent.
     pub parent: NamespacedName,
     /// All reasons since it was last given to a worker; at least one.
-    pub reasons: Vec<ReconcileReason>,
+    pub reasons: Vec<Trigger>,
     /// When the first of them was enqueued.
     pub since: Instant,
 }
@@ -84,7 +84,7 @@ const BULK_SHARE: usize = 8;
 
 #[derive(Debug)]
 struct Pending {
-    reasons: Vec<ReconcileReason>,
+    reasons: Vec<Trigger>,
     since: Instant,
     /// Its position in the line while it waits for a worker.
     position: Option<Position>,
@@ -133,7 +133,7 @@ impl Queue {
     }
 
     /// Enqueues a parent; it is processed as soon as a worker is free. Has no effect on a closed queue.
-    pub fn enqueue(&self, parent: &NamespacedName, reason: ReconcileReason) {
+    pub fn enqueue(&self, parent: &NamespacedName, reason: Trigger) {
         let mut state = self.lock();
         if state.closed {
             return;
@@ -195,7 +195,7 @@ impl Queue {
 
     /// Reports that a worker has finished a parent. Reasons for which `is_own` returns true, such as watch events
     /// for the reconcile's own writes, are dropped; if others remain, the parent is processed again.
-    pub fn done(&self, parent: &NamespacedName, is_own: impl Fn(&ReconcileReason) -> bool) {
+    pub fn done(&self, parent: &NamespacedName, is_own: impl Fn(&Trigger) -> bool) {
         let mut state = self.lock();
         state.running.remove(parent);
         if let Some(pending) = state.pending.get_mut(parent) {
@@ -271,13 +271,13 @@ impl Queue {
 }
 
 impl State {
-    fn enqueue(&mut self, parent: &NamespacedName, reason: ReconcileReason) {
+    fn enqueue(&mut self, parent: &NamespacedName, reason: Trigger) {
         if let Some(pending) = self.pending.get_mut(parent) {
             let promotes = !reason.is_bulk() && pending.position.is_some_and(|(bulk, _)| bulk);
             if pending.reasons.len() < MAX_REASONS {
                 pending.reasons.push(reason);
             } else if let Some(last) = pending.reasons.last_mut() {
-                *last = ReconcileReason::Resync;
+                *last = Trigger::Resync;
             }
             if promotes {
                 self.line_up(parent);
@@ -302,7 +302,7 @@ impl State {
         let Some(pending) = self.pending.get_mut(parent) else {
             return;
         };
-        let bulk = pending.reasons.iter().all(ReconcileReason::is_bulk);
+        let bulk = pending.reasons.iter().all(Trigger::is_bulk);
         let position = (bulk, self.next_number);
         self.next_number += 1;
         if let Some(before) = pending.position.replace(position) {
@@ -321,7 +321,7 @@ impl State {
         while self.by_time.first().is_some_and(|(at, _)| *at <= now) {
             if let Some((_, parent)) = self.by_time.pop_first() {
                 self.timers.remove(&parent);
-                self.enqueue(&parent, ReconcileReason::Timer);
+                self.enqueue(&parent, Trigger::Timer);
             }
         }
     }
@@ -347,7 +347,7 @@ impl State {
             self.by_time.remove(&(at, parent.clone()));
         }
         self.running.insert(parent.clone(), next_in_bulk.is_some());
-        let is_edit = |reason: &ReconcileReason| matches!(reason, ReconcileReason::Parent { .. });
+        let is_edit = |reason: &Trigger| matches!(reason, Trigger::Parent { .. });
         if pending.reasons.iter().any(is_edit) {
             self.edited = Some(now);
         }
@@ -392,13 +392,13 @@ mod tests {
         queue.enqueue_at(&name("a"), start + ms(900));
         queue.enqueue_at(&name("a"), start + ms(50));
         queue.enqueue_at(&name("a"), start + ms(700));
-        assert_eq!(queue.next().await.unwrap().reasons, [ReconcileReason::Timer]);
+        assert_eq!(queue.next().await.unwrap().reasons, [Trigger::Timer]);
         assert!(start.elapsed() >= ms(50) && start.elapsed() < ms(700));
         queue.done(&name("a"), |_| false);
         assert!(is_idle(&queue).await);
 
         queue.enqueue_at(&name("a"), Instant::now() + ms(20));
-        queue.enqueue(&name("a"), ReconcileReason::Resync);
+        queue.enqueue(&name("a"), Trigger::Resync);
         queue.next().await.unwrap();
         queue.done(&name("a"), |_| false);
         let wait = tokio::time::timeout(ms(100), queue.next()).await;
@@ -429,19 +429,19 @@ mod tests {
     #[tokio::test]
     async fn a_closed_queue_reopens_empty() {
         let queue = Queue::new(WORKERS);
-        queue.enqueue(&name("a"), ReconcileReason::Resync);
+        queue.enqueue(&name("a"), Trigger::Resync);
         queue.enqueue_at(&name("a"), Instant::now());
         queue.close();
-        queue.enqueue(&name("b"), ReconcileReason::Resync);
+        queue.enqueue(&name("b"), Trigger::Resync);
         assert!(queue.next().await.is_none());
         queue.open();
         assert!(is_idle(&queue).await);
-        queue.enqueue(&name("c"), ReconcileReason::Resync);
+        queue.enqueue(&name("c"), Trigger::Resync);
         assert_eq!(queue.next().await.unwrap().parent, name("c"));
     }
 
-    fn edit(name: &str) -> (NamespacedName, ReconcileReason) {
-        (self::name(name), ReconcileReason::Parent { version: Some(1) })
+    fn edit(name: &str) -> (NamespacedName, Trigger) {
+        (self::name(name), Trigger::Parent { version: Some(1) })
     }
 
     /// Regression: a user's change waited until all parents were resynced.
@@ -449,7 +449,7 @@ mod tests {
     async fn urgent_parents_precede_a_resync_of_all() {
         let queue = Queue::new(WORKERS);
         for i in 0..100 {
-            queue.enqueue(&name(&i.to_string()), ReconcileReason::Resync);
+            queue.enqueue(&name(&i.to_string()), Trigger::Resync);
         }
         for (parent, reason) in [edit("new"), edit("99")] {
             queue.enqueue(&parent, reason);
@@ -468,7 +468,7 @@ mod tests {
     async fn a_stream_of_edits_does_not_starve_a_reload() {
         let queue = Queue::new(WORKERS);
         for i in 0..3 {
-            queue.enqueue(&name(&format!("all-{i}")), ReconcileReason::Reload);
+            queue.enqueue(&name(&format!("all-{i}")), Trigger::Reload);
         }
         let mut bulk = 0;
         for i in 0..20 {
@@ -488,7 +488,7 @@ mod tests {
     async fn a_resync_leaves_most_workers_to_the_next_edit() {
         let queue = Queue::new(16);
         for i in 0..20 {
-            queue.enqueue(&name(&i.to_string()), ReconcileReason::Resync);
+            queue.enqueue(&name(&i.to_string()), Trigger::Resync);
         }
         let first = queue.next().await.unwrap().parent;
         let (parent, reason) = edit("new");
@@ -514,7 +514,7 @@ mod tests {
     #[tokio::test]
     async fn one_worker_does_everything() {
         let queue = Queue::new(1);
-        queue.enqueue(&name("a"), ReconcileReason::Resync);
+        queue.enqueue(&name("a"), Trigger::Resync);
         let (parent, reason) = edit("new");
         queue.enqueue(&parent, reason);
         assert_eq!(queue.next().await.unwrap().parent, parent);
@@ -525,11 +525,11 @@ mod tests {
     #[tokio::test]
     async fn a_parent_that_is_edited_while_a_resync_of_it_runs_comes_first_after_it() {
         let queue = Queue::new(WORKERS);
-        queue.enqueue(&name("a"), ReconcileReason::Resync);
+        queue.enqueue(&name("a"), Trigger::Resync);
         queue.next().await.unwrap();
-        queue.enqueue(&name("b"), ReconcileReason::Resync);
+        queue.enqueue(&name("b"), Trigger::Resync);
         let (parent, reason) = edit("a");
-        queue.enqueue(&parent, ReconcileReason::Resync);
+        queue.enqueue(&parent, Trigger::Resync);
         queue.enqueue(&parent, reason);
         queue.done(&parent, |_| false);
         assert_eq!(queue.next().await.unwrap().parent, name("a"));
@@ -539,7 +539,7 @@ mod tests {
     async fn no_parent_is_lost_with_concurrent_enqueues() {
         let queue = std::sync::Arc::new(Queue::new(WORKERS));
         for i in 0..1000 {
-            queue.enqueue(&name(&i.to_string()), ReconcileReason::Resync);
+            queue.enqueue(&name(&i.to_string()), Trigger::Resync);
         }
         let workers: Vec<_> = (0..4)
             .map(|_| {

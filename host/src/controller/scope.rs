@@ -12,7 +12,7 @@ use operator_host_cluster::kind_reflectors::{ByNamespace, KindReflectors};
 use operator_host_config::ControllerConfig;
 use operator_host_contract::Kind;
 use operator_host_engine::reconcile::context::Context;
-use operator_host_engine::work_queue::ReconcileReason;
+use operator_host_engine::work_queue::Trigger;
 
 /// Returns the namespaces in which a controller's children and reads are watched when its parents are in
 /// `namespaces`, unless they are watched everywhere.
@@ -57,7 +57,7 @@ pub async fn set_namespaces(context: &Arc<Context>, watches: &SharedCache, names
     super::subscribe(context);
     context.forget_outside(&after);
     for namespace in after.difference(&before) {
-        super::enqueue_within(context, Some(namespace), &ReconcileReason::Resync);
+        super::enqueue_within(context, Some(namespace), &Trigger::Resync);
     }
     info!(
         controller = config.name,

@@ -149,7 +149,7 @@ impl Snapshot {
             return 0;
         }
         let is_deletable = |child: &&Arc<DynamicObject>| {
-            removable(&context.config, context.provenance.proof(), &self.parent, child)
+            removable(&context.config, context.proof_key.proof(), &self.parent, child)
                 .is_some_and(|(_, removal)| removal == Removal::Delete)
         };
         self.children.iter().filter(is_deletable).count()
@@ -219,7 +219,7 @@ impl Snapshot {
         let named = plan.named();
         let is_leaving = is_terminating(&self.parent);
         for child in self.children.iter().filter(|_| !is_leaving) {
-            match removable(&context.config, context.provenance.proof(), &self.parent, child) {
+            match removable(&context.config, context.proof_key.proof(), &self.parent, child) {
                 Some((key, _)) if named.contains(&key.identity()) => {}
                 Some((key, Removal::Delete)) => {
                     deleted.insert(key.identity());

@@ -32,7 +32,7 @@ use operator_host_desired::plan::{Desired, DesiredSecret, Plan, Policy, Refusal,
 use operator_host_desired::provenance::SecretProof;
 use operator_host_engine::reconcile::evaluate::{Subject, evaluate_dry, export_for};
 use operator_host_engine::reconcile::needs::{NeedError, RelatedObjects, Rights, Wanted};
-use operator_host_engine::reconcile::provenance_key::Provenance;
+use operator_host_engine::reconcile::proof_key::ProofKey;
 use operator_host_engine::reconcile::prune::unwanted;
 use operator_host_runtime::Plugin;
 
@@ -50,7 +50,7 @@ pub struct Preview<'a> {
     parent: Arc<ResolvedKind>,
     others: BTreeMap<Kind, Arc<ResolvedKind>>,
     not_served: BTreeMap<Kind, NotServed>,
-    provenance: Provenance,
+    proof_key: ProofKey,
 }
 
 impl<'a> Preview<'a> {
@@ -83,7 +83,7 @@ impl<'a> Preview<'a> {
             parent,
             others,
             not_served,
-            provenance: Provenance::new(client.clone(), host),
+            proof_key: ProofKey::new(client.clone(), host),
         })
     }
 
@@ -99,8 +99,8 @@ impl<'a> Preview<'a> {
     /// Returns how generated Secrets are recognized: by the key, or by the label when the key is missing or the user
     /// may not read it, which is usual. That is safe because nothing is written here.
     async fn proof(&self) -> SecretProof<'_> {
-        match self.provenance.load(None).await {
-            Ok(_) => self.provenance.proof(),
+        match self.proof_key.load(None).await {
+            Ok(_) => self.proof_key.proof(),
             Err(error) => {
                 debug!("treating every Secret with the label of a generated one as generated: {error}");
                 SecretProof::Label

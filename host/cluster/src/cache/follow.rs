@@ -209,18 +209,18 @@ pub(super) async fn follow(
             Position::Listing { token, listed } => {
                 let page = source.page(token.as_deref());
                 match first_lists.within(turn, page).await {
-                    Ok(page) => match take(inner, page, source.form, token, listed, &keep) {
-                        Ok(Taken::More) => {
+                    Ok(page) => match take_page(inner, page, source.form, token, listed, &keep) {
+                        Ok(Listed::More) => {
                             retry.since = None;
                             continue;
                         }
-                        Ok(Taken::All(version)) => {
+                        Ok(Listed::All(version)) => {
                             retry.since = None;
                             position = Position::Watching(version);
                             continue;
                         }
                         Err(error) => Trouble::unreadable(&error),
-                        Ok(Taken::Unusable) => Trouble::Passing {
+                        Ok(Listed::Unusable) => Trouble::Passing {
                             message:
                                 "the API server's list has no resource version, so it cannot be followed"
                                     .into(),
@@ -282,7 +282,7 @@ fn version_of(list: &Page) -> Option<u128> {
 }
 
 /// The result of reading one page.
-enum Taken {
+enum Listed {
     /// More pages follow.
     More,
     /// The last page; the store is complete up to this resource version.
@@ -291,14 +291,14 @@ enum Taken {
     Unusable,
 }
 
-fn take(
+fn take_page(
     inner: &Inner,
     page: Page,
     form: Form,
     token: &mut Option<String>,
     listed: &mut HashSet<NamespacedName>,
     keep: &watch::Receiver<Wanted>,
-) -> serde_json::Result<Taken> {
+) -> serde_json::Result<Listed> {
     let list = version_of(&page);
     let is_whole = |object: &DynamicObject| form == Form::Whole && inner.keeps_whole(object);
     page.for_each(is_whole, |object| {
@@ -308,7 +308,7 @@ fn take(
     })?;
     *token = next_page(&page.metadata);
     if token.is_some() {
-        return Ok(Taken::More);
+        return Ok(Listed::More);
     }
     inner.listed(listed, list);
     // A failing watch counts as recovered only once it watches again. Otherwise a client that may list but not
@@ -318,7 +318,7 @@ fn take(
     }
     let version = page.metadata.resource_version;
     let version = version.filter(|version| !version.is_empty());
-    Ok(version.map_or(Taken::Unusable, Taken::All))
+    Ok(version.map_or(Listed::Unusable, Listed::All))
 }
 
 /// Follows the changes after `position` and advances it, until the API server ends the watch or something else is needed. The

@@ -66,7 +66,7 @@ pub(super) async fn apply(
         let requests: Vec<_> = group
             .iter()
             .map(|desired| async move {
-                let live = Live::of(context, &desired.key);
+                let live = LiveChild::of(context, &desired.key);
                 if is_stopped.load(Ordering::Relaxed) {
                     return Ok(ApplyOutcome::Unchanged);
                 }
@@ -123,13 +123,13 @@ enum ApplyOutcome {
 }
 
 /// A child as it is in the cluster.
-pub(super) struct Live {
+pub(super) struct LiveChild {
     pub(super) object: Arc<DynamicObject>,
     /// Its managed fields, but for those of the status.
     pub(super) managed: Vec<ManagedFieldsEntry>,
 }
 
-impl Live {
+impl LiveChild {
     fn of(context: &Context, key: &ChildRef) -> Option<Self> {
         let (object, managed) = context.existing_managed(key)?;
         Some(Self { object, managed })
@@ -140,7 +140,7 @@ async fn apply_one(
     context: &Context,
     parent: &DynamicObject,
     desired: &Desired,
-    live: Option<&Live>,
+    live: Option<&LiveChild>,
     order: &Order<'_>,
 ) -> Result<ApplyOutcome, ApiError> {
     let drift = live.and_then(|live| drift_of(context, parent, desired, live));
@@ -170,7 +170,7 @@ fn may_apply<'a>(
     context: &'a Context,
     parent: &DynamicObject,
     desired: &Desired,
-    live: Option<&Live>,
+    live: Option<&LiveChild>,
     drift: Option<&FieldPath>,
     order: &Order<'_>,
 ) -> Result<&'a ResolvedKind, ApplyOutcome> {
@@ -213,7 +213,7 @@ fn is_correction(desired: &Desired, live: &DynamicObject) -> bool {
 /// Reports whether an object is known to be the parent's. Only there are fields of others taken over: in an object that is
 /// adopted, a field of another manager is a conflict.
 fn is_known_child(context: &Context, parent: &DynamicObject, live: &DynamicObject) -> bool {
-    let (config, proof) = (&context.config, context.provenance.proof());
+    let (config, proof) = (&context.config, context.proof_key.proof());
     owns(config, parent, live) || retains(config, proof, parent, live)
 }
 
@@ -229,7 +229,7 @@ async fn send(
     context: &Context,
     parent: &DynamicObject,
     desired: &Desired,
-    live: Option<&Live>,
+    live: Option<&LiveChild>,
     resource: &ResolvedKind,
 ) -> Result<ApplyOutcome, ApiError> {
     let (key, name) = (&desired.key, &NamespacedName::of(parent));
@@ -297,7 +297,7 @@ fn held(context: &Context, parent: &DynamicObject, key: &ChildRef) -> Option<Str
 }
 
 /// Returns the body to apply to a child that exists.
-fn body_for(desired: &Desired, live: &Live, manager: &str) -> Value {
+fn body_for(desired: &Desired, live: &LiveChild, manager: &str) -> Value {
     let mut body = desired.body.clone();
     // The decision to apply it is about this object only, not about a new one of the same name.
     body["metadata"]["uid"] = live.object.metadata.uid.clone().into();
@@ -316,7 +316,12 @@ fn body_for(desired: &Desired, live: &Live, manager: &str) -> Value {
 }
 
 /// Returns the first field in which an existing child is not as it is to be applied; `None` if it is.
-fn drift_of(context: &Context, parent: &DynamicObject, desired: &Desired, live: &Live) -> Option<FieldPath> {
+fn drift_of(
+    context: &Context,
+    parent: &DynamicObject,
+    desired: &Desired,
+    live: &LiveChild,
+) -> Option<FieldPath> {
     let annotation_path = |name| {
         FieldPath::default()
             .field("metadata")

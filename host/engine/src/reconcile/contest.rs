@@ -6,7 +6,7 @@ use tokio::time::Instant;
 use tracing::{info, warn};
 
 use super::action::{Action, MIN_DELAY};
-use super::apply::Live;
+use super::apply::LiveChild;
 use super::context::Context;
 use super::context::contests::{Report, Seen};
 use operator_host_contract::EventType;
@@ -26,7 +26,7 @@ pub(super) fn is_on_hold(
     context: &Context,
     parent: &DynamicObject,
     desired: &Desired,
-    live: &Live,
+    live: &LiveChild,
     drift: &FieldPath,
 ) -> bool {
     let seen = context.memory_of(&NamespacedName::of(parent), |memory| {
@@ -45,7 +45,7 @@ pub(super) fn is_on_hold(
 }
 
 /// Finds out who changes the field of a contested child, and publishes it the first time.
-fn report(context: &Context, parent: &DynamicObject, desired: &Desired, live: &Live, drift: &FieldPath) {
+fn report(context: &Context, parent: &DynamicObject, desired: &Desired, live: &LiveChild, drift: &FieldPath) {
     let manager = context.config.field_manager();
     let applied = annotation(&live.object, APPLIED_ANNOTATION);
     let by = match other_writer(&live.managed, drift, &manager) {
@@ -112,7 +112,7 @@ pub(super) fn forget(context: &Context, parent: &NamespacedName) {
 }
 
 /// Returns when to reconcile a parent again: as decided, or before because of its contested children and of what backs off.
-pub(super) fn next(context: &Context, parent: &NamespacedName, decided: Action) -> Action {
+pub(super) fn next_look(context: &Context, parent: &NamespacedName, decided: Action) -> Action {
     let after = match decided {
         Action::OnChange => None,
         Action::After(delay) => Some(delay),

@@ -19,8 +19,8 @@ pub use self::contests::Contests;
 pub use self::memory::{FailureMemory, OwnWrites, ParentMemory};
 use self::needs::Needs;
 use super::observer::Observer;
-use super::provenance_key::{Provenance, ProvenanceError};
-use super::reasons::ParentReasons;
+use super::parent_conditions::ParentConditions;
+use super::proof_key::{ProofKey, ProofKeyError};
 use super::staged::Staged;
 use crate::work_queue::Queue;
 use operator_host_cluster::cache::{Reflector, Subscription};
@@ -73,11 +73,11 @@ pub struct Context {
     /// Reports what this controller does.
     pub observer: Observer,
     /// The parents that hold back a new version of the plugin.
-    pub blocking_parents: Arc<ParentReasons>,
+    pub blocking_parents: Arc<ParentConditions>,
     /// Tracks which namespaces are being deleted.
     pub namespaces: Arc<Namespaces>,
     /// Proves which Secrets the host generated.
-    pub provenance: Arc<Provenance>,
+    pub proof_key: Arc<ProofKey>,
     /// The host's own namespace, if it runs in one.
     pub host_namespace: Option<Arc<str>>,
     /// The parents to reconcile.
@@ -95,7 +95,7 @@ pub struct ControllerState {
     /// What the plugin asked to read for each parent.
     pub needs: Needs,
     /// The parents with children of kinds that the configuration does not list any more.
-    pub unlisted: ParentReasons,
+    pub unlisted: ParentConditions,
 }
 
 /// A child that lives no longer than this was removed within moments of its creation.
@@ -155,11 +155,11 @@ impl Context {
     ///
     /// # Errors
     /// When the key is not available.
-    pub async fn load_provenance_key(
+    pub async fn load_proof_key(
         &self,
         parent: &DynamicObject,
         writer: Option<&Writer>,
-    ) -> Result<(), ProvenanceError> {
+    ) -> Result<(), ProofKeyError> {
         let name = NamespacedName::of(parent);
         let uid = parent.metadata.uid.as_deref().unwrap_or_default();
         let is_marked = |watch: Arc<Reflector>| {
@@ -169,8 +169,8 @@ impl Context {
                 .any(|object| label(object, GENERATED_LABEL).is_some())
         };
         let secrets = self.children.iter().filter(|(kind, _)| kind.kind == "Secret");
-        if !self.provenance.is_known() && secrets.flat_map(|(_, watches)| watches.all()).any(is_marked) {
-            self.provenance.load(writer).await?;
+        if !self.proof_key.is_known() && secrets.flat_map(|(_, watches)| watches.all()).any(is_marked) {
+            self.proof_key.load(writer).await?;
         }
         Ok(())
     }

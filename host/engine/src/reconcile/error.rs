@@ -7,7 +7,7 @@ use thiserror::Error;
 use super::action::{Action, OBSTRUCTED};
 use super::evaluate::EvaluateError;
 use super::needs::NeedError;
-use super::provenance_key::ProvenanceError;
+use super::proof_key::ProofKeyError;
 use operator_host_cluster::api_error::ApiError;
 use operator_host_core::backoff::at_least;
 use operator_host_core::object::unreadable;
@@ -40,7 +40,7 @@ pub(super) enum ReconcileError {
     )]
     OtherController(String),
     #[error(transparent)]
-    Provenance(#[from] ProvenanceError),
+    ProofKey(#[from] ProofKeyError),
     #[error("{}", join(.0))]
     Refused(Vec<Refusal>),
     #[error("{}", join(&lasting(.0)))]
@@ -86,7 +86,7 @@ impl ReconcileError {
             Self::Namespace(_) => "namespace",
             Self::Unreadable => "unreadable",
             Self::OtherController(_) => "other_controller",
-            Self::Provenance(_) => "provenance",
+            Self::ProofKey(_) => "provenance",
             Self::Refused(_) => "refused",
             Self::Api(_) => "api",
             Self::Status(_) => "status",

@@ -215,7 +215,7 @@ fn may_pass(context: &Context, parent: &NamespacedName) -> bool {
 
 /// Tells internal errors that the API server repeats word for word from an outage. If it is one, the status cannot be
 /// written, either.
-pub(super) fn tell_repeated<T>(
+pub(super) fn mark_repeated<T>(
     context: &Context,
     parent: &NamespacedName,
     result: &mut Result<T, ReconcileError>,
@@ -324,7 +324,7 @@ fn judge(context: &Context, parent: &DynamicObject, error: &ReconcileError) -> (
         ReconcileError::Namespace(_) => (stalled("NamespaceRefused"), Action::OnChange),
         ReconcileError::Unreadable => (stalled("Unreadable"), Action::OnChange),
         ReconcileError::OtherController(_) => (stalled("OtherController"), Action::OnChange),
-        ReconcileError::Provenance(_) => (reconciling("ProvenanceUnknown"), Action::Backoff),
+        ReconcileError::ProofKey(_) => (reconciling("ProvenanceUnknown"), Action::Backoff),
         ReconcileError::Refused(_) if is_waiting_for_deletion(error) => {
             (reconciling("WaitingForDeletion"), error.backoff())
         }

@@ -27,10 +27,9 @@ pub(super) fn cleaning_up_verdict(context: &Context, parent: &DynamicObject) -> 
     Verdict::CleaningUp(reason)
 }
 
-/// Checks whether the time limit of a parent's cleanup is over. The cleanup is tried at least once, however late.
-///
-/// Schedules another check for when the time is over.
-pub(super) fn check_deadline(context: &Context, parent: &DynamicObject, has_tried: bool) -> bool {
+/// Watches the time limit of a parent's cleanup: reports whether it is over, or else has the parent reconciled when it will be. The
+/// cleanup is tried at least once, however late.
+pub(super) fn watch_deadline(context: &Context, parent: &DynamicObject, has_tried: bool) -> bool {
     let Some(left) = time_left(context, parent) else {
         return false;
     };

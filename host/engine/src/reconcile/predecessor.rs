@@ -166,7 +166,7 @@ async fn clear_one(
     changes: &mut Changes,
 ) -> Result<bool, ApiError> {
     let config = &context.config;
-    let proof = context.provenance.proof();
+    let proof = context.proof_key.proof();
     let generated = parent.is_some_and(|parent| proof.holds(&config.parent, parent, child));
     if removal(config, generated, child).unwrap_or(Removal::Retain) == Removal::Retain {
         // With the reference it would be deleted with its former owner.

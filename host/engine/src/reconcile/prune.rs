@@ -24,8 +24,9 @@ use operator_host_desired::readiness::why_failed;
 /// Maximum number of concurrent deletions per parent.
 const CONCURRENCY: usize = 4;
 
-/// Deletes unwanted children of the kinds that may go, except those before others that are not deleted yet. Returns the deleted ones and the errors of the deletions that failed. When the API server
-/// is overloaded or silent, it stops early and leaves the others to the next reconcile.
+/// Deletes unwanted children of the kinds that may go, except those before others that are not deleted yet. Returns the deleted
+/// ones and the errors of the deletions that failed. When the API server is overloaded or silent, it stops early and leaves the
+/// others to the next reconcile.
 pub async fn prune(
     context: &Context,
     parent: &DynamicObject,
@@ -36,7 +37,7 @@ pub async fn prune(
     let parent_name = &NamespacedName::of(parent);
     let (mut deleted, mut failed) = (Vec::new(), Vec::new());
     let named = plan.named();
-    let proof = context.provenance.proof();
+    let proof = context.proof_key.proof();
     let is_unwanted = |child: &DynamicObject| {
         unwanted(&context.config, proof, parent, child, &named).is_some_and(|key| may_go(&key.kind))
     };

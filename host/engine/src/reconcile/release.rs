@@ -26,10 +26,7 @@ pub(super) async fn release(
     Snapshot { parent, children }: &Snapshot,
     released: &mut Vec<ChildRef>,
 ) -> Result<(), ReconcileError> {
-    let unknown = context
-        .load_provenance_key(parent, Some(&context.writer))
-        .await
-        .err();
+    let unknown = context.load_proof_key(parent, Some(&context.writer)).await.err();
     let name = NamespacedName::of(parent);
     let mut hasher = DefaultHasher::new();
     (&parent.metadata.uid, &parent.metadata.annotations).hash(&mut hasher);
@@ -37,7 +34,7 @@ pub(super) async fn release(
     if unknown.is_none() && context.memory_of(&name, |memory| memory.released) == state {
         return Ok(());
     }
-    let proof = context.provenance.proof();
+    let proof = context.proof_key.proof();
     let is_to_be_released = |child: &DynamicObject| {
         let generated = proof.holds(&context.config.parent, parent, child);
         removal(&context.config, generated, child) == Some(Removal::Retain)

@@ -11,7 +11,7 @@ use kube::core::DynamicObject;
 use serde_json::{Value, json};
 use tracing::debug;
 
-use super::apply::Live;
+use super::apply::LiveChild;
 use operator_host_cluster::api_error::{ApiError, Fault};
 use operator_host_cluster::resource_client::ResourceClient;
 use operator_host_core::field_path::{self, FieldPath};
@@ -36,7 +36,7 @@ const SHOWN: usize = 200;
 pub(super) async fn apply(
     objects: &ResourceClient<'_>,
     desired: &Desired,
-    live: &Live,
+    live: &LiveChild,
     body: &Value,
     manager: &str,
 ) -> Result<DynamicObject, ApiError> {
@@ -57,7 +57,7 @@ pub(super) async fn apply(
             let Some(lost) = drift(&managed, manager, &desired.body, &answer) else {
                 return Ok(answer);
             };
-            let after = Live {
+            let after = LiveChild {
                 object: Arc::new(answer),
                 managed,
             };
@@ -74,7 +74,7 @@ pub(super) async fn apply(
 async fn replace(
     objects: &ResourceClient<'_>,
     desired: &Desired,
-    live: &Live,
+    live: &LiveChild,
     body: &Value,
     manager: &str,
     parts: Vec<Part<'_>>,
@@ -191,7 +191,7 @@ fn steps_of(path: &FieldPath, live: &Value) -> Vec<String> {
 }
 
 /// Returns the parts of a child that hold a refused field and differ from the desired ones, the smallest first.
-fn parts<'a>(path: &[String], desired: &'a Desired, live: &Live, manager: &str) -> Vec<Part<'a>> {
+fn parts<'a>(path: &[String], desired: &'a Desired, live: &LiveChild, manager: &str) -> Vec<Part<'a>> {
     let mut parts = Vec::new();
     let mut pointer = String::new();
     let (mut wanted, mut is) = (&desired.body, &live.object.data);
@@ -233,7 +233,7 @@ fn in_the_way(
     mut refused: ApiError,
     paths: &[Vec<String>],
     desired: &Desired,
-    live: &Live,
+    live: &LiveChild,
     manager: &str,
 ) -> ApiError {
     let said = paths.iter().find_map(|path| {
@@ -318,7 +318,7 @@ mod tests {
             "spec": { "volumes": [{ "name": "a", "emptyDir": {} }, { "name": "b", "emptyDir": {} }] },
         });
         let object: DynamicObject = serde_json::from_value(live).unwrap();
-        let live = Live {
+        let live = LiveChild {
             managed: object.metadata.managed_fields.clone().unwrap(),
             object: Arc::new(object),
         };

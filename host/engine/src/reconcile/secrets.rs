@@ -68,9 +68,9 @@ pub async fn generate(
         let message = "its values are not in the cache; the host tries again when they are";
         return Err(failed(message.to_owned()));
     }
-    let provenance = &context.provenance;
+    let proof_key = &context.proof_key;
     // Load the key before any value is generated: a Secret that could not be proved later is not created.
-    let proving = provenance.load(Some(&context.writer)).await;
+    let proving = proof_key.load(Some(&context.writer)).await;
     let proving = proving.map_err(|error| failed(error.to_string()))?;
     let missing: Vec<&GeneratedValue> = desired
         .secret
@@ -89,11 +89,9 @@ pub async fn generate(
             && !is_terminating(live)
     });
     // A Secret without this proof gets here only if the parent's record has it, or the parent accepts it: `desired::plan` refuses all others.
-    let lacks_proof = live.as_ref().is_some_and(|live| {
-        !provenance
-            .proof()
-            .has_key_of(&context.config.parent, parent, live)
-    });
+    let lacks_proof = live
+        .as_ref()
+        .is_some_and(|live| !proof_key.proof().has_key_of(&context.config.parent, parent, live));
     if live.is_some() && missing.is_empty() && !lacks_owner && !lacks_proof {
         return Ok(Generated::Unchanged);
     }

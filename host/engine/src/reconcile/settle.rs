@@ -18,6 +18,7 @@ use super::predecessor;
 use super::prune::prune;
 use super::secrets::{Generated, generate, record};
 use super::snapshot::Snapshot;
+use operator_host_cluster::api_error::ApiError;
 use operator_host_contract::{Export, Kind, Response};
 use operator_host_core::clock::now;
 use operator_host_core::object::{ChildRef, is_terminating};
@@ -65,7 +66,7 @@ pub(super) async fn settle(
             }
             waiting.map(|waiting| Verdict::CleaningUp(Reason::waiting(waiting.why)))
         } else {
-            match end(context, parent, &snapshot.children, realized, changes).await? {
+            match prune_and_judge(context, parent, &snapshot.children, realized, changes).await? {
                 None => continue,
                 verdict => verdict,
             }
@@ -126,12 +127,11 @@ async fn realize(
     }
     let applied = apply(context, parent, &plan.desired, changes).await;
     changed |= applied.changed;
-    let is_lasting = applied.failed.iter().any(|error| !error.is_passing());
-    // A transient error must not hide a permanent one.
-    if is_lasting || !applied.failed.is_empty() && left_out.is_none() {
-        return Err(ReconcileError::Api(applied.failed));
-    }
+    let may_pass = applied.failed.iter().all(ApiError::is_passing);
     match left_out {
+        // An error that may pass does not hide the refusals, which do not.
+        _ if !may_pass => Err(ReconcileError::Api(applied.failed)),
+        None if !applied.failed.is_empty() => Err(ReconcileError::Api(applied.failed)),
         None => Ok(Some(Realized {
             plan,
             applied,
@@ -148,7 +148,7 @@ async fn realize(
 
 /// Deletes what is no longer wanted, and judges the children. Returns `None` when something has changed, which the plugin has to
 /// see.
-async fn end(
+async fn prune_and_judge(
     context: &Context,
     parent: &DynamicObject,
     observed: &[Arc<DynamicObject>],

@@ -10,7 +10,7 @@ use tokio::sync::watch;
 use tracing::debug;
 
 use super::context::Context;
-use crate::work_queue::ReconcileReason;
+use crate::work_queue::Trigger;
 use operator_host_cluster::objects::Objects;
 use operator_host_contract::Kind;
 use operator_host_core::object::{CONTROLLER_LABEL, ChildRef, NamespacedName, controller_of};
@@ -59,7 +59,7 @@ pub async fn follow(context: &Context, mut plugin: watch::Receiver<Live>) {
         let parents: BTreeSet<_> = before.keys().chain(now.keys()).collect();
         for parent in parents {
             if before.get(parent) != now.get(parent) {
-                context.queue.enqueue(parent, ReconcileReason::Related);
+                context.queue.enqueue(parent, Trigger::Related);
             }
         }
         tokio::select! {

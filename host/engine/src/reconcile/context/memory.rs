@@ -10,7 +10,7 @@ use tokio::time::Instant;
 
 use super::contests::Contests;
 use super::pace::Pace;
-use crate::work_queue::ReconcileReason;
+use crate::work_queue::Trigger;
 use operator_host_core::metrics::parents::CountedParent;
 use operator_host_core::object::{ChildRef, Identity, version};
 use operator_host_runtime::Digest;
@@ -161,16 +161,16 @@ impl OwnWrites {
     /// the plugin has seen it. For the parent only the exact version counts, because the plugin has not seen a
     /// change of the spec that was made just before our status write.
     #[must_use]
-    pub fn explain(&self, reason: &ReconcileReason) -> bool {
+    pub fn explain(&self, reason: &Trigger) -> bool {
         match reason {
-            ReconcileReason::Child {
+            Trigger::Child {
                 child,
                 version: Some(version),
             } => self
                 .children
                 .get(&child.identity())
                 .is_some_and(|written| version <= written),
-            ReconcileReason::Parent {
+            Trigger::Parent {
                 version: Some(version),
             } => self.parent.contains(version),
             _ => false,

@@ -50,15 +50,15 @@ impl Context {
         let name = NamespacedName::of(parent);
         let uid = parent.metadata.uid.as_deref().unwrap_or_default();
         let mut children = self.referring_to(uid, &name);
-        let proof = self.provenance.proof();
+        let proof = self.proof_key.proof();
         children
             .retain(|child| owns(&self.config, parent, child) || retains(&self.config, proof, parent, child));
         leave_out_others(&self.config, parent, &mut children);
         children
     }
 
-    /// Returns the objects that refer to a parent by owner reference or by annotation, Ownership
-    /// is not verified.
+    /// Returns the objects that refer to a parent by an owner reference or by the annotation. It does not prove that they are
+    /// the parent's.
     #[must_use]
     pub fn referring_to(&self, uid: &str, parent: &NamespacedName) -> Vec<Arc<DynamicObject>> {
         let watches = self.children.values().flat_map(KindReflectors::all);
@@ -100,7 +100,7 @@ impl Context {
             plugin: &plugin.description().name_and_version(),
             namespaced: &|kind: &Kind| self.namespaced(kind),
             existing: &|key: &ChildRef| self.existing(key),
-            proof: self.provenance.proof(),
+            proof: self.proof_key.proof(),
         };
         plan_around(&policy, answer)
     }

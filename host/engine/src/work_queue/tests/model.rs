@@ -11,7 +11,7 @@ use super::*;
 
 #[derive(Clone, Debug)]
 enum Op {
-    Enqueue(usize, ReconcileReason),
+    Enqueue(usize, Trigger),
     /// A timer that is due, or one in the distant future.
     EnqueueAt(usize, bool),
     Next,
@@ -22,9 +22,9 @@ enum Op {
 fn op() -> impl Strategy<Value = Op> {
     let parent = 0..3_usize;
     let reason = prop_oneof![
-        Just(ReconcileReason::Related),
-        Just(ReconcileReason::Resync),
-        (1..4_u128).prop_map(|version| ReconcileReason::Parent {
+        Just(Trigger::Related),
+        Just(Trigger::Resync),
+        (1..4_u128).prop_map(|version| Trigger::Parent {
             version: Some(version)
         }),
     ];
@@ -37,20 +37,20 @@ fn op() -> impl Strategy<Value = Op> {
 }
 
 /// The reason that counts as an own write here.
-fn is_own_write(reason: &ReconcileReason) -> bool {
-    *reason == ReconcileReason::Related
+fn is_own_write(reason: &Trigger) -> bool {
+    *reason == Trigger::Related
 }
 
 #[derive(Default)]
 struct Model {
-    pending: BTreeMap<usize, Vec<ReconcileReason>>,
+    pending: BTreeMap<usize, Vec<Trigger>>,
     running: BTreeSet<usize>,
     /// Whether the timer of a parent is due.
     timers: BTreeMap<usize, bool>,
 }
 
 impl Model {
-    fn enqueue(&mut self, parent: usize, reason: ReconcileReason) {
+    fn enqueue(&mut self, parent: usize, reason: Trigger) {
         self.pending.entry(parent).or_default().push(reason);
     }
 
@@ -63,7 +63,7 @@ impl Model {
             .collect();
         for parent in due {
             self.timers.remove(&parent);
-            self.enqueue(parent, ReconcileReason::Timer);
+            self.enqueue(parent, Trigger::Timer);
         }
     }
 
@@ -77,7 +77,7 @@ impl Model {
         prop_assert!(self.running.insert(parent), "{parent} was handed out twice");
         let mut expected = self.pending.remove(&parent).unwrap_or_default();
         let mut given = work.reasons.clone();
-        let key = |reason: &ReconcileReason| format!("{reason:?}");
+        let key = |reason: &Trigger| format!("{reason:?}");
         expected.sort_by_key(key);
         given.sort_by_key(key);
         prop_assert_eq!(given, expected);

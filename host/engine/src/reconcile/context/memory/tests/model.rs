@@ -70,7 +70,7 @@ struct World {
     parent: DynamicObject,
     child: u128,
     memory: ParentMemory,
-    pending: Vec<ReconcileReason>,
+    pending: Vec<Trigger>,
     running: bool,
     /// Number of writes of the parent by this reconcile: its finalizers and its status.
     parent_writes: usize,
@@ -97,7 +97,7 @@ impl World {
             parent: parent(1, 0, 0, 0),
             child: 0,
             memory: ParentMemory::default(),
-            pending: vec![ReconcileReason::Resync],
+            pending: vec![Trigger::Resync],
             running: false,
             parent_writes: 0,
             answer: None,
@@ -186,7 +186,7 @@ impl World {
             Some(Event::Child(at)) if at <= self.child => {}
             Some(Event::Child(at)) => {
                 self.child = at;
-                self.enqueue(ReconcileReason::Child {
+                self.enqueue(Trigger::Child {
                     child: child(),
                     version: Some(at),
                 });
@@ -205,11 +205,11 @@ impl World {
         let at = version(&object);
         if at > version(&self.parent) {
             self.parent = object;
-            self.enqueue(ReconcileReason::Parent { version: at });
+            self.enqueue(Trigger::Parent { version: at });
         }
     }
 
-    fn enqueue(&mut self, reason: ReconcileReason) {
+    fn enqueue(&mut self, reason: Trigger) {
         if !self.memory.own_writes.explain(&reason) {
             self.pending.push(reason);
         }

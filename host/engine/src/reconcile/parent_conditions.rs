@@ -9,9 +9,9 @@ use operator_host_desired::conditions::Reason;
 
 /// The reasons for one condition of the parents of one controller; see the module.
 #[derive(Debug, Default)]
-pub struct ParentReasons(Mutex<BTreeMap<NamespacedName, Reason>>);
+pub struct ParentConditions(Mutex<BTreeMap<NamespacedName, Reason>>);
 
-impl ParentReasons {
+impl ParentConditions {
     /// Returns why a parent has the condition; `None` if it has not.
     #[must_use]
     pub fn reason(&self, parent: &NamespacedName) -> Option<Reason> {

@@ -24,7 +24,7 @@ const KEY_BYTES: usize = 32;
 
 /// Why it cannot be verified whether a Secret was generated.
 #[derive(Clone, Debug, Error)]
-pub enum ProvenanceError {
+pub enum ProofKeyError {
     /// The key can be neither read nor created.
     #[error(
         "{0}. Its key proves which Secrets this host generated; no Secret is generated until this succeeds (`operator-host \
@@ -46,14 +46,14 @@ pub enum ProvenanceError {
 }
 
 /// The key, read when it is first needed.
-pub struct Provenance {
+pub struct ProofKey {
     reader: Writer,
     secrets: ResolvedKind,
     secret: NamespacedName,
     key: OnceCell<Key>,
 }
 
-impl Provenance {
+impl ProofKey {
     /// Creates the state for the key in this namespace. No request is sent yet.
     #[must_use]
     pub fn new(client: Client, namespace: &str) -> Self {
@@ -88,7 +88,7 @@ impl Provenance {
     ///
     /// # Errors
     /// Why there is none.
-    pub async fn load(&self, writer: Option<&Writer>) -> Result<&Key, ProvenanceError> {
+    pub async fn load(&self, writer: Option<&Writer>) -> Result<&Key, ProofKeyError> {
         let load = || async {
             let key = match (self.read().await?, writer) {
                 (None, Some(writer)) => match self.create(writer).await? {
@@ -97,26 +97,26 @@ impl Provenance {
                 },
                 (key, _) => key,
             };
-            let key = key.ok_or_else(|| ProvenanceError::Missing(self.secret.clone()))?;
+            let key = key.ok_or_else(|| ProofKeyError::Missing(self.secret.clone()))?;
             Ok(Key::new(&key))
         };
         self.key.get_or_try_init(load).await
     }
 
-    async fn read(&self) -> Result<Option<Vec<u8>>, ProvenanceError> {
+    async fn read(&self) -> Result<Option<Vec<u8>>, ProofKeyError> {
         let secrets = ResourceClient::new(&self.reader, &self.secrets);
         let Some(secret) = secrets.get(&self.secret).await? else {
             return Ok(None);
         };
         let key = secret::decoded(&secret.data["data"][ENTRY]).filter(|key| key.len() == KEY_BYTES);
         key.map(Some)
-            .ok_or_else(|| ProvenanceError::Malformed(self.secret.clone()))
+            .ok_or_else(|| ProofKeyError::Malformed(self.secret.clone()))
     }
 
     /// Returns `None` when the Secret already exists.
-    async fn create(&self, writer: &Writer) -> Result<Option<Vec<u8>>, ProvenanceError> {
+    async fn create(&self, writer: &Writer) -> Result<Option<Vec<u8>>, ProofKeyError> {
         let mut key = vec![0; KEY_BYTES];
-        getrandom::fill(&mut key).map_err(ProvenanceError::Randomness)?;
+        getrandom::fill(&mut key).map_err(ProofKeyError::Randomness)?;
         let data = json!({ "immutable": true, "data": { ENTRY: ByteString(key.clone()) } });
         let mut secret = DynamicObject::new(KEY_SECRET, &self.secrets.api).data(data);
         let managed_by = ("app.kubernetes.io/managed-by", "operator-host");
