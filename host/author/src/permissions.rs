@@ -11,7 +11,7 @@
 //! | `reconcile::apply`, `secrets` | `create` and `patch` of children: an apply that creates needs both |
 //! | `reconcile::prune` | `delete` of children that are not retained |
 //! | `reconcile::status` | `patch` of the parents' `status` |
-//! | `reconcile` | `patch` of the parents, when the plugin has a finalizer or the controller had another name |
+//! | `reconcile` | `patch` of the parents, when the plugin has a finalizer or the controller has Secrets |
 //! | `cluster::event_recorder` | `create` and `patch` of Events |
 //! | `reconcile::proof_key` | `get` and `create` of the Secret with the key that proves what was generated |
 //! | `leader` | `get`, `create` and `update` of its Lease; with a Lease per controller also `list` and `delete` |

@@ -151,17 +151,29 @@ pub(crate) fn response(
         Ok(record) => record,
         Err(failure) => return reader.failure(failure),
     };
+    let wit::Response {
+        done,
+        children,
+        keep,
+        generate,
+        status,
+        conditions,
+        events,
+        requeue_after_ms,
+        requeue_at: at,
+        needs,
+    } = record;
     Ok(CommandOutput::Response(Box::new(Response {
-        done: record.done,
-        children: reader.children(&record.children)?,
-        keep: all(record.keep),
-        generate: record.generate.into_iter().map(generated_secret).collect(),
-        status: reader.status(record.status.as_deref())?,
-        conditions: all(record.conditions),
-        events: all(record.events),
-        requeue_after_ms: record.requeue_after_ms,
-        requeue_at: record.requeue_at.as_deref().map(requeue_at).transpose()?,
-        needs: all(record.needs),
+        done,
+        children: reader.children(&children)?,
+        keep: all(keep),
+        generate: generate.into_iter().map(generated_secret).collect(),
+        status: reader.status(status.as_deref())?,
+        conditions: all(conditions),
+        events: all(events),
+        requeue_after_ms,
+        requeue_at: at.as_deref().map(requeue_at).transpose()?,
+        needs: all(needs),
     })))
 }
 

@@ -90,7 +90,9 @@ impl LoadError {
     pub(crate) fn bindings(error: impl fmt::Display) -> Self {
         Self::new(
             Part::Contract,
-            format!("the plugin's bindings do not fit: {error:#}"),
+            format!(
+                "the plugin's bindings do not fit this host: {error:#}; build it with the SDK or the `wit` of this host"
+            ),
         )
     }
 

@@ -50,18 +50,32 @@ pub(super) async fn settle(
             now: seen,
             namespace_terminating: context.is_namespace_terminating(&snapshot.parent),
         };
-        let (mut response, share) = call(context, plugin, export, &subject).await?;
+        let (response, share) = call(context, plugin, export, &subject).await?;
         let parent = &mut snapshot.parent;
         let Some(realized) = realize(context, plugin, parent, &response, changes).await? else {
             continue;
         };
-        collect_events(&mut events, std::mem::take(&mut response.events));
+        // Whole, so that a new field is not forgotten.
+        let Response {
+            done,
+            status,
+            conditions,
+            events: published,
+            requeue_after_ms,
+            requeue_at,
+            // In `realized`, or settled.
+            children: _,
+            keep: _,
+            generate: _,
+            needs: _,
+        } = response;
+        collect_events(&mut events, published);
         let again = realized.applied.awaits_others.then_some(OBSTRUCTED);
         let verdict = if export == Export::Cleanup {
             let waiting = realized.applied.waiting.into_iter().next();
             // A cleanup is over when the plugin says so, although it has just changed something, unless a child waits. What
             // it does not name is kept.
-            if realized.changed && !(response.done && waiting.is_none()) {
+            if realized.changed && !(done && waiting.is_none()) {
                 continue;
             }
             waiting.map(|waiting| Verdict::CleaningUp(Reason::waiting(waiting.why)))
@@ -71,13 +85,13 @@ pub(super) async fn settle(
                 verdict => verdict,
             }
         };
-        let asked = requeue(response.requeue_after_ms, response.requeue_at, seen);
+        let asked = requeue(requeue_after_ms, requeue_at, seen);
         return Ok(FinalAnswer {
-            status: response.status,
-            conditions: response.conditions,
+            status,
+            conditions,
             events,
             requeue: asked.into_iter().chain(again).min(),
-            done: response.done && verdict.is_none(),
+            done: done && verdict.is_none(),
             verdict,
             _share: share,
         });
