@@ -21,6 +21,28 @@ fn the_committed_schemas_match_the_types() {
 }
 
 #[test]
+fn every_sdk_has_every_field_of_an_answer() {
+    let schema = std::fs::read_to_string(root().join("wit/response.schema.json")).unwrap();
+    let schema: Value = serde_json::from_str(&schema).unwrap();
+    let fields = schema["$defs"]["Response"]["properties"].as_object().unwrap();
+    let files = "host/docs/contract.md plugins/sdk/src/response.rs plugins/sdk/src/testing.rs plugins/hello/contract.go \
+                 plugins/echo-js/operator-plugin.js plugins/echo-js/operator-plugin.d.ts \
+                 plugins/echo-python/operator_plugin.py plugins/echo-zig/operator_plugin.zig \
+                 plugins/echo-assemblyscript/assembly/operator-plugin.ts";
+    for file in files.split_whitespace() {
+        let text = std::fs::read_to_string(root().join(file)).unwrap();
+        // A method that adds one of several is named after one, and other languages write other words.
+        let text = text.to_lowercase().replace('_', "");
+        let one = |field: &str| field.trim_end_matches("ren").trim_end_matches('s').to_lowercase();
+        let lacking: Vec<_> = fields
+            .keys()
+            .filter(|field| !text.contains(&one(field)))
+            .collect();
+        assert!(lacking.is_empty(), "{file} lacks {lacking:?}");
+    }
+}
+
+#[test]
 fn the_committed_bindings_for_c_are_those_of_the_world() {
     let mut files: Vec<_> = std::fs::read_dir(root().join("wit"))
         .unwrap()

@@ -238,11 +238,27 @@ export class Need {
   labelSelector: string | null = null;
 }
 
+/** A value of a generated Secret: its key, and how many characters it has, letters and digits or those of the alphabet. */
+@json
+export class GeneratedValue {
+  key: string = "";
+  length: i32 = 0;
+  @omitnull()
+  alphabet: string | null = null;
+}
+
+@json
+class GeneratedSecret {
+  name: string = "";
+  entries: GeneratedValue[] = [];
+}
+
 /** What should be, or why there is no answer. The host deletes every child of the parent that it does not name. */
 export class Response {
   private failure: string = "";
   private children: string[] = [];
   private kept: Reference[] = [];
+  private generated: GeneratedSecret[] = [];
   private statusText: string = "";
   private conditions: Condition[] = [];
   private events: Event[] = [];
@@ -288,6 +304,14 @@ export class Response {
       namespace: namespace == "" ? null : namespace,
       name: child.name,
     });
+    return this;
+  }
+
+  /** Adds a Secret whose values the host generates once. A plugin must not make passwords: its random numbers can be predicted. */
+  generate(name: string, entries: GeneratedValue[]): Response {
+    requireText(name, "the name of a generated Secret");
+    for (let i = 0; i < entries.length; i++) requireText(entries[i].key, "the key of a generated value");
+    this.generated.push({ name, entries });
     return this;
   }
 
@@ -356,6 +380,7 @@ export class Response {
       `"done":${done}`,
       `"children":[${children.join(",")}]`,
       `"keep":${JSON.stringify(this.kept)}`,
+      `"generate":${JSON.stringify(this.generated)}`,
       `"conditions":${JSON.stringify(this.conditions)}`,
       `"events":${JSON.stringify(this.events)}`,
       `"needs":${JSON.stringify(this.needs)}`,
