@@ -222,8 +222,10 @@ export class Response extends Answer {
 
 /** What a cleanup answers: with `done`, the parent may go. */
 export class Cleanup extends Answer {
-  constructor(done = true, status) {
+  constructor(...given) {
+    const [done = given.length === 0 || undefined, status] = given;
     super(status);
+    // A value that is missing, such as that of a condition that is not there yet, does not mean done.
     require(typeof done === "boolean", "the first argument of Cleanup", "true or false", done);
     this.fields.done = done;
   }

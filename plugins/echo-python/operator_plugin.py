@@ -425,14 +425,13 @@ class Plugin:
 
     def cleanup(self, request: wit.Request) -> wit.Response:
         function = self.functions[1]
-        # A parent must be able to go whatever its spec is.
-        def spec_or_none() -> Request:
-            try:
-                return Request(request, self.spec)
-            except Invalid:
-                return Request(request, None)
-
-        return called(function, lambda: self.ask(function, Cleanup, spec_or_none()))
+        try:
+            typed = Request(request, self.spec)
+        except Invalid as failure:
+            # A parent must be able to go whatever its spec is, and the function would fail each time that it reads the spec.
+            message = f"{failure}. The plugin cannot read the resource, so its cleanup did not run"
+            return Cleanup().event("CleanupSkipped", message, warning=True).record(Request(request, None))
+        return called(function, lambda: self.ask(function, Cleanup, typed))
 
     def convert(self, api_version: str, objects: list[str]) -> list[Any]:
         function = self.functions[2]

@@ -97,6 +97,7 @@ async fn what_does_not_exist_or_cannot_be_read_is_reported() {
     assert_eq!(failed(&["nothing", "p"], 1), expected);
     let expected = "operator-host: specify a kind and a name: explain KIND NAME\n";
     assert_eq!(failed(&["puppet"], 2), expected);
+    assert_eq!(failed(&["", "p"], 2), expected);
     // A name could turn the request into another one.
     for name in ["p?x=y", "p/status", "..", "<script>alert(1)</script>"] {
         let error = failed(&["puppet", name], 2);

@@ -482,8 +482,8 @@ async fn children(plugin: &Plugin, name: &str, scene: &Scene, report: &mut Repor
             report.ok("children", format!("{name}: {count}, all of them allowed"));
         }
         Err(RenderError::Evaluate(EvaluateError::Call(
-            CallError::Invalid { .. } | CallError::Retry { .. },
-        ))) => {}
+            error @ (CallError::Invalid { .. } | CallError::Retry { .. }),
+        ))) => report.warn("samples", format!("{name}: {error}")),
         Err(error) => report.fail("children", format!("{name}: {error}")),
     }
 }

@@ -175,6 +175,11 @@ fn named_file(text: &str) -> Result<(String, PathBuf), String> {
 }
 
 impl PluginFiles {
+    /// Returns the names of the controllers.
+    pub fn names(&self) -> impl Iterator<Item = &str> {
+        self.files.iter().map(|(name, _)| name.as_str())
+    }
+
     /// Loads the plugin of a controller.
     ///
     /// # Errors

@@ -98,6 +98,17 @@ pub async fn run(args: Args) -> Result<(), Failure> {
 /// # Errors
 /// When one cannot be loaded, or is for another kind.
 pub(crate) async fn load(config: &Config, files: &plugin_file::PluginFiles) -> Result<Vec<Plugin>, Failure> {
+    let is_there = |name: &&str| {
+        config
+            .controllers
+            .iter()
+            .any(|controller| controller.name == *name)
+    };
+    if let Some(name) = files.names().find(|name| !is_there(name)) {
+        return Err(Failure::Usage(anyhow!(
+            "--plugin: the configuration has no controller {name:?}"
+        )));
+    }
     let mut plugins = Vec::with_capacity(config.controllers.len());
     for controller in &config.controllers {
         plugins.push(files.load(controller).await?);

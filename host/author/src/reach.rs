@@ -43,7 +43,14 @@ impl ReachArgs {
     /// When an argument is malformed, or the authority cannot be read.
     pub(crate) fn client(&self, reach: Option<&WebhookReach>) -> Result<Client, Failure> {
         let target = match (&self.url, &self.service, reach) {
-            (Some(url), ..) => WebhookTarget::Url(base(url).to_owned()),
+            (Some(url), ..) => {
+                let rest = url.strip_prefix("https://").unwrap_or_default();
+                if rest.is_empty() || rest.contains(['?', '#', '@', ' ']) {
+                    let message = format!("--url is {url:?}: it must be one such as https://10.0.0.1:8443");
+                    return Err(Failure::Usage(anyhow!(message)));
+                }
+                WebhookTarget::Url(base(url).to_owned())
+            }
             (None, None, Some(reach)) => reach.target.clone(),
             (None, given, _) => parse_service(given.as_deref().unwrap_or(SERVICE)).ok_or_else(|| {
                 Failure::Usage(anyhow!("--service must be NAMESPACE/NAME or NAMESPACE/NAME:PORT"))
@@ -161,6 +168,8 @@ mod tests {
         let url = json!({ "url": "https://10.0.0.1:8443/validate" });
         assert_eq!(client(", url: 'https://10.0.0.1:8443'", &[]), url);
         assert_eq!(client(", service: a/b", &["--url", "https://10.0.0.1:8443"]), url);
+        let wrong = <Line as clap::Parser>::parse_from(["x", "--url", "https://a?p=q"]).reach;
+        assert!(wrong.client(None).is_err());
         let trusted = client(", service: a/b, certificateAuthority: ca.crt", &[]);
         assert!(trusted["caBundle"].is_string(), "{trusted}");
         // It is in the pod.

@@ -16,11 +16,14 @@
 //! ```
 
 use std::fmt;
+use std::marker::PhantomData;
 use std::sync::Arc;
 
 use jiff::Timestamp;
 use kube::core::DynamicObject;
 use schemars::JsonSchema;
+use serde::de::value::MapAccessDeserializer;
+use serde::de::{MapAccess, Visitor};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use serde_json::value::RawValue;
 use serde_json::{Map, Value};
@@ -575,13 +578,31 @@ pub enum CommandOutput {
     /// The result of `validate`; empty: the parent is valid.
     Validated(Vec<FieldError>),
     /// The result of `reconcile` and of `cleanup`.
-    Response(Box<Response>),
+    Response(#[serde(deserialize_with = "from_object")] Box<Response>),
     /// The results of `convert`: as many as objects, in the same order.
     Converted(Vec<Converted>),
     /// The result of `default`: the spec.
     Defaulted(Map<String, Value>),
     /// The plugin cannot answer, and reports why.
     Failure(Failure),
+}
+
+/// Reads a record from an object. Serde would also take a list, as the fields in their order: an empty one, which some languages
+/// write for an empty map, as a record without a field.
+fn from_object<'de, D: Deserializer<'de>, T: Deserialize<'de>>(deserializer: D) -> Result<T, D::Error> {
+    struct Fields<T>(PhantomData<T>);
+    impl<'de, T: Deserialize<'de>> Visitor<'de> for Fields<T> {
+        type Value = T;
+
+        fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+            f.write_str("an object")
+        }
+
+        fn visit_map<A: MapAccess<'de>>(self, fields: A) -> Result<T, A::Error> {
+            T::deserialize(MapAccessDeserializer::new(fields))
+        }
+    }
+    deserializer.deserialize_map(Fields(PhantomData))
 }
 
 /// Whether a text is a DNS label, as defined by RFC 1123 and Kubernetes.

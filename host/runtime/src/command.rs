@@ -3,6 +3,9 @@
 //! It runs as a core module and is not converted to a component: that needs one instance instead of four, and
 //! the input and output are not copied through the adapter.
 
+use std::collections::BTreeMap;
+
+use serde::de::IgnoredAny;
 use wasmtime::{AsContextMut, Caller, Engine, Extern, InstancePre, Module, bail};
 use wasmtime_wasi::I32Exit;
 use wasmtime_wasi::p1::wasi_snapshot_preview1::{self, WasiSnapshotPreview1 as _};
@@ -13,7 +16,7 @@ use wiggle::GuestMemory;
 use crate::call::{self, Call, Setting};
 use crate::contract::{Asked, CommandInput, CommandOutput};
 use crate::convert::{self, Text, not_an_object};
-use crate::error::{CallError, LoadError};
+use crate::error::{CallError, LoadError, shortened};
 use crate::estimate::{end_of_string, estimate};
 use crate::lane::Owned;
 use crate::limits::Limits;
@@ -206,8 +209,17 @@ pub(crate) fn parse(
             return Err(CallError::heavy(limits));
         }
     }
-    let output: CommandOutput = serde_json::from_str(text)
-        .map_err(|error| CallError::protocol(format!("standard output is not a valid answer: {error}")))?;
+    let output: CommandOutput = serde_json::from_str(text).map_err(|error| {
+        let fields = serde_json::from_str::<BTreeMap<String, IgnoredAny>>(text).unwrap_or_default();
+        let fields: Vec<_> = fields.into_keys().collect();
+        CallError::protocol(match fields.len() {
+            0 | 1 => format!("standard output is not a valid answer: {error}"),
+            _ => format!(
+                "standard output must have one field, and has {}",
+                shortened(&fields.join(", "))
+            ),
+        })
+    })?;
     let children = match &output {
         CommandOutput::Response(response) => response.children.as_slice(),
         _ => &[],

@@ -82,8 +82,10 @@ fn words(error: &kube::Error) -> String {
 pub async fn run(args: Args) -> Result<(), Failure> {
     plugin_file::show_log("off")?;
     let (kind, name) = match (args.kind.split_once('/'), args.name) {
-        (None, Some(name)) => (args.kind, name),
-        (Some((kind, name)), None) if !name.is_empty() => (kind.to_owned(), name.to_owned()),
+        (None, Some(name)) if !args.kind.is_empty() => (args.kind, name),
+        (Some((kind, name)), None) if !kind.is_empty() && !name.is_empty() => {
+            (kind.to_owned(), name.to_owned())
+        }
         _ => {
             return Err(Failure::Usage(anyhow!(
                 "specify a kind and a name: explain KIND NAME"

@@ -170,6 +170,11 @@ async fn a_command_that_answers_with_something_else_gets_a_precise_error() {
             r#"{"validated":[]}"#,
             "its answer to `reconcile` has the field `validated`",
         ),
+        (r#"{"response":[]}"#, "expected an object"),
+        (
+            r#"{"response":{},"done":true}"#,
+            "must have one field, and has done, response",
+        ),
         (
             r#"{"response":{"kids":[]}}"#,
             "unknown field `kids`, expected one of `done`",
