@@ -20,7 +20,6 @@ use operator_host_contract::{Description, Response};
 use operator_host_core::crd::definition;
 use operator_host_core::object::is_built_in;
 use operator_host_engine::reconcile::evaluate::EvaluateError;
-use operator_host_instruments::record::RecordedAnswer;
 use operator_host_runtime::{Call, CallError, CallStats, CodeOrigin, Plugin, RandomSource, compile_memory};
 use operator_host_schema::cel;
 use operator_host_schema::difference;
@@ -481,9 +480,9 @@ async fn children(plugin: &Plugin, name: &str, scene: &Scene, report: &mut Repor
             let count = rendering.children.len() + rendering.generate.len();
             report.ok("children", format!("{name}: {count}, all of them allowed"));
         }
-        Err(RenderError::Evaluate(EvaluateError::Call(
-            error @ (CallError::Invalid { .. } | CallError::Retry { .. }),
-        ))) => report.warn("samples", format!("{name}: {error}")),
+        Err(RenderError::Evaluate(EvaluateError::Call(error @ CallError::Failure(_)))) => {
+            report.warn("samples", format!("{name}: {error}"));
+        }
         Err(error) => report.fail("children", format!("{name}: {error}")),
     }
 }
@@ -492,10 +491,7 @@ async fn children(plugin: &Plugin, name: &str, scene: &Scene, report: &mut Repor
 fn answer(call: Call<Response>) -> Result<Value, String> {
     match call.outcome {
         Ok(response) => serde_json::to_value(response).map_err(|error| error.to_string()),
-        Err(error) if error.shown().is_some() => {
-            serde_json::to_value(RecordedAnswer::of(&Err::<Response, _>(error)))
-                .map_err(|error| error.to_string())
-        }
+        Err(CallError::Failure(failure)) => serde_json::to_value(failure).map_err(|error| error.to_string()),
         Err(error) => Err(error.to_string()),
     }
 }

@@ -16,7 +16,7 @@ use super::{Failure, plugin_file};
 use crate::dry_run::documents::{self, Document};
 use crate::dry_run::offline::{self, Allowed, RenderError, Scene};
 use operator_host_config::Config;
-use operator_host_contract::Kind;
+use operator_host_contract::{self as contract, Kind};
 use operator_host_core::crd::definition;
 use operator_host_desired::names;
 use operator_host_engine::reconcile::evaluate::EvaluateError;
@@ -126,12 +126,14 @@ pub async fn run(args: Args) -> Result<(), Failure> {
         let rendering = offline::reconcile(&plugin, &scene).await.map_err(|error| {
             let name = scene.parent.metadata.name.clone().unwrap_or_default();
             let what = match &error {
-                RenderError::Evaluate(EvaluateError::Call(CallError::Invalid { reason, .. })) => {
+                RenderError::Evaluate(EvaluateError::Call(CallError::Failure(
+                    contract::Failure::Invalid { reason, .. },
+                ))) => {
                     format!(": {}", reason.as_deref().unwrap_or("InvalidSpec"))
                 }
-                RenderError::Evaluate(EvaluateError::Call(CallError::Retry { .. })) => {
-                    ": retry requested".into()
-                }
+                RenderError::Evaluate(EvaluateError::Call(CallError::Failure(
+                    contract::Failure::Retry { .. },
+                ))) => ": retry requested".into(),
                 _ => String::new(),
             };
             anyhow!("{} {name}{what}: {error}", description.parent.kind)

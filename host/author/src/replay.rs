@@ -13,7 +13,7 @@ use super::{Failure, plugin_file, rendering};
 use operator_host_contract::Export;
 use operator_host_core::files;
 use operator_host_core::object::kind_of;
-use operator_host_instruments::record::{Record, RecordedAnswer, Version, mask};
+use operator_host_instruments::record::{FAULT, Record, Version, mask, output};
 use operator_host_runtime::Plugin;
 
 /// The options of `replay`.
@@ -85,7 +85,7 @@ async fn replay(args: Args) -> Result<ExitCode, Failure> {
             writeln!(out, "same       {}", file.display())?;
             continue;
         }
-        if args.accept && !matches!(answer, RecordedAnswer::Fault(_)) {
+        if args.accept && answer.get(FAULT).is_none() {
             accept::accept(file, record, &answer, &live).with_context(|| file.display().to_string())?;
             accepted += 1;
             writeln!(out, "accepted   {}", file.display())?;
@@ -153,35 +153,35 @@ fn read(file: &Path, plugin: &Plugin) -> anyhow::Result<Record> {
     Ok(record)
 }
 
-async fn call(plugin: &Plugin, record: &Record) -> anyhow::Result<RecordedAnswer> {
+async fn call(plugin: &Plugin, record: &Record) -> anyhow::Result<Value> {
     let input = &record.input;
     Ok(
         match (input.call, &input.request, &input.conversion, &input.parent) {
             (Export::Reconcile, Some(request), ..) => {
-                RecordedAnswer::of(&plugin.reconcile(request).await.outcome)
+                output(input.call, &plugin.reconcile(request).await.outcome)
             }
             (Export::Cleanup, Some(request), ..) => {
-                RecordedAnswer::of(&plugin.cleanup(request).await.outcome)
+                output(input.call, &plugin.cleanup(request).await.outcome)
             }
             (Export::Convert, _, Some(conversion), _) => {
                 // A version without it would abort.
                 if !plugin.description().converts() {
                     return Err(anyhow!("the plugin has one version only, and converts nothing"));
                 }
-                RecordedAnswer::of(&plugin.convert(conversion).await.outcome)
+                output(input.call, &plugin.convert(conversion).await.outcome)
             }
             (Export::Validate, .., Some(parent)) => {
                 if !plugin.description().validates {
                     return Err(anyhow!("the plugin validates nothing"));
                 }
                 let validated = plugin.validate(parent, input.old_parent.as_ref()).await;
-                RecordedAnswer::of(&validated.outcome)
+                output(input.call, &validated.outcome)
             }
             (Export::Default, .., Some(parent)) => {
                 if !plugin.description().defaults {
                     return Err(anyhow!("the plugin sets no defaults"));
                 }
-                RecordedAnswer::of(&plugin.default(parent).await.outcome)
+                output(input.call, &plugin.default(parent).await.outcome)
             }
             (call, ..) => {
                 return Err(anyhow!(
@@ -194,7 +194,7 @@ async fn call(plugin: &Plugin, record: &Record) -> anyhow::Result<RecordedAnswer
 }
 
 /// Returns the answer as a record contains it, with the same masking of Secrets.
-fn shown(record: &Record, answer: &RecordedAnswer) -> anyhow::Result<Value> {
+fn shown(record: &Record, answer: &Value) -> anyhow::Result<Value> {
     let mut document = serde_json::to_value(Record {
         output: answer.clone(),
         ..record.clone()

@@ -427,6 +427,29 @@ pub enum Failure {
     },
 }
 
+impl Failure {
+    /// Returns the plugin's message.
+    #[must_use]
+    pub fn message(&self) -> &str {
+        let (Self::Invalid { message, .. } | Self::Retry { message, .. }) = self;
+        message
+    }
+
+    /// Returns the status that the parent shows; `None`: it does not change.
+    #[must_use]
+    pub fn status(&self) -> Option<&Map<String, Value>> {
+        let (Self::Invalid { status, .. } | Self::Retry { status, .. }) = self;
+        status.as_ref()
+    }
+
+    /// Returns the conditions to add to those of the parent.
+    #[must_use]
+    pub fn conditions(&self) -> &[Condition] {
+        let (Self::Invalid { conditions, .. } | Self::Retry { conditions, .. }) = self;
+        conditions
+    }
+}
+
 /// The document that a WASI command reads from standard input.
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use serde::Serialize;
 use serde_json::{Map, Value};
 use tracing::{Span, record_all};
 
@@ -11,7 +12,7 @@ use operator_host_contract::{Asked, Conversion, Converted, Export, FieldError, J
 use operator_host_core::metrics::ControllerMetrics;
 use operator_host_core::trace::Tracer;
 use operator_host_instruments::Instruments;
-use operator_host_instruments::record::{RecordedAnswer, Recorder};
+use operator_host_instruments::record::Recorder;
 use operator_host_runtime::{Call, CallError, Plugin, Share};
 
 /// Bytes of the objects that the record of a conversion contains, if there is more than one. Records wait in memory.
@@ -77,12 +78,7 @@ impl Calls {
     }
 
     /// Records a call if recording is enabled.
-    pub(crate) fn record<T: Clone + Into<RecordedAnswer>>(
-        &self,
-        plugin: &Plugin,
-        asked: Asked,
-        outcome: &Result<T, CallError>,
-    ) {
+    pub(crate) fn record<T: Serialize>(&self, plugin: &Plugin, asked: Asked, outcome: &Result<T, CallError>) {
         if let Some(recorder) = &self.recorder {
             recorder.call(&self.controller, plugin, asked, outcome, &self.metrics);
         }

@@ -3,8 +3,8 @@
 use kube::core::DynamicObject;
 use serde_json::value::to_raw_value;
 
-use operator_host_contract::{FieldError, Json};
-use operator_host_runtime::{CallError, Plugin, RandomSource, Shown};
+use operator_host_contract::{Failure, FieldError, Json};
+use operator_host_runtime::{CallError, Plugin, RandomSource};
 
 /// Asks the plugin whether a parent is valid, before it is reconciled without writing anything.
 pub async fn check(plugin: &Plugin, parent: &DynamicObject) -> Result<(), CallError> {
@@ -27,11 +27,12 @@ pub fn text(parent: &DynamicObject) -> Result<Json, CallError> {
 pub fn verdict(errors: &[FieldError]) -> Result<(), CallError> {
     match joined(errors) {
         None => Ok(()),
-        Some(message) => Err(CallError::Invalid {
+        Some(message) => Err(CallError::Failure(Failure::Invalid {
             reason: None,
             message,
-            shown: Shown::default(),
-        }),
+            status: None,
+            conditions: Vec::new(),
+        })),
     }
 }
 

@@ -6,13 +6,14 @@
 mod keeper;
 mod mask;
 
-use serde::{Deserialize, Serialize};
-use serde_json::{Map, Value};
+use serde::de::Error as _;
+use serde::{Deserialize, Deserializer, Serialize};
+use serde_json::{Value, json};
 
 pub use keeper::{Bounds, KeepError, Recorder};
 pub use mask::mask;
 
-use operator_host_contract::{Asked, CommandInput, Converted, Failure, FieldError, Response};
+use operator_host_contract::{CommandInput, CommandOutput, Export};
 use operator_host_runtime::{CallError, Plugin};
 
 /// One plugin call and its result.
@@ -24,8 +25,9 @@ pub struct Record {
     pub plugin: Option<Version>,
     /// The request, in the form that a command reads.
     pub input: CommandInput,
-    /// The answer or the failure.
-    pub output: RecordedAnswer,
+    /// The answer or the failure, see [`output`].
+    #[serde(deserialize_with = "complete")]
+    pub output: Value,
 }
 
 /// One version of a plugin.
@@ -58,103 +60,41 @@ impl std::fmt::Display for Version {
     }
 }
 
-/// The result of a call: the document that a command writes, or the failure of the call.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase")]
-pub enum RecordedAnswer {
-    /// The answer of `reconcile` and of `cleanup`.
-    Response(Box<Response>),
-    /// The answers of `convert`, each with `object` or `error`.
-    Converted(Vec<Value>),
-    /// The answer of `default`: the spec.
-    Defaulted(Map<String, Value>),
-    /// The answer of `validate`.
-    Validated(Vec<FieldError>),
-    /// The plugin's reason for giving no answer.
-    Failure(Failure),
-    /// The call failed.
-    Fault(FailedCall),
+/// Returns the result of a call as a record contains it: the document that a command writes, or the `fault` of a call that
+/// failed without an answer of the plugin.
+pub fn output<T: Serialize>(call: Export, outcome: &Result<T, CallError>) -> Value {
+    // An answer can be represented as JSON, from which it was read.
+    let (field, body) = match outcome {
+        Ok(answer) => (answered(call), serde_json::to_value(answer)),
+        Err(CallError::Failure(failure)) => ("failure", serde_json::to_value(failure)),
+        Err(error) => (
+            FAULT,
+            Ok(json!({ "class": error.class().as_str(), "message": error.to_string() })),
+        ),
+    };
+    json!({ field: body.unwrap_or_default() })
 }
 
-/// A call that failed without an answer of the plugin.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase", deny_unknown_fields)]
-pub struct FailedCall {
-    /// The class, as in the metrics: for example `trap` or `timeout`.
-    pub class: String,
-    /// The details.
-    pub message: String,
-}
+/// The field of a call that failed.
+pub const FAULT: &str = "fault";
 
-impl From<Response> for RecordedAnswer {
-    fn from(response: Response) -> Self {
-        Self::Response(Box::new(response))
+/// Returns the field with the answer to a call.
+const fn answered(call: Export) -> &'static str {
+    match call {
+        Export::Describe => "description",
+        Export::Validate => "validated",
+        Export::Reconcile | Export::Cleanup => "response",
+        Export::Convert => "converted",
+        Export::Default => "defaulted",
     }
 }
 
-impl From<Vec<Converted>> for RecordedAnswer {
-    fn from(converted: Vec<Converted>) -> Self {
-        // JSON text is a value.
-        let values = converted
-            .iter()
-            .map(|one| serde_json::to_value(one).unwrap_or_default());
-        Self::Converted(values.collect())
+/// Reads an output, and gives what is left out its default.
+fn complete<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Value, D::Error> {
+    let output = Value::deserialize(deserializer)?;
+    if output.get(FAULT).is_some() {
+        return Ok(output);
     }
-}
-
-impl From<Map<String, Value>> for RecordedAnswer {
-    fn from(spec: Map<String, Value>) -> Self {
-        Self::Defaulted(spec)
-    }
-}
-
-impl From<Vec<FieldError>> for RecordedAnswer {
-    fn from(errors: Vec<FieldError>) -> Self {
-        Self::Validated(errors)
-    }
-}
-
-impl RecordedAnswer {
-    /// Converts the outcome of a call.
-    pub fn of<T: Clone + Into<Self>>(outcome: &Result<T, CallError>) -> Self {
-        match outcome {
-            Ok(response) => response.clone().into(),
-            Err(CallError::Invalid {
-                reason,
-                message,
-                shown,
-            }) => Self::Failure(Failure::Invalid {
-                reason: reason.clone(),
-                message: message.clone(),
-                status: shown.status.clone(),
-                conditions: shown.conditions.clone(),
-            }),
-            Err(CallError::Retry {
-                message,
-                after,
-                shown,
-            }) => Self::Failure(Failure::Retry {
-                message: message.clone(),
-                after_ms: after.map(|after| u64::try_from(after.as_millis()).unwrap_or(u64::MAX)),
-                status: shown.status.clone(),
-                conditions: shown.conditions.clone(),
-            }),
-            Err(error) => Self::Fault(FailedCall {
-                class: error.class().as_str().to_owned(),
-                message: error.to_string(),
-            }),
-        }
-    }
-}
-
-impl Record {
-    /// Creates the record of one call.
-    #[must_use]
-    pub fn new(plugin: Version, asked: Asked, output: RecordedAnswer) -> Self {
-        Self {
-            plugin: Some(plugin),
-            input: asked.into(),
-            output,
-        }
-    }
+    let output: CommandOutput = serde_json::from_value(output).map_err(D::Error::custom)?;
+    serde_json::to_value(output).map_err(D::Error::custom)
 }

@@ -236,11 +236,7 @@ pub(crate) fn check_lists(output: &CommandOutput, limits: &Limits) -> Result<(),
             conditions = &response.conditions;
             (events, needs) = (response.events.len(), response.needs.len());
         }
-        CommandOutput::Failure(
-            Failure::Invalid { conditions: of, .. } | Failure::Retry { conditions: of, .. },
-        ) => {
-            conditions = of;
-        }
+        CommandOutput::Failure(failure) => conditions = failure.conditions(),
         CommandOutput::Validated(of) => errors = of.len(),
         CommandOutput::Description(_) | CommandOutput::Converted(_) | CommandOutput::Defaulted(_) => {}
     }

@@ -4,9 +4,7 @@ use std::collections::BTreeSet;
 use std::fmt;
 use std::time::Duration;
 
-use serde_json::{Map, Value};
-
-use crate::contract::{CommandOutput, Condition, Description, Export, Failure, is_dns_label};
+use crate::contract::{CommandOutput, Description, Export, Failure, is_dns_label};
 use crate::limits::{self, Limits, MIB};
 use crate::memory_budget;
 
@@ -300,15 +298,6 @@ impl Class {
     }
 }
 
-/// What a failure of the plugin shows on the parent, in addition to the host's conditions.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Shown {
-    /// The plugin's whole status; `None`: it does not change.
-    pub status: Option<Map<String, Value>>,
-    /// Conditions to add to those of the parent.
-    pub conditions: Vec<Condition>,
-}
-
 /// Maximum size in bytes of a text of a plugin in an error, which conditions, spans and the log repeat.
 const MAX_TEXT: usize = 4 << 10;
 
@@ -330,26 +319,9 @@ pub fn shorten(text: &str, max: usize) -> String {
 /// Why a call gave no response. The messages are for users: they contain what happened and the next step.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum CallError {
-    /// The plugin reports that the user must change the resource.
-    #[error("{message}")]
-    Invalid {
-        /// CamelCase reason.
-        reason: Option<String>,
-        /// The plugin's message.
-        message: String,
-        /// What the parent shows.
-        shown: Shown,
-    },
-    /// The plugin reports that something does not exist yet.
-    #[error("{message}")]
-    Retry {
-        /// The plugin's message.
-        message: String,
-        /// When to retry; `None`: the host's back-off.
-        after: Option<Duration>,
-        /// What the parent shows.
-        shown: Shown,
-    },
+    /// The plugin reports why it gives none.
+    #[error("{}", .0.message())]
+    Failure(Failure),
     /// The guest trapped, panicked or exited with an error.
     #[error("the plugin stopped: {message}")]
     Trap {
@@ -369,11 +341,11 @@ pub enum CallError {
 }
 
 impl CallError {
-    /// Returns what the plugin wants the parent to show, if the plugin reports the failure itself.
+    /// Returns the failure that the plugin itself reports.
     #[must_use]
-    pub const fn shown(&self) -> Option<&Shown> {
+    pub const fn failure(&self) -> Option<&Failure> {
         match self {
-            Self::Invalid { shown, .. } | Self::Retry { shown, .. } => Some(shown),
+            Self::Failure(failure) => Some(failure),
             _ => None,
         }
     }
@@ -388,8 +360,8 @@ impl CallError {
     #[must_use]
     pub const fn class(&self) -> Class {
         match self {
-            Self::Invalid { .. } => Class::Invalid,
-            Self::Retry { .. } => Class::Retry,
+            Self::Failure(Failure::Invalid { .. }) => Class::Invalid,
+            Self::Failure(Failure::Retry { .. }) => Class::Retry,
             Self::Trap { .. } => Class::Trap,
             Self::Other { class, .. } => *class,
         }
@@ -540,30 +512,15 @@ impl CallError {
     }
 }
 
+/// Cuts the plugin's texts.
 impl From<Failure> for CallError {
-    fn from(failure: Failure) -> Self {
-        match failure {
-            Failure::Invalid {
-                reason,
-                message,
-                status,
-                conditions,
-            } => Self::Invalid {
-                reason: reason.as_deref().map(shortened),
-                message: shortened(&message),
-                shown: Shown { status, conditions },
-            },
-            Failure::Retry {
-                message,
-                after_ms,
-                status,
-                conditions,
-            } => Self::Retry {
-                message: shortened(&message),
-                after: after_ms.map(Duration::from_millis),
-                shown: Shown { status, conditions },
-            },
+    fn from(mut failure: Failure) -> Self {
+        let (Failure::Invalid { message, .. } | Failure::Retry { message, .. }) = &mut failure;
+        *message = shortened(message);
+        if let Failure::Invalid { reason, .. } = &mut failure {
+            *reason = reason.as_deref().map(shortened);
         }
+        Self::Failure(failure)
     }
 }
 

@@ -75,7 +75,7 @@ pub use code_cache::{Cache, CacheError};
 pub use contract::ContractVersion;
 pub use digest::Digest;
 pub use engine::EngineError;
-pub use error::{CallError, Class, LoadError, Part, Shown, shorten};
+pub use error::{CallError, Class, LoadError, Part, shorten};
 pub use form::Form;
 pub use inspect::interfaces;
 pub use limits::{EngineOptions, Limits};

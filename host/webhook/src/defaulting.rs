@@ -5,7 +5,7 @@ use serde_json::{Map, Value};
 use super::review::Review;
 use super::{Decision, MESSAGE, NoDecision};
 use crate::conversion::{Before, json};
-use operator_host_contract::Json;
+use operator_host_contract::{Failure, Json};
 use operator_host_core::object::shorten;
 use operator_host_engine::calls::Calls;
 use operator_host_runtime::{CallError, Plugin};
@@ -56,7 +56,7 @@ async fn call(
     let (outcome, _share) = calls.default(plugin, &parent).await;
     match outcome {
         Ok(spec) => Ok(Ok(spec)),
-        Err(CallError::Invalid { reason, message, .. }) => {
+        Err(CallError::Failure(Failure::Invalid { reason, message, .. })) => {
             let message = match reason {
                 Some(reason) => format!("{reason}: {message}"),
                 None => message,

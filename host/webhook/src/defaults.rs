@@ -6,7 +6,7 @@ use serde_json::{Map, Value};
 use tokio::time::{Instant, timeout};
 
 use crate::conversion::{Before, Lost, json};
-use operator_host_contract::Json;
+use operator_host_contract::{Failure, Json};
 use operator_host_runtime::{Call, CallError, Plugin, RandomSource};
 use operator_host_schema::difference::difference;
 
@@ -63,7 +63,9 @@ async fn call(plugin: &Plugin, parent: Json) -> Result<Result<Map<String, Value>
     match outcome {
         Ok(spec) => Ok(Ok(spec)),
         Err(error) if error.is_of_host() => Err(error),
-        Err(CallError::Invalid { message, .. }) => Ok(Err(format!("`default` refuses it: {message}"))),
+        Err(CallError::Failure(Failure::Invalid { message, .. })) => {
+            Ok(Err(format!("`default` refuses it: {message}")))
+        }
         Err(error) => Ok(Err(format!("`default` fails: {error}"))),
     }
 }

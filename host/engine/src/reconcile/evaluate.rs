@@ -32,7 +32,7 @@ use thiserror::Error;
 
 use super::needs::{self, MAX_NEED_ROUNDS, NeedError, RelatedObjects};
 use crate::validation;
-use operator_host_contract::{Export, Need, Request, Response};
+use operator_host_contract::{Export, Failure, Need, Request, Response};
 use operator_host_core::object::{is_terminating, remove_nulls};
 use operator_host_runtime::{Call, CallError, Class, Plugin, Share};
 
@@ -124,7 +124,7 @@ fn without_nulls(mut outcome: Result<Response, CallError>) -> Result<Response, C
             children.for_each(remove_nulls);
             &mut answer.status
         }
-        Err(CallError::Invalid { shown, .. } | CallError::Retry { shown, .. }) => &mut shown.status,
+        Err(CallError::Failure(Failure::Invalid { status, .. } | Failure::Retry { status, .. })) => status,
         Err(_) => &mut None,
     };
     status.iter_mut().for_each(remove_nulls);

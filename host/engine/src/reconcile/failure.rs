@@ -17,7 +17,7 @@ use super::leaving::time_left;
 use super::needs::NeedError;
 use super::status;
 use operator_host_cluster::api_error::{ApiError, Fault};
-use operator_host_contract::EventType;
+use operator_host_contract::{EventType, Failure};
 use operator_host_core::object::{NamespacedName, is_terminating, shorten};
 use operator_host_desired::conditions::{NO_PLUGIN, RETRYING, Reason, StatusUpdate, Verdict, current};
 use operator_host_desired::plan::Cause;
@@ -63,16 +63,15 @@ pub(super) async fn fail(
             shorten(backtrace, MAX_LINE)
         );
     }
-    let shown = match error {
-        ReconcileError::Call(error) => error.shown(),
+    let failure = match error {
+        ReconcileError::Call(error) => error.failure(),
         _ => None,
     };
-    let status = shown.and_then(|shown| shown.status.as_ref());
     // Without the plugin's conditions: their changes are no reason to repeat the Event.
     let of_host = StatusUpdate::of_host(&verdict);
     let update = StatusUpdate {
-        fields: status,
-        added: shown.map_or(&[], |shown| &shown.conditions),
+        fields: failure.and_then(Failure::status),
+        added: failure.map_or(&[], Failure::conditions),
         ..of_host
     };
     let reason = match &verdict {
@@ -81,7 +80,10 @@ pub(super) async fn fail(
     };
     // Waiting does not deserve a Warning.
     let waits = may_pass
-        || matches!(error, ReconcileError::Call(CallError::Retry { .. }))
+        || matches!(
+            error,
+            ReconcileError::Call(CallError::Failure(Failure::Retry { .. }))
+        )
         || is_waiting_for_deletion(error);
     if matches!(next, Action::OnChange) {
         contest::forget(context, name);
@@ -99,7 +101,7 @@ pub(super) async fn fail(
     let mut written = status::write(context, &parent, &update, None).await;
     // The API server may refuse the plugin's status and conditions. The failure must be reported all the same.
     if let Err(refused) = &written
-        && (status.is_some() || !update.added.is_empty())
+        && (update.fields.is_some() || !update.added.is_empty())
         && refused.is_invalid()
     {
         log_once(
@@ -297,20 +299,19 @@ fn judge(context: &Context, parent: &DynamicObject, error: &ReconcileError) -> (
         ReconcileError::OtherController(_) => error.to_string(),
         _ if is_terminating(parent) => deletion_blocked(context, parent, error),
         // The plugin's own message.
-        ReconcileError::Call(CallError::Invalid { message, .. } | CallError::Retry { message, .. }) => {
-            message.clone()
-        }
+        ReconcileError::Call(CallError::Failure(failure)) => failure.message().to_owned(),
         error => error.to_string(),
     };
     let stalled = |reason: &str| Verdict::Stalled(Reason::new(reason, message.clone()));
     let reconciling = |reason: &str| Verdict::Reconciling(Reason::new(reason, message.clone()));
     match error {
-        ReconcileError::Call(CallError::Invalid { reason, .. }) => (
+        ReconcileError::Call(CallError::Failure(Failure::Invalid { reason, .. })) => (
             stalled(reason.as_deref().unwrap_or("InvalidSpec")),
             Action::OnChange,
         ),
-        ReconcileError::Call(CallError::Retry { after, .. }) => {
+        ReconcileError::Call(CallError::Failure(Failure::Retry { after_ms, .. })) => {
             let verdict = reconciling(RETRYING);
+            let after = after_ms.map(Duration::from_millis);
             let next = after.map_or(Action::Backoff, |delay| Action::After(delay.max(MIN_DELAY)));
             (verdict, next)
         }

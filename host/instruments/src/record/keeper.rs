@@ -10,11 +10,12 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 use kube::core::PartialObjectMeta;
+use serde::Serialize;
 use thiserror::Error;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot};
 use tracing::{info, warn};
 
-use super::{Record, RecordedAnswer, Version, mask};
+use super::{Record, Version, mask, output};
 use operator_host_contract::Asked;
 use operator_host_core::metrics::ControllerMetrics;
 use operator_host_runtime::estimate::estimate;
@@ -120,7 +121,7 @@ impl Recorder {
     }
 
     /// Queues a call. Never waits: when the queue or its memory is full, the call is dropped and counted.
-    pub fn call<T: Clone + Into<RecordedAnswer>>(
+    pub fn call<T: Serialize>(
         &self,
         controller: &str,
         plugin: &Plugin,
@@ -131,8 +132,7 @@ impl Recorder {
         let Ok(place) = self.jobs.try_reserve() else {
             return metrics.record_dropped();
         };
-        // An answer can be represented as JSON, from which it was read.
-        let answer = serde_json::to_string(&RecordedAnswer::of(outcome)).unwrap_or_default();
+        let answer = output(asked.export(), outcome).to_string();
         let Some(memory) = self.memory_for(&asked, &answer) else {
             return metrics.record_dropped();
         };
@@ -313,9 +313,11 @@ fn named(object: &str) -> (Option<String>, Option<String>) {
 }
 
 fn text(call: Call) -> std::io::Result<Vec<u8>> {
-    let answer = serde_json::from_str(&call.answer)?;
-    let record = Record::new(call.plugin, call.asked, answer);
-    let mut document = serde_json::to_value(record)?;
+    let mut document = serde_json::to_value(Record {
+        plugin: Some(call.plugin),
+        input: call.asked.into(),
+        output: serde_json::from_str(&call.answer)?,
+    })?;
     mask(&mut document);
     let mut text = serde_json::to_vec_pretty(&document)?;
     text.push(b'\n');

@@ -6,8 +6,7 @@ use serde_json::{Value, json};
 use std::time::Duration;
 
 use super::*;
-use crate::Shown;
-use crate::contract::{Kind, Response};
+use crate::contract::{Failure, Kind, Response};
 use crate::{Digest, Form as Loaded};
 
 fn answer() -> Value {
@@ -125,19 +124,21 @@ async fn a_command_that_reports_a_failure_is_taken_at_its_word() {
     let invalid = writing(r#"{"failure":{"invalid":{"reason":"TooSmall","message":"make it bigger"}}}"#);
     assert_eq!(
         failure(Form::Command, &invalid, Limits::default()).await,
-        CallError::Invalid {
+        CallError::Failure(Failure::Invalid {
             reason: Some("TooSmall".into()),
             message: "make it bigger".into(),
-            shown: Shown::default(),
-        }
+            status: None,
+            conditions: Vec::new(),
+        })
     );
     let retry = writing(r#"{"failure":{"retry":{"message":"not yet","afterMs":1500}}}"#);
     assert_eq!(
         failure(Form::Command, &retry, Limits::default()).await,
-        CallError::Retry {
+        CallError::Failure(Failure::Retry {
             message: "not yet".into(),
-            after: Some(Duration::from_millis(1500)),
-            shown: Shown::default(),
-        }
+            after_ms: Some(1500),
+            status: None,
+            conditions: Vec::new(),
+        })
     );
 }
