@@ -15,11 +15,12 @@ use std::task::{Context, Poll, Wake, Waker};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use opentelemetry::Context as Telemetry;
+use opentelemetry::trace::FutureExt as _;
 use rustix::time::{ClockId, clock_gettime};
 use tokio::runtime::Handle;
 use tokio::sync::{Notify, oneshot};
-use tracing::{Dispatch, Span, dispatcher};
+use tracing::Instrument as _;
+use tracing::instrument::WithSubscriber as _;
 
 use crate::fair::{Fair, Member, Permit};
 use crate::ticker::TICK;
@@ -127,7 +128,10 @@ impl Slow {
         let woken = Arc::new(Woken(Notify::new()));
         woken.0.notify_one();
         let waker = Waker::from(Arc::clone(&woken));
-        let origin = CallOrigin::here();
+        // Its logs and its timers work the same on another thread.
+        let runtime = Handle::current();
+        let call = call.with_current_context().in_current_span();
+        let mut call: Owned<T> = Box::pin(call.with_current_subscriber());
         loop {
             let turn = async {
                 woken.0.notified().await;
@@ -136,7 +140,7 @@ impl Slow {
             let Ok(turn) = tokio::time::timeout_at(deadline.into(), turn).await else {
                 return call.await;
             };
-            match self.slice(turn, call, waker.clone(), origin.clone()).await {
+            match self.slice(turn, call, waker.clone(), runtime.clone()).await {
                 (_, Poll::Ready(result)) => return result,
                 (rest, Poll::Pending) => call = rest,
             }
@@ -150,12 +154,13 @@ impl Slow {
         turn: Permit,
         mut call: Owned<T>,
         waker: Waker,
-        origin: CallOrigin,
+        runtime: Handle,
     ) -> (Owned<T>, Poll<T>) {
         let (done, wait) = oneshot::channel();
         let job = Box::new(move || {
             let polled = catch_unwind(AssertUnwindSafe(|| {
-                origin.within(|| call.as_mut().poll(&mut Context::from_waker(&waker)))
+                let _runtime = runtime.enter();
+                call.as_mut().poll(&mut Context::from_waker(&waker))
             }));
             // If the caller stopped waiting, the call is dropped here.
             let _ = done.send(polled.map(|polled| (call, polled)));
@@ -185,32 +190,6 @@ impl Slow {
         let earned = now.saturating_duration_since(*used_up);
         let kept = earned.min(SLOW_AT_ONCE.div_f64(SLOW_SHARE));
         *used_up += earned - kept + taken.min(SLOW_AT_MOST).div_f64(SLOW_SHARE);
-    }
-}
-
-/// The context in which a call was started, so that its logs and its timers work the same on another thread.
-#[derive(Clone)]
-struct CallOrigin {
-    runtime: Handle,
-    log: Dispatch,
-    span: Span,
-    telemetry: Telemetry,
-}
-
-impl CallOrigin {
-    fn here() -> Self {
-        Self {
-            runtime: Handle::current(),
-            log: dispatcher::get_default(Dispatch::clone),
-            span: Span::current(),
-            telemetry: Telemetry::current(),
-        }
-    }
-
-    fn within<T>(&self, work: impl FnOnce() -> T) -> T {
-        let _runtime = self.runtime.enter();
-        let _telemetry = self.telemetry.clone().attach();
-        dispatcher::with_default(&self.log, || self.span.in_scope(work))
     }
 }
 
