@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 
 use super::identity::Signer;
-use super::statement::{Envelope, SIGNATURE_LIMIT, STATEMENT_TYPE, unusable};
+use super::statement::{Envelope, SIGNATURE_LIMIT, in_toto, sha256, unusable};
 use crate::Problem;
 use crate::oci::artifact;
 use operator_host_core::json_text::unquoted;
@@ -62,25 +62,6 @@ struct Document {
 #[serde(rename_all = "camelCase")]
 struct RawBundle {
     dsse_envelope: Box<RawValue>,
-}
-
-#[derive(Deserialize)]
-#[serde(rename_all = "camelCase")]
-struct RawStatement {
-    #[serde(rename = "_type")]
-    type_: String,
-    subject: Vec<Subject>,
-    predicate_type: String,
-}
-
-#[derive(Deserialize)]
-struct Subject {
-    digest: Sha256,
-}
-
-#[derive(Deserialize)]
-struct Sha256 {
-    sha256: Option<Digest>,
 }
 
 #[derive(Deserialize)]
@@ -139,25 +120,19 @@ impl CosignSignature {
     /// Returns an error when it signs something else than the manifest of a plugin.
     pub fn plugin(&self) -> Result<Digest, Problem> {
         let wrong = |reason: String| unusable(&reason);
-        let expect = |expected: &str, found: &str| match found == expected {
-            true => Ok(()),
-            false => Err(wrong(format!("it is {found:?}, expected {expected:?}"))),
-        };
         let signed = match &self.form {
             Form::Simple { payload, .. } => {
                 let payload = serde_json::from_slice(&payload.0);
                 let Payload { critical } = payload.map_err(|error| wrong(error.to_string()))?;
-                expect(TYPE, &critical.type_)?;
+                if critical.type_ != TYPE {
+                    return Err(wrong(format!("it is {:?}, expected {TYPE:?}", critical.type_)));
+                }
                 vec![critical.image.docker_manifest_digest]
             }
             Form::Bundle { bundle } => {
                 let envelope = envelope(bundle)?;
-                let statement = serde_json::from_slice(envelope.payload());
-                let statement: RawStatement = statement.map_err(|error| wrong(error.to_string()))?;
-                expect(STATEMENT_TYPE, &statement.type_)?;
-                expect(PREDICATE, &statement.predicate_type)?;
-                let subjects = statement.subject.into_iter();
-                subjects.filter_map(|subject| subject.digest.sha256).collect()
+                let statement = in_toto(envelope.payload(), PREDICATE).map_err(wrong)?;
+                statement.subject.iter().filter_map(sha256).collect()
             }
         };
         let manifest = Digest::of(&self.manifest.0);

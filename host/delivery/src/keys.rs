@@ -3,7 +3,7 @@
 use std::fmt;
 
 use aws_lc_rs::signature::{
-    ECDSA_P256_SHA256_ASN1, ED25519, Ed25519KeyPair, KeyPair, UnparsedPublicKey, VerificationAlgorithm,
+    ECDSA_P256_SHA256_ASN1, ED25519, Ed25519KeyPair, KeyPair, ParsedPublicKey, VerificationAlgorithm,
 };
 use k8s_openapi::ByteString;
 use rustls::pki_types::pem::PemObject;
@@ -11,49 +11,16 @@ use rustls::pki_types::{PrivatePkcs8KeyDer, SubjectPublicKeyInfoDer};
 
 use operator_host_runtime::Digest;
 
-/// The prefix of the 32 bytes of an ed25519 key in its usual envelope (RFC 8410).
-const ENVELOPE: [u8; 12] = [
-    0x30, 0x2a, 0x30, 0x05, 0x06, 0x03, 0x2b, 0x65, 0x70, 0x03, 0x21, 0x00,
-];
-const KEY_BYTES: usize = 32;
+/// The algorithms whose signatures are verified. The form of a key says which one is its own.
+const ALGORITHMS: [&dyn VerificationAlgorithm; 2] = [&ED25519, &ECDSA_P256_SHA256_ASN1];
 
-/// The prefix of the point of a P-256 key in its usual envelope (RFC 5480), and the length of the point.
-const P256_ENVELOPE: [u8; 26] = [
-    0x30, 0x59, 0x30, 0x13, 0x06, 0x07, 0x2a, 0x86, 0x48, 0xce, 0x3d, 0x02, 0x01, 0x06, 0x08, 0x2a, 0x86,
-    0x48, 0xce, 0x3d, 0x03, 0x01, 0x07, 0x03, 0x42, 0x00,
-];
-const P256_BYTES: usize = 65;
-
-/// The public half of a key.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub struct PublicKey(Public);
-
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Public {
-    Ed25519([u8; KEY_BYTES]),
-    /// The uncompressed point.
-    P256([u8; P256_BYTES]),
-}
-
-impl Public {
-    fn bytes(&self) -> &[u8] {
-        match self {
-            Self::Ed25519(bytes) => bytes,
-            Self::P256(bytes) => bytes,
-        }
-    }
-
-    fn algorithm(&self) -> &'static dyn VerificationAlgorithm {
-        match self {
-            Self::Ed25519(_) => &ED25519,
-            Self::P256(_) => &ECDSA_P256_SHA256_ASN1,
-        }
-    }
-}
+/// The public half of a key: its bytes, or its usual envelope (RFC 5280).
+#[derive(Clone, PartialEq, Eq)]
+pub struct PublicKey(Vec<u8>);
 
 impl fmt::Debug for PublicKey {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "PublicKey({})", Digest::of(self.0.bytes()).short())
+        write!(f, "PublicKey({})", Digest::of(&self.0).short())
     }
 }
 
@@ -62,30 +29,26 @@ impl PublicKey {
     /// without its envelope.
     #[must_use]
     pub fn parse(text: &str) -> Option<Self> {
-        let bytes = if text.contains("-----BEGIN") {
+        if text.contains("-----BEGIN") {
             let der = SubjectPublicKeyInfoDer::from_pem_slice(text.as_bytes()).ok()?;
-            der.as_ref().to_vec()
-        } else {
-            base64(text)?
-        };
-        if let Some(point) = bytes.strip_prefix(&P256_ENVELOPE) {
-            return Self::p256(point);
+            return Self::of(der.as_ref());
         }
-        let key = bytes.strip_prefix(&ENVELOPE).unwrap_or(&bytes);
-        key.try_into().ok().map(|key| Self(Public::Ed25519(key)))
+        Self::of(&base64(text)?)
     }
 
-    /// Takes the uncompressed point of a P-256 key.
-    pub(super) fn p256(point: &[u8]) -> Option<Self> {
-        point.try_into().ok().map(|point| Self(Public::P256(point)))
+    /// Takes the bytes of a key, with or without its envelope.
+    pub(super) fn of(bytes: &[u8]) -> Option<Self> {
+        let is_key = |algorithm| ParsedPublicKey::new(algorithm, bytes).is_ok();
+        ALGORITHMS.into_iter().any(is_key).then(|| Self(bytes.to_vec()))
     }
 
     /// Whether this key signed these bytes.
     #[must_use]
     pub fn verifies(&self, bytes: &[u8], signature: &[u8]) -> bool {
-        UnparsedPublicKey::new(self.0.algorithm(), self.0.bytes())
-            .verify(bytes, signature)
-            .is_ok()
+        let mut keys = ALGORITHMS
+            .iter()
+            .filter_map(|algorithm| ParsedPublicKey::new(*algorithm, &self.0).ok());
+        keys.any(|key| key.verify_sig(bytes, signature).is_ok())
     }
 }
 
@@ -131,11 +94,16 @@ mod tests {
 
     #[test]
     fn a_key_is_read_in_every_usual_form() {
-        let pem = PublicKey::parse(PUBLIC).unwrap();
+        let signature = SigningKey::parse(PRIVATE.as_bytes()).unwrap().sign(b"x");
         let body = PUBLIC.lines().nth(1).unwrap();
-        assert_eq!(PublicKey::parse(body), Some(pem));
-        let raw = serde_json::to_value(ByteString(pem.0.bytes().to_vec())).unwrap();
-        assert_eq!(PublicKey::parse(raw.as_str().unwrap()), Some(pem));
+        let raw = ByteString(base64(body).unwrap().split_off(12));
+        let raw = serde_json::to_value(raw).unwrap();
+        for form in [PUBLIC, body, raw.as_str().unwrap()] {
+            assert!(
+                PublicKey::parse(form).unwrap().verifies(b"x", &signature),
+                "{form}"
+            );
+        }
         for wrong in ["", "AAAA", "not base64!", &body[..40], PRIVATE] {
             assert_eq!(PublicKey::parse(wrong), None, "{wrong}");
         }

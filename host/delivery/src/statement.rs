@@ -7,8 +7,9 @@
 
 use k8s_openapi::ByteString;
 use semver::Version;
-use serde::{Deserialize, Serialize};
+use serde::Deserialize;
 use serde_json::{Value, json};
+use sigstore_verify::types::{Subject, intoto, pae};
 
 use super::keys::{PublicKey, SigningKey, base64};
 use crate::Problem;
@@ -72,7 +73,7 @@ impl Statement {
     #[must_use]
     pub fn sign(&self, key: &SigningKey) -> Vec<u8> {
         let payload = self.to_json().to_string().into_bytes();
-        let signature = key.sign(&encoding(&payload));
+        let signature = key.sign(&pae(PAYLOAD_TYPE, &payload));
         let envelope = json!({
             "payloadType": PAYLOAD_TYPE,
             "payload": ByteString(payload),
@@ -97,25 +98,35 @@ impl Statement {
     }
 
     fn parse(payload: &[u8]) -> Result<Self, String> {
-        let raw: RawStatement = serde_json::from_slice(payload).map_err(|error| error.to_string())?;
-        for (found, expected) in [
-            (&raw.type_, STATEMENT_TYPE),
-            (&raw.predicate_type, PREDICATE_TYPE),
-        ] {
-            if found != expected {
-                return Err(format!("it is {found:?}, expected {expected}"));
-            }
-        }
-        let [subject] = <[RawSubject; 1]>::try_from(raw.subject)
+        let raw = in_toto(payload, PREDICATE_TYPE)?;
+        let [subject] = <[Subject; 1]>::try_from(raw.subject)
             .map_err(|subjects| format!("it has {} subjects, expected one", subjects.len()))?;
+        let predicate: RawPredicate =
+            serde_json::from_value(raw.predicate).map_err(|error| error.to_string())?;
         Ok(Self {
+            digest: sha256(&subject).ok_or("its subject has no sha256")?,
             name: subject.name,
-            digest: subject.digest.sha256,
-            parent: raw.predicate.parent,
-            version: version(&raw.predicate.version)?,
-            contract: raw.predicate.contract,
+            parent: predicate.parent,
+            version: version(&predicate.version)?,
+            contract: predicate.contract,
         })
     }
+}
+
+/// Reads an in-toto statement with a predicate of this type.
+pub(crate) fn in_toto(payload: &[u8], predicate: &str) -> Result<intoto::Statement, String> {
+    let raw: intoto::Statement = serde_json::from_slice(payload).map_err(|error| error.to_string())?;
+    for (found, expected) in [(&raw.type_, STATEMENT_TYPE), (&raw.predicate_type, predicate)] {
+        if found != expected {
+            return Err(format!("it is {found:?}, expected {expected}"));
+        }
+    }
+    Ok(raw)
+}
+
+/// Returns the SHA-256 of what a statement is about.
+pub(crate) fn sha256(subject: &Subject) -> Option<Digest> {
+    subject.digest.sha256?.to_hex().parse().ok()
 }
 
 /// The contents of a signature file, not verified.
@@ -156,7 +167,7 @@ impl Envelope {
     /// Whether one of the signatures was created with this key.
     #[must_use]
     pub fn is_signed_by(&self, key: &PublicKey) -> bool {
-        let signed = encoding(&self.payload);
+        let signed = pae(PAYLOAD_TYPE, &self.payload);
         self.signatures
             .iter()
             .any(|signature| key.verifies(&signed, signature))
@@ -181,13 +192,6 @@ pub(crate) fn unusable(error: &dyn std::fmt::Display) -> Problem {
     Problem(format!("its statement cannot be used: {error}"))
 }
 
-/// Returns the bytes that are signed: DSSE's pre-authentication encoding.
-pub(crate) fn encoding(payload: &[u8]) -> Vec<u8> {
-    let mut bytes = format!("DSSEv1 {} {PAYLOAD_TYPE} {} ", PAYLOAD_TYPE.len(), payload.len()).into_bytes();
-    bytes.extend_from_slice(payload);
-    bytes
-}
-
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct RawEnvelope {
@@ -202,27 +206,6 @@ struct RawSignature {
 }
 
 #[derive(Deserialize)]
-#[serde(rename_all = "camelCase")]
-struct RawStatement {
-    #[serde(rename = "_type")]
-    type_: String,
-    subject: Vec<RawSubject>,
-    predicate_type: String,
-    predicate: RawPredicate,
-}
-
-#[derive(Deserialize)]
-struct RawSubject {
-    name: String,
-    digest: RawDigest,
-}
-
-#[derive(Deserialize)]
-struct RawDigest {
-    sha256: Digest,
-}
-
-#[derive(Deserialize, Serialize)]
 struct RawPredicate {
     parent: Kind,
     version: String,
@@ -258,15 +241,6 @@ mod tests {
         let envelope = parse(&signed()).unwrap();
         assert!(envelope.is_signed_by(&PublicKey::parse(PUBLIC).unwrap()));
         assert_eq!(envelope.statement().unwrap(), statement());
-    }
-
-    /// The example in the specification: the type and the body with their lengths before them.
-    #[test]
-    fn the_encoding_is_the_one_of_the_document() {
-        assert_eq!(
-            encoding(b"hello world"),
-            b"DSSEv1 28 application/vnd.in-toto+json 11 hello world"
-        );
     }
 
     #[test]

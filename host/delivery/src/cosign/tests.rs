@@ -1,5 +1,6 @@
 use aws_lc_rs::rand::SystemRandom;
 use aws_lc_rs::signature::{ECDSA_P256_SHA256_ASN1_SIGNING, EcdsaKeyPair, KeyPair as _};
+use sigstore_verify::types::pae;
 
 use super::*;
 use crate::keys::PublicKey;
@@ -27,19 +28,19 @@ pub(crate) fn signed(plugin: &[u8], type_: &str) -> (CosignSignature, Signer) {
             signature: ByteString(signature.as_ref().to_vec()),
         },
     };
-    (signed, Signer::Key(PublicKey::p256(point).unwrap()))
+    (signed, Signer::Key(PublicKey::of(point).unwrap()))
 }
 
 /// Returns a bundle about a manifest, and the key that signed it, as cosign creates them by default.
 pub(crate) fn bundled(manifest: &[u8], predicate: &str) -> (String, Signer) {
     let digest = Digest::of(manifest).to_string();
     let statement = serde_json::json!({
-        "_type": STATEMENT_TYPE, "predicateType": predicate, "predicate": {},
+        "_type": crate::statement::STATEMENT_TYPE, "predicateType": predicate, "predicate": {},
         "subject": [{"name": "", "digest": {"sha256": digest.trim_start_matches("sha256:")}}],
     });
     let statement = statement.to_string().into_bytes();
     let pair = EcdsaKeyPair::generate(&ECDSA_P256_SHA256_ASN1_SIGNING).unwrap();
-    let signed = crate::statement::encoding(&statement);
+    let signed = pae(crate::statement::PAYLOAD_TYPE, &statement);
     let signature = pair.sign(&SystemRandom::new(), &signed).unwrap();
     let bundle = serde_json::json!({
         "mediaType": BUNDLE,
@@ -50,7 +51,7 @@ pub(crate) fn bundled(manifest: &[u8], predicate: &str) -> (String, Signer) {
         },
     });
     let point = pair.public_key().as_ref();
-    (bundle.to_string(), Signer::Key(PublicKey::p256(point).unwrap()))
+    (bundle.to_string(), Signer::Key(PublicKey::of(point).unwrap()))
 }
 
 #[test]
