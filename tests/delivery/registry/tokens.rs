@@ -85,11 +85,10 @@ impl Drop for Tokens {
 
 /// Returns the scope that a request asks for, such as `repository:team/echo:pull,push`.
 fn scope(head: &str) -> String {
-    let path = head.split(' ').nth(1).unwrap();
-    let scope = path
-        .split(['?', '&'])
-        .find_map(|part| part.strip_prefix("scope="));
-    scope.expect("a scope").replace("%2C", ",")
+    let query = head.split([' ', '?']).nth(2).unwrap();
+    let mut parameters = form_urlencoded::parse(query.as_bytes());
+    let (_, scope) = parameters.find(|(name, _)| name == "scope").expect("a scope");
+    scope.into_owned()
 }
 
 /// Creates a token, a JWT with the certificate of its key (RFC 7515).

@@ -8,7 +8,7 @@ use std::time::Duration;
 use super::artifact::{Descriptor, INDEX, MANIFEST, MANIFEST_LIMIT};
 use super::challenge::Challenge;
 use super::credentials::Credentials;
-use super::error::{self, RegistryError};
+use super::error::{CODES, RegistryError};
 use super::reference::{Reference, Version};
 use super::settings::Settings;
 use super::transport::{self, Origin, Transport, words};
@@ -377,17 +377,14 @@ impl Repository {
         user: Option<String>,
     ) -> Result<String, RegistryError> {
         let what = "a token";
-        let mut url = realm.to_owned();
         // Not the scope that the registry names: with it, the token could be one for other repositories.
         let scope = format!("repository:{}:{}", self.place.repository, self.actions);
-        let parameters = service
-            .map(|service| ("service", service))
-            .into_iter()
-            .chain([("scope", scope)]);
-        for (name, value) in parameters {
-            let separator = if url.contains('?') { '&' } else { '?' };
-            url = format!("{url}{separator}{name}={}", encoded(&value));
-        }
+        let parameters = form_urlencoded::Serializer::new(String::new())
+            .extend_pairs(service.map(|service| ("service", service)))
+            .append_pair("scope", &scope)
+            .finish();
+        let separator = if realm.contains('?') { '&' } else { '?' };
+        let url = format!("{realm}{separator}{parameters}");
         let unusable = |why: &str| {
             self.unauthorized(&format!(
                 "it names no token server that the host can ask: {why}; ask the registry's administrators"
@@ -472,8 +469,9 @@ impl Repository {
             .await
             .unwrap_or_default();
         let said: Option<RawErrors> = serde_json::from_slice(&said).ok();
-        let known = said.and_then(|raw| error::known(&raw.errors.first()?.code));
-        let message = known.map_or_else(String::new, |(code, meaning)| format!(" ({code}: {meaning})"));
+        let code = said.and_then(|raw| Some(raw.errors.into_iter().next()?.code));
+        let code = code.filter(|code| CODES.contains(&code.as_str()));
+        let message = code.map_or_else(String::new, |code| format!(" ({code})"));
         match status {
             StatusCode::NOT_FOUND => {
                 RegistryError::not_found(format!("{registry} does not have {what}{message}"))
@@ -568,19 +566,6 @@ fn absolute(from: &Origin, location: &str) -> Option<Uri> {
     }
 }
 
-/// Encodes the value of a parameter in a URL.
-fn encoded(value: &str) -> String {
-    let mut text = String::new();
-    for byte in value.bytes() {
-        if byte.is_ascii_alphanumeric() || b"-._~:/".contains(&byte) {
-            text.push(char::from(byte));
-        } else {
-            text.push_str(&format!("%{byte:02X}"));
-        }
-    }
-    text
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -598,9 +583,7 @@ mod tests {
     }
 
     #[test]
-    fn parameters_and_passwords_are_encoded() {
-        let expected = "repository:a/b:pull%2Cpush%20x%26y";
-        assert_eq!(encoded("repository:a/b:pull,push x&y"), expected);
+    fn passwords_are_encoded() {
         assert_eq!(basic("user", "pass"), "Basic dXNlcjpwYXNz");
     }
 }
