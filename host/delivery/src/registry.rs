@@ -2,7 +2,6 @@
 //! reloaded meanwhile.
 
 mod held;
-mod live_reason;
 mod load;
 mod release;
 mod remote;
@@ -16,7 +15,7 @@ use tokio::sync::watch;
 use tracing::{debug, error, info, warn};
 
 use self::held::Waiting;
-use self::live_reason::LiveReason;
+use self::load::Refused;
 use super::acceptance::Trust;
 use super::candidate_check::{CandidateCheck, HeldBack, Order, Orders, ProofResult, Recorded, UNMATCHED_PIN};
 use super::history::{History, HistoryEntry, Why};
@@ -240,8 +239,8 @@ impl Slot {
         let Some(last) = last else { return };
         match self.kept(&last).await {
             Ok((plugin, _)) => {
-                self.promote(plugin, None, &LiveReason::Restored, &recorded, None)
-                    .await;
+                let because = Because::new(None, "it was the last good one before the restart");
+                self.promote(plugin, None, because, &recorded, None).await;
             }
             Err(reason) => self.log_not_restored(&last, &reason),
         }
@@ -259,12 +258,6 @@ impl Slot {
         is_overtaken
     }
 
-    /// Loads a file and makes its version live when that is proved. A file that cannot be loaded, or is not
-    /// this controller's, changes nothing.
-    pub async fn offer(&self, file: PluginFile) {
-        self.settle(Some(&file)).await;
-    }
-
     /// Selects the live version from the file's contents, the kept versions and the current live version.
     /// Returns when to check again even if nothing changes. The future can be dropped at any time.
     pub async fn settle(&self, file: Option<&PluginFile>) -> Option<Duration> {
@@ -278,17 +271,16 @@ impl Slot {
         }
         let mut again = None;
         // Loaded first, because that takes the longest and needs no orders.
-        let loaded = match file {
-            Some(file) if !self.is_live(file) => match self.loaded(file).await {
-                Ok(plugin) => Some(plugin),
+        let mut loaded = None;
+        if let Some(file) = file.filter(|file| !self.is_live(file)) {
+            match self.loaded(file).await {
+                Ok(plugin) => loaded = Some((plugin, file)),
                 Err(reason) => {
-                    self.fail_with(&reason.to_string(), Some(file.digest), reason.is_of_other_kind());
+                    self.fail(&reason.to_string(), Some(file.digest), reason.is_of_other_kind());
                     again = reason.is_of_host().then_some(RETRY);
-                    None
                 }
-            },
-            _ => None,
-        };
+            }
+        }
         let orders = self.known_orders().await;
         let pinned = orders.pin.as_ref().map(ToString::to_string);
         self.report.send_if_modified(|report| {
@@ -300,36 +292,40 @@ impl Slot {
         if !orders.pin.as_ref().is_some_and(is_missing) {
             self.report_pin(None);
         }
-        if let Some(pin) = &orders.pin
-            && !loaded.as_ref().is_some_and(|plugin| pin.matches(plugin.digest()))
-        {
-            match file {
-                Some(file) if pin.matches(&file.digest) => self.release(file).await,
-                // The kept versions may lose it while another one is live.
-                Some(file) => drop(self.bytes_of(file).await),
-                None => {}
+        match (&orders.pin, loaded) {
+            (Some(pin), loaded) if !loaded.as_ref().is_some_and(|(_, file)| pin.matches(&file.digest)) => {
+                match file {
+                    Some(file) if pin.matches(&file.digest) => self.release(file).await,
+                    // The kept versions may lose it while another one is live.
+                    Some(file) => drop(self.bytes_of(file).await),
+                    None => {}
+                }
+                // After a rollback the version in the file is no longer live: settle again, to report it.
+                let loaded = loaded.map(|(plugin, _)| plugin);
+                self.follow(pin, loaded).await.then_some(Duration::ZERO).or(again)
             }
-            // After a rollback the version in the file is no longer live: settle again, to report it.
-            return self.follow(pin, loaded).await.then_some(Duration::ZERO).or(again);
+            (_, Some((plugin, file))) => self.consider(plugin, file, &orders).await,
+            (_, None) => {
+                if let Some(file) = file.filter(|file| self.is_live(file)) {
+                    self.release(file).await;
+                    self.file_is_live();
+                }
+                again
+            }
         }
-        let Some(plugin) = loaded else {
-            if let Some(file) = file.filter(|file| self.is_live(file)) {
-                self.release(file).await;
-                self.file_is_live();
-            }
-            return again;
-        };
-        // There is a file whenever something is loaded.
-        let file = file?;
-        let is_pinned = orders.pin.is_some();
-        if let Some(live) = self.live_version().filter(|_| !is_pinned)
+    }
+
+    /// Makes a loaded version live when there is no reason against it. Returns when to check again.
+    async fn consider(&self, plugin: Plugin, file: &PluginFile, orders: &Orders) -> Option<Duration> {
+        let digest = Some(file.digest);
+        if let Some(live) = self.live_version().filter(|_| orders.pin.is_none())
             && let Err(older) = self
                 .expected
                 .trust
                 .check_age(plugin.description(), live.description())
         {
-            let how = self.how_to(Order::Pin, Some(&file.digest));
-            self.fail(&format!("{older}: {how}"), Some(file.digest));
+            let how = self.how_to(Order::Pin, digest.as_ref());
+            self.fail(&format!("{older}: {how}"), digest, false);
             return None;
         }
         let kept = match self.bytes_of(file).await {
@@ -338,29 +334,35 @@ impl Slot {
                 signature: file.signature.clone(),
             },
             Err(error) => {
-                self.fail(
-                    &format!("its file cannot be read again: {error}"),
-                    Some(file.digest),
-                );
+                self.fail(&Refused::Read(error).to_string(), digest, false);
                 return None;
             }
         };
         let recorded = self.recorded().await;
         let because = match (&self.proof, self.live_version()) {
-            (_, Some(live)) if live.digest() == plugin.digest() => LiveReason::Reconfigured,
-            (_, None) if recorded == Recorded::Nothing => LiveReason::First,
-            (_, None) if recorded == Recorded::Version(*plugin.digest()) => LiveReason::Recorded,
-            (None, _) => LiveReason::Unproved,
+            (_, Some(live)) if live.digest() == plugin.digest() => {
+                Because::new(None, "its limits were changed")
+            }
+            (_, None) if recorded == Recorded::Nothing => Because::new(Why::First, "it was the first"),
+            (_, None) if recorded == Recorded::Version(file.digest) => {
+                Because::new(None, "it is the one that the cluster records as live")
+            }
+            (None, _) => Because::new(Why::NotCompared, "no proof is configured"),
             (Some(proof), _) if orders.forces(plugin.digest()) => {
                 proof.install(&plugin).await;
-                LiveReason::Forced
+                Because::new(Why::Forced, "promoted by force")
             }
             (Some(proof), live) => {
                 self.report_proving(&plugin);
                 let say = |text: &str| self.report_progress(text);
                 match proof.prove(live.as_ref(), &plugin, &say).await {
-                    ProofResult::Proved { on, diff } => LiveReason::Proved { on, diff },
-                    ProofResult::NotCompared(why) => LiveReason::NotCompared(why),
+                    ProofResult::Proved { on, diff } => Because {
+                        diff,
+                        ..Because::new(Why::Proved, format!("proved: {on}"))
+                    },
+                    ProofResult::NotCompared(why) => {
+                        Because::new(Why::NotCompared, format!("not proved: {why}"))
+                    }
                     ProofResult::HeldBack(held) => {
                         let again = self.hold_back(&plugin, (*held).clone());
                         if live.is_none() {
@@ -371,18 +373,14 @@ impl Slot {
                 }
             }
         };
-        self.promote(plugin, Some(kept), &because, &recorded, Some(file.noticed))
+        self.promote(plugin, Some(kept), because, &recorded, Some(file.noticed))
             .await;
         self.release(file).await;
         None
     }
 
     /// Reports a problem with the file. The live version stays.
-    pub fn fail(&self, reason: &str, digest: Option<Digest>) {
-        self.fail_with(reason, digest, false);
-    }
-
-    fn fail_with(&self, reason: &str, digest: Option<Digest>, is_of_other_kind: bool) {
+    pub fn fail(&self, reason: &str, digest: Option<Digest>, is_of_other_kind: bool) {
         let Expected {
             controller, location, ..
         } = &self.expected;
@@ -425,8 +423,8 @@ impl Slot {
             Some(kept) => match self.kept(&kept).await {
                 Ok((plugin, kept)) => {
                     let over = self.recorded().await;
-                    self.promote(plugin, Some(kept), &LiveReason::RolledBack, &over, None)
-                        .await;
+                    let because = Because::new(Why::RolledBack, "rolled back to the pinned version");
+                    self.promote(plugin, Some(kept), because, &over, None).await;
                     return true;
                 }
                 Err(reason) => {
@@ -474,11 +472,12 @@ impl Slot {
         }
     }
 
+    /// Makes a version live. `noticed` is when its file was; `None`: it comes from the kept versions.
     async fn promote(
         &self,
         plugin: Plugin,
         file: Option<Kept>,
-        because: &LiveReason,
+        because: Because,
         over: &Recorded,
         noticed: Option<Instant>,
     ) {
@@ -495,15 +494,15 @@ impl Slot {
             name: description.name.clone(),
             version: kept.version.clone(),
             since: kept.since,
-            because: because.to_string(),
-            diff: because.diff().to_owned(),
+            because: because.words.clone(),
+            diff: because.diff.clone(),
         };
-        if because.why().is_none() {
+        if because.why.is_none() {
             self.keep_reason(&mut live);
         }
-        self.add_to_history(&plugin, before, because);
+        self.add_to_history(&plugin, before, &because);
         self.live.send_replace(Live::Plugin(plugin.clone()));
-        let aside = matches!(because, LiveReason::RolledBack | LiveReason::Restored);
+        let aside = noticed.is_none();
         self.report.send_modify(|report| {
             report.live = Some(live);
             if !aside {
@@ -525,13 +524,13 @@ impl Slot {
             compiled = plugin.code_origin() == CodeOrigin::Compiled,
             compile_ms = millis(plugin.compile_time()),
             reload_ms = noticed.map(|noticed| millis(noticed.elapsed())),
-            because = %because,
+            because = because.words,
             "plugin loaded"
         );
-        if !because.diff().is_empty() {
+        if !because.diff.is_empty() {
             debug!(
                 controller = self.expected.controller,
-                diff = because.diff(),
+                diff = because.diff,
                 "differences from the previous version"
             );
         }
@@ -567,14 +566,14 @@ impl Slot {
     }
 
     /// Adds a version that becomes live to the history, in a task of its own: nothing waits for it.
-    fn add_to_history(&self, plugin: &Plugin, before: Option<Digest>, because: &LiveReason) {
-        let Some(why) = because.why() else { return };
+    fn add_to_history(&self, plugin: &Plugin, before: Option<Digest>, because: &Because) {
+        let Some(why) = because.why else { return };
         let digest = *plugin.digest();
         let held_back = self.report.borrow().candidate.clone();
         // What the comparison showed, where an order overrules it.
         let found = held_back
             .filter(|candidate| why == Why::Forced && candidate.digest.as_ref() == Some(&digest.to_string()));
-        let (mut because_of, mut diff) = (because.to_string(), because.diff().to_owned());
+        let (mut because_of, mut diff) = (because.words.clone(), because.diff.clone());
         if let Some(found) = found {
             because_of = format!("{because_of}; {}", found.message);
             diff = found.diff;
@@ -591,7 +590,12 @@ impl Slot {
             by: None,
             diff,
         };
-        let order = because.order().zip(self.proof.clone());
+        let order = match why {
+            Why::Forced => Some(Order::Promote),
+            Why::RolledBack => Some(Order::Pin),
+            _ => None,
+        };
+        let order = order.zip(self.proof.clone());
         let controller = self.expected.controller.clone();
         self.history.add_when_known(controller, async move {
             if let Some((order, proof)) = order {
@@ -660,6 +664,26 @@ impl Slot {
         match &*self.live.borrow() {
             Live::Plugin(plugin) => Some(plugin.clone()),
             Live::Loading | Live::Failed(_) => None,
+        }
+    }
+}
+
+/// Why a version becomes live.
+struct Because {
+    /// For the history; `None`: the version was live before.
+    why: Option<Why>,
+    /// The same for users.
+    words: String,
+    /// The changes to the previous version's answers, if they were compared.
+    diff: String,
+}
+
+impl Because {
+    fn new(why: impl Into<Option<Why>>, words: impl Into<String>) -> Self {
+        Self {
+            why: why.into(),
+            words: words.into(),
+            diff: String::new(),
         }
     }
 }

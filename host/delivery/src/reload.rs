@@ -21,6 +21,7 @@ use super::follow::Follower;
 use super::registry::{PluginFile, Slot};
 use super::source::{Look, SETTLE, WatchedFile};
 use crate::oci::transport::Transports;
+use operator_host_core::changes::sleep_or_never;
 use operator_host_core::metrics::Metrics;
 
 /// How often to look without a notification.
@@ -113,7 +114,7 @@ fn fill_from_file(
         Look::Trouble(reason) => {
             // The last contents must not become live later, when its objects have changed.
             contents.send_replace(None);
-            slot.fail(&reason, None);
+            slot.fail(&reason, None, false);
         }
         Look::Same | Look::Unsettled => {}
     })
@@ -170,17 +171,11 @@ async fn fill(
             again = slot.settle(file.as_ref()) => again,
         };
         restored.cancel();
-        let again = async {
-            match again {
-                Some(again) => tokio::time::sleep(again).await,
-                None => std::future::pending().await,
-            }
-        };
         tokio::select! {
             () = stop.cancelled() => return,
             changed = contents.changed() => if changed.is_err() { return },
             () = orders_changed(&mut orders) => {}
-            () = again => {}
+            () = sleep_or_never(again) => {}
         }
     }
 }

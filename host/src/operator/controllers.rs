@@ -186,7 +186,7 @@ impl Controllers {
     pub(super) fn lack_config_maps(&self, problem: &str) {
         for running in self.running.values() {
             if matches!(running.config.plugin, Location::ConfigMap(_)) {
-                running.plugin.slot.fail(problem, None);
+                running.plugin.slot.fail(problem, None, false);
             }
         }
     }

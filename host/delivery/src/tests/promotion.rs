@@ -179,7 +179,7 @@ async fn nothing_is_held_back_any_more_when_the_file_holds_another_version() {
     assert!(slot.report().borrow().candidate.is_none());
     // A file that is not a plugin replaces it too.
     settle(&slot, 2).await;
-    slot.offer(plugin_file(b"nothing")).await;
+    slot.settle(Some(&plugin_file(b"nothing"))).await;
     assert_eq!(proof.announced(), [Some("Fails".into()), None]);
     let refused = slot.report().borrow().candidate.clone().unwrap();
     assert_eq!(refused.state, CandidateState::Refused);

@@ -44,21 +44,21 @@ pub(super) fn live(receiver: &tokio::sync::watch::Receiver<Live>) -> Result<Plug
 #[tokio::test]
 async fn other_limits_take_effect_for_the_version_that_is_live() {
     let (slot, receiver) = Slot::new(RUNTIME.clone(), expected("Fixture"), metrics());
-    slot.offer(plugin_file(&version(1))).await;
+    slot.settle(Some(&plugin_file(&version(1)))).await;
     let mut other = expected("Fixture");
     other.limits.memory /= 2;
     let slot = slot.expecting(other.clone());
     assert_ne!(live(&receiver).unwrap().limits().memory, other.limits.memory);
-    slot.offer(plugin_file(&version(1))).await;
+    slot.settle(Some(&plugin_file(&version(1)))).await;
     assert_eq!(live(&receiver).unwrap().limits().memory, other.limits.memory);
 }
 
 #[tokio::test]
 async fn the_live_version_offered_again_is_not_reloaded() {
     let (slot, mut receiver) = Slot::new(RUNTIME.clone(), expected("Fixture"), metrics());
-    slot.offer(plugin_file(&version(1))).await;
+    slot.settle(Some(&plugin_file(&version(1)))).await;
     receiver.mark_unchanged();
-    slot.offer(plugin_file(&version(1))).await;
+    slot.settle(Some(&plugin_file(&version(1)))).await;
     assert!(!receiver.has_changed().unwrap());
 }
 
@@ -70,12 +70,12 @@ async fn a_reason_that_is_known_wakes_nobody_and_none_takes_the_live_version_awa
     receiver.mark_unchanged();
     slot.registry_failed("it is away");
     assert!(!receiver.has_changed().unwrap());
-    slot.fail("the file is gone", None);
+    slot.fail("the file is gone", None, false);
     assert!(live(&receiver).err().unwrap().contains("gone"));
-    slot.offer(plugin_file(&version(1))).await;
+    slot.settle(Some(&plugin_file(&version(1)))).await;
     receiver.mark_unchanged();
     slot.registry_failed("it is slow");
-    slot.fail("the file is gone", None);
+    slot.fail("the file is gone", None, false);
     assert!(!receiver.has_changed().unwrap() && live(&receiver).is_ok());
 }
 
@@ -87,7 +87,7 @@ async fn a_thousand_swaps_under_load_fail_no_call_and_leave_one_version() {
     let runtime = Runtime::with(EngineOptions::default(), Compiler::InProcess, Some(cache)).unwrap();
     let (slot, receiver) = Slot::new(runtime, expected("Fixture"), metrics());
     let versions = [version(1), version(2)];
-    slot.offer(plugin_file(&versions[1])).await;
+    slot.settle(Some(&plugin_file(&versions[1]))).await;
 
     let stop = Arc::new(AtomicBool::new(false));
     let calls = Arc::new(AtomicU64::new(0));
@@ -108,7 +108,7 @@ async fn a_thousand_swaps_under_load_fail_no_call_and_leave_one_version() {
     for swap in 0..SWAPS {
         ends.push(live(&receiver).unwrap().ended());
         let file = &versions[swap % 2];
-        slot.offer(plugin_file(file)).await;
+        slot.settle(Some(&plugin_file(file))).await;
         assert_eq!(*live(&receiver).unwrap().digest(), Digest::of(file));
     }
     stop.store(true, Ordering::Relaxed);
