@@ -134,7 +134,7 @@ pub fn desired(
         added: &[],
         verdict,
     };
-    compose(parent, current(parent), &update, now)
+    compose(parent, current(parent), &update, &Remarks::default(), now)
 }
 
 /// What a reconcile reports about its parent.
@@ -188,11 +188,46 @@ impl<'a> StatusUpdate<'a> {
     }
 }
 
+/// What the host says of a parent beside its verdict. Each is a condition that is true while it has a reason.
+#[derive(Clone, Debug, Default)]
+pub struct Remarks {
+    /// The reason of [`PLUGIN_HELD_BACK`].
+    pub held_back: Option<Reason>,
+    /// The reason of [`CONTESTED`]. While there is one, not every child is as applied, so the host does not call the parent
+    /// ready.
+    pub contested: Option<Reason>,
+    /// The reason of [`KIND_NOT_LISTED`].
+    pub unlisted: Option<Reason>,
+}
+
+impl Remarks {
+    const TYPES: [&str; 3] = [PLUGIN_HELD_BACK, CONTESTED, KIND_NOT_LISTED];
+
+    fn add_to(&self, conditions: &mut Vec<Condition>) {
+        if let Some(contested) = &self.contested {
+            let reason = Reason::new(&contested.reason, format!("see the condition {CONTESTED}"));
+            for condition in conditions.iter_mut() {
+                // The plugin's own `Ready` has another message.
+                let is_synced = condition.type_ == SYNCED && condition.status == ConditionStatus::True;
+                if is_synced || (condition.type_ == READY && condition.message == ALL_READY) {
+                    *condition = host(&condition.type_, ConditionStatus::False, &reason);
+                }
+            }
+        }
+        let reasons = [&self.held_back, &self.contested, &self.unlisted];
+        let remarks = Self::TYPES.into_iter().zip(reasons);
+        conditions.extend(
+            remarks.filter_map(|(type_, reason)| Some(host(type_, ConditionStatus::True, reason.as_ref()?))),
+        );
+    }
+}
+
 /// `before` is the current status, from which missing parts are kept.
 pub fn compose(
     parent: &DynamicObject,
     before: &Map<String, Value>,
     update: &StatusUpdate<'_>,
+    remarks: &Remarks,
     now: Timestamp,
 ) -> Map<String, Value> {
     let StatusUpdate {
@@ -203,7 +238,7 @@ pub fn compose(
     } = *update;
     let current = current(parent);
     if *verdict == Verdict::Paused {
-        return paused(parent, before, now);
+        return paused(parent, before, remarks, now);
     }
     let mut status = fields.unwrap_or(before).clone();
     let given = conditions.unwrap_or_default().iter();
@@ -213,12 +248,6 @@ pub fn compose(
     let given = given.filter(|c| !is_host_type(&c.type_)).cloned();
     let kept = existing(before).filter(|c| update.keeps(&c.type_));
     let mut wanted: Vec<Condition> = given.chain(kept).collect();
-    let host = |type_: &str, status, reason: &Reason| Condition {
-        type_: type_.to_owned(),
-        status,
-        reason: reason.reason.clone(),
-        message: reason.message.clone(),
-    };
     match verdict {
         Verdict::Reconciled | Verdict::Progressing(_) => {
             if let Some(own) = wanted.iter_mut().find(|c| c.type_ == READY) {
@@ -260,6 +289,7 @@ pub fn compose(
         // Handled above.
         Verdict::Paused => {}
     }
+    remarks.add_to(&mut wanted);
     let generation = parent.metadata.generation;
     let rendered = wanted
         .iter()
@@ -273,8 +303,12 @@ pub fn compose(
 }
 
 /// Returns the current status with the `Paused` condition. `observedGeneration` stays unchanged.
-fn paused(parent: &DynamicObject, before: &Map<String, Value>, now: Timestamp) -> Map<String, Value> {
-    let current = current(parent);
+fn paused(
+    parent: &DynamicObject,
+    before: &Map<String, Value>,
+    remarks: &Remarks,
+    now: Timestamp,
+) -> Map<String, Value> {
     let waits = match is_terminating(parent) {
         true => "; it is being deleted, and waits for its removal",
         false => "",
@@ -283,18 +317,35 @@ fn paused(parent: &DynamicObject, before: &Map<String, Value>, now: Timestamp) -
         "nothing is done while the annotation {} is true{waits}",
         operator_host_core::object::PAUSED_ANNOTATION
     );
-    let condition = Condition {
-        type_: PAUSED.to_owned(),
-        status: ConditionStatus::True,
-        reason: "Annotated".to_owned(),
-        message,
+    let mut said = vec![host(
+        PAUSED,
+        ConditionStatus::True,
+        &Reason::new("Annotated", message),
+    )];
+    remarks.add_to(&mut said);
+    let is_replaced = |condition: &&Value| {
+        let is = |type_: &str| condition["type"] == type_;
+        is(PAUSED)
+            || Remarks::TYPES.into_iter().any(is)
+            // The contest has ended, since nothing is applied.
+            || (is(SYNCED) && condition["reason"] == FIELD_CONTESTED)
     };
-    let others = raw_conditions(before).filter(|condition| condition["type"] != PAUSED);
-    let rendered = render(&condition, current, parent.metadata.generation, now);
-    let conditions = others.cloned().chain([rendered]).collect();
+    let others = raw_conditions(before).filter(|condition| !is_replaced(condition));
+    let said = said.iter();
+    let said = said.map(|said| render(said, current(parent), parent.metadata.generation, now));
+    let conditions = others.cloned().chain(said).collect();
     let mut status = before.clone();
     status.insert("conditions".into(), Value::Array(conditions));
     status
+}
+
+fn host(type_: &str, status: ConditionStatus, reason: &Reason) -> Condition {
+    Condition {
+        type_: type_.to_owned(),
+        status,
+        reason: reason.reason.clone(),
+        message: reason.message.clone(),
+    }
 }
 
 /// Appends the host's cause to a plugin's message, unless it is in it, or would not fit.
@@ -388,67 +439,6 @@ pub fn render(
     rendered
 }
 
-/// Sets or removes the condition about contested children. While there is one, not every child is as applied, so the
-/// host does not call the parent ready.
-pub fn set_contested(
-    parent: &DynamicObject,
-    contested: Option<&Reason>,
-    status: &mut Map<String, Value>,
-    now: Timestamp,
-) {
-    set_condition(CONTESTED, parent, contested, status, now);
-    let Some(conditions) = status.get_mut("conditions").and_then(Value::as_array_mut) else {
-        return;
-    };
-    if contested.is_none() {
-        // The status of a parent that was paused during a contest.
-        conditions.retain(|condition| condition["type"] != SYNCED || condition["reason"] != FIELD_CONTESTED);
-    }
-    let Some(Reason { reason, .. }) = contested else {
-        return;
-    };
-    let is_contradicted = |condition: &&mut Value| match condition["type"].as_str() {
-        Some(SYNCED) => condition["status"] == "True",
-        // The plugin's own has another message.
-        Some(READY) => condition["message"] == ALL_READY,
-        _ => false,
-    };
-    for contradicted in conditions.iter_mut().filter(is_contradicted) {
-        let condition = Condition {
-            type_: contradicted["type"].as_str().unwrap_or_default().to_owned(),
-            status: ConditionStatus::False,
-            reason: reason.clone(),
-            message: format!("see the condition {CONTESTED}"),
-        };
-        *contradicted = render(&condition, current(parent), parent.metadata.generation, now);
-    }
-}
-
-/// Sets a condition of the host to true, or removes it.
-pub fn set_condition(
-    type_: &str,
-    parent: &DynamicObject,
-    reason: Option<&Reason>,
-    status: &mut Map<String, Value>,
-    now: Timestamp,
-) {
-    let conditions = status.entry("conditions").or_insert_with(|| json!([]));
-    let Some(conditions) = conditions.as_array_mut() else {
-        return;
-    };
-    conditions.retain(|condition| condition["type"] != type_);
-    if let Some(Reason { reason, message }) = reason {
-        let condition = Condition {
-            type_: type_.to_owned(),
-            status: ConditionStatus::True,
-            reason: reason.clone(),
-            message: message.clone(),
-        };
-        let rendered = render(&condition, current(parent), parent.metadata.generation, now);
-        conditions.push(rendered);
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -528,7 +518,7 @@ mod tests {
             verdict: &verdict,
         };
         let parent = parent(&json!({}));
-        let status = compose(&parent, current(&parent), &update, at(1));
+        let status = compose(&parent, current(&parent), &update, &Remarks::default(), at(1));
         let failing = raw_conditions(&status).filter(|c| c["type"] == "Failing");
         let reasons: Vec<_> = failing.map(|c| c["reason"].clone()).collect();
         assert_eq!(reasons, ["First"]);
@@ -617,7 +607,7 @@ mod tests {
             verdict: &verdict,
         };
         let (parent, before) = (parent(&before), before.as_object().cloned().unwrap());
-        let status = compose(&parent, &before, &update, at(5));
+        let status = compose(&parent, &before, &update, &Remarks::default(), at(5));
         let all: Vec<_> = raw_conditions(&status)
             .map(|c| {
                 format!(
@@ -633,7 +623,10 @@ mod tests {
             update.repeats(&before),
             "`Backed` is repeated from the current status"
         );
-        assert_eq!(compose(&parent, &status, &update, at(5)), status);
+        assert_eq!(
+            compose(&parent, &status, &update, &Remarks::default(), at(5)),
+            status
+        );
     }
 
     /// Regression: the host called such a parent ready, because every child was "applied and ready".
@@ -641,9 +634,15 @@ mod tests {
     fn a_parent_with_a_contested_child_is_not_ready_unless_the_plugin_says_so() {
         let ready = |given: &[Condition]| {
             let parent = parent(&json!({}));
-            let mut status = desired(&parent, None, Some(given), &Verdict::Reconciled, at(1));
-            let contested = Reason::new(FIELD_CONTESTED, "by others");
-            set_contested(&parent, Some(&contested), &mut status, at(1));
+            let update = StatusUpdate {
+                conditions: Some(given),
+                ..StatusUpdate::of_host(&Verdict::Reconciled)
+            };
+            let remarks = Remarks {
+                contested: Some(Reason::new(FIELD_CONTESTED, "by others")),
+                ..Remarks::default()
+            };
+            let status = compose(&parent, current(&parent), &update, &remarks, at(1));
             let all: Vec<_> = raw_conditions(&status).cloned().collect();
             let synced = all.iter().find(|c| c["type"] == SYNCED).unwrap();
             assert_eq!(synced["status"], "False");

@@ -19,10 +19,7 @@ use operator_host_core::managed_fields::{below, fields};
 use operator_host_core::object::{
     MAX_DEPTH, NamespacedName, fingerprint, is_deeper, is_unreadable, least_size, long_key, unreadable,
 };
-use operator_host_desired::conditions::{
-    KIND_NOT_LISTED, PLUGIN_HELD_BACK, StatusUpdate, compose, current, is_host_type, labels, set_condition,
-    set_contested,
-};
+use operator_host_desired::conditions::{Remarks, StatusUpdate, compose, current, is_host_type, labels};
 
 /// Maximum bytes of a request that an API server accepts (`MaxRequestBodyBytes` of its generic configuration).
 const REQUEST: usize = 3 << 20;
@@ -35,19 +32,18 @@ pub(super) fn desired(
     update: &StatusUpdate<'_>,
 ) -> Map<String, Value> {
     let name = NamespacedName::of(parent);
-    let held_back = context.blocking_parents.reason(&name);
-    let unlisted = context.state.unlisted.reason(&name);
     let (contested, shares_conditions) = context.memory_of(&name, |memory| {
         (memory.contests.condition(), memory.status.shares_conditions)
     });
-    let now = now();
-    let mut status = compose(parent, before, update, now);
+    let remarks = Remarks {
+        held_back: context.blocking_parents.reason(&name),
+        contested,
+        unlisted: context.state.unlisted.reason(&name),
+    };
+    let mut status = compose(parent, before, update, &remarks, now());
     if shares_conditions {
         keep_others_conditions(current(parent), &mut status);
     }
-    set_condition(PLUGIN_HELD_BACK, parent, held_back.as_ref(), &mut status, now);
-    set_contested(parent, contested.as_ref(), &mut status, now);
-    set_condition(KIND_NOT_LISTED, parent, unlisted.as_ref(), &mut status, now);
     context.status_fields.restrict(&mut status);
     status
 }
