@@ -143,7 +143,7 @@ async fn stand_by(
         context.writer.term.begun().await;
         installer.decided().await;
         record
-            .confirm(&context.resource.definition_name(), plugin.clone())
+            .confirm(&context.served.parent.definition_name(), plugin.clone())
             .await;
         stages::resume(context, record).await;
     };
@@ -196,7 +196,7 @@ fn enqueue_all(context: &Context, reason: &Trigger) {
 
 /// Enqueues deleted parents that still have children.
 fn enqueue_deleted(context: &Context) {
-    let (config, namespaced) = (&context.config, context.resource.namespaced);
+    let (config, namespaced) = (&context.config, context.served.parent.namespaced);
     let watches = context.children.values().flat_map(KindReflectors::all);
     // Retained children have no owner reference, and need no deletion.
     let parents = watches
@@ -477,7 +477,7 @@ fn child_changed(context: &Context, kind: &Kind, change: &Change<'_>) {
     // A child that loses its label or its owner affects its former parent.
     let mut parents: Vec<NamespacedName> = change
         .both()
-        .filter_map(|object| parent_of(&context.config, context.resource.namespaced, object))
+        .filter_map(|object| parent_of(&context.config, context.served.parent.namespaced, object))
         .collect();
     parents.dedup();
     for parent in parents {
@@ -495,7 +495,7 @@ fn namespace_changed(context: &Context, namespace: &str, change: NamespaceChange
     match change {
         // No parent in that namespace waits for it, but cluster-scoped ones may.
         NamespaceChange::Usable => {
-            if !context.resource.namespaced && reaches(&context.config, None, Some(namespace)) {
+            if !context.served.parent.namespaced && reaches(&context.config, None, Some(namespace)) {
                 enqueue_all(context, &Trigger::Related);
             }
         }
@@ -505,7 +505,7 @@ fn namespace_changed(context: &Context, namespace: &str, change: NamespaceChange
             let watch = context
                 .parents
                 .of(Some(namespace))
-                .filter(|_| context.resource.namespaced);
+                .filter(|_| context.served.parent.namespaced);
             for parent in watch.iter().flat_map(|watch| watch.names()) {
                 let is_there = parent.namespace.as_deref() == Some(namespace);
                 if is_there

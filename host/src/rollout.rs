@@ -574,7 +574,7 @@ async fn compare(context: &Context, live: Option<&Plugin>, candidate: &Plugin) -
         && config.definitions == DefinitionsMode::Check
     {
         let objects: Vec<_> = parents.iter().filter_map(|name| context.parent(name)).collect();
-        let name = context.resource.definition_name();
+        let name = context.served.parent.definition_name();
         match installed(&context.client, &name, &config.name).await {
             Ok(None) => {}
             Ok(Some(installed)) => {

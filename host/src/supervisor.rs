@@ -337,10 +337,7 @@ fn context(
         kinds: Arc::clone(&shared.kinds),
         writer: writers.own,
         children_writer: writers.children,
-        resource: Arc::clone(&resolved.parent),
-        status_fields: resolved.status,
-        resources: resolved.others.clone(),
-        not_served: resolved.not_served.clone(),
+        served: resolved.clone(),
         parents: watches(&config.parent, resolved.parent.namespaced, false),
         children: config
             .children

@@ -142,6 +142,18 @@ pub struct Resolved {
 }
 
 impl Resolved {
+    /// Returns whether a kind of children or reads is namespaced.
+    ///
+    /// # Errors
+    /// When the cluster does not serve it.
+    pub fn namespaced(&self, kind: &Kind) -> Result<bool, NotServed> {
+        let why = || self.not_served.get(kind).cloned();
+        match self.others.get(kind) {
+            Some(resource) => Ok(resource.namespaced),
+            None => Err(why().unwrap_or_else(|| NotServed::new(kind.clone()))),
+        }
+    }
+
     /// Reports whether every kind that was answered for is served as before.
     #[must_use]
     pub fn serves_the_same(&self, before: &Self) -> bool {

@@ -14,13 +14,14 @@ use self::finalizer::{Stage, add_finalizer, finalizer_of_another, has_finalizer,
 use self::freshness::up_to_date;
 use self::outcome::{Changes, FinalAnswer};
 use self::release::release;
+use self::run::Run;
 use self::settle::settle;
 use self::snapshot::Snapshot;
 use operator_host_core::object::{NamespacedName, PAUSED_ANNOTATION, annotation};
 use operator_host_delivery::registry::Live;
 use operator_host_desired::conditions::{StatusUpdate, Verdict};
 
-pub mod apply;
+mod apply;
 pub mod context;
 pub mod evaluate;
 pub mod first_sign;
@@ -29,8 +30,8 @@ pub mod observer;
 pub mod parent_conditions;
 pub mod proof_key;
 pub mod prune;
-pub mod release;
-pub mod secrets;
+mod release;
+mod secrets;
 pub mod staged;
 pub mod status;
 pub mod unlisted;
@@ -48,6 +49,7 @@ mod outcome;
 mod predecessor;
 mod related;
 mod repair;
+mod run;
 mod settle;
 mod snapshot;
 mod teardown;
@@ -57,140 +59,135 @@ mod teardown;
 ///
 /// `span` is the span of this reconcile.
 pub async fn reconcile(context: &Context, name: &NamespacedName, span: &Span) -> Action {
-    let decided = reconcile_now(context, name, span).await;
-    contest::next_look(context, name, decided)
+    let run = &Run::new(context, name, span);
+    let decided = reconcile_now(run).await;
+    contest::next_look(run, decided)
 }
 
-async fn reconcile_now(context: &Context, name: &NamespacedName, span: &Span) -> Action {
-    let Some(parent) = context.parent(name) else {
-        return without_parent(context, name).await;
+async fn reconcile_now(run: &Run<'_>) -> Action {
+    let Some(parent) = run.parent(run.name) else {
+        return without_parent(run).await;
     };
-    let snapshot = match up_to_date(context, Snapshot::take(context, parent)).await {
+    let snapshot = match up_to_date(run, Snapshot::take(run, parent)).await {
         Ok(Some(snapshot)) => snapshot,
         Ok(None) => return Action::OnChange,
-        Err((parent, error)) => return fail(context, &parent, &error.into(), span).await,
+        Err((parent, error)) => return fail(run, &parent, &error.into()).await,
     };
     let parent = Arc::clone(&snapshot.parent);
     record_all!(
-        span,
+        run.span,
         k8s.object.uid = parent.metadata.uid.as_deref().unwrap_or_default(),
         k8s.object.generation = parent.metadata.generation.unwrap_or_default(),
     );
-    if matches!(&*context.plugin.borrow(), Live::Failed(failed) if failed.is_of_other_kind)
-        && !has_finalizer(&context.config, &parent)
+    if matches!(&*run.plugin.borrow(), Live::Failed(failed) if failed.is_of_other_kind)
+        && !has_finalizer(&run.config, &parent)
     {
         // A mistake in the configuration must not write into the objects of another operator.
         return Action::OnChange;
     }
     let is_paused = annotation(&parent, PAUSED_ANNOTATION) == Some("true");
-    if is_paused && leaving::watch_deadline(context, &parent, true) {
-        return abandon(context, &parent, "the resource is paused", span).await;
+    if is_paused && leaving::watch_deadline(run, &parent, true) {
+        return abandon(run, &parent, "the resource is paused").await;
     }
-    if let Some(finalizer) = finalizer_of_another(context, &parent) {
-        return fail(
-            context,
-            &parent,
-            &ReconcileError::OtherController(finalizer),
-            span,
-        )
-        .await;
+    if let Some(finalizer) = finalizer_of_another(&run.config, &parent) {
+        return fail(run, &parent, &ReconcileError::OtherController(finalizer)).await;
     }
     if is_paused {
-        contest::forget(context, name);
-        return finish(context, &parent, None, Verdict::Paused, Action::OnChange, span).await;
+        contest::forget(run);
+        return finish(run, &parent, None, Verdict::Paused, Action::OnChange).await;
     }
     let mut changes = Changes::default();
-    let mut result = converge(context, snapshot, &mut changes).await;
-    mark_repeated(context, name, &mut result);
-    changes.publish(context, &parent);
+    let mut result = converge(run, snapshot, &mut changes).await;
+    mark_repeated(run, &mut result);
+    changes.publish(run, &parent);
     let has_tried = match &result {
         Ok(answer) => answer.is_some(),
         Err(error) => {
-            note(context, name, error);
-            !is_transient(context, &parent, error)
+            note(run, error);
+            !is_transient(run, &parent, error)
         }
     };
-    if leaving::watch_deadline(context, &parent, has_tried) {
+    if leaving::watch_deadline(run, &parent, has_tried) {
         let why = match &result {
             Ok(_) => "the plugin did not say that it is done".to_owned(),
             Err(error) => error.to_string(),
         };
-        return abandon(context, &parent, &why, span).await;
+        return abandon(run, &parent, &why).await;
     }
     match result {
         Ok(None) => {
-            contest::forget(context, name);
+            contest::forget(run);
             Action::OnChange
         }
         Ok(Some(answer)) => {
-            answer.publish(context, &parent);
+            answer.publish(run, &parent);
             let next = answer.requeue.map_or(Action::OnChange, Action::After);
-            let Some(parent) = context.as_seen(&parent) else {
+            let Some(parent) = run.as_seen(&parent) else {
                 return Action::OnChange;
             };
             let verdict = match &answer.verdict {
                 Some(verdict) => verdict.clone(),
-                None => leaving::cleaning_up_verdict(context, &parent),
+                None => leaving::cleaning_up_verdict(run, &parent),
             };
-            finish(context, &parent, Some(&answer), verdict, next, span).await
+            finish(run, &parent, Some(&answer), verdict, next).await
         }
-        Err(error) => fail(context, &parent, &error, span).await,
+        Err(error) => fail(run, &parent, &error).await,
     }
 }
 
 /// Reconciles a parent that is up to date and not paused. Returns `None` when no status is to be written, for example
 /// because the parent was deleted.
 async fn converge(
-    context: &Context,
+    run: &Run<'_>,
     mut snapshot: Snapshot,
     changes: &mut Changes,
 ) -> Result<Option<FinalAnswer>, ReconcileError> {
-    release(context, &snapshot, &mut changes.updated).await?;
+    release(run, &snapshot, &mut changes.updated).await?;
     if !changes.updated.is_empty() {
-        snapshot = Snapshot::take(context, snapshot.parent);
+        snapshot = Snapshot::take(run, snapshot.parent);
     }
     let parent = &snapshot.parent;
-    let plugin = match context.plugin_of(parent) {
+    let plugin = match run.plugin_of(parent) {
         Live::Plugin(plugin) => plugin,
         // Workers start only when loading has ended.
         Live::Loading => return Ok(None),
         Live::Failed(failed) => return Err(ReconcileError::NoPlugin(failed.why)),
     };
-    if let Some(failure) = context.watch_failure(parent) {
+    if let Some(failure) = run.watch_failure(parent) {
         return Err(ReconcileError::Watch(failure));
     }
-    let stage = Stage::of(&context.config, parent, plugin.description().finalizer);
+    let stage = Stage::of(&run.config, parent, plugin.description().finalizer);
     match stage {
         Stage::Released => return Ok(None),
         Stage::CleaningUp => {
             let parent = Arc::clone(&snapshot.parent);
-            let answer = settle(context, &plugin, snapshot, changes).await?;
+            let answer = settle(run, &plugin, snapshot, changes).await?;
             return match answer.done {
-                true => wind_down(context, parent, answer, changes).await,
+                true => wind_down(run, parent, answer, changes).await,
                 false => Ok(Some(answer)),
             };
         }
-        Stage::TearingDown => return wind_down(context, snapshot.parent, FinalAnswer::done(), changes).await,
+        Stage::TearingDown => return wind_down(run, snapshot.parent, FinalAnswer::done(), changes).await,
         Stage::Unguarded | Stage::Alive => {}
     }
-    if context.is_namespace_terminating(parent) {
+    if run.is_namespace_terminating(parent) {
         // The parent will soon be deleted, too.
         return Err(ReconcileError::NamespaceTerminating);
     }
-    if let Some(problem) = context.refuses_namespace(parent) {
+    if let Some(problem) = run.refuses_namespace(parent) {
         return Err(ReconcileError::Namespace(problem));
     }
     check_readable(parent)?;
-    check_valid(context, &plugin, parent).await?;
+    check_valid(run, &plugin, parent).await?;
     if stage == Stage::Unguarded {
-        match add_finalizer(context, parent).await? {
+        match add_finalizer(run, parent).await? {
             Some(guarded) => snapshot.parent = guarded,
             None => return Ok(None),
         }
     }
     let parent = Arc::clone(&snapshot.parent);
-    let mut answer = settle(context, &plugin, snapshot, changes).await?;
-    let left = predecessor::sweep(context, &NamespacedName::of(&parent), Some(&parent), changes).await?;
+    let mut answer = settle(run, &plugin, snapshot, changes).await?;
+    let left = predecessor::sweep(run, Some(&parent), changes).await?;
     answer.requeue = answer.requeue.into_iter().chain(left).min();
     Ok(Some(answer))
 }
@@ -198,46 +195,46 @@ async fn converge(
 /// Deletes the children that are in an order, of a parent that is cleaned up, and removes its finalizer. Returns `None` when it
 /// was removed.
 async fn wind_down(
-    context: &Context,
+    run: &Run<'_>,
     mut parent: Arc<DynamicObject>,
     answer: FinalAnswer,
     changes: &mut Changes,
 ) -> Result<Option<FinalAnswer>, ReconcileError> {
-    if let Some(reason) = teardown::delete_in_order(context, &mut parent, changes).await? {
+    if let Some(reason) = teardown::delete_in_order(run, &mut parent, changes).await? {
         return Ok(Some(FinalAnswer {
             verdict: Some(Verdict::CleaningUp(reason)),
             ..answer
         }));
     }
-    remove_finalizer(context, &parent).await?;
+    remove_finalizer(run, &parent).await?;
     // No status is written any more, but the Events of the cleanup must be visible.
-    answer.publish(context, &parent);
+    answer.publish(run, &parent);
     Ok(None)
 }
 
 /// Releases a parent whose time for the cleanup is over.
-async fn abandon(context: &Context, parent: &Arc<DynamicObject>, why: &str, span: &Span) -> Action {
-    match leaving::abandon(context, parent, why).await {
+async fn abandon(run: &Run<'_>, parent: &Arc<DynamicObject>, why: &str) -> Action {
+    match leaving::abandon(run, parent, why).await {
         Ok(()) => Action::OnChange,
-        Err(error) => fail(context, parent, &error, span).await,
+        Err(error) => fail(run, parent, &error).await,
     }
 }
 
 /// Deletes the children of a deleted parent if the garbage collector does not.
-async fn without_parent(context: &Context, name: &NamespacedName) -> Action {
-    if context.parents.of(name.namespace.as_deref()).is_none() {
+async fn without_parent(run: &Run<'_>) -> Action {
+    if run.parents.of(run.name.namespace.as_deref()).is_none() {
         // Its namespace is not watched: the children are those of another host.
         return Action::OnChange;
     }
     let mut changes = Changes::default();
-    let left = predecessor::sweep(context, name, None, &mut changes).await;
-    changes.count(context);
+    let left = predecessor::sweep(run, None, &mut changes).await;
+    changes.count(run);
     match left {
         Ok(left) => left.map_or(Action::OnChange, Action::After),
         Err(error) => {
             warn!(
-                "cannot delete the children of the deleted {} {name}: {error}",
-                context.config.parent.kind
+                "cannot delete the children of the deleted {} {}: {error}",
+                run.config.parent.kind, run.name
             );
             Action::After(predecessor::GC_GRACE_PERIOD)
         }
@@ -246,12 +243,11 @@ async fn without_parent(context: &Context, name: &NamespacedName) -> Action {
 
 /// Writes the status and returns when to reconcile the parent next.
 async fn finish(
-    context: &Context,
+    run: &Run<'_>,
     parent: &DynamicObject,
     answer: Option<&FinalAnswer>,
     verdict: Verdict,
     next: Action,
-    span: &Span,
 ) -> Action {
     let update = StatusUpdate {
         fields: answer.and_then(|answer| answer.status.as_ref()),
@@ -259,19 +255,18 @@ async fn finish(
         added: &[],
         verdict: &verdict,
     };
-    let name = NamespacedName::of(parent);
-    match status::write(context, parent, &update, None).await {
+    match status::write(run, parent, &update, None).await {
         Ok(_) => {
-            context.memory_of(&name, |memory| memory.failure = FailureMemory::default());
+            run.memory(|memory| memory.failure = FailureMemory::default());
             next
         }
         // The plugin's fields were rejected; write only the host's conditions.
         Err(error) if answer.is_some() && error.is_invalid() => {
-            fail(context, parent, &ReconcileError::Status(error), span).await
+            fail(run, parent, &ReconcileError::Status(error)).await
         }
         Err(error) => {
-            count_failure(context, &name);
-            status_not_written(context, parent, error, span)
+            count_failure(run);
+            status_not_written(run, parent, error)
         }
     }
 }

@@ -70,12 +70,12 @@ impl Known {
         let definition = match config.definitions {
             DefinitionsMode::Install => None,
             DefinitionsMode::Check | DefinitionsMode::Ignore => {
-                read(&context.resource.definition_name()).await?
+                read(&context.served.parent.definition_name()).await?
             }
         };
         let mut definitions = Vec::new();
         for kind in config.children.keys().filter(|kind| !is_built_in(kind.group())) {
-            if let Some(resource) = context.resources.get(kind) {
+            if let Some(resource) = context.served.others.get(kind) {
                 definitions.extend(read(&resource.definition_name()).await?);
             }
         }

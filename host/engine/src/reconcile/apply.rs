@@ -12,20 +12,19 @@ use tokio::time::Instant;
 use tracing::{debug, warn};
 
 use super::contest;
-use super::context::Context;
 use super::context::pace::Cause;
 use super::freshness::may_create;
 use super::outcome::Changes;
 use super::repair;
+use super::run::Run;
 use operator_host_cluster::api_error::ApiError;
-use operator_host_cluster::discovery::ResolvedKind;
 use operator_host_cluster::resource_client::ResourceClient;
 use operator_host_contract::{EventType, Kind};
 use operator_host_core::field_path::FieldPath;
 use operator_host_core::managed_fields::applied_by;
 use operator_host_core::object::{
-    APPLIED_ANNOTATION, ChildRef, NamespacedName, PROVENANCE_ANNOTATION, annotation, controller_of,
-    fingerprint, is_terminating, made_at,
+    APPLIED_ANNOTATION, ChildRef, PROVENANCE_ANNOTATION, annotation, controller_of, fingerprint,
+    is_terminating, made_at,
 };
 use operator_host_desired::drift::drift;
 use operator_host_desired::left_fields;
@@ -53,7 +52,7 @@ pub(super) struct Applied {
 
 /// Applies the children that differ. One failure does not prevent the other applies.
 pub(super) async fn apply(
-    context: &Context,
+    run: &Run<'_>,
     parent: &DynamicObject,
     desired: &[Desired],
     changes: &mut Changes,
@@ -66,11 +65,11 @@ pub(super) async fn apply(
         let requests: Vec<_> = group
             .iter()
             .map(|desired| async move {
-                let live = LiveChild::of(context, &desired.key);
+                let live = LiveChild::of(run, &desired.key);
                 if is_stopped.load(Ordering::Relaxed) {
                     return Ok(ApplyOutcome::Unchanged);
                 }
-                apply_one(context, parent, desired, live.as_ref(), order).await
+                apply_one(run, parent, desired, live.as_ref(), order).await
             })
             .collect();
         let mut results = std::pin::pin!(stream::iter(requests).buffered(CONCURRENCY));
@@ -87,8 +86,8 @@ pub(super) async fn apply(
                 Some(Ok(ApplyOutcome::Waiting(why))) => applied.waiting.push(why),
                 Some(Ok(ApplyOutcome::Held(why))) => applied.held.push(why),
                 Some(Ok(ApplyOutcome::Unchanged)) => {
-                    let going = context.existing(&desired.key).filter(|live| is_terminating(live));
-                    applied.awaits_others |= going.is_some_and(|live| !owns(&context.config, parent, &live));
+                    let going = run.existing(&desired.key).filter(|live| is_terminating(live));
+                    applied.awaits_others |= going.is_some_and(|live| !owns(&run.config, parent, &live));
                 }
                 None => {}
                 Some(Err(error)) => {
@@ -108,7 +107,7 @@ pub(super) async fn apply(
             }
         }
     }
-    contest::end(context, parent, desired);
+    contest::end(run, parent, desired);
     applied
 }
 
@@ -130,32 +129,30 @@ pub(super) struct LiveChild {
 }
 
 impl LiveChild {
-    fn of(context: &Context, key: &ChildRef) -> Option<Self> {
-        let (object, managed) = context.existing_managed(key)?;
+    fn of(run: &Run<'_>, key: &ChildRef) -> Option<Self> {
+        let (object, managed) = run.existing_managed(key)?;
         Some(Self { object, managed })
     }
 }
 
 async fn apply_one(
-    context: &Context,
+    run: &Run<'_>,
     parent: &DynamicObject,
     desired: &Desired,
     live: Option<&LiveChild>,
     order: &Order<'_>,
 ) -> Result<ApplyOutcome, ApiError> {
-    let drift = live.and_then(|live| drift_of(context, parent, desired, live));
+    let drift = live.and_then(|live| drift_of(run, parent, desired, live));
     let may_apply = match live.is_some() && drift.is_none() {
         true => Err(ApplyOutcome::Unchanged),
-        false => may_apply(context, parent, desired, live, drift.as_ref(), order),
+        false => may_apply(run, parent, desired, live, drift.as_ref(), order),
     };
     let outcome = match may_apply {
         Err(outcome) => outcome,
-        Ok(_) if live.is_none() && !may_create(context, parent, &desired.key).await? => {
-            ApplyOutcome::Unchanged
-        }
-        Ok(resource) => send(context, parent, desired, live, resource).await?,
+        Ok(_) if live.is_none() && !may_create(run, parent, &desired.key).await? => ApplyOutcome::Unchanged,
+        Ok(objects) => send(run, parent, desired, live, objects).await?,
     };
-    context.memory_of(&NamespacedName::of(parent), |memory| match &outcome {
+    run.memory(|memory| match &outcome {
         // It is not applied, so it cannot be changed back.
         ApplyOutcome::Waiting(_) => memory.contests.forget(&desired.key),
         _ if live.is_none() || drift.is_some() => {}
@@ -165,40 +162,34 @@ async fn apply_one(
     Ok(outcome)
 }
 
-/// Returns the resource of a child that may be applied now. The error is the outcome for one that stays as it is.
+/// Returns the requests for a child that may be applied now. The error is the outcome for one that stays as it is.
 fn may_apply<'a>(
-    context: &'a Context,
+    run: &'a Run<'_>,
     parent: &DynamicObject,
     desired: &Desired,
     live: Option<&LiveChild>,
     drift: Option<&FieldPath>,
     order: &Order<'_>,
-) -> Result<&'a ResolvedKind, ApplyOutcome> {
+) -> Result<ResourceClient<'a>, ApplyOutcome> {
     let is_correction = live.is_some_and(|live| is_correction(desired, &live.object));
     // What the plugin wanted before is restored at once, and a cleanup can change what exists.
     let may_wait = live.is_none() || !(is_correction || is_terminating(parent));
-    let has_status = |kind: &Kind| context.resources.get(kind).is_some_and(|kind| kind.has_status);
-    if may_wait && let Some(waiting) = order.waits_for(desired, |key| context.existing(key), has_status) {
+    let has_status = |kind: &Kind| run.served.others.get(kind).is_some_and(|kind| kind.has_status);
+    if may_wait && let Some(waiting) = order.waits_for(desired, |key| run.existing(key), has_status) {
         return Err(ApplyOutcome::Waiting(waiting));
     }
-    if !is_correction && let Some(why) = held(context, parent, &desired.key) {
+    if !is_correction && let Some(why) = held(run, parent, &desired.key) {
         return Err(ApplyOutcome::Held(why));
     }
     if let (Some(live), Some(drift)) = (live, drift) {
-        if is_child(context, parent, &live.object)
-            && contest::is_on_hold(context, parent, desired, live, drift)
-        {
+        if is_child(run, parent, &live.object) && contest::is_on_hold(run, parent, desired, live, drift) {
             return Err(ApplyOutcome::Unchanged);
         }
         debug!("applying {}, because {drift} is not as applied", desired.key);
     }
     // `desired::plan` has refused other kinds than those that a child defines. When the cluster serves it, the controller
     // starts again.
-    let resource = context
-        .resources
-        .get(&desired.key.kind)
-        .map(|resource| &**resource);
-    resource.ok_or_else(|| {
+    run.requests_for(&desired.key.kind).ok_or_else(|| {
         let kind = desired.key.kind.clone();
         let why = format!("{} waits until the cluster serves {kind}", desired.key);
         ApplyOutcome::Waiting(Waiting { kind, why })
@@ -212,43 +203,41 @@ fn is_correction(desired: &Desired, live: &DynamicObject) -> bool {
 
 /// Reports whether an object is known to be the parent's. Only there are fields of others taken over: in an object that is
 /// adopted, a field of another manager is a conflict.
-fn is_known_child(context: &Context, parent: &DynamicObject, live: &DynamicObject) -> bool {
-    let (config, proof) = (&context.config, context.proof_key.proof());
+fn is_known_child(run: &Run<'_>, parent: &DynamicObject, live: &DynamicObject) -> bool {
+    let (config, proof) = (&run.config, run.proof_key.proof());
     owns(config, parent, live) || retains(config, proof, parent, live)
 }
 
 /// Reports whether others may contest an object: also a child whose label somebody removed, which is not applied by force.
-fn is_child(context: &Context, parent: &DynamicObject, live: &DynamicObject) -> bool {
+fn is_child(run: &Run<'_>, parent: &DynamicObject, live: &DynamicObject) -> bool {
     let owner = controller_of(live).map(|owner| &owner.uid);
-    is_known_child(context, parent, live)
-        || owner.is_some_and(|uid| parent.metadata.uid.as_ref() == Some(uid))
+    is_known_child(run, parent, live) || owner.is_some_and(|uid| parent.metadata.uid.as_ref() == Some(uid))
 }
 
 /// Applies a child, and remembers what the answer says.
 async fn send(
-    context: &Context,
+    run: &Run<'_>,
     parent: &DynamicObject,
     desired: &Desired,
     live: Option<&LiveChild>,
-    resource: &ResolvedKind,
+    objects: ResourceClient<'_>,
 ) -> Result<ApplyOutcome, ApiError> {
-    let (key, name) = (&desired.key, &NamespacedName::of(parent));
-    let manager = context.config.field_manager();
-    let objects = ResourceClient::new(&context.children_writer, resource);
+    let key = &desired.key;
+    let manager = run.config.field_manager();
     let answer = match live {
         None => objects.apply_new(&key.name, desired.new_body(), &manager).await,
         Some(live) => {
             let body = body_for(desired, live, &manager);
-            match is_known_child(context, parent, &live.object) {
+            match is_known_child(run, parent, &live.object) {
                 true => repair::apply(&objects, desired, live, &body, &manager).await,
                 false => objects.apply(&key.name, &body, &manager, false).await,
             }
         }
     };
     let answer = answer.inspect_err(|error| {
-        context.record_refused_namespace(error);
+        run.record_refused_namespace(error);
         if error.is_lost_race() {
-            context.doubt(name);
+            run.doubt(run.name);
         }
     })?;
     let object = live.map(|live| &*live.object);
@@ -258,8 +247,8 @@ async fn send(
         Some(_) if was == answer.metadata.resource_version.as_ref() => ApplyOutcome::Unchanged,
         Some(_) => ApplyOutcome::Updated,
     };
-    remember(context, name, desired, &answer);
-    context.memory_of(name, |memory| {
+    remember(run, desired, &answer);
+    run.memory(|memory| {
         match (&outcome, memory.paces.get_mut(&key.identity())) {
             (ApplyOutcome::Created, Some(pace)) => pace.created(Instant::now()),
             // The corrections of what others change are counted as contests.
@@ -269,12 +258,12 @@ async fn send(
             _ => {}
         }
     });
-    if let Some(live) = object.filter(|live| is_child(context, parent, live)) {
-        contest::applied(context, parent, desired, live);
+    if let Some(live) = object.filter(|live| is_child(run, parent, live)) {
+        contest::applied(run, parent, desired, live);
     }
     // A response without a change is not our write: the plugin may not have seen that version.
     if !matches!(outcome, ApplyOutcome::Unchanged) {
-        context.record_child(name, key, answer);
+        run.record_child(run.name, key, answer);
     }
     Ok(outcome)
 }
@@ -283,15 +272,15 @@ async fn send(
 pub(super) const BACK_OFF: &str = "BackOff";
 
 /// Returns the message about a child that was written too often to be written now; `None` when it may be written.
-fn held(context: &Context, parent: &DynamicObject, key: &ChildRef) -> Option<String> {
-    let (why, is_news) = context.memory_of(&NamespacedName::of(parent), |memory| {
+fn held(run: &Run<'_>, parent: &DynamicObject, key: &ChildRef) -> Option<String> {
+    let (why, is_news) = run.memory(|memory| {
         let pace = memory.paces.get_mut(&key.identity())?;
         let _wait = pace.wait(Instant::now())?;
         Some((format!("{key} {pace}"), pace.is_to_be_published()))
     })?;
     if is_news {
         warn!("{why}");
-        context.publish(parent, EventType::Warning, BACK_OFF, &why);
+        run.publish(parent, EventType::Warning, BACK_OFF, &why);
     }
     Some(why)
 }
@@ -316,12 +305,7 @@ fn body_for(desired: &Desired, live: &LiveChild, manager: &str) -> Value {
 }
 
 /// Returns the first field in which an existing child is not as it is to be applied; `None` if it is.
-fn drift_of(
-    context: &Context,
-    parent: &DynamicObject,
-    desired: &Desired,
-    live: &LiveChild,
-) -> Option<FieldPath> {
+fn drift_of(run: &Run<'_>, parent: &DynamicObject, desired: &Desired, live: &LiveChild) -> Option<FieldPath> {
     let annotation_path = |name| {
         FieldPath::default()
             .field("metadata")
@@ -339,22 +323,20 @@ fn drift_of(
     if made_at(parent, &live.object) > parent.metadata.generation {
         return Some(annotation_path(PROVENANCE_ANNOTATION));
     }
-    let manager = context.config.field_manager();
+    let manager = run.config.field_manager();
     let drift = drift(&live.managed, &manager, &desired.body, &live.object)?;
     let owned = owned(desired, &live.managed, &manager);
-    let is_known = context.memory_of(&NamespacedName::of(parent), |memory| {
-        memory.unowned.get(&desired.key) == Some(&owned)
-    });
+    let is_known = run.memory(|memory| memory.unowned.get(&desired.key) == Some(&owned));
     (!is_known).then_some(drift)
 }
 
 /// Remembers what an apply owns in its answer, if that is not the whole body.
-fn remember(context: &Context, parent: &NamespacedName, desired: &Desired, answer: &DynamicObject) {
-    let manager = context.config.field_manager();
+fn remember(run: &Run<'_>, desired: &Desired, answer: &DynamicObject) {
+    let manager = run.config.field_manager();
     let managed = answer.metadata.managed_fields.as_deref().unwrap_or_default();
     let drift = drift(managed, &manager, &desired.body, answer);
     let unowned = drift.map(|_| owned(desired, managed, &manager));
-    context.memory_of(parent, |memory| match unowned {
+    run.memory(|memory| match unowned {
         Some(owned) => drop(memory.unowned.insert(desired.key.clone(), owned)),
         None => drop(memory.unowned.remove(&desired.key)),
     });

@@ -4,13 +4,13 @@ use std::sync::Arc;
 
 use kube::core::DynamicObject;
 
-use super::context::Context;
 use super::error::ReconcileError;
 use super::evaluate::{EvaluateError, Subject, evaluate};
 use super::observer::{observe, span_of_call};
+use super::run::Run;
 use crate::validation;
 use operator_host_contract::{Asked, Export, Need, Request, Response};
-use operator_host_core::object::{ChildRef, NamespacedName, is_unreadable};
+use operator_host_core::object::{ChildRef, is_unreadable};
 use operator_host_core::trace;
 use operator_host_runtime::{CallError, Class, Plugin, Share};
 
@@ -18,13 +18,13 @@ use operator_host_runtime::{CallError, Class, Plugin, Share};
 ///
 /// Keep the [`Share`] as long as the answer: it is the part of the memory for all calls that the answer takes.
 pub(super) async fn call(
-    context: &Context,
+    run: &Run<'_>,
     plugin: &Plugin,
     export: Export,
     subject: &Subject<'_>,
 ) -> Result<(Response, Option<Share>), ReconcileError> {
-    let (parent, name) = (subject.parent, NamespacedName::of(subject.parent));
-    context.memory_of(&name, |memory| {
+    let parent = subject.parent;
+    run.memory(|memory| {
         memory.begin(parent.metadata.generation, *plugin.digest());
         memory.asked = Some(*plugin.digest());
     });
@@ -34,16 +34,16 @@ pub(super) async fn call(
         let span = span_of_call(plugin, export.as_str());
         request.traceparent = trace::traceparent(&span);
         let asked = request.asked_of(export);
-        let observer = &context.observer;
+        let observer = &run.observer;
         let children = |answer: &Response| Some(answer.children.len());
         let call = plugin.respond(asked.clone());
         let (outcome, share) = observe(&observer.metrics, export.as_str(), &span, call, children).await;
         observer.calls.record(plugin, asked, &outcome);
         (outcome, share)
     };
-    let known = context.state.needs.of(&name);
-    let remember = |needs: &[Need]| context.state.needs.set(&name, needs);
-    let called = evaluate(subject, context, known, call, remember).await;
+    let known = run.state.needs.of(run.name);
+    let remember = |needs: &[Need]| run.state.needs.set(run.name, needs);
+    let called = evaluate(subject, run.context, known, call, remember).await;
     called.map_err(|error| match error {
         EvaluateError::Call(error) if error.class() == Class::Request => too_large(subject.children, error),
         other => other.into(),
@@ -75,7 +75,7 @@ pub(super) fn check_readable(parent: &DynamicObject) -> Result<(), ReconcileErro
 /// Asks the plugin whether the parent is valid: it may be older than the webhook, or have been written while that did not
 /// answer.
 pub(super) async fn check_valid(
-    context: &Context,
+    run: &Run<'_>,
     plugin: &Plugin,
     parent: &Arc<DynamicObject>,
 ) -> Result<(), ReconcileError> {
@@ -85,7 +85,7 @@ pub(super) async fn check_valid(
     let parent = validation::text(parent).map_err(ReconcileError::Call)?;
     let span = span_of_call(plugin, Export::Validate.as_str());
     let call = plugin.validate(&parent, None);
-    let observer = &context.observer;
+    let observer = &run.observer;
     let (outcome, _share) = observe(&observer.metrics, Export::Validate.as_str(), &span, call, |_| {
         None
     })

@@ -7,14 +7,12 @@ use tracing::{info, warn};
 
 use super::action::{Action, MIN_DELAY};
 use super::apply::LiveChild;
-use super::context::Context;
 use super::context::contests::{Report, Seen};
+use super::run::Run;
 use operator_host_contract::EventType;
 use operator_host_core::field_path::FieldPath;
 use operator_host_core::managed_fields::{FieldWriter, other_writer};
-use operator_host_core::object::{
-    APPLIED_ANNOTATION, ChildRef, NamespacedName, annotation, made_at, shorten,
-};
+use operator_host_core::object::{APPLIED_ANNOTATION, ChildRef, annotation, made_at, shorten};
 use operator_host_desired::conditions::FIELD_CONTESTED;
 use operator_host_desired::plan::Desired;
 
@@ -23,13 +21,13 @@ const MAX_PATH: usize = 256;
 
 /// Reports whether a child that has drifted is not applied now, because it was changed back again and again.
 pub(super) fn is_on_hold(
-    context: &Context,
+    run: &Run<'_>,
     parent: &DynamicObject,
     desired: &Desired,
     live: &LiveChild,
     drift: &FieldPath,
 ) -> bool {
-    let seen = context.memory_of(&NamespacedName::of(parent), |memory| {
+    let seen = run.memory(|memory| {
         let applied = annotation(&live.object, APPLIED_ANNOTATION);
         memory
             .contests
@@ -38,15 +36,15 @@ pub(super) fn is_on_hold(
     match seen {
         Seen::Edit => false,
         Seen::Contested { hold } => {
-            report(context, parent, desired, live, drift);
+            report(run, parent, desired, live, drift);
             hold
         }
     }
 }
 
 /// Finds out who changes the field of a contested child, and publishes it the first time.
-fn report(context: &Context, parent: &DynamicObject, desired: &Desired, live: &LiveChild, drift: &FieldPath) {
-    let manager = context.config.field_manager();
+fn report(run: &Run<'_>, parent: &DynamicObject, desired: &Desired, live: &LiveChild, drift: &FieldPath) {
+    let manager = run.config.field_manager();
     let applied = annotation(&live.object, APPLIED_ANNOTATION);
     let by = match other_writer(&live.managed, drift, &manager) {
         Some(writer) if writer.is_owner => in_words(&writer),
@@ -57,13 +55,13 @@ fn report(context: &Context, parent: &DynamicObject, desired: &Desired, live: &L
         None => "by another client".to_owned(),
     };
     let path = shorten(&drift.to_string(), MAX_PATH);
-    let began = context.memory_of(&NamespacedName::of(parent), |memory| {
-        let counted = || context.observer.metrics.contested();
+    let began = run.memory(|memory| {
+        let counted = || run.observer.metrics.contested();
         memory.contests.report(&desired.key, Report { path, by }, counted)
     });
     if let Some(message) = began {
         warn!("{message}");
-        context.publish(parent, EventType::Warning, FIELD_CONTESTED, &message);
+        run.publish(parent, EventType::Warning, FIELD_CONTESTED, &message);
     }
 }
 
@@ -80,12 +78,12 @@ fn in_words(writer: &FieldWriter) -> String {
 }
 
 /// Remembers that a child was applied, which was `live`.
-pub(super) fn applied(context: &Context, parent: &DynamicObject, desired: &Desired, live: &DynamicObject) {
+pub(super) fn applied(run: &Run<'_>, parent: &DynamicObject, desired: &Desired, live: &DynamicObject) {
     // The body was another one, although the parent has not changed: a second host may restore it. Or others have removed
     // the host's marks.
     let is_other_body = annotation(live, APPLIED_ANNOTATION) != Some(&desired.fingerprint)
         && made_at(parent, live).is_none_or(|made_at| Some(made_at) >= parent.metadata.generation);
-    context.memory_of(&NamespacedName::of(parent), |memory| {
+    run.memory(|memory| {
         let (key, fingerprint) = (&desired.key, &desired.fingerprint);
         memory
             .contests
@@ -95,34 +93,32 @@ pub(super) fn applied(context: &Context, parent: &DynamicObject, desired: &Desir
 
 /// Ends the contests that are over: those of children that nobody has changed back for a while, and those of children
 /// that the plugin no longer wants.
-pub(super) fn end(context: &Context, parent: &DynamicObject, desired: &[Desired]) {
+pub(super) fn end(run: &Run<'_>, parent: &DynamicObject, desired: &[Desired]) {
     let is_wanted = |key: &ChildRef| desired.iter().any(|desired| desired.key == *key);
-    let ended = context.memory_of(&NamespacedName::of(parent), |memory| {
-        memory.contests.end(is_wanted, Instant::now())
-    });
+    let ended = run.memory(|memory| memory.contests.end(is_wanted, Instant::now()));
     for message in ended {
         info!("{message}");
-        context.publish(parent, EventType::Normal, "ContestEnded", &message);
+        run.publish(parent, EventType::Normal, "ContestEnded", &message);
     }
 }
 
 /// Forgets the contests of a parent whose children are not applied any more, for example because it is paused.
-pub(super) fn forget(context: &Context, parent: &NamespacedName) {
-    context.memory_of(parent, |memory| memory.contests.clear());
+pub(super) fn forget(run: &Run<'_>) {
+    run.memory(|memory| memory.contests.clear());
 }
 
 /// Returns when to reconcile a parent again: as decided, or before because of its contested children and of what backs off.
-pub(super) fn next_look(context: &Context, parent: &NamespacedName, decided: Action) -> Action {
+pub(super) fn next_look(run: &Run<'_>, decided: Action) -> Action {
     let after = match decided {
         Action::OnChange => None,
         Action::After(delay) => Some(delay),
         Action::Backoff | Action::BackoffAtMost(_) | Action::BackoffAtLeast(_) => return decided,
     };
-    if !context.has_parent(parent) {
+    if !run.has_parent(run.name) {
         return decided;
     }
     let now = Instant::now();
-    let look = context.memory_of(parent, |memory| {
+    let look = run.memory(|memory| {
         memory
             .contests
             .next(now)

@@ -25,18 +25,18 @@ use super::staged::Staged;
 use crate::work_queue::Queue;
 use operator_host_cluster::cache::{Reflector, Subscription};
 use operator_host_cluster::client::Writer;
-use operator_host_cluster::discovery::{Discovery, ResolvedKind};
+use operator_host_cluster::discovery::{Discovery, Resolved};
 use operator_host_cluster::event_recorder::Events;
 use operator_host_cluster::kind_reflectors::KindReflectors;
 use operator_host_cluster::namespaces::Namespaces;
+use operator_host_cluster::resource_client::ResourceClient;
 use operator_host_config::{Allow, ControllerConfig};
 use operator_host_contract::{EventType, Kind};
 use operator_host_core::clock::now;
-use operator_host_core::object::{ChildRef, GENERATED_LABEL, NamespacedName, NotServed, label, shorten};
+use operator_host_core::object::{ChildRef, GENERATED_LABEL, NamespacedName, label, shorten};
 use operator_host_core::trace;
 use operator_host_delivery::registry::Live;
 use operator_host_desired::readiness::why_failed;
-use operator_host_schema::status::StatusFields;
 
 /// The shared state of one controller; see the module.
 pub struct Context {
@@ -50,14 +50,8 @@ pub struct Context {
     pub children_writer: Writer,
     /// Looks up kinds that the configuration does not list.
     pub kinds: Arc<Discovery>,
-    /// The parent's resource.
-    pub resource: Arc<ResolvedKind>,
-    /// What the schema of the parent's status has.
-    pub status_fields: StatusFields,
-    /// The resources of the kinds that the plugin may create or read, as far as the cluster serves them.
-    pub resources: BTreeMap<Kind, Arc<ResolvedKind>>,
-    /// Why the cluster does not serve the remaining ones.
-    pub not_served: BTreeMap<Kind, NotServed>,
+    /// How the cluster serves the kinds of the parents, of the children and of what the plugin may read.
+    pub served: Resolved,
     /// The watches of the custom resources.
     pub parents: KindReflectors,
     /// The watches of the kinds that the plugin may create.
@@ -129,16 +123,16 @@ impl Context {
         self.events.publish(plugin, parent, type_, reason, note);
     }
 
-    /// Returns whether a kind that the plugin may create is namespaced.
-    ///
-    /// # Errors
-    /// When the cluster does not serve it.
-    pub fn namespaced(&self, kind: &Kind) -> Result<bool, NotServed> {
-        let why = || self.not_served.get(kind).cloned();
-        match self.resources.get(kind) {
-            Some(resource) => Ok(resource.namespaced),
-            None => Err(why().unwrap_or_else(|| NotServed::new(kind.clone()))),
-        }
+    /// Returns the requests for the parents, which the host sends as itself.
+    pub(in crate::reconcile) fn own_requests(&self) -> ResourceClient<'_> {
+        ResourceClient::new(&self.writer, &self.served.parent)
+    }
+
+    /// Returns the requests for the children of a kind, which the host sends as the controller's ServiceAccount if it has one;
+    /// `None` when the cluster does not serve the kind.
+    pub(in crate::reconcile) fn requests_for(&self, kind: &Kind) -> Option<ResourceClient<'_>> {
+        let resource = self.served.others.get(kind)?;
+        Some(ResourceClient::new(&self.children_writer, resource))
     }
 
     /// Returns the version of the plugin that a parent has.

@@ -7,7 +7,7 @@ use kube::ResourceExt;
 use kube::core::DynamicObject;
 use serde_json::Value;
 use tokio::time::Instant;
-use tracing::{Span, debug, warn};
+use tracing::{debug, warn};
 
 use super::action::{Action, MIN_DELAY};
 use super::contest;
@@ -15,45 +15,40 @@ use super::context::Context;
 use super::error::{ReconcileError, is_waiting_for_deletion};
 use super::leaving::time_left;
 use super::needs::NeedError;
+use super::run::Run;
 use super::status;
 use operator_host_cluster::api_error::{ApiError, Fault};
 use operator_host_contract::{EventType, Failure};
-use operator_host_core::object::{NamespacedName, is_terminating, shorten};
+use operator_host_core::object::{is_terminating, shorten};
 use operator_host_desired::conditions::{NO_PLUGIN, RETRYING, Reason, StatusUpdate, Verdict, current};
 use operator_host_desired::plan::Cause;
 use operator_host_runtime::{CallError, Class};
 
 /// Reports why a reconcile failed, and returns when to try again.
-pub(super) async fn fail(
-    context: &Context,
-    parent: &DynamicObject,
-    error: &ReconcileError,
-    span: &Span,
-) -> Action {
-    let name = &NamespacedName::of(parent);
-    context.observer.fails(name, error.class(), error, span);
-    note(context, name, error);
-    if is_transient(context, parent, error) {
+pub(super) async fn fail(run: &Run<'_>, parent: &DynamicObject, error: &ReconcileError) -> Action {
+    run.observer.fails(run.name, error.class(), error, run.span);
+    note(run, error);
+    if is_transient(run, parent, error) {
         debug!("{error}");
-        count_failure(context, name);
+        count_failure(run);
         return match error.backoff() {
             // Retry early enough to write the first condition in time.
-            Action::Backoff | Action::BackoffAtMost(_) if is_unreported(context, parent) => {
+            Action::Backoff | Action::BackoffAtMost(_) if is_unreported(run, parent) => {
                 Action::BackoffAtMost(FIRST_GRACE / 2)
             }
             next => next,
         };
     }
-    let Some(parent) = context.as_seen(parent) else {
+    let Some(parent) = run.as_seen(parent) else {
         // A new parent of the same name, if any, is enqueued separately.
         return Action::OnChange;
     };
-    let (verdict, next) = judge(context, &parent, error);
-    let may_pass = may_pass(context, name);
+    let (verdict, next) = judge(run, &parent, error);
+    let may_pass = may_pass(run);
     if let Verdict::Stalled(reason) | Verdict::Reconciling(reason) = &verdict
         && !may_pass
     {
-        log_once(context, name, &reason.message);
+        log_once(run, &reason.message);
     }
     if let ReconcileError::Call(CallError::Trap { backtrace, .. }) = error
         && !backtrace.is_empty()
@@ -86,68 +81,59 @@ pub(super) async fn fail(
         )
         || is_waiting_for_deletion(error);
     if matches!(next, Action::OnChange) {
-        contest::forget(context, name);
+        contest::forget(run);
     } else {
-        count_failure(context, name);
+        count_failure(run);
     }
     let before = current(&parent);
-    let conditions = status::desired(context, &parent, before, &of_host).remove("conditions");
+    let conditions = status::desired(run, &parent, before, &of_host).remove("conditions");
     let is_news = conditions.as_ref() != before.get("conditions");
     if let Some(reason) = reason.filter(|_| !waits && is_news)
-        && is_unpublished(context, &parent, reason)
+        && is_unpublished(run, &parent, reason)
     {
-        context.publish(&parent, EventType::Warning, &reason.reason, &reason.message);
+        run.publish(&parent, EventType::Warning, &reason.reason, &reason.message);
     }
-    let mut written = status::write(context, &parent, &update, None).await;
+    let mut written = status::write(run, &parent, &update, None).await;
     // The API server may refuse the plugin's status and conditions. The failure must be reported all the same.
     if let Err(refused) = &written
         && (update.fields.is_some() || !update.added.is_empty())
         && refused.is_invalid()
     {
         log_once(
-            context,
-            name,
+            run,
             &format!("the status that the plugin gave with its failure was not written: {refused}"),
         );
-        written = status::write(context, &parent, &of_host, None).await;
+        written = status::write(run, &parent, &of_host, None).await;
     }
     match written {
         Ok(_) => next,
         Err(error) => {
             if matches!(next, Action::OnChange) {
-                count_failure(context, name);
+                count_failure(run);
             }
-            status_not_written(context, &parent, error, span)
+            status_not_written(run, &parent, error)
         }
     }
 }
 
 /// Whether a failure was not published yet. The conditions alone do not tell it for a kind that has none.
-fn is_unpublished(context: &Context, parent: &DynamicObject, reason: &Reason) -> bool {
+fn is_unpublished(run: &Run<'_>, parent: &DynamicObject, reason: &Reason) -> bool {
     let mut hasher = DefaultHasher::new();
     let of = (&parent.metadata.uid, parent.metadata.generation);
     (of, &reason.reason, &reason.message).hash(&mut hasher);
     let failure = Some(hasher.finish());
-    context.memory_of(&NamespacedName::of(parent), |memory| {
-        std::mem::replace(&mut memory.failure.last_published, failure) != failure
-    })
+    run.memory(|memory| std::mem::replace(&mut memory.failure.last_published, failure) != failure)
 }
 
 /// Reports that the status could not be written, and returns when to try again. The caller counts the failure.
-pub(super) fn status_not_written(
-    context: &Context,
-    parent: &DynamicObject,
-    error: ApiError,
-    span: &Span,
-) -> Action {
-    let name = &NamespacedName::of(parent);
+pub(super) fn status_not_written(run: &Run<'_>, parent: &DynamicObject, error: ApiError) -> Action {
     let error = ReconcileError::from(error);
-    context.observer.fails(name, "status", &error, span);
-    note(context, name, &error);
-    if is_transient(context, parent, &error) {
+    run.observer.fails(run.name, "status", &error, run.span);
+    note(run, &error);
+    if is_transient(run, parent, &error) {
         debug!("{error}");
     } else {
-        log_once(context, name, &error);
+        log_once(run, &error);
     }
     error.backoff()
 }
@@ -160,7 +146,7 @@ pub(super) const FIRST_GRACE: Duration = Duration::from_secs(2);
 /// Reports whether the host has written no condition of a parent yet, although it could.
 pub(super) fn is_unreported(context: &Context, parent: &DynamicObject) -> bool {
     let conditions = current(parent).get("conditions").and_then(Value::as_array);
-    context.resource.has_status && conditions.is_none_or(Vec::is_empty)
+    context.served.parent.has_status && conditions.is_none_or(Vec::is_empty)
 }
 
 /// Returns what the API server answered.
@@ -172,10 +158,10 @@ fn answers(error: &ReconcileError) -> &[ApiError] {
 }
 
 /// Notes since when a parent has had only transient failures. They must not hide a permanent one.
-pub(super) fn note(context: &Context, parent: &NamespacedName, error: &ReconcileError) {
+pub(super) fn note(run: &Run<'_>, error: &ReconcileError) {
     let errors = answers(error);
     let passes = !errors.is_empty() && errors.iter().all(ApiError::is_passing);
-    context.memory_of(parent, |memory| {
+    run.memory(|memory| {
         memory.failure.transient_since =
             passes.then(|| memory.failure.transient_since.unwrap_or_else(Instant::now));
     });
@@ -183,22 +169,21 @@ pub(super) fn note(context: &Context, parent: &NamespacedName, error: &Reconcile
 
 /// Reports whether a failure, which was noted, is transient or not caused by the parent, so that the status does not show
 /// it.
-pub(super) fn is_transient(context: &Context, parent: &DynamicObject, error: &ReconcileError) -> bool {
-    let name = &NamespacedName::of(parent);
+pub(super) fn is_transient(run: &Run<'_>, parent: &DynamicObject, error: &ReconcileError) -> bool {
     let errors = answers(error);
     if matches!(error, ReconcileError::NamespaceTerminating) {
         return true;
     }
     // The parent is deleted with its namespace, unless its cleanup needs an object that cannot be created.
-    if name.namespace.is_some()
+    if run.name.namespace.is_some()
         && !is_terminating(parent)
         && errors.iter().any(ApiError::is_namespace_terminating)
     {
         return true;
     }
     // A race that is lost for a whole minute has another cause than a race.
-    let since = context.memory_of(name, |memory| memory.failure.transient_since);
-    let grace = match is_unreported(context, parent) {
+    let since = run.memory(|memory| memory.failure.transient_since);
+    let grace = match is_unreported(run, parent) {
         true => FIRST_GRACE,
         false => GRACE,
     };
@@ -210,18 +195,14 @@ pub(super) fn is_transient(context: &Context, parent: &DynamicObject, error: &Re
 }
 
 /// Reports whether the last failure may be transient. Only the condition of a new parent reports such a failure.
-fn may_pass(context: &Context, parent: &NamespacedName) -> bool {
-    let since = context.memory_of(parent, |memory| memory.failure.transient_since);
+fn may_pass(run: &Run<'_>) -> bool {
+    let since = run.memory(|memory| memory.failure.transient_since);
     since.is_some_and(|since| since.elapsed() < GRACE)
 }
 
 /// Tells internal errors that the API server repeats word for word from an outage. If it is one, the status cannot be
 /// written, either.
-pub(super) fn mark_repeated<T>(
-    context: &Context,
-    parent: &NamespacedName,
-    result: &mut Result<T, ReconcileError>,
-) {
+pub(super) fn mark_repeated<T>(run: &Run<'_>, result: &mut Result<T, ReconcileError>) {
     let errors = match result {
         Err(ReconcileError::Api(errors)) => errors.as_mut_slice(),
         _ => &mut [],
@@ -236,9 +217,7 @@ pub(super) fn mark_repeated<T>(
         .filter(|error| error.is_internal())
         .map(hash)
         .collect();
-    let before = context.memory_of(parent, |memory| {
-        std::mem::replace(&mut memory.failure.internal_errors, internal)
-    });
+    let before = run.memory(|memory| std::mem::replace(&mut memory.failure.internal_errors, internal));
     for error in errors {
         if error.is_internal() && before.contains(&hash(error)) {
             error.fault = Fault::Repeated;
@@ -250,9 +229,9 @@ pub(super) fn mark_repeated<T>(
 const MAX_LINE: usize = 4096;
 
 /// Logs a parent's error once, however often it is retried. Returns whether it is new.
-pub(super) fn log_once(context: &Context, name: &NamespacedName, error: &dyn std::fmt::Display) -> bool {
+pub(super) fn log_once(run: &Run<'_>, error: &dyn std::fmt::Display) -> bool {
     let text = shorten(&error.to_string(), MAX_LINE);
-    let is_new = context.memory_of(name, |memory| {
+    let is_new = run.memory(|memory| {
         let is_new = memory.failure.last_logged.as_ref() != Some(&text);
         memory.failure.last_logged = Some(text.clone());
         is_new
@@ -265,16 +244,16 @@ pub(super) fn log_once(context: &Context, name: &NamespacedName, error: &dyn std
     is_new
 }
 
-pub(super) fn count_failure(context: &Context, name: &NamespacedName) {
-    context.memory_of(name, |memory| {
+pub(super) fn count_failure(run: &Run<'_>) {
+    run.memory(|memory| {
         memory.failure.count = memory.failure.count.saturating_add(1);
     });
 }
 
 /// Returns why a parent that is being deleted stays, and what can be done about it.
-fn deletion_blocked(context: &Context, parent: &DynamicObject, error: &ReconcileError) -> String {
-    let finalizer = context.config.finalizer();
-    if time_left(context, parent).is_some_and(|left| left.is_zero()) {
+fn deletion_blocked(run: &Run<'_>, parent: &DynamicObject, error: &ReconcileError) -> String {
+    let finalizer = run.config.finalizer();
+    if time_left(run, parent).is_some_and(|left| left.is_zero()) {
         return format!(
             "its time is over (`finalizer.releaseAfter`), but it cannot be released, so the finalizer {finalizer} stays: \
              {error}"
@@ -294,10 +273,10 @@ fn deletion_blocked(context: &Context, parent: &DynamicObject, error: &Reconcile
 }
 
 /// Determines the condition and the next attempt after a failure.
-fn judge(context: &Context, parent: &DynamicObject, error: &ReconcileError) -> (Verdict, Action) {
+fn judge(run: &Run<'_>, parent: &DynamicObject, error: &ReconcileError) -> (Verdict, Action) {
     let message = match error {
         ReconcileError::OtherController(_) => error.to_string(),
-        _ if is_terminating(parent) => deletion_blocked(context, parent, error),
+        _ if is_terminating(parent) => deletion_blocked(run, parent, error),
         // The plugin's own message.
         ReconcileError::Call(CallError::Failure(failure)) => failure.message().to_owned(),
         error => error.to_string(),

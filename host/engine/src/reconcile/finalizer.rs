@@ -7,11 +7,10 @@ use kube::ResourceExt;
 use kube::core::DynamicObject;
 use serde_json::{Value, json};
 
-use super::context::Context;
+use super::run::Run;
 use operator_host_cluster::api_error::ApiError;
-use operator_host_cluster::resource_client::ResourceClient;
 use operator_host_config::ControllerConfig;
-use operator_host_core::object::{CLEANED_UP_ANNOTATION, NamespacedName, annotation, is_terminating};
+use operator_host_core::object::{CLEANED_UP_ANNOTATION, annotation, is_terminating};
 
 /// Where a parent stands. The parent alone says so, with whether its plugin has a cleanup.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -48,9 +47,9 @@ pub(super) fn has_finalizer(config: &ControllerConfig, parent: &DynamicObject) -
 }
 
 /// Returns the finalizer of the parent that belongs to a controller of another name.
-pub(super) fn finalizer_of_another(context: &Context, parent: &DynamicObject) -> Option<String> {
+pub(super) fn finalizer_of_another(config: &ControllerConfig, parent: &DynamicObject) -> Option<String> {
     let mut all = parent.finalizers().iter();
-    all.find(|finalizer| context.config.is_finalizer_of_another(finalizer))
+    all.find(|finalizer| config.is_finalizer_of_another(finalizer))
         .cloned()
 }
 
@@ -68,31 +67,31 @@ fn mark(config: &ControllerConfig, parent: &DynamicObject) -> String {
 
 /// Adds the host's finalizer to the parent. Returns `None` when the parent was deleted.
 pub(super) async fn add_finalizer(
-    context: &Context,
+    run: &Run<'_>,
     parent: &DynamicObject,
 ) -> Result<Option<Arc<DynamicObject>>, ApiError> {
-    let all: Vec<_> = [parent.finalizers(), &[context.config.finalizer()]].concat();
-    write_metadata(context, parent, json!({ "finalizers": all })).await
+    let all: Vec<_> = [parent.finalizers(), &[run.config.finalizer()]].concat();
+    write_metadata(run, parent, json!({ "finalizers": all })).await
 }
 
 /// Removes the host's finalizer from the parent.
-pub(super) async fn remove_finalizer(context: &Context, parent: &DynamicObject) -> Result<(), ApiError> {
+pub(super) async fn remove_finalizer(run: &Run<'_>, parent: &DynamicObject) -> Result<(), ApiError> {
     let all = parent.finalizers().iter();
     let rest: Vec<_> = all
-        .filter(|finalizer| !context.config.owns_finalizer(finalizer))
+        .filter(|finalizer| !run.config.owns_finalizer(finalizer))
         .collect();
-    write_metadata(context, parent, json!({ "finalizers": rest })).await?;
+    write_metadata(run, parent, json!({ "finalizers": rest })).await?;
     Ok(())
 }
 
 /// Records on the parent that its cleanup is done. Returns `None` when the parent was deleted.
 pub(super) async fn record_cleanup(
-    context: &Context,
+    run: &Run<'_>,
     parent: &DynamicObject,
 ) -> Result<Option<Arc<DynamicObject>>, ApiError> {
-    let mark = mark(&context.config, parent);
+    let mark = mark(&run.config, parent);
     write_metadata(
-        context,
+        run,
         parent,
         json!({ "annotations": { CLEANED_UP_ANNOTATION: mark } }),
     )
@@ -101,16 +100,15 @@ pub(super) async fn record_cleanup(
 
 /// Changes the parent's metadata, unless the parent has changed. Returns `None` when it was deleted.
 async fn write_metadata(
-    context: &Context,
+    run: &Run<'_>,
     parent: &DynamicObject,
     mut metadata: Value,
 ) -> Result<Option<Arc<DynamicObject>>, ApiError> {
     metadata["resourceVersion"] = json!(parent.metadata.resource_version);
     let body = json!({ "metadata": metadata });
-    let name = NamespacedName::of(parent);
-    let objects = ResourceClient::new(&context.writer, &context.resource);
-    match objects.merge(&name, &body, &context.config.field_manager()).await {
-        Ok(answer) => Ok(context.record_parent(parent, None, answer)),
+    let objects = run.own_requests();
+    match objects.merge(run.name, &body, &run.config.field_manager()).await {
+        Ok(answer) => Ok(run.record_parent(parent, None, answer)),
         Err(error) if error.is_not_found() => Ok(None),
         Err(error) => Err(error),
     }

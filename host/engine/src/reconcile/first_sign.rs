@@ -7,10 +7,11 @@ use std::time::Duration;
 
 use futures::stream::{self, StreamExt};
 use tokio::time::{Instant, interval};
-use tracing::debug;
+use tracing::{Span, debug};
 
 use super::context::Context;
 use super::failure::{FIRST_GRACE, is_unreported};
+use super::run::Run;
 use super::status;
 use operator_host_cluster::cache::WatchState;
 use operator_host_core::object::NamespacedName;
@@ -105,7 +106,8 @@ async fn tell(context: &Context, name: &NamespacedName) -> bool {
     let verdict = Verdict::Reconciling(Reason::new("Waiting", format!("waiting for {what}")));
     let update = StatusUpdate::of_host(&verdict);
     let at = parent.metadata.resource_version.as_deref();
-    match status::write(context, &parent, &update, at).await {
+    let span = Span::none();
+    match status::write(&Run::new(context, name, &span), &parent, &update, at).await {
         Ok(_) => true,
         Err(error) => {
             debug!(controller = context.config.name, parent = %name, "cannot write a first condition: {error}");

@@ -7,11 +7,10 @@ use std::sync::Arc;
 use kube::core::DynamicObject;
 use tracing::info;
 
-use super::context::Context;
+use super::run::Run;
 use super::snapshot::Snapshot;
 use operator_host_cluster::api_error::ApiError;
-use operator_host_cluster::resource_client::ResourceClient;
-use operator_host_core::object::{ChildRef, NamespacedName, is_terminating, made_at};
+use operator_host_core::object::{ChildRef, is_terminating, made_at};
 
 /// Returns the parent as known, or as read from the API server when a child was created from a newer generation or
 /// something else puts the parent in doubt. `None` when it was deleted or replaced.
@@ -19,13 +18,12 @@ use operator_host_core::object::{ChildRef, NamespacedName, is_terminating, made_
 /// # Errors
 /// With the parent as known, when the API server does not answer.
 pub(super) async fn up_to_date(
-    context: &Context,
+    run: &Run<'_>,
     known: Snapshot,
 ) -> Result<Option<Snapshot>, (Arc<DynamicObject>, ApiError)> {
     let parent = &known.parent;
     let made = known.children.iter().filter_map(|child| made_at(parent, child));
     let newest = made.max();
-    let name = NamespacedName::of(parent);
     let is_behind = newest > parent.metadata.generation;
     if is_behind {
         info!(
@@ -35,22 +33,22 @@ pub(super) async fn up_to_date(
         );
     }
     // If another sign arrives during the read, the flag is set again.
-    let in_doubt = context.memory_of(&name, |memory| std::mem::take(&mut memory.parent_in_doubt));
+    let in_doubt = run.memory(|memory| std::mem::take(&mut memory.parent_in_doubt));
     if !is_behind && !in_doubt {
         return Ok(Some(known));
     }
-    let fresh = match read(context, parent).await {
+    let fresh = match read(run, parent).await {
         Ok(Some(fresh)) => fresh,
         missing_or_error => {
             // As long as the cache contains the parent, no reconcile may trust it.
-            context.doubt(&name);
+            run.doubt(run.name);
             return missing_or_error
                 .map(|_| None)
                 .map_err(|error| (known.parent, error));
         }
     };
-    let fresh = context.record_parent(parent, None, fresh);
-    Ok(Some(Snapshot::take(context, fresh.unwrap_or(known.parent))))
+    let fresh = run.record_parent(parent, None, fresh);
+    Ok(Some(Snapshot::take(run, fresh.unwrap_or(known.parent))))
 }
 
 /// Reports whether a missing child may be created: its namespace stays, and its parent is still the one that the
@@ -60,32 +58,31 @@ pub(super) async fn up_to_date(
 /// # Errors
 /// When the namespace is being deleted, or the API server does not answer.
 pub(super) async fn may_create(
-    context: &Context,
+    run: &Run<'_>,
     parent: &DynamicObject,
     child: &ChildRef,
 ) -> Result<bool, ApiError> {
-    context.check_namespace(child)?;
-    let name = NamespacedName::of(parent);
+    run.check_namespace(child)?;
     let is_the_same = |other: &DynamicObject| {
         other.metadata.uid == parent.metadata.uid && is_terminating(other) == is_terminating(parent)
     };
-    if !context.parent(&name).is_some_and(|known| is_the_same(&known)) {
+    if !run.parent(run.name).is_some_and(|known| is_the_same(&known)) {
         return Ok(false);
     }
-    if !context.memory_of(&name, |memory| memory.parent_in_doubt) {
+    if !run.memory(|memory| memory.parent_in_doubt) {
         return Ok(true);
     }
-    let fresh = read(context, parent).await?;
+    let fresh = read(run, parent).await?;
     let is_the_same = fresh.is_some_and(|fresh| is_the_same(&fresh));
     if is_the_same {
-        context.memory_of(&name, |memory| memory.parent_in_doubt = false);
+        run.memory(|memory| memory.parent_in_doubt = false);
     }
     Ok(is_the_same)
 }
 
 /// Reads the parent from the API server. `None` when it was deleted or replaced: the watch delivers the new one.
-async fn read(context: &Context, parent: &DynamicObject) -> Result<Option<DynamicObject>, ApiError> {
-    let objects = ResourceClient::new(&context.writer, &context.resource);
-    let fresh = objects.read(&NamespacedName::of(parent)).await?;
+async fn read(run: &Run<'_>, parent: &DynamicObject) -> Result<Option<DynamicObject>, ApiError> {
+    let objects = run.own_requests();
+    let fresh = objects.read(run.name).await?;
     Ok(fresh.filter(|fresh| fresh.metadata.uid == parent.metadata.uid))
 }

@@ -13,16 +13,15 @@ use kube::core::DynamicObject;
 use tokio::time::Instant;
 use tracing::{debug, info};
 
-use super::context::Context;
 use super::error::{ReconcileError, is_waiting_for_deletion};
 use super::outcome::Changes;
 use super::prune::delete;
 use super::release::disown;
+use super::run::Run;
 use operator_host_cluster::api_error::ApiError;
-use operator_host_cluster::resource_client::ResourceClient;
 use operator_host_config::Removal;
 use operator_host_core::object::{
-    ChildRef, GENERATED_LABEL, NamespacedName, controller_of, is_reference_to, is_terminating, label,
+    ChildRef, GENERATED_LABEL, controller_of, is_reference_to, is_terminating, label,
 };
 use operator_host_desired::ownership::{is_ours, reaches, removal};
 
@@ -35,7 +34,7 @@ pub(super) const GC_GRACE_PERIOD: Duration = Duration::from_secs(20);
 /// # Errors
 /// When the API server refuses a request.
 pub(super) async fn clear(
-    context: &Context,
+    run: &Run<'_>,
     parent: &DynamicObject,
     error: &ReconcileError,
     changes: &mut Changes,
@@ -50,18 +49,11 @@ pub(super) async fn clear(
         .iter()
         .filter_map(|refusal| {
             let key = refusal.there.as_deref()?;
-            Some((key.clone(), context.existing(key)?))
+            Some((key.clone(), run.existing(key)?))
         })
-        .filter(|(_, child)| !is_terminating(child) && is_ours(&context.config, child))
+        .filter(|(_, child)| !is_terminating(child) && is_ours(&run.config, child))
         .collect();
-    clear_all(
-        context,
-        &NamespacedName::of(parent),
-        Some(parent),
-        in_the_way,
-        changes,
-    )
-    .await
+    clear_all(run, Some(parent), in_the_way, changes).await
 }
 
 /// Deletes children of an earlier parent that nobody wants and the garbage collector has left, whether or not a
@@ -70,49 +62,43 @@ pub(super) async fn clear(
 /// # Errors
 /// When the API server refuses a request.
 pub(super) async fn sweep(
-    context: &Context,
-    name: &NamespacedName,
+    run: &Run<'_>,
     parent: Option<&DynamicObject>,
     changes: &mut Changes,
 ) -> Result<Option<Duration>, ReconcileError> {
-    let left = left_over(context, name, parent);
+    let left = left_over(run, parent);
     if left.is_empty() {
         if parent.is_some() {
-            context.memory_of(name, |memory| memory.left_since = None);
+            run.memory(|memory| memory.left_since = None);
         } else {
-            context.forget(name);
+            run.forget(run.name);
         }
         return Ok(None);
     }
     let now = Instant::now();
-    let since = context.memory_of(name, |memory| *memory.left_since.get_or_insert(now));
+    let since = run.memory(|memory| *memory.left_since.get_or_insert(now));
     let wait = (since + GC_GRACE_PERIOD).saturating_duration_since(now);
     if !wait.is_zero() {
         return Ok(Some(wait));
     }
-    clear_all(context, name, parent, left, changes).await?;
+    clear_all(run, parent, left, changes).await?;
     Ok(Some(GC_GRACE_PERIOD))
 }
 
-fn left_over(
-    context: &Context,
-    name: &NamespacedName,
-    parent: Option<&DynamicObject>,
-) -> Vec<(ChildRef, Arc<DynamicObject>)> {
-    let config = &context.config;
+fn left_over(run: &Run<'_>, parent: Option<&DynamicObject>) -> Vec<(ChildRef, Arc<DynamicObject>)> {
+    let config = &run.config;
     let uid = parent.and_then(|parent| parent.metadata.uid.as_ref());
     let is_left = |child: &DynamicObject| {
         controller_of(child).is_some_and(|owner| {
-            is_reference_to(&config.parent, owner) && owner.name == name.name && Some(&owner.uid) != uid
+            is_reference_to(&config.parent, owner) && owner.name == run.name.name && Some(&owner.uid) != uid
         }) && is_ours(config, child)
-            && reaches(config, name.namespace.as_deref(), child.metadata.namespace.as_deref())
+            && reaches(config, run.name.namespace.as_deref(), child.metadata.namespace.as_deref())
             && !is_terminating(child)
             // Without its parent the proof that it was generated cannot be checked, and its values exist nowhere
             // else.
             && (parent.is_some() || label(child, GENERATED_LABEL).is_none())
     };
-    context
-        .referring_to("", name)
+    run.referring_to("", run.name)
         .into_iter()
         .filter(|child| is_left(child))
         .map(|child| (ChildRef::of(&child), child))
@@ -121,8 +107,7 @@ fn left_over(
 
 /// Returns whether one of them was deleted or changed.
 async fn clear_all(
-    context: &Context,
-    name: &NamespacedName,
+    run: &Run<'_>,
     parent: Option<&DynamicObject>,
     mut children: Vec<(ChildRef, Arc<DynamicObject>)>,
     changes: &mut Changes,
@@ -131,9 +116,7 @@ async fn clear_all(
         return Ok(false);
     }
     // The cache may be behind, and the owner may be the current parent.
-    let served = ResourceClient::new(&context.writer, &context.resource)
-        .read(name)
-        .await?;
+    let served = run.own_requests().read(run.name).await?;
     let served = served.and_then(|served| served.metadata.uid);
     if parent.is_some_and(|parent| served.is_none() || served != parent.metadata.uid) {
         debug!("the parent was replaced: leaving its children alone");
@@ -142,7 +125,7 @@ async fn clear_all(
     children.retain(|(_, child)| controller_of(child).map(|owner| &owner.uid) != served.as_ref());
     let (mut cleared, mut failed) = (false, Vec::new());
     for (key, child) in children {
-        match clear_one(context, name, parent, &key, &child, changes).await {
+        match clear_one(run, parent, &key, &child, changes).await {
             Ok(done) => cleared |= done,
             // It changed meanwhile: the next reconcile checks it again.
             Err(error) if error.is_conflict() || error.is_not_found() => {}
@@ -158,29 +141,28 @@ async fn clear_all(
 
 /// Returns whether the child is gone or has no owner any more.
 async fn clear_one(
-    context: &Context,
-    name: &NamespacedName,
+    run: &Run<'_>,
     parent: Option<&DynamicObject>,
     key: &ChildRef,
     child: &DynamicObject,
     changes: &mut Changes,
 ) -> Result<bool, ApiError> {
-    let config = &context.config;
-    let proof = context.proof_key.proof();
+    let config = &run.config;
+    let proof = run.proof_key.proof();
     let generated = parent.is_some_and(|parent| proof.holds(&config.parent, parent, child));
     if removal(config, generated, child).unwrap_or(Removal::Retain) == Removal::Retain {
         // With the reference it would be deleted with its former owner.
         let dead = controller_of(child).map(|owner| &*owner.uid);
-        disown(context, name, child, dead).await?;
+        disown(run, child, dead).await?;
         info!("removed the owner reference of {key}, which is retained: its earlier parent was deleted");
         changes.updated.push(key.clone());
         return Ok(true);
     }
-    if !delete(context, name, key, child, PropagationPolicy::Background).await? {
+    if !delete(run, key, child, PropagationPolicy::Background).await? {
         return Ok(false);
     }
     info!("deleted {key}: it belonged to an earlier parent of this name, which was deleted");
     changes.deleted.push(key.clone());
     // It may wait for its finalizers.
-    Ok(context.existing(key).is_none())
+    Ok(run.existing(key).is_none())
 }

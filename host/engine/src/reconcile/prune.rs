@@ -9,12 +9,11 @@ use futures::{StreamExt, stream};
 use kube::api::PropagationPolicy;
 use kube::core::DynamicObject;
 
-use super::context::Context;
+use super::run::Run;
 use operator_host_cluster::api_error::ApiError;
-use operator_host_cluster::resource_client::ResourceClient;
 use operator_host_config::{ControllerConfig, Removal};
 use operator_host_contract::{EventType, Kind};
-use operator_host_core::object::{ChildRef, Identity, NamespacedName, is_terminating, is_unreadable};
+use operator_host_core::object::{ChildRef, Identity, is_terminating, is_unreadable};
 use operator_host_desired::order::Deletion;
 use operator_host_desired::ownership::{owns, removal};
 use operator_host_desired::plan::Plan;
@@ -27,22 +26,21 @@ const CONCURRENCY: usize = 4;
 /// Deletes unwanted children of the kinds that may go, except those before others that are not deleted yet. Returns the deleted
 /// ones and the errors of the deletions that failed. When the API server is overloaded or silent, it stops early and leaves the
 /// others to the next reconcile.
-pub async fn prune(
-    context: &Context,
+pub(super) async fn prune(
+    run: &Run<'_>,
     parent: &DynamicObject,
     observed: &[Arc<DynamicObject>],
     plan: &Plan,
     may_go: impl Fn(&Kind) -> bool,
 ) -> (Vec<ChildRef>, Vec<ApiError>) {
-    let parent_name = &NamespacedName::of(parent);
     let (mut deleted, mut failed) = (Vec::new(), Vec::new());
     let named = plan.named();
-    let proof = context.proof_key.proof();
+    let proof = run.proof_key.proof();
     let is_unwanted = |child: &DynamicObject| {
-        unwanted(&context.config, proof, parent, child, &named).is_some_and(|key| may_go(&key.kind))
+        unwanted(&run.config, proof, parent, child, &named).is_some_and(|key| may_go(&key.kind))
     };
     // A child waits for those after it, also for those that are being deleted already.
-    let is_going = |child: &DynamicObject| is_terminating(child) && owns(&context.config, parent, child);
+    let is_going = |child: &DynamicObject| is_terminating(child) && owns(&run.config, parent, child);
     let going: Vec<&DynamicObject> = observed
         .iter()
         .map(|child| &**child)
@@ -54,10 +52,10 @@ pub async fn prune(
         .map(|(child, is_waited_for)| async move {
             let key = ChildRef::of(child);
             let propagation = propagation(&key.kind, is_waited_for);
-            let outcome = delete(context, parent_name, &key, child, propagation).await;
+            let outcome = delete(run, &key, child, propagation).await;
             if let (Ok(true), Some(why)) = (&outcome, why_failed(child)) {
                 let note = format!("deletes {key}, which has failed: {why}");
-                context.publish(parent, EventType::Warning, "PodFailed", &note);
+                run.publish(parent, EventType::Warning, "PodFailed", &note);
             }
             (key, outcome)
         })
@@ -94,30 +92,25 @@ fn propagation(kind: &Kind, is_waited_for: bool) -> PropagationPolicy {
 
 /// Deletes one child, unless it has changed, and returns whether it did.
 pub(super) async fn delete(
-    context: &Context,
-    parent: &NamespacedName,
+    run: &Run<'_>,
     key: &ChildRef,
     child: &DynamicObject,
     propagation: PropagationPolicy,
 ) -> Result<bool, ApiError> {
     // An object in the cache was listed, so its kind is served and it has a UID.
-    let (Some(resource), Some(uid)) = (context.resources.get(&key.kind), child.metadata.uid.as_deref())
-    else {
+    let (Some(objects), Some(uid)) = (run.requests_for(&key.kind), child.metadata.uid.as_deref()) else {
         return Ok(false);
     };
     let version = child.metadata.resource_version.as_deref();
-    match ResourceClient::new(&context.children_writer, resource)
-        .delete(&key.name, uid, version, propagation)
-        .await
-    {
-        Ok(Some(terminating)) => context.record_child(parent, key, terminating),
-        Ok(None) => context.forget_child(key, uid),
+    match objects.delete(&key.name, uid, version, propagation).await {
+        Ok(Some(terminating)) => run.record_child(run.name, key, terminating),
+        Ok(None) => run.forget_child(key, uid),
         // It has changed, and may no longer be the parent's, or another object has this name now: the watch delivers
         // the current one.
         Err(error) if error.is_conflict() => return Ok(false),
         Err(error) => return Err(error),
     }
-    context.note_removal(parent, key, child);
+    run.note_removal(run.name, key, child);
     Ok(true)
 }
 

@@ -19,7 +19,8 @@ impl RelatedObjects for Context {
     }
 
     fn is_namespaced(&self, kind: &Kind) -> bool {
-        self.resources
+        self.served
+            .others
             .get(kind)
             .is_none_or(|resource| resource.namespaced)
     }

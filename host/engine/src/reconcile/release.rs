@@ -6,13 +6,12 @@ use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 use kube::core::DynamicObject;
 use serde_json::json;
 
-use super::context::Context;
 use super::error::ReconcileError;
+use super::run::Run;
 use super::snapshot::Snapshot;
 use operator_host_cluster::api_error::ApiError;
-use operator_host_cluster::resource_client::ResourceClient;
 use operator_host_config::Removal;
-use operator_host_core::object::{ChildRef, GENERATED_LABEL, NamespacedName, is_terminating, label};
+use operator_host_core::object::{ChildRef, GENERATED_LABEL, is_terminating, label};
 use operator_host_desired::ownership::{owns, removal};
 
 /// Removes the owner reference of every child that is retained now and has one, whether the plugin names it or not, and
@@ -22,29 +21,28 @@ use operator_host_desired::ownership::{owns, removal};
 /// # Errors
 /// When it is not known which Secrets are generated, and the errors of the API server.
 pub(super) async fn release(
-    context: &Context,
+    run: &Run<'_>,
     Snapshot { parent, children }: &Snapshot,
     released: &mut Vec<ChildRef>,
 ) -> Result<(), ReconcileError> {
-    let unknown = context.load_proof_key(parent, Some(&context.writer)).await.err();
-    let name = NamespacedName::of(parent);
+    let unknown = run.load_proof_key(parent, Some(&run.writer)).await.err();
     let mut hasher = DefaultHasher::new();
     (&parent.metadata.uid, &parent.metadata.annotations).hash(&mut hasher);
     let state = Some(hasher.finish());
-    if unknown.is_none() && context.memory_of(&name, |memory| memory.released) == state {
+    if unknown.is_none() && run.memory(|memory| memory.released) == state {
         return Ok(());
     }
-    let proof = context.proof_key.proof();
+    let proof = run.proof_key.proof();
     let is_to_be_released = |child: &DynamicObject| {
-        let generated = proof.holds(&context.config.parent, parent, child);
-        removal(&context.config, generated, child) == Some(Removal::Retain)
-            && owns(&context.config, parent, child)
+        let generated = proof.holds(&run.config.parent, parent, child);
+        removal(&run.config, generated, child) == Some(Removal::Retain)
+            && owns(&run.config, parent, child)
             && !is_terminating(child)
             && !(unknown.is_some() && label(child, GENERATED_LABEL).is_some())
     };
     let mut failed = Vec::new();
     for child in children.iter().filter(|child| is_to_be_released(child)) {
-        match disown(context, &name, child, parent.metadata.uid.as_deref()).await {
+        match disown(run, child, parent.metadata.uid.as_deref()).await {
             Ok(()) => released.push(ChildRef::of(child)),
             Err(error) => {
                 let stops = error.stops_others();
@@ -59,7 +57,7 @@ pub(super) async fn release(
         (Some(error), _) => Err(error.into()),
         (None, false) => Err(ReconcileError::Api(failed)),
         (None, true) => {
-            context.memory_of(&name, |memory| memory.released = state);
+            run.memory(|memory| memory.released = state);
             Ok(())
         }
     }
@@ -67,14 +65,13 @@ pub(super) async fn release(
 
 /// Removes the reference to this owner from a child, unless the child has changed: the list of owners would be outdated.
 pub(super) async fn disown(
-    context: &Context,
-    parent: &NamespacedName,
+    run: &Run<'_>,
     child: &DynamicObject,
     owner: Option<&str>,
 ) -> Result<(), ApiError> {
     let key = ChildRef::of(child);
     // An object in the cache was listed, so its kind is served.
-    let Some(resource) = context.resources.get(&key.kind) else {
+    let Some(objects) = run.requests_for(&key.kind) else {
         return Ok(());
     };
     let owners = child.metadata.owner_references.iter().flatten();
@@ -82,9 +79,8 @@ pub(super) async fn disown(
     let body = json!({ "metadata": {
         "uid": child.metadata.uid, "resourceVersion": child.metadata.resource_version, "ownerReferences": others,
     } });
-    let objects = ResourceClient::new(&context.children_writer, resource);
-    let manager = context.config.field_manager();
+    let manager = run.config.field_manager();
     let answer = objects.merge(&key.name, &body, &manager).await?;
-    context.record_child(parent, &key, answer);
+    run.record_child(run.name, &key, answer);
     Ok(())
 }

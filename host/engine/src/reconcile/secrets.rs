@@ -11,13 +11,12 @@ use kube::ResourceExt;
 use kube::core::DynamicObject;
 use serde_json::{Map, Value, json};
 
-use super::context::Context;
 use super::freshness::may_create;
+use super::run::Run;
 use operator_host_cluster::api_error::{ApiError, Fault};
-use operator_host_cluster::resource_client::ResourceClient;
 use operator_host_config::Removal;
 use operator_host_contract::GeneratedValue;
-use operator_host_core::object::{NamespacedName, is_terminating};
+use operator_host_core::object::is_terminating;
 use operator_host_desired::generated::{RECORD_ANNOTATION, Record};
 use operator_host_desired::ownership::owns;
 use operator_host_desired::plan::DesiredSecret;
@@ -27,7 +26,7 @@ const LETTERS_AND_DIGITS: &str = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrst
 
 /// The result for one Secret.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Generated {
+pub(super) enum Generated {
     /// The Secret did not exist.
     Created,
     /// It lacked a value, an owner reference, or the proof.
@@ -40,8 +39,8 @@ pub enum Generated {
 ///
 /// # Errors
 /// When the API server refuses a request.
-pub async fn generate(
-    context: &Context,
+pub(super) async fn generate(
+    run: &Run<'_>,
     parent: &DynamicObject,
     desired: &DesiredSecret,
 ) -> Result<Generated, ApiError> {
@@ -54,7 +53,7 @@ pub async fn generate(
         message: message.into(),
         retry_after: None,
     };
-    let live = context.existing(key);
+    let live = run.existing(key);
     let version = live
         .as_ref()
         .and_then(|live| live.metadata.resource_version.as_ref());
@@ -68,9 +67,9 @@ pub async fn generate(
         let message = "its values are not in the cache; the host tries again when they are";
         return Err(failed(message.to_owned()));
     }
-    let proof_key = &context.proof_key;
+    let proof_key = &run.proof_key;
     // Load the key before any value is generated: a Secret that could not be proved later is not created.
-    let proving = proof_key.load(Some(&context.writer)).await;
+    let proving = proof_key.load(Some(&run.writer)).await;
     let proving = proving.map_err(|error| failed(error.to_string()))?;
     let missing: Vec<&GeneratedValue> = desired
         .secret
@@ -84,14 +83,12 @@ pub async fn generate(
     // A retained Secret has no owner reference; it needs one when generated Secrets are to be deleted with their
     // parent.
     let lacks_owner = live.as_ref().is_some_and(|live| {
-        context.config.generated == Removal::Delete
-            && !owns(&context.config, parent, live)
-            && !is_terminating(live)
+        run.config.generated == Removal::Delete && !owns(&run.config, parent, live) && !is_terminating(live)
     });
     // A Secret without this proof gets here only if the parent's record has it, or the parent accepts it: `desired::plan` refuses all others.
     let lacks_proof = live
         .as_ref()
-        .is_some_and(|live| !proof_key.proof().has_key_of(&context.config.parent, parent, live));
+        .is_some_and(|live| !proof_key.proof().has_key_of(&run.config.parent, parent, live));
     if live.is_some() && missing.is_empty() && !lacks_owner && !lacks_proof {
         return Ok(Generated::Unchanged);
     }
@@ -104,16 +101,15 @@ pub async fn generate(
     let mut body = desired.body.clone();
     body["stringData"] = Value::Object(values);
     body["metadata"]["annotations"][PROOF_ANNOTATION] =
-        proving.prove(&context.config.parent, parent, &key.name).into();
-    let manager = context.config.field_manager();
+        proving.prove(&run.config.parent, parent, &key.name).into();
+    let manager = run.config.field_manager();
     // `desired::plan` has refused kinds that the cluster does not serve.
-    let Some(resource) = context.resources.get(&key.kind) else {
+    let Some(objects) = run.requests_for(&key.kind) else {
         return Ok(Generated::Unchanged);
     };
-    if live.is_none() && !may_create(context, parent, key).await? {
+    if live.is_none() && !may_create(run, parent, key).await? {
         return Ok(Generated::Unchanged);
     }
-    let objects = ResourceClient::new(&context.children_writer, resource);
     let (answer, outcome) = if let Some(live) = live {
         // Refused if somebody was faster: existing values must not be replaced.
         body["metadata"]["resourceVersion"] = live.metadata.resource_version.clone().into();
@@ -128,10 +124,10 @@ pub async fn generate(
     } else {
         let body: DynamicObject = serde_json::from_value(body).map_err(|error| failed(error.to_string()))?;
         let created = objects.create(&key.name, body, &manager).await;
-        let answer = created.inspect_err(|error| context.record_refused_namespace(error))?;
+        let answer = created.inspect_err(|error| run.record_refused_namespace(error))?;
         (answer, Generated::Created)
     };
-    context.record_child(&NamespacedName::of(parent), key, answer);
+    run.record_child(run.name, key, answer);
     Ok(outcome)
 }
 
@@ -140,34 +136,33 @@ pub async fn generate(
 ///
 /// # Errors
 /// When the API server refuses the request.
-pub async fn record(
-    context: &Context,
+pub(super) async fn record(
+    run: &Run<'_>,
     parent: &Arc<DynamicObject>,
     secrets: &[DesiredSecret],
 ) -> Result<Arc<DynamicObject>, ApiError> {
-    let newest = context.as_seen(parent);
+    let newest = run.as_seen(parent);
     let before = Record::of(newest.as_ref().unwrap_or(parent));
     let mut now = before.clone();
-    if context.config.generated == Removal::Delete {
+    if run.config.generated == Removal::Delete {
         now.keep_only(secrets);
     }
     for secret in secrets {
-        if let Some(existing) = context.existing(&secret.key) {
+        if let Some(existing) = run.existing(&secret.key) {
             now.add(secret, &existing);
         }
     }
     if now == before {
         return Ok(Arc::clone(parent));
     }
-    let name = NamespacedName::of(parent);
     let text = now.text();
     // A parent that was made again in the meantime has another UID.
     let body =
         json!({ "metadata": { "uid": parent.metadata.uid, "annotations": { RECORD_ANNOTATION: text } } });
-    let objects = ResourceClient::new(&context.writer, &context.resource);
-    match objects.merge(&name, &body, &context.config.field_manager()).await {
+    let objects = run.own_requests();
+    match objects.merge(run.name, &body, &run.config.field_manager()).await {
         Ok(answer) => {
-            context.record_parent(parent, None, answer);
+            run.record_parent(parent, None, answer);
             let mut parent = DynamicObject::clone(parent);
             let annotations = parent.annotations_mut();
             match text {

@@ -9,13 +9,13 @@ use tracing::debug;
 use super::action::{OBSTRUCTED, requeue};
 use super::apply::{Applied, BACK_OFF, apply};
 use super::call::call;
-use super::context::Context;
 use super::error::ReconcileError;
 use super::evaluate::{Subject, export_for};
 use super::iterations::Iterations;
 use super::outcome::{Changes, FinalAnswer, collect_events};
 use super::predecessor;
 use super::prune::prune;
+use super::run::Run;
 use super::secrets::{Generated, generate, record};
 use super::snapshot::Snapshot;
 use operator_host_cluster::api_error::ApiError;
@@ -31,7 +31,7 @@ use operator_host_runtime::Plugin;
 /// Asks the plugin and realizes its answers until an iteration changes nothing. Therefore the last answer, and the status
 /// with it, describes the children that this reconcile has written.
 pub(super) async fn settle(
-    context: &Context,
+    run: &Run<'_>,
     plugin: &Plugin,
     mut snapshot: Snapshot,
     changes: &mut Changes,
@@ -41,18 +41,18 @@ pub(super) async fn settle(
     let mut iterations = Iterations::default();
     while iterations.begin_next(changes) {
         if iterations.calls() > 1 {
-            snapshot = Snapshot::take(context, snapshot.parent);
+            snapshot = Snapshot::take(run, snapshot.parent);
         }
         let seen = now();
         let subject = Subject {
             parent: &snapshot.parent,
             children: &snapshot.children,
             now: seen,
-            namespace_terminating: context.is_namespace_terminating(&snapshot.parent),
+            namespace_terminating: run.is_namespace_terminating(&snapshot.parent),
         };
-        let (response, share) = call(context, plugin, export, &subject).await?;
+        let (response, share) = call(run, plugin, export, &subject).await?;
         let parent = &mut snapshot.parent;
-        let Some(realized) = realize(context, plugin, parent, &response, changes).await? else {
+        let Some(realized) = realize(run, plugin, parent, &response, changes).await? else {
             continue;
         };
         // Whole, so that a new field is not forgotten.
@@ -80,7 +80,7 @@ pub(super) async fn settle(
             }
             waiting.map(|waiting| Verdict::CleaningUp(Reason::waiting(waiting.why)))
         } else {
-            match prune_and_judge(context, parent, &snapshot.children, realized, changes).await? {
+            match prune_and_judge(run, parent, &snapshot.children, realized, changes).await? {
                 None => continue,
                 verdict => verdict,
             }
@@ -111,15 +111,15 @@ struct Realized {
 /// Generates the Secrets and applies the children that an answer asks for. Returns `None` when what was in the way is
 /// gone, so that the plugin is to be asked again.
 async fn realize(
-    context: &Context,
+    run: &Run<'_>,
     plugin: &Plugin,
     parent: &mut Arc<DynamicObject>,
     response: &Response,
     changes: &mut Changes,
 ) -> Result<Option<Realized>, ReconcileError> {
-    let mut plan = match make_plan(context, plugin, parent, response) {
+    let mut plan = match make_plan(run, plugin, parent, response) {
         Ok(plan) => plan,
-        Err(error) if predecessor::clear(context, parent, &error, changes).await? => {
+        Err(error) if predecessor::clear(run, parent, &error, changes).await? => {
             debug!("{error}: cleared the children of the earlier parent, asking the plugin again");
             return Ok(None);
         }
@@ -129,7 +129,7 @@ async fn realize(
     let left_out = (!refused.is_empty()).then_some(ReconcileError::Refused(refused));
     let mut changed = false;
     for secret in &plan.secrets {
-        match generate(context, parent, secret).await? {
+        match generate(run, parent, secret).await? {
             Generated::Created => changes.created.push(secret.key.clone()),
             Generated::Updated => changes.updated.push(secret.key.clone()),
             Generated::Unchanged => continue,
@@ -137,9 +137,9 @@ async fn realize(
         changed = true;
     }
     if !is_terminating(parent) {
-        *parent = record(context, parent, &plan.secrets).await?;
+        *parent = record(run, parent, &plan.secrets).await?;
     }
-    let applied = apply(context, parent, &plan.desired, changes).await;
+    let applied = apply(run, parent, &plan.desired, changes).await;
     changed |= applied.changed;
     let may_pass = applied.failed.iter().all(ApiError::is_passing);
     match left_out {
@@ -151,7 +151,7 @@ async fn realize(
             applied,
             changed,
         })),
-        Some(error) if changed || predecessor::clear(context, parent, &error, changes).await? => {
+        Some(error) if changed || predecessor::clear(run, parent, &error, changes).await? => {
             debug!("{error}: asking the plugin again");
             Ok(None)
         }
@@ -163,7 +163,7 @@ async fn realize(
 /// Deletes what is no longer wanted, and judges the children. Returns `None` when something has changed, which the plugin has to
 /// see.
 async fn prune_and_judge(
-    context: &Context,
+    run: &Run<'_>,
     parent: &DynamicObject,
     observed: &[Arc<DynamicObject>],
     realized: Realized,
@@ -179,7 +179,7 @@ async fn prune_and_judge(
         let waits_for = |waiting: &Waiting| waiting.kind.is_version_of(kind);
         applied.waiting.is_empty() || applied.waiting.iter().any(waits_for)
     };
-    let (deleted, failed) = prune(context, parent, observed, &plan, may_go).await;
+    let (deleted, failed) = prune(run, parent, observed, &plan, may_go).await;
     let changed = changed || !deleted.is_empty();
     changes.deleted.extend(deleted);
     if !failed.is_empty() {
@@ -192,27 +192,23 @@ async fn prune_and_judge(
         _ if !applied.held.is_empty() => Verdict::Reconciling(Reason::new(BACK_OFF, applied.held.join(". "))),
         Some(waiting) => Verdict::Reconciling(Reason::waiting(waiting.why)),
         // One that is missing was deleted after it was applied.
-        None => readiness::verdict(
-            &plan,
-            |key| context.existing(key),
-            |_| Some("it was deleted".into()),
-        ),
+        None => readiness::verdict(&plan, |key| run.existing(key), |_| Some("it was deleted".into())),
     }))
 }
 
 fn make_plan(
-    context: &Context,
+    run: &Run<'_>,
     plugin: &Plugin,
     parent: &DynamicObject,
     response: &Response,
 ) -> Result<Plan, ReconcileError> {
-    let plan = context.plan(plugin, parent, response);
+    let plan = run.plan(plugin, parent, response);
     let plan = plan.map_err(ReconcileError::Refused)?;
     // Those of a kind that a child defines, and that is not served yet, wait.
-    let is_served = |key: &&ChildRef| context.resources.contains_key(&key.kind);
+    let is_served = |key: &&ChildRef| run.served.others.contains_key(&key.kind);
     let failure = plan
         .keys()
         .filter(is_served)
-        .find_map(|key| context.watch_failure_of(key));
+        .find_map(|key| run.watch_failure_of(key));
     failure.map_or(Ok(plan), |failure| Err(ReconcileError::Watch(failure)))
 }

@@ -9,15 +9,14 @@ use tokio::time::Instant;
 use tracing::warn;
 
 use super::apply::BACK_OFF;
-use super::context::Context;
 use super::context::pace::Cause;
+use super::run::Run;
 use operator_host_cluster::api_error::{ApiError, Fault};
-use operator_host_cluster::resource_client::ResourceClient;
 use operator_host_contract::EventType;
 use operator_host_core::clock::now;
 use operator_host_core::managed_fields::{below, fields};
 use operator_host_core::object::{
-    MAX_DEPTH, NamespacedName, fingerprint, is_deeper, is_unreadable, least_size, long_key, unreadable,
+    MAX_DEPTH, fingerprint, is_deeper, is_unreadable, least_size, long_key, unreadable,
 };
 use operator_host_desired::conditions::{Remarks, StatusUpdate, compose, current, is_host_type, labels};
 
@@ -26,25 +25,23 @@ const REQUEST: usize = 3 << 20;
 
 /// Computes the desired status. `before` is the current one, from which missing parts are kept.
 pub(super) fn desired(
-    context: &Context,
+    run: &Run<'_>,
     parent: &DynamicObject,
     before: &Map<String, Value>,
     update: &StatusUpdate<'_>,
 ) -> Map<String, Value> {
-    let name = NamespacedName::of(parent);
-    let (contested, shares_conditions) = context.memory_of(&name, |memory| {
-        (memory.contests.condition(), memory.status.shares_conditions)
-    });
+    let (contested, shares_conditions) =
+        run.memory(|memory| (memory.contests.condition(), memory.status.shares_conditions));
     let remarks = Remarks {
-        held_back: context.blocking_parents.reason(&name),
+        held_back: run.blocking_parents.reason(run.name),
         contested,
-        unlisted: context.state.unlisted.reason(&name),
+        unlisted: run.state.unlisted.reason(run.name),
     };
     let mut status = compose(parent, before, update, &remarks, now());
     if shares_conditions {
         keep_others_conditions(current(parent), &mut status);
     }
-    context.status_fields.restrict(&mut status);
+    run.served.status.restrict(&mut status);
     status
 }
 
@@ -59,25 +56,24 @@ pub(super) fn desired(
 ///
 /// # Errors
 /// When the API server refuses a request, or would refuse it for its size. A deleted parent is not an error.
-pub async fn write(
-    context: &Context,
+pub(super) async fn write(
+    run: &Run<'_>,
     parent: &DynamicObject,
     update: &StatusUpdate<'_>,
     at: Option<&str>,
 ) -> Result<bool, ApiError> {
-    let name = NamespacedName::of(parent);
     // The fields that the apply would have to repeat were not read.
-    if !context.resource.has_status || is_unreadable(parent) {
+    if !run.served.parent.has_status || is_unreadable(parent) {
         return Ok(false);
     }
     if let Some((code, why)) = update.fields.and_then(unacceptable) {
-        return Err(refused(context, name, code, &why));
+        return Err(refused(run, code, &why));
     }
-    let mut status = desired(context, parent, current(parent), update);
+    let mut status = desired(run, parent, current(parent), update);
     let (conditions, unready_since) = labels(&status);
-    let counted = context.observer.parents.count(conditions, unready_since);
+    let counted = run.observer.parents.count(conditions, unready_since);
     // This drops the earlier count.
-    context.memory_of(&name, |memory| memory.status.counted = Some(counted));
+    run.memory(|memory| memory.status.counted = Some(counted));
     if *current(parent) == status {
         return Ok(false);
     }
@@ -86,12 +82,12 @@ pub async fn write(
     let body_fingerprint = fingerprint(&without_times(&status));
     // Others may have fields in the status, too, and the server may drop fields that its schema does not define.
     let known = (body_fingerprint.clone(), before);
-    if context.memory_of(&name, |memory| memory.status.normalized.as_ref() == Some(&known)) {
+    if run.memory(|memory| memory.status.normalized.as_ref() == Some(&known)) {
         return Ok(false);
     }
     // What it says next is read from the caches again when it is due.
     let now = Instant::now();
-    let cause = context.memory_of(&name, |memory| {
+    let cause = run.memory(|memory| {
         let is_correction = memory.status.written.as_ref() == Some(&body_fingerprint);
         let may_write = memory.status.pace().wait(now).is_none();
         may_write.then_some(if is_correction {
@@ -101,16 +97,16 @@ pub async fn write(
         })
     });
     let Some(cause) = cause else {
-        publish_back_off(context, parent);
+        publish_back_off(run, parent);
         return Ok(false);
     };
-    let objects = ResourceClient::new(&context.writer, &context.resource);
-    if cause == Cause::Correction && !context.memory_of(&name, |memory| memory.status.shares_conditions) {
-        let fresh = objects.read(&name).await?;
-        let shares = fresh.is_some_and(|fresh| shares_conditions(&fresh, &context.config.field_manager()));
-        context.memory_of(&name, |memory| memory.status.shares_conditions = shares);
+    let objects = run.own_requests();
+    if cause == Cause::Correction && !run.memory(|memory| memory.status.shares_conditions) {
+        let fresh = objects.read(run.name).await?;
+        let shares = fresh.is_some_and(|fresh| shares_conditions(&fresh, &run.config.field_manager()));
+        run.memory(|memory| memory.status.shares_conditions = shares);
         if shares {
-            status = desired(context, parent, current(parent), update);
+            status = desired(run, parent, current(parent), update);
         }
     }
     // A new parent may have the name by now.
@@ -122,7 +118,7 @@ pub async fn write(
         metadata["resourceVersion"] = version.into();
     }
     if update.repeats(current(parent)) {
-        let fresh = objects.read(&name).await?;
+        let fresh = objects.read(run.name).await?;
         let is_it = |fresh: &DynamicObject| {
             fresh.metadata.uid == parent.metadata.uid
                 && !is_unreadable(fresh)
@@ -134,32 +130,32 @@ pub async fn write(
         metadata["resourceVersion"] = fresh.metadata.resource_version.clone().into();
         // The status is about the generation of this reconcile.
         fresh.metadata.generation = parent.metadata.generation;
-        let own = owned::status(&fresh, &context.config.field_manager());
-        status = desired(context, &fresh, &own, update);
+        let own = owned::status(&fresh, &run.config.field_manager());
+        status = desired(run, &fresh, &own, update);
     }
     let body = json!({
-        "apiVersion": context.config.parent.api_version,
-        "kind": context.config.parent.kind,
+        "apiVersion": run.config.parent.api_version,
+        "kind": run.config.parent.kind,
         "metadata": metadata,
         "status": status,
     });
     match objects
-        .apply_status(&name, &body, &context.config.field_manager())
+        .apply_status(run.name, &body, &run.config.field_manager())
         .await
     {
         Ok(answer) => {
             let after = (body_fingerprint, fingerprint(current(&answer)));
             let differs = Value::Object(current(&answer).clone()) != body["status"];
-            context.memory_of(&name, |memory| {
+            run.memory(|memory| {
                 memory.status.written = Some(after.0.clone());
                 memory.status.normalized = differs.then_some(after);
                 memory.status.pace().wrote(cause, now);
             });
-            context.record_parent(parent, Some(&body["status"]), answer);
+            run.record_parent(parent, Some(&body["status"]), answer);
             Ok(true)
         }
         Err(error) if error.is_not_found() => {
-            context.doubt(&name);
+            run.doubt(run.name);
             Ok(false)
         }
         Err(error) => Err(error),
@@ -210,23 +206,23 @@ fn keep_others_conditions(current: &Map<String, Value>, status: &mut Map<String,
 }
 
 /// Publishes once that the status backs off.
-fn publish_back_off(context: &Context, parent: &DynamicObject) {
-    let why = context.memory_of(&NamespacedName::of(parent), |memory| {
+fn publish_back_off(run: &Run<'_>, parent: &DynamicObject) {
+    let why = run.memory(|memory| {
         let pace = memory.status.pace();
         pace.is_to_be_published().then(|| format!("the status {pace}"))
     });
     if let Some(why) = why {
         warn!("{why}");
-        context.publish(parent, EventType::Warning, BACK_OFF, &why);
+        run.publish(parent, EventType::Warning, BACK_OFF, &why);
     }
 }
 
 /// Returns the error for a status that is not sent.
-fn refused(context: &Context, name: NamespacedName, code: u16, why: &str) -> ApiError {
+fn refused(run: &Run<'_>, code: u16, why: &str) -> ApiError {
     ApiError {
         verb: "apply the status of",
-        kind: context.config.parent.kind.as_str().into(),
-        name,
+        kind: run.config.parent.kind.as_str().into(),
+        name: run.name.clone(),
         fault: Fault::Refused(code),
         message: why.into(),
         retry_after: None,

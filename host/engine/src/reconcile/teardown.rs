@@ -6,11 +6,11 @@ use std::sync::Arc;
 use kube::ResourceExt;
 use kube::core::DynamicObject;
 
-use super::context::Context;
 use super::error::ReconcileError;
 use super::finalizer::{is_cleaned_up, record_cleanup};
 use super::outcome::Changes;
 use super::prune::prune;
+use super::run::Run;
 use operator_host_core::object::{ChildRef, is_terminating};
 use operator_host_desired::conditions::Reason;
 use operator_host_desired::order::Deletion;
@@ -24,27 +24,27 @@ const ORPHAN: &str = "orphan";
 /// Deletes the children that come last. Returns what the parent waits for; `None` when no child that is left comes after
 /// another one.
 pub(super) async fn delete_in_order(
-    context: &Context,
+    run: &Run<'_>,
     parent: &mut Arc<DynamicObject>,
     changes: &mut Changes,
 ) -> Result<Option<Reason>, ReconcileError> {
-    let children = owned(context, parent);
+    let children = owned(run, parent);
     let is_orphaned = parent.finalizers().iter().any(|finalizer| finalizer == ORPHAN);
     if is_orphaned || !Deletion::of(&refer(&children)).is_ordered() {
         return Ok(None);
     }
-    if !is_cleaned_up(&context.config, parent) {
-        match record_cleanup(context, parent).await? {
+    if !is_cleaned_up(&run.config, parent) {
+        match record_cleanup(run, parent).await? {
             Some(recorded) => *parent = recorded,
             None => return Ok(None),
         }
     }
-    let (deleted, failed) = prune(context, parent, &children, &Plan::default(), |_| true).await;
+    let (deleted, failed) = prune(run, parent, &children, &Plan::default(), |_| true).await;
     changes.deleted.extend(deleted);
     if !failed.is_empty() {
         return Err(ReconcileError::Api(failed));
     }
-    let left = owned(context, parent);
+    let left = owned(run, parent);
     if !Deletion::of(&refer(&left)).is_ordered() {
         return Ok(None);
     }
@@ -59,16 +59,16 @@ pub(super) async fn delete_in_order(
     let message = format!(
         "its children are deleted in the reverse of their order, and {} of them are left, so the finalizer {} stays{}",
         left.len(),
-        context.config.finalizer(),
+        run.config.finalizer(),
         going.unwrap_or_default()
     );
     Ok(Some(Reason::new("DeletingChildren", message)))
 }
 
 /// Returns the children that go with their parent, including those that are being deleted.
-fn owned(context: &Context, parent: &Arc<DynamicObject>) -> Vec<Arc<DynamicObject>> {
-    let mut children = context.owned(parent);
-    children.retain(|child| owns(&context.config, parent, child));
+fn owned(run: &Run<'_>, parent: &Arc<DynamicObject>) -> Vec<Arc<DynamicObject>> {
+    let mut children = run.owned(parent);
+    children.retain(|child| owns(&run.config, parent, child));
     children
 }
 

@@ -104,7 +104,7 @@ async fn find(context: &Context, kind: &Kind, found: &mut BTreeMap<NamespacedNam
 
 /// Returns the existing parent of a child.
 fn parent_with(context: &Context, child: &DynamicObject) -> Option<NamespacedName> {
-    let name = parent_of(&context.config, context.resource.namespaced, child)?;
+    let name = parent_of(&context.config, context.served.parent.namespaced, child)?;
     let parent = context.parent(&name)?;
     let owner = controller_of(child).map(|owner| &owner.uid);
     owner

@@ -206,7 +206,7 @@ fn created_for(context: &Context, owner: &DynamicObject) -> Vec<Arc<DynamicObjec
 fn unreadable(context: &Context) -> Vec<String> {
     let watches = std::iter::once((&context.config.parent, &context.parents)).chain(&context.children);
     let incomplete = watches.flat_map(|(kind, watches)| incomplete(kind, watches));
-    let not_served = context.not_served.values().map(ToString::to_string);
+    let not_served = context.served.not_served.values().map(ToString::to_string);
     incomplete
         .chain(not_served)
         .map(|text| shorten(&text, TEXT))

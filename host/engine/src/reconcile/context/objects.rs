@@ -98,7 +98,7 @@ impl Context {
             parent,
             digest: &plugin.digest().to_string(),
             plugin: &plugin.description().name_and_version(),
-            namespaced: &|kind: &Kind| self.namespaced(kind),
+            namespaced: &|kind: &Kind| self.served.namespaced(kind),
             existing: &|key: &ChildRef| self.existing(key),
             proof: self.proof_key.proof(),
         };

@@ -36,7 +36,7 @@ impl Context {
         let served = self
             .children
             .iter()
-            .filter(|(kind, _)| !self.not_served.contains_key(kind));
+            .filter(|(kind, _)| !self.served.not_served.contains_key(kind));
         served
             .flat_map(|(_, watches)| self.watches_of_children(watches, &name))
             .filter_map(|watch| Some((failure(&watch)?, watch)))
@@ -55,7 +55,7 @@ impl Context {
     #[must_use]
     pub fn unwatched(&self) -> Option<String> {
         let others = self.children.iter().chain(&self.reads);
-        let served = others.filter(|(kind, _)| !self.not_served.contains_key(kind));
+        let served = others.filter(|(kind, _)| !self.served.not_served.contains_key(kind));
         std::iter::once(&self.parents)
             .chain(served.map(|(_, watches)| watches))
             .flat_map(KindReflectors::all)
