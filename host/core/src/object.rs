@@ -134,6 +134,17 @@ pub fn long_key(fields: &Map<String, Value>) -> Option<String> {
     })
 }
 
+/// Joins the first few texts for a message, and counts the others.
+pub fn first_few<T: ToString>(all: impl IntoIterator<Item = T>, shown: usize, separator: &str) -> String {
+    let mut all = all.into_iter();
+    let mut texts: Vec<_> = all.by_ref().take(shown).map(|one| one.to_string()).collect();
+    match all.count() {
+        0 => {}
+        others => texts.push(format!("and {others} more")),
+    }
+    texts.join(separator)
+}
+
 /// Names a kind in a message. One that is not Kubernetes' own may share its name with others, so it has its group, as in
 /// `Service.serving.knative.dev`.
 pub fn kind_in_words<'a>(group: &str, kind: &'a str) -> Cow<'a, str> {

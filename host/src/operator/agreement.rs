@@ -16,7 +16,7 @@ use operator_host_config::{ControllerConfig, DefinitionsMode};
 use operator_host_contract::Description;
 use operator_host_core::changes::sleep_or_never;
 use operator_host_core::crd::definition::{self, is_served, versions};
-use operator_host_core::object::NamespacedName;
+use operator_host_core::object::{NamespacedName, first_few};
 use operator_host_delivery::registry::Live;
 use operator_host_instruments::health::Health;
 use operator_host_schema::pruned;
@@ -127,20 +127,13 @@ fn outdated(installed: &Value, carried: &Value, name: &str, description: &Descri
     }
     let schema = |crd| definition::schema(crd, &description.parent);
     let fields = schema(installed).zip(schema(carried));
-    let mut fields = fields.map_or_else(Vec::new, |(installed, carried)| {
+    let fields = fields.map_or_else(Vec::new, |(installed, carried)| {
         pruned::fields(installed, carried)
     });
-    let more = fields.len().saturating_sub(SHOWN);
-    fields.truncate(SHOWN);
-    let more = if more > 0 {
-        format!(" and {more} more")
-    } else {
-        String::new()
-    };
-    let fields = fields.join(", ");
+    let fields = first_few(fields, SHOWN, ", ");
     if !fields.is_empty() {
         found.push(format!(
-            "the cluster's definition {name} is older than the plugin's and lacks {fields}{more}: the API server drops \
+            "the cluster's definition {name} is older than the plugin's and lacks {fields}: the API server drops \
              these fields; {advice}"
         ));
     }
@@ -177,7 +170,7 @@ mod tests {
             "{one}"
         );
         let many = said(crd(&[]), crd(&["a", "b", "c", "d", "e", "f", "g"])).concat();
-        assert!(many.contains("spec.e and 2 more:"), "{many}");
+        assert!(many.contains("spec.e, and 2 more:"), "{many}");
 
         let served = |names: &[&str]| {
             let versions: Vec<Value> = names

@@ -7,7 +7,7 @@ use similar::{ChangeTag, TextDiff};
 
 use super::answer::{Answer, MAX_SHOWN};
 use super::shadow::{Effect, in_words};
-use operator_host_core::object::{NamespacedName, shorten};
+use operator_host_core::object::{NamespacedName, first_few, shorten};
 use operator_host_delivery::candidate_check::{Blamed, HeldBack, ProofResult};
 
 /// Maximum number of objects named when a version is held back.
@@ -269,13 +269,9 @@ fn count(number: usize, noun: &str) -> String {
     }
 }
 
-/// Lists the first few names and the number of the others.
+/// Lists the first few names.
 fn named(children: &[String]) -> String {
-    let mut names: Vec<String> = children.iter().take(MAX_NAMED).cloned().collect();
-    if children.len() > MAX_NAMED {
-        names.push(format!("{} more", children.len() - MAX_NAMED));
-    }
-    names.join(", ")
+    first_few(children, MAX_NAMED, ", ")
 }
 
 /// Returns the diff of two answers for one object.

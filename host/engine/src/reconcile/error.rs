@@ -10,7 +10,7 @@ use super::needs::NeedError;
 use super::proof_key::ProofKeyError;
 use operator_host_cluster::api_error::ApiError;
 use operator_host_core::backoff::at_least;
-use operator_host_core::object::unreadable;
+use operator_host_core::object::{first_few, unreadable};
 use operator_host_desired::plan::{Cause, Refusal};
 use operator_host_runtime::{CallError, Class};
 
@@ -54,14 +54,9 @@ pub(super) enum ReconcileError {
     Unsettled { calls: usize },
 }
 
-/// Joins the first few in full and counts the others, since a condition's message is limited.
+/// Joins the first few.
 fn join<E: std::fmt::Display>(errors: &[E]) -> String {
-    const SHOWN: usize = 10;
-    let mut texts: Vec<_> = errors.iter().take(SHOWN).map(ToString::to_string).collect();
-    if errors.len() > SHOWN {
-        texts.push(format!("and {} more", errors.len() - SHOWN));
-    }
-    texts.join("; ")
+    first_few(errors, 10, "; ")
 }
 
 /// Returns the permanent errors, or all errors if none is permanent.

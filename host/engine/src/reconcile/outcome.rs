@@ -8,7 +8,7 @@ use tracing::info;
 
 use super::context::Context;
 use operator_host_contract::{Condition, Event, EventType};
-use operator_host_core::object::{ChildRef, kind_in_words};
+use operator_host_core::object::{ChildRef, first_few, kind_in_words};
 use operator_host_desired::conditions::Verdict;
 use operator_host_runtime::Share;
 
@@ -104,28 +104,21 @@ impl Changes {
     }
 }
 
-/// Lists the first few by name, with the number of the others. Their namespace is named where it is not their parent's.
+/// Lists the first few by name. Their namespace is named where it is not their parent's.
 fn list(children: &[ChildRef], own: Option<&str>) -> String {
     const SHOWN: usize = 5;
     let mut seen = HashSet::new();
     // One that was released, and applied after that, was changed twice.
-    let once: Vec<_> = children.iter().filter(|child| seen.insert(*child)).collect();
-    let mut names: Vec<String> = once
-        .iter()
-        .take(SHOWN)
-        .map(|child| match child.name.namespace.as_deref() == own {
-            true => format!(
-                "{} {}",
-                kind_in_words(child.kind.group(), &child.kind.kind),
-                child.name.name
-            ),
-            false => child.to_string(),
-        })
-        .collect();
-    if once.len() > SHOWN {
-        names.push(format!("{} more", once.len() - SHOWN));
-    }
-    names.join(", ")
+    let once = children.iter().filter(|child| seen.insert(*child));
+    let name = |child: &ChildRef| match child.name.namespace.as_deref() == own {
+        true => format!(
+            "{} {}",
+            kind_in_words(child.kind.group(), &child.kind.kind),
+            child.name.name
+        ),
+        false => child.to_string(),
+    };
+    first_few(once.map(name), SHOWN, ", ")
 }
 
 #[cfg(test)]

@@ -13,7 +13,7 @@ use super::context::Context;
 use crate::work_queue::Trigger;
 use operator_host_cluster::objects::Objects;
 use operator_host_contract::Kind;
-use operator_host_core::object::{CONTROLLER_LABEL, ChildRef, NamespacedName, controller_of};
+use operator_host_core::object::{CONTROLLER_LABEL, ChildRef, NamespacedName, controller_of, first_few};
 use operator_host_delivery::registry::Live;
 use operator_host_desired::conditions::{KIND_NOT_LISTED, Reason};
 use operator_host_desired::ownership::parent_of;
@@ -25,14 +25,10 @@ const SHOWN: usize = 3;
 
 /// Returns the condition about the children of a parent.
 fn reason(children: &[ChildRef], controller: &str) -> Reason {
-    let mut names: Vec<_> = children.iter().take(SHOWN).map(ToString::to_string).collect();
-    if children.len() > SHOWN {
-        names.push(format!("{} more", children.len() - SHOWN));
-    }
     let message = format!(
         "{}: the kind is not in `children` of the controller {controller:?}, so the host neither updates nor deletes \
          them; list the kind again, or delete them with kubectl",
-        names.join(", ")
+        first_few(children, SHOWN, ", ")
     );
     Reason::new(KIND_NOT_LISTED, message)
 }

@@ -6,7 +6,7 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use operator_host_core::metrics::ContestedChild;
-use operator_host_core::object::ChildRef;
+use operator_host_core::object::{ChildRef, first_few};
 use operator_host_desired::conditions::{FIELD_CONTESTED, Reason};
 
 /// How many times a child must be changed back before it is contested. Fewer are the edits of a user.
@@ -249,15 +249,10 @@ impl Contests {
             .filter_map(|(key, contest)| Some((key, contest, &contest.report.as_ref()?.0)));
         let mut contested: Vec<_> = contested.collect();
         contested.sort_by_key(|(key, ..)| *key);
-        let mut messages: Vec<_> = contested
+        let messages = contested
             .iter()
-            .take(SHOWN)
-            .map(|(key, contest, report)| contest.message(key, report))
-            .collect();
-        if contested.len() > SHOWN {
-            messages.push(format!("and {} more children", contested.len() - SHOWN));
-        }
-        (!messages.is_empty()).then(|| Reason::new(FIELD_CONTESTED, messages.join(". ")))
+            .map(|(key, contest, report)| contest.message(key, report));
+        (!contested.is_empty()).then(|| Reason::new(FIELD_CONTESTED, first_few(messages, SHOWN, ". ")))
     }
 }
 
