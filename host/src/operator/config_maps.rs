@@ -178,19 +178,17 @@ async fn follow(client: Client, namespace: String, mut wanted: watch::Receiver<W
     let api = Api::<ConfigMap>::namespaced(client, &namespace);
     let config = watcher::Config::default().labels(PACK_LABEL);
     let mut events = pin!(watcher(metadata, config).default_backoff());
-    // Which plugin each ConfigMap has belonged to.
-    let mut plugins = BTreeMap::new();
     let mut known = wanted.borrow_and_update().clone();
     // The names of those to read, again and again while that fails.
     let mut outdated = BTreeSet::new();
     loop {
         tokio::select! {
             Some(event) = events.next() => match event {
-                Ok(Event::Init) => plugins.clear(),
-                Ok(Event::InitApply(map)) => drop(belongs(&mut plugins, &map)),
+                Ok(Event::Init | Event::InitApply(_)) => {}
                 Ok(Event::InitDone) => outdated.extend(known.values().cloned()),
-                Ok(Event::Apply(map)) => outdated.extend(belongs(&mut plugins, &map)),
-                Ok(Event::Delete(map)) => outdated.extend(plugins.remove(&map.name_any())),
+                Ok(Event::Apply(map) | Event::Delete(map)) => {
+                    outdated.extend(map.labels().get(PACK_LABEL).cloned());
+                }
                 Err(error) => change(&namespace, &known, move |mount| mount.fail(&error)).await,
             },
             changed = wanted.changed() => {
@@ -241,19 +239,6 @@ async fn change(
     });
     // It panics only when the process ends.
     let _ = changed.await;
-}
-
-/// Notes which plugin a ConfigMap belongs to. Returns that, and the one to which it belonged before.
-fn belongs(
-    plugins: &mut BTreeMap<String, String>,
-    map: &PartialObjectMeta<ConfigMap>,
-) -> impl Iterator<Item = String> + use<> {
-    let now = map.labels().get(PACK_LABEL).cloned();
-    let before = match &now {
-        Some(now) => plugins.insert(map.name_any(), now.clone()),
-        None => plugins.remove(&map.name_any()),
-    };
-    before.into_iter().chain(now)
 }
 
 /// The folder of one plugin's ConfigMaps.
@@ -409,22 +394,6 @@ mod tests {
         assert!(files(&folder).is_empty());
         let problem = fs::read_to_string(folder.join(PROBLEM)).unwrap();
         assert!(problem.contains("own/echo-plugin does not exist"), "{problem}");
-    }
-
-    #[test]
-    fn a_config_map_that_changes_hands_is_read_for_both_plugins() {
-        let map = |plugin: &str| {
-            let meta = kube::core::ObjectMeta {
-                name: Some("a".to_owned()),
-                labels: Some(BTreeMap::from([(PACK_LABEL.to_owned(), plugin.to_owned())])),
-                ..Default::default()
-            };
-            kube::core::PartialObjectMetaExt::into_response_partial(meta)
-        };
-        let mut plugins = BTreeMap::new();
-        let mut now = |plugin: &str| belongs(&mut plugins, &map(plugin)).collect::<Vec<_>>();
-        assert_eq!(now("echo"), ["echo"]);
-        assert_eq!(now("other"), ["echo", "other"]);
     }
 
     #[test]
