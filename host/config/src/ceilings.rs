@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Deserializer};
 
-use super::raw::{Concurrency, RawLimits, RawWrites};
+use super::limits::{Concurrency, RawLimits, RawWrites};
 use super::values::size;
 use super::{Allow, ControllerConfig, DEFAULT_CONCURRENCY, DEFAULT_WRITES, DefinitionsMode, WritesConfig};
 use crate::namespaces::NamespacePatterns;

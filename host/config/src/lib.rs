@@ -5,6 +5,7 @@
 
 pub mod ceilings;
 pub mod leadership;
+mod limits;
 pub mod memory_limit;
 pub mod namespaces;
 pub mod object;

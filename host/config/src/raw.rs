@@ -12,19 +12,20 @@ use tracing_subscriber::EnvFilter;
 
 use super::ceilings::Ceilings;
 use super::leadership::{LeadershipConfig, LeadershipMode};
+use super::limits::{Concurrency, RawLimits, RawWrites};
 use super::proving::RawProving;
 use super::registry::{RawPlugin, RawRegistry};
-use super::values::{AtMost, Label, Positive, Text, Value, invalid};
+use super::values::{Label, Text, Value, invalid};
 use super::webhook::WebhookConfig;
 use super::{
     Allow, Config, ConfigError, ControllerConfig, DEFAULT_BACKOFF, DEFAULT_CONCURRENCY, DEFAULT_RESYNC,
-    DEFAULT_WRITES, DefinitionsMode, Places, Removal, ServiceAccount, WritesConfig,
+    DefinitionsMode, Places, Removal, ServiceAccount,
 };
 use operator_host_contract::Kind;
 use operator_host_core::backoff::BackoffConfig;
 use operator_host_core::object::{is_built_in, secret};
 use operator_host_delivery::acceptance::Trust;
-use operator_host_runtime::{Digest, Limits};
+use operator_host_runtime::Digest;
 
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
@@ -117,9 +118,6 @@ pub(super) struct RawController {
     definitions: Option<DefinitionsMode>,
 }
 
-/// How many objects may be reconciled at the same time.
-pub(super) type Concurrency = AtMost<1000>;
-
 /// A namespace, or a pattern of namespaces.
 struct Pattern(String);
 
@@ -194,69 +192,9 @@ struct RawBackoff {
 
 #[derive(Default, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
-pub(super) struct RawWrites {
-    /// Writes per second on average. Default: 500.
-    #[schemars(with = "Option<u32>")]
-    qps: Option<Positive>,
-    /// Writes in a burst after an idle time. Default: 3000.
-    #[schemars(with = "Option<u32>")]
-    burst: Option<Positive>,
-}
-
-impl From<RawWrites> for WritesConfig {
-    fn from(raw: RawWrites) -> Self {
-        let rate = |given: Option<Positive>, default: u32| {
-            given.map_or(default, |rate| u32::try_from(rate.0).unwrap_or(u32::MAX))
-        };
-        Self {
-            qps: rate(raw.qps, DEFAULT_WRITES.qps),
-            burst: rate(raw.burst, DEFAULT_WRITES.burst),
-        }
-    }
-}
-
-#[derive(Default, Deserialize, JsonSchema)]
-#[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 struct RawFinalizer {
     /// How long an object that is being deleted waits for its cleanup. Default: without limit.
     release_after: Option<Text<Duration>>,
-}
-
-#[derive(Default, Deserialize, JsonSchema)]
-#[serde(rename_all = "camelCase", deny_unknown_fields, default)]
-pub(super) struct RawLimits {
-    /// The plugin's memory, such as `64Mi`.
-    memory: Option<Text<usize>>,
-    /// The time of one call, such as `5s`.
-    deadline: Option<Text<Duration>>,
-    /// The bytes of a request, such as `4Mi`.
-    request: Option<Text<usize>>,
-    /// The bytes of a response, such as `4Mi`.
-    response: Option<Text<usize>>,
-    /// The time in which a plugin must be compiled, such as `1m`.
-    compile: Option<Text<Duration>>,
-    /// The number of JSON values of a response.
-    #[schemars(with = "Option<u32>")]
-    values: Option<Positive>,
-    /// The number of children of one object.
-    #[schemars(with = "Option<u32>")]
-    children: Option<Positive>,
-}
-
-impl From<RawLimits> for Limits {
-    fn from(raw: RawLimits) -> Self {
-        let default = Self::DEFAULT;
-        Self {
-            memory: raw.memory.map_or(default.memory, |it| it.0),
-            deadline: raw.deadline.map_or(default.deadline, |it| it.0),
-            request: raw.request.map_or(default.request, |it| it.0),
-            response: raw.response.map_or(default.response, |it| it.0),
-            values: raw.values.map_or(default.values, |it| it.0),
-            children: raw.children.map_or(default.children, |it| it.0),
-            compile: raw.compile.map_or(default.compile, |it| it.0),
-            ..default
-        }
-    }
 }
 
 impl RawConfig {

@@ -16,7 +16,6 @@ use serde::{Deserialize, Serialize};
 use tracing::warn;
 
 use super::candidate_check::Prefix;
-use super::history::HistoryEntry;
 use super::report::KeptVersion;
 use super::statement::SIGNATURE_LIMIT;
 use crate::Problem;
@@ -200,7 +199,7 @@ impl Versions {
     }
 
     /// Returns which versions became live, the newest first.
-    pub(super) fn history(&self) -> Vec<HistoryEntry> {
+    pub(super) fn history<E: DeserializeOwned>(&self) -> Vec<E> {
         self.load(HISTORY)
     }
 
@@ -208,10 +207,10 @@ impl Versions {
     ///
     /// # Errors
     /// Returns an error when the file cannot be written.
-    pub(super) fn change_history(
+    pub(super) fn change_history<E: DeserializeOwned + Serialize>(
         &self,
-        change: impl FnOnce(&mut Vec<HistoryEntry>),
-    ) -> io::Result<Vec<HistoryEntry>> {
+        change: impl FnOnce(&mut Vec<E>),
+    ) -> io::Result<Vec<E>> {
         let _lock = self.lock()?;
         let mut history = self.history();
         change(&mut history);

@@ -8,7 +8,7 @@ use kube::ResourceExt;
 use kube::core::DynamicObject;
 use serde::{Deserialize, Serialize};
 
-use super::plan::DesiredSecret;
+use super::planned::DesiredSecret;
 use operator_host_contract::GeneratedSecret;
 use operator_host_core::object::{BESIDE_ANNOTATION, annotation, group_of, kind_for_kubectl};
 

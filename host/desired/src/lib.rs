@@ -3,7 +3,9 @@
 
 pub mod ownership;
 pub mod plan;
+pub mod planned;
 pub mod provenance;
+pub mod refusal;
 
 pub mod conditions;
 pub mod drift;

@@ -11,7 +11,7 @@ use std::sync::Arc;
 use kube::core::DynamicObject;
 use serde_json::Value;
 
-use super::plan::Desired;
+use super::planned::Desired;
 use super::readiness::unfinished;
 use operator_host_contract::Kind;
 use operator_host_core::object::{

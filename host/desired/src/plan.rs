@@ -4,7 +4,6 @@
 //! An answer is used completely or not at all: a plugin that asks for one forbidden child is not trusted with the
 //! rest. [`plan_around`] leaves out children that existing objects are in the way of.
 
-mod refusal;
 mod resolve_order;
 
 use std::borrow::Cow;
@@ -16,13 +15,14 @@ use kube::ResourceExt;
 use kube::core::DynamicObject;
 use serde_json::{Map, Value, json};
 
-pub use self::refusal::{Cause, Refusal};
 use super::generated;
-use super::left_fields::{self, LeftField};
+use super::left_fields;
 use super::names;
 use super::order;
 use super::ownership::retains;
+pub use super::planned::{Desired, DesiredSecret, Plan};
 use super::provenance::{ACCEPT_ANNOTATION, PROOF_ANNOTATION, SecretProof, is_accepted};
+pub use super::refusal::{Cause, Refusal};
 use operator_host_config::{Allow, ControllerConfig, Removal};
 use operator_host_contract::{GeneratedSecret, Kind, Response};
 use operator_host_core::object::{
@@ -49,77 +49,6 @@ pub struct Policy<'a> {
     pub existing: &'a dyn Fn(&ChildRef) -> Option<Arc<DynamicObject>>,
     /// How to prove that the host generated a Secret.
     pub proof: SecretProof<'a>,
-}
-
-/// The desired state of one child.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Desired {
-    /// Kind and name.
-    pub key: ChildRef,
-    /// The complete body to apply, with owner reference, labels and annotations, but without the fields to leave.
-    pub body: Value,
-    /// The fields that stay as they are once the child exists.
-    pub left: Vec<LeftField>,
-    /// Hash of the body without the provenance.
-    pub fingerprint: String,
-    /// The children that come before it.
-    pub after: Vec<ChildRef>,
-    /// How many children come before it, one after the other.
-    pub depth: usize,
-}
-
-impl Desired {
-    /// Returns the body of a child that does not exist yet.
-    #[must_use]
-    pub fn new_body(&self) -> Value {
-        let mut body = self.body.clone();
-        left_fields::add_initial(&self.left, &mut body);
-        body
-    }
-}
-
-/// A Secret whose values the host generates.
-#[derive(Clone, Debug, PartialEq)]
-pub struct DesiredSecret {
-    /// Kind and name.
-    pub key: ChildRef,
-    /// The required entries.
-    pub secret: GeneratedSecret,
-    /// The resource version of the Secret as it was judged; `None` when there was none.
-    pub seen: Option<String>,
-    /// The Secret without its data. A child of the same name, if there is one, has its other labels and entries.
-    pub body: Value,
-}
-
-/// The changes to make for one parent.
-#[derive(Clone, Debug, Default, PartialEq)]
-pub struct Plan {
-    /// In the order in which they are applied.
-    pub desired: Vec<Desired>,
-    /// Children that stay unchanged.
-    pub keep: HashSet<ChildRef>,
-    /// Secrets to generate.
-    pub secrets: Vec<DesiredSecret>,
-    /// What the answer names beside these, but existing objects are in the way.
-    pub left_out: HashSet<Identity>,
-    /// Why it is left out. Nothing may be deleted before all that is wanted is there.
-    pub refused: Vec<Refusal>,
-}
-
-impl Plan {
-    /// Returns every child that the plan names, as the plugin named it.
-    pub fn keys(&self) -> impl Iterator<Item = &ChildRef> {
-        let desired = self.desired.iter().map(|desired| &desired.key);
-        let secrets = self.secrets.iter().map(|secret| &secret.key);
-        desired.chain(secrets).chain(&self.keep)
-    }
-
-    /// Returns every child that the answer names, independent of the version.
-    #[must_use]
-    pub fn named(&self) -> HashSet<Identity> {
-        let keys = self.keys().map(ChildRef::identity);
-        keys.chain(self.left_out.iter().cloned()).collect()
-    }
 }
 
 /// Validates the plugin's answer and completes it.

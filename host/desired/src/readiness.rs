@@ -13,7 +13,7 @@ use kube::core::DynamicObject;
 use serde_json::Value;
 
 use super::conditions::{Reason, Verdict};
-use super::plan::Plan;
+use super::planned::Plan;
 use operator_host_core::object::{ChildRef, is_built_in, is_terminating, is_unreadable, unreadable};
 
 /// Returns the verdict on a parent whose children are all applied. `existing` returns a child as last seen, and `missing`

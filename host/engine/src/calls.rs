@@ -1,16 +1,18 @@
-//! Calls of `validate`, `convert` and `default` for the API server, with their metrics, spans and records.
+//! Calls of a plugin with their metrics, spans and records: `validate`, `convert` and `default` for the API server, and
+//! what a reconcile needs for its own.
 
 use std::sync::Arc;
+use std::time::Instant;
 
 use serde::Serialize;
 use serde_json::{Map, Value};
-use tracing::{Span, record_all};
+use tracing::field::Empty;
+use tracing::{Span, info_span, record_all};
 
-use crate::reconcile::observer::{observe, plugin_span};
 use operator_host_config::ControllerConfig;
 use operator_host_contract::{Asked, Conversion, Converted, Export, FieldError, Json};
 use operator_host_core::metrics::ControllerMetrics;
-use operator_host_core::trace::Tracer;
+use operator_host_core::trace::{self, Tracer};
 use operator_host_instruments::Instruments;
 use operator_host_instruments::record::Recorder;
 use operator_host_runtime::{Call, CallError, Plugin, Share};
@@ -122,4 +124,82 @@ fn recorded(
         objects: conversion.objects[..count].to_vec(),
     };
     (part.into(), Ok(converted.iter().take(count).cloned().collect()))
+}
+
+/// Makes a plugin call inside its span, and reports its result and what it used. `children` counts the children in
+/// an answer that can have some.
+pub async fn observe<T>(
+    metrics: &ControllerMetrics,
+    export: &'static str,
+    span: &Span,
+    call: impl Future<Output = Call<T>>,
+    children: impl FnOnce(&T) -> Option<usize>,
+) -> (Result<T, CallError>, Option<Share>) {
+    let start = Instant::now();
+    let Call {
+        outcome,
+        stats,
+        share,
+    } = trace::around(span, call).await;
+    let class = outcome
+        .as_ref()
+        .map_or_else(|error| error.class().as_str(), |_| "ok");
+    metrics.called(export, class, start.elapsed(), &stats);
+    let children = outcome.as_ref().ok().and_then(children);
+    record_all!(
+        span,
+        plugin.outcome = class,
+        plugin.request.size = count(stats.request_bytes),
+        plugin.response.size = count(stats.response_bytes),
+        plugin.memory.peak = count(stats.peak_memory),
+        plugin.waited_ms = stats.waited.as_secs_f64() * 1e3,
+        plugin.guest_time_ms = stats.guest_time.as_secs_f64() * 1e3,
+        plugin.children = children.map(count),
+        plugin.log_lines.written = i64::from(stats.log_lines),
+        plugin.log_lines.dropped = i64::from(stats.log_lines_dropped),
+    );
+    if let Err(error) = &outcome
+        && !span.is_disabled()
+    {
+        let backtrace = match error {
+            CallError::Trap { backtrace, .. } => backtrace,
+            _ => "",
+        };
+        trace::fail(span, class, &error.to_string(), backtrace);
+    }
+    (outcome, share)
+}
+
+/// Creates the span of one plugin call. [`observe`] fills in its empty attributes.
+#[must_use]
+pub fn span_of_call(plugin: &Plugin, export: &'static str) -> Span {
+    trace::child(|| plugin_span(plugin, export))
+}
+
+/// Creates such a span if it is sampled. [`observe`] fills in its empty attributes.
+pub fn plugin_span(plugin: &Plugin, export: &'static str) -> Span {
+    let description = plugin.description();
+    info_span!(
+        target: trace::TARGET,
+        "plugin",
+        operator.controller = Empty,
+        plugin.name = description.name,
+        plugin.version = description.version,
+        plugin.digest = %plugin.digest(),
+        plugin.export = export,
+        plugin.outcome = Empty,
+        plugin.objects = Empty,
+        plugin.request.size = Empty,
+        plugin.response.size = Empty,
+        plugin.memory.peak = Empty,
+        plugin.waited_ms = Empty,
+        plugin.guest_time_ms = Empty,
+        plugin.children = Empty,
+        plugin.log_lines.written = Empty,
+        plugin.log_lines.dropped = Empty,
+    )
+}
+
+fn count(number: usize) -> i64 {
+    i64::try_from(number).unwrap_or(i64::MAX)
 }

@@ -6,8 +6,8 @@ use kube::core::DynamicObject;
 
 use super::error::ReconcileError;
 use super::evaluate::{EvaluateError, Subject, evaluate};
-use super::observer::{observe, span_of_call};
 use super::run::Run;
+use crate::calls::{observe, span_of_call};
 use crate::validation;
 use operator_host_contract::{Asked, Export, Need, Request, Response};
 use operator_host_core::object::{ChildRef, is_unreadable};
