@@ -9,78 +9,20 @@ use wasi_preview1_component_adapter_provider::{
 use wasmtime::component::{
     Component, ComponentExportIndex, ComponentNamedList, Instance, InstancePre, Lift, Lower, TypedFunc,
 };
-use wasmtime::{Engine, Store, StoreContextMut};
-use wasmtime_wasi::p2;
+use wasmtime::{Engine, Store};
 
-use crate::bindings::operator_host::plugin::{logging, types};
+use crate::bindings::operator_host::plugin::types;
 use crate::call::{self, Call, Setting};
 use crate::contract::{Asked, CommandOutput, ContractVersion, Export};
-use crate::convert::{self, Reader};
+use crate::convert::{self, Answer, Conversions, Reader};
 use crate::error::{CallError, LoadError, Part};
 use crate::lane::Owned;
-use crate::log::Level;
+use crate::linker::{Linker, State, gives};
 use crate::refusals;
 use crate::sandbox::{self, Preview2, Sandbox};
 
-type State = Sandbox<Preview2>;
-pub(crate) type Linker = wasmtime::component::Linker<State>;
-
 /// The export that identifies a component as a plugin, without its version.
 const RECONCILER: &str = "operator-host:plugin/reconciler";
-
-/// The interfaces that a component may import, without versions: those of the contract, and those that the
-/// preview-1 adapter and the standard libraries for preview 2 import whether they use them or not. There is
-/// no preopened directory, so the two `wasi:filesystem` interfaces give no access to files.
-const IMPORTS: [&str; 22] = [
-    "operator-host:plugin/logging",
-    "operator-host:plugin/types",
-    "wasi:cli/environment",
-    "wasi:cli/exit",
-    "wasi:cli/stderr",
-    "wasi:cli/stdin",
-    "wasi:cli/stdout",
-    "wasi:cli/terminal-input",
-    "wasi:cli/terminal-output",
-    "wasi:cli/terminal-stderr",
-    "wasi:cli/terminal-stdin",
-    "wasi:cli/terminal-stdout",
-    "wasi:clocks/monotonic-clock",
-    "wasi:clocks/wall-clock",
-    "wasi:filesystem/preopens",
-    "wasi:filesystem/types",
-    "wasi:io/error",
-    "wasi:io/poll",
-    "wasi:io/streams",
-    "wasi:random/insecure",
-    "wasi:random/insecure-seed",
-    "wasi:random/random",
-];
-
-/// Defines the interfaces in [`IMPORTS`] only.
-pub(crate) fn linker(engine: &Engine) -> wasmtime::Result<Linker> {
-    use p2::bindings::{cli, filesystem, random};
-    use wasmtime_wasi::cli::{WasiCli, WasiCliView as _};
-    use wasmtime_wasi::filesystem::{WasiFilesystem, WasiFilesystemView as _};
-    use wasmtime_wasi::random::{WasiRandom, WasiRandomView as _};
-
-    let mut linker = Linker::new(engine);
-    let l = &mut linker;
-    // Clocks, streams, standard input and output, and `wasi:random/random`.
-    p2::add_to_linker_proxy_interfaces_async(l)?;
-    cli::environment::add_to_linker::<State, WasiCli>(l, State::cli)?;
-    cli::exit::add_to_linker::<State, WasiCli>(l, State::cli)?;
-    cli::terminal_input::add_to_linker::<State, WasiCli>(l, State::cli)?;
-    cli::terminal_output::add_to_linker::<State, WasiCli>(l, State::cli)?;
-    cli::terminal_stdin::add_to_linker::<State, WasiCli>(l, State::cli)?;
-    cli::terminal_stdout::add_to_linker::<State, WasiCli>(l, State::cli)?;
-    cli::terminal_stderr::add_to_linker::<State, WasiCli>(l, State::cli)?;
-    filesystem::preopens::add_to_linker::<State, WasiFilesystem>(l, State::filesystem)?;
-    filesystem::types::add_to_linker::<State, WasiFilesystem>(l, State::filesystem)?;
-    random::insecure::add_to_linker::<State, WasiRandom>(l, State::random)?;
-    random::insecure_seed::add_to_linker::<State, WasiRandom>(l, State::random)?;
-    add_logging(l)?;
-    Ok(linker)
-}
 
 /// The adapter between a core module's WASI preview 1 and a component's preview 2.
 pub(crate) const ADAPTER: &[u8] = WASI_SNAPSHOT_PREVIEW1_REACTOR_ADAPTER;
@@ -106,12 +48,6 @@ struct Linked {
     pre: InstancePre<State>,
     exports: HashMap<Export, ComponentExportIndex>,
 }
-
-/// The result of an export that can fail.
-pub(crate) type Answer<R> = Result<R, types::Failure>;
-
-/// The result of `convert`.
-pub(crate) type Conversions = Vec<Result<String, String>>;
 
 impl ComponentForm {
     pub(crate) fn new(engine: &Engine, linker: &Linker, component: &Component) -> Result<Self, LoadError> {
@@ -301,35 +237,4 @@ fn present() -> String {
 /// Returns an error that names the imports which this host neither provides nor refuses when they are called.
 pub(crate) fn check_imports(imports: impl Iterator<Item = String>) -> Result<(), LoadError> {
     LoadError::forbidden(imports.filter(|name| !gives(name) && !refusals::refuses(name)))
-}
-
-/// Whether this host provides an interface, such as `wasi:io/poll@0.2.6`, to plugins.
-pub(crate) fn gives(import: &str) -> bool {
-    let interface = import.split_once('@').map_or(import, |(interface, _)| interface);
-    IMPORTS.contains(&interface) && !is_of_other_wasi(import)
-}
-
-/// Whether an interface is of another version of WASI than 0.2, such as `wasi:cli/stdout@0.3.0`.
-pub(crate) fn is_of_other_wasi(interface: &str) -> bool {
-    let version = interface.split_once('@').map(|(_, version)| version);
-    interface.starts_with("wasi:") && version.is_some_and(|version| !version.starts_with("0.2."))
-}
-
-fn add_logging(linker: &mut Linker) -> wasmtime::Result<()> {
-    let name = format!("operator-host:plugin/logging@{}", ContractVersion::V1);
-    let mut instance = linker.instance(&name)?;
-    instance.func_wrap(
-        "log",
-        |store: StoreContextMut<'_, State>, (level, message): (logging::Level, String)| {
-            let level = match level {
-                logging::Level::Trace => Level::Trace,
-                logging::Level::Debug => Level::Debug,
-                logging::Level::Info => Level::Info,
-                logging::Level::Warn => Level::Warn,
-                logging::Level::Error => Level::Error,
-            };
-            store.data().log.line(level, &message);
-            Ok(())
-        },
-    )
 }

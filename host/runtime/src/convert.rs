@@ -8,7 +8,6 @@ use serde_json::value::RawValue;
 use serde_json::{Map, Value};
 
 use crate::bindings::operator_host::plugin::types as wit;
-use crate::component::{Answer, Conversions};
 use crate::contract::{
     CommandOutput, Condition, ConditionStatus, ContractVersion, Conversion, Converted, Definition,
     Description, Event, EventType, Failure, FieldError, GeneratedSecret, GeneratedValue, Kind, Need,
@@ -18,6 +17,12 @@ use crate::error::CallError;
 use crate::estimate::estimate;
 use crate::limits::{self, Limits};
 use crate::memory_budget::CallMemory;
+
+/// The result of an export that can fail.
+pub(crate) type Answer<R> = Result<R, wit::Failure>;
+
+/// The result of `convert`.
+pub(crate) type Conversions = Vec<Result<String, String>>;
 
 /// Converts the request to a record; also returns the bytes of JSON in it.
 pub(crate) fn request(request: &Request, limit: usize) -> Result<((wit::Request,), usize), CallError> {

@@ -5,6 +5,7 @@ use wasmparser::{Parser, Payload};
 use crate::command::MODULE as PREVIEW_1;
 use crate::component;
 use crate::error::{LoadError, Part};
+use crate::linker;
 use crate::refusals;
 
 /// The form of a file.
@@ -129,6 +130,6 @@ fn surface(bytes: &[u8]) -> Result<(Vec<String>, Vec<String>), LoadError> {
 fn allowed(shape: Shape, module: &str, name: &str) -> bool {
     match module {
         PREVIEW_1 => shape == Shape::Command || !name.starts_with("sock_"),
-        _ => shape == Shape::Bindings && (component::gives(module) || refusals::refuses(module)),
+        _ => shape == Shape::Bindings && (linker::gives(module) || refusals::refuses(module)),
     }
 }

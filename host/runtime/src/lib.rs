@@ -54,6 +54,7 @@ mod command;
 mod component;
 mod convert;
 pub mod estimate;
+mod linker;
 mod refusals;
 
 // What a plugin sees during a call, and what is measured.

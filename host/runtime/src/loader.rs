@@ -76,7 +76,7 @@ pub(crate) struct Loader {
 /// An engine, and what it provides to plugins.
 struct Target {
     engine: Engine,
-    component: crate::component::Linker,
+    component: crate::linker::Linker,
     command: crate::command::Linker,
 }
 
@@ -84,7 +84,7 @@ impl Target {
     fn new(engine: &Engine) -> wasmtime::Result<Self> {
         Ok(Self {
             engine: engine.clone(),
-            component: crate::component::linker(engine)?,
+            component: crate::linker::linker(engine)?,
             command: crate::command::linker(engine)?,
         })
     }

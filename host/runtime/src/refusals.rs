@@ -9,9 +9,8 @@ use wasmtime::Engine;
 use wasmtime::component::types::{ComponentInstance, ComponentItem};
 use wasmtime::component::{Component, LinkerInstance, ResourceType};
 
-use crate::component;
 use crate::error::LoadError;
-use crate::sandbox;
+use crate::linker::{Linker, State, gives};
 
 /// The packages of WASI 0.2. An interface of theirs that the host does not provide is refused when it is called; an
 /// interface of any other package, when the plugin is loaded.
@@ -44,7 +43,7 @@ pub(crate) fn refuses(import: &str) -> bool {
     let package = interface
         .split_once('/')
         .map_or(interface, |(package, _)| package);
-    PACKAGES.contains(&package) && version.starts_with("0.2.") && !component::gives(import)
+    PACKAGES.contains(&package) && version.starts_with("0.2.") && !gives(import)
 }
 
 /// Returns the interfaces that a component imports and that are refused when they are called.
@@ -58,11 +57,7 @@ pub(crate) fn of_component(engine: &Engine, component: &Component) -> Vec<String
 ///
 /// # Errors
 /// Returns an error when an interface has something else than functions, types and resources.
-pub(crate) fn define(
-    engine: &Engine,
-    linker: &mut component::Linker,
-    component: &Component,
-) -> Result<(), LoadError> {
+pub(crate) fn define(engine: &Engine, linker: &mut Linker, component: &Component) -> Result<(), LoadError> {
     // The resources of the interfaces so far. An interface repeats those that it uses of another one, and the linker
     // must not define them again.
     let mut known = Vec::new();
@@ -81,7 +76,7 @@ pub(crate) fn define(
 
 fn define_interface(
     engine: &Engine,
-    linker: &mut LinkerInstance<'_, sandbox::Sandbox<sandbox::Preview2>>,
+    linker: &mut LinkerInstance<'_, State>,
     name: &str,
     interface: &ComponentInstance,
     known: &[ResourceType],

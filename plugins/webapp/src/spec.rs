@@ -4,8 +4,6 @@ use operator_plugin::{FieldError, Parent, Quantity, Rule};
 use schemars::JsonSchema;
 use serde::Deserialize;
 
-use crate::status::WebAppStatus;
-
 /// A web application, from its pods to its public address.
 #[derive(Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
@@ -165,9 +163,9 @@ impl WebAppSpec {
 }
 
 /// Checks what the schema cannot, and again what its rule says: the local control plane may be too old for rules.
-pub(crate) fn validate(
-    parent: &Parent<WebAppSpec, WebAppStatus>,
-    _old: Option<&Parent<WebAppSpec, WebAppStatus>>,
+pub(crate) fn validate<Status>(
+    parent: &Parent<WebAppSpec, Status>,
+    _old: Option<&Parent<WebAppSpec, Status>>,
 ) -> Vec<FieldError> {
     let spec = &parent.spec;
     let mut errors = Vec::new();

@@ -1,6 +1,5 @@
 //! Applies the children that differ from their known state, with server-side apply.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use futures::StreamExt;
@@ -12,6 +11,7 @@ use tokio::time::Instant;
 use tracing::{debug, warn};
 
 use super::contest;
+use super::context::objects::LiveChild;
 use super::context::pace::Cause;
 use super::freshness::may_create;
 use super::outcome::Changes;
@@ -65,7 +65,7 @@ pub(super) async fn apply(
         let requests: Vec<_> = group
             .iter()
             .map(|desired| async move {
-                let live = LiveChild::of(run, &desired.key);
+                let live = run.live_child(&desired.key);
                 if is_stopped.load(Ordering::Relaxed) {
                     return Ok(ApplyOutcome::Unchanged);
                 }
@@ -119,20 +119,6 @@ enum ApplyOutcome {
     Waiting(Waiting),
     /// It was written too often.
     Held(String),
-}
-
-/// A child as it is in the cluster.
-pub(super) struct LiveChild {
-    pub(super) object: Arc<DynamicObject>,
-    /// Its managed fields, but for those of the status.
-    pub(super) managed: Vec<ManagedFieldsEntry>,
-}
-
-impl LiveChild {
-    fn of(run: &Run<'_>, key: &ChildRef) -> Option<Self> {
-        let (object, managed) = run.existing_managed(key)?;
-        Some(Self { object, managed })
-    }
 }
 
 async fn apply_one(

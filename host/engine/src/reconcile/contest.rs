@@ -6,8 +6,8 @@ use tokio::time::Instant;
 use tracing::{info, warn};
 
 use super::action::{Action, MIN_DELAY};
-use super::apply::LiveChild;
 use super::context::contests::{Report, Seen};
+use super::context::objects::LiveChild;
 use super::run::Run;
 use operator_host_contract::EventType;
 use operator_host_core::field_path::FieldPath;

@@ -3,7 +3,7 @@
 pub(super) mod contests;
 mod memory;
 mod needs;
-mod objects;
+pub(super) mod objects;
 pub(super) mod pace;
 mod watches;
 

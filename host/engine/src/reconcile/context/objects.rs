@@ -15,6 +15,13 @@ use operator_host_desired::ownership::{leave_out_others, owns, retains};
 use operator_host_desired::plan::{Plan, Policy, Refusal, plan_around};
 use operator_host_runtime::Plugin;
 
+/// A child as it is in the cluster.
+pub(in crate::reconcile) struct LiveChild {
+    pub(in crate::reconcile) object: Arc<DynamicObject>,
+    /// Its managed fields, but for those of the status.
+    pub(in crate::reconcile) managed: Vec<ManagedFieldsEntry>,
+}
+
 impl Context {
     /// Returns the parent as last known.
     #[must_use]
@@ -74,9 +81,9 @@ impl Context {
     }
 
     /// Does what [`Context::existing`] does, and returns the object's managed fields, too, if a host applied it.
-    #[must_use]
-    pub fn existing_managed(&self, key: &ChildRef) -> Option<(Arc<DynamicObject>, Vec<ManagedFieldsEntry>)> {
-        self.watch_of(key)?.get_managed(&key.name)
+    pub(in crate::reconcile) fn live_child(&self, key: &ChildRef) -> Option<LiveChild> {
+        let (object, managed) = self.watch_of(key)?.get_managed(&key.name)?;
+        Some(LiveChild { object, managed })
     }
 
     pub(super) fn watch_of(&self, key: &ChildRef) -> Option<Arc<Reflector>> {
