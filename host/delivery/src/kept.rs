@@ -9,6 +9,7 @@ use std::fs;
 use std::io::{self, Write as _};
 use std::os::unix::fs::DirBuilderExt as _;
 use std::path::{Path, PathBuf};
+use std::str::FromStr as _;
 
 use bytes::Bytes;
 use serde::de::DeserializeOwned;
@@ -105,13 +106,9 @@ impl Versions {
     /// Returns the last version that matches the pin.
     #[must_use]
     pub fn find(&self, pin: &Prefix) -> Option<KeptVersion> {
-        self.list().into_iter().find(|kept| {
-            Prefix::parse(&kept.digest).is_ok()
-                && kept
-                    .digest
-                    .trim_start_matches("sha256:")
-                    .starts_with(&pin.to_string())
-        })
+        let matches =
+            |kept: &KeptVersion| Digest::from_str(&kept.digest).is_ok_and(|digest| pin.matches(&digest));
+        self.list().into_iter().find(matches)
     }
 
     /// Reads the file of a version, if it matches its digest.
