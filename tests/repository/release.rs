@@ -496,19 +496,17 @@ fn folders_of(folder: &str) -> impl Iterator<Item = PathBuf> {
         .filter(|path| path.is_dir())
 }
 
-/// Returns the files that a source file includes when it is compiled. `template!` and `sample!` are the macros of `new`.
+/// Returns the files that a source file includes when it is compiled.
 fn included(file: &Path) -> Vec<PathBuf> {
     let text = fs::read_to_string(file).unwrap();
-    let pattern = r#"(include_str|include_bytes|template|sample)!\(\s*"([^"]+)""#;
+    let pattern = r#"include_(?:str|bytes)!\(\s*"([^"]+)""#;
     let pattern = regex::Regex::new(pattern).unwrap();
     // What follows is for the tests of this repository.
     let code = text.split("#[cfg(test)]").next().unwrap();
-    let names = pattern.captures_iter(code).map(|found| match &found[1] {
-        "template" => format!("../../templates/{}", &found[2]),
-        "sample" => format!("../../samples/{}", &found[2]),
-        _ => found[2].to_owned(),
-    });
-    names.map(|name| file.parent().unwrap().join(name)).collect()
+    let names = pattern.captures_iter(code);
+    names
+        .map(|found| file.parent().unwrap().join(&found[1]))
+        .collect()
 }
 
 fn sources(folder: &Path, into: &mut Vec<PathBuf>) {
@@ -563,5 +561,23 @@ fn each_crate_is_packaged_with_all_that_it_includes_and_says_what_it_is() {
             }
         }
     }
-    assert!(count > 30, "{count} files are included");
+    assert!(count > 3, "{count} files are included");
+    // The author's crate includes a folder.
+    let author = crates
+        .iter()
+        .find(|place| place.join("templates").is_dir())
+        .unwrap();
+    let templates = printed(
+        Command::new("git")
+            .args(["ls-files", "templates"])
+            .current_dir(root().join("host/author")),
+    );
+    assert!(templates.lines().count() > 30, "{templates}");
+    for template in templates.lines() {
+        assert!(
+            author.join(template).is_file(),
+            "no {template} in {}",
+            author.display()
+        );
+    }
 }

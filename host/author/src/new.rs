@@ -9,7 +9,9 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, anyhow};
 use clap::ValueEnum;
 
+use self::sdk::Compiler;
 use super::Failure;
+use operator_host_contract::is_dns_label;
 
 /// The options of `new`.
 #[derive(Debug, clap::Args)]
@@ -63,45 +65,24 @@ pub enum Language {
     AssemblyScript,
 }
 
-/// The values that fill the templates' placeholders.
-struct Placeholders {
-    name: String,
-    kind: String,
-    singular: String,
-    plural: String,
-    group: String,
-    version: String,
-    sdk: String,
-    package: Option<String>,
-    build: String,
-    compiler: String,
-    tools: String,
-}
+impl Language {
+    /// Returns the compiler, for a language other than Rust.
+    const fn compiler(self) -> Option<&'static Compiler> {
+        match self {
+            Self::Rust => None,
+            Self::Go => Some(&sdk::GO),
+            Self::C => Some(&sdk::C),
+            Self::Js | Self::Ts => Some(&sdk::JS),
+            Self::Python => Some(&sdk::PYTHON),
+            Self::Zig => Some(&sdk::ZIG),
+            Self::AssemblyScript => Some(&sdk::ASSEMBLYSCRIPT),
+        }
+    }
 
-impl Placeholders {
-    fn fill(&self, template: &str) -> String {
-        [
-            ("@NAME@", &self.name),
-            ("@KIND@", &self.kind),
-            ("@SINGULAR@", &self.singular),
-            ("@PLURAL@", &self.plural),
-            ("@GROUP@", &self.group),
-            ("@VERSION@", &self.version),
-            ("@SDK@", &self.sdk),
-            ("@BUILD@", &self.build),
-            ("@COMPILER@", &self.compiler),
-            // In the Makefiles of the samples.
-            ("$(shell CC= ../c.sh)", &self.compiler),
-            ("$(shell COMPONENTIZE= ../js.sh)", &self.compiler),
-            ("$(shell COMPONENTIZE= ../python.sh)", &self.compiler),
-            ("$(shell ZIG= ../zig.sh)", &self.compiler),
-            ("$(shell ASC= ../assemblyscript.sh)", &self.compiler),
-            ("@TOOLS@", &self.tools),
-        ]
-        .iter()
-        .fold(template.to_owned(), |text, (placeholder, value)| {
-            text.replace(placeholder, value)
-        })
+    /// Returns the name, which is also that of the folder with its templates.
+    fn name(self) -> String {
+        let value = self.to_possible_value();
+        value.map(|value| value.get_name().to_owned()).unwrap_or_default()
     }
 }
 
@@ -110,33 +91,74 @@ impl Placeholders {
 /// # Errors
 /// When a name is invalid, the SDK is not found, the folder exists, or it cannot be written.
 pub fn run(args: &Args) -> Result<(), Failure> {
-    let placeholders = placeholders(args).map_err(Failure::Usage)?;
+    let name = checked(args).map_err(Failure::Usage)?;
     let folder = &args.folder;
+    let compiler = args.lang.compiler();
+    let sdk = match compiler {
+        Some(compiler) => compiler.find(args.sdk.as_deref(), folder),
+        None => sdk::find(args.sdk.as_deref(), folder, name),
+    };
+    let sdk = sdk.map_err(Failure::Usage)?;
     if folder.exists() {
         return Err(Failure::Usage(anyhow!(
             "{} already exists: give another name, or remove it",
             folder.display()
         )));
     }
-    let files = match &placeholders.package {
-        Some(version) => files::with_package(args.lang, version),
-        None => files::of(args.lang),
+    let placeholders: [(&str, &str); 10] = [
+        ("@NAME@", name),
+        ("@KIND@", &args.kind),
+        ("@SINGULAR@", &args.kind.to_lowercase()),
+        ("@PLURAL@", &args.plural()),
+        ("@GROUP@", &args.group),
+        ("@VERSION@", &args.version),
+        ("@SDK@", &sdk.dependency),
+        ("@BUILD@", &sdk.build),
+        ("@COMPILER@", &sdk.compiler),
+        ("@TOOLS@", &sdk.tools),
+    ];
+    let in_samples = compiler.map(Compiler::in_samples);
+    let fill = |template: &str| {
+        let more = in_samples
+            .iter()
+            .map(|text| (text.as_str(), sdk.compiler.as_str()));
+        let all = placeholders.into_iter().chain(more);
+        all.fold(template.to_owned(), |text, (from, to)| text.replace(from, to))
     };
-    for (name, content) in files {
-        write(&folder.join(name), &content.fill(&placeholders))?;
+    let mut files = files::of(&args.lang.name(), fill);
+    if let Some(version) = &sdk.package {
+        files::without_packaged(&mut files);
+        if args.lang == Language::Python {
+            let requirement = format!("operator-plugin=={version}\n");
+            files.push(("requirements.txt".into(), requirement.into()));
+        }
     }
+    if args.lang == Language::Rust {
+        files.push(("Cargo.lock".into(), lock::of(name).into()));
+    }
+    for (file, content) in files {
+        write(&folder.join(file), &content)?;
+    }
+    let Args {
+        group, version, kind, ..
+    } = args;
     println!(
-        "{} is a plugin for {}/{} {}. Next:",
-        folder.display(),
-        placeholders.group,
-        placeholders.version,
-        placeholders.kind
+        "{} is a plugin for {group}/{version} {kind}. Next:",
+        folder.display()
     );
     println!("  cd {}", folder.display());
-    println!("  make          # builds build/{}.wasm", placeholders.name);
+    println!("  make          # builds build/{name}.wasm");
     println!("  make render   # prints its children and its status, without a cluster");
     println!("  make test");
     Ok(())
+}
+
+impl Args {
+    /// Returns the kind's plural in API paths.
+    fn plural(&self) -> String {
+        let usual = || format!("{}s", self.kind.to_lowercase());
+        self.plural.clone().unwrap_or_else(usual)
+    }
 }
 
 fn write(file: &Path, content: &[u8]) -> anyhow::Result<()> {
@@ -147,7 +169,8 @@ fn write(file: &Path, content: &[u8]) -> anyhow::Result<()> {
     written.with_context(|| format!("cannot write {}", file.display()))
 }
 
-fn placeholders(args: &Args) -> anyhow::Result<Placeholders> {
+/// Checks all names, and returns that of the plugin.
+fn checked(args: &Args) -> anyhow::Result<&str> {
     let name = args
         .folder
         .file_name()
@@ -157,7 +180,7 @@ fn placeholders(args: &Args) -> anyhow::Result<Placeholders> {
         "the plugin's name",
         name,
         "a DNS label that begins with a letter, such as `greeter`",
-        |text| is_label(text) && text.starts_with(|c: char| c.is_ascii_lowercase()),
+        |text| is_dns_label(text) && text.starts_with(|c: char| c.is_ascii_lowercase()),
     )?;
     require(
         "--kind",
@@ -173,7 +196,7 @@ fn placeholders(args: &Args) -> anyhow::Result<Placeholders> {
         "--group",
         &args.group,
         "a domain name, such as `example.com`",
-        |text| text.contains('.') && text.len() <= 200 && text.split('.').all(is_label),
+        |text| text.contains('.') && text.len() <= 200 && text.split('.').all(is_dns_label),
     )?;
     require(
         "--version",
@@ -182,41 +205,13 @@ fn placeholders(args: &Args) -> anyhow::Result<Placeholders> {
         is_version,
     )?;
     let singular = args.kind.to_lowercase();
-    let plural = args.plural.clone().unwrap_or_else(|| format!("{singular}s"));
     require(
         "--plural",
-        &plural,
+        &args.plural(),
         "a DNS label that differs from the kind in lower case, such as `greeters`",
-        |text| is_label(text) && text != singular,
+        |text| is_dns_label(text) && text != singular,
     )?;
-    let sdk::Sdk {
-        dependency,
-        package,
-        build,
-        compiler,
-        tools,
-    } = match args.lang {
-        Language::Rust => sdk::find(args.sdk.as_deref(), &args.folder, name)?,
-        Language::Go => sdk::GO.find(args.sdk.as_deref(), &args.folder)?,
-        Language::C => sdk::C.find(args.sdk.as_deref(), &args.folder)?,
-        Language::Js | Language::Ts => sdk::JS.find(args.sdk.as_deref(), &args.folder)?,
-        Language::Python => sdk::PYTHON.find(args.sdk.as_deref(), &args.folder)?,
-        Language::Zig => sdk::ZIG.find(args.sdk.as_deref(), &args.folder)?,
-        Language::AssemblyScript => sdk::ASSEMBLYSCRIPT.find(args.sdk.as_deref(), &args.folder)?,
-    };
-    Ok(Placeholders {
-        name: name.to_owned(),
-        kind: args.kind.clone(),
-        singular,
-        plural,
-        group: args.group.clone(),
-        version: args.version.clone(),
-        sdk: dependency,
-        package,
-        build,
-        compiler,
-        tools,
-    })
+    Ok(name)
 }
 
 fn require(what: &str, text: &str, expected: &str, holds: impl Fn(&str) -> bool) -> anyhow::Result<()> {
@@ -238,12 +233,4 @@ fn is_version(text: &str) -> bool {
             Some((major, stage)) => is_number(major) && (stage.is_empty() || is_number(stage)),
             None => is_number(rest),
         }
-}
-
-fn is_label(text: &str) -> bool {
-    let inner = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-';
-    (1..=63).contains(&text.len())
-        && text.chars().all(inner)
-        && !text.starts_with('-')
-        && !text.ends_with('-')
 }

@@ -1,65 +1,13 @@
-//! The files that `new` writes, by language. Files that this repository's samples contain too are taken from them: the
-//! loop around Hello, the bindings and the JSON of Echo in C, the SDKs of Echo in other languages, the versions of the Rust
-//! plugins' dependencies.
+//! The files that `new` writes, by language: those of its folder in `templates` and of `templates/common`, with the placeholders
+//! filled. Files that this repository's samples contain too are links to them: the loop around Hello, the bindings and the
+//! JSON of Echo in C, the SDKs of Echo in other languages.
 
-use super::{Language, Placeholders, lock};
+use std::path::{Path, PathBuf};
 
-/// The content of a file.
-pub(super) enum Content {
-    /// A text with placeholders to fill.
-    Template(&'static str),
-    /// A text to write unchanged.
-    Verbatim(&'static [u8]),
-    /// The lock file of a Rust plugin.
-    Lock,
-    /// A text of this plugin alone, with placeholders to fill.
-    Lines(String),
-}
+use include_dir::{Dir, include_dir};
 
-use Content::{Lines, Lock, Template, Verbatim};
-
-impl Content {
-    pub(super) fn fill(&self, placeholders: &Placeholders) -> Vec<u8> {
-        match self {
-            Template(text) => placeholders.fill(text).into_bytes(),
-            Verbatim(bytes) => bytes.to_vec(),
-            Lines(text) => placeholders.fill(text).into_bytes(),
-            Lock => lock::of(&placeholders.name).into_bytes(),
-        }
-    }
-}
-
-macro_rules! template {
-    ($path:literal) => {
-        Template(include_str!(concat!("../../templates/", $path)))
-    };
-}
-
-macro_rules! sample {
-    ($path:literal) => {
-        Verbatim(include_bytes!(concat!("../../samples/", $path)))
-    };
-}
-
-macro_rules! makefile {
-    ($sample:literal) => {
-        Template(include_str!(concat!("../../samples/", $sample, "/Makefile")))
-    };
-}
-
-/// Adds what plugins in JavaScript and TypeScript have in common.
-fn javascript(mut files: Vec<(&'static str, Content)>) -> Vec<(&'static str, Content)> {
-    files.extend([
-        ("Makefile", makefile!("echo-js")),
-        ("build.mjs", sample!("echo-js/build.mjs")),
-        ("testing.mjs", sample!("echo-js/testing.mjs")),
-        ("testing.d.mts", sample!("echo-js/testing.d.mts")),
-        ("operator-plugin.js", sample!("echo-js/operator-plugin.js")),
-        ("operator-plugin.d.ts", sample!("echo-js/operator-plugin.d.ts")),
-        ("plugin.wit", sample!("echo-js/plugin.wit")),
-    ]);
-    files
-}
+/// A file whose name would mean something in this repository has `.txt` after it.
+pub(super) static TEMPLATES: Dir<'_> = include_dir!("$CARGO_MANIFEST_DIR/templates");
 
 /// The files that the packages on npm and PyPI contain.
 const PACKAGED: [&str; 8] = [
@@ -73,112 +21,76 @@ const PACKAGED: [&str; 8] = [
     "plugin.wit",
 ];
 
-/// Leaves out the rows about the files of the package in the table of a README.
-fn without_rows(readme: &str) -> String {
-    let is_kept = |line: &&str| {
-        !PACKAGED
-            .iter()
-            .any(|name| line.starts_with(&format!("| `{name}`")))
-    };
-    readme.split_inclusive('\n').filter(is_kept).collect()
+/// Returns the files by their paths in the new folder. `language` is the name of a folder, and `fill` fills the placeholders.
+pub(super) fn of(language: &str, fill: impl Fn(&str) -> String) -> Vec<(PathBuf, Vec<u8>)> {
+    let folders = ["common", language].into_iter();
+    let folders = folders.filter_map(|name| TEMPLATES.get_dir(name));
+    folders
+        .flat_map(|folder| within(folder, folder.path()))
+        .map(|(path, content)| match std::str::from_utf8(content) {
+            Ok(text) => (path, fill(text).into_bytes()),
+            Err(_) => (path, content.to_vec()),
+        })
+        .collect()
 }
 
-/// Returns the files of a plugin whose SDK is a package of this version.
-pub(super) fn with_package(language: Language, version: &str) -> Vec<(&'static str, Content)> {
-    let mut files = of(language);
-    files.retain(|(name, _)| !PACKAGED.contains(name));
-    for (_, content) in files.iter_mut().filter(|(name, _)| *name == "README.md") {
-        if let Template(text) = content {
-            *content = Lines(without_rows(text));
-        }
+/// Returns the files in a folder and its subfolders, by their paths in `root`.
+fn within(folder: &'static Dir<'_>, root: &Path) -> Vec<(PathBuf, &'static [u8])> {
+    let mut files = Vec::new();
+    for file in folder.files() {
+        let path = file.path().strip_prefix(root).unwrap_or(file.path());
+        let path = match path.extension().is_some_and(|extension| extension == "txt") {
+            true => path.with_extension(""),
+            false => path.to_owned(),
+        };
+        files.push((path, file.contents()));
     }
-    if language == Language::Python {
-        files.push(("requirements.txt", Lines(format!("operator-plugin=={version}\n"))));
-    }
+    let folders = folder.dirs();
+    files.extend(folders.flat_map(|folder| within(folder, root)));
     files
 }
 
-/// Returns the files by their paths in the new folder.
-pub(super) fn of(language: Language) -> Vec<(&'static str, Content)> {
-    let mut files = vec![
-        ("sample.yaml", template!("common/sample.yaml")),
-        ("config.yaml", template!("common/config.yaml")),
-        ("controller.yaml", template!("common/controller.yaml")),
-        ("deploy.mk", template!("common/deploy.mk")),
-        ("crd.json", template!("common/crd.json")),
-        ("cases/new.json", template!("common/cases/new.json")),
-        ("cases/ready.json", template!("common/cases/ready.json")),
-        ("cases/no-image.json", template!("common/cases/no-image.json")),
-        (".gitignore", Verbatim(b"/build/\n/target/\n/node_modules/\n")),
-    ];
-    files.extend(match language {
-        Language::Rust => vec![
-            ("README.md", template!("rust/README.md")),
-            ("Makefile", template!("rust/Makefile")),
-            ("Cargo.toml", template!("rust/Cargo.toml.txt")),
-            ("Cargo.lock", Lock),
-            ("src/lib.rs", template!("rust/src/lib.rs")),
-            ("src/tests.rs", template!("rust/src/tests.rs")),
-        ],
-        Language::Go => vec![
-            ("README.md", template!("go/README.md")),
-            ("Makefile", template!("go/Makefile")),
-            ("go.mod", template!("go/go.mod.txt")),
-            ("main.go", template!("go/main.go.txt")),
-            ("main_test.go", template!("go/main_test.go.txt")),
-            ("contract.go", sample!("hello/contract.go")),
-        ],
-        Language::C => vec![
-            ("README.md", template!("c/README.md")),
-            ("Makefile", makefile!("echo-c")),
-            ("plugin.c", template!("c/plugin.c")),
-            ("json.h", sample!("echo-c/json.h")),
-            ("json.c", sample!("echo-c/json.c")),
-            ("bindings/plugin.h", sample!("echo-c/bindings/plugin.h")),
-            ("bindings/plugin.c", sample!("echo-c/bindings/plugin.c")),
-            (
-                "bindings/plugin_component_type.o",
-                sample!("echo-c/bindings/plugin_component_type.o"),
-            ),
-        ],
-        Language::Js => javascript(vec![
-            ("README.md", template!("js/README.md")),
-            ("plugin.js", template!("js/plugin.js")),
-            ("plugin.test.js", template!("js/plugin.test.js")),
-            ("package.json", template!("js/package.json")),
-        ]),
-        Language::Ts => javascript(vec![
-            ("README.md", template!("ts/README.md")),
-            ("plugin.ts", template!("ts/plugin.ts")),
-            ("plugin.test.ts", template!("ts/plugin.test.ts")),
-            ("package.json", template!("ts/package.json")),
-            ("tsconfig.json", template!("ts/tsconfig.json")),
-        ]),
-        Language::Python => vec![
-            ("README.md", template!("python/README.md")),
-            ("Makefile", makefile!("echo-python")),
-            ("plugin.py", template!("python/plugin.py")),
-            ("test_plugin.py", template!("python/test_plugin.py")),
-            ("conftest.py", sample!("echo-python/conftest.py")),
-            ("operator_plugin.py", sample!("echo-python/operator_plugin.py")),
-            ("operator_types.py", sample!("echo-python/operator_types.py")),
-            ("plugin.wit", sample!("echo-python/plugin.wit")),
-        ],
-        Language::Zig => vec![
-            ("README.md", template!("zig/README.md")),
-            ("Makefile", makefile!("echo-zig")),
-            ("plugin.zig", template!("zig/plugin.zig")),
-            ("operator_plugin.zig", sample!("echo-zig/operator_plugin.zig")),
-        ],
-        Language::AssemblyScript => vec![
-            ("README.md", template!("assemblyscript/README.md")),
-            ("Makefile", makefile!("echo-assemblyscript")),
-            ("assembly/plugin.ts", template!("assemblyscript/plugin.ts")),
-            (
-                "assembly/operator-plugin.ts",
-                sample!("echo-assemblyscript/assembly/operator-plugin.ts"),
-            ),
-        ],
-    });
-    files
+/// Leaves out the files that a package contains, and the rows about them in the table of the README.
+pub(super) fn without_packaged(files: &mut Vec<(PathBuf, Vec<u8>)>) {
+    let is_packaged = |path: &Path| PACKAGED.iter().any(|name| path == *name);
+    files.retain(|(path, _)| !is_packaged(path));
+    for (_, readme) in files.iter_mut().filter(|(path, _)| path == "README.md") {
+        let text = String::from_utf8_lossy(readme).into_owned();
+        let is_kept = |line: &&str| {
+            let mut names = PACKAGED.iter().map(|name| format!("| `{name}`"));
+            !names.any(|start| line.starts_with(&start))
+        };
+        *readme = text
+            .split_inclusive('\n')
+            .filter(is_kept)
+            .collect::<String>()
+            .into_bytes();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+    use std::process::Command;
+
+    use super::*;
+
+    fn paths<'a>(folder: &'a Dir<'a>) -> BTreeSet<&'a Path> {
+        let own = folder.files().map(include_dir::File::path);
+        own.chain(folder.dirs().flat_map(paths)).collect()
+    }
+
+    #[test]
+    fn nothing_is_embedded_that_is_not_in_the_repository() {
+        let listed = Command::new("git")
+            .args(["ls-files", "templates"])
+            .current_dir(env!("CARGO_MANIFEST_DIR"))
+            .output()
+            .unwrap();
+        let listed = String::from_utf8(listed.stdout).unwrap();
+        let listed = listed
+            .lines()
+            .map(|path| Path::new(path.strip_prefix("templates/").unwrap()));
+        assert_eq!(paths(&TEMPLATES), listed.collect());
+    }
 }

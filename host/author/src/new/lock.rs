@@ -3,8 +3,8 @@
 
 use std::collections::BTreeSet;
 
-/// The lock file of the workspace of the samples and the SDK.
-const SAMPLES: &str = include_str!("../../samples/Cargo.lock");
+use super::files::TEMPLATES;
+
 /// The dependencies in the template of `Cargo.toml`.
 const DEPENDENCIES: [&str; 3] = ["operator-plugin", "schemars", "serde"];
 /// A dependency of a feature of the SDK that the template does not use.
@@ -13,7 +13,10 @@ const PACKAGE: &str = "\n[[package]]\n";
 
 /// Returns the lock file of a plugin of this name.
 pub(super) fn of(name: &str) -> String {
-    let mut parts = SAMPLES.split(PACKAGE);
+    // A link to that of the workspace of the samples and the SDK.
+    let samples = TEMPLATES.get_file("Cargo.lock");
+    let samples = samples.and_then(|file| file.contents_utf8()).unwrap_or_default();
+    let mut parts = samples.split(PACKAGE);
     let head = parts.next().unwrap_or_default();
     let used = |package: &str| package.trim_end().replace(&format!(" \"{UNUSED}\",\n"), "");
     let all: Vec<String> = parts.map(used).collect();

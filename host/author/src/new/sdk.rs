@@ -35,8 +35,6 @@ pub(super) struct Compiler {
     pub program: &'static str,
     /// The script in a checkout that prints the program's path.
     pub script: &'static str,
-    /// What the README says about it.
-    pub needs: &'static str,
     /// How to name another program.
     pub variable: &'static str,
 }
@@ -46,7 +44,6 @@ pub(super) const GO: Compiler = Compiler {
     registry: None,
     program: "go",
     script: "go.sh",
-    needs: "It needs Go 1.21 or later (<https://go.dev/dl>; Debian 12 has 1.19).",
     variable: "GO",
 };
 
@@ -55,8 +52,6 @@ pub(super) const C: Compiler = Compiler {
     registry: None,
     program: "clang",
     script: "c.sh",
-    needs: "It needs clang and lld with the WebAssembly target, and wasi-libc: Debian's packages `clang`, `lld`, \
-            `wasi-libc` and\n`libclang-rt-14-dev-wasm32` (the number is clang's), or the WASI SDK.",
     variable: "CC",
 };
 
@@ -65,7 +60,6 @@ pub(super) const JS: Compiler = Compiler {
     registry: Some("npm"),
     program: "npx --yes componentize-qjs@0.4.5",
     script: "js.sh",
-    needs: "It needs Node.js 22.15 or later with npm, for the package `componentize-qjs`.",
     variable: "COMPONENTIZE",
 };
 
@@ -74,7 +68,6 @@ pub(super) const PYTHON: Compiler = Compiler {
     registry: Some("PyPI"),
     program: "componentize-py",
     script: "python.sh",
-    needs: "It needs the package `componentize-py` of PyPI: `pip install componentize-py==0.25.1`.",
     variable: "COMPONENTIZE",
 };
 
@@ -83,7 +76,6 @@ pub(super) const ZIG: Compiler = Compiler {
     registry: None,
     program: "zig",
     script: "zig.sh",
-    needs: "It needs Zig 0.17: <https://ziglang.org/download>, or `pip install ziglang==0.17.1`.",
     variable: "ZIG",
 };
 
@@ -92,12 +84,15 @@ pub(super) const ASSEMBLYSCRIPT: Compiler = Compiler {
     registry: None,
     program: "npx asc --config ./node_modules/@assemblyscript/wasi-shim/asconfig.json --transform json-as",
     script: "assemblyscript.sh",
-    needs: "It needs Node.js 20 or later with npm:\n`npm install assemblyscript@0.28.20 json-as@1.6.0 \
-            @assemblyscript/wasi-shim@0.1.0`.",
     variable: "ASC",
 };
 
 impl Compiler {
+    /// Returns how the `Makefile` of a sample names the program.
+    pub(super) fn in_samples(&self) -> String {
+        format!("$(shell {}= ../{})", self.variable, self.script)
+    }
+
     /// Uses the script of the checkout that the user gave, or of the one that contains the new folder. Without a checkout,
     /// the compiler must be on the `PATH`.
     pub(super) fn find(&self, given: Option<&str>, folder: &Path) -> anyhow::Result<Sdk> {
@@ -121,9 +116,8 @@ impl Compiler {
             // The variable may be in the environment, for programs that are not plugins.
             compiler: format!("$(shell {variable}= \"{script}\")"),
             tools: format!(
-                "{}\n`make` asks `{script}` for one, which downloads or installs it if it is missing. `make \
-                 {variable}=PATH` takes another one.",
-                self.needs
+                "`make` asks `{script}` for one, which downloads or installs it if it is missing. `make {variable}=PATH` \
+                 takes another one."
             ),
             ..Sdk::default()
         })
@@ -133,10 +127,7 @@ impl Compiler {
         let (program, variable) = (self.program, self.variable);
         Sdk {
             compiler: program.to_owned(),
-            tools: format!(
-                "{}\n`make {variable}=PATH` takes another one than `{program}` on the `PATH`.",
-                self.needs
-            ),
+            tools: format!("`make {variable}=PATH` takes another one than `{program}` on the `PATH`."),
             ..Sdk::default()
         }
     }

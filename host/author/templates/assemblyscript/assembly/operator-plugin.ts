@@ -1,0 +1,1 @@
+../../../../../plugins/echo-assemblyscript/assembly/operator-plugin.ts

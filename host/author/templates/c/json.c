@@ -1,0 +1,1 @@
+../../../../plugins/echo-c/json.c

@@ -1,0 +1,1 @@
+../../../../plugins/echo-js/operator-plugin.js

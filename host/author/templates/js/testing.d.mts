@@ -1,0 +1,1 @@
+../../../../plugins/echo-js/testing.d.mts

@@ -1,0 +1,1 @@
+../../../../plugins/echo-python/conftest.py

@@ -1,0 +1,1 @@
+../../../../plugins/echo-zig/operator_plugin.zig
