@@ -1,25 +1,25 @@
 //! Removes what the host wrote on the parents: its finalizers, so that they can be deleted without it, and its conditions,
 //! which nobody updates any more.
 
-use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::anyhow;
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::coordination::v1::Lease;
-use kube::api::{ListParams, Patch, PatchParams};
+use kube::api::ListParams;
 use kube::core::{ApiResource, DynamicObject};
 use kube::{Api, Client, ResourceExt};
 use serde_json::{Map, Value, json};
 
-use operator_host_cluster::client::said;
+use operator_host_cluster::api_error::Fault;
+use operator_host_cluster::client::{Writer, said};
 use operator_host_cluster::discovery::{Discovery, KindError, ResolvedKind};
 use operator_host_cluster::objects::Objects;
-use operator_host_cluster::refusal::is_missing_object;
+use operator_host_cluster::resource_client::ResourceClient;
 use operator_host_config::leadership::LeadershipMode;
 use operator_host_config::{Config, ControllerConfig, object};
 use operator_host_contract::Kind;
-use operator_host_core::object::{CLEANED_UP_ANNOTATION, NamespacedName, next_page};
+use operator_host_core::object::{CLEANED_UP_ANNOTATION, NamespacedName, is_terminating, next_page};
 use operator_host_engine::reconcile::status::owned;
 
 /// The number of objects per page of a list.
@@ -33,13 +33,13 @@ const TRIES_OF_DISCOVERY: usize = 3;
 const HOST_FIELDS: [&str; 2] = ["conditions", "observedGeneration"];
 
 /// Adds a hint when the host's own webhook refuses the request because the host is stopped.
-fn with_hint(message: String) -> String {
+fn with_hint(message: &str) -> String {
     if message.contains("failed calling webhook") {
         return format!(
             "{message}; delete the ValidatingWebhookConfiguration that asks for it, and try again"
         );
     }
-    message
+    message.to_owned()
 }
 
 /// One parent that has its controller's finalizer.
@@ -143,11 +143,9 @@ impl Uninstall<'_> {
     /// When the API server refuses.
     pub async fn object(&self, object: &DynamicObject) -> anyhow::Result<()> {
         let owns = |finalizer: &str| finalizer == object::FINALIZER;
-        let (kind, name) = (object::kind(), NamespacedName::of(object));
-        let manager = "operator-host/controllers";
+        let (name, manager) = (NamespacedName::of(object), "operator-host/controllers");
         let without = |object: &DynamicObject| without_finalizers(object, owns);
-        self.change(&kind, &controllers(), &name, manager, Part::Metadata, without)
-            .await?;
+        self.change(&controllers(), &name, manager, without).await?;
         Ok(())
     }
 
@@ -180,11 +178,9 @@ impl Uninstall<'_> {
         let owns = |finalizer: &str| controller.owns_finalizer(finalizer);
         for parent in parents {
             let name = NamespacedName::of(&parent);
-            let (kind, resource) = (&controller.parent, &*resource);
             if owned::has_status(&parent, &manager) {
                 let without = |parent: &DynamicObject| without_conditions(parent, &manager);
-                let changed = self.change(kind, resource, &name, &manager, Part::Status, without);
-                match changed.await {
+                match self.change(&resource, &name, &manager, without).await {
                     Ok(was_there) => left.reported += usize::from(was_there),
                     Err(error) => left.errors.push(error),
                 }
@@ -193,11 +189,10 @@ impl Uninstall<'_> {
                 continue;
             }
             let without = |parent: &DynamicObject| without_finalizers(parent, owns);
-            let changed = self.change(kind, resource, &name, &manager, Part::Metadata, without);
-            match changed.await {
+            match self.change(&resource, &name, &manager, without).await {
                 Ok(_) => left.held.push(Held {
                     name,
-                    terminating: parent.metadata.deletion_timestamp.is_some(),
+                    terminating: is_terminating(&parent),
                 }),
                 Err(error) => left.errors.push(error),
             }
@@ -209,24 +204,19 @@ impl Uninstall<'_> {
     /// Returns whether there was something to change.
     async fn change(
         &self,
-        kind: &Kind,
         resource: &ResolvedKind,
         name: &NamespacedName,
         manager: &str,
-        part: Part,
         change: impl Fn(&DynamicObject) -> Option<Value>,
     ) -> anyhow::Result<bool> {
-        let failed = |message: String| anyhow!("cannot release {kind} {name}: {}", with_hint(message));
-        let api = api(&self.client, resource, name.namespace.as_deref());
-        let is_gone = |error: &kube::Error| matches!(error, kube::Error::Api(status) if is_missing_object(status, &name.name));
-        let params = PatchParams {
-            field_manager: Some(manager.to_owned()),
-            ..PatchParams::default()
-        };
+        let kind = Kind::new(&resource.api.api_version, &resource.api.kind);
+        let failed = |message: &str| anyhow!("cannot release {kind} {name}: {}", with_hint(message));
+        let writer = Writer::from(self.client.clone());
+        let client = ResourceClient::new(&writer, resource);
         for _ in 0..TRIES {
-            let object = match api.get(&name.name).await {
-                Err(error) if is_gone(&error) => return Ok(false),
-                object => object.map_err(|error| failed(said(&error)))?,
+            let object = client.get(name).await;
+            let Some(object) = object.map_err(|error| failed(&error.message))? else {
+                return Ok(false);
             };
             let Some(mut patch) = change(&object) else {
                 return Ok(false);
@@ -235,41 +225,31 @@ impl Uninstall<'_> {
                 return Ok(true);
             }
             patch["metadata"]["resourceVersion"] = object.metadata.resource_version.into();
-            let patch = Patch::Merge(patch);
-            let patched = match part {
-                Part::Status => api.patch_status(&name.name, &params, &patch).await,
-                Part::Metadata => api.patch_metadata(&name.name, &params, &patch).await,
+            let patched = match patch.get("status") {
+                Some(_) => client.merge_status(name, &patch, manager).await,
+                None => client.merge(name, &patch, manager).await,
             };
             match patched {
-                Ok(_) => return Ok(true),
-                Err(error) if is_gone(&error) => return Ok(true),
-                Err(kube::Error::Api(status)) if status.code == 409 => {}
-                Err(error) => return Err(failed(said(&error))),
+                Err(error) if error.fault == Fault::Refused(409) => {}
+                Err(error) if !error.is_not_found() => return Err(failed(&error.message)),
+                Ok(_) | Err(_) => return Ok(true),
             }
         }
-        Err(failed(format!(
+        Err(failed(&format!(
             "it changed {TRIES} times meanwhile: stop the host if it is still running, and try again"
         )))
     }
 
     /// Lists the parents in the namespaces of the configuration, metadata only.
-    async fn list(
-        &self,
-        kind: &Kind,
-        resource: &Arc<ResolvedKind>,
-    ) -> (Vec<DynamicObject>, Vec<anyhow::Error>) {
-        let namespaces = self
-            .config
-            .namespaces
-            .iter()
-            .map(|namespace| Some(namespace.as_str()));
-        let scopes: Vec<Option<&str>> = match resource.namespaced && !self.config.namespaces.is_empty() {
-            true => namespaces.collect(),
+    async fn list(&self, kind: &Kind, resource: &ResolvedKind) -> (Vec<DynamicObject>, Vec<anyhow::Error>) {
+        let namespaces = &self.config.namespaces;
+        let scopes: Vec<Option<&str>> = match resource.namespaced && !namespaces.is_empty() {
+            true => namespaces.iter().map(|it| Some(it.as_str())).collect(),
             false => vec![None],
         };
         let (mut objects, mut errors) = (Vec::new(), Vec::new());
         for namespace in scopes {
-            let api = api(&self.client, resource, namespace);
+            let api = Objects::new(self.client.clone(), &resource.api, namespace);
             let mut params = ListParams::default().limit(PAGE);
             loop {
                 match api.list_metadata(&params).await {
@@ -291,12 +271,6 @@ impl Uninstall<'_> {
         }
         (objects, errors)
     }
-}
-
-/// The part of an object that is patched.
-enum Part {
-    Metadata,
-    Status,
 }
 
 /// Returns a patch that removes finalizers; `None` when there are none of them.
@@ -341,11 +315,6 @@ pub(crate) fn controllers() -> ResolvedKind {
     }
 }
 
-fn api(client: &Client, resource: &ResolvedKind, namespace: Option<&str>) -> Objects {
-    let namespace = namespace.filter(|_| resource.namespaced);
-    Objects::new(client.clone(), &resource.api, namespace)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -357,10 +326,10 @@ mod tests {
             "Internal error occurred: failed calling webhook \"echo.operator-host.dev\": Post \"https://…\": no endpoints",
             "Internal error occurred: failed calling webhook \"echo.operator-host.dev\": failed to call webhook: …",
         ] {
-            let hint = with_hint(message.to_owned());
+            let hint = with_hint(message);
             let words = "delete the ValidatingWebhookConfiguration";
             assert!(hint.contains(words), "{hint}");
         }
-        assert_eq!(with_hint("forbidden".to_owned()), "forbidden");
+        assert_eq!(with_hint("forbidden"), "forbidden");
     }
 }
