@@ -13,8 +13,8 @@ mod process;
 #[cfg(test)]
 mod tests;
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use opentelemetry::KeyValue;
@@ -24,7 +24,7 @@ use self::definitions as define;
 use self::definitions::Definition;
 use self::losses::Losses;
 pub use self::observed::QueueState;
-use self::observed::{Observed, lock, observe};
+use self::observed::{Observed, ObservedController, observe};
 use self::parents::Parents;
 use operator_host_contract::{Description, Kind};
 use operator_host_runtime::{CallStats, Plugin};
@@ -169,11 +169,7 @@ impl Metrics {
 
     /// Stops exporting the gauges of a controller that is no longer in the configuration.
     pub fn forget(&self, controller: &str) {
-        lock(&self.observed.queues).remove(controller);
-        lock(&self.observed.plugins).remove(controller);
-        lock(&self.observed.held_back).remove(controller);
-        lock(&self.observed.contested).remove(controller);
-        lock(&self.observed.parents).remove(controller);
+        lock(&self.observed.controllers).remove(controller);
     }
 
     /// Counts a watch of a kind that failed and is restarted.
@@ -326,7 +322,7 @@ impl ControllerMetrics {
         self.metrics
             .plugin_compile_duration
             .record(compiled.as_secs_f64(), labels);
-        lock(&self.metrics.observed.plugins).insert(Arc::clone(&self.name), version);
+        self.observe(|observed| observed.plugin = Some(version));
     }
 
     /// Sets the version that is held back, which replaces any other; `None`: no version is.
@@ -335,27 +331,21 @@ impl ControllerMetrics {
     }
 
     fn held_back(&self, version: Option<[KeyValue; 3]>) {
-        let mut held = lock(&self.metrics.observed.held_back);
-        match version {
-            None => held.remove(&self.name),
-            Some(version) => held.insert(Arc::clone(&self.name), version),
-        };
+        self.observe(|observed| observed.held_back = version);
     }
 
     /// Returns where the conditions of the controller's parents are counted.
     #[must_use]
     pub fn parents(&self) -> Arc<Parents> {
-        let mut parents = lock(&self.metrics.observed.parents);
-        Arc::clone(parents.entry(Arc::clone(&self.name)).or_default())
+        self.observe(|observed| Arc::clone(observed.parents.get_or_insert_default()))
     }
 
     /// Counts a contested child until the result is dropped.
     #[must_use]
     pub fn contested(&self) -> ContestedChild {
-        let mut contested = lock(&self.metrics.observed.contested);
-        let count = contested.entry(Arc::clone(&self.name)).or_default();
+        let count = self.observe(|observed| Arc::clone(observed.contested.get_or_insert_default()));
         count.fetch_add(1, Ordering::Relaxed);
-        ContestedChild(Arc::clone(count))
+        ContestedChild(count)
     }
 
     /// Counts a reload of the plugin file; `result` is `loaded` or the reason why it was not.
@@ -374,12 +364,22 @@ impl ControllerMetrics {
 
     /// Registers the gauges of a queue and its workers, which replace the previous ones of this controller.
     pub fn queue(&self, gauge: impl Fn() -> Option<QueueState> + Send + Sync + 'static) {
-        lock(&self.metrics.observed.queues).insert(Arc::clone(&self.name), Box::new(gauge));
+        self.observe(|observed| observed.queue = Some(Box::new(gauge)));
+    }
+
+    /// Accesses what is read of the controller.
+    fn observe<T>(&self, access: impl FnOnce(&mut ObservedController) -> T) -> T {
+        let mut controllers = lock(&self.metrics.observed.controllers);
+        access(controllers.entry(Arc::clone(&self.name)).or_default())
     }
 
     fn child(&self, child: &Kind) -> [KeyValue; 2] {
         [self.controller.clone(), KeyValue::new("kind", child.kind.clone())]
     }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 fn version_of(plugin: &Plugin) -> [KeyValue; 3] {

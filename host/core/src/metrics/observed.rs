@@ -2,13 +2,14 @@
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use opentelemetry::KeyValue;
-use opentelemetry::metrics::Meter;
+use opentelemetry::metrics::{AsyncInstrument, Meter};
 
 use super::definitions as define;
+use super::lock;
 use super::losses::Losses;
 use super::parents::Parents;
 use super::process;
@@ -16,15 +17,30 @@ use super::process;
 /// The state that is read at that time, instead of being recorded on each change.
 #[derive(Default)]
 pub(super) struct Observed {
-    pub(super) queues: Mutex<BTreeMap<Arc<str>, QueueGauge>>,
-    pub(super) plugins: Mutex<BTreeMap<Arc<str>, [KeyValue; 3]>>,
-    pub(super) contested: Mutex<BTreeMap<Arc<str>, Arc<AtomicU64>>>,
-    pub(super) parents: Mutex<BTreeMap<Arc<str>, Arc<Parents>>>,
-    pub(super) held_back: Mutex<BTreeMap<Arc<str>, [KeyValue; 3]>>,
+    pub(super) controllers: Mutex<BTreeMap<Arc<str>, ObservedController>>,
     pub(super) kinds: Mutex<HashMap<(String, String), Arc<str>>>,
     pub(super) leader: Mutex<Option<bool>>,
     pub(super) webhook: Mutex<Option<bool>>,
     pub(super) events_dropped: AtomicU64,
+}
+
+/// The state of one controller, as far as it was set.
+#[derive(Default)]
+pub(super) struct ObservedController {
+    pub(super) queue: Option<QueueGauge>,
+    /// The live version of its plugin.
+    pub(super) plugin: Option<[KeyValue; 3]>,
+    pub(super) held_back: Option<[KeyValue; 3]>,
+    /// The number of its children that others change back.
+    pub(super) contested: Option<Arc<AtomicU64>>,
+    pub(super) parents: Option<Arc<Parents>>,
+}
+
+impl ObservedController {
+    /// Returns the state of the queue, if there has been one.
+    pub(super) fn queue(&self) -> Option<QueueState> {
+        self.queue.as_ref().map(|read| read().unwrap_or_default())
+    }
 }
 
 impl std::fmt::Debug for Observed {
@@ -49,8 +65,20 @@ pub struct QueueState {
 /// Returns `None` when the queue has been dropped.
 pub(super) type QueueGauge = Box<dyn Fn() -> Option<QueueState> + Send + Sync>;
 
-pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+/// Returns a callback that reads values of each controller. What `read` observes gets the label with the controller's name.
+pub(super) fn each<T>(
+    observed: &Arc<Observed>,
+    read: impl Fn(&ObservedController, &dyn Fn(T, &[KeyValue])) + Send + Sync + 'static,
+) -> impl Fn(&dyn AsyncInstrument<T>) + Send + Sync + 'static {
+    let observed = Arc::clone(observed);
+    move |instrument| {
+        for (name, controller) in &*lock(&observed.controllers) {
+            let label = [KeyValue::new("controller", Arc::clone(name))];
+            read(controller, &|value, more| {
+                instrument.observe(value, &[&label, more].concat());
+            });
+        }
+    }
 }
 
 /// Creates the instruments whose values are read at the time of an export or a scrape.
@@ -65,69 +93,53 @@ pub(super) fn observe(meter: &Meter, observed: &Arc<Observed>, losses: Arc<Losse
             builder.with_callback($read).build()
         }};
     }
-    let label = |name: &Arc<str>| KeyValue::new("controller", Arc::clone(name));
+    macro_rules! of_each {
+        ($kind:ident, $definition:expr, $read:expr) => {
+            instrument!($kind, $definition, each(observed, $read))
+        };
+    }
 
-    let state = Arc::clone(observed);
-    instrument!(u64_observable_gauge, define::QUEUE_DEPTH, move |gauge| {
-        for (controller, read) in &*lock(&state.queues) {
-            gauge.observe(read().unwrap_or_default().waiting as u64, &[label(controller)]);
+    of_each!(u64_observable_gauge, define::QUEUE_DEPTH, |it, observe| {
+        if let Some(queue) = it.queue() {
+            observe(queue.waiting as u64, &[]);
         }
     });
-    let state = Arc::clone(observed);
-    instrument!(f64_observable_gauge, define::QUEUE_AGE, move |gauge| {
-        for (controller, read) in &*lock(&state.queues) {
-            gauge.observe(
-                read().unwrap_or_default().oldest.as_secs_f64(),
-                &[label(controller)],
-            );
+    of_each!(f64_observable_gauge, define::QUEUE_AGE, |it, observe| {
+        if let Some(queue) = it.queue() {
+            observe(queue.oldest.as_secs_f64(), &[]);
         }
     });
-    let state = Arc::clone(observed);
-    instrument!(u64_observable_gauge, define::WORKERS, move |gauge| {
-        for (controller, read) in &*lock(&state.queues) {
-            let QueueState { busy, workers, .. } = read().unwrap_or_default();
-            for (state, count) in [("busy", busy), ("idle", workers.saturating_sub(busy))] {
-                gauge.observe(count as u64, &[label(controller), KeyValue::new("state", state)]);
-            }
+    of_each!(u64_observable_gauge, define::WORKERS, |it, observe| {
+        if let Some(QueueState { busy, workers, .. }) = it.queue() {
+            let idle = workers.saturating_sub(busy);
+            observe(busy as u64, &[KeyValue::new("state", "busy")]);
+            observe(idle as u64, &[KeyValue::new("state", "idle")]);
         }
     });
-    let state = Arc::clone(observed);
-    instrument!(u64_observable_gauge, define::PLUGIN_INFO, move |gauge| {
-        for (controller, labels) in &*lock(&state.plugins) {
-            let [plugin, version, digest] = labels.clone();
-            gauge.observe(1, &[label(controller), plugin, version, digest]);
+    of_each!(u64_observable_gauge, define::PLUGIN_INFO, |it, observe| {
+        if let Some(labels) = &it.plugin {
+            observe(1, labels);
         }
     });
-    let state = Arc::clone(observed);
-    instrument!(u64_observable_gauge, define::PLUGIN_HELD_BACK, move |gauge| {
-        for (controller, labels) in &*lock(&state.held_back) {
-            let [plugin, version, digest] = labels.clone();
-            gauge.observe(1, &[label(controller), plugin, version, digest]);
+    of_each!(u64_observable_gauge, define::PLUGIN_HELD_BACK, |it, observe| {
+        if let Some(labels) = &it.held_back {
+            observe(1, labels);
         }
     });
-    let state = Arc::clone(observed);
-    instrument!(u64_observable_gauge, define::CHILDREN_CONTESTED, move |gauge| {
-        for (controller, count) in &*lock(&state.contested) {
-            gauge.observe(count.load(Ordering::Relaxed), &[label(controller)]);
+    of_each!(u64_observable_gauge, define::CHILDREN_CONTESTED, |it, observe| {
+        if let Some(count) = &it.contested {
+            observe(count.load(Ordering::Relaxed), &[]);
         }
     });
-    let state = Arc::clone(observed);
-    instrument!(u64_observable_gauge, define::PARENTS, move |gauge| {
-        for (controller, parents) in &*lock(&state.parents) {
-            for ((condition, status), count) in parents.counts() {
-                let labels = [
-                    label(controller),
-                    KeyValue::new("condition", condition),
-                    KeyValue::new("status", status),
-                ];
-                gauge.observe(count, &labels);
-            }
+    of_each!(u64_observable_gauge, define::PARENTS, |it, observe| {
+        for ((condition, status), count) in it.parents.iter().flat_map(|parents| parents.counts()) {
+            let labels = [("condition", condition), ("status", status)];
+            observe(count, &labels.map(|(name, value)| KeyValue::new(name, value)));
         }
     });
-    let state = Arc::clone(observed);
-    instrument!(f64_observable_gauge, define::UNREADY_AGE, move |gauge| {
-        for (controller, parents) in &*lock(&state.parents) {
-            gauge.observe(parents.unready_for().as_secs_f64(), &[label(controller)]);
+    of_each!(f64_observable_gauge, define::UNREADY_AGE, |it, observe| {
+        if let Some(parents) = &it.parents {
+            observe(parents.unready_for().as_secs_f64(), &[]);
         }
     });
     let state = Arc::clone(observed);
