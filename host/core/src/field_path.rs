@@ -5,8 +5,6 @@ use std::sync::Arc;
 
 use serde_json::Value;
 
-use super::managed_fields::{below, is_element};
-
 /// The path of a field, from the root of its object.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct FieldPath(Vec<Step>);
@@ -46,30 +44,6 @@ impl FieldPath {
     pub fn reversed(mut self) -> Self {
         self.0.reverse();
         self
-    }
-
-    /// Reports whether an entry of `managedFields` owns this field, alone or as a part of what it owns completely.
-    ///
-    /// Source: the format `FieldsV1` of `metav1.ManagedFieldsEntry`: `f:name` is a field, `k:{...}` a list element by
-    /// its key, `v:...` one by its value; an entry without children is owned completely.
-    #[must_use]
-    pub fn is_owned_in(&self, fields: &Value) -> bool {
-        let mut at = fields;
-        for step in &self.0 {
-            let mut below = below(at).peekable();
-            if below.peek().is_none() {
-                return at != fields;
-            }
-            let found = below.find(|(name, _)| match step {
-                Step::Field(field) => name.strip_prefix("f:") == Some(field),
-                Step::Element(element) => is_element(element, name),
-            });
-            match found {
-                Some((_, fields)) => at = fields,
-                None => return false,
-            }
-        }
-        true
     }
 }
 

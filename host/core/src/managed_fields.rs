@@ -9,7 +9,7 @@ use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ManagedFieldsEntry;
 use serde_json::{Map, Value};
 
-use super::field_path::FieldPath;
+use super::field_path::{FieldPath, Step};
 
 /// Returns what a manager owns by its applies; `None` when it has applied nothing.
 #[must_use]
@@ -190,13 +190,23 @@ fn parse_name(name: &str) -> Option<(bool, Value)> {
     (by_key || how == "v").then_some((by_key, named))
 }
 
-/// Reports whether a name in `FieldsV1` denotes this list element.
-pub(super) fn is_element(element: &Value, name: &str) -> bool {
-    match parse_name(name) {
-        Some((true, Value::Object(keys))) => keys.iter().all(|(key, value)| element.get(key) == Some(value)),
-        Some((false, value)) => *element == value,
-        _ => false,
+/// Reports whether an entry owns a field, alone or as a part of what it owns completely.
+fn owns(fields: &Value, path: &FieldPath) -> bool {
+    let mut at = fields;
+    for step in path.steps() {
+        let found = match step {
+            Step::Field(field) => at.get(format!("f:{field}")),
+            Step::Element(element) => {
+                let elements = Elements::of(at);
+                elements.find(element).map(|position| elements.at(position).1)
+            }
+        };
+        match found {
+            Some(below) => at = below,
+            None => return at != fields && below(at).next().is_none(),
+        }
     }
+    true
 }
 
 /// Who wrote a field, and when.
@@ -224,7 +234,7 @@ pub fn is_only_status(entry: &ManagedFieldsEntry) -> bool {
 /// field, returns the one that last changed more than the status since `own` applied the object; `None` when nobody did.
 #[must_use]
 pub fn other_writer(managed: &[ManagedFieldsEntry], path: &FieldPath, own: &str) -> Option<FieldWriter> {
-    let is_owner = |entry: &ManagedFieldsEntry| fields(entry).is_some_and(|fields| path.is_owned_in(fields));
+    let is_owner = |entry: &ManagedFieldsEntry| fields(entry).is_some_and(|fields| owns(fields, path));
     let time = |entry: &ManagedFieldsEntry| entry.time.as_ref().map(|time| time.0);
     let is_own = |entry: &ManagedFieldsEntry| entry.manager.as_deref() == Some(own);
     let newest = |is_wanted: &dyn Fn(&ManagedFieldsEntry) -> bool| {
@@ -312,6 +322,17 @@ mod tests {
         assert_eq!(writer(&paused, &json!([])), None);
     }
 
+    /// Reports whether a name in `FieldsV1` denotes this list element.
+    fn is_element(element: &Value, name: &str) -> bool {
+        match parse_name(name) {
+            Some((true, Value::Object(keys))) => {
+                keys.iter().all(|(key, value)| element.get(key) == Some(value))
+            }
+            Some((false, value)) => *element == value,
+            _ => false,
+        }
+    }
+
     #[test]
     fn a_name_that_denotes_an_element_is_found_as_by_comparing_it_with_each() {
         let names = [
@@ -366,6 +387,6 @@ mod tests {
             writer(&rules.element(&json!({ "verbs": [] })).field("verbs"), &managed).as_deref(),
             Some("rival")
         );
-        assert!(!FieldPath::default().field("spec").is_owned_in(&json!({})));
+        assert!(!owns(&json!({}), &FieldPath::default().field("spec")));
     }
 }

@@ -3,7 +3,7 @@
 
 use serde_json::{Value, json};
 
-use operator_host_contract::Kind;
+use operator_host_contract::{Kind, is_dns_label};
 use operator_host_schema::cel;
 use operator_host_schema::structural;
 use operator_host_schema::{Problem, field};
@@ -139,16 +139,9 @@ pub fn problems(crd: &Value, parent: &Kind) -> Vec<Problem> {
 
 fn names(crd: &Value, problems: &mut Vec<Problem>) {
     let names = &crd["spec"]["names"];
-    let plain = |name: &str| {
-        !name.is_empty()
-            && name.len() <= 63
-            && name
-                .bytes()
-                .all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-')
-    };
     for name in ["plural", "singular"] {
         let given = names[name].as_str();
-        if !given.map_or(name == "singular", plain) {
+        if !given.map_or(name == "singular", is_dns_label) {
             let message = format!("is {}; it must be in lower case, as a DNS label", names[name]);
             problems.push(Problem::new(format!("spec.names.{name}"), message));
         }
