@@ -2,7 +2,6 @@
 
 pub mod settings;
 
-pub mod compat;
 pub mod export;
 mod http;
 mod outlet;
@@ -16,14 +15,17 @@ use anyhow::Context as _;
 use opentelemetry::KeyValue;
 use opentelemetry::metrics::MeterProvider;
 use opentelemetry_appender_tracing::layer::{OpenTelemetryTracingBridge, TracingSpanAttributes};
+use opentelemetry_prometheus::PrometheusExporter;
 use opentelemetry_sdk::Resource;
 use opentelemetry_sdk::logs::SdkLoggerProvider;
 use opentelemetry_sdk::metrics::{PeriodicReader, SdkMeterProvider};
 use opentelemetry_sdk::trace::{Config, Sampler, SdkTracerProvider};
+use prometheus::Registry;
+use prometheus::core::{Collector, Desc};
+use prometheus::proto::MetricFamily;
 use tracing::{info, warn};
 use tracing_subscriber::Layer as _;
 
-use self::compat::{Compat, with_aliases};
 use self::log::BoxedLayer;
 use self::outlet::{Queued, Reported};
 use self::settings::Export;
@@ -36,12 +38,19 @@ use operator_host_core::trace::{self, Tracer};
 /// The timeout for the export of what is left when the process ends.
 const FLUSH: Duration = Duration::from_secs(3);
 
+/// Whose names of metrics `/metrics` also has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub enum Compat {
+    /// Those of controller-runtime, of the work queues and of the clients of client-go, and of processes
+    ControllerRuntime,
+}
+
 /// The exporters and instruments of the process.
 pub struct Telemetry {
     traces: Option<SdkTracerProvider>,
     logs: Option<SdkLoggerProvider>,
-    meters: SdkMeterProvider,
-    registry: prometheus::Registry,
+    meters: Vec<SdkMeterProvider>,
+    registry: Registry,
     instruments: Instruments,
     exports: Vec<(Signal, Export)>,
 }
@@ -81,28 +90,34 @@ impl Telemetry {
             }
         };
 
-        let registry = prometheus::Registry::new();
-        let scrape = opentelemetry_prometheus::exporter()
-            .with_registry(registry.clone())
-            .scope_info_enabled(false)
-            .build()
-            .context("cannot prepare /metrics")?;
-        let mut meters = SdkMeterProvider::builder()
+        let (mut registry, reader) = scrape()?;
+        let mut own = SdkMeterProvider::builder()
             .with_resource(resource)
-            .with_reader(scrape);
+            .with_reader(reader);
         if let Some(export) = settings::read(Signal::Metrics, variable) {
             let exporter = Reported::new(&export, export::metrics(&export)?, Arc::clone(&losses));
-            meters = meters.with_reader(PeriodicReader::builder(exporter).build());
+            own = own.with_reader(PeriodicReader::builder(exporter).build());
             exports.push((Signal::Metrics, export));
         }
-        let meters = meters.build();
-        let metrics = Arc::new(Metrics::new(&meters.meter("operator-host"), losses));
+        let mut meters = vec![own.build()];
+        let mut metrics = Metrics::new(&meters[0].meter("operator-host"), losses);
+        if let Some(Compat::ControllerRuntime) = compat {
+            // A provider of its own, because collectors do not get these.
+            let (other, reader) = scrape()?;
+            let provider = SdkMeterProvider::builder().with_resource(Resource::builder_empty().build());
+            let provider = provider.with_reader(reader).build();
+            metrics = metrics.with_compat(&provider.meter("controller-runtime"));
+            meters.push(provider);
+            let both = Box::new(Joined([registry, other]));
+            registry = Registry::new();
+            registry.register(both).context("cannot prepare /metrics")?;
+        }
         let tracer = match traces {
             Some(_) => Tracer::new(Config::default().sampler),
             None => Tracer::default(),
         };
         let instruments = Instruments {
-            metrics,
+            metrics: Arc::new(metrics),
             tracer,
             health: Arc::default(),
             recorder: None,
@@ -112,12 +127,7 @@ impl Telemetry {
             traces,
             logs,
             meters,
-            registry: match compat {
-                Some(Compat::ControllerRuntime) => {
-                    with_aliases(registry).context("cannot prepare the other names at /metrics")?
-                }
-                None => registry,
-            },
+            registry,
             instruments,
             exports,
         })
@@ -155,7 +165,7 @@ impl Telemetry {
 
     /// Returns the metrics that `/metrics` serves.
     #[must_use]
-    pub fn registry(&self) -> prometheus::Registry {
+    pub fn registry(&self) -> Registry {
         self.registry.clone()
     }
 
@@ -167,7 +177,9 @@ impl Telemetry {
             .name("telemetry-flush".into())
             .spawn(move || {
                 // Failed exports are already logged.
-                let _ = self.meters.shutdown();
+                for meters in self.meters {
+                    let _ = meters.shutdown();
+                }
                 let _ = self.traces.map(|traces| traces.shutdown_with_timeout(FLUSH));
                 let _ = self.logs.map(|logs| logs.shutdown_with_timeout(FLUSH));
                 let _ = done.send(());
@@ -175,6 +187,28 @@ impl Telemetry {
         if flush.is_ok() && tokio::time::timeout(FLUSH, wait).await.is_err() {
             warn!("the collector did not accept the last telemetry within {FLUSH:?}");
         }
+    }
+}
+
+/// Returns a registry, and the reader that serves a provider's metrics there.
+fn scrape() -> anyhow::Result<(Registry, PrometheusExporter)> {
+    let registry = Registry::new();
+    let exporter = opentelemetry_prometheus::exporter()
+        .with_registry(registry.clone())
+        .scope_info_enabled(false);
+    Ok((registry, exporter.build().context("cannot prepare /metrics")?))
+}
+
+/// Several registries as one: a registry takes only one reader of OpenTelemetry.
+struct Joined([Registry; 2]);
+
+impl Collector for Joined {
+    fn desc(&self) -> Vec<&Desc> {
+        Vec::new()
+    }
+
+    fn collect(&self) -> Vec<MetricFamily> {
+        self.0.iter().flat_map(Registry::gather).collect()
     }
 }
 
