@@ -7,8 +7,6 @@ pub mod plugins;
 pub mod run;
 pub mod uninstall;
 
-mod output;
-
 use clap::{Parser, Subcommand};
 use operator_host_author::{
     check, crd, diff, new, pack, push, rbac, render, replay, schema, sign, verify, webhook_manifests,

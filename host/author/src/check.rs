@@ -1,18 +1,14 @@
 //! `operator-host check`: validates a plugin and reports every problem.
 
-use std::io::IsTerminal;
 use std::path::PathBuf;
 use std::process::ExitCode;
-use std::sync::Arc;
 use std::time::Duration;
 
-use jiff::Timestamp;
-use kube::core::DynamicObject;
 use serde_json::Value;
 
-use super::plugin_file::Loaded;
-use super::registry::RegistryArgs;
-use super::{Failure, plugin_file, render};
+use super::inputs::{Inputs, Resources};
+use super::output::{GREEN, Paint, RED, YELLOW};
+use super::{Failure, plugin_file};
 use crate::dry_run::offline::{self, Allowed, RenderError, Scene};
 use crate::permissions::power;
 use operator_host_config::{Config, DefinitionsMode};
@@ -20,7 +16,9 @@ use operator_host_contract::{Description, Response};
 use operator_host_core::crd::definition;
 use operator_host_core::object::is_built_in;
 use operator_host_engine::reconcile::evaluate::EvaluateError;
-use operator_host_runtime::{Call, CallError, CallStats, CodeOrigin, Plugin, RandomSource, compile_memory};
+use operator_host_runtime::{
+    Call, CallError, CallStats, CodeOrigin, Part, Plugin, RandomSource, compile_memory,
+};
 use operator_host_schema::cel;
 use operator_host_schema::difference;
 use operator_host_schema::schema;
@@ -38,26 +36,12 @@ pub struct Args {
     /// Resources to reconcile with the plugin; repeatable. Objects of other kinds count as in `--related`
     #[arg(long, short, value_name = "FILE")]
     sample: Vec<PathBuf>,
-    /// Objects that the plugin finds when it asks to read others; repeatable
-    #[arg(long, value_name = "FILE")]
-    related: Vec<PathBuf>,
-    /// Existing children of the samples, such as the output of `kubectl get pods -o yaml`; repeatable
-    #[arg(long, value_name = "FILE")]
-    children: Vec<PathBuf>,
-    /// The time of the host's clock. The default is fixed, so that the same files give the same result
-    #[arg(
-        long,
-        env = "OPERATOR_HOST_NOW",
-        default_value = "2000-01-01T00:00:00Z",
-        value_name = "RFC3339"
-    )]
-    now: Timestamp,
     /// A configuration whose controller of the plugin's kind must allow what the plugin creates and reads, and whose
     /// limits apply
     #[arg(long, short, value_name = "FILE")]
     config: Option<PathBuf>,
     #[command(flatten)]
-    registry: RegistryArgs,
+    inputs: Inputs,
 }
 
 /// Bytes that a ConfigMap holds: 1 MiB, with binary data in base64.
@@ -95,19 +79,15 @@ impl Report {
         self.add(Level::Fail, what, message);
     }
 
-    fn print(&self, colour: bool) {
+    fn print(&self, paint: Paint) {
         for (level, what, message) in &self.lines {
-            let (word, code) = match level {
-                Level::Ok => ("ok", "32"),
-                Level::Warn => ("warn", "33"),
-                Level::Fail => ("fail", "31"),
+            let word = match level {
+                Level::Ok => paint.with(GREEN, "ok  "),
+                Level::Warn => paint.with(YELLOW, "warn"),
+                Level::Fail => paint.with(RED, "fail"),
             };
             let indented = message.replace('\n', "\n                    ");
-            if colour {
-                println!("\x1b[{code}m{word:4}\x1b[0m  {what:12}  {indented}");
-            } else {
-                println!("{word:4}  {what:12}  {indented}");
-            }
+            println!("{word}  {what:12}  {indented}");
         }
     }
 
@@ -123,17 +103,20 @@ impl Report {
 pub async fn run(args: Args) -> Result<ExitCode, Failure> {
     plugin_file::show_log("off")?;
     let config = args.config.as_deref().map(Config::load);
-    let config = config.transpose().map_err(|error| Failure::Usage(error.into()))?;
+    let config = config.transpose().map_err(Failure::usage)?;
     let mut report = Report::default();
-    match plugin_file::load_for(&args.plugin, &args.registry, config.as_ref()).await? {
-        Ok(Loaded {
-            plugin,
-            controller,
-            fits_container,
-        }) => {
+    let bytes = plugin_file::read_or_pull(&args.plugin, &args.inputs.registry).await?;
+    let load = async |memory| plugin_file::load_for(bytes.clone(), config.as_ref(), memory).await;
+    let mut loaded = load(plugin_file::CONTAINER).await?;
+    let fits_container = !loaded.as_ref().is_err_and(|error| error.part() == Part::Size);
+    if !fits_container {
+        loaded = load(plugin_file::memory()).await?;
+    }
+    match loaded {
+        Ok((plugin, controller)) => {
             about(&plugin, &mut report);
             if !fits_container {
-                report.add(Level::Warn, "memory", compile_memory_warning());
+                report.warn("memory", compile_memory_warning());
             }
             crd(&plugin, &mut report);
             if let Some(config) = &config {
@@ -151,7 +134,7 @@ pub async fn run(args: Args) -> Result<ExitCode, Failure> {
             report.warn("the rest", rest);
         }
     }
-    report.print(std::io::stdout().is_terminal() && plugin_file::colour());
+    report.print(Paint::of(&std::io::stdout()));
     Ok(ExitCode::from(u8::from(report.failed())))
 }
 
@@ -335,42 +318,23 @@ async fn samples(
         report.warn("samples", message);
         return Ok(());
     }
-    let now = args.now;
-    let existing = render::objects(&args.children)?;
-    let others = render::objects(&args.related)?;
-    let at_hand = existing.iter().chain(&others);
-    let render::Resources {
-        parents,
-        mut related,
-        left,
-        definitions,
-    } = match render::resources(&args.sample, plugin, at_hand, now) {
+    let resources = match args.inputs.read(&args.sample, plugin, allowed) {
         Ok(resources) => resources,
         Err(Failure::Usage(error)) => {
-            report.fail("samples", error.to_string());
+            report.fail("samples", format!("{error:#}"));
             return Ok(());
         }
         Err(other) => return Err(other),
     };
-    related.extend(others);
-    rules(plugin, &related, left, report);
+    rules(plugin, &resources, report);
     // Serialization of a resource cannot fail.
-    let objects: Vec<Value> = parents
-        .iter()
-        .map(|parent| serde_json::to_value(parent).unwrap_or_default())
-        .collect();
+    let objects = resources.scenes.iter();
+    let objects = objects.map(|scene| serde_json::to_value(&*scene.parent).unwrap_or_default());
+    let objects: Vec<Value> = objects.collect();
     conversions(plugin, &objects, report).await;
     default(plugin, &objects, report).await;
-    for parent in parents {
-        let name = parent.metadata.name.clone().unwrap_or_default();
-        let scene = Scene {
-            children: offline::own(&existing, &parent, plugin.description(), &definitions, allowed),
-            parent: Arc::new(parent),
-            related: related.clone(),
-            now,
-            allowed: allowed.clone(),
-            definitions: Arc::clone(&definitions),
-        };
+    for scene in resources.scenes {
+        let name = scene.parent.metadata.name.clone().unwrap_or_default();
         // The call whose answer counts: the one that finds what the plugin needs.
         let request = offline::last_request(plugin, &scene).await;
         // Random numbers change from one reconcile to the next, and no answer may depend on them.
@@ -403,16 +367,16 @@ async fn samples(
 }
 
 /// Reports what the rules in CEL say about other objects of the plugin's kind. The samples themselves violate none.
-fn rules(plugin: &Plugin, related: &[Arc<DynamicObject>], left: Vec<String>, report: &mut Report) {
+fn rules(plugin: &Plugin, resources: &Resources, report: &mut Report) {
     let description = plugin.description();
     let Some(crd) = &description.definition() else {
         return;
     };
-    for rule in left {
+    for rule in &resources.left {
         report.warn("rules", rule);
     }
     let mut violated = false;
-    for object in related {
+    for object in &resources.related {
         // Serialization of a resource cannot fail.
         let object = serde_json::to_value(&**object).unwrap_or_default();
         let kind = operator_host_core::object::kind_of(&object);
@@ -511,6 +475,7 @@ fn cost(plugin: &Plugin, name: &str, stats: CallStats, report: &mut Report) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::registry::RegistryArgs;
     use operator_host_runtime::{EngineOptions, Limits, Runtime};
     use plugin_fixtures::{Fixture, Form, cases};
 
@@ -529,11 +494,13 @@ mod tests {
         let args = Args {
             plugin: PathBuf::new(),
             sample: vec![file],
-            children: Vec::new(),
-            now: Timestamp::UNIX_EPOCH,
-            related: Vec::new(),
             config: None,
-            registry: RegistryArgs::default(),
+            inputs: Inputs {
+                children: Vec::new(),
+                related: Vec::new(),
+                now: jiff::Timestamp::UNIX_EPOCH,
+                registry: RegistryArgs::default(),
+            },
         };
         let mut report = Report::default();
         let plugin = fixture(case).await;

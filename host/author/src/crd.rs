@@ -2,8 +2,9 @@
 
 use std::path::PathBuf;
 
-use anyhow::{Context, anyhow};
+use anyhow::anyhow;
 
+use super::plugin_file::Loaded;
 use super::reach::{Client, ReachArgs};
 use super::{Failure, conversion, plugin_file};
 use operator_host_config::Config;
@@ -30,9 +31,7 @@ pub struct Args {
 /// When the file is not a plugin, or the plugin contains no definition.
 pub async fn run(args: Args) -> Result<(), Failure> {
     let file = &args.plugin;
-    let plugin = plugin_file::load(file)
-        .await?
-        .with_context(|| file.display().to_string())?;
+    let Loaded { plugin, .. } = plugin_file::load(file).await?;
     let description = plugin.description();
     let crd = &description.definition().ok_or_else(|| {
         anyhow!(
@@ -74,7 +73,7 @@ pub async fn run(args: Args) -> Result<(), Failure> {
 /// Returns how the API server reaches the host, if the arguments or the configuration say it.
 fn client(args: &Args) -> Result<Option<Client>, Failure> {
     let config = args.config.as_deref().map(Config::load).transpose();
-    let config = config.map_err(|error| Failure::Usage(error.into()))?;
+    let config = config.map_err(Failure::usage)?;
     let reach = config
         .as_ref()
         .and_then(|config| config.webhook.as_ref()?.reach.as_ref());

@@ -1,6 +1,6 @@
 //! `operator-host diff`: shows what plugins would change in the cluster.
 
-use std::io::{IsTerminal, Write};
+use std::io::Write;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -8,6 +8,7 @@ use std::sync::Arc;
 use anyhow::{Context, anyhow};
 use serde_json::Value;
 
+use super::output::Paint;
 use super::{Failure, plugin_file, rendering};
 use crate::dry_run::documents::{self, Document};
 use crate::dry_run::server_side::{self, Difference, Preview};
@@ -64,10 +65,7 @@ async fn diff(args: Args) -> Result<ExitCode, Failure> {
     }
     let config = Config::load(&args.config)?;
     let controllers = chosen(&config, args.controller.as_deref())?;
-    let mut documents = Vec::new();
-    for file in &args.filename {
-        documents.extend(documents::read(file)?);
-    }
+    let documents = documents::read(&args.filename)?;
     if let Some(stray) = documents
         .iter()
         .find(|document| controllers.iter().all(|it| it.parent != document.kind()))
@@ -206,7 +204,7 @@ impl Comparison {
         differences: &[Difference],
     ) -> anyhow::Result<()> {
         let mut out = std::io::stdout().lock();
-        let colour = out.is_terminal() && plugin_file::colour();
+        let paint = Paint::of(&out);
         if !differences.is_empty() {
             self.differs = true;
             writeln!(out, "# {kind} {parent}")?;
@@ -224,7 +222,7 @@ impl Comparison {
             let names = (from.as_deref(), to.as_deref());
             let names = (names.0.unwrap_or("/dev/null"), names.1.unwrap_or("/dev/null"));
             let (before, after) = (text(&difference.before)?, text(&difference.after)?);
-            out.write_all(rendering::diff(names, &before, &after, colour).as_bytes())?;
+            out.write_all(rendering::diff(names, &before, &after, paint).as_bytes())?;
         }
         Ok(())
     }

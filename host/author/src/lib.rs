@@ -6,6 +6,7 @@ pub mod crd;
 pub mod diff;
 pub mod dry_run;
 pub mod new;
+pub mod output;
 pub mod pack;
 pub mod permissions;
 pub mod plugin_file;
@@ -20,6 +21,7 @@ pub mod verify;
 pub mod webhook_manifests;
 
 mod conversion;
+mod inputs;
 mod reach;
 mod rendering;
 
@@ -42,6 +44,11 @@ impl<E: Into<anyhow::Error>> From<E> for Failure {
 }
 
 impl Failure {
+    /// Returns that of an invalid argument or configuration.
+    pub fn usage(error: impl Into<anyhow::Error>) -> Self {
+        Self::Usage(error.into())
+    }
+
     /// Returns the process's exit code.
     #[must_use]
     pub const fn exit_code(&self) -> u8 {

@@ -7,7 +7,8 @@ use anyhow::{Context, anyhow};
 use k8s_openapi::ByteString;
 use serde_json::{Value, json};
 
-use super::{Failure, plugin_file};
+use super::plugin_file::Loaded;
+use super::{Failure, plugin_file, sign};
 use operator_host_config::object;
 use operator_host_contract::{Description, Kind, is_dns_label};
 use operator_host_core::object::{DIGEST_ANNOTATION, PACK_LABEL, is_config_map_key};
@@ -40,25 +41,12 @@ pub struct Args {
 /// # Errors
 /// When a file is not a plugin or its name cannot be a ConfigMap key, or when the key is invalid.
 pub async fn run(args: Args) -> Result<(), Failure> {
-    let key = args
-        .sign_key
-        .as_deref()
-        .map(super::sign::signing_key)
-        .transpose()?;
+    let key = args.sign_key.as_deref().map(sign::signing_key).transpose()?;
     let (mut maps, mut controllers) = (Vec::new(), Vec::new());
     for file in &args.plugins {
-        let plugin = plugin_file::load(file)
-            .await?
-            .with_context(|| file.display().to_string())?;
-        let (name, bytes) = plugin_file::read(file)?;
-        // The file is read a second time: make sure that it is still the plugin that was loaded.
-        if Digest::of(&bytes) != *plugin.digest() {
-            return Err(anyhow!("{} changed while it was packed: try again", file.display()).into());
-        }
-        let signature = match &key {
-            Some(key) => Some(super::sign::statement(&plugin)?.sign(key)),
-            None => super::sign::beside(file, &name, plugin.digest())?,
-        };
+        let loaded = plugin_file::load(file).await?;
+        let signature = sign::signature(key.as_ref(), file, &loaded)?;
+        let Loaded { name, bytes, plugin } = loaded;
         maps.extend(pack(&name, &bytes, signature)?);
         if args.controller {
             let source = json!({"name": map_name(&name), "namespace": args.namespace, "key": name});

@@ -1,6 +1,5 @@
 //! Reads and loads the plugin that the command line names.
 
-use std::io::IsTerminal;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -9,6 +8,7 @@ use bytes::Bytes;
 use tracing_subscriber::EnvFilter;
 
 use super::Failure;
+use super::output::Paint;
 use super::registry::{RegistryArgs, reference};
 use operator_host_config::memory_limit::Memory;
 use operator_host_config::{Config, ControllerConfig};
@@ -20,8 +20,7 @@ use operator_host_delivery::oci::settings::Settings;
 use operator_host_delivery::pack::Compression;
 use operator_host_delivery::source;
 use operator_host_runtime::{
-    Cache, Compiler, Digest, EngineOptions, Limits, LoadError, Part, Plugin, Runtime, Subprocess,
-    compile_memory,
+    Cache, Compiler, Digest, EngineOptions, Limits, LoadError, Plugin, Runtime, Subprocess, compile_memory,
 };
 
 /// Maximum size of the cache of compiled plugins: the default of `run`.
@@ -30,22 +29,41 @@ const CACHE_SIZE: u64 = 1 << 30;
 /// Maximum size of a plugin's file in bytes: more than any limit for plugins.
 const MAX_FILE: usize = 1 << 30;
 
-/// Reads a plugin's file and returns the plugin's name and bytes. The plugin may be compressed or in parts. A
-/// compressed plugin can be named with or without the compression's suffix.
+/// A plugin, with the file that it is from.
+pub struct Loaded {
+    /// The name of the file, without the suffix of a compression.
+    pub name: String,
+    /// The plugin's WebAssembly.
+    pub bytes: Vec<u8>,
+    /// The plugin.
+    pub plugin: Plugin,
+}
+
+/// Reads and loads a plugin. It may be compressed or in parts. A compressed plugin can be named with or without the
+/// compression's suffix.
 ///
 /// # Errors
-/// When the file does not exist or cannot be unpacked.
-pub fn read(file: &Path) -> Result<(String, Vec<u8>), Failure> {
+/// When the file does not exist, cannot be unpacked, or is no plugin.
+pub async fn load(file: &Path) -> Result<Loaded, Failure> {
+    let (name, bytes) = read(file)?;
+    let plugin = compile(bytes.clone(), Limits::default(), memory()).await?;
+    Ok(Loaded {
+        name,
+        bytes,
+        plugin: plugin.with_context(|| file.display().to_string())?,
+    })
+}
+
+fn read(file: &Path) -> Result<(String, Vec<u8>), Failure> {
     let name = file.file_name().unwrap_or_default().to_string_lossy();
     // Look the file up as `run` does for a configuration.
     if !file.is_file() && source::is_there(file) {
         let content = source::read_now(file, Limits::default().module);
-        let content = content.map_err(|reason| anyhow!("{}: {reason}", file.display()));
-        return Ok((name.into_owned(), content.map_err(Failure::Usage)?.bytes.to_vec()));
+        let content = content.map_err(|reason| Failure::Usage(anyhow!("{}: {reason}", file.display())))?;
+        return Ok((name.into_owned(), content.bytes.to_vec()));
     }
     // Not from a pipe, which might never have a writer.
-    let packed = files::read(file, MAX_FILE);
-    let packed = packed.with_context(|| format!("cannot read {}", file.display()));
+    let packed = files::read(file, MAX_FILE).with_context(|| format!("cannot read {}", file.display()));
     let compression = Compression::of(file);
     let bytes = packed.and_then(|packed| {
         if compression == Compression::None {
@@ -73,84 +91,53 @@ pub async fn read_or_pull(plugin: &Path, registry: &RegistryArgs) -> Result<Vec<
     }
 }
 
-/// Reads and loads a plugin. The inner error reports what is wrong with the file.
+/// Loads a plugin as [`compile`] does, with the limits of the controller of its kind, if a configuration has one.
 ///
 /// # Errors
-/// When the file does not exist, or the engine cannot start.
-pub async fn load(file: &Path) -> Result<Result<Plugin, LoadError>, Failure> {
-    load_bytes(read(file)?.1, Limits::default()).await
-}
-
-/// Loads a plugin from its bytes.
-///
-/// # Errors
-/// When the engine cannot start.
-pub async fn load_bytes(bytes: Vec<u8>, limits: Limits) -> Result<Result<Plugin, LoadError>, Failure> {
-    // As `run` does, so that both accept the same plugins.
-    compile_within(bytes, limits, Memory::of_process(None).process).await
-}
-
-/// Loads a plugin as a process with this much memory would.
-async fn compile_within(
+/// As [`compile`].
+pub async fn load_for(
     bytes: Vec<u8>,
-    limits: Limits,
-    process: usize,
-) -> Result<Result<Plugin, LoadError>, Failure> {
-    let options = EngineOptions {
-        concurrency: 1,
-        pooling: false,
-        ..EngineOptions::default()
-    };
-    let memory = compile_memory(process);
-    let compiler = Compiler::Subprocess(Subprocess::this_program(memory));
-    let runtime = Runtime::with(options, compiler, cache()?)?;
-    Ok(runtime.load(bytes, limits).await)
-}
-
-/// The memory limit of the container in `manifests/deploy` and in the chart, in bytes.
-pub const CONTAINER: usize = 512 << 20;
-
-/// A plugin, and what was learned while it was loaded.
-pub struct Loaded<'a> {
-    /// The plugin.
-    pub plugin: Plugin,
-    /// The controller of its kind, when a configuration has one.
-    pub controller: Option<&'a ControllerConfig>,
-    /// Whether a container with the default memory can compile it.
-    pub fits_container: bool,
-}
-
-/// Reads or pulls a plugin and loads it with the limits of its controller, if there is a configuration.
-///
-/// # Errors
-/// As [`load`], and when it cannot be pulled.
-pub async fn load_for<'a>(
-    file: &Path,
-    registry: &RegistryArgs,
-    config: Option<&'a Config>,
-) -> Result<Result<Loaded<'a>, LoadError>, Failure> {
-    let bytes = read_or_pull(file, registry).await?;
-    let mut fits_container = true;
-    let mut plugin = compile_within(bytes.clone(), Limits::default(), CONTAINER).await?;
-    if plugin.as_ref().is_err_and(|error| error.part() == Part::Size) {
-        fits_container = false;
-        plugin = load_bytes(bytes.clone(), Limits::default()).await?;
-    }
-    let plugin = match plugin {
+    config: Option<&Config>,
+    memory: usize,
+) -> Result<Result<(Plugin, Option<&ControllerConfig>), LoadError>, Failure> {
+    let plugin = match compile(bytes.clone(), Limits::default(), memory).await? {
         Ok(plugin) => plugin,
         Err(error) => return Ok(Err(error)),
     };
     let mut controllers = config.into_iter().flat_map(|config| &config.controllers);
     let controller = controllers.find(|controller| controller.parent == plugin.description().parent);
     let plugin = match controller.map(|controller| controller.limits) {
-        Some(limits) if limits != *plugin.limits() => load_bytes(bytes, limits).await?,
+        Some(limits) if limits != *plugin.limits() => compile(bytes, limits, memory).await?,
         _ => Ok(plugin),
     };
-    Ok(plugin.map(|plugin| Loaded {
-        plugin,
-        controller,
-        fits_container,
-    }))
+    Ok(plugin.map(|plugin| (plugin, controller)))
+}
+
+/// The memory limit of the container in `manifests/deploy` and in the chart, in bytes.
+pub const CONTAINER: usize = 512 << 20;
+
+/// The memory of this process, of which `run` uses a part to compile a plugin: with it, both accept the same plugins.
+pub fn memory() -> usize {
+    Memory::of_process(None).process
+}
+
+/// Loads a plugin as a process with this much memory would. The inner error reports what is wrong with the plugin.
+///
+/// # Errors
+/// When the engine cannot start.
+pub async fn compile(
+    bytes: Vec<u8>,
+    limits: Limits,
+    memory: usize,
+) -> Result<Result<Plugin, LoadError>, Failure> {
+    let options = EngineOptions {
+        concurrency: 1,
+        pooling: false,
+        ..EngineOptions::default()
+    };
+    let compiler = Compiler::Subprocess(Subprocess::this_program(compile_memory(memory)));
+    let runtime = Runtime::with(options, compiler, cache()?)?;
+    Ok(runtime.load(bytes, limits).await)
 }
 
 /// Opens the cache of compiled plugins that the environment names, as for `run`. A plugin with an interpreter takes ten
@@ -158,7 +145,7 @@ pub async fn load_for<'a>(
 fn cache() -> Result<Option<Cache>, Failure> {
     let folder = std::env::var_os("OPERATOR_HOST_CACHE_DIR").filter(|folder| !folder.is_empty());
     let cache = folder.map(|folder| Cache::open(Path::new(&folder), CACHE_SIZE));
-    cache.transpose().map_err(|error| Failure::Usage(error.into()))
+    cache.transpose().map_err(Failure::usage)
 }
 
 /// The files of plugins that a configuration takes from elsewhere.
@@ -224,7 +211,7 @@ pub async fn load_from(location: &Location, controller: &ControllerConfig) -> Re
             )));
         }
     };
-    let plugin = load_bytes(bytes, limits).await?;
+    let plugin = compile(bytes, limits, memory()).await?;
     let plugin = plugin.with_context(|| location.to_string())?;
     let found = &plugin.description().parent;
     if *found != controller.parent {
@@ -267,12 +254,7 @@ pub fn show_log(level: &str) -> Result<(), Failure> {
         .with_env_filter(filter)
         .with_writer(std::io::stderr)
         .without_time()
-        .with_ansi(std::io::stderr().is_terminal() && colour())
+        .with_ansi(Paint::of(&std::io::stderr()).0)
         .init();
     Ok(())
-}
-
-/// Whether the user allows colour.
-pub fn colour() -> bool {
-    std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty())
 }

@@ -2,8 +2,9 @@
 
 use std::path::PathBuf;
 
-use anyhow::{Context, anyhow};
+use anyhow::anyhow;
 
+use super::plugin_file::Loaded;
 use super::registry::{RegistryArgs, parse};
 use super::{Failure, plugin_file, sign};
 use operator_host_delivery::oci::artifact::{Artifact, Interfaces};
@@ -37,15 +38,13 @@ pub async fn run(args: Args) -> Result<(), Failure> {
         )));
     }
     let key = args.sign_key.as_deref().map(sign::signing_key).transpose()?;
-    let (name, bytes) = plugin_file::read(&args.plugin)?;
-    let plugin = plugin_file::load_bytes(bytes.clone(), operator_host_runtime::Limits::default())
-        .await?
-        .with_context(|| args.plugin.display().to_string())?;
-    let signature = match &key {
-        Some(key) => Some(sign::statement(&plugin)?.sign(key)),
-        None => sign::beside(&args.plugin, &name, plugin.digest())?,
+    let loaded = plugin_file::load(&args.plugin).await?;
+    let signature = sign::signature(key.as_ref(), &args.plugin, &loaded)?;
+    let signed = match signature {
+        Some(_) => "with its signature",
+        None => "without a signature",
     };
-    let is_signed = signature.is_some();
+    let Loaded { bytes, plugin, .. } = loaded;
     let description = plugin.description();
     let component = interfaces(&bytes).map(|(imports, exports)| Interfaces { exports, imports });
     let artifact = Artifact::of_plugin(bytes, &description.name, &description.version, component.as_ref());
@@ -56,11 +55,6 @@ pub async fn run(args: Args) -> Result<(), Failure> {
         signature,
     )
     .await?;
-    let signed = if is_signed {
-        "with its signature"
-    } else {
-        "without a signature"
-    };
     eprintln!(
         "pushed {} {} to {reference}, {signed}",
         description.name, description.version

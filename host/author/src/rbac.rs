@@ -70,7 +70,7 @@ enum Output {
 /// # Errors
 /// When the configuration is invalid, a plugin cannot be loaded, or a kind is unknown.
 pub async fn run(args: Args) -> Result<(), Failure> {
-    let config = Config::load(&args.config).map_err(|error| Failure::Usage(error.into()))?;
+    let config = Config::load(&args.config).map_err(Failure::usage)?;
     let plugins = load(&config, &args.plugins).await?;
     let descriptions: Vec<_> = plugins
         .iter()
@@ -126,12 +126,9 @@ pub(crate) async fn resources<'a>(
     crds: &[PathBuf],
 ) -> Result<Resources, Failure> {
     let mut resources = Resources::default();
-    for file in crds {
-        let documents = documents::read(file).map_err(Failure::Usage)?;
-        for document in documents {
-            if document.kind().kind == "CustomResourceDefinition" {
-                resources.define(&document.object);
-            }
+    for document in documents::read(crds)? {
+        if document.kind().kind == "CustomResourceDefinition" {
+            resources.define(&document.object);
         }
     }
     for crd in descriptions.filter_map(|description| description.crd.as_ref()) {

@@ -8,6 +8,7 @@ use serde_json::{Value, json};
 use similar::TextDiff;
 
 use super::Failure;
+use super::output::Paint;
 use crate::dry_run::offline::{Rendering, Scene};
 use operator_host_contract::Kind;
 use operator_host_core::object::NamespacedName;
@@ -126,21 +127,13 @@ fn yaml(kind: &Kind, scene: &Scene, rendering: &Rendering) -> Result<String, Fai
 }
 
 /// Returns the unified diff of two texts with these names; empty when they are equal.
-pub(crate) fn diff((from, to): (&str, &str), before: &str, after: &str, colour: bool) -> String {
+pub(crate) fn diff((from, to): (&str, &str), before: &str, after: &str, paint: Paint) -> String {
     let diff = TextDiff::configure().timeout(DIFF_TIME).diff_lines(before, after);
     let text = diff.unified_diff().header(from, to).to_string();
-    if !colour {
-        return text;
-    }
-    let coloured = text.lines().enumerate().map(|(number, line)| {
-        let code = match line.as_bytes().first() {
-            // The first lines are the header.
-            _ if number < 2 => return format!("{line}\n"),
-            Some(b'-') => "31",
-            Some(b'+') => "32",
-            _ => return format!("{line}\n"),
-        };
-        format!("\x1b[{code}m{line}\x1b[0m\n")
+    let lines = text.lines().enumerate().map(|(number, line)| match number {
+        // The header.
+        0 | 1 => format!("{line}\n"),
+        _ => paint.line(line) + "\n",
     });
-    coloured.collect()
+    lines.collect()
 }

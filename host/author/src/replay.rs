@@ -2,13 +2,15 @@
 
 mod accept;
 
-use std::io::{IsTerminal, Write};
+use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use anyhow::{Context, anyhow};
 use serde_json::Value;
 
+use super::output::Paint;
+use super::plugin_file::Loaded;
 use super::{Failure, plugin_file, rendering};
 use operator_host_contract::Export;
 use operator_host_core::files;
@@ -52,9 +54,7 @@ pub async fn run(args: Args) -> Result<ExitCode, Failure> {
 
 async fn replay(args: Args) -> Result<ExitCode, Failure> {
     plugin_file::show_log(&args.log)?;
-    let plugin = plugin_file::load(&args.plugin)
-        .await?
-        .with_context(|| args.plugin.display().to_string())?;
+    let Loaded { plugin, .. } = plugin_file::load(&args.plugin).await?;
     let mut files = Vec::new();
     for path in &args.records {
         collect(path, &mut files).with_context(|| format!("cannot read {}", path.display()))?;
@@ -68,7 +68,7 @@ async fn replay(args: Args) -> Result<ExitCode, Failure> {
         records.push((file, record));
     }
     let mut out = std::io::stdout().lock();
-    let colour = out.is_terminal() && plugin_file::colour();
+    let paint = Paint::of(&out);
     let live = Version::of(&plugin);
     let (mut accepted, mut different) = (0, 0);
     for (file, record) in &records {
@@ -102,7 +102,7 @@ async fn replay(args: Args) -> Result<ExitCode, Failure> {
             serde_saphyr::to_string(&before)?,
             serde_saphyr::to_string(&after)?,
         );
-        out.write_all(rendering::diff(names, &before, &after, colour).as_bytes())?;
+        out.write_all(rendering::diff(names, &before, &after, paint).as_bytes())?;
     }
     let all = records.len();
     let same = all - different - accepted;

@@ -4,12 +4,13 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, anyhow};
 
+use super::plugin_file::Loaded;
 use super::{Failure, plugin_file};
 use operator_host_core::files;
 use operator_host_delivery::keys::SigningKey;
 use operator_host_delivery::pack::SIGNATURE_SUFFIX;
 use operator_host_delivery::statement::{Envelope, SIGNATURE_LIMIT, Statement};
-use operator_host_runtime::{Digest, Plugin};
+use operator_host_runtime::Plugin;
 
 /// Bytes that a key's file may have.
 const KEY_LIMIT: usize = 16 << 10;
@@ -32,11 +33,8 @@ pub struct Args {
 pub async fn run(args: Args) -> Result<(), Failure> {
     let key = signing_key(&args.key)?;
     for file in &args.plugins {
-        let plugin = plugin_file::load(file)
-            .await?
-            .with_context(|| file.display().to_string())?;
+        let Loaded { name, plugin, .. } = plugin_file::load(file).await?;
         let statement = statement(&plugin)?;
-        let (name, _) = plugin_file::read(file)?;
         let path = place(file, &name);
         std::fs::write(&path, statement.sign(&key))
             .with_context(|| format!("cannot write {}", path.display()))?;
@@ -50,11 +48,7 @@ pub async fn run(args: Args) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Returns the statement to sign for a plugin.
-///
-/// # Errors
-/// When the plugin's version cannot be compared with others.
-pub fn statement(plugin: &Plugin) -> Result<Statement, Failure> {
+fn statement(plugin: &Plugin) -> Result<Statement, Failure> {
     Statement::of(plugin.description(), *plugin.digest())
         .map_err(|reason| Failure::Usage(anyhow!("the plugin cannot be signed: its version {reason}")))
 }
@@ -74,12 +68,19 @@ pub fn signing_key(file: &Path) -> Result<SigningKey, Failure> {
     key.map_err(Failure::Usage)
 }
 
-/// Reads the signature beside a plugin's file, if there is one.
+/// Signs a plugin with this key. Without one, reads the signature beside its file, if there is one.
 ///
 /// # Errors
-/// When the file is not a signature, or it signs another version.
-pub fn beside(file: &Path, name: &str, digest: &Digest) -> Result<Option<Vec<u8>>, Failure> {
-    let path = place(file, name);
+/// When the version cannot be signed, or the file is not a signature or signs another version.
+pub fn signature(
+    key: Option<&SigningKey>,
+    file: &Path,
+    Loaded { name, plugin, .. }: &Loaded,
+) -> Result<Option<Vec<u8>>, Failure> {
+    if let Some(key) = key {
+        return Ok(Some(statement(plugin)?.sign(key)));
+    }
+    let (path, digest) = (place(file, name), plugin.digest());
     let wrong = |error: anyhow::Error| Failure::Usage(error.context(path.display().to_string()));
     let text = match files::read(&path, SIGNATURE_LIMIT) {
         Ok(text) => text,

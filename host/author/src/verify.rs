@@ -4,6 +4,7 @@ use std::path::PathBuf;
 
 use anyhow::{Context, anyhow};
 
+use super::plugin_file::Loaded;
 use super::registry::{RegistryArgs, reference};
 use super::{Failure, plugin_file, sign};
 use operator_host_config::trust::Keys;
@@ -36,7 +37,7 @@ pub struct Args {
 /// # Errors
 /// When a host would not accept the plugin; the error contains the reason.
 pub async fn run(args: Args) -> Result<(), Failure> {
-    let keys = Keys::load(&args.keys).map_err(|error| Failure::Usage(error.into()))?;
+    let keys = Keys::load(&args.keys).map_err(Failure::usage)?;
     let keys = match &args.controller {
         Some(controller) => keys.of(controller),
         None => keys.all(),
@@ -80,21 +81,18 @@ pub async fn run(args: Args) -> Result<(), Failure> {
 
 /// Reads or pulls the plugin and its signatures.
 async fn load(args: &Args) -> Result<(Plugin, Vec<Vec<u8>>), Failure> {
-    let shown = || args.plugin.display().to_string();
     if let Some(reference) = reference(&args.plugin)? {
         let settings = args.registry.settings(&reference);
         let limits = Limits::default();
         let (bytes, signatures) = plugin_file::pull(&reference, &settings, limits.module, true).await?;
-        let plugin = plugin_file::load_bytes(bytes.to_vec(), limits)
-            .await?
-            .with_context(shown)?;
+        let plugin = plugin_file::compile(bytes.to_vec(), limits, plugin_file::memory()).await?;
+        let plugin = plugin.with_context(|| args.plugin.display().to_string())?;
         return Ok((
             plugin,
             signatures.iter().map(|signature| signature.to_vec()).collect(),
         ));
     }
-    let (name, _) = plugin_file::read(&args.plugin)?;
-    let plugin = plugin_file::load(&args.plugin).await?.with_context(shown)?;
+    let Loaded { name, plugin, .. } = plugin_file::load(&args.plugin).await?;
     let path = args
         .signature
         .clone()

@@ -86,7 +86,7 @@ impl FailurePolicy {
 /// # Errors
 /// When the configuration is invalid, a plugin cannot be loaded, or the definition of a kind is unknown.
 pub async fn run(args: Args) -> Result<(), Failure> {
-    let config = Config::load(&args.config).map_err(|error| Failure::Usage(error.into()))?;
+    let config = Config::load(&args.config).map_err(Failure::usage)?;
     let reach = config.webhook.as_ref().and_then(|webhook| webhook.reach.as_ref());
     let client = match args.output {
         Some(Output::Helm) => None,

@@ -18,7 +18,7 @@ use serde_json::Value;
 use self::children::{Child, Found};
 use self::kinds::Kinds;
 use super::Failure;
-use super::output::{GREEN, Paint, RED, YELLOW, age};
+use operator_host_author::output::{GREEN, Paint, RED, YELLOW, age};
 use operator_host_author::plugin_file;
 use operator_host_cluster::client;
 use operator_host_cluster::objects::Objects;

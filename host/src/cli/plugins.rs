@@ -14,7 +14,7 @@ use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::{TcpStream, UnixStream};
 
 use super::Failure;
-use super::output::{Paint, RED, YELLOW, age, short, table};
+use operator_host_author::output::{Paint, RED, YELLOW, age, short, table};
 use operator_host_delivery::report::{CandidateState, PluginReport};
 use operator_host_instruments::health::server::socket;
 

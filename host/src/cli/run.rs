@@ -15,7 +15,7 @@ use crate::telemetry::{Compat, Telemetry};
 use operator_host_cluster::client::Connection;
 use operator_host_config::memory_limit::Memory;
 use operator_host_config::trust::Keys;
-use operator_host_config::{Config, ConfigError, parse_size};
+use operator_host_config::{Config, parse_size};
 use operator_host_instruments::health::server;
 use operator_host_instruments::record::{Bounds, Recorder};
 use operator_host_lease as leader;
@@ -115,16 +115,15 @@ pub struct Args {
 /// # Errors
 /// When the configuration is invalid, the cluster cannot be reached, or the WebAssembly engine does not start.
 pub async fn run(args: Args) -> Result<(), Failure> {
-    let usage = |error: ConfigError| Failure::Usage(error.into());
-    let config = Config::load(&args.config).map_err(usage)?;
+    let config = Config::load(&args.config).map_err(Failure::usage)?;
     let keys = args
         .signature_keys
         .as_deref()
         .map(Keys::load)
         .transpose()
-        .map_err(usage)?;
+        .map_err(Failure::usage)?;
     if let Some(file) = &args.signature_keys {
-        config.check_place_of_keys(file).map_err(usage)?;
+        config.check_place_of_keys(file).map_err(Failure::usage)?;
     }
     let config = config.trusting(keys.as_ref());
     let bytes = |size| usize::try_from(size).unwrap_or(usize::MAX);

@@ -39,7 +39,7 @@ pub struct Args {
 /// # Errors
 /// When the configuration is invalid or the cluster cannot be reached.
 pub async fn run(args: Args) -> Result<ExitCode, Failure> {
-    let config = Config::load(&args.config).map_err(|error| Failure::Usage(error.into()))?;
+    let config = Config::load(&args.config).map_err(Failure::usage)?;
     let metrics = Arc::new(Metrics::unread());
     let client = client::connect(Arc::clone(&metrics)).await?;
     let uninstall = Uninstall {

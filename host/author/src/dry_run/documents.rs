@@ -1,18 +1,21 @@
 //! Reads Kubernetes objects from YAML or JSON files.
 
-use std::path::Path;
+use std::fmt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use anyhow::{Context, anyhow};
 use kube::core::DynamicObject;
 use serde_json::Value;
 
+use crate::Failure;
 use operator_host_contract::Kind;
 
-/// One object of a file.
+/// One object of a file. Displayed, it is its place.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Document {
-    /// The document's number in the file, from 1; the items of a list share one.
-    pub number: usize,
+    /// The file, and the document's number in it, from 1; the items of a list share one.
+    pub place: String,
     /// The object, with `apiVersion`, `kind` and `metadata.name`.
     pub object: Value,
 }
@@ -24,27 +27,47 @@ impl Document {
         operator_host_core::object::kind_of(&self.object)
     }
 
+    /// The object's name.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        self.object["metadata"]["name"].as_str().unwrap_or_default()
+    }
+
     /// Returns the object in the type that the rest of the host uses.
     ///
     /// # Errors
     /// When the metadata is not that of an object.
-    pub fn dynamic(&self) -> Result<DynamicObject, serde_json::Error> {
-        serde_json::from_value(self.object.clone())
+    pub fn dynamic(&self) -> anyhow::Result<Arc<DynamicObject>> {
+        serde_json::from_value(self.object.clone()).with_context(|| self.to_string())
     }
 }
 
-/// Reads every object of a file: its documents, and the items of lists. Skips empty documents.
+impl fmt::Display for Document {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} ({} {})", self.place, self.kind().kind, self.name())
+    }
+}
+
+/// Reads every object of some files: their documents, and the items of lists. Skips empty documents.
 ///
 /// # Errors
-/// When the file cannot be read, is not YAML, or contains something other than objects.
-pub fn read(file: &Path) -> anyhow::Result<Vec<Document>> {
+/// When a file cannot be read, is not YAML, or contains something other than objects.
+pub fn read(files: &[PathBuf]) -> Result<Vec<Document>, Failure> {
+    let mut documents = Vec::new();
+    for file in files {
+        documents.extend(read_one(file).map_err(Failure::Usage)?);
+    }
+    Ok(documents)
+}
+
+fn read_one(file: &Path) -> anyhow::Result<Vec<Document>> {
     let place = file.display();
     let text = std::fs::read_to_string(file).with_context(|| format!("cannot read {place}"))?;
     let values: Vec<Value> = serde_saphyr::from_multiple(&text)
         .map_err(|error| anyhow!("{place}: {}", error.without_snippet()))?;
     let mut documents = Vec::new();
     for (index, value) in values.into_iter().enumerate() {
-        let number = index + 1;
+        let place = format!("{place}, document {}", index + 1);
         let is_list = value["kind"].as_str().is_some_and(|kind| kind.ends_with("List"));
         let objects = match value {
             Value::Null => continue,
@@ -59,10 +82,11 @@ pub fn read(file: &Path) -> anyhow::Result<Vec<Document>> {
         for object in objects {
             if let Some(missing) = missing(&object) {
                 return Err(anyhow!(
-                    "{place}, document {number}: not a Kubernetes object: {missing} is missing or not a string"
+                    "{place}: not a Kubernetes object: {missing} is missing or not a string"
                 ));
             }
-            documents.push(Document { number, object });
+            let place = place.clone();
+            documents.push(Document { place, object });
         }
     }
     Ok(documents)

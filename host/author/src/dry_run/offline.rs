@@ -146,7 +146,7 @@ pub fn own(
     let mut children: Vec<DynamicObject> = Vec::new();
     for object in objects {
         let mut child = DynamicObject::clone(object);
-        let kind = kind(&child);
+        let ChildRef { kind, .. } = ChildRef::of(&child);
         if !description.makes.contains(&kind) {
             continue;
         }
@@ -173,7 +173,7 @@ pub fn own(
         operator_host_core::object::slim(&mut child);
         children.push(child);
     }
-    children.sort_by_cached_key(|child| (kind(child), NamespacedName::of(child)));
+    children.sort_by_cached_key(ChildRef::of);
     children.into_iter().map(Arc::new).collect()
 }
 
@@ -190,11 +190,8 @@ pub async fn reconcile(plugin: &Plugin, scene: &Scene) -> Result<Rendering, Rend
     let config = &*scene.allowed.controller;
     let parent = &*scene.parent;
     let existing = |key: &ChildRef| {
-        scene
-            .children
-            .iter()
-            .find(|child| kind(child) == key.kind && NamespacedName::of(child) == key.name)
-            .cloned()
+        let mut children = scene.children.iter();
+        children.find(|child| ChildRef::of(child) == *key).cloned()
     };
     let policy = Policy {
         config,
@@ -328,7 +325,7 @@ impl RelatedObjects for Files<'_> {
             if self.is_namespaced(&wanted.kind) && object.metadata.namespace.is_none() {
                 object.metadata.namespace.clone_from(&parent.namespace);
             }
-            if selects(wanted.need, &parent, &kind(&object), &object) {
+            if selects(wanted.need, &parent, &ChildRef::of(&object).kind, &object) {
                 operator_host_core::object::slim(&mut object);
                 objects.push(Arc::new(object));
             }
@@ -376,14 +373,6 @@ fn refusal(refusal: &Refusal, is_configured: bool) -> String {
             format!("{which}: `describe` does not list the kind {kind} under `makes`")
         }
         _ => refusal.to_string(),
-    }
-}
-
-fn kind(object: &DynamicObject) -> Kind {
-    let types = object.types.as_ref();
-    Kind {
-        api_version: types.map(|types| types.api_version.clone()).unwrap_or_default(),
-        kind: types.map(|types| types.kind.clone()).unwrap_or_default(),
     }
 }
 

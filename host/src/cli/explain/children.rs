@@ -11,7 +11,7 @@ use serde_json::Value;
 
 use super::kinds::{CONCURRENCY, Kinds, full_name};
 use super::words;
-use crate::cli::output::{GREEN, Paint, RED, age, short, table};
+use operator_host_author::output::{GREEN, Paint, RED, age, short, table};
 use operator_host_cluster::objects::Objects;
 use operator_host_core::managed_fields::is_only_status;
 use operator_host_core::object::{

@@ -5,7 +5,7 @@ use std::io::Write as _;
 
 use super::HostArgs;
 use crate::cli::Failure;
-use crate::cli::output::{Paint, short, table};
+use operator_host_author::output::{Paint, short, table};
 use operator_host_core::printable::printable;
 use operator_host_delivery::history::HistoryEntry;
 

@@ -4,48 +4,52 @@ use std::io::IsTerminal;
 
 use jiff::Timestamp;
 
-use operator_host_author::plugin_file;
 use operator_host_core::printable::printable;
 
-pub(super) const GREEN: &str = "32";
-pub(super) const RED: &str = "31";
-pub(super) const YELLOW: &str = "33";
+/// The code of what is as it should be.
+pub const GREEN: &str = "32";
+/// The code of what is not.
+pub const RED: &str = "31";
+/// The code of what deserves a look.
+pub const YELLOW: &str = "33";
 
 /// Colours for a terminal, or none.
 #[derive(Clone, Copy)]
-pub(super) struct Paint(pub(super) bool);
+pub struct Paint(pub bool);
 
 impl Paint {
-    /// Returns the colours of an output.
-    pub(super) fn of(out: &impl IsTerminal) -> Self {
-        Self(out.is_terminal() && plugin_file::colour())
+    /// Returns the colours of an output, if it is a terminal and the user allows them.
+    pub fn of(out: &impl IsTerminal) -> Self {
+        let allowed = std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty());
+        Self(out.is_terminal() && allowed)
     }
 
     /// Colours a text.
-    pub(super) fn with(self, code: &str, text: &str) -> String {
+    pub fn with(self, code: &str, text: &str) -> String {
         match self.0 {
             true => format!("\x1b[{code}m{text}\x1b[0m"),
             false => text.to_owned(),
         }
     }
 
+    /// Colours a line of a difference.
+    pub fn line(self, line: &str) -> String {
+        match line.as_bytes().first() {
+            Some(b'-') => self.with(RED, line),
+            Some(b'+') => self.with(GREEN, line),
+            _ => line.to_owned(),
+        }
+    }
+
     /// Formats a difference, each line after this indent.
-    pub(super) fn diff(self, diff: &str, indent: &str) -> String {
-        let line = |line: &str| {
-            let line = printable(line);
-            let line = match line.as_bytes().first() {
-                Some(b'-') => self.with(RED, &line),
-                Some(b'+') => self.with(GREEN, &line),
-                _ => line,
-            };
-            format!("{indent}{line}\n")
-        };
+    pub fn diff(self, diff: &str, indent: &str) -> String {
+        let line = |line| format!("{indent}{}\n", self.line(&printable(line)));
         diff.lines().map(line).collect()
     }
 }
 
 /// Formats rows in the style of `kubectl`: one line each, with columns of equal width.
-pub(super) fn table<const N: usize>(rows: &[[String; N]]) -> Vec<String> {
+pub fn table<const N: usize>(rows: &[[String; N]]) -> Vec<String> {
     let width = |column: usize| rows.iter().map(|row| row[column].chars().count()).max();
     let widths: [usize; N] = std::array::from_fn(|column| width(column).unwrap_or_default());
     let line = |row: &[String; N]| {
@@ -59,12 +63,12 @@ pub(super) fn table<const N: usize>(rows: &[[String; N]]) -> Vec<String> {
 }
 
 /// Shortens a digest.
-pub(super) fn short(digest: &str) -> String {
+pub fn short(digest: &str) -> String {
     digest.trim_start_matches("sha256:").chars().take(12).collect()
 }
 
 /// Formats an age as `kubectl` does.
-pub(super) fn age(since: Timestamp, now: Timestamp) -> String {
+pub fn age(since: Timestamp, now: Timestamp) -> String {
     let seconds = now.duration_since(since).as_secs().max(0);
     match seconds {
         0..120 => format!("{seconds}s"),
