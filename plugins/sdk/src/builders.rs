@@ -121,7 +121,7 @@ fn put(object: &mut Value, path: &[&str], value: Value) {
 }
 
 /// Sets the value at a path that is a JSON pointer.
-fn put_at(object: &mut Value, path: &str, value: Value) {
+pub(crate) fn put_at(object: &mut Value, path: &str, value: Value) {
     object::along(path, |steps| put(object, steps, value));
 }
 

@@ -1,19 +1,22 @@
 //! The parts of a CustomResourceDefinition that are not derived from the types of spec and status.
 
+#![cfg_attr(
+    target_family = "wasm",
+    allow(dead_code, reason = "only the native build makes the text")
+)]
+
 // Generated natively and compiled in as text: the generator would double the size of a small plugin.
 #[cfg(not(target_family = "wasm"))]
 mod generate;
 #[cfg(not(target_family = "wasm"))]
 mod structural;
 
+use serde::Serialize;
+
 #[cfg(not(target_family = "wasm"))]
 pub(crate) use generate::schema_of_spec;
 
 /// The settings that the types do not contain.
-#[cfg_attr(
-    target_family = "wasm",
-    allow(dead_code, reason = "only the native build makes the text")
-)]
 pub(crate) struct Crd {
     pub(crate) plural: Option<&'static str>,
     pub(crate) short_names: &'static [&'static str],
@@ -28,16 +31,15 @@ pub(crate) struct Crd {
 }
 
 /// A column of `kubectl get`.
-#[derive(Clone, Copy, Debug)]
-#[cfg_attr(
-    target_family = "wasm",
-    allow(dead_code, reason = "only the native build makes the text")
-)]
+#[derive(Clone, Copy, Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
 pub struct Column {
-    title: &'static str,
+    name: &'static str,
+    #[serde(rename = "type")]
     type_: &'static str,
-    path: &'static str,
-    wide: bool,
+    json_path: &'static str,
+    /// Kubernetes shows columns of priority 0 always, and all others only in the wide output.
+    priority: Option<u8>,
 }
 
 impl Column {
@@ -74,30 +76,27 @@ impl Column {
     /// Shows the column only in `kubectl get -o wide`.
     #[must_use]
     pub const fn wide(mut self) -> Self {
-        self.wide = true;
+        self.priority = Some(1);
         self
     }
 
     const fn new(title: &'static str, type_: &'static str, path: &'static str) -> Self {
         Self {
-            title,
+            name: title,
             type_,
-            path,
-            wide: false,
+            json_path: path,
+            priority: None,
         }
     }
 }
 
 /// The subresource `scale`: `kubectl scale` and a HorizontalPodAutoscaler set the number of replicas of a resource.
-#[derive(Clone, Copy, Debug)]
-#[cfg_attr(
-    target_family = "wasm",
-    allow(dead_code, reason = "only the native build makes the text")
-)]
+#[derive(Clone, Copy, Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
 pub struct Scale {
-    wanted: &'static str,
-    observed: &'static str,
-    selector: Option<&'static str>,
+    spec_replicas_path: &'static str,
+    status_replicas_path: &'static str,
+    label_selector_path: Option<&'static str>,
 }
 
 impl Scale {
@@ -106,9 +105,9 @@ impl Scale {
     #[must_use]
     pub const fn new(wanted: &'static str, observed: &'static str) -> Self {
         Self {
-            wanted,
-            observed,
-            selector: None,
+            spec_replicas_path: wanted,
+            status_replicas_path: observed,
+            label_selector_path: None,
         }
     }
 
@@ -116,7 +115,7 @@ impl Scale {
     /// HorizontalPodAutoscaler needs it. [`Labels::query`](crate::Labels::query) returns that string.
     #[must_use]
     pub const fn selector(mut self, path: &'static str) -> Self {
-        self.selector = Some(path);
+        self.label_selector_path = Some(path);
         self
     }
 }
@@ -124,43 +123,32 @@ impl Scale {
 /// A rule in CEL that the API server checks before it stores a resource.
 ///
 /// `render`, `check` and [`Case::violations`](crate::testing::Case::violations) evaluate the same rules.
-#[derive(Clone, Copy, Debug)]
-#[cfg_attr(
-    target_family = "wasm",
-    allow(dead_code, reason = "only the native build makes the text")
-)]
+#[derive(Clone, Copy, Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
 pub struct Rule {
     rule: &'static str,
     message: &'static str,
     message_expression: Option<&'static str>,
-    path: Option<&'static str>,
+    field_path: Option<&'static str>,
     reason: Option<Reason>,
-    optional_old: bool,
+    optional_old_self: Option<bool>,
 }
 
 /// Why the API server refuses what violates a rule, as programs see it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub enum Reason {
     /// The value is wrong. The reason of rules without one.
+    #[serde(rename = "FieldValueInvalid")]
     Invalid,
     /// The value is not allowed under some conditions, such as a change.
+    #[serde(rename = "FieldValueForbidden")]
     Forbidden,
     /// A value is missing.
+    #[serde(rename = "FieldValueRequired")]
     Required,
     /// The value must be unique.
+    #[serde(rename = "FieldValueDuplicate")]
     Duplicate,
-}
-
-#[cfg(not(target_family = "wasm"))]
-impl Reason {
-    const fn as_str(self) -> &'static str {
-        match self {
-            Self::Invalid => "FieldValueInvalid",
-            Self::Forbidden => "FieldValueForbidden",
-            Self::Required => "FieldValueRequired",
-            Self::Duplicate => "FieldValueDuplicate",
-        }
-    }
 }
 
 impl Rule {
@@ -173,9 +161,9 @@ impl Rule {
             rule,
             message,
             message_expression: None,
-            path: None,
+            field_path: None,
             reason: None,
-            optional_old: false,
+            optional_old_self: None,
         }
     }
 
@@ -198,14 +186,14 @@ impl Rule {
     /// `!oldSelf.hasValue() || self.spec.size >= oldSelf.value().spec.size`.
     #[must_use]
     pub const fn with_optional_old_self(mut self) -> Self {
-        self.optional_old = true;
+        self.optional_old_self = Some(true);
         self
     }
 
     /// Sets the field that the API server names with the message, such as `.spec.max`.
     #[must_use]
     pub const fn at(mut self, path: &'static str) -> Self {
-        self.path = Some(path);
+        self.field_path = Some(path);
         self
     }
 }

@@ -287,7 +287,7 @@ pub(crate) fn along<T>(path: &str, f: impl FnOnce(&[&str]) -> T) -> T {
 }
 
 // Not `str::replace`: its string search adds 5 KB to the plugin.
-fn unescaped(step: &str) -> String {
+pub(crate) fn unescaped(step: &str) -> String {
     let mut rest = step.chars();
     let mut name = String::with_capacity(step.len());
     while let Some(c) = rest.next() {

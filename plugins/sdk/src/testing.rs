@@ -25,6 +25,7 @@ use serde_json::Value;
 use serde_json::ser::{PrettyFormatter, Serializer};
 
 use crate::bindings::operator_host::plugin::types as wit;
+use crate::builders;
 use crate::kinds::Kind;
 use crate::object::{self, Object};
 use crate::plugin::Reconciler;
@@ -77,7 +78,7 @@ impl Case {
     /// Sets the value at a path of the parent, such as `/spec/replicas`. `null` removes a field.
     #[must_use]
     pub fn set(mut self, path: &str, value: impl Into<Value>) -> Self {
-        set(&mut self.parent, path, value.into());
+        builders::put_at(&mut self.parent, path, value.into());
         self
     }
 
@@ -130,7 +131,7 @@ impl Case {
             .iter_mut()
             .find(|child| child["kind"] == kind.kind && child["metadata"]["name"] == name);
         match child {
-            Some(child) => set(child, path, value.into()),
+            Some(child) => builders::put_at(child, path, value.into()),
             None => panic!("there is no {} {name}", kind.kind),
         }
         self
@@ -428,10 +429,16 @@ impl From<wit::Response> for Outcome {
     fn from(response: wit::Response) -> Self {
         Self {
             done: response.done,
-            children: response.children.iter().map(|child| json(child)).collect(),
+            children: response
+                .children
+                .iter()
+                .map(|child| object::parse(child))
+                .collect(),
             keep: response.keep.into_iter().map(|kept| kept.name).collect(),
             generate: response.generate,
-            status: response.status.map_or(Value::Null, |status| json(&status)),
+            status: response
+                .status
+                .map_or(Value::Null, |status| object::parse(&status)),
             conditions: response.conditions,
             events: response.events,
             requeue_after: response.requeue_after_ms.map(Duration::from_millis),
@@ -511,29 +518,10 @@ fn documents(yaml: &str) -> Vec<Value> {
     }
 }
 
-/// Parses text that the crate itself wrote.
-fn json(text: &str) -> Value {
-    match serde_json::from_str(text) {
-        Ok(value) => value,
-        Err(error) => panic!("{error}: {text}"),
-    }
-}
-
 fn default_to(value: &mut Value, text: &str) {
     if value.is_null() {
         *value = text.into();
     }
-}
-
-fn set(object: &mut Value, path: &str, value: Value) {
-    let place = path
-        .split('/')
-        .skip(1)
-        .fold(object, |place, step| match step.parse::<usize>() {
-            Ok(position) => &mut place[position],
-            Err(_) => &mut place[step],
-        });
-    *place = value;
 }
 
 fn find<'a>(objects: &'a [Value], like: &Value) -> Option<&'a Value> {

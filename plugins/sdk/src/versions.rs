@@ -294,12 +294,8 @@ fn depth(value: &Value) -> usize {
 pub(crate) fn remove(value: &mut Value, path: &str) {
     let (parent, name) = path.rsplit_once('/').unwrap_or_default();
     if let Some(fields) = value.pointer_mut(parent).and_then(Value::as_object_mut) {
-        fields.remove(&unescaped(name));
+        fields.remove(&object::unescaped(name));
     }
-}
-
-fn unescaped(name: &str) -> String {
-    name.replace("~1", "/").replace("~0", "~")
 }
 
 /// Sets the value at a JSON pointer, and creates the objects on the way.
@@ -311,7 +307,7 @@ pub(crate) fn set(mut value: &mut Value, path: &str, to: Value) {
         let Some(fields) = value.as_object_mut() else {
             return;
         };
-        value = fields.entry(unescaped(name)).or_insert(Value::Null);
+        value = fields.entry(object::unescaped(name)).or_insert(Value::Null);
     }
     *value = to;
 }

@@ -7,9 +7,9 @@ use schemars::JsonSchema;
 use schemars::generate::SchemaSettings;
 use serde_json::{Map, Value, json};
 
-use super::{Column, Crd, Rule, Scale, structural};
+use super::{Column, Crd, structural};
 use crate::kinds::Kind;
-use crate::versions::{Definition, Version};
+use crate::versions::{Definition, Version, remove_nulls};
 
 impl Crd {
     /// Returns the definition of a kind with this spec and status, and the problems of the types.
@@ -48,24 +48,24 @@ impl Crd {
         versions.push(self.version(version, &own, &status, is_stored, &mut problems));
         let singular = parent.kind.to_lowercase();
         let plural = self.plural.map_or_else(|| format!("{singular}s"), str::to_owned);
-        let mut names = json!({ "kind": parent.kind, "plural": plural, "singular": singular });
-        if !self.short_names.is_empty() {
-            names["shortNames"] = json!(self.short_names);
-        }
-        if !self.categories.is_empty() {
-            names["categories"] = json!(self.categories);
-        }
-        let definition = json!({
+        let mut definition = json!({
             "apiVersion": "apiextensions.k8s.io/v1",
             "kind": "CustomResourceDefinition",
             "metadata": { "name": format!("{plural}.{group}") },
             "spec": {
                 "group": group,
-                "names": names,
+                "names": {
+                    "kind": parent.kind,
+                    "plural": plural,
+                    "singular": singular,
+                    "shortNames": given(self.short_names),
+                    "categories": given(self.categories),
+                },
                 "scope": if self.cluster_scoped { "Cluster" } else { "Namespaced" },
                 "versions": versions,
             },
         });
+        remove_nulls(&mut definition);
         (definition, problems)
     }
 
@@ -81,83 +81,38 @@ impl Crd {
         let mut spec = (definition.schema)(problems);
         // The doc comment of the spec's type becomes the kind's description in `kubectl explain`.
         let spec_description = spec.as_object_mut().and_then(|spec| spec.remove("description"));
+        let metadata = self.names.map(|(pattern, length)| {
+            let name = json!({ "type": "string", "pattern": pattern, "maxLength": length });
+            json!({ "type": "object", "properties": { "name": name } })
+        });
         let mut root = json!({
+            "description": spec_description,
             "type": "object",
             "required": ["spec"],
-            "properties": { "spec": spec, "status": status },
+            "properties": { "metadata": metadata, "spec": spec, "status": status },
+            "x-kubernetes-validations": given(definition.rules),
         });
-        if let Some((pattern, length)) = self.names {
-            root["properties"]["metadata"] = json!({
-                "type": "object",
-                "properties": { "name": { "type": "string", "pattern": pattern, "maxLength": length } },
-            });
-        }
-        if let Some(description) = spec_description {
-            root["description"] = description;
-        }
         if self.without_descriptions {
             structural::leave_out_descriptions(&mut root);
         }
-        if !definition.rules.is_empty() {
-            root["x-kubernetes-validations"] = definition.rules.iter().map(rule).collect();
-        }
-        let mut version = json!({
+        let age = Column::date("Age", ".metadata.creationTimestamp");
+        let columns = definition.columns.unwrap_or(self.columns).iter();
+        json!({
             "name": name,
             "served": definition.is_served,
             "storage": is_stored,
             "schema": { "openAPIV3Schema": root },
-            "subresources": { "status": {} },
-            "additionalPrinterColumns": columns(definition.columns.unwrap_or(self.columns)),
-        });
-        if let Some(scale) = self.scale {
-            version["subresources"]["scale"] = subresource(scale);
-        }
-        if let Some(warning) = definition.deprecation {
-            version["deprecated"] = true.into();
-            version["deprecationWarning"] = warning.into();
-        }
-        version
-    }
-}
-
-fn columns(columns: &[Column]) -> Vec<Value> {
-    let age = Column::date("Age", ".metadata.creationTimestamp");
-    let columns = columns.iter().chain([&age]);
-    columns
-        .map(|column| {
-            let mut shown = json!({ "name": column.title, "type": column.type_, "jsonPath": column.path });
-            if column.wide {
-                // Kubernetes shows columns of priority 0 always, and all others only in the wide output.
-                shown["priority"] = 1.into();
-            }
-            shown
+            "subresources": { "status": {}, "scale": self.scale },
+            "additionalPrinterColumns": columns.chain([&age]).collect::<Vec<_>>(),
+            "deprecated": definition.deprecation.map(|_| true),
+            "deprecationWarning": definition.deprecation,
         })
-        .collect()
+    }
 }
 
-fn rule(rule: &Rule) -> Value {
-    let mut entry = json!({ "rule": rule.rule, "message": rule.message });
-    if let Some(path) = rule.path {
-        entry["fieldPath"] = path.into();
-    }
-    if let Some(expression) = rule.message_expression {
-        entry["messageExpression"] = expression.into();
-    }
-    if let Some(reason) = rule.reason {
-        entry["reason"] = reason.as_str().into();
-    }
-    if rule.optional_old {
-        entry["optionalOldSelf"] = true.into();
-    }
-    entry
-}
-
-fn subresource(scale: Scale) -> Value {
-    let mut paths = json!({ "specReplicasPath": scale.wanted, "statusReplicasPath": scale.observed });
-    if let Some(selector) = scale.selector {
-        paths["labelSelectorPath"] = selector.into();
-    }
-    paths
+/// Returns a list unless it is empty.
+fn given<T>(list: &[T]) -> Option<&[T]> {
+    (!list.is_empty()).then_some(list)
 }
 
 /// Returns the schema of a spec.
@@ -217,7 +172,7 @@ mod tests {
     use std::collections::BTreeMap;
 
     use super::*;
-    use crate::crd::Reason;
+    use crate::crd::{Reason, Rule, Scale};
 
     #[derive(JsonSchema)]
     #[serde(rename_all = "camelCase")]

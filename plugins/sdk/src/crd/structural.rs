@@ -4,6 +4,9 @@ use serde_json::{Map, Value, json};
 
 use crate::versions::remove_nulls;
 
+/// Keeps fields that the schema does not have.
+const OPEN: &str = "x-kubernetes-preserve-unknown-fields";
+
 /// The keywords of `JSONSchemaProps` that a structural schema may contain; the API server does not use others
 /// (`title`, `$schema`, `examples`).
 const KEYWORDS: [&str; 24] = [
@@ -38,7 +41,7 @@ const KEYWORDS: [&str; 24] = [
 pub(super) fn rewrite(schema: &mut Value, path: &str, problems: &mut Vec<String>) {
     match schema {
         Value::Object(fields) => rewrite_object(fields, path, problems),
-        Value::Bool(true) => *schema = json!({ "x-kubernetes-preserve-unknown-fields": true }),
+        Value::Bool(true) => *schema = json!({ OPEN: true }),
         _ => problems.push(format!(
             "{path}: no value fits this type, so it has no structural schema"
         )),
@@ -82,10 +85,7 @@ fn rewrite_object(fields: &mut Map<String, Value>, path: &str, problems: &mut Ve
             fields.remove("additionalProperties"),
             None | Some(Value::Bool(false))
         ) {
-            fields.insert(
-                "x-kubernetes-preserve-unknown-fields".to_owned(),
-                Value::Bool(true),
-            );
+            fields.insert(OPEN.to_owned(), true.into());
         }
     }
     match fields.get_mut("additionalProperties") {
@@ -97,10 +97,7 @@ fn rewrite_object(fields: &mut Map<String, Value>, path: &str, problems: &mut Ve
         rewrite(items, &format!("{path}[]"), problems);
     }
     if !fields.contains_key("type") && !fields.contains_key("x-kubernetes-int-or-string") {
-        fields.insert(
-            "x-kubernetes-preserve-unknown-fields".to_owned(),
-            Value::Bool(true),
-        );
+        fields.insert(OPEN.to_owned(), true.into());
     }
 }
 
