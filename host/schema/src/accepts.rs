@@ -5,7 +5,7 @@
 
 use serde_json::Value;
 
-use super::schema::properties;
+use super::properties;
 
 /// Reports whether `after` certainly accepts and keeps every value that `before` accepts and keeps.
 #[must_use]

@@ -9,7 +9,7 @@ use std::sync::LazyLock;
 
 use regex::Regex;
 
-use super::schema::pattern;
+use crate::cel::re2::pattern;
 use crate::cel::time::{date, lenient_duration};
 use crate::cel::url::Url;
 

@@ -27,6 +27,9 @@ pub mod structural;
 #[cfg(all(test, feature = "judge"))]
 mod tests;
 
+#[cfg(feature = "judge")]
+use serde_json::Value;
+
 /// One problem with its location.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Problem {
@@ -63,4 +66,9 @@ pub fn field(path: &str, name: &str) -> String {
         return format!("{path}[{name}]");
     }
     format!("{path}.{name}")
+}
+
+#[cfg(feature = "judge")]
+fn properties(schema: &Value) -> impl Iterator<Item = (&String, &Value)> {
+    schema["properties"].as_object().into_iter().flatten()
 }

@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 
-use super::{field, schema};
+use super::{field, properties};
 
 /// Returns the outermost fields of `wanted` that an API server with the schema `installed` drops.
 #[must_use]
@@ -17,7 +17,7 @@ fn compare(installed: &Value, wanted: &Value, path: &str, found: &mut Vec<String
         return;
     }
     let values = |schema: &Value| schema.get("additionalProperties").cloned();
-    for (name, inner) in schema::properties(wanted) {
+    for (name, inner) in properties(wanted) {
         let at = field(path, name);
         match installed["properties"].get(name) {
             Some(installed) => compare(installed, inner, &at, found),

@@ -5,15 +5,11 @@
 //! unknown field is a problem here, as it is for `kubectl apply`, which requests strict validation. Sources: the
 //! structural schemas of `apiextensions.k8s.io/v1`, and the schema objects of OpenAPI 3.0.
 
-use regex::Regex;
 use serde_json::{Map, Value};
 
-use super::{Problem, embedded, field, formats, numbers};
+use super::{Problem, embedded, field, formats, numbers, properties};
 use crate::cel;
-use crate::cel::re2::{Unusable, compiled};
-
-/// Maximum number of bytes of a compiled pattern. The API server has another limit: what is larger is left to it.
-const PATTERN: usize = 10 << 20;
+use crate::cel::re2::{self, Unusable};
 
 /// Fills in the schema's defaults from the outside in, and removes nulls that the schema does not allow, as the API server
 /// does when it reads an object.
@@ -58,10 +54,6 @@ pub fn has_rules(schema: &Value) -> bool {
         Value::Array(items) => items.iter().any(has_rules),
         _ => false,
     }
-}
-
-pub(super) fn properties(schema: &Value) -> impl Iterator<Item = (&String, &Value)> {
-    schema["properties"].as_object().into_iter().flatten()
 }
 
 /// Checks one value. `whole` is true for the structural schema of this value, and false for a branch such as one in
@@ -136,7 +128,7 @@ fn check_text(text: &str, schema: &Value, wrong: &mut impl FnMut(String)) {
         ));
     }
     if let Some(pattern) = schema["pattern"].as_str() {
-        match self::pattern(pattern) {
+        match re2::pattern(pattern) {
             Ok(regex) if !regex.is_match(text) => {
                 wrong(format!("{text:?} does not match {pattern} (pattern)"));
             }
@@ -155,14 +147,6 @@ fn check_text(text: &str, schema: &Value, wrong: &mut impl FnMut(String)) {
     {
         wrong(format!("{text:?} is not a valid {format} (format)"));
     }
-}
-
-/// Compiles a pattern of a schema.
-///
-/// # Errors
-/// When the API server refuses it, or it is too large here.
-pub(super) fn pattern(text: &str) -> Result<Regex, Unusable> {
-    compiled(text, PATTERN)
 }
 
 fn check_array(items: &[Value], schema: &Value, path: &str, whole: bool, problems: &mut Vec<Problem>) {

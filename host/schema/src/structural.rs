@@ -9,10 +9,10 @@ mod rules;
 
 use serde_json::Value;
 
-use super::schema::{pattern, properties, validate};
-use super::{Problem, field};
+use super::schema::validate;
+use super::{Problem, field, properties};
 use crate::cel;
-use crate::cel::re2::Unusable;
+use crate::cel::re2::{Unusable, pattern};
 
 const TYPES: [&str; 6] = ["object", "array", "string", "integer", "number", "boolean"];
 const JUNCTORS: [&str; 3] = ["allOf", "anyOf", "oneOf"];

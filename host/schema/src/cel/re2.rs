@@ -18,6 +18,8 @@ pub(crate) enum Unusable {
     Large,
 }
 
+/// Maximum number of bytes of a compiled pattern of a schema. The API server has another limit: what is larger is left to it.
+const PATTERN: usize = 10 << 20;
 /// Maximum number of repetitions, also of those within each other.
 const REPETITIONS: u64 = 1_000;
 /// Maximum number of groups within each other. Go's.
@@ -28,6 +30,14 @@ const POSIX: [&str; 14] = [
     "alnum", "alpha", "ascii", "blank", "cntrl", "digit", "graph", "lower", "print", "punct", "space",
     "upper", "word", "xdigit",
 ];
+
+/// Compiles a pattern of a schema.
+///
+/// # Errors
+/// When the API server refuses it, or it is too large here.
+pub(crate) fn pattern(text: &str) -> Result<Regex, Unusable> {
+    compiled(text, PATTERN)
+}
 
 /// Compiles a pattern whose compiled form has at most this many bytes.
 ///

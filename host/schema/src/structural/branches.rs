@@ -2,9 +2,9 @@
 
 use serde_json::{Value, json};
 
-use super::super::schema::properties;
-use super::super::{Problem, field};
+use super::super::{Problem, field, properties};
 use super::JUNCTORS;
+use crate::cel::re2::{Unusable, pattern};
 
 /// What only the schema outside may have.
 const STRUCTURE: [&str; 13] = [
@@ -78,7 +78,7 @@ fn within(branch: &Value, may_have_types: bool, path: &str, problems: &mut Vec<P
         problems.push(Problem::new(path, "`uniqueItems: true` is not allowed"));
     }
     if let Some(text) = branch["pattern"].as_str()
-        && let Err(crate::cel::re2::Unusable::Syntax(why)) = super::pattern(text)
+        && let Err(Unusable::Syntax(why)) = pattern(text)
     {
         let message = format!("the pattern {text} is not a regular expression as Go reads it: {why}");
         problems.push(Problem::new(path, message));
