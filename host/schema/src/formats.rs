@@ -4,7 +4,7 @@
 //! names.
 
 use std::collections::HashMap;
-use std::net::Ipv6Addr;
+use std::net::{IpAddr, Ipv6Addr};
 use std::sync::LazyLock;
 
 use regex::Regex;
@@ -166,65 +166,20 @@ fn is_credit_card(text: &str) -> bool {
     sum.is_multiple_of(10) && pattern(ISSUERS).is_ok_and(|regex| regex.is_match(&digits))
 }
 
-/// Returns what follows text between quotes, in which a backslash stands before a sign.
-fn unquoted(text: &str) -> Option<&str> {
-    let mut escaped = false;
-    let end = text.strip_prefix('"')?.find(|c: char| {
-        let is_end = c == '"' && !escaped;
-        escaped = c == '\\' && !escaped;
-        is_end
-    })?;
-    let quoted = &text[1..=end];
-    (!quoted.contains(['\n', '\r'])).then(|| &text[end + 2..])
-}
-
 /// An address as in a mail, such as `a@b.c` or `Name <a@b.c>`.
 fn is_email(text: &str) -> bool {
-    let is_word = |c: char| !c.is_ascii() || c.is_ascii_alphanumeric() || "!#$%&'*+-/=?^_`{|}~".contains(c);
-    let is_atom = |text: &str| {
-        !text.is_empty()
-            && text
-                .split('.')
-                .all(|part| !part.is_empty() && part.chars().all(is_word))
-    };
-    let is_address = |text: &str| {
-        let domain = match unquoted(text) {
-            Some(rest) => rest.strip_prefix('@').filter(|_| !text.starts_with("\"\"")),
-            None => text
-                .split_once('@')
-                .filter(|(local, _)| is_atom(local))
-                .map(|(_, domain)| domain),
-        };
-        domain.map(str::trim_start).is_some_and(|domain| {
-            let literal = domain
-                .strip_prefix('[')
-                .and_then(|domain| domain.strip_suffix(']'));
-            literal.map_or_else(
-                || is_atom(domain),
-                |literal| literal.parse::<std::net::IpAddr>().is_ok(),
-            )
-        })
-    };
-    let text = text.trim_matches([' ', '\t']);
-    if is_address(text) {
-        return true;
-    }
-    let Some((name, address)) = text.strip_suffix('>').and_then(|text| text.rsplit_once('<')) else {
-        return false;
-    };
-    let mut name = name.trim_matches([' ', '\t']);
-    while !name.is_empty() {
-        name = match unquoted(name) {
-            Some(rest) => rest,
-            None => {
-                let end = name.find([' ', '\t', '"']).unwrap_or(name.len());
-                if end == 0 || !name[..end].chars().all(|c| is_word(c) || c == '.') {
-                    return false;
-                }
-                &name[end..]
-            }
-        }
-        .trim_start_matches([' ', '\t']);
-    }
-    is_address(address)
+    static EMAIL: LazyLock<Option<Regex>> = LazyLock::new(|| {
+        let word = r#"[^\x00-\x20"(),.:;<>@\[\\\]\x7F]"#;
+        let atom = format!(r"{word}+(?:\.{word}+)*");
+        let quoted = r#"(?:[^"\\\r\n]|\\[^\r\n])"#;
+        let local = format!(r#"(?:{atom}|"{quoted}+")"#);
+        let address = format!(r"{local}@[ \t]*(?:{atom}|\[([0-9A-Fa-f:.]+)\])");
+        let name = format!(r#"(?:(?:"{quoted}*"|(?:{word}|\.)+)[ \t]*)*"#);
+        Regex::new(&format!(r"^[ \t]*(?:{address}|{name}<{address}>)[ \t]*$")).ok()
+    });
+    let parts = EMAIL.as_ref().and_then(|email| email.captures(text));
+    parts.is_some_and(|parts| {
+        let mut numbers = parts.iter().skip(1).flatten();
+        numbers.all(|number| number.as_str().parse::<IpAddr>().is_ok())
+    })
 }
