@@ -103,7 +103,7 @@ pub(super) fn global<'a>(name: &str, args: &[Val<'a>], fuel: &Fuel, patterns: &P
         }
         ("isCIDR", [Val::Text(text)]) => Ok(Val::Bool(url::cidr(text).is_some())),
         ("cidr", [Val::Text(text)]) => {
-            let parsed = url::cidr(text).map(|(address, length)| Val::Cidr(address, length));
+            let parsed = url::cidr(text).map(Val::Cidr);
             parsed.ok_or_else(|| wrong("network address parse error"))
         }
         ("optional.none", []) => Ok(Val::Optional(None)),
@@ -171,7 +171,7 @@ fn convert<'a>(to: &str, value: &Val<'a>, fuel: &Fuel) -> Evaluated<'a> {
         ("int", Val::Double(_)) => return Err(EvalError::overflow()),
         ("int", Val::Text(text)) => Val::Int(text.parse().map_err(|_| failed())?),
         ("int", Val::Duration(nanos)) => Val::Int(*nanos),
-        ("int", Val::Time(nanos)) => Val::Int(nanos.div_euclid(1_000_000_000) as i64),
+        ("int", Val::Time(time)) => Val::Int(time::seconds(*time)),
         ("uint", Val::Int(value)) => {
             Val::Uint(u64::try_from(*value).map_err(|_| EvalError::unsigned_overflow())?)
         }
@@ -207,7 +207,7 @@ fn convert<'a>(to: &str, value: &Val<'a>, fuel: &Fuel) -> Evaluated<'a> {
             | Val::Uint(_)
             | Val::Double(_)
             | Val::Ip(_)
-            | Val::Cidr(..)
+            | Val::Cidr(_)
             | Val::Duration(_)
             | Val::Time(_),
         ) => Val::made(shown(value)),

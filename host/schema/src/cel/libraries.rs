@@ -4,6 +4,8 @@ use std::cmp::Ordering;
 use std::net::IpAddr;
 use std::rc::Rc;
 
+use ipnet::IpNet;
+
 use super::EvalError;
 use super::operators::{arithmetic, contains, items};
 use super::time;
@@ -186,7 +188,7 @@ pub(super) fn member<'a>(name: &str, of: &Val<'a>, args: &[Val<'a>], fuel: &Fuel
     match of {
         Val::Quantity(of) => quantity(name, *of, args),
         Val::Ip(address) => ip(name, *address, args),
-        Val::Cidr(address, length) => cidr(name, (*address, *length), args),
+        Val::Cidr(of) => cidr(name, *of, args),
         Val::Url(of) => {
             // What the method returns is copied.
             let (bytes, items) = of.size();
@@ -207,15 +209,15 @@ pub(super) fn member<'a>(name: &str, of: &Val<'a>, args: &[Val<'a>], fuel: &Fuel
             ("getMilliseconds", []) => Ok(Val::Int(nanos / 1_000_000)),
             _ => Err(EvalError::Overload),
         },
-        Val::Time(nanos) => {
+        Val::Time(time) => {
             let zone = match args {
                 [] => "",
                 [Val::Text(zone)] => zone,
                 _ => return Err(EvalError::Overload),
             };
-            let part = time::part(name, *nanos, zone).ok_or(EvalError::Overload)?;
-            part.map(Val::Int)
-                .map_err(|()| EvalError::Unknown(format!("the time zone {zone}")))
+            let local = time::local(*time, zone);
+            let local = local.ok_or_else(|| EvalError::Unknown(format!("the time zone {zone}")))?;
+            time::part(name, local).map(Val::Int).ok_or(EvalError::Overload)
         }
         _ => Err(EvalError::Overload),
     }
@@ -267,25 +269,22 @@ fn ip<'a>(name: &str, of: IpAddr, args: &[Val<'a>]) -> Evaluated<'a> {
     })
 }
 
-fn cidr<'a>(name: &str, of: (IpAddr, u8), args: &[Val<'a>]) -> Evaluated<'a> {
-    let inner = match (name, args) {
-        ("containsIP", [Val::Ip(address)]) => Some((*address, url::width(*address))),
+fn cidr<'a>(name: &str, of: IpNet, args: &[Val<'a>]) -> Evaluated<'a> {
+    let wrong = |what: &str| EvalError::Error(format!("{what} parse error"));
+    Ok(match (name, args) {
+        ("containsIP", [Val::Ip(address)]) => Val::Bool(of.contains(address)),
         ("containsIP", [Val::Text(text)]) => {
-            let address =
-                url::ip(text).ok_or_else(|| EvalError::Error("IP Address parse error".to_owned()))?;
-            Some((address, url::width(address)))
+            let address = url::ip(text).ok_or_else(|| wrong("IP Address"))?;
+            Val::Bool(of.contains(&address))
         }
-        ("containsCIDR", [Val::Cidr(address, length)]) => Some((*address, *length)),
+        ("containsCIDR", [Val::Cidr(inner)]) => Val::Bool(of.contains(inner)),
         ("containsCIDR", [Val::Text(text)]) => {
-            Some(url::cidr(text).ok_or_else(|| EvalError::Error("network address parse error".to_owned()))?)
+            let inner = url::cidr(text).ok_or_else(|| wrong("network address"))?;
+            Val::Bool(of.contains(&inner))
         }
-        _ => None,
-    };
-    Ok(match (name, args, inner) {
-        (_, _, Some(inner)) => Val::Bool(url::contains(of, inner)),
-        ("ip", [], _) => Val::Ip(of.0),
-        ("masked", [], _) => Val::Cidr(url::masked(of.0, of.1), of.1),
-        ("prefixLength", [], _) => Val::Int(of.1.into()),
+        ("ip", []) => Val::Ip(of.addr()),
+        ("masked", []) => Val::Cidr(of.trunc()),
+        ("prefixLength", []) => Val::Int(of.prefix_len().into()),
         _ => return Err(EvalError::Overload),
     })
 }

@@ -1,7 +1,10 @@
 //! The operators on values.
 
+use jiff::SignedDuration;
+use jiff::civil::DateTime;
+
 use super::EvalError;
-use super::time::is_time;
+use super::time;
 use super::value::{Evaluated, Fuel, Val, equal};
 
 /// Implements `in`.
@@ -72,21 +75,19 @@ pub(super) fn arithmetic<'a>(operator: &str, left: &Val<'a>, right: &Val<'a>, fu
             .map(Val::Duration)
             .ok_or_else(EvalError::overflow),
         ("+", Val::Time(a), Val::Duration(b)) | ("+", Val::Duration(b), Val::Time(a)) => {
-            moved(*a, (*b).into())
+            moved(*a, SignedDuration::from_nanos(*b))
         }
-        ("-", Val::Time(a), Val::Duration(b)) => moved(*a, -i128::from(*b)),
-        ("-", Val::Time(a), Val::Time(b)) => i64::try_from(a - b)
+        ("-", Val::Time(a), Val::Duration(b)) => moved(*a, -SignedDuration::from_nanos(*b)),
+        ("-", Val::Time(a), Val::Time(b)) => i64::try_from(a.duration_since(*b).as_nanos())
             .map(Val::Duration)
             .map_err(|_| EvalError::overflow()),
         _ => Err(EvalError::Overload),
     }
 }
 
-/// Moves a time by this many nanoseconds.
-fn moved<'a>(time: i128, by: i128) -> Evaluated<'a> {
-    let moved = time + by;
-    is_time(moved)
-        .then_some(Val::Time(moved))
+fn moved<'a>(time: DateTime, by: SignedDuration) -> Evaluated<'a> {
+    time::later(time, by)
+        .map(Val::Time)
         .ok_or_else(EvalError::time_overflow)
 }
 

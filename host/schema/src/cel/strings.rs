@@ -273,9 +273,9 @@ pub(super) fn shown(value: &Val<'_>) -> String {
         Val::Double(value) => double(*value),
         Val::Text(text) => text.to_string(),
         Val::Ip(address) => address.to_string(),
-        Val::Cidr(address, length) => format!("{address}/{length}"),
+        Val::Cidr(network) => network.to_string(),
         Val::Duration(nanos) => time::shown_duration(*nanos),
-        Val::Time(nanos) => time::shown(*nanos),
+        Val::Time(time) => format!("{time}Z"),
         Val::Type(name) => (*name).to_owned(),
         other => other.type_name().to_owned(),
     }

@@ -7,6 +7,8 @@ use std::ops::Deref;
 use std::rc::Rc;
 use std::time::Instant;
 
+use ipnet::IpNet;
+use jiff::civil::{DateTime, Time};
 use serde_json::{Map, Value};
 
 use super::EvalError;
@@ -55,12 +57,12 @@ pub(super) enum Val<'a> {
     Entries(&'a Map<String, Value>, &'a Value),
     /// Nanoseconds.
     Duration(i64),
-    /// Nanoseconds since 1970.
-    Time(i128),
+    /// In UTC.
+    Time(DateTime),
     Optional(Option<Rc<Val<'a>>>),
     Quantity(Quantity),
     Ip(IpAddr),
-    Cidr(IpAddr, u8),
+    Cidr(IpNet),
     Url(Rc<Url>),
     /// A type, by its name.
     Type(&'static str),
@@ -108,9 +110,7 @@ impl<'a> Val<'a> {
                 }
                 Some("date") => {
                     fuel.bytes(text.len())?;
-                    time::date(text)
-                        .and_then(|days| time::of_seconds(days * 86_400))
-                        .map(Val::Time)
+                    time::date(text).map(|day| Val::Time(day.to_datetime(Time::midnight())))
                 }
                 Some("duration") => {
                     fuel.bytes(text.len())?;
@@ -180,7 +180,7 @@ impl<'a> Val<'a> {
             Self::Optional(_) => "optional_type",
             Self::Quantity(_) => "kubernetes.Quantity",
             Self::Ip(_) => "net.IP",
-            Self::Cidr(..) => "net.CIDR",
+            Self::Cidr(_) => "net.CIDR",
             Self::Url(_) => "kubernetes.URL",
             Self::Type(_) => "type",
         }
@@ -430,7 +430,7 @@ pub(super) fn equal(a: &Val<'_>, b: &Val<'_>, fuel: &Fuel) -> Result<bool, EvalE
         (Val::Url(a), Val::Url(b)) => a == b,
         (Val::Type(a), Val::Type(b)) => a == b,
         (Val::Ip(a), Val::Ip(b)) => a == b,
-        (Val::Cidr(a, of_a), Val::Cidr(b, of_b)) => (a, of_a) == (b, of_b),
+        (Val::Cidr(a), Val::Cidr(b)) => a == b,
         (a, b) if a.is_list() && b.is_list() => lists(a, b, fuel)?,
         (a, b) if a.is_map() && b.is_map() => {
             if a.len() != b.len() {
