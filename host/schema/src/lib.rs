@@ -72,3 +72,11 @@ pub fn field(path: &str, name: &str) -> String {
 fn properties(schema: &Value) -> impl Iterator<Item = (&String, &Value)> {
     schema["properties"].as_object().into_iter().flatten()
 }
+
+/// Returns the schemas directly within a schema: a keyword, the name of a property, and the schema.
+#[cfg(feature = "judge")]
+fn inner(schema: &Value) -> impl Iterator<Item = (&'static str, Option<&String>, &Value)> {
+    let properties = properties(schema).map(|(name, inner)| ("properties", Some(name), inner));
+    let others = ["items", "additionalProperties"].into_iter();
+    properties.chain(others.filter_map(|keyword| Some((keyword, None, schema.get(keyword)?))))
+}

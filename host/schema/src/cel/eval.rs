@@ -145,7 +145,7 @@ impl<'e, 'a> Evaluation<'e, 'a> {
                     }
                     Found::Declared(name, schema) => (name, schema),
                 };
-                match map.get(&name) {
+                match map.get(name) {
                     None | Some(Value::Null) => None,
                     Some(value) => {
                         let read = Val::read(value, schema, false, self.fuel)?;

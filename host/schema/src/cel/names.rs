@@ -2,6 +2,10 @@
 //!
 //! Source: <https://kubernetes.io/docs/tasks/extend-kubernetes/custom-resources/custom-resource-definitions/#validation-rules>.
 
+use std::borrow::Cow;
+use std::sync::LazyLock;
+
+use regex::{Captures, Regex};
 use serde_json::Value;
 
 use super::value::Fields;
@@ -32,13 +36,13 @@ const RESERVED: [&str; 21] = [
 ];
 
 /// A field that a rule names.
-#[derive(Clone, Debug)]
+#[derive(Clone, Copy, Debug)]
 pub(super) enum Found<'s> {
     /// `apiVersion`, `kind`, or a name in the metadata.
     Text,
     Metadata,
     /// With its name and its schema.
-    Declared(String, &'s Value),
+    Declared(&'s str, &'s Value),
 }
 
 /// Returns the field that a rule names, if an object has it.
@@ -50,10 +54,30 @@ pub(super) fn field<'s>(name: &str, schema: &'s Value, fields: Fields) -> Option
         (Fields::Resource, "metadata") => Some(Found::Metadata),
         (Fields::Metadata, _) => None,
         _ => {
-            let plain = unescaped(name);
-            let declared = schema["properties"].get(&plain)?;
-            (escaped(&plain)? == name).then_some(Found::Declared(plain, declared))
+            let properties = schema["properties"].as_object()?;
+            let (plain, schema) = properties.get_key_value(&*unescaped(name))?;
+            (escaped(plain)? == name).then_some(Found::Declared(plain, schema))
         }
+    }
+}
+
+/// Returns the name of a field that rules write so, if there is one.
+fn unescaped(name: &str) -> Cow<'_, str> {
+    static ESCAPE: LazyLock<Option<Regex>> =
+        LazyLock::new(|| Regex::new("__(underscores|dot|dash|slash)__").ok());
+    let inner = name.strip_prefix("__").and_then(|name| name.strip_suffix("__"));
+    if let Some(word) = inner.filter(|word| RESERVED.contains(word)) {
+        return word.into();
+    }
+    let sign = |found: &Captures<'_>| match &found[1] {
+        "underscores" => "__",
+        "dot" => ".",
+        "dash" => "-",
+        _ => "/",
+    };
+    match &*ESCAPE {
+        Some(escape) if name.contains("__") => escape.replace_all(name, sign),
+        _ => name.into(),
     }
 }
 
@@ -73,34 +97,4 @@ fn escaped(name: &str) -> Option<String> {
             .replace('-', "__dash__")
             .replace('/', "__slash__"),
     )
-}
-
-/// Returns the name of the field that a rule names, such as `foo-bar` for `foo__dash__bar`.
-fn unescaped(name: &str) -> String {
-    if !name.contains("__") {
-        return name.to_owned();
-    }
-    let inner = name.strip_prefix("__").and_then(|name| name.strip_suffix("__"));
-    if let Some(word) = inner.filter(|word| RESERVED.contains(word)) {
-        return word.to_owned();
-    }
-    let mut plain = String::with_capacity(name.len());
-    let mut rest = name;
-    while let Some(at) = rest.find("__") {
-        plain.push_str(&rest[..at]);
-        rest = &rest[at..];
-        let escapes = [
-            ("__underscores__", "__"),
-            ("__dot__", "."),
-            ("__dash__", "-"),
-            ("__slash__", "/"),
-        ];
-        let (escape, sign) = escapes
-            .iter()
-            .find(|(escape, _)| rest.starts_with(escape))
-            .unwrap_or(&("__", "__"));
-        plain.push_str(sign);
-        rest = &rest[escape.len()..];
-    }
-    plain + rest
 }

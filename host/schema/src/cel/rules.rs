@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
-use serde_json::{Map, Value};
+use serde_json::Value;
 
 use super::EvalError;
 use super::check;
@@ -13,6 +13,7 @@ use super::eval::Evaluation;
 use super::parser::{Expr, parse};
 use super::patterns::Patterns;
 use super::value::{Fuel, Val};
+use crate::{field, inner};
 
 /// What one rule may cost for one value. The API server's limit.
 const RULE: u64 = 1_000_000;
@@ -49,6 +50,7 @@ pub fn validate(schema: &Value, object: &Value, old: Option<&Value>) -> Verdict 
 /// Applies the rules until a deadline.
 fn applied(schema: &Value, object: &Value, old: Option<&Value>, deadline: Instant) -> Walk {
     let mut walk = Walk {
+        path: String::new(),
         verdict: Verdict::default(),
         fuel: Fuel::new(OBJECT, deadline),
         is_exhausted: false,
@@ -57,16 +59,7 @@ fn applied(schema: &Value, object: &Value, old: Option<&Value>, deadline: Instan
         patterns: Patterns::default(),
     };
     if walk.has_rules(schema) {
-        walk.value(
-            &Place {
-                within: None,
-                step: Step::Root,
-                schema,
-            },
-            object,
-            old,
-            None,
-        );
+        walk.value(schema, object, old, None);
     }
     walk
 }
@@ -111,27 +104,14 @@ fn refused(schema: &Value, path: &str, is_root: bool, has_old: bool, found: &mut
             ));
         }
     }
-    for (name, schema) in schema["properties"].as_object().into_iter().flatten() {
-        refused(
-            schema,
-            &format!("{path}.properties.{name}"),
-            false,
-            has_old,
-            found,
-        );
-    }
-    if let Some(items) = schema.get("items") {
-        let has_old = has_old && schema["x-kubernetes-list-type"] == "map";
-        refused(items, &format!("{path}.items"), false, has_old, found);
-    }
-    if let Some(values) = schema.get("additionalProperties") {
-        refused(
-            values,
-            &format!("{path}.additionalProperties"),
-            false,
-            has_old,
-            found,
-        );
+    let has_old = has_old && (schema["type"] != "array" || schema["x-kubernetes-list-type"] == "map");
+    for (keyword, name, inner) in inner(schema) {
+        let at = format!("{path}.{keyword}");
+        let at = match name {
+            Some(name) => field(&at, name),
+            None => at,
+        };
+        refused(inner, &at, false, has_old, found);
     }
 }
 
@@ -144,40 +124,6 @@ fn rules(schema: &Value) -> &[Value] {
 /// An expression, and whether it uses `oldSelf`; or why it is none.
 type Parsed = Result<(Expr, bool), String>;
 
-/// A place in the object.
-struct Place<'a, 'w> {
-    within: Option<&'w Place<'a, 'w>>,
-    step: Step<'a>,
-    schema: &'a Value,
-}
-
-/// How a place is reached from the one around it.
-enum Step<'a> {
-    Root,
-    Field(&'a str),
-    Key(&'a str),
-    Index(usize),
-}
-
-impl Place<'_, '_> {
-    /// Returns the path for a message. Keys are long, and places are many.
-    fn path(&self) -> String {
-        let mut path = self.within.map_or_else(String::new, Self::path);
-        match self.step {
-            Step::Root => {}
-            Step::Field(name) => {
-                if !path.is_empty() {
-                    path.push('.');
-                }
-                path += &shortened(name);
-            }
-            Step::Key(key) => path += &format!("[{}]", shortened(key)),
-            Step::Index(index) => path += &format!("[{index}]"),
-        }
-        path
-    }
-}
-
 fn shortened(text: &str) -> Cow<'_, str> {
     if text.len() <= SHOWN {
         return Cow::Borrowed(text);
@@ -186,6 +132,8 @@ fn shortened(text: &str) -> Cow<'_, str> {
 }
 
 struct Walk {
+    /// The path of the current value.
+    path: String,
     verdict: Verdict,
     fuel: Fuel,
     is_exhausted: bool,
@@ -202,14 +150,10 @@ impl Walk {
         if let Some(known) = self.with_rules.get(&key) {
             return *known;
         }
-        let properties = schema["properties"].as_object().into_iter().flat_map(Map::values);
-        let inner = properties
-            .chain(schema.get("items"))
-            .chain(schema.get("additionalProperties"));
         let mut found = !rules(schema).is_empty();
-        for schema in inner {
+        for (_, _, inner) in inner(schema) {
             // Of all of them, for later.
-            found |= self.has_rules(schema);
+            found |= self.has_rules(inner);
         }
         self.with_rules.insert(key, found);
         found
@@ -223,109 +167,89 @@ impl Walk {
     /// in a list whose items have no identity.
     fn value<'a>(
         &mut self,
-        place: &Place<'a, '_>,
+        schema: &'a Value,
         value: &'a Value,
         old: Option<&'a Value>,
         nearest: Option<(&'a Value, &'a Value)>,
     ) {
         // Null stands for a value that is not there.
-        if self.is_done() || value.is_null() || !self.has_rules(place.schema) {
+        if self.is_done() || value.is_null() {
             return;
         }
         if self.fuel.take(0).is_err() {
-            return self.exhausted(place, EXHAUSTED);
+            return self.exhausted(schema, EXHAUSTED);
         }
         let old = old.filter(|old| !old.is_null());
         let nearest = old.map(|old| (old, value)).or(nearest);
-        for rule in rules(place.schema) {
+        for rule in rules(schema) {
             if self.is_done() {
                 return;
             }
             if self.fuel.rest() == 0 || self.fuel.take(APPLIED).is_err() {
-                return self.exhausted(place, EXHAUSTED);
+                return self.exhausted(schema, EXHAUSTED);
             }
-            self.rule(place, rule, value, old, nearest);
+            self.rule(schema, rule, value, old, nearest);
         }
         match value {
-            Value::Array(items) => self.items(place, items, old, nearest),
-            Value::Object(map) => self.fields(place, map, old, nearest),
+            Value::Array(items) if self.has_rules(&schema["items"]) => {
+                // The items of other lists have no identity.
+                let keys = schema["x-kubernetes-list-map-keys"]
+                    .as_array()
+                    .filter(|_| schema["x-kubernetes-list-type"] == "map");
+                let identity = |item: &'a Value| {
+                    let keys = keys?.iter().filter_map(Value::as_str);
+                    Some(keys.map(|key| item[key].to_string()).collect::<Vec<_>>())
+                };
+                let mut known = HashMap::new();
+                for item in old.and_then(Value::as_array).into_iter().flatten() {
+                    if let Some(identity) = identity(item) {
+                        known.entry(identity).or_insert(item);
+                    }
+                }
+                for (index, item) in items.iter().enumerate() {
+                    let old = identity(item).and_then(|identity| known.get(&identity).copied());
+                    let step = ["[", &index.to_string(), "]"];
+                    self.within(step, &schema["items"], item, old, nearest);
+                }
+            }
+            Value::Object(fields) => {
+                for (name, value) in fields {
+                    let declared = schema["properties"].get(name);
+                    let schema = declared.unwrap_or(&schema["additionalProperties"]);
+                    if !self.has_rules(schema) {
+                        continue;
+                    }
+                    // Keys are long.
+                    let shown = shortened(name);
+                    let step = match declared {
+                        Some(_) if self.path.is_empty() => ["", &shown, ""],
+                        Some(_) => [".", &shown, ""],
+                        None => ["[", &shown, "]"],
+                    };
+                    self.within(step, schema, value, old.and_then(|old| old.get(name)), nearest);
+                }
+            }
             _ => {}
         }
     }
 
-    fn items<'a>(
+    fn within<'a>(
         &mut self,
-        place: &Place<'a, '_>,
-        items: &'a [Value],
+        step: [&str; 3],
+        schema: &'a Value,
+        value: &'a Value,
         old: Option<&'a Value>,
         nearest: Option<(&'a Value, &'a Value)>,
     ) {
-        let Some(schema) = place.schema.get("items") else {
-            return;
-        };
-        if !self.has_rules(schema) {
-            return;
-        }
-        // The items of other lists have no identity.
-        let keys = place.schema["x-kubernetes-list-map-keys"]
-            .as_array()
-            .filter(|_| place.schema["x-kubernetes-list-type"] == "map");
-        let identity = |item: &'a Value| {
-            let keys = keys?.iter().filter_map(Value::as_str);
-            Some(keys.map(|key| item[key].to_string()).collect::<Vec<_>>())
-        };
-        let mut known = HashMap::new();
-        for item in old.and_then(Value::as_array).into_iter().flatten() {
-            if let Some(identity) = identity(item) {
-                known.entry(identity).or_insert(item);
-            }
-        }
-        for (index, item) in items.iter().enumerate() {
-            if self.is_done() {
-                return;
-            }
-            let old = identity(item).and_then(|identity| known.get(&identity).copied());
-            let place = Place {
-                within: Some(place),
-                step: Step::Index(index),
-                schema,
-            };
-            self.value(&place, item, old, nearest);
-        }
-    }
-
-    fn fields<'a>(
-        &mut self,
-        place: &Place<'a, '_>,
-        map: &'a Map<String, Value>,
-        old: Option<&'a Value>,
-        nearest: Option<(&'a Value, &'a Value)>,
-    ) {
-        let values = place
-            .schema
-            .get("additionalProperties")
-            .filter(|schema| schema.is_object());
-        for (name, value) in map {
-            if self.is_done() {
-                return;
-            }
-            let (schema, step) = match (place.schema["properties"].get(name), values) {
-                (Some(schema), _) => (schema, Step::Field(name)),
-                (None, Some(schema)) => (schema, Step::Key(name)),
-                (None, None) => continue,
-            };
-            let place = Place {
-                within: Some(place),
-                step,
-                schema,
-            };
-            self.value(&place, value, old.and_then(|old| old.get(name)), nearest);
-        }
+        let end = self.path.len();
+        self.path.extend(step);
+        self.value(schema, value, old, nearest);
+        self.path.truncate(end);
     }
 
     fn rule<'a>(
         &mut self,
-        place: &Place<'a, '_>,
+        schema: &'a Value,
         rule: &'a Value,
         value: &'a Value,
         old: Option<&'a Value>,
@@ -337,25 +261,24 @@ impl Walk {
         let parsed = self.parse(&rule["rule"]);
         let (expr, is_transition) = match &*parsed {
             Ok((expr, is_transition)) => (expr, *is_transition),
-            Err(why) => return self.failed(place, &format!("rule compile error: {why}")),
+            Err(why) => return self.failed(schema, &format!("rule compile error: {why}")),
         };
         let is_optional = rule["optionalOldSelf"] == true;
         if is_transition && !is_optional && old.is_none() {
             return;
         }
         self.fuel.begin(RULE);
-        let read =
-            |value: &'a Value| Val::read(value, place.schema, matches!(place.step, Step::Root), &self.fuel);
+        let read = |value: &'a Value| Val::read(value, schema, self.path.is_empty(), &self.fuel);
         let read = read(value).and_then(|this| Ok((this, old.map(read).transpose()?)));
         let (this, before) = match read {
             Ok(read) => read,
             Err(EvalError::Error(why)) => {
-                return self.failed(place, &format!("{why} evaluating rule: {shown}"));
+                return self.failed(schema, &format!("{why} evaluating rule: {shown}"));
             }
-            Err(_) => return self.too_costly(place, shown),
+            Err(_) => return self.too_costly(schema, shown),
         };
         let (Some(this), false) = (this, matches!(before, Some(None))) else {
-            return self.leave(place, shown, "the schema gives its value no type");
+            return self.leave(shown, "the schema gives its value no type");
         };
         let before = before.flatten();
         let mut variables = vec![("self", this)];
@@ -375,38 +298,40 @@ impl Walk {
                     "" => format!("failed rule: {text}"),
                     given => given.to_owned(),
                 });
-                self.violated(place, rule, value, &message);
+                self.violated(schema, rule, value, &message);
             }
             Err(EvalError::Unknown(name)) => {
                 let why = format!("`{name}` is not evaluated here");
-                self.leave(place, shown, &why);
+                self.leave(shown, &why);
             }
-            Err(EvalError::Error(why)) => self.failed(place, &format!("{why} evaluating rule: {shown}")),
+            Err(EvalError::Error(why)) => {
+                self.failed(schema, &format!("{why} evaluating rule: {shown}"));
+            }
             Err(EvalError::Overload) => {
                 let why = format!(
                     "'no such overload': call arguments did not match a supported operator, function or macro signature \
                      for rule: {shown}"
                 );
-                self.failed(place, &why);
+                self.failed(schema, &why);
             }
             Err(EvalError::Undefined(why)) => {
-                self.failed(place, &format!("rule compile error: {why}"));
+                self.failed(schema, &format!("rule compile error: {why}"));
             }
-            Err(EvalError::Cost) => self.too_costly(place, shown),
+            Err(EvalError::Cost) => self.too_costly(schema, shown),
         }
     }
 
-    fn too_costly(&mut self, place: &Place<'_, '_>, shown: &str) {
+    fn too_costly(&mut self, schema: &Value, shown: &str) {
         let why = format!(
             "'operation cancelled: actual cost limit exceeded': no further validation rules will be run due to call cost \
              exceeds limit for rule: {shown}"
         );
-        self.exhausted(place, &why);
+        self.exhausted(schema, &why);
     }
 
     /// Reports why no more rules are applied.
-    fn exhausted(&mut self, place: &Place<'_, '_>, why: &str) {
-        self.failed(place, why);
+    fn exhausted(&mut self, schema: &Value, why: &str) {
+        self.failed(schema, why);
         self.is_exhausted = true;
     }
 
@@ -449,17 +374,15 @@ impl Walk {
     }
 
     /// Reports a violated rule with its own path and reason.
-    fn violated(&mut self, place: &Place<'_, '_>, rule: &Value, value: &Value, message: &str) {
-        let path = match rule["fieldPath"].as_str() {
-            Some(field) => field_path(&place.path(), field, place.schema).unwrap_or_else(|| place.path()),
-            None => place.path(),
-        };
+    fn violated(&mut self, schema: &Value, rule: &Value, value: &Value, message: &str) {
+        let field = rule["fieldPath"].as_str();
+        let field = field.and_then(|field| field_path(&self.path, field, schema));
         // The API server shows simple values only.
         let shown = match value {
             Value::Object(_) | Value::Array(_) => String::new(),
             value => format!(": {}", shortened(&value.to_string())),
         };
-        let path = named(&path);
+        let path = named(field.as_deref().unwrap_or(&self.path));
         self.verdict.violations.push(match rule["reason"].as_str() {
             Some("FieldValueRequired") => format!("{path}: Required value: {message}"),
             Some("FieldValueForbidden") => format!("{path}: Forbidden: {message}"),
@@ -469,21 +392,23 @@ impl Walk {
     }
 
     /// Reports a rule that cannot be evaluated.
-    fn failed(&mut self, place: &Place<'_, '_>, message: &str) {
-        let type_ = place.schema["type"].as_str().unwrap_or_default();
-        let path = place.path();
-        let path = named(&path);
+    fn failed(&mut self, schema: &Value, message: &str) {
+        let type_ = schema["type"].as_str().unwrap_or_default();
+        let path = named(&self.path);
         self.verdict
             .violations
             .push(format!("{path}: Invalid value: {type_:?}: {message}"));
     }
 
-    fn leave(&mut self, place: &Place<'_, '_>, shown: &str, why: &str) {
+    fn leave(&mut self, shown: &str, why: &str) {
         if self.verdict.left.len() >= REPORTED {
             return;
         }
-        let path = place.path();
-        let path = if path.is_empty() { "the resource" } else { &path };
+        let path = if self.path.is_empty() {
+            "the resource"
+        } else {
+            &self.path
+        };
         let text = format!("{path}: the rule {shown:?} is left to the API server: {why}");
         if !self.verdict.left.contains(&text) {
             self.verdict.left.push(text);
