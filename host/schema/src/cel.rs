@@ -34,8 +34,6 @@ enum EvalError {
     Error(String),
     /// No operator or function takes these types.
     Overload,
-    /// A field or a variable that is not declared. The API server refuses such a rule with its definition.
-    Undefined(String),
     /// A function that this evaluator does not have.
     Unknown(String),
     /// It costs too much.

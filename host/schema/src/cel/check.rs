@@ -3,8 +3,7 @@
 //! What an expression could cost is not estimated.
 
 use std::collections::HashMap;
-use std::rc::Rc;
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 
 use serde_json::Value;
 
@@ -15,8 +14,8 @@ use super::parser::{Expr, MESSAGE};
 use super::patterns::Patterns;
 use super::re2::{Unusable, compiled};
 use super::strings::{Clause, clauses};
-use super::types::{Inference, Signature, Type, signatures};
-use super::value::{Fuel, Text, Val};
+use super::types::{self, Inference, Type};
+use super::value::{Evaluated, Fuel, Val};
 
 /// Maximum number of bytes of a compiled pattern that is a constant.
 const PATTERN: usize = 4 << 20;
@@ -32,17 +31,6 @@ const CONVERSIONS: [&str; 9] = [
     "timestamp",
     "uint",
 ];
-
-/// Returns the functions of the API server, by name.
-fn known() -> &'static HashMap<&'static str, Vec<Signature>> {
-    static KNOWN: OnceLock<HashMap<&'static str, Vec<Signature>>> = OnceLock::new();
-    KNOWN.get_or_init(signatures)
-}
-
-/// Whether the API server has a function.
-pub(super) fn is_declared(name: &str) -> bool {
-    known().contains_key(name)
-}
 
 /// Returns why an expression about a value of a schema is refused; `None` if it has the wanted type.
 pub(super) fn problem(
@@ -88,20 +76,9 @@ struct Check<'s> {
 impl<'s> Check<'s> {
     fn type_of(&mut self, expr: &Expr) -> Found<'s> {
         Ok(match expr {
-            Expr::Null => Type::Simple("null"),
-            Expr::Bool(_) => Type::Simple("bool"),
-            Expr::Int(_) => Type::Simple("int"),
-            Expr::Uint(_) => Type::Simple("uint"),
-            Expr::Double(_) => Type::Simple("double"),
-            Expr::Text(_) => Type::Simple("string"),
-            Expr::Bytes(_) => Type::Simple("bytes"),
+            Expr::Literal(value) => types::named(value.type_name()).map_or(Type::Dyn, |(_, type_)| type_),
             Expr::Name(name) => self.name(name)?,
             Expr::Select { of, field, optional } => {
-                if let Some(name) = self.qualified(expr)
-                    && let Some(type_) = Type::named(&name)
-                {
-                    return Ok(Type::Kind(Arc::new(type_)));
-                }
                 let of = self.type_of(of)?;
                 self.field(&of, field, *optional)?
             }
@@ -110,16 +87,17 @@ impl<'s> Check<'s> {
                 self.field(&of, field, false)?;
                 Type::Simple("bool")
             }
-            Expr::Index { of, index, optional } => {
-                let args = [self.type_of(of)?, self.type_of(index)?];
-                self.call(if *optional { "[?]" } else { "[]" }, false, &args)?
-            }
-            Expr::Call { of, name, args } => {
+            Expr::Operation { operator, args } => self.call(operator, false, args)?,
+            Expr::Call {
+                name,
+                is_method,
+                args,
+            } => {
                 let place = std::ptr::from_ref(expr);
                 if let Some(known) = self.calls.get(&place) {
                     return Ok(known.clone());
                 }
-                let type_ = self.function(of.as_deref(), name, args)?;
+                let type_ = self.call(name, *is_method, args)?;
                 self.calls.insert(place, type_.clone());
                 type_
             }
@@ -128,7 +106,7 @@ impl<'s> Check<'s> {
                 for (of, optional) in items {
                     self.item(of, *optional, &item)?;
                 }
-                Type::List(Arc::new(self.item_type(&item)))
+                Type::List(Arc::new(self.inference.resolved(&item)))
             }
             Expr::Map(entries) => {
                 let (key, value) = (self.inference.fresh(), self.inference.fresh());
@@ -136,48 +114,25 @@ impl<'s> Check<'s> {
                     self.item(of_key, false, &key)?;
                     self.item(of_value, *optional, &value)?;
                 }
-                Type::Map(Arc::new(self.item_type(&key)), Arc::new(self.item_type(&value)))
+                let [key, value] = [key, value].map(|of| Arc::new(self.inference.resolved(&of)));
+                Type::Map(key, value)
             }
             Expr::And(parts) | Expr::Or(parts) => {
+                let operator = if matches!(expr, Expr::And(_)) { "&&" } else { "||" };
                 for part in parts {
-                    self.truth(
-                        part,
-                        if matches!(expr, Expr::And(_)) {
-                            "_&&_"
-                        } else {
-                            "_||_"
-                        },
-                    )?;
+                    self.truth(part, operator)?;
                 }
                 Type::Simple("bool")
             }
             Expr::If(parts) => {
                 let [condition, yes, no] = &**parts;
-                self.truth(condition, "_?_:_")?;
+                self.truth(condition, "?:")?;
                 let (yes, no) = (self.type_of(yes)?, self.type_of(no)?);
                 let of = self.inference.fresh();
                 if !self.inference.unify(&of, &yes) || !self.inference.unify(&of, &no) {
-                    return Err(self.no_overload("_?_:_", &[Type::Simple("bool"), yes, no]));
+                    return Err(self.no_overload("?:", &[Type::Simple("bool"), yes, no]));
                 }
                 of
-            }
-            Expr::Not(of) => {
-                self.truth(of, "!_")?;
-                Type::Simple("bool")
-            }
-            Expr::Minus(of) => {
-                let of = self.type_of(of)?;
-                self.call("negate", false, &[of])?
-            }
-            Expr::Operation { operator, sides } => {
-                let args = [self.type_of(&sides[0])?, self.type_of(&sides[1])?];
-                let name = match *operator {
-                    "<=" | ">" | ">=" => "<",
-                    "!=" => "==",
-                    other => other,
-                };
-                self.call(name, false, &args)
-                    .map_err(|_| self.no_overload(&format!("_{operator}_"), &args))?
             }
             Expr::Macro {
                 name,
@@ -192,24 +147,9 @@ impl<'s> Check<'s> {
         let found = self.variables.iter().rev().find(|(known, _)| known == name);
         match found {
             Some((_, type_)) => Ok(type_.clone()),
-            None => Type::named(name)
-                .map(|type_| Type::Kind(Arc::new(type_)))
+            None => types::named(name)
+                .map(|(_, type_)| Type::Kind(Arc::new(type_)))
                 .ok_or_else(|| format!("undeclared reference to '{name}'")),
-        }
-    }
-
-    /// Returns a name with dots, if it does not begin with a variable.
-    fn qualified(&self, expr: &Expr) -> Option<String> {
-        match expr {
-            Expr::Name(name) => {
-                (!self.variables.iter().any(|(known, _)| known == name)).then(|| name.clone())
-            }
-            Expr::Select {
-                of,
-                field,
-                optional: false,
-            } => Some(format!("{}.{field}", self.qualified(of)?)),
-            _ => None,
         }
     }
 
@@ -272,63 +212,52 @@ impl<'s> Check<'s> {
         Ok(())
     }
 
-    fn item_type(&self, type_: &Type<'s>) -> Type<'s> {
-        self.inference.resolved(type_)
-    }
-
-    fn function(&mut self, of: Option<&Expr>, name: &str, args: &[Expr]) -> Found<'s> {
-        let space = of
-            .and_then(|of| self.qualified(of))
-            .map(|space| format!("{space}.{name}"));
-        let (name, of) = match &space {
-            Some(space) if is_declared(space) => (space.as_str(), None),
-            _ => (name, of),
-        };
-        if name == "sortBy" && of.is_some() || name == MESSAGE {
+    /// Returns the type of a call.
+    fn call(&mut self, name: &str, is_method: bool, args: &[Expr]) -> Found<'s> {
+        if name == "sortBy" && is_method || name == MESSAGE {
             // They are not evaluated here. The argument of the first has a variable.
             return Ok(Type::Dyn);
         }
-        let mut types = of
-            .map(|of| self.type_of(of))
-            .transpose()?
-            .into_iter()
-            .collect::<Vec<_>>();
-        if !is_declared(name) {
+        let declared = match name {
+            "<=" | ">" | ">=" => "<",
+            "!=" => "==",
+            other => other,
+        };
+        let mut given = Vec::with_capacity(args.len());
+        let (of, others) = args.split_at(usize::from(is_method));
+        for of in of {
+            given.push(self.type_of(of)?);
+        }
+        if !types::is_declared(declared) {
             return Err(format!("undeclared reference to '{name}'"));
         }
         let was_mixed = self.is_mixed;
         self.is_mixed |= name == "format";
-        for arg in args {
-            types.push(self.type_of(arg)?);
+        for arg in others {
+            given.push(self.type_of(arg)?);
         }
         self.is_mixed = was_mixed;
-        let result = self.call(name, of.is_some(), &types)?;
-        self.constants(of, name, args)?;
-        Ok(result)
-    }
-
-    /// Returns the type of a call.
-    fn call(&mut self, name: &str, is_method: bool, args: &[Type<'s>]) -> Found<'s> {
         let mut result: Option<Type<'s>> = None;
-        for signature in known().get(name).into_iter().flatten() {
-            if signature.is_method != is_method || signature.args.len() != args.len() {
-                continue;
-            }
+        for signature in types::signatures(declared, is_method) {
             let before = self.inference.mark();
-            let first = self.inference.reserve(signature.vars);
-            let mut pairs = signature.args.iter().zip(args);
-            if !pairs.all(|(wanted, found)| self.inference.unify(&wanted.shifted(first), found)) {
+            let (wanted, found) = types::arguments_and_result(signature, self.inference.reserve(2));
+            let mut pairs = wanted.iter().zip(&given);
+            if wanted.len() != given.len()
+                || !pairs.all(|(wanted, given)| self.inference.unify(wanted, given))
+            {
                 self.inference.undo(before);
                 continue;
             }
-            let found = self.inference.resolved(&signature.result.shifted(first));
+            let found = self.inference.resolved(&found);
             result = Some(match result {
                 // Several fit what is only known when the rule is evaluated.
                 Some(other) if other != found => Type::Dyn,
                 _ => found,
             });
         }
-        result.ok_or_else(|| self.no_overload(name, args))
+        let result = result.ok_or_else(|| self.no_overload(name, &given))?;
+        self.constants(name, args)?;
+        Ok(result)
     }
 
     fn no_overload(&self, name: &str, args: &[Type<'s>]) -> String {
@@ -336,6 +265,17 @@ impl<'s> Check<'s> {
             .iter()
             .map(|arg| self.inference.resolved(arg).to_string())
             .collect();
+        // As the API server writes operators.
+        let name = match name {
+            "!" => "!_",
+            "-" if args.len() == 1 => "-_",
+            "[]" => "_[_]",
+            "[?]" => "_[?_]",
+            "?:" => "_?_:_",
+            "in" => "@in",
+            _ if name.starts_with(char::is_alphabetic) => name,
+            _ => &format!("_{name}_"),
+        };
         format!(
             "found no matching overload for '{name}' applied to '({})'",
             args.join(", ")
@@ -343,32 +283,18 @@ impl<'s> Check<'s> {
     }
 
     /// Checks what the API server computes of constants.
-    fn constants(&mut self, of: Option<&Expr>, name: &str, args: &[Expr]) -> Result<(), String> {
-        let text = |expr: &Expr| match expr {
-            Expr::Text(text) => Some(Rc::clone(text)),
-            _ => None,
-        };
+    fn constants(&mut self, name: &str, args: &[Expr]) -> Result<(), String> {
         match (name, args) {
-            ("findAll", [pattern, _]) | ("matches" | "find" | "findAll", [.., pattern]) => {
-                if let Some(pattern) = text(pattern)
-                    && let Err(Unusable::Syntax(why)) = compiled(&pattern, PATTERN)
-                {
-                    return Err(format!("invalid {name} argument: {why}: `{pattern}`"));
+            ("matches" | "find" | "findAll", [_, Expr::Literal(Val::Text(pattern)), ..]) => {
+                if let Err(Unusable::Syntax(why)) = compiled(pattern, PATTERN) {
+                    return Err(format!("invalid {name} argument: {why}: `{}`", &**pattern));
                 }
             }
-            ("format", [Expr::List(items)]) => {
-                if let Some(text) = of.and_then(text) {
-                    return self.clauses(&text, items);
-                }
+            ("format", [Expr::Literal(Val::Text(text)), Expr::List(items)]) => {
+                return self.clauses(text, items);
             }
-            (_, [arg]) if of.is_none() && CONVERSIONS.contains(&name) => {
-                let Some(value) = constant(arg) else {
-                    return Ok(());
-                };
-                let fuel = Fuel::unlimited();
-                if let Err(EvalError::Error(why)) =
-                    functions::global(name, &[value], &fuel, &Patterns::default())
-                {
+            (_, [arg]) if CONVERSIONS.contains(&name) => {
+                if let Some(Err(EvalError::Error(why))) = constant(arg).map(|value| converted(name, value)) {
                     return Err(why);
                 }
             }
@@ -494,21 +420,16 @@ impl<'s> Check<'s> {
 
 /// Returns the value of a literal, also one that is converted.
 fn constant(expr: &Expr) -> Option<Val<'static>> {
-    Some(match expr {
-        Expr::Null => Val::Null,
-        Expr::Bool(value) => Val::Bool(*value),
-        Expr::Int(value) => Val::Int(*value),
-        Expr::Uint(value) => Val::Uint(*value),
-        Expr::Double(value) => Val::Double(*value),
-        Expr::Text(text) => Val::Text(Text::Made(Rc::clone(text))),
-        Expr::Bytes(bytes) => Val::Bytes(Rc::clone(bytes)),
-        Expr::Call { of: None, name, args } if CONVERSIONS.contains(&name.as_str()) => match &args[..] {
-            [arg] => {
-                let fuel = Fuel::unlimited();
-                return functions::global(name, &[constant(arg)?], &fuel, &Patterns::default()).ok();
-            }
-            _ => return None,
+    match expr {
+        Expr::Literal(value) => Some(value.clone()),
+        Expr::Call { name, args, .. } if CONVERSIONS.contains(&&**name) => match &args[..] {
+            [arg] => converted(name, constant(arg)?).ok(),
+            _ => None,
         },
-        _ => return None,
-    })
+        _ => None,
+    }
+}
+
+fn converted(name: &str, value: Val<'static>) -> Evaluated<'static> {
+    functions::call(name, &[value], &Fuel::unlimited(), &Patterns::default())
 }

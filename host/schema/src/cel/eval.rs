@@ -11,7 +11,8 @@ use super::operators;
 use super::parser::Expr;
 use super::patterns::Patterns;
 use super::strings::shown;
-use super::value::{Evaluated, Fields, Fuel, Text, Val, compare, equal, keys};
+use super::types;
+use super::value::{Evaluated, Fields, Fuel, Text, Val, equal, keys};
 
 /// The evaluation of one expression, with its variables. `'e` is the expression's lifetime, `'a` that of the resource.
 pub(super) struct Evaluation<'e, 'a> {
@@ -24,21 +25,22 @@ impl<'e, 'a> Evaluation<'e, 'a> {
     pub(super) fn eval(&mut self, expr: &'e Expr) -> Evaluated<'a> {
         self.fuel.burn(1)?;
         match expr {
-            Expr::Null => Ok(Val::Null),
-            Expr::Bool(value) => Ok(Val::Bool(*value)),
-            Expr::Int(value) => Ok(Val::Int(*value)),
-            Expr::Uint(value) => Ok(Val::Uint(*value)),
-            Expr::Double(value) => Ok(Val::Double(*value)),
-            Expr::Text(text) => Ok(Val::Text(Text::Made(Rc::clone(text)))),
-            Expr::Bytes(bytes) => Ok(Val::Bytes(Rc::clone(bytes))),
+            Expr::Literal(value) => Ok(value.clone()),
             Expr::Name(name) => self.variable(name),
-            Expr::Select { of, field, optional } => match self.type_named(expr) {
-                Some(type_) => Ok(type_),
-                None => self.select(of, field, *optional),
+            Expr::Select { of, field, optional } => self.select(of, field, *optional),
+            Expr::Has { of, field } => {
+                let found = self.select(of, field, true)?;
+                Ok(Val::Bool(matches!(found, Val::Optional(Some(_)))))
+            }
+            Expr::Operation { operator, args } => match &args[..] {
+                [of] => operators::apply(operator, &[self.eval(of)?], self.fuel),
+                [left, right] => {
+                    let args = [self.eval(left)?, self.eval(right)?];
+                    operators::apply(operator, &args, self.fuel)
+                }
+                _ => Err(EvalError::Overload),
             },
-            Expr::Has { of, field } => self.has(of, field),
-            Expr::Index { of, index, optional } => self.index(of, index, *optional),
-            Expr::Call { of, name, args } => self.call(of.as_deref(), name, args),
+            Expr::Call { name, args, .. } => self.call(name, args),
             Expr::List(items) => self.list(items),
             Expr::Map(entries) => self.map(entries),
             Expr::And(parts) => self.junction(parts, false),
@@ -50,19 +52,6 @@ impl<'e, 'a> Evaluation<'e, 'a> {
                     Val::Bool(false) => self.eval(no),
                     _ => Err(EvalError::Overload),
                 }
-            }
-            Expr::Not(of) => match self.eval(of)? {
-                Val::Bool(value) => Ok(Val::Bool(!value)),
-                _ => Err(EvalError::Overload),
-            },
-            Expr::Minus(of) => match self.eval(of)? {
-                Val::Int(value) => value.checked_neg().map(Val::Int).ok_or_else(EvalError::overflow),
-                Val::Double(value) => Ok(Val::Double(-value)),
-                _ => Err(EvalError::Overload),
-            },
-            Expr::Operation { operator, sides } => {
-                let (left, right) = (self.eval(&sides[0])?, self.eval(&sides[1])?);
-                self.operation(operator, &left, &right)
             }
             Expr::Macro {
                 name,
@@ -77,33 +66,8 @@ impl<'e, 'a> Evaluation<'e, 'a> {
         let found = self.variables.iter().rev().find(|(known, _)| *known == name);
         found
             .map(|(_, value)| value.clone())
-            .or_else(|| Val::type_named(name))
-            .ok_or_else(|| EvalError::Undefined(format!("undeclared reference to '{name}'")))
-    }
-
-    /// Returns a type whose name has dots, such as `google.protobuf.Duration`.
-    fn type_named(&self, expr: &Expr) -> Option<Val<'a>> {
-        fn path(expr: &Expr) -> Option<String> {
-            match expr {
-                Expr::Name(name) => Some(name.clone()),
-                Expr::Select {
-                    of,
-                    field,
-                    optional: false,
-                } => Some(format!("{}.{field}", path(of)?)),
-                _ => None,
-            }
-        }
-        let mut first = expr;
-        while let Expr::Select { of, .. } = first {
-            first = of;
-        }
-        let Expr::Name(first) = first else {
-            return None;
-        };
-        let is_variable = self.variables.iter().any(|(known, _)| known == first);
-        (!is_variable && matches!(first.as_str(), "google" | "net" | "kubernetes"))
-            .then(|| Val::type_named(&path(expr)?))?
+            .or_else(|| types::named(name).map(|(name, _)| Val::Type(name)))
+            .ok_or_else(|| EvalError::Error(format!("undeclared reference to '{name}'")))
     }
 
     fn select(&mut self, of: &'e Expr, field: &str, optional: bool) -> Evaluated<'a> {
@@ -114,18 +78,9 @@ impl<'e, 'a> Evaluation<'e, 'a> {
             of => (of, optional),
         };
         match (self.field(&of, field)?, optional) {
-            (Some(value), true) => Ok(Val::some(value)),
-            (None, true) => Ok(Val::Optional(None)),
+            (found, true) => Ok(Val::Optional(found.map(Rc::new))),
             (Some(value), false) => Ok(value),
             (None, false) => Err(EvalError::Error(format!("no such key: {field}"))),
-        }
-    }
-
-    fn has(&mut self, of: &'e Expr, field: &str) -> Evaluated<'a> {
-        match self.eval(of)? {
-            Val::Optional(None) => Ok(Val::Bool(false)),
-            Val::Optional(Some(value)) => Ok(Val::Bool(self.field(&value, field)?.is_some())),
-            of => Ok(Val::Bool(self.field(&of, field)?.is_some())),
         }
     }
 
@@ -133,7 +88,7 @@ impl<'e, 'a> Evaluation<'e, 'a> {
     fn field(&self, of: &Val<'a>, field: &str) -> Result<Option<Val<'a>>, EvalError> {
         let value = match of {
             Val::Object(map, schema, fields) => {
-                let undefined = || EvalError::Undefined(format!("undefined field '{field}'"));
+                let undefined = || EvalError::Error(format!("undefined field '{field}'"));
                 let (name, schema) = match names::field(field, schema, *fields).ok_or_else(undefined)? {
                     Found::Text => match map.get(field) {
                         Some(Value::String(text)) => return Ok(Some(Val::Text(Text::Of(text)))),
@@ -159,74 +114,25 @@ impl<'e, 'a> Evaluation<'e, 'a> {
         Ok(value)
     }
 
-    fn index(&mut self, of: &'e Expr, index: &'e Expr, optional: bool) -> Evaluated<'a> {
-        let (of, index) = (self.eval(of)?, self.eval(index)?);
-        let (of, optional) = match of {
-            Val::Optional(None) => return Ok(Val::Optional(None)),
-            Val::Optional(Some(value)) => (Rc::unwrap_or_clone(value), true),
-            of => (of, optional),
-        };
-        let found = if of.is_list() {
-            let at = match index {
-                Val::Int(at) => usize::try_from(at).ok(),
-                Val::Uint(at) => usize::try_from(at).ok(),
-                Val::Double(at) => (at.fract() == 0.0 && at >= 0.0).then_some(at as usize),
-                _ => return Err(EvalError::Overload),
+    fn call(&mut self, name: &str, args: &'e [Expr]) -> Evaluated<'a> {
+        if functions::is_left(name) {
+            // The first argument may be such a call itself. Another one may have a variable.
+            if let Some(first) = args.first() {
+                self.eval(first)?;
+            }
+            return Err(EvalError::Unknown(name.to_owned()));
+        }
+        if let ("or" | "orValue", [of, other]) = (name, args) {
+            return match (self.eval(of)?, name) {
+                (Val::Optional(None), _) => self.eval(other),
+                (of @ Val::Optional(_), "or") => Ok(of),
+                (Val::Optional(Some(value)), _) => Ok(Rc::unwrap_or_clone(value)),
+                _ => Err(EvalError::Overload),
             };
-            at.map_or(Ok(None), |at| of.item(at, self.fuel))?
-                .ok_or_else(|| format!("index out of bounds: {}", shown(&index)))
-        } else if of.is_map() {
-            of.get(&index, self.fuel)?
-                .ok_or_else(|| format!("no such key: {}", shown(&index)))
-        } else {
-            return Err(EvalError::Overload);
-        };
-        match (found, optional) {
-            (Ok(value), true) => Ok(Val::some(value)),
-            (Err(_), true) => Ok(Val::Optional(None)),
-            (Ok(value), false) => Ok(value),
-            (Err(message), false) => Err(EvalError::Error(message)),
         }
-    }
-
-    fn call(&mut self, of: Option<&'e Expr>, name: &'e str, args: &'e [Expr]) -> Evaluated<'a> {
-        // `sets.contains(a, b)` is a function of a namespace.
-        let space = match of {
-            Some(Expr::Name(space)) if !self.variables.iter().any(|(known, _)| known == space) => Some(space),
-            _ => None,
-        };
-        if let Some(space) = space {
-            let name = format!("{space}.{name}");
-            // Also of one whose arguments could not be evaluated.
-            functions::known(&name)?;
-            let args = self.all(args)?;
-            return functions::global(&name, &args, self.fuel, self.patterns);
-        }
-        match of {
-            None => {
-                functions::known(name)?;
-                let args = self.all(args)?;
-                functions::global(name, &args, self.fuel, self.patterns)
-            }
-            Some(of) => {
-                let of = self.eval(of)?;
-                functions::known(name)?;
-                if let (Val::Optional(value), "or" | "orValue") = (&of, name) {
-                    return match (value, args, name) {
-                        (Some(_), [_], "or") => Ok(of.clone()),
-                        (Some(value), [_], _) => Ok(Val::clone(value)),
-                        (None, [other], _) => self.eval(other),
-                        _ => Err(EvalError::Overload),
-                    };
-                }
-                let args = self.all(args)?;
-                functions::member(name, &of, &args, self.fuel, self.patterns)
-            }
-        }
-    }
-
-    fn all(&mut self, exprs: &'e [Expr]) -> Result<Vec<Val<'a>>, EvalError> {
-        exprs.iter().map(|expr| self.eval(expr)).collect()
+        let args = args.iter().map(|expr| self.eval(expr));
+        let args = args.collect::<Result<Vec<_>, _>>()?;
+        functions::call(name, &args, self.fuel, self.patterns)
     }
 
     fn list(&mut self, items: &'e [(Expr, bool)]) -> Evaluated<'a> {
@@ -249,7 +155,7 @@ impl<'e, 'a> Evaluation<'e, 'a> {
         // The API server makes a map of constants once, without a look at its keys.
         let is_constant = entries
             .iter()
-            .all(|(key, value, _)| key.is_literal() && value.is_literal());
+            .all(|(key, value, _)| matches!((key, value), (Expr::Literal(_), Expr::Literal(_))));
         for (key, value, optional) in entries {
             let key = self.eval(key)?;
             let value = match (self.eval(value)?, optional) {
@@ -303,37 +209,6 @@ impl<'e, 'a> Evaluation<'e, 'a> {
         fault.map_or(Ok(Val::Bool(!decides)), Err)
     }
 
-    fn operation(&self, operator: &str, left: &Val<'a>, right: &Val<'a>) -> Evaluated<'a> {
-        use std::cmp::Ordering::{Greater, Less};
-        match operator {
-            "==" => Ok(Val::Bool(equal(left, right, self.fuel)?)),
-            "!=" => Ok(Val::Bool(!equal(left, right, self.fuel)?)),
-            "in" => operators::contains(right, left, self.fuel),
-            "<" | "<=" | ">" | ">=" => {
-                let order = match (left, right) {
-                    (Val::Quantity(_), _) => None,
-                    (Val::Text(a), Val::Text(b)) => {
-                        self.fuel.bytes(a.len().min(b.len()))?;
-                        compare(left, right)
-                    }
-                    // Every comparison with it is false.
-                    (Val::Double(value), _) | (_, Val::Double(value)) if value.is_nan() => {
-                        return Ok(Val::Bool(false));
-                    }
-                    _ => compare(left, right),
-                };
-                let order = order.ok_or(EvalError::Overload)?;
-                Ok(Val::Bool(match operator {
-                    "<" => order == Less,
-                    "<=" => order != Greater,
-                    ">" => order == Greater,
-                    _ => order != Less,
-                }))
-            }
-            _ => operators::arithmetic(operator, left, right, self.fuel),
-        }
-    }
-
     fn expand(
         &mut self,
         name: &str,
@@ -370,7 +245,7 @@ impl<'e, 'a> Evaluation<'e, 'a> {
                 Some(key) => (Val::Null, Some(key.clone())),
                 None => (Val::Int(index as i64), over.item(index, self.fuel)?),
             };
-            let value = value.ok_or_else(|| EvalError::Undefined("undefined items".to_owned()))?;
+            let value = value.ok_or_else(|| EvalError::Error("undefined items".to_owned()))?;
             let bound = match variables {
                 [variable] => [(variable, value.clone()), (variable, value.clone())],
                 [first, second] => [(first, key.clone()), (second, value.clone())],

@@ -1,8 +1,7 @@
-//! The functions and operators of CEL, and the dispatch to the libraries of Kubernetes.
+//! The functions of CEL, and the dispatch to the libraries of Kubernetes.
 
 use std::rc::Rc;
 
-use super::check::is_declared;
 use super::parser::MESSAGE;
 use super::patterns::Patterns;
 use super::strings::shown;
@@ -10,42 +9,19 @@ use super::value::{Evaluated, Fuel, Val};
 use super::{EvalError, libraries, strings, time, url};
 use crate::quantity::Quantity;
 
-/// The functions of the API server that only it evaluates. `host/docs/authors.md` lists them.
-const LEFT: [&str; 11] = [
-    MESSAGE,
-    "semver",
-    "isSemver",
-    "major",
-    "minor",
-    "patch",
-    "validate",
-    "format.",
-    "sortBy",
-    "authorizer",
-    "jsonpatch",
-];
-
-/// Checks that a function is one of the API server's, and evaluated here.
-///
-/// # Errors
-/// When it is not.
-pub(super) fn known(name: &str) -> Result<(), EvalError> {
-    if LEFT
-        .iter()
-        .any(|left| *left == name || left.ends_with('.') && name.starts_with(left))
-    {
-        return Err(EvalError::Unknown(name.to_owned()));
-    }
-    match is_declared(name) {
-        true => Ok(()),
-        false => Err(EvalError::Undefined(format!("undeclared reference to '{name}'"))),
-    }
+/// Whether only the API server evaluates a function. `host/docs/authors.md` lists them.
+pub(super) fn is_left(name: &str) -> bool {
+    let is_left = matches!(
+        name,
+        MESSAGE | "semver" | "isSemver" | "major" | "minor" | "patch" | "validate" | "sortBy"
+    );
+    is_left || name.starts_with("format.")
 }
 
-/// Calls a function.
-pub(super) fn global<'a>(name: &str, args: &[Val<'a>], fuel: &Fuel, patterns: &Patterns) -> Evaluated<'a> {
+/// Calls a function, or a method with the value that has it.
+pub(super) fn call<'a>(name: &str, args: &[Val<'a>], fuel: &Fuel, patterns: &Patterns) -> Evaluated<'a> {
     let text = match args {
-        [Val::Text(text)] => Some(text),
+        [Val::Text(text), ..] => Some(text),
         _ => None,
     };
     if let Some(text) = text {
@@ -56,9 +32,8 @@ pub(super) fn global<'a>(name: &str, args: &[Val<'a>], fuel: &Fuel, patterns: &P
         EvalError::Error(format!("{what}: {}", text.unwrap_or_default()))
     };
     match (name, args) {
-        ("size", [value]) => size(value, fuel),
+        ("size", [value]) => size(value),
         ("dyn", [value]) => Ok(value.clone()),
-        ("matches", [Val::Text(text), Val::Text(pattern)]) => strings::matches(text, pattern, fuel, patterns),
         ("int" | "uint" | "double" | "string" | "bytes" | "bool", [value]) => convert(name, value, fuel),
         ("type", [value]) => Ok(Val::Type(value.type_name())),
         ("duration", [Val::Text(text)]) => time::duration(text)
@@ -122,32 +97,19 @@ pub(super) fn global<'a>(name: &str, args: &[Val<'a>], fuel: &Fuel, patterns: &P
             fuel.bytes(2 * text.len())?;
             Ok(Val::made(strings::quoted(text)))
         }
-        _ => libraries::sets(name, args, fuel),
-    }
-}
-
-/// Calls a method.
-pub(super) fn member<'a>(
-    name: &str,
-    of: &Val<'a>,
-    args: &[Val<'a>],
-    fuel: &Fuel,
-    patterns: &Patterns,
-) -> Evaluated<'a> {
-    match (name, of, args) {
-        ("size", value, []) => size(value, fuel),
-        (_, Val::Text(text), _) => strings::member(name, text, args, fuel, patterns),
-        (_, list, _) if list.is_list() => libraries::lists(name, list, args, fuel),
-        _ => libraries::member(name, of, args, fuel),
-    }
-}
-
-fn size<'a>(value: &Val<'a>, fuel: &Fuel) -> Evaluated<'a> {
-    let size = match value {
-        Val::Text(text) => {
-            fuel.bytes(text.len())?;
-            text.chars().count()
+        ("sets.contains" | "sets.equivalent" | "sets.intersects", [a, b]) => {
+            libraries::sets(name, a, b, fuel)
         }
+        (_, [Val::Text(text), args @ ..]) => strings::member(name, text, args, fuel, patterns),
+        (_, [list, args @ ..]) if list.is_list() => libraries::lists(name, list, args, fuel),
+        (_, [of, args @ ..]) => libraries::member(name, of, args, fuel),
+        _ => Err(EvalError::Overload),
+    }
+}
+
+fn size<'a>(value: &Val<'a>) -> Evaluated<'a> {
+    let size = match value {
+        Val::Text(text) => text.chars().count(),
         Val::Bytes(bytes) => bytes.len(),
         other => other.len().ok_or(EvalError::Overload)?,
     };

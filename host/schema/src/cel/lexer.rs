@@ -2,15 +2,14 @@
 //!
 //! Source: the lexical rules of <https://github.com/google/cel-spec/blob/master/doc/langdef.md>.
 
+use super::value::Val;
+
 /// A part of an expression.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug)]
 pub(super) enum Token {
     /// An integer without its sign.
     Int(u64),
-    Uint(u64),
-    Double(f64),
-    Text(String),
-    Bytes(Vec<u8>),
+    Literal(Val<'static>),
     Name(String),
     Sign(&'static str),
     End,
@@ -68,7 +67,7 @@ fn number(text: &str) -> Option<(Token, usize)> {
         let digits = hex.find(|c: char| !c.is_ascii_hexdigit()).unwrap_or(hex.len());
         let value = u64::from_str_radix(&hex[..digits], 16).ok()?;
         return Some(match hex[digits..].starts_with(['u', 'U']) {
-            true => (Token::Uint(value), digits + 3),
+            true => (Token::Literal(Val::Uint(value)), digits + 3),
             false => (Token::Int(value), digits + 2),
         });
     }
@@ -87,11 +86,13 @@ fn number(text: &str) -> Option<(Token, usize)> {
     if end > whole {
         // As in Go, a literal beyond the largest double is none.
         let value: f64 = text[..end].parse().ok()?;
-        return value.is_finite().then_some((Token::Double(value), end));
+        return value
+            .is_finite()
+            .then_some((Token::Literal(Val::Double(value)), end));
     }
     let value = text[..whole].parse().ok()?;
     Some(match text[whole..].starts_with(['u', 'U']) {
-        true => (Token::Uint(value), whole + 1),
+        true => (Token::Literal(Val::Uint(value)), whole + 1),
         false => (Token::Int(value), whole),
     })
 }
@@ -120,12 +121,12 @@ fn quoted(text: &str) -> Option<Result<(Token, usize), &'static str>> {
         )
         .map(|(bytes, length)| {
             let length = prefix + 2 * close.len() + length;
-            let token = match flags.contains('b') {
-                true => Token::Bytes(bytes),
+            let value = match flags.contains('b') {
+                true => Val::Bytes(bytes.into()),
                 // Escapes produce whole characters only.
-                false => Token::Text(String::from_utf8_lossy(&bytes).into_owned()),
+                false => Val::made(String::from_utf8_lossy(&bytes)),
             };
-            (token, length)
+            (Token::Literal(value), length)
         }),
     )
 }

@@ -14,10 +14,7 @@ use super::value::{Evaluated, Fuel, Val, compare, equal};
 use crate::quantity::Quantity;
 
 /// Calls a function of sets.
-pub(super) fn sets<'a>(name: &str, args: &[Val<'a>], fuel: &Fuel) -> Evaluated<'a> {
-    let [a, b] = args else {
-        return Err(EvalError::Overload);
-    };
+pub(super) fn sets<'a>(name: &str, a: &Val<'a>, b: &Val<'a>, fuel: &Fuel) -> Evaluated<'a> {
     let count = |of: &Val<'a>, within: &Val<'a>| {
         let mut count = 0;
         for item in items(of, fuel)? {
@@ -29,8 +26,7 @@ pub(super) fn sets<'a>(name: &str, args: &[Val<'a>], fuel: &Fuel) -> Evaluated<'
     Ok(Val::Bool(match name {
         "sets.contains" => is_within(b, a)?,
         "sets.equivalent" => is_within(a, b)? && is_within(b, a)?,
-        "sets.intersects" => count(a, b)? > 0,
-        _ => return Err(EvalError::Overload),
+        _ => count(a, b)? > 0,
     }))
 }
 

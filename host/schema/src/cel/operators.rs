@@ -1,11 +1,74 @@
 //! The operators on values.
 
+use std::cmp::Ordering;
+use std::rc::Rc;
+
 use jiff::SignedDuration;
 use jiff::civil::DateTime;
 
 use super::EvalError;
+use super::strings::shown;
 use super::time;
-use super::value::{Evaluated, Fuel, Val, equal};
+use super::value::{Evaluated, Fuel, Val, compare, equal};
+
+/// Applies an operator.
+pub(super) fn apply<'a>(operator: &str, args: &[Val<'a>], fuel: &Fuel) -> Evaluated<'a> {
+    match (operator, args) {
+        ("!", [Val::Bool(value)]) => Ok(Val::Bool(!value)),
+        ("-", [Val::Int(value)]) => value.checked_neg().map(Val::Int).ok_or_else(EvalError::overflow),
+        ("-", [Val::Double(value)]) => Ok(Val::Double(-value)),
+        ("==", [left, right]) => equal(left, right, fuel).map(Val::Bool),
+        ("!=", [left, right]) => equal(left, right, fuel).map(|equal| Val::Bool(!equal)),
+        ("in", [value, list]) => contains(list, value, fuel),
+        ("<" | "<=" | ">" | ">=", [left, right]) => order(operator, left, right, fuel),
+        ("[]" | "[?]", [of, index]) => item(of, index, operator == "[?]", fuel),
+        (_, [left, right]) => arithmetic(operator, left, right, fuel),
+        _ => Err(EvalError::Overload),
+    }
+}
+
+/// Implements `<`, `<=`, `>` and `>=`.
+fn order<'a>(operator: &str, left: &Val<'a>, right: &Val<'a>, fuel: &Fuel) -> Evaluated<'a> {
+    match (left, right) {
+        (Val::Quantity(_), _) => return Err(EvalError::Overload),
+        (Val::Text(a), Val::Text(b)) => fuel.bytes(a.len().min(b.len()))?,
+        // Every comparison with it is false.
+        (Val::Double(value), _) | (_, Val::Double(value)) if value.is_nan() => return Ok(Val::Bool(false)),
+        _ => {}
+    }
+    let order = compare(left, right).ok_or(EvalError::Overload)?;
+    Ok(Val::Bool(match operator {
+        "<" => order == Ordering::Less,
+        "<=" => order != Ordering::Greater,
+        ">" => order == Ordering::Greater,
+        _ => order != Ordering::Less,
+    }))
+}
+
+/// Returns an item of a list or the value of a key.
+fn item<'a>(of: &Val<'a>, index: &Val<'a>, optional: bool, fuel: &Fuel) -> Evaluated<'a> {
+    let (found, what) = match of {
+        Val::Optional(None) => return Ok(Val::Optional(None)),
+        Val::Optional(Some(of)) => return item(of, index, true, fuel),
+        list if list.is_list() => {
+            let at = match index {
+                Val::Int(at) => usize::try_from(*at).ok(),
+                Val::Uint(at) => usize::try_from(*at).ok(),
+                Val::Double(at) => (at.fract() == 0.0 && *at >= 0.0).then_some(*at as usize),
+                _ => return Err(EvalError::Overload),
+            };
+            let found = at.map_or(Ok(None), |at| list.item(at, fuel))?;
+            (found, "index out of bounds")
+        }
+        map if map.is_map() => (map.get(index, fuel)?, "no such key"),
+        _ => return Err(EvalError::Overload),
+    };
+    match (found, optional) {
+        (found, true) => Ok(Val::Optional(found.map(Rc::new))),
+        (Some(value), false) => Ok(value),
+        (None, false) => Err(EvalError::Error(format!("{what}: {}", shown(index)))),
+    }
+}
 
 /// Implements `in`.
 pub(super) fn contains<'a>(list: &Val<'a>, value: &Val<'a>, fuel: &Fuel) -> Evaluated<'a> {

@@ -2,9 +2,11 @@
 //!
 //! Source: the grammar of <https://github.com/google/cel-spec/blob/master/doc/langdef.md>.
 
-use std::rc::Rc;
+use std::borrow::Cow;
 
 use super::lexer::{Token, tokens};
+use super::types;
+use super::value::Val;
 
 /// Maximum number of bytes of an expression.
 const TEXT: usize = 32 << 10;
@@ -14,13 +16,8 @@ const DEPTH: usize = 100;
 /// A parsed expression.
 #[derive(Debug)]
 pub(super) enum Expr {
-    Null,
-    Bool(bool),
-    Int(i64),
-    Uint(u64),
-    Double(f64),
-    Text(Rc<str>),
-    Bytes(Rc<[u8]>),
+    /// A value that is written down.
+    Literal(Val<'static>),
     Name(String),
     /// `of.field`, or `of.?field`.
     Select {
@@ -33,14 +30,15 @@ pub(super) enum Expr {
         of: Box<Expr>,
         field: String,
     },
-    Index {
-        of: Box<Expr>,
-        index: Box<Expr>,
-        optional: bool,
+    /// An operator with one or two values.
+    Operation {
+        operator: &'static str,
+        args: Vec<Expr>,
     },
+    /// A function, or a method, whose value is the first argument.
     Call {
-        of: Option<Box<Expr>>,
         name: String,
+        is_method: bool,
         args: Vec<Expr>,
     },
     /// Each item, and whether it is optional.
@@ -49,34 +47,12 @@ pub(super) enum Expr {
     And(Vec<Expr>),
     Or(Vec<Expr>),
     If(Box<[Expr; 3]>),
-    Not(Box<Expr>),
-    Minus(Box<Expr>),
-    Operation {
-        operator: &'static str,
-        sides: Box<[Expr; 2]>,
-    },
     Macro {
         name: &'static str,
         over: Box<Expr>,
         variables: Vec<String>,
         parts: Vec<Expr>,
     },
-}
-
-impl Expr {
-    /// Whether it is a value that is written down.
-    pub(super) const fn is_literal(&self) -> bool {
-        matches!(
-            self,
-            Self::Null
-                | Self::Bool(_)
-                | Self::Int(_)
-                | Self::Uint(_)
-                | Self::Double(_)
-                | Self::Text(_)
-                | Self::Bytes(_)
-        )
-    }
 }
 
 /// The macros with variables, with the numbers of variables and of expressions after them.
@@ -104,11 +80,11 @@ const MACROS: [(&str, usize, usize); 18] = [
 /// The name of the call that stands for a message.
 pub(super) const MESSAGE: &str = "a message";
 
-/// Parses an expression.
+/// Parses an expression, and reports whether it uses `oldSelf`.
 ///
 /// # Errors
 /// When the text is no expression, or too long or deep.
-pub(super) fn parse(text: &str) -> Result<Expr, String> {
+pub(super) fn parse(text: &str) -> Result<(Expr, bool), String> {
     if text.len() > TEXT {
         return Err(format!(
             "the expression has {} bytes; the limit is {TEXT}",
@@ -119,10 +95,11 @@ pub(super) fn parse(text: &str) -> Result<Expr, String> {
         tokens: tokens(text)?,
         next: 0,
         nested: 0,
+        uses_old: false,
     };
     let (expr, _) = parser.expr()?;
     match parser.peek() {
-        Token::End => Ok(expr),
+        Token::End => Ok((expr, parser.uses_old)),
         other => Err(unexpected(other)),
     }
 }
@@ -134,6 +111,7 @@ struct Parser {
     tokens: Vec<Token>,
     next: usize,
     nested: usize,
+    uses_old: bool,
 }
 
 impl Parser {
@@ -228,10 +206,8 @@ impl Parser {
             };
             let (right, of_right) = self.binary(level + 1)?;
             depth = deeper(depth.max(of_right))?;
-            left = Expr::Operation {
-                operator,
-                sides: Box::new([left, right]),
-            };
+            let args = vec![left, right];
+            left = Expr::Operation { operator, args };
         }
     }
 
@@ -251,7 +227,7 @@ impl Parser {
         {
             self.next += 1;
             return match count % 2 {
-                1 => Ok((Expr::Int(i64::MIN), 1)),
+                1 => Ok((Expr::Literal(Val::Int(i64::MIN)), 1)),
                 _ => Err("an integer out of range".to_owned()),
             };
         }
@@ -261,10 +237,12 @@ impl Parser {
         }
         let expr = match (sign, of) {
             // That of the smallest integer overflows when it is evaluated.
-            ("-", Expr::Int(value)) if value != i64::MIN => Expr::Int(-value),
-            ("-", Expr::Double(value)) => Expr::Double(-value),
-            ("-", of) => Expr::Minus(Box::new(of)),
-            (_, of) => Expr::Not(Box::new(of)),
+            ("-", Expr::Literal(Val::Int(value))) if value != i64::MIN => Expr::Literal(Val::Int(-value)),
+            ("-", Expr::Literal(Val::Double(value))) => Expr::Literal(Val::Double(-value)),
+            (operator, of) => Expr::Operation {
+                operator,
+                args: vec![of],
+            },
         };
         Ok((expr, deeper(depth)?))
     }
@@ -281,16 +259,12 @@ impl Parser {
                 if !optional_field && self.sign("(") {
                     let (args, of_args) = self.list(")")?;
                     depth = deeper(depth.max(of_args))?;
-                    of = call(Some(of), field, args)?;
+                    of = method(of, field, args);
                     continue;
                 }
-                of = Expr::Select {
-                    of: Box::new(of),
-                    field,
-                    optional: optional_field,
-                };
+                of = select(of, field, optional_field);
             } else {
-                if is_path(&of) && self.sign("{") {
+                if path(&of).is_some() && self.sign("{") {
                     (of, depth) = self.message(depth)?;
                     continue;
                 }
@@ -301,10 +275,9 @@ impl Parser {
                 let (index, of_index) = self.expr()?;
                 self.expect("]")?;
                 depth = depth.max(of_index);
-                of = Expr::Index {
-                    of: Box::new(of),
-                    index: Box::new(index),
-                    optional,
+                of = Expr::Operation {
+                    operator: if optional { "[?]" } else { "[]" },
+                    args: vec![of, index],
                 };
             }
             depth = deeper(depth)?;
@@ -314,12 +287,10 @@ impl Parser {
     fn primary(&mut self) -> Result<Deep, String> {
         let expr = match self.take() {
             Token::Int(value) => {
-                Expr::Int(i64::try_from(value).map_err(|_| "an integer out of range".to_owned())?)
+                let value = i64::try_from(value).map_err(|_| "an integer out of range")?;
+                Expr::Literal(Val::Int(value))
             }
-            Token::Uint(value) => Expr::Uint(value),
-            Token::Double(value) => Expr::Double(value),
-            Token::Text(text) => Expr::Text(text.into()),
-            Token::Bytes(bytes) => Expr::Bytes(bytes.into()),
+            Token::Literal(value) => Expr::Literal(value),
             Token::Sign("(") => {
                 let (expr, depth) = self.expr()?;
                 self.expect(")")?;
@@ -331,15 +302,18 @@ impl Parser {
             }
             Token::Sign("{") => return self.map(),
             Token::Name(name) => match name.as_str() {
-                "null" => Expr::Null,
-                "true" => Expr::Bool(true),
-                "false" => Expr::Bool(false),
+                "null" => Expr::Literal(Val::Null),
+                "true" => Expr::Literal(Val::Bool(true)),
+                "false" => Expr::Literal(Val::Bool(false)),
                 "in" => return Err("unexpected `in`".to_owned()),
                 _ if self.sign("(") => {
                     let (args, depth) = self.list(")")?;
-                    return Ok((call(None, name, args)?, deeper(depth)?));
+                    return Ok((function(name, args)?, deeper(depth)?));
                 }
-                _ => Expr::Name(name),
+                _ => {
+                    self.uses_old |= name == "oldSelf";
+                    Expr::Name(name)
+                }
             },
             other => return Err(unexpected(&other)),
         };
@@ -396,8 +370,7 @@ impl Parser {
             depth = depth.max(of_value);
             args.push(value);
         }
-        let name = MESSAGE.to_owned();
-        Ok((Expr::Call { of: None, name, args }, deeper(depth)?))
+        Ok((function(MESSAGE.to_owned(), args)?, deeper(depth)?))
     }
 
     fn map(&mut self) -> Result<Deep, String> {
@@ -424,56 +397,99 @@ impl Parser {
     }
 }
 
-fn is_path(expr: &Expr) -> bool {
+/// Returns a name with dots.
+fn path(expr: &Expr) -> Option<Cow<'_, str>> {
     match expr {
-        Expr::Name(_) => true,
-        Expr::Select { of, optional, .. } => !optional && is_path(of),
-        _ => false,
+        Expr::Name(name) => Some(name.into()),
+        Expr::Select {
+            of,
+            field,
+            optional: false,
+        } => Some(format!("{}.{field}", path(of)?).into()),
+        _ => None,
     }
 }
 
-/// Expands the macros.
-fn call(of: Option<Expr>, name: String, mut args: Vec<Expr>) -> Result<Expr, String> {
-    let Some(of) = of else {
-        if name == "has" {
-            return match (args.pop(), args.is_empty()) {
-                (
-                    Some(Expr::Select {
-                        of,
-                        field,
-                        optional: false,
-                    }),
-                    true,
-                ) => Ok(Expr::Has { of, field }),
-                _ => Err("`has` takes a field, as in `has(self.field)`".to_owned()),
-            };
-        }
-        return Ok(Expr::Call { of: None, name, args });
+/// Reads a field, or a type whose name has dots, such as `google.protobuf.Duration`.
+fn select(of: Expr, field: String, optional: bool) -> Expr {
+    let select = Expr::Select {
+        of: Box::new(of),
+        field,
+        optional,
     };
+    match path(&select).and_then(|path| types::named(&path)) {
+        Some((name, _)) => Expr::Name(name.to_owned()),
+        None => select,
+    }
+}
+
+/// Calls a function, or expands `has`.
+fn function(name: String, mut args: Vec<Expr>) -> Result<Expr, String> {
+    if name != "has" {
+        return Ok(Expr::Call {
+            name,
+            is_method: false,
+            args,
+        });
+    }
+    let (of, field) = match (args.pop(), args.is_empty()) {
+        (
+            Some(Expr::Select {
+                of,
+                field,
+                optional: false,
+            }),
+            true,
+        ) => (*of, field),
+        // Here it is a field, also where it would be a type elsewhere.
+        (Some(Expr::Name(ref name)), true) if let Some((of, field)) = name.rsplit_once('.') => {
+            (Expr::Name(of.to_owned()), field.to_owned())
+        }
+        _ => return Err("`has` takes a field, as in `has(self.field)`".to_owned()),
+    };
+    Ok(Expr::Has {
+        of: Box::new(of),
+        field,
+    })
+}
+
+/// Calls a method or a function whose name has dots, such as `sets.contains`, or expands a macro.
+fn method(of: Expr, name: String, mut args: Vec<Expr>) -> Expr {
+    let qualified = path(&of).map(|path| format!("{path}.{name}"));
+    if let Some(name) = qualified.filter(|name| types::is_declared(name)) {
+        return Expr::Call {
+            name,
+            is_method: false,
+            args,
+        };
+    }
     let fits = |&&(known, variables, parts): &&(&str, usize, usize)| {
         known == name
             && args.len() == variables + parts
-            && args[..variables].iter().all(|arg| matches!(arg, Expr::Name(_)))
+            && args[..variables]
+                .iter()
+                .all(|arg| matches!(arg, Expr::Name(name) if !name.contains('.')))
     };
     // `a.map(x, y, z)` has one variable, `a.transformList(x, y, z)` two: the names differ.
     let Some((name, variables, _)) = MACROS.iter().find(fits) else {
-        return Ok(Expr::Call {
-            of: Some(Box::new(of)),
+        args.insert(0, of);
+        return Expr::Call {
             name,
+            is_method: true,
             args,
-        });
+        };
     };
     let parts = args.split_off(*variables);
     let variables = args.into_iter().filter_map(|arg| match arg {
         Expr::Name(name) => Some(name),
         _ => None,
     });
-    Ok(Expr::Macro {
+    Expr::Macro {
         name,
         over: Box::new(of),
         variables: variables.collect(),
         parts,
-    })
+    }
 }
 
 fn deeper(depth: usize) -> Result<usize, String> {

@@ -83,8 +83,8 @@ fn refused(schema: &Value, path: &str, is_root: bool, has_old: bool, found: &mut
             };
             let why = match parse(text) {
                 Err(why) => Some(format!("is no expression in CEL: {why}")),
-                Ok(expr) => {
-                    uses_old = uses_old || name == "rule" && names(&expr, "oldSelf");
+                Ok((expr, found_old)) => {
+                    uses_old |= name == "rule" && found_old;
                     check::problem(&expr, schema, is_resource, optional_old, wanted)
                 }
             };
@@ -314,9 +314,6 @@ impl Walk {
                 );
                 self.failed(schema, &why);
             }
-            Err(EvalError::Undefined(why)) => {
-                self.failed(schema, &format!("rule compile error: {why}"));
-            }
             Err(EvalError::Cost) => self.too_costly(schema, shown),
         }
     }
@@ -337,13 +334,7 @@ impl Walk {
 
     fn parse(&mut self, text: &Value) -> Rc<Parsed> {
         let parsed = self.parsed.entry(std::ptr::from_ref(text));
-        Rc::clone(parsed.or_insert_with(|| {
-            let parsed = parse(text.as_str().unwrap_or_default());
-            Rc::new(parsed.map(|expr| {
-                let is_transition = names(&expr, "oldSelf");
-                (expr, is_transition)
-            }))
-        }))
+        Rc::clone(parsed.or_insert_with(|| Rc::new(parse(text.as_str().unwrap_or_default()))))
     }
 
     fn evaluate<'e, 'a>(
@@ -413,31 +404,6 @@ impl Walk {
         if !self.verdict.left.contains(&text) {
             self.verdict.left.push(text);
         }
-    }
-}
-
-/// Reports whether an expression uses a variable.
-fn names(expr: &Expr, name: &str) -> bool {
-    let any = |exprs: &[Expr]| exprs.iter().any(|expr| names(expr, name));
-    match expr {
-        Expr::Name(found) => found == name,
-        Expr::Select { of, .. } | Expr::Has { of, .. } | Expr::Not(of) | Expr::Minus(of) => names(of, name),
-        Expr::Index { of, index, .. } => names(of, name) || names(index, name),
-        Expr::Call { of, args, .. } => of.as_ref().is_some_and(|of| names(of, name)) || any(args),
-        Expr::List(items) => items.iter().any(|(item, _)| names(item, name)),
-        Expr::Map(entries) => entries
-            .iter()
-            .any(|(key, value, _)| names(key, name) || names(value, name)),
-        Expr::And(parts) | Expr::Or(parts) => any(parts),
-        Expr::If(parts) => any(&**parts),
-        Expr::Operation { sides, .. } => any(&**sides),
-        Expr::Macro {
-            over,
-            parts,
-            variables,
-            ..
-        } => names(over, name) || (!variables.iter().any(|variable| variable == name) && any(parts)),
-        _ => false,
     }
 }
 

@@ -5,11 +5,6 @@ use super::patterns::Patterns;
 use super::time;
 use super::value::{Evaluated, Fuel, Val, keys};
 
-pub(super) fn matches<'a>(text: &str, pattern: &str, fuel: &Fuel, patterns: &Patterns) -> Evaluated<'a> {
-    let regex = patterns.get(pattern, fuel)?;
-    Ok(Val::Bool(regex.is_match(text, fuel)?))
-}
-
 /// Calls a method of a string. Positions count characters.
 pub(super) fn member<'a>(
     name: &str,
@@ -18,7 +13,6 @@ pub(super) fn member<'a>(
     fuel: &Fuel,
     patterns: &Patterns,
 ) -> Evaluated<'a> {
-    fuel.bytes(text.len())?;
     let out_of_range = |index: i64| EvalError::Error(format!("index out of range: {index}"));
     // Where a character begins, or the text ends.
     let at = |index: i64| {
@@ -30,7 +24,10 @@ pub(super) fn member<'a>(
         ("contains", [Val::Text(part)]) => Ok(Val::Bool(text.contains(&**part))),
         ("startsWith", [Val::Text(part)]) => Ok(Val::Bool(text.starts_with(&**part))),
         ("endsWith", [Val::Text(part)]) => Ok(Val::Bool(text.ends_with(&**part))),
-        ("matches", [Val::Text(pattern)]) => matches(text, pattern, fuel, patterns),
+        ("matches", [Val::Text(pattern)]) => {
+            let regex = patterns.get(pattern, fuel)?;
+            Ok(Val::Bool(regex.is_match(text, fuel)?))
+        }
         ("lowerAscii", []) => Ok(Val::made(text.to_ascii_lowercase())),
         ("upperAscii", []) => Ok(Val::made(text.to_ascii_uppercase())),
         ("trim", []) => Ok(Val::made(text.trim())),

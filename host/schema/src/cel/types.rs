@@ -2,16 +2,54 @@
 
 use std::collections::HashMap;
 use std::fmt;
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock};
 
 use serde_json::Value;
 
 use super::names;
 use super::value::Fields;
 
-/// The functions and operators that Kubernetes 1.36 declares for rules. A semicolon stands after the value that has a
-/// method; `A` and `B` are any type.
-const SIGNATURES: &str = include_str!("signatures.txt");
+/// The signatures of the functions and operators that Kubernetes 1.36 declares for rules, by name. A semicolon stands after
+/// the value that has a method; `A` and `B` are any type.
+static SIGNATURES: LazyLock<HashMap<&str, Vec<&str>>> = LazyLock::new(|| {
+    let mut all: HashMap<&str, Vec<&str>> = HashMap::new();
+    let lines = include_str!("signatures.txt").lines();
+    for (name, signature) in lines.filter_map(|line| line.split_once('(')) {
+        all.entry(name).or_default().push(signature);
+    }
+    all
+});
+
+/// The types that expressions name.
+const NAMED: [(&str, &str); 16] = [
+    ("bool", "bool"),
+    ("bytes", "bytes"),
+    ("double", "double"),
+    ("google.protobuf.Duration", "duration"),
+    ("google.protobuf.Timestamp", "timestamp"),
+    ("int", "int"),
+    ("kubernetes.URL", "kubernetes.URL"),
+    ("list", "list(dyn)"),
+    ("map", "map(dyn, dyn)"),
+    ("net.CIDR", "net.CIDR"),
+    ("net.IP", "net.IP"),
+    ("null_type", "null"),
+    ("optional_type", "optional_type(dyn)"),
+    ("string", "string"),
+    ("type", "type(dyn)"),
+    ("uint", "uint"),
+];
+
+/// Returns the type that a name stands for, with that name.
+pub(super) fn named(name: &str) -> Option<(&'static str, Type<'static>)> {
+    let (name, type_) = NAMED.iter().find(|(known, _)| *known == name)?;
+    Some((name, read(type_, 0).0))
+}
+
+/// Whether the API server has a function.
+pub(super) fn is_declared(name: &str) -> bool {
+    SIGNATURES.contains_key(name)
+}
 
 /// A type. `'s` is the lifetime of a schema.
 #[derive(Clone, Debug)]
@@ -99,46 +137,6 @@ impl<'s> Type<'s> {
             names::Found::Text => Some(Self::Simple("string")),
             names::Found::Metadata => Some(Self::Object(schema, Fields::Metadata)),
             names::Found::Declared(_, schema) => Self::of(schema, false),
-        }
-    }
-
-    /// Returns the type that a name stands for.
-    pub(super) fn named(name: &str) -> Option<Self> {
-        const SIMPLE: [&str; 10] = [
-            "bool",
-            "bytes",
-            "double",
-            "int",
-            "string",
-            "uint",
-            "net.IP",
-            "net.CIDR",
-            "kubernetes.URL",
-            "type",
-        ];
-        let dyn_ = || Arc::new(Self::Dyn);
-        Some(match name {
-            "list" => Self::List(dyn_()),
-            "map" => Self::Map(dyn_(), dyn_()),
-            "null_type" => Self::Simple("null"),
-            "optional_type" => Self::Optional(dyn_()),
-            "type" => Self::Kind(dyn_()),
-            "google.protobuf.Duration" => Self::Simple("duration"),
-            "google.protobuf.Timestamp" => Self::Simple("timestamp"),
-            _ => Self::Simple(SIMPLE.iter().find(|known| **known == name)?),
-        })
-    }
-
-    /// Returns a type of a signature with other variables.
-    pub(super) fn shifted(&self, by: usize) -> Self {
-        let inner = |of: &Arc<Self>| Arc::new(of.shifted(by));
-        match self {
-            Self::Var(index) => Self::Var(index + by),
-            Self::List(of) => Self::List(inner(of)),
-            Self::Map(key, value) => Self::Map(inner(key), inner(value)),
-            Self::Optional(of) => Self::Optional(inner(of)),
-            Self::Kind(of) => Self::Kind(inner(of)),
-            other => other.clone(),
         }
     }
 }
@@ -235,58 +233,36 @@ impl<'s> Inference<'s> {
     }
 }
 
-/// A signature of a function.
-#[derive(Debug)]
-pub(super) struct Signature {
-    pub(super) is_method: bool,
-    /// With the value that has the method.
-    pub(super) args: Vec<Type<'static>>,
-    pub(super) result: Type<'static>,
-    /// The number of its variables.
-    pub(super) vars: usize,
+/// Returns the signatures of a function or a method.
+pub(super) fn signatures(name: &str, is_method: bool) -> impl Iterator<Item = &'static str> {
+    let all = SIGNATURES.get(name).into_iter().flatten().copied();
+    all.filter(move |signature| signature.contains(';') == is_method)
 }
 
-/// Returns all signatures by the names of their functions.
-pub(super) fn signatures() -> HashMap<&'static str, Vec<Signature>> {
-    let mut all: HashMap<&'static str, Vec<Signature>> = HashMap::new();
-    for line in SIGNATURES.lines() {
-        let Some((name, rest)) = line.split_once('(') else {
-            continue;
-        };
-        let Some((args, result)) = rest.rsplit_once("): ") else {
-            continue;
-        };
-        // `A` and `B`.
-        let has_vars = rest
-            .split(|c: char| !c.is_alphanumeric() && c != '.')
-            .any(|word| word.len() == 1);
-        let (of, args) = args
-            .split_once(';')
-            .map_or((None, args), |(of, args)| (Some(of), args));
-        let mut types: Vec<Type<'static>> = of.map(|of| read(of).0).into_iter().collect();
-        let mut rest = args.trim();
-        while !rest.is_empty() {
-            let (type_, after) = read(rest);
-            types.push(type_);
-            rest = after.trim_start_matches([',', ' ']);
+/// Returns the types of the arguments, with the value that has a method, and of the result. `first` is the number of the
+/// variable `A`.
+pub(super) fn arguments_and_result(
+    signature: &'static str,
+    first: usize,
+) -> (Vec<Type<'static>>, Type<'static>) {
+    let (mut arguments, mut rest) = (Vec::new(), signature);
+    loop {
+        rest = rest.trim_start_matches([',', ';', ' ']);
+        if let Some(result) = rest.strip_prefix("): ") {
+            return (arguments, read(result, first).0);
         }
-        let signature = Signature {
-            is_method: of.is_some(),
-            args: types,
-            result: read(result).0,
-            vars: if has_vars { 2 } else { 0 },
-        };
-        all.entry(name).or_default().push(signature);
+        let (type_, after) = read(rest, first);
+        arguments.push(type_);
+        rest = after;
     }
-    all
 }
 
 /// Reads a type, and returns what follows it.
-fn read(text: &'static str) -> (Type<'static>, &'static str) {
-    let end = text.find(['(', ')', ',']).unwrap_or(text.len());
+fn read(text: &'static str, first: usize) -> (Type<'static>, &'static str) {
+    let end = text.find(['(', ')', ',', ';']).unwrap_or(text.len());
     let (name, rest) = text.split_at(end);
     if let [letter @ b'A'..=b'Z'] = name.as_bytes() {
-        return (Type::Var(usize::from(letter - b'A')), rest);
+        return (Type::Var(first + usize::from(letter - b'A')), rest);
     }
     let Some(inner) = rest.strip_prefix('(') else {
         let type_ = if name == "dyn" {
@@ -296,15 +272,15 @@ fn read(text: &'static str) -> (Type<'static>, &'static str) {
         };
         return (type_, rest);
     };
-    let (first, rest) = read(inner);
-    let first = Arc::new(first);
+    let (of, rest) = read(inner, first);
+    let of = Arc::new(of);
     let (type_, rest) = match name {
-        "list" => (Type::List(first), rest),
-        "optional_type" => (Type::Optional(first), rest),
-        "type" => (Type::Kind(first), rest),
+        "list" => (Type::List(of), rest),
+        "optional_type" => (Type::Optional(of), rest),
+        "type" => (Type::Kind(of), rest),
         _ => {
-            let (second, rest) = read(rest.trim_start_matches([',', ' ']));
-            (Type::Map(first, Arc::new(second)), rest)
+            let (value, rest) = read(rest.trim_start_matches([',', ' ']), first);
+            (Type::Map(of, Arc::new(value)), rest)
         }
     };
     (type_, rest.strip_prefix(')').unwrap_or(rest))

@@ -186,32 +186,6 @@ impl<'a> Val<'a> {
         }
     }
 
-    /// Returns the type that a name stands for.
-    pub(super) fn type_named(name: &str) -> Option<Self> {
-        const NAMES: [&str; 16] = [
-            "null_type",
-            "bool",
-            "int",
-            "uint",
-            "double",
-            "string",
-            "bytes",
-            "list",
-            "map",
-            "type",
-            "optional_type",
-            "google.protobuf.Duration",
-            "google.protobuf.Timestamp",
-            "net.IP",
-            "net.CIDR",
-            "kubernetes.URL",
-        ];
-        NAMES
-            .iter()
-            .find(|known| **known == name)
-            .map(|name| Self::Type(name))
-    }
-
     /// Whether it is the value that a type has when nothing is set.
     ///
     /// # Errors

@@ -427,6 +427,7 @@ fn a_rule_of_the_wrong_types_is_refused_with_its_definition() {
         "any": { "x-kubernetes-preserve-unknown-fields": true },
         "d-e": { "type": "integer" },
         "l": { "type": "array", "items": { "type": "string" } },
+        "nets": { "type": "array", "items": { "type": "object", "properties": { "IP": { "type": "string" } } } },
         "o": { "type": "object", "properties": { "x": { "type": "integer" } } },
         "t": { "type": "string", "format": "date-time" },
     } });
@@ -441,6 +442,7 @@ fn a_rule_of_the_wrong_types_is_refused_with_its_definition() {
         "self.d__dash__e == self.a",
         "self.l.all(x, x.size() < self.a) && self.l.map(x, x + 'y') == ['ay']",
         "has(self.o.x) && self.?o.?x.orValue(0) == 1",
+        "self.nets.all(net, has(net.IP))",
         "self.t > timestamp('2020-01-01T00:00:00Z') && self.t.getFullYear() == 2021",
         "!has(oldSelf.a) || self.a >= oldSelf.a",
         "self.o == oldSelf.o",
@@ -463,6 +465,7 @@ fn a_rule_of_the_wrong_types_is_refused_with_its_definition() {
         ("self['a'] == 1", "found no matching overload"),
         ("self.l == [1]", "found no matching overload"),
         ("self.l.all(x, x)", "not 'bool'"),
+        ("self.l.all(net.IP, true)", "undeclared reference to 'all'"),
         ("self.a.all(x, true)", "of type 'int'"),
         ("self.s.matches('(')", "missing closing )"),
         ("self.s.shout() == ''", "undeclared reference to 'shout'"),
