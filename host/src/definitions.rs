@@ -12,7 +12,7 @@ mod plan;
 pub mod record;
 mod requests;
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use kube::Client;
@@ -32,6 +32,7 @@ use operator_host_config::{ControllerConfig, DefinitionsMode};
 use operator_host_contract::Kind;
 use operator_host_core::changes::{send_if_new, sleep_or_never};
 use operator_host_core::object::{DEFINITION_VERSION_ANNOTATION, NamespacedName};
+use operator_host_core::sync::lock;
 use operator_host_delivery::candidate_check::{HeldBack, Orders};
 use operator_host_delivery::registry::Live;
 use operator_host_runtime::Plugin;
@@ -576,10 +577,6 @@ pub(crate) async fn installed(
         }
         found => found.map_err(|error| error.to_string()),
     }
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 #[cfg(test)]

@@ -1,7 +1,7 @@
 //! Starts and stops one controller as its kinds become served or are removed.
 
 use std::collections::HashSet;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Mutex, Weak};
 use std::time::Duration;
 
 use kube::Client;
@@ -25,6 +25,7 @@ use operator_host_contract::Kind;
 use operator_host_core::backoff::{at_least, jittered};
 use operator_host_core::metrics::QueueState;
 use operator_host_core::object::NotServed;
+use operator_host_core::sync::lock;
 use operator_host_delivery::registry::Live;
 use operator_host_engine::reconcile::context::{Context, ControllerState};
 use operator_host_engine::reconcile::observer::Observer;
@@ -425,8 +426,4 @@ async fn ask_without_watch(kinds: Weak<Discovery>, definitions: Weak<Reflector>)
             kinds.ask_again().await;
         }
     }
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -6,7 +6,7 @@
 //! whose watch fails.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use kube::core::DynamicObject;
@@ -15,6 +15,7 @@ use tokio::time::Instant;
 use super::cache::{Change, Reflector, SharedCache, Subscriber, Subscription, WatchState};
 use operator_host_contract::Kind;
 use operator_host_core::object::{NamespacedName, is_terminating};
+use operator_host_core::sync::lock;
 
 /// How long a refusal counts without a watch: the namespace may be deleted and recreated.
 const REFUSAL_TTL: Duration = Duration::from_secs(60);
@@ -136,10 +137,6 @@ fn begins_to_terminate(before: State<'_>, after: State<'_>) -> Option<String> {
     let new = after.filter(|new| is_terminating(new))?;
     let was = before.is_some_and(|old| is_terminating(old));
     if was { None } else { new.metadata.name.clone() }
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 #[cfg(test)]

@@ -14,4 +14,5 @@ pub mod metrics;
 pub mod object;
 pub mod printable;
 pub mod server;
+pub mod sync;
 pub mod trace;

@@ -14,8 +14,8 @@ mod process;
 #[cfg(test)]
 mod tests;
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use opentelemetry::KeyValue;
@@ -28,6 +28,7 @@ use self::losses::Losses;
 pub use self::observed::QueueState;
 use self::observed::{Observed, ObservedController, observe};
 use self::parents::Parents;
+use crate::sync::lock;
 use operator_host_contract::{Description, Kind};
 use operator_host_runtime::{CallStats, Plugin};
 
@@ -403,10 +404,6 @@ impl ControllerMetrics {
     fn child(&self, child: &Kind) -> [KeyValue; 2] {
         [self.controller.clone(), KeyValue::new("kind", child.kind.clone())]
     }
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 fn version_of(plugin: &Plugin) -> [KeyValue; 3] {

@@ -3,7 +3,7 @@
 //! With a folder for versions the history is also a file in it, and survives a restart. The file is read once at the start,
 //! so that showing the history reads no file. Without a folder, the host remembers fewer entries.
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
@@ -12,6 +12,7 @@ use tracing::warn;
 
 use super::kept::Versions;
 use operator_host_core::object::shorten;
+use operator_host_core::sync::lock;
 
 /// Number of entries. Their file can be read again, even if JSON takes six bytes for each of their texts'.
 const ENTRIES: usize = 30;
@@ -82,10 +83,6 @@ pub struct History {
     entries: Mutex<Vec<HistoryEntry>>,
     /// Ends when the last entry has been added.
     last: Mutex<Option<JoinHandle<()>>>,
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl History {

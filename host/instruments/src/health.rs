@@ -10,11 +10,12 @@ pub mod server;
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Mutex, Weak};
 use std::time::{Duration, Instant};
 
 use tokio::sync::watch;
 
+use operator_host_core::sync::lock;
 use operator_host_delivery::history::{History, HistoryEntry};
 use operator_host_delivery::registry::Live;
 use operator_host_delivery::report::PluginReport;
@@ -79,10 +80,6 @@ struct Expected {
     history: Arc<History>,
     /// What the live version cannot do here.
     disagreements: Vec<String>,
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl Health {

@@ -5,7 +5,7 @@
 //! objects takes no more memory than one with few.
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Mutex, Weak};
 use std::time::Duration;
 
 use jiff::Timestamp;
@@ -14,6 +14,7 @@ use serde::Serialize;
 use tokio::time::MissedTickBehavior;
 
 use operator_host_core::object::{NamespacedName, shorten};
+use operator_host_core::sync::lock;
 
 /// Number of reconciles of each controller.
 const RECONCILES: usize = 200;
@@ -108,10 +109,6 @@ pub struct Step {
     pub max_ms: f64,
     /// The number of parents that waited at its end.
     pub queue: usize,
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl Journal {

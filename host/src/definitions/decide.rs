@@ -7,10 +7,11 @@ use serde_json::Value;
 
 use super::losses::{self, Losses};
 use super::requests::Requests;
-use super::{Current, Installer, Refusal, Write, lock, plan};
+use super::{Current, Installer, Refusal, Write, plan};
 use operator_host_core::crd::definition;
 use operator_host_core::files;
 use operator_host_core::object::shorten;
+use operator_host_core::sync::lock;
 use operator_host_runtime::Plugin;
 use operator_host_webhook::CONVERT_PATH;
 use operator_host_webhook::certificates::ca_bundle;

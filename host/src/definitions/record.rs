@@ -14,13 +14,14 @@ use serde_json::{Value, json};
 use tokio::sync::watch;
 use tracing::{debug, warn};
 
+use super::Current;
 use super::requests::Requests;
-use super::{Current, lock};
 use operator_host_cluster::api_error::{ApiError, Fault};
 use operator_host_cluster::client::Writer;
 use operator_host_config::ControllerConfig;
 use operator_host_core::changes::{send_if_new, sleep_or_never};
 use operator_host_core::object::{live_annotation, stage_annotation};
+use operator_host_core::sync::lock;
 use operator_host_delivery::candidate_check::Recorded;
 use operator_host_delivery::registry::Live;
 use operator_host_runtime::{Digest, Plugin};

@@ -21,7 +21,7 @@ mod target;
 mod validating;
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Mutex, Weak};
 use std::time::{Duration, Instant};
 
 use tokio::sync::watch;
@@ -34,6 +34,7 @@ use self::server::Ask;
 use operator_host_config::ControllerConfig;
 use operator_host_contract::Kind;
 use operator_host_core::object::shorten;
+use operator_host_core::sync::lock;
 use operator_host_delivery::registry::Live;
 use operator_host_instruments::Instruments;
 use operator_host_runtime::estimate::estimate;
@@ -259,10 +260,6 @@ fn memory_of(objects: [Option<&str>; 2], most: usize) -> Result<usize, NoDecisio
         )));
     }
     Ok(memory)
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 #[cfg(test)]

@@ -8,9 +8,9 @@ use opentelemetry::KeyValue;
 use opentelemetry::metrics::{Counter, Histogram, Meter};
 
 use super::REQUEST_TIMES;
-use super::lock;
 use super::observed::{Observed, each};
 use super::process;
+use crate::sync::lock;
 
 /// The instruments that are recorded. Those whose values are read are created with them.
 #[derive(Debug)]

@@ -9,10 +9,10 @@ use opentelemetry::KeyValue;
 use opentelemetry::metrics::{AsyncInstrument, Meter};
 
 use super::definitions as define;
-use super::lock;
 use super::losses::Losses;
 use super::parents::Parents;
 use super::process;
+use crate::sync::lock;
 
 /// The state that is read at that time, instead of being recorded on each change.
 #[derive(Default)]

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 
-use super::lock;
+use crate::sync::lock;
 
 /// The type and the status of a condition, both from the program.
 pub type ConditionLabels = (&'static str, &'static str);
