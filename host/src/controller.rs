@@ -59,13 +59,13 @@ async fn work_until(
     // Ignore changes until this replica leads: `lead` then enqueues every parent, and the caches contain the changes.
     context.queue.close();
     subscribe(context);
-    let mut plugin = context.plugin.clone();
+    let mut plugin = context.versions.live.clone();
     let Observer {
         enqueuing, working, ..
     } = &context.observer;
     let ready = async {
         // Wait for complete caches: an object that the first list does not contain yet would look missing.
-        scope::wait_for_lists(&context.watches()).await;
+        scope::wait_for_lists(&context.caches.watches()).await;
         listed();
         // An error means that the sender is dropped, so there is nothing to wait for.
         let _ = plugin.wait_for(|live| !matches!(live, Live::Loading)).await;
@@ -77,7 +77,7 @@ async fn work_until(
         () = stop.cancelled() => return,
     }
     context.observer.started();
-    let term = &context.writer.term;
+    let term = &context.cluster.writer.term;
     let say_started =
         || info!(controller = context.config.name, parent = %context.config.parent, "controller started");
     if term.is_elected() {
@@ -107,7 +107,7 @@ async fn work_until(
 
 /// Reports why the first lists fail. Never returns.
 async fn report_lists(context: &Context) {
-    let watches = context.watches().into_iter();
+    let watches = context.caches.watches().into_iter();
     let mut errors: Vec<_> = watches.map(|watch| watch.list_error()).collect();
     while !errors.is_empty() {
         let seen = errors.iter_mut().map(|error| error.borrow_and_update().clone());
@@ -140,10 +140,10 @@ async fn stand_by(
     plugin: &tokio::sync::watch::Receiver<Live>,
 ) {
     let begun = async {
-        context.writer.term.begun().await;
+        context.cluster.writer.term.begun().await;
         installer.decided().await;
         record
-            .confirm(&context.served.parent.definition_name(), plugin.clone())
+            .confirm(&context.cluster.served.parent.definition_name(), plugin.clone())
             .await;
         stages::resume(context, record).await;
     };
@@ -164,7 +164,7 @@ async fn lead(
     stop: &CancellationToken,
 ) {
     // Another replica may have led meanwhile.
-    context.forget_all();
+    context.state.forget_all();
     context.queue.open();
     enqueue_all(context, &Trigger::Resync);
     enqueue_deleted(context);
@@ -177,7 +177,7 @@ async fn lead(
         () = keep_enqueueing(context, plugin.clone()) => {}
         () = record.keep(plugin.clone()) => {}
         () = unlisted::follow(context, plugin) => {}
-        () = context.writer.term.ended() => {}
+        () = context.cluster.writer.term.ended() => {}
         () = stop.cancelled() => {}
     }
     context.queue.close();
@@ -187,7 +187,7 @@ async fn lead(
         () = stay_alive([&context.observer.enqueuing]) => {}
     }
     // What this replica knows is outdated from now on, and no longer counts in its metrics.
-    context.forget_all();
+    context.state.forget_all();
 }
 
 fn enqueue_all(context: &Context, reason: &Trigger) {
@@ -196,8 +196,8 @@ fn enqueue_all(context: &Context, reason: &Trigger) {
 
 /// Enqueues deleted parents that still have children.
 fn enqueue_deleted(context: &Context) {
-    let (config, namespaced) = (&context.config, context.served.parent.namespaced);
-    let watches = context.children.values().flat_map(KindReflectors::all);
+    let (config, namespaced) = (&context.config, context.cluster.served.parent.namespaced);
+    let watches = context.caches.children.values().flat_map(KindReflectors::all);
     // Retained children have no owner reference, and need no deletion.
     let parents = watches
         .flat_map(|watch| watch.owners())
@@ -207,7 +207,7 @@ fn enqueue_deleted(context: &Context) {
             children.into_iter().filter_map(parent).collect::<Vec<_>>()
         });
     for parent in parents.collect::<BTreeSet<_>>() {
-        if !context.has_parent(&parent) {
+        if !context.caches.has_parent(&parent) {
             context.queue.enqueue(&parent, Trigger::Resync);
         }
     }
@@ -216,7 +216,7 @@ fn enqueue_deleted(context: &Context) {
 /// Enqueues the parents in one namespace or in all. Also enqueues every cluster-scoped parent, since a change in any
 /// namespace may affect it.
 fn enqueue_within(context: &Context, namespace: Option<&str>, reason: &Trigger) {
-    for watch in context.parents.all() {
+    for watch in context.caches.parents.all() {
         for name in watch.names() {
             if namespace.is_none() || name.namespace.is_none() || name.namespace.as_deref() == namespace {
                 context.queue.enqueue(&name, reason.clone());
@@ -237,7 +237,7 @@ async fn keep_enqueueing(context: &Context, mut plugin: tokio::sync::watch::Rece
     let mut resync = interval_at(Instant::now() + period, period);
     let mut subscribed = context.state.subscriptions.subscribe();
     let mut states = states(context);
-    let mut staged = context.staged.clone();
+    let mut staged = context.versions.staged.clone();
     loop {
         let state_changed = async {
             let changes = states.iter_mut().map(|(_, state)| Box::pin(state.changed()));
@@ -274,7 +274,7 @@ async fn keep_enqueueing(context: &Context, mut plugin: tokio::sync::watch::Rece
 /// Returns receivers of the next state of every watch, with its namespace. At least one is returned: that of the
 /// parents.
 fn states(context: &Context) -> Vec<(Option<String>, tokio::sync::watch::Receiver<WatchState>)> {
-    let watches = context.watches().into_iter();
+    let watches = context.caches.watches().into_iter();
     let states = watches.map(|watch| {
         let mut state = watch.state();
         state.mark_unchanged();
@@ -299,7 +299,7 @@ async fn work(context: Arc<Context>) {
             since,
         } = work;
         if reasons.contains(&Trigger::Resync) {
-            context.forget_unowned(&parent);
+            context.state.forget_unowned(&parent);
         }
         let first = reasons.first().map_or("none", Trigger::as_str);
         let observer = &context.observer;
@@ -328,7 +328,7 @@ async fn work(context: Arc<Context>) {
             Err(panic) => {
                 error!(controller = context.config.name, %parent, %panic, "internal error: a reconcile panicked; please report it");
                 observer.fails(&parent, "panic", &panic, &root);
-                context.memory_of(&parent, |memory| {
+                context.state.memory_of(&parent, |memory| {
                     memory.failure.count = memory.failure.count.saturating_add(1);
                 });
                 Action::Backoff
@@ -336,7 +336,7 @@ async fn work(context: Arc<Context>) {
         };
         observer.reconciled(&parent, first, waited, started.elapsed(), &root);
         let after_failures = || {
-            let failures = context.memory_of(&parent, |memory| memory.failure.count);
+            let failures = context.state.memory_of(&parent, |memory| memory.failure.count);
             backoff::delay(&context.config.backoff, failures)
         };
         let delay = match next {
@@ -351,7 +351,7 @@ async fn work(context: Arc<Context>) {
             context.queue.enqueue_at(&parent, Instant::now() + delay);
         }
         // Taken before the parent can be given to another worker, whose writes they must not include.
-        let own = context.take_own_writes(&parent);
+        let own = context.state.take_own_writes(&parent);
         context.queue.done(&parent, |reason| own.explain(reason));
     }
 }
@@ -366,7 +366,7 @@ fn root_span(context: &Context, parent: &NamespacedName, reasons: &[Trigger], wa
     let follows = reasons
         .iter()
         .any(|reason| matches!(reason, Trigger::Timer | Trigger::Child { .. }));
-    let cause = follows.then(|| context.memory_of(parent, |memory| memory.last_span.clone()));
+    let cause = follows.then(|| context.state.memory_of(parent, |memory| memory.last_span.clone()));
     let cause = reload.flatten().or(cause.flatten());
     let config = &context.config;
     let span = tracer.root(cause, || {
@@ -387,7 +387,9 @@ fn root_span(context: &Context, parent: &NamespacedName, reasons: &[Trigger], wa
         )
     });
     if let Some(identity) = trace::identity(&span) {
-        context.memory_of(parent, |memory| memory.last_span = Some(identity));
+        context
+            .state
+            .memory_of(parent, |memory| memory.last_span = Some(identity));
     }
     span
 }
@@ -412,15 +414,15 @@ fn subscribe(context: &Arc<Context>) {
             .collect::<Vec<_>>()
     };
     let all = [Interest::All];
-    subscriptions.extend(of(&context.parents, &all, parent_changed));
+    subscriptions.extend(of(&context.caches.parents, &all, parent_changed));
     let of_children = interests_in_children(&context.config);
-    for watches in context.children.values() {
+    for watches in context.caches.children.values() {
         subscriptions.extend(of(watches, &of_children, child_changed));
     }
-    for watches in context.reads.values() {
+    for watches in context.caches.reads.values() {
         subscriptions.extend(of(watches, &all, related_changed));
     }
-    subscriptions.extend(context.namespaces.on_change({
+    subscriptions.extend(context.caches.namespaces.on_change({
         let weak = weak.clone();
         move |namespace, change| {
             if let Some(context) = weak.upgrade() {
@@ -451,7 +453,7 @@ fn parent_changed(context: &Context, _: &Kind, change: &Change<'_>) {
     if let Some(new) = change.after().filter(|_| change.is_new())
         && let Some(namespace) = new.metadata.namespace.as_deref()
     {
-        context.namespaces.object_created(namespace);
+        context.caches.namespaces.object_created(namespace);
     }
     let reason = Trigger::Parent {
         version: own_write_version(change),
@@ -477,12 +479,12 @@ fn child_changed(context: &Context, kind: &Kind, change: &Change<'_>) {
     // A child that loses its label or its owner affects its former parent.
     let mut parents: Vec<NamespacedName> = change
         .both()
-        .filter_map(|object| parent_of(&context.config, context.served.parent.namespaced, object))
+        .filter_map(|object| parent_of(&context.config, context.cluster.served.parent.namespaced, object))
         .collect();
     parents.dedup();
     for parent in parents {
         if change.after().is_none() {
-            context.forget_written(&parent, &child);
+            context.state.forget_written(&parent, &child);
             // The child may be deleted because its parent is.
             context.doubt(&parent);
             context.note_removal(&parent, &child, object);
@@ -495,7 +497,7 @@ fn namespace_changed(context: &Context, namespace: &str, change: NamespaceChange
     match change {
         // No parent in that namespace waits for it, but cluster-scoped ones may.
         NamespaceChange::Usable => {
-            if !context.served.parent.namespaced && reaches(&context.config, None, Some(namespace)) {
+            if !context.cluster.served.parent.namespaced && reaches(&context.config, None, Some(namespace)) {
                 enqueue_all(context, &Trigger::Related);
             }
         }
@@ -503,13 +505,15 @@ fn namespace_changed(context: &Context, namespace: &str, change: NamespaceChange
         // deleted.
         NamespaceChange::Terminating => {
             let watch = context
+                .caches
                 .parents
                 .of(Some(namespace))
-                .filter(|_| context.served.parent.namespaced);
+                .filter(|_| context.cluster.served.parent.namespaced);
             for parent in watch.iter().flat_map(|watch| watch.names()) {
                 let is_there = parent.namespace.as_deref() == Some(namespace);
                 if is_there
                     && context
+                        .caches
                         .parent(&parent)
                         .is_some_and(|parent| is_terminating(&parent))
                 {

@@ -42,10 +42,11 @@ use operator_host_core::object::{
 use operator_host_delivery::candidate_check::{
     Blamed, CandidateCheck, HeldBack, Order, Orders, Prefix, Progress, ProofResult, Recorded, UNMATCHED_PIN,
 };
+use operator_host_delivery::registry::Live;
 use operator_host_desired::conditions::Reason;
 use operator_host_engine::reconcile::context::Context;
 use operator_host_engine::reconcile::parent_conditions::ParentConditions;
-use operator_host_engine::reconcile::staged::Staged;
+use operator_host_engine::reconcile::staged::{Staged, Versions};
 use operator_host_engine::work_queue::Trigger;
 use operator_host_runtime::{Digest, Plugin, RandomSource};
 
@@ -155,16 +156,15 @@ impl Proving {
         }
     }
 
-    /// Returns the objects that hold a version back, for their conditions.
+    /// Returns what the reconciles must know: the live version, the proved one that some parents have already, and which
+    /// parents hold a version back.
     #[must_use]
-    pub fn blocking_parents(&self) -> Arc<ParentConditions> {
-        Arc::clone(&self.blocking_parents)
-    }
-
-    /// Returns the proved version that some parents have already.
-    #[must_use]
-    pub fn staged(&self) -> watch::Receiver<Option<Staged>> {
-        self.staged.subscribe()
+    pub fn versions(&self, live: watch::Receiver<Live>) -> Versions {
+        Versions {
+            live,
+            staged: self.staged.subscribe(),
+            blocking_parents: Arc::clone(&self.blocking_parents),
+        }
     }
 
     /// Gives a proved version to some parents first, if stages are configured. Without a live version there is nothing to
@@ -449,7 +449,7 @@ impl CandidateCheck for Proving {
             return Some("the configuration".to_owned());
         }
         let definition = self.definition()?;
-        let client = self.running_context()?.client.clone();
+        let client = self.running_context()?.cluster.client.clone();
         orders::who(&client, &config, &definition, order).await
     }
 
@@ -494,7 +494,7 @@ impl CandidateCheck for Proving {
             context.queue.enqueue(name, Trigger::Resync);
         }
         for (name, reason) in &now {
-            if let Some(parent) = context.parent(name) {
+            if let Some(parent) = context.caches.parent(name) {
                 context.publish(&parent, EventType::Warning, EVENT, &reason.message);
             }
         }
@@ -513,10 +513,10 @@ async fn compare(context: &Context, live: Option<&Plugin>, candidate: &Plugin) -
     let config = &context.config;
     let mut names = sample(context);
     // If the list of parents failed, none of them in the sample does not mean that there are none.
-    let mut failure = context.parents_failure();
+    let mut failure = context.caches.parents_failure();
     // Skip parents whose watch fails, and those that cannot be read: they are not reconciled either.
     names.retain(|name| {
-        let parent = context.parent(name);
+        let parent = context.caches.parent(name);
         let found = parent.as_ref().and_then(|parent| context.watch_failure(parent));
         let is_read = parent.is_none_or(|parent| !is_unreadable(&parent));
         let is_shown = found.is_none() && is_read;
@@ -573,9 +573,12 @@ async fn compare(context: &Context, live: Option<&Plugin>, candidate: &Plugin) -
         && live.and_then(|live| live.description().crd.as_ref()) != Some(carried)
         && config.definitions == DefinitionsMode::Check
     {
-        let objects: Vec<_> = parents.iter().filter_map(|name| context.parent(name)).collect();
-        let name = context.served.parent.definition_name();
-        match installed(&context.client, &name, &config.name).await {
+        let objects: Vec<_> = parents
+            .iter()
+            .filter_map(|name| context.caches.parent(name))
+            .collect();
+        let name = context.cluster.served.parent.definition_name();
+        match installed(&context.cluster.client, &name, &config.name).await {
             Ok(None) => {}
             Ok(Some(installed)) => {
                 let (carried, parent) = (carried.value(), config.parent.clone());
@@ -612,7 +615,7 @@ async fn compare(context: &Context, live: Option<&Plugin>, candidate: &Plugin) -
         if findings.is_settled() || start.elapsed() > BUDGET {
             break;
         }
-        if let Some(parent) = context.parent(name)
+        if let Some(parent) = context.caches.parent(name)
             && let Err(error) = context.load_proof_key(&parent, None).await
         {
             return not_proved(format!("it cannot be proved now: {error}"));
@@ -674,7 +677,7 @@ async fn off_the_serving_threads<T: Send + 'static>(
 /// Returns all parents in a stable order that does not depend on their names, so that the first of them are a fair
 /// sample.
 fn sample(context: &Context) -> Vec<NamespacedName> {
-    let mut names = context.parents.names();
+    let mut names = context.caches.parents.names();
     names.sort_by_cached_key(|name| fingerprint(&name.to_string()));
     names
 }

@@ -27,7 +27,7 @@ use operator_host_core::metrics::QueueState;
 use operator_host_core::object::NotServed;
 use operator_host_core::sync::lock;
 use operator_host_delivery::registry::Live;
-use operator_host_engine::reconcile::context::{Context, ControllerState};
+use operator_host_engine::reconcile::context::{Caches, Cluster, Context, ControllerState};
 use operator_host_engine::reconcile::observer::Observer;
 use operator_host_engine::reconcile::proof_key::ProofKey;
 use operator_host_engine::work_queue::Queue;
@@ -332,13 +332,7 @@ fn context(
             workers,
         })
     });
-    Context {
-        events: shared.events.of(&config.name, writers.own.clone()),
-        client: shared.client.clone(),
-        kinds: Arc::clone(&shared.kinds),
-        writer: writers.own,
-        children_writer: writers.children,
-        served: resolved.clone(),
+    let caches = Caches {
         parents: watches(&config.parent, resolved.parent.namespaced, false),
         children: config
             .children
@@ -346,11 +340,20 @@ fn context(
             .map(|kind| others(kind, children_anywhere))
             .collect(),
         reads: config.reads.iter().map(|kind| others(kind, anywhere)).collect(),
-        plugin,
-        staged: proving.staged(),
-        observer,
-        blocking_parents: proving.blocking_parents(),
         namespaces: Arc::clone(&shared.namespaces),
+    };
+    Context {
+        events: shared.events.of(&config.name, writers.own.clone()),
+        cluster: Cluster {
+            client: shared.client.clone(),
+            writer: writers.own,
+            children_writer: writers.children,
+            kinds: Arc::clone(&shared.kinds),
+            served: resolved.clone(),
+        },
+        caches,
+        versions: proving.versions(plugin),
+        observer,
         proof_key: Arc::clone(&shared.proof_key),
         host_namespace: shared.host_namespace.clone(),
         config: Arc::clone(config),

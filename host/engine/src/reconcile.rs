@@ -65,7 +65,7 @@ pub async fn reconcile(context: &Context, name: &NamespacedName, span: &Span) ->
 }
 
 async fn reconcile_now(run: &Run<'_>) -> Action {
-    let Some(parent) = run.parent(run.name) else {
+    let Some(parent) = run.caches.parent(run.name) else {
         return without_parent(run).await;
     };
     let snapshot = match up_to_date(run, Snapshot::take(run, parent)).await {
@@ -79,7 +79,7 @@ async fn reconcile_now(run: &Run<'_>) -> Action {
         k8s.object.uid = parent.metadata.uid.as_deref().unwrap_or_default(),
         k8s.object.generation = parent.metadata.generation.unwrap_or_default(),
     );
-    if matches!(&*run.plugin.borrow(), Live::Failed(failed) if failed.is_of_other_kind)
+    if matches!(&*run.versions.live.borrow(), Live::Failed(failed) if failed.is_of_other_kind)
         && !has_finalizer(&run.config, &parent)
     {
         // A mistake in the configuration must not write into the objects of another operator.
@@ -122,7 +122,7 @@ async fn reconcile_now(run: &Run<'_>) -> Action {
         Ok(Some(answer)) => {
             answer.publish(run, &parent);
             let next = answer.requeue.map_or(Action::OnChange, Action::After);
-            let Some(parent) = run.as_seen(&parent) else {
+            let Some(parent) = run.caches.as_seen(&parent) else {
                 return Action::OnChange;
             };
             let verdict = match &answer.verdict {
@@ -147,7 +147,7 @@ async fn converge(
         snapshot = Snapshot::take(run, snapshot.parent);
     }
     let parent = &snapshot.parent;
-    let plugin = match run.plugin_of(parent) {
+    let plugin = match run.versions.of(parent) {
         Live::Plugin(plugin) => plugin,
         // Workers start only when loading has ended.
         Live::Loading => return Ok(None),
@@ -170,7 +170,7 @@ async fn converge(
         Stage::TearingDown => return wind_down(run, snapshot.parent, FinalAnswer::done(), changes).await,
         Stage::Unguarded | Stage::Alive => {}
     }
-    if run.is_namespace_terminating(parent) {
+    if run.caches.is_namespace_terminating(parent) {
         // The parent will soon be deleted, too.
         return Err(ReconcileError::NamespaceTerminating);
     }
@@ -222,7 +222,7 @@ async fn abandon(run: &Run<'_>, parent: &Arc<DynamicObject>, why: &str) -> Actio
 
 /// Deletes the children of a deleted parent if the garbage collector does not.
 async fn without_parent(run: &Run<'_>) -> Action {
-    if run.parents.of(run.name.namespace.as_deref()).is_none() {
+    if run.caches.parents.of(run.name.namespace.as_deref()).is_none() {
         // Its namespace is not watched: the children are those of another host.
         return Action::OnChange;
     }

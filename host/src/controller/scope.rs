@@ -28,12 +28,17 @@ pub fn with_others<'a>(
 /// Switches to other namespaces. Parents in new namespaces are reconciled once the first lists there are complete.
 pub async fn set_namespaces(context: &Arc<Context>, watches: &SharedCache, namespaces: &[String]) {
     let config = &context.config;
-    let parents = std::iter::once((&config.parent, &context.parents, namespaces.iter().collect()));
+    let parents = std::iter::once((
+        &config.parent,
+        &context.caches.parents,
+        namespaces.iter().collect(),
+    ));
     let others: BTreeSet<&String> = with_others(namespaces, config).collect();
     let others = context
+        .caches
         .children
         .iter()
-        .chain(&context.reads)
+        .chain(&context.caches.reads)
         .map(|(kind, watches)| (kind, watches, others.clone()));
     let (mut changes, mut added) = (Vec::new(), Vec::new());
     for (kind, seen, wanted) in parents.chain(others) {
@@ -49,13 +54,13 @@ pub async fn set_namespaces(context: &Arc<Context>, watches: &SharedCache, names
         changes.push((seen, after));
     }
     wait_for_lists(&added).await;
-    let before = names(&context.parents);
+    let before = names(&context.caches.parents);
     for (seen, after) in changes {
         seen.replace(after);
     }
-    let after = names(&context.parents);
+    let after = names(&context.caches.parents);
     super::subscribe(context);
-    context.forget_outside(&after);
+    context.state.forget_outside(&after);
     for namespace in after.difference(&before) {
         super::enqueue_within(context, Some(namespace), &Trigger::Resync);
     }

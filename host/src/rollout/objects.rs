@@ -86,7 +86,10 @@ pub(super) async fn worse(
         if blamed.len() >= MAX_BLAMED || start.elapsed() >= BUDGET {
             break;
         }
-        let parents: Vec<_> = names.iter().filter_map(|name| context.parent(name)).collect();
+        let parents: Vec<_> = names
+            .iter()
+            .filter_map(|name| context.caches.parent(name))
+            .collect();
         // Serialization of a resource cannot fail.
         let value = |parent: &Arc<DynamicObject>| serde_json::to_value(&**parent).unwrap_or_default();
         let objects: Vec<Value> = parents.iter().map(value).collect();

@@ -66,16 +66,16 @@ impl Known {
     /// When the API server does not answer.
     pub(super) async fn read(context: &Context) -> Result<Self, String> {
         let config = &context.config;
-        let read = async |name: &str| installed(&context.client, name, &config.name).await;
+        let read = async |name: &str| installed(&context.cluster.client, name, &config.name).await;
         let definition = match config.definitions {
             DefinitionsMode::Install => None,
             DefinitionsMode::Check | DefinitionsMode::Ignore => {
-                read(&context.served.parent.definition_name()).await?
+                read(&context.cluster.served.parent.definition_name()).await?
             }
         };
         let mut definitions = Vec::new();
         for kind in config.children.keys().filter(|kind| !is_built_in(kind.group())) {
-            if let Some(resource) = context.served.others.get(kind) {
+            if let Some(resource) = context.cluster.served.others.get(kind) {
                 definitions.extend(read(&resource.definition_name()).await?);
             }
         }
@@ -120,7 +120,7 @@ impl Snapshot {
     /// Returns `None` when a reconcile would not call the plugin: the object was deleted, waits for the garbage
     /// collector, or is in the host's own namespace.
     pub(super) fn of(context: &Context, name: &NamespacedName, now: Timestamp) -> Option<Self> {
-        let parent = context.parent(name)?;
+        let parent = context.caches.parent(name)?;
         let config = &context.config;
         let finalizers = parent.metadata.finalizers.as_deref().unwrap_or_default();
         if is_terminating(&parent) {
@@ -180,7 +180,7 @@ impl Snapshot {
                 parent: &self.parent,
                 children: &self.children,
                 now: self.now,
-                namespace_terminating: context.is_namespace_terminating(&self.parent),
+                namespace_terminating: context.caches.is_namespace_terminating(&self.parent),
             };
             let evaluated = evaluate_dry(plugin, &subject, context, self.needs.clone()).await;
             evaluated.map_err(|error| error.to_string())?

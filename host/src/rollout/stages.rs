@@ -196,7 +196,7 @@ pub(crate) async fn resume(context: &Context, record: &LiveRecord) {
     };
     let is_live = matches!(&*record.known().borrow(), Some(Recorded::Version(live)) if live.to_string() == reached.digest);
     if !reached.has_failed && !is_live {
-        let mut staged = context.staged.clone();
+        let mut staged = context.versions.staged.clone();
         let is_back = tokio::time::timeout(RESUME, staged.wait_for(Option::is_some))
             .await
             .is_ok();
@@ -278,8 +278,8 @@ fn give(staged: &watch::Sender<Option<Staged>>, candidate: &Plugin, shares: &[Sh
 }
 
 fn all(context: &Context) -> Vec<Arc<DynamicObject>> {
-    let names = context.parents.names();
-    let parents = names.iter().filter_map(|name| context.parent(name));
+    let names = context.caches.parents.names();
+    let parents = names.iter().filter_map(|name| context.caches.parent(name));
     parents
         .filter(|parent| parent.metadata.deletion_timestamp.is_none())
         .collect()

@@ -11,7 +11,7 @@ use tokio::time::Instant;
 use tracing::{debug, warn};
 
 use super::contest;
-use super::context::objects::LiveChild;
+use super::context::LiveChild;
 use super::context::pace::Cause;
 use super::freshness::may_create;
 use super::outcome::Changes;
@@ -65,7 +65,7 @@ pub(super) async fn apply(
         let requests: Vec<_> = group
             .iter()
             .map(|desired| async move {
-                let live = run.live_child(&desired.key);
+                let live = run.caches.live_child(&desired.key);
                 if is_stopped.load(Ordering::Relaxed) {
                     return Ok(ApplyOutcome::Unchanged);
                 }
@@ -86,7 +86,10 @@ pub(super) async fn apply(
                 Some(Ok(ApplyOutcome::Waiting(why))) => applied.waiting.push(why),
                 Some(Ok(ApplyOutcome::Held(why))) => applied.held.push(why),
                 Some(Ok(ApplyOutcome::Unchanged)) => {
-                    let going = run.existing(&desired.key).filter(|live| is_terminating(live));
+                    let going = run
+                        .caches
+                        .existing(&desired.key)
+                        .filter(|live| is_terminating(live));
                     applied.awaits_others |= going.is_some_and(|live| !owns(&run.config, parent, &live));
                 }
                 None => {}
@@ -160,8 +163,14 @@ fn may_apply<'a>(
     let is_correction = live.is_some_and(|live| is_correction(desired, &live.object));
     // What the plugin wanted before is restored at once, and a cleanup can change what exists.
     let may_wait = live.is_none() || !(is_correction || is_terminating(parent));
-    let has_status = |kind: &Kind| run.served.others.get(kind).is_some_and(|kind| kind.has_status);
-    if may_wait && let Some(waiting) = order.waits_for(desired, |key| run.existing(key), has_status) {
+    let has_status = |kind: &Kind| {
+        run.cluster
+            .served
+            .others
+            .get(kind)
+            .is_some_and(|kind| kind.has_status)
+    };
+    if may_wait && let Some(waiting) = order.waits_for(desired, |key| run.caches.existing(key), has_status) {
         return Err(ApplyOutcome::Waiting(waiting));
     }
     if !is_correction && let Some(why) = held(run, parent, &desired.key) {
@@ -175,7 +184,7 @@ fn may_apply<'a>(
     }
     // `desired::plan` has refused other kinds than those that a child defines. When the cluster serves it, the controller
     // starts again.
-    run.requests_for(&desired.key.kind).ok_or_else(|| {
+    run.cluster.requests_for(&desired.key.kind).ok_or_else(|| {
         let kind = desired.key.kind.clone();
         let why = format!("{} waits until the cluster serves {kind}", desired.key);
         ApplyOutcome::Waiting(Waiting { kind, why })
@@ -221,7 +230,7 @@ async fn send(
         }
     };
     let answer = answer.inspect_err(|error| {
-        run.record_refused_namespace(error);
+        run.caches.record_refused_namespace(error);
         if error.is_lost_race() {
             run.doubt(run.name);
         }

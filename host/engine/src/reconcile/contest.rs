@@ -6,8 +6,8 @@ use tokio::time::Instant;
 use tracing::{info, warn};
 
 use super::action::{Action, MIN_DELAY};
+use super::context::LiveChild;
 use super::context::contests::{Report, Seen};
-use super::context::objects::LiveChild;
 use super::run::Run;
 use operator_host_contract::EventType;
 use operator_host_core::field_path::FieldPath;
@@ -114,7 +114,7 @@ pub(super) fn next_look(run: &Run<'_>, decided: Action) -> Action {
         Action::After(delay) => Some(delay),
         Action::Backoff | Action::BackoffAtMost(_) | Action::BackoffAtLeast(_) => return decided,
     };
-    if !run.has_parent(run.name) {
+    if !run.caches.has_parent(run.name) {
         return decided;
     }
     let now = Instant::now();

@@ -39,7 +39,7 @@ pub(super) async fn fail(run: &Run<'_>, parent: &DynamicObject, error: &Reconcil
             next => next,
         };
     }
-    let Some(parent) = run.as_seen(parent) else {
+    let Some(parent) = run.caches.as_seen(parent) else {
         // A new parent of the same name, if any, is enqueued separately.
         return Action::OnChange;
     };
@@ -146,7 +146,7 @@ pub(super) const FIRST_GRACE: Duration = Duration::from_secs(2);
 /// Reports whether the host has written no condition of a parent yet, although it could.
 pub(super) fn is_unreported(context: &Context, parent: &DynamicObject) -> bool {
     let conditions = current(parent).get("conditions").and_then(Value::as_array);
-    context.served.parent.has_status && conditions.is_none_or(Vec::is_empty)
+    context.cluster.served.parent.has_status && conditions.is_none_or(Vec::is_empty)
 }
 
 /// Returns what the API server answered.

@@ -106,7 +106,7 @@ async fn write_metadata(
 ) -> Result<Option<Arc<DynamicObject>>, ApiError> {
     metadata["resourceVersion"] = json!(parent.metadata.resource_version);
     let body = json!({ "metadata": metadata });
-    let objects = run.own_requests();
+    let objects = run.cluster.own_requests();
     match objects.merge(run.name, &body, &run.config.field_manager()).await {
         Ok(answer) => Ok(run.record_parent(parent, None, answer)),
         Err(error) if error.is_not_found() => Ok(None),

@@ -37,7 +37,7 @@ pub async fn follow(context: &Context) -> Infallible {
     loop {
         beat.tick().await;
         let now = Instant::now();
-        let names = match context.writer.term.leads() {
+        let names = match context.cluster.writer.term.leads() {
             true => parents_that_wait(context),
             false => HashSet::new(),
         };
@@ -83,7 +83,7 @@ impl Line {
 /// Returns the parents that no reconcile has finished with: all of them before the first one.
 fn parents_that_wait(context: &Context) -> HashSet<NamespacedName> {
     context.queue.unfinished().unwrap_or_else(|| {
-        let watches = context.parents.all().into_iter();
+        let watches = context.caches.parents.all().into_iter();
         watches.flat_map(|watch| watch.names()).collect()
     })
 }
@@ -92,11 +92,11 @@ fn parents_that_wait(context: &Context) -> HashSet<NamespacedName> {
 async fn tell(context: &Context, name: &NamespacedName) -> bool {
     // There may be many of them.
     tokio::task::yield_now().await;
-    let Some(parent) = context.parent(name) else {
+    let Some(parent) = context.caches.parent(name) else {
         return true;
     };
     // Until a plugin says that it is for this kind, the objects may be those of another operator, which writes their status.
-    let is_for_the_kind = matches!(*context.plugin.borrow(), Live::Plugin(_));
+    let is_for_the_kind = matches!(*context.versions.live.borrow(), Live::Plugin(_));
     if !is_unreported(context, &parent) || !(is_for_the_kind || current(&parent).is_empty()) {
         return true;
     }
@@ -121,7 +121,7 @@ fn waits_for(context: &Context, name: &NamespacedName) -> Option<String> {
     if context.queue.is_running(name) {
         return Some("the first answers of the plugin and of the API server about the children".to_owned());
     }
-    let mut watches = context.watches();
+    let mut watches = context.caches.watches();
     watches.retain(|watch| watch.state_now() == WatchState::Starting);
     let error = watches
         .iter()
@@ -133,7 +133,7 @@ fn waits_for(context: &Context, name: &NamespacedName) -> Option<String> {
     if !kinds.is_empty() {
         return Some(format!("the first list of {}", kinds.join(" and of ")));
     }
-    match &*context.plugin.borrow() {
+    match &*context.versions.live.borrow() {
         Live::Loading => Some("the plugin, which is being compiled or proved".to_owned()),
         // The reconcile that is about to begin leaves the object to another operator.
         Live::Failed(failed) if failed.is_of_other_kind => None,

@@ -62,11 +62,15 @@ pub(super) async fn may_create(
     parent: &DynamicObject,
     child: &ChildRef,
 ) -> Result<bool, ApiError> {
-    run.check_namespace(child)?;
+    run.caches.check_namespace(child)?;
     let is_the_same = |other: &DynamicObject| {
         other.metadata.uid == parent.metadata.uid && is_terminating(other) == is_terminating(parent)
     };
-    if !run.parent(run.name).is_some_and(|known| is_the_same(&known)) {
+    if !run
+        .caches
+        .parent(run.name)
+        .is_some_and(|known| is_the_same(&known))
+    {
         return Ok(false);
     }
     if !run.memory(|memory| memory.parent_in_doubt) {
@@ -82,7 +86,7 @@ pub(super) async fn may_create(
 
 /// Reads the parent from the API server. `None` when it was deleted or replaced: the watch delivers the new one.
 async fn read(run: &Run<'_>, parent: &DynamicObject) -> Result<Option<DynamicObject>, ApiError> {
-    let objects = run.own_requests();
+    let objects = run.cluster.own_requests();
     let fresh = objects.read(run.name).await?;
     Ok(fresh.filter(|fresh| fresh.metadata.uid == parent.metadata.uid))
 }

@@ -42,7 +42,7 @@ pub(super) fn time_left(run: &Run<'_>, parent: &DynamicObject) -> Option<Duratio
     let limit = run.config.release_after?;
     let since = parent.metadata.deletion_timestamp.as_ref()?;
     has_finalizer(&run.config, parent).then_some(())?;
-    let waited = run.writer.clock.now().duration_since(since.0);
+    let waited = run.cluster.writer.clock.now().duration_since(since.0);
     Some(limit.saturating_sub(Duration::try_from(waited).unwrap_or_default()))
 }
 

@@ -49,7 +49,7 @@ pub(super) async fn clear(
         .iter()
         .filter_map(|refusal| {
             let key = refusal.there.as_deref()?;
-            Some((key.clone(), run.existing(key)?))
+            Some((key.clone(), run.caches.existing(key)?))
         })
         .filter(|(_, child)| !is_terminating(child) && is_ours(&run.config, child))
         .collect();
@@ -71,7 +71,7 @@ pub(super) async fn sweep(
         if parent.is_some() {
             run.memory(|memory| memory.left_since = None);
         } else {
-            run.forget(run.name);
+            run.state.forget(run.name);
         }
         return Ok(None);
     }
@@ -98,7 +98,8 @@ fn left_over(run: &Run<'_>, parent: Option<&DynamicObject>) -> Vec<(ChildRef, Ar
             // else.
             && (parent.is_some() || label(child, GENERATED_LABEL).is_none())
     };
-    run.referring_to("", run.name)
+    run.caches
+        .referring_to("", run.name)
         .into_iter()
         .filter(|child| is_left(child))
         .map(|child| (ChildRef::of(&child), child))
@@ -116,7 +117,7 @@ async fn clear_all(
         return Ok(false);
     }
     // The cache may be behind, and the owner may be the current parent.
-    let served = run.own_requests().read(run.name).await?;
+    let served = run.cluster.own_requests().read(run.name).await?;
     let served = served.and_then(|served| served.metadata.uid);
     if parent.is_some_and(|parent| served.is_none() || served != parent.metadata.uid) {
         debug!("the parent was replaced: leaving its children alone");
@@ -164,5 +165,5 @@ async fn clear_one(
     info!("deleted {key}: it belonged to an earlier parent of this name, which was deleted");
     changes.deleted.push(key.clone());
     // It may wait for its finalizers.
-    Ok(run.existing(key).is_none())
+    Ok(run.caches.existing(key).is_none())
 }

@@ -98,13 +98,14 @@ pub(super) async fn delete(
     propagation: PropagationPolicy,
 ) -> Result<bool, ApiError> {
     // An object in the cache was listed, so its kind is served and it has a UID.
-    let (Some(objects), Some(uid)) = (run.requests_for(&key.kind), child.metadata.uid.as_deref()) else {
+    let (Some(objects), Some(uid)) = (run.cluster.requests_for(&key.kind), child.metadata.uid.as_deref())
+    else {
         return Ok(false);
     };
     let version = child.metadata.resource_version.as_deref();
     match objects.delete(&key.name, uid, version, propagation).await {
         Ok(Some(terminating)) => run.record_child(run.name, key, terminating),
-        Ok(None) => run.forget_child(key, uid),
+        Ok(None) => run.caches.forget_child(key, uid),
         // It has changed, and may no longer be the parent's, or another object has this name now: the watch delivers
         // the current one.
         Err(error) if error.is_conflict() => return Ok(false),

@@ -19,7 +19,8 @@ impl RelatedObjects for Context {
     }
 
     fn is_namespaced(&self, kind: &Kind) -> bool {
-        self.served
+        self.cluster
+            .served
             .others
             .get(kind)
             .is_none_or(|resource| resource.namespaced)
@@ -27,7 +28,7 @@ impl RelatedObjects for Context {
 
     async fn read(&self, wanted: &Wanted<'_>) -> Result<Vec<Arc<DynamicObject>>, NeedError> {
         let namespace = wanted.namespace.as_deref();
-        let reads = self.reads.get(&wanted.kind);
+        let reads = self.caches.reads.get(&wanted.kind);
         let Some(watch) = reads.and_then(|watches| watches.of(namespace)) else {
             let namespace = namespace.unwrap_or_default();
             return Err(wanted.refused(&format!(

@@ -25,7 +25,7 @@ pub(super) async fn release(
     Snapshot { parent, children }: &Snapshot,
     released: &mut Vec<ChildRef>,
 ) -> Result<(), ReconcileError> {
-    let unknown = run.load_proof_key(parent, Some(&run.writer)).await.err();
+    let unknown = run.load_proof_key(parent, Some(&run.cluster.writer)).await.err();
     let mut hasher = DefaultHasher::new();
     (&parent.metadata.uid, &parent.metadata.annotations).hash(&mut hasher);
     let state = Some(hasher.finish());
@@ -71,7 +71,7 @@ pub(super) async fn disown(
 ) -> Result<(), ApiError> {
     let key = ChildRef::of(child);
     // An object in the cache was listed, so its kind is served.
-    let Some(objects) = run.requests_for(&key.kind) else {
+    let Some(objects) = run.cluster.requests_for(&key.kind) else {
         return Ok(());
     };
     let owners = child.metadata.owner_references.iter().flatten();

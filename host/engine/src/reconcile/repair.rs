@@ -11,7 +11,7 @@ use kube::core::DynamicObject;
 use serde_json::{Value, json};
 use tracing::debug;
 
-use super::context::objects::LiveChild;
+use super::context::LiveChild;
 use operator_host_cluster::api_error::{ApiError, Fault};
 use operator_host_cluster::resource_client::ResourceClient;
 use operator_host_core::field_path::{self, FieldPath};

@@ -24,7 +24,7 @@ impl<'a> Run<'a> {
 
     /// Reads or changes what the controller remembers of the parent.
     pub(super) fn memory<T>(&self, look: impl FnOnce(&mut ParentMemory) -> T) -> T {
-        self.context.memory_of(self.name, look)
+        self.context.state.memory_of(self.name, look)
     }
 }
 

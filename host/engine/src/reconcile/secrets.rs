@@ -53,7 +53,7 @@ pub(super) async fn generate(
         message: message.into(),
         retry_after: None,
     };
-    let live = run.existing(key);
+    let live = run.caches.existing(key);
     let version = live
         .as_ref()
         .and_then(|live| live.metadata.resource_version.as_ref());
@@ -69,7 +69,7 @@ pub(super) async fn generate(
     }
     let proof_key = &run.proof_key;
     // Load the key before any value is generated: a Secret that could not be proved later is not created.
-    let proving = proof_key.load(Some(&run.writer)).await;
+    let proving = proof_key.load(Some(&run.cluster.writer)).await;
     let proving = proving.map_err(|error| failed(error.to_string()))?;
     let missing: Vec<&GeneratedValue> = desired
         .secret
@@ -104,7 +104,7 @@ pub(super) async fn generate(
         proving.prove(&run.config.parent, parent, &key.name).into();
     let manager = run.config.field_manager();
     // `desired::plan` has refused kinds that the cluster does not serve.
-    let Some(objects) = run.requests_for(&key.kind) else {
+    let Some(objects) = run.cluster.requests_for(&key.kind) else {
         return Ok(Generated::Unchanged);
     };
     if live.is_none() && !may_create(run, parent, key).await? {
@@ -124,7 +124,7 @@ pub(super) async fn generate(
     } else {
         let body: DynamicObject = serde_json::from_value(body).map_err(|error| failed(error.to_string()))?;
         let created = objects.create(&key.name, body, &manager).await;
-        let answer = created.inspect_err(|error| run.record_refused_namespace(error))?;
+        let answer = created.inspect_err(|error| run.caches.record_refused_namespace(error))?;
         (answer, Generated::Created)
     };
     run.record_child(run.name, key, answer);
@@ -141,14 +141,14 @@ pub(super) async fn record(
     parent: &Arc<DynamicObject>,
     secrets: &[DesiredSecret],
 ) -> Result<Arc<DynamicObject>, ApiError> {
-    let newest = run.as_seen(parent);
+    let newest = run.caches.as_seen(parent);
     let before = Record::of(newest.as_ref().unwrap_or(parent));
     let mut now = before.clone();
     if run.config.generated == Removal::Delete {
         now.keep_only(secrets);
     }
     for secret in secrets {
-        if let Some(existing) = run.existing(&secret.key) {
+        if let Some(existing) = run.caches.existing(&secret.key) {
             now.add(secret, &existing);
         }
     }
@@ -159,7 +159,7 @@ pub(super) async fn record(
     // A parent that was made again in the meantime has another UID.
     let body =
         json!({ "metadata": { "uid": parent.metadata.uid, "annotations": { RECORD_ANNOTATION: text } } });
-    let objects = run.own_requests();
+    let objects = run.cluster.own_requests();
     match objects.merge(run.name, &body, &run.config.field_manager()).await {
         Ok(answer) => {
             run.record_parent(parent, None, answer);

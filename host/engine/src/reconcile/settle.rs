@@ -48,7 +48,7 @@ pub(super) async fn settle(
             parent: &snapshot.parent,
             children: &snapshot.children,
             now: seen,
-            namespace_terminating: run.is_namespace_terminating(&snapshot.parent),
+            namespace_terminating: run.caches.is_namespace_terminating(&snapshot.parent),
         };
         let (response, share) = call(run, plugin, export, &subject).await?;
         let parent = &mut snapshot.parent;
@@ -192,7 +192,11 @@ async fn prune_and_judge(
         _ if !applied.held.is_empty() => Verdict::Reconciling(Reason::new(BACK_OFF, applied.held.join(". "))),
         Some(waiting) => Verdict::Reconciling(Reason::waiting(waiting.why)),
         // One that is missing was deleted after it was applied.
-        None => readiness::verdict(&plan, |key| run.existing(key), |_| Some("it was deleted".into())),
+        None => readiness::verdict(
+            &plan,
+            |key| run.caches.existing(key),
+            |_| Some("it was deleted".into()),
+        ),
     }))
 }
 
@@ -205,10 +209,10 @@ fn make_plan(
     let plan = run.plan(plugin, parent, response);
     let plan = plan.map_err(ReconcileError::Refused)?;
     // Those of a kind that a child defines, and that is not served yet, wait.
-    let is_served = |key: &&ChildRef| run.served.others.contains_key(&key.kind);
+    let is_served = |key: &&ChildRef| run.cluster.served.others.contains_key(&key.kind);
     let failure = plan
         .keys()
         .filter(is_served)
-        .find_map(|key| run.watch_failure_of(key));
+        .find_map(|key| run.caches.watch_failure_of(key));
     failure.map_or(Ok(plan), |failure| Err(ReconcileError::Watch(failure)))
 }

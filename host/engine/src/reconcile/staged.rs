@@ -1,11 +1,25 @@
-//! A new version of the plugin that only some parents have yet. `rollout` selects them; a reconcile asks which version is its
-//! parent's.
+//! Which version of the plugin a parent has: a new version may be that of only some parents yet, which `rollout` selects.
+
+use std::sync::Arc;
 
 use kube::ResourceExt;
 use kube::core::DynamicObject;
+use tokio::sync::watch;
 
+use super::parent_conditions::ParentConditions;
 use operator_host_core::object::{Selector, fingerprint};
+use operator_host_delivery::registry::Live;
 use operator_host_runtime::Plugin;
+
+/// The versions of one controller's plugin.
+pub struct Versions {
+    /// The live version.
+    pub live: watch::Receiver<Live>,
+    /// A newer version that some parents have already.
+    pub staged: watch::Receiver<Option<Staged>>,
+    /// The parents that hold back a new version.
+    pub blocking_parents: Arc<ParentConditions>,
+}
 
 /// A version that some parents have.
 #[derive(Clone)]
@@ -23,6 +37,17 @@ pub enum Share {
     First(u64),
     /// Those with these labels.
     Labeled(Selector),
+}
+
+impl Versions {
+    /// Returns the version that a parent has.
+    #[must_use]
+    pub fn of(&self, parent: &DynamicObject) -> Live {
+        match &*self.staged.borrow() {
+            Some(staged) if staged.includes(parent) => Live::Plugin(staged.plugin.clone()),
+            Some(_) | None => self.live.borrow().clone(),
+        }
+    }
 }
 
 impl Staged {

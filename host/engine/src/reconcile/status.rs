@@ -33,7 +33,7 @@ pub(super) fn desired(
     let (contested, shares_conditions) =
         run.memory(|memory| (memory.contests.condition(), memory.status.shares_conditions));
     let remarks = Remarks {
-        held_back: run.blocking_parents.reason(run.name),
+        held_back: run.versions.blocking_parents.reason(run.name),
         contested,
         unlisted: run.state.unlisted.reason(run.name),
     };
@@ -41,7 +41,7 @@ pub(super) fn desired(
     if shares_conditions {
         keep_others_conditions(current(parent), &mut status);
     }
-    run.served.status.restrict(&mut status);
+    run.cluster.served.status.restrict(&mut status);
     status
 }
 
@@ -63,7 +63,7 @@ pub(super) async fn write(
     at: Option<&str>,
 ) -> Result<bool, ApiError> {
     // The fields that the apply would have to repeat were not read.
-    if !run.served.parent.has_status || is_unreadable(parent) {
+    if !run.cluster.served.parent.has_status || is_unreadable(parent) {
         return Ok(false);
     }
     if let Some((code, why)) = update.fields.and_then(unacceptable) {
@@ -100,7 +100,7 @@ pub(super) async fn write(
         publish_back_off(run, parent);
         return Ok(false);
     };
-    let objects = run.own_requests();
+    let objects = run.cluster.own_requests();
     if cause == Cause::Correction && !run.memory(|memory| memory.status.shares_conditions) {
         let fresh = objects.read(run.name).await?;
         let shares = fresh.is_some_and(|fresh| shares_conditions(&fresh, &run.config.field_manager()));

@@ -68,17 +68,21 @@ pub async fn follow(context: &Context, mut plugin: watch::Receiver<Live>) {
 
 /// Finds the children of one kind. What the host may not list stays unknown.
 async fn find(context: &Context, kind: &Kind, found: &mut BTreeMap<NamespacedName, Vec<ChildRef>>) {
-    let Ok(resource) = context.kinds.resolve(kind).await else {
+    let Ok(resource) = context.cluster.kinds.resolve(kind).await else {
         return;
     };
     let params = ListParams::default().labels(&format!("{CONTROLLER_LABEL}={}", context.config.name));
-    let namespaces = context.parents.namespaces().filter(|_| resource.namespaced);
+    let namespaces = context
+        .caches
+        .parents
+        .namespaces()
+        .filter(|_| resource.namespaced);
     let places = match namespaces {
         Some(namespaces) => namespaces.into_keys().map(Some).collect(),
         None => vec![None],
     };
     for place in places {
-        let objects = Objects::new(context.client.clone(), &resource.api, place.as_deref());
+        let objects = Objects::new(context.cluster.client.clone(), &resource.api, place.as_deref());
         let children = match objects.list_metadata(&params).await {
             Ok(list) => list.items,
             Err(error) => {
@@ -100,8 +104,8 @@ async fn find(context: &Context, kind: &Kind, found: &mut BTreeMap<NamespacedNam
 
 /// Returns the existing parent of a child.
 fn parent_with(context: &Context, child: &DynamicObject) -> Option<NamespacedName> {
-    let name = parent_of(&context.config, context.served.parent.namespaced, child)?;
-    let parent = context.parent(&name)?;
+    let name = parent_of(&context.config, context.cluster.served.parent.namespaced, child)?;
+    let parent = context.caches.parent(&name)?;
     let owner = controller_of(child).map(|owner| &owner.uid);
     owner
         .is_none_or(|owner| parent.metadata.uid.as_ref() == Some(owner))

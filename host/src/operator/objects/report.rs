@@ -124,7 +124,7 @@ impl Reporter {
     /// at each of them first.
     fn objects(&self, name: &str) -> Option<(u64, u64)> {
         let context = self.running.named(name)?;
-        let watches = context.parents.all();
+        let watches = context.caches.parents.all();
         let total = watches.iter().map(|watch| watch.count() as u64).sum::<u64>();
         let counts = self
             .instruments

@@ -95,6 +95,7 @@ pub(super) fn object(sources: &Sources, one: &One) -> Result<Object, String> {
     let context = sources.controllers.named(&one.controller);
     let context = context.ok_or_else(|| not_running(&one.controller))?;
     let parent = context
+        .caches
         .parent(&one.name)
         .ok_or_else(|| format!("there is no {} {}", in_words(&context.config.parent), one.name))?;
     let mut owned = context.owned(&parent);
@@ -115,7 +116,7 @@ pub(super) fn object(sources: &Sources, one: &One) -> Result<Object, String> {
         kind: context.config.parent.to_string(),
         name: one.name.to_string(),
         summary: Summary::of(&parent),
-        leads: context.writer.term.holds(),
+        leads: context.cluster.writer.term.holds(),
         generation: parent.metadata.generation,
         observed_generation: parent.data["status"]["observedGeneration"].as_i64(),
         created: created(&parent),
@@ -126,12 +127,13 @@ pub(super) fn object(sources: &Sources, one: &One) -> Result<Object, String> {
             .collect(),
         total_children,
         unready_children,
-        watched_kinds: context.children.keys().map(in_words).collect(),
+        watched_kinds: context.caches.children.keys().map(in_words).collect(),
         unreadable: unreadable(&context),
         reconciles: journal.of_parent(&one.name, RECONCILES),
         events: journal.events(Some(&one.name)),
         candidate: report.and_then(|report| report.candidate),
         blocks: context
+            .versions
             .blocking_parents
             .reason(&one.name)
             .map(|reason| reason.message),
@@ -197,16 +199,22 @@ fn created_for(context: &Context, owner: &DynamicObject) -> Vec<Arc<DynamicObjec
     let Some(uid) = owner.metadata.uid.as_deref() else {
         return Vec::new();
     };
-    let mut owned = context.referring_to(uid, &NamespacedName::of(owner));
+    let mut owned = context.caches.referring_to(uid, &NamespacedName::of(owner));
     owned.retain(|object| controller_of(object).is_some_and(|owner| owner.uid == uid));
     owned
 }
 
 /// Returns the kinds whose objects the caches lack.
 fn unreadable(context: &Context) -> Vec<String> {
-    let watches = std::iter::once((&context.config.parent, &context.parents)).chain(&context.children);
+    let watches =
+        std::iter::once((&context.config.parent, &context.caches.parents)).chain(&context.caches.children);
     let incomplete = watches.flat_map(|(kind, watches)| incomplete(kind, watches));
-    let not_served = context.served.not_served.values().map(ToString::to_string);
+    let not_served = context
+        .cluster
+        .served
+        .not_served
+        .values()
+        .map(ToString::to_string);
     incomplete
         .chain(not_served)
         .map(|text| shorten(&text, TEXT))

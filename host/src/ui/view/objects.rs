@@ -103,9 +103,10 @@ pub(super) fn objects(sources: &Sources, page: &Page) -> Result<Objects, String>
         .controllers
         .named(&page.controller)
         .ok_or_else(|| not_running(&page.controller))?;
-    let mut names = context.parents.names();
+    let mut names = context.caches.parents.names();
     names.sort();
     let mut namespaces = context
+        .caches
         .parents
         .namespaces()
         .map(|watches| watches.into_keys().collect::<Vec<_>>());
@@ -122,11 +123,11 @@ pub(super) fn objects(sources: &Sources, page: &Page) -> Result<Objects, String>
         objects: Vec::new(),
         namespaces,
         more_namespaces: watched.saturating_sub(NAMESPACES),
-        unreadable: incomplete(&context.config.parent, &context.parents),
+        unreadable: incomplete(&context.config.parent, &context.caches.parents),
         next: None,
     };
     for name in names {
-        let Some(object) = context.parent(&name) else {
+        let Some(object) = context.caches.parent(&name) else {
             continue;
         };
         let summary = Summary::of(&object);

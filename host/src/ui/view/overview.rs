@@ -156,7 +156,7 @@ fn controller(sources: &Sources, name: &str, checks: &[Check], reports: &[Plugin
             false => "the configuration file",
         }),
         objects: running.as_ref().map_or(0, |context| {
-            let watches = context.parents.all();
+            let watches = context.caches.parents.all();
             watches.iter().map(|watch| watch.count()).sum()
         }),
         queue,

@@ -16,7 +16,7 @@ use operator_host_core::object::{ChildRef, Identity, version};
 use operator_host_runtime::Digest;
 
 /// What the host remembers of one parent between reconciles. Losing it costs a few needless requests, except for
-/// `parent_in_doubt`, which [`super::Context::forget_all`] keeps.
+/// `parent_in_doubt`, which [`super::ControllerState::forget_all`] keeps.
 #[derive(Debug, Default)]
 pub struct ParentMemory {
     /// Its failures since the last reconcile that succeeded.

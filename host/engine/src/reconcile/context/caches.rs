@@ -1,0 +1,157 @@
+//! The objects of one controller as its watches show them: the parents, their children, and what the plugin may read.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ManagedFieldsEntry;
+use kube::core::DynamicObject;
+
+use operator_host_cluster::api_error::ApiError;
+use operator_host_cluster::cache::{Reflector, WatchState};
+use operator_host_cluster::kind_reflectors::KindReflectors;
+use operator_host_cluster::namespaces::Namespaces;
+use operator_host_contract::Kind;
+use operator_host_core::object::{ChildRef, NamespacedName, kind_in_words};
+
+/// The watches of one controller.
+pub struct Caches {
+    /// Those of the custom resources.
+    pub parents: KindReflectors,
+    /// Those of the kinds that the plugin may create.
+    pub children: BTreeMap<Kind, KindReflectors>,
+    /// Those of the kinds that the plugin may read.
+    pub reads: BTreeMap<Kind, KindReflectors>,
+    /// Tracks which namespaces are being deleted.
+    pub namespaces: Arc<Namespaces>,
+}
+
+/// A child as it is in the cluster.
+pub(in crate::reconcile) struct LiveChild {
+    pub(in crate::reconcile) object: Arc<DynamicObject>,
+    /// Its managed fields, but for those of the status.
+    pub(in crate::reconcile) managed: Vec<ManagedFieldsEntry>,
+}
+
+impl Caches {
+    /// Returns the parent as last known.
+    #[must_use]
+    pub fn parent(&self, name: &NamespacedName) -> Option<Arc<DynamicObject>> {
+        self.parents.get(name)
+    }
+
+    /// Reports whether a parent is known to exist.
+    #[must_use]
+    pub fn has_parent(&self, name: &NamespacedName) -> bool {
+        let watch = self.parents.of(name.namespace.as_deref());
+        watch.is_some_and(|watch| watch.contains(name))
+    }
+
+    /// Returns the current parent, which this reconcile may have written, but with the generation that the
+    /// reconcile saw, since its status is about that one. `None` when it was deleted or replaced.
+    pub(in crate::reconcile) fn as_seen(&self, seen: &DynamicObject) -> Option<Arc<DynamicObject>> {
+        let now = self.parent(&NamespacedName::of(seen))?;
+        if now.metadata.uid != seen.metadata.uid {
+            return None;
+        }
+        if now.metadata.generation == seen.metadata.generation {
+            return Some(now);
+        }
+        let mut now = DynamicObject::clone(&now);
+        now.metadata.generation = seen.metadata.generation;
+        Some(Arc::new(now))
+    }
+
+    /// Returns the objects that refer to a parent by an owner reference or by the annotation. It does not prove that they are
+    /// the parent's.
+    #[must_use]
+    pub fn referring_to(&self, uid: &str, parent: &NamespacedName) -> Vec<Arc<DynamicObject>> {
+        let watches = self.children.values().flat_map(KindReflectors::all);
+        watches
+            .flat_map(|watch| watch.referring_to(uid, parent))
+            .collect()
+    }
+
+    /// Returns an object of a kind that this controller may create, whether it owns it or not.
+    #[must_use]
+    pub fn existing(&self, key: &ChildRef) -> Option<Arc<DynamicObject>> {
+        self.children.get(&key.kind)?.get(&key.name)
+    }
+
+    /// Does what [`Caches::existing`] does, and returns the object's managed fields, too, if a host applied it.
+    pub(in crate::reconcile) fn live_child(&self, key: &ChildRef) -> Option<LiveChild> {
+        let (object, managed) = self.watch_of(key)?.get_managed(&key.name)?;
+        Some(LiveChild { object, managed })
+    }
+
+    /// Removes a deleted child.
+    pub(in crate::reconcile) fn forget_child(&self, key: &ChildRef, uid: &str) {
+        if let Some(watch) = self.watch_of(key) {
+            watch.forget(&key.name, uid);
+        }
+    }
+
+    /// Returns the watches of the parents, the children and what is read.
+    #[must_use]
+    pub fn watches(&self) -> Vec<Arc<Reflector>> {
+        let others = self.children.values().chain(self.reads.values());
+        let all = std::iter::once(&self.parents).chain(others);
+        all.flat_map(KindReflectors::all).collect()
+    }
+
+    pub(super) fn watch_of(&self, key: &ChildRef) -> Option<Arc<Reflector>> {
+        self.children.get(&key.kind)?.of(key.name.namespace.as_deref())
+    }
+
+    /// Returns why no parent is known: every watch of them fails.
+    #[must_use]
+    pub fn parents_failure(&self) -> Option<String> {
+        let failures: Option<Vec<String>> = self.parents.all().iter().map(|watch| failure(watch)).collect();
+        failures?.into_iter().next()
+    }
+
+    /// Returns why the state of an object, which a plugin wants to have, is unknown: the watch that would show it fails.
+    #[must_use]
+    pub fn watch_failure_of(&self, key: &ChildRef) -> Option<String> {
+        failure(&*self.watch_of(key)?)
+    }
+
+    /// Reports whether the namespace of a parent is being deleted.
+    #[must_use]
+    pub fn is_namespace_terminating(&self, parent: &DynamicObject) -> bool {
+        let namespace = parent.metadata.namespace.as_deref();
+        namespace.is_some_and(|namespace| self.namespaces.is_terminating(namespace))
+    }
+
+    /// Checks that an object can be created, which is not possible in a namespace that is being deleted.
+    ///
+    /// # Errors
+    /// The same error that the API server would return.
+    pub(in crate::reconcile) fn check_namespace(&self, key: &ChildRef) -> Result<(), ApiError> {
+        let Some(namespace) = &key.name.namespace else {
+            return Ok(());
+        };
+        let kind = kind_in_words(key.kind.group(), &key.kind.kind);
+        if self.namespaces.is_terminating(namespace) {
+            return Err(ApiError::namespace_terminating(&kind, &key.name));
+        }
+        match self.watch_of(key).is_some_and(|watch| watch.lacks_namespace()) {
+            true => Err(ApiError::namespace_missing(&kind, &key.name)),
+            false => Ok(()),
+        }
+    }
+
+    /// Records a namespace that a refusal reports as terminating.
+    pub(in crate::reconcile) fn record_refused_namespace(&self, error: &ApiError) {
+        if let (true, Some(namespace)) = (error.is_namespace_terminating(), &error.name.namespace) {
+            self.namespaces.refused(namespace);
+        }
+    }
+}
+
+/// Returns the error of a watch, if it fails.
+pub(super) fn failure(watch: &Reflector) -> Option<String> {
+    match watch.state_now() {
+        WatchState::Failing(message) => Some(message),
+        WatchState::Starting | WatchState::Synced => None,
+    }
+}

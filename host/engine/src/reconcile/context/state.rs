@@ -1,0 +1,95 @@
+//! What one controller remembers between reconciles: of each parent, and of all of them.
+
+use std::collections::{BTreeSet, HashMap};
+use std::sync::{Mutex, MutexGuard};
+
+use tokio::sync::watch;
+
+use super::memory::{OwnWrites, ParentMemory};
+use super::needs::Needs;
+use crate::reconcile::parent_conditions::ParentConditions;
+use operator_host_cluster::cache::Subscription;
+use operator_host_core::object::{ChildRef, NamespacedName};
+use operator_host_core::sync::lock;
+
+/// What one controller remembers. Initially empty.
+#[derive(Default)]
+pub struct ControllerState {
+    /// The subscriptions to changes. They are replaced when the namespaces change.
+    pub subscriptions: watch::Sender<Vec<Subscription>>,
+    memory: Mutex<HashMap<NamespacedName, Box<ParentMemory>>>,
+    /// What the plugin asked to read for each parent.
+    pub needs: Needs,
+    /// The parents with children of kinds that the configuration does not list any more.
+    pub unlisted: ParentConditions,
+}
+
+impl ControllerState {
+    /// Reads or changes the memory of a parent.
+    pub fn memory_of<T>(&self, parent: &NamespacedName, look: impl FnOnce(&mut ParentMemory) -> T) -> T {
+        let mut memory = self.memory();
+        match memory.get_mut(parent) {
+            Some(memory) => look(memory),
+            None => look(memory.entry(parent.clone()).or_default()),
+        }
+    }
+
+    /// Forgets the own writes to a child after its deletion.
+    pub fn forget_written(&self, parent: &NamespacedName, key: &ChildRef) {
+        if let Some(memory) = self.memory().get_mut(parent) {
+            memory.own_writes.children.remove(&key.identity());
+            memory.unowned.remove(key);
+            memory.contests.forget(key);
+        }
+    }
+
+    /// Forgets which children are as applied although their managed fields do not show it: each is applied once more.
+    pub fn forget_unowned(&self, parent: &NamespacedName) {
+        if let Some(memory) = self.memory().get_mut(parent) {
+            memory.unowned.clear();
+        }
+    }
+
+    /// Returns the own writes of the reconcile that is done, and forgets them.
+    #[must_use]
+    pub fn take_own_writes(&self, parent: &NamespacedName) -> OwnWrites {
+        let mut memory = self.memory();
+        let memory = memory.get_mut(parent);
+        memory
+            .map(|memory| std::mem::take(&mut memory.own_writes))
+            .unwrap_or_default()
+    }
+
+    /// Forgets a deleted parent.
+    pub(in crate::reconcile) fn forget(&self, parent: &NamespacedName) {
+        self.memory().remove(parent);
+        self.needs.forget(parent);
+    }
+
+    /// Forgets all parents outside of these namespaces.
+    pub fn forget_outside(&self, namespaces: &BTreeSet<String>) {
+        let is_within = |parent: &NamespacedName| {
+            let namespace = parent.namespace.as_ref();
+            namespace.is_none_or(|namespace| namespaces.contains(namespace))
+        };
+        self.memory().retain(|parent, _| is_within(parent));
+        self.needs.retain(is_within);
+    }
+
+    /// Forgets everything about all parents except which of them are in doubt.
+    pub fn forget_all(&self) {
+        self.needs.retain(|_| false);
+        let mut memory = self.memory();
+        memory.retain(|_, memory| memory.parent_in_doubt);
+        for memory in memory.values_mut() {
+            **memory = ParentMemory {
+                parent_in_doubt: true,
+                ..ParentMemory::default()
+            };
+        }
+    }
+
+    fn memory(&self) -> MutexGuard<'_, HashMap<NamespacedName, Box<ParentMemory>>> {
+        lock(&self.memory)
+    }
+}
