@@ -434,3 +434,72 @@ async fn gone_still(scenario: &Scenario) {
     scenario.until_stalled("p", "GeneratedSecretLost").await;
     assert!(scenario.get(SECRET, "s").await.is_none());
 }
+
+/// Regression: a Secret that was deleted after it was found complete, while other children were applied, was created from
+/// the child that is the rest of it: without values, and as somebody else's.
+#[tokio::test]
+async fn a_generated_secret_that_is_deleted_during_a_reconcile_is_not_made_from_its_other_fields() {
+    let (scenario, proxy) = behind_a_proxy("secret-lost-between").await;
+    let kinds = "children: [{apiVersion: v1, kind: Secret}, {apiVersion: v1, kind: ConfigMap}]";
+    let _host = scenario.start(&controller("puppet.wasm", kinds));
+    let with_rest = |text: &str| {
+        let rest =
+            json!({"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "s", "labels": {"team": "a"}}});
+        let mut spec = spec(&[password()]);
+        spec["response"]["children"] = json!([config_map("before", text), rest]);
+        spec
+    };
+    scenario.ready_with("p", with_rest("1")).await;
+    scenario
+        .ready_with(
+            "q",
+            json!({"response": {"generate": [{"name": "other", "entries": [password()]}]}}),
+        )
+        .await;
+    drop(proxy.take_seen());
+    proxy.set_mode_of("/configmaps/before?", Mode::Stall);
+    scenario.puppet("p", with_rest("2")).await;
+    proxy
+        .until_seen(|seen| seen.method == "PATCH" && seen.uri.contains("/configmaps/before?"))
+        .await;
+    scenario.delete(SECRET, "s").await;
+    scenario.delete(SECRET, "other").await;
+    // The watch has delivered both.
+    scenario.until_stalled("q", "GeneratedSecretLost").await;
+    proxy.set_mode(Mode::Pass);
+    scenario.until_stalled("p", "GeneratedSecretLost").await;
+    gone_still(&scenario).await;
+}
+
+/// Regression: a Secret that somebody else created while the host was about to generate it was recorded as generated, and
+/// its deletion as the loss of values.
+#[tokio::test]
+async fn a_secret_that_somebody_else_creates_first_is_not_recorded_as_generated() {
+    let (scenario, proxy) = behind_a_proxy("secret-of-another").await;
+    let kinds = "children: [{apiVersion: v1, kind: Secret}]";
+    let _host = scenario.start(&controller("puppet.wasm", kinds));
+    let generate = |names: &[&str]| {
+        let all = names
+            .iter()
+            .map(|name| json!({"name": name, "entries": [password()]}));
+        json!({"response": {"generate": all.collect::<Vec<_>>()}})
+    };
+    proxy.set_mode_of("/secrets?&fieldManager", Mode::Stall);
+    scenario.puppet("p", generate(&["first", "s"])).await;
+    proxy
+        .until_seen(|seen| seen.method == "POST" && seen.uri.contains("/secrets"))
+        .await;
+    let theirs = json!({"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "s"}, "stringData": {"password": "chosen"}});
+    scenario.apply(&theirs.to_string()).await;
+    // The watch has delivered it.
+    scenario.puppet("q", generate(&["s"])).await;
+    let says = "ChildRefused: secret-of-another/s … was not created by this host";
+    scenario.until_stalled("q", says).await;
+    scenario.remove(PUPPET, "q").await;
+    proxy.set_mode(Mode::Pass);
+    scenario.until_stalled("p", says).await;
+    scenario.delete(SECRET, "s").await;
+    scenario.until_ready("p").await;
+    let secret = scenario.get(SECRET, "s").await.unwrap();
+    assert_eq!(decoded(&values(&secret)["password"]).len(), 24, "it is generated");
+}

@@ -53,10 +53,10 @@ impl Record {
         entry.is_some_and(|entry| secret.metadata.uid.as_ref() == Some(&entry.uid))
     }
 
-    /// Adds a Secret as it is in the cluster.
-    pub fn add(&mut self, wanted: &DesiredSecret, existing: &DynamicObject) {
-        let entry = self.secrets.entry(existing.name_any()).or_default();
-        entry.uid = existing.uid().unwrap_or_default();
+    /// Adds a Secret that is complete and has this UID.
+    pub fn add(&mut self, wanted: &DesiredSecret, uid: &str) {
+        let entry = self.secrets.entry(wanted.key.name.name.clone()).or_default();
+        uid.clone_into(&mut entry.uid);
         entry
             .keys
             .extend(wanted.secret.entries.iter().map(|entry| entry.key.clone()));

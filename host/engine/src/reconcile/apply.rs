@@ -17,6 +17,7 @@ use super::freshness::may_create;
 use super::outcome::Changes;
 use super::repair;
 use super::run::Run;
+use super::secrets::Generated;
 use operator_host_cluster::api_error::ApiError;
 use operator_host_cluster::resource_client::ResourceClient;
 use operator_host_contract::{EventType, Kind};
@@ -50,11 +51,13 @@ pub(super) struct Applied {
     pub awaits_others: bool,
 }
 
-/// Applies the children that differ. One failure does not prevent the other applies.
+/// Applies the children that differ. One failure does not prevent the other applies. A child that is the rest of a generated
+/// Secret is applied only to that Secret.
 pub(super) async fn apply(
     run: &Run<'_>,
     parent: &DynamicObject,
     desired: &[Desired],
+    generated: &Generated<'_>,
     changes: &mut Changes,
 ) -> Applied {
     let mut applied = Applied::default();
@@ -66,7 +69,12 @@ pub(super) async fn apply(
             .iter()
             .map(|desired| async move {
                 let live = run.caches.live_child(&desired.key);
-                if is_stopped.load(Ordering::Relaxed) {
+                let uid = live.as_ref().and_then(|live| live.object.metadata.uid.as_ref());
+                // To create the rest of a generated Secret that was deleted meanwhile would lose its values without a word.
+                let is_lost = generated
+                    .get(&desired.key)
+                    .is_some_and(|it| it.is_none() || it.as_ref() != uid);
+                if is_lost || is_stopped.load(Ordering::Relaxed) {
                     return Ok(ApplyOutcome::Unchanged);
                 }
                 apply_one(run, parent, desired, live.as_ref(), order).await

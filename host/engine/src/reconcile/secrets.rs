@@ -4,7 +4,7 @@
 //! A value exists in this process only between its generation and the request; caches, logs and requests to plugins
 //! contain it blanked.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 
 use kube::ResourceExt;
@@ -16,7 +16,7 @@ use super::run::Run;
 use operator_host_cluster::api_error::{ApiError, Fault};
 use operator_host_config::Removal;
 use operator_host_contract::GeneratedValue;
-use operator_host_core::object::is_terminating;
+use operator_host_core::object::{ChildRef, is_terminating};
 use operator_host_desired::generated::{RECORD_ANNOTATION, Record};
 use operator_host_desired::ownership::owns;
 use operator_host_desired::plan::DesiredSecret;
@@ -24,15 +24,22 @@ use operator_host_desired::provenance::PROOF_ANNOTATION;
 
 const LETTERS_AND_DIGITS: &str = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789";
 
+/// The UIDs of the Secrets that are complete, `None` for one that does not exist. Another one of the same name is not the host's.
+pub(super) type Generated<'a> = HashMap<&'a ChildRef, Option<String>>;
+
 /// The result for one Secret.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Generated {
-    /// The Secret did not exist.
-    Created,
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Outcome {
+    /// The Secret did not exist. It has this UID now.
+    Created(Option<String>),
     /// It lacked a value, an owner reference, or the proof.
-    Updated,
+    Updated(Option<String>),
     /// It is complete.
-    Unchanged,
+    Unchanged(Option<String>),
+    /// It was changed, replaced or deleted since it was judged.
+    Outdated,
+    /// It does not exist, and must not be created.
+    Left,
 }
 
 /// Creates or completes a Secret.
@@ -43,7 +50,7 @@ pub(super) async fn generate(
     run: &Run<'_>,
     parent: &DynamicObject,
     desired: &DesiredSecret,
-) -> Result<Generated, ApiError> {
+) -> Result<Outcome, ApiError> {
     let key = &desired.key;
     let failed = |message: String| ApiError {
         verb: "generate",
@@ -58,9 +65,8 @@ pub(super) async fn generate(
         .as_ref()
         .and_then(|live| live.metadata.resource_version.as_ref());
     if version != desired.seen.as_ref() {
-        // It was changed or deleted since it was judged. Lost values must not be generated again; the watch event causes
-        // a reconcile that judges it again.
-        return Ok(Generated::Unchanged);
+        // Lost values must not be generated again, and those of somebody else not be completed.
+        return Ok(Outcome::Outdated);
     }
     if live.as_ref().is_some_and(|live| live.data.is_null()) {
         // Values that the cache does not hold may exist in the cluster.
@@ -89,8 +95,12 @@ pub(super) async fn generate(
     let lacks_proof = live
         .as_ref()
         .is_some_and(|live| !proof_key.proof().has_key_of(&run.config.parent, parent, live));
-    if live.is_some() && missing.is_empty() && !lacks_owner && !lacks_proof {
-        return Ok(Generated::Unchanged);
+    if let Some(live) = &live
+        && missing.is_empty()
+        && !lacks_owner
+        && !lacks_proof
+    {
+        return Ok(Outcome::Unchanged(live.metadata.uid.clone()));
     }
     let mut values = Map::new();
     for entry in missing {
@@ -105,10 +115,10 @@ pub(super) async fn generate(
     let manager = run.config.field_manager();
     // `desired::plan` has refused kinds that the cluster does not serve.
     let Some(objects) = run.cluster.requests_for(&key.kind) else {
-        return Ok(Generated::Unchanged);
+        return Ok(Outcome::Left);
     };
     if live.is_none() && !may_create(run, parent, key).await? {
-        return Ok(Generated::Unchanged);
+        return Ok(Outcome::Left);
     }
     let (answer, outcome) = if let Some(live) = live {
         // Refused if somebody was faster: existing values must not be replaced.
@@ -120,12 +130,14 @@ pub(super) async fn generate(
             owners.extend(others.map(|owner| json!(owner)));
         }
         let answer = objects.merge(&key.name, &body, &manager).await?;
-        (answer, Generated::Updated)
+        let uid = answer.metadata.uid.clone();
+        (answer, Outcome::Updated(uid))
     } else {
         let body: DynamicObject = serde_json::from_value(body).map_err(|error| failed(error.to_string()))?;
         let created = objects.create(&key.name, body, &manager).await;
         let answer = created.inspect_err(|error| run.caches.record_refused_namespace(error))?;
-        (answer, Generated::Created)
+        let uid = answer.metadata.uid.clone();
+        (answer, Outcome::Created(uid))
     };
     run.record_child(run.name, key, answer);
     Ok(outcome)
@@ -140,6 +152,7 @@ pub(super) async fn record(
     run: &Run<'_>,
     parent: &Arc<DynamicObject>,
     secrets: &[DesiredSecret],
+    generated: &Generated<'_>,
 ) -> Result<Arc<DynamicObject>, ApiError> {
     let newest = run.caches.as_seen(parent);
     let before = Record::of(newest.as_ref().unwrap_or(parent));
@@ -148,8 +161,8 @@ pub(super) async fn record(
         now.keep_only(secrets);
     }
     for secret in secrets {
-        if let Some(existing) = run.caches.existing(&secret.key) {
-            now.add(secret, &existing);
+        if let Some(Some(uid)) = generated.get(&secret.key) {
+            now.add(secret, uid);
         }
     }
     if now == before {

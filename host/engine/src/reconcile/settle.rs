@@ -16,7 +16,7 @@ use super::outcome::{Changes, FinalAnswer, collect_events};
 use super::predecessor;
 use super::prune::prune;
 use super::run::Run;
-use super::secrets::{Generated, generate, record};
+use super::secrets::{Generated, Outcome, generate, record};
 use super::snapshot::Snapshot;
 use operator_host_cluster::api_error::ApiError;
 use operator_host_contract::{Export, Kind, Response};
@@ -109,7 +109,7 @@ struct Realized {
 }
 
 /// Generates the Secrets and applies the children that an answer asks for. Returns `None` when what was in the way is
-/// gone, so that the plugin is to be asked again.
+/// gone, or a Secret was changed since the answer was planned, so that the plugin is to be asked again.
 async fn realize(
     run: &Run<'_>,
     plugin: &Plugin,
@@ -128,18 +128,29 @@ async fn realize(
     let refused = std::mem::take(&mut plan.refused);
     let left_out = (!refused.is_empty()).then_some(ReconcileError::Refused(refused));
     let mut changed = false;
+    let mut generated = Generated::new();
     for secret in &plan.secrets {
-        match generate(run, parent, secret).await? {
-            Generated::Created => changes.created.push(secret.key.clone()),
-            Generated::Updated => changes.updated.push(secret.key.clone()),
-            Generated::Unchanged => continue,
-        }
-        changed = true;
+        let uid = match generate(run, parent, secret).await? {
+            Outcome::Created(uid) => {
+                changes.created.push(secret.key.clone());
+                changed = true;
+                uid
+            }
+            Outcome::Updated(uid) => {
+                changes.updated.push(secret.key.clone());
+                changed = true;
+                uid
+            }
+            Outcome::Unchanged(uid) => uid,
+            Outcome::Left => None,
+            Outcome::Outdated => return Ok(None),
+        };
+        generated.insert(&secret.key, uid);
     }
     if !is_terminating(parent) {
-        *parent = record(run, parent, &plan.secrets).await?;
+        *parent = record(run, parent, &plan.secrets, &generated).await?;
     }
-    let applied = apply(run, parent, &plan.desired, changes).await;
+    let applied = apply(run, parent, &plan.desired, &generated, changes).await;
     changed |= applied.changed;
     let may_pass = applied.failed.iter().all(ApiError::is_passing);
     match left_out {
