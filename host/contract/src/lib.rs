@@ -213,6 +213,23 @@ pub struct Request {
 }
 
 impl Request {
+    /// Returns the request about a parent at a time of the host's clock. Nothing else is said in it.
+    #[must_use]
+    pub const fn about(
+        parent: Arc<DynamicObject>,
+        children: Vec<Arc<DynamicObject>>,
+        now: Timestamp,
+    ) -> Self {
+        Self {
+            parent,
+            children,
+            related: Vec::new(),
+            now,
+            traceparent: None,
+            namespace_terminating: false,
+        }
+    }
+
     /// Returns the question with this request: that of `cleanup`, or else that of `reconcile`.
     #[must_use]
     pub fn asked_of(self, export: Export) -> Asked {

@@ -24,12 +24,6 @@ fn request() -> Request {
         "spec": { "replicas": 3 },
     }))
     .expect("a resource");
-    Request {
-        parent: Arc::new(parent),
-        children: Vec::new(),
-        related: Vec::new(),
-        now: "2026-01-02T03:04:05Z".parse().expect("a time"),
-        traceparent: None,
-        namespace_terminating: false,
-    }
+    let now = "2026-01-02T03:04:05Z".parse().expect("a time");
+    Request::about(Arc::new(parent), Vec::new(), now)
 }

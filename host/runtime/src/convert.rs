@@ -33,11 +33,19 @@ pub(crate) fn request(request: &Request, limit: usize) -> Result<((wit::Request,
         // serde_json writes valid UTF-8; checking it again takes a hundredth of the time of writing it.
         String::from_utf8(text).map_err(CallError::host)
     };
+    // Whole, so that a new field is not forgotten.
+    let Request {
+        parent,
+        children,
+        related,
+        now,
+        traceparent,
+        namespace_terminating,
+    } = request;
     let record = wit::Request {
-        parent: text(&request.parent)?,
-        children: request.children.iter().map(&mut text).collect::<Result<_, _>>()?,
-        related: request
-            .related
+        parent: text(parent)?,
+        children: children.iter().map(&mut text).collect::<Result<_, _>>()?,
+        related: related
             .iter()
             .map(|related| {
                 let objects = related.objects.iter().map(&mut text).collect::<Result<_, _>>()?;
@@ -47,9 +55,9 @@ pub(crate) fn request(request: &Request, limit: usize) -> Result<((wit::Request,
                 })
             })
             .collect::<Result<_, CallError>>()?,
-        now: request.now.to_string(),
-        traceparent: request.traceparent.clone(),
-        namespace_terminating: request.namespace_terminating,
+        now: now.to_string(),
+        traceparent: traceparent.clone(),
+        namespace_terminating: *namespace_terminating,
     };
     Ok(((record,), size))
 }

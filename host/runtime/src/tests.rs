@@ -75,12 +75,5 @@ fn request(now: &str) -> Request {
         "spec": { "replicas": 3 },
     }))
     .expect("a resource");
-    Request {
-        parent: Arc::new(parent),
-        children: Vec::new(),
-        related: Vec::new(),
-        now: now.parse().expect("a time"),
-        traceparent: None,
-        namespace_terminating: false,
-    }
+    Request::about(Arc::new(parent), Vec::new(), now.parse().expect("a time"))
 }

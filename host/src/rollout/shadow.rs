@@ -6,13 +6,13 @@ use std::sync::Arc;
 
 use jiff::Timestamp;
 use kube::core::DynamicObject;
-use serde_json::{Map, Value, json};
+use serde_json::{Value, json};
 
 use super::answer::{Answer, SecretValues};
 use super::off_the_serving_threads;
 use crate::definitions::installed;
 use operator_host_config::{DefinitionsMode, Removal};
-use operator_host_contract::{Condition, Event, Kind, Need, Response};
+use operator_host_contract::{Kind, Need, Request, Response};
 use operator_host_core::crd::definition;
 use operator_host_core::crd::known::Schemas;
 use operator_host_core::object::{
@@ -21,7 +21,7 @@ use operator_host_core::object::{
 use operator_host_desired::conditions::{self, NO_PLUGIN, RECONCILING, RETRYING, STALLED, Verdict};
 use operator_host_desired::plan::{Plan, Refusal};
 use operator_host_engine::reconcile::context::Context;
-use operator_host_engine::reconcile::evaluate::{Subject, evaluate_dry};
+use operator_host_engine::reconcile::evaluate::evaluate_dry;
 use operator_host_engine::reconcile::prune::removable;
 use operator_host_runtime::Plugin;
 
@@ -176,11 +176,9 @@ impl Snapshot {
                 None,
             )
         } else {
-            let subject = Subject {
-                parent: &self.parent,
-                children: &self.children,
-                now: self.now,
+            let subject = Request {
                 namespace_terminating: context.caches.is_namespace_terminating(&self.parent),
+                ..Request::about(Arc::clone(&self.parent), self.children.clone(), self.now)
             };
             let evaluated = evaluate_dry(plugin, &subject, context, self.needs.clone()).await;
             evaluated.map_err(|error| error.to_string())?
@@ -194,9 +192,9 @@ impl Snapshot {
         let schema = known.schema_for(plugin);
         let work = move || {
             let refused = known.refused(&parent, schema.as_ref(), &response, &plan, now);
-            let answer = Answer::new(shown(&response, &plan), &mut hidden);
+            let answer = Answer::new(shown(response, &plan), &mut hidden);
             // The answer as a whole is gone.
-            drop((response, plan, share));
+            drop((plan, share));
             (refused, answer, hidden)
         };
         let (refused, answer);
@@ -258,45 +256,27 @@ fn failed(parent: &DynamicObject, has_children: bool) -> bool {
 }
 
 /// Returns an answer in the form that is compared and shown, without empty parts.
-fn shown(response: &Response, plan: &Plan) -> Value {
-    let Response {
-        done,
-        status,
-        conditions,
-        events,
-        requeue_after_ms,
-        requeue_at,
+fn shown(response: Response, plan: &Plan) -> Value {
+    let mut shown = json!(Response {
         // The plan has them, completed. A version may need other objects for the same answer.
-        children: _,
-        keep: _,
-        generate: _,
-        needs: _,
-    } = response;
+        children: Vec::new(),
+        keep: Vec::new(),
+        generate: Vec::new(),
+        needs: Vec::new(),
+        ..response
+    });
     let mut keep: Vec<String> = plan.keep.iter().map(ToString::to_string).collect();
     keep.sort();
-    let mut generate: Vec<_> = plan.secrets.iter().map(|secret| json!(secret.secret)).collect();
-    generate.sort_by_key(|secret| secret["name"].to_string());
-    let children: Vec<Value> = plan
-        .desired
-        .iter()
-        .map(|child| without_host_metadata(child.new_body()))
-        .collect();
-    let list = |list: Vec<Value>| (!list.is_empty()).then_some(Value::Array(list));
-    let conditions = conditions.iter().map(|c: &Condition| json!(c)).collect();
-    let events = events.iter().map(|event: &Event| json!(event)).collect();
-    let fields = [
-        ("children", list(children)),
-        ("keep", list(keep.into_iter().map(Value::from).collect())),
-        ("generate", list(generate)),
-        ("status", status.clone().map(Value::Object)),
-        ("conditions", list(conditions)),
-        ("events", list(events)),
-        ("requeueAfterMs", requeue_after_ms.map(Value::from)),
-        ("requeueAt", requeue_at.map(|at| at.to_string().into())),
-        ("done", done.then_some(true.into())),
-    ];
-    let fields = fields
-        .into_iter()
-        .filter_map(|(name, value)| Some((name.to_owned(), value?)));
-    Value::Object(fields.collect::<Map<_, _>>())
+    let mut generate: Vec<_> = plan.secrets.iter().map(|secret| &secret.secret).collect();
+    generate.sort_by_key(|secret| &secret.name);
+    let children = plan.desired.iter();
+    let children = children.map(|child| without_host_metadata(child.new_body()));
+    shown["children"] = children.collect();
+    shown["keep"] = json!(keep);
+    shown["generate"] = json!(generate);
+    let is_empty = |value: &Value| value == &json!(null) || value == &json!([]) || value == &json!(false);
+    if let Some(fields) = shown.as_object_mut() {
+        fields.retain(|_, value| !is_empty(value));
+    }
+    shown
 }

@@ -27,7 +27,7 @@ use operator_host_desired::plan::{Cause, Policy, Refusal, plan};
 use operator_host_desired::provenance::SecretProof;
 use operator_host_desired::readiness::{self, unready};
 use operator_host_desired::selectors::selects;
-use operator_host_engine::reconcile::evaluate::{EvaluateError, Subject, evaluate, evaluate_dry, export_for};
+use operator_host_engine::reconcile::evaluate::{EvaluateError, evaluate, evaluate_dry, export_for};
 use operator_host_engine::reconcile::needs::{NeedError, RelatedObjects, Rights, Wanted};
 use operator_host_runtime::{Call, Limits, Plugin};
 
@@ -184,7 +184,7 @@ pub fn own(
 pub async fn reconcile(plugin: &Plugin, scene: &Scene) -> Result<Rendering, RenderError> {
     let description = plugin.description();
     let files = Files { description, scene };
-    let (response, _) = evaluate_dry(plugin, &subject(scene), &files, Vec::new()).await?;
+    let (response, _) = evaluate_dry(plugin, &scene.request(), &files, Vec::new()).await?;
     let is_cleanup = export_for(plugin, &scene.parent) == Export::Cleanup;
     let cleaned_up = is_cleanup.then_some(response.done);
     let config = &*scene.allowed.controller;
@@ -263,14 +263,8 @@ pub async fn reconcile(plugin: &Plugin, scene: &Scene) -> Result<Rendering, Rend
 /// Returns the request of the last call that [`reconcile`] makes for a parent that is not being deleted: of the call whose
 /// answer counts, or of the one that failed.
 pub async fn last_request(plugin: &Plugin, scene: &Scene) -> Request {
-    let last = RefCell::new(Request {
-        parent: Arc::clone(&scene.parent),
-        children: scene.children.clone(),
-        related: Vec::new(),
-        now: scene.now,
-        traceparent: None,
-        namespace_terminating: false,
-    });
+    let subject = scene.request();
+    let last = RefCell::new(subject.clone());
     let call = |request: Request| {
         last.replace(request.clone());
         async move {
@@ -283,16 +277,13 @@ pub async fn last_request(plugin: &Plugin, scene: &Scene) -> Request {
         scene,
     };
     // The caller makes the call again, and reports its failure.
-    let _ = evaluate(&subject(scene), &source, Vec::new(), call, |_| {}).await;
+    let _ = evaluate(&subject, &source, Vec::new(), call, |_| {}).await;
     last.into_inner()
 }
 
-fn subject(scene: &Scene) -> Subject<'_> {
-    Subject {
-        parent: &scene.parent,
-        children: &scene.children,
-        now: scene.now,
-        namespace_terminating: false,
+impl Scene {
+    fn request(&self) -> Request {
+        Request::about(Arc::clone(&self.parent), self.children.clone(), self.now)
     }
 }
 

@@ -20,7 +20,7 @@ use operator_host_cluster::client::Writer;
 use operator_host_cluster::discovery::{Discovery, Resolved, ResolvedKind};
 use operator_host_cluster::resource_client::ResourceClient;
 use operator_host_config::ControllerConfig;
-use operator_host_contract::{Export, Kind};
+use operator_host_contract::{Export, Kind, Request};
 use operator_host_core::clock;
 use operator_host_core::object::{
     ChildRef, GENERATED_LABEL, NamespacedName, NotServed, is_terminating, is_unreadable, label, slim,
@@ -30,7 +30,7 @@ use operator_host_desired::left_fields;
 use operator_host_desired::ownership::{leave_out_others, owns, retains};
 use operator_host_desired::plan::{Desired, DesiredSecret, Plan, Policy, Refusal, plan_around};
 use operator_host_desired::provenance::SecretProof;
-use operator_host_engine::reconcile::evaluate::{Subject, evaluate_dry, export_for};
+use operator_host_engine::reconcile::evaluate::{evaluate_dry, export_for};
 use operator_host_engine::reconcile::needs::{NeedError, RelatedObjects, Rights, Wanted};
 use operator_host_engine::reconcile::proof_key::ProofKey;
 use operator_host_engine::reconcile::prune::unwanted;
@@ -178,13 +178,8 @@ impl<'a> Preview<'a> {
         leave_out_others(self.config, &parent, &mut observed);
         observed.sort_by_cached_key(|child| ChildRef::of(child));
         let now = clock::now();
-        let subject = Subject {
-            parent: &parent,
-            children: &observed,
-            now,
-            // Not looked up: the API server refuses each child that cannot be created.
-            namespace_terminating: false,
-        };
+        // Whether the namespace is being deleted is not looked up: the API server refuses each child that cannot be created.
+        let subject = Request::about(Arc::clone(&parent), observed.clone(), now);
         let (response, _) = evaluate_dry(self.plugin, &subject, self, Vec::new()).await?;
         let digest = self.plugin.digest().to_string();
         let policy = Policy {

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use kube::core::DynamicObject;
 
 use super::error::ReconcileError;
-use super::evaluate::{EvaluateError, Subject, evaluate};
+use super::evaluate::{EvaluateError, evaluate};
 use super::run::Run;
 use crate::calls::{observe, span_of_call};
 use crate::validation;
@@ -21,9 +21,9 @@ pub(super) async fn call(
     run: &Run<'_>,
     plugin: &Plugin,
     export: Export,
-    subject: &Subject<'_>,
+    subject: &Request,
 ) -> Result<(Response, Option<Share>), ReconcileError> {
-    let parent = subject.parent;
+    let parent = &subject.parent;
     run.memory(|memory| {
         memory.begin(parent.metadata.generation, *plugin.digest());
         memory.asked = Some(*plugin.digest());
@@ -45,7 +45,7 @@ pub(super) async fn call(
     let remember = |needs: &[Need]| run.state.needs.set(run.name, needs);
     let called = evaluate(subject, run.context, known, call, remember).await;
     called.map_err(|error| match error {
-        EvaluateError::Call(error) if error.class() == Class::Request => too_large(subject.children, error),
+        EvaluateError::Call(error) if error.class() == Class::Request => too_large(&subject.children, error),
         other => other.into(),
     })
 }

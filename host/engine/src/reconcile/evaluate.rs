@@ -2,7 +2,7 @@
 //! settle. All callers use it: reconciles (`reconcile::call`), the proof of a new version
 //! (`rollout::shadow`), `render` (`dry_run::offline`) and `diff` (`dry_run::server_side`).
 //!
-//! **Inputs.** The [`Subject`]; the [`RelatedObjects`] that the plugin asks to read; the needs with which an
+//! **Inputs.** The request without `related`; the [`RelatedObjects`] that the plugin asks to read; the needs with which an
 //! earlier evaluation ended, if any; `call`, which makes one call with the caller's own spans, records and
 //! randomness; and `remember`, which is called whenever the needs change. Deadlines and memory are limited by the
 //! plugin's limits and the caller's.
@@ -23,9 +23,6 @@
 //! **Errors.** An invalid need or a failed call. Needs that could not be read, or that made a request too large,
 //! are forgotten, so that the next evaluation begins with none.
 
-use std::sync::Arc;
-
-use jiff::Timestamp;
 use kube::core::DynamicObject;
 use serde_json::Value;
 use thiserror::Error;
@@ -47,26 +44,13 @@ pub enum EvaluateError {
     Call(#[from] CallError),
 }
 
-/// The parent that the plugin is called for.
-#[derive(Clone, Copy, Debug)]
-pub struct Subject<'a> {
-    /// The custom resource.
-    pub parent: &'a Arc<DynamicObject>,
-    /// Its children, in the versions that the plugin uses.
-    pub children: &'a [Arc<DynamicObject>],
-    /// The host's clock, in whole seconds.
-    pub now: Timestamp,
-    /// Whether the parent's namespace is being deleted.
-    pub namespace_terminating: bool,
-}
-
 /// Evaluates a parent, as described in the module. The returned share is the answer's part of the memory of all
 /// calls and must be kept as long as the answer.
 ///
 /// # Errors
 /// As described in the module.
 pub async fn evaluate<F>(
-    subject: &Subject<'_>,
+    subject: &Request,
     source: &impl RelatedObjects,
     known: Vec<Need>,
     call: impl Fn(Request) -> F,
@@ -77,7 +61,7 @@ where
 {
     let mut needs = known;
     for round in 0..=MAX_NEED_ROUNDS {
-        let related = match needs::read_all(source, subject.parent, &needs).await {
+        let related = match needs::read_all(source, &subject.parent, &needs).await {
             Ok(related) => related,
             Err(error) => {
                 remember(&[]);
@@ -89,12 +73,8 @@ where
             }
         };
         let request = Request {
-            parent: Arc::clone(subject.parent),
-            children: subject.children.to_vec(),
             related,
-            now: subject.now,
-            traceparent: None,
-            namespace_terminating: subject.namespace_terminating,
+            ..subject.clone()
         };
         let (outcome, share) = call(request).await;
         if outcome
@@ -146,13 +126,13 @@ pub fn export_for(plugin: &Plugin, parent: &DynamicObject) -> Export {
 /// As [`evaluate`].
 pub async fn evaluate_dry(
     plugin: &Plugin,
-    subject: &Subject<'_>,
+    subject: &Request,
     source: &impl RelatedObjects,
     known: Vec<Need>,
 ) -> Result<(Response, Option<Share>), EvaluateError> {
-    let export = export_for(plugin, subject.parent);
+    let export = export_for(plugin, &subject.parent);
     if export == Export::Reconcile {
-        validation::check(plugin, subject.parent).await?;
+        validation::check(plugin, &subject.parent).await?;
     }
     let call = |request: Request| async move {
         let Call { outcome, share, .. } = plugin.respond(request.asked_of(export)).await;

@@ -10,7 +10,7 @@ use super::action::{OBSTRUCTED, requeue};
 use super::apply::{Applied, BACK_OFF, apply};
 use super::call::call;
 use super::error::ReconcileError;
-use super::evaluate::{Subject, export_for};
+use super::evaluate::export_for;
 use super::iterations::Iterations;
 use super::outcome::{Changes, FinalAnswer, collect_events};
 use super::predecessor;
@@ -19,7 +19,7 @@ use super::run::Run;
 use super::secrets::{Generated, Outcome, generate, record};
 use super::snapshot::Snapshot;
 use operator_host_cluster::api_error::ApiError;
-use operator_host_contract::{Export, Kind, Response};
+use operator_host_contract::{Export, Kind, Request, Response};
 use operator_host_core::clock::now;
 use operator_host_core::object::{ChildRef, is_terminating};
 use operator_host_desired::conditions::{Reason, Verdict};
@@ -44,11 +44,9 @@ pub(super) async fn settle(
             snapshot = Snapshot::take(run, snapshot.parent);
         }
         let seen = now();
-        let subject = Subject {
-            parent: &snapshot.parent,
-            children: &snapshot.children,
-            now: seen,
+        let subject = Request {
             namespace_terminating: run.caches.is_namespace_terminating(&snapshot.parent),
+            ..Request::about(Arc::clone(&snapshot.parent), snapshot.children.clone(), seen)
         };
         let (response, share) = call(run, plugin, export, &subject).await?;
         let parent = &mut snapshot.parent;

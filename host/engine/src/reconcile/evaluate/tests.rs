@@ -1,6 +1,7 @@
 use std::cell::RefCell;
-use std::sync::Mutex;
+use std::sync::{Arc, Mutex};
 
+use jiff::Timestamp;
 use kube::ResourceExt;
 use serde_json::json;
 
@@ -62,12 +63,7 @@ type Evaluated = (Result<Response, String>, Vec<Vec<String>>, Vec<Vec<String>>);
 async fn evaluate_with(known: &[&str], plugin: impl Fn(usize) -> Result<Vec<Need>, CallError>) -> Evaluated {
     let (calls, remembered) = (Mutex::new(Vec::new()), RefCell::new(Vec::new()));
     let parent = object("parent");
-    let subject = Subject {
-        parent: &parent,
-        children: &[],
-        now: Timestamp::UNIX_EPOCH,
-        namespace_terminating: false,
-    };
+    let subject = Request::about(parent, Vec::new(), Timestamp::UNIX_EPOCH);
     let call = |request: Request| {
         let shown = |related: &Related| {
             assert_eq!(related.objects[0].name_any(), related.id);
