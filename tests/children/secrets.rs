@@ -449,7 +449,10 @@ async fn a_generated_secret_that_is_deleted_during_a_reconcile_is_not_made_from_
         spec["response"]["children"] = json!([config_map("before", text), rest]);
         spec
     };
-    scenario.ready_with("p", with_rest("1")).await;
+    let mut with_more = with_rest("1");
+    let children = with_more["response"]["children"].as_array_mut().unwrap();
+    children.push(config_map("removed", "1"));
+    scenario.ready_with("p", with_more).await;
     scenario
         .ready_with(
             "q",
@@ -469,6 +472,69 @@ async fn a_generated_secret_that_is_deleted_during_a_reconcile_is_not_made_from_
     proxy.set_mode(Mode::Pass);
     scenario.until_stalled("p", "GeneratedSecretLost").await;
     gone_still(&scenario).await;
+    assert!(
+        scenario.get(CONFIG_MAP, "removed").await.is_some(),
+        "nothing is pruned"
+    );
+}
+
+/// Regression: a Secret that is deleted with its parent was drawn again when it was lost: the record that it was generated
+/// went with it.
+#[tokio::test]
+async fn a_generated_secret_that_is_lost_is_not_drawn_again_when_it_is_not_retained() {
+    let scenario = Scenario::new("secret-lost-deleted").await;
+    let kinds =
+        "children: [{apiVersion: v1, kind: Secret, onRemoval: delete}, {apiVersion: v1, kind: ConfigMap}]";
+    let _host = scenario.start(&controller("puppet.wasm", kinds));
+    let with = |text: &str| {
+        let mut spec = spec(&[password()]);
+        spec["response"]["children"] = json!([config_map("beside", text)]);
+        spec
+    };
+    scenario.ready_with("p", with("1")).await;
+    scenario.delete(SECRET, "s").await;
+    scenario.until_stalled("p", "GeneratedSecretLost").await;
+    scenario.puppet("p", with("2")).await;
+    scenario.until_text("beside", "2").await;
+    gone_still(&scenario).await;
+    scenario.until_stalled("p", "GeneratedSecretLost").await;
+
+    // The record of one that is not wanted any more goes.
+    scenario
+        .ready_with("p", json!({"response": {"generate": []}}))
+        .await;
+    scenario.ready_with("p", with("3")).await;
+    assert!(scenario.get(SECRET, "s").await.is_some());
+}
+
+/// Regression: a Secret was not recorded as generated while another one of its parent was refused.
+#[tokio::test]
+async fn a_generated_secret_is_recorded_also_when_another_one_is_refused() {
+    let scenario = Scenario::new("secret-beside-refused").await;
+    let kinds = "children: [{apiVersion: v1, kind: Secret}]";
+    let _host = scenario.start(&controller("puppet.wasm", kinds));
+    let entries = [password()];
+    // It lacks a certificate.
+    let refused = json!({
+        "apiVersion": "v1", "kind": "Secret", "metadata": {"name": "refused"}, "type": "kubernetes.io/tls",
+    });
+    let mut spec = json!({"response": {
+        "generate": [{"name": "s", "entries": entries}, {"name": "refused", "entries": entries}],
+        "children": [refused],
+    }});
+    scenario.puppet("p", spec.clone()).await;
+    scenario.until_told("p", "Ready=False ApplyFailed: tls.crt").await;
+    scenario.delete(SECRET, "s").await;
+    // The watch has delivered it.
+    scenario.ready_with("q", json!({"response": {}})).await;
+    spec["response"]["status"] = json!({});
+    scenario.puppet("p", spec).await;
+    scenario
+        .until(PUPPET, "p", "judged again", |p| {
+            p.data["status"]["observedGeneration"] == p.metadata.generation.unwrap_or_default()
+        })
+        .await;
+    assert!(scenario.get(SECRET, "s").await.is_none());
 }
 
 /// Regression: a Secret that somebody else created while the host was about to generate it was recorded as generated, and

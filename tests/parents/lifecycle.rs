@@ -72,6 +72,34 @@ async fn a_plugin_that_fails_in_cleanup_keeps_the_resource_until_it_is_put_right
     assert_eq!(host.stop().await.code(), Some(0));
 }
 
+/// Regression: when a resource was deleted while its plugin was called, the children that the answer left out were deleted
+/// although those in their place were not created, and the cleanup found neither.
+#[tokio::test]
+async fn a_resource_that_is_deleted_during_a_call_keeps_its_children_for_the_cleanup() {
+    let (scenario, host) = puppets("deleted-in-call", "limits: {deadline: 20s}").await;
+    let spec = |name: &str, busy: u64| {
+        json!({
+            "busy": busy,
+            "response": {"children": [config_map(name, "1")]},
+            "cleanup": {"done": false, "status": {"seen": "$children"}},
+        })
+    };
+    scenario.ready_with("p", spec("before", 0)).await;
+    scenario.puppet("p", spec("after", 400)).await;
+    host.until_log("busy").await;
+    scenario.delete(PUPPET, "p").await;
+    assert!(
+        scenario.get(CONFIG_MAP, "after").await.is_none(),
+        "it was too late"
+    );
+    scenario.until_told("p", "Ready=False CleaningUp").await;
+    let seen = |puppet: &DynamicObject| puppet.data["status"]["seen"][0]["metadata"]["name"] == "before";
+    scenario
+        .until(PUPPET, "p", "cleaned up with its child", seen)
+        .await;
+    assert!(scenario.get(CONFIG_MAP, "after").await.is_none());
+}
+
 /// Regression: only the plugin could report what an unfinished cleanup waits for.
 #[tokio::test]
 async fn a_resource_that_waits_for_its_cleanup_shows_it_and_is_released_when_its_time_is_up() {

@@ -63,8 +63,8 @@ impl Record {
     }
 
     /// Forgets all Secrets but these.
-    pub fn keep_only(&mut self, wanted: &[DesiredSecret]) {
-        let is_wanted = |name: &String| wanted.iter().any(|secret| secret.key.name.name == *name);
+    pub fn keep_only(&mut self, wanted: &[GeneratedSecret]) {
+        let is_wanted = |name: &String| wanted.iter().any(|secret| secret.name == *name);
         self.secrets.retain(|name, _| is_wanted(name));
     }
 

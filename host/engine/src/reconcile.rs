@@ -161,7 +161,9 @@ async fn converge(
         Stage::Released => return Ok(None),
         Stage::CleaningUp => {
             let parent = Arc::clone(&snapshot.parent);
-            let answer = settle(run, &plugin, snapshot, changes).await?;
+            let Some(answer) = settle(run, &plugin, snapshot, changes).await? else {
+                return Ok(None);
+            };
             return match answer.done {
                 true => wind_down(run, parent, answer, changes).await,
                 false => Ok(Some(answer)),
@@ -186,7 +188,9 @@ async fn converge(
         }
     }
     let parent = Arc::clone(&snapshot.parent);
-    let mut answer = settle(run, &plugin, snapshot, changes).await?;
+    let Some(mut answer) = settle(run, &plugin, snapshot, changes).await? else {
+        return Ok(None);
+    };
     let left = predecessor::sweep(run, Some(&parent), changes).await?;
     answer.requeue = answer.requeue.into_iter().chain(left).min();
     Ok(Some(answer))

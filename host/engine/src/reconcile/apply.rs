@@ -18,6 +18,7 @@ use super::outcome::Changes;
 use super::repair;
 use super::run::Run;
 use super::secrets::Generated;
+use super::settle::Stop;
 use operator_host_cluster::api_error::ApiError;
 use operator_host_cluster::resource_client::ResourceClient;
 use operator_host_contract::{EventType, Kind};
@@ -39,14 +40,14 @@ const CONCURRENCY: usize = 4;
 /// The result of the applies.
 #[derive(Debug, Default)]
 pub(super) struct Applied {
-    /// Whether the cluster changed since the plugin saw it.
-    pub changed: bool,
     /// What children wait for that were not applied.
     pub waiting: Vec<Waiting>,
     /// Messages about the children that are not applied yet, because they were written too often.
     pub held: Vec<String>,
     /// Errors for children that the API server rejected.
     pub failed: Vec<ApiError>,
+    /// Why the other children were not applied.
+    pub stop: Option<Stop>,
     /// Whether the host waits for the deletion of an object that the parent does not own. It gets no event about that.
     pub awaits_others: bool,
 }
@@ -69,13 +70,13 @@ pub(super) async fn apply(
             .iter()
             .map(|desired| async move {
                 let live = run.caches.live_child(&desired.key);
-                let uid = live.as_ref().and_then(|live| live.object.metadata.uid.as_ref());
-                // To create the rest of a generated Secret that was deleted meanwhile would lose its values without a word.
-                let is_lost = generated
-                    .get(&desired.key)
-                    .is_some_and(|it| it.is_none() || it.as_ref() != uid);
-                if is_lost || is_stopped.load(Ordering::Relaxed) {
+                if is_stopped.load(Ordering::Relaxed) {
                     return Ok(ApplyOutcome::Unchanged);
+                }
+                // The rest of a generated Secret that is gone must not become a Secret without its values.
+                let uid = live.as_ref().and_then(|live| live.object.metadata.uid.as_ref());
+                if generated.get(&desired.key).is_some_and(|made| Some(made) != uid) {
+                    return Ok(ApplyOutcome::Outdated);
                 }
                 apply_one(run, parent, desired, live.as_ref(), order).await
             })
@@ -83,14 +84,10 @@ pub(super) async fn apply(
         let mut results = std::pin::pin!(stream::iter(requests).buffered(CONCURRENCY));
         for desired in group {
             match results.next().await {
-                Some(Ok(ApplyOutcome::Created)) => {
-                    applied.changed = true;
-                    changes.created.push(desired.key.clone());
-                }
-                Some(Ok(ApplyOutcome::Updated)) => {
-                    applied.changed = true;
-                    changes.updated.push(desired.key.clone());
-                }
+                Some(Ok(ApplyOutcome::Created)) => changes.created.push(desired.key.clone()),
+                Some(Ok(ApplyOutcome::Updated)) => changes.updated.push(desired.key.clone()),
+                Some(Ok(ApplyOutcome::Outdated)) => applied.stop = Some(Stop::Outdated),
+                Some(Ok(ApplyOutcome::ParentChanged)) => applied.stop = Some(Stop::ParentChanged),
                 Some(Ok(ApplyOutcome::Waiting(why))) => applied.waiting.push(why),
                 Some(Ok(ApplyOutcome::Held(why))) => applied.held.push(why),
                 Some(Ok(ApplyOutcome::Unchanged)) => {
@@ -117,6 +114,9 @@ pub(super) async fn apply(
                 }
             }
         }
+        if applied.stop.is_some() {
+            return applied;
+        }
     }
     contest::end(run, parent, desired);
     applied
@@ -130,6 +130,10 @@ enum ApplyOutcome {
     Waiting(Waiting),
     /// It was written too often.
     Held(String),
+    /// It is the rest of a generated Secret that is gone.
+    Outdated,
+    /// It may not be created any more.
+    ParentChanged,
 }
 
 async fn apply_one(
@@ -146,7 +150,9 @@ async fn apply_one(
     };
     let outcome = match may_apply {
         Err(outcome) => outcome,
-        Ok(_) if live.is_none() && !may_create(run, parent, &desired.key).await? => ApplyOutcome::Unchanged,
+        Ok(_) if live.is_none() && !may_create(run, parent, &desired.key).await? => {
+            ApplyOutcome::ParentChanged
+        }
         Ok(objects) => send(run, parent, desired, live, objects).await?,
     };
     run.memory(|memory| match &outcome {

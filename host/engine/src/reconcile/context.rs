@@ -159,7 +159,7 @@ impl Context {
     pub fn doubt(&self, parent: &NamespacedName) {
         if self.caches.parent(parent).is_some() {
             self.state
-                .memory_of(parent, |memory| memory.parent_in_doubt = true);
+                .memory_of(parent, |memory| memory.doubts = memory.doubts.saturating_add(1));
         }
     }
 }

@@ -32,8 +32,7 @@ pub(super) async fn up_to_date(
             "a child was created from a newer generation of its parent than the cached one: reading the parent"
         );
     }
-    // If another sign arrives during the read, the flag is set again.
-    let in_doubt = run.memory(|memory| std::mem::take(&mut memory.parent_in_doubt));
+    let in_doubt = run.memory(|memory| std::mem::take(&mut memory.doubts)) > 0;
     if !is_behind && !in_doubt {
         return Ok(Some(known));
     }
@@ -73,13 +72,15 @@ pub(super) async fn may_create(
     {
         return Ok(false);
     }
-    if !run.memory(|memory| memory.parent_in_doubt) {
+    let doubts = run.memory(|memory| memory.doubts);
+    if doubts == 0 {
         return Ok(true);
     }
     let fresh = read(run, parent).await?;
     let is_the_same = fresh.is_some_and(|fresh| is_the_same(&fresh));
     if is_the_same {
-        run.memory(|memory| memory.parent_in_doubt = false);
+        // One that came during the read may be about what the read does not show yet.
+        run.memory(|memory| memory.doubts = memory.doubts.saturating_sub(doubts));
     }
     Ok(is_the_same)
 }

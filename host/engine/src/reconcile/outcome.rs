@@ -75,6 +75,11 @@ impl Changes {
         all.collect::<HashSet<_>>().len()
     }
 
+    /// Returns how many children were created or updated, each as often as it was.
+    pub(super) const fn writes(&self) -> usize {
+        self.created.len() + self.updated.len()
+    }
+
     /// Counts them in the metrics.
     pub(super) fn count(&self, context: &Context) {
         let metrics = &context.observer.metrics;

@@ -12,45 +12,59 @@ use kube::core::DynamicObject;
 use serde_json::{Map, Value, json};
 
 use super::freshness::may_create;
+use super::outcome::Changes;
 use super::run::Run;
+use super::settle::Stop;
 use operator_host_cluster::api_error::{ApiError, Fault};
 use operator_host_config::Removal;
-use operator_host_contract::GeneratedValue;
+use operator_host_contract::{GeneratedValue, Response};
 use operator_host_core::object::{ChildRef, is_terminating};
 use operator_host_desired::generated::{RECORD_ANNOTATION, Record};
 use operator_host_desired::ownership::owns;
-use operator_host_desired::plan::DesiredSecret;
+use operator_host_desired::plan::{DesiredSecret, Plan};
 use operator_host_desired::provenance::PROOF_ANNOTATION;
 
 const LETTERS_AND_DIGITS: &str = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789";
 
-/// The UIDs of the Secrets that are complete, `None` for one that does not exist. Another one of the same name is not the host's.
-pub(super) type Generated<'a> = HashMap<&'a ChildRef, Option<String>>;
+/// The UIDs of the Secrets that a plan generates. Another one of the same name is not the host's.
+pub(super) type Generated<'a> = HashMap<&'a ChildRef, String>;
 
-/// The result for one Secret.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Outcome {
-    /// The Secret did not exist. It has this UID now.
-    Created(Option<String>),
-    /// It lacked a value, an owner reference, or the proof.
-    Updated(Option<String>),
-    /// It is complete.
-    Unchanged(Option<String>),
-    /// It was changed, replaced or deleted since it was judged.
-    Outdated,
-    /// It does not exist, and must not be created.
-    Left,
-}
-
-/// Creates or completes a Secret.
+/// Creates or completes the Secrets that an answer asks for, and records on the parent which are complete, also when one of
+/// them fails.
 ///
 /// # Errors
-/// When the API server refuses a request.
-pub(super) async fn generate(
+/// When the API server refuses a request, or the plan does not hold any more.
+pub(super) async fn generate<'a>(
+    run: &Run<'_>,
+    parent: &mut Arc<DynamicObject>,
+    answer: &Response,
+    plan: &'a Plan,
+    changes: &mut Changes,
+) -> Result<Generated<'a>, Stop> {
+    let mut generated = Generated::new();
+    let mut stop = None;
+    for secret in &plan.secrets {
+        match complete(run, parent, secret, changes).await {
+            Ok(uid) => drop(generated.insert(&secret.key, uid)),
+            Err(why) => {
+                stop = Some(why);
+                break;
+            }
+        }
+    }
+    if !is_terminating(parent) {
+        *parent = record(run, parent, answer, plan, &generated).await?;
+    }
+    stop.map_or(Ok(generated), Err)
+}
+
+/// Creates or completes a Secret, and returns its UID.
+async fn complete(
     run: &Run<'_>,
     parent: &DynamicObject,
     desired: &DesiredSecret,
-) -> Result<Outcome, ApiError> {
+    changes: &mut Changes,
+) -> Result<String, Stop> {
     let key = &desired.key;
     let failed = |message: String| ApiError {
         verb: "generate",
@@ -66,12 +80,12 @@ pub(super) async fn generate(
         .and_then(|live| live.metadata.resource_version.as_ref());
     if version != desired.seen.as_ref() {
         // Lost values must not be generated again, and those of somebody else not be completed.
-        return Ok(Outcome::Outdated);
+        return Err(Stop::Outdated);
     }
     if live.as_ref().is_some_and(|live| live.data.is_null()) {
         // Values that the cache does not hold may exist in the cluster.
         let message = "its values are not in the cache; the host tries again when they are";
-        return Err(failed(message.to_owned()));
+        return Err(failed(message.to_owned()).into());
     }
     let proof_key = &run.proof_key;
     // Load the key before any value is generated: a Secret that could not be proved later is not created.
@@ -100,7 +114,7 @@ pub(super) async fn generate(
         && !lacks_owner
         && !lacks_proof
     {
-        return Ok(Outcome::Unchanged(live.metadata.uid.clone()));
+        return Ok(live.uid().unwrap_or_default());
     }
     let mut values = Map::new();
     for entry in missing {
@@ -115,12 +129,12 @@ pub(super) async fn generate(
     let manager = run.config.field_manager();
     // `desired::plan` has refused kinds that the cluster does not serve.
     let Some(objects) = run.cluster.requests_for(&key.kind) else {
-        return Ok(Outcome::Left);
+        return Err(Stop::Outdated);
     };
     if live.is_none() && !may_create(run, parent, key).await? {
-        return Ok(Outcome::Left);
+        return Err(Stop::ParentChanged);
     }
-    let (answer, outcome) = if let Some(live) = live {
+    let answer = if let Some(live) = live {
         // Refused if somebody was faster: existing values must not be replaced.
         body["metadata"]["resourceVersion"] = live.metadata.resource_version.clone().into();
         // Not by an index, which would add a null: it would remove the owners.
@@ -130,38 +144,38 @@ pub(super) async fn generate(
             owners.extend(others.map(|owner| json!(owner)));
         }
         let answer = objects.merge(&key.name, &body, &manager).await?;
-        let uid = answer.metadata.uid.clone();
-        (answer, Outcome::Updated(uid))
+        changes.updated.push(key.clone());
+        answer
     } else {
         let body: DynamicObject = serde_json::from_value(body).map_err(|error| failed(error.to_string()))?;
         let created = objects.create(&key.name, body, &manager).await;
         let answer = created.inspect_err(|error| run.caches.record_refused_namespace(error))?;
-        let uid = answer.metadata.uid.clone();
-        (answer, Outcome::Created(uid))
+        changes.created.push(key.clone());
+        answer
     };
+    let uid = answer.uid().unwrap_or_default();
     run.record_child(run.name, key, answer);
-    Ok(outcome)
+    Ok(uid)
 }
 
 /// Records on the parent which Secrets are generated. Returns the parent with this record, otherwise as the reconcile knows it:
 /// what others have changed meanwhile is for the next one.
-///
-/// # Errors
-/// When the API server refuses the request.
-pub(super) async fn record(
+async fn record(
     run: &Run<'_>,
     parent: &Arc<DynamicObject>,
-    secrets: &[DesiredSecret],
+    answer: &Response,
+    plan: &Plan,
     generated: &Generated<'_>,
 ) -> Result<Arc<DynamicObject>, ApiError> {
     let newest = run.caches.as_seen(parent);
     let before = Record::of(newest.as_ref().unwrap_or(parent));
     let mut now = before.clone();
     if run.config.generated == Removal::Delete {
-        now.keep_only(secrets);
+        // Also one that the plan leaves out: that it is lost must not be forgotten.
+        now.keep_only(&answer.generate);
     }
-    for secret in secrets {
-        if let Some(Some(uid)) = generated.get(&secret.key) {
+    for secret in &plan.secrets {
+        if let Some(uid) = generated.get(&secret.key) {
             now.add(secret, uid);
         }
     }

@@ -16,12 +16,12 @@ use super::outcome::{Changes, FinalAnswer, collect_events};
 use super::predecessor;
 use super::prune::prune;
 use super::run::Run;
-use super::secrets::{Generated, Outcome, generate, record};
+use super::secrets::generate;
 use super::snapshot::Snapshot;
 use operator_host_cluster::api_error::ApiError;
 use operator_host_contract::{Export, Kind, Request, Response};
 use operator_host_core::clock::now;
-use operator_host_core::object::{ChildRef, is_terminating};
+use operator_host_core::object::ChildRef;
 use operator_host_desired::conditions::{Reason, Verdict};
 use operator_host_desired::order::Waiting;
 use operator_host_desired::plan::Plan;
@@ -29,13 +29,13 @@ use operator_host_desired::readiness;
 use operator_host_runtime::Plugin;
 
 /// Asks the plugin and realizes its answers until an iteration changes nothing. Therefore the last answer, and the status
-/// with it, describes the children that this reconcile has written.
+/// with it, describes the children that this reconcile has written. Returns `None` when the parent is not the same any more.
 pub(super) async fn settle(
     run: &Run<'_>,
     plugin: &Plugin,
     mut snapshot: Snapshot,
     changes: &mut Changes,
-) -> Result<FinalAnswer, ReconcileError> {
+) -> Result<Option<FinalAnswer>, ReconcileError> {
     let export = export_for(plugin, &snapshot.parent);
     let mut events = Vec::new();
     let mut iterations = Iterations::default();
@@ -50,8 +50,11 @@ pub(super) async fn settle(
         };
         let (response, share) = call(run, plugin, export, &subject).await?;
         let parent = &mut snapshot.parent;
-        let Some(realized) = realize(run, plugin, parent, &response, changes).await? else {
-            continue;
+        let realized = match realize(run, plugin, parent, &response, changes).await {
+            Ok(realized) => realized,
+            Err(Stop::Outdated) => continue,
+            Err(Stop::ParentChanged) => return Ok(None),
+            Err(Stop::Error(error)) => return Err(error),
         };
         // Whole, so that a new field is not forgotten.
         let Response {
@@ -84,7 +87,7 @@ pub(super) async fn settle(
             }
         };
         let asked = requeue(requeue_after_ms, requeue_at, seen);
-        return Ok(FinalAnswer {
+        return Ok(Some(FinalAnswer {
             status,
             conditions,
             events,
@@ -92,7 +95,7 @@ pub(super) async fn settle(
             done: done && verdict.is_none(),
             verdict,
             _share: share,
-        });
+        }));
     }
     Err(ReconcileError::Unsettled {
         calls: iterations.calls(),
@@ -106,66 +109,62 @@ struct Realized {
     changed: bool,
 }
 
-/// Generates the Secrets and applies the children that an answer asks for. Returns `None` when what was in the way is
-/// gone, or a Secret was changed since the answer was planned, so that the plugin is to be asked again.
+/// Why the rest of an answer has no effect.
+#[derive(Debug)]
+pub(super) enum Stop {
+    /// What it was planned for has changed: the plugin is asked again.
+    Outdated,
+    /// The parent was deleted or replaced, or its deletion has begun, which leads to another reconcile.
+    ParentChanged,
+    /// It cannot be realized.
+    Error(ReconcileError),
+}
+
+impl<E: Into<ReconcileError>> From<E> for Stop {
+    fn from(error: E) -> Self {
+        Self::Error(error.into())
+    }
+}
+
+/// Generates the Secrets and applies the children that an answer asks for.
 async fn realize(
     run: &Run<'_>,
     plugin: &Plugin,
     parent: &mut Arc<DynamicObject>,
     response: &Response,
     changes: &mut Changes,
-) -> Result<Option<Realized>, ReconcileError> {
+) -> Result<Realized, Stop> {
     let mut plan = match make_plan(run, plugin, parent, response) {
         Ok(plan) => plan,
         Err(error) if predecessor::clear(run, parent, &error, changes).await? => {
             debug!("{error}: cleared the children of the earlier parent, asking the plugin again");
-            return Ok(None);
+            return Err(Stop::Outdated);
         }
-        Err(error) => return Err(error),
+        Err(error) => return Err(error.into()),
     };
     let refused = std::mem::take(&mut plan.refused);
     let left_out = (!refused.is_empty()).then_some(ReconcileError::Refused(refused));
-    let mut changed = false;
-    let mut generated = Generated::new();
-    for secret in &plan.secrets {
-        let uid = match generate(run, parent, secret).await? {
-            Outcome::Created(uid) => {
-                changes.created.push(secret.key.clone());
-                changed = true;
-                uid
-            }
-            Outcome::Updated(uid) => {
-                changes.updated.push(secret.key.clone());
-                changed = true;
-                uid
-            }
-            Outcome::Unchanged(uid) => uid,
-            Outcome::Left => None,
-            Outcome::Outdated => return Ok(None),
-        };
-        generated.insert(&secret.key, uid);
-    }
-    if !is_terminating(parent) {
-        *parent = record(run, parent, &plan.secrets, &generated).await?;
-    }
-    let applied = apply(run, parent, &plan.desired, &generated, changes).await;
-    changed |= applied.changed;
+    let before = changes.writes();
+    let generated = generate(run, parent, response, &plan, changes).await?;
+    let mut applied = apply(run, parent, &plan.desired, &generated, changes).await;
+    let changed = changes.writes() > before;
     let may_pass = applied.failed.iter().all(ApiError::is_passing);
     match left_out {
         // An error that may pass does not hide the refusals, which do not.
-        _ if !may_pass => Err(ReconcileError::Api(applied.failed)),
-        None if !applied.failed.is_empty() => Err(ReconcileError::Api(applied.failed)),
-        None => Ok(Some(Realized {
+        _ if !may_pass => Err(ReconcileError::Api(applied.failed).into()),
+        None if !applied.failed.is_empty() => Err(ReconcileError::Api(applied.failed).into()),
+        _ if let Some(stop) = applied.stop.take() => Err(stop),
+        None => Ok(Realized {
             plan,
             applied,
             changed,
-        })),
+        }),
         Some(error) if changed || predecessor::clear(run, parent, &error, changes).await? => {
             debug!("{error}: asking the plugin again");
-            Ok(None)
+            Err(Stop::Outdated)
         }
         // Children are deleted only after every desired child is applied.
-        Some(error) => Err(error),
+        Some(error) => Err(error.into()),
     }
 }
 

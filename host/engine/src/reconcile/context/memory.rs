@@ -16,7 +16,7 @@ use operator_host_core::object::{ChildRef, Identity, version};
 use operator_host_runtime::Digest;
 
 /// What the host remembers of one parent between reconciles. Losing it costs a few needless requests, except for
-/// `parent_in_doubt`, which [`super::ControllerState::forget_all`] keeps.
+/// `doubts`, which [`super::ControllerState::forget_all`] keeps.
 #[derive(Debug, Default)]
 pub struct ParentMemory {
     /// Its failures since the last reconcile that succeeded.
@@ -41,9 +41,9 @@ pub struct ParentMemory {
     pub released: Option<u64>,
     /// Whether it was reported that the parent waits for its cleanup.
     pub leaving: bool,
-    /// Whether there is a sign that the parent was deleted or replaced, such as a child that somebody else deleted.
-    /// The parent is read before the next child is created.
-    pub parent_in_doubt: bool,
+    /// How many signs there are that the parent was deleted or replaced, such as a child that somebody else deleted, since it
+    /// was last read. It is read before the next child is created.
+    pub doubts: u32,
     /// Since when children of an earlier parent of this name have been left over.
     pub left_since: Option<Instant>,
     /// The span of the last reconcile, if it was sampled.

@@ -80,10 +80,10 @@ impl ControllerState {
     pub fn forget_all(&self) {
         self.needs.retain(|_| false);
         let mut memory = self.memory();
-        memory.retain(|_, memory| memory.parent_in_doubt);
+        memory.retain(|_, memory| memory.doubts > 0);
         for memory in memory.values_mut() {
             **memory = ParentMemory {
-                parent_in_doubt: true,
+                doubts: memory.doubts,
                 ..ParentMemory::default()
             };
         }
