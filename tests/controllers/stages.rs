@@ -100,6 +100,39 @@ async fn a_version_goes_from_stage_to_stage_and_then_to_all() {
     assert_eq!(host.stop().await.code(), Some(0));
 }
 
+/// Regression: a version that was loaded before the first lists of a controller were complete had no stages.
+#[tokio::test]
+async fn a_version_that_comes_while_the_host_is_down_has_its_stages_also_without_proof() {
+    let World { scenario, cluster } = World::new("stages-start").await;
+    let proxy = Proxy::start(scenario.kubeconfig()).await.expect("a proxy");
+    let scenario = scenario.with_kubeconfig(proxy.kubeconfig());
+    let world = World { scenario, cluster };
+    let kept = world.folder.path().join("kept");
+    let start = || {
+        let config = world.file("config.yaml", format!("{CEILINGS}\ncontrollers: []\n"));
+        world.start_with(&config, &["--state-dir", kept.to_str().unwrap()])
+    };
+    let host = start();
+    world.put(&variant(0)).await;
+    let stages =
+        json!({"proving": {"mode": "off", "stages": [{"objects": 1, "wait": "60s"}, {"percent": 100}]}});
+    world.controller("puppet", stages).await;
+    world.runs("puppet").await;
+    let names = ["a", "b", "c"];
+    for name in names {
+        told(&world, name).await;
+    }
+    assert_eq!(host.stop().await.code(), Some(0));
+    world.put(&variant(1)).await;
+    proxy.set_mode_of("/puppets?", Mode::Stall);
+    let host = start();
+    let new = operator_host_runtime::Digest::of(&variant(1));
+    host.until_log(&new.short()).await;
+    proxy.set_mode(Mode::Pass);
+    let reached = reached(&world, "stage 1 of 2: 1 of 3 objects", &names).await;
+    assert!(reached.len() <= 1, "{reached:?}");
+}
+
 #[tokio::test]
 async fn a_stage_that_becomes_less_ready_returns_to_the_live_version_also_after_a_restart() {
     let world = World::new("stages-bad").await;
