@@ -29,6 +29,7 @@ use operator_host_core::object::{
     unreadable,
 };
 use operator_host_core::printable::printable;
+use operator_host_desired::conditions::{SYNCED, is_host_type};
 use operator_host_desired::names;
 
 /// The options of `explain`.
@@ -272,12 +273,9 @@ fn state(parent: &DynamicObject) -> Vec<String> {
 
 /// Reports whether a condition is not as it should be.
 fn is_problem(condition: &Value) -> bool {
-    match condition["type"].as_str() {
-        Some("Stalled" | "Reconciling" | "Paused" | "PluginHeldBack" | "Contested") => {
-            condition["status"] != "False"
-        }
-        _ => condition["status"] != "True",
-    }
+    let type_ = condition["type"].as_str().unwrap_or_default();
+    let is_good = !is_host_type(type_) || type_ == SYNCED;
+    condition["status"] != if is_good { "True" } else { "False" }
 }
 
 /// Writes a condition, and what follows the first line of its message: the differences that a version of the plugin would make.
@@ -330,9 +328,22 @@ fn nothing_to_do(conditions: &[&Value], is_incomplete: bool) -> &'static str {
 
 #[cfg(test)]
 mod tests {
+    use operator_host_desired::conditions::HOST_TYPES;
     use serde_json::json;
 
     use super::*;
+
+    #[test]
+    fn each_condition_of_the_host_is_known_as_good_or_bad() {
+        for (type_, good) in [("Ready", "True"), ("Synced", "True"), ("Own", "True")]
+            .into_iter()
+            .chain(HOST_TYPES.map(|type_| (type_, "False")).into_iter().skip(2))
+        {
+            let is = |status: &str| is_problem(&json!({ "type": type_, "status": status }));
+            let bad = if good == "True" { "False" } else { "True" };
+            assert_eq!([is(good), is(bad), is("Unknown")], [false, true, true], "{type_}");
+        }
+    }
 
     #[test]
     fn the_text_shows_conditions_the_tree_events_and_what_to_do() {
