@@ -15,6 +15,7 @@ use tokio::net::{TcpStream, UnixStream};
 
 use super::Failure;
 use operator_host_author::output::{Paint, RED, YELLOW, age, short, table};
+use operator_host_core::printable::printable;
 use operator_host_delivery::report::{CandidateState, PluginReport};
 use operator_host_instruments::health::server::socket;
 
@@ -234,13 +235,15 @@ fn details(text: &mut String, report: &PluginReport, now: Timestamp, paint: Pain
                 .map_or_else(String::new, |since| format!(" for {}", age(since, now)));
             let _ = writeln!(
                 text,
-                "  {}{since}: {problem}",
-                paint.with(RED, "cannot be pulled")
+                "  {}{since}: {}",
+                paint.with(RED, "cannot be pulled"),
+                printable(problem)
             );
         }
     }
     if let Some(pinned) = &report.pinned {
-        let problem = report.pin_problem.iter().map(|problem| format!("; {problem}"));
+        let problem = report.pin_problem.iter();
+        let problem = problem.map(|problem| format!("; {}", printable(problem)));
         let _ = writeln!(text, "  pinned: {pinned}{}", problem.collect::<String>());
     }
     if let Some(candidate) = &report.candidate {
@@ -250,7 +253,7 @@ fn details(text: &mut String, report: &PluginReport, now: Timestamp, paint: Pain
         };
         let state = paint.with(code, candidate.state.as_str());
         let since = age(candidate.since, now);
-        let _ = writeln!(text, "  {state} for {since}: {}", candidate.message);
+        let _ = writeln!(text, "  {state} for {since}: {}", printable(&candidate.message));
         text.push_str(&paint.diff(&candidate.diff, "    "));
     }
     if !others.is_empty() {
@@ -287,7 +290,7 @@ mod tests {
             registry: Some(RegistryReport {
                 manifest: Some(digest("dddddddddddd")),
                 checked: Some(ago(400)),
-                problem: Some("r is away".into()),
+                problem: Some("r is \x1b[2Jaway".into()),
                 problem_since: Some(ago(90)),
             }),
             live: Some(LiveVersion {
@@ -303,7 +306,7 @@ mod tests {
                 version: Some("1.1.0".into()),
                 state: CandidateState::HeldBack,
                 reason: Some("Fails".into()),
-                message: "it fails on 1 object".into(),
+                message: "it fails on 1 \x1b[2Jobject".into(),
                 diff: "-a\n+b\n c".into(),
                 since: ago(5),
             }),
@@ -329,8 +332,8 @@ mod tests {
              echo:\n  \
                live because: it was the first\n  \
                from: oci://r/echo:1, manifest dddddddddddd, looked at 6m ago\n  \
-               cannot be pulled for 90s: r is away\n  \
-               held back for 5s: it fails on 1 object\n    \
+               cannot be pulled for 90s: r is  [2Jaway\n  \
+               held back for 5s: it fails on 1  [2Jobject\n    \
                  -a\n    \
                  +b\n     \
                   c\n  \
@@ -350,9 +353,9 @@ mod tests {
         };
         let matches = pinned("sha256:aaaaaaaa", None);
         assert!(matches.contains("aaaaaaaaaaaa (pinned)"), "{matches}");
-        let none = pinned("0123456789", Some("it is not kept"));
+        let none = pinned("0123456789", Some("it is not \x1b[2Jkept"));
         assert!(
-            !none.contains("(pinned)") && none.contains("pinned: 0123456789; it is not kept\n"),
+            !none.contains("(pinned)") && none.contains("pinned: 0123456789; it is not  [2Jkept\n"),
             "{none}"
         );
         let coloured = text(&reports, now, Paint(true));
