@@ -79,6 +79,8 @@ pub struct Holder {
 pub struct Uninstall<'a> {
     /// The connection.
     pub client: Client,
+    /// Writes as the host itself, and no longer than it leads.
+    pub writer: Writer,
     /// Discovery.
     pub kinds: Discovery,
     /// The configuration that the host ran with.
@@ -211,8 +213,7 @@ impl Uninstall<'_> {
     ) -> anyhow::Result<bool> {
         let kind = Kind::new(&resource.api.api_version, &resource.api.kind);
         let failed = |message: &str| anyhow!("cannot release {kind} {name}: {}", with_hint(message));
-        let writer = Writer::from(self.client.clone());
-        let client = ResourceClient::new(&writer, resource);
+        let client = ResourceClient::new(&self.writer, resource);
         for _ in 0..TRIES {
             let object = client.get(name).await;
             let Some(object) = object.map_err(|error| failed(&error.message))? else {

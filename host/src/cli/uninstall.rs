@@ -10,6 +10,7 @@ use kube::ResourceExt as _;
 use super::Failure;
 use crate::uninstall::{Holder, Left, Uninstall};
 use operator_host_cluster::client;
+use operator_host_cluster::client::Writer;
 use operator_host_cluster::discovery::Discovery;
 use operator_host_config::Config;
 use operator_host_core::metrics::Metrics;
@@ -44,6 +45,7 @@ pub async fn run(args: Args) -> Result<ExitCode, Failure> {
     let client = client::connect(Arc::clone(&metrics)).await?;
     let uninstall = Uninstall {
         kinds: Discovery::new(client.clone(), metrics),
+        writer: Writer::from(client.clone()),
         client,
         config: &config,
         dry_run: args.dry_run,

@@ -203,9 +203,11 @@ impl Reporter {
                 None
             }
         };
+        let writer = self.writers.writer(None).map_err(|error| error.to_string())?;
         if let Some(controller) = released {
             let uninstall = Uninstall {
                 client: self.client.clone(),
+                writer: writer.clone(),
                 kinds: Discovery::new(self.client.clone(), Arc::clone(&self.instruments.metrics)),
                 config,
                 dry_run: false,
@@ -222,7 +224,6 @@ impl Reporter {
         }
         let body = finalizers(object, |others| others.retain(|other| other != FINALIZER));
         let resource = controllers();
-        let writer = self.writers.writer(None).map_err(|error| error.to_string())?;
         let client = ResourceClient::new(&writer, &resource);
         match client.merge(&name, &body, MANAGER).await {
             Err(error) if !error.is_not_found() => Err(error.to_string()),
