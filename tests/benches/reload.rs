@@ -10,9 +10,13 @@ use control_plane::Options;
 use operator_host_contract::Kind;
 use operator_host_core::metrics::Metrics;
 use operator_host_delivery::acceptance::Trust;
+use operator_host_delivery::candidate_check::{
+    CandidateCheck, HeldBack, Order, Orders, Progress, ProofResult, Recorded,
+};
 use operator_host_delivery::registry::{Expected, Live, Slot};
 use operator_host_delivery::reload::PluginSources;
-use operator_host_runtime::{EngineOptions, Limits, Runtime};
+use operator_host_runtime::{Digest, EngineOptions, Limits, Plugin, Runtime};
+use tokio::sync::watch;
 
 use super::call::request;
 use super::support::measure::MB;
@@ -54,7 +58,7 @@ async fn time(table: &mut Table) {
     let runtime = Runtime::new(EngineOptions::default()).expect("an engine");
     let meter = opentelemetry::global::meter("bench");
     let metrics = Arc::new(Metrics::new(&meter, Arc::default())).of("echo", &expected.parent);
-    let (slot, mut live) = Slot::new(runtime, expected, metrics);
+    let (slot, mut live) = Slot::new(runtime, expected, metrics, Arc::new(Unproved));
     let sources = PluginSources::new(std::env::temp_dir(), Arc::new(Metrics::unread()));
     let _filled = sources.fill(Arc::new(slot));
     let _ = live.wait_for(|live| matches!(live, Live::Plugin(_))).await;
@@ -87,4 +91,36 @@ fn swap(folder: &Path, version: usize, content: &[u8]) -> Instant {
     let start = Instant::now();
     fs::rename(folder.join("..data_tmp"), folder.join("..data")).expect("a swap");
     start
+}
+
+/// Lets each version become live.
+struct Unproved;
+
+#[async_trait::async_trait]
+impl CandidateCheck for Unproved {
+    fn orders(&self) -> watch::Receiver<Option<Orders>> {
+        watch::channel(Some(Orders::default())).1
+    }
+
+    async fn recorded(&self) -> Recorded {
+        Recorded::Nothing
+    }
+
+    async fn accept(&self, _version: &Plugin, _over: &Recorded) {}
+
+    async fn prove(&self, _live: Option<&Plugin>, _candidate: &Plugin, _say: Progress<'_>) -> ProofResult {
+        ProofResult::NotCompared(String::new())
+    }
+
+    async fn install(&self, _candidate: &Plugin) {}
+
+    async fn who(&self, _order: Order, _digest: &Digest) -> Option<String> {
+        None
+    }
+
+    fn how_to(&self, _order: Order, _digest: Option<&Digest>) -> String {
+        String::new()
+    }
+
+    fn announce(&self, _held: Option<&HeldBack>) {}
 }

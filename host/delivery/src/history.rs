@@ -53,7 +53,7 @@ pub enum Why {
     First,
     /// It was compared with the version before, and did no worse.
     Proved,
-    /// There was nothing to compare it on, or no proof is configured.
+    /// There was nothing to compare it on.
     NotCompared,
     /// An order promoted it, whatever the comparison showed.
     Forced,

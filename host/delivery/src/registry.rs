@@ -119,7 +119,7 @@ pub struct Slot {
     metrics: ControllerMetrics,
     pub(crate) tracer: Tracer,
     live: Arc<watch::Sender<Live>>,
-    proof: Option<Arc<dyn CandidateCheck>>,
+    pub(crate) proof: Arc<dyn CandidateCheck>,
     versions: Option<Arc<Versions>>,
     history: Arc<History>,
     waiting: Arc<Mutex<Option<Waiting>>>,
@@ -129,12 +129,13 @@ pub struct Slot {
 }
 
 impl Slot {
-    /// Creates an empty slot, and the receiver that the controller reads.
+    /// Creates an empty slot, and the receiver that the controller reads. A version becomes live when it is proved.
     #[must_use]
     pub fn new(
         runtime: Runtime,
         expected: Expected,
         metrics: ControllerMetrics,
+        proof: Arc<dyn CandidateCheck>,
     ) -> (Self, watch::Receiver<Live>) {
         let (live, receiver) = watch::channel(Live::Loading);
         let report = PluginReport {
@@ -148,7 +149,7 @@ impl Slot {
             metrics,
             tracer: Tracer::default(),
             live: Arc::new(live),
-            proof: None,
+            proof,
             versions: None,
             history: Arc::default(),
             waiting: Arc::default(),
@@ -177,15 +178,6 @@ impl Slot {
     #[must_use]
     pub fn traced(self, tracer: Tracer) -> Self {
         Self { tracer, ..self }
-    }
-
-    /// Returns the same slot; a version becomes live when it is proved.
-    #[must_use]
-    pub fn proved(self, proof: Arc<dyn CandidateCheck>) -> Self {
-        Self {
-            proof: Some(proof),
-            ..self
-        }
     }
 
     /// Returns the same slot; the last versions are kept on disk.
@@ -218,11 +210,6 @@ impl Slot {
         Arc::clone(&self.history)
     }
 
-    /// Returns the orders; `None` when there is no proof, and so no source of orders.
-    pub(super) fn orders(&self) -> Option<watch::Receiver<Option<Orders>>> {
-        self.proof.as_ref().map(|proof| proof.orders())
-    }
-
     /// Makes the last good version live, if it was kept.
     pub(crate) async fn restore(&self) {
         let kept = self.versions.as_ref().map(|versions| versions.list());
@@ -230,7 +217,7 @@ impl Slot {
         if kept.len() == 0 {
             return;
         }
-        let recorded = self.recorded().await;
+        let recorded = self.proof.recorded().await;
         let last = match &recorded {
             // Another replica may have gone on to a version that was not kept here.
             Recorded::Version(digest) => kept.find(|kept| kept.digest == digest.to_string()),
@@ -248,8 +235,8 @@ impl Slot {
 
     /// Takes the live version back when another one is recorded: another replica has led meanwhile.
     fn take_back_if_overtaken(&self) -> bool {
-        let orders = self.orders().and_then(|orders| orders.borrow().clone());
-        let overtaken = orders.unwrap_or_default().overtaken;
+        let orders = self.proof.orders();
+        let overtaken = orders.borrow().as_ref().map_or(0, |orders| orders.overtaken);
         let is_overtaken = self.overtaken.swap(overtaken, Ordering::Relaxed) < overtaken;
         if is_overtaken {
             self.live.send_replace(Live::Loading);
@@ -324,7 +311,7 @@ impl Slot {
                 .trust
                 .check_age(plugin.description(), live.description())
         {
-            let how = self.how_to(Order::Pin, digest.as_ref());
+            let how = self.proof.how_to(Order::Pin, digest.as_ref());
             self.fail(&format!("{older}: {how}"), digest, false);
             return None;
         }
@@ -338,24 +325,21 @@ impl Slot {
                 return None;
             }
         };
-        let recorded = self.recorded().await;
-        let because = match (&self.proof, self.live_version()) {
-            (_, Some(live)) if live.digest() == plugin.digest() => {
-                Because::new(None, "its limits were changed")
-            }
-            (_, None) if recorded == Recorded::Nothing => Because::new(Why::First, "it was the first"),
-            (_, None) if recorded == Recorded::Version(file.digest) => {
+        let recorded = self.proof.recorded().await;
+        let because = match self.live_version() {
+            Some(live) if live.digest() == plugin.digest() => Because::new(None, "its limits were changed"),
+            None if recorded == Recorded::Nothing => Because::new(Why::First, "it was the first"),
+            None if recorded == Recorded::Version(file.digest) => {
                 Because::new(None, "it is the one that the cluster records as live")
             }
-            (None, _) => Because::new(Why::NotCompared, "no proof is configured"),
-            (Some(proof), _) if orders.forces(plugin.digest()) => {
-                proof.install(&plugin).await;
+            _ if orders.forces(plugin.digest()) => {
+                self.proof.install(&plugin).await;
                 Because::new(Why::Forced, "promoted by force")
             }
-            (Some(proof), live) => {
+            live => {
                 self.report_proving(&plugin);
                 let say = |text: &str| self.report_progress(text);
-                match proof.prove(live.as_ref(), &plugin, &say).await {
+                match self.proof.prove(live.as_ref(), &plugin, &say).await {
                     ProofResult::Proved { on, diff } => Because {
                         diff,
                         ..Because::new(Why::Proved, format!("proved: {on}"))
@@ -422,7 +406,7 @@ impl Slot {
         let problem = match kept {
             Some(kept) => match self.kept(&kept).await {
                 Ok((plugin, kept)) => {
-                    let over = self.recorded().await;
+                    let over = self.proof.recorded().await;
                     let because = Because::new(Why::RolledBack, "rolled back to the pinned version");
                     self.promote(plugin, Some(kept), because, &over, None).await;
                     return true;
@@ -437,7 +421,7 @@ impl Slot {
         let Expected { controller, .. } = &self.expected;
         let message = format!(
             "the version {pin} is pinned, and {problem}; put it into the file, or remove the pin: {}",
-            self.how_to(Order::Pin, None)
+            self.proof.how_to(Order::Pin, None)
         );
         self.report_pin(Some(&message));
         match self.digest() {
@@ -448,12 +432,6 @@ impl Slot {
             }
         }
         false
-    }
-
-    /// Returns how to give an order about a version, or to take it back.
-    fn how_to(&self, order: Order, digest: Option<&Digest>) -> String {
-        let proof = self.proof.as_ref();
-        proof.map_or_else(String::new, |proof| proof.how_to(order, digest))
     }
 
     /// Reports that no version matches the pin, or that one does.
@@ -467,9 +445,7 @@ impl Slot {
             return;
         }
         let held = problem.map(|message| HeldBack::new(UNMATCHED_PIN, message.to_owned(), Vec::new()));
-        if let Some(proof) = &self.proof {
-            proof.announce(held.as_ref());
-        }
+        self.proof.announce(held.as_ref());
     }
 
     /// Makes a version live. `noticed` is when its file was; `None`: it comes from the kept versions.
@@ -481,9 +457,7 @@ impl Slot {
         over: &Recorded,
         noticed: Option<Instant>,
     ) {
-        if let Some(proof) = &self.proof {
-            proof.accept(&plugin, over).await;
-        }
+        self.proof.accept(&plugin, over).await;
         let before = self.digest();
         let description = plugin.description();
         self.metrics.plugin_live(&plugin);
@@ -595,10 +569,10 @@ impl Slot {
             Why::RolledBack => Some(Order::Pin),
             _ => None,
         };
-        let order = order.zip(self.proof.clone());
+        let proof = Arc::clone(&self.proof);
         let controller = self.expected.controller.clone();
         self.history.add_when_known(controller, async move {
-            if let Some((order, proof)) = order {
+            if let Some(order) = order {
                 let by = tokio::time::timeout(WHO, proof.who(order, &digest)).await;
                 entry.by = by.ok().flatten();
             }
@@ -614,18 +588,8 @@ impl Slot {
         );
     }
 
-    async fn recorded(&self) -> Recorded {
-        match &self.proof {
-            Some(proof) => proof.recorded().await,
-            None => Recorded::Nothing,
-        }
-    }
-
     async fn known_orders(&self) -> Orders {
-        let Some(mut orders) = self.orders() else {
-            return Orders::default();
-        };
-        match orders.wait_for(Option::is_some).await {
+        match self.proof.orders().wait_for(Option::is_some).await {
             Ok(known) => known.clone().unwrap_or_default(),
             Err(_) => Orders::default(),
         }

@@ -156,12 +156,10 @@ async fn fill(
     stop: CancellationToken,
     restored: CancellationToken,
 ) {
-    let mut orders = slot.orders();
+    let mut orders = slot.proof.orders();
     loop {
         let file = contents.borrow_and_update().clone();
-        if let Some(orders) = &mut orders {
-            orders.mark_unchanged();
-        }
+        orders.mark_unchanged();
         let again = tokio::select! {
             biased;
             () = stop.cancelled() => return,
@@ -181,10 +179,7 @@ async fn fill(
 }
 
 /// Waits until the orders change. The first orders do not count as a change, because `settle` waits for them.
-async fn orders_changed(orders: &mut Option<watch::Receiver<Option<Orders>>>) {
-    let Some(orders) = orders else {
-        return std::future::pending().await;
-    };
+async fn orders_changed(orders: &mut watch::Receiver<Option<Orders>>) {
     loop {
         let known = orders.borrow().is_some();
         if orders.changed().await.is_err() {

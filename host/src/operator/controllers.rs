@@ -282,10 +282,9 @@ impl Controllers {
                 let proving = self.listen(config);
                 let instruments = &self.shared.instruments;
                 let metrics = instruments.metrics.of(&config.name, &config.parent);
-                let (slot, live) = Slot::new(self.slot_parts.runtime.clone(), expected, metrics);
-                let slot = slot
-                    .traced(instruments.tracer.clone())
-                    .proved(Arc::clone(&proving.proving) as _);
+                let proof = Arc::clone(&proving.proving) as _;
+                let (slot, live) = Slot::new(self.slot_parts.runtime.clone(), expected, metrics, proof);
+                let slot = slot.traced(instruments.tracer.clone());
                 let slot = match self.versions(config) {
                     Some(versions) => slot.keeping(versions),
                     None => slot,

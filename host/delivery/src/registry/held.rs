@@ -64,9 +64,7 @@ impl Slot {
             warn!(controller, file = %location, %digest, live = self.digest().map(tracing::field::display),
                 reason = held.reason, "plugin held back: {}", held.message);
             debug!(controller, %digest, diff = held.diff, "differences from the live version");
-            if let Some(proof) = &self.proof {
-                proof.announce(Some(&held));
-            }
+            self.proof.announce(Some(&held));
             waiting.reported = Some(held);
         }
         delay
@@ -106,7 +104,7 @@ impl Slot {
         if was_held_back {
             self.report_released();
         }
-        self.withdraw();
+        self.proof.withdraw();
         let candidate = CandidateVersion::of(plugin, CandidateState::PutAside, message);
         self.report
             .send_modify(|report| report.candidate = Some(candidate));
@@ -128,24 +126,16 @@ impl Slot {
     /// Forgets the waiting candidate.
     pub(super) fn forget_waiting(&self) {
         let waited = self.waiting().take();
-        self.withdraw();
+        self.proof.withdraw();
         if waited.is_some_and(|waited| waited.tries > 0) {
             self.report_released();
-        }
-    }
-
-    fn withdraw(&self) {
-        if let Some(proof) = &self.proof {
-            proof.withdraw();
         }
     }
 
     /// Reports that no candidate is held back any more.
     pub(super) fn report_released(&self) {
         self.metrics.plugin_held_back(None);
-        if let Some(proof) = &self.proof {
-            proof.announce(None);
-        }
+        self.proof.announce(None);
     }
 
     pub(super) fn waiting(&self) -> MutexGuard<'_, Option<Waiting>> {

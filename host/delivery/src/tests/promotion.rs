@@ -109,8 +109,8 @@ fn prefix(number: u8) -> Prefix {
 }
 
 pub(super) fn slot(proof: &Arc<Fake>, state: Option<&Path>) -> (Slot, watch::Receiver<Live>) {
-    let (slot, receiver) = Slot::new(RUNTIME.clone(), expected("Fixture"), metrics());
-    let slot = slot.proved(Arc::clone(proof) as _);
+    let proof = Arc::clone(proof) as _;
+    let (slot, receiver) = Slot::new(RUNTIME.clone(), expected("Fixture"), metrics(), proof);
     match state {
         None => (slot, receiver),
         Some(state) => (

@@ -8,6 +8,7 @@ use plugin_fixtures::{Fixture, Form, cases};
 use super::super::Location;
 use super::super::acceptance::Trust;
 use super::super::registry::{Expected, Live, PluginFile, Slot};
+use super::promotion::{self, Fake};
 use super::*;
 use operator_host_contract::Kind;
 use operator_host_runtime::{Cache, Compiler, Digest, Limits, Plugin};
@@ -43,7 +44,7 @@ pub(super) fn live(receiver: &tokio::sync::watch::Receiver<Live>) -> Result<Plug
 
 #[tokio::test]
 async fn other_limits_take_effect_for_the_version_that_is_live() {
-    let (slot, receiver) = Slot::new(RUNTIME.clone(), expected("Fixture"), metrics());
+    let (slot, receiver) = promotion::slot(&Fake::new(), None);
     slot.settle(Some(&plugin_file(&version(1)))).await;
     let mut other = expected("Fixture");
     other.limits.memory /= 2;
@@ -55,7 +56,7 @@ async fn other_limits_take_effect_for_the_version_that_is_live() {
 
 #[tokio::test]
 async fn the_live_version_offered_again_is_not_reloaded() {
-    let (slot, mut receiver) = Slot::new(RUNTIME.clone(), expected("Fixture"), metrics());
+    let (slot, mut receiver) = promotion::slot(&Fake::new(), None);
     slot.settle(Some(&plugin_file(&version(1)))).await;
     receiver.mark_unchanged();
     slot.settle(Some(&plugin_file(&version(1)))).await;
@@ -64,7 +65,7 @@ async fn the_live_version_offered_again_is_not_reloaded() {
 
 #[tokio::test]
 async fn a_reason_that_is_known_wakes_nobody_and_none_takes_the_live_version_away() {
-    let (slot, mut receiver) = Slot::new(RUNTIME.clone(), expected("Fixture"), metrics());
+    let (slot, mut receiver) = promotion::slot(&Fake::new(), None);
     slot.registry_failed("it is away");
     assert!(live(&receiver).err().unwrap().contains("away"));
     receiver.mark_unchanged();
@@ -85,7 +86,7 @@ async fn a_thousand_swaps_under_load_fail_no_call_and_leave_one_version() {
     let folder = tempfile::tempdir().unwrap();
     let cache = Cache::open(folder.path(), 1 << 30).unwrap();
     let runtime = Runtime::with(EngineOptions::default(), Compiler::InProcess, Some(cache)).unwrap();
-    let (slot, receiver) = Slot::new(runtime, expected("Fixture"), metrics());
+    let (slot, receiver) = Slot::new(runtime, expected("Fixture"), metrics(), Fake::new());
     let versions = [version(1), version(2)];
     slot.settle(Some(&plugin_file(&versions[1]))).await;
 
