@@ -14,7 +14,7 @@ pub(crate) mod stages;
 
 use std::collections::BTreeMap;
 use std::convert::Infallible;
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::sync::{Arc, Mutex, Weak};
 use std::time::{Duration, Instant};
 
 use kube::core::DynamicObject;
@@ -39,6 +39,7 @@ use operator_host_core::crd::definition;
 use operator_host_core::object::{
     NamespacedName, PIN_ANNOTATION, PROMOTE_ANNOTATION, annotation, fingerprint, is_unreadable,
 };
+use operator_host_core::sync::lock;
 use operator_host_delivery::candidate_check::{
     Blamed, CandidateCheck, HeldBack, Order, Orders, Prefix, Progress, ProofResult, Recorded, UNMATCHED_PIN,
 };
@@ -150,7 +151,7 @@ impl Proving {
             objects.get_or_insert_default().running = Arc::downgrade(context);
         });
         // What was announced before the parents were known, for example a pin that matches nothing.
-        let untold = self.untold.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let untold = lock(&self.untold).take();
         if let Some(held) = &untold {
             self.announce(Some(held));
         }
@@ -464,7 +465,7 @@ impl CandidateCheck for Proving {
 
     fn announce(&self, held: Option<&HeldBack>) {
         // Locked before it looks whether the parents are known: `running` says that first, and then takes what is left here.
-        let mut untold = self.untold.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut untold = lock(&self.untold);
         let context = self.running_context();
         *untold = held.filter(|_| context.is_none()).cloned();
         drop(untold);

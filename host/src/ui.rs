@@ -13,10 +13,11 @@ mod stream;
 mod view;
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Mutex, Weak};
 
 use tokio::sync::watch;
 
+use operator_host_core::sync::lock;
 use operator_host_engine::reconcile::context::Context;
 use operator_host_instruments::health::Health;
 use operator_host_instruments::journal::Journal;
@@ -31,24 +32,20 @@ pub struct RunningControllers(Mutex<BTreeMap<String, Weak<Context>>>);
 impl RunningControllers {
     /// Adds a controller that now runs.
     pub fn open(&self, context: &Arc<Context>) {
-        let mut controllers = self.lock();
+        let mut controllers = lock(&self.0);
         controllers.retain(|_, context| context.strong_count() > 0);
         controllers.insert(context.config.name.clone(), Arc::downgrade(context));
     }
 
     /// Returns a controller by its name.
     pub fn named(&self, controller: &str) -> Option<Arc<Context>> {
-        self.lock().get(controller)?.upgrade()
+        lock(&self.0).get(controller)?.upgrade()
     }
 
     /// Returns how many parents of a controller wait for a worker.
     fn backlog(&self, controller: &str) -> usize {
         self.named(controller)
             .map_or(0, |context| context.queue.backlog().0)
-    }
-
-    fn lock(&self) -> MutexGuard<'_, BTreeMap<String, Weak<Context>>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

@@ -44,6 +44,7 @@ use operator_host_core::object::{
     is_reference_to, label, secret, shorten, slim, version,
 };
 use operator_host_core::printable::printable;
+use operator_host_core::sync::lock;
 
 pub(super) use self::read::Whole;
 
@@ -245,7 +246,7 @@ impl SharedCache {
     /// Sets the policy for which objects are stored in full. A running watch that lacks some of them lists again
     /// and reports `Starting` until it is done.
     pub fn keep(&self, policy: KeepPolicy) {
-        let mut running = self.running.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut running = lock(&self.running);
         running.keep = policy;
         for (scope, watch) in &running.watches {
             if let Some(watch) = watch.upgrade() {
@@ -256,7 +257,7 @@ impl SharedCache {
 
     /// Lists the objects of a group again after one of its definitions has changed: they may have other default values.
     pub fn list_again(&self, group: &str) {
-        let running = self.running.lock().unwrap_or_else(PoisonError::into_inner);
+        let running = lock(&self.running);
         let of_the_group = running
             .watches
             .iter()
@@ -285,7 +286,7 @@ impl SharedCache {
     }
 
     fn watch_in(&self, scope: Scope) -> Arc<Reflector> {
-        let mut running = self.running.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut running = lock(&self.running);
         if let Some(watch) = running.watches.get(&scope).and_then(Weak::upgrade) {
             return watch;
         }
@@ -395,7 +396,7 @@ impl Reflector {
     /// Calls `subscriber` for every later change of the objects of interest, once per change.
     #[must_use]
     pub fn subscribe_to(&self, interests: Vec<Interest<'static>>, subscriber: Subscriber) -> Subscription {
-        let id = self.inner.subscribers().add(&interests, subscriber);
+        let id = lock(&self.inner.subscribers).add(&interests, subscriber);
         Subscription {
             inner: Arc::downgrade(&self.inner),
             id,
@@ -589,10 +590,6 @@ impl Inner {
         self.store.write().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn subscribers(&self) -> std::sync::MutexGuard<'_, Subscribers> {
-        self.subscribers.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     fn keeps_whole(&self, object: &DynamicObject) -> bool {
         self.keep.borrow().policy.keeps_whole(object)
     }
@@ -759,7 +756,7 @@ impl Inner {
 
     fn notify(&self, change: &Change<'_>) {
         let interests: Vec<_> = met(change).collect();
-        let subscribers = self.subscribers().with(interests);
+        let subscribers = lock(&self.subscribers).with(interests);
         for subscriber in subscribers.values() {
             subscriber(&self.scope.kind, change);
         }
@@ -768,7 +765,7 @@ impl Inner {
     fn keep(&self, policy: CachePolicy) {
         self.keep.send_modify(|wanted| wanted.policy = policy.clone());
         self.state.send_if_modified(|current| {
-            let mut filled = self.filled.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut filled = lock(&self.filled);
             // A list under the new policy may have ended since it was set.
             let lacks = !filled.covers(&policy);
             if !lacks {
@@ -792,7 +789,7 @@ impl Inner {
             if keep.has_changed().unwrap_or(false) {
                 return false;
             }
-            *self.filled.lock().unwrap_or_else(PoisonError::into_inner) = policy;
+            *lock(&self.filled) = policy;
             let is_changed = *current != WatchState::Synced;
             if is_changed {
                 *current = WatchState::Synced;

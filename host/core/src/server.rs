@@ -4,7 +4,7 @@ use std::cmp::Reverse;
 use std::collections::HashMap;
 use std::convert::Infallible;
 use std::net::{IpAddr, Ipv6Addr};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use axum::Router;
@@ -23,6 +23,8 @@ use tokio_rustls::TlsAcceptor;
 use tokio_util::sync::CancellationToken;
 use tower::Service;
 use tracing::{debug, warn};
+
+use crate::sync::lock;
 
 /// How long a client may take for its handshake, and for the head of each request.
 const CLIENT_TIMEOUT: Duration = Duration::from_secs(10);
@@ -61,7 +63,7 @@ impl Caller {
     /// Keeps the place of the connection while the result is held.
     #[must_use]
     pub fn keep_place(&self) -> InUse {
-        *self.seat.idle() = None;
+        *lock(&self.seat.idle) = None;
         InUse(Arc::clone(&self.seat))
     }
 }
@@ -72,7 +74,7 @@ pub struct InUse(Arc<Seat>);
 
 impl Drop for InUse {
     fn drop(&mut self) {
-        *self.0.idle() = Some(Instant::now());
+        *lock(&self.0.idle) = Some(Instant::now());
     }
 }
 
@@ -181,11 +183,7 @@ struct Seat {
     taken: CancellationToken,
 }
 
-impl Seat {
-    fn idle(&self) -> MutexGuard<'_, Option<Instant>> {
-        self.idle.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
+impl Seat {}
 
 impl Seats {
     const fn new(limit: usize) -> Self {
@@ -201,7 +199,7 @@ impl Seats {
     ///
     /// Otherwise a caller who opens enough connections could keep all others away.
     fn enter(&self, peer: IpAddr) -> Option<Arc<Seat>> {
-        let mut open = self.open();
+        let mut open = lock(&self.open);
         let mut counts = HashMap::<IpAddr, usize>::new();
         for seat in open.iter() {
             *counts.entry(seat.peer).or_default() += 1;
@@ -211,7 +209,7 @@ impl Seats {
         if has_its_part || open.len() >= self.limit {
             let idle = open.iter().enumerate().filter_map(|(place, seat)| {
                 let may = !has_its_part || seat.peer == peer;
-                Some((count(seat.peer), Reverse((*seat.idle())?), place)).filter(|_| may)
+                Some((count(seat.peer), Reverse((*lock(&seat.idle))?), place)).filter(|_| may)
             });
             let (.., place) = idle.max()?;
             open.remove(place).taken.cancel();
@@ -227,11 +225,7 @@ impl Seats {
 
     /// Frees a place.
     fn leave(&self, seat: &Arc<Seat>) {
-        self.open().retain(|other| !Arc::ptr_eq(other, seat));
-    }
-
-    fn open(&self) -> MutexGuard<'_, Vec<Arc<Seat>>> {
-        self.open.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.open).retain(|other| !Arc::ptr_eq(other, seat));
     }
 }
 

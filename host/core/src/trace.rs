@@ -8,7 +8,7 @@
 
 use std::collections::HashMap;
 use std::future::Future;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 
 use opentelemetry::Context;
 use opentelemetry::trace::{FutureExt, SpanContext, SpanKind, Status, TraceContextExt, TracerProvider};
@@ -20,6 +20,8 @@ use tracing_opentelemetry::OpenTelemetrySpanExt;
 use tracing_subscriber::Layer;
 use tracing_subscriber::filter::Targets;
 use tracing_subscriber::registry::LookupSpan;
+
+use crate::sync::lock;
 
 /// The `target` of the exported spans. Other spans and all events are not exported.
 pub const TARGET: &str = "otel";
@@ -80,7 +82,7 @@ impl Tracer {
     /// Records the span in which a controller's plugin was replaced.
     pub fn reloaded(&self, controller: &str, reload: &Span) {
         if let (Some(traces), Some(reload)) = (&self.0, identity(reload)) {
-            let mut reloads = traces.reloads.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut reloads = lock(&traces.reloads);
             reloads.insert(controller.to_owned(), reload);
         }
     }
@@ -88,12 +90,7 @@ impl Tracer {
     /// Returns the span of the last reload of a controller's plugin if it was sampled.
     #[must_use]
     pub fn last_reload(&self, controller: &str) -> Option<SpanContext> {
-        let reloads = self
-            .0
-            .as_ref()?
-            .reloads
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner);
+        let reloads = lock(&self.0.as_ref()?.reloads);
         reloads.get(controller).cloned()
     }
 }

@@ -7,7 +7,7 @@ mod release;
 mod remote;
 
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
@@ -98,10 +98,6 @@ impl PluginFile {
             signature,
             noticed: Instant::now(),
         }
-    }
-
-    pub(crate) fn in_memory(&self) -> MutexGuard<'_, Option<Bytes>> {
-        self.bytes.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

@@ -6,13 +6,14 @@
 //! parents are edited, a resync or reload takes an eighth of the workers, and of the processor and the API server.
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::Mutex;
 use std::time::Duration;
 
 use tokio::sync::Notify;
 use tokio::time::{Instant, sleep_until};
 
 use operator_host_core::object::{ChildRef, NamespacedName};
+use operator_host_core::sync::lock;
 
 /// The reason why a parent is reconciled.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -134,7 +135,7 @@ impl Queue {
 
     /// Enqueues a parent; it is processed as soon as a worker is free. Has no effect on a closed queue.
     pub fn enqueue(&self, parent: &NamespacedName, reason: Trigger) {
-        let mut state = self.lock();
+        let mut state = lock(&self.state);
         if state.closed {
             return;
         }
@@ -146,7 +147,7 @@ impl Queue {
     /// Enqueues a parent at a later time, unless it has an earlier timer. A reconcile in between removes the timer
     /// and sets its own.
     pub fn enqueue_at(&self, parent: &NamespacedName, at: Instant) {
-        let mut state = self.lock();
+        let mut state = lock(&self.state);
         match state.timers.get(parent) {
             Some(earlier) if *earlier <= at => return,
             Some(later) => {
@@ -167,7 +168,7 @@ impl Queue {
             // Register before checking, so that a parent enqueued in between is not missed.
             let changed = self.changed.notified();
             let wake = {
-                let mut state = self.lock();
+                let mut state = lock(&self.state);
                 if state.closed {
                     // The other workers wait too, and `notify_one` woke only this one.
                     self.changed.notify_one();
@@ -196,7 +197,7 @@ impl Queue {
     /// Reports that a worker has finished a parent. Reasons for which `is_own` returns true, such as watch events
     /// for the reconcile's own writes, are dropped; if others remain, the parent is processed again.
     pub fn done(&self, parent: &NamespacedName, is_own: impl Fn(&Trigger) -> bool) {
-        let mut state = self.lock();
+        let mut state = lock(&self.state);
         state.running.remove(parent);
         if let Some(pending) = state.pending.get_mut(parent) {
             pending.reasons.retain(|reason| !is_own(reason));
@@ -212,19 +213,19 @@ impl Queue {
 
     /// Stops giving out work.
     pub fn close(&self) {
-        self.lock().closed = true;
+        lock(&self.state).closed = true;
         self.changed.notify_one();
     }
 
     /// Reopens the queue, empty. All work that was given out must be done.
     pub fn open(&self) {
-        *self.lock() = State::default();
+        *lock(&self.state) = State::default();
     }
 
     /// Returns the parents that wait for a worker or are with one; `None` for a closed queue.
     #[must_use]
     pub fn unfinished(&self) -> Option<HashSet<NamespacedName>> {
-        let state = self.lock();
+        let state = lock(&self.state);
         let all = state.pending.keys().chain(state.running.keys());
         (!state.closed).then(|| all.cloned().collect())
     }
@@ -232,13 +233,13 @@ impl Queue {
     /// Returns how many parents wait that were enqueued only because all were.
     #[must_use]
     pub fn waiting_in_bulk(&self) -> usize {
-        self.lock().line.range((true, 0)..).count()
+        lock(&self.state).line.range((true, 0)..).count()
     }
 
     /// Reports whether a parent waits that was enqueued only because all were.
     #[must_use]
     pub fn is_waiting_in_bulk(&self, parent: &NamespacedName) -> bool {
-        let state = self.lock();
+        let state = lock(&self.state);
         let position = state.pending.get(parent).and_then(|pending| pending.position);
         position.is_some_and(|(bulk, _)| bulk)
     }
@@ -246,27 +247,23 @@ impl Queue {
     /// Reports whether a worker has this parent.
     #[must_use]
     pub fn is_running(&self, parent: &NamespacedName) -> bool {
-        self.lock().running.contains_key(parent)
+        lock(&self.state).running.contains_key(parent)
     }
 
     /// Returns the number of parents that workers have.
     #[must_use]
     pub fn busy(&self) -> usize {
-        self.lock().running.len()
+        lock(&self.state).running.len()
     }
 
     /// Returns the number of parents that wait for a worker, and how long the first of them has waited.
     #[must_use]
     pub fn backlog(&self) -> (usize, Duration) {
-        let state = self.lock();
+        let state = lock(&self.state);
         let firsts = [false, true].into_iter().filter_map(|bulk| state.first(bulk));
         let firsts = firsts.filter_map(|position| state.pending.get(&state.line[&position]));
         let longest = firsts.map(|pending| pending.since.elapsed()).max();
         (state.line.len(), longest.unwrap_or_default())
-    }
-
-    fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

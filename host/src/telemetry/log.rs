@@ -3,7 +3,7 @@
 
 use std::fmt::{self, Write as _};
 use std::io::IsTerminal;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 
 use opentelemetry::trace::SpanContext;
 use tracing::field::Field;
@@ -18,6 +18,7 @@ use tracing_subscriber::util::SubscriberInitExt;
 use tracing_subscriber::{EnvFilter, Layer, Registry, reload};
 
 use operator_host_core::printable::is_printable;
+use operator_host_core::sync::lock;
 use operator_host_core::trace;
 
 /// A layer of the process's `tracing` subscriber.
@@ -77,7 +78,7 @@ struct State {
 impl Level {
     /// Applies the filter of the configuration; with `None`, that of the command line.
     pub fn configure(&self, configured: Option<&str>) {
-        let mut state = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut state = lock(&self.0);
         let wanted = configured.unwrap_or(&state.given).to_owned();
         if wanted == state.wanted {
             return;

@@ -2,9 +2,11 @@
 
 use std::collections::HashMap;
 use std::net::IpAddr;
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::sync::{Arc, Mutex, Weak};
 
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+
+use operator_host_core::sync::lock;
 
 const KIB: usize = 1 << 10;
 const MIB: usize = 1 << 20;
@@ -46,7 +48,7 @@ impl Shares {
     }
 
     fn of(&self, peer: IpAddr) -> Arc<Semaphore> {
-        let mut peers = self.peers.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut peers = lock(&self.peers);
         if let Some(own) = peers.get(&peer).and_then(Weak::upgrade) {
             return own;
         }

@@ -4,9 +4,11 @@
 //! with a few others of its kind as the dictionary: what is left of a small pod's 1,300 bytes are 100 to 300. That costs
 //! a microsecond; making a tree of the text costs ten.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 
 use lz4_flex::block::{compress_with_dict, decompress_with_dict};
+
+use operator_host_core::sync::lock;
 
 /// The most samples in a dictionary. Each object is compared with all of them.
 const SAMPLES: usize = 8;
@@ -41,11 +43,10 @@ impl Samples {
         let Some(state) = &self.0 else {
             return Packed::new(text, Arc::default());
         };
-        let lock = || state.lock().unwrap_or_else(PoisonError::into_inner);
-        let dictionary = Arc::clone(&lock().dictionary);
+        let dictionary = Arc::clone(&lock(state).dictionary);
         let packed = Packed::new(text, dictionary);
         let resembles = !packed.dictionary.is_empty() && packed.bytes.len() <= text.len() / 2;
-        let dictionary = lock().take(text, resembles);
+        let dictionary = lock(state).take(text, resembles);
         dictionary.map_or(packed, |dictionary| Packed::new(text, dictionary))
     }
 }

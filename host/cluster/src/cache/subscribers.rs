@@ -11,6 +11,7 @@ use kube::core::DynamicObject;
 use super::{Change, Inner};
 use operator_host_contract::Kind;
 use operator_host_core::object::{CONTROLLER_LABEL, controller_of, group_of, label};
+use operator_host_core::sync::lock;
 
 /// Callback for changes. It runs on the watch's task, so it must return quickly and must not block.
 pub type Subscriber = Arc<dyn Fn(&Kind, &Change<'_>) + Send + Sync>;
@@ -41,7 +42,7 @@ pub struct Subscription {
 impl Drop for Subscription {
     fn drop(&mut self) {
         if let Some(inner) = self.inner.upgrade() {
-            inner.subscribers().remove(self.id, &self.interests);
+            lock(&inner.subscribers).remove(self.id, &self.interests);
         }
     }
 }

@@ -5,11 +5,12 @@
 //! second time, however large it is.
 
 use std::collections::{HashMap, VecDeque};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Mutex, Weak};
 
 use kube::core::DynamicObject;
 
 use super::text::Text;
+use operator_host_core::sync::lock;
 
 /// The most bytes of text of the trees that are kept. A tree takes up to ten times as many.
 const BYTES: usize = 256 << 10;
@@ -44,14 +45,14 @@ impl Trees {
     }
 
     fn get(&self, text: &Arc<Text>) -> Option<Arc<DynamicObject>> {
-        let state = self.lock();
+        let state = lock(&self.0);
         let (_, tree) = state.trees.get(&Arc::as_ptr(text).addr())?;
         tree.upgrade()
     }
 
     /// Remembers the tree of a text.
     pub(super) fn put(&self, text: &Arc<Text>, tree: &Arc<DynamicObject>) {
-        let mut state = self.lock();
+        let mut state = lock(&self.0);
         if state.trees.len() >= state.limit {
             state.trees.retain(|_, (_, tree)| tree.strong_count() > 0);
             state.limit = REMEMBERED.max(2 * state.trees.len());
@@ -69,10 +70,6 @@ impl Trees {
         {
             state.bytes -= bytes;
         }
-    }
-
-    fn lock(&self) -> MutexGuard<'_, State> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -113,7 +110,7 @@ mod tests {
         let texts: Vec<_> = (0..1000).map(|number| text(100 * (number % 20))).collect();
         for (text, object) in &texts {
             trees.of(text, || object.clone());
-            let state = trees.lock();
+            let state = lock(&trees.0);
             let bytes: usize = state.latest.iter().map(|(bytes, _)| bytes).sum();
             assert!(bytes <= BYTES && bytes == state.bytes);
             assert!(state.trees.len() <= state.limit && state.limit < texts.len());

@@ -4,7 +4,7 @@
 //! session, here and in the API server. Over HTTP/2 one connection carries many. A proxy without HTTP/2 gets HTTP/1.1.
 
 use std::pin::Pin;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll};
 
 use futures::future::BoxFuture;
@@ -15,6 +15,7 @@ use kube::client::Body;
 use tower::Service;
 
 use super::Transport;
+use operator_host_core::sync::lock;
 
 /// The most requests at a time over one connection. API servers accept at least 100, and let the rest wait: for ever
 /// if the others are watches.
@@ -51,7 +52,7 @@ impl Multiplexed {
 
     /// Returns the first connection with room.
     fn line(&self) -> Line {
-        let mut lines = self.lines.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut lines = lock(&self.lines);
         let has_room = |line: &&Line| Arc::strong_count(&line.in_use) <= STREAMS;
         if let Some(line) = lines.iter().find(has_room) {
             return line.clone();

@@ -1,9 +1,11 @@
 //! The write rate limit of one controller.
 
-use std::sync::{Mutex, PoisonError};
+use std::sync::Mutex;
 use std::time::Duration;
 
 use tokio::time::Instant;
+
+use operator_host_core::sync::lock;
 
 /// A rate limit: an average number of writes per second, and a burst after an idle time. Waiters are served in the
 /// order in which they arrive.
@@ -42,7 +44,7 @@ impl Pace {
     }
 
     fn next(&self, now: Instant) -> Instant {
-        let mut due = self.due.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut due = lock(&self.due);
         *due = (*due).max(now) + self.each;
         // With nothing due, the whole burst is available.
         (*due).checked_sub(self.burst).map_or(now, |at| at.max(now))

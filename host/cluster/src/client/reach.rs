@@ -1,12 +1,13 @@
 //! Reports that the API server cannot be reached, for all requests together: at most once a minute.
 
 use std::error::Error;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use tracing::warn;
 
 use super::fence;
+use operator_host_core::sync::lock;
 
 /// The shortest time between two reports.
 const PERIOD: Duration = Duration::from_secs(60);
@@ -30,7 +31,7 @@ impl Reach {
     }
 
     fn failed(&self, error: &(dyn Error + 'static)) {
-        let mut reported = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut reported = lock(&self.0);
         // A write that this process held back proves nothing about the server.
         if !fence::is_deposed(error) && reported.is_none_or(|at| at.elapsed() >= PERIOD) {
             *reported = Some(Instant::now());

@@ -1,12 +1,14 @@
 //! Answers that several tasks share, also while their request is under way.
 
 use std::collections::HashMap;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::Mutex;
 use std::time::Duration;
 
 use futures::FutureExt;
 use futures::future::{BoxFuture, Shared};
 use tokio::time::Instant;
+
+use operator_host_core::sync::lock;
 
 /// Requests by what they ask for, with their answers.
 pub(super) struct SharedRequests<T: Clone>(Mutex<HashMap<String, Asked<T>>>);
@@ -34,7 +36,7 @@ impl<T: Clone + Send + Sync + 'static> SharedRequests<T> {
         F: Future<Output = T> + Send + 'static,
     {
         let answer = {
-            let mut all = self.lock();
+            let mut all = lock(&self.0);
             let usable = |asked: &&Asked<T>| match asked.answer.peek() {
                 Some(answer) => is_enough(answer, asked.since.elapsed()),
                 None => true,
@@ -58,7 +60,7 @@ impl<T: Clone + Send + Sync + 'static> SharedRequests<T> {
 
     /// Returns the answers that are there.
     pub(super) fn known(&self) -> Vec<(String, T)> {
-        let all = self.lock();
+        let all = lock(&self.0);
         let known = all
             .iter()
             .filter_map(|(key, asked)| Some((key.clone(), asked.answer.peek()?.clone())));
@@ -67,19 +69,15 @@ impl<T: Clone + Send + Sync + 'static> SharedRequests<T> {
 
     /// Forgets the answers to these requests, and that they are under way.
     pub(super) fn forget(&self, mut which: impl FnMut(&str) -> bool) {
-        self.lock().retain(|key, _| !which(key));
+        lock(&self.0).retain(|key, _| !which(key));
     }
 
     /// Forgets an answer that was asked for at least this long ago.
     pub(super) fn forget_older(&self, key: &str, age: Duration) {
-        let mut all = self.lock();
+        let mut all = lock(&self.0);
         let is_old = |asked: &Asked<T>| asked.answer.peek().is_some() && asked.since.elapsed() >= age;
         if all.get(key).is_some_and(is_old) {
             all.remove(key);
         }
-    }
-
-    fn lock(&self) -> MutexGuard<'_, HashMap<String, Asked<T>>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::error::Error;
 use std::fmt;
 use std::path::Path;
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::sync::{Arc, Mutex, Weak};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -24,6 +24,7 @@ use operator_host_core::files;
 use operator_host_core::http_client::{self, Target};
 use operator_host_core::metrics::Metrics;
 use operator_host_core::printable::printable;
+use operator_host_core::sync::lock;
 use operator_host_runtime::Digest;
 
 /// The time to connect.
@@ -118,7 +119,7 @@ impl Transports {
             .map(|file| files::read(file, AUTHORITIES_LIMIT).map_err(|error| unusable(file, &error)));
         let pem = pem.transpose()?;
         let key = pem.as_deref().map(Digest::of);
-        let mut transports = self.used.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut transports = lock(&self.used);
         transports.retain(|_, transport| transport.strong_count() > 0);
         if let Some(transport) = transports.get(&key).and_then(Weak::upgrade) {
             return Ok(transport);

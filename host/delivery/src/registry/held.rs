@@ -1,7 +1,6 @@
 //! Candidates that are loaded and not live: retries them, holds them back, puts them aside, and releases
 //! them.
 
-use std::sync::{MutexGuard, PoisonError};
 use std::time::Duration;
 
 use jiff::Timestamp;
@@ -10,6 +9,7 @@ use tracing::{debug, info, warn};
 use super::{Expected, Slot};
 use crate::candidate_check::HeldBack;
 use crate::report::{CandidateState, CandidateVersion};
+use operator_host_core::sync::lock;
 use operator_host_runtime::Plugin;
 
 /// A candidate that is loaded and not live.
@@ -33,7 +33,7 @@ impl Slot {
         let Expected {
             controller, location, ..
         } = &self.expected;
-        let mut waiting = self.waiting();
+        let mut waiting = lock(&self.waiting);
         let Some(waiting) = waiting
             .as_mut()
             .filter(|waiting| waiting.plugin.digest() == plugin.digest())
@@ -97,7 +97,7 @@ impl Slot {
     }
 
     pub(super) fn put_aside(&self, plugin: &Plugin, message: &str) {
-        let was_held_back = self.waiting().as_mut().is_some_and(|waiting| {
+        let was_held_back = lock(&self.waiting).as_mut().is_some_and(|waiting| {
             waiting.reported = None;
             std::mem::take(&mut waiting.tries) > 0
         });
@@ -125,7 +125,7 @@ impl Slot {
 
     /// Forgets the waiting candidate.
     pub(super) fn forget_waiting(&self) {
-        let waited = self.waiting().take();
+        let waited = lock(&self.waiting).take();
         self.proof.withdraw();
         if waited.is_some_and(|waited| waited.tries > 0) {
             self.report_released();
@@ -136,9 +136,5 @@ impl Slot {
     pub(super) fn report_released(&self) {
         self.metrics.plugin_held_back(None);
         self.proof.announce(None);
-    }
-
-    pub(super) fn waiting(&self) -> MutexGuard<'_, Option<Waiting>> {
-        self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

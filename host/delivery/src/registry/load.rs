@@ -12,6 +12,7 @@ use crate::acceptance::Signed;
 use crate::kept::Kept;
 use crate::report::KeptVersion;
 use operator_host_contract::Kind;
+use operator_host_core::sync::lock;
 use operator_host_core::trace;
 use operator_host_runtime::{Digest, LoadError, Part, Plugin};
 
@@ -49,7 +50,7 @@ impl Slot {
     /// Returns the plugin in a file. Loads it unless it is loaded already.
     pub(super) async fn loaded(&self, file: &PluginFile) -> Result<Plugin, Refused> {
         let signed = self.trusts(file)?;
-        if let Some(waiting) = &*self.waiting()
+        if let Some(waiting) = &*lock(&self.waiting)
             && *waiting.plugin.digest() == file.digest
             && *waiting.plugin.limits() == self.expected.limits
         {
@@ -77,7 +78,7 @@ impl Slot {
                     plugin.version = description.version
                 );
                 self.tracer.reloaded(&self.expected.controller, &span);
-                *self.waiting() = Some(Waiting {
+                *lock(&self.waiting) = Some(Waiting {
                     plugin: plugin.clone(),
                     tries: 0,
                     reported: None,

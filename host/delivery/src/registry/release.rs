@@ -5,6 +5,7 @@ use std::io;
 use bytes::Bytes;
 
 use super::{PluginFile, Slot};
+use operator_host_core::sync::lock;
 
 impl Slot {
     /// Drops a file from memory if it is among the kept versions.
@@ -16,20 +17,20 @@ impl Slot {
         let kept = tokio::task::spawn_blocking(move || versions.has(&digest)).await;
         // When the process is shutting down, the file stays in memory.
         if kept.unwrap_or(false) {
-            *file.in_memory() = None;
+            *lock(&file.bytes) = None;
         }
     }
 
     /// Returns the bytes of a file, which are in memory from then on.
     pub(super) async fn bytes_of(&self, file: &PluginFile) -> io::Result<Bytes> {
-        let known = file.in_memory().clone();
+        let known = lock(&file.bytes).clone();
         let (None, Some(versions)) = (&known, self.versions.clone()) else {
             return known.ok_or_else(|| io::Error::other("no versions are kept"));
         };
         let (digest, limit) = (file.digest.to_string(), self.expected.limits.module);
         let read = tokio::task::spawn_blocking(move || versions.read_bytes(&digest, limit));
         let bytes = read.await.map_err(io::Error::other)?.map_err(io::Error::other)?;
-        *file.in_memory() = Some(bytes.clone());
+        *lock(&file.bytes) = Some(bytes.clone());
         Ok(bytes)
     }
 }

@@ -1,12 +1,14 @@
 //! Hints of the kernel that files have changed.
 
 use std::path::Path;
-use std::sync::{LazyLock, Mutex, PoisonError};
+use std::sync::{LazyLock, Mutex};
 
 use notify::event::{AccessKind, AccessMode};
 use notify::{Event, EventKind, RecommendedWatcher, RecursiveMode, Watcher};
 use tokio::sync::watch;
 use tracing::debug;
+
+use operator_host_core::sync::lock;
 
 /// The one watcher of the process: the kernel allows a user a hundred of them or so.
 static WATCHER: LazyLock<Mutex<Option<RecommendedWatcher>>> = LazyLock::new(|| {
@@ -31,7 +33,7 @@ fn is_by_a_reader(kind: EventKind) -> bool {
 /// notifications, and a folder that is replaced sends none any more, so this is a hint only.
 pub(super) fn of(folder: &Path) -> watch::Receiver<()> {
     let receiver = CHANGED.subscribe();
-    let mut watcher = WATCHER.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut watcher = lock(&WATCHER);
     if let Some(watcher) = &mut *watcher
         && let Err(error) = watcher.watch(folder, RecursiveMode::NonRecursive)
     {

@@ -3,11 +3,12 @@
 use super::super::registry::{PluginFile, Slot};
 use super::promotion::{Fake, assert_live, because, digest, settle, slot};
 use super::swaps::{plugin_file, version};
+use operator_host_core::sync::lock;
 
 /// Puts the file into the slot. Returns whether it is in memory afterwards.
 async fn is_in_memory(slot: &Slot, file: &PluginFile) -> bool {
     slot.settle(Some(file)).await;
-    file.in_memory().is_some()
+    lock(&file.bytes).is_some()
 }
 
 #[tokio::test]

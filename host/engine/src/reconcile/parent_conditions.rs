@@ -2,9 +2,10 @@
 //! plugin, which `rollout` knows, and that they have [children that nobody watches](super::unlisted).
 
 use std::collections::BTreeMap;
-use std::sync::{Mutex, PoisonError};
+use std::sync::Mutex;
 
 use operator_host_core::object::NamespacedName;
+use operator_host_core::sync::lock;
 use operator_host_desired::conditions::Reason;
 
 /// The reasons for one condition of the parents of one controller; see the module.
@@ -15,15 +16,11 @@ impl ParentConditions {
     /// Returns why a parent has the condition; `None` if it has not.
     #[must_use]
     pub fn reason(&self, parent: &NamespacedName) -> Option<Reason> {
-        self.0
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .get(parent)
-            .cloned()
+        lock(&self.0).get(parent).cloned()
     }
 
     /// Replaces all of them and returns the previous ones.
     pub fn replace(&self, now: BTreeMap<NamespacedName, Reason>) -> BTreeMap<NamespacedName, Reason> {
-        std::mem::replace(&mut *self.0.lock().unwrap_or_else(PoisonError::into_inner), now)
+        std::mem::replace(&mut *lock(&self.0), now)
     }
 }

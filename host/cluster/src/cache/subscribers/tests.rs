@@ -115,5 +115,5 @@ async fn a_subscriber_hears_nothing_after_its_subscription_has_ended() {
     drop(subscription);
     put(&watch, pod(2, &json!({})));
     assert_eq!(calls.take(), [""; 0]);
-    assert!(watch.inner.subscribers().by_interest.is_empty());
+    assert!(lock(&watch.inner.subscribers).by_interest.is_empty());
 }

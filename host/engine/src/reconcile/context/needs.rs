@@ -4,13 +4,14 @@
 //! its labels, and those that require neither. How many needs of other objects there are does not matter.
 
 use std::collections::{BTreeSet, HashMap};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::Mutex;
 
 use kube::ResourceExt;
 use kube::core::DynamicObject;
 
 use operator_host_contract::{Kind, Need};
 use operator_host_core::object::{NamespacedName, Selector};
+use operator_host_core::sync::lock;
 use operator_host_desired::selectors::selector;
 
 use super::super::needs::kind_of;
@@ -44,12 +45,12 @@ struct Entry {
 impl Needs {
     /// Returns what the plugin last asked to read for a parent.
     pub fn of(&self, parent: &NamespacedName) -> Vec<Need> {
-        self.lock().by_parent.get(parent).cloned().unwrap_or_default()
+        lock(&self.0).by_parent.get(parent).cloned().unwrap_or_default()
     }
 
     /// Replaces what the plugin last asked to read.
     pub fn set(&self, parent: &NamespacedName, needs: &[Need]) {
-        let mut index = self.lock();
+        let mut index = lock(&self.0);
         if index.by_parent.get(parent).map_or(&[][..], Vec::as_slice) != needs {
             index.replace(parent, needs);
         }
@@ -62,7 +63,7 @@ impl Needs {
 
     /// Forgets the needs of all other parents than these.
     pub fn retain(&self, is_kept: impl Fn(&NamespacedName) -> bool) {
-        let mut index = self.lock();
+        let mut index = lock(&self.0);
         let parents = index.by_parent.keys();
         let forgotten: Vec<_> = parents.filter(|parent| !is_kept(parent)).cloned().collect();
         for parent in forgotten {
@@ -72,13 +73,13 @@ impl Needs {
 
     /// Reports whether the plugin needs objects of a kind for any parent.
     pub fn has_kind(&self, kind: &Kind) -> bool {
-        self.lock().by_kind.contains_key(kind)
+        lock(&self.0).by_kind.contains_key(kind)
     }
 
     /// Returns the parents whose plugin needs an object.
     pub fn parents_in_need_of(&self, kind: &Kind, object: &DynamicObject) -> BTreeSet<NamespacedName> {
         let namespace = object.metadata.namespace.as_ref();
-        let index = self.lock();
+        let index = lock(&self.0);
         let candidates = index.candidates(kind, object);
         // A cluster-scoped object is in the reach of the parents of every namespace.
         candidates
@@ -86,10 +87,6 @@ impl Needs {
             .filter(|entry| entry.selector.matches(object.labels()))
             .map(|entry| entry.parent.clone())
             .collect()
-    }
-
-    fn lock(&self) -> MutexGuard<'_, Index> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

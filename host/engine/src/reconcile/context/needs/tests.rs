@@ -136,7 +136,7 @@ proptest! {
             }
         }
         needs.retain(|_| false);
-        let index = needs.lock();
+        let index = lock(&needs.0);
         prop_assert!(index.by_parent.is_empty() && index.by_kind.is_empty());
     }
 }
