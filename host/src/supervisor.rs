@@ -368,10 +368,7 @@ pub fn watch_definitions(
     kinds: &Arc<Discovery>,
     watches: &Arc<SharedCache>,
 ) -> (Arc<Reflector>, Subscription) {
-    let kind = Kind {
-        api_version: "apiextensions.k8s.io/v1".into(),
-        kind: "CustomResourceDefinition".into(),
-    };
+    let kind = Kind::new("apiextensions.k8s.io/v1", "CustomResourceDefinition");
     // Definitions are large, and their schemas are not needed.
     let watch = watches.watch_metadata(&kind);
     tokio::spawn(ask_without_watch(Arc::downgrade(kinds), Arc::downgrade(&watch)));

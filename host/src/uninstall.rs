@@ -7,7 +7,7 @@ use anyhow::anyhow;
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::coordination::v1::Lease;
 use kube::api::ListParams;
-use kube::core::{ApiResource, DynamicObject};
+use kube::core::{ApiResource, DynamicObject, GroupVersionKind};
 use kube::{Api, Client, ResourceExt};
 use serde_json::{Map, Value, json};
 
@@ -302,15 +302,9 @@ fn without_conditions(parent: &DynamicObject, manager: &str) -> Option<Value> {
 
 /// Returns the kind of the Controllers of the cluster.
 pub(crate) fn controllers() -> ResolvedKind {
-    let kind = object::kind();
+    let kind = GroupVersionKind::gvk(object::GROUP, object::VERSION, object::KIND);
     ResolvedKind {
-        api: ApiResource {
-            group: object::GROUP.into(),
-            version: object::VERSION.into(),
-            api_version: kind.api_version,
-            kind: kind.kind,
-            plural: object::PLURAL.into(),
-        },
+        api: ApiResource::from_gvk_with_plural(&kind, object::PLURAL),
         namespaced: false,
         has_status: true,
     }

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use kube::Client;
 use kube::api::ListParams;
-use kube::core::ApiResource;
+use kube::core::{ApiResource, GroupVersionKind};
 use serde_json::Value;
 
 use operator_host_cluster::objects::Objects;
@@ -207,16 +207,9 @@ async fn ask(
             .pointer(pointer)
             .and_then(Value::as_str)
             .unwrap_or_default()
-            .to_owned()
     };
-    let group = text("/spec/group");
-    let resource = ApiResource {
-        api_version: format!("{group}/{version}"),
-        group,
-        version: version.to_owned(),
-        kind: text("/spec/names/kind"),
-        plural: text("/spec/names/plural"),
-    };
+    let kind = GroupVersionKind::gvk(text("/spec/group"), version, text("/spec/names/kind"));
+    let resource = ApiResource::from_gvk_with_plural(&kind, text("/spec/names/plural"));
     let all = Objects::new(client.clone(), &resource, None);
     let mut page = ListParams::default().limit(PAGE);
     loop {

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use kube::Client;
 use kube::core::{ApiResource, DynamicObject};
 use serde_json::Value;
@@ -35,13 +36,7 @@ impl<'a> Requests<'a> {
         Self {
             client,
             resource: ResolvedKind {
-                api: ApiResource {
-                    group: "apiextensions.k8s.io".into(),
-                    version: "v1".into(),
-                    api_version: "apiextensions.k8s.io/v1".into(),
-                    kind: "CustomResourceDefinition".into(),
-                    plural: "customresourcedefinitions".into(),
-                },
+                api: ApiResource::erase::<CustomResourceDefinition>(&()),
                 namespaced: false,
                 has_status: true,
             },

@@ -4,6 +4,9 @@ use std::collections::{BTreeSet, HashSet};
 
 use futures::stream::{self, StreamExt};
 use jiff::Timestamp;
+use k8s_openapi::api::apps::v1::ReplicaSet;
+use k8s_openapi::api::batch::v1::Job;
+use k8s_openapi::api::core::v1::Pod;
 use kube::api::{ApiResource, DynamicObject, ListParams};
 use kube::core::TypeMeta;
 use kube::{Client, ResourceExt};
@@ -23,12 +26,6 @@ use operator_host_desired::readiness::unready;
 
 /// Kinds whose objects may hold secrets or much data, and whose status does not matter.
 const METADATA_ONLY: [&str; 2] = ["Secret", "ConfigMap"];
-/// Kinds that the controllers of Kubernetes create for a child.
-const DESCENDANTS: [(&str, &str, &str); 3] = [
-    ("apps/v1", "ReplicaSet", "replicasets"),
-    ("batch/v1", "Job", "jobs"),
-    ("v1", "Pod", "pods"),
-];
 const HEADINGS: [&str; 6] = ["NAME", "STATE", "AGE", "PLUGIN", "GENERATION", "ALSO MANAGED BY"];
 /// Longest state in the table.
 const STATE: usize = 60;
@@ -111,15 +108,13 @@ pub(super) async fn find(
     let mut uids = HashSet::new();
     found.retain(|child| child.metadata.uid.clone().is_none_or(|uid| uids.insert(uid)));
     let mut descendants = Vec::new();
-    for (api_version, kind, plural) in DESCENDANTS.into_iter().filter(|_| !found.is_empty()) {
-        let (group, version) = api_version.split_once('/').unwrap_or(("", api_version));
-        let resource = ApiResource {
-            group: group.to_owned(),
-            version: version.to_owned(),
-            api_version: api_version.to_owned(),
-            kind: kind.to_owned(),
-            plural: plural.to_owned(),
-        };
+    // The controllers of Kubernetes create these for a child.
+    let created = [
+        ApiResource::erase::<ReplicaSet>(&()),
+        ApiResource::erase::<Job>(&()),
+        ApiResource::erase::<Pod>(&()),
+    ];
+    for resource in created.into_iter().filter(|_| !found.is_empty()) {
         match list(client, &resource, namespace, &ListParams::default()).await {
             Ok(objects) => descendants.extend(objects),
             Err(error) => unread.add(full_name(&resource), &error),

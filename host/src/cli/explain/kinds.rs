@@ -4,7 +4,7 @@ use anyhow::{Context, anyhow};
 use futures::stream::{self, StreamExt};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{APIGroup, APIResource, APIResourceList};
 use kube::Client;
-use kube::core::ApiResource;
+use kube::core::{ApiResource, GroupVersionKind};
 use kube::discovery::verbs;
 
 use super::words;
@@ -151,14 +151,9 @@ fn versions(group: &APIGroup) -> Vec<String> {
 
 fn served(api_version: &str, resource: &APIResource) -> Served {
     let (group, version) = api_version.split_once('/').unwrap_or(("", api_version));
+    let kind = GroupVersionKind::gvk(group, version, &resource.kind);
     Served {
-        api: ApiResource {
-            group: group.to_owned(),
-            version: version.to_owned(),
-            api_version: api_version.to_owned(),
-            kind: resource.kind.clone(),
-            plural: resource.name.clone(),
-        },
+        api: ApiResource::from_gvk_with_plural(&kind, &resource.name),
         is_namespaced: resource.namespaced,
         is_listable: resource.verbs.iter().any(|verb| verb == verbs::LIST),
         singular: resource.singular_name.clone(),
