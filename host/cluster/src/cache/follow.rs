@@ -207,27 +207,15 @@ pub(super) async fn follow(
         let sent = Instant::now();
         let trouble = match &mut position {
             Position::Listing { token, listed } => {
-                let page = source.page(token.as_deref());
-                match first_lists.within(turn, page).await {
-                    Ok(page) => match take_page(inner, page, source.form, token, listed, &keep) {
-                        Ok(Listed::More) => {
-                            retry.since = None;
-                            continue;
-                        }
-                        Ok(Listed::All(version)) => {
-                            retry.since = None;
+                let page = first_lists.within(turn, source.page(token.as_deref())).await;
+                match page.and_then(|page| take_page(inner, page, source.form, token, listed, &keep)) {
+                    Ok(complete) => {
+                        retry.since = None;
+                        if let Some(version) = complete {
                             position = Position::Watching(version);
-                            continue;
                         }
-                        Err(error) => Trouble::unreadable(&error),
-                        Ok(Listed::Unusable) => Trouble::Passing {
-                            message:
-                                "the API server's list has no resource version, so it cannot be followed"
-                                    .into(),
-                            retry_after: None,
-                            resumable: false,
-                        },
-                    },
+                        continue;
+                    }
                     Err(trouble) => trouble,
                 }
             }
@@ -238,21 +226,17 @@ pub(super) async fn follow(
                 }
             }
         };
-        let (message, retry_after) = match trouble {
+        let (failure, asked) = match trouble {
             Trouble::Refused(message) => return message,
             Trouble::NotServed if inner.was_listed.load(Ordering::Relaxed) && !retry.has_lasted(UNSERVED) => {
                 debug!(kind = %inner.scope.kind, "the kind is not served: asking again");
-                inner.metrics.watch_restarted(&inner.scope.kind);
-                tokio::time::sleep(retry.delay(sent, MAX_DELAY_UNREACHABLE, None)).await;
-                continue;
+                (None, None)
             }
             Trouble::NotServed => return NotServed::new(inner.scope.kind.clone()).to_string(),
             Trouble::Outdated => {
                 debug!(kind = %inner.scope.kind, "the last resource version has expired: listing again");
-                inner.metrics.watch_restarted(&inner.scope.kind);
                 position = Position::start();
-                tokio::time::sleep(retry.delay(sent, MAX_DELAY_UNREACHABLE, None)).await;
-                continue;
+                (None, None)
             }
             Trouble::Passing {
                 message,
@@ -262,14 +246,14 @@ pub(super) async fn follow(
                 if !resumable {
                     position = Position::start();
                 }
-                (message, retry_after)
+                debug!(kind = %inner.scope.kind, message, "watch interrupted");
+                inner.list_failed(&message);
+                (Some(message), retry_after)
             }
         };
-        debug!(kind = %inner.scope.kind, message, "watch interrupted");
-        inner.list_failed(&message);
         inner.metrics.watch_restarted(&inner.scope.kind);
-        let delay = retry.delay(sent, MAX_DELAY_UNREACHABLE, retry_after);
-        if retry.is_lasting() {
+        let delay = retry.delay(sent, MAX_DELAY_UNREACHABLE, asked);
+        if let Some(message) = failure.filter(|_| retry.is_lasting()) {
             inner.fail(message);
         }
         tokio::time::sleep(delay).await;
@@ -281,16 +265,7 @@ fn version_of(list: &Page) -> Option<u128> {
     list.metadata.resource_version.as_deref()?.parse().ok()
 }
 
-/// The result of reading one page.
-enum Listed {
-    /// More pages follow.
-    More,
-    /// The last page; the store is complete up to this resource version.
-    All(String),
-    /// The last page of a list without a resource version.
-    Unusable,
-}
-
+/// Stores the objects of a page. Returns the resource version up to which the store is complete; `None`: more pages follow.
 fn take_page(
     inner: &Inner,
     page: Page,
@@ -298,17 +273,18 @@ fn take_page(
     token: &mut Option<String>,
     listed: &mut HashSet<NamespacedName>,
     keep: &watch::Receiver<Wanted>,
-) -> serde_json::Result<Listed> {
+) -> Result<Option<String>, Trouble> {
     let list = version_of(&page);
     let is_whole = |object: &DynamicObject| form == Form::Whole && inner.keeps_whole(object);
     page.for_each(is_whole, |object| {
         let object = inner.prepare(object);
         listed.insert(object.name.clone());
         inner.put_listed(&object);
-    })?;
+    })
+    .map_err(|error| Trouble::unreadable(&error))?;
     *token = next_page(&page.metadata);
     if token.is_some() {
-        return Ok(Listed::More);
+        return Ok(None);
     }
     inner.listed(listed, list);
     // A failing watch counts as recovered only once it watches again. Otherwise a client that may list but not
@@ -318,7 +294,10 @@ fn take_page(
     }
     let version = page.metadata.resource_version;
     let version = version.filter(|version| !version.is_empty());
-    Ok(version.map_or(Listed::Unusable, Listed::All))
+    version.map(Some).ok_or_else(|| {
+        let message = "the API server's list has no resource version, so it cannot be followed";
+        Trouble::passing(message, false)
+    })
 }
 
 /// Follows the changes after `position` and advances it, until the API server ends the watch or something else is needed. The
@@ -387,8 +366,8 @@ async fn changes(
             Some(Err(trouble)) => return Err(trouble),
             None if begun.elapsed() < source.limits.healthy => {
                 // Back off from a server that ends watches as soon as they begin.
-                let message = "the API server ended a watch as soon as it had begun".to_owned();
-                return Err(Trouble::unanswered(message));
+                let message = "the API server ended a watch as soon as it had begun";
+                return Err(Trouble::passing(message, true));
             }
             None => return Ok(()),
         }

@@ -108,22 +108,18 @@ impl Trouble {
         }
     }
 
-    /// Returns the trouble of no answer, or of a broken connection.
-    pub(super) const fn unanswered(message: String) -> Self {
+    /// Returns a trouble after which the API server asks for no delay, such as no answer or a broken connection.
+    pub(super) fn passing(message: impl Into<String>, resumable: bool) -> Self {
         Self::Passing {
-            message,
+            message: message.into(),
             retry_after: None,
-            resumable: true,
+            resumable,
         }
     }
 
     /// Returns the trouble with an answer that cannot be read.
     pub(super) fn unreadable(error: &serde_json::Error) -> Self {
-        Self::Passing {
-            message: format!("cannot read what the API server sends: {error}"),
-            retry_after: None,
-            resumable: false,
-        }
+        Self::passing(format!("cannot read what the API server sends: {error}"), false)
     }
 
     fn of(error: &kube::Error) -> Self {
@@ -210,10 +206,13 @@ impl WatchSource {
                 silent: self.limits.silent,
             }),
             Ok(Err(error)) => Err(Trouble::of(&error)),
-            Err(_elapsed) => Err(Trouble::unanswered(format!(
-                "the API server did not begin a watch within {:?}",
-                self.limits.start
-            ))),
+            Err(_elapsed) => Err(Trouble::passing(
+                format!(
+                    "the API server did not begin a watch within {:?}",
+                    self.limits.start
+                ),
+                true,
+            )),
         }
     }
 }
@@ -227,20 +226,18 @@ async fn at_most(body: impl AsyncRead, limit: usize) -> io::Result<Option<Vec<u8
 }
 
 fn unanswered(limit: Duration) -> Trouble {
-    Trouble::unanswered(format!("no answer from the API server within {limit:?}"))
+    Trouble::passing(format!("no answer from the API server within {limit:?}"), true)
 }
 
 fn unreachable(error: &(dyn std::error::Error + 'static)) -> Trouble {
-    Trouble::unanswered(format!("the API server cannot be reached: {}", chain(error)))
+    let message = format!("the API server cannot be reached: {}", chain(error));
+    Trouble::passing(message, true)
 }
 
 fn too_large() -> Trouble {
     let limit = LARGEST_PAGE >> 20;
-    Trouble::Passing {
-        message: format!("a page with one object from the API server is larger than {limit} MiB"),
-        retry_after: None,
-        resumable: false,
-    }
+    let message = format!("a page with one object from the API server is larger than {limit} MiB");
+    Trouble::passing(message, false)
 }
 
 /// A running watch.
@@ -258,8 +255,9 @@ impl Changes {
             Ok(event) => event.map(|event| event.map_err(|error| Trouble::of(&error))),
             // Silence is not an error: the next watch resumes from here.
             Err(_elapsed) if silent < self.ends => None,
-            Err(_elapsed) => Some(Err(Trouble::unanswered(
-                "a watch did not end when it should have".to_owned(),
+            Err(_elapsed) => Some(Err(Trouble::passing(
+                "a watch did not end when it should have",
+                true,
             ))),
         }
     }
