@@ -59,40 +59,23 @@ type Stamp = (u64, u64, (i64, i64), (i64, i64));
 type Stamps = BTreeMap<PathBuf, Stamp>;
 
 /// Why the files are not a plugin, and whether other files may still be arriving.
-struct Fault {
-    text: String,
-    is_incomplete: bool,
-    /// Whether reading failed, so that it may succeed next time although the files are the same.
-    is_passing: bool,
+enum Fault {
+    Complete(String),
+    Incomplete(String),
+    /// Reading failed: it may succeed next time although the files are the same.
+    Passing(String),
 }
 
 impl From<Problem> for Fault {
     fn from(error: Problem) -> Self {
-        Self::complete(error.to_string())
+        Self::Complete(error.to_string())
     }
 }
 
 impl Fault {
-    fn complete(text: String) -> Self {
-        Self {
-            text,
-            is_incomplete: false,
-            is_passing: false,
-        }
-    }
-
-    fn passing(text: String) -> Self {
-        Self {
-            is_passing: true,
-            ..Self::complete(text)
-        }
-    }
-
-    fn incomplete(text: String) -> Self {
-        Self {
-            is_incomplete: true,
-            ..Self::complete(text)
-        }
+    fn text(self) -> String {
+        let (Self::Complete(text) | Self::Incomplete(text) | Self::Passing(text)) = self;
+        text
     }
 }
 
@@ -185,10 +168,10 @@ impl WatchedFile {
         }
         self.changing = None;
         match content {
-            Err(fault) if fault.is_incomplete && lasted < PATIENCE => Look::Same,
-            Err(Fault { text, is_passing, .. }) => {
-                (self.told, self.is_passing) = (Some(files), is_passing);
-                self.trouble(text).unwrap_or(Look::Same)
+            Err(Fault::Incomplete(_)) if lasted < PATIENCE => Look::Same,
+            Err(fault) => {
+                (self.told, self.is_passing) = (Some(files), matches!(fault, Fault::Passing(_)));
+                self.trouble(fault.text()).unwrap_or(Look::Same)
             }
             Ok(content) => {
                 (self.told, self.is_passing) = (Some(files), false);
@@ -281,7 +264,7 @@ impl WatchedFile {
                 found.push(last);
                 let names: Vec<_> = found.iter().map(|(path, _)| name(path)).collect();
                 let text = format!("there are {}: remove all except one", names.join(" and "));
-                return Err(Fault::incomplete(text));
+                return Err(Fault::Incomplete(text));
             }
         };
         let signature = with_suffix(&self.path, SIGNATURE_SUFFIX);
@@ -304,18 +287,18 @@ impl WatchedFile {
             },
         };
         // What explains it may change.
-        Fault::passing(text)
+        Fault::Passing(text)
     }
 
     fn read(&self, path: &Path, limit: usize) -> Result<Vec<u8>, Fault> {
         match files::read(path, limit) {
             Ok(bytes) if bytes.is_empty() => {
                 let text = format!("the file {} is empty: was it written completely?", name(path));
-                Err(Fault::incomplete(text))
+                Err(Fault::Incomplete(text))
             }
             Ok(bytes) => Ok(bytes),
             Err(error) if error.kind() == io::ErrorKind::NotFound => Err(self.missing()),
-            Err(error) => Err(Fault::passing(format!("cannot read {}: {error}", name(path)))),
+            Err(error) => Err(Fault::Passing(format!("cannot read {}: {error}", name(path)))),
         }
     }
 
@@ -328,7 +311,7 @@ impl WatchedFile {
                 Err(error) if error.kind() == io::ErrorKind::NotFound => {
                     let file = &part.file;
                     let text = format!("the part {file} is missing: apply all of the plugin's ConfigMaps");
-                    return Err(Fault::incomplete(text));
+                    return Err(Fault::Incomplete(text));
                 }
                 // One of another size is another one.
                 read => read.unwrap_or_default(),
@@ -338,7 +321,7 @@ impl WatchedFile {
                     "the part {} is not the one in the index: is one of the plugin's ConfigMaps out of date?",
                     part.file
                 );
-                return Err(Fault::incomplete(text));
+                return Err(Fault::Incomplete(text));
             }
             joined.extend(bytes);
         }
@@ -390,7 +373,7 @@ pub fn is_there(plugin: &Path) -> bool {
 /// Returns why it cannot be read, and what to do.
 pub fn read_now(plugin: &Path, limit: usize) -> Result<Content, String> {
     let source = WatchedFile::new(plugin.to_owned(), limit);
-    source.content(&source.files()).map_err(|fault| fault.text)
+    source.content(&source.files()).map_err(Fault::text)
 }
 
 fn with_suffix(path: &Path, suffix: &str) -> PathBuf {
