@@ -35,7 +35,6 @@ use operator_host_config::Config;
 use operator_host_config::leadership::LeadershipMode;
 use operator_host_config::memory_limit::Memory;
 use operator_host_config::webhook::WebhookConfig;
-use operator_host_delivery::kept::StateLimit;
 use operator_host_delivery::reload::PluginSources;
 use operator_host_engine::reconcile::proof_key::ProofKey;
 use operator_host_instruments::Instruments;
@@ -231,7 +230,7 @@ pub async fn run(
         sources,
         definitions: Arc::clone(&definitions.0),
         state: setup.state_dir.or(beside),
-        room: StateLimit(if shared_folder { versions_size } else { u64::MAX }),
+        room: if shared_folder { versions_size } else { u64::MAX },
     };
     let mut controllers = Controllers::new(slot_parts, shared, watched, stop.clone());
     tokio::select! {

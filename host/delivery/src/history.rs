@@ -156,7 +156,6 @@ impl History {
 mod tests {
     use std::path::Path;
 
-    use super::super::kept::StateLimit;
     use super::*;
 
     fn entry(version: usize) -> HistoryEntry {
@@ -173,7 +172,7 @@ mod tests {
     }
 
     fn open(folder: &Path) -> History {
-        let versions = Versions::open(folder, "a", 2, StateLimit(1 << 20)).unwrap();
+        let versions = Versions::open(folder, "a", 2, 1 << 20).unwrap();
         History::within(Arc::new(versions))
     }
 

@@ -18,6 +18,7 @@ use tracing::warn;
 
 use super::candidate_check::Prefix;
 use super::report::KeptVersion;
+use super::source::Content;
 use super::statement::SIGNATURE_LIMIT;
 use crate::Problem;
 use operator_host_core::files;
@@ -34,26 +35,14 @@ const LOCK: &str = "lock";
 /// Maximum size of the record and of the history in bytes.
 const RECORD_LIMIT: usize = 1 << 20;
 
-/// A version's file, and the signature that came with it.
-#[derive(Clone, Debug)]
-pub struct Kept {
-    /// The contents of the file.
-    pub bytes: Bytes,
-    /// The signature, so that the version can be trusted after a restart too.
-    pub signature: Option<Bytes>,
-}
-
-/// Maximum size of the versions of all controllers together, in bytes.
-#[derive(Clone, Copy, Debug)]
-pub struct StateLimit(pub u64);
-
 /// The versions of one controller's plugin.
 #[derive(Debug)]
 pub struct Versions {
     state: PathBuf,
     folder: PathBuf,
     count: usize,
-    room: StateLimit,
+    /// Maximum size of the versions of all controllers together, in bytes.
+    room: u64,
 }
 
 #[derive(Default, Serialize, Deserialize)]
@@ -64,11 +53,11 @@ struct Record {
 
 impl Versions {
     /// Opens the controller's own folder within `state`, and creates it if missing. Keeps at most `count` versions, and
-    /// fewer when `room` is short.
+    /// fewer when the versions of all controllers together would have more than `room` bytes.
     ///
     /// # Errors
     /// Returns an error when the folder cannot be created.
-    pub fn open(state: &Path, controller: &str, count: usize, room: StateLimit) -> io::Result<Self> {
+    pub fn open(state: &Path, controller: &str, count: usize, room: u64) -> io::Result<Self> {
         let folder = state.join(controller);
         fs::DirBuilder::new()
             .recursive(true)
@@ -111,11 +100,12 @@ impl Versions {
         self.list().into_iter().find(matches)
     }
 
-    /// Reads the file of a version, if it matches its digest.
+    /// Reads the file of a version, if it matches its digest, and the signature that came with it, so that the version can be
+    /// trusted after a restart too.
     ///
     /// # Errors
     /// Returns an error when the file is missing, too large or damaged.
-    pub fn read(&self, kept: &KeptVersion, limit: usize) -> Result<Kept, Problem> {
+    pub fn read(&self, kept: &KeptVersion, limit: usize) -> Result<Content, Problem> {
         let bytes = self.read_bytes(&kept.digest, limit)?;
         let path = self.file(&kept.digest);
         let signature = match files::read(&path.with_extension(SIGNATURE), SIGNATURE_LIMIT) {
@@ -126,7 +116,8 @@ impl Versions {
                 return Err(unusable(&path, &problem));
             }
         };
-        Ok(Kept {
+        Ok(Content {
+            digest: Digest::of(&bytes),
             bytes,
             signature: signature.map(Bytes::from),
         })
@@ -156,15 +147,15 @@ impl Versions {
     ///
     /// # Errors
     /// Returns an error when it cannot be written; the versions stored before are still there.
-    pub fn keep(&self, version: KeptVersion, file: &Kept) -> io::Result<()> {
+    pub fn keep(&self, version: KeptVersion, file: &Content) -> io::Result<()> {
         let _lock = self.lock()?;
         let others = self.size_of_others();
-        let free = self.room.0.saturating_sub(others);
+        let free = self.room.saturating_sub(others);
         let bytes = file.bytes.len() as u64;
         if bytes > free {
             let message = format!(
                 "it has {bytes} bytes; kept versions may take {} bytes, of which those of other plugins take {others}",
-                self.room.0
+                self.room
             );
             return Err(io::Error::new(io::ErrorKind::StorageFull, message));
         }
@@ -285,7 +276,7 @@ fn size(folder: &Path) -> u64 {
 mod tests {
     use super::*;
 
-    const ROOM: StateLimit = StateLimit(1 << 20);
+    const ROOM: u64 = 1 << 20;
 
     fn kept(bytes: &[u8]) -> KeptVersion {
         KeptVersion {
@@ -295,8 +286,9 @@ mod tests {
         }
     }
 
-    fn file(bytes: &[u8]) -> Kept {
-        Kept {
+    fn file(bytes: &[u8]) -> Content {
+        Content {
+            digest: Digest::of(bytes),
             bytes: Bytes::copy_from_slice(bytes),
             signature: None,
         }
@@ -328,7 +320,7 @@ mod tests {
     fn a_signature_is_kept_and_goes_with_its_version() {
         let folder = tempfile::tempdir().unwrap();
         let versions = Versions::open(folder.path(), "a", 1, ROOM).unwrap();
-        let signed = Kept {
+        let signed = Content {
             signature: Some(Bytes::from_static(b"s")),
             ..file(b"1")
         };
@@ -371,7 +363,7 @@ mod tests {
     #[test]
     fn the_versions_of_all_controllers_fit_their_room() {
         let state = tempfile::tempdir().unwrap();
-        let open = |name: &str| Versions::open(state.path(), name, 5, StateLimit(10_000)).unwrap();
+        let open = |name: &str| Versions::open(state.path(), name, 5, 10_000).unwrap();
         let large = |number: u8| vec![number; 4_000];
         let (a, b) = (open("a"), open("b"));
         // The earliest one is left out.

@@ -19,8 +19,9 @@ use self::load::Refused;
 use super::acceptance::Trust;
 use super::candidate_check::{CandidateCheck, HeldBack, Order, Orders, ProofResult, Recorded, UNMATCHED_PIN};
 use super::history::{History, HistoryEntry, Why};
-use super::kept::{Kept, Versions};
+use super::kept::Versions;
 use super::report::{CandidateVersion, KeptVersion, LiveVersion, PluginReport};
+use super::source::Content;
 use super::{Location, Prefix};
 use operator_host_contract::Kind;
 use operator_host_core::metrics::ControllerMetrics;
@@ -312,8 +313,9 @@ impl Slot {
             return None;
         }
         let kept = match self.bytes_of(file).await {
-            Ok(bytes) => Kept {
+            Ok(bytes) => Content {
                 bytes,
+                digest: file.digest,
                 signature: file.signature.clone(),
             },
             Err(error) => {
@@ -448,7 +450,7 @@ impl Slot {
     async fn promote(
         &self,
         plugin: Plugin,
-        file: Option<Kept>,
+        file: Option<Content>,
         because: Because,
         over: &Recorded,
         noticed: Option<Instant>,

@@ -133,13 +133,9 @@ impl CandidateVersion {
     /// Creates the report of a version that could be loaded, starting now.
     pub(super) fn of(plugin: &Plugin, state: CandidateState, message: &str) -> Self {
         Self {
-            digest: Some(plugin.digest().to_string()),
             version: Some(plugin.description().version.clone()),
             state,
-            reason: None,
-            message: message.to_owned(),
-            diff: String::new(),
-            since: Timestamp::now(),
+            ..Self::refused(Some(plugin.digest()), message)
         }
     }
 

@@ -23,7 +23,7 @@ use operator_host_config::{Config, ControllerConfig, object};
 use operator_host_core::changes::send_if_new;
 use operator_host_delivery::Location;
 use operator_host_delivery::candidate_check::CandidateCheck as _;
-use operator_host_delivery::kept::{StateLimit, Versions};
+use operator_host_delivery::kept::Versions;
 use operator_host_delivery::registry::{Expected, Live, Slot};
 use operator_host_delivery::reload::{Filled, PluginSources};
 use operator_host_runtime::Runtime;
@@ -53,7 +53,7 @@ pub(super) struct SlotParts {
     /// The folder for the last versions of each plugin.
     pub(super) state: Option<PathBuf>,
     /// The space that all versions together may take.
-    pub(super) room: StateLimit,
+    pub(super) room: u64,
 }
 
 /// One controller that runs or waits for its kind.

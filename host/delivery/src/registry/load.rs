@@ -9,12 +9,12 @@ use super::held::Waiting;
 use super::{Expected, PluginFile, Slot};
 use crate::Problem;
 use crate::acceptance::Signed;
-use crate::kept::Kept;
 use crate::report::KeptVersion;
+use crate::source::Content;
 use operator_host_contract::Kind;
 use operator_host_core::sync::lock;
 use operator_host_core::trace;
-use operator_host_runtime::{Digest, LoadError, Part, Plugin};
+use operator_host_runtime::{LoadError, Part, Plugin};
 
 /// The reason why a candidate is refused.
 #[derive(Debug, Error)]
@@ -68,7 +68,8 @@ impl Slot {
                 plugin.version = Empty,
             )
         });
-        let loaded = trace::around(&span, self.load_file(file)).await;
+        let load = async { self.load(self.bytes_of(file).await?).await };
+        let loaded = trace::around(&span, load).await;
         match loaded.and_then(|plugin| is_as_signed(plugin, signed.as_ref())) {
             Ok(plugin) => {
                 let description = plugin.description();
@@ -98,7 +99,7 @@ impl Slot {
     }
 
     /// Loads a version that was live before, and returns it with its file.
-    pub(super) async fn kept(&self, kept: &KeptVersion) -> Result<(Plugin, Kept), String> {
+    pub(super) async fn kept(&self, kept: &KeptVersion) -> Result<(Plugin, Content), String> {
         let Some(versions) = self.versions.clone() else {
             return Err("this host stores no plugin versions: set --state-dir or --cache-dir".into());
         };
@@ -110,7 +111,7 @@ impl Slot {
         // The trusted keys may have changed since this version was live.
         let Expected { trust, parent, .. } = &self.expected;
         let signed = trust
-            .check(Digest::of(&file.bytes), parent, file.signature.as_deref())
+            .check(file.digest, parent, file.signature.as_deref())
             .map_err(|error| error.to_string())?;
         let plugin = self
             .load(file.bytes.clone())
@@ -118,10 +119,6 @@ impl Slot {
             .and_then(|plugin| is_as_signed(plugin, signed.as_ref()))
             .map_err(|error| error.to_string())?;
         Ok((plugin, file))
-    }
-
-    async fn load_file(&self, file: &PluginFile) -> Result<Plugin, Refused> {
-        self.load(self.bytes_of(file).await?).await
     }
 
     async fn load(&self, file: Bytes) -> Result<Plugin, Refused> {

@@ -55,12 +55,8 @@ impl Slot {
     pub(crate) async fn stored(&self, digest: Digest) -> Option<Bytes> {
         let versions = self.versions.clone()?;
         let limit = self.expected.limits.module;
-        let read = tokio::task::spawn_blocking(move || {
-            let digest = digest.to_string();
-            let kept = versions.list().into_iter().find(|kept| kept.digest == digest)?;
-            versions.read(&kept, limit).ok()
-        });
-        Some(read.await.ok()??.bytes)
+        let read = tokio::task::spawn_blocking(move || versions.read_bytes(&digest.to_string(), limit).ok());
+        read.await.ok()?
     }
 
     /// Whether no version can be called.

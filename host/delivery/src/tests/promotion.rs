@@ -10,7 +10,7 @@ use tokio::sync::watch;
 use super::super::candidate_check::{
     CandidateCheck, HeldBack, Order, Orders, Prefix, Progress, ProofResult, Recorded,
 };
-use super::super::kept::{StateLimit, Versions};
+use super::super::kept::Versions;
 use super::super::registry::{Live, Slot};
 use super::super::report::CandidateState;
 use super::RUNTIME;
@@ -114,7 +114,7 @@ pub(super) fn slot(proof: &Arc<Fake>, state: Option<&Path>) -> (Slot, watch::Rec
     match state {
         None => (slot, receiver),
         Some(state) => (
-            slot.keeping(Versions::open(state, "test", 5, StateLimit(1 << 30)).unwrap()),
+            slot.keeping(Versions::open(state, "test", 5, 1 << 30).unwrap()),
             receiver,
         ),
     }
