@@ -14,7 +14,7 @@ use super::settings::Settings;
 use super::transport::{self, Origin, Transport, words};
 use bytes::Bytes;
 use http_body_util::Full;
-use hyper::body::Incoming;
+use hyper::body::{Body as _, Incoming};
 use hyper::header::{
     ACCEPT, AUTHORIZATION, CONTENT_LENGTH, CONTENT_TYPE, HeaderName, HeaderValue, IF_NONE_MATCH, LOCATION,
     RETRY_AFTER, USER_AGENT, WWW_AUTHENTICATE,
@@ -72,32 +72,6 @@ struct RawError {
     code: String,
 }
 
-/// What a request is made of. A body is sent again when the registry asks for authentication.
-struct Ask<'a> {
-    method: Method,
-    url: &'a str,
-    what: &'a str,
-    headers: Vec<(HeaderName, HeaderValue)>,
-    body: Bytes,
-}
-
-impl<'a> Ask<'a> {
-    fn new(method: Method, url: &'a str, what: &'a str) -> Self {
-        Self {
-            method,
-            url,
-            what,
-            headers: Vec::new(),
-            body: Bytes::new(),
-        }
-    }
-
-    fn with(mut self, headers: impl IntoIterator<Item = (HeaderName, HeaderValue)>) -> Self {
-        self.headers.extend(headers);
-        self
-    }
-}
-
 impl Repository {
     /// Prepares requests; nothing is sent yet.
     pub(super) fn new(
@@ -125,13 +99,12 @@ impl Repository {
     /// Asks whether a tag still names the known manifest, without its contents.
     pub(super) async fn head(&mut self, version: &Version, known: Digest) -> Result<Head, RegistryError> {
         let (url, what) = (self.url(&format!("manifests/{version}")), self.what(version));
-        let mut ask = Ask::new(Method::HEAD, &url, &what).with(accept());
+        let mut request = self.request(Method::HEAD, &url, &what, accept(), Bytes::new())?;
         if let Ok(etag) = HeaderValue::from_str(&format!("\"{known}\"")) {
-            ask.headers.push((IF_NONE_MATCH, etag));
+            request.headers_mut().insert(IF_NONE_MATCH, etag);
         }
-        let response = self
-            .expect(ask, &[StatusCode::OK, StatusCode::NOT_MODIFIED])
-            .await?;
+        let statuses = [StatusCode::OK, StatusCode::NOT_MODIFIED];
+        let response = self.expect(request, &what, &statuses).await?;
         let is_same = response.status() == StatusCode::NOT_MODIFIED || stated(&response) == Some(known);
         Ok(if is_same { Head::Same } else { Head::Other })
     }
@@ -139,8 +112,8 @@ impl Repository {
     /// Reads a manifest. Its digest is computed here, and compared with the one that was asked for.
     pub(super) async fn manifest(&mut self, version: &Version) -> Result<(Digest, Bytes), RegistryError> {
         let (url, what) = (self.url(&format!("manifests/{version}")), self.what(version));
-        let ask = Ask::new(Method::GET, &url, &what).with(accept());
-        let response = self.expect(ask, &[StatusCode::OK]).await?;
+        let request = self.request(Method::GET, &url, &what, accept(), Bytes::new())?;
+        let response = self.expect(request, &what, &[StatusCode::OK]).await?;
         let stated = stated(&response);
         let bytes = self.read(response, &what, MANIFEST_LIMIT).await?;
         let found = Digest::of(&bytes);
@@ -162,7 +135,8 @@ impl Repository {
         );
         let limit = usize::try_from(blob.size).unwrap_or(limit).min(limit);
         let url = self.url(&format!("blobs/{}", blob.digest));
-        let mut response = self.ask(Ask::new(Method::GET, &url, &what)).await?;
+        let request = self.request(Method::GET, &url, &what, [], Bytes::new())?;
+        let mut response = self.ask(request).await?;
         let mut from = self.origin.clone();
         for _ in 0..MAX_REDIRECTS {
             if !response.status().is_redirection() {
@@ -197,10 +171,7 @@ impl Repository {
             let reason = "the host does not follow a redirect to plain HTTP";
             return Err(self.redirected(what, Some(&target), reason));
         }
-        let request = Request::get(url).header(USER_AGENT, agent());
-        let request = request
-            .body(Full::default())
-            .map_err(|error| self.malformed(what, &error))?;
+        let request = self.request(Method::GET, &url.to_string(), what, [], Bytes::new())?;
         let response = self
             .transport
             .send(request, target == self.origin, self.respond())
@@ -226,8 +197,9 @@ impl Repository {
     pub(super) async fn referrers(&mut self, subject: Digest) -> Result<Option<Bytes>, RegistryError> {
         let what = format!("the signatures of {}", self.what(&Version::Digest(subject)));
         let url = self.url(&format!("referrers/{subject}"));
-        let ask = Ask::new(Method::GET, &url, &what).with(accept());
-        let response = self.expect(ask, &[StatusCode::OK, StatusCode::NOT_FOUND]).await?;
+        let request = self.request(Method::GET, &url, &what, accept(), Bytes::new())?;
+        let statuses = [StatusCode::OK, StatusCode::NOT_FOUND];
+        let response = self.expect(request, &what, &statuses).await?;
         if response.status() == StatusCode::OK {
             return Ok(Some(self.read(response, &what, MANIFEST_LIMIT).await?));
         }
@@ -251,15 +223,16 @@ impl Repository {
             blob.digest, self.place.registry, self.place.repository
         );
         let url = self.url(&format!("blobs/{}", blob.digest));
-        let ask = Ask::new(Method::HEAD, &url, &what);
-        let found = self.expect(ask, &[StatusCode::OK, StatusCode::NOT_FOUND]).await?;
+        let request = self.request(Method::HEAD, &url, &what, [], Bytes::new())?;
+        let statuses = [StatusCode::OK, StatusCode::NOT_FOUND];
+        let found = self.expect(request, &what, &statuses).await?;
         if found.status() == StatusCode::OK {
             return Ok(());
         }
         let url = self.url("blobs/uploads/");
         let none = (CONTENT_LENGTH, HeaderValue::from_static("0"));
-        let ask = Ask::new(Method::POST, &url, &what).with([none]);
-        let response = self.expect(ask, &[StatusCode::ACCEPTED]).await?;
+        let request = self.request(Method::POST, &url, &what, [none], Bytes::new())?;
+        let response = self.expect(request, &what, &[StatusCode::ACCEPTED]).await?;
         let (url, target) = self.location(&self.origin, &response, &what)?;
         if target != self.origin {
             let reason = "contents are uploaded to the registry itself only";
@@ -267,9 +240,10 @@ impl Repository {
         }
         let separator = if url.query().is_some() { '&' } else { '?' };
         let url = format!("{url}{separator}digest={}", blob.digest);
-        let mut ask = Ask::new(Method::PUT, &url, &what).with([content_type("application/octet-stream")]);
-        ask.body = bytes.clone();
-        self.expect(ask, &[StatusCode::CREATED]).await.map(drop)
+        let content_type = content_type("application/octet-stream");
+        let request = self.request(Method::PUT, &url, &what, [content_type], bytes.clone())?;
+        let response = self.expect(request, &what, &[StatusCode::CREATED]).await;
+        response.map(drop)
     }
 
     /// Stores a manifest or a list of them. Returns whether the registry lists it as a referrer of its subject.
@@ -280,48 +254,58 @@ impl Repository {
         bytes: Vec<u8>,
     ) -> Result<bool, RegistryError> {
         let (url, what) = (self.url(&format!("manifests/{version}")), self.what(version));
-        let mut ask = Ask::new(Method::PUT, &url, &what).with([content_type(media_type)]);
-        ask.body = bytes.into();
-        let response = self.expect(ask, &[StatusCode::CREATED]).await?;
+        let request = self.request(Method::PUT, &url, &what, [content_type(media_type)], bytes.into())?;
+        let response = self.expect(request, &what, &[StatusCode::CREATED]).await?;
         Ok(response.headers().contains_key("oci-subject"))
+    }
+
+    fn request(
+        &self,
+        method: Method,
+        url: &str,
+        what: &str,
+        headers: impl IntoIterator<Item = (HeaderName, HeaderValue)>,
+        body: Bytes,
+    ) -> Result<Request<Full<Bytes>>, RegistryError> {
+        let mut request = Request::builder()
+            .method(method)
+            .uri(url)
+            .header(USER_AGENT, agent());
+        for (name, value) in headers {
+            request = request.header(name, value);
+        }
+        let request = request.body(Full::new(body));
+        request.map_err(|error| self.malformed(what, &error))
     }
 
     /// Sends a request. An answer with another status than these is an error.
     async fn expect(
         &mut self,
-        ask: Ask<'_>,
+        request: Request<Full<Bytes>>,
+        what: &str,
         statuses: &[StatusCode],
     ) -> Result<Response<Incoming>, RegistryError> {
-        let what = ask.what;
-        let response = self.ask(ask).await?;
+        let response = self.ask(request).await?;
         match statuses.contains(&response.status()) {
             true => Ok(response),
             false => Err(self.refusal(response, what).await),
         }
     }
 
-    /// Sends a request; authenticates once if the registry asks for it.
-    async fn ask(&mut self, ask: Ask<'_>) -> Result<Response<Incoming>, RegistryError> {
+    /// Sends a request; authenticates once if the registry asks for it, and sends it again with its body.
+    async fn ask(&mut self, request: Request<Full<Bytes>>) -> Result<Response<Incoming>, RegistryError> {
+        let time = match request.body().is_end_stream() {
+            true => self.respond(),
+            // The response begins when the body has arrived.
+            false => self.settings.timeout,
+        };
         let mut authenticated = false;
         loop {
-            let mut request = Request::builder()
-                .method(ask.method.clone())
-                .uri(ask.url)
-                .header(USER_AGENT, agent());
-            for (name, value) in ask
-                .headers
-                .iter()
-                .chain(&self.authorization.clone().map(|it| (AUTHORIZATION, it)))
-            {
-                request = request.header(name, value);
-            }
-            let time = match ask.body.is_empty() {
-                true => self.respond(),
-                // The response begins when the body has arrived.
-                false => self.settings.timeout,
-            };
-            let request = request.body(Full::new(ask.body.clone()));
-            let request = request.map_err(|error| self.malformed(ask.what, &error))?;
+            let mut request = request.clone();
+            let authorization = self.authorization.clone();
+            request
+                .headers_mut()
+                .extend(authorization.map(|it| (AUTHORIZATION, it)));
             let response = self.transport.send(request, true, time).await?;
             if response.status() != StatusCode::UNAUTHORIZED {
                 return Ok(response);
@@ -401,15 +385,12 @@ impl Repository {
         if self.origin.tls && !server.tls {
             return Err(refused("which does not use TLS"));
         }
-        let mut request = Request::get(url).header(USER_AGENT, agent());
+        let mut request = self.request(Method::GET, &url.to_string(), what, [], Bytes::new())?;
         if let Some(user) = user {
             let mut user = HeaderValue::from_str(&user).map_err(|error| self.malformed(what, &error))?;
             user.set_sensitive(true);
-            request = request.header(AUTHORIZATION, user);
+            request.headers_mut().insert(AUTHORIZATION, user);
         }
-        let request = request
-            .body(Full::default())
-            .map_err(|error| self.malformed(what, &error))?;
         let response = self
             .transport
             .send(request, server == self.origin, self.respond())
