@@ -19,7 +19,6 @@ use std::time::{Duration, Instant};
 
 use kube::core::DynamicObject;
 use serde_json::Value;
-use tokio::runtime::Handle;
 use tokio::sync::{Notify, watch};
 use tokio_util::sync::CancellationToken;
 use tracing::{debug, warn};
@@ -82,12 +81,10 @@ pub struct Proving {
     record: Arc<LiveRecord>,
     /// The last candidate that was proved and converts its kind.
     converter: watch::Sender<Option<Plugin>>,
-    /// `withdraw` is also called by the thread that looks at files, which has no runtime of its own.
-    runtime: Handle,
 }
 
 impl Proving {
-    /// Creates the state of a controller that does not run yet. Must be called in a tokio runtime.
+    /// Creates the state of a controller that does not run yet.
     #[must_use]
     pub fn new(config: Arc<ControllerConfig>, installer: Arc<Installer>, record: Arc<LiveRecord>) -> Self {
         Self {
@@ -100,7 +97,6 @@ impl Proving {
             installer,
             record,
             converter: watch::Sender::default(),
-            runtime: Handle::current(),
         }
     }
 
@@ -398,19 +394,18 @@ impl CandidateCheck for Proving {
                 .take_if(|converter| live.is_some_and(|live| converter.digest() == live.digest()))
                 .is_some()
         });
-        let compared = self.compared(live, candidate).await;
-        let result = match compared {
-            ProofResult::HeldBack(_) => compared,
-            proved => match self.make_way(candidate).await {
-                Ok(()) => match self.staged_well(live, candidate, say).await {
-                    Ok(()) => proved,
-                    Err(held) => ProofResult::HeldBack(held),
-                },
-                Err(held) => ProofResult::HeldBack(held),
-            },
+        let proved = async {
+            let compared = self.compared(live, candidate).await;
+            if let ProofResult::HeldBack(held) = compared {
+                return Err(held);
+            }
+            self.make_way(candidate).await?;
+            self.staged_well(live, candidate, say).await?;
+            Ok(compared)
         };
-        match result {
-            ProofResult::HeldBack(mut held) => {
+        match proved.await {
+            Ok(proved) => proved,
+            Err(mut held) => {
                 self.staged.send_if_modified(|staged| staged.take().is_some());
                 let version = &candidate.description().version;
                 let (digest, advice) = (candidate.digest().short(), self.advice(live, candidate));
@@ -427,7 +422,6 @@ impl CandidateCheck for Proving {
                 };
                 ProofResult::HeldBack(held)
             }
-            proved => proved,
         }
     }
 
@@ -436,7 +430,7 @@ impl CandidateCheck for Proving {
         if was_given {
             // If it comes back, it begins with the first stage.
             let record = self.record();
-            self.runtime.spawn(async move { record.write_stage(None).await });
+            tokio::spawn(async move { record.write_stage(None).await });
         }
     }
 
