@@ -12,7 +12,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::sync::watch;
-use tokio_util::sync::{CancellationToken, DropGuard};
+use tokio_util::sync::CancellationToken;
 use tokio_util::task::AbortOnDropHandle;
 
 use super::Location;
@@ -35,14 +35,10 @@ pub struct PluginSources {
     config_maps: PathBuf,
 }
 
-/// Watches a file until this is dropped.
-pub struct Watched(#[expect(dead_code, reason = "it is dropped")] AbortOnDropHandle<()>);
-
-/// Keeps a slot filled until this is dropped.
+/// Keeps a slot filled until this is dropped. A plugin that is being loaded then is discarded.
 pub struct Filled {
-    _watched: Option<Watched>,
-    /// Stops the task at once, so that a plugin that is being loaded is discarded.
-    _stop: DropGuard,
+    _looking: AbortOnDropHandle<()>,
+    _filling: AbortOnDropHandle<()>,
 }
 
 impl PluginSources {
@@ -59,19 +55,18 @@ impl PluginSources {
     #[must_use]
     pub fn fill(&self, slot: Arc<Slot>) -> Filled {
         let (contents, receiver) = watch::channel(None);
-        let stop = CancellationToken::new();
         let restored = CancellationToken::new();
-        let filling = fill(Arc::clone(&slot), receiver, stop.clone(), restored.clone());
-        tokio::spawn(filling);
-        let watched = match slot.expected().location.clone() {
+        let filling = fill(Arc::clone(&slot), receiver, restored.clone());
+        let filling = AbortOnDropHandle::new(tokio::spawn(filling));
+        let looking = match slot.expected().location.clone() {
             Location::File(file) => {
                 let source = WatchedFile::new(file, slot.expected().limits.module);
-                Some(fill_from_file(source, slot, contents))
+                fill_from_file(source, slot, contents)
             }
             Location::ConfigMap(key) => {
                 let file = self.config_maps.join(key.folder()).join(&key.key);
                 let source = WatchedFile::mounted(file, slot.expected().limits.module);
-                Some(fill_from_file(source, slot, contents))
+                fill_from_file(source, slot, contents)
             }
             Location::Registry { reference, settings } => {
                 let transports = Arc::clone(&self.transports);
@@ -82,21 +77,16 @@ impl PluginSources {
                     transports,
                     contents,
                 };
-                let stopped = stop.clone();
-                tokio::spawn(async move {
-                    let following = async {
-                        // Before, a registry that is away would look worse than it is.
-                        restored.cancelled().await;
-                        follower.run().await;
-                    };
-                    tokio::select! { () = stopped.cancelled() => {}, () = following => {} }
-                });
-                None
+                AbortOnDropHandle::new(tokio::spawn(async move {
+                    // Before, a registry that is away would look worse than it is.
+                    restored.cancelled().await;
+                    follower.run().await;
+                }))
             }
         };
         Filled {
-            _watched: watched,
-            _stop: stop.drop_guard(),
+            _looking: looking,
+            _filling: filling,
         }
     }
 }
@@ -105,7 +95,7 @@ fn fill_from_file(
     source: WatchedFile,
     slot: Arc<Slot>,
     contents: watch::Sender<Option<PluginFile>>,
-) -> Watched {
+) -> AbortOnDropHandle<()> {
     watch_file(source, move |look| match look {
         Look::New(content) => {
             let file = PluginFile::new(content.bytes, content.digest, content.signature);
@@ -120,9 +110,11 @@ fn fill_from_file(
     })
 }
 
-/// Calls `on_look` with what is found at a file, first now and then whenever it changes.
-#[must_use]
-pub fn watch_file(mut source: WatchedFile, mut on_look: impl FnMut(Look) + Send + 'static) -> Watched {
+/// Calls `on_look` with what is found at a file, first now and then whenever it changes, until the returned value is dropped.
+pub fn watch_file(
+    mut source: WatchedFile,
+    mut on_look: impl FnMut(Look) + Send + 'static,
+) -> AbortOnDropHandle<()> {
     let looking = async move {
         let mut changed = notifications::of(source.folder());
         loop {
@@ -146,14 +138,13 @@ pub fn watch_file(mut source: WatchedFile, mut on_look: impl FnMut(Look) + Send 
             }
         }
     };
-    Watched(AbortOnDropHandle::new(tokio::spawn(looking)))
+    AbortOnDropHandle::new(tokio::spawn(looking))
 }
 
 /// Settles one controller's slot, with the newest state, whenever its file or its orders change.
 async fn fill(
     slot: Arc<Slot>,
     mut contents: watch::Receiver<Option<PluginFile>>,
-    stop: CancellationToken,
     restored: CancellationToken,
 ) {
     let mut orders = slot.proof.orders();
@@ -162,7 +153,6 @@ async fn fill(
         orders.mark_unchanged();
         let again = tokio::select! {
             biased;
-            () = stop.cancelled() => return,
             // The running decision is outdated.
             Ok(()) = contents.changed() => continue,
             () = orders_changed(&mut orders) => continue,
@@ -170,7 +160,6 @@ async fn fill(
         };
         restored.cancel();
         tokio::select! {
-            () = stop.cancelled() => return,
             changed = contents.changed() => if changed.is_err() { return },
             () = orders_changed(&mut orders) => {}
             () = sleep_or_never(again) => {}

@@ -6,13 +6,14 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use tokio::sync::watch;
+use tokio_util::task::AbortOnDropHandle;
 use tracing::{error, info};
 
 use operator_host_config::memory_limit::Memory;
 use operator_host_config::trust::{KEYS_LIMIT, Keys};
 use operator_host_config::{Config, ConfigError};
 use operator_host_core::metrics::Metrics;
-use operator_host_delivery::reload::{Watched, watch_file};
+use operator_host_delivery::reload::watch_file;
 use operator_host_delivery::source::{Look, WatchedFile};
 use operator_host_instruments::health::Health;
 
@@ -36,7 +37,7 @@ pub(super) struct Follower {
 /// The configurations read from one file: the one in use, and each valid one after it.
 pub(super) struct Configurations {
     receiver: watch::Receiver<Arc<Config>>,
-    _watched: Vec<Watched>,
+    _watched: Vec<AbortOnDropHandle<()>>,
 }
 
 /// The text of a file, or why it cannot be read; `None` before the first read.

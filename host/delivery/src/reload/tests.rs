@@ -17,7 +17,7 @@ struct Folder {
     root: TempDir,
     path: PathBuf,
     looks: mpsc::UnboundedReceiver<Look>,
-    _watched: Watched,
+    _watched: AbortOnDropHandle<()>,
 }
 
 impl Folder {
