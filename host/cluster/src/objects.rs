@@ -75,15 +75,6 @@ impl Objects {
         self.one(self.request.patch(name, params, patch)).await
     }
 
-    pub async fn patch_metadata<P: Serialize>(
-        &self,
-        name: &str,
-        params: &PatchParams,
-        patch: &Patch<P>,
-    ) -> Result<DynamicObject> {
-        self.one(self.request.patch_metadata(name, params, patch)).await
-    }
-
     pub async fn patch_status<P: Serialize>(
         &self,
         name: &str,
