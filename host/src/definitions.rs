@@ -305,10 +305,7 @@ impl Installer {
             loop {
                 let term = &current.writer.term;
                 let state = live.borrow_and_update().clone();
-                let plugin = match &state {
-                    Live::Plugin(plugin) => Some(plugin),
-                    Live::Loading | Live::Failed(_) => None,
-                };
+                let plugin = state.plugin();
                 let digest = plugin.map(|plugin| *plugin.digest());
                 if last.is_some() && last != digest {
                     *lock(&self.pending) = None;

@@ -43,6 +43,17 @@ pub enum Live {
     Failed(Unusable),
 }
 
+impl Live {
+    /// Returns the version that is called; `None` when there is none.
+    #[must_use]
+    pub const fn plugin(&self) -> Option<&Plugin> {
+        match self {
+            Self::Plugin(plugin) => Some(plugin),
+            Self::Loading | Self::Failed(_) => None,
+        }
+    }
+}
+
 /// Why no version of a plugin can be called.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Unusable {
@@ -623,10 +634,7 @@ impl Slot {
     }
 
     fn live_version(&self) -> Option<Plugin> {
-        match &*self.live.borrow() {
-            Live::Plugin(plugin) => Some(plugin.clone()),
-            Live::Loading | Live::Failed(_) => None,
-        }
+        self.live.borrow().plugin().cloned()
     }
 }
 

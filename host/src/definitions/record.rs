@@ -185,16 +185,15 @@ impl LiveRecord {
     /// was accepted in its place. Otherwise the version is taken back, and decided about again.
     pub async fn confirm(&self, definition: &str, mut live: watch::Receiver<Live>) {
         loop {
-            let plugin = match live
+            let plugin = live
                 .wait_for(|live| !matches!(live, Live::Loading))
                 .await
-                .as_deref()
-            {
-                Ok(Live::Plugin(plugin)) => Some(*plugin.digest()),
-                Ok(Live::Loading | Live::Failed(_)) | Err(_) => None,
-            };
+                .ok()
+                .and_then(|live| live.plugin().cloned());
             // Without a version, only conditions are written.
-            let Some(digest) = plugin else { break };
+            let Some(digest) = plugin.map(|plugin| *plugin.digest()) else {
+                break;
+            };
             let recorded = match self.read(definition).await {
                 Ok(recorded) => recorded,
                 Err(error) => {
@@ -227,10 +226,7 @@ impl LiveRecord {
     pub async fn keep(&self, mut live: watch::Receiver<Live>) {
         let mut known = self.known.subscribe();
         loop {
-            let digest = match &*live.borrow_and_update() {
-                Live::Plugin(plugin) => Some(*plugin.digest()),
-                Live::Loading | Live::Failed(_) => None,
-            };
+            let digest = live.borrow_and_update().plugin().map(|plugin| *plugin.digest());
             let recorded = known.borrow_and_update().clone().unwrap_or_default();
             let definition = lock(&self.leads).clone();
             let is_recorded = match (digest, &recorded) {

@@ -46,10 +46,8 @@ pub(super) async fn follow(
     }));
     let mut logged = Vec::new();
     loop {
-        let description = match &*live.borrow_and_update() {
-            Live::Plugin(plugin) => Some(plugin.description().clone()),
-            Live::Loading | Live::Failed(_) => None,
-        };
+        let plugin = live.borrow_and_update().plugin().cloned();
+        let description = plugin.map(|plugin| plugin.description().clone());
         let (found, retry) = match &description {
             Some(description) => disagreements(&config, description, &client).await,
             None => (Vec::new(), None),

@@ -174,10 +174,7 @@ impl PluginTarget {
     /// Returns the version that converts these objects: the live one, or, without one or for versions of the kind that it does
     /// not know, the next one, whose definition may be installed already.
     async fn converting(&self, to: &str, objects: &[&RawValue]) -> Result<Plugin, NoDecision> {
-        let live = match &*self.converter().borrow() {
-            Live::Plugin(plugin) => Some(plugin.clone()),
-            Live::Loading | Live::Failed(_) => None,
-        };
+        let live = self.converter().borrow().plugin().cloned();
         let next = self.next.borrow().clone();
         let (live, next) = match (live, next) {
             (Some(live), Some(next)) => (live, next),
