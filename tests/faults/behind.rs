@@ -478,3 +478,26 @@ async fn the_children_of_a_successor_are_not_deleted_for_its_predecessor() {
         child.metadata.uid
     );
 }
+
+/// Regression: a child of an earlier parent that could not be deleted discarded what the plugin answered for the new one.
+#[tokio::test]
+async fn what_an_earlier_parent_has_left_does_not_stop_the_next_one() {
+    let cluster = own_cluster_without_controllers(Options::bare()).await;
+    let scenario = Scenario::within(&cluster, "left-over").await;
+    let (_proxy, host) = refusing(&scenario, "/configmaps/left", &controller("puppet.wasm", "")).await;
+    let spec =
+        |text: &str| json!({"response": {"children": [config_map("a", text)], "status": {"text": text}}});
+    scenario.ready_with("p", spec("1")).await;
+    let mut left = config_map("left", "1");
+    left["metadata"]["labels"] = json!({"operator-host.dev/controller": "puppet"});
+    left["metadata"]["annotations"] = json!({"operator-host.dev/parent": "left-over/p"});
+    left["metadata"]["ownerReferences"] = json!([{
+        "apiVersion": "test.operator-host.dev/v1", "kind": "Puppet", "name": "p", "controller": true,
+        "uid": "00000000-0000-4000-8000-000000000000",
+    }]);
+    scenario.apply(&left.to_string()).await;
+    host.until_log("cannot delete the children of an earlier Puppet left-over/p")
+        .await;
+    let puppet = scenario.ready_with("p", spec("2")).await;
+    assert_eq!(puppet.data["status"]["text"], "2");
+}

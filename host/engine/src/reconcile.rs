@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use kube::core::DynamicObject;
-use tracing::{Span, record_all, warn};
+use tracing::{Span, record_all};
 
 pub use self::action::Action;
 use self::call::{check_readable, check_valid};
@@ -191,7 +191,7 @@ async fn converge(
     let Some(mut answer) = settle(run, &plugin, snapshot, changes).await? else {
         return Ok(None);
     };
-    let left = predecessor::sweep(run, Some(&parent), changes).await?;
+    let left = predecessor::sweep(run, Some(&parent), changes).await;
     answer.requeue = answer.requeue.into_iter().chain(left).min();
     Ok(Some(answer))
 }
@@ -233,16 +233,7 @@ async fn without_parent(run: &Run<'_>) -> Action {
     let mut changes = Changes::default();
     let left = predecessor::sweep(run, None, &mut changes).await;
     changes.count(run);
-    match left {
-        Ok(left) => left.map_or(Action::OnChange, Action::After),
-        Err(error) => {
-            warn!(
-                "cannot delete the children of the deleted {} {}: {error}",
-                run.config.parent.kind, run.name
-            );
-            Action::After(predecessor::GC_GRACE_PERIOD)
-        }
-    }
+    left.map_or(Action::OnChange, Action::After)
 }
 
 /// Writes the status and returns when to reconcile the parent next.

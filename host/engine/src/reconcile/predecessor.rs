@@ -11,7 +11,7 @@ use std::time::Duration;
 use kube::api::PropagationPolicy;
 use kube::core::DynamicObject;
 use tokio::time::Instant;
-use tracing::{debug, info};
+use tracing::{debug, info, warn};
 
 use super::error::{ReconcileError, is_waiting_for_deletion};
 use super::outcome::Changes;
@@ -26,7 +26,7 @@ use operator_host_core::object::{
 use operator_host_desired::ownership::{is_ours, reaches, removal};
 
 /// How long the garbage collector has to delete leftovers that block nobody.
-pub(super) const GC_GRACE_PERIOD: Duration = Duration::from_secs(20);
+const GC_GRACE_PERIOD: Duration = Duration::from_secs(20);
 
 /// Deletes blocking children, and removes the owner reference of retained ones. Returns whether the plan may now
 /// differ.
@@ -57,15 +57,13 @@ pub(super) async fn clear(
 }
 
 /// Deletes children of an earlier parent that nobody wants and the garbage collector has left, whether or not a
-/// parent of that name exists now. Returns when to check again; `None` when there are none.
-///
-/// # Errors
-/// When the API server refuses a request.
+/// parent of that name exists now. Returns when to check again; `None` when there are none. They are in nobody's way, so one
+/// that cannot be deleted is only logged.
 pub(super) async fn sweep(
     run: &Run<'_>,
     parent: Option<&DynamicObject>,
     changes: &mut Changes,
-) -> Result<Option<Duration>, ReconcileError> {
+) -> Option<Duration> {
     let left = left_over(run, parent);
     if left.is_empty() {
         if parent.is_some() {
@@ -73,16 +71,22 @@ pub(super) async fn sweep(
         } else {
             run.state.forget(run.name);
         }
-        return Ok(None);
+        return None;
     }
     let now = Instant::now();
     let since = run.memory(|memory| *memory.left_since.get_or_insert(now));
     let wait = (since + GC_GRACE_PERIOD).saturating_duration_since(now);
     if !wait.is_zero() {
-        return Ok(Some(wait));
+        return Some(wait);
     }
-    clear_all(run, parent, left, changes).await?;
-    Ok(Some(GC_GRACE_PERIOD))
+    if let Err(error) = clear_all(run, parent, left, changes).await {
+        let kind = &run.config.parent.kind;
+        warn!(
+            "cannot delete the children of an earlier {kind} {}: {error}",
+            run.name
+        );
+    }
+    Some(GC_GRACE_PERIOD)
 }
 
 fn left_over(run: &Run<'_>, parent: Option<&DynamicObject>) -> Vec<(ChildRef, Arc<DynamicObject>)> {
