@@ -3,7 +3,7 @@
 SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help run check test chaos fuzz image-test node package manifests bench bench-scale soak crds schemas fmt lint doc \
+.PHONY: help run check test chaos fuzz image-test node package manifests bench bench-scale soak crds contract fmt lint doc \
     docs clean quick-lint prerequisites prerequisites-check prerequisites-run
 
 target := $(or $(CARGO_TARGET_DIR),target)
@@ -100,10 +100,12 @@ crds: ## Regenerate manifests/crds from the program and the sample plugins
 	    > manifests/crds/mysqlclusters.database.example.com.yaml
 	$(target)/debug/operator-host crd plugins/target/plugins/webapp.wasm > manifests/crds/webapps.apps.example.com.yaml
 
-schemas: ## Regenerate the JSON Schemas of the contract
+contract: ## Regenerate what follows from the contract: JSON Schemas, and the WIT and the bindings beside SDKs
 	cargo build --workspace --quiet
 	$(target)/debug/operator-host schema request > wit/request.schema.json
 	$(target)/debug/operator-host schema response > wit/response.schema.json
+	plugins/wit.sh
+	plugins/echo-c/bindings.sh
 
 image-test: prerequisites ## Build the Dockerfile's image without pulling any, and run it as a pod would (slow; PROFILE=dev is faster)
 	plugins/build.sh >/dev/null

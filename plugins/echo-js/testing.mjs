@@ -33,7 +33,7 @@ const parsed = (value) => (value == null ? value : JSON.parse(value));
 /**
  * Loads a plugin from its file, relative to the current folder.
  *
- * `reconcile(parent, { children, related, now })` and `cleanup` return the answer with its objects; `convert` and `default`
+ * `reconcile(parent, { children, related, now, namespaceTerminating })` and `cleanup` return the answer with its objects; `convert` and `default`
  * return objects, and `validate(parent, oldParent)` a list of `{ path, message }`. When the plugin throws `Invalid` or `Retry`, they throw an error with the fields of the
  * failure, such as `{ tag: "invalid", message, reason }`.
  */

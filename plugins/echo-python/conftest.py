@@ -31,7 +31,7 @@ class Host:
 
     def reconcile(self, parent: Any, **rest: Any) -> Any:
         """Returns the answer with its objects: `children`, `status`, `conditions` and so on. `rest` is the rest of the
-        request: `children`, `related` by the id of the need, `now`."""
+        request: `children`, `related` by the id of the need, `now` and `namespace_terminating`."""
         return self.ask(self.plugin.reconcile, parent, **rest)
 
     def cleanup(self, parent: Any, **rest: Any) -> Any:

@@ -14,32 +14,51 @@ fn the_committed_schemas_match_the_types() {
         assert_eq!(
             printed,
             committed,
-            "{} is out of date: run `make schemas`",
+            "{} is out of date: run `make contract`",
             file.display()
         );
     }
 }
 
-#[test]
-fn every_sdk_has_every_field_of_an_answer() {
-    let schema = std::fs::read_to_string(root().join("wit/response.schema.json")).unwrap();
+/// Checks that each of these files has each field of a record. `file` of `wit` has the schema.
+fn have_the_fields(files: &str, file: &str, record: &str) {
+    let schema = std::fs::read_to_string(root().join("wit").join(file)).unwrap();
     let schema: Value = serde_json::from_str(&schema).unwrap();
-    let fields = schema["$defs"]["Response"]["properties"].as_object().unwrap();
-    let files = "host/docs/contract.md plugins/sdk/src/response.rs plugins/sdk/src/testing.rs plugins/hello/contract.go \
-                 plugins/echo-js/operator-plugin.js plugins/echo-js/operator-plugin.d.ts \
-                 plugins/echo-python/operator_plugin.py plugins/echo-zig/operator_plugin.zig \
-                 plugins/echo-assemblyscript/assembly/operator-plugin.ts";
+    let fields = schema["$defs"][record]["properties"].as_object().unwrap();
+    // Only the host reads the trace context.
+    let fields = fields.keys().filter(|field| *field != "traceparent");
     for file in files.split_whitespace() {
         let text = std::fs::read_to_string(root().join(file)).unwrap();
         // A method that adds one of several is named after one, and other languages write other words.
         let text = text.to_lowercase().replace('_', "");
         let one = |field: &str| field.trim_end_matches("ren").trim_end_matches('s').to_lowercase();
         let lacking: Vec<_> = fields
-            .keys()
+            .clone()
             .filter(|field| !text.contains(&one(field)))
             .collect();
-        assert!(lacking.is_empty(), "{file} lacks {lacking:?}");
+        assert!(
+            lacking.is_empty(),
+            "{file} lacks {lacking:?}: see \"How to change the contract\" in CONTRIBUTING.md"
+        );
     }
+}
+
+#[test]
+fn every_sdk_has_every_field_of_an_answer() {
+    let files = "host/docs/contract.md plugins/sdk/src/response.rs plugins/sdk/src/testing.rs plugins/hello/contract.go \
+                 plugins/echo-js/operator-plugin.js plugins/echo-js/operator-plugin.d.ts \
+                 plugins/echo-python/operator_plugin.py plugins/echo-zig/operator_plugin.zig \
+                 plugins/echo-assemblyscript/assembly/operator-plugin.ts";
+    have_the_fields(files, "response.schema.json", "Response");
+}
+
+#[test]
+fn every_sdk_has_every_field_of_a_request() {
+    let files = "host/docs/contract.md plugins/sdk/src/request.rs plugins/sdk/src/command.rs plugins/sdk/src/lib.rs \
+                 plugins/hello/contract.go plugins/echo-js/operator-plugin.js plugins/echo-js/testing.mjs \
+                 plugins/echo-js/testing.d.mts plugins/echo-python/operator_plugin.py plugins/echo-python/conftest.py \
+                 plugins/echo-zig/operator_plugin.zig plugins/echo-assemblyscript/assembly/operator-plugin.ts";
+    have_the_fields(files, "request.schema.json", "Request");
 }
 
 #[test]
@@ -56,7 +75,7 @@ fn the_committed_bindings_for_c_are_those_of_the_world() {
     }
     let sum: String = hash.finalize().iter().map(|byte| format!("{byte:02x}")).collect();
     let made = std::fs::read_to_string(root().join("plugins/echo-c/bindings/wit.sha256")).unwrap();
-    assert_eq!(made.trim(), sum, "run plugins/echo-c/bindings.sh");
+    assert_eq!(made.trim(), sum, "run `make contract`");
 }
 
 /// Returns the scripts in the shell blocks.
@@ -125,7 +144,7 @@ fn the_contract_beside_the_sdks_is_that_of_the_host() {
     let read = |file: &str| std::fs::read_to_string(root().join(file)).unwrap();
     let files = ["world", "types", "logging", "reconciler"].map(|name| read(&format!("wit/{name}.wit")));
     let contract = files.concat();
-    let next = "run plugins/wit.sh";
+    let next = "run `make contract`";
     assert_eq!(read("plugins/echo-python/plugin.wit"), contract, "{next}");
     let javascript =
         read("plugins/echo-js/plugin.wit").replace("    import wasi:random/insecure@0.2.0;\n", "");

@@ -178,9 +178,8 @@ impl<Status> Response<Status> {
         self
     }
 
-    /// Adds a condition. `Ready` replaces the one that the host derives. The host sets `Synced`,
-    /// `Reconciling`, `Stalled`, `Paused`, `PluginHeldBack` and `Contested`, and ignores conditions of these
-    /// types.
+    /// Adds a condition. `Ready` replaces the one that the host derives. The host sets `Synced`, `Reconciling`, `Stalled`,
+    /// `Paused`, `PluginHeldBack`, `Contested` and `KindNotListed`, and ignores conditions of these types.
     pub fn condition(mut self, condition: Condition) -> Self {
         self.conditions.push(condition);
         self
