@@ -8,6 +8,7 @@ mod needs;
 mod objects;
 pub(super) mod pace;
 mod state;
+mod watches;
 
 use std::sync::Arc;
 

@@ -7,7 +7,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::ManagedFieldsEntry;
 use kube::core::DynamicObject;
 
 use operator_host_cluster::api_error::ApiError;
-use operator_host_cluster::cache::{Reflector, WatchState};
+use operator_host_cluster::cache::Reflector;
 use operator_host_cluster::kind_reflectors::KindReflectors;
 use operator_host_cluster::namespaces::Namespaces;
 use operator_host_contract::Kind;
@@ -83,7 +83,7 @@ impl Caches {
         Some(LiveChild { object, managed })
     }
 
-    /// Removes a deleted child.
+    /// Removes a deleted child from the cache.
     pub(in crate::reconcile) fn forget_child(&self, key: &ChildRef, uid: &str) {
         if let Some(watch) = self.watch_of(key) {
             watch.forget(&key.name, uid);
@@ -100,19 +100,6 @@ impl Caches {
 
     pub(super) fn watch_of(&self, key: &ChildRef) -> Option<Arc<Reflector>> {
         self.children.get(&key.kind)?.of(key.name.namespace.as_deref())
-    }
-
-    /// Returns why no parent is known: every watch of them fails.
-    #[must_use]
-    pub fn parents_failure(&self) -> Option<String> {
-        let failures: Option<Vec<String>> = self.parents.all().iter().map(|watch| failure(watch)).collect();
-        failures?.into_iter().next()
-    }
-
-    /// Returns why the state of an object, which a plugin wants to have, is unknown: the watch that would show it fails.
-    #[must_use]
-    pub fn watch_failure_of(&self, key: &ChildRef) -> Option<String> {
-        failure(&*self.watch_of(key)?)
     }
 
     /// Reports whether the namespace of a parent is being deleted.
@@ -145,13 +132,5 @@ impl Caches {
         if let (true, Some(namespace)) = (error.is_namespace_terminating(), &error.name.namespace) {
             self.namespaces.refused(namespace);
         }
-    }
-}
-
-/// Returns the error of a watch, if it fails.
-pub(super) fn failure(watch: &Reflector) -> Option<String> {
-    match watch.state_now() {
-        WatchState::Failing(message) => Some(message),
-        WatchState::Starting | WatchState::Synced => None,
     }
 }

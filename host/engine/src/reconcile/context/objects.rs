@@ -5,10 +5,7 @@ use std::sync::Arc;
 use kube::core::DynamicObject;
 use serde_json::Value;
 
-use super::caches::failure;
 use super::{Context, ParentMemory};
-use operator_host_cluster::cache::Reflector;
-use operator_host_cluster::kind_reflectors::KindReflectors;
 use operator_host_contract::{Kind, Response};
 use operator_host_core::object::{ChildRef, NamespacedName, version};
 use operator_host_desired::ownership::{leave_out_others, owns, retains};
@@ -83,55 +80,5 @@ impl Context {
         self.state.memory_of(&name, note);
         let watch = self.caches.parents.of(name.namespace.as_deref())?;
         Some(watch.record(answer))
-    }
-
-    /// Returns why the plugin cannot be shown this parent and its children: the error of the failing watch. Watches
-    /// for reads are checked when the plugin asks for them.
-    ///
-    /// For a kind whose watch has worked before, it is known whether the parent has such children: it has only
-    /// those that the host created. For a kind that was never listed it is not known, and the children must not
-    /// appear to be missing. A kind that the cluster does not serve has no objects.
-    #[must_use]
-    pub fn watch_failure(&self, parent: &DynamicObject) -> Option<String> {
-        let name = NamespacedName::of(parent);
-        let own = self.caches.parents.of(name.namespace.as_deref());
-        if let Some(failure) = own.as_deref().and_then(failure) {
-            return Some(failure);
-        }
-        let uid = parent.metadata.uid.as_deref().unwrap_or_default();
-        let not_served = &self.cluster.served.not_served;
-        let children = self.caches.children.iter();
-        children
-            .filter(|(kind, _)| !not_served.contains_key(kind))
-            .flat_map(|(_, watches)| self.watches_of_children(watches, &name))
-            .filter_map(|watch| Some((failure(&watch)?, watch)))
-            .find(|(_, watch)| !watch.was_listed() || !watch.referring_to(uid, &name).is_empty())
-            .map(|(failure, _)| failure)
-    }
-
-    /// Returns why a kind that the cluster serves cannot be watched.
-    #[must_use]
-    pub fn unwatched(&self) -> Option<String> {
-        let others = self.caches.children.iter().chain(&self.caches.reads);
-        let served = others.filter(|(kind, _)| !self.cluster.served.not_served.contains_key(kind));
-        std::iter::once(&self.caches.parents)
-            .chain(served.map(|(_, watches)| watches))
-            .flat_map(KindReflectors::all)
-            .find_map(|watch| failure(&watch))
-    }
-
-    /// Returns the watches of one kind that may show children of a parent: those of its own namespace, or, for a
-    /// cluster-scoped parent, those of all configured namespaces.
-    fn watches_of_children(&self, watches: &KindReflectors, parent: &NamespacedName) -> Vec<Arc<Reflector>> {
-        if parent.namespace.is_some() {
-            return watches.of(parent.namespace.as_deref()).into_iter().collect();
-        }
-        let mut all = watches.all();
-        all.retain(|watch| {
-            watch
-                .namespace()
-                .is_none_or(|namespace| self.config.other_namespaces.contains(namespace))
-        });
-        all
     }
 }
