@@ -19,7 +19,7 @@ pub use self::caches::Caches;
 pub(super) use self::caches::LiveChild;
 pub use self::cluster::Cluster;
 pub use self::contests::Contests;
-pub use self::memory::{FailureMemory, OwnWrites, ParentMemory};
+pub use self::memory::{Doubt, FailureMemory, OwnWrites, ParentMemory};
 pub use self::state::ControllerState;
 use super::observer::Observer;
 use super::proof_key::{ProofKey, ProofKeyError};
@@ -159,8 +159,7 @@ impl Context {
     /// Records that the parent may have been deleted or replaced.
     pub fn doubt(&self, parent: &NamespacedName) {
         if self.caches.parent(parent).is_some() {
-            self.state
-                .memory_of(parent, |memory| memory.doubts = memory.doubts.saturating_add(1));
+            self.state.memory_of(parent, |memory| memory.doubt.note());
         }
     }
 }

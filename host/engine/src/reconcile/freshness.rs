@@ -32,12 +32,15 @@ pub(super) async fn up_to_date(
             "a child was created from a newer generation of its parent than the cached one: reading the parent"
         );
     }
-    let in_doubt = run.memory(|memory| std::mem::take(&mut memory.doubts)) > 0;
-    if !is_behind && !in_doubt {
+    let doubt = run.memory(|memory| memory.doubt.open());
+    if !is_behind && doubt.is_none() {
         return Ok(Some(known));
     }
     let fresh = match read(run, parent).await {
-        Ok(Some(fresh)) => fresh,
+        Ok(Some(fresh)) => {
+            run.memory(|memory| memory.doubt.answer(doubt.unwrap_or_default()));
+            fresh
+        }
         missing_or_error => {
             // As long as the cache contains the parent, no reconcile may trust it.
             run.doubt(run.name);
@@ -72,15 +75,13 @@ pub(super) async fn may_create(
     {
         return Ok(false);
     }
-    let doubts = run.memory(|memory| memory.doubts);
-    if doubts == 0 {
+    let Some(doubt) = run.memory(|memory| memory.doubt.open()) else {
         return Ok(true);
-    }
+    };
     let fresh = read(run, parent).await?;
     let is_the_same = fresh.is_some_and(|fresh| is_the_same(&fresh));
     if is_the_same {
-        // One that came during the read may be about what the read does not show yet.
-        run.memory(|memory| memory.doubts = memory.doubts.saturating_sub(doubts));
+        run.memory(|memory| memory.doubt.answer(doubt));
     }
     Ok(is_the_same)
 }

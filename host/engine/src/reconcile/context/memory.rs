@@ -16,7 +16,7 @@ use operator_host_core::object::{ChildRef, Identity, version};
 use operator_host_runtime::Digest;
 
 /// What the host remembers of one parent between reconciles. Losing it costs a few needless requests, except for
-/// `doubts`, which [`super::ControllerState::forget_all`] keeps.
+/// `doubt`, which [`super::ControllerState::forget_all`] keeps.
 #[derive(Debug, Default)]
 pub struct ParentMemory {
     /// Its failures since the last reconcile that succeeded.
@@ -41,13 +41,40 @@ pub struct ParentMemory {
     pub released: Option<u64>,
     /// Whether it was reported that the parent waits for its cleanup.
     pub leaving: bool,
-    /// How many signs there are that the parent was deleted or replaced, such as a child that somebody else deleted, since it
-    /// was last read. It is read before the next child is created.
-    pub doubts: u32,
+    /// The signs that the parent was deleted or replaced.
+    pub doubt: Doubt,
     /// Since when children of an earlier parent of this name have been left over.
     pub left_since: Option<Instant>,
     /// The span of the last reconcile, if it was sampled.
     pub last_span: Option<SpanContext>,
+}
+
+/// Whether a parent may have been deleted or replaced, for example because somebody else deleted one of its children. It is
+/// read before the next child is created.
+#[derive(Clone, Debug, Default)]
+pub struct Doubt {
+    /// How many signs there were.
+    signs: u64,
+    /// How many of them came before the last read of the parent.
+    answered: u64,
+}
+
+impl Doubt {
+    /// Notes a sign.
+    pub const fn note(&mut self) {
+        self.signs += 1;
+    }
+
+    /// Returns the number of signs, for [`Doubt::answer`]; `None` when the parent has been read since the last one.
+    #[must_use]
+    pub fn open(&self) -> Option<u64> {
+        (self.signs > self.answered).then_some(self.signs)
+    }
+
+    /// Notes that the parent was read after so many signs. What the read does not show yet may be the reason of later ones.
+    pub fn answer(&mut self, signs: u64) {
+        self.answered = self.answered.max(signs);
+    }
 }
 
 /// What the host remembers of a parent's failures until a reconcile succeeds.
@@ -229,6 +256,22 @@ mod tests {
             "spec": { "replicas": replicas }, "status": { "phase": status },
         }))
         .unwrap()
+    }
+
+    /// Regression: a sign that came while the parent was read was forgotten with the ones before it.
+    #[test]
+    fn a_doubt_stays_open_when_a_sign_comes_during_the_read() {
+        let mut doubt = Doubt::default();
+        assert_eq!(doubt.open(), None);
+        doubt.note();
+        // Two children are created at a time, and each read begins before the second sign.
+        let (one, other) = (doubt.open().unwrap(), doubt.open().unwrap());
+        doubt.note();
+        doubt.answer(one);
+        doubt.answer(other);
+        let last = doubt.open().unwrap();
+        doubt.answer(last);
+        assert_eq!(doubt.open(), None);
     }
 
     /// Regression: the response to a status write that also contained a change of the spec was treated as an own

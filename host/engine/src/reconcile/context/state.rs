@@ -76,14 +76,14 @@ impl ControllerState {
         self.needs.retain(is_within);
     }
 
-    /// Forgets everything about all parents except which of them are in doubt.
+    /// Forgets the memory and the needs of all parents, but not which of them are in doubt.
     pub fn forget_all(&self) {
         self.needs.retain(|_| false);
         let mut memory = self.memory();
-        memory.retain(|_, memory| memory.doubts > 0);
+        memory.retain(|_, memory| memory.doubt.open().is_some());
         for memory in memory.values_mut() {
             **memory = ParentMemory {
-                doubts: memory.doubts,
+                doubt: memory.doubt.clone(),
                 ..ParentMemory::default()
             };
         }
