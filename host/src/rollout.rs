@@ -172,14 +172,12 @@ impl Proving {
         candidate: &Plugin,
         say: Progress<'_>,
     ) -> Result<(), Box<HeldBack>> {
-        if self.config().proving.stages.is_empty() {
+        // Without a definition there are no objects. A controller that starts has them soon.
+        if self.config().proving.stages.is_empty() || self.context().await.is_none() {
             return Ok(());
         }
         match live {
-            // Without a definition there are no objects. A controller that starts has them soon.
-            Some(_) if self.context().await.is_none() => Ok(()),
             Some(_) => stages::run(self, candidate, say).await,
-            None if self.running_context().is_none() => Ok(()),
             None => Err(stages::nothing_to_return_to()),
         }
     }

@@ -108,11 +108,12 @@ async fn a_version_that_comes_while_the_host_is_down_has_its_stages_also_without
     let scenario = scenario.with_kubeconfig(proxy.kubeconfig());
     let world = World { scenario, cluster };
     let kept = world.folder.path().join("kept");
-    let start = || {
+    let start = |arguments: &[&str]| {
         let config = world.file("config.yaml", format!("{CEILINGS}\ncontrollers: []\n"));
-        world.start_with(&config, &["--state-dir", kept.to_str().unwrap()])
+        world.start_with(&config, arguments)
     };
-    let host = start();
+    let with_kept = ["--state-dir", kept.to_str().unwrap()];
+    let host = start(&with_kept);
     world.put(&variant(0)).await;
     let stages =
         json!({"proving": {"mode": "off", "stages": [{"objects": 1, "wait": "60s"}, {"percent": 100}]}});
@@ -124,11 +125,24 @@ async fn a_version_that_comes_while_the_host_is_down_has_its_stages_also_without
     }
     assert_eq!(host.stop().await.code(), Some(0));
     world.put(&variant(1)).await;
-    proxy.set_mode_of("/puppets?", Mode::Stall);
-    let host = start();
     let new = operator_host_runtime::Digest::of(&variant(1));
-    host.until_log(&new.short()).await;
-    proxy.set_mode(Mode::Pass);
+    // Its objects are listed after the version is loaded.
+    let start_late = async |arguments: &[&str]| {
+        proxy.set_mode_of("/puppets?", Mode::Stall);
+        let host = start(arguments);
+        host.until_log(&new.short()).await;
+        proxy.set_mode(Mode::Pass);
+        host
+    };
+    let empty = world.folder.path().join("empty");
+    let without_kept = start_late(&["--cache-dir", empty.to_str().unwrap()]).await;
+    without_kept
+        .until_log("the version that is recorded as live is not at hand")
+        .await;
+    assert!(with_the_new(&world, &names).await.is_empty());
+    assert_eq!(without_kept.stop().await.code(), Some(0));
+
+    let _host = start_late(&with_kept).await;
     let reached = reached(&world, "stage 1 of 2: 1 of 3 objects", &names).await;
     assert!(reached.len() <= 1, "{reached:?}");
 }
