@@ -54,6 +54,23 @@ pub(super) enum ReconcileError {
     Unsettled { calls: usize },
 }
 
+/// Why the rest of an answer has no effect.
+#[derive(Debug)]
+pub(super) enum Stop {
+    /// What it was planned for has changed: the plugin is asked again.
+    Outdated,
+    /// The parent was deleted or replaced, or its deletion has begun, which leads to another reconcile.
+    ParentChanged,
+    /// It cannot be realized.
+    Error(ReconcileError),
+}
+
+impl<E: Into<ReconcileError>> From<E> for Stop {
+    fn from(error: E) -> Self {
+        Self::Error(error.into())
+    }
+}
+
 /// Joins the first few.
 fn join<E: std::fmt::Display>(errors: &[E]) -> String {
     first_few(errors, 10, "; ")

@@ -11,10 +11,10 @@ use kube::ResourceExt;
 use kube::core::DynamicObject;
 use serde_json::{Map, Value, json};
 
+use super::error::Stop;
 use super::freshness::may_create;
 use super::outcome::Changes;
 use super::run::Run;
-use super::settle::Stop;
 use operator_host_cluster::api_error::{ApiError, Fault};
 use operator_host_config::Removal;
 use operator_host_contract::{GeneratedValue, Response};

@@ -9,7 +9,7 @@ use tracing::debug;
 use super::action::{OBSTRUCTED, requeue};
 use super::apply::{Applied, BACK_OFF, apply};
 use super::call::call;
-use super::error::ReconcileError;
+use super::error::{ReconcileError, Stop};
 use super::evaluate::export_for;
 use super::iterations::Iterations;
 use super::outcome::{Changes, FinalAnswer, collect_events};
@@ -107,23 +107,6 @@ struct Realized {
     plan: Plan,
     applied: Applied,
     changed: bool,
-}
-
-/// Why the rest of an answer has no effect.
-#[derive(Debug)]
-pub(super) enum Stop {
-    /// What it was planned for has changed: the plugin is asked again.
-    Outdated,
-    /// The parent was deleted or replaced, or its deletion has begun, which leads to another reconcile.
-    ParentChanged,
-    /// It cannot be realized.
-    Error(ReconcileError),
-}
-
-impl<E: Into<ReconcileError>> From<E> for Stop {
-    fn from(error: E) -> Self {
-        Self::Error(error.into())
-    }
 }
 
 /// Generates the Secrets and applies the children that an answer asks for.
