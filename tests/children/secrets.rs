@@ -18,6 +18,12 @@ fn password() -> Value {
     json!({"key": "password", "length": 24})
 }
 
+/// Returns the spec of a puppet that wants these Secrets with a password.
+fn generating(names: &[&str]) -> Value {
+    let secret = |name: &&str| json!({"name": name, "entries": [password()]});
+    json!({"response": {"generate": names.iter().map(secret).collect::<Vec<_>>()}})
+}
+
 fn pin() -> Value {
     json!({"key": "pin", "length": 9, "alphabet": "01"})
 }
@@ -405,18 +411,12 @@ async fn a_generated_secret_that_is_lost_while_another_is_created_is_not_drawn_a
     let (scenario, proxy) = behind_a_proxy("secret-lost-meanwhile").await;
     let kinds = "children: [{apiVersion: v1, kind: Secret}]";
     let _host = scenario.start(&controller("puppet.wasm", kinds));
-    let generate = |names: &[&str]| {
-        let all = names
-            .iter()
-            .map(|name| json!({"name": name, "entries": [password()]}));
-        json!({"response": {"generate": all.collect::<Vec<_>>()}})
-    };
     for (puppet, secret) in [("p", "lost"), ("q", "other")] {
-        scenario.ready_with(puppet, generate(&[secret])).await;
+        scenario.ready_with(puppet, generating(&[secret])).await;
     }
     drop(proxy.take_seen());
     proxy.set_mode_of("/secrets?&fieldManager", Mode::Stall);
-    scenario.puppet("p", generate(&["first", "lost"])).await;
+    scenario.puppet("p", generating(&["first", "lost"])).await;
     proxy
         .until_seen(|seen| seen.method == "POST" && seen.uri.contains("/secrets"))
         .await;
@@ -544,21 +544,15 @@ async fn a_secret_that_somebody_else_creates_first_is_not_recorded_as_generated(
     let (scenario, proxy) = behind_a_proxy("secret-of-another").await;
     let kinds = "children: [{apiVersion: v1, kind: Secret}]";
     let _host = scenario.start(&controller("puppet.wasm", kinds));
-    let generate = |names: &[&str]| {
-        let all = names
-            .iter()
-            .map(|name| json!({"name": name, "entries": [password()]}));
-        json!({"response": {"generate": all.collect::<Vec<_>>()}})
-    };
     proxy.set_mode_of("/secrets?&fieldManager", Mode::Stall);
-    scenario.puppet("p", generate(&["first", "s"])).await;
+    scenario.puppet("p", generating(&["first", "s"])).await;
     proxy
         .until_seen(|seen| seen.method == "POST" && seen.uri.contains("/secrets"))
         .await;
     let theirs = json!({"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "s"}, "stringData": {"password": "chosen"}});
     scenario.apply(&theirs.to_string()).await;
     // The watch has delivered it.
-    scenario.puppet("q", generate(&["s"])).await;
+    scenario.puppet("q", generating(&["s"])).await;
     let says = "ChildRefused: secret-of-another/s … was not created by this host";
     scenario.until_stalled("q", says).await;
     scenario.remove(PUPPET, "q").await;
