@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Writes bindings/ anew from the WIT world: plugins/echo-c/bindings.sh
+# Generates bindings/ from the WIT world: plugins/echo-c/bindings.sh
 #
 # Needs wit-bindgen's command line, which is installed into the user's cache folder where it is not there.
 set -euo pipefail
