@@ -95,6 +95,9 @@ async fn a_hundred_controllers_cost_little_more_memory_than_a_hundred_entries() 
         for (place, _) in places.filter(|(_, text)| *text == own.as_bytes()) {
             copy[place..place + own.len()].copy_from_slice(group(number).as_bytes());
         }
+        // A custom section of 262,144 bytes, so that a host that kept the contents would have far more than varies.
+        copy.extend([0, 0x80, 0x80, 0x10, 1, b'v']);
+        copy.resize(copy.len() + 262_142, 0);
         copy
     };
     let mut entries = String::new();
@@ -170,9 +173,9 @@ async fn a_hundred_controllers_cost_little_more_memory_than_a_hundred_entries() 
             of_objects / MB
         ),
     );
-    // The measurement itself varies by some megabytes. What a ConfigMap contains would be 110 KB each.
+    // The measurement itself varies by some megabytes. What a ConfigMap contains would be 370 KB each.
     assert!(
-        each < 50.0,
+        each < 100.0,
         "{each:.1} KB more each: {of_file} and {of_objects} bytes"
     );
 }

@@ -105,6 +105,8 @@ async fn send(mut stream: TlsStream<TcpStream>, path: &str, body: &[u8]) -> std:
     stream.write_all(head.as_bytes()).await?;
     // A server that refuses because of the length need not read the rest.
     let _ = stream.write_all(body).await;
+    // TLS may keep the end of it for itself until then, and the server would wait.
+    let _ = stream.flush().await;
     let mut answer = Vec::new();
     // A connection may also end without TLS's close_notify.
     let read = stream.read_to_end(&mut answer).await;
