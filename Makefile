@@ -100,11 +100,12 @@ crds: ## Regenerate manifests/crds from the program and the sample plugins
 	    > manifests/crds/mysqlclusters.database.example.com.yaml
 	$(target)/debug/operator-host crd plugins/target/plugins/webapp.wasm > manifests/crds/webapps.apps.example.com.yaml
 
-contract: ## Regenerate what follows from the contract: JSON Schemas, and the WIT and the bindings beside SDKs
+contract: ## Regenerate what follows from the contract: JSON Schemas, records of SDKs, and the WIT and the bindings beside them
 	cargo build --workspace --quiet
 	$(target)/debug/operator-host schema request > wit/request.schema.json
 	$(target)/debug/operator-host schema response > wit/response.schema.json
 	plugins/wit.sh
+	plugins/records.py
 	plugins/echo-c/bindings.sh
 
 image-test: prerequisites ## Build the Dockerfile's image without pulling any, and run it as a pod would (slow; PROFILE=dev is faster)

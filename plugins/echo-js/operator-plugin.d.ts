@@ -1,8 +1,12 @@
 // The types of operator-plugin.js.
 
 export interface Kind {
+  // fields of Kind: as in wit/types.wit, by plugins/records.py
+  /** `v1` or `group/version`. */
   apiVersion: string;
+  /** The kind, such as `Deployment`. */
   kind: string;
+  // end of fields
 }
 
 export interface Metadata {
@@ -22,17 +26,57 @@ export interface KubernetesObject extends Kind {
   [field: string]: unknown;
 }
 
-export interface Reference extends Kind {
+export interface Reference {
+  // fields of ObjectRef: as in wit/types.wit, by plugins/records.py
+  /** `v1` or `group/version`. */
+  apiVersion: string;
+  /** The kind. */
+  kind: string;
+  /** Absent: the parent's own namespace, or none for a cluster-scoped kind. */
   namespace?: string;
+  /** The object's name. */
   name: string;
+  // end of fields
 }
 
 /** Objects to read: one by name, or those that a label selector picks. */
-export interface Need extends Kind {
+export interface Need {
+  // fields of Need: as in wit/types.wit, by plugins/records.py
+  /** Chosen by the plugin, unique in the response. */
   id: string;
+  /** `v1` or `group/version`. */
+  apiVersion: string;
+  /** The kind. */
+  kind: string;
+  /** Absent: the parent's own namespace, or none for a cluster-scoped kind. */
   namespace?: string;
+  /** Absent: every object that the selector picks. */
   name?: string;
+  /** As in `kubectl get -l`. */
   labelSelector?: string;
+  // end of fields
+}
+
+/** A value of a generated Secret. */
+export interface GeneratedValue {
+  // fields of GeneratedValue: as in wit/types.wit, by plugins/records.py
+  /** The key in the Secret's data. */
+  key: string;
+  /** How many characters, 8 to 1024. */
+  length: number;
+  /** The characters to draw from, each once, at least 2; absent: letters and digits. */
+  alphabet?: string;
+  // end of fields
+}
+
+/** Something that the user must change. */
+export interface FieldError {
+  // fields of FieldError: as in wit/types.wit, by plugins/records.py
+  /** Where, such as `spec.rules[0].host`. */
+  path: string;
+  /** What is wrong and what to change, such as `must be at most 10`. */
+  message: string;
+  // end of fields
 }
 
 type Level = "trace" | "debug" | "info" | "warn" | "error";
@@ -74,10 +118,14 @@ export class Request<Spec = any> {
   readonly spec: Spec;
   /** The objects in the cluster that the parent owns. */
   readonly children: KubernetesObject[];
-  /** The host's clock in RFC 3339. `Date` has the same time. */
+  // plain fields of Request: as in wit/types.wit, by plugins/records.py
+  /** The host's clock in RFC 3339, UTC, in whole seconds that have passed. */
   readonly now: string;
-  /** Nothing can be created in the namespace any more. */
+  /** The W3C `traceparent` of the span around this call, when there is one. */
+  readonly traceparent?: string;
+  /** Whether the parent's namespace is being deleted: nothing can be created there any more, and a `cleanup` must do without. */
   readonly namespaceTerminating: boolean;
+  // end of fields
   childrenOf(kind: Kind): KubernetesObject[];
   child(kind: Kind, name: string, namespace?: string): KubernetesObject | undefined;
   /** Returns the objects that the host read for a need; undefined when it has not read them yet. */
@@ -85,6 +133,17 @@ export class Request<Spec = any> {
 }
 
 declare class Answer {
+  /** What the answer has; a method sets most of it. */
+  readonly fields: {
+    // plain fields of Response: as in wit/types.wit, by plugins/records.py
+    /** For `cleanup`, which is called again until it says so: the parent may go, and the host takes its finalizer off. */
+    done?: boolean;
+    /** Reconcile again after so many milliseconds, even when nothing changes. */
+    requeueAfterMs?: number;
+    /** Reconcile again when the host's clock has reached this time, in RFC 3339, even when nothing changes. A time that is not after `now` has no effect. With both, the earlier one counts. */
+    requeueAt?: string;
+    // end of fields
+  };
   child(...objects: KubernetesObject[]): this;
   /** Adds a condition, whose status null is `Unknown`. `Ready` replaces the one that the host derives. */
   condition(type: string, status: boolean | null, reason: string, message: string): this;
@@ -99,7 +158,7 @@ declare class Answer {
 export class Response extends Answer {
   constructor(status?: object);
   keep(...children: (Reference | KubernetesObject)[]): this;
-  generate(name: string, ...entries: { key: string; length: number; alphabet?: string }[]): this;
+  generate(name: string, ...entries: GeneratedValue[]): this;
 }
 
 /** What a cleanup answers: with `done`, the parent may go. */
@@ -129,7 +188,7 @@ export function plugin<Spec = any>(options: {
    * Returns what the user must change in a resource, beyond what the schema can say. The request has the resource alone.
    * `oldParent` is the stored one when the webhook asks whether it may be replaced.
    */
-  validate?(request: Request<Spec>, oldParent?: KubernetesObject): { path: string; message: string }[] | void;
+  validate?(request: Request<Spec>, oldParent?: KubernetesObject): FieldError[] | void;
   /** Called while a parent is being deleted. The spec is not checked before. */
   cleanup?(request: Request<Spec>): Cleanup;
   /** Further versions of the kind, such as `v1beta1`. `reconcile` sees all objects in the version of `parent`. */

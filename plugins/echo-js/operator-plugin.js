@@ -101,20 +101,18 @@ export function isReadyPod(pod) {
 
 /** The input of one call. */
 export class Request {
-  constructor(request) {
+  constructor({ parent, children, related, ...plain }) {
+    // Such as `now`, the host's clock in RFC 3339: `Date` has the same time.
+    Object.assign(this, plain);
     /** The custom resource. */
-    this.parent = JSON.parse(request.parent);
+    this.parent = JSON.parse(parent);
     this.name = this.parent.metadata.name;
     /** Undefined for a cluster-scoped parent. */
     this.namespace = this.parent.metadata.namespace;
     this.spec = this.parent.spec ?? {};
     /** The objects in the cluster that the parent owns. */
-    this.children = request.children.map((child) => JSON.parse(child));
-    /** The host's clock in RFC 3339. `Date` has the same time. */
-    this.now = request.now;
-    /** Nothing can be created in the namespace any more. */
-    this.namespaceTerminating = request.namespaceTerminating;
-    this.related = new Map(request.related.map(({ id, objects }) => [id, objects.map((it) => JSON.parse(it))]));
+    this.children = children.map((child) => JSON.parse(child));
+    this.related = new Map(related.map(({ id, objects }) => [id, objects.map((it) => JSON.parse(it))]));
   }
 
   /** Returns the children of a kind. */
@@ -267,8 +265,7 @@ export function plugin(options) {
     }),
     validate: (parent, oldParent) =>
       called(validate, () => {
-        const request = { parent, children: [], related: [], now: "", namespaceTerminating: false };
-        const read = new Request(request);
+        const read = new Request({ parent, children: [], related: [], now: "" });
         const wrong = mismatch(read.spec, spec, "spec");
         if (wrong) return [fieldError(wrong)];
         let errors;

@@ -1,12 +1,9 @@
 // The types of testing.mjs.
-import type { KubernetesObject } from "./operator-plugin.js";
+import type { FieldError, KubernetesObject, Request } from "./operator-plugin.js";
 
-type Rest = {
-  children?: KubernetesObject[];
+type Rest = Partial<Omit<Request, "parent" | "name" | "namespace" | "spec" | "childrenOf" | "child" | "answer">> & {
   /** The objects that the host read, by the `id` of the need. */
   related?: Record<string, KubernetesObject[]>;
-  now?: string;
-  namespaceTerminating?: boolean;
 };
 
 /**
@@ -16,7 +13,7 @@ type Rest = {
 export function load(file: string): Promise<{
   describe(): any;
   /** Returns what the user must change. */
-  validate(parent: object, oldParent?: object): { path: string; message: string }[];
+  validate(parent: object, oldParent?: object): FieldError[];
   /** Returns the answer with its objects, such as `children` and `status`. */
   reconcile(parent: object, rest?: Rest): any;
   cleanup(parent: object, rest?: Rest): any;

@@ -33,8 +33,8 @@ const parsed = (value) => (value == null ? value : JSON.parse(value));
 /**
  * Loads a plugin from its file, relative to the current folder.
  *
- * `reconcile(parent, { children, related, now, namespaceTerminating })` and `cleanup` return the answer with its objects; `convert` and `default`
- * return objects, and `validate(parent, oldParent)` a list of `{ path, message }`. When the plugin throws `Invalid` or `Retry`, they throw an error with the fields of the
+ * `reconcile(parent, rest)` and `cleanup` return the answer with its objects. `rest` is the rest of the request, as far as it matters: `children`,
+ * `related` by the id of the need, `now` and so on. `convert` and `default` return objects, and `validate(parent, oldParent)` a list of `{ path, message }`. When the plugin throws `Invalid` or `Retry`, they throw an error with the fields of the
  * failure, such as `{ tag: "invalid", message, reason }`.
  */
 export async function load(file) {
@@ -48,13 +48,13 @@ export async function load(file) {
       throw Object.assign(new Error(rest.message), { tag: failure.tag, ...rest, status: parsed(status) });
     }
   };
-  const ask = (name) => (parent, rest = {}) => {
+  const ask = (name) => (parent, { children, related = {}, ...plain } = {}) => {
     const request = {
+      now: "2026-01-01T00:00:00Z",
+      ...plain,
       parent: JSON.stringify(parent),
-      children: text(rest.children),
-      related: Object.entries(rest.related ?? {}).map(([id, objects]) => ({ id, objects: text(objects) })),
-      now: rest.now ?? "2026-01-01T00:00:00Z",
-      namespaceTerminating: rest.namespaceTerminating ?? false,
+      children: text(children),
+      related: Object.entries(related).map(([id, objects]) => ({ id, objects: text(objects) })),
     };
     const answer = call(() => reconciler[name](request));
     return { ...answer, children: answer.children.map((child) => JSON.parse(child)), status: parsed(answer.status) };

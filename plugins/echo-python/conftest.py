@@ -13,6 +13,8 @@ sys.path[:0] = [str(FOLDER), str(FOLDER / "build/bindings"), str(FOLDER / "build
 from componentize_py_types import Err, Ok  # noqa: E402
 from wit_world.imports import logging, types  # noqa: E402
 
+from operator_plugin import empty  # noqa: E402
+
 logging.log = lambda level, message: print(f"{level.name}: {message}", file=sys.stderr)
 
 
@@ -53,15 +55,15 @@ class Host:
         children: Any = (),
         related: Any = {},
         now: str = "2026-01-01T00:00:00Z",
-        namespace_terminating: bool = False,
+        **plain: Any,
     ) -> Any:
-        request = types.Request(
+        request = empty(
+            types.Request,
             parent=json.dumps(parent),
             children=[json.dumps(child) for child in children],
             related=[types.Related(id=id, objects=[json.dumps(it) for it in found]) for id, found in related.items()],
             now=now,
-            traceparent=None,
-            namespace_terminating=namespace_terminating,
+            **plain,
         )
         answer = call(function, request)
         answer.children = [json.loads(child) for child in answer.children]

@@ -162,7 +162,12 @@ def is_ready_pod(pod: Object) -> bool:
 class Request:
     """The input of one call."""
 
+    # The host's clock in RFC 3339. The module `time` has the same time.
+    now: str
+
     def __init__(self, request: wit.Request, spec: Any):
+        # Such as `now`, and `namespace_terminating`: nothing can be created in the namespace any more.
+        vars(self).update(vars(request))
         # The custom resource.
         self.parent: Object = json.loads(request.parent)
         self.name: str = self.parent["metadata"]["name"]
@@ -172,11 +177,7 @@ class Request:
         self.spec: Any = given if spec is None else read(given, spec, "spec", Invalid)
         # The objects in the cluster that the parent owns.
         self.children: list[Object] = [json.loads(child) for child in request.children]
-        # The host's clock in RFC 3339. The module `time` has the same time.
-        self.now = request.now
-        # Nothing can be created in the namespace any more.
-        self.namespace_terminating = request.namespace_terminating
-        self.related = {it.id: [json.loads(object) for object in it.objects] for it in request.related}
+        self.related: dict[str, list[Object]] = {it.id: [json.loads(object) for object in it.objects] for it in request.related}
 
     def children_of(self, kind: Kind) -> list[Object]:
         """Returns the children of a kind."""
@@ -209,6 +210,13 @@ def need(
     )
 
 
+def empty(record: type, **fields: Any) -> Any:
+    """Makes a record of the contract. What is not given is false, an empty list or None."""
+    for name, of in typing.get_type_hints(record).items():
+        fields.setdefault(name, False if of is bool else [] if typing.get_origin(of) is list else None)
+    return record(**fields)
+
+
 class Answer:
     """What both answers have. All arguments are checked where the author's line is on the stack."""
 
@@ -216,11 +224,8 @@ class Answer:
         self.status = status
         status_text(status)
         self.children: list[Any] = []
-        self.conditions: list[wit.Condition] = []
-        self.events: list[wit.Event] = []
-        self.needs: list[wit.Need] = []
-        self.requeue_after_ms: Optional[int] = None
-        self.requeue_time: Optional[str] = None
+        # What the answer has besides; a method sets most of it.
+        self.fields: wit.Response = empty(wit.Response)
 
     def child(self, *objects: Any) -> Self:
         """Adds children that should exist, each as a complete object: a dict, or a dataclass."""
@@ -237,7 +242,7 @@ class Answer:
 
     def condition(self, type: str, status: Optional[bool], reason: str, message: str) -> Self:
         """Adds a condition, whose status None is `Unknown`. `Ready` replaces the one that the host derives."""
-        self.conditions.append(condition_record(type, status, reason, message))
+        self.fields.conditions.append(condition_record(type, status, reason, message))
         return self
 
     def event(self, reason: str, message: str, warning: bool = False) -> Self:
@@ -246,14 +251,14 @@ class Answer:
         require_text(message, "the message of an Event")
         require(isinstance(warning, bool), "the third argument of event", "True for a warning, or False", warning)
         type = wit.EventType.WARNING if warning else wit.EventType.NORMAL
-        self.events.append(wit.Event(type=type, reason=reason, message=message))
+        self.fields.events.append(wit.Event(type=type, reason=reason, message=message))
         return self
 
     def need(self, *needs: wit.Need) -> Self:
         """Adds objects to read and to watch."""
         for it in needs:
             require(isinstance(it, wit.Need), "a need", "what the function `need` returns", it)
-        self.needs.extend(needs)
+        self.fields.needs.extend(needs)
         return self
 
     def requeue_at(self, time: datetime | str) -> Self:
@@ -265,41 +270,29 @@ class Answer:
             moment = None
         is_time = isinstance(moment, datetime) and moment.tzinfo is not None
         require(is_time, "the time of requeue_at", what, time)
-        self.requeue_time = moment.astimezone(timezone.utc).isoformat().replace("+00:00", "Z")
+        self.fields.requeue_at = moment.astimezone(timezone.utc).isoformat().replace("+00:00", "Z")
         return self
 
     def requeue_after(self, seconds: float | timedelta) -> Self:
         """Requests another call after this time even if nothing changes."""
-        self.requeue_after_ms = milliseconds(seconds, "the time of requeue_after")
+        self.fields.requeue_after_ms = milliseconds(seconds, "the time of requeue_after")
         return self
 
-    def fields(self) -> Object:
+    def record(self, request: Request) -> wit.Response:
         # They can be changed after they were added.
-        children = [json.dumps(plain(child, title(child))) for child in self.children]
-        return {
-            "children": children,
-            "status": status_text(self.status),
-            "conditions": self.conditions,
-            "events": self.events,
-            "requeue_after_ms": self.requeue_after_ms,
-            "requeue_at": self.requeue_time,
-            "needs": self.needs,
-        }
+        self.fields.children = [json.dumps(plain(child, title(child))) for child in self.children]
+        self.fields.status = status_text(self.status)
+        return self.fields
 
 
 class Response(Answer):
     """What should be. The host deletes every child of the parent that the response does not name."""
 
-    def __init__(self, status: Any = None):
-        super().__init__(status)
-        self.kept: list[wit.ObjectRef] = []
-        self.generated: list[wit.GeneratedSecret] = []
-
     def keep(self, *references: wit.ObjectRef) -> Self:
         """Keeps children as they are: neither applied nor deleted."""
         for it in references:
             require(isinstance(it, wit.ObjectRef), "a child to keep", "what `Kind.reference` returns", it)
-        self.kept.extend(references)
+        self.fields.keep.extend(references)
         return self
 
     def generate(self, name: str, **lengths: int) -> Self:
@@ -309,19 +302,19 @@ class Response(Answer):
             is_length = isinstance(length, int) and not isinstance(length, bool) and 0 <= length < 1 << 32
             require(is_length, f"the length of {key}", "a number of characters", length)
         values = [wit.GeneratedValue(key=key, length=length, alphabet=None) for key, length in lengths.items()]
-        self.generated.append(wit.GeneratedSecret(name=name, entries=values))
+        self.fields.generate.append(wit.GeneratedSecret(name=name, entries=values))
         return self
 
     def record(self, request: Request) -> wit.Response:
-        fields = self.fields()
+        fields = super().record(request)
         # The host applies a child again when it is gone.
         for existing in filter(is_terminating, request.children):
-            wanted = [child for child in fields["children"] if refers_to(json.loads(child), existing)]
+            wanted = [child for child in fields.children if refers_to(json.loads(child), existing)]
             if wanted:
                 metadata, kind = existing["metadata"], Kind(existing["apiVersion"], existing["kind"])
                 self.keep(kind.reference(metadata["name"], metadata.get("namespace")))
-            fields["children"] = [child for child in fields["children"] if child not in wanted]
-        return wit.Response(done=False, keep=self.kept, generate=self.generated, **fields)
+            fields.children = [child for child in fields.children if child not in wanted]
+        return fields
 
 
 class Cleanup(Answer):
@@ -330,10 +323,7 @@ class Cleanup(Answer):
     def __init__(self, done: bool = True, status: Any = None):
         super().__init__(status)
         require(isinstance(done, bool), "the first argument of Cleanup", "True or False", done)
-        self.done = done
-
-    def record(self, request: Request) -> wit.Response:
-        return wit.Response(done=self.done, keep=[], generate=[], **self.fields())
+        self.fields.done = done
 
 
 class Plugin:
@@ -396,11 +386,8 @@ class Plugin:
         function = self.functions[4]
 
         def validated() -> list[wit.FieldError]:
-            alone = wit.Request(
-                parent=parent, children=[], related=[], now="", traceparent=None, namespace_terminating=False
-            )
             try:
-                request = Request(alone, self.spec)
+                request = Request(empty(wit.Request, parent=parent, now=""), self.spec)
             except Invalid as failure:
                 path, _, message = str(failure).partition(": ")
                 return [wit.FieldError(path=path, message=message)]

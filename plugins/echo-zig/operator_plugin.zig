@@ -15,8 +15,12 @@ pub const Failure = error{ Invalid, Retry } || std.mem.Allocator.Error;
 
 /// A kind as written in a manifest.
 pub const Kind = struct {
+    // fields of Kind: as in wit/types.wit, by plugins/records.py
+    /// `v1` or `group/version`.
     apiVersion: []const u8,
+    /// The kind, such as `Deployment`.
     kind: []const u8,
+    // end of fields
 
     pub fn init(apiVersion: []const u8, kind: []const u8) Kind {
         return .{ .apiVersion = apiVersion, .kind = kind };
@@ -25,41 +29,80 @@ pub const Kind = struct {
 
 /// A child that stays as it is.
 pub const Reference = struct {
+    // fields of ObjectRef: as in wit/types.wit, by plugins/records.py
+    /// `v1` or `group/version`.
     apiVersion: []const u8,
+    /// The kind.
     kind: []const u8,
+    /// Absent: the parent's own namespace, or none for a cluster-scoped kind.
     namespace: ?[]const u8 = null,
+    /// The object's name.
     name: []const u8,
+    // end of fields
 };
 
 pub const Condition = struct {
+    // fields of Condition: as in wit/types.wit, by plugins/records.py
+    /// CamelCase, such as `Ready`.
     type: []const u8,
     /// `True`, `False` or `Unknown`.
     status: []const u8,
+    /// CamelCase, for machines.
     reason: []const u8,
+    /// A sentence, for people.
     message: []const u8,
+    // end of fields
 };
 
 pub const Event = struct {
     /// `Normal` or `Warning`.
     type: []const u8 = "Normal",
+    // fields of Event without type: as in wit/types.wit, by plugins/records.py
+    /// CamelCase, such as `ScaledDown`.
     reason: []const u8,
+    /// A sentence, for people.
     message: []const u8,
+    // end of fields
 };
 
 /// Objects to read: one by name, or those that a label selector picks.
 pub const Need = struct {
+    // fields of Need: as in wit/types.wit, by plugins/records.py
+    /// Chosen by the plugin, unique in the response.
     id: []const u8,
+    /// `v1` or `group/version`.
     apiVersion: []const u8,
+    /// The kind.
     kind: []const u8,
+    /// Absent: the parent's own namespace, or none for a cluster-scoped kind.
     namespace: ?[]const u8 = null,
+    /// Absent: every object that the selector picks.
     name: ?[]const u8 = null,
+    /// As in `kubectl get -l`.
     labelSelector: ?[]const u8 = null,
+    // end of fields
 };
 
 /// A Secret whose values the host makes, once.
-pub const Secret = struct {
+pub const GeneratedSecret = struct {
+    // fields of GeneratedSecret: as in wit/types.wit, by plugins/records.py
+    /// The Secret's name; its namespace is the parent's.
     name: []const u8,
-    entries: []const struct { key: []const u8, length: u32, alphabet: ?[]const u8 = null },
+    /// The keys that the Secret must contain.
+    entries: []const GeneratedValue = &.{},
+    // end of fields
+};
+
+/// One value of a generated Secret.
+pub const GeneratedValue = struct {
+    // fields of GeneratedValue: as in wit/types.wit, by plugins/records.py
+    /// The key in the Secret's data.
+    key: []const u8,
+    /// How many characters, 8 to 1024.
+    length: u32,
+    /// The characters to draw from, each once, at least 2; absent: letters and digits.
+    alphabet: ?[]const u8 = null,
+    // end of fields
 };
 
 /// An object of the cluster.
@@ -148,25 +191,35 @@ pub fn Request(comptime Spec: type) type {
         spec: Spec,
         children: []const Object,
         related: Value,
-        /// The host's clock in RFC 3339.
-        now: []const u8,
-        /// Nothing can be created in the namespace any more.
-        namespaceTerminating: bool,
+        // plain fields of Request: as in wit/types.wit, by plugins/records.py
+        /// The host's clock in RFC 3339, UTC, in whole seconds that have passed.
+        now: []const u8 = "",
+        /// The W3C `traceparent` of the span around this call, when there is one.
+        traceparent: ?[]const u8 = null,
+        /// Whether the parent's namespace is being deleted: nothing can be created there any more, and a `cleanup` must do without.
+        namespaceTerminating: bool = false,
+        // end of fields
 
         const Self = @This();
 
         fn read(value: Value) Failure!Self {
             const request: Object = .{ .value = value };
             const parent: Object = .{ .value = request.get("parent") orelse .null };
-            return .{
+            var self: Self = .{
                 .parent = parent,
                 .name = parent.name(),
                 .spec = try readValue(Spec, parent.get("spec") orelse .{ .object = .empty }, "spec"),
                 .children = try objects(request.get("children")),
                 .related = request.get("related") orelse .null,
-                .now = request.text("now") orelse "",
-                .namespaceTerminating = if (request.get("namespaceTerminating")) |it| it == .bool and it.bool else false,
             };
+            const fields = @typeInfo(Self).@"struct";
+            inline for (fields.field_names, fields.field_types, fields.field_attrs) |name, Field, attributes| {
+                // The plain fields are those that have a default.
+                if (comptime attributes.defaultValue(Field) != null) {
+                    if (request.get(name)) |given| @field(self, name) = try readValue(Field, given, name);
+                }
+            }
+            return self;
         }
 
         /// Returns a child by kind and name, in the parent's namespace.
@@ -194,19 +247,21 @@ pub fn Request(comptime Spec: type) type {
 
 /// What should be. The host deletes every child of the parent that the response does not name.
 pub const Response = struct {
-    children: std.ArrayList([]const u8) = .empty,
+    children: std.ArrayList(Json) = .empty,
     keep: std.ArrayList(Reference) = .empty,
-    generate: std.ArrayList(Secret) = .empty,
-    status: ?[]const u8 = null,
+    generate: std.ArrayList(GeneratedSecret) = .empty,
+    status: ?Json = null,
     conditions: std.ArrayList(Condition) = .empty,
     events: std.ArrayList(Event) = .empty,
-    requeueAfterMs: ?u64 = null,
-    /// When to reconcile again, by the host's clock, such as "2026-01-02T03:04:05Z".
-    requeueAt: ?[]const u8 = null,
     needs: std.ArrayList(Need) = .empty,
-    /// For a cleanup: the parent may go.
+    // plain fields of Response: as in wit/types.wit, by plugins/records.py
+    /// For `cleanup`, which is called again until it says so: the parent may go, and the host takes its finalizer off.
     done: bool = false,
-    observed: []const Object = &.{},
+    /// Reconcile again after so many milliseconds, even when nothing changes.
+    requeueAfterMs: ?u64 = null,
+    /// Reconcile again when the host's clock has reached this time, in RFC 3339, even when nothing changes. A time that is not after `now` has no effect. With both, the earlier one counts.
+    requeueAt: ?[]const u8 = null,
+    // end of fields
 
     /// Adds a child that should exist, as a complete object: any struct, with the fields of the manifest.
     pub fn child(response: *Response, object: anytype) Failure!void {
@@ -214,20 +269,21 @@ pub const Response = struct {
         const wanted = try json(object);
         const value = std.json.parseFromSliceLeaky(Value, allocator, wanted, .{}) catch return error.OutOfMemory;
         const named: Object = .{ .value = value };
-        for (response.observed) |existing| {
+        for (observed) |existing| {
             // The host applies a child again when it is gone.
             if (existing.isTerminating() and refersTo(named, existing)) {
                 return response.keep.append(allocator, existing.reference());
             }
         }
-        try response.children.append(allocator, wanted);
+        try response.children.append(allocator, .{ .text = wanted });
     }
 
     /// Sets the parent's whole status, but for what the host writes.
     pub fn setStatus(response: *Response, status: anytype) Failure!void {
         try requireJson(status, "status");
-        response.status = try json(status);
-        if (response.status.?[0] != '{') wrong("status", "must be an object");
+        const text = try json(status);
+        if (text[0] != '{') wrong("status", "must be an object");
+        response.status = .{ .text = text };
     }
 
     pub fn condition(response: *Response, it: Condition) Failure!void {
@@ -240,6 +296,37 @@ pub const Response = struct {
 
     pub fn need(response: *Response, it: Need) Failure!void {
         try response.needs.append(allocator, it);
+    }
+
+    pub fn jsonStringify(response: Response, writer: anytype) !void {
+        try writer.beginObject();
+        inline for (@typeInfo(Response).@"struct".field_names) |name| {
+            const value = @field(response, name);
+            switch (@typeInfo(@TypeOf(value))) {
+                .optional => if (value) |it| {
+                    try writer.objectField(name);
+                    try writer.write(it);
+                },
+                .@"struct" => {
+                    try writer.objectField(name);
+                    try writer.write(value.items);
+                },
+                else => {
+                    try writer.objectField(name);
+                    try writer.write(value);
+                },
+            }
+        }
+        try writer.endObject();
+    }
+};
+
+/// The text of a JSON value in an answer.
+const Json = struct {
+    text: []const u8,
+
+    pub fn jsonStringify(it: Json, writer: anytype) !void {
+        try writer.print("{s}", .{it.text});
     }
 };
 
@@ -273,6 +360,8 @@ pub const Description = struct {
     crd: []const u8,
 };
 
+/// The children in the cluster.
+var observed: []const Object = &.{};
 var message: []const u8 = "";
 var retryAfterMs: ?u64 = null;
 
@@ -338,7 +427,7 @@ fn answer(comptime Spec: type, comptime description: Description, comptime opera
     }
     var response: Response = .{};
     if (Request(Spec).read(call.get("request") orelse .null)) |request| {
-        response.observed = request.children;
+        observed = request.children;
         if (std.mem.eql(u8, name, "reconcile")) {
             try operator.reconcile(request, &response);
         } else {
@@ -352,19 +441,7 @@ fn answer(comptime Spec: type, comptime description: Description, comptime opera
         const text = try print("{s}. The plugin cannot read the resource, so its cleanup did not run", .{message});
         if (@hasDecl(operator, "cleanup")) try response.event(.{ .type = "Warning", .reason = "CleanupSkipped", .message = text });
     }
-    const rest = try json(.{
-        .done = response.done,
-        .keep = response.keep.items,
-        .generate = response.generate.items,
-        .conditions = response.conditions.items,
-        .events = response.events.items,
-        .requeueAfterMs = response.requeueAfterMs,
-        .requeueAt = response.requeueAt,
-        .needs = response.needs.items,
-    });
-    const children = try std.mem.join(allocator, ",", response.children.items);
-    const status = if (response.status) |status| try print(",\"status\":{s}", .{status}) else "";
-    return print("{{\"response\":{s},\"children\":[{s}]{s}}}}}", .{ rest[0 .. rest.len - 1], children, status });
+    return json(.{ .response = response });
 }
 
 fn fail(failure: Failure) ![]const u8 {

@@ -21,8 +21,12 @@ import (
 type object = map[string]any
 
 type kind struct {
+	// fields of Kind: as in wit/types.wit, by plugins/records.py
+	// `v1` or `group/version`.
 	APIVersion string `json:"apiVersion"`
-	Kind       string `json:"kind"`
+	// The kind, such as `Deployment`.
+	Kind string `json:"kind"`
+	// end of fields
 }
 
 type input struct {
@@ -59,18 +63,28 @@ var setDefaults = func(parent object) (object, error) {
 }
 
 type request struct {
-	Parent   resource  `json:"parent"`
-	Children []child   `json:"children"`
-	Related  []related `json:"related"`
-	Now      string    `json:"now"`
-	// The namespace is being deleted: nothing can be created there any more.
-	NamespaceTerminating bool `json:"namespaceTerminating"`
+	Parent   resource `json:"parent"`
+	Children []child  `json:"children"`
+	// fields of Request without parent, children: as in wit/types.wit, by plugins/records.py
+	// The answers to the needs of the last response.
+	Related []related `json:"related,omitempty"`
+	// The host's clock in RFC 3339, UTC, in whole seconds that have passed.
+	Now string `json:"now"`
+	// The W3C `traceparent` of the span around this call, when there is one.
+	Traceparent string `json:"traceparent,omitempty"`
+	// Whether the parent's namespace is being deleted: nothing can be created there any more, and a `cleanup` must do without.
+	NamespaceTerminating bool `json:"namespaceTerminating,omitempty"`
+	// end of fields
 }
 
 // related answers a need.
 type related struct {
-	ID      string   `json:"id"`
-	Objects []object `json:"objects"`
+	// fields of Related: as in wit/types.wit, by plugins/records.py
+	// The `id` of the need.
+	ID string `json:"id"`
+	// The objects.
+	Objects []object `json:"objects,omitempty"`
+	// end of fields
 }
 
 // output has one field, which says what it is.
@@ -87,17 +101,28 @@ type output struct {
 const contract = "1.0.0"
 
 type description struct {
-	Contract  string          `json:"contract"`
-	Name      string          `json:"name"`
-	Version   string          `json:"version"`
-	Parent    kind            `json:"parent"`
-	Makes     []kind          `json:"makes"`
-	Reads     []kind          `json:"reads,omitempty"`
-	Finalizer bool            `json:"finalizer"`
-	CRD       json.RawMessage `json:"crd"`
-	Versions  []string        `json:"versions,omitempty"`
-	Defaults  bool            `json:"defaults,omitempty"`
-	Validates bool            `json:"validates,omitempty"`
+	Contract string          `json:"contract"`
+	CRD      json.RawMessage `json:"crd"`
+	// fields of Description without crd: as in wit/types.wit, by plugins/records.py
+	// A DNS label, such as `echo`.
+	Name string `json:"name"`
+	// The plugin's own version, such as `1.4.0`.
+	Version string `json:"version"`
+	// The kind of the custom resource that it reconciles.
+	Parent kind `json:"parent"`
+	// The kinds of the children that it may ask for.
+	Makes []kind `json:"makes,omitempty"`
+	// The kinds that it may name in `need`.
+	Reads []kind `json:"reads,omitempty"`
+	// Whether `cleanup` has work to do before a parent may go.
+	Finalizer bool `json:"finalizer,omitempty"`
+	// The versions of the parent's kind that `convert` converts between, such as `v1beta1` and `v1`, each once, with the parent's own. Empty when there is only that one: `convert` is not called.
+	Versions []string `json:"versions,omitempty"`
+	// Whether `default` has work to do before a parent is stored.
+	Defaults bool `json:"defaults,omitempty"`
+	// Whether `validate` has something to check.
+	Validates bool `json:"validates,omitempty"`
+	// end of fields
 }
 
 // converted is a resource, or why it cannot be converted.
@@ -107,65 +132,114 @@ type converted struct {
 }
 
 type response struct {
-	Done           bool        `json:"done,omitempty"`
-	Children       []object    `json:"children,omitempty"`
-	Keep           []objectRef `json:"keep,omitempty"`
-	Generate       []generated `json:"generate,omitempty"`
-	Status         object      `json:"status,omitempty"`
-	Conditions     []condition `json:"conditions,omitempty"`
-	Events         []event     `json:"events,omitempty"`
-	RequeueAfterMs uint64      `json:"requeueAfterMs,omitempty"`
-	RequeueAt      *time.Time  `json:"requeueAt,omitempty"`
-	Needs          []need      `json:"needs,omitempty"`
+	RequeueAt *time.Time `json:"requeueAt,omitempty"`
+	// fields of Response without requeueAt: as in wit/types.wit, by plugins/records.py
+	// For `cleanup`, which is called again until it says so: the parent may go, and the host takes its finalizer off.
+	Done bool `json:"done,omitempty"`
+	// Every child that should exist, each whole: the host applies them with server-side apply and deletes what this parent owns and this list, `keep` and `generate` do not name. `cleanup` deletes nothing: children that it does not name stay.
+	Children []object `json:"children,omitempty"`
+	// Children that stay as they are: neither applied nor deleted in this pass. Without effect in `cleanup`.
+	Keep []objectRef `json:"keep,omitempty"`
+	// Secrets whose values the host makes, once. Without effect in `cleanup`.
+	Generate []generatedSecret `json:"generate,omitempty"`
+	// A JSON object: the parent's whole status, but for `conditions` and `observedGeneration`, which are the host's to write. absent: the status fields stay as they are.
+	Status object `json:"status,omitempty"`
+	// Conditions of the plugin's own. One of type `Ready` replaces the host's. Those that only the host sets, such as `Synced`, `Reconciling` and `Stalled`, have no effect.
+	Conditions []condition `json:"conditions,omitempty"`
+	// Events on the parent.
+	Events []event `json:"events,omitempty"`
+	// Reconcile again after so many milliseconds, even when nothing changes.
+	RequeueAfterMs uint64 `json:"requeueAfterMs,omitempty"`
+	// Objects to read. When the request did not answer every one of them, the host reads them, calls again with the answers in `related` and ignores the rest of this response; from then on a change of any of them reconciles this parent.
+	Needs []need `json:"needs,omitempty"`
+	// end of fields
 }
 
 // fieldError is something that the user must change: where, such as spec.rules[0].host, and what.
 type fieldError struct {
-	Path    string `json:"path"`
+	// fields of FieldError: as in wit/types.wit, by plugins/records.py
+	// Where, such as `spec.rules[0].host`.
+	Path string `json:"path"`
+	// What is wrong and what to change, such as `must be at most 10`.
 	Message string `json:"message"`
+	// end of fields
 }
 
 // objectRef is a child that stays as it is.
 type objectRef struct {
+	// fields of ObjectRef: as in wit/types.wit, by plugins/records.py
+	// `v1` or `group/version`.
 	APIVersion string `json:"apiVersion"`
-	Kind       string `json:"kind"`
-	Namespace  string `json:"namespace,omitempty"`
-	Name       string `json:"name"`
+	// The kind.
+	Kind string `json:"kind"`
+	// Absent: the parent's own namespace, or none for a cluster-scoped kind.
+	Namespace string `json:"namespace,omitempty"`
+	// The object's name.
+	Name string `json:"name"`
+	// end of fields
 }
 
-// generated is a Secret whose values the host makes.
-type generated struct {
-	Name    string           `json:"name"`
-	Entries []generatedValue `json:"entries"`
+// generatedSecret is a Secret whose values the host makes.
+type generatedSecret struct {
+	// fields of GeneratedSecret: as in wit/types.wit, by plugins/records.py
+	// The Secret's name; its namespace is the parent's.
+	Name string `json:"name"`
+	// The keys that the Secret must contain.
+	Entries []generatedValue `json:"entries,omitempty"`
+	// end of fields
 }
 
 type generatedValue struct {
-	Key      string `json:"key"`
-	Length   uint32 `json:"length"`
+	// fields of GeneratedValue: as in wit/types.wit, by plugins/records.py
+	// The key in the Secret's data.
+	Key string `json:"key"`
+	// How many characters, 8 to 1024.
+	Length uint32 `json:"length"`
+	// The characters to draw from, each once, at least 2; absent: letters and digits.
 	Alphabet string `json:"alphabet,omitempty"`
+	// end of fields
 }
 
 // need asks for objects to read: one by name, or those that a label selector picks.
 type need struct {
-	ID            string `json:"id"`
-	APIVersion    string `json:"apiVersion"`
-	Kind          string `json:"kind"`
-	Namespace     string `json:"namespace,omitempty"`
-	Name          string `json:"name,omitempty"`
+	// fields of Need: as in wit/types.wit, by plugins/records.py
+	// Chosen by the plugin, unique in the response.
+	ID string `json:"id"`
+	// `v1` or `group/version`.
+	APIVersion string `json:"apiVersion"`
+	// The kind.
+	Kind string `json:"kind"`
+	// Absent: the parent's own namespace, or none for a cluster-scoped kind.
+	Namespace string `json:"namespace,omitempty"`
+	// Absent: every object that the selector picks.
+	Name string `json:"name,omitempty"`
+	// As in `kubectl get -l`.
 	LabelSelector string `json:"labelSelector,omitempty"`
+	// end of fields
 }
 
 type condition struct {
-	Type    string `json:"type"`
-	Status  string `json:"status"`
-	Reason  string `json:"reason"`
+	// fields of Condition: as in wit/types.wit, by plugins/records.py
+	// CamelCase, such as `Ready`.
+	Type string `json:"type"`
+	// `True`, `False` or `Unknown`.
+	Status string `json:"status"`
+	// CamelCase, for machines.
+	Reason string `json:"reason"`
+	// A sentence, for people.
 	Message string `json:"message"`
+	// end of fields
 }
 
 type event struct {
-	Type    string `json:"type"`
-	Reason  string `json:"reason"`
+	// fields of Event: as in wit/types.wit, by plugins/records.py
+	// `Normal` or `Warning`.
+	Type string `json:"type"`
+	// CamelCase, such as `ScaledDown`.
+	Reason string `json:"reason"`
+	// A sentence, for people.
 	Message string `json:"message"`
+	// end of fields
 }
 
 type failure struct {
@@ -175,24 +249,32 @@ type failure struct {
 
 // invalid is an error that the user must mend: nothing is tried again until the resource changes.
 type invalid struct {
-	Reason  string `json:"reason,omitempty"`
+	// fields of Invalid: as in wit/types.wit, by plugins/records.py
+	// CamelCase; becomes the reason of the condition and of the Warning Event. absent: `InvalidSpec`.
+	Reason string `json:"reason,omitempty"`
+	// What is wrong and what to change.
 	Message string `json:"message"`
-	shown
+	// The parent's whole status, as in `response`.
+	Status object `json:"status,omitempty"`
+	// Added to those that the parent has. The host's own, `Ready` among them, say that the spec is invalid.
+	Conditions []condition `json:"conditions,omitempty"`
+	// end of fields
 }
 
 func (i *invalid) Error() string { return i.Message }
 
 // retry is a temporary error: the host calls the plugin again later.
 type retry struct {
+	// fields of Retry: as in wit/types.wit, by plugins/records.py
+	// What is missing or failed.
 	Message string `json:"message"`
+	// Try again after so many milliseconds, in place of the host's own back-off.
 	AfterMs uint64 `json:"afterMs,omitempty"`
-	shown
-}
-
-// shown is what the resource shows with a failure, beside the conditions of the host.
-type shown struct {
-	Status     object      `json:"status,omitempty"`
+	// The parent's whole status, as in `response`.
+	Status object `json:"status,omitempty"`
+	// Added to those that the parent has, but for `Ready`.
 	Conditions []condition `json:"conditions,omitempty"`
+	// end of fields
 }
 
 func (r *retry) Error() string { return r.Message }

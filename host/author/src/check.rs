@@ -441,7 +441,7 @@ async fn default(plugin: &Plugin, objects: &[Value], report: &mut Report) {
 async fn children(plugin: &Plugin, name: &str, scene: &Scene, report: &mut Report) {
     match offline::reconcile(plugin, scene).await {
         Ok(rendering) => {
-            let count = rendering.children.len() + rendering.generate.len();
+            let count = rendering.children.len() + rendering.response.generate.len();
             report.ok("children", format!("{name}: {count}, all of them allowed"));
         }
         Err(RenderError::Evaluate(EvaluateError::Call(error @ CallError::Failure(_)))) => {

@@ -40,7 +40,8 @@ pub(crate) fn print(output: Output, parent: &Kind, done: &[(Scene, Rendering)]) 
         }
         Output::Json => {
             let items: Vec<&Value> = done.iter().flat_map(|(_, r)| &r.children).collect();
-            let parents: Vec<Value> = done.iter().map(|(s, r)| summary(parent, s, r)).collect();
+            let parents = done.iter().map(|(s, r)| summary(parent, s, r));
+            let parents: Vec<Value> = parents.collect::<Result<_, _>>()?;
             let list = json!({ "apiVersion": "v1", "kind": "List", "items": items, "parents": parents });
             serde_json::to_string_pretty(&list)? + "\n"
         }
@@ -48,7 +49,7 @@ pub(crate) fn print(output: Output, parent: &Kind, done: &[(Scene, Rendering)]) 
             for child in &rendering.children {
                 text.push_str(&name(&kind_of(child), &child["metadata"]["name"]));
             }
-            for secret in &rendering.generate {
+            for secret in &rendering.response.generate {
                 let _ = writeln!(text, "secret/{}", secret.name);
             }
             text
@@ -66,20 +67,20 @@ fn name(kind: &Kind, name: &Value) -> String {
     )
 }
 
-fn summary(kind: &Kind, scene: &Scene, rendering: &Rendering) -> Value {
+/// Returns the fields of an answer with what the host makes of some, and without those that the output has elsewhere.
+fn summary(kind: &Kind, scene: &Scene, rendering: &Rendering) -> Result<Value, serde_json::Error> {
+    let mut summary = serde_json::to_value(&rendering.response)?;
+    if let Some(fields) = summary.as_object_mut() {
+        fields.retain(|field, _| !["children", "conditions", "done", "needs"].contains(&field.as_str()));
+    }
     let name = NamespacedName::of(&scene.parent);
-    json!({
-        "apiVersion": kind.api_version,
-        "kind": kind.kind,
-        "metadata": { "namespace": name.namespace, "name": name.name },
-        "status": rendering.status,
-        "events": rendering.events,
-        "keep": rendering.keep.iter().map(ToString::to_string).collect::<Vec<_>>(),
-        "generate": rendering.generate,
-        "requeueAfterMs": rendering.requeue_after_ms,
-        "requeueAt": rendering.requeue_at,
-        "cleanedUp": rendering.cleaned_up,
-    })
+    summary["apiVersion"] = kind.api_version.clone().into();
+    summary["kind"] = kind.kind.clone().into();
+    summary["metadata"] = json!({ "namespace": name.namespace, "name": name.name });
+    summary["status"] = rendering.status.clone().into();
+    summary["keep"] = rendering.keep.iter().map(ToString::to_string).collect();
+    summary["cleanedUp"] = rendering.cleaned_up.into();
+    Ok(summary)
 }
 
 /// Formats one rendering as YAML. Everything except the children is in comments, so that the output can be piped into
@@ -95,7 +96,7 @@ fn yaml(kind: &Kind, scene: &Scene, rendering: &Rendering) -> Result<String, Fai
     for line in status.lines() {
         let _ = writeln!(text, "# {line}");
     }
-    for event in &rendering.events {
+    for event in &rendering.response.events {
         let _ = writeln!(
             text,
             "# event: {:?} {}: {}",
@@ -105,7 +106,7 @@ fn yaml(kind: &Kind, scene: &Scene, rendering: &Rendering) -> Result<String, Fai
     for key in &rendering.keep {
         let _ = writeln!(text, "# unchanged: {key}");
     }
-    for secret in &rendering.generate {
+    for secret in &rendering.response.generate {
         for entry in &secret.entries {
             let _ = writeln!(
                 text,
@@ -114,10 +115,10 @@ fn yaml(kind: &Kind, scene: &Scene, rendering: &Rendering) -> Result<String, Fai
             );
         }
     }
-    if let Some(ms) = rendering.requeue_after_ms {
+    if let Some(ms) = rendering.response.requeue_after_ms {
         let _ = writeln!(text, "# next reconcile after {ms} ms");
     }
-    if let Some(at) = rendering.requeue_at {
+    if let Some(at) = rendering.response.requeue_at {
         let _ = writeln!(text, "# next reconcile at {at}");
     }
     for child in &rendering.children {

@@ -102,6 +102,7 @@ pub struct Description {
     /// The kind of the custom resource that it reconciles.
     pub parent: Kind,
     /// The kinds of the children that the plugin creates.
+    #[serde(default)]
     pub makes: Vec<Kind>,
     /// The kinds that the plugin may request in a [`Need`].
     #[serde(default)]
@@ -305,6 +306,7 @@ pub struct GeneratedSecret {
     /// The Secret's name; its namespace is the parent's.
     pub name: String,
     /// The keys that the Secret must contain.
+    #[serde(default)]
     pub entries: Vec<GeneratedValue>,
 }
 

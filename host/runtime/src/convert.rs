@@ -304,7 +304,7 @@ impl<'a> Reader<'a> {
         }))
     }
 
-    fn children(&mut self, texts: &[String]) -> Result<Vec<Value>, CallError> {
+    pub(crate) fn children(&mut self, texts: &[String]) -> Result<Vec<Value>, CallError> {
         texts
             .iter()
             .enumerate()
@@ -315,7 +315,7 @@ impl<'a> Reader<'a> {
             .collect()
     }
 
-    fn status(&mut self, text: Option<&str>) -> Result<Option<Map<String, Value>>, CallError> {
+    pub(crate) fn status(&mut self, text: Option<&str>) -> Result<Option<Map<String, Value>>, CallError> {
         text.map(|text| self.object("status", text)).transpose()
     }
 

@@ -1,8 +1,7 @@
 //! Parts of this crate that fuzz targets call directly. Not an interface for other callers.
 
-use crate::bindings::operator_host::plugin::types as wit;
-use crate::contract::CommandOutput;
-use crate::convert::{self, Reader};
+use crate::contract::{CommandOutput, Response};
+use crate::convert::Reader;
 use crate::error::{CallError, LoadError};
 use crate::limits::Limits;
 use crate::memory_budget::CallMemory;
@@ -29,21 +28,15 @@ pub fn command_answer(output: &[u8], limits: &Limits) -> Result<CommandOutput, C
 /// # Errors
 /// Returns an error when a text is not a valid answer.
 pub fn component_answer(
-    children: Vec<String>,
-    status: Option<String>,
+    children: &[String],
+    status: Option<&str>,
     limits: &Limits,
 ) -> Result<CommandOutput, CallError> {
-    let record = wit::Response {
-        done: false,
-        children,
-        status,
-        keep: Vec::new(),
-        generate: Vec::new(),
-        conditions: Vec::new(),
-        events: Vec::new(),
-        requeue_after_ms: None,
-        requeue_at: None,
-        needs: Vec::new(),
-    };
-    convert::response(Ok(record), &mut Reader::new(limits, &CallMemory::of(limits)))
+    let room = CallMemory::of(limits);
+    let mut reader = Reader::new(limits, &room);
+    Ok(CommandOutput::Response(Box::new(Response {
+        children: reader.children(children)?,
+        status: reader.status(status)?,
+        ..Response::default()
+    })))
 }

@@ -7,8 +7,12 @@ const CONTRACT = "1.0.0";
 /** A kind as written in a manifest. */
 @json
 export class Kind {
+  // fields of Kind: as in wit/types.wit, by plugins/records.py
+  /** `v1` or `group/version`. */
   apiVersion: string = "";
+  /** The kind, such as `Deployment`. */
   kind: string = "";
+  // end of fields
 
   static of(apiVersion: string, kind: string): Kind {
     return { apiVersion, kind };
@@ -158,19 +162,27 @@ export class Request {
   spec: Item;
   /** The objects in the cluster that the parent owns. */
   children: Item[];
-  /** The host's clock in RFC 3339. */
-  now: string;
-  /** Nothing can be created in the namespace any more. */
-  namespaceTerminating: bool;
+  // plain fields of Request: as in wit/types.wit, by plugins/records.py
+  /** The host's clock in RFC 3339, UTC, in whole seconds that have passed. */
+  get now(): string {
+    return this.item.at("now").text;
+  }
+  /** The W3C `traceparent` of the span around this call, when there is one. */
+  get traceparent(): string {
+    return this.item.at("traceparent").text;
+  }
+  /** Whether the parent's namespace is being deleted: nothing can be created there any more, and a `cleanup` must do without. */
+  get namespaceTerminating(): bool {
+    return this.item.at("namespaceTerminating").isTrue;
+  }
+  // end of fields
 
-  constructor(private request: Item) {
-    const parent = request.at("parent");
+  constructor(private item: Item) {
+    const parent = item.at("parent");
     this.parent = parent;
     this.name = parent.name;
     this.spec = parent.at("spec").isThere ? parent.at("spec") : new Item(JSON.parse<JSON.Value>("{}"));
-    this.children = request.at("children").items;
-    this.now = request.at("now").text;
-    this.namespaceTerminating = request.at("namespaceTerminating").isTrue;
+    this.children = item.at("children").items;
   }
 
   childrenOf(kind: Kind): Item[] {
@@ -192,7 +204,7 @@ export class Request {
 
   /** Returns the objects that the host read for a need; null when it has not read them yet. */
   answer(id: string): Item[] | null {
-    const related = this.request.at("related").items;
+    const related = this.item.at("related").items;
     for (let i = 0; i < related.length; i++) {
       if (related[i].at("id").text == id) return related[i].at("objects").items;
     }
@@ -202,55 +214,89 @@ export class Request {
 
 @json
 class Reference {
+  // fields of ObjectRef: as in wit/types.wit, by plugins/records.py
+  /** `v1` or `group/version`. */
   apiVersion: string = "";
+  /** The kind. */
   kind: string = "";
+  /** Absent: the parent's own namespace, or none for a cluster-scoped kind. */
   @omitnull()
   namespace: string | null = null;
+  /** The object's name. */
   name: string = "";
+  // end of fields
 }
 
 @json
 class Condition {
+  // fields of Condition: as in wit/types.wit, by plugins/records.py
+  /** CamelCase, such as `Ready`. */
   type: string = "";
+  /** `True`, `False` or `Unknown`. */
   status: string = "";
+  /** CamelCase, for machines. */
   reason: string = "";
+  /** A sentence, for people. */
   message: string = "";
+  // end of fields
 }
 
 @json
 class Event {
+  // fields of Event: as in wit/types.wit, by plugins/records.py
+  /** `Normal` or `Warning`. */
   type: string = "";
+  /** CamelCase, such as `ScaledDown`. */
   reason: string = "";
+  /** A sentence, for people. */
   message: string = "";
+  // end of fields
 }
 
 /** Objects to read: one by name, or those that a label selector picks. */
 @json
 export class Need {
+  // fields of Need: as in wit/types.wit, by plugins/records.py
+  /** Chosen by the plugin, unique in the response. */
   id: string = "";
+  /** `v1` or `group/version`. */
   apiVersion: string = "";
+  /** The kind. */
   kind: string = "";
+  /** Absent: the parent's own namespace, or none for a cluster-scoped kind. */
   @omitnull()
   namespace: string | null = null;
+  /** Absent: every object that the selector picks. */
   @omitnull()
   name: string | null = null;
+  /** As in `kubectl get -l`. */
   @omitnull()
   labelSelector: string | null = null;
+  // end of fields
 }
 
 /** A value of a generated Secret: its key, and how many characters it has, letters and digits or those of the alphabet. */
 @json
 export class GeneratedValue {
+  // fields of GeneratedValue: as in wit/types.wit, by plugins/records.py
+  /** The key in the Secret's data. */
   key: string = "";
+  /** How many characters, 8 to 1024. */
   length: i32 = 0;
+  /** The characters to draw from, each once, at least 2; absent: letters and digits. */
   @omitnull()
   alphabet: string | null = null;
+  // end of fields
 }
 
 @json
 class GeneratedSecret {
+  // fields of GeneratedSecret: as in wit/types.wit, by plugins/records.py
+  /** The Secret's name; its namespace is the parent's. */
   name: string = "";
+  /** The keys that the Secret must contain. */
   entries: GeneratedValue[] = [];
+  // end of fields
 }
 
 /** What should be, or why there is no answer. The host deletes every child of the parent that it does not name. */
@@ -258,13 +304,19 @@ export class Response {
   private failure: string = "";
   private children: string[] = [];
   private kept: Reference[] = [];
-  private generated: GeneratedSecret[] = [];
-  private statusText: string = "";
-  private conditions: Condition[] = [];
-  private events: Event[] = [];
-  private needs: Need[] = [];
-  private requeueAfter: i64 = -1;
-  private requeueTime: string = "";
+  private fields: Map<string, string> = new Map<string, string>();
+
+  /** Sets a field of the answer, such as one that has no method here, as JSON. */
+  set(field: string, json: string): Response {
+    this.fields.set(field, json);
+    return this;
+  }
+
+  /** Adds an item to a list of the answer. */
+  private add<T>(field: string, item: T): Response {
+    const text = JSON.stringify<T>(item);
+    return this.set(field, this.fields.has(field) ? this.fields.get(field).slice(0, -1) + `,${text}]` : `[${text}]`);
+  }
 
   /** Fails: the user must change the resource. Nothing is retried until it changes. */
   static invalid(message: string): Response {
@@ -311,16 +363,16 @@ export class Response {
   generate(name: string, entries: GeneratedValue[]): Response {
     requireText(name, "the name of a generated Secret");
     for (let i = 0; i < entries.length; i++) requireText(entries[i].key, "the key of a generated value");
-    this.generated.push({ name, entries });
-    return this;
+    const secret: GeneratedSecret = { name, entries };
+    return this.add("generate", secret);
   }
 
   /** Sets the parent's whole status, but for what the host writes. */
   status<T>(status: T): Response {
-    this.statusText = JSON.stringify<T>(status);
-    requireJson(this.statusText, "the status");
-    if (!this.statusText.startsWith("{")) throw new Error(`the status must be an object (it is ${this.statusText})`);
-    return this;
+    const text = JSON.stringify<T>(status);
+    requireJson(text, "the status");
+    if (!text.startsWith("{")) throw new Error(`the status must be an object (it is ${text})`);
+    return this.set("status", text);
   }
 
   /** Adds a condition, with the status `True`, `False` or `Unknown`. `Ready` replaces the one that the host derives. */
@@ -330,8 +382,8 @@ export class Response {
       throw new Error(`the status of the condition ${type} must be True, False or Unknown (it is ${status})`);
     }
     requireText(reason, `the reason of the condition ${type}`);
-    this.conditions.push({ type, status, reason, message });
-    return this;
+    const condition: Condition = { type, status, reason, message };
+    return this.add("conditions", condition);
   }
 
   /** Adds an Event on the parent, of the type `Normal` or `Warning`. */
@@ -341,29 +393,26 @@ export class Response {
     }
     requireText(reason, "the reason of an Event");
     requireText(message, "the message of an Event");
-    this.events.push({ type, reason, message });
-    return this;
+    const event: Event = { type, reason, message };
+    return this.add("events", event);
   }
 
   /** Adds objects to read and to watch. */
   need(need: Need): Response {
     requireText(need.id, "the id of a need");
     requireText(need.kind, "the kind of a need");
-    this.needs.push(need);
-    return this;
+    return this.add("needs", need);
   }
 
   /** Requests another call after this time even if nothing changes. */
   requeueAfterMs(time: i64): Response {
     if (time < 0) throw new Error(`the time of requeueAfterMs must not be negative (it is ${time})`);
-    this.requeueAfter = time;
-    return this;
+    return this.set("requeueAfterMs", time.toString());
   }
 
   /** Requests another call at this time of the host's clock, such as `2026-01-02T03:04:05Z`, even if nothing changes. */
   requeueAt(time: string): Response {
-    this.requeueTime = time;
-    return this;
+    return this.set("requeueAt", JSON.stringify(time));
   }
 
   /** Returns the output; `done` is for a cleanup. */
@@ -376,18 +425,9 @@ export class Response {
       if (terminating) this.keep(terminating);
       else children.push(this.children[i]);
     }
-    const fields = [
-      `"done":${done}`,
-      `"children":[${children.join(",")}]`,
-      `"keep":${JSON.stringify(this.kept)}`,
-      `"generate":${JSON.stringify(this.generated)}`,
-      `"conditions":${JSON.stringify(this.conditions)}`,
-      `"events":${JSON.stringify(this.events)}`,
-      `"needs":${JSON.stringify(this.needs)}`,
-    ];
-    if (this.statusText != "") fields.push(`"status":${this.statusText}`);
-    if (this.requeueAfter >= 0) fields.push(`"requeueAfterMs":${this.requeueAfter}`);
-    if (this.requeueTime != "") fields.push(`"requeueAt":${JSON.stringify(this.requeueTime)}`);
+    const fields = [`"done":${done}`, `"children":[${children.join(",")}]`, `"keep":${JSON.stringify(this.kept)}`];
+    const names = this.fields.keys();
+    for (let i = 0; i < names.length; i++) fields.push(`"${names[i]}":${this.fields.get(names[i])}`);
     return `{"response":{${fields.join(",")}}}`;
   }
 }
@@ -420,8 +460,12 @@ function terminatingOne(request: Request, child: string): Item | null {
 /** What the user must change in a resource: where, such as `spec.rules[0].host`, and what. */
 @json
 export class FieldError {
+  // fields of FieldError: as in wit/types.wit, by plugins/records.py
+  /** Where, such as `spec.rules[0].host`. */
   path: string = "";
+  /** What is wrong and what to change, such as `must be at most 10`. */
   message: string = "";
+  // end of fields
 }
 
 /** What a plugin says about itself, and its functions. */

@@ -29,6 +29,7 @@ typedef plugin_string_t operator_host_plugin_types_json_t;
 typedef struct operator_host_plugin_types_kind_t {
   // `v1` or `group/version`.
   plugin_string_t   api_version;
+  // The kind, such as `Deployment`.
   plugin_string_t   kind;
 } operator_host_plugin_types_kind_t;
 
@@ -81,6 +82,7 @@ typedef struct {
 typedef struct operator_host_plugin_types_related_t {
   // The `id` of the need.
   plugin_string_t   id;
+  // The objects.
   operator_host_plugin_types_list_json_t   objects;
 } operator_host_plugin_types_related_t;
 
@@ -112,16 +114,21 @@ typedef struct operator_host_plugin_types_request_t {
   bool   namespace_terminating;
 } operator_host_plugin_types_request_t;
 
+// A reference to one object.
 typedef struct operator_host_plugin_types_object_ref_t {
+  // `v1` or `group/version`.
   plugin_string_t   api_version;
+  // The kind.
   plugin_string_t   kind;
   // `none`: the parent's own namespace, or none for a cluster-scoped kind.
   plugin_option_string_t   namespace_;
+  // The object's name.
   plugin_string_t   name;
 } operator_host_plugin_types_object_ref_t;
 
 // One key of a generated Secret. Drawn when the Secret lacks the key, never changed after.
 typedef struct operator_host_plugin_types_generated_value_t {
+  // The key in the Secret's data.
   plugin_string_t   key;
   // How many characters, 8 to 1024.
   uint32_t   length;
@@ -137,7 +144,9 @@ typedef struct {
 // A Secret made by the host from the operating system's randomness. A plugin must not draw passwords:
 // what it draws derives from the request and can be predicted.
 typedef struct operator_host_plugin_types_generated_secret_t {
+  // The Secret's name; its namespace is the parent's.
   plugin_string_t   name;
+  // The keys that the Secret must contain.
   operator_host_plugin_types_list_generated_value_t   entries;
 } operator_host_plugin_types_generated_secret_t;
 
@@ -152,6 +161,7 @@ typedef uint8_t operator_host_plugin_types_condition_status_t;
 typedef struct operator_host_plugin_types_condition_t {
   // CamelCase, such as `Ready`.
   plugin_string_t   type;
+  // `True`, `False` or `Unknown`.
   operator_host_plugin_types_condition_status_t   status;
   // CamelCase, for machines.
   plugin_string_t   reason;
@@ -164,10 +174,13 @@ typedef uint8_t operator_host_plugin_types_event_type_t;
 #define OPERATOR_HOST_PLUGIN_TYPES_EVENT_TYPE_NORMAL 0
 #define OPERATOR_HOST_PLUGIN_TYPES_EVENT_TYPE_WARNING 1
 
+// An Event on the parent.
 typedef struct operator_host_plugin_types_event_t {
+  // `Normal` or `Warning`.
   operator_host_plugin_types_event_type_t   type;
   // CamelCase, such as `ScaledDown`.
   plugin_string_t   reason;
+  // A sentence, for people.
   plugin_string_t   message;
 } operator_host_plugin_types_event_t;
 
@@ -175,11 +188,13 @@ typedef struct operator_host_plugin_types_event_t {
 typedef struct operator_host_plugin_types_need_t {
   // Chosen by the plugin, unique in the response.
   plugin_string_t   id;
+  // `v1` or `group/version`.
   plugin_string_t   api_version;
+  // The kind.
   plugin_string_t   kind;
   // `none`: the parent's own namespace, or none for a cluster-scoped kind.
   plugin_option_string_t   namespace_;
-  // With `none` every object that the selector picks.
+  // `none`: every object that the selector picks.
   plugin_option_string_t   name;
   // As in `kubectl get -l`.
   plugin_option_string_t   label_selector;
@@ -228,7 +243,7 @@ typedef struct operator_host_plugin_types_response_t {
   // Secrets whose values the host makes, once. Without effect in `cleanup`.
   operator_host_plugin_types_list_generated_secret_t   generate;
   // A JSON object: the parent's whole status, but for `conditions` and `observedGeneration`, which are
-  // the host's to write. `none` leaves the status fields as they are.
+  // the host's to write. `none`: the status fields stay as they are.
   operator_host_plugin_types_option_json_t   status;
   // Conditions of the plugin's own. One of type `Ready` replaces the host's. Those that only the host sets, such
   // as `Synced`, `Reconciling` and `Stalled`, have no effect.
@@ -259,17 +274,18 @@ typedef struct operator_host_plugin_types_invalid_t {
   plugin_option_string_t   reason;
   // What is wrong and what to change.
   plugin_string_t   message;
-  // As in `response`.
+  // The parent's whole status, as in `response`.
   operator_host_plugin_types_option_json_t   status;
   // Added to those that the parent has. The host's own, `Ready` among them, say that the spec is invalid.
   operator_host_plugin_types_list_condition_t   conditions;
 } operator_host_plugin_types_invalid_t;
 
 typedef struct operator_host_plugin_types_retry_t {
+  // What is missing or failed.
   plugin_string_t   message;
   // Try again after so many milliseconds, in place of the host's own back-off.
   plugin_option_u64_t   after_ms;
-  // As in `response`.
+  // The parent's whole status, as in `response`.
   operator_host_plugin_types_option_json_t   status;
   // Added to those that the parent has, but for `Ready`.
   operator_host_plugin_types_list_condition_t   conditions;

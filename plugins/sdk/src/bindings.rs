@@ -6,5 +6,5 @@
 wit_bindgen::generate!({
     path: "wit",
     world: "plugin",
-    additional_derives: [PartialEq, Eq, serde::Serialize],
+    additional_derives: [PartialEq, Eq, serde::Serialize, serde::Deserialize],
 });

@@ -10,7 +10,9 @@ use serde_json::{Value, json};
 
 use crate::bindings::operator_host::plugin::types as wit;
 use crate::plugin::{Reconciler, Registered};
+use crate::request::about;
 use crate::response::Failure;
+
 /// Answers one call. If the input violates the contract, writes the reason to standard error and returns a nonzero
 /// exit code.
 pub fn run<R: Registered>() -> ExitCode {
@@ -44,8 +46,8 @@ fn answer<R: Registered>() -> Result<(), String> {
             let errors = plugin.validate(&input["parent"].to_string(), old_parent.as_deref());
             json!({ "validated": document(errors) })
         }
-        Some("reconcile") => responded(plugin.reconcile(request())),
-        Some("cleanup") => responded(plugin.cleanup(request())),
+        Some("reconcile") => responded(plugin.reconcile(request()?)),
+        Some("cleanup") => responded(plugin.cleanup(request()?)),
         Some("convert") => {
             let conversion = &input["conversion"];
             let results = plugin.convert(&text(&conversion["apiVersion"]), &texts(&conversion["objects"]));
@@ -71,20 +73,26 @@ fn answer<R: Registered>() -> Result<(), String> {
         .map_err(|error| format!("standard output: {error}"))
 }
 
-fn request(request: &Value) -> wit::Request {
-    wit::Request {
+/// Converts the contract's JSON to the record of the world.
+fn request(request: &Value) -> Result<wit::Request, String> {
+    let mut record = serde_json::to_value(about(String::new())).unwrap_or_default();
+    // The host omits what is false or absent.
+    for (name, value) in record.as_object_mut().into_iter().flatten() {
+        if let given @ (Value::String(_) | Value::Bool(_) | Value::Number(_)) = &request[renamed(name)] {
+            value.clone_from(given);
+        }
+    }
+    let plain = serde_json::from_value(record).map_err(|error| format!("standard input: {error}"))?;
+    let related = items(&request["related"]).map(|related| wit::Related {
+        id: text(&related["id"]),
+        objects: texts(&related["objects"]),
+    });
+    Ok(wit::Request {
         parent: request["parent"].to_string(),
         children: texts(&request["children"]),
-        related: items(&request["related"])
-            .map(|related| wit::Related {
-                id: text(&related["id"]),
-                objects: texts(&related["objects"]),
-            })
-            .collect(),
-        now: text(&request["now"]),
-        traceparent: request["traceparent"].as_str().map(str::to_owned),
-        namespace_terminating: request["namespaceTerminating"] == true,
-    }
+        related: related.collect(),
+        ..plain
+    })
 }
 
 fn items(value: &Value) -> impl Iterator<Item = &Value> {

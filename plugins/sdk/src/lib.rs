@@ -145,44 +145,28 @@ macro_rules! register {
     };
 }
 
-/// Defines an export that takes a request, whose fields the canonical ABI passes one by one.
+/// Defines an export, whose parameters are those of the canonical ABI.
 #[cfg(not(feature = "command"))]
 #[doc(hidden)]
 #[macro_export]
 macro_rules! __call {
-    ($registered:ident, $name:ident, $implementation:ident, $export:literal) => {
+    ($registered:ident, $export:literal, $implementation:ident($($parameter:ident: $type:ty),*)) => {
         #[unsafe(export_name = ::core::concat!("operator-host:plugin/reconciler@1.0.0#", $export))]
-        unsafe extern "C" fn $name(
-            parent: *mut u8,
-            parent_length: usize,
-            children: *mut u8,
-            children_length: usize,
-            related: *mut u8,
-            related_length: usize,
-            now: *mut u8,
-            now_length: usize,
-            is_traced: i32,
-            traceparent: *mut u8,
-            traceparent_length: usize,
-            namespace_terminating: i32,
-        ) -> *mut u8 {
+        unsafe extern "C" fn $implementation($($parameter: $type),*) -> *mut u8 {
             unsafe {
-                reconciler::$implementation::<$registered>(
-                    parent,
-                    parent_length,
-                    children,
-                    children_length,
-                    related,
-                    related_length,
-                    now,
-                    now_length,
-                    is_traced,
-                    traceparent,
-                    traceparent_length,
-                    namespace_terminating,
+                $crate::__private::exports::operator_host::plugin::reconciler::$implementation::<$registered>(
+                    $($parameter),*
                 )
             }
         }
+    };
+    // A request, whose fields are passed one by one.
+    ($registered:ident, $export:literal, $implementation:ident(request)) => {
+        $crate::__call!($registered, $export, $implementation(
+            parent: *mut u8, parent_length: usize, children: *mut u8, children_length: usize,
+            related: *mut u8, related_length: usize, now: *mut u8, now_length: usize,
+            is_traced: i32, traceparent: *mut u8, traceparent_length: usize, namespace_terminating: i32
+        ));
     };
 }
 
@@ -198,54 +182,17 @@ macro_rules! __export {
     ($registered:ident) => {
         #[cfg(target_family = "wasm")]
         const _: () = {
-            use $crate::__private::exports::operator_host::plugin::reconciler;
-
-            #[unsafe(export_name = "operator-host:plugin/reconciler@1.0.0#describe")]
-            unsafe extern "C" fn describe() -> *mut u8 {
-                unsafe { reconciler::_export_describe_cabi::<$registered>() }
-            }
-            #[unsafe(export_name = "operator-host:plugin/reconciler@1.0.0#validate")]
-            unsafe extern "C" fn validate(
-                parent: *mut u8,
-                parent_length: usize,
-                has_old_parent: i32,
-                old_parent: *mut u8,
-                old_parent_length: usize,
-            ) -> *mut u8 {
-                unsafe {
-                    reconciler::_export_validate_cabi::<$registered>(
-                        parent,
-                        parent_length,
-                        has_old_parent,
-                        old_parent,
-                        old_parent_length,
-                    )
-                }
-            }
-            $crate::__call!($registered, reconcile, _export_reconcile_cabi, "reconcile");
-            $crate::__call!($registered, cleanup, _export_cleanup_cabi, "cleanup");
-
-            #[unsafe(export_name = "operator-host:plugin/reconciler@1.0.0#convert")]
-            unsafe extern "C" fn convert(
-                api_version: *mut u8,
-                api_version_length: usize,
-                objects: *mut u8,
-                objects_length: usize,
-            ) -> *mut u8 {
-                unsafe {
-                    reconciler::_export_convert_cabi::<$registered>(
-                        api_version,
-                        api_version_length,
-                        objects,
-                        objects_length,
-                    )
-                }
-            }
-
-            #[unsafe(export_name = "operator-host:plugin/reconciler@1.0.0#default")]
-            unsafe extern "C" fn default(parent: *mut u8, parent_length: usize) -> *mut u8 {
-                unsafe { reconciler::_export_default_cabi::<$registered>(parent, parent_length) }
-            }
+            $crate::__call!($registered, "describe", _export_describe_cabi());
+            $crate::__call!($registered, "validate", _export_validate_cabi(
+                parent: *mut u8, parent_length: usize,
+                has_old_parent: i32, old_parent: *mut u8, old_parent_length: usize
+            ));
+            $crate::__call!($registered, "reconcile", _export_reconcile_cabi(request));
+            $crate::__call!($registered, "cleanup", _export_cleanup_cabi(request));
+            $crate::__call!($registered, "convert", _export_convert_cabi(
+                api_version: *mut u8, api_version_length: usize, objects: *mut u8, objects_length: usize
+            ));
+            $crate::__call!($registered, "default", _export_default_cabi(parent: *mut u8, parent_length: usize));
         };
     };
 }

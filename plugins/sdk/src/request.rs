@@ -223,6 +223,19 @@ fn inner<'a>(mut value: &'a mut Value, steps: &[usize]) -> Option<&'a mut Value>
     Some(value)
 }
 
+/// Returns the record of a request that says nothing else than the parent.
+#[cfg(any(test, feature = "command", feature = "testing"))]
+pub(crate) fn about(parent: String) -> wit::Request {
+    wit::Request {
+        parent,
+        children: Vec::new(),
+        related: Vec::new(),
+        now: String::new(),
+        traceparent: None,
+        namespace_terminating: false,
+    }
+}
+
 fn objects(texts: Vec<String>) -> Vec<Object> {
     texts.into_iter().map(Object::from_text).collect()
 }
@@ -240,12 +253,8 @@ mod tests {
             parent["metadata"]["namespace"] = namespace.into();
         }
         let request = wit::Request {
-            parent: parent.to_string(),
             children: children.iter().map(Value::to_string).collect(),
-            related: Vec::new(),
-            now: String::new(),
-            traceparent: None,
-            namespace_terminating: false,
+            ..about(parent.to_string())
         };
         Request::from_wit(request).unwrap()
     }
@@ -318,15 +327,7 @@ mod tests {
             ),
         ] {
             let parent = json!({ "metadata": { "name": "one" }, "spec": spec });
-            let request = wit::Request {
-                parent: parent.to_string(),
-                children: Vec::new(),
-                related: Vec::new(),
-                now: String::new(),
-                traceparent: None,
-                namespace_terminating: false,
-            };
-            let failure = Request::<Spec, Value>::from_wit(request).unwrap_err();
+            let failure = Request::<Spec, Value>::from_wit(about(parent.to_string())).unwrap_err();
             let Failure::Invalid(invalid) = failure else {
                 panic!("{failure:?}")
             };

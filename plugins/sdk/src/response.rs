@@ -23,16 +23,10 @@ use crate::text;
 #[derive(Debug)]
 #[must_use = "the host sees what the function returns"]
 pub struct Response<Status> {
-    pub(crate) done: bool,
-    pub(crate) children: Vec<Value>,
-    pub(crate) keep: Vec<ObjectRef>,
-    pub(crate) generate: Vec<GeneratedSecret>,
-    pub(crate) status: Option<Status>,
-    pub(crate) conditions: Vec<Condition>,
-    pub(crate) events: Vec<Event>,
-    pub(crate) requeue_after: Option<Duration>,
-    pub(crate) requeue_at: Option<String>,
-    pub(crate) needs: Vec<Need>,
+    children: Vec<Value>,
+    status: Option<Status>,
+    /// All the rest.
+    record: wit::Response,
 }
 
 impl<Status> Response<Status> {
@@ -47,25 +41,28 @@ impl<Status> Response<Status> {
     /// Names no children yet: without further calls, the host deletes all of them. The status stays as it is.
     pub fn empty() -> Self {
         Self {
-            done: false,
             children: Vec::new(),
-            keep: Vec::new(),
-            generate: Vec::new(),
             status: None,
-            conditions: Vec::new(),
-            events: Vec::new(),
-            requeue_after: None,
-            requeue_at: None,
-            needs: Vec::new(),
+            record: wit::Response {
+                done: false,
+                children: Vec::new(),
+                keep: Vec::new(),
+                generate: Vec::new(),
+                status: None,
+                conditions: Vec::new(),
+                events: Vec::new(),
+                requeue_after_ms: None,
+                requeue_at: None,
+                needs: Vec::new(),
+            },
         }
     }
 
     /// Finishes a cleanup: the parent is released and deleted with the objects that it owns.
     pub fn done() -> Self {
-        Self {
-            done: true,
-            ..Self::empty()
-        }
+        let mut done = Self::empty();
+        done.record.done = true;
+        done
     }
 
     /// Continues a cleanup: the host calls again when something changes.
@@ -75,10 +72,9 @@ impl<Status> Response<Status> {
 
     /// Changes no children and no status: the host first reads these objects, and calls again with them.
     pub fn needs_first(needs: impl IntoIterator<Item = Need>) -> Self {
-        Self {
-            needs: needs.into_iter().collect(),
-            ..Self::empty()
-        }
+        let mut first = Self::empty();
+        first.record.needs.extend(needs);
+        first
     }
 
     /// Adds a child that should exist, as a complete object. Owned objects that the response does not name are
@@ -137,7 +133,7 @@ impl<Status> Response<Status> {
     /// They are deleted with their parent all the same. What must outlive its parent is of a kind with `onRemoval: retain` in
     /// the configuration.
     pub fn keep<Child: Into<ObjectRef>>(mut self, children: impl IntoIterator<Item = Child>) -> Self {
-        self.keep.extend(children.into_iter().map(Into::into));
+        self.record.keep.extend(children.into_iter().map(Into::into));
         self
     }
 
@@ -158,7 +154,7 @@ impl<Status> Response<Status> {
     /// # }
     /// ```
     pub fn generate(mut self, secret: GeneratedSecret) -> Self {
-        self.generate.push(secret);
+        self.record.generate.push(secret);
         self
     }
 
@@ -181,13 +177,13 @@ impl<Status> Response<Status> {
     /// Adds a condition. `Ready` replaces the one that the host derives. The host sets `Synced`, `Reconciling`, `Stalled`,
     /// `Paused`, `PluginHeldBack`, `Contested` and `KindNotListed`, and ignores conditions of these types.
     pub fn condition(mut self, condition: Condition) -> Self {
-        self.conditions.push(condition);
+        self.record.conditions.push(condition);
         self
     }
 
     /// Adds an Event on the parent.
     pub fn event(mut self, event: Event) -> Self {
-        self.events.push(event);
+        self.record.events.push(event);
         self
     }
 
@@ -195,7 +191,7 @@ impl<Status> Response<Status> {
     /// RFC 3339, such as `2026-01-02T03:00:00Z` or a `jiff::Timestamp`. A time that is not after
     /// [`Request::now`](crate::Request::now) has no effect.
     pub fn requeue_at(mut self, time: impl std::fmt::Display) -> Self {
-        self.requeue_at = Some(time.to_string());
+        self.record.requeue_at = Some(time.to_string());
         self
     }
 
@@ -204,13 +200,13 @@ impl<Status> Response<Status> {
     /// due at a time, use [`requeue_at`](Self::requeue_at): each call then comes at its time, however long the one
     /// before took.
     pub fn requeue_after(mut self, after: Duration) -> Self {
-        self.requeue_after = Some(after);
+        self.record.requeue_after_ms = Some(milliseconds(after));
         self
     }
 
     /// Adds objects to read and to watch; see [`Request::answer`](crate::Request::answer).
     pub fn need(mut self, need: Need) -> Self {
-        self.needs.push(need);
+        self.record.needs.push(need);
         self
     }
 }
@@ -222,20 +218,13 @@ impl<Status: Serialize> Response<Status> {
         let terminating: Vec<ObjectRef> = terminating.map(ObjectRef::from).collect();
         self.children.retain(|child| {
             let same = terminating.iter().find(|object| refers_to(child, object));
-            self.keep.extend(same.cloned());
+            self.record.keep.extend(same.cloned());
             same.is_none()
         });
         wit::Response {
-            done: self.done,
             children: self.children.iter().map(Value::to_string).collect(),
-            keep: self.keep,
-            generate: self.generate,
             status: self.status.as_ref().map(|status| text::json("status", status)),
-            conditions: self.conditions,
-            events: self.events,
-            requeue_after_ms: self.requeue_after.map(milliseconds),
-            requeue_at: self.requeue_at,
-            needs: self.needs,
+            ..self.record
         }
     }
 }
@@ -493,7 +482,7 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::request::Request;
+    use crate::request::{Request, about};
 
     /// Like the types of k8s-openapi: the kind is not a field of the struct, but part of its serialized form.
     #[derive(Serialize)]
@@ -528,13 +517,10 @@ mod tests {
         let pod = json!({
             "apiVersion": "v1", "kind": "Pod", "metadata": { "name": "p", "namespace": "n" }, "status": {},
         });
+        let parent = json!({ "metadata": { "name": "a", "namespace": "n" }, "spec": {} });
         let request = Request::<Value, ()>::from_wit(wit::Request {
-            parent: json!({ "metadata": { "name": "a", "namespace": "n" }, "spec": {} }).to_string(),
             children: vec![pod.to_string()],
-            related: Vec::new(),
-            now: "2026-01-01T00:00:00Z".into(),
-            traceparent: None,
-            namespace_terminating: false,
+            ..about(parent.to_string())
         });
         let request = request.unwrap_or_else(|failure| panic!("{failure:?}"));
         let named = |response: Response<()>| {

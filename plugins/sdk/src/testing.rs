@@ -16,6 +16,7 @@ mod generate;
 mod rules;
 mod versions;
 
+use std::ops::Deref;
 use std::path::Path;
 use std::time::Duration;
 use std::{env, fs};
@@ -29,7 +30,8 @@ use crate::builders;
 use crate::kinds::Kind;
 use crate::object::{self, Object};
 use crate::plugin::Reconciler;
-use crate::response::{Condition, Event, Failure, FieldError, GeneratedSecret, Need};
+use crate::request::about;
+use crate::response::{Condition, Failure, FieldError, Need};
 
 pub use self::versions::check_versions;
 
@@ -45,8 +47,8 @@ pub struct Case {
     existing: Vec<Value>,
     /// The parent before an update, for the rules.
     old: Option<Value>,
-    now: String,
-    namespace_terminating: bool,
+    /// What else a request says.
+    rest: wit::Request,
 }
 
 impl Case {
@@ -70,8 +72,10 @@ impl Case {
             related: Vec::new(),
             existing: documents,
             old: None,
-            now: "2026-01-01T00:00:00Z".to_owned(),
-            namespace_terminating: false,
+            rest: wit::Request {
+                now: "2026-01-01T00:00:00Z".to_owned(),
+                ..about(String::new())
+            },
         }
     }
 
@@ -163,14 +167,14 @@ impl Case {
     /// Sets the time, in RFC 3339, UTC.
     #[must_use]
     pub fn at(mut self, now: &str) -> Self {
-        now.clone_into(&mut self.now);
+        now.clone_into(&mut self.rest.now);
         self
     }
 
     /// Marks the namespace as being deleted.
     #[must_use]
     pub fn in_a_terminating_namespace(mut self) -> Self {
-        self.namespace_terminating = true;
+        self.rest.namespace_terminating = true;
         self
     }
 
@@ -343,36 +347,32 @@ impl Case {
                     objects: texts(objects),
                 })
                 .collect(),
-            now: self.now.clone(),
-            traceparent: None,
-            namespace_terminating: self.namespace_terminating,
+            ..self.rest.clone()
         }
     }
 }
 
-/// The answer of a plugin.
+/// The answer of a plugin: the record of the contract, such as its `conditions`, `events` and `needs`, and as values what is
+/// text in it.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Outcome {
-    /// Of a cleanup: whether the parent is released.
-    pub done: bool,
     /// The children that should exist.
     pub children: Vec<Value>,
     /// The names of children that stay unchanged.
     pub keep: Vec<String>,
-    /// The Secrets that the host generates.
-    pub generate: Vec<GeneratedSecret>,
     /// The status, or `null`.
     pub status: Value,
-    /// The conditions.
-    pub conditions: Vec<Condition>,
-    /// The Events.
-    pub events: Vec<Event>,
     /// The time after which the plugin wants to be called again, whatever changes.
     pub requeue_after: Option<Duration>,
-    /// The time at which the plugin wants to be called again, in RFC 3339.
-    pub requeue_at: Option<String>,
-    /// The objects that the plugin wants to read.
-    pub needs: Vec<Need>,
+    record: wit::Response,
+}
+
+impl Deref for Outcome {
+    type Target = wit::Response;
+
+    fn deref(&self) -> &wit::Response {
+        &self.record
+    }
 }
 
 impl Outcome {
@@ -427,23 +427,17 @@ impl Outcome {
 
 impl From<wit::Response> for Outcome {
     fn from(response: wit::Response) -> Self {
+        let status = response.status.as_deref();
         Self {
-            done: response.done,
             children: response
                 .children
                 .iter()
                 .map(|child| object::parse(child))
                 .collect(),
-            keep: response.keep.into_iter().map(|kept| kept.name).collect(),
-            generate: response.generate,
-            status: response
-                .status
-                .map_or(Value::Null, |status| object::parse(&status)),
-            conditions: response.conditions,
-            events: response.events,
+            keep: response.keep.iter().map(|kept| kept.name.clone()).collect(),
+            status: status.map_or(Value::Null, object::parse),
             requeue_after: response.requeue_after_ms.map(Duration::from_millis),
-            requeue_at: response.requeue_at,
-            needs: response.needs,
+            record: response,
         }
     }
 }

@@ -68,7 +68,7 @@ fn response(mut draw: RandomSource<'_>) -> Option<Response> {
     } else {
         let mut texts: Vec<String> = String::from_utf8_lossy(rest).lines().map(str::to_owned).collect();
         let status = texts.pop();
-        fuzzing::component_answer(texts, status, &Limits::DEFAULT)
+        fuzzing::component_answer(&texts, status.as_deref(), &Limits::DEFAULT)
     };
     match answer {
         Ok(CommandOutput::Response(response)) => Some(*response),

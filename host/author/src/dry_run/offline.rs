@@ -16,7 +16,7 @@ use operator_host_config::{
     Allow, ControllerConfig, DEFAULT_BACKOFF, DEFAULT_CONCURRENCY, DEFAULT_PROVING, DEFAULT_RESYNC,
     DEFAULT_WRITES, DefinitionsMode, Removal,
 };
-use operator_host_contract::{Description, Event, Export, GeneratedSecret, Kind, Request};
+use operator_host_contract::{Description, Export, Kind, Request, Response};
 use operator_host_core::crd::definition;
 use operator_host_core::crd::known::{BuiltIn, Schemas};
 use operator_host_core::object::{CONTROLLER_LABEL, ChildRef, NamespacedName, without_host_metadata};
@@ -94,16 +94,11 @@ pub struct Rendering {
     pub children: Vec<Value>,
     /// The children that would stay unchanged.
     pub keep: Vec<ChildRef>,
-    /// Secrets whose values the host would generate.
-    pub generate: Vec<GeneratedSecret>,
     /// The parent's whole status.
     pub status: Map<String, Value>,
-    /// Events on the parent.
-    pub events: Vec<Event>,
-    /// When the parent would be reconciled again.
-    pub requeue_after_ms: Option<u64>,
-    /// The time at which the plugin wants to be called again.
-    pub requeue_at: Option<Timestamp>,
+    /// The rest of the answer: the Secrets that the host would generate, Events, and when the parent would be reconciled
+    /// again.
+    pub response: Response,
     /// For a parent that is being deleted and has a cleanup: whether it may be deleted now.
     pub cleaned_up: Option<bool>,
 }
@@ -251,11 +246,12 @@ pub async fn reconcile(plugin: &Plugin, scene: &Scene) -> Result<Rendering, Rend
     Ok(Rendering {
         children,
         keep,
-        generate: plan.secrets.into_iter().map(|secret| secret.secret).collect(),
         status,
-        events: response.events,
-        requeue_after_ms: response.requeue_after_ms,
-        requeue_at: response.requeue_at,
+        response: Response {
+            // A cleanup generates none.
+            generate: plan.secrets.into_iter().map(|secret| secret.secret).collect(),
+            ..response
+        },
         cleaned_up,
     })
 }
