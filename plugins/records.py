@@ -14,8 +14,8 @@ ROOT = Path(__file__).resolve().parent
 RECORD = re.compile(r"    record ([\w-]+) \{\n(.*?)\n    \}", re.DOTALL)
 FIELD = re.compile(r"((?: *///.*\n)*) *%?([\w-]+): (.*),")
 MARKS = re.compile(
-    r"^(?P<indent>[ \t]*)// (?P<plain>plain )?fields of (?P<record>\w+)(?: without (?P<without>[\w, ]+))?: .*\n"
-    r"(?:.*\n)*?(?P<end>[ \t]*// end of fields\n)",
+    r"^(?P<indent>[ \t]*)(?://|#) (?P<plain>plain )?fields of (?P<record>\w+)(?: without (?P<without>[\w, ]+))?: .*\n"
+    r"(?:(?!.* fields of ).*\n)*?(?P<end>[ \t]*(?://|#) end of fields\n)",
     re.MULTILINE,
 )
 # The type in WIT of what is plain.
@@ -26,9 +26,9 @@ class Field:
     """A field of a record: its name in JSON, what it means, its type in WIT, and whether it is a list or may be absent."""
 
     def __init__(self, comment, name, type):
-        self.name = camel(name)
+        self.name, self.snake = camel(name), name.replace("-", "_")
         self.text = " ".join(comment.replace("///", "").split()).replace("`none`", "absent")
-        self.text = self.text[:1].upper() + self.text[1:]
+        self.text = re.sub(r"(^|\. )([a-z])", lambda letters: letters[0].upper(), self.text)
         self.is_list, self.type = type.startswith("list<"), re.sub(r"(?:list|option)<(.*)>", r"\1", type)
         # Commands send the names of the cases, with other letters.
         if self.type in ("condition-status", "event-type"):
@@ -60,12 +60,23 @@ def go(record, field):
 
 
 def typescript(record, field):
-    type = {BOOL: "boolean", LONG: "number", SHORT: "number", "json": "object"}.get(field.type, pascal(field.type))
-    type = TEXT if field.type == TEXT else type
+    basic = {TEXT: "string", BOOL: "boolean", LONG: "number", SHORT: "number", "json": "object"}
+    type = basic.get(field.type, pascal(field.type))
     if record == "Request":
-        # The host gives `false`.
-        return [f"/** {field.text} */", f"readonly {field.name}{'?' * (field.is_optional and type != 'boolean')}: {type};"]
+        type += " | null" * (field.is_optional and field.type != BOOL)
+        return [f"/** {field.text} */", f"readonly {field.name}{'?' * field.is_optional}: {type};"]
     return [f"/** {field.text} */", f"{field.name}{'?' * field.is_optional}: {type}{'[]' * field.is_list};"]
+
+
+def javascript(record, field):
+    """The engine wants every list and every boolean of a record."""
+    return [f"{field.name}: {'[]' if field.is_list else 'false'},"] if field.is_list or field.type == BOOL else []
+
+
+def python(record, field):
+    type = {TEXT: "str", BOOL: "bool", LONG: "int", SHORT: "int"}[field.type]
+    is_optional = field.is_optional and field.type != BOOL
+    return [f"# {field.text}", f"{field.snake}: {f'Optional[{type}]' if is_optional else type}"]
 
 
 def zig(record, field):
@@ -85,8 +96,11 @@ def assemblyscript(record, field):
     type = {TEXT: "string", BOOL: "bool", LONG: "i64", SHORT: "i32"}.get(field.type, pascal(field.type))
     if record == "Request":
         read = {TEXT: "text", BOOL: "isTrue"}.get(field.type, "number")
-        return [f"/** {field.text} */", f'get {field.name}(): {type} {{', f'  return this.item.at("{field.name}").{read};', "}"]
-    if field.is_optional and not field.is_list:
+        cast = f"<{type}>" if read == "number" else ""
+        return [f"/** {field.text} */", f'get {field.name}(): {type} {{', f'  return {cast}this.item.at("{field.name}").{read};', "}"]
+    if field.is_optional and not field.is_list and field.type != BOOL:
+        if field.type in (LONG, SHORT):
+            sys.exit(f"{record}.{field.name}: a number is never null in AssemblyScript: write this field by hand")
         return [f"/** {field.text} */", "@omitnull()", f"{field.name}: {type} | null = null;"]
     default = "[]" if field.is_list else {TEXT: '""', BOOL: "false"}.get(field.type, "0")
     return [f"/** {field.text} */", f"{field.name}: {type}{'[]' * field.is_list} = {default};"]
@@ -95,6 +109,8 @@ def assemblyscript(record, field):
 FILES = {
     "hello/contract.go": go,
     "echo-js/operator-plugin.d.ts": typescript,
+    "echo-js/operator-plugin.js": javascript,
+    "echo-python/operator_plugin.py": python,
     "echo-zig/operator_plugin.zig": zig,
     "echo-assemblyscript/assembly/operator-plugin.ts": assemblyscript,
 }
@@ -108,12 +124,18 @@ def main():
 
         def written(mark):
             without = (mark["without"] or "").split(", ")
-            fields = [it for it in known[mark["record"]] if it.name not in without and (it.is_plain or not mark["plain"])]
+            fields = [it for it in known[mark["record"]] if it.name not in without]
+            if mark["plain"]:
+                # A method that adds one of several is named after one.
+                rest = [it for it in fields if not it.is_plain and it.snake.removesuffix("s").removesuffix("ren") not in text]
+                if rest:
+                    sys.exit(f"{path} lacks {rest[0].name} of {mark['record']}: write by hand what is an object or a list")
+                fields = [it for it in fields if it.is_plain]
             inner = [mark["indent"] + it for field in fields for it in lines(mark["record"], field)]
             return "\n".join([mark[0].split("\n", 1)[0], *inner, mark["end"]])
 
         new, count = MARKS.subn(written, text)
-        if count != text.count("// end of fields\n"):
+        if count != len(re.findall(r"(//|#) end of fields\n", text)):
             sys.exit(f"{path}: each \"end of fields\" needs one comment \"fields of Record: …\" before it")
         if new != text:
             outdated.append(str(path))

@@ -118,13 +118,11 @@ export class Request<Spec = any> {
   readonly spec: Spec;
   /** The objects in the cluster that the parent owns. */
   readonly children: KubernetesObject[];
-  // plain fields of Request: as in wit/types.wit, by plugins/records.py
+  // plain fields of Request without related, traceparent: as in wit/types.wit, by plugins/records.py
   /** The host's clock in RFC 3339, UTC, in whole seconds that have passed. */
   readonly now: string;
-  /** The W3C `traceparent` of the span around this call, when there is one. */
-  readonly traceparent?: string;
   /** Whether the parent's namespace is being deleted: nothing can be created there any more, and a `cleanup` must do without. */
-  readonly namespaceTerminating: boolean;
+  readonly namespaceTerminating?: boolean;
   // end of fields
   childrenOf(kind: Kind): KubernetesObject[];
   child(kind: Kind, name: string, namespace?: string): KubernetesObject | undefined;

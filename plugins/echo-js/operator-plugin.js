@@ -101,7 +101,8 @@ export function isReadyPod(pod) {
 
 /** The input of one call. */
 export class Request {
-  constructor({ parent, children, related, ...plain }) {
+  // Without the trace context: it differs in each call, and an answer must not depend on it.
+  constructor({ parent, children, related, traceparent: _, ...plain }) {
     // Such as `now`, the host's clock in RFC 3339: `Date` has the same time.
     Object.assign(this, plain);
     /** The custom resource. */
@@ -135,8 +136,18 @@ export class Request {
 // What both answers have. All arguments are checked where the author's line is on the stack.
 class Answer {
   constructor(status) {
-    const lists = { children: [], keep: [], generate: [], conditions: [], events: [], needs: [] };
-    this.fields = { done: false, ...lists, status: statusText(status) };
+    this.fields = {
+      // fields of Response: as in wit/types.wit, by plugins/records.py
+      done: false,
+      children: [],
+      keep: [],
+      generate: [],
+      conditions: [],
+      events: [],
+      needs: [],
+      // end of fields
+      status: statusText(status),
+    };
   }
 
   /** Adds children that should exist, each as a complete object. */

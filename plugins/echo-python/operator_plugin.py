@@ -162,12 +162,17 @@ def is_ready_pod(pod: Object) -> bool:
 class Request:
     """The input of one call."""
 
-    # The host's clock in RFC 3339. The module `time` has the same time.
+    # plain fields of Request without traceparent: as in wit/types.wit, by plugins/records.py
+    # The host's clock in RFC 3339, UTC, in whole seconds that have passed.
     now: str
+    # Whether the parent's namespace is being deleted: nothing can be created there any more, and a `cleanup` must do without.
+    namespace_terminating: bool
+    # end of fields
 
     def __init__(self, request: wit.Request, spec: Any):
-        # Such as `now`, and `namespace_terminating`: nothing can be created in the namespace any more.
         vars(self).update(vars(request))
+        # It differs in each call, and an answer must not depend on it.
+        del self.traceparent
         # The custom resource.
         self.parent: Object = json.loads(request.parent)
         self.name: str = self.parent["metadata"]["name"]
@@ -219,6 +224,8 @@ def empty(record: type, **fields: Any) -> Any:
 
 class Answer:
     """What both answers have. All arguments are checked where the author's line is on the stack."""
+
+    __slots__ = ("status", "children", "fields")
 
     def __init__(self, status: Any = None):
         self.status = status
@@ -288,6 +295,8 @@ class Answer:
 class Response(Answer):
     """What should be. The host deletes every child of the parent that the response does not name."""
 
+    __slots__ = ()
+
     def keep(self, *references: wit.ObjectRef) -> Self:
         """Keeps children as they are: neither applied nor deleted."""
         for it in references:
@@ -319,6 +328,8 @@ class Response(Answer):
 
 class Cleanup(Answer):
     """What a cleanup answers: with `done`, the parent may go."""
+
+    __slots__ = ()
 
     def __init__(self, done: bool = True, status: Any = None):
         super().__init__(status)

@@ -191,11 +191,9 @@ pub fn Request(comptime Spec: type) type {
         spec: Spec,
         children: []const Object,
         related: Value,
-        // plain fields of Request: as in wit/types.wit, by plugins/records.py
+        // plain fields of Request without traceparent: as in wit/types.wit, by plugins/records.py
         /// The host's clock in RFC 3339, UTC, in whole seconds that have passed.
         now: []const u8 = "",
-        /// The W3C `traceparent` of the span around this call, when there is one.
-        traceparent: ?[]const u8 = null,
         /// Whether the parent's namespace is being deleted: nothing can be created there any more, and a `cleanup` must do without.
         namespaceTerminating: bool = false,
         // end of fields

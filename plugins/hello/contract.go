@@ -65,13 +65,11 @@ var setDefaults = func(parent object) (object, error) {
 type request struct {
 	Parent   resource `json:"parent"`
 	Children []child  `json:"children"`
-	// fields of Request without parent, children: as in wit/types.wit, by plugins/records.py
+	// fields of Request without parent, children, traceparent: as in wit/types.wit, by plugins/records.py
 	// The answers to the needs of the last response.
 	Related []related `json:"related,omitempty"`
 	// The host's clock in RFC 3339, UTC, in whole seconds that have passed.
 	Now string `json:"now"`
-	// The W3C `traceparent` of the span around this call, when there is one.
-	Traceparent string `json:"traceparent,omitempty"`
 	// Whether the parent's namespace is being deleted: nothing can be created there any more, and a `cleanup` must do without.
 	NamespaceTerminating bool `json:"namespaceTerminating,omitempty"`
 	// end of fields
@@ -142,7 +140,7 @@ type response struct {
 	Keep []objectRef `json:"keep,omitempty"`
 	// Secrets whose values the host makes, once. Without effect in `cleanup`.
 	Generate []generatedSecret `json:"generate,omitempty"`
-	// A JSON object: the parent's whole status, but for `conditions` and `observedGeneration`, which are the host's to write. absent: the status fields stay as they are.
+	// A JSON object: the parent's whole status, but for `conditions` and `observedGeneration`, which are the host's to write. Absent: the status fields stay as they are.
 	Status object `json:"status,omitempty"`
 	// Conditions of the plugin's own. One of type `Ready` replaces the host's. Those that only the host sets, such as `Synced`, `Reconciling` and `Stalled`, have no effect.
 	Conditions []condition `json:"conditions,omitempty"`
@@ -250,7 +248,7 @@ type failure struct {
 // invalid is an error that the user must mend: nothing is tried again until the resource changes.
 type invalid struct {
 	// fields of Invalid: as in wit/types.wit, by plugins/records.py
-	// CamelCase; becomes the reason of the condition and of the Warning Event. absent: `InvalidSpec`.
+	// CamelCase; becomes the reason of the condition and of the Warning Event. Absent: `InvalidSpec`.
 	Reason string `json:"reason,omitempty"`
 	// What is wrong and what to change.
 	Message string `json:"message"`

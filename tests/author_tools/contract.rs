@@ -29,22 +29,29 @@ fn the_records_of_the_sdks_are_those_of_the_world() {
 }
 
 #[test]
-fn the_page_and_the_sdk_for_rust_have_every_field_of_a_request_and_of_an_answer() {
-    for (document, record, source) in [
-        ("request", "Request", "request.rs"),
-        ("response", "Response", "response.rs"),
-    ] {
-        let read = |file: &str| std::fs::read_to_string(root().join(file)).unwrap();
+fn the_page_has_every_field_and_the_sdk_for_rust_a_method_for_each_of_an_answer() {
+    let read = |file: &str| std::fs::read_to_string(root().join(file)).unwrap();
+    let fields = |document: &str, record: &str| {
         let schema: Value = serde_json::from_str(&read(&format!("wit/{document}.schema.json"))).unwrap();
-        for field in schema["$defs"][record]["properties"].as_object().unwrap().keys() {
-            for file in ["host/docs/contract.md", &format!("plugins/sdk/src/{source}")] {
-                let text = read(file).replace('_', "").to_lowercase();
-                assert!(
-                    text.contains(&field.to_lowercase()),
-                    "{file} lacks {field}: see \"How to change the contract\" in CONTRIBUTING.md"
-                );
-            }
-        }
+        let fields = schema["$defs"][record]["properties"].as_object().unwrap();
+        fields.keys().cloned().collect::<Vec<_>>()
+    };
+    let (page, sdk) = (read("host/docs/contract.md"), read("plugins/sdk/src/response.rs"));
+    let next = "see \"How to change the contract\" in CONTRIBUTING.md";
+    for field in [fields("request", "Request"), fields("response", "Response")].concat() {
+        assert!(
+            page.contains(&format!("`{field}`")),
+            "the page lacks {field}: {next}"
+        );
+    }
+    // A method that adds one of several is named after one.
+    let sdk = sdk.replace('_', "").to_lowercase();
+    for field in fields("response", "Response") {
+        let name = field.trim_end_matches("Ms").trim_end_matches('s').to_lowercase();
+        assert!(
+            sdk.contains(&format!("pub fn {name}")),
+            "response.rs lacks {field}: {next}"
+        );
     }
 }
 

@@ -67,7 +67,7 @@ fn name(kind: &Kind, name: &Value) -> String {
     )
 }
 
-/// Returns the fields of an answer with what the host makes of some, and without those that the output has elsewhere.
+/// Returns the answer's fields, some completed by the host, without those that are shown elsewhere or settled.
 fn summary(kind: &Kind, scene: &Scene, rendering: &Rendering) -> Result<Value, serde_json::Error> {
     let mut summary = serde_json::to_value(&rendering.response)?;
     if let Some(fields) = summary.as_object_mut() {

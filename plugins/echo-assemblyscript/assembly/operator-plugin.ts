@@ -162,14 +162,10 @@ export class Request {
   spec: Item;
   /** The objects in the cluster that the parent owns. */
   children: Item[];
-  // plain fields of Request: as in wit/types.wit, by plugins/records.py
+  // plain fields of Request without traceparent: as in wit/types.wit, by plugins/records.py
   /** The host's clock in RFC 3339, UTC, in whole seconds that have passed. */
   get now(): string {
     return this.item.at("now").text;
-  }
-  /** The W3C `traceparent` of the span around this call, when there is one. */
-  get traceparent(): string {
-    return this.item.at("traceparent").text;
   }
   /** Whether the parent's namespace is being deleted: nothing can be created there any more, and a `cleanup` must do without. */
   get namespaceTerminating(): bool {
@@ -308,6 +304,7 @@ export class Response {
 
   /** Sets a field of the answer, such as one that has no method here, as JSON. */
   set(field: string, json: string): Response {
+    requireJson(json, field);
     this.fields.set(field, json);
     return this;
   }

@@ -113,14 +113,23 @@ impl<Spec, Status: Clone + PartialEq> Request<Spec, Status> {
 
 impl<Spec: DeserializeOwned, Status: DeserializeOwned> Request<Spec, Status> {
     pub(crate) fn from_wit(request: wit::Request) -> Result<Self, Failure> {
-        let parent = Parent::from_text(&request.parent);
+        // Whole, so that a new field is not forgotten.
+        let wit::Request {
+            parent,
+            children,
+            related,
+            now,
+            // It differs in each call, and an answer must not depend on it.
+            traceparent: _,
+            namespace_terminating,
+        } = request;
+        let parent = Parent::from_text(&parent);
         Ok(Self {
             parent: parent.map_err(|error| Failure::invalid(format!("{}: {}", error.path, error.message)))?,
-            children: objects(request.children),
-            now: request.now,
-            namespace_terminating: request.namespace_terminating,
-            related: request
-                .related
+            children: objects(children),
+            now,
+            namespace_terminating,
+            related: related
                 .into_iter()
                 .map(|related| (related.id, objects(related.objects)))
                 .collect(),

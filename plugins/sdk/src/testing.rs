@@ -16,7 +16,6 @@ mod generate;
 mod rules;
 mod versions;
 
-use std::ops::Deref;
 use std::path::Path;
 use std::time::Duration;
 use std::{env, fs};
@@ -31,7 +30,7 @@ use crate::kinds::Kind;
 use crate::object::{self, Object};
 use crate::plugin::Reconciler;
 use crate::request::about;
-use crate::response::{Condition, Failure, FieldError, Need};
+use crate::response::{Condition, Event, Failure, FieldError, GeneratedSecret, Need};
 
 pub use self::versions::check_versions;
 
@@ -352,27 +351,29 @@ impl Case {
     }
 }
 
-/// The answer of a plugin: the record of the contract, such as its `conditions`, `events` and `needs`, and as values what is
-/// text in it.
+/// The answer of a plugin.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Outcome {
+    /// Of a cleanup: whether the parent is released.
+    pub done: bool,
     /// The children that should exist.
     pub children: Vec<Value>,
     /// The names of children that stay unchanged.
     pub keep: Vec<String>,
+    /// The Secrets that the host generates.
+    pub generate: Vec<GeneratedSecret>,
     /// The status, or `null`.
     pub status: Value,
+    /// The conditions.
+    pub conditions: Vec<Condition>,
+    /// The Events.
+    pub events: Vec<Event>,
     /// The time after which the plugin wants to be called again, whatever changes.
     pub requeue_after: Option<Duration>,
-    record: wit::Response,
-}
-
-impl Deref for Outcome {
-    type Target = wit::Response;
-
-    fn deref(&self) -> &wit::Response {
-        &self.record
-    }
+    /// The time at which the plugin wants to be called again, in RFC 3339.
+    pub requeue_at: Option<String>,
+    /// The objects that the plugin wants to read.
+    pub needs: Vec<Need>,
 }
 
 impl Outcome {
@@ -427,17 +428,30 @@ impl Outcome {
 
 impl From<wit::Response> for Outcome {
     fn from(response: wit::Response) -> Self {
-        let status = response.status.as_deref();
+        // Whole, so that a new field is not forgotten.
+        let wit::Response {
+            done,
+            children,
+            keep,
+            generate,
+            status,
+            conditions,
+            events,
+            requeue_after_ms,
+            requeue_at,
+            needs,
+        } = response;
         Self {
-            children: response
-                .children
-                .iter()
-                .map(|child| object::parse(child))
-                .collect(),
-            keep: response.keep.iter().map(|kept| kept.name.clone()).collect(),
-            status: status.map_or(Value::Null, object::parse),
-            requeue_after: response.requeue_after_ms.map(Duration::from_millis),
-            record: response,
+            done,
+            children: children.iter().map(|child| object::parse(child)).collect(),
+            keep: keep.into_iter().map(|kept| kept.name).collect(),
+            generate,
+            status: status.map_or(Value::Null, |status| object::parse(&status)),
+            conditions,
+            events,
+            requeue_after: requeue_after_ms.map(Duration::from_millis),
+            requeue_at,
+            needs,
         }
     }
 }
