@@ -47,6 +47,13 @@ impl Trigger {
         matches!(self, Self::Resync | Self::Reload)
     }
 
+    /// Makes it a reason that no own write explains.
+    const fn forget_version(&mut self) {
+        if let Self::Parent { version } | Self::Child { version, .. } = self {
+            *version = None;
+        }
+    }
+
     /// Returns the name used in logs and spans.
     #[must_use]
     pub const fn as_str(&self) -> &'static str {
@@ -72,8 +79,8 @@ pub struct Work {
     pub since: Instant,
 }
 
-/// Maximum number of separate reasons per parent; any more are treated as a resync.
-const MAX_REASONS: usize = 32;
+/// Maximum number of separate reasons per parent: more than one reconcile's own writes cause with a thousand children.
+const MAX_REASONS: usize = 4096;
 
 /// After this many urgent parents in a row, one bulk parent gets a turn.
 const TURNS: u32 = 4;
@@ -274,7 +281,11 @@ impl State {
             if pending.reasons.len() < MAX_REASONS {
                 pending.reasons.push(reason);
             } else if let Some(last) = pending.reasons.last_mut() {
-                *last = Trigger::Resync;
+                // It stands for all that come later, so it must be as urgent and must not be dropped.
+                if last.is_bulk() {
+                    *last = reason;
+                }
+                last.forget_version();
             }
             if promotes {
                 self.line_up(parent);
@@ -400,6 +411,40 @@ mod tests {
         queue.done(&name("a"), |_| false);
         let wait = tokio::time::timeout(ms(100), queue.next()).await;
         assert!(wait.is_err(), "the timer should be gone");
+    }
+
+    /// Regression: from the 33rd on, they were a resync, so a user's edit among them waited in the bulk line, and a parent
+    /// with as many children was reconciled once more.
+    #[tokio::test]
+    async fn own_writes_of_a_thousand_children_are_dropped_and_what_comes_with_too_many_is_not() {
+        let own = |index: usize| Trigger::Child {
+            child: ChildRef {
+                kind: operator_host_contract::Kind::new("v1", "Pod"),
+                name: name(&index.to_string()),
+            },
+            version: Some(1),
+        };
+        let is_own = |reason: &Trigger| matches!(reason, Trigger::Child { version: Some(1), .. });
+        let queue = Queue::new(WORKERS);
+        for (count, has_more) in [(1000, false), (MAX_REASONS + 1, true)] {
+            queue.enqueue(&name("a"), Trigger::Resync);
+            queue.next().await.unwrap();
+            queue.enqueue(&name("b"), Trigger::Resync);
+            (0..count).for_each(|index| queue.enqueue(&name("a"), own(index)));
+            if has_more {
+                let (parent, reason) = edit("a");
+                queue.enqueue(&parent, reason);
+            }
+            queue.done(&name("a"), is_own);
+            let next = queue.next().await.unwrap().parent;
+            assert_eq!(next, name(if has_more { "a" } else { "b" }));
+            assert_eq!(
+                queue.backlog().0,
+                usize::from(has_more),
+                "the other one waits, or none"
+            );
+            queue.done(&next, is_own);
+        }
     }
 
     #[tokio::test]

@@ -89,7 +89,7 @@ impl Model {
 proptest! {
     // Fewer than `MAX_REASONS`, so that each reason is kept separately.
     #[test]
-    fn what_is_handed_out_is_what_was_marked(ops in prop::collection::vec(op(), 1..MAX_REASONS)) {
+    fn what_is_handed_out_is_what_was_marked(ops in prop::collection::vec(op(), 1..64)) {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
         let _within = runtime.enter();
         let (queue, mut model) = (Queue::new(1000), Model::default());
