@@ -12,10 +12,10 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent
 RECORD = re.compile(r"    record ([\w-]+) \{\n(.*?)\n    \}", re.DOTALL)
-FIELD = re.compile(r"((?: *///.*\n)*) *%?([\w-]+): (.*),")
+FIELD = re.compile(r"((?: *///.*\n)*) *%?([\w-]+): ([^,\n]+),?")
 MARKS = re.compile(
     r"^(?P<indent>[ \t]*)(?://|#) (?P<plain>plain )?fields of (?P<record>\w+)(?: without (?P<without>[\w, ]+))?: .*\n"
-    r"(?:(?!.* fields of ).*\n)*?(?P<end>[ \t]*(?://|#) end of fields\n)",
+    r"(?:(?!.*(?://|#) (?:plain )?fields of ).*\n)*?(?P<end>[ \t]*(?://|#) end of fields\n)",
     re.MULTILINE,
 )
 # The type in WIT of what is plain.
@@ -47,14 +47,25 @@ def pascal(name):
 
 def records():
     """Returns the fields of each record by its name."""
-    text = (ROOT.parent / "wit/types.wit").read_text()
-    return {pascal(name): [Field(*it) for it in FIELD.findall(fields)] for name, fields in RECORD.findall(text)}
+    found = dict(RECORD.findall((ROOT.parent / "wit/types.wit").read_text()))
+    known = {pascal(name): [Field(*it) for it in FIELD.findall(fields)] for name, fields in found.items()}
+    for record, fields in known.items():
+        for field in fields:
+            if field.type not in (TEXT, BOOL, LONG, SHORT, "json", *found):
+                sys.exit(f"{record}.{field.name} is of the type {field.type}, which the SDKs do not have")
+    return known
+
+
+def by_hand(record, field, why):
+    sys.exit(f"{record}.{field.name}: {why}: write it by hand, and name it in the comment, as in `without {field.name}`")
 
 
 def go(record, field):
     names = {"id": "ID", "crd": "CRD", "apiVersion": "APIVersion"}
     name = names.get(field.name, pascal(field.name))
     type = {TEXT: "string", LONG: "uint64", SHORT: "uint32", "json": "object"}.get(field.type, camel(field.type))
+    if record == "Request" and field.is_optional and field.type in (LONG, SHORT):
+        type = f"*{type}"
     tag = field.name + (",omitempty" if field.is_optional else "")
     return [f"// {field.text}", f'{name} {"[]" if field.is_list else ""}{type} `json:"{tag}"`']
 
@@ -69,8 +80,8 @@ def typescript(record, field):
 
 
 def javascript(record, field):
-    """The engine wants every list and every boolean of a record."""
-    return [f"{field.name}: {'[]' if field.is_list else 'false'},"] if field.is_list or field.type == BOOL else []
+    """The engine wants every list and every boolean of a record, and a field that is not there cannot be set."""
+    return [f"{field.name}: {'[]' if field.is_list else 'false' if field.type == BOOL else 'undefined'},"]
 
 
 def python(record, field):
@@ -94,13 +105,13 @@ def zig(record, field):
 
 def assemblyscript(record, field):
     type = {TEXT: "string", BOOL: "bool", LONG: "i64", SHORT: "i32"}.get(field.type, pascal(field.type))
+    if field.is_optional and field.type in (LONG, SHORT):
+        by_hand(record, field, "a number is never null in AssemblyScript")
     if record == "Request":
         read = {TEXT: "text", BOOL: "isTrue"}.get(field.type, "number")
         cast = f"<{type}>" if read == "number" else ""
         return [f"/** {field.text} */", f'get {field.name}(): {type} {{', f'  return {cast}this.item.at("{field.name}").{read};', "}"]
     if field.is_optional and not field.is_list and field.type != BOOL:
-        if field.type in (LONG, SHORT):
-            sys.exit(f"{record}.{field.name}: a number is never null in AssemblyScript: write this field by hand")
         return [f"/** {field.text} */", "@omitnull()", f"{field.name}: {type} | null = null;"]
     default = "[]" if field.is_list else {TEXT: '""', BOOL: "false"}.get(field.type, "0")
     return [f"/** {field.text} */", f"{field.name}: {type}{'[]' * field.is_list} = {default};"]
@@ -117,7 +128,7 @@ FILES = {
 
 
 def main():
-    is_check, known, outdated = "--check" in sys.argv, records(), []
+    known, outdated = records(), {}
     for file, lines in FILES.items():
         path = ROOT / file
         text = path.read_text()
@@ -126,10 +137,12 @@ def main():
             without = (mark["without"] or "").split(", ")
             fields = [it for it in known[mark["record"]] if it.name not in without]
             if mark["plain"]:
-                # A method that adds one of several is named after one.
-                rest = [it for it in fields if not it.is_plain and it.snake.removesuffix("s").removesuffix("ren") not in text]
-                if rest:
-                    sys.exit(f"{path} lacks {rest[0].name} of {mark['record']}: write by hand what is an object or a list")
+                words = set(re.findall(r"\w+", text))
+                for it in fields:
+                    # A method that adds one of several is named after one.
+                    names = {it.name, it.snake, it.name.removesuffix("s").removesuffix("ren")}
+                    if not it.is_plain and not names & words:
+                        by_hand(mark["record"], it, f"{path} lacks it, and it is an object or a list")
                 fields = [it for it in fields if it.is_plain]
             inner = [mark["indent"] + it for field in fields for it in lines(mark["record"], field)]
             return "\n".join([mark[0].split("\n", 1)[0], *inner, mark["end"]])
@@ -138,11 +151,11 @@ def main():
         if count != len(re.findall(r"(//|#) end of fields\n", text)):
             sys.exit(f"{path}: each \"end of fields\" needs one comment \"fields of Record: …\" before it")
         if new != text:
-            outdated.append(str(path))
-            if not is_check:
-                path.write_text(new)
-    if outdated and is_check:
-        sys.exit(f"{', '.join(outdated)}: out of date: run `make contract`")
+            outdated[path] = new
+    if outdated and "--check" in sys.argv:
+        sys.exit(f"{', '.join(map(str, outdated))}: out of date: run `make contract`")
+    for path, new in outdated.items():
+        path.write_text(new)
 
 
 if __name__ == "__main__":

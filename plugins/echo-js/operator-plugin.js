@@ -137,17 +137,20 @@ export class Request {
 class Answer {
   constructor(status) {
     this.fields = {
-      // fields of Response: as in wit/types.wit, by plugins/records.py
+      // fields of Response without status: as in wit/types.wit, by plugins/records.py
       done: false,
       children: [],
       keep: [],
       generate: [],
       conditions: [],
       events: [],
+      requeueAfterMs: undefined,
+      requeueAt: undefined,
       needs: [],
       // end of fields
       status: statusText(status),
     };
+    Object.seal(this.fields);
   }
 
   /** Adds children that should exist, each as a complete object. */

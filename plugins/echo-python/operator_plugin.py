@@ -286,6 +286,8 @@ class Answer:
         return self
 
     def record(self, request: Request) -> wit.Response:
+        for name in vars(self.fields).keys() - typing.get_type_hints(wit.Response).keys():
+            raise AttributeError(f"an answer has no field `{name}`")
         # They can be changed after they were added.
         self.fields.children = [json.dumps(plain(child, title(child))) for child in self.children]
         self.fields.status = status_text(self.status)

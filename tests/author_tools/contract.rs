@@ -37,7 +37,7 @@ fn the_page_has_every_field_and_the_sdk_for_rust_a_method_for_each_of_an_answer(
         fields.keys().cloned().collect::<Vec<_>>()
     };
     let (page, sdk) = (read("host/docs/contract.md"), read("plugins/sdk/src/response.rs"));
-    let next = "see \"How to change the contract\" in CONTRIBUTING.md";
+    let next = "see \"How to change … the contract\" in CONTRIBUTING.md";
     for field in [fields("request", "Request"), fields("response", "Response")].concat() {
         assert!(
             page.contains(&format!("`{field}`")),
