@@ -32,6 +32,9 @@ use operator_host_engine::reconcile::{Action, first_sign, reconcile, unlisted};
 use operator_host_engine::work_queue::{Trigger, Work};
 use operator_host_instruments::health::Pulse;
 
+/// The most reasons for one reconcile that the log shows.
+const SHOWN: usize = 32;
+
 /// Runs one controller until `stop`, then waits for the running reconciles. While another replica leads, the controller
 /// only keeps its caches up to date.
 ///
@@ -313,7 +316,8 @@ async fn work(context: Arc<Context>) {
             trigger = first,
             waited_us = u64::try_from(waited.as_micros()).unwrap_or(u64::MAX),
         );
-        debug!(controller = context.config.name, %parent, reasons = ?reasons, "reconcile started");
+        let shown = &reasons[..reasons.len().min(SHOWN)];
+        debug!(controller = context.config.name, %parent, reasons = ?shown, count = reasons.len(), "reconcile started");
         // Spawn a task, so that a panic ends this reconcile and not the worker.
         let running = {
             let (context, parent) = (Arc::clone(&context), parent.clone());
@@ -346,7 +350,7 @@ async fn work(context: Arc<Context>) {
             Action::BackoffAtMost(most) => Some(after_failures().min(most)),
             Action::BackoffAtLeast(least) => Some(after_failures().max(least)),
         };
-        debug!(controller = context.config.name, %parent, reasons = ?reasons, ?delay, "reconcile done");
+        debug!(controller = context.config.name, %parent, ?delay, "reconcile done");
         if let Some(delay) = delay {
             context.queue.enqueue_at(&parent, Instant::now() + delay);
         }

@@ -47,10 +47,11 @@ impl Trigger {
         matches!(self, Self::Resync | Self::Reload)
     }
 
-    /// Makes it a reason that no own write explains.
-    const fn forget_version(&mut self) {
-        if let Self::Parent { version } | Self::Child { version, .. } = self {
-            *version = None;
+    /// Returns the version of the object that changed. Without one, no own write explains the reason.
+    const fn version(&mut self) -> Option<&mut Option<u128>> {
+        match self {
+            Self::Parent { version } | Self::Child { version, .. } => Some(version),
+            Self::Related | Self::Timer | Self::Resync | Self::Reload => None,
         }
     }
 
@@ -79,7 +80,7 @@ pub struct Work {
     pub since: Instant,
 }
 
-/// Maximum number of separate reasons per parent: more than one reconcile's own writes cause with a thousand children.
+/// Maximum number of changes per parent that are kept apart. One reconcile of a thousand children causes fewer by its own writes.
 const MAX_REASONS: usize = 4096;
 
 /// After this many urgent parents in a row, one bulk parent gets a turn.
@@ -275,17 +276,17 @@ impl Queue {
 }
 
 impl State {
-    fn enqueue(&mut self, parent: &NamespacedName, reason: Trigger) {
+    fn enqueue(&mut self, parent: &NamespacedName, mut reason: Trigger) {
         if let Some(pending) = self.pending.get_mut(parent) {
             let promotes = !reason.is_bulk() && pending.position.is_some_and(|(bulk, _)| bulk);
-            if pending.reasons.len() < MAX_REASONS {
-                pending.reasons.push(reason);
-            } else if let Some(last) = pending.reasons.last_mut() {
-                // It stands for all that come later, so it must be as urgent and must not be dropped.
-                if last.is_bulk() {
-                    *last = reason;
+            let is_change = reason.version().is_some();
+            if is_change && pending.reasons.len() >= MAX_REASONS {
+                // The last change stands for all later ones, so no own write may explain it.
+                if let Some(version) = pending.reasons.iter_mut().rev().find_map(Trigger::version) {
+                    *version = None;
                 }
-                last.forget_version();
+            } else if is_change || !pending.reasons.contains(&reason) {
+                pending.reasons.push(reason);
             }
             if promotes {
                 self.line_up(parent);

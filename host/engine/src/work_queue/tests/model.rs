@@ -51,7 +51,10 @@ struct Model {
 
 impl Model {
     fn enqueue(&mut self, parent: usize, reason: Trigger) {
-        self.pending.entry(parent).or_default().push(reason);
+        let pending = self.pending.entry(parent).or_default();
+        if matches!(reason, Trigger::Parent { .. }) || !pending.contains(&reason) {
+            pending.push(reason);
+        }
     }
 
     fn fire(&mut self) {
