@@ -70,7 +70,7 @@ async fn a_call_that_gets_no_memory_in_time_fails_and_a_small_one_is_not_delayed
     for form in FORMS {
         let runtime = runtime();
         let endless = taking(cases::ENDLESS_LOOP);
-        let hog = load_in(&runtime, form, &endless, Duration::from_secs(3)).await;
+        let hog = load_in(&runtime, form, &endless, Duration::from_secs(5)).await;
         let hasty = load_in(&runtime, form, &taking(cases::ANSWER), Duration::from_millis(300)).await;
         let patient = load_in(&runtime, form, &taking(cases::ANSWER), PATIENT).await;
         let small = load_in(&runtime, form, cases::ANSWER, PATIENT).await;
@@ -79,8 +79,7 @@ async fn a_call_that_gets_no_memory_in_time_fails_and_a_small_one_is_not_delayed
         // The second attempt has the memory, and continues in the lane.
         assert!(held.as_mut().now_or_never().is_none(), "{form:?}");
 
-        let beside = small.reconcile(&request).await;
-        beside.outcome.unwrap();
+        // First, as long as the memory is surely held.
         let busy = hasty.reconcile(&request).await;
         let error = busy.outcome.unwrap_err();
         assert_eq!(error.class(), Class::Busy, "{form:?}: {error}");
@@ -89,6 +88,8 @@ async fn a_call_that_gets_no_memory_in_time_fails_and_a_small_one_is_not_delayed
         for words in ["`--memory`", "`limits.memory`", "`concurrency`"] {
             assert!(message.contains(words), "{words:?} is not in: {message}");
         }
+        let beside = small.reconcile(&request).await;
+        beside.outcome.unwrap();
         let (held, waited) = tokio::join!(held, patient.reconcile(&request));
         assert_eq!(held.outcome.unwrap_err().class(), Class::Timeout, "{form:?}");
         waited.outcome.unwrap();
