@@ -29,7 +29,8 @@ class Field:
         self.name, self.snake = camel(name), name.replace("-", "_")
         self.text = " ".join(comment.replace("///", "").split()).replace("`none`", "absent")
         self.text = re.sub(r"(^|\. )([a-z])", lambda letters: letters[0].upper(), self.text)
-        self.is_list, self.type = type.startswith("list<"), re.sub(r"(?:list|option)<(.*)>", r"\1", type)
+        # A boolean that is absent is false, so it is no `option`.
+        self.is_list, self.type = type.startswith("list<"), re.sub(r"(?:list|option)<(?!bool)(.*)>", r"\1", type)
         # Commands send the names of the cases, with other letters.
         if self.type in ("condition-status", "event-type"):
             self.type = TEXT
@@ -63,8 +64,11 @@ def by_hand(record, field, why):
 def go(record, field):
     names = {"id": "ID", "crd": "CRD", "apiVersion": "APIVersion"}
     name = names.get(field.name, pascal(field.name))
-    type = {TEXT: "string", LONG: "uint64", SHORT: "uint32", "json": "object"}.get(field.type, camel(field.type))
-    if record == "Request" and field.is_optional and field.type in (LONG, SHORT):
+    basic = {TEXT: "string", BOOL: "bool", LONG: "uint64", SHORT: "uint32", "json": "object"}
+    type = basic.get(field.type, camel(field.type))
+    # A number that a request does not have is not 0, and a record is never empty.
+    has_nil = field.is_list or field.type in (TEXT, BOOL, "json") or (field.is_plain and record != "Request")
+    if field.is_optional and not has_nil:
         type = f"*{type}"
     tag = field.name + (",omitempty" if field.is_optional else "")
     return [f"// {field.text}", f'{name} {"[]" if field.is_list else ""}{type} `json:"{tag}"`']
@@ -105,8 +109,8 @@ def zig(record, field):
 
 def assemblyscript(record, field):
     type = {TEXT: "string", BOOL: "bool", LONG: "i64", SHORT: "i32"}.get(field.type, pascal(field.type))
-    if field.is_optional and field.type in (LONG, SHORT):
-        by_hand(record, field, "a number is never null in AssemblyScript")
+    if field.is_optional and not field.is_list and field.type not in (TEXT, BOOL):
+        by_hand(record, field, "in AssemblyScript, only a text can be absent")
     if record == "Request":
         read = {TEXT: "text", BOOL: "isTrue"}.get(field.type, "number")
         cast = f"<{type}>" if read == "number" else ""

@@ -136,7 +136,7 @@ export class Request {
 // What both answers have. All arguments are checked where the author's line is on the stack.
 class Answer {
   constructor(status) {
-    this.fields = {
+    const fields = {
       // fields of Response without status: as in wit/types.wit, by plugins/records.py
       done: false,
       children: [],
@@ -150,7 +150,15 @@ class Answer {
       // end of fields
       status: statusText(status),
     };
-    Object.seal(this.fields);
+    this.fields = new Proxy(fields, {
+      set(_, field, value) {
+        if (!(field in fields)) throw new TypeError(`an answer has no field \`${field}\``);
+        fields[field] = value;
+        return true;
+      },
+    });
+    // What is set here by mistake, in place of there, would be lost.
+    Object.seal(this);
   }
 
   /** Adds children that should exist, each as a complete object. */
