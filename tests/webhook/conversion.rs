@@ -181,7 +181,7 @@ async fn a_review_may_have_ten_thousand_objects_and_one_that_is_too_large_is_ref
     let host = scenario.start_with(&config, &[]);
     host.until_log("the certificate is in use").await;
     let review = |count: usize, to: &str, kind: &str| {
-        // Without optimizations, TLS takes seconds for ten megabytes beside other tests, and the host waits for ten.
+        // Only what is to be refused needs to be large.
         let length = if count > 10_000 { 1000 } else { 100 };
         let object = |index: usize| {
             json!({
