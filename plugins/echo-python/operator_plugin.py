@@ -286,7 +286,7 @@ class Answer:
         return self
 
     def record(self, request: Request) -> wit.Response:
-        for name in vars(self.fields).keys() - typing.get_type_hints(wit.Response).keys():
+        for name in vars(self.fields).keys() - wit.Response.__annotations__.keys():
             raise AttributeError(f"an answer has no field `{name}`")
         # They can be changed after they were added.
         self.fields.children = [json.dumps(plain(child, title(child))) for child in self.children]

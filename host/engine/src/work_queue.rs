@@ -48,7 +48,7 @@ impl Trigger {
     }
 
     /// Returns the version of the object that changed. Without one, no own write explains the reason.
-    const fn version(&mut self) -> Option<&mut Option<u128>> {
+    const fn version_mut(&mut self) -> Option<&mut Option<u128>> {
         match self {
             Self::Parent { version } | Self::Child { version, .. } => Some(version),
             Self::Related | Self::Timer | Self::Resync | Self::Reload => None,
@@ -279,10 +279,10 @@ impl State {
     fn enqueue(&mut self, parent: &NamespacedName, mut reason: Trigger) {
         if let Some(pending) = self.pending.get_mut(parent) {
             let promotes = !reason.is_bulk() && pending.position.is_some_and(|(bulk, _)| bulk);
-            let is_change = reason.version().is_some();
+            let is_change = reason.version_mut().is_some();
             if is_change && pending.reasons.len() >= MAX_REASONS {
                 // The last change stands for all later ones, so no own write may explain it.
-                if let Some(version) = pending.reasons.iter_mut().rev().find_map(Trigger::version) {
+                if let Some(version) = pending.reasons.iter_mut().rev().find_map(Trigger::version_mut) {
                     *version = None;
                 }
             } else if is_change || !pending.reasons.contains(&reason) {
