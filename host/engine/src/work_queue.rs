@@ -398,11 +398,11 @@ mod tests {
     async fn a_timer_fires_once_at_its_earliest_time_and_a_reconcile_in_between_removes_it() {
         let queue = Queue::new(WORKERS);
         let (start, ms) = (Instant::now(), Duration::from_millis);
-        queue.enqueue_at(&name("a"), start + ms(900));
+        queue.enqueue_at(&name("a"), start + ms(90_000));
         queue.enqueue_at(&name("a"), start + ms(50));
-        queue.enqueue_at(&name("a"), start + ms(700));
+        queue.enqueue_at(&name("a"), start + ms(70_000));
         assert_eq!(queue.next().await.unwrap().reasons, [Trigger::Timer]);
-        assert!(start.elapsed() >= ms(50) && start.elapsed() < ms(700));
+        assert!(start.elapsed() >= ms(50) && start.elapsed() < ms(70_000));
         queue.done(&name("a"), |_| false);
         assert!(is_idle(&queue).await);
 

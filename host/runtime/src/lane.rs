@@ -265,11 +265,7 @@ mod tests {
             }
         };
         tokio::join!(spins, other);
-        assert!(
-            start.elapsed() < Duration::from_millis(600),
-            "{:?}",
-            start.elapsed()
-        );
+        assert!(start.elapsed() < Duration::from_secs(5), "{:?}", start.elapsed());
         assert!(others > 0 || polls.load(SeqCst) < 50, "{others} beside {polls:?}");
     }
 

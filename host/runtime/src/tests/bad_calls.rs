@@ -8,7 +8,7 @@ use plugin_fixtures::{FORMS, Form, cases};
 use super::*;
 
 /// How much later than its deadline a call may end: a tick of the epoch, and the delay of a busy machine.
-const SLACK: Duration = Duration::from_millis(500);
+const SLACK: Duration = Duration::from_secs(5);
 
 /// Long enough for `describe` on a busy machine.
 fn short() -> Limits {
