@@ -149,7 +149,7 @@ pub type KeepPolicy = HashMap<Kind, CachePolicy>;
 pub struct CachePolicy {
     /// Store every object in full: parents have this kind, or plugins read it.
     pub all: bool,
-    /// Store in full the objects that parents of these kinds own, regardless of their labels.
+    /// Store in full the objects that parents of these kinds own, in any version of the kind, regardless of their labels.
     pub owned_by: BTreeSet<Kind>,
 }
 
@@ -159,18 +159,8 @@ impl CachePolicy {
             || label(object, CONTROLLER_LABEL).is_some()
             // Its annotations prove what the host generated, even if the other label was removed.
             || label(object, GENERATED_LABEL).is_some()
-            || controller_of(object).is_some_and(|owner| {
-                let owner = Kind::new(owner.api_version.clone(), owner.kind.clone());
-                self.owned_by.contains(&owner)
-            })
-    }
-
-    /// Reports whether more than the name of an object matters to the host: a parent owns it, in any version of its kind.
-    fn concerns(&self, object: &DynamicObject) -> bool {
-        controller_of(object).is_some_and(|owner| {
-            let mut kinds = self.owned_by.iter();
-            kinds.any(|kind| is_reference_to(kind, owner))
-        })
+            || controller_of(object)
+                .is_some_and(|owner| self.owned_by.iter().any(|kind| is_reference_to(kind, owner)))
     }
 
     /// Reports whether a store that was filled under this policy contains everything that `wanted` requires.
@@ -447,12 +437,7 @@ impl Reflector {
     /// namespaces of its dependents.
     #[must_use]
     pub fn owners(&self) -> Vec<(OwnerReference, BTreeSet<Option<String>>)> {
-        let store = self.inner.read();
-        let owners = store.owners().map(|(owner, namespaces)| {
-            let namespaces = namespaces.into_iter().map(|it| it.map(str::to_owned));
-            (owner, namespaces.collect())
-        });
-        owners.collect()
+        self.inner.read().owners()
     }
 
     /// Returns the objects that refer to a parent by owner reference or by annotation, sorted by name. The caller
@@ -609,22 +594,15 @@ impl Inner {
         let managed = managed_fields(&mut object);
         slim(&mut object);
         let owner = Owner::of(&object).map(|owner| self.read().shared(owner));
-        let (is_whole, is_of_concern) = {
-            let wanted = self.keep.borrow();
-            (
-                wanted.policy.keeps_whole(&object),
-                wanted.policy.concerns(&object),
-            )
-        };
         let mut taken = None;
-        if !is_whole {
+        if !self.keeps_whole(&object) {
             object.data = serde_json::Value::Null;
             // Orders about plugin versions and the record of the live one are read from the definition of the kind.
             if let Some(annotations) = &mut object.metadata.annotations {
                 annotations
                     .retain(|key, _| is_definition && operator_host_core::object::is_about_versions(key));
             }
-            if !is_definition && !is_of_concern {
+            if !is_definition {
                 taken = Taken::of(&object, owner.clone());
             }
         }
@@ -656,28 +634,15 @@ impl Inner {
         }
     }
 
-    /// Stores an object and notifies the subscribers, unless the same or a newer version is known.
+    /// Stores an object and notifies the subscribers, unless it is known as it is, or newer. A version that is known may
+    /// have other content since the schema has another default value.
     fn put(&self, object: &Prepared) {
-        self.put_unless(object, |known| {
-            is_newer(known, &object.kept) || known.is_the_same(&object.kept)
-        });
-    }
-
-    /// Stores an object of a list. The version that is known may have other content since the schema has another default
-    /// value.
-    fn put_listed(&self, object: &Prepared) {
-        self.put_unless(object, |known| {
-            is_newer(known, &object.kept) || known.is_equal(&object.kept)
-        });
-    }
-
-    fn put_unless(&self, object: &Prepared, is_needless: impl Fn(&Cached) -> bool) {
         let Prepared { name, tree, kept } = object;
         let old = {
             let mut store = self.write();
             match store.get(name) {
                 // A write by this host was faster.
-                Some(known) if is_needless(&known) => return,
+                Some(known) if is_newer(&known, kept) || known == *kept => return,
                 None if store.is_deleted(name, tree) => return,
                 _ => store.put(name, kept.clone()),
             }
@@ -687,7 +652,7 @@ impl Inner {
         }
         let is_same = old.as_ref().is_some_and(|old| {
             let is_generated = label(tree, GENERATED_LABEL).is_some();
-            old.is_equal_but_for_version(kept) && (!is_generated || old.is_equal(kept))
+            old.is_equal_but_for_version(kept) && (!is_generated || old == kept)
         });
         self.notify(&Change {
             old: old.as_ref().map(|old| self.old(name, old)),

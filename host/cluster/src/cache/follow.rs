@@ -279,7 +279,7 @@ fn take_page(
     page.for_each(is_whole, |object| {
         let object = inner.prepare(object);
         listed.insert(object.name.clone());
-        inner.put_listed(&object);
+        inner.put(&object);
     })
     .map_err(|error| Trouble::unreadable(&error))?;
     *token = next_page(&page.metadata);

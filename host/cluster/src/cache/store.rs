@@ -100,18 +100,18 @@ impl Store {
     }
 
     /// Returns the owners of the objects that are kept as text, each with the namespaces of its dependents.
-    pub(super) fn owners(&self) -> impl Iterator<Item = (OwnerReference, BTreeSet<Option<&str>>)> {
-        let mut owners: BTreeMap<_, (&OwnerReference, BTreeSet<Option<&str>>)> = BTreeMap::new();
+    pub(super) fn owners(&self) -> Vec<(OwnerReference, BTreeSet<Option<String>>)> {
+        let mut owners: BTreeMap<_, (OwnerReference, BTreeSet<_>)> = BTreeMap::new();
         for (name, text) in &self.texts {
             if let Some(owner) = text.owner.as_ref().map(Owner::reference) {
                 let whole = [&owner.uid, &owner.api_version, &owner.kind, &owner.name];
-                let (_, namespaces) = owners.entry(whole).or_insert_with(|| (owner, BTreeSet::new()));
-                namespaces.insert(name.namespace.as_deref());
+                let (_, namespaces) = owners
+                    .entry(whole)
+                    .or_insert_with(|| (owner.clone(), BTreeSet::new()));
+                namespaces.insert(name.namespace.clone());
             }
         }
-        owners
-            .into_values()
-            .map(|(owner, namespaces)| (owner.clone(), namespaces))
+        owners.into_values().collect()
     }
 
     /// Returns the objects with an owner of this UID or with this parent annotation, sorted by name.

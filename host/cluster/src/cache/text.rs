@@ -20,8 +20,8 @@ use super::packed::{Packed, Samples};
 use operator_host_contract::Kind;
 use operator_host_core::object::{NamespacedName, PARENT_ANNOTATION, annotation, controller_of};
 
-/// What the cache keeps of one object.
-#[derive(Clone)]
+/// What the cache keeps of one object, in one version.
+#[derive(Clone, PartialEq)]
 pub(super) enum Cached {
     /// Its JSON, or only its metadata.
     Text(Arc<Text>),
@@ -217,17 +217,6 @@ impl Cached {
         }
     }
 
-    /// Reports whether both are the same object at the same version, and equally complete.
-    pub(super) fn is_the_same(&self, other: &Self) -> bool {
-        match (self, other) {
-            (Self::Text(a), Self::Text(b)) => {
-                a.version == b.version && a.uid == b.uid && a.is_whole == b.is_whole
-            }
-            (Self::Taken(a), Self::Taken(b)) => a.version == b.version && a.uid == b.uid,
-            _ => false,
-        }
-    }
-
     /// Reports whether this is the whole object, at the version in this metadata.
     pub(super) fn is_whole_at(&self, metadata: &ObjectMeta) -> bool {
         match self {
@@ -237,15 +226,6 @@ impl Cached {
                     && text.uid.as_deref() == metadata.uid.as_deref()
             }
             Self::Taken(_) => false,
-        }
-    }
-
-    /// Reports whether both are equal, including the version.
-    pub(super) fn is_equal(&self, other: &Self) -> bool {
-        match (self, other) {
-            (Self::Text(a), Self::Text(b)) => a == b,
-            (Self::Taken(a), Self::Taken(b)) => a == b,
-            _ => false,
         }
     }
 
