@@ -49,31 +49,23 @@ impl Losses {
 pub(crate) fn of_kind(installed: &Value, wanted: &Value, version: &str) -> Vec<String> {
     let mut lost = Vec::new();
     let text = |crd: &Value, pointer: &str| crd.pointer(pointer).and_then(Value::as_str).map(str::to_owned);
-    for pointer in [
-        "/spec/group",
-        "/spec/scope",
-        "/spec/names/kind",
-        "/spec/names/plural",
+    for (field, is_derived) in [
+        ("group", false),
+        ("scope", false),
+        ("names.kind", false),
+        ("names.plural", false),
+        // Without a value, the API server derives it from the kind.
+        ("names.singular", true),
+        ("names.listKind", true),
     ] {
-        let (is, wants) = (text(installed, pointer), text(wanted, pointer));
-        if is != wants {
-            let path = pointer.trim_start_matches('/').replace('/', ".");
+        let pointer = format!("/spec/{}", field.replace('.', "/"));
+        let (is, wants) = (text(installed, &pointer), text(wanted, &pointer));
+        if is != wants && !(is_derived && (is.is_none() || wants.is_none())) {
             let shown = |text: Option<String>| text.unwrap_or_else(|| "not set".to_owned());
             lost.push(format!(
-                "`{path}` is {}, and the cluster's is {}",
+                "`spec.{field}` is {}, and the cluster's is {}",
                 shown(wants),
                 shown(is)
-            ));
-        }
-    }
-    for name in ["singular", "listKind"] {
-        let pointer = format!("/spec/names/{name}");
-        // Without a value, the API server derives it from the kind.
-        if let Some(wants) = text(wanted, &pointer)
-            && let Some(is) = text(installed, &pointer).filter(|is| *is != wants)
-        {
-            lost.push(format!(
-                "`spec.names.{name}` is {wants}, and the cluster's is {is}"
             ));
         }
     }
