@@ -73,10 +73,6 @@ pub struct AuditObject {
     pub namespace: String,
     /// Empty when the server chose the name.
     pub name: String,
-    /// Empty for the core group.
-    pub api_group: String,
-    /// Such as `v1`.
-    pub api_version: String,
 }
 
 /// The response to an audited request.

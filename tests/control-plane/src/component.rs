@@ -104,8 +104,7 @@ impl Component {
     pub(crate) fn failed(&self, what: &str) -> anyhow::Error {
         let log = self.log.clone().unwrap_or_default();
         anyhow!(
-            "{} {what}; the end of its log {}:
-{}",
+            "{} {what}; the end of its log {}:\n{}",
             self.name,
             log.display(),
             self.tail()

@@ -5,8 +5,6 @@
 //! - A pod of a Job ends [`Options::ends_after`] later, with success or with the code in the annotation [`EXIT_CODE`].
 //! - A claim with a storage class is bound to a new volume, which grows with the claim's request and is deleted
 //!   with the claim. The class [`STORAGE_CLASS`] is the default one.
-//! - The annotations [`HOLD_READY`] and [`HOLD_BOUND`] hold a pod or a claim back until they are removed, so that a
-//!   test can pause a rollout or a Job.
 //!
 //! It reacts to watch events only: the next step for an object is a pure function of the object (`pods`, `claims`),
 //! and one loop (`work`) executes it, one request per object at a time.
@@ -32,11 +30,6 @@ use crate::client;
 pub const NODE: &str = "stand-in";
 /// The name of the default storage class.
 pub const STORAGE_CLASS: &str = "standard";
-/// A pod with this annotation set to `"true"` is Running and not Ready, even if it was Ready before.
-pub const HOLD_READY: &str = "control-plane/hold-ready";
-/// A claim with this annotation set to `"true"` stays Pending.
-pub const HOLD_BOUND: &str = "control-plane/hold-bound";
-
 /// A pod with this annotation ends with this exit code, whoever owns it. With another code than `0` it fails, unless its
 /// restart policy restarts its containers: then it goes on running.
 pub const EXIT_CODE: &str = "control-plane/exit-code";

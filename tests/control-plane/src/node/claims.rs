@@ -10,7 +10,7 @@ use kube::{
 };
 use serde_json::{Value, json};
 
-use super::{HOLD_BOUND, MANAGER};
+use super::MANAGER;
 
 /// The next step for a claim.
 #[derive(Clone, Debug, PartialEq)]
@@ -21,7 +21,7 @@ pub(super) enum Step {
     Grow(Quantity),
 }
 
-/// Returns the next step for `claim`; `None` when it is complete, held, or not ours.
+/// Returns the next step for `claim`; `None` when it is complete or not ours.
 pub(super) fn next(claim: &PersistentVolumeClaim) -> Option<Step> {
     let spec = claim.spec.as_ref()?;
     let wanted = spec.resources.as_ref()?.requests.as_ref()?.get("storage")?;
@@ -38,10 +38,9 @@ pub(super) fn next(claim: &PersistentVolumeClaim) -> Option<Step> {
             .as_ref()
             .is_some_and(|class| !class.is_empty()),
     };
-    let held = claim.annotations().get(HOLD_BOUND).map(String::as_str) == Some("true");
     match phase {
         _ if !ours || claim.metadata.deletion_timestamp.is_some() => None,
-        "Pending" => (!held).then(|| Step::Bind(wanted.clone())),
+        "Pending" => Some(Step::Bind(wanted.clone())),
         "Bound" => (capacity(claim) != Some(wanted)).then(|| Step::Grow(wanted.clone())),
         _ => None,
     }

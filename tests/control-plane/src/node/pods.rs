@@ -7,7 +7,7 @@ use k8s_openapi::api::core::v1::{Container, ContainerStatus, Pod, PodSpec, PodSt
 use kube::ResourceExt;
 use serde_json::{Value, json};
 
-use super::{EXIT_CODE, HOLD_READY, NODE};
+use super::{EXIT_CODE, NODE};
 
 /// The address of the Node.
 pub(super) const HOST_IP: &str = "10.244.0.1";
@@ -19,8 +19,6 @@ pub(super) enum Step {
     Bind,
     /// Write the status of a running pod. The first one waits until the pod has been bound for a while.
     Run {
-        /// Whether it is Ready.
-        ready: bool,
         /// Whether this is its first status.
         first: bool,
     },
@@ -59,12 +57,11 @@ pub(super) fn next(pod: &Pod, claim_is_bound: impl Fn(&str) -> bool) -> Option<S
         None => claims(spec).all(claim_is_bound).then_some(Step::Bind),
         Some(_) if phase != "Pending" && phase != "Running" => None,
         Some(_) => {
-            let ready = pod.annotations().get(HOLD_READY).map(String::as_str) != Some("true");
             let first = phase == "Pending";
-            if first || is_ready(status) != ready || !runs_these_images(spec, status) {
-                return Some(Step::Run { ready, first });
+            if first || !is_ready(status) || !runs_these_images(spec, status) {
+                return Some(Step::Run { first });
             }
-            let code = exit_code(pod).filter(|_| ready)?;
+            let code = exit_code(pod)?;
             let restarts = spec.restart_policy.as_deref() != Some("Never");
             (code == 0 || !restarts).then_some(Step::End { code })
         }
@@ -111,7 +108,7 @@ fn runs_these_images(spec: &PodSpec, status: Option<&PodStatus>) -> bool {
 }
 
 /// Returns the strategic merge patch of a running pod's status. `number` determines the address.
-pub(super) fn running(pod: &Pod, ready: bool, number: u32, now: Timestamp) -> Value {
+pub(super) fn running(pod: &Pod, number: u32, now: Timestamp) -> Value {
     let spec = pod.spec.clone().unwrap_or_default();
     let before = pod.status.clone().unwrap_or_default();
     let old = before.container_statuses.unwrap_or_default();
@@ -128,22 +125,14 @@ pub(super) fn running(pod: &Pod, ready: bool, number: u32, now: Timestamp) -> Va
             "image": image,
             "imageID": format!("stand-in://{image}"),
             "containerID": format!("stand-in://{}-{}", pod.uid().unwrap_or_default(), container.name),
-            "ready": ready,
+            "ready": true,
             "started": true,
             "restartCount": restarts,
             "state": { "running": { "startedAt": now.to_string() } },
         })
     };
-    let condition = |kind: &str, status: bool| {
-        let held = !status;
-        json!({
-            "type": kind,
-            "status": if status { "True" } else { "False" },
-            "lastTransitionTime": now.to_string(),
-            "reason": held.then_some("Held"),
-            "message": held.then(|| format!("held by the annotation {HOLD_READY}")),
-        })
-    };
+    let condition =
+        |kind: &str| json!({ "type": kind, "status": "True", "lastTransitionTime": now.to_string() });
     json!({
         "status": {
             "phase": "Running",
@@ -152,9 +141,9 @@ pub(super) fn running(pod: &Pod, ready: bool, number: u32, now: Timestamp) -> Va
             "podIPs": [{ "ip": ip }],
             "startTime": start,
             "conditions": [
-                condition("Initialized", true),
-                condition("ContainersReady", ready),
-                condition("Ready", ready),
+                condition("Initialized"),
+                condition("ContainersReady"),
+                condition("Ready"),
             ],
             "containerStatuses": spec.containers.iter().map(container).collect::<Vec<_>>(),
         },

@@ -205,7 +205,7 @@ impl Work<'_> {
             return;
         };
         let wait = match step {
-            pods::Step::Run { first: true, .. } => Some((&mut self.start_at, self.options.ready_after)),
+            pods::Step::Run { first: true } => Some((&mut self.start_at, self.options.ready_after)),
             pods::Step::End { .. } => Some((&mut self.end_at, self.options.ends_after)),
             // The last step follows by itself, unless the API server lost its store at that moment.
             pods::Step::Clear => Some((&mut self.left_at, LEFT)),
@@ -223,7 +223,7 @@ impl Work<'_> {
                 return;
             }
         }
-        if let pods::Step::Run { first: true, .. } = step {
+        if let pods::Step::Run { first: true } = step {
             self.addresses += 1;
         }
         let version = pod.resource_version().unwrap_or_default();
@@ -311,8 +311,8 @@ async fn act_on_pod(
             api.create_subresource::<_, serde_json::Value>("binding", &name, &parameters, &binding)
                 .await?;
         }
-        pods::Step::Run { ready, .. } => {
-            let patch = pods::running(pod, ready, number, Timestamp::now());
+        pods::Step::Run { .. } => {
+            let patch = pods::running(pod, number, Timestamp::now());
             api.patch_status(&name, &PatchParams::default(), &Patch::Strategic(patch))
                 .await?;
         }
