@@ -390,22 +390,6 @@ fn names_that_cannot_be_are_refused_and_nothing_is_overwritten() {
 }
 
 #[test]
-fn without_a_checkout_around_it_the_sdk_must_be_given() {
-    let desk = tempfile::tempdir().unwrap();
-    let folder = desk.path().join("greeter");
-    let folder = folder.to_str().unwrap();
-    let rust = GREETER.replace("go", "rust");
-    let mut all = vec!["new", folder];
-    all.extend(rust.split(' '));
-    let answer = host(&all).expect(2);
-    assert_contains(&answer.err, "pass --sdk");
-    all.extend(["--sdk", "https://example.com/operator-host.git"]);
-    host(&all).expect(0);
-    let manifest = std::fs::read_to_string(desk.path().join("greeter/Cargo.toml")).unwrap();
-    assert_contains(&manifest, "git = \"https://example.com/operator-host.git\"");
-}
-
-#[test]
 fn a_type_without_a_structural_schema_is_named_by_check() {
     let desk = desk();
     write(&desk, "broken-c", "c");

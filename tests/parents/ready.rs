@@ -43,26 +43,6 @@ async fn ready_waits_for_the_children_and_names_the_first_that_is_not() {
     assert_eq!(condition(&puppet, "Ready").unwrap()["message"], expected);
 }
 
-/// Regression: "0/2 servers are Ready" was all that was said.
-#[tokio::test]
-async fn a_ready_that_the_plugin_gives_gets_the_cause_that_the_host_knows() {
-    let (scenario, _host) = puppets("ready-own", CHILDREN).await;
-    let own = json!({
-        "type": "Ready", "status": "False", "reason": "ServersNotReady", "message": "0/2 servers are Ready",
-    });
-    scenario
-        .puppet(
-            "p",
-            json!({"response": {"children": [claim("data-0")], "conditions": [own]}}),
-        )
-        .await;
-    let message = scenario.until_told("p", "Ready=False ServersNotReady").await;
-    assert_eq!(
-        message,
-        "0/2 servers are Ready: PersistentVolumeClaim ready-own/data-0: its phase is Pending, not Bound"
-    );
-}
-
 #[tokio::test]
 async fn a_pod_that_is_evicted_is_recreated_and_an_event_has_the_words_of_the_kubelet() {
     let scenario = Scenario::new("ready-evicted").await;

@@ -676,11 +676,4 @@ mod tests {
         assert_eq!(ready(False, "so: Pod a: Evicted"), "so: Pod a: Evicted");
         assert_eq!(ready(True, "enough"), "enough");
     }
-
-    #[test]
-    fn a_plugin_cannot_speak_for_the_host() {
-        let forged = given(STALLED, True, "X", "");
-        let status = first(&[forged], &Verdict::Reconciled);
-        assert!(raw_conditions(&status).all(|c| c["type"] != STALLED));
-    }
 }

@@ -43,18 +43,6 @@ pub(super) fn live(receiver: &tokio::sync::watch::Receiver<Live>) -> Result<Plug
 }
 
 #[tokio::test]
-async fn other_limits_take_effect_for_the_version_that_is_live() {
-    let (slot, receiver) = promotion::slot(&Fake::new(), None);
-    slot.settle(Some(&plugin_file(&version(1)))).await;
-    let mut other = expected("Fixture");
-    other.limits.memory /= 2;
-    let slot = slot.expecting(other.clone());
-    assert_ne!(live(&receiver).unwrap().limits().memory, other.limits.memory);
-    slot.settle(Some(&plugin_file(&version(1)))).await;
-    assert_eq!(live(&receiver).unwrap().limits().memory, other.limits.memory);
-}
-
-#[tokio::test]
 async fn the_live_version_offered_again_is_not_reloaded() {
     let (slot, mut receiver) = promotion::slot(&Fake::new(), None);
     slot.settle(Some(&plugin_file(&version(1)))).await;

@@ -55,25 +55,6 @@ async fn a_plugin_for_another_contract_is_refused_with_both_versions() {
 }
 
 #[tokio::test]
-async fn interfaces_outside_the_sandbox_are_refused_by_name() {
-    const STORE: &str = "package wasi:keyvalue@0.2.0; interface store { get: func(); }";
-    const HTTP: &str = "package wasi:http@0.3.0; interface outgoing-handler { handle: func(); }";
-    let with = |package, interface: &str, function: &str| {
-        Fixture::new(cases::ANSWER)
-            .world_import(package, interface)
-            .import(&format!(r#"(import "{interface}" "{function}" (func))"#))
-            .build(Form::Component)
-    };
-    for (package, interface, function) in [
-        (STORE, "wasi:keyvalue/store@0.2.0", "get"),
-        (HTTP, "wasi:http/outgoing-handler@0.3.0", "handle"),
-    ] {
-        let words = format!("{interface} … this host does not provide");
-        refused_with(&with(package, interface, function), &words).await;
-    }
-}
-
-#[tokio::test]
 async fn every_import_outside_the_sandbox_is_named_at_once() {
     const HTTP: &str = "package wasi:http@0.3.0; interface outgoing-handler { handle: func(); }";
     let file = Fixture::new(cases::ANSWER)
