@@ -59,10 +59,6 @@ async fn a_controller_follows_its_definition_and_the_others_go_on() {
         let installed = Instant::now();
         host.until_logged("controller started\",\"controller\":\"echo", round)
             .await;
-        eprintln!(
-            "round {round}: started {:?} after the definition was there",
-            installed.elapsed()
-        );
         assert!(installed.elapsed().as_secs() < 5, "{:?}", installed.elapsed());
         apply(&scenario, "e", 2).await;
         until_pods(&scenario, 2).await;
@@ -71,14 +67,9 @@ async fn a_controller_follows_its_definition_and_the_others_go_on() {
             .await;
 
         scenario.delete(DEFINITION, "echoes.my-operator.dev").await;
-        let deleted = Instant::now();
         host.until_logged("is no longer served: stopping the controller", round)
             .await;
         host.until_logged(waiting, round + 1).await;
-        eprintln!(
-            "round {round}: stopped {:?} after the definition was deleted",
-            deleted.elapsed()
-        );
         for i in 0..2 {
             // There is no garbage collector here.
             scenario.delete(POD, &format!("e-pod-{i}")).await;
@@ -161,14 +152,8 @@ async fn a_plugin_that_wants_more_than_its_configuration_allows_is_reported_when
 /// Regression: the API server dropped the new fields, and nobody reported it.
 #[tokio::test]
 async fn a_definition_that_is_older_than_the_plugin_is_reported_until_it_is_applied_again() {
-    let cluster = ControlPlane::start(Options {
-        controller_manager: false,
-        ..Options::default()
-    })
-    .await
-    .expect("a control plane");
+    let cluster = own_cluster(Options::bare()).await;
     let scenario = Scenario::within(&cluster, "older-definition").await;
-    echoes(&scenario).await;
     let name = "echoes.my-operator.dev";
     let mut definition = scenario.api(DEFINITION).get(name).await.expect("a definition");
     let status = "/spec/versions/0/schema/openAPIV3Schema/properties/status/properties";

@@ -726,10 +726,9 @@ async fn what_is_deployed_runs_all_four_operators_with_nothing_forbidden_and_is_
             .await;
     }
     for (kind, name, _, _) in SAMPLES {
-        let ready = |object: &DynamicObject| {
-            condition(object, "Ready").is_some_and(|ready| ready["status"] == "True")
-        };
-        scenario.until(kind, name, "ready", ready).await;
+        scenario
+            .until(kind, name, "ready", |object| is_true(object, "Ready"))
+            .await;
     }
     scenario.delete("v1/Pod", "hello-echo-pod-0").await;
     scenario

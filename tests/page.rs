@@ -77,13 +77,7 @@ const MARKUP: &str = "<img src=x onerror=\"document.title='run'\"><script>docume
 async fn a_browser_shows_controllers_objects_and_trees_live_and_runs_nothing_that_a_plugin_says() {
     let scenario = Scenario::new("page").await;
     let mut mount = Mount::new(&scenario.folder.path().join("mount"), "puppet.wasm", &variant(0));
-    let config = scenario.config(&controller("puppet.wasm", SECRETS));
-    let text = std::fs::read_to_string(&config).unwrap();
-    let (_, rest) = text.split_once('\n').unwrap();
-    let config = scenario.file(
-        "config.yaml",
-        format!("plugins: {}\n{rest}", mount.path.display()),
-    );
+    let config = scenario.config_in(&mount.path, &controller("puppet.wasm", SECRETS));
     let host = scenario.start_with(&config, &PAGE);
     let secret = json!({"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "s"}, "stringData": {"p": "correct horse"}});
     let answer = |children: Value| {
@@ -404,8 +398,7 @@ async fn the_lease_is_shown_with_its_leader_and_why_it_is_not_known() {
 
 #[tokio::test]
 async fn a_kind_of_children_that_cannot_be_read_is_named_and_the_rest_is_shown() {
-    let kubeconfig = cluster().await.kubeconfig_of(LIMITED).expect("the user");
-    let scenario = Scenario::new("page-rights").await.with_kubeconfig(kubeconfig);
+    let scenario = Scenario::limited("page-rights").await;
     let all = ["get", "list", "watch", "patch", "create", "delete"];
     let rules = json!([
         {"apiGroups": ["test.operator-host.dev"], "resources": ["*"], "verbs": all},

@@ -166,6 +166,12 @@ impl Scenario {
         Self::within(cluster().await, name).await
     }
 
+    /// Creates such a scenario, whose hosts run as the user [`LIMITED`].
+    pub async fn limited(name: &str) -> Self {
+        let kubeconfig = cluster().await.kubeconfig_of(LIMITED).expect("the user");
+        Self::new(name).await.with_kubeconfig(kubeconfig)
+    }
+
     /// Creates a scenario in its own cluster.
     pub async fn within(cluster: &ControlPlane, name: &str) -> Self {
         let client = cluster.client().await.expect("a client");
@@ -217,7 +223,11 @@ impl Scenario {
 
     /// Writes a configuration for this namespace with these controllers, a YAML list.
     pub fn config(&self, controllers: &str) -> PathBuf {
-        let plugins = root().join("plugins/target/plugins");
+        self.config_in(&root().join("plugins/target/plugins"), controllers)
+    }
+
+    /// Writes such a configuration with plugins in this folder.
+    pub fn config_in(&self, plugins: &Path, controllers: &str) -> PathBuf {
         let mut text = format!(
             "plugins: {}\nnamespaces: [{}]\ncontrollers:\n",
             plugins.display(),
@@ -682,8 +692,5 @@ impl Host {
 }
 
 fn tail(file: &Path) -> String {
-    last_lines(file, "", 30).join(
-        "
-",
-    )
+    last_lines(file, "", 30).join("\n")
 }

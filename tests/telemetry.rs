@@ -17,19 +17,11 @@ use tokio::net::TcpStream;
 use tokio::time::timeout;
 
 use self::collector::{Collector, hex, samples, shown, sum, text};
-use crate::samples::echo::CONTROLLER;
+use crate::samples::echo::{CONTROLLER, ECHO, echo};
 use crate::support::measure::resident;
 
-const ECHO: &str = "my-operator.dev/v1/Echo";
 /// What is said about telemetry.
 const PAGE: &str = include_str!("../host/docs/telemetry.md");
-
-fn echo(name: &str, replicas: u32) -> String {
-    format!(
-        "apiVersion: my-operator.dev/v1\nkind: Echo\nmetadata: {{name: {name}}}\n\
-         spec: {{replicas: {replicas}, image: 'echo:1'}}"
-    )
-}
 
 fn is_ready(object: &DynamicObject) -> bool {
     object.data["status"]["isReady"] == true
@@ -122,7 +114,7 @@ async fn one_reconcile_is_one_trace(name: &str, collector: Collector, more: &[(&
     let host = exporting(&scenario, &collector.endpoint(), more);
     // Objects that exist when a controller starts are reconciled as in a resync.
     host.until_log("controller started").await;
-    let created = scenario.apply(&echo("e", 2)).await;
+    let created = scenario.apply(&echo(2)).await;
     scenario.until(ECHO, "e", "ready", is_ready).await;
 
     // The reconcile that created the pods.
@@ -327,7 +319,7 @@ async fn a_collector_that_refuses_costs_no_reconcile_and_is_reported_once() {
         ("OTEL_BSP_MAX_QUEUE_SIZE", "8"),
     ];
     let host = exporting(&scenario, &collector.endpoint(), &more);
-    scenario.apply(&echo("e", 2)).await;
+    scenario.apply(&echo(2)).await;
     scenario.until(ECHO, "e", "ready", is_ready).await;
     host.until_log("the collector does not accept telemetry … traces")
         .await;
@@ -357,7 +349,7 @@ async fn a_collector_that_is_away_or_silent_does_not_hold_up_the_end() {
     let silent = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
     let endpoint = format!("http://{}", silent.local_addr().unwrap());
     let host = exporting(&scenario, &endpoint, &[]);
-    scenario.apply(&echo("e", 1)).await;
+    scenario.apply(&echo(1)).await;
     scenario.until(ECHO, "e", "ready", is_ready).await;
     let start = Instant::now();
     assert_eq!(host.stop().await.code(), Some(0));

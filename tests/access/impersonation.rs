@@ -20,8 +20,7 @@ async fn grant_host(scenario: &Scenario, accounts: &[&str]) {
             "verbs": ["impersonate"] }),
         );
     }
-    let host = json!({ "apiGroup": "rbac.authorization.k8s.io", "kind": "User", "name": LIMITED });
-    scenario.grant("host", host, rules.into()).await;
+    scenario.grant("host", user(LIMITED), rules.into()).await;
 }
 
 async fn grant_account(scenario: &Scenario, name: &str, resource: &str) {
@@ -33,18 +32,13 @@ async fn grant_account(scenario: &Scenario, name: &str, resource: &str) {
     scenario.grant(name, subject, rules).await;
 }
 
-async fn limited(name: &str) -> Scenario {
-    let kubeconfig = cluster().await.kubeconfig_of(LIMITED).expect("the user");
-    Scenario::new(name).await.with_kubeconfig(kubeconfig)
-}
-
 fn acting_as(scenario: &Scenario, name: &str) -> String {
     format!("serviceAccount: {}/{name}", scenario.namespace)
 }
 
 #[tokio::test]
 async fn each_controller_writes_its_children_as_its_service_account_and_the_rest_as_the_host() {
-    let scenario = limited("two-accounts").await;
+    let scenario = Scenario::limited("two-accounts").await;
     grant_host(&scenario, &["of-echo", "of-puppet"]).await;
     grant_account(&scenario, "of-echo", "pods").await;
     grant_account(&scenario, "of-puppet", "configmaps").await;
@@ -135,33 +129,19 @@ async fn each_controller_writes_its_children_as_its_service_account_and_the_rest
 
 #[tokio::test]
 async fn a_missing_account_and_a_missing_right_to_act_as_it_are_named_and_recovered_from() {
-    let scenario = limited("no-account").await;
+    let scenario = Scenario::limited("no-account").await;
     grant_host(&scenario, &[]).await;
     let puppet = controller("puppet.wasm", &acting_as(&scenario, "ghost"));
     let host = scenario.start(&puppet);
     scenario.wants("p", &[config_map("p", "1")]).await;
-    let refused = async |words: &[&str]| {
-        let shows = |p: &DynamicObject| {
-            let message =
-                condition(p, "Reconciling").map(|c| c["message"].as_str().unwrap_or_default().to_owned());
-            message.is_some_and(|message| words.iter().all(|word| message.contains(word)))
-        };
-        scenario.until(PUPPET, "p", &format!("{words:?}"), shows).await;
-    };
-    refused(&[
-        // A current API server names a more specific right.
-        "cannot impersonate",
-        "the controller acts as the ServiceAccount no-account/ghost",
-        "give the host's role the verb impersonate on serviceaccounts",
-    ])
-    .await;
+    // A current API server names a more specific right.
+    let says = "Reconciling=True ApplyFailed: cannot impersonate … the controller acts as the ServiceAccount no-account/ghost \
+         … give the host's role the verb impersonate on serviceaccounts";
+    scenario.until_told("p", says).await;
     grant_host(&scenario, &["ghost"]).await;
-    refused(&[
-        "User \"system:serviceaccount:no-account:ghost\" cannot patch resource \"configmaps\"",
-        "permission to the ServiceAccount no-account/ghost",
-        "check that it exists",
-    ])
-    .await;
+    let says = "Reconciling=True ApplyFailed: User \"system:serviceaccount:no-account:ghost\" cannot patch resource \
+         \"configmaps\" … permission to the ServiceAccount no-account/ghost … check that it exists";
+    scenario.until_told("p", says).await;
     grant_account(&scenario, "ghost", "configmaps").await;
     scenario.until_ready("p").await;
     drop(host);

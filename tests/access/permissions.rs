@@ -3,16 +3,9 @@
 
 use crate::access::rights::rbac;
 use crate::samples::echo::CONTROLLER;
-use crate::samples::many_echoes::{ECHO, POD, apply, complaints};
+use crate::samples::many_echoes::{ECHO, POD, apply, complaints, until_recovered};
+use crate::samples::myapp::{CONTROLLER as OTHER, MYAPP};
 use crate::support::prelude::*;
-
-const MYAPP: &str = "example.com/v1/MyApp";
-const OTHER: &str = "\
-- name: myapp
-  parent: {apiVersion: example.com/v1, kind: MyApp}
-  plugin: myapp.wasm
-  children: [{apiVersion: apps/v1, kind: Deployment}, {apiVersion: v1, kind: Service}]
-";
 
 /// Grants the limited user these verbs on pods, and everything else that both controllers need.
 async fn grant(scenario: &Scenario, pods: &[&str]) {
@@ -29,25 +22,18 @@ async fn grant(scenario: &Scenario, pods: &[&str]) {
     scenario.grant("host", user(LIMITED), rules).await;
 }
 
-async fn limited(name: &str) -> Scenario {
-    let kubeconfig = cluster().await.kubeconfig_of(LIMITED).expect("the user");
-    Scenario::new(name).await.with_kubeconfig(kubeconfig)
-}
-
 async fn the_other_controller_works(scenario: &Scenario) {
     scenario
         .apply("{apiVersion: example.com/v1, kind: MyApp, metadata: {name: app}, spec: {image: 'nginx:1', port: 80}}")
         .await;
     scenario
-        .until(MYAPP, "app", "ready", |app| {
-            condition(app, "Ready").is_some_and(|ready| ready["status"] == "True")
-        })
+        .until(MYAPP, "app", "ready", |app| is_true(app, "Ready"))
         .await;
 }
 
 #[tokio::test]
 async fn without_the_right_to_list_a_kind_only_its_controller_waits_and_names_what_is_missing() {
-    let scenario = limited("no-list").await;
+    let scenario = Scenario::limited("no-list").await;
     grant(&scenario, &["get", "patch", "create", "delete"]).await;
     let host = scenario.start(&format!("{CONTROLLER}{OTHER}"));
     apply(&scenario, "e", 2).await;
@@ -62,11 +48,7 @@ async fn without_the_right_to_list_a_kind_only_its_controller_waits_and_names_wh
     let given = Instant::now();
     scenario.until_there(POD, "e-pod-1").await;
     eprintln!("a pod {:?} after the right to list was given", given.elapsed());
-    scenario
-        .until(ECHO, "e", "no complaint", |e| {
-            e.data["status"]["isReady"] == true && condition(e, "Reconciling").is_none()
-        })
-        .await;
+    until_recovered(&scenario).await;
     // The definitions, by their watch and by each controller, which cannot record its live version either, and the pods,
     // however often they were tried.
     let complaints = complaints(&host);
@@ -75,7 +57,7 @@ async fn without_the_right_to_list_a_kind_only_its_controller_waits_and_names_wh
 
 #[tokio::test]
 async fn without_the_right_to_make_a_child_the_parent_names_it_and_recovers_by_itself() {
-    let scenario = limited("no-patch").await;
+    let scenario = Scenario::limited("no-patch").await;
     grant(&scenario, &["get", "list", "watch"]).await;
     let host = scenario.start(&format!("{CONTROLLER}{OTHER}"));
     apply(&scenario, "e", 2).await;
@@ -95,11 +77,7 @@ async fn without_the_right_to_make_a_child_the_parent_names_it_and_recovers_by_i
 
     grant(&scenario, &["get", "list", "watch", "patch", "create", "delete"]).await;
     let given = Instant::now();
-    scenario
-        .until(ECHO, "e", "no complaint", |e| {
-            e.data["status"]["isReady"] == true && condition(e, "Reconciling").is_none()
-        })
-        .await;
+    until_recovered(&scenario).await;
     eprintln!(
         "recovered {:?} after the right to patch was given",
         given.elapsed()

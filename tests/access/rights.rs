@@ -111,9 +111,7 @@ impl Limited {
     async fn until_ready(&self) {
         for (kind, name, _, _) in SAMPLES {
             self.scenario
-                .until(kind, name, "ready", |object| {
-                    condition(object, "Ready").is_some_and(|ready| ready["status"] == "True")
-                })
+                .until(kind, name, "ready", |object| is_true(object, "Ready"))
                 .await;
         }
     }

@@ -210,8 +210,7 @@ async fn hosts_that_need_the_key_at_the_same_time_share_one_and_need_it_again_af
 #[tokio::test]
 async fn without_the_right_to_the_key_nothing_is_generated_and_the_parent_names_what_is_missing() {
     let home = Scenario::new("no-key-home").await;
-    let kubeconfig = cluster().await.kubeconfig_of(LIMITED).expect("the user");
-    let scenario = Scenario::new("no-key").await.with_kubeconfig(kubeconfig);
+    let scenario = Scenario::limited("no-key").await;
     let grant = async |scenario: &Scenario, resources: &[&str]| {
         let rules = json!([{"apiGroups": ["*"], "resources": resources, "verbs": ["*"]}]);
         scenario.grant("host", user(LIMITED), rules).await;

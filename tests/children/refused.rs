@@ -2,7 +2,7 @@
 //! the child and the field.
 
 use crate::samples::echo::CONTROLLER;
-use crate::samples::many_echoes::{ECHO, POD, apply, until_pods};
+use crate::samples::many_echoes::{ECHO, POD, apply, until_pods, until_recovered};
 use crate::support::prelude::*;
 
 fn foreign_pod(container: &str) -> String {
@@ -36,11 +36,7 @@ async fn others_are_applied_and_nothing_is_pruned(scenario: &Scenario) {
 }
 
 async fn recovers(scenario: &Scenario) {
-    scenario
-        .until(ECHO, "e", "recovered", |e| {
-            e.data["status"]["isReady"] == true && condition(e, "Reconciling").is_none()
-        })
-        .await;
+    until_recovered(scenario).await;
     assert_eq!(scenario.names(POD).await, ["e-pod-0", "e-pod-1"]);
 }
 

@@ -35,18 +35,10 @@ fn values(secret: &DynamicObject) -> BTreeMap<String, String> {
         .collect()
 }
 
-/// Decodes the API's base64; the values are printable because of their alphabets.
+/// Decodes the API's base64.
 pub fn decoded(text: &str) -> String {
-    let alphabet = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
-    let mut bits = String::new();
-    for byte in text.bytes().filter(|byte| *byte != b'=') {
-        let value = alphabet.iter().position(|c| *c == byte).unwrap();
-        bits.push_str(&format!("{value:06b}"));
-    }
-    let bytes = bits.as_bytes().chunks_exact(8);
-    bytes
-        .map(|byte| char::from(u8::from_str_radix(std::str::from_utf8(byte).unwrap(), 2).unwrap()))
-        .collect()
+    let bytes: k8s_openapi::ByteString = serde_json::from_value(json!(text)).unwrap();
+    String::from_utf8(bytes.0).unwrap()
 }
 
 #[tokio::test]
@@ -453,12 +445,7 @@ async fn a_generated_secret_that_is_deleted_during_a_reconcile_is_not_made_from_
     let children = with_more["response"]["children"].as_array_mut().unwrap();
     children.push(config_map("removed", "1"));
     scenario.ready_with("p", with_more).await;
-    scenario
-        .ready_with(
-            "q",
-            json!({"response": {"generate": [{"name": "other", "entries": [password()]}]}}),
-        )
-        .await;
+    scenario.ready_with("q", generating(&["other"])).await;
     drop(proxy.take_seen());
     proxy.set_mode_of("/configmaps/before?", Mode::Stall);
     scenario.puppet("p", with_rest("2")).await;

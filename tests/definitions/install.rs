@@ -4,6 +4,7 @@ use crate::support::prelude::*;
 use k8s_openapi::ByteString;
 use plugin_fixtures::{Fixture, Form, cases};
 
+use super::DEFINITION;
 use crate::access::rights::rbac;
 use crate::telemetry::{get, until_ready_is_without, until_ready_says};
 use crate::webhook::{Authority, certified};
@@ -51,28 +52,15 @@ impl<'a> Shops<'a> {
     }
 
     async fn definition(&self) -> Option<DynamicObject> {
-        let name = name(self.scenario);
-        definitions(self.scenario)
-            .get_opt(&name)
-            .await
-            .expect("an answer")
+        self.scenario.get(DEFINITION, &name(self.scenario)).await
     }
 
     /// Waits until the definition satisfies `condition`.
     async fn until(&self, what: &str, condition: impl Fn(&Value) -> bool) -> Value {
-        eventually(&format!("a definition with {what}"), async || {
-            let definition = serde_json::to_value(self.definition().await).unwrap();
-            match !definition.is_null() && condition(&definition) {
-                true => Ok(definition),
-                false => Err(format!(
-                    "{}
-{}",
-                    definition["spec"],
-                    self.scenario.log_tail()
-                )),
-            }
-        })
-        .await
+        let value = |definition: &DynamicObject| serde_json::to_value(definition).unwrap();
+        let holds = |definition: &DynamicObject| condition(&value(definition));
+        let name = name(self.scenario);
+        value(&self.scenario.until(DEFINITION, &name, what, holds).await)
     }
 
     async fn until_fields(&self, fields: &[&str]) -> Value {
@@ -122,7 +110,7 @@ fn name(scenario: &Scenario) -> String {
 }
 
 fn definitions(scenario: &Scenario) -> Api<DynamicObject> {
-    scenario.api("apiextensions.k8s.io/v1/CustomResourceDefinition")
+    scenario.api(DEFINITION)
 }
 
 fn version(version: &str, fields: &[&str], stored: bool) -> Value {
@@ -235,10 +223,7 @@ async fn a_definition_is_created_and_widened_before_the_version_that_needs_it_is
 
     // It is created again when somebody deletes it.
     let uid = shops.definition().await.unwrap().metadata.uid;
-    let deleted = definitions(&scenario)
-        .delete(&name(&scenario), &DeleteParams::default())
-        .await;
-    deleted.expect("deleted");
+    scenario.delete(DEFINITION, &name(&scenario)).await;
     shops
         .until("another one", |crd| {
             crd["metadata"]["uid"].as_str() != uid.as_deref()

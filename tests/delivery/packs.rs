@@ -7,13 +7,13 @@ use std::fs;
 
 use k8s_openapi::api::core::v1::ConfigMap;
 
-use crate::samples::echo::{CONTROLLER, ECHO, echo};
+use crate::samples::echo::{CONTROLLER, ECHO, echo, until_echo_is_ready};
 use crate::telemetry::{get, until_ready_is_without};
 
 /// Made with `openssl genpkey -algorithm ed25519`, for these tests only.
-const PRIVATE: &str = "-----BEGIN PRIVATE KEY-----\nMC4CAQAwBQYDK2VwBCIEILt4uGYZKBEtKWPqREJJza4LZAHpiLwCjYh+g9P860AS\n-----END PRIVATE KEY-----\n";
+pub(super) const PRIVATE: &str = "-----BEGIN PRIVATE KEY-----\nMC4CAQAwBQYDK2VwBCIEILt4uGYZKBEtKWPqREJJza4LZAHpiLwCjYh+g9P860AS\n-----END PRIVATE KEY-----\n";
 /// The public key, as written by `openssl pkey -pubout`, without the first and last line.
-const PUBLIC: &str = "MCowBQYDK2VwAyEALrXDLi9nRxGgSDM5coG4EylCc4GRo2n3Qz2x4CdaYxc=";
+pub(super) const PUBLIC: &str = "MCowBQYDK2VwAyEALrXDLi9nRxGgSDM5coG4EylCc4GRo2n3Qz2x4CdaYxc=";
 
 /// Returns Echo with a custom section of `len` bytes that cannot be compressed.
 fn echo_with(len: usize, seed: u64) -> Vec<u8> {
@@ -88,25 +88,12 @@ impl Projected {
     }
 
     fn config(&self, scenario: &Scenario, controllers: &str) -> PathBuf {
-        let config = scenario.config(controllers);
-        let text = fs::read_to_string(&config).unwrap();
-        let first = text.lines().next().unwrap();
-        fs::write(
-            &config,
-            text.replace(first, &format!("plugins: {}", self.mount.path.display())),
-        )
-        .unwrap();
-        config
+        scenario.config_in(&self.mount.path, controllers)
     }
 
     fn start(&self, scenario: &Scenario, controllers: &str, more: &[&str]) -> Host {
         scenario.start_with(&self.config(scenario, controllers), more)
     }
-}
-
-async fn until_echo_is_ready(scenario: &Scenario) {
-    scenario.apply(&echo(1)).await;
-    scenario.until_echo("e").await;
 }
 
 fn digest(map: &ConfigMap) -> String {

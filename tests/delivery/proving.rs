@@ -117,10 +117,6 @@ fn is_held_back(puppet: &DynamicObject) -> bool {
     condition(puppet, "PluginHeldBack").is_some()
 }
 
-async fn text_of(scenario: &Scenario, name: &str) -> Value {
-    scenario.get(CONFIG_MAP, name).await.unwrap().data["data"]["text"].clone()
-}
-
 #[tokio::test]
 async fn a_version_that_answers_the_same_is_promoted() {
     let scenario = Scenario::new("proving-unchanged").await;
@@ -296,8 +292,8 @@ async fn a_version_that_would_delete_children_is_held_back_until_it_would_not() 
             "{text}"
         );
     }
-    assert_eq!(text_of(&scenario, "a").await, "x");
-    assert_eq!(text_of(&scenario, "b").await, "x");
+    assert_eq!(scenario.text_of("a").await, "x");
+    assert_eq!(scenario.text_of("b").await, "x");
     // It is retried by itself, and the objects have changed.
     let spec =
         json!({"response": both, "variants": {"1": {"response": response(&[("a", "y"), ("b", "x")])}}});
@@ -413,7 +409,7 @@ async fn each_reason_to_hold_a_version_back_is_named() {
         stage.swap(number);
         assert_contains(&until_held_back(&host, number).await, words);
     }
-    assert_eq!(text_of(&scenario, "a").await, "x");
+    assert_eq!(scenario.text_of("a").await, "x");
     stage.swap(5);
     until_live(&host, 5, "proved").await;
 }

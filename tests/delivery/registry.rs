@@ -3,6 +3,7 @@
 pub mod server;
 pub mod tokens;
 
+use crate::delivery::packs::{PRIVATE, PUBLIC};
 use crate::delivery::proving::until_report;
 use crate::support::prelude::*;
 use std::fs;
@@ -11,14 +12,9 @@ use opentelemetry_proto::tonic::trace::v1::Span;
 
 use self::server::{Access, Registry};
 use self::tokens::Tokens;
-use crate::samples::echo::{CONTROLLER, ECHO, echo};
+use crate::samples::echo::{CONTROLLER, ECHO, echo, until_echo_is_ready};
 use crate::telemetry::collector::{Collector, text};
 use crate::telemetry::{get, until_ready_is_without};
-
-/// Created with `openssl genpkey -algorithm ed25519`, for these tests only.
-const PRIVATE: &str = "-----BEGIN PRIVATE KEY-----\nMC4CAQAwBQYDK2VwBCIEILt4uGYZKBEtKWPqREJJza4LZAHpiLwCjYh+g9P860AS\n-----END PRIVATE KEY-----\n";
-/// The public key, as written by `openssl pkey -pubout`, without the first and last line.
-const PUBLIC: &str = "MCowBQYDK2VwAyEALrXDLi9nRxGgSDM5coG4EylCc4GRo2n3Qz2x4CdaYxc=";
 
 /// Returns Echo with a custom section, which makes another version of it.
 fn echo_with(mark: u8) -> Vec<u8> {
@@ -54,11 +50,6 @@ fn section(registry: &Registry, more: &str) -> String {
             registry.name()
         ),
     }
-}
-
-async fn until_echo_is_ready(scenario: &Scenario) {
-    scenario.apply(&echo(1)).await;
-    scenario.until_echo("e").await;
 }
 
 fn sha256(bytes: &[u8]) -> String {

@@ -6,10 +6,6 @@ use crate::telemetry::get;
 
 const POD: &str = "v1/Pod";
 
-async fn until_echo_is_ready(scenario: &Scenario) {
-    scenario.until_echo("e").await;
-}
-
 /// Returns how often a controller has started.
 fn starts(host: &Host, name: &str) -> usize {
     let log = host.log();
@@ -32,7 +28,7 @@ async fn a_controller_is_added_changed_and_removed_without_a_restart() {
     assert!(scenario.names(POD).await.is_empty());
 
     scenario.config(&format!("{puppet}{ECHO_CONTROLLER}"));
-    until_echo_is_ready(&scenario).await;
+    scenario.until_echo("e").await;
     host.until_log("configuration applied … \"added\":\"echo\"").await;
 
     // One of the controllers must not create the kind any more.
@@ -135,7 +131,7 @@ async fn a_controller_waits_for_its_plugin_file_and_the_others_run() {
         .await;
     puppet_works(&scenario, "changed").await;
     std::fs::copy(plugin("echo"), &late).unwrap();
-    until_echo_is_ready(&scenario).await;
+    scenario.until_echo("e").await;
 }
 
 #[tokio::test]
@@ -152,7 +148,7 @@ async fn a_controller_that_comes_later_reads_objects_that_were_kept_as_metadata_
     assert_ne!(both, ECHO_CONTROLLER);
     let host = scenario.start(&both);
     scenario.apply(&echo(1)).await;
-    until_echo_is_ready(&scenario).await;
+    scenario.until_echo("e").await;
     let need = json!({"id": "n", "apiVersion": "v1", "kind": "ConfigMap", "name": "settings"});
     scenario
         .puppet(
@@ -177,19 +173,10 @@ async fn a_controller_that_comes_later_reads_objects_that_were_kept_as_metadata_
 #[tokio::test]
 async fn the_configuration_sets_what_is_logged() {
     let scenario = Scenario::new("config-log").await;
-    let config = scenario.config(&controller("puppet.wasm", ""));
-    let text = std::fs::read_to_string(&config).unwrap();
-    std::fs::write(&config, format!("log: error\n{text}")).unwrap();
+    let config = scenario.config_with("log: error", &controller("puppet.wasm", ""));
     let host = scenario.start_with(&config, &[]);
     puppet_works(&scenario, "quiet").await;
     assert_eq!(host.log(), "");
-    std::fs::write(&config, format!("log: info,operator_host=debug\n{text}")).unwrap();
-    host.until_log("configuration applied").await;
-    puppet_works(&scenario, "loud").await;
-    host.until_log("reconcile done … loud").await;
-    std::fs::write(&config, format!("log: loud=louder\n{text}")).unwrap();
-    host.until_log("configuration is refused … config.yaml:1:6 … is not a log filter")
-        .await;
 }
 
 /// Regression: a change of `namespaces` stopped every controller and listed everything again.
@@ -208,12 +195,12 @@ async fn another_namespace_is_watched_while_the_others_go_on() {
     let with = |namespaces: &str| text.replace("[first-namespace]", namespaces);
     let host = scenario.start_with(&config, &[]);
     scenario.apply(&echo(1)).await;
-    until_echo_is_ready(&scenario).await;
+    scenario.until_echo("e").await;
     other.apply(&echo(1)).await;
     let _ = proxy.take_seen();
 
     scenario.file("config.yaml", with("[first-namespace, second-namespace]"));
-    until_echo_is_ready(&other).await;
+    other.until_echo("e").await;
     assert_eq!(starts(&host, "echo"), 1);
     let seen = proxy.take_seen();
     let first = seen
@@ -228,7 +215,7 @@ async fn another_namespace_is_watched_while_the_others_go_on() {
     scenario.apply(&echo(2)).await;
     other.apply(&echo(2)).await;
     other.until_there(POD, "e-pod-1").await;
-    until_echo_is_ready(&other).await;
+    other.until_echo("e").await;
     assert_eq!(
         scenario.names(POD).await,
         ["e-pod-0"],

@@ -2,9 +2,8 @@
 
 use crate::support::prelude::*;
 use std::fs;
-use std::process::Output;
 
-use crate::samples::echo::{CONTROLLER, echo};
+use crate::samples::echo::{CONTROLLER, echo, until_echo_is_ready};
 use crate::telemetry::{get, until_ready_is_without};
 
 /// Reports whether this machine allows mounts, and prints a note if not.
@@ -25,30 +24,11 @@ fn folder(scenario: &Scenario, name: &str) -> PathBuf {
     folder
 }
 
-/// Writes a configuration with the plugins in this folder.
-fn config_for(scenario: &Scenario, plugins: &Path, controllers: &str) -> PathBuf {
-    let config = scenario.config(controllers);
-    let text = fs::read_to_string(&config).unwrap();
-    let first = text.lines().next().unwrap();
-    let plugins = format!("plugins: {}", plugins.display());
-    fs::write(&config, text.replace(first, &plugins)).unwrap();
-    config
-}
-
 /// Runs a script in the host's mount namespace.
-fn within(host: &Host, script: &str) -> Output {
+fn within(host: &Host, script: &str) {
     let id = host.process().id().to_string();
-    let output = Command::new("nsenter")
-        .args(["-t", &id, "-m", "sh", "-e", "-c", script])
-        .output()
-        .unwrap();
-    assert!(output.status.success(), "{script}: {output:?}");
-    output
-}
-
-async fn until_echo_is_ready(scenario: &Scenario) {
-    scenario.apply(&echo(1)).await;
-    scenario.until_echo("e").await;
+    let arguments = ["-t", &id, "-m", "sh", "-e", "-c", script];
+    Command::new("nsenter").args(arguments).prints();
 }
 
 #[tokio::test]
@@ -59,7 +39,7 @@ async fn a_volume_that_is_unmounted_and_mounted_again_leaves_the_live_version_an
     }
     let plugins = folder(&scenario, "plugins");
     let path = plugins.display().to_string();
-    let config = config_for(&scenario, &plugins, CONTROLLER);
+    let config = scenario.config_in(&plugins, CONTROLLER);
     let mount = format!("mount -t tmpfs tmpfs {path}");
     let fill = format!("{mount}\ncp {} {path}/", plugin("echo").display());
     let host = scenario.start_after(&fill, &config, &[]);
@@ -92,7 +72,7 @@ async fn a_host_that_may_execute_no_file_says_so_and_compiles_when_it_may_again(
     }
     let (plugins, volume) = (folder(&scenario, "plugins"), folder(&scenario, "volume"));
     let path = volume.display().to_string();
-    let config = config_for(&scenario, &plugins, CONTROLLER);
+    let config = scenario.config_in(&plugins, CONTROLLER);
     fs::write(plugins.join("echo.wasm"), "no plugin yet").unwrap();
     let start = format!("mount -t tmpfs tmpfs {path}\ncp \"$0\" {path}/host\nexec {path}/host \"$@\"");
     let host = scenario.start_after(&start, &config, &[]);

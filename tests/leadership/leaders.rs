@@ -427,8 +427,7 @@ async fn a_namespace_for_leases_that_is_missing_is_named_and_waited_for() {
 
 #[tokio::test]
 async fn rights_on_leases_that_are_missing_or_withdrawn_are_named_and_their_return_is_noticed() {
-    let kubeconfig = cluster().await.kubeconfig_of(LIMITED).expect("the user");
-    let scenario = Scenario::new("leaders-rights").await.with_kubeconfig(kubeconfig);
+    let scenario = Scenario::limited("leaders-rights").await;
     let puppets = controller("puppet.wasm", "");
     let config = shared(&scenario, ["2s", "1300ms", "400ms"], &puppets);
     let puppet = |text: &str| json!({"response": {"children": [config_map("p", text)]}});

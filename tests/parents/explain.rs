@@ -130,13 +130,8 @@ async fn what_does_not_exist_or_cannot_be_read_is_reported() {
 async fn what_a_version_that_is_held_back_would_change_is_shown() {
     let scenario = Scenario::new("explain-held").await;
     let mut mount = Mount::new(&scenario.folder.path().join("mount"), "puppet.wasm", &variant(0));
-    let text = format!(
-        "plugins: {}\nnamespaces: [{}]\ncontrollers:\n{}",
-        mount.path.display(),
-        scenario.namespace,
-        controller("puppet.wasm", "")
-    );
-    let _host = scenario.start_with(&scenario.file("config.yaml", text), &[]);
+    let config = scenario.config_in(&mount.path, &controller("puppet.wasm", ""));
+    let _host = scenario.start_with(&config, &[]);
     let spec = json!({"response": {"children": [config_map("a", "1")]}, "variants": {"1": {"response": {}}}});
     scenario.ready_with("p", spec).await;
     mount.put("puppet.wasm", &variant(1));

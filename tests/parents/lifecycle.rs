@@ -135,11 +135,8 @@ async fn a_paused_resource_that_is_deleted_says_what_it_waits_for_and_is_release
     let paused = json!({"metadata": {"annotations": {"operator-host.dev/paused": "true"}}});
     scenario.patch(PUPPET, "p", paused).await;
     scenario.delete(PUPPET, "p").await;
-    let says = |puppet: &DynamicObject| {
-        let message = condition(puppet, "Paused").map(|paused| paused["message"].to_string());
-        message.is_some_and(|message| message.contains("it is being deleted, and waits for its removal"))
-    };
-    scenario.until(PUPPET, "p", "what it waits for", says).await;
+    let says = "Paused=True Annotated: it is being deleted, and waits for its removal";
+    scenario.until_told("p", says).await;
     assert_eq!(host.stop().await.code(), Some(0));
 
     let _host = scenario.start(&controller("puppet.wasm", "finalizer: {releaseAfter: 1s}"));

@@ -327,12 +327,7 @@ async fn a_plugin_is_compiled_while_the_compilation_of_another_takes_long() {
 fn mounted(scenario: &Scenario, files: &BTreeMap<String, Vec<u8>>, controllers: &str) -> (Mount, PathBuf) {
     let mut mount = Mount::new(&scenario.folder.path().join("mount"), "none.wasm", b"");
     mount.project(files);
-    let text = format!(
-        "plugins: {}\nnamespaces: [{}]\ncontrollers:\n{controllers}",
-        mount.path.display(),
-        scenario.namespace
-    );
-    let config = scenario.file("config.yaml", text);
+    let config = scenario.config_in(&mount.path, controllers);
     (mount, config)
 }
 

@@ -105,13 +105,7 @@ async fn needs_that_one_caller_refuses_are_refused_by_all_with_the_same_words() 
     let scenario = Scenario::new("evaluate").await;
     let mut mount = Mount::new(&scenario.folder.path().join("mount"), FILE, &variant(0));
     let more = "reads: [{apiVersion: v1, kind: ConfigMap}]\nlimits: {request: 1Mi}";
-    let text = format!(
-        "plugins: {}\nnamespaces: [{}]\ncontrollers:\n{}",
-        mount.path.display(),
-        scenario.namespace,
-        controller(FILE, more)
-    );
-    let config = scenario.file("config.yaml", text);
+    let config = scenario.config_in(&mount.path, &controller(FILE, more));
     let running = scenario.start_with(&config, &[]);
     running.until_log("controller started").await;
     for name in ["c-1", "c-2"] {

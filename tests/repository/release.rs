@@ -509,7 +509,7 @@ fn included(file: &Path) -> Vec<PathBuf> {
         .collect()
 }
 
-fn sources(folder: &Path, into: &mut Vec<PathBuf>) {
+pub(super) fn sources(folder: &Path, into: &mut Vec<PathBuf>) {
     for entry in fs::read_dir(folder).unwrap() {
         let path = entry.unwrap().path();
         // Modules of tests read other files of this repository.

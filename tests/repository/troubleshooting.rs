@@ -4,6 +4,8 @@ use crate::support::prelude::*;
 use std::collections::BTreeSet;
 use std::fs;
 
+use super::release::sources;
+
 /// The code that precedes a reason in the sources, without white space.
 const BEFORE: [&str; 23] = [
     "stalled(\"",
@@ -38,31 +40,23 @@ fn is_reason(word: &str) -> bool {
         && word.chars().all(|c| c.is_ascii_alphanumeric())
 }
 
-fn sources(folder: &Path, texts: &mut Vec<String>) {
-    for entry in fs::read_dir(folder).unwrap() {
-        let path = entry.unwrap().path();
-        let name = path.file_name().unwrap().to_string_lossy().into_owned();
-        if path.is_dir() && name != "tests" {
-            sources(&path, texts);
-        } else if name.ends_with(".rs") && name != "tests.rs" {
-            let text = fs::read_to_string(&path).unwrap();
-            let product = text.split("#[cfg(test)]\nmod tests {").next().unwrap_or_default();
-            texts.push(product.split_whitespace().collect());
-        }
-    }
-}
-
 fn written() -> BTreeSet<String> {
-    let mut texts = Vec::new();
-    sources(&root().join("host/src"), &mut texts);
+    let mut files = Vec::new();
     for entry in fs::read_dir(root().join("host")).unwrap() {
-        let folder = entry.unwrap().path().join("src");
-        if folder.is_dir() {
-            sources(&folder, &mut texts);
+        let folder = entry.unwrap().path();
+        if folder.ends_with("src") {
+            sources(&folder, &mut files);
+        } else if folder.join("src").is_dir() {
+            sources(&folder.join("src"), &mut files);
         }
     }
+    let texts = files.iter().map(|file| {
+        let text = fs::read_to_string(file).unwrap();
+        let product = text.split("#[cfg(test)]\nmod tests {").next().unwrap_or_default();
+        product.split_whitespace().collect::<String>()
+    });
     let mut reasons = BTreeSet::new();
-    for text in &texts {
+    for text in texts {
         // The reasons for the classes of failed calls are in one table.
         let table = text.contains("fault(class:Class)").then_some("=>\"");
         for before in BEFORE.into_iter().chain(table) {

@@ -5,6 +5,12 @@ use crate::support::prelude::*;
 
 const POD: &str = "v1/Pod";
 
+/// Applies the Echo `e` with one pod, and waits until it is ready.
+pub async fn until_echo_is_ready(scenario: &Scenario) {
+    scenario.apply(&echo(1)).await;
+    scenario.until_echo("e").await;
+}
+
 #[tokio::test]
 async fn pods_follow_the_replicas_and_the_status_shows_what_is_observed() {
     let scenario = Scenario::new("echo-scale").await;

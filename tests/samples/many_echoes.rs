@@ -56,12 +56,20 @@ pub async fn until_exact(scenario: &Scenario) {
     assert!(warnings.is_empty(), "{warnings:#?}");
 }
 
+/// Waits until the Echo `e` is ready, and nothing is wrong any more.
+pub async fn until_recovered(scenario: &Scenario) {
+    scenario
+        .until(ECHO, "e", "recovered", |e| {
+            e.data["status"]["isReady"] == true && condition(e, "Reconciling").is_none()
+        })
+        .await;
+}
+
 pub async fn wait(scenario: &Scenario, what: &str, fault: impl AsyncFn() -> Option<String>) {
     eventually(what, async || match fault().await {
         None => Ok(()),
         Some(fault) => Err(format!(
-            "{}: {fault}
-{}",
+            "{}: {fault}\n{}",
             scenario.namespace,
             scenario.log_tail()
         )),

@@ -2,13 +2,13 @@
 
 use crate::support::prelude::*;
 
-const CONTROLLER: &str = "\
+pub const CONTROLLER: &str = "\
 - name: myapp
   parent: {apiVersion: example.com/v1, kind: MyApp}
   plugin: myapp.wasm
   children: [{apiVersion: apps/v1, kind: Deployment}, {apiVersion: v1, kind: Service}]
 ";
-const MYAPP: &str = "example.com/v1/MyApp";
+pub const MYAPP: &str = "example.com/v1/MyApp";
 
 /// `kubectl scale` patches the subresource, and an autoscaler updates it.
 #[tokio::test]

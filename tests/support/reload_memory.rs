@@ -12,12 +12,8 @@ const RELOADS: u8 = 20;
 /// resident memory in bytes before and after that.
 pub async fn before_and_after(scenario: &Scenario) -> [u64; 2] {
     let mut mount = Mount::new(&scenario.folder.path().join("mount"), FILE, &version(0));
-    let text = format!(
-        "plugins: {}\nnamespaces: [{}]\ncontrollers:\n{CONTROLLER}  proving: {{mode: off}}\n",
-        mount.path.display(),
-        scenario.namespace
-    );
-    let host = scenario.start_with(&scenario.file("config.yaml", text), &[]);
+    let config = scenario.config_in(&mount.path, &format!("{CONTROLLER}  proving: {{mode: off}}\n"));
+    let host = scenario.start_with(&config, &[]);
     scenario.apply(&echo(2)).await;
     scenario
         .until(ECHO, "e", "ready", |e| e.data["status"]["isReady"] == true)

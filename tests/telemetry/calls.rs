@@ -3,7 +3,7 @@
 use super::collector::{Collector, text};
 use super::get;
 use crate::support::prelude::*;
-use crate::webhook::callers::{call_for_defaults, call_to_convert};
+use crate::webhook::callers::call_at;
 use crate::webhook::certified;
 
 /// The variant of the puppet that converts and sets defaults.
@@ -54,7 +54,7 @@ async fn conversions_and_defaults_are_traced_counted_and_recorded() {
     let review = json!({ "apiVersion": "apiextensions.k8s.io/v1", "kind": "ConversionReview", "request": {
         "uid": "1", "desiredAPIVersion": "test.operator-host.dev/v2", "objects": objects,
     } });
-    let answer = call_to_convert(&host, &authority, review.to_string().as_bytes())
+    let answer = call_at("/convert", &host, &authority, review.to_string().as_bytes())
         .await
         .unwrap();
     assert_contains(&answer.text, "\"Success\"");
@@ -62,7 +62,7 @@ async fn conversions_and_defaults_are_traced_counted_and_recorded() {
         "uid": "1", "kind": { "group": "test.operator-host.dev", "version": "v1", "kind": "Puppet" }, "name": "p",
         "operation": "CREATE", "object": puppet("../p", 1),
     } });
-    let answer = call_for_defaults(&host, &authority, review.to_string().as_bytes())
+    let answer = call_at("/default", &host, &authority, review.to_string().as_bytes())
         .await
         .unwrap();
     assert_contains(&answer.text, "\"patch\"");

@@ -27,7 +27,7 @@ async fn a_plugin_that_traps_leaves_its_backtrace_in_a_log_record_of_its_span() 
         ("OPERATOR_HOST_LOG", "off"),
     ];
     let _host = scenario.start_in(&scenario.config(&controller), &[], &environment);
-    scenario.apply(&echo("e", 1)).await;
+    scenario.apply(&echo(1)).await;
 
     let (root, call) = collector
         .until_spans("a failed call", |spans| {
@@ -86,7 +86,7 @@ async fn over_tls(name: &str, collector: impl AsyncFnOnce(&Certificates) -> Coll
 
     // Without the CA the collector cannot be verified.
     let host = exporting(&scenario, &endpoint, &trusted[..1]);
-    scenario.apply(&echo("e", 1)).await;
+    scenario.apply(&echo(1)).await;
     scenario.until(ECHO, "e", "ready", is_ready).await;
     host.until_log("the collector does not accept telemetry … traces")
         .await;
@@ -147,7 +147,7 @@ async fn a_reconcile_after_a_reload_links_to_it() {
         ("OTEL_BSP_SCHEDULE_DELAY", "100"),
     ];
     let _host = scenario.start_in(&scenario.config(&controller), &[], &environment);
-    scenario.apply(&echo("e", 1)).await;
+    scenario.apply(&echo(1)).await;
     scenario.until_there("v1/ConfigMap", "answer").await;
 
     scenario.file("plugin.wasm", build(cases::LOG_FLOOD));

@@ -35,7 +35,7 @@ async fn the_level_changes_while_the_host_runs_and_the_logs_of_plugins_are_bound
         ("OPERATOR_HOST_LOG", "warn,operator_host_instruments::health=info"),
     ];
     let host = scenario.start_in(&scenario.config(&controller), &[], &environment);
-    scenario.apply(&echo("e", 1)).await;
+    scenario.apply(&echo(1)).await;
     scenario.until_there("v1/ConfigMap", "answer").await;
     assert!(logged(&host).is_empty());
 

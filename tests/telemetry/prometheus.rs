@@ -180,7 +180,7 @@ async fn query(port: u16, query: &str) -> Value {
 async fn a_real_prometheus_answers_every_query_of_the_dashboard() {
     let scenario = Scenario::new("prometheus").await;
     let host = scenario.start(CONTROLLER);
-    scenario.apply(&echo("e", 2)).await;
+    scenario.apply(&echo(2)).await;
     scenario.until(ECHO, "e", "ready", is_ready).await;
     let (status, metrics) = get(&host, "/metrics").await;
     assert_eq!(status, 200);

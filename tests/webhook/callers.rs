@@ -65,24 +65,15 @@ pub(crate) async fn call(
     call_from([127, 0, 0, 1], host, authority, certificate, body).await
 }
 
-/// Sends a ConversionReview as the API server does.
-pub(crate) async fn call_to_convert(
+/// Sends a review without a certificate to another path, such as `/convert`.
+pub(crate) async fn call_at(
+    path: &str,
     host: &Host,
     authority: &Authority,
     body: &[u8],
 ) -> std::io::Result<Answer> {
     let stream = greet(reach(host, [127, 0, 0, 1]).await?, authority, None).await?;
-    send(stream, "/convert", body).await
-}
-
-/// Sends an AdmissionReview to the mutating webhook.
-pub(crate) async fn call_for_defaults(
-    host: &Host,
-    authority: &Authority,
-    body: &[u8],
-) -> std::io::Result<Answer> {
-    let stream = greet(reach(host, [127, 0, 0, 1]).await?, authority, None).await?;
-    send(stream, "/default", body).await
+    send(stream, path, body).await
 }
 
 /// The same from another address of the loopback network.

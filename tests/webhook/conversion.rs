@@ -6,7 +6,7 @@ use crate::support::prelude::*;
 use k8s_openapi::ByteString;
 
 use crate::telemetry::get;
-use crate::webhook::callers::call_to_convert;
+use crate::webhook::callers::call_at;
 use crate::webhook::{Authority, certified, port};
 
 /// The variant of the puppet that converts: v2 calls the field `text` of v1 `note`.
@@ -21,12 +21,7 @@ pub(crate) fn configuration(scenario: &Scenario, plugin: &str) -> PathBuf {
 
 /// Adds v2 to the definition of puppets, with a conversion by this host, and waits until it is served.
 pub(crate) async fn serve_v2(scenario: &Scenario, host: &Host, authority: &Authority, stored: &str) {
-    serve_v2_at(scenario, port(host).await, authority, stored).await;
-}
-
-/// The same by the webhook at this port.
-async fn serve_v2_at(scenario: &Scenario, port: u16, authority: &Authority, stored: &str) {
-    let url = format!("https://127.0.0.1:{port}/convert");
+    let url = format!("https://127.0.0.1:{}/convert", port(host).await);
     let ca = ByteString(std::fs::read(authority.0.join("ca.crt")).unwrap());
     let version = |name: &str| {
         json!({
@@ -196,7 +191,7 @@ async fn a_review_may_have_ten_thousand_objects_and_one_that_is_too_large_is_ref
     };
     let v2 = "test.operator-host.dev/v2";
     let ask = async |body: Vec<u8>| {
-        call_to_convert(&host, &authority, &body)
+        call_at("/convert", &host, &authority, &body)
             .await
             .expect("an answer")
     };

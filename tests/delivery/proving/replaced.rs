@@ -13,16 +13,8 @@ use crate::telemetry::{get, until_ready_is_without};
 impl Stage<'_> {
     /// Starts a host as the pod of a Deployment starts it: without what another one stored or logged.
     fn start_new(&mut self, name: &str) -> Host {
-        let folder = self.scenario.folder.path().join(name);
-        fs::create_dir(&folder).unwrap();
         let config = self.configure();
-        Host::start(
-            &config,
-            self.scenario.kubeconfig(),
-            &[],
-            &[("HOSTNAME", name)],
-            &folder,
-        )
+        self.scenario.start_named(name, &config)
     }
 
     fn share(&mut self) {
@@ -33,9 +25,8 @@ impl Stage<'_> {
     }
 }
 
-fn definitions(scenario: &Scenario) -> Api<DynamicObject> {
-    scenario.api("apiextensions.k8s.io/v1/CustomResourceDefinition")
-}
+/// The kind of [`DEFINITION`].
+const KIND: &str = "apiextensions.k8s.io/v1/CustomResourceDefinition";
 
 fn key(scenario: &Scenario) -> String {
     format!("{}.live.operator-host.dev/puppet", scenario.namespace)
@@ -45,28 +36,17 @@ fn key(scenario: &Scenario) -> String {
 async fn until_recorded(scenario: &Scenario, number: u8) {
     let (key, digest) = (key(scenario), digest(number).to_string());
     scenario
-        .until_definition("the version is recorded", |definition| {
+        .until(KIND, DEFINITION, "the version is recorded", |definition| {
             let annotations = definition.metadata.annotations.as_ref();
             annotations.and_then(|annotations| annotations.get(&key)) == Some(&digest)
         })
         .await;
 }
 
-impl Scenario {
-    async fn until_definition(&self, what: &str, condition: impl Fn(&DynamicObject) -> bool) {
-        let holds = |definition: Option<&DynamicObject>| definition.is_some_and(&condition);
-        let wait = kube::runtime::wait::await_condition(definitions(self), DEFINITION, holds);
-        let waited = tokio::time::timeout(LIMIT, wait).await;
-        assert!(waited.is_ok(), "never: {what}");
-    }
-
-    async fn record(&self, text: Value) {
-        let patch = Patch::Merge(json!({"metadata": {"annotations": {key(self): text}}}));
-        definitions(self)
-            .patch(DEFINITION, &PatchParams::default(), &patch)
-            .await
-            .unwrap();
-    }
+/// Writes another record of the live version.
+async fn record(scenario: &Scenario, text: Value) {
+    let patch = json!({"metadata": {"annotations": {key(scenario): text}}});
+    scenario.patch(KIND, DEFINITION, patch).await;
 }
 
 async fn uid(scenario: &Scenario, name: &str) -> Option<String> {
@@ -209,11 +189,11 @@ async fn a_record_that_is_edited_is_put_right_or_the_plan_is_judged() {
     offer_one_that_deletes(&scenario, &mut stage).await;
     until_held_back(&host, 1).await;
     for text in [json!("latest"), Value::Null] {
-        scenario.record(text).await;
+        record(&scenario, text).await;
         until_recorded(&scenario, 0).await;
     }
     assert_eq!(host.stop().await.code(), Some(0));
-    scenario.record(json!("latest")).await;
+    record(&scenario, json!("latest")).await;
     let host = stage.start_new("new");
     let line = until_held_back(&host, 1).await;
     let words = "WouldDelete … which version was live is not known … latest";
@@ -232,15 +212,9 @@ async fn for_a_definition_that_is_made_again_the_version_is_recorded_again() {
         .await;
     until_recorded(&scenario, 0).await;
     scenario.remove(PUPPET, "p").await;
-    definitions(&scenario)
-        .delete(DEFINITION, &DeleteParams::default())
-        .await
-        .unwrap();
+    scenario.delete(KIND, DEFINITION).await;
     host.until_log("controller stopped").await;
-    let gone = |definition: Option<&DynamicObject>| definition.is_none();
-    kube::runtime::wait::await_condition(definitions(&scenario), DEFINITION, gone)
-        .await
-        .unwrap();
+    scenario.until_gone(KIND, DEFINITION).await;
     let file = crate::support::root().join("tests/fixtures/puppet/crds.yaml");
     let text = fs::read_to_string(file).unwrap();
     crate::support::install(&scenario.client, scenario.folder.path(), &text).await;
@@ -248,7 +222,7 @@ async fn for_a_definition_that_is_made_again_the_version_is_recorded_again() {
     assert_eq!(host.stop().await.code(), Some(0));
 
     // Without a record, the first version is live at once.
-    scenario.record(Value::Null).await;
+    record(&scenario, Value::Null).await;
     stage.swap(1);
     let host = stage.start_new("new");
     until_live(&host, 1, "it was the first").await;

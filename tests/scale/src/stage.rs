@@ -288,10 +288,7 @@ impl Running {
     }
 
     pub(crate) fn tail(&self) -> String {
-        last_lines(&self.log, "", 20).join(
-            "
-",
-        )
+        last_lines(&self.log, "", 20).join("\n")
     }
 
     /// Waits until `condition` holds; `what` describes it in the error.

@@ -97,13 +97,9 @@ async fn a_new_host_with_another_version_converts_with_it_once_that_is_promoted(
     mount.put("plugin.wasm", &variant_of("puppet.wasm", 8));
     let host = scenario.start_named("again", &config);
     let digest = operator_host_runtime::Digest::of(&variant_of("puppet.wasm", 8)).short();
-    let promote = Patch::Merge(json!({"metadata": {"annotations": {"operator-host.dev/promote": digest}}}));
-    let definitions = resource("apiextensions.k8s.io/v1/CustomResourceDefinition");
-    let definitions = Api::<DynamicObject>::all_with(scenario.client.clone(), &definitions);
-    definitions
-        .patch(DEFINITION, &PatchParams::default(), &promote)
-        .await
-        .unwrap();
+    let promote = json!({"metadata": {"annotations": {"operator-host.dev/promote": digest}}});
+    let kind = "apiextensions.k8s.io/v1/CustomResourceDefinition";
+    scenario.patch(kind, DEFINITION, promote).await;
     host.until_log("plugin loaded … promoted by force").await;
     scenario.until_ready("one").await;
     let (status, ready) = get(&host, "/readyz?verbose").await;

@@ -160,21 +160,11 @@ fn owned_by(kind: &str) -> serde_json::Value {
 
 /// A watch of pods, which are children of Echos.
 fn children() -> Reflector {
-    let kind = |api_version: &str, kind: &str| Kind::new(api_version, kind);
     let keep = CachePolicy {
         all: false,
-        owned_by: BTreeSet::from([kind("my-operator.dev/v1", "Echo")]),
+        owned_by: BTreeSet::from([Kind::new("my-operator.dev/v1", "Echo")]),
     };
-    let scope = Scope {
-        kind: kind("v1", "Pod"),
-        namespace: None,
-        form: Form::Whole,
-    };
-    let inner = Inner::new(scope, keep, Arc::new(Metrics::unread()), Arc::default());
-    Reflector {
-        inner: Arc::new(inner),
-        task: tokio::spawn(async {}),
-    }
+    watch_of(Kind::new("v1", "Pod"), keep)
 }
 
 #[tokio::test]

@@ -12,10 +12,10 @@ use kube::core::{ApiResource, GroupVersionKind};
 use serde_json::{Value, json};
 
 use super::*;
-use crate::cache::{CachePolicy, Form, Scope};
+use crate::cache::testing::watch_of;
+use crate::cache::{CachePolicy, Form};
 use Reply::*;
 use operator_host_contract::Kind;
-use operator_host_core::metrics::Metrics;
 
 /// How the API server responds to a request.
 #[derive(Clone)]
@@ -147,22 +147,11 @@ fn follow_in_turn(
         };
         async move { Ok::<_, Infallible>(answer(reply).await) }
     });
-    let kind = Kind::new("v1", "Pod");
-    let scope = Scope {
-        kind,
-        namespace: None,
-        form: Form::Whole,
-    };
     let keep = CachePolicy {
         all: true,
         ..CachePolicy::default()
     };
-    let inner = Arc::new(Inner::new(
-        scope,
-        keep,
-        Arc::new(Metrics::unread()),
-        Arc::default(),
-    ));
+    let inner = Arc::clone(&watch_of(Kind::new("v1", "Pod"), keep).inner);
     let resource = ApiResource::from_gvk_with_plural(&GroupVersionKind::gvk("", "v1", "Pod"), "pods");
     let api = Api::all_with(Client::new(service, "default"), &resource);
     let source = WatchSource::new(api, Form::Whole, limits);
