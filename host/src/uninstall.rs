@@ -215,7 +215,8 @@ impl Uninstall<'_> {
         let failed = |message: &str| anyhow!("cannot release {kind} {name}: {}", with_hint(message));
         let client = ResourceClient::new(&self.writer, resource);
         for _ in 0..TRIES {
-            let object = client.get(name).await;
+            // The host may list parents, and need not be allowed to get them.
+            let object = client.read(name).await;
             let Some(object) = object.map_err(|error| failed(&error.message))? else {
                 return Ok(false);
             };

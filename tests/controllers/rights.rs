@@ -54,11 +54,13 @@ async fn limited(name: &str, left_out: impl Fn(&Value) -> bool) -> (World, Host)
 }
 
 #[tokio::test]
-async fn the_printed_permissions_are_enough_for_a_controller_and_without_one_it_is_not_ready() {
+async fn the_printed_permissions_are_enough_for_a_controller_of_the_cluster() {
     let (world, host) = limited("controllers-rights", |_| false).await;
     world.put(&puppet(1)).await;
     // Parents in the host's own namespace need an order of the file.
-    world.controller("puppet", json!({})).await;
+    world
+        .controller("puppet", json!({"onRemoval": "releaseFinalizers"}))
+        .await;
     world.runs("puppet").await;
     world.served("a").await;
     let log = host.log();
@@ -69,10 +71,10 @@ async fn the_printed_permissions_are_enough_for_a_controller_and_without_one_it_
     ] {
         assert!(!log.contains(problem), "{log}");
     }
-    // Its children cannot be watched any more.
-    world.revoke("configmaps").await;
-    let says = "Ready=False Forbidden: configmaps is forbidden … cannot list";
-    world.says("puppet", says).await;
+    // Regression: the host needed the verb `get` on parents to release them.
+    world.remove(CONTROLLER, "puppet").await;
+    let parent = world.get(PUPPET, "a").await.unwrap();
+    assert!(parent.finalizers().is_empty(), "{parent:?}");
     assert_eq!(host.stop().await.code(), Some(0));
 }
 
@@ -105,6 +107,18 @@ async fn a_controller_says_which_permission_is_missing_until_it_is_granted() {
     world.says("puppet", "Progressing=False Forbidden").await;
     world.grant("puppets").await;
     world.runs("puppet").await;
+    assert_eq!(host.stop().await.code(), Some(0));
+}
+
+#[tokio::test]
+async fn a_controller_whose_children_cannot_be_watched_any_more_is_not_ready() {
+    let (world, host) = limited("controllers-no-children", |_| false).await;
+    world.put(&puppet(1)).await;
+    world.controller("puppet", json!({})).await;
+    world.runs("puppet").await;
+    world.revoke("configmaps").await;
+    let says = "Ready=False Forbidden: configmaps is forbidden … cannot list";
+    world.says("puppet", says).await;
     assert_eq!(host.stop().await.code(), Some(0));
 }
 

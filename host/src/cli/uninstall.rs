@@ -18,8 +18,8 @@ use operator_host_core::metrics::Metrics;
 /// The options of `uninstall`.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
-Stop the host first: a running host restores its finalizers. Requires the permissions to list, get and patch parents, to \
-patch their status and, with `ceilings`, to list, get and patch Controllers. Exit codes: 0 released, 1 something could not be released, 2 wrong usage or configuration.")]
+Stop the host first: a running host restores its finalizers. Requires the permissions to list and patch parents, to \
+patch their status and, with `ceilings`, to list and patch Controllers. Exit codes: 0 released, 1 something could not be released, 2 wrong usage or configuration.")]
 pub struct Args {
     /// The configuration that the host ran with; the plugin files need not exist
     #[arg(long, short, env = "OPERATOR_HOST_CONFIG", value_name = "FILE")]
