@@ -258,15 +258,14 @@ async fn until_changed(
                 return;
             }
             Ok(now) => now.unanswered.into_values().next(),
-            Err(KindError::Unknown(NotServed { kind, .. })) => {
+            // For a moment, discovery still has the kind of a definition that was deleted.
+            Err(KindError::Unknown(NotServed { kind, .. }) | KindError::NotDefined(kind)) => {
                 info!(
                     controller = config.name,
                     "{kind} is no longer served: stopping the controller"
                 );
                 return;
             }
-            // Whoever serves it now has the status of its own.
-            Err(KindError::NotDefined(_)) => return,
             Err(error @ KindError::Discovery { .. }) => Some(error),
         };
         // Keep the last result.
