@@ -21,6 +21,7 @@ pub use self::not_served::is_built_in;
 pub use self::provenance::{PROVENANCE_ANNOTATION, Provenance, made_at};
 pub use self::selector::Selector;
 use operator_host_contract::Kind;
+use operator_host_runtime::hex;
 
 /// What the names of all field managers of controllers begin with.
 pub const FIELD_MANAGER_PREFIX: &str = "operator-host/";
@@ -423,15 +424,7 @@ const NO_REASON: &str = "Unspecified";
 pub fn fingerprint(value: &impl Serialize) -> String {
     // A `Value` and a `DynamicObject` have string keys only, so serialization never fails.
     let text = serde_json::to_vec(value).unwrap_or_default();
-    let digest = Sha256::digest(&text);
-    digest
-        .iter()
-        .take(8)
-        .fold(String::with_capacity(16), |mut hex, byte| {
-            use fmt::Write;
-            let _ = write!(hex, "{byte:02x}");
-            hex
-        })
+    hex(&Sha256::digest(&text)[..8])
 }
 
 /// Returns how many bytes the value's JSON text has at least: without escapes, and one for each number. Reads no text.

@@ -9,8 +9,6 @@
 //! The [record](super::generated) on the parent is a second proof, which does not need the key: who may change the parent
 //! may accept any Secret.
 
-use std::fmt::Write;
-
 use aws_lc_rs::constant_time::verify_slices_are_equal;
 use aws_lc_rs::hmac;
 use kube::core::DynamicObject;
@@ -18,6 +16,7 @@ use kube::core::DynamicObject;
 use super::generated::{Record, names};
 use operator_host_contract::Kind;
 use operator_host_core::object::{GENERATED_LABEL, NamespacedName, PARENT_ANNOTATION, annotation, label};
+use operator_host_runtime::hex;
 
 /// Annotation of a generated Secret: its proof.
 pub const PROOF_ANNOTATION: &str = "operator-host.dev/generated-proof";
@@ -48,12 +47,7 @@ impl Key {
 
     fn proof(&self, kind: &Kind, parent: &str, uid: &str, secret: &NamespacedName) -> String {
         let tag = hmac::sign(&self.0, &claim(kind, parent, uid, secret));
-        tag.as_ref()
-            .iter()
-            .fold(format!("{VERSION}.{uid}."), |mut proof, byte| {
-                let _ = write!(proof, "{byte:02x}");
-                proof
-            })
+        format!("{VERSION}.{uid}.{}", hex(tag.as_ref()))
     }
 
     fn verifies(&self, kind: &Kind, parent: &str, secret: &DynamicObject) -> bool {

@@ -1,9 +1,9 @@
 //! One plugin call: its result, its errors and its deadline.
 
-use std::future::Future;
-use std::pin::{Pin, pin};
+use std::future::{Future, poll_fn};
+use std::pin::pin;
 use std::sync::Arc;
-use std::task::{Context, Poll};
+use std::task::Poll;
 use std::time::{Duration, Instant};
 
 use wasmtime::{Store, Trap, WasmBacktrace};
@@ -15,7 +15,7 @@ use crate::limits::Limits;
 use crate::log::{CallLog, LogSource};
 use crate::memory_budget::{CallMemory, Share};
 use crate::refusals::Refused;
-use crate::sandbox::{Sandbox, Wasi};
+use crate::sandbox::Sandbox;
 use crate::stats::CallStats;
 
 /// Result of a call, with the resources it used.
@@ -50,7 +50,7 @@ impl<T> Call<T> {
 }
 
 /// Creates a store with the caps in `limits`, whose guest yields to tokio at every tick of the epoch.
-pub(crate) fn store<W: Wasi>(
+pub(crate) fn store<W: Send + 'static>(
     engine: &wasmtime::Engine,
     limits: &Limits,
     sandbox: Sandbox<W>,
@@ -100,51 +100,31 @@ pub(crate) async fn within<T>(
     guest: impl Future<Output = wasmtime::Result<T>>,
 ) -> (Result<T, Option<wasmtime::Error>>, Duration) {
     let mut busy = Duration::ZERO;
-    let timed = Timed {
-        guest: pin!(guest),
-        deadline,
-        busy: &mut busy,
-    };
-    let result = timed.await;
-    (result, busy)
-}
-
-/// Measures the time in which a guest is polled, and stops polling it at its deadline.
-struct Timed<'a, F> {
-    guest: Pin<&'a mut F>,
-    deadline: Instant,
-    busy: &'a mut Duration,
-}
-
-impl<T, F: Future<Output = wasmtime::Result<T>>> Future for Timed<'_, F> {
-    type Output = Result<T, Option<wasmtime::Error>>;
-
-    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+    let mut guest = pin!(guest);
+    let result = poll_fn(|context| {
         let start = Instant::now();
-        if start >= self.deadline {
+        if start >= deadline {
             return Poll::Ready(Err(None));
         }
-        let result = self.guest.as_mut().poll(context);
-        *self.busy += start.elapsed();
+        let result = guest.as_mut().poll(context);
+        busy += start.elapsed();
         result.map_err(Some)
-    }
+    })
+    .await;
+    (result, busy)
 }
 
 /// Converts the failure of a guest into the error to report.
 ///
 /// `error` is the engine's error, or `None` when the deadline passed.
-pub(crate) fn explain<W: Wasi>(
-    error: Option<wasmtime::Error>,
-    sandbox: &Sandbox<W>,
-    limits: &Limits,
-) -> CallError {
+pub(crate) fn explain<W>(error: Option<wasmtime::Error>, sandbox: &Sandbox<W>, limits: &Limits) -> CallError {
     let Some(error) = error else {
         return CallError::timeout(limits.deadline);
     };
-    if let Some(wanted) = sandbox.memory.refused() {
+    if let Some(wanted) = sandbox.memory.refused {
         return CallError::memory(wanted, limits.memory);
     }
-    if sandbox.memory.is_outgrown() {
+    if sandbox.memory.room.is_outgrown() {
         return CallError::heavy(limits);
     }
     if let Some(&I32Exit(code)) = error.downcast_ref() {
@@ -184,7 +164,7 @@ pub(crate) fn explain<W: Wasi>(
 }
 
 /// Combines what the guest wrote last, which for a panic or an exception contains the reason, with how it ended.
-fn with_stderr<W: Wasi>(sandbox: &Sandbox<W>, end: &str) -> String {
+fn with_stderr<W>(sandbox: &Sandbox<W>, end: &str) -> String {
     sandbox.log.finish();
     let tail = sandbox.log.tail();
     if tail.is_empty() {

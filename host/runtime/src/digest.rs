@@ -72,7 +72,9 @@ impl fmt::Debug for Digest {
     }
 }
 
-fn hex(bytes: &[u8]) -> String {
+/// Returns bytes as hexadecimal digits.
+#[must_use]
+pub fn hex(bytes: &[u8]) -> String {
     use fmt::Write as _;
     bytes
         .iter()

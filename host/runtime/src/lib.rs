@@ -74,7 +74,7 @@ pub use child::{Limited, compile_plugin};
 pub use code_cache::{Cache, CacheError};
 
 pub use contract::ContractVersion;
-pub use digest::Digest;
+pub use digest::{Digest, hex};
 pub use engine::EngineError;
 pub use error::{CallError, Class, LoadError, Part, shorten};
 pub use form::Form;

@@ -3,9 +3,8 @@
 use wasmtime::{Engine, StoreContextMut};
 use wasmtime_wasi::p2;
 
-use crate::bindings::operator_host::plugin::logging;
+use crate::bindings::operator_host::plugin::logging::Level;
 use crate::contract::ContractVersion;
-use crate::log::Level;
 use crate::sandbox::{Preview2, Sandbox};
 
 pub(crate) type State = Sandbox<Preview2>;
@@ -82,14 +81,7 @@ fn add_logging(linker: &mut Linker) -> wasmtime::Result<()> {
     let mut instance = linker.instance(&name)?;
     instance.func_wrap(
         "log",
-        |store: StoreContextMut<'_, State>, (level, message): (logging::Level, String)| {
-            let level = match level {
-                logging::Level::Trace => Level::Trace,
-                logging::Level::Debug => Level::Debug,
-                logging::Level::Info => Level::Info,
-                logging::Level::Warn => Level::Warn,
-                logging::Level::Error => Level::Error,
-            };
+        |store: StoreContextMut<'_, State>, (level, message): (Level, String)| {
             store.data().log.line(level, &message);
             Ok(())
         },

@@ -9,6 +9,7 @@ use tokio::io::AsyncWrite;
 use wasmtime_wasi::cli::{IsTerminal, StdoutStream};
 use wasmtime_wasi::p2::{OutputStream, Pollable, StreamResult};
 
+use crate::bindings::operator_host::plugin::logging::Level;
 use crate::digest::Digest;
 use crate::limits::Limits;
 
@@ -22,16 +23,6 @@ pub const TARGET: &str = "plugin";
 const TAIL_LINES: usize = 8;
 /// Number of lines that are not logged until it is known whether the call fails.
 const HELD_LINES: usize = 4 * TAIL_LINES;
-
-/// The severity of a line: the WIT enum `level`, independent of the binary form.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Level {
-    Trace,
-    Debug,
-    Info,
-    Warn,
-    Error,
-}
 
 /// The plugin that writes the lines.
 #[derive(Debug)]

@@ -9,7 +9,6 @@ use tokio::io::AsyncWrite;
 use wasmtime::ResourceLimiter;
 use wasmtime::component::ResourceTable;
 use wasmtime_wasi::cli::{IsTerminal, StdoutStream};
-use wasmtime_wasi::p1::WasiP1Ctx;
 use wasmtime_wasi::p2::{OutputStream, Pollable, StreamError, StreamResult};
 use wasmtime_wasi::{WasiCtx, WasiCtxBuilder, WasiCtxView, WasiView};
 
@@ -41,9 +40,6 @@ pub(crate) fn wasi(origin: &Origin, log: &CallLog) -> WasiCtxBuilder {
     wasi
 }
 
-/// The state that WASI's host functions need in a store: one type for each binary form.
-pub(crate) trait Wasi: Send + 'static {}
-
 /// The state for components.
 pub(crate) struct Preview2 {
     wasi: WasiCtx,
@@ -58,9 +54,6 @@ impl Preview2 {
     }
 }
 
-impl Wasi for Preview2 {}
-impl Wasi for WasiP1Ctx {}
-
 /// The data of one call's store.
 pub(crate) struct Sandbox<W> {
     pub(crate) wasi: W,
@@ -68,7 +61,7 @@ pub(crate) struct Sandbox<W> {
     pub(crate) log: CallLog,
 }
 
-impl<W: Wasi> Sandbox<W> {
+impl<W> Sandbox<W> {
     pub(crate) fn new(wasi: W, limits: &Limits, log: CallLog, room: CallMemory) -> Self {
         Self {
             wasi,
@@ -82,7 +75,7 @@ impl<W: Wasi> Sandbox<W> {
         let (log_lines, log_lines_dropped) = self.log.finish();
         CallStats {
             guest_time,
-            peak_memory: self.memory.peak(),
+            peak_memory: self.memory.used,
             waited: Duration::ZERO,
             request_bytes,
             response_bytes: 0,
@@ -104,21 +97,12 @@ impl WasiView for Sandbox<Preview2> {
 /// Counts the size of a call's linear memories and tables, and refuses growth over the cap.
 pub(crate) struct Memory {
     limit: usize,
+    /// The bytes in use, at the end of the call the peak as well: WebAssembly never releases memory.
     used: usize,
-    /// The size that was refused.
-    refused: Option<usize>,
-    room: CallMemory,
+    /// The size that ended the guest because it exceeded the limit.
+    pub(crate) refused: Option<usize>,
+    pub(crate) room: CallMemory,
 }
-
-/// Ends the guest. If `memory.grow` returned −1 instead, the guest's allocator would decide what happens.
-#[derive(Debug, thiserror::Error)]
-#[error("over the memory limit")]
-struct OverLimit;
-
-/// Ends the guest, which is then called again with more memory.
-#[derive(Debug, thiserror::Error)]
-#[error("over its share of the memory")]
-struct Outgrown;
 
 impl Memory {
     fn new(limit: usize, room: CallMemory) -> Self {
@@ -130,30 +114,16 @@ impl Memory {
         }
     }
 
-    /// Returns the bytes in use at the end of the call. This is also the peak: WebAssembly never releases
-    /// memory.
-    pub(crate) fn peak(&self) -> usize {
-        self.used
-    }
-
-    /// Whether the guest was ended because it needed more than its share.
-    pub(crate) fn is_outgrown(&self) -> bool {
-        self.room.is_outgrown()
-    }
-
-    /// Returns the size that ended the guest, if it exceeded the memory limit.
-    pub(crate) fn refused(&self) -> Option<usize> {
-        self.refused
-    }
-
     fn grow(&mut self, by: usize) -> wasmtime::Result<bool> {
         let wanted = self.used.saturating_add(by);
         if wanted > self.limit {
             self.refused = Some(wanted);
-            return Err(OverLimit.into());
+            // If `memory.grow` returned −1 instead, the guest's allocator would decide what happens.
+            return Err(wasmtime::Error::msg("over the memory limit"));
         }
         if !self.room.hold(by) {
-            return Err(Outgrown.into());
+            // The guest is then called again with more memory.
+            return Err(wasmtime::Error::msg("over its share of the memory"));
         }
         self.used = wanted;
         Ok(true)
