@@ -56,6 +56,24 @@ pub enum Fault {
 }
 
 impl ApiError {
+    /// Returns the error of a request that the host did not send.
+    pub fn new(
+        verb: &'static str,
+        kind: &str,
+        name: &NamespacedName,
+        fault: Fault,
+        message: impl Into<Box<str>>,
+    ) -> Self {
+        Self {
+            verb,
+            kind: kind.into(),
+            name: name.clone(),
+            fault,
+            message: message.into(),
+            retry_after: None,
+        }
+    }
+
     /// Reports whether the object does not exist.
     #[must_use]
     pub fn is_not_found(&self) -> bool {
@@ -132,25 +150,14 @@ impl ApiError {
         let namespace = name.namespace.as_deref().unwrap_or_default();
         let message =
             format!("the namespace {namespace:?} is being deleted, so nothing can be created in it");
-        Self::of_namespace(kind, name, Fault::NamespaceTerminating, message)
+        Self::new("create", kind, name, Fault::NamespaceTerminating, message)
     }
 
     /// Returns the error that creating an object in a missing namespace would cause.
     pub fn namespace_missing(kind: &str, name: &NamespacedName) -> Self {
         let namespace = name.namespace.as_deref().unwrap_or_default();
         let message = format!("namespace {namespace} does not exist");
-        Self::of_namespace(kind, name, Fault::NamespaceMissing, message)
-    }
-
-    fn of_namespace(kind: &str, name: &NamespacedName, fault: Fault, message: String) -> Self {
-        Self {
-            verb: "create",
-            kind: kind.into(),
-            name: name.clone(),
-            fault,
-            message: message.into(),
-            retry_after: None,
-        }
+        Self::new("create", kind, name, Fault::NamespaceMissing, message)
     }
 
     /// Reports whether another client changed the object first, or owns fields that the host does not take over.

@@ -35,13 +35,6 @@ pub struct ResourceClient<'a> {
     resource: &'a ResolvedKind,
 }
 
-fn managed_by(manager: &str) -> PatchParams {
-    PatchParams {
-        field_manager: Some(manager.to_owned()),
-        ..PatchParams::default()
-    }
-}
-
 impl<'a> ResourceClient<'a> {
     /// Creates a client for one resource. Sends no request.
     #[must_use]
@@ -49,8 +42,7 @@ impl<'a> ResourceClient<'a> {
         Self { writer, resource }
     }
 
-    /// Writes an object with server-side apply. `force` takes over fields of other managers; without it, such a field
-    /// is a conflict.
+    /// Writes an object with server-side apply: as a field manager, by force or not, or as a dry run.
     ///
     /// # Errors
     /// When the API server refuses the request or does not respond in time.
@@ -58,10 +50,11 @@ impl<'a> ResourceClient<'a> {
         &self,
         name: &NamespacedName,
         body: &Value,
-        manager: &str,
-        force: bool,
+        params: &PatchParams,
     ) -> Result<DynamicObject, ApiError> {
-        self.apply_with(name, body, manager, force, false).await
+        let api = self.api(name);
+        let request = async { api.patch(&name.name, params, &apply_patch(body)?).await };
+        self.with_body("apply", name, self.secret(body), request).await
     }
 
     /// Creates an object with server-side apply. The API server refuses it as a conflict if an object of this name exists:
@@ -79,49 +72,17 @@ impl<'a> ResourceClient<'a> {
         manager: &str,
     ) -> Result<DynamicObject, ApiError> {
         body["metadata"]["resourceVersion"] = VERSION_OF_NONE.into();
-        let answer = self.apply(name, &body, manager, false).await;
+        let params = PatchParams::apply(manager);
+        let answer = self.apply(name, &body, &params).await;
         match answer {
             Err(refused) if refused.message.contains(VERSION_REFUSED) => {
                 if let Some(metadata) = body["metadata"].as_object_mut() {
                     metadata.remove("resourceVersion");
                 }
-                self.apply(name, &body, manager, false).await
+                self.apply(name, &body, &params).await
             }
             answer => answer,
         }
-    }
-
-    /// Returns the result that [`ResourceClient::apply`] would have, with a server-side dry run.
-    ///
-    /// # Errors
-    /// As [`ResourceClient::apply`].
-    pub async fn try_apply(
-        &self,
-        name: &NamespacedName,
-        body: &Value,
-        manager: &str,
-        force: bool,
-    ) -> Result<DynamicObject, ApiError> {
-        self.apply_with(name, body, manager, force, true).await
-    }
-
-    async fn apply_with(
-        &self,
-        name: &NamespacedName,
-        body: &Value,
-        manager: &str,
-        force: bool,
-        dry_run: bool,
-    ) -> Result<DynamicObject, ApiError> {
-        let params = PatchParams {
-            force,
-            dry_run,
-            field_manager: Some(manager.to_owned()),
-            ..PatchParams::default()
-        };
-        let api = self.api(name);
-        let request = async { api.patch(&name.name, &params, &apply_patch(body)?).await };
-        self.with_body("apply", name, self.secret(body), request).await
     }
 
     /// Returns one object in its current state; `None` when it does not exist.
@@ -187,11 +148,7 @@ impl<'a> ResourceClient<'a> {
         body: &Value,
         manager: &str,
     ) -> Result<DynamicObject, ApiError> {
-        let params = PatchParams {
-            force: true,
-            field_manager: Some(manager.to_owned()),
-            ..PatchParams::default()
-        };
+        let params = PatchParams::apply(manager).force();
         let api = self.api(name);
         let request = async { api.patch_status(&name.name, &params, &apply_patch(body)?).await };
         self.bounded("apply the status of", name, request).await
@@ -207,7 +164,7 @@ impl<'a> ResourceClient<'a> {
         body: &Value,
         manager: &str,
     ) -> Result<DynamicObject, ApiError> {
-        let params = managed_by(manager);
+        let params = PatchParams::apply(manager);
         let api = self.api(name);
         let patch = Patch::Merge(body);
         let request = api.patch_status(&name.name, &params, &patch);
@@ -225,7 +182,7 @@ impl<'a> ResourceClient<'a> {
         body: &Value,
         manager: &str,
     ) -> Result<DynamicObject, ApiError> {
-        let params = managed_by(manager);
+        let params = PatchParams::apply(manager);
         let api = self.api(name);
         let patch = Patch::Merge(body);
         let request = api.patch(&name.name, &params, &patch);
@@ -244,7 +201,7 @@ impl<'a> ResourceClient<'a> {
         part: &Value,
         manager: &str,
     ) -> Result<DynamicObject, ApiError> {
-        let params = managed_by(manager);
+        let params = PatchParams::apply(manager);
         let api = self.api(name);
         let request = async {
             let patch = serde_json::from_value(json!([

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use kube::Client;
+use kube::api::PatchParams;
 use kube::core::{ApiResource, DynamicObject};
 use serde_json::Value;
 use tokio::time::Instant;
@@ -29,6 +30,14 @@ pub(super) struct Requests<'a> {
     client: &'a Client,
     resource: ResolvedKind,
     name: NamespacedName,
+}
+
+/// Returns the parameters of an apply.
+fn params(manager: &str, force: bool) -> PatchParams {
+    PatchParams {
+        force,
+        ..PatchParams::apply(manager)
+    }
 }
 
 impl<'a> Requests<'a> {
@@ -69,7 +78,8 @@ impl<'a> Requests<'a> {
     ) -> Result<Value, ApiError> {
         let writer = Writer::from(self.client.clone());
         let client = ResourceClient::new(&writer, &self.resource);
-        let result = client.try_apply(&self.name, body, manager, force).await?;
+        let params = params(manager, force).dry_run();
+        let result = client.apply(&self.name, body, &params).await?;
         Ok(value(&result))
     }
 
@@ -82,7 +92,7 @@ impl<'a> Requests<'a> {
         force: bool,
     ) -> Result<Value, ApiError> {
         let client = ResourceClient::new(writer, &self.resource);
-        let result = client.apply(&self.name, body, manager, force).await?;
+        let result = client.apply(&self.name, body, &params(manager, force)).await?;
         Ok(value(&result))
     }
 

@@ -9,6 +9,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use anyhow::anyhow;
+use kube::api::PatchParams;
 use kube::core::DynamicObject;
 use kube::{Client, ResourceExt};
 use serde_json::Value;
@@ -138,9 +139,8 @@ impl<'a> Preview<'a> {
     /// When the API server refuses the manifest.
     pub async fn applied(&self, manifest: &Value, name: &NamespacedName) -> anyhow::Result<DynamicObject> {
         let objects = ResourceClient::new(&self.writer, &self.parent);
-        Ok(objects
-            .try_apply(name, manifest, "operator-host-diff", true)
-            .await?)
+        let params = PatchParams::apply("operator-host-diff").force().dry_run();
+        Ok(objects.apply(name, manifest, &params).await?)
     }
 
     /// Returns the changes of a parent's children, and why there are not more: existing objects are in the way of some.
@@ -265,8 +265,12 @@ impl<'a> Preview<'a> {
                 body
             }
         };
+        let params = PatchParams {
+            force,
+            ..PatchParams::apply(&manager).dry_run()
+        };
         let after = ResourceClient::new(&self.writer, resource)
-            .try_apply(&desired.key.name, &body, &manager, force)
+            .apply(&desired.key.name, &body, &params)
             .await?;
         Ok(Difference::between(&desired.key, live, Some(&after)))
     }

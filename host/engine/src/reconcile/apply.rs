@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use futures::StreamExt;
 use futures::stream;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ManagedFieldsEntry;
+use kube::api::PatchParams;
 use kube::core::DynamicObject;
 use serde_json::Value;
 use tokio::time::Instant;
@@ -239,7 +240,11 @@ async fn send(
             let body = body_for(desired, live, &manager);
             match is_known_child(run, parent, &live.object) {
                 true => repair::apply(&objects, desired, live, &body, &manager).await,
-                false => objects.apply(&key.name, &body, &manager, false).await,
+                false => {
+                    objects
+                        .apply(&key.name, &body, &PatchParams::apply(&manager))
+                        .await
+                }
             }
         }
     };

@@ -7,6 +7,7 @@
 use std::sync::Arc;
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ManagedFieldsEntry;
+use kube::api::PatchParams;
 use kube::core::DynamicObject;
 use serde_json::{Value, json};
 use tracing::debug;
@@ -40,7 +41,8 @@ pub(super) async fn apply(
     body: &Value,
     manager: &str,
 ) -> Result<DynamicObject, ApiError> {
-    match objects.apply(&desired.key.name, body, manager, true).await {
+    let params = PatchParams::apply(manager).force();
+    match objects.apply(&desired.key.name, body, &params).await {
         Err(refused) if refused.fault == Fault::Refused(422) && !refused.is_lost_race() => {
             let fields = refused_fields(&refused.message);
             let parts = fields
@@ -98,7 +100,8 @@ async fn replace(
             // That of the object before it was replaced.
             metadata.remove("resourceVersion");
         }
-        let answer = objects.apply(name, &body, manager, true).await?;
+        let params = PatchParams::apply(manager).force();
+        let answer = objects.apply(name, &body, &params).await?;
         return disown(objects, desired, answer, manager).await.map(Some);
     }
     Ok(None)

@@ -66,14 +66,7 @@ async fn complete(
     changes: &mut Changes,
 ) -> Result<String, Stop> {
     let key = &desired.key;
-    let failed = |message: String| ApiError {
-        verb: "generate",
-        kind: "Secret".into(),
-        name: key.name.clone(),
-        fault: Fault::Host,
-        message: message.into(),
-        retry_after: None,
-    };
+    let failed = |message: String| ApiError::new("generate", "Secret", &key.name, Fault::Host, message);
     let live = run.caches.existing(key);
     let version = live
         .as_ref()

@@ -67,7 +67,8 @@ pub(super) async fn write(
         return Ok(false);
     }
     if let Some((code, why)) = update.fields.and_then(unacceptable) {
-        return Err(refused(run, code, &why));
+        let (kind, fault) = (&run.config.parent.kind, Fault::Refused(code));
+        return Err(ApiError::new("apply the status of", kind, run.name, fault, why));
     }
     let mut status = desired(run, parent, current(parent), update);
     let (conditions, unready_since) = labels(&status);
@@ -214,18 +215,6 @@ fn publish_back_off(run: &Run<'_>, parent: &DynamicObject) {
     if let Some(why) = why {
         warn!("{why}");
         run.publish(parent, EventType::Warning, BACK_OFF, &why);
-    }
-}
-
-/// Returns the error for a status that is not sent.
-fn refused(run: &Run<'_>, code: u16, why: &str) -> ApiError {
-    ApiError {
-        verb: "apply the status of",
-        kind: run.config.parent.kind.as_str().into(),
-        name: run.name.clone(),
-        fault: Fault::Refused(code),
-        message: why.into(),
-        retry_after: None,
     }
 }
 
