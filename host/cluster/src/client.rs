@@ -32,8 +32,8 @@ use operator_host_config::ServiceAccount;
 use operator_host_config::leadership::Timing;
 use operator_host_core::metrics::Metrics;
 
-use self::fence::Fencing;
 pub use self::fence::{Deposed, is_deposed};
+use self::fence::{Fencing, fencing};
 use self::measured::Measured;
 use self::multiplexed::Multiplexed;
 pub use self::pace::Pace;
@@ -75,7 +75,7 @@ pub async fn connect(metrics: Arc<Metrics>) -> Result<Client, ClientError> {
 }
 
 /// The transport of requests: hyper's client with TLS, behind a fence.
-type Transport = legacy::Client<HttpsConnector<Fencing<HttpConnector>>, Body>;
+type Transport = legacy::Client<HttpsConnector<Fencing>, Body>;
 
 /// The connection to the API server and the clients that use it.
 pub struct Connection {
@@ -308,7 +308,7 @@ fn multiplexed(config: &Config) -> Result<Multiplexed, ClientError> {
 }
 
 /// Creates fenced connections. `undelivered` limits how long the kernel tries to deliver data.
-fn connector(config: &Config, term: &Term, undelivered: Option<Duration>) -> Fencing<HttpConnector> {
+fn connector(config: &Config, term: &Term, undelivered: Option<Duration>) -> Fencing {
     let mut connector = HttpConnector::new();
     connector.enforce_http(false);
     connector.set_nodelay(true);
@@ -319,7 +319,7 @@ fn connector(config: &Config, term: &Term, undelivered: Option<Duration>) -> Fen
     connector.set_keepalive_retries(Some(2));
     #[cfg(target_os = "linux")]
     connector.set_tcp_user_timeout(undelivered);
-    Fencing::new(connector, term.clone())
+    fencing(connector, term.clone())
 }
 
 /// Returns the TLS part of a connector, as kube's own has it, but with the choice of the HTTP version.

@@ -7,13 +7,15 @@ use std::pin::Pin;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-use futures::future::BoxFuture;
 use hyper::http::uri::PathAndQuery;
 use hyper::rt::{Read, ReadBufCursor, Write};
 use hyper::{Request, Uri};
-use hyper_util::client::legacy::connect::{Connected, Connection};
+use hyper_util::client::legacy::connect::{Connected, Connection, HttpConnector};
+use hyper_util::rt::TokioIo;
 use thiserror::Error as ThisError;
-use tower::Service;
+use tokio::net::TcpStream;
+use tower::util::BoxCloneSyncService;
+use tower::{BoxError, ServiceExt};
 
 use crate::term::Term;
 
@@ -59,36 +61,15 @@ pub(super) fn bound<B>(mut request: Request<B>, term: &Term) -> Request<B> {
 }
 
 /// A connector that creates fenced connections.
-#[derive(Clone)]
-pub(super) struct Fencing<C> {
-    connector: C,
-    term: Term,
-}
+pub(super) type Fencing = BoxCloneSyncService<Uri, Fenced<TokioIo<TcpStream>>, BoxError>;
 
-impl<C> Fencing<C> {
-    pub(super) fn new(connector: C, term: Term) -> Self {
-        Self { connector, term }
-    }
-}
-
-impl<C> Service<Uri> for Fencing<C>
-where
-    C: Service<Uri>,
-    C::Future: Send + 'static,
-{
-    type Response = Fenced<C::Response>;
-    type Error = C::Error;
-    type Future = BoxFuture<'static, Result<Self::Response, Self::Error>>;
-
-    fn poll_ready(&mut self, context: &mut Context<'_>) -> Poll<Result<(), Self::Error>> {
-        self.connector.poll_ready(context)
-    }
-
-    fn call(&mut self, uri: Uri) -> Self::Future {
-        let term = self.term.clone();
-        let connecting = self.connector.call(uri);
-        Box::pin(async move { connecting.await.map(|stream| Fenced { stream, term }) })
-    }
+/// Fences the connections of a connector.
+pub(super) fn fencing(connector: HttpConnector, term: Term) -> Fencing {
+    let fenced = move |stream| Fenced {
+        stream,
+        term: term.clone(),
+    };
+    BoxCloneSyncService::new(connector.map_response(fenced).map_err(BoxError::from))
 }
 
 /// A connection that sends nothing while its term is not held.

@@ -3,12 +3,13 @@
 //! The response of a watch never ends, so over HTTP/1.1 each takes a connection of its own, with the buffers of its TLS
 //! session, here and in the API server. Over HTTP/2 one connection carries many. A proxy without HTTP/2 gets HTTP/1.1.
 
-use std::pin::Pin;
 use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll};
 
 use futures::future::BoxFuture;
-use hyper::body::{Body as HttpBody, Bytes, Frame, Incoming, SizeHint};
+use http_body_util::BodyExt;
+use http_body_util::combinators::UnsyncBoxBody;
+use hyper::body::Bytes;
 use hyper::{Request, Response};
 use hyper_util::client::legacy;
 use kube::client::Body;
@@ -92,39 +93,17 @@ impl Service<Request<Body>> for Multiplexed {
                 *first = true;
                 response
             };
-            Ok(response.map(|body| Streamed {
-                body,
-                _in_use: in_use,
-            }))
+            let counted = move |frame| {
+                let _held = &in_use;
+                frame
+            };
+            Ok(response.map(|body| body.map_frame(counted).boxed_unsync()))
         })
     }
 }
 
 /// A response, which counts as a request of its connection until it is dropped.
-pub(super) struct Streamed {
-    body: Incoming,
-    _in_use: Arc<()>,
-}
-
-impl HttpBody for Streamed {
-    type Data = Bytes;
-    type Error = hyper::Error;
-
-    fn poll_frame(
-        mut self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, hyper::Error>>> {
-        Pin::new(&mut self.body).poll_frame(context)
-    }
-
-    fn is_end_stream(&self) -> bool {
-        self.body.is_end_stream()
-    }
-
-    fn size_hint(&self) -> SizeHint {
-        self.body.size_hint()
-    }
-}
+pub(super) type Streamed = UnsyncBoxBody<Bytes, hyper::Error>;
 
 #[cfg(test)]
 mod tests {
@@ -133,6 +112,7 @@ mod tests {
 
     use futures::stream;
     use http_body_util::StreamBody;
+    use hyper::body::Frame;
     use hyper::server::conn::{http1, http2};
     use hyper::service::service_fn;
     use hyper_rustls::HttpsConnectorBuilder;
@@ -140,7 +120,7 @@ mod tests {
     use hyper_util::rt::{TokioExecutor, TokioIo};
     use tokio::net::TcpListener;
 
-    use super::super::fence::Fencing;
+    use super::super::fence::fencing;
     use super::*;
     use crate::term::Term;
 
@@ -172,7 +152,7 @@ mod tests {
     fn client(is_http2: bool) -> Multiplexed {
         let _ = rustls::crypto::aws_lc_rs::default_provider().install_default();
         let https = HttpsConnectorBuilder::new().with_native_roots().unwrap();
-        let fencing = Fencing::new(HttpConnector::new(), Term::endless());
+        let fencing = fencing(HttpConnector::new(), Term::endless());
         let connector = https.https_or_http().enable_http1().wrap_connector(fencing);
         Multiplexed::new(move || {
             legacy::Client::builder(TokioExecutor::new())
