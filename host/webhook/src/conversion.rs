@@ -84,42 +84,19 @@ fn cannot(object: Option<&str>) -> String {
 
 /// What a conversion is for.
 #[derive(Clone, Copy)]
-enum Purpose<'a> {
+pub enum Purpose<'a> {
     /// A request of the API server, which waits until this time.
     Request(&'a Calls, Instant),
-    /// The proof of a version.
+    /// The proof of a version: the calls wait for their turn as long as it takes, and log nothing.
     Proof,
 }
 
 /// Converts objects of one kind to a version, such as `example.com/v1`, each in its place, if the converted objects
-/// together have at most `room` bytes. The caller waits until a time.
+/// together have at most `room` bytes.
 ///
 /// # Errors
 /// When one of them cannot be converted, and when they are larger. The message names the object if it is found in time.
 pub async fn convert(
-    plugin: &Plugin,
-    calls: &Calls,
-    to: &str,
-    objects: &[&RawValue],
-    room: usize,
-    until: Instant,
-) -> Result<Vec<String>, ConversionError> {
-    convert_for(Purpose::Request(calls, until), plugin, to, objects, room).await
-}
-
-/// Converts objects for a proof: the calls wait for their turn as long as it takes, and log nothing.
-///
-/// # Errors
-/// When one of them cannot be converted; the message names it.
-pub async fn try_convert(
-    plugin: &Plugin,
-    to: &str,
-    objects: &[&RawValue],
-) -> Result<Vec<String>, ConversionError> {
-    convert_for(Purpose::Proof, plugin, to, objects, usize::MAX).await
-}
-
-async fn convert_for(
     purpose: Purpose<'_>,
     plugin: &Plugin,
     to: &str,

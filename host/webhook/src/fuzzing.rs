@@ -72,22 +72,6 @@ pub fn conversion(body: &[u8]) -> Result<(String, String, Vec<&str>), String> {
     Ok((review.uid, review.to, objects))
 }
 
-/// Returns an object as the plugin gets it.
-///
-/// # Errors
-/// Why it is not a Kubernetes object.
-pub fn to_convert(object: &str) -> Result<String, String> {
-    Before::read(object).map(|object| object.for_plugin(None).to_string())
-}
-
-/// Checks a converted object, and returns it as the API server gets it.
-///
-/// # Errors
-/// What is wrong with one of the two.
-pub fn converted(object: &str, converted: &str, to: &str) -> Result<String, String> {
-    Before::read(object)?.restore(converted, to)
-}
-
 /// Returns the answer to a request for a conversion.
 #[must_use]
 pub fn conversion_answer(uid: &str, converted: Result<Vec<String>, String>) -> Vec<u8> {

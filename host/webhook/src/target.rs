@@ -14,7 +14,7 @@ use super::bounds::{Asker, Share, Shares};
 use super::review::Review;
 use super::server::Ask;
 use super::{Decision, MESSAGE, NoDecision, defaulting, memory_of, validating};
-use crate::conversion::{self, Before, ConversionError};
+use crate::conversion::{self, Before, ConversionError, Purpose};
 use operator_host_config::ControllerConfig;
 use operator_host_contract::Kind;
 use operator_host_core::json_text;
@@ -99,7 +99,10 @@ impl PluginTarget {
         let plugin = self.converting(to, objects).await?;
         let room = asker.rooms.sizes.converted(body);
         let share = asker.rooms.work.take(asker.peer, room).await;
-        let convert = |plugin, until| conversion::convert(plugin, &self.calls, to, objects, room, until);
+        let convert = |plugin, until| {
+            let purpose = Purpose::Request(&self.calls, until);
+            conversion::convert(purpose, plugin, to, objects, room)
+        };
         let next = self.next.borrow().clone();
         let converted = match next.filter(|next| next.digest() != plugin.digest()) {
             None => convert(&plugin, until).await,

@@ -1,7 +1,8 @@
 //! Requests to convert objects: refused with a message, or read as serde_json reads them. What is sent back to the API
 //! server has the metadata of the object except for labels and annotations, and everything else from the plugin.
 
-use operator_host_webhook::fuzzing::{conversion, conversion_answer, converted, to_convert};
+use operator_host_webhook::conversion::Before;
+use operator_host_webhook::fuzzing::{conversion, conversion_answer};
 use serde_json::Value;
 
 /// Maximum length of an error: it may quote names of the request.
@@ -39,8 +40,9 @@ fn speaks(message: &str) {
 
 /// Checks that the plugin gets the whole object without `managedFields`.
 fn shown(object: &str) {
-    match to_convert(object) {
-        Ok(text) => {
+    match Before::read(object) {
+        Ok(before) => {
+            let text = before.for_plugin(None).to_string();
             let mut expected: Value = serde_json::from_str(object).expect("JSON");
             if let Some(metadata) = expected["metadata"].as_object_mut() {
                 metadata.remove("managedFields");
@@ -52,7 +54,8 @@ fn shown(object: &str) {
 }
 
 fn restored(before: &str, after: &str, to: &str) {
-    let result = match converted(before, after, to) {
+    let result = Before::read(before).and_then(|before| before.restore(after, to));
+    let result = match result {
         Ok(result) => serde_json::from_str::<Value>(&result).expect("JSON"),
         Err(message) => return speaks(&message),
     };

@@ -6,7 +6,7 @@ use serde_json::Value;
 use serde_json::value::RawValue;
 use tokio::time::{Instant, timeout};
 
-use super::{ConversionError, try_convert};
+use super::{ConversionError, Purpose, convert};
 use operator_host_contract::Kind;
 use operator_host_core::crd::definition;
 use operator_host_runtime::Plugin;
@@ -114,13 +114,14 @@ async fn both_ways(
         .iter()
         .filter_map(|object| serde_json::value::to_raw_value(object).ok())
         .collect();
-    let there = try_convert(plugin, other, &borrowed(&texts)).await?;
+    let there = convert(Purpose::Proof, plugin, other, &borrowed(&texts), usize::MAX).await?;
     let texts: Vec<Box<RawValue>> = there
         .into_iter()
         .filter_map(|text| RawValue::from_string(text).ok())
         .collect();
-    let back = try_convert(plugin, &parent.api_version, &borrowed(&texts)).await?;
-    // Checked by `try_convert`.
+    let version = &parent.api_version;
+    let back = convert(Purpose::Proof, plugin, version, &borrowed(&texts), usize::MAX).await?;
+    // Checked by `convert`.
     Ok(back
         .iter()
         .map(|text| serde_json::from_str(text).unwrap_or_default())
