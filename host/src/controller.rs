@@ -13,9 +13,8 @@ use tokio_util::task::TaskTracker;
 use tracing::field::Empty;
 use tracing::{Instrument, Span, debug, error, info, info_span};
 
-use crate::definitions::Installer;
 use crate::definitions::record::LiveRecord;
-use crate::rollout::stages;
+use crate::rollout::{Proving, stages};
 use operator_host_cluster::cache::{Change, Interest, Subscriber, WatchState};
 use operator_host_cluster::kind_reflectors::KindReflectors;
 use operator_host_cluster::namespaces::NamespaceChange;
@@ -37,28 +36,14 @@ const SHOWN: usize = 32;
 
 /// Runs one controller until `stop`, then waits for the running reconciles. While another replica leads, the controller
 /// only keeps its caches up to date.
-///
-/// Calls `listed` once the first lists are complete: a version may have to be proved on them before it is live.
-pub async fn run(
-    context: Arc<Context>,
-    listed: impl FnOnce(),
-    installer: Arc<Installer>,
-    record: Arc<LiveRecord>,
-    stop: CancellationToken,
-) {
+pub async fn run(context: Arc<Context>, proving: Arc<Proving>, stop: CancellationToken) {
     tokio::select! {
-        () = work_until(&context, listed, &installer, &record, &stop) => {}
+        () = work_until(&context, &proving, &stop) => {}
         never = first_sign::follow(&context) => match never {},
     }
 }
 
-async fn work_until(
-    context: &Arc<Context>,
-    listed: impl FnOnce(),
-    installer: &Installer,
-    record: &LiveRecord,
-    stop: &CancellationToken,
-) {
+async fn work_until(context: &Arc<Context>, proving: &Proving, stop: &CancellationToken) {
     // Ignore changes until this replica leads: `lead` then enqueues every parent, and the caches contain the changes.
     context.queue.close();
     subscribe(context);
@@ -69,7 +54,8 @@ async fn work_until(
     let ready = async {
         // Wait for complete caches: an object that the first list does not contain yet would look missing.
         scope::wait_for_lists(&context.caches.watches()).await;
-        listed();
+        // A version may have to be proved on these objects before it is live.
+        proving.running(context);
         // An error means that the sender is dropped, so there is nothing to wait for.
         let _ = plugin.wait_for(|live| !matches!(live, Live::Loading)).await;
     };
@@ -91,15 +77,15 @@ async fn work_until(
         let mut is_first = !term.is_elected();
         while !stop.is_cancelled() {
             tokio::select! {
-                () = stand_by(context, installer, record, &plugin) => {}
+                () = stand_by(context, proving, &plugin) => {}
                 () = stop.cancelled() => break,
             }
             if std::mem::take(&mut is_first) {
                 say_started();
             }
             let stay = term.stay();
-            lead(context, plugin.clone(), record, stop).await;
-            record.stand_by();
+            lead(context, plugin.clone(), &proving.record, stop).await;
+            proving.record.stand_by();
             drop(stay);
         }
     };
@@ -136,15 +122,11 @@ async fn stay_alive<const N: usize>(loops: [&Pulse; N]) {
 }
 
 /// Waits until the term begins, its definition is decided about, and the live version may write.
-async fn stand_by(
-    context: &Context,
-    installer: &Installer,
-    record: &LiveRecord,
-    plugin: &tokio::sync::watch::Receiver<Live>,
-) {
+async fn stand_by(context: &Context, proving: &Proving, plugin: &tokio::sync::watch::Receiver<Live>) {
     let begun = async {
         context.cluster.writer.term.begun().await;
-        installer.decided().await;
+        proving.installer.decided().await;
+        let record = &proving.record;
         record
             .confirm(&context.cluster.served.parent.definition_name(), plugin.clone())
             .await;

@@ -22,6 +22,7 @@ use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
 use self::losses::Losses;
+pub(crate) use self::plan::owning;
 use self::requests::Requests;
 use operator_host_cluster::api_error::{ApiError, Fault};
 use operator_host_cluster::cache::Reflector;

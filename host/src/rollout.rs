@@ -77,8 +77,8 @@ pub struct Proving {
     staged: watch::Sender<Option<Staged>>,
     /// What was held back before the controller ran. Its parents have no condition about it yet.
     untold: Mutex<Option<HeldBack>>,
-    installer: Arc<Installer>,
-    record: Arc<LiveRecord>,
+    pub(crate) installer: Arc<Installer>,
+    pub(crate) record: Arc<LiveRecord>,
     /// The last candidate that was proved and converts its kind.
     converter: watch::Sender<Option<Plugin>>,
 }
@@ -98,18 +98,6 @@ impl Proving {
             record,
             converter: watch::Sender::default(),
         }
-    }
-
-    /// Returns what installs the definition.
-    #[must_use]
-    pub fn installer(&self) -> Arc<Installer> {
-        Arc::clone(&self.installer)
-    }
-
-    /// Returns the record of the live version.
-    #[must_use]
-    pub fn record(&self) -> Arc<LiveRecord> {
-        Arc::clone(&self.record)
     }
 
     /// Returns the last candidate that was proved and converts its kind. Its definition may be installed before it is
@@ -219,9 +207,7 @@ impl Proving {
                             read.unwrap_or_else(Recorded::Unknown)
                         }
                         (None, _) => Recorded::Nothing,
-                        (Some(definition), _) => self
-                            .record
-                            .of(&self.config(), |name| annotation(definition, name)),
+                        (Some(definition), _) => self.record.of(|name| annotation(definition, name)),
                     };
                     self.record.observe(recorded);
                     Some(self.ordered(definition.as_deref(), &mut last_logged))
@@ -427,7 +413,7 @@ impl CandidateCheck for Proving {
         let was_given = self.staged.send_if_modified(|staged| staged.take().is_some());
         if was_given {
             // If it comes back, it begins with the first stage.
-            let record = self.record();
+            let record = Arc::clone(&self.record);
             tokio::spawn(async move { record.write_stage(None).await });
         }
     }

@@ -130,17 +130,8 @@ pub async fn supervise(
                 );
                 let context = Arc::new(context);
                 shared.running.open(&context);
-                let running = {
-                    let (proving, started) = (Arc::clone(&proving), Arc::clone(&context));
-                    let (installer, record) = (proving.installer(), proving.record());
-                    tokio::spawn(controller::run(
-                        Arc::clone(&context),
-                        move || proving.running(&started),
-                        installer,
-                        record,
-                        stop_one.clone(),
-                    ))
-                };
+                let (started, proves) = (Arc::clone(&context), Arc::clone(&proving));
+                let running = tokio::spawn(controller::run(started, proves, stop_one.clone()));
                 let follow_namespaces = async {
                     while watched.changed().await.is_ok() {
                         let namespaces = Arc::clone(&watched.borrow_and_update());

@@ -60,7 +60,8 @@ pub(crate) fn of_kind(installed: &Value, wanted: &Value, version: &str) -> Vec<S
     ] {
         let pointer = format!("/spec/{}", field.replace('.', "/"));
         let (is, wants) = (text(installed, &pointer), text(wanted, &pointer));
-        if is != wants && !(is_derived && (is.is_none() || wants.is_none())) {
+        let counts = !is_derived || (is.is_some() && wants.is_some());
+        if counts && is != wants {
             let shown = |text: Option<String>| text.unwrap_or_else(|| "not set".to_owned());
             lost.push(format!(
                 "`spec.{field}` is {}, and the cluster's is {}",

@@ -118,14 +118,19 @@ pub(super) fn newer(installed: &Value, version: &str, manager: &str, is_pinned: 
     })
 }
 
+/// Returns the entries of the managed fields that own the field at this path.
+pub(crate) fn owning<'a>(object: &'a Value, path: &'a [&str]) -> impl Iterator<Item = &'a Value> {
+    let entries = object["metadata"]["managedFields"].as_array();
+    let owns = |entry: &&Value| {
+        let fields = &entry["fieldsV1"];
+        !path.iter().fold(fields, |fields, name| &fields[*name]).is_null()
+    };
+    entries.into_iter().flatten().filter(owns)
+}
+
 /// Returns the managers of the definition's versions.
 fn managers(installed: &Value) -> BTreeSet<String> {
-    let entries = installed["metadata"]["managedFields"].as_array();
-    let of_versions = entries
-        .into_iter()
-        .flatten()
-        .filter(|entry| !entry["fieldsV1"]["f:spec"]["f:versions"].is_null());
-    of_versions
+    owning(installed, &["f:spec", "f:versions"])
         .filter_map(|entry| entry["manager"].as_str().map(str::to_owned))
         .collect()
 }
@@ -134,12 +139,8 @@ fn managers(installed: &Value) -> BTreeSet<String> {
 /// if the host wrote it, or it is not there.
 pub(super) fn other_webhook(installed: &Value) -> Option<Value> {
     let by_host = |field: &str| {
-        let entries = installed["metadata"]["managedFields"].as_array();
-        let pointer = format!("/fieldsV1/f:spec/f:conversion/f:webhook/f:clientConfig/{field}");
-        entries
-            .into_iter()
-            .flatten()
-            .any(|entry| entry.pointer(&pointer).is_some() && entry["manager"].as_str().is_some_and(is_host))
+        let path = ["f:spec", "f:conversion", "f:webhook", "f:clientConfig", field];
+        owning(installed, &path).any(|entry| entry["manager"].as_str().is_some_and(is_host))
     };
     let conversion = &installed["spec"]["conversion"];
     if !converts(installed) || by_host("f:url") || by_host("f:service") {

@@ -14,7 +14,6 @@ use serde_json::{Value, json};
 use tokio::sync::watch;
 use tracing::{debug, warn};
 
-use super::Current;
 use super::requests::Requests;
 use operator_host_cluster::api_error::{ApiError, Fault};
 use operator_host_cluster::client::Writer;
@@ -36,9 +35,12 @@ const LIMIT: Duration = Duration::from_secs(5);
 /// The record of one controller's live version; see the module.
 pub struct LiveRecord {
     client: Client,
-    /// Distinguishes this host from others in the cluster.
-    installation: String,
-    current: Mutex<Option<Current>>,
+    controller: String,
+    /// The annotations, with the host's installation: other hosts in the cluster have theirs.
+    live_key: String,
+    stage_key: String,
+    manager: String,
+    writer: Mutex<Writer>,
     known: watch::Sender<Option<Recorded>>,
     /// The version that was accepted last, and what was recorded then.
     accepted: Mutex<Option<(Digest, Recorded)>>,
@@ -52,11 +54,14 @@ pub struct LiveRecord {
 impl LiveRecord {
     /// Creates the record of a controller. `installation` is the same for all replicas of a host.
     #[must_use]
-    pub fn new(client: Client, installation: String) -> Self {
+    pub fn new(client: Client, installation: &str, config: &ControllerConfig, writer: Writer) -> Self {
         Self {
             client,
-            installation,
-            current: Mutex::default(),
+            controller: config.name.clone(),
+            live_key: live_annotation(installation, &config.name),
+            stage_key: stage_annotation(installation, &config.name),
+            manager: config.field_manager(),
+            writer: Mutex::new(writer),
             known: watch::Sender::default(),
             accepted: Mutex::default(),
             written: Mutex::default(),
@@ -66,9 +71,9 @@ impl LiveRecord {
         }
     }
 
-    /// Applies a new configuration of the controller.
-    pub fn configure(&self, config: Arc<ControllerConfig>, writer: Writer) {
-        *lock(&self.current) = Some(Current { config, writer });
+    /// Writes with another writer: that of a new configuration of the controller.
+    pub fn configure(&self, writer: Writer) {
+        *lock(&self.writer) = writer;
     }
 
     /// Returns what is recorded; `None` until that is known.
@@ -94,15 +99,11 @@ impl LiveRecord {
         send_if_new(&self.known, Some(recorded));
     }
 
-    /// Returns what the annotations of a definition record for a controller.
+    /// Returns what the annotations of a definition record.
     #[must_use]
-    pub fn of<'a>(
-        &self,
-        config: &ControllerConfig,
-        annotation: impl Fn(&str) -> Option<&'a str>,
-    ) -> Recorded {
-        let key = live_annotation(&self.installation, &config.name);
-        match annotation(&key) {
+    pub fn of<'a>(&self, annotation: impl Fn(&str) -> Option<&'a str>) -> Recorded {
+        let key = &self.live_key;
+        match annotation(key) {
             None => Recorded::Nothing,
             Some(text) => Digest::from_str(text).map_or_else(
                 |()| Recorded::Unknown(format!("the annotation {key} has {text:?} instead of a digest")),
@@ -134,46 +135,35 @@ impl LiveRecord {
     /// # Errors
     /// Why it cannot be read now.
     pub async fn read_stage(&self) -> Result<Option<String>, String> {
-        let (definition, current) = (lock(&self.leads).clone(), lock(&self.current).clone());
-        let (Some(definition), Some(Current { config, .. })) = (definition, current) else {
+        let Some(definition) = lock(&self.leads).clone() else {
             return Ok(None);
         };
         let found = Requests::new(&self.client, &definition).read().await;
         let found = found.map_err(|error| error.to_string())?;
-        let key = stage_annotation(&self.installation, &config.name);
         let text = found
             .as_ref()
-            .and_then(|it| it["metadata"]["annotations"][key].as_str());
+            .and_then(|it| it["metadata"]["annotations"][&self.stage_key].as_str());
         Ok(text.map(str::to_owned))
     }
 
     /// Records the stage of a new version, or that there is none. When that fails, another leader begins with the first.
     pub async fn write_stage(&self, stage: Option<&str>) {
-        let (definition, current) = (lock(&self.leads).clone(), lock(&self.current).clone());
-        let (Some(definition), Some(current)) = (definition, current) else {
+        let Some(definition) = lock(&self.leads).clone() else {
             return;
         };
-        let key = stage_annotation(&self.installation, &current.config.name);
-        if let Err(error) = self.annotate(&current, &definition, &key, stage).await {
+        if let Err(error) = self.annotate(&definition, &self.stage_key, stage).await {
             warn!(
-                controller = current.config.name,
+                controller = self.controller,
                 "cannot record the stage of the new version: {error}"
             );
         }
     }
 
-    async fn annotate(
-        &self,
-        current: &Current,
-        definition: &str,
-        key: &str,
-        text: Option<&str>,
-    ) -> Result<(), ApiError> {
+    async fn annotate(&self, definition: &str, key: &str, text: Option<&str>) -> Result<(), ApiError> {
         let body = json!({ "metadata": { "annotations": { key: text } } });
-        let manager = current.config.field_manager();
-        Requests::new(&self.client, definition)
-            .merge(&current.writer, &body, &manager)
-            .await
+        let writer = lock(&self.writer).clone();
+        let requests = Requests::new(&self.client, definition);
+        requests.merge(&writer, &body, &self.manager).await
     }
 
     /// Notes that this replica does not lead any more.
@@ -213,7 +203,7 @@ impl LiveRecord {
                 let _ = tokio::time::timeout(LIMIT, self.write(definition, digest)).await;
                 break;
             }
-            warn!(controller = self.controller(), live = %digest, ?recorded,
+            warn!(controller = self.controller, live = %digest, ?recorded,
                 "another version was recorded as live meanwhile: this one is examined again before it writes");
             self.overtaken.send_modify(|times| *times += 1);
             // A version that becomes live before the slot learns of it may be the recorded one.
@@ -268,14 +258,11 @@ impl LiveRecord {
     /// # Errors
     /// Why it cannot be read now.
     pub async fn read(&self, definition: &str) -> Result<Recorded, String> {
-        let Some(Current { config, .. }) = lock(&self.current).clone() else {
-            return Err("the controller has no configuration yet".to_owned());
-        };
         match Requests::new(&self.client, definition).read().await {
             Ok(None) => Ok(Recorded::Nothing),
             Ok(Some(definition)) => {
                 let annotations = &definition["metadata"]["annotations"];
-                Ok(self.of(&config, |key| annotations.get(key).and_then(Value::as_str)))
+                Ok(self.of(|key| annotations.get(key).and_then(Value::as_str)))
             }
             Err(error) if error.fault == Fault::Refused(403) => Ok(Recorded::Nothing),
             Err(error) => Err(error.to_string()),
@@ -284,12 +271,8 @@ impl LiveRecord {
 
     /// Records a version. Returns whether that need not be tried again.
     async fn write(&self, definition: &str, digest: Digest) -> bool {
-        let Some(current) = lock(&self.current).clone() else {
-            return false;
-        };
-        let key = live_annotation(&self.installation, &current.config.name);
         let text = digest.to_string();
-        let failed = match self.annotate(&current, definition, &key, Some(&text)).await {
+        let failed = match self.annotate(definition, &self.live_key, Some(&text)).await {
             Ok(()) => {
                 *lock(&self.written) = Some(digest);
                 self.observe(Recorded::Version(digest));
@@ -309,13 +292,5 @@ impl LiveRecord {
         });
         send_if_new(&self.trouble, trouble);
         is_written
-    }
-
-    fn controller(&self) -> String {
-        let current = lock(&self.current);
-        current
-            .as_ref()
-            .map(|current| current.config.name.clone())
-            .unwrap_or_default()
     }
 }

@@ -17,7 +17,7 @@ use crate::definitions::record::LiveRecord;
 use crate::rollout::Proving;
 use crate::supervisor::{ControllerWriters, Shared, supervise};
 use operator_host_cluster::cache::{CachePolicy, KeepPolicy, Reflector};
-use operator_host_cluster::client::{ClientError, Pace};
+use operator_host_cluster::client::{ClientError, Pace, Writer};
 use operator_host_config::webhook::WebhookReach;
 use operator_host_config::{Config, ControllerConfig, object};
 use operator_host_core::changes::send_if_new;
@@ -68,17 +68,13 @@ struct Running {
 struct PluginSlot {
     slot: Arc<Slot>,
     live: watch::Receiver<Live>,
-    proving: Listening,
+    proving: Arc<Proving>,
+    /// Ends the listening to users' orders about new versions.
+    listening: DropGuard,
     /// Converts and defaults as long as there is the slot: the API server needs conversions before the kind can be
     /// listed, and while its controller is replaced or stops.
     target: Arc<PluginTarget>,
     _filled: Filled,
-}
-
-/// Proves new versions, and listens to users' orders about them until it is dropped.
-struct Listening {
-    proving: Arc<Proving>,
-    _stop: DropGuard,
 }
 
 impl Controllers {
@@ -114,16 +110,8 @@ impl Controllers {
             other_watches || wanted(name).is_none_or(|wanted| *wanted != *running.config)
         };
         let mut outdated: BTreeMap<_, _> = self.running.extract_if(.., is_outdated).collect();
-        let changed: Vec<_> = outdated
-            .keys()
-            .filter(|name| wanted(name).is_some())
-            .cloned()
-            .collect();
-        let removed: Vec<_> = outdated
-            .keys()
-            .filter(|name| wanted(name).is_none())
-            .cloned()
-            .collect();
+        let (changed, removed): (Vec<_>, Vec<_>) =
+            outdated.keys().cloned().partition(|name| wanted(name).is_some());
         let new = |controller: &&ControllerConfig| {
             !self.running.contains_key(&controller.name) && !outdated.contains_key(&controller.name)
         };
@@ -203,15 +191,6 @@ impl Controllers {
         before: Option<Running>,
         fallback: Option<watch::Receiver<Live>>,
     ) -> Result<Running, ClientError> {
-        let plugin = self.plugin_slot(&config, before, fallback);
-        let (live, slot) = (plugin.live.clone(), &plugin.slot);
-        self.shared
-            .instruments
-            .health
-            .expect(&config.name, live.clone(), slot.report(), slot.history());
-        let proving = Arc::clone(&plugin.proving.proving);
-        let installer = proving.installer();
-        let stop = self.stop.child_token();
         let factory = &self.shared.writers;
         let pace = Pace::new(config.writes.qps, config.writes.burst);
         let limits = Arc::new(factory.write_limits(pace));
@@ -220,10 +199,18 @@ impl Controllers {
             None => own.clone(),
             account => factory.writer(account.as_ref())?.limited(&limits),
         };
+        let plugin = self.plugin_slot(&config, &own, before, fallback);
+        let (live, slot) = (plugin.live.clone(), &plugin.slot);
+        self.shared
+            .instruments
+            .health
+            .expect(&config.name, live.clone(), slot.report(), slot.history());
+        let proving = Arc::clone(&plugin.proving);
+        let (installer, record) = (Arc::clone(&proving.installer), Arc::clone(&proving.record));
+        let stop = self.stop.child_token();
         let writers = ControllerWriters { own, children };
-        let record = proving.record();
         installer.configure(Arc::clone(&config), writers.own.clone());
-        record.configure(Arc::clone(&config), writers.own.clone());
+        record.configure(writers.own.clone());
         self.tasks.spawn(Arc::clone(&installer).follow(
             live.clone(),
             proving.orders(),
@@ -263,26 +250,27 @@ impl Controllers {
     fn plugin_slot(
         &self,
         config: &Arc<ControllerConfig>,
+        writer: &Writer,
         before: Option<Running>,
         fallback: Option<watch::Receiver<Live>>,
     ) -> PluginSlot {
         let expected = expected(config);
         let before = before.map(|running| running.plugin);
         let before = before.filter(|plugin| plugin.slot.expected().parent == expected.parent);
-        let (slot, live, proving, target) = match before {
+        let (slot, live, proving, listening, target) = match before {
             Some(plugin) => {
-                plugin.proving.proving.configure(Arc::clone(config));
+                plugin.proving.configure(Arc::clone(config));
                 if *plugin.slot.expected() == expected {
                     return plugin;
                 }
                 let slot = plugin.slot.expecting(expected);
-                (slot, plugin.live, plugin.proving, plugin.target)
+                (slot, plugin.live, plugin.proving, plugin.listening, plugin.target)
             }
             None => {
-                let proving = self.listen(config);
+                let (proving, listening) = self.listen(config, writer);
                 let instruments = &self.shared.instruments;
                 let metrics = instruments.metrics.of(&config.name, &config.parent);
-                let proof = Arc::clone(&proving.proving) as _;
+                let proof = Arc::clone(&proving) as _;
                 let (slot, live) = Slot::new(self.slot_parts.runtime.clone(), expected, metrics, proof);
                 let slot = slot.traced(instruments.tracer.clone());
                 let slot = match self.versions(config) {
@@ -290,9 +278,9 @@ impl Controllers {
                     None => slot,
                 };
                 let targets = &self.shared.webhook_targets;
-                let next = proving.proving.converter();
+                let next = proving.converter();
                 let target = targets.add_plugin(config, live.clone(), fallback, next, instruments);
-                (slot, live, proving, target)
+                (slot, live, proving, listening, target)
             }
         };
         let slot = Arc::new(slot);
@@ -301,11 +289,13 @@ impl Controllers {
             slot,
             live,
             proving,
+            listening,
             target,
         }
     }
 
-    fn listen(&self, config: &Arc<ControllerConfig>) -> Listening {
+    /// Proves new versions, and listens to users' orders about them until the guard is dropped.
+    fn listen(&self, config: &Arc<ControllerConfig>, writer: &Writer) -> (Arc<Proving>, DropGuard) {
         let shared = &self.shared;
         let installer = Installer::new(
             shared.client.clone(),
@@ -313,18 +303,16 @@ impl Controllers {
             self.slot_parts.installation.clone(),
             self.slot_parts.reach.clone(),
         );
-        let record = LiveRecord::new(shared.client.clone(), self.slot_parts.installation.clone());
+        let installation = &self.slot_parts.installation;
+        let record = LiveRecord::new(shared.client.clone(), installation, config, writer.clone());
         let proving = Proving::new(Arc::clone(config), Arc::new(installer), Arc::new(record));
         let proving = Arc::new(proving);
         let stop = self.stop.child_token();
-        let listening = Arc::clone(&proving);
+        let listener = Arc::clone(&proving);
         let (definitions, until) = (Arc::clone(&self.slot_parts.definitions), stop.clone());
         self.tasks
-            .spawn(async move { listening.listen(definitions, until).await });
-        Listening {
-            proving,
-            _stop: stop.drop_guard(),
-        }
+            .spawn(async move { listener.listen(definitions, until).await });
+        (proving, stop.drop_guard())
     }
 
     /// Opens the stored versions. If their folder cannot be used, the controller starts without one.

@@ -1,7 +1,6 @@
 //! The answer of a plugin version, as it is compared and shown: of bounded size, and without the values of Secrets.
 
 use std::collections::HashMap;
-use std::io::{Error, Write};
 
 use serde_json::{Map, Value};
 use sha2::{Digest, Sha256};
@@ -39,13 +38,15 @@ impl Answer {
         for child in secrets(&mut answer) {
             values.hide(child);
         }
-        let mut shown = Beginning(Vec::new());
-        // It fails at the end of the beginning and nowhere else: every JSON value can be represented as YAML.
-        let is_cut = serde_saphyr::to_io_writer(&mut shown, &answer).is_err();
+        let mut shown = vec![0; MAX_SHOWN];
+        let mut rest = shown.as_mut_slice();
+        // It fails at the end of the slice and nowhere else: every JSON value can be represented as YAML.
+        let is_cut = serde_saphyr::to_io_writer(&mut rest, &answer).is_err();
+        let length = MAX_SHOWN - rest.len();
         Self {
             hash,
             is_cut,
-            shown: String::from_utf8_lossy(&shown.0).into_owned(),
+            shown: String::from_utf8_lossy(&shown[..length]).into_owned(),
         }
     }
 }
@@ -81,21 +82,6 @@ fn secrets(answer: &mut Value) -> impl Iterator<Item = &mut Map<String, Value>> 
         .flatten()
         .filter_map(Value::as_object_mut)
         .filter(|child| secret::is_secret(child))
-}
-
-/// Keeps what is written first, and fails as soon as there is more.
-struct Beginning(Vec<u8>);
-
-impl Write for Beginning {
-    fn write(&mut self, bytes: &[u8]) -> Result<usize, Error> {
-        let taken = bytes.len().min(MAX_SHOWN - self.0.len());
-        self.0.extend_from_slice(&bytes[..taken]);
-        Ok(taken)
-    }
-
-    fn flush(&mut self) -> Result<(), Error> {
-        Ok(())
-    }
 }
 
 #[cfg(test)]

@@ -6,7 +6,7 @@ use kube::core::DynamicObject;
 use kube::{Api, Client};
 use serde_json::{Value, json};
 
-use crate::definitions::installed;
+use crate::definitions::{installed, owning};
 use crate::uninstall::controllers;
 use operator_host_config::{ControllerConfig, object};
 use operator_host_core::object::{PIN_ANNOTATION, PROMOTE_ANNOTATION};
@@ -72,15 +72,7 @@ const fn names(order: Order) -> (&'static str, &'static str) {
 
 /// Returns the field manager of a field: the last one to write it, where several own it.
 fn manager_of(object: &Value, path: &[&str]) -> Option<String> {
-    let entries = object["metadata"]["managedFields"].as_array()?;
-    let owns = |entry: &&Value| {
-        let fields = &entry["fieldsV1"];
-        !path.iter().fold(fields, |fields, name| &fields[*name]).is_null()
-    };
-    let last = entries
-        .iter()
-        .filter(owns)
-        .max_by_key(|entry| entry["time"].as_str());
+    let last = owning(object, path).max_by_key(|entry| entry["time"].as_str());
     last?["manager"].as_str().map(str::to_owned)
 }
 
