@@ -50,8 +50,10 @@ pub struct Telemetry {
     traces: Option<SdkTracerProvider>,
     logs: Option<SdkLoggerProvider>,
     meters: Vec<SdkMeterProvider>,
-    registry: Registry,
-    instruments: Instruments,
+    /// The metrics that `/metrics` serves.
+    pub(crate) registry: Registry,
+    /// The instruments for the rest of the program.
+    pub(crate) instruments: Instruments,
     exports: Vec<(Signal, Export)>,
 }
 
@@ -155,18 +157,6 @@ impl Telemetry {
         for (signal, export) in &self.exports {
             info!(endpoint = export.endpoint, protocol = ?export.protocol, "exporting {}", signal.as_str());
         }
-    }
-
-    /// Returns the instruments for the rest of the program.
-    #[must_use]
-    pub fn instruments(&self) -> Instruments {
-        self.instruments.clone()
-    }
-
-    /// Returns the metrics that `/metrics` serves.
-    #[must_use]
-    pub fn registry(&self) -> Registry {
-        self.registry.clone()
     }
 
     /// Exports the last spans, metrics and log records, for three seconds at most.

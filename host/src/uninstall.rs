@@ -66,15 +66,6 @@ pub struct Left {
     pub errors: Vec<anyhow::Error>,
 }
 
-/// A Lease of this host that is held and renewed.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Holder {
-    /// Namespace and name of the Lease.
-    pub lease: NamespacedName,
-    /// The identity of the holder.
-    pub identity: String,
-}
-
 /// The cluster and the operation.
 pub struct Uninstall<'a> {
     /// The connection.
@@ -90,12 +81,12 @@ pub struct Uninstall<'a> {
 }
 
 impl Uninstall<'_> {
-    /// Returns who holds the Lease of this configuration. `namespace` is the host's namespace. Without leader election there
+    /// Says who holds the Lease of this configuration. `namespace` is the host's namespace. Without leader election there
     /// is none.
     ///
     /// # Errors
     /// When the Lease cannot be read.
-    pub async fn holder(&self, namespace: &str) -> anyhow::Result<Option<Holder>> {
+    pub async fn holder(&self, namespace: &str) -> anyhow::Result<Option<String>> {
         let leadership = &self.config.leadership;
         if leadership.mode == LeadershipMode::None {
             return Ok(None);
@@ -113,7 +104,7 @@ impl Uninstall<'_> {
             let identity = spec.holder_identity.filter(|identity| !identity.is_empty())?;
             let duration = SignedDuration::from_secs(spec.lease_duration_seconds?.into());
             let until = spec.renew_time?.0.checked_add(duration).ok()?;
-            (Timestamp::now() < until).then_some(Holder { lease, identity })
+            (Timestamp::now() < until).then(|| format!("{identity} holds the Lease {lease}"))
         };
         Ok(held())
     }

@@ -11,8 +11,7 @@ use super::Failure;
 use super::output::Paint;
 use crate::dry_run::offline::{Rendering, Scene};
 use operator_host_contract::Kind;
-use operator_host_core::object::NamespacedName;
-use operator_host_core::object::kind_of;
+use operator_host_core::object::{NamespacedName, kind_for_kubectl, kind_of};
 
 /// The output format.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -47,7 +46,9 @@ pub(crate) fn print(output: Output, parent: &Kind, done: &[(Scene, Rendering)]) 
         }
         Output::Name => done.iter().fold(String::new(), |mut text, (_, rendering)| {
             for child in &rendering.children {
-                text.push_str(&name(&kind_of(child), &child["metadata"]["name"]));
+                let (kind, name) = (kind_of(child), child["metadata"]["name"].as_str());
+                let kind = kind_for_kubectl(kind.group(), &kind.kind);
+                let _ = writeln!(text, "{kind}/{}", name.unwrap_or_default());
             }
             for secret in &rendering.response.generate {
                 let _ = writeln!(text, "secret/{}", secret.name);
@@ -55,16 +56,6 @@ pub(crate) fn print(output: Output, parent: &Kind, done: &[(Scene, Rendering)]) 
             text
         }),
     })
-}
-
-fn name(kind: &Kind, name: &Value) -> String {
-    let dot = if kind.group().is_empty() { "" } else { "." };
-    format!(
-        "{}{dot}{}/{}\n",
-        kind.kind.to_lowercase(),
-        kind.group(),
-        name.as_str().unwrap_or_default()
-    )
 }
 
 /// Returns the answer's fields, some completed by the host, without those that are shown elsewhere or settled.

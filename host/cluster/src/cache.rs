@@ -149,7 +149,8 @@ pub type KeepPolicy = HashMap<Kind, CachePolicy>;
 pub struct CachePolicy {
     /// Store every object in full: parents have this kind, or plugins read it.
     pub all: bool,
-    /// Store in full the objects that parents of these kinds own, in any version of the kind, regardless of their labels.
+    /// Store in full the objects that parents of these kinds own, whichever version of the parent's kind the reference
+    /// names, and whatever their labels are.
     pub owned_by: BTreeSet<Kind>,
 }
 
@@ -634,14 +635,14 @@ impl Inner {
         }
     }
 
-    /// Stores an object and notifies the subscribers, unless it is known as it is, or newer. A version that is known may
-    /// have other content since the schema has another default value.
+    /// Stores an object and notifies the subscribers, unless the same or a newer state is known. The same version has other
+    /// content when the schema has another default value meanwhile.
     fn put(&self, object: &Prepared) {
         let Prepared { name, tree, kept } = object;
         let old = {
             let mut store = self.write();
             match store.get(name) {
-                // A write by this host was faster.
+                // The answer to a write by this host may have been faster.
                 Some(known) if is_newer(&known, kept) || known == *kept => return,
                 None if store.is_deleted(name, tree) => return,
                 _ => store.put(name, kept.clone()),

@@ -173,7 +173,7 @@ impl ControllerConfig {
     /// Returns the finalizer that the controller sets on its parents.
     #[must_use]
     pub fn finalizer(&self) -> String {
-        finalizer(&self.name)
+        format!("{FINALIZERS}{}", self.name)
     }
 
     /// Reports whether a finalizer is the controller's.
@@ -191,7 +191,7 @@ impl ControllerConfig {
     /// Returns the field manager of everything that the controller applies.
     #[must_use]
     pub fn field_manager(&self) -> String {
-        field_manager(&self.name)
+        format!("{FIELD_MANAGER_PREFIX}{}", self.name)
     }
 
     /// Reports whether the plugin may make namespaces. A cluster-scoped parent may have children in those that it has made.
@@ -238,14 +238,6 @@ impl ControllerConfig {
 
 /// What the finalizers of all controllers begin with.
 const FINALIZERS: &str = "operator-host.dev/";
-
-fn finalizer(controller: &str) -> String {
-    format!("{FINALIZERS}{controller}")
-}
-
-fn field_manager(controller: &str) -> String {
-    format!("{FIELD_MANAGER_PREFIX}{controller}")
-}
 
 /// What happens to a child that is no longer wanted, and to all children when the parent is deleted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, JsonSchema)]

@@ -108,18 +108,6 @@ impl<'a> Elements<'a> {
         }
     }
 
-    /// Returns the number of elements.
-    #[must_use]
-    pub const fn len(&self) -> usize {
-        self.below.len()
-    }
-
-    /// Reports whether there are none.
-    #[must_use]
-    pub const fn is_empty(&self) -> bool {
-        self.below.is_empty()
-    }
-
     /// Returns the name at a position, and what is owned of its element.
     #[must_use]
     pub fn at(&self, position: usize) -> (&'a str, &'a Value) {

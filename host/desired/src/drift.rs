@@ -6,6 +6,8 @@
 //!
 //! Source: Kubernetes, "Server-Side Apply", and the format `FieldsV1` of `metav1.ManagedFieldsEntry`.
 
+use std::collections::HashMap;
+
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ManagedFieldsEntry;
 use kube::core::DynamicObject;
 use serde_json::{Map, Value};
@@ -175,12 +177,10 @@ impl Walk<'_> {
         trail: &Trail<'_>,
     ) -> Option<FieldPath> {
         let elements = Elements::of(place);
-        let mut live_elements = vec![None; elements.len()];
-        for live in live.and_then(Value::as_array).into_iter().flatten() {
-            if let Some(at) = elements.find(live) {
-                live_elements[at] = Some(live);
-            }
-        }
+        let live = live.and_then(Value::as_array).into_iter().flatten();
+        let live: HashMap<usize, &Value> = live
+            .filter_map(|live| Some((elements.find(live)?, live)))
+            .collect();
         elements
             .assign(body)
             .into_iter()
@@ -194,8 +194,9 @@ impl Walk<'_> {
                     name,
                     before: Some(trail),
                 };
-                let lost = self.value(place, body, live_elements[at], &trail)?;
-                Some(lost.element(live_elements[at].unwrap_or(body)))
+                let live = live.get(&at).copied();
+                let lost = self.value(place, body, live, &trail)?;
+                Some(lost.element(live.unwrap_or(body)))
             })
     }
 }

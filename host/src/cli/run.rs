@@ -143,7 +143,7 @@ pub async fn run(args: Args) -> Result<(), Failure> {
     )
     .map_err(|error| Failure::Usage(anyhow::anyhow!("--log: {error}")))?;
     telemetry.log_exports();
-    let mut instruments = telemetry.instruments();
+    let mut instruments = telemetry.instruments.clone();
     instruments.recorder = match &args.record {
         Some(folder) => Some(Recorder::start(
             folder,
@@ -171,11 +171,15 @@ pub async fn run(args: Args) -> Result<(), Failure> {
     server::start(
         args.health_addr,
         Arc::clone(&instruments.health),
-        telemetry.registry(),
+        telemetry.registry.clone(),
     )
     .await?;
     if let Some(folder) = &args.cache_dir
-        && let Err(error) = server::start_own(folder, Arc::clone(&instruments.health), telemetry.registry())
+        && let Err(error) = server::start_own(
+            folder,
+            Arc::clone(&instruments.health),
+            telemetry.registry.clone(),
+        )
     {
         warn!(folder = %folder.display(), %error,
             "cannot open the socket for `operator-host plugins`: that command will not show differences between versions");

@@ -8,7 +8,7 @@ use anyhow::anyhow;
 use kube::ResourceExt as _;
 
 use super::Failure;
-use crate::uninstall::{Holder, Left, Uninstall};
+use crate::uninstall::{Left, Uninstall};
 use operator_host_cluster::client;
 use operator_host_cluster::client::Writer;
 use operator_host_cluster::discovery::Discovery;
@@ -52,9 +52,9 @@ pub async fn run(args: Args) -> Result<ExitCode, Failure> {
     };
     if !args.force {
         let holder = uninstall.holder(&args.namespace).await?;
-        if let Some(Holder { lease, identity }) = holder {
+        if let Some(holder) = holder {
             let running = format!(
-                "a running host would restore its finalizers: {identity} holds the Lease {lease}; stop it \
+                "a running host would restore its finalizers: {holder}; stop it \
                  first (kubectl scale deployment operator-host -n {} --replicas=0), or pass --force",
                 args.namespace
             );
@@ -71,14 +71,14 @@ pub async fn run(args: Args) -> Result<ExitCode, Failure> {
         code = ExitCode::FAILURE;
         Vec::new()
     });
-    let mut all = config.clone();
+    let mut controllers = config.controllers.clone();
     let mut known = Vec::new();
     for object in objects {
         let name = object.name_any();
         let spec = object.data["spec"].as_object().cloned().unwrap_or_default();
         match config.object(&name, &spec) {
             Ok(read) => {
-                all.controllers.push(read.config);
+                controllers.push(read.config);
                 known.push(object);
             }
             Err(error) => {
@@ -89,11 +89,7 @@ pub async fn run(args: Args) -> Result<ExitCode, Failure> {
             }
         }
     }
-    let uninstall = Uninstall {
-        config: &all,
-        ..uninstall
-    };
-    for controller in &all.controllers {
+    for controller in &controllers {
         let left = uninstall.controller(controller).await;
         print(
             &controller.name,

@@ -182,7 +182,7 @@ async fn of_a_foreign_object_only_what_its_name_is_taken_by_is_kept() {
     assert!(watch.referring_to("u-1", &name).is_empty());
     assert!(watch.owners().is_empty());
 
-    // What concerns the host is kept with its metadata, or whole.
+    // What concerns the host is kept whole, and of what is being deleted the metadata.
     for (name, metadata) in [
         ("2", owned_by("Echo")),
         ("3", json!({"labels": {CONTROLLER_LABEL: "echo"}})),
@@ -193,6 +193,7 @@ async fn of_a_foreign_object_only_what_its_name_is_taken_by_is_kept() {
         let name = NamespacedName::of(&object);
         let kept = watch.get(&name).unwrap();
         assert_eq!(kept.metadata, object.metadata);
+        assert_eq!(kept.data.is_null(), name.name == "4");
         assert!(is_text(&name));
     }
     assert_eq!(watch.owners().len(), 1);

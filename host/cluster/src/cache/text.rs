@@ -146,11 +146,6 @@ impl Text {
         serde_json::from_slice(&text[self.managed..]).unwrap_or_default()
     }
 
-    /// Returns the resource version as a number, if it is one.
-    pub(super) fn number(&self) -> Option<u128> {
-        self.version.as_deref()?.parse().ok()
-    }
-
     /// Returns the labels.
     pub(super) fn labels(&self) -> BTreeMap<String, String> {
         #[derive(Default, Deserialize)]
@@ -188,18 +183,13 @@ impl Taken {
             owner,
         })
     }
-
-    /// Returns the resource version.
-    pub(super) const fn number(&self) -> u128 {
-        self.version.get() as u128
-    }
 }
 
 impl Cached {
     pub(super) fn version(&self) -> Option<u128> {
         match self {
-            Self::Text(text) => text.number(),
-            Self::Taken(taken) => Some(taken.number()),
+            Self::Text(text) => text.version.as_deref()?.parse().ok(),
+            Self::Taken(taken) => Some(taken.version.get().into()),
         }
     }
 

@@ -73,29 +73,17 @@ impl Definition {
     }
 }
 
-const fn define(
-    instrument: Instrument,
-    name: &'static str,
-    unit: &'static str,
-    labels: &'static [&'static str],
-    help: &'static str,
-) -> Definition {
-    Definition {
-        name,
-        instrument,
-        unit,
-        labels,
-        help,
-    }
-}
-
-use Instrument::{Counter, Gauge, Histogram};
-
 macro_rules! definitions {
     ($($constant:ident = $instrument:ident, $name:literal, $unit:literal, $labels:expr, $help:literal;)*) => {
         $(
             #[doc = $help]
-            pub const $constant: Definition = define($instrument, $name, $unit, &$labels, $help);
+            pub const $constant: Definition = Definition {
+                name: $name,
+                instrument: Instrument::$instrument,
+                unit: $unit,
+                labels: &$labels,
+                help: $help,
+            };
         )*
         /// All definitions, in the order of the documentation.
         pub const ALL: &[Definition] = &[$($constant),*];

@@ -9,7 +9,7 @@ use tracing::debug;
 use super::artifact::{self, Descriptor, ENVELOPE, SIGNATURE};
 use super::error::RegistryError;
 use super::reference::{Reference, Version};
-use super::registry::{Head, Repository, referrers_tag};
+use super::registry::{Repository, referrers_tag};
 use super::settings::Settings;
 use super::transport::Transports;
 use crate::Problem;
@@ -78,8 +78,7 @@ impl Puller {
         self.repository.reconnect(transport);
         let version = &self.reference.version;
         if let Some(known) = known
-            && (*version == Version::Digest(known)
-                || self.repository.head(version, known).await? == Head::Same)
+            && (*version == Version::Digest(known) || self.repository.names(version, known).await?)
         {
             return Ok(None);
         }

@@ -35,15 +35,6 @@ const MAX_REDIRECTS: usize = 3;
 const PAUSE: Duration = Duration::from_secs(1);
 const DIGEST_HEADER: HeaderName = HeaderName::from_static("docker-content-digest");
 
-/// What a registry says about a tag.
-#[derive(Debug, PartialEq, Eq)]
-pub(super) enum Head {
-    /// It names the known manifest.
-    Same,
-    /// It may name another manifest.
-    Other,
-}
-
 /// The requests to one repository.
 pub struct Repository {
     transport: Arc<Transport>,
@@ -97,7 +88,7 @@ impl Repository {
     }
 
     /// Asks whether a tag still names the known manifest, without its contents.
-    pub(super) async fn head(&mut self, version: &Version, known: Digest) -> Result<Head, RegistryError> {
+    pub(super) async fn names(&mut self, version: &Version, known: Digest) -> Result<bool, RegistryError> {
         let (url, what) = (self.url(&format!("manifests/{version}")), self.what(version));
         let mut request = self.request(Method::HEAD, &url, &what, accept(), Bytes::new())?;
         if let Ok(etag) = HeaderValue::from_str(&format!("\"{known}\"")) {
@@ -105,8 +96,7 @@ impl Repository {
         }
         let statuses = [StatusCode::OK, StatusCode::NOT_MODIFIED];
         let response = self.expect(request, &what, &statuses).await?;
-        let is_same = response.status() == StatusCode::NOT_MODIFIED || stated(&response) == Some(known);
-        Ok(if is_same { Head::Same } else { Head::Other })
+        Ok(response.status() == StatusCode::NOT_MODIFIED || stated(&response) == Some(known))
     }
 
     /// Reads a manifest. Its digest is computed here, and compared with the one that was asked for.

@@ -12,14 +12,14 @@ use kube::core::TypeMeta;
 use kube::{Client, ResourceExt};
 use serde_json::Value;
 
-use super::kinds::{CONCURRENCY, Kinds, full_name};
+use super::kinds::{CONCURRENCY, Kinds};
 use super::words;
 use operator_host_author::output::{GREEN, Paint, RED, age, short, table};
 use operator_host_cluster::objects::Objects;
 use operator_host_core::managed_fields::is_only_status;
 use operator_host_core::object::{
     CONTROLLER_LABEL, FIELD_MANAGER_PREFIX, NamespacedName, PARENT_ANNOTATION, Provenance, annotation,
-    controller_of, group_of, kind_in_words, label,
+    controller_of, group_of, kind_for_kubectl, kind_in_words, label,
 };
 use operator_host_core::printable::printable;
 use operator_host_desired::readiness::unready;
@@ -57,23 +57,6 @@ pub(super) struct Child {
     pub(super) children: Vec<Child>,
 }
 
-/// What could not be listed.
-#[derive(Default)]
-struct Unread {
-    /// Kinds that the user may not list.
-    forbidden: BTreeSet<String>,
-    others: BTreeSet<String>,
-}
-
-impl Unread {
-    fn add(&mut self, kind: String, error: &kube::Error) {
-        match error {
-            kube::Error::Api(status) if status.code == 403 => self.forbidden.insert(kind),
-            _ => self.others.insert(format!("{kind}: {}", words(error))),
-        };
-    }
-}
-
 /// Finds the children of a resource.
 pub(super) async fn find(
     client: &Client,
@@ -81,11 +64,18 @@ pub(super) async fn find(
     parent: &DynamicObject,
     namespace: Option<&str>,
 ) -> Found {
-    let mut unread = Unread::default();
     let unserved = kinds.unreadable.iter();
-    unread
-        .others
-        .extend(unserved.map(|(version, why)| format!("{version}: {why}")));
+    let mut unread: BTreeSet<_> = unserved
+        .map(|(version, why)| format!("{version}: {why}"))
+        .collect();
+    let mut forbidden = BTreeSet::new();
+    let mut note = |resource: &ApiResource, error: &kube::Error| {
+        let kind = kind_for_kubectl(&resource.group, &resource.plural);
+        match error {
+            kube::Error::Api(status) if status.code == 403 => forbidden.insert(kind),
+            _ => unread.insert(format!("{kind}: {}", words(error))),
+        };
+    };
     let listable = kinds.all.iter().filter(|served| {
         served.is_listable && served.api.kind != "Event" && (namespace.is_none() || served.is_namespaced)
     });
@@ -101,7 +91,7 @@ pub(super) async fn find(
             Ok(objects) => found.extend(objects.into_iter().filter(|child| is_child(parent, &name, child))),
             // A kind that disappears, or cannot be listed after all, is no kind of a child.
             Err(kube::Error::Api(status)) if matches!(status.code, 404 | 405) => {}
-            Err(error) => unread.add(full_name(resource), &error),
+            Err(error) => note(resource, &error),
         }
     }
     // Several groups may serve one object, such as an Ingress.
@@ -117,21 +107,16 @@ pub(super) async fn find(
     for resource in created.into_iter().filter(|_| !found.is_empty()) {
         match list(client, &resource, namespace, &ListParams::default()).await {
             Ok(objects) => descendants.extend(objects),
-            Err(error) => unread.add(full_name(&resource), &error),
+            Err(error) => note(&resource, &error),
         }
     }
     let mut all: Vec<_> = found.iter().map(|child| Child::of(child, &descendants)).collect();
     all.sort_by(|a, b| (&a.kind, &a.namespace, &a.name).cmp(&(&b.kind, &b.namespace, &b.name)));
-    if !unread.forbidden.is_empty() {
-        let kinds: Vec<_> = unread.forbidden.into_iter().collect();
-        unread
-            .others
-            .insert(format!("you may not list: {}", kinds.join(", ")));
+    if !forbidden.is_empty() {
+        let kinds: Vec<_> = forbidden.into_iter().collect();
+        unread.insert(format!("you may not list: {}", kinds.join(", ")));
     }
-    Found {
-        all,
-        unread: unread.others,
-    }
+    Found { all, unread }
 }
 
 /// Lists the objects of a kind that carry the label of children.

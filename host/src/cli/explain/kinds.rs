@@ -8,7 +8,7 @@ use kube::core::{ApiResource, GroupVersionKind};
 use kube::discovery::verbs;
 
 use super::words;
-use operator_host_core::object::is_built_in;
+use operator_host_core::object::{is_built_in, kind_for_kubectl};
 
 /// Number of concurrent requests.
 pub(super) const CONCURRENCY: usize = 8;
@@ -112,10 +112,13 @@ impl Kinds {
             [first, ..] if first_is_built_in => Ok(first),
             [] => Err(self.not_found(kind)),
             [first, others @ ..] => {
-                let others: Vec<_> = others.iter().map(|other| full_name(&other.api)).collect();
+                let others: Vec<_> = others
+                    .iter()
+                    .map(|other| kind_for_kubectl(&other.api.group, &other.api.plural))
+                    .collect();
                 Err(anyhow!(
                     "{kind:?} is ambiguous: use {} or {}",
-                    full_name(&first.api),
+                    kind_for_kubectl(&first.api.group, &first.api.plural),
                     others.join(" or ")
                 ))
             }
@@ -158,14 +161,6 @@ fn served(api_version: &str, resource: &APIResource) -> Served {
         is_listable: resource.verbs.iter().any(|verb| verb == verbs::LIST),
         singular: resource.singular_name.clone(),
         short: resource.short_names.clone().unwrap_or_default(),
-    }
-}
-
-/// Returns the plural, with the group.
-pub(super) fn full_name(resource: &ApiResource) -> String {
-    match resource.group.as_str() {
-        "" => resource.plural.clone(),
-        group => format!("{}.{group}", resource.plural),
     }
 }
 

@@ -3,8 +3,9 @@
 //! Structural schemas:
 //! <https://kubernetes.io/docs/tasks/extend-kubernetes/custom-resources/custom-resource-definitions/#specifying-a-structural-schema>
 
-use schemars::JsonSchema;
 use schemars::generate::SchemaSettings;
+use schemars::transform::{RecursiveTransform, Transform};
+use schemars::{JsonSchema, Schema};
 use serde_json::{Map, Value, json};
 
 use super::{Column, Crd, structural};
@@ -92,8 +93,11 @@ impl Crd {
             "properties": { "metadata": metadata, "spec": spec, "status": status },
             "x-kubernetes-validations": given(definition.rules),
         });
-        if self.without_descriptions {
-            structural::leave_out_descriptions(&mut root);
+        if self.without_descriptions
+            && let Ok(root) = <&mut Schema>::try_from(&mut root)
+        {
+            let mut leave_out = RecursiveTransform(|schema: &mut Schema| drop(schema.remove("description")));
+            leave_out.transform(root);
         }
         let age = Column::date("Age", ".metadata.creationTimestamp");
         let columns = definition.columns.unwrap_or(self.columns).iter();

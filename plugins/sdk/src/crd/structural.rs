@@ -101,22 +101,6 @@ fn rewrite_object(fields: &mut Map<String, Value>, path: &str, problems: &mut Ve
     }
 }
 
-/// Removes the descriptions of a structural schema. A field may have that name, too.
-pub(super) fn leave_out_descriptions(schema: &mut Value) {
-    let Some(fields) = schema.as_object_mut() else {
-        return;
-    };
-    fields.remove("description");
-    if let Some(Value::Object(properties)) = fields.get_mut("properties") {
-        properties.values_mut().for_each(leave_out_descriptions);
-    }
-    for inner in ["items", "additionalProperties"] {
-        if let Some(inner) = fields.get_mut(inner) {
-            leave_out_descriptions(inner);
-        }
-    }
-}
-
 /// Converts `Option<T>`: `null` among the types or the alternatives becomes `nullable`.
 fn accept_null(fields: &mut Map<String, Value>) {
     let is_null = |type_: &Value| type_ == "null";
