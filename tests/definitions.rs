@@ -4,6 +4,7 @@ pub mod install;
 
 use crate::samples::echo::CONTROLLER;
 use crate::samples::many_echoes::{ECHO, POD, apply, complaints, until_pods};
+use crate::samples::myapp;
 use crate::support::install;
 use crate::support::prelude::*;
 use crate::telemetry::{get, until_ready_is_without, until_ready_says};
@@ -45,10 +46,7 @@ async fn a_controller_follows_its_definition_and_the_others_go_on() {
     let file = root().join("manifests/crds/myapps.example.com.yaml");
     let yaml = std::fs::read_to_string(file).unwrap();
     install(&scenario.client, scenario.folder.path(), &yaml).await;
-    let mut host = scenario.start(&format!(
-        "{CONTROLLER}- name: myapp\n  parent: {{apiVersion: example.com/v1, kind: MyApp}}\n  plugin: myapp.wasm\n  \
-         children: [{{apiVersion: apps/v1, kind: Deployment}}, {{apiVersion: v1, kind: Service}}]\n"
-    ));
+    let mut host = scenario.start(&format!("{CONTROLLER}{}", myapp::CONTROLLER));
     let waiting = "waiting for the CustomResourceDefinition of my-operator.dev/v1";
     host.until_logged(waiting, 1).await;
     // Wait for the slow parts first, so that only the definition is measured.

@@ -65,7 +65,7 @@ pub(crate) async fn call(
     call_from([127, 0, 0, 1], host, authority, certificate, body).await
 }
 
-/// Sends a review without a certificate to another path, such as `/convert`.
+/// Sends a review to a path, such as `/convert`, without a certificate.
 pub(crate) async fn call_at(
     path: &str,
     host: &Host,
@@ -76,7 +76,7 @@ pub(crate) async fn call_at(
     send(stream, path, body).await
 }
 
-/// The same from another address of the loopback network.
+/// Sends a review as [`call`] does, from another address of the loopback network.
 pub(super) async fn call_from(
     from: [u8; 4],
     host: &Host,

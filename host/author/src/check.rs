@@ -539,7 +539,10 @@ mod tests {
         );
         let bad = lines(&cases::ANSWER.replace("ConfigMap", "Configmap"), "f", "children").await;
         assert!(
-            !bad[0].0 && bad[0].1.contains("does not list the kind"),
+            !bad[0].0
+                && bad[0]
+                    .1
+                    .contains("does not list the kind v1/Configmap under `makes`"),
             "{bad:?}"
         );
     }

@@ -303,6 +303,7 @@ mod tests {
         );
         let error = dependency(None, None).unwrap_err().to_string();
         assert!(error.contains("pass --sdk with the SDK's folder"), "{error}");
+        assert!(error.contains("or with its version"), "{error}");
         let error = dependency(None, Some("0.1.0/sdk")).unwrap_err().to_string();
         assert!(error.contains("is not the Rust SDK"), "{error}");
 
