@@ -249,7 +249,8 @@ async fn until_changed(
                 return;
             }
             Ok(now) => now.unanswered.into_values().next(),
-            // For a moment, discovery still has the kind of a definition that was deleted.
+            // Without a definition, discovery still has the kind for a moment; or another API server serves it now, which
+            // `supervise` reports.
             Err(KindError::Unknown(NotServed { kind, .. }) | KindError::NotDefined(kind)) => {
                 info!(
                     controller = config.name,

@@ -86,7 +86,7 @@ impl Uninstall<'_> {
     ///
     /// # Errors
     /// When the Lease cannot be read.
-    pub async fn holder(&self, namespace: &str) -> anyhow::Result<Option<String>> {
+    pub async fn held_by(&self, namespace: &str) -> anyhow::Result<Option<String>> {
         let leadership = &self.config.leadership;
         if leadership.mode == LeadershipMode::None {
             return Ok(None);

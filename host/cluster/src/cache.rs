@@ -150,7 +150,7 @@ pub struct CachePolicy {
     /// Store every object in full: parents have this kind, or plugins read it.
     pub all: bool,
     /// Store in full the objects that parents of these kinds own, whichever version of the parent's kind the reference
-    /// names, and whatever their labels are.
+    /// names, and whatever labels the objects have.
     pub owned_by: BTreeSet<Kind>,
 }
 
@@ -635,8 +635,8 @@ impl Inner {
         }
     }
 
-    /// Stores an object and notifies the subscribers, unless the same or a newer state is known. The same version has other
-    /// content when the schema has another default value meanwhile.
+    /// Stores an object and notifies the subscribers, unless the same or a newer state is known. An object may have other
+    /// content at the same version: its schema has got another default value.
     fn put(&self, object: &Prepared) {
         let Prepared { name, tree, kept } = object;
         let old = {

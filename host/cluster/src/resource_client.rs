@@ -164,6 +164,7 @@ impl<'a> ResourceClient<'a> {
         body: &Value,
         manager: &str,
     ) -> Result<DynamicObject, ApiError> {
+        // Only names the field manager.
         let params = PatchParams::apply(manager);
         let api = self.api(name);
         let patch = Patch::Merge(body);

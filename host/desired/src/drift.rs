@@ -178,7 +178,7 @@ impl Walk<'_> {
     ) -> Option<FieldPath> {
         let elements = Elements::of(place);
         let live = live.and_then(Value::as_array).into_iter().flatten();
-        let live: HashMap<usize, &Value> = live
+        let by_position: HashMap<usize, &Value> = live
             .filter_map(|live| Some((elements.find(live)?, live)))
             .collect();
         elements
@@ -194,7 +194,7 @@ impl Walk<'_> {
                     name,
                     before: Some(trail),
                 };
-                let live = live.get(&at).copied();
+                let live = by_position.get(&at).copied();
                 let lost = self.value(place, body, live, &trail)?;
                 Some(lost.element(live.unwrap_or(body)))
             })

@@ -19,7 +19,7 @@ use operator_host_core::metrics::Metrics;
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Stop the host first: a running host restores its finalizers. Requires the permissions to list and patch parents, to \
-patch their status and, with `ceilings`, to list and patch Controllers. Exit codes: 0 released, 1 something could not be released, 2 wrong usage or configuration.")]
+patch their status, to get the Lease unless `--force` is given and, with `ceilings`, to list and patch Controllers. Exit codes: 0 released, 1 something could not be released, 2 wrong usage or configuration.")]
 pub struct Args {
     /// The configuration that the host ran with; the plugin files need not exist
     #[arg(long, short, env = "OPERATOR_HOST_CONFIG", value_name = "FILE")]
@@ -51,7 +51,7 @@ pub async fn run(args: Args) -> Result<ExitCode, Failure> {
         dry_run: args.dry_run,
     };
     if !args.force {
-        let holder = uninstall.holder(&args.namespace).await?;
+        let holder = uninstall.held_by(&args.namespace).await?;
         if let Some(holder) = holder {
             let running = format!(
                 "a running host would restore its finalizers: {holder}; stop it \

@@ -36,7 +36,7 @@ const LIMIT: Duration = Duration::from_secs(5);
 pub struct LiveRecord {
     client: Client,
     controller: String,
-    /// The annotations, with the host's installation: other hosts in the cluster have theirs.
+    /// The keys of the annotations. They contain the installation: other hosts in the cluster have keys of their own.
     live_key: String,
     stage_key: String,
     manager: String,
@@ -71,8 +71,8 @@ impl LiveRecord {
         }
     }
 
-    /// Writes with another writer: that of a new configuration of the controller.
-    pub fn configure(&self, writer: Writer) {
+    /// Replaces the writer by that of a new configuration.
+    pub fn set_writer(&self, writer: Writer) {
         *lock(&self.writer) = writer;
     }
 

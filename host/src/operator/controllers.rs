@@ -69,7 +69,7 @@ struct PluginSlot {
     slot: Arc<Slot>,
     live: watch::Receiver<Live>,
     proving: Arc<Proving>,
-    /// Ends the listening to users' orders about new versions.
+    /// Ends it, when dropped, that `proving` listens to users' orders.
     listening: DropGuard,
     /// Converts and defaults as long as there is the slot: the API server needs conversions before the kind can be
     /// listed, and while its controller is replaced or stops.
@@ -210,7 +210,6 @@ impl Controllers {
         let stop = self.stop.child_token();
         let writers = ControllerWriters { own, children };
         installer.configure(Arc::clone(&config), writers.own.clone());
-        record.configure(writers.own.clone());
         self.tasks.spawn(Arc::clone(&installer).follow(
             live.clone(),
             proving.orders(),
@@ -260,6 +259,7 @@ impl Controllers {
         let (slot, live, proving, listening, target) = match before {
             Some(plugin) => {
                 plugin.proving.configure(Arc::clone(config));
+                plugin.proving.record.set_writer(writer.clone());
                 if *plugin.slot.expected() == expected {
                     return plugin;
                 }
@@ -294,7 +294,7 @@ impl Controllers {
         }
     }
 
-    /// Proves new versions, and listens to users' orders about them until the guard is dropped.
+    /// Creates what proves new versions. It listens to users' orders about them until the guard is dropped.
     fn listen(&self, config: &Arc<ControllerConfig>, writer: &Writer) -> (Arc<Proving>, DropGuard) {
         let shared = &self.shared;
         let installer = Installer::new(

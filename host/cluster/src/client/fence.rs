@@ -65,10 +65,7 @@ pub(super) type Fencing = BoxCloneSyncService<Uri, Fenced<TokioIo<TcpStream>>, B
 
 /// Fences the connections of a connector.
 pub(super) fn fencing(connector: HttpConnector, term: Term) -> Fencing {
-    let fenced = move |stream| Fenced {
-        stream,
-        term: term.clone(),
-    };
+    let fenced = move |stream| Fenced { stream, term };
     BoxCloneSyncService::new(connector.map_response(fenced).map_err(BoxError::from))
 }
 

@@ -93,6 +93,7 @@ impl Service<Request<Body>> for Multiplexed {
                 *first = true;
                 response
             };
+            // The body owns this closure, and the closure `in_use`.
             let counted = move |frame| {
                 let _held = &in_use;
                 frame

@@ -78,7 +78,7 @@ impl Puller {
         self.repository.reconnect(transport);
         let version = &self.reference.version;
         if let Some(known) = known
-            && (*version == Version::Digest(known) || self.repository.names(version, known).await?)
+            && (*version == Version::Digest(known) || self.repository.still_names(version, known).await?)
         {
             return Ok(None);
         }

@@ -88,7 +88,11 @@ impl Repository {
     }
 
     /// Asks whether a tag still names the known manifest, without its contents.
-    pub(super) async fn names(&mut self, version: &Version, known: Digest) -> Result<bool, RegistryError> {
+    pub(super) async fn still_names(
+        &mut self,
+        version: &Version,
+        known: Digest,
+    ) -> Result<bool, RegistryError> {
         let (url, what) = (self.url(&format!("manifests/{version}")), self.what(version));
         let mut request = self.request(Method::HEAD, &url, &what, accept(), Bytes::new())?;
         if let Ok(etag) = HeaderValue::from_str(&format!("\"{known}\"")) {
