@@ -155,7 +155,8 @@ pub fn kind_in_words<'a>(group: &str, kind: &'a str) -> Cow<'a, str> {
     }
 }
 
-/// Names a kind, by its name or its plural, in a command of kubectl, which takes one of Kubernetes' own when several groups have the name.
+/// Names a kind, by its name or its plural, in a command of kubectl, which takes one of Kubernetes' own when several groups
+/// have the name.
 pub fn kind_for_kubectl(group: &str, kind: &str) -> String {
     let kind = kind.to_lowercase();
     match group {

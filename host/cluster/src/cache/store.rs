@@ -108,7 +108,10 @@ impl Store {
                 let (_, namespaces) = owners
                     .entry(whole)
                     .or_insert_with(|| (owner.clone(), BTreeSet::new()));
-                namespaces.insert(name.namespace.clone());
+                // There are many dependents, and few namespaces.
+                if !namespaces.contains(&name.namespace) {
+                    namespaces.insert(name.namespace.clone());
+                }
             }
         }
         owners.into_values().collect()

@@ -234,17 +234,14 @@ async fn send(
 ) -> Result<ApplyOutcome, ApiError> {
     let key = &desired.key;
     let manager = run.config.field_manager();
+    let params = PatchParams::apply(&manager);
     let answer = match live {
         None => objects.apply_new(&key.name, desired.new_body(), &manager).await,
         Some(live) => {
             let body = body_for(desired, live, &manager);
             match is_known_child(run, parent, &live.object) {
                 true => repair::apply(&objects, desired, live, &body, &manager).await,
-                false => {
-                    objects
-                        .apply(&key.name, &body, &PatchParams::apply(&manager))
-                        .await
-                }
+                false => objects.apply(&key.name, &body, &params).await,
             }
         }
     };
