@@ -23,10 +23,6 @@ use crate::support::measure::resident;
 /// What is said about telemetry.
 const PAGE: &str = include_str!("../host/docs/telemetry.md");
 
-fn is_ready(object: &DynamicObject) -> bool {
-    object.data["status"]["isReady"] == true
-}
-
 /// Starts a host that exports to `endpoint` at short intervals.
 fn exporting(scenario: &Scenario, endpoint: &str, more: &[(&str, &str)]) -> Host {
     exporting_with(scenario, &scenario.config(CONTROLLER), endpoint, more)
@@ -115,7 +111,7 @@ async fn one_reconcile_is_one_trace(name: &str, collector: Collector, more: &[(&
     // Objects that exist when a controller starts are reconciled as in a resync.
     host.until_log("controller started").await;
     let created = scenario.apply(&echo(2)).await;
-    scenario.until(ECHO, "e", "ready", is_ready).await;
+    scenario.until_echo("e").await;
 
     // The reconcile that created the pods.
     let (root, spans) = collector
@@ -320,7 +316,7 @@ async fn a_collector_that_refuses_costs_no_reconcile_and_is_reported_once() {
     ];
     let host = exporting(&scenario, &collector.endpoint(), &more);
     scenario.apply(&echo(2)).await;
-    scenario.until(ECHO, "e", "ready", is_ready).await;
+    scenario.until_echo("e").await;
     host.until_log("the collector does not accept telemetry … traces")
         .await;
     tokio::time::sleep(Duration::from_secs(1)).await;
@@ -350,7 +346,7 @@ async fn a_collector_that_is_away_or_silent_does_not_hold_up_the_end() {
     let endpoint = format!("http://{}", silent.local_addr().unwrap());
     let host = exporting(&scenario, &endpoint, &[]);
     scenario.apply(&echo(1)).await;
-    scenario.until(ECHO, "e", "ready", is_ready).await;
+    scenario.until_echo("e").await;
     let start = Instant::now();
     assert_eq!(host.stop().await.code(), Some(0));
     assert!(

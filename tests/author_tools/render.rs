@@ -143,6 +143,16 @@ fn a_cleanup_that_is_not_done_is_rendered_as_a_host_would_report_it() {
     );
 }
 
+#[test]
+fn children_that_the_plugin_may_not_make_are_refused() {
+    let desk = Desk::new();
+    let answer = desk.fixture(cases::ANSWER).expect(0);
+    assert_contains(&answer.out, "kind: ConfigMap");
+    let other = cases::ANSWER.replace("ConfigMap", "ConfigMop");
+    let answer = desk.fixture(&other).expect(1);
+    assert_contains(&answer.err, "ConfigMop … `makes`");
+}
+
 /// Specs of an Echo, and what is wrong with each.
 const WRONG: &str = r#"{replicas: 101, image: i} -> spec.replicas: 101 is greater than 100 (maximum)
 {replicas: -1, image: i} -> spec.replicas: -1 is less than 0 (minimum)

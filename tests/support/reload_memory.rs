@@ -1,6 +1,6 @@
 //! The memory of the serving process before and after reloads.
 
-use crate::support::bystander::{CONTROLLER, ECHO, echo};
+use crate::support::bystander::{CONTROLLER, echo};
 use crate::support::measure::resident;
 use crate::support::mount::Mount;
 use crate::support::{Scenario, plugin};
@@ -15,9 +15,7 @@ pub async fn before_and_after(scenario: &Scenario) -> [u64; 2] {
     let config = scenario.config_in(&mount.path, &format!("{CONTROLLER}  proving: {{mode: off}}\n"));
     let host = scenario.start_with(&config, &[]);
     scenario.apply(&echo(2)).await;
-    scenario
-        .until(ECHO, "e", "ready", |e| e.data["status"]["isReady"] == true)
-        .await;
+    scenario.until_echo("e").await;
     // The first reload has one-time costs: threads, and the buffers of a second version.
     mount.put(FILE, &version(1));
     host.until_logged("plugin loaded", 2).await;

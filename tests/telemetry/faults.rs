@@ -6,7 +6,7 @@ use opentelemetry_proto::tonic::trace::v1::status::StatusCode;
 use plugin_fixtures::{Fixture, Form, cases};
 
 use super::collector::{Certificates, Collector, text};
-use super::{ECHO, attribute, children, echo, exporting, is_ready};
+use super::{attribute, children, echo, exporting};
 use crate::samples::echo::CONTROLLER;
 
 #[tokio::test]
@@ -87,7 +87,7 @@ async fn over_tls(name: &str, collector: impl AsyncFnOnce(&Certificates) -> Coll
     // Without the CA the collector cannot be verified.
     let host = exporting(&scenario, &endpoint, &trusted[..1]);
     scenario.apply(&echo(1)).await;
-    scenario.until(ECHO, "e", "ready", is_ready).await;
+    scenario.until_echo("e").await;
     host.until_log("the collector does not accept telemetry … traces")
         .await;
     host.stop().await;

@@ -55,6 +55,10 @@ async fn the_level_changes_while_the_host_runs_and_the_logs_of_plugins_are_bound
     assert_eq!(line["plugin"], "fixture");
     assert!(line["trace_id"].is_null(), "nothing is exported");
 
+    // From one value of the file to another.
+    scenario.config_with("log: info,plugin=debug", &controller);
+    let words = "changing the log filter with the configuration … \"filter\":\"info,plugin=debug\"";
+    host.until_log(words).await;
     scenario.config(&controller);
     let words = "changing the log filter with the configuration … \
          \"filter\":\"warn,operator_host_instruments::health=info\"";

@@ -10,7 +10,7 @@ use control_plane::{
 use operator_host_core::metrics::definitions::{ALL, Instrument};
 use tokio::net::TcpStream;
 
-use super::{ECHO, echo, get, get_from, is_ready, port};
+use super::{ECHO, echo, get, get_from, port};
 use crate::samples::echo::CONTROLLER;
 
 fn monitoring() -> PathBuf {
@@ -176,12 +176,16 @@ async fn query(port: u16, query: &str) -> Value {
     serde_json::from_str(&body).unwrap_or_else(|error| panic!("{query}: {error}: {body}"))
 }
 
+fn is_ready(echo: &DynamicObject) -> bool {
+    echo.data["status"]["isReady"] == true
+}
+
 #[tokio::test]
 async fn a_real_prometheus_answers_every_query_of_the_dashboard() {
     let scenario = Scenario::new("prometheus").await;
     let host = scenario.start(CONTROLLER);
     scenario.apply(&echo(2)).await;
-    scenario.until(ECHO, "e", "ready", is_ready).await;
+    scenario.until_echo("e").await;
     let (status, metrics) = get(&host, "/metrics").await;
     assert_eq!(status, 200);
     promtool(
