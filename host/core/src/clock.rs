@@ -1,6 +1,9 @@
-//! The host's clock.
+//! The host's clocks. Times that the API server wrote are compared with another one, `ServerClock` of the crate for the cluster.
+
+use std::time::Duration;
 
 use jiff::{RoundMode, Timestamp, TimestampRound, Unit};
+use rustix::time::{ClockId, clock_gettime};
 
 /// Returns the host's clock in whole seconds: a finer one would make equal requests differ.
 pub fn now() -> Timestamp {
@@ -13,6 +16,18 @@ fn whole_seconds(time: Timestamp) -> Timestamp {
         .smallest(Unit::Second)
         .mode(RoundMode::Floor);
     time.round(down).unwrap_or(time)
+}
+
+/// Returns the time since the machine was started, also while it was suspended. Nobody sets this clock, so it measures what
+/// passes when the clock that tells the time is set.
+#[must_use]
+pub fn since_boot() -> Duration {
+    #[cfg(target_os = "linux")]
+    let clock = ClockId::Boottime;
+    #[cfg(not(target_os = "linux"))]
+    let clock = ClockId::Monotonic;
+    // The kernel never reports a negative time since its start.
+    clock_gettime(clock).try_into().unwrap_or_default()
 }
 
 #[cfg(test)]

@@ -121,10 +121,13 @@ async fn reconcile_now(run: &Run<'_>) -> Action {
         }
         Ok(Some(answer)) => {
             answer.publish(run, &parent);
-            let next = answer.requeue.map_or(Action::OnChange, Action::After);
+            let next = answer.requeue.after.map_or(Action::OnChange, Action::After);
             let Some(parent) = run.caches.as_seen(&parent) else {
                 return Action::OnChange;
             };
+            if let Some(at) = answer.requeue.at {
+                run.queue.enqueue_at_time(run.name, at);
+            }
             let verdict = match &answer.verdict {
                 Some(verdict) => verdict.clone(),
                 None => leaving::cleaning_up_verdict(run, &parent),
@@ -192,7 +195,7 @@ async fn converge(
         return Ok(None);
     };
     let left = predecessor::sweep(run, Some(&parent), changes).await;
-    answer.requeue = answer.requeue.into_iter().chain(left).min();
+    answer.requeue = answer.requeue.or_after(left);
     Ok(Some(answer))
 }
 

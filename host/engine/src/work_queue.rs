@@ -1,17 +1,20 @@
 //! The work queue of one controller: which parents to reconcile, when, and why.
 //!
 //! Invariants: a parent is given to one worker at a time; a parent that is enqueued while a worker processes it is
-//! processed again afterwards; reasons for the same parent are merged; no enqueued parent is lost; parents that are
-//! enqueued for another reason take precedence over a resync or reload of all parents, but do not starve it; while
-//! parents are edited, a resync or reload takes an eighth of the workers, and of the processor and the API server.
+//! processed again afterwards; reasons for the same parent are merged; no enqueued parent is lost; the namespaces take turns,
+//! so that many parents in one delay those in another by no more than one of them; parents that are enqueued for another
+//! reason take precedence over a retry and over a resync or reload of all parents, but do not starve them; while parents are
+//! edited, these take an eighth of the workers, and of the processor and the API server.
 
-use std::collections::{BTreeMap, BTreeSet, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::sync::Mutex;
 use std::time::Duration;
 
+use jiff::Timestamp;
 use tokio::sync::Notify;
 use tokio::time::{Instant, sleep_until};
 
+use operator_host_core::clock;
 use operator_host_core::object::{ChildRef, NamespacedName};
 use operator_host_core::sync::lock;
 
@@ -32,8 +35,10 @@ pub enum Trigger {
     },
     /// An object that the plugin needs changed.
     Related,
-    /// The plugin asked for it, or a failed reconcile is retried.
+    /// The plugin asked for it.
     Timer,
+    /// A failed reconcile is retried.
+    Retry,
     /// Something may have changed for many parents alike: the periodic resync, a namespace, a watch that works again,
     /// or a version that is held back.
     Resync,
@@ -42,16 +47,17 @@ pub enum Trigger {
 }
 
 impl Trigger {
-    /// Reports whether the reason applies to all parents alike, so that no user waits for this parent.
+    /// Reports whether others come first: the reason applies to all parents alike, so that no user waits for this parent, or
+    /// it is what may fail again.
     const fn is_bulk(&self) -> bool {
-        matches!(self, Self::Resync | Self::Reload)
+        matches!(self, Self::Retry | Self::Resync | Self::Reload)
     }
 
     /// Returns the version of the object that changed. Without one, no own write explains the reason.
     const fn version_mut(&mut self) -> Option<&mut Option<u128>> {
         match self {
             Self::Parent { version } | Self::Child { version, .. } => Some(version),
-            Self::Related | Self::Timer | Self::Resync | Self::Reload => None,
+            Self::Related | Self::Timer | Self::Retry | Self::Resync | Self::Reload => None,
         }
     }
 
@@ -63,6 +69,7 @@ impl Trigger {
             Self::Child { .. } => "child",
             Self::Related => "related",
             Self::Timer => "timer",
+            Self::Retry => "retry",
             Self::Resync => "resync",
             Self::Reload => "reload",
         }
@@ -91,6 +98,9 @@ const EDITING: Duration = Duration::from_secs(1);
 /// While edits are expected, one in this many workers does bulk work; at least one does.
 const BULK_SHARE: usize = 8;
 
+/// How often to compare the next appointment with the clock, which may have been set.
+const LOOK: Duration = Duration::from_secs(5);
+
 #[derive(Debug)]
 struct Pending {
     reasons: Vec<Trigger>,
@@ -99,8 +109,80 @@ struct Pending {
     position: Option<Position>,
 }
 
-/// Whether it waits among the bulk parents, and its number there: the first in is the first out.
-type Position = (bool, u64);
+/// Whether it waits among the bulk parents, the round in which its namespace has this turn, and its number there: the first in
+/// is the first out.
+type Position = (bool, u64, u64);
+
+/// The turns of the namespaces in one part of the line: each has one in each round.
+#[derive(Default)]
+struct Rounds {
+    /// The round of the parent that was last taken.
+    current: u64,
+    /// The round of the last turn that each namespace has.
+    last: HashMap<Option<String>, u64>,
+}
+
+impl Rounds {
+    /// Returns the round of one more parent in a namespace.
+    fn next(&mut self, namespace: Option<&String>) -> u64 {
+        let last = self.last.get(&namespace.cloned()).map_or(0, |last| last + 1);
+        let round = last.max(self.current);
+        self.last.insert(namespace.cloned(), round);
+        round
+    }
+}
+
+/// How a worker has a parent.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Taken {
+    Urgent,
+    Bulk,
+    /// It waits for the API server, and its worker has taken another one.
+    Aside,
+}
+
+/// At most one time for each parent: the earliest one requested since its last reconcile.
+struct Timers<T> {
+    of: BTreeMap<NamespacedName, T>,
+    by_time: BTreeSet<(T, NamespacedName)>,
+}
+
+impl<T> Default for Timers<T> {
+    fn default() -> Self {
+        Self {
+            of: BTreeMap::new(),
+            by_time: BTreeSet::new(),
+        }
+    }
+}
+
+impl<T: Copy + Ord> Timers<T> {
+    fn set(&mut self, parent: &NamespacedName, at: T) {
+        if self.of.get(parent).is_none_or(|known| at < *known) {
+            self.remove(parent);
+            self.of.insert(parent.clone(), at);
+            self.by_time.insert((at, parent.clone()));
+        }
+    }
+
+    fn remove(&mut self, parent: &NamespacedName) {
+        if let Some(at) = self.of.remove(parent) {
+            self.by_time.remove(&(at, parent.clone()));
+        }
+    }
+
+    fn first(&self) -> Option<T> {
+        self.by_time.first().map(|(at, _)| *at)
+    }
+
+    /// Takes a parent whose time has come.
+    fn pop(&mut self, now: T) -> Option<NamespacedName> {
+        self.first().filter(|at| *at <= now)?;
+        let (_, parent) = self.by_time.pop_first()?;
+        self.of.remove(&parent);
+        Some(parent)
+    }
+}
 
 #[derive(Default)]
 struct State {
@@ -109,16 +191,20 @@ struct State {
     line: BTreeMap<Position, NamespacedName>,
     /// The next number.
     next_number: u64,
+    /// The turns of the urgent parents and of those in bulk.
+    rounds: [Rounds; 2],
     /// How many urgent parents were taken in a row while others waited in bulk.
     in_a_row: u32,
     pending: BTreeMap<NamespacedName, Pending>,
-    /// Whether each was taken in bulk.
-    running: BTreeMap<NamespacedName, bool>,
+    running: BTreeMap<NamespacedName, Taken>,
     /// When an edited parent was last given to a worker.
     edited: Option<Instant>,
-    /// At most one timer per parent: the earliest one requested since its last reconcile.
-    timers: BTreeMap<NamespacedName, Instant>,
-    by_time: BTreeSet<(Instant, NamespacedName)>,
+    /// The timers, of the monotonic clock.
+    timers: Timers<Instant>,
+    /// The appointments, of the clock that plugins see. It can be set, so nobody knows how long an appointment is away.
+    appointments: Timers<Timestamp>,
+    /// When failed reconciles are retried.
+    retries: Timers<Instant>,
     closed: bool,
 }
 
@@ -155,18 +241,20 @@ impl Queue {
     /// Enqueues a parent at a later time, unless it has an earlier timer. A reconcile in between removes the timer
     /// and sets its own.
     pub fn enqueue_at(&self, parent: &NamespacedName, at: Instant) {
-        let mut state = lock(&self.state);
-        match state.timers.get(parent) {
-            Some(earlier) if *earlier <= at => return,
-            Some(later) => {
-                let stale = (*later, parent.clone());
-                state.by_time.remove(&stale);
-            }
-            None => {}
-        }
-        state.timers.insert(parent.clone(), at);
-        state.by_time.insert((at, parent.clone()));
-        drop(state);
+        lock(&self.state).timers.set(parent, at);
+        self.changed.notify_one();
+    }
+
+    /// Enqueues a parent whose reconcile has failed at a later time. Otherwise as [`Queue::enqueue_at`].
+    pub fn retry_at(&self, parent: &NamespacedName, at: Instant) {
+        lock(&self.state).retries.set(parent, at);
+        self.changed.notify_one();
+    }
+
+    /// Enqueues a parent when the host's clock has reached a time, even if the clock is set meanwhile. Otherwise as
+    /// [`Queue::enqueue_at`].
+    pub fn enqueue_at_time(&self, parent: &NamespacedName, at: Timestamp) {
+        lock(&self.state).appointments.set(parent, at);
         self.changed.notify_one();
     }
 
@@ -183,7 +271,8 @@ impl Queue {
                     return None;
                 }
                 let now = Instant::now();
-                state.fire_timers(now);
+                let clock = clock::now();
+                state.fire_timers(now, clock);
                 let held_back = state.holds_bulk_back(self.bulk_limit, now);
                 if let Some(work) = state.take(held_back.is_none(), now) {
                     if !state.line.is_empty() {
@@ -192,8 +281,12 @@ impl Queue {
                     return Some(work);
                 }
                 let until = held_back.filter(|_| state.first(true).is_some());
-                let timer = state.by_time.first().map(|(at, _)| *at);
-                until.into_iter().chain(timer).min()
+                let appointment = state.appointments.first().map(|at| {
+                    let away = Duration::try_from(at.duration_since(clock)).unwrap_or_default();
+                    now + away.min(LOOK)
+                });
+                let timers = [until, state.timers.first(), state.retries.first(), appointment];
+                timers.into_iter().flatten().min()
             };
             match wake {
                 Some(at) => tokio::select! { () = changed => {}, () = sleep_until(at) => {} },
@@ -219,6 +312,14 @@ impl Queue {
         self.changed.notify_one();
     }
 
+    /// Reports that a worker takes others, while its parent waits for the API server. The parent is still to be [`Queue::done`].
+    pub fn set_aside(&self, parent: &NamespacedName) {
+        if let Some(taken) = lock(&self.state).running.get_mut(parent) {
+            *taken = Taken::Aside;
+        }
+        self.changed.notify_one();
+    }
+
     /// Stops giving out work.
     pub fn close(&self) {
         lock(&self.state).closed = true;
@@ -241,7 +342,7 @@ impl Queue {
     /// Returns how many parents wait that were enqueued only because all were.
     #[must_use]
     pub fn waiting_in_bulk(&self) -> usize {
-        lock(&self.state).line.range((true, 0)..).count()
+        lock(&self.state).line.range((true, 0, 0)..).count()
     }
 
     /// Reports whether a parent waits that was enqueued only because all were.
@@ -249,7 +350,7 @@ impl Queue {
     pub fn is_waiting_in_bulk(&self, parent: &NamespacedName) -> bool {
         let state = lock(&self.state);
         let position = state.pending.get(parent).and_then(|pending| pending.position);
-        position.is_some_and(|(bulk, _)| bulk)
+        position.is_some_and(|(bulk, ..)| bulk)
     }
 
     /// Reports whether a worker has this parent.
@@ -258,10 +359,15 @@ impl Queue {
         lock(&self.state).running.contains_key(parent)
     }
 
-    /// Returns the number of parents that workers have.
+    /// Returns the number of parents that workers have, without those that are set aside.
     #[must_use]
     pub fn busy(&self) -> usize {
-        lock(&self.state).running.len()
+        let state = lock(&self.state);
+        state
+            .running
+            .values()
+            .filter(|taken| **taken != Taken::Aside)
+            .count()
     }
 
     /// Returns the number of parents that wait for a worker, and how long the first of them has waited.
@@ -278,7 +384,7 @@ impl Queue {
 impl State {
     fn enqueue(&mut self, parent: &NamespacedName, mut reason: Trigger) {
         if let Some(pending) = self.pending.get_mut(parent) {
-            let promotes = !reason.is_bulk() && pending.position.is_some_and(|(bulk, _)| bulk);
+            let promotes = !reason.is_bulk() && pending.position.is_some_and(|(bulk, ..)| bulk);
             let is_change = reason.version_mut().is_some();
             if is_change && pending.reasons.len() >= MAX_REASONS {
                 // The last change stands for all later ones, so no own write may explain it.
@@ -312,7 +418,8 @@ impl State {
             return;
         };
         let bulk = pending.reasons.iter().all(Trigger::is_bulk);
-        let position = (bulk, self.next_number);
+        let round = self.rounds[usize::from(bulk)].next(parent.namespace.as_ref());
+        let position = (bulk, round, self.next_number);
         self.next_number += 1;
         if let Some(before) = pending.position.replace(position) {
             self.line.remove(&before);
@@ -322,23 +429,27 @@ impl State {
 
     /// Returns the first position in one part of the line.
     fn first(&self, bulk: bool) -> Option<Position> {
-        let mut all = self.line.range((bulk, 0)..=(bulk, u64::MAX));
+        let mut all = self.line.range((bulk, 0, 0)..=(bulk, u64::MAX, u64::MAX));
         all.next().map(|(position, _)| *position)
     }
 
-    fn fire_timers(&mut self, now: Instant) {
-        while self.by_time.first().is_some_and(|(at, _)| *at <= now) {
-            if let Some((_, parent)) = self.by_time.pop_first() {
-                self.timers.remove(&parent);
-                self.enqueue(&parent, Trigger::Timer);
-            }
+    fn fire_timers(&mut self, now: Instant, clock: Timestamp) {
+        while let Some(parent) = self.timers.pop(now).or_else(|| self.appointments.pop(clock)) {
+            self.enqueue(&parent, Trigger::Timer);
+        }
+        while let Some(parent) = self.retries.pop(now) {
+            self.enqueue(&parent, Trigger::Retry);
         }
     }
 
     /// Returns until when no worker may take another bulk parent, if so.
     fn holds_bulk_back(&self, limit: usize, now: Instant) -> Option<Instant> {
         let until = Some(self.edited? + EDITING).filter(|until| *until > now)?;
-        let running = self.running.values().filter(|bulk| **bulk).count();
+        let running = self
+            .running
+            .values()
+            .filter(|taken| **taken == Taken::Bulk)
+            .count();
         (running >= limit).then_some(until)
     }
 
@@ -350,12 +461,21 @@ impl State {
             true => self.in_a_row + 1,
             false => 0,
         };
-        let parent = self.line.remove(&next_in_bulk.or(urgent)?)?;
+        let position = next_in_bulk.or(urgent)?;
+        let parent = self.line.remove(&position)?;
         let pending = self.pending.remove(&parent)?;
-        if let Some(at) = self.timers.remove(&parent) {
-            self.by_time.remove(&(at, parent.clone()));
+        let (bulk, round, _) = position;
+        let is_last = self.first(bulk).is_none();
+        let rounds = &mut self.rounds[usize::from(bulk)];
+        match is_last {
+            true => *rounds = Rounds::default(),
+            false => rounds.current = round,
         }
-        self.running.insert(parent.clone(), next_in_bulk.is_some());
+        self.timers.remove(&parent);
+        self.appointments.remove(&parent);
+        self.retries.remove(&parent);
+        let taken = if bulk { Taken::Bulk } else { Taken::Urgent };
+        self.running.insert(parent.clone(), taken);
         let is_edit = |reason: &Trigger| matches!(reason, Trigger::Parent { .. });
         if pending.reasons.iter().any(is_edit) {
             self.edited = Some(now);
@@ -552,6 +672,82 @@ mod tests {
             queue.next().await.unwrap();
             assert!(edited.elapsed() >= EDITING);
         }
+    }
+
+    /// Regression: all workers waited for the parents of one namespace, whose children took long to apply.
+    #[tokio::test]
+    async fn a_namespace_waits_for_one_parent_of_another_and_not_for_all() {
+        let queue = Queue::new(WORKERS);
+        let of = |namespace: &str, index: usize| NamespacedName {
+            namespace: Some(namespace.into()),
+            name: index.to_string(),
+        };
+        let edit = || Trigger::Parent { version: Some(1) };
+        for index in 0..500 {
+            queue.enqueue(&of("many", index), edit());
+        }
+        queue.next().await.unwrap();
+        for index in 0..3 {
+            queue.enqueue(&of("few", index), edit());
+        }
+        let mut next = Vec::new();
+        for _ in 0..7 {
+            next.push(queue.next().await.unwrap().parent);
+        }
+        let few: Vec<_> = next.iter().filter(|parent| **parent != of("many", 0)).collect();
+        let few = few
+            .into_iter()
+            .filter(|parent| parent.namespace.as_deref() == Some("few"));
+        assert!(few.eq(&[of("few", 0), of("few", 1), of("few", 2)]), "{next:?}");
+        // Those of one namespace keep their order.
+        let many = next
+            .iter()
+            .filter(|parent| parent.namespace.as_deref() == Some("many"));
+        assert!(
+            many.eq(&[of("many", 1), of("many", 2), of("many", 3), of("many", 4)]),
+            "{next:?}"
+        );
+    }
+
+    #[tokio::test]
+    async fn a_retry_comes_after_what_others_wait_for_and_one_that_is_set_aside_holds_nobody_back() {
+        let queue = Queue::new(8);
+        for parent in ["a", "b"] {
+            queue.retry_at(&name(parent), Instant::now());
+        }
+        let (parent, reason) = edit("new");
+        queue.enqueue(&parent, reason);
+        assert_eq!(queue.next().await.unwrap().parent, parent);
+        let work = queue.next().await.unwrap();
+        assert_eq!(
+            (&work.parent, &work.reasons[..]),
+            (&name("a"), &[Trigger::Retry][..])
+        );
+        assert!(
+            queue.next().now_or_never().is_none(),
+            "one of eight does bulk work"
+        );
+        assert_eq!(queue.busy(), 2);
+        queue.set_aside(&name("a"));
+        assert_eq!(queue.busy(), 1);
+        assert_eq!(queue.next().await.unwrap().parent, name("b"));
+        // Nobody else gets it before it is done.
+        queue.enqueue(&name("a"), Trigger::Related);
+        assert!(is_idle(&queue).await);
+        queue.done(&name("a"), |_| false);
+        assert_eq!(queue.next().await.unwrap().parent, name("a"));
+    }
+
+    #[tokio::test]
+    async fn an_appointment_is_kept_by_the_clock_that_plugins_see() {
+        let queue = Queue::new(WORKERS);
+        let minute = Duration::from_secs(60);
+        queue.enqueue_at_time(&name("a"), clock::now() + minute);
+        assert!(is_idle(&queue).await);
+        queue.enqueue_at_time(&name("a"), clock::now());
+        assert_eq!(queue.next().await.unwrap().reasons, [Trigger::Timer]);
+        queue.done(&name("a"), |_| false);
+        assert!(is_idle(&queue).await, "the earlier one replaced the later one");
     }
 
     #[tokio::test]

@@ -15,7 +15,6 @@ use tracing::{info, warn};
 use super::Proving;
 use crate::definitions::record::LiveRecord;
 use operator_host_config::{StageConfig, StageObjects};
-use operator_host_core::clock;
 use operator_host_core::object::NamespacedName;
 use operator_host_delivery::candidate_check::{Blamed, HeldBack, Progress, Recorded};
 use operator_host_engine::reconcile::context::Context;
@@ -114,7 +113,8 @@ pub(super) async fn run(
         give(staged, candidate, &shares);
         let looking = Instant::now();
         let chosen = Parents::of(context, &shares);
-        let elapsed = Timestamp::now().duration_since(reached.since);
+        // Another replica, with another clock, may have begun it.
+        let elapsed = context.cluster.writer.clock.now().duration_since(reached.since);
         let elapsed = Duration::try_from(elapsed).unwrap_or_default();
         say(&format!(
             "stage {} of {}: {} of {} objects have it since {}, {} of them are Ready; the next stage begins after {:?}",
@@ -226,7 +226,7 @@ async fn begin(
         digest: digest.to_owned(),
         stage,
         // As it is recorded.
-        since: clock::now(),
+        since: context.cluster.writer.clock.now(),
         ready: [per_mille(&parents.chosen), per_mille(&parents.others)],
         last: first.unwrap_or(last),
         has_failed: false,

@@ -1,23 +1,37 @@
-//! The API server's clock, which wrote the times in the objects. That of this machine may be hours away from it.
+//! The API server's clock, which wrote the times in the objects. That of this machine may be hours away from it, and may be set
+//! at any time.
 
-use std::sync::Arc;
-use std::sync::atomic::{AtomicI64, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use hyper::Response;
 use hyper::header::DATE;
-use jiff::{SignedDuration, Timestamp};
+use jiff::{RoundMode, Timestamp, TimestampRound, Unit};
 
-/// How far the API server's clock is ahead of this machine's, according to its last response. Clones share it.
+use operator_host_core::clock::since_boot;
+use operator_host_core::sync::lock;
+
+/// The API server's time of its last response, and how long this machine had run then. Clones share it.
 #[derive(Clone, Debug, Default)]
-pub struct ServerClock(Arc<AtomicI64>);
+pub struct ServerClock(Arc<Mutex<Option<(Timestamp, Duration)>>>);
 
 impl ServerClock {
-    /// Returns the API server's time; before its first response, that of this machine.
+    /// Returns the API server's time in whole seconds, as in its objects; before its first response, that of this machine.
     #[must_use]
     pub fn now(&self) -> Timestamp {
-        let ahead = SignedDuration::from_secs(self.0.load(Ordering::Relaxed));
-        let now = Timestamp::now();
-        now.checked_add(ahead).unwrap_or(now)
+        let now = self.at(since_boot());
+        let down = TimestampRound::new()
+            .smallest(Unit::Second)
+            .mode(RoundMode::Floor);
+        now.round(down).unwrap_or(now)
+    }
+
+    fn at(&self, since_boot: Duration) -> Timestamp {
+        let Some((server, then)) = *lock(&self.0) else {
+            return Timestamp::now();
+        };
+        let passed = since_boot.saturating_sub(then);
+        server.checked_add(passed).unwrap_or(server)
     }
 
     /// Observes every response.
@@ -26,25 +40,22 @@ impl ServerClock {
         move |response| {
             let date = response.headers().get(DATE).and_then(|date| date.to_str().ok());
             if let Some(date) = date.and_then(|date| jiff::fmt::rfc2822::parse(date).ok()) {
-                clock.set(date.timestamp(), Timestamp::now());
+                *lock(&clock.0) = Some((date.timestamp(), since_boot()));
             }
             response
         }
-    }
-
-    fn set(&self, server: Timestamp, here: Timestamp) {
-        let ahead = server.duration_since(here).as_secs();
-        self.0.store(ahead, Ordering::Relaxed);
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use jiff::SignedDuration;
 
     #[test]
-    fn the_time_follows_the_last_response() {
+    fn the_time_follows_the_last_response_and_what_has_passed_since() {
         let clock = ServerClock::default();
+        assert!(clock.now().duration_since(Timestamp::now()).abs() < SignedDuration::from_secs(5));
         let hour = SignedDuration::from_hours(1);
         let response = |date: Timestamp| {
             let date = jiff::fmt::rfc2822::DateTimePrinter::new().timestamp_to_rfc9110_string(&date);
@@ -55,6 +66,10 @@ mod tests {
             clock.listen()(response(server));
             let off = clock.now().duration_since(server).abs();
             assert!(off < SignedDuration::from_secs(5), "{ahead:?}: {off:?}");
+            // This machine's clock is no part of it, so it does not matter when that one is set.
+            let later = clock.at(since_boot() + Duration::from_secs(700));
+            let off = later.duration_since(server) - SignedDuration::from_secs(700);
+            assert!(off.abs() < SignedDuration::from_secs(5), "{ahead:?}: {off:?}");
         }
         clock.listen()(Response::builder().header(DATE, "yesterday").body(()).unwrap());
         assert!(clock.now().duration_since(Timestamp::now()).abs() < SignedDuration::from_secs(5));

@@ -26,24 +26,39 @@ pub enum Action {
     BackoffAtLeast(Duration),
 }
 
-/// Returns the delay that a plugin asked for, as a duration or as a time of the host's clock, with the minimum applied.
-/// A time that is not after `seen`, the time in the request, is ignored: otherwise the reconciles would never end.
-pub(super) fn requeue(after_ms: Option<u64>, at: Option<Timestamp>, seen: Timestamp) -> Option<Duration> {
-    let after = after_ms.map(Duration::from_millis);
-    let at = at.filter(|at| *at > seen).map(|at| until(at, Timestamp::now()));
-    let delay = after.into_iter().chain(at).min()?;
-    Some(delay.max(MIN_DELAY))
+/// When a plugin asks to be called again.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Requeue {
+    /// After this time.
+    pub(super) after: Option<Duration>,
+    /// When the host's clock, which the plugin sees in whole seconds, has reached this time.
+    pub(super) at: Option<Timestamp>,
 }
 
-/// Returns how long it takes until the clock, which plugins see in whole seconds, has reached a time.
-fn until(at: Timestamp, now: Timestamp) -> Duration {
-    let reached = match at.subsec_nanosecond() {
-        0 => at,
-        // The plugin sees the next whole second first.
-        part => Timestamp::from_second(at.as_second() + i64::from(part > 0)).unwrap_or(Timestamp::MAX),
-    };
-    // A time that has passed is no time to wait.
-    Duration::try_from(reached.duration_since(now)).unwrap_or_default()
+impl Requeue {
+    /// Reads what an answer says. The minimum delay is applied. A time that is not after `seen`, the time in the request,
+    /// is ignored: otherwise the reconciles would never end.
+    pub(super) fn of(after_ms: Option<u64>, at: Option<Timestamp>, seen: Timestamp) -> Self {
+        let at = at.filter(|at| *at > seen);
+        Self {
+            after: after_ms.map(|after| Duration::from_millis(after).max(MIN_DELAY)),
+            at: at.map(|at| match at.subsec_nanosecond() {
+                0 => at,
+                // The plugin sees the next whole second first.
+                part => {
+                    Timestamp::from_second(at.as_second() + i64::from(part > 0)).unwrap_or(Timestamp::MAX)
+                }
+            }),
+        }
+    }
+
+    /// Adds a delay. The earlier one counts.
+    pub(super) fn or_after(self, delay: Option<Duration>) -> Self {
+        Self {
+            after: self.after.into_iter().chain(delay).min(),
+            ..self
+        }
+    }
 }
 
 #[cfg(test)]
@@ -51,34 +66,25 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_earlier_of_both_counts_and_a_time_that_has_passed_since_the_call_is_soon() {
-        let seen = Timestamp::now() - Duration::from_secs(2);
-        let requeue = |after_ms, at| requeue(after_ms, at, seen);
-        let in_an_hour = Timestamp::now() + Duration::from_secs(3600);
-        assert_eq!(requeue(None, None), None);
-        assert_eq!(requeue(Some(0), Some(in_an_hour)), Some(MIN_DELAY));
+    fn a_plugin_names_a_delay_and_a_time_after_the_one_that_it_has_seen() {
+        let seen: Timestamp = "2026-01-02T03:04:05Z".parse().unwrap();
+        let at = |text: &str| Some(text.parse::<Timestamp>().unwrap());
+        let requeue = |after_ms, at| Requeue::of(after_ms, at, seen);
+        assert_eq!(requeue(None, None), Requeue::default());
+        assert_eq!(requeue(Some(0), None).after, Some(MIN_DELAY));
         assert_eq!(
-            requeue(None, Some(seen + Duration::from_secs(1))),
-            Some(MIN_DELAY)
+            requeue(None, Some(seen)).at,
+            None,
+            "the plugin has seen this time"
         );
-        assert_eq!(requeue(None, Some(seen)), None, "the plugin has seen this time");
+        let next = at("2026-01-02T03:04:06Z");
+        assert_eq!(requeue(None, next).at, next);
         assert_eq!(
-            requeue(Some(5000), Some(in_an_hour)),
-            Some(Duration::from_secs(5))
+            requeue(None, at("2026-01-02T03:04:05.001Z")).at,
+            next,
+            "it sees whole seconds"
         );
-        let hour = requeue(Some(u64::MAX), Some(in_an_hour)).unwrap();
-        assert!(
-            hour > Duration::from_secs(3500) && hour <= Duration::from_secs(3601),
-            "{hour:?}"
-        );
-    }
-
-    #[test]
-    fn the_wait_ends_when_a_plugin_sees_the_time() {
-        let now: Timestamp = "2026-01-02T03:04:05.25Z".parse().unwrap();
-        let wait = |at: &str| until(at.parse().unwrap(), now);
-        assert_eq!(wait("2026-01-02T03:04:06Z"), Duration::from_millis(750));
-        assert_eq!(wait("2026-01-02T03:04:06.001Z"), Duration::from_millis(1750));
-        assert_eq!(wait("2026-01-02T03:04:05Z"), Duration::ZERO);
+        let both = requeue(Some(u64::MAX), next).or_after(Some(OBSTRUCTED));
+        assert_eq!((both.after, both.at), (Some(OBSTRUCTED), next));
     }
 }

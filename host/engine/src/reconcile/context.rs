@@ -30,7 +30,6 @@ use operator_host_cluster::client::Writer;
 use operator_host_cluster::event_recorder::Events;
 use operator_host_config::{Allow, ControllerConfig};
 use operator_host_contract::EventType;
-use operator_host_core::clock::now;
 use operator_host_core::object::{ChildRef, GENERATED_LABEL, NamespacedName, label, shorten};
 use operator_host_core::trace;
 use operator_host_desired::readiness::why_failed;
@@ -147,7 +146,8 @@ impl Context {
         } else {
             MOMENTS
         };
-        let is_young = created.is_some_and(|created| now().duration_since(created) < limit);
+        let now = self.cluster.writer.clock.now();
+        let is_young = created.is_some_and(|created| now.duration_since(created) < limit);
         if is_young && self.caches.has_parent(parent) {
             let why = removal_in_words(child);
             self.state.memory_of(parent, |memory| {

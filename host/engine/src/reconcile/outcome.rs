@@ -1,11 +1,11 @@
 //! The result of a reconcile and its changes, for the Events on the parent.
 
 use std::collections::HashSet;
-use std::time::Duration;
 
 use kube::core::DynamicObject;
 use tracing::info;
 
+use super::action::Requeue;
 use super::context::Context;
 use operator_host_contract::{Condition, Event, EventType};
 use operator_host_core::object::{ChildRef, first_few, kind_in_words};
@@ -18,7 +18,7 @@ pub(super) struct FinalAnswer {
     pub(super) status: Option<serde_json::Map<String, serde_json::Value>>,
     pub(super) conditions: Vec<Condition>,
     pub(super) events: Vec<Event>,
-    pub(super) requeue: Option<Duration>,
+    pub(super) requeue: Requeue,
     /// Whether the children are ready; a cleanup does not check it.
     pub(super) verdict: Option<Verdict>,
     /// Set only by a cleanup: whether the parent may be released.

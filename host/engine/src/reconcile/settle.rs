@@ -6,7 +6,7 @@ use std::sync::Arc;
 use kube::core::DynamicObject;
 use tracing::debug;
 
-use super::action::{OBSTRUCTED, requeue};
+use super::action::{OBSTRUCTED, Requeue};
 use super::apply::{Applied, BACK_OFF, apply};
 use super::call::call;
 use super::error::{ReconcileError, Stop};
@@ -86,12 +86,11 @@ pub(super) async fn settle(
                 verdict => verdict,
             }
         };
-        let asked = requeue(requeue_after_ms, requeue_at, seen);
         return Ok(Some(FinalAnswer {
             status,
             conditions,
             events,
-            requeue: asked.into_iter().chain(again).min(),
+            requeue: Requeue::of(requeue_after_ms, requeue_at, seen).or_after(again),
             done: done && verdict.is_none(),
             verdict,
             _share: share,

@@ -12,8 +12,8 @@ use super::*;
 #[derive(Clone, Debug)]
 enum Op {
     Enqueue(usize, Trigger),
-    /// A timer that is due, or one in the distant future.
-    EnqueueAt(usize, bool),
+    /// A timer or an appointment that is due, or one in the distant future.
+    EnqueueAt(usize, bool, bool),
     Next,
     /// Whether own writes among the reasons are dropped.
     Done(usize, bool),
@@ -30,7 +30,7 @@ fn op() -> impl Strategy<Value = Op> {
     ];
     prop_oneof![
         4 => (parent.clone(), reason).prop_map(|(parent, reason)| Op::Enqueue(parent, reason)),
-        2 => (parent.clone(), any::<bool>()).prop_map(|(parent, due)| Op::EnqueueAt(parent, due)),
+        2 => (parent.clone(), any::<[bool; 2]>()).prop_map(|(parent, [due, clock])| Op::EnqueueAt(parent, due, clock)),
         3 => Just(Op::Next),
         3 => (parent, any::<bool>()).prop_map(|(parent, is_own)| Op::Done(parent, is_own)),
     ]
@@ -106,8 +106,12 @@ proptest! {
                     queue.enqueue(&name(parent), reason.clone());
                     model.enqueue(parent, reason);
                 }
-                Op::EnqueueAt(parent, due) => {
-                    queue.enqueue_at(&name(parent), if due { past } else { future });
+                Op::EnqueueAt(parent, due, by_clock) => {
+                    let at = if due { past } else { future };
+                    match by_clock {
+                        true => queue.enqueue_at_time(&name(parent), clock::now() + (at - past)),
+                        false => queue.enqueue_at(&name(parent), at),
+                    }
                     let timer = model.timers.entry(parent).or_insert(due);
                     *timer |= due;
                 }
