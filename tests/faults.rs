@@ -4,5 +4,6 @@ pub mod behind;
 pub mod clocks;
 pub mod killed;
 pub mod outages;
+pub mod slow_requests;
 pub mod transient_errors;
 pub mod volumes;

@@ -3,6 +3,7 @@
 pub(crate) mod callers;
 mod conversion;
 mod defaults;
+pub(crate) mod reviewer;
 mod slow;
 
 use crate::support::prelude::*;

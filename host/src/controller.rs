@@ -18,6 +18,7 @@ use crate::rollout::{Proving, stages};
 use operator_host_cluster::cache::{Change, Interest, Subscriber, WatchState};
 use operator_host_cluster::kind_reflectors::KindReflectors;
 use operator_host_cluster::namespaces::NamespaceChange;
+use operator_host_cluster::turn::Turn;
 use operator_host_config::ControllerConfig;
 use operator_host_contract::Kind;
 use operator_host_core::backoff;
@@ -155,7 +156,7 @@ async fn lead(
     enqueue_deleted(context);
     let workers = TaskTracker::new();
     for _ in 0..context.config.concurrency {
-        workers.spawn(work(Arc::clone(context)));
+        workers.spawn(work(Arc::clone(context), workers.clone()));
     }
     workers.close();
     tokio::select! {
@@ -268,7 +269,7 @@ fn states(context: &Context) -> Vec<(Option<String>, tokio::sync::watch::Receive
     states.collect()
 }
 
-async fn work(context: Arc<Context>) {
+async fn work(context: Arc<Context>, reconciles: TaskTracker) {
     let pulse = &context.observer.working;
     let mut beat = interval(pulse.period());
     loop {
@@ -278,68 +279,80 @@ async fn work(context: Arc<Context>) {
             work = context.queue.next() => work,
         };
         let Some(work) = work else { return };
-        let Work {
-            parent,
-            reasons,
-            since,
-        } = work;
-        if reasons.contains(&Trigger::Resync) {
-            context.state.forget_unowned(&parent);
-        }
-        let first = reasons.first().map_or("none", Trigger::as_str);
-        let observer = &context.observer;
-        let waited = since.elapsed();
-        let started = Instant::now();
-        let root = root_span(&context, &parent, &reasons, waited);
-        let span = info_span!(
-            "reconcile",
-            controller = context.config.name,
-            parent = %parent,
-            trigger = first,
-            waited_us = u64::try_from(waited.as_micros()).unwrap_or(u64::MAX),
-        );
-        let shown = &reasons[..reasons.len().min(SHOWN)];
-        debug!(controller = context.config.name, %parent, reasons = ?shown, count = reasons.len(), "reconcile started");
-        // Spawn a task, so that a panic ends this reconcile and not the worker.
-        let running = {
-            let (context, parent) = (Arc::clone(&context), parent.clone());
-            let root = root.clone();
-            tokio::spawn(
-                async move { trace::around(&root, reconcile(&context, &parent, &root)).await }
-                    .instrument(span),
-            )
-        };
-        let next = match running.await {
-            Ok(next) => next,
-            Err(panic) => {
-                error!(controller = context.config.name, %parent, %panic, "internal error: a reconcile panicked; please report it");
-                observer.fails(&parent, "panic", &panic, &root);
-                context.state.memory_of(&parent, |memory| {
-                    memory.failure.count = memory.failure.count.saturating_add(1);
-                });
-                Action::Backoff
+        let parent = work.parent.clone();
+        let turn = Turn::default();
+        let mut reconcile = Box::pin(process(Arc::clone(&context), work, turn.clone()));
+        tokio::select! {
+            () = &mut reconcile => {}
+            () = turn.given_up() => {
+                context.queue.set_aside(&parent);
+                reconciles.spawn(reconcile);
             }
-        };
-        observer.reconciled(&parent, first, waited, started.elapsed(), &root);
-        let after_failures = || {
-            let failures = context.state.memory_of(&parent, |memory| memory.failure.count);
-            backoff::delay(&context.config.backoff, failures)
-        };
-        let delay = match next {
-            Action::OnChange => None,
-            Action::After(delay) => Some(delay),
-            Action::Backoff => Some(after_failures()),
-            Action::BackoffAtMost(most) => Some(after_failures().min(most)),
-            Action::BackoffAtLeast(least) => Some(after_failures().max(least)),
-        };
-        debug!(controller = context.config.name, %parent, ?delay, "reconcile done");
-        if let Some(delay) = delay {
-            context.queue.enqueue_at(&parent, Instant::now() + delay);
         }
-        // Taken before the parent can be given to another worker, whose writes they must not include.
-        let own = context.state.take_own_writes(&parent);
-        context.queue.done(&parent, |reason| own.explain(reason));
     }
+}
+
+/// Reconciles a parent that a worker has taken from the queue, and says when it is next.
+async fn process(context: Arc<Context>, work: Work, turn: Turn) {
+    let Work {
+        parent,
+        reasons,
+        since,
+    } = work;
+    if reasons.contains(&Trigger::Resync) {
+        context.state.forget_unowned(&parent);
+    }
+    let first = reasons.first().map_or("none", Trigger::as_str);
+    let observer = &context.observer;
+    let waited = since.elapsed();
+    let started = Instant::now();
+    let root = root_span(&context, &parent, &reasons, waited);
+    let span = info_span!(
+        "reconcile",
+        controller = context.config.name,
+        parent = %parent,
+        trigger = first,
+        waited_us = u64::try_from(waited.as_micros()).unwrap_or(u64::MAX),
+    );
+    let shown = &reasons[..reasons.len().min(SHOWN)];
+    debug!(controller = context.config.name, %parent, reasons = ?shown, count = reasons.len(), "reconcile started");
+    // Spawn a task, so that a panic ends this reconcile and not the worker.
+    let running = {
+        let (context, parent) = (Arc::clone(&context), parent.clone());
+        let root = root.clone();
+        let reconcile = async move { trace::around(&root, reconcile(&context, &parent, &root)).await };
+        tokio::spawn(turn.run(reconcile).instrument(span))
+    };
+    let next = match running.await {
+        Ok(next) => next,
+        Err(panic) => {
+            error!(controller = context.config.name, %parent, %panic, "internal error: a reconcile panicked; please report it");
+            observer.fails(&parent, "panic", &panic, &root);
+            context.state.memory_of(&parent, |memory| {
+                memory.failure.count = memory.failure.count.saturating_add(1);
+            });
+            Action::Backoff
+        }
+    };
+    observer.reconciled(&parent, first, waited, started.elapsed(), &root);
+    let retry = |least: Duration, most: Duration| {
+        let failures = context.state.memory_of(&parent, |memory| memory.failure.count);
+        let delay = backoff::delay(&context.config.backoff, failures)
+            .min(most)
+            .max(least);
+        context.queue.retry_at(&parent, Instant::now() + delay);
+    };
+    debug!(controller = context.config.name, %parent, ?next, "reconcile done");
+    match next {
+        Action::OnChange => {}
+        Action::After(delay) => context.queue.enqueue_at(&parent, Instant::now() + delay),
+        Action::Backoff => retry(Duration::ZERO, Duration::MAX),
+        Action::BackoffAtMost(most) => retry(Duration::ZERO, most),
+        Action::BackoffAtLeast(least) => retry(least, Duration::MAX),
+    }
+    // Taken before the parent can be given to another worker, whose writes they must not include.
+    let own = context.state.take_own_writes(&parent);
+    context.queue.done(&parent, |reason| own.explain(reason));
 }
 
 /// Creates the root span of one reconcile. It links to its cause: the reload of the plugin, or the previous reconcile,
@@ -351,7 +364,7 @@ fn root_span(context: &Context, parent: &NamespacedName, reasons: &[Trigger], wa
         .then(|| tracer.last_reload(&context.config.name));
     let follows = reasons
         .iter()
-        .any(|reason| matches!(reason, Trigger::Timer | Trigger::Child { .. }));
+        .any(|reason| matches!(reason, Trigger::Timer | Trigger::Retry | Trigger::Child { .. }));
     let cause = follows.then(|| context.state.memory_of(parent, |memory| memory.last_span.clone()));
     let cause = reload.flatten().or(cause.flatten());
     let config = &context.config;

@@ -1,67 +1,19 @@
 //! A mutating webhook changes pods when they are created, as those of image mirrors and service meshes do.
 
 use crate::support::prelude::*;
-use std::convert::Infallible;
-use std::sync::Arc;
-
-use http_body_util::{BodyExt as _, Full};
-use hyper::body::{Bytes, Incoming};
-use hyper::service::service_fn;
-use hyper::{Request, Response};
-use hyper_util::rt::TokioIo;
 use k8s_openapi::ByteString;
-use tokio::net::TcpListener;
-use tokio_rustls::TlsAcceptor;
-use tokio_rustls::rustls::ServerConfig;
-use tokio_rustls::rustls::pki_types::pem::PemObject as _;
-use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer};
 
+use crate::webhook::reviewer::serve;
 use crate::webhook::{Authority, label_namespace};
 
 const POD: &str = "v1/Pod";
 const WEBHOOK: &str = "admissionregistration.k8s.io/v1/MutatingWebhookConfiguration";
 
 /// Answers a review: the image comes from a mirror.
-async fn review(request: Request<Incoming>) -> Result<Response<Full<Bytes>>, Infallible> {
-    let body = request.into_body().collect().await.expect("a body").to_bytes();
-    let review: Value = serde_json::from_slice(&body).expect("a review");
+async fn review(_review: Value) -> Value {
     let patch = json!([{ "op": "replace", "path": "/spec/containers/0/image", "value": "mirror/web:1" }]);
-    let answer = json!({
-        "apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview",
-        "response": {
-            "uid": review["request"]["uid"], "allowed": true, "patchType": "JSONPatch",
-            "patch": ByteString(patch.to_string().into_bytes()),
-        },
-    });
-    Ok(Response::new(Full::from(answer.to_string())))
-}
-
-/// Serves reviews, and returns the address.
-async fn serve(authority: &Authority) -> String {
-    let (certificate, key) = authority.sign("1");
-    let config = ServerConfig::builder().with_no_client_auth().with_single_cert(
-        vec![CertificateDer::from_pem_slice(&certificate).unwrap()],
-        PrivateKeyDer::from_pem_slice(&key).unwrap(),
-    );
-    let acceptor = TlsAcceptor::from(Arc::new(config.unwrap()));
-    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-    let address = listener.local_addr().unwrap();
-    tokio::spawn(async move {
-        loop {
-            let (stream, _) = listener.accept().await.unwrap();
-            let acceptor = acceptor.clone();
-            tokio::spawn(async move {
-                let Ok(stream) = acceptor.accept(stream).await else {
-                    return;
-                };
-                let server = hyper::server::conn::http1::Builder::new();
-                let _ = server
-                    .serve_connection(TokioIo::new(stream), service_fn(review))
-                    .await;
-            });
-        }
-    });
-    format!("https://{address}/mutate")
+    let patch = ByteString(patch.to_string().into_bytes());
+    json!({ "allowed": true, "patchType": "JSONPatch", "patch": patch })
 }
 
 fn pod(name: &str) -> Value {
@@ -81,7 +33,7 @@ fn image(pod: &DynamicObject) -> &str {
 async fn what_a_webhook_changes_at_creation_stays_and_costs_no_write() {
     let scenario = Scenario::new("mutated").await;
     let authority = Authority::new(&scenario, "ca");
-    let url = serve(&authority).await;
+    let url = serve(&authority, review).await;
     label_namespace(&scenario).await;
     let authority = ByteString(std::fs::read(authority.0.join("ca.crt")).unwrap());
     let webhook = json!({

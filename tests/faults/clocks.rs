@@ -89,17 +89,20 @@ async fn an_appointment_is_kept_when_the_clock_is_set_on_or_back() {
         let at = Timestamp::now() + SignedDuration::from_secs(seconds);
         let response = json!({ "requeueAt": at.to_string(), "children": [config_map(name, "a")] });
         scenario.ready_with(name, json!({ "response": response })).await;
-        host.reconciles(&format!("clock-steps/{name}"))
     };
-    let before = appointment("on", 600).await;
+    appointment("on", 600).await;
     clock.set(700);
-    host.until_reconciles("clock-steps/on", before + 1).await;
+    host.until_log("clock-steps/on … reconcile started … Timer").await;
 
     // The clock is set back by what it was ahead and more: one appointment is far away then, and another is soon.
-    let before = appointment("far", 720).await;
+    appointment("far", 720).await;
     clock.set(-100);
     appointment("soon", -90).await;
     host.until_log("clock-steps/soon … reconcile started … Timer")
         .await;
-    assert_eq!(host.reconciles("clock-steps/far"), before);
+    let log = host.log();
+    let kept = log
+        .lines()
+        .find(|line| line.contains("clock-steps/far") && line.contains("Timer"));
+    assert_eq!(kept, None);
 }

@@ -49,6 +49,10 @@ pub enum Fault {
     Unreadable,
     /// The API server did not respond in time.
     Silent,
+    /// The API server did not respond in time, although it answers a read of the same object: something holds this request.
+    Unanswered,
+    /// The host gave the request up early, since it waits for too many others that are not answered.
+    Crowded,
     /// The host failed before it sent the request.
     Host,
     /// The host did not send the request because it no longer leads.
@@ -122,10 +126,16 @@ impl ApiError {
         server && !self.is_overload() && !self.message.contains("webhook")
     }
 
+    /// Reports whether the request for this object was not answered in time, while others are.
+    #[must_use]
+    pub fn is_unanswered(&self) -> bool {
+        matches!(self.fault, Fault::Unanswered | Fault::Crowded)
+    }
+
     /// Reports whether the error passes by itself: nothing in the object or the configuration is wrong.
     #[must_use]
     pub fn is_passing(&self) -> bool {
-        self.is_transient() || self.is_lost_race() || self.fault == Fault::Deposed
+        self.is_transient() || self.is_lost_race() || matches!(self.fault, Fault::Crowded | Fault::Deposed)
     }
 
     /// Reports whether the request violates the kind's schema or is too large, independent of the client.

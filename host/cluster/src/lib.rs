@@ -14,3 +14,4 @@ pub mod objects;
 pub mod refusal;
 pub mod resource_client;
 pub mod term;
+pub mod turn;

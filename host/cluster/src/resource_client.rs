@@ -1,19 +1,22 @@
 //! Sends the requests of a reconcile to the API server. Each has a timeout, and each error names the object and the
 //! reason.
 
+use std::pin::Pin;
 use std::time::Duration;
 
 use kube::api::{DeleteParams, ListParams, Patch, PatchParams, PostParams, Preconditions, PropagationPolicy};
 use kube::core::DynamicObject;
 use serde_json::value::RawValue;
 use serde_json::{Value, json};
+use tokio::time::{Instant, timeout_at};
 use tracing::info_span;
 
 use super::api_error::{ApiError, Fault, fault_of};
-use super::client::{Deposed, Writer, chain, is_deposed};
+use super::client::{Deposed, SLOW, USUAL, WriteLimits, Writer, chain, is_deposed};
 use super::discovery::ResolvedKind;
 use super::objects::Objects;
 use super::refusal::{asked_delay, refusal, without_values};
+use super::turn;
 use operator_host_core::json_text::as_yaml;
 use operator_host_core::object::{NamespacedName, kind_in_words};
 use operator_host_core::trace;
@@ -21,6 +24,16 @@ use operator_host_core::trace;
 /// The timeout of one request. The API server itself gives up after a minute, but a broken connection never returns a
 /// response.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(30);
+
+/// The timeout of one write of a controller: more than an admission webhook has by default (10 s), and much less than it
+/// can have.
+const WRITE_TIMEOUT: Duration = Duration::from_secs(12);
+
+/// The timeout of a read that shows whether the API server answers at all.
+const READ_TIMEOUT: Duration = Duration::from_secs(1);
+
+/// A write that waits for longer than so many reads take is held by something. A busy machine is slow for both.
+const MANY_READS: u32 = 10;
 
 /// A resource version that no object has: an empty etcd is at revision 1, and the first write makes it 2.
 const VERSION_OF_NONE: &str = "1";
@@ -303,6 +316,66 @@ impl<'a> ResourceClient<'a> {
         Some(body).filter(|_| self.is_secret())
     }
 
+    /// Waits for the answer to a write. A reconcile that waits for long leaves its worker to others, and one of too many gives
+    /// up early, unless the API server is slow for all. The error is why there is no answer.
+    async fn patiently<T>(
+        &self,
+        name: &NamespacedName,
+        limits: &WriteLimits,
+        limit: Duration,
+        mut request: Pin<Box<impl Future<Output = T>>>,
+    ) -> Result<T, Fault> {
+        let start = Instant::now();
+        let until = start + limit;
+        if let Ok(answer) = timeout_at(until.min(start + USUAL), &mut request).await {
+            return Ok(answer);
+        }
+        if limits.is_crowded() {
+            turn::give_up();
+        }
+        if let Ok(answer) = timeout_at(until.min(start + SLOW), &mut request).await {
+            return Ok(answer);
+        }
+        let _slot = loop {
+            tokio::select! {
+                biased;
+                answer = &mut request => return Ok(answer),
+                slot = limits.slow() => break slot,
+                read = self.read_time(name) => match read {
+                    Some(read) if start.elapsed() > read * MANY_READS => return Err(Fault::Crowded),
+                    _ if Instant::now() >= until => return Err(Fault::Silent),
+                    _ => {}
+                },
+            }
+            if let Ok(answer) = timeout_at(until.min(Instant::now() + SLOW), &mut request).await {
+                return Ok(answer);
+            }
+        };
+        turn::give_up();
+        if let Ok(answer) = timeout_at(until, request).await {
+            return Ok(answer);
+        }
+        // A request that the end of a term has cut short had no chance.
+        Err(
+            match limit == WRITE_TIMEOUT && self.read_time(name).await.is_some() {
+                true => Fault::Unanswered,
+                false => Fault::Silent,
+            },
+        )
+    }
+
+    /// Returns how long the API server takes to answer a read of an object; `None` when it takes long, too. A refusal is an
+    /// answer.
+    async fn read_time(&self, name: &NamespacedName) -> Option<Duration> {
+        let one = ListParams::default().fields(&format!("metadata.name={}", name.name));
+        let api = self.api(name);
+        let start = Instant::now();
+        match tokio::time::timeout(READ_TIMEOUT, api.list(&one)).await {
+            Ok(Ok(_) | Err(kube::Error::Api(_))) => Some(start.elapsed()),
+            _ => None,
+        }
+    }
+
     async fn bounded<T>(
         &self,
         verb: &'static str,
@@ -320,7 +393,8 @@ impl<'a> ResourceClient<'a> {
         secret: Option<&Value>,
         request: impl Future<Output = kube::Result<T>>,
     ) -> Result<T, ApiError> {
-        let _permit = match self.writer.limits.as_ref().filter(|_| is_write(verb)) {
+        let limits = self.writer.limits.as_deref().filter(|_| is_write(verb));
+        let _permit = match limits {
             Some(limits) => tokio::select! {
                 permit = limits.permit() => Some(permit),
                 // The request is refused below.
@@ -340,10 +414,23 @@ impl<'a> ResourceClient<'a> {
             )
         });
         // Ends before another replica may lead, and after the timeout of a request at the latest.
-        let limit = self.writer.term.allowance().map(|left| left.min(REQUEST_TIMEOUT));
-        let answer = match limit {
-            Some(limit) => trace::around(&span, tokio::time::timeout(limit, request)).await,
-            None => Ok(Err(kube::Error::Service(Box::new(Deposed)))),
+        let most = if limits.is_some() {
+            WRITE_TIMEOUT
+        } else {
+            REQUEST_TIMEOUT
+        };
+        let limit = self.writer.term.allowance().map(|left| left.min(most));
+        // Boxed, since the parts of a reconcile are one future, and the stacks of the runtime's threads are small.
+        let request = Box::pin(request);
+        let answer = match (limit, limits) {
+            (Some(limit), Some(limits)) => {
+                trace::around(&span, self.patiently(name, limits, limit, request)).await
+            }
+            (Some(limit), None) => {
+                let answer = trace::around(&span, tokio::time::timeout(limit, request)).await;
+                answer.map_err(|_elapsed| Fault::Silent)
+            }
+            (None, _) => Ok(Err(kube::Error::Service(Box::new(Deposed)))),
         };
         let mut retry_after = None;
         let (fault, message) = match answer {
@@ -380,13 +467,7 @@ impl<'a> ResourceClient<'a> {
                     chain(&error)
                 ),
             ),
-            Err(_elapsed) => (
-                Fault::Silent,
-                format!(
-                    "no answer from the API server within {:?}",
-                    limit.unwrap_or(REQUEST_TIMEOUT)
-                ),
-            ),
+            Err(fault) => (fault, silence(fault, limit.unwrap_or(most))),
         };
         // 404 is a valid result of a get and of a delete, and [`Self::apply_new`] expects that refusal.
         let is_valid = (fault == Fault::Missing && matches!(verb, "get" | "delete"))
@@ -403,6 +484,20 @@ impl<'a> ResourceClient<'a> {
             retry_after,
         })
     }
+}
+
+/// Says why there is no answer.
+fn silence(fault: Fault, limit: Duration) -> String {
+    let waited = match fault {
+        Fault::Unanswered => format!("{limit:?}"),
+        Fault::Crowded => format!("{SLOW:?}, while too many other writes of this controller wait for theirs"),
+        _ => return format!("no answer from the API server within {limit:?}"),
+    };
+    format!(
+        "no answer from the API server within {waited}, although it answers reads of the same object: an admission webhook may \
+         hold the request (`kubectl get mutatingwebhookconfigurations,validatingwebhookconfigurations` lists them; shorten \
+         their `timeoutSeconds`, or repair what they call)"
+    )
 }
 
 fn apply_patch(body: &Value) -> kube::Result<Patch<Box<RawValue>>> {

@@ -46,6 +46,7 @@ mod freshness;
 mod iterations;
 mod leaving;
 mod outcome;
+mod patience;
 mod predecessor;
 mod related;
 mod repair;

@@ -1,4 +1,4 @@
-//! How many writes a controller may send: per second, and at the same time.
+//! How many writes a controller may send: per second, at the same time, and with answers that take long.
 
 use std::time::Duration;
 
@@ -14,10 +14,14 @@ use super::Pace;
 const OF_ALL: usize = 128;
 /// The most writes of one controller at the same time, so that one whose writes hang leaves half to the others.
 const OF_ONE: usize = OF_ALL / 2;
+/// The most writes of one controller whose answers take long. The rest of its writes stays for the others.
+const SLOW_OF_ONE: usize = OF_ONE / 4;
 /// How many writes are reserved for each controller that has none; at most half in all.
 const RESERVED: usize = 1;
-/// A longer wait is logged, because it explains a delay.
-const SLOW: Duration = Duration::from_millis(100);
+/// Most answers come sooner.
+pub(crate) const USUAL: Duration = Duration::from_millis(10);
+/// A longer wait for an answer is slow. A longer wait before a write is logged, because it explains a delay.
+pub(crate) const SLOW: Duration = Duration::from_millis(100);
 
 /// Creates the limit for the writes of all controllers.
 pub(super) fn of_all() -> Fair {
@@ -29,6 +33,7 @@ pub(super) fn of_all() -> Fair {
 pub struct WriteLimits {
     pace: Pace,
     own: Semaphore,
+    slow: Semaphore,
     of_all: Member,
 }
 
@@ -44,6 +49,7 @@ impl WriteLimits {
         Self {
             pace,
             own: Semaphore::new(OF_ONE),
+            slow: Semaphore::new(SLOW_OF_ONE),
             of_all,
         }
     }
@@ -58,6 +64,18 @@ impl WriteLimits {
             );
         }
         self.slot().await
+    }
+
+    /// Waits until the controller may have one more write whose answer takes long. The result must be held until the answer is
+    /// there.
+    pub(crate) async fn slow(&self) -> Option<SemaphorePermit<'_>> {
+        // It is never closed.
+        self.slow.acquire().await.ok()
+    }
+
+    /// Reports whether the controller waits for as many answers that take long as it may.
+    pub(crate) fn is_crowded(&self) -> bool {
+        self.slow.available_permits() == 0
     }
 
     /// Waits until the controller may have one more write that waits for an answer. Ignores the rate: Events have a

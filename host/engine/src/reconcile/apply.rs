@@ -17,6 +17,7 @@ use super::context::pace::Cause;
 use super::error::Stop;
 use super::freshness::may_create;
 use super::outcome::Changes;
+use super::patience::patiently;
 use super::repair;
 use super::run::Run;
 use super::secrets::Generated;
@@ -154,7 +155,10 @@ async fn apply_one(
         Ok(_) if live.is_none() && !may_create(run, parent, &desired.key).await? => {
             ApplyOutcome::ParentChanged
         }
-        Ok(objects) => send(run, parent, desired, live, objects).await?,
+        Ok(objects) => {
+            let write = Box::pin(send(run, parent, desired, live, objects));
+            patiently(run, &desired.key, write).await?
+        }
     };
     run.memory(|memory| match &outcome {
         // It is not applied, so it cannot be changed back.

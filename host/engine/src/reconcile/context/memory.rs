@@ -11,6 +11,7 @@ use tokio::time::Instant;
 use super::contests::Contests;
 use super::pace::Pace;
 use crate::work_queue::Trigger;
+use operator_host_cluster::api_error::ApiError;
 use operator_host_core::metrics::parents::CountedParent;
 use operator_host_core::object::{ChildRef, Identity, version};
 use operator_host_runtime::Digest;
@@ -32,6 +33,8 @@ pub struct ParentMemory {
     pub(in crate::reconcile) status: StatusMemory,
     /// How often children are written; see [`ParentMemory::begin`].
     pub(in crate::reconcile) paces: HashMap<Identity, Pace>,
+    /// The children of which the last write was not answered in time: how often, and what it said.
+    pub(in crate::reconcile) silences: HashMap<Identity, (Pace, ApiError)>,
     /// The generation and the plugin version that these and the pace of the status are about.
     pub(super) paced: Option<(Option<i64>, Digest)>,
     /// Children that others may be changing back.
@@ -127,10 +130,12 @@ impl ParentMemory {
         let paced = Some((generation, plugin));
         if std::mem::replace(&mut self.paced, paced) != paced {
             self.paces.clear();
+            self.silences.clear();
             self.status.pace = None;
         }
         let now = Instant::now();
         self.paces.retain(|_, pace| !pace.is_over(now));
+        self.silences.retain(|_, (pace, _)| !pace.is_over(now));
         self.status.pace = self.status.pace.take().filter(|pace| !pace.is_over(now));
     }
 

@@ -17,6 +17,8 @@ pub(crate) enum Cause {
     Progress,
     /// Another client changed the status back.
     Correction,
+    /// The last write of the child was not answered in time.
+    Silence,
 }
 
 /// What is written at once, and what backs off.
@@ -39,6 +41,7 @@ impl Cause {
             Self::Removal => (5, 5, 300, 30),
             Self::Progress => (10, 2, 60, 1),
             Self::Correction => (5, 5, 300, 60),
+            Self::Silence => (1, 5, 300, 60),
         };
         Limits {
             burst,
@@ -65,7 +68,7 @@ pub(crate) struct Pace {
 
 impl Pace {
     /// Begins with no write.
-    pub(super) const fn new(now: Instant) -> Self {
+    pub(in crate::reconcile) const fn new(now: Instant) -> Self {
         Self {
             writes: 0,
             last: now,
@@ -147,6 +150,10 @@ impl fmt::Display for Pace {
                 }
                 write!(f, ". The host creates it again after {delay:?}")
             }
+            Cause::Silence => write!(
+                f,
+                "was not answered {times} times. The host sends it again after {delay:?}"
+            ),
             Cause::Change | Cause::Progress => write!(
                 f,
                 "was written {times} times within seconds, each time otherwise, without a change of the spec. The host \

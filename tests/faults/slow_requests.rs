@@ -1,0 +1,195 @@
+//! An admission webhook that never answers holds the requests that it concerns, and nothing else.
+
+use futures::future::join_all;
+use k8s_openapi::ByteString;
+
+use crate::support::prelude::*;
+use crate::webhook::reviewer::serve;
+use crate::webhook::{Authority, label_namespace};
+
+const WEBHOOK: &str = "admissionregistration.k8s.io/v1/ValidatingWebhookConfiguration";
+
+/// How many parents have a child behind the webhook: more than a controller has workers, and more than it lets wait.
+const SLOW: usize = 60;
+
+/// How many parents are measured. The median counts.
+const OTHERS: usize = 9;
+
+/// Installs a webhook that never answers, for these resources in the namespace of the scenario with the label `slow`.
+async fn hold(scenario: &Scenario, operations: &[&str], group: &str, resource: &str) {
+    let authority = Authority::new(scenario, "ca");
+    let url = serve(&authority, |_review| std::future::pending()).await;
+    label_namespace(scenario).await;
+    let authority = ByteString(std::fs::read(authority.0.join("ca.crt")).unwrap());
+    let webhook = json!({
+        "apiVersion": "admissionregistration.k8s.io/v1", "kind": "ValidatingWebhookConfiguration",
+        "metadata": { "name": scenario.namespace },
+        "webhooks": [{
+            "name": "slow.operator-host.dev", "admissionReviewVersions": ["v1"], "sideEffects": "None",
+            "clientConfig": { "url": url, "caBundle": authority }, "timeoutSeconds": 30,
+            "rules": [{ "apiGroups": [group], "apiVersions": ["*"], "operations": operations, "resources": [resource] }],
+            "namespaceSelector": { "matchLabels": { "kubernetes.io/metadata.name": scenario.namespace } },
+            "objectSelector": { "matchLabels": { "slow": "yes" } },
+        }],
+    });
+    scenario.apply(&webhook.to_string()).await;
+}
+
+/// Waits until the webhook holds what a user writes, too.
+async fn until_held(scenario: &Scenario, mut object: Value) {
+    let kind = format!(
+        "{}/{}",
+        object["apiVersion"].as_str().unwrap(),
+        object["kind"].as_str().unwrap()
+    );
+    object["metadata"]["labels"]["slow"] = "yes".into();
+    let object: DynamicObject = serde_json::from_value(object).unwrap();
+    let dry_run = PostParams {
+        dry_run: true,
+        ..PostParams::default()
+    };
+    until_true("the webhook takes effect", async || {
+        let api = scenario.api(&kind);
+        let create = api.create(&dry_run, &object);
+        tokio::time::timeout(Duration::from_secs(2), create)
+            .await
+            .is_err()
+    })
+    .await;
+}
+
+fn slow(name: &str) -> Value {
+    let mut child = config_map(name, "a");
+    child["metadata"]["labels"] = json!({ "slow": "yes" });
+    child
+}
+
+fn median(mut times: Vec<Duration>) -> Duration {
+    times.sort();
+    times[times.len() / 2]
+}
+
+/// Returns two median times of this controller: from a new parent to its child, and from the deletion of a child to the next one.
+/// All are measured at the same time, so that one that waits for all workers does not spare the others the wait.
+async fn times(scenario: &Scenario, round: &str) -> [Duration; 2] {
+    let one = |number: usize| async move {
+        let name = format!("{round}-{number}");
+        let start = Instant::now();
+        scenario.wants(&name, &[config_map(&name, "a")]).await;
+        let child = scenario.until_there(CONFIG_MAP, &name).await;
+        let new = start.elapsed();
+        let start = Instant::now();
+        scenario.remove(CONFIG_MAP, &name).await;
+        let is_new = |map: &DynamicObject| map.metadata.uid != child.metadata.uid;
+        scenario.until(CONFIG_MAP, &name, "there again", is_new).await;
+        (new, start.elapsed())
+    };
+    let (new, repaired) = join_all((0..OTHERS).map(one)).await.into_iter().unzip();
+    [median(new), median(repaired)]
+}
+
+/// Twice the usual, and what a shared machine adds now and then.
+fn assert_usual(what: &str, times: [Duration; 2], usual: [Duration; 2]) {
+    for (time, usual) in times.into_iter().zip(usual) {
+        assert!(
+            time <= usual * 2 + Duration::from_millis(700),
+            "{what}: {times:?}, usually {usual:?}"
+        );
+    }
+}
+
+/// Regression: each such child took one of eight workers for 30 s at a time, so all other parents waited for minutes.
+#[tokio::test]
+async fn children_behind_a_webhook_that_never_answers_delay_no_other_parent() {
+    let scenario = Scenario::new("slow-applies").await;
+    hold(&scenario, &["CREATE", "UPDATE"], "", "configmaps").await;
+    until_held(&scenario, config_map("probe", "a")).await;
+    let host = scenario.start(&controller("puppet.wasm", "backoff: {initial: 1s, max: 5m}"));
+    host.until_log("controller started").await;
+    let usual_times = times(&scenario, "before").await;
+
+    for number in 0..SLOW {
+        let name = format!("slow-{number}");
+        scenario.wants(&name, &[slow(&name)]).await;
+    }
+    // Of its children, only the one behind the webhook waits.
+    scenario.wants("both", &[slow("a"), config_map("b", "b")]).await;
+    assert_usual("new", times(&scenario, "after").await, usual_times);
+    let says = "Reconciling=True ApplyFailed: ConfigMap slow-applies/a … although it answers reads … admission webhook";
+    scenario.until_told("both", says).await;
+    scenario.until_text("b", "b").await;
+    scenario.remove(CONFIG_MAP, "b").await;
+    scenario.until_text("b", "b").await;
+    assert_usual("in the back-off", times(&scenario, "later").await, usual_times);
+
+    scenario.delete(WEBHOOK, "slow-applies").await;
+    scenario.until_ready("both").await;
+    scenario.until_ready("slow-59").await;
+}
+
+#[tokio::test]
+async fn deletions_and_statuses_behind_a_webhook_that_never_answers_delay_no_other_parent() {
+    for (namespace, operations, group, resource) in [
+        ("slow-deletes", &["DELETE"], "", "configmaps"),
+        (
+            "slow-statuses",
+            &["UPDATE"],
+            "test.operator-host.dev",
+            "puppets/status",
+        ),
+    ] {
+        let scenario = Scenario::new(namespace).await;
+        let host = scenario.start(&controller("puppet.wasm", "backoff: {initial: 1s, max: 5m}"));
+        host.until_log("controller started").await;
+        let usual_times = times(&scenario, "before").await;
+        let name = |number: usize| format!("slow-{number}");
+        for number in 0..24 {
+            let name = name(number);
+            scenario.wants(&name, &[slow(&name)]).await;
+            let label = json!({ "metadata": { "labels": { "slow": "yes" } } });
+            scenario.patch(PUPPET, &name, label).await;
+        }
+        for number in 0..24 {
+            scenario.until_ready(&name(number)).await;
+        }
+        hold(&scenario, operations, group, resource).await;
+        // It concerns no creation, so a change shows that it takes effect.
+        let probe = async || {
+            let [kind, name] = match group {
+                "" => [CONFIG_MAP, "slow-0"],
+                _ => [PUPPET, "slow-0"],
+            };
+            let api = scenario.api(kind);
+            let patch = Patch::Merge(json!({ "status": { "note": "probe" } }));
+            let (params, delete) = (PatchParams::default(), DeleteParams::default().dry_run());
+            let held = match group {
+                "" => {
+                    tokio::time::timeout(Duration::from_secs(2), async {
+                        drop(api.delete(name, &delete).await)
+                    })
+                    .await
+                }
+                _ => {
+                    let patch = async { drop(api.patch_status(name, &params, &patch).await) };
+                    tokio::time::timeout(Duration::from_secs(2), patch).await
+                }
+            };
+            held.is_err()
+        };
+        until_true("the webhook takes effect", probe).await;
+        for number in 0..24 {
+            let response = json!({ "children": [], "status": { "note": "changed" } });
+            scenario
+                .puppet(&name(number), json!({ "response": response }))
+                .await;
+        }
+        assert_usual(namespace, times(&scenario, "after").await, usual_times);
+        scenario.delete(WEBHOOK, namespace).await;
+        scenario.until_gone(CONFIG_MAP, &name(23)).await;
+        scenario
+            .until(PUPPET, &name(23), "changed", |puppet| {
+                puppet.data["status"]["note"] == "changed"
+            })
+            .await;
+    }
+}
