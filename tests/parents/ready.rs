@@ -43,6 +43,36 @@ async fn ready_waits_for_the_children_and_names_the_first_that_is_not() {
     assert_eq!(condition(&puppet, "Ready").unwrap()["message"], expected);
 }
 
+/// Regression: the texts on the way counted as a loop. `Ready` came half a minute late, after a warning.
+#[tokio::test]
+async fn ready_is_written_at_once_however_many_texts_came_before() {
+    let (scenario, _host) = puppets("ready-steps", CHILDREN).await;
+    let names: Vec<String> = (10..40).map(|number| format!("data-{number}")).collect();
+    let claims: Vec<Value> = names.iter().map(|name| claim(name)).collect();
+    scenario.wants("p", &claims).await;
+    let not_ready = format!("Ready=False ChildrenNotReady: {}", names[0]);
+    scenario.until_told("p", &not_ready).await;
+    let bound = Patch::Merge(json!({"status": {"phase": "Bound"}}));
+    for name in &names {
+        // As slowly as pods become ready.
+        tokio::time::sleep(Duration::from_millis(300)).await;
+        let api = scenario.api(CLAIM);
+        api.patch_status(name, &PatchParams::default(), &bound)
+            .await
+            .expect("the status is taken");
+    }
+    let start = Instant::now();
+    scenario.until_ready("p").await;
+    assert!(start.elapsed() < Duration::from_secs(1), "{:?}", start.elapsed());
+    let events = scenario.api("events.k8s.io/v1/Event");
+    let events = events.list(&ListParams::default()).await.unwrap().items;
+    let warnings: Vec<_> = events
+        .iter()
+        .filter(|event| event.data["type"] == "Warning")
+        .collect();
+    assert!(warnings.is_empty(), "{warnings:?}");
+}
+
 #[tokio::test]
 async fn a_pod_that_is_evicted_is_recreated_and_an_event_has_the_words_of_the_kubelet() {
     let scenario = Scenario::new("ready-evicted").await;

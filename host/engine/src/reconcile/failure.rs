@@ -86,7 +86,9 @@ pub(super) async fn fail(run: &Run<'_>, parent: &DynamicObject, error: &Reconcil
         count_failure(run);
     }
     let before = current(&parent);
-    let conditions = status::desired(run, &parent, before, &of_host).remove("conditions");
+    let conditions = status::desired(run, &parent, before, &of_host)
+        .0
+        .remove("conditions");
     let is_news = conditions.as_ref() != before.get("conditions");
     if let Some(reason) = reason.filter(|_| !waits && is_news)
         && is_unpublished(run, &parent, reason)

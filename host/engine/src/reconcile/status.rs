@@ -2,6 +2,8 @@
 
 pub mod owned;
 
+use std::hash::{DefaultHasher, Hash as _, Hasher as _};
+
 use kube::ResourceExt;
 use kube::core::DynamicObject;
 use serde_json::{Map, Value, json};
@@ -23,13 +25,14 @@ use operator_host_desired::conditions::{Remarks, StatusUpdate, compose, current,
 /// Maximum bytes of a request that an API server accepts (`MaxRequestBodyBytes` of its generic configuration).
 const REQUEST: usize = 3 << 20;
 
-/// Computes the desired status. `before` is the current one, from which missing parts are kept.
+/// Computes the desired status, and a hash of what its conditions say to a machine: all but their texts and times. `before` is
+/// the current status, from which missing parts are kept.
 pub(super) fn desired(
     run: &Run<'_>,
     parent: &DynamicObject,
     before: &Map<String, Value>,
     update: &StatusUpdate<'_>,
-) -> Map<String, Value> {
+) -> (Map<String, Value>, u64) {
     let (contested, shares_conditions) =
         run.memory(|memory| (memory.contests.condition(), memory.status.shares_conditions));
     let remarks = Remarks {
@@ -38,11 +41,12 @@ pub(super) fn desired(
         unlisted: run.state.unlisted.reason(run.name),
     };
     let mut status = compose(parent, before, update, &remarks, now());
+    let stated = stated(&status);
     if shares_conditions {
         keep_others_conditions(current(parent), &mut status);
     }
     run.cluster.served.status.restrict(&mut status);
-    status
+    (status, stated)
 }
 
 /// Writes the status if it differs from the current one, and returns whether it did.
@@ -70,7 +74,7 @@ pub(super) async fn write(
         let (kind, fault) = (&run.config.parent.kind, Fault::Refused(code));
         return Err(ApiError::new("apply the status of", kind, run.name, fault, why));
     }
-    let mut status = desired(run, parent, current(parent), update);
+    let (mut status, stated) = desired(run, parent, current(parent), update);
     let (conditions, unready_since) = labels(&status);
     let counted = run.observer.parents.count(conditions, unready_since);
     // This drops the earlier count.
@@ -86,28 +90,29 @@ pub(super) async fn write(
     if run.memory(|memory| memory.status.normalized.as_ref() == Some(&known)) {
         return Ok(false);
     }
-    // What it says next is read from the caches again when it is due.
     let now = Instant::now();
-    let cause = run.memory(|memory| {
-        let is_correction = memory.status.written.as_ref() == Some(&body_fingerprint);
-        let may_write = memory.status.pace().wait(now).is_none();
-        may_write.then_some(if is_correction {
-            Cause::Correction
-        } else {
-            Cause::Progress
-        })
+    let (cause, waits) = run.memory(|memory| {
+        let status = &mut memory.status;
+        // A condition that changes does not wait, and does not make later texts wait.
+        let cause = match () {
+            () if status.stated != Some(stated) => None,
+            () if status.written.as_ref() == Some(&body_fingerprint) => Some(Cause::Correction),
+            () => Some(Cause::Progress),
+        };
+        (cause, cause.is_some() && status.pace().wait(now).is_some())
     });
-    let Some(cause) = cause else {
+    if waits {
+        // What it says next is read from the caches again when it is due.
         publish_back_off(run, parent);
         return Ok(false);
-    };
+    }
     let objects = run.cluster.own_requests();
-    if cause == Cause::Correction && !run.memory(|memory| memory.status.shares_conditions) {
+    if cause == Some(Cause::Correction) && !run.memory(|memory| memory.status.shares_conditions) {
         let fresh = objects.read(run.name).await?;
         let shares = fresh.is_some_and(|fresh| shares_conditions(&fresh, &run.config.field_manager()));
         run.memory(|memory| memory.status.shares_conditions = shares);
         if shares {
-            status = desired(run, parent, current(parent), update);
+            (status, _) = desired(run, parent, current(parent), update);
         }
     }
     // A new parent may have the name by now.
@@ -132,7 +137,7 @@ pub(super) async fn write(
         // The status is about the generation of this reconcile.
         fresh.metadata.generation = parent.metadata.generation;
         let own = owned::status(&fresh, &run.config.field_manager());
-        status = desired(run, &fresh, &own, update);
+        (status, _) = desired(run, &fresh, &own, update);
     }
     let body = json!({
         "apiVersion": run.config.parent.api_version,
@@ -150,7 +155,10 @@ pub(super) async fn write(
             run.memory(|memory| {
                 memory.status.written = Some(after.0.clone());
                 memory.status.normalized = differs.then_some(after);
-                memory.status.pace().wrote(cause, now);
+                memory.status.stated = Some(stated);
+                if let Some(cause) = cause {
+                    memory.status.pace().wrote(cause, now);
+                }
             });
             run.record_parent(parent, Some(&body["status"]), answer);
             Ok(true)
@@ -204,6 +212,17 @@ fn keep_others_conditions(current: &Map<String, Value>, status: &mut Map<String,
             }
         }
     }
+}
+
+fn stated(status: &Map<String, Value>) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    let conditions = status.get("conditions").and_then(Value::as_array);
+    for condition in conditions.into_iter().flatten() {
+        for field in ["type", "status", "reason"] {
+            condition[field].as_str().hash(&mut hasher);
+        }
+    }
+    hasher.finish()
 }
 
 /// Publishes once that the status backs off.

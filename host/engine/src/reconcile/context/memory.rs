@@ -105,6 +105,8 @@ pub(in crate::reconcile) struct StatusMemory {
     pub(in crate::reconcile) pace: Option<Pace>,
     /// A hash of the status that was last written, without its times.
     pub(in crate::reconcile) written: Option<String>,
+    /// A hash of what the conditions said then: their types, statuses and reasons.
+    pub(in crate::reconcile) stated: Option<u64>,
     /// How the metrics count the parent.
     pub(in crate::reconcile) counted: Option<CountedParent>,
     /// Whether others have conditions in the same list, which each write replaces as a whole.
