@@ -142,9 +142,9 @@ pub fn desired(
 pub struct StatusUpdate<'a> {
     /// The plugin's fields; `None` when it gave none or could not be asked.
     pub fields: Option<&'a Map<String, Value>>,
-    /// The plugin's conditions; `None` when it gave none or could not be asked.
+    /// The plugin's conditions; `None` when it gave none or could not be asked. Of two of one type, the first is used.
     pub conditions: Option<&'a [Condition]>,
-    /// Conditions of a failure, which are added to the others. Of two of one type, the first is used.
+    /// Conditions of a failure, which are added to the others.
     pub added: &'a [Condition],
     /// The result of the reconcile.
     pub verdict: &'a Verdict,
@@ -242,12 +242,12 @@ pub fn compose(
     }
     let mut status = fields.unwrap_or(before).clone();
     let given = conditions.unwrap_or_default().iter();
-    let mut seen = BTreeSet::new();
-    let added = added.iter().filter(|c| seen.insert(c.type_.as_str()));
     let given = given.filter(|c| !update.adds(&c.type_)).chain(added);
     let given = given.filter(|c| !is_host_type(&c.type_)).cloned();
     let kept = existing(before).filter(|c| update.keeps(&c.type_));
     let mut wanted: Vec<Condition> = given.chain(kept).collect();
+    let mut seen = BTreeSet::new();
+    wanted.retain(|c| seen.insert(c.type_.clone()));
     match verdict {
         Verdict::Reconciled | Verdict::Progressing(_) => {
             if let Some(own) = wanted.iter_mut().find(|c| c.type_ == READY) {
@@ -522,6 +522,26 @@ mod tests {
         let failing = raw_conditions(&status).filter(|c| c["type"] == "Failing");
         let reasons: Vec<_> = failing.map(|c| c["reason"].clone()).collect();
         assert_eq!(reasons, ["First"]);
+    }
+
+    /// Regression: the second one had a new time in each reconcile, and each reconcile wrote it.
+    #[test]
+    fn of_two_conditions_of_one_type_the_first_counts_also_when_the_status_has_both() {
+        let twice = [given("Full", True, "One", ""), given("Full", False, "Two", "")];
+        let status = first(&twice, &Verdict::Reconciled);
+        let full = raw_conditions(&status).filter(|c| c["type"] == "Full");
+        assert_eq!(full.map(|c| &c["reason"]).collect::<Vec<_>>(), ["One"]);
+        let both = json!({ "conditions": [
+            { "type": "Full", "status": "True", "lastTransitionTime": "1970-01-01T00:00:01Z" },
+            { "type": "Full", "status": "False", "lastTransitionTime": "1970-01-01T00:00:01Z" },
+        ] });
+        let kept = |at_| desired(&parent(&both), None, None, &stalled(), at(at_)).remove("conditions");
+        let times = |status: Option<Value>| {
+            let all = status.unwrap();
+            let full = all.as_array().unwrap().iter().filter(|c| c["type"] == "Full");
+            full.map(|c| c["lastTransitionTime"].clone()).collect::<Vec<_>>()
+        };
+        assert_eq!(times(kept(99)), ["1970-01-01T00:00:01Z"]);
     }
 
     #[test]
