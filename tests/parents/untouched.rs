@@ -103,6 +103,42 @@ async fn conditions_are_written_only_where_the_definition_has_them() {
     );
 }
 
+/// Regression: no status at all was written, and the Event blamed the plugin, which gave none.
+#[tokio::test]
+async fn what_a_definition_with_narrower_conditions_allows_is_written_and_the_rest_is_named_once() {
+    let scenario = Scenario::new("narrow-status").await;
+    let mut status = with_conditions(&["type", "status", "reason", "message"]);
+    status["observedGeneration"]["type"] = "string".into();
+    let fields = &mut status["conditions"]["items"]["properties"];
+    fields["type"]["enum"] = json!(["Ready", "Stalled"]);
+    fields["message"]["maxLength"] = 12.into();
+    let kind = shops(&scenario, status).await;
+    let (api_version, name) = kind.rsplit_once('/').unwrap();
+    let plugin = Fixture::new(cases::ANSWER).parent(api_version, name);
+    let plugin = scenario.file("shop.wasm", plugin.build(Form::Command));
+    shop(&scenario, &kind).await;
+    let host = scenario.start(&controller(&kind, &plugin.display().to_string()));
+    scenario
+        .until_condition(&kind, "s", "Ready=True Reconciled: every child")
+        .await;
+    let expected =
+        json!([{ "type": "Ready", "status": "True", "reason": "Reconciled", "message": "every child " }]);
+    let shop = scenario.get(&kind, "s").await.unwrap();
+    assert_eq!(shop.data["status"], json!({ "conditions": expected }));
+    for field in ["conditions[].type", "conditions[].message", "observedGeneration"] {
+        let words = format!("Warning StatusLeftOut: the definition of Shop … status.{field}: ");
+        scenario.until_event("s", &words).await;
+    }
+    let version = scenario.version(&kind, "s").await;
+    // A change of the ConfigMap has the Shop reconciled.
+    scenario.delete(CONFIG_MAP, "answer").await;
+    host.until_reconciles("narrow-status/s", 2).await;
+    assert_eq!(scenario.version(&kind, "s").await, version);
+    let log = host.log();
+    assert_eq!(log.matches("conditions[].type").count(), 1, "{log}");
+    assert!(!log.contains("StatusRefused"), "{log}");
+}
+
 #[tokio::test]
 async fn a_built_in_kind_is_refused_as_a_parent() {
     let scenario = Scenario::new("built-in").await;

@@ -260,7 +260,10 @@ async fn finish(
             next
         }
         // The plugin's fields were rejected; write only the host's conditions.
-        Err(error) if answer.is_some() && error.is_invalid() => {
+        Err(error)
+            if answer.is_some_and(|answer| answer.status.is_some() || !answer.conditions.is_empty())
+                && error.is_invalid() =>
+        {
             fail(run, parent, &ReconcileError::Status(error)).await
         }
         Err(error) => {

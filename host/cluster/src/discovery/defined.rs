@@ -48,7 +48,7 @@ async fn ask(client: Client, kind: Kind, plural: String) -> Answer {
     let found = match answer(definitions.list(&one)).await {
         Ok(list) => list.items.into_iter().next(),
         // A host without that right: its group shows that the kind is not one of Kubernetes' own.
-        Err(failure) if failure.code == 403 => return Ok(Some(StatusFields::ALL)),
+        Err(failure) if failure.code == 403 => return Ok(Some(StatusFields::all())),
         Err(failure) => return Err(failure),
     };
     let found = found.map(serde_json::to_value).transpose();
@@ -92,7 +92,7 @@ mod tests {
             (200, with(json!([])), None),
             (200, with(json!([definition(false)])), None),
             (200, with(json!([definition(true)])), Some(none)),
-            (403, forbidden, Some(StatusFields::ALL)),
+            (403, forbidden, Some(StatusFields::all())),
         ] {
             let service = tower::service_fn(move |request: Request<Body>| {
                 assert!(

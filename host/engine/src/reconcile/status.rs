@@ -20,6 +20,7 @@ use operator_host_core::managed_fields::{below, fields};
 use operator_host_core::object::{
     MAX_DEPTH, fingerprint, is_deeper, is_unreadable, least_size, long_key, unreadable,
 };
+use operator_host_core::sync::lock;
 use operator_host_desired::conditions::{Remarks, StatusUpdate, compose, current, is_host_type, labels};
 
 /// Maximum bytes of a request that an API server accepts (`MaxRequestBodyBytes` of its generic configuration).
@@ -46,7 +47,33 @@ pub(super) fn desired(
         keep_others_conditions(current(parent), &mut status);
     }
     run.cluster.served.status.restrict(&mut status);
+    if !lock(&run.state.narrow).is_empty() {
+        fit(run, parent, &mut status, update);
+    }
     (status, stated)
+}
+
+/// Removes from a status what the definition does not allow, and says so once for each of its fields. Returns whether there was
+/// anything.
+fn fit(
+    run: &Run<'_>,
+    parent: &DynamicObject,
+    status: &mut Map<String, Value>,
+    update: &StatusUpdate<'_>,
+) -> bool {
+    let left_out = run.cluster.served.status.fit(status, update.fields.is_some());
+    for problem in &left_out {
+        if lock(&run.state.narrow).insert(problem.path.clone()) {
+            let kind = &run.config.parent.kind;
+            let why = format!(
+                "a part of the status is left out, because the definition of {kind} does not allow it: {problem}. Change \
+                 this field of the CustomResourceDefinition"
+            );
+            warn!("{why}");
+            run.publish(parent, EventType::Warning, "StatusLeftOut", &why);
+        }
+    }
+    !left_out.is_empty()
 }
 
 /// Writes the status if it differs from the current one, and returns whether it did.
@@ -79,7 +106,9 @@ pub(super) async fn write(
     let counted = run.observer.parents.count(conditions, unready_since);
     // This drops the earlier count.
     run.memory(|memory| memory.status.counted = Some(counted));
-    if *current(parent) == status {
+    // It is empty when the definition requires what is not there.
+    let is_impossible = status.is_empty() && !lock(&run.state.narrow).is_empty();
+    if *current(parent) == status || is_impossible {
         return Ok(false);
     }
     let before = fingerprint(current(parent));
@@ -166,6 +195,13 @@ pub(super) async fn write(
         Err(error) if error.is_not_found() => {
             run.doubt(run.name);
             Ok(false)
+        }
+        // Only then is it worth the time to judge each status before it is sent.
+        Err(error) if error.is_invalid() && lock(&run.state.narrow).is_empty() => {
+            match fit(run, parent, &mut status, update) {
+                true => Box::pin(write(run, parent, update, at)).await,
+                false => Err(error),
+            }
         }
         Err(error) => Err(error),
     }

@@ -22,6 +22,8 @@ pub struct ControllerState {
     pub needs: Needs,
     /// The parents with children of kinds that the configuration does not list any more.
     pub unlisted: ParentConditions,
+    /// The fields of the definition because of which a part of a status is left out. Empty until the API server has refused one.
+    pub(in crate::reconcile) narrow: Mutex<BTreeSet<String>>,
 }
 
 impl ControllerState {
