@@ -65,11 +65,38 @@ async fn a_plugin_that_fails_in_cleanup_keeps_the_resource_until_it_is_put_right
     scenario
         .until(PUPPET, "p", "only the other finalizer", others)
         .await;
+    // Regression: the conditions went on about the generation before the deletion.
+    scenario
+        .until_told("p", "Ready=False WaitingForFinalizers: example.com/other")
+        .await;
+    let puppet = scenario.get(PUPPET, "p").await.unwrap();
+    let observed = puppet.data["status"]["observedGeneration"].as_i64();
+    assert_eq!(observed, puppet.metadata.generation);
     scenario
         .patch(PUPPET, "p", json!({"metadata": {"finalizers": null}}))
         .await;
     scenario.until_gone(PUPPET, "p").await;
     assert_eq!(host.stop().await.code(), Some(0));
+}
+
+/// Regression: it stayed Ready.
+#[tokio::test]
+async fn a_deleted_resource_that_only_finalizers_of_others_hold_says_so_also_without_a_plugin() {
+    let (scenario, host) = puppets("held-by-others", "").await;
+    let puppet = scenario.ready_with("p", json!({"response": {}})).await;
+    assert_eq!(host.stop().await.code(), Some(0));
+    // As if the plugin had no cleanup.
+    let other = json!({"metadata": {"finalizers": ["example.com/other"]}});
+    scenario.patch(PUPPET, "p", other).await;
+    scenario.delete(PUPPET, "p").await;
+    let _host = scenario.start(&controller("missing.wasm", ""));
+    let words = "Reconciling=True WaitingForFinalizers: example.com/other";
+    scenario.until_told("p", words).await;
+    let left = scenario.get(PUPPET, "p").await.unwrap();
+    assert!(!is_true(&left, "Ready") && left.metadata.generation > puppet.metadata.generation);
+    let none = json!({"metadata": {"finalizers": null}});
+    scenario.patch(PUPPET, "p", none).await;
+    scenario.until_gone(PUPPET, "p").await;
 }
 
 /// Regression: when a resource was deleted while its plugin was called, the children that the answer left out were deleted

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use kube::ResourceExt;
 use kube::core::DynamicObject;
 use tracing::{Span, record_all};
 
@@ -10,7 +11,9 @@ use self::call::{check_readable, check_valid};
 use self::context::{Context, FailureMemory};
 use self::error::ReconcileError;
 use self::failure::{count_failure, fail, is_transient, mark_repeated, note, status_not_written};
-use self::finalizer::{Stage, add_finalizer, finalizer_of_another, has_finalizer, remove_finalizer};
+use self::finalizer::{
+    Stage, add_finalizer, finalizer_of_another, has_finalizer, held_by_others, remove_finalizer,
+};
 use self::freshness::up_to_date;
 use self::outcome::{Changes, FinalAnswer};
 use self::release::release;
@@ -151,6 +154,14 @@ async fn converge(
         snapshot = Snapshot::take(run, snapshot.parent);
     }
     let parent = &snapshot.parent;
+    if Stage::of(&run.config, parent, false) == Stage::Released {
+        // Without any finalizer it is gone.
+        let is_held = !parent.finalizers().is_empty();
+        return Ok(is_held.then(|| FinalAnswer {
+            verdict: Some(held_by_others(parent)),
+            ..FinalAnswer::default()
+        }));
+    }
     let plugin = match run.versions.of(parent) {
         Live::Plugin(plugin) => plugin,
         // Workers start only when loading has ended.
@@ -162,7 +173,6 @@ async fn converge(
     }
     let stage = Stage::of(&run.config, parent, plugin.description().finalizer);
     match stage {
-        Stage::Released => return Ok(None),
         Stage::CleaningUp => {
             let parent = Arc::clone(&snapshot.parent);
             let Some(answer) = settle(run, &plugin, snapshot, changes).await? else {
@@ -174,7 +184,8 @@ async fn converge(
             };
         }
         Stage::TearingDown => return wind_down(run, snapshot.parent, FinalAnswer::done(), changes).await,
-        Stage::Unguarded | Stage::Alive => {}
+        // One that is released has returned above.
+        Stage::Unguarded | Stage::Alive | Stage::Released => {}
     }
     if run.caches.is_namespace_terminating(parent) {
         // The parent will soon be deleted, too.
@@ -200,8 +211,8 @@ async fn converge(
     Ok(Some(answer))
 }
 
-/// Deletes the children that are in an order, of a parent that is cleaned up, and removes its finalizer. Returns `None` when it
-/// was removed.
+/// Deletes the children that are in an order, of a parent that is cleaned up, and removes its finalizer. Returns `None` when the
+/// parent may go.
 async fn wind_down(
     run: &Run<'_>,
     mut parent: Arc<DynamicObject>,
@@ -214,7 +225,12 @@ async fn wind_down(
             ..answer
         }));
     }
-    remove_finalizer(run, &parent).await?;
+    if let Some(left) = remove_finalizer(run, &parent).await? {
+        return Ok(Some(FinalAnswer {
+            verdict: Some(held_by_others(&left)),
+            ..answer
+        }));
+    }
     // No status is written any more, but the Events of the cleanup must be visible.
     answer.publish(run, &parent);
     Ok(None)
@@ -223,7 +239,8 @@ async fn wind_down(
 /// Releases a parent whose time for the cleanup is over.
 async fn abandon(run: &Run<'_>, parent: &Arc<DynamicObject>, why: &str) -> Action {
     match leaving::abandon(run, parent, why).await {
-        Ok(()) => Action::OnChange,
+        Ok(Some(left)) => finish(run, &left, None, held_by_others(&left), Action::OnChange).await,
+        Ok(None) => Action::OnChange,
         Err(error) => fail(run, parent, &error).await,
     }
 }

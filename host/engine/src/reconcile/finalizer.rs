@@ -11,6 +11,7 @@ use super::run::Run;
 use operator_host_cluster::api_error::ApiError;
 use operator_host_config::ControllerConfig;
 use operator_host_core::object::{CLEANED_UP_ANNOTATION, annotation, is_terminating};
+use operator_host_desired::conditions::{Reason, Verdict};
 
 /// Where a parent stands. The parent alone says so, with whether its plugin has a cleanup.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -24,7 +25,7 @@ pub(super) enum Stage {
     /// The cleanup is done. It is not called again, since it would miss children that are deleted already: these are deleted
     /// in the reverse of their order, and then the finalizer is removed.
     TearingDown,
-    /// It is being deleted, and the garbage collector deletes its dependents.
+    /// It is being deleted, and the garbage collector deletes its dependents. Finalizers of others may hold it.
     Released,
 }
 
@@ -74,14 +75,24 @@ pub(super) async fn add_finalizer(
     write_metadata(run, parent, json!({ "finalizers": all })).await
 }
 
-/// Removes the host's finalizer from the parent.
-pub(super) async fn remove_finalizer(run: &Run<'_>, parent: &DynamicObject) -> Result<(), ApiError> {
+/// Returns the verdict on a parent that is being deleted, and that only finalizers of others hold.
+pub(super) fn held_by_others(parent: &DynamicObject) -> Verdict {
+    let finalizers = parent.finalizers().join(", ");
+    let message = format!("it is being deleted, and waits for whoever removes the finalizers {finalizers}");
+    Verdict::CleaningUp(Reason::new("WaitingForFinalizers", message))
+}
+
+/// Removes the host's finalizer from the parent. Returns the parent if finalizers of others hold it.
+pub(super) async fn remove_finalizer(
+    run: &Run<'_>,
+    parent: &DynamicObject,
+) -> Result<Option<Arc<DynamicObject>>, ApiError> {
     let all = parent.finalizers().iter();
     let rest: Vec<_> = all
         .filter(|finalizer| !run.config.owns_finalizer(finalizer))
         .collect();
-    write_metadata(run, parent, json!({ "finalizers": rest })).await?;
-    Ok(())
+    let left = write_metadata(run, parent, json!({ "finalizers": rest })).await?;
+    Ok(left.filter(|left| !left.finalizers().is_empty()))
 }
 
 /// Records on the parent that its cleanup is done. Returns `None` when the parent was deleted.

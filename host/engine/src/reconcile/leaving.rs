@@ -46,7 +46,8 @@ pub(super) fn time_left(run: &Run<'_>, parent: &DynamicObject) -> Option<Duratio
     Some(limit.saturating_sub(Duration::try_from(waited).unwrap_or_default()))
 }
 
-/// Releases the parent without its cleanup, and reports it. `why` is the reason why the cleanup is not done.
+/// Releases the parent without its cleanup, and reports it. `why` is the reason why the cleanup is not done. Returns the parent if
+/// finalizers of others hold it.
 ///
 /// # Errors
 /// When the parent stays, because it or its retained children cannot be released.
@@ -54,7 +55,7 @@ pub(super) async fn abandon(
     run: &Run<'_>,
     parent: &Arc<DynamicObject>,
     why: &str,
-) -> Result<(), ReconcileError> {
+) -> Result<Option<Arc<DynamicObject>>, ReconcileError> {
     // What is retained must not go with its parent. The reconcile may have failed before, or because of it.
     release(run, &Snapshot::take(run, Arc::clone(parent)), &mut Vec::new()).await?;
     let limit = run.config.release_after.unwrap_or_default();
@@ -69,8 +70,8 @@ pub(super) async fn abandon(
              it. It may leave behind what it should have cleaned up: {why}"
         )
     };
-    remove_finalizer(run, parent).await?;
+    let left = remove_finalizer(run, parent).await?;
     warn!("{message}");
     run.publish(parent, EventType::Warning, "CleanupAbandoned", &message);
-    Ok(())
+    Ok(left)
 }
