@@ -422,6 +422,36 @@ async fn a_generated_secret_that_is_lost_while_another_is_created_is_not_drawn_a
     assert!(scenario.get(SECRET, "lost").await.is_none());
 }
 
+/// Regression: the parent told its users to annotate it, in a namespace that was being deleted.
+#[tokio::test]
+async fn a_generated_secret_that_goes_with_its_namespace_is_not_called_lost() {
+    // Nobody else deletes anything, and the host does not watch namespaces.
+    let cluster = own_cluster(Options::bare()).await;
+    let scenario = Scenario::within(&cluster, "lost-and-going").await;
+    let host = scenario.start(&controller(
+        "puppet.wasm",
+        "children: [{apiVersion: v1, kind: Secret}, {apiVersion: v1, kind: ConfigMap}]",
+    ));
+    scenario.ready_with("p", generating(&["s"])).await;
+    scenario.delete("v1/Namespace", "lost-and-going").await;
+    let maps = scenario.api(CONFIG_MAP);
+    until_true("nothing can be created", async || {
+        let map = serde_json::from_value(config_map("probe", "")).unwrap();
+        let dry = PostParams {
+            dry_run: true,
+            ..PostParams::default()
+        };
+        maps.create(&dry, &map).await.is_err()
+    })
+    .await;
+    let before = host.reconciles("lost-and-going/p");
+    scenario.delete(SECRET, "s").await;
+    host.until_reconciles("lost-and-going/p", before + 3).await;
+    let puppet = scenario.get(PUPPET, "p").await.unwrap();
+    assert!(is_true(&puppet, "Ready"), "{puppet:?}");
+    assert!(!host.log().contains("generate-again"), "{}", host.log());
+}
+
 async fn gone_still(scenario: &Scenario) {
     scenario.until_stalled("p", "GeneratedSecretLost").await;
     assert!(scenario.get(SECRET, "s").await.is_none());

@@ -3,7 +3,9 @@
 
 use std::sync::Arc;
 
+use kube::api::PatchParams;
 use kube::core::DynamicObject;
+use serde_json::json;
 use tracing::debug;
 
 use super::action::{OBSTRUCTED, Requeue};
@@ -24,7 +26,7 @@ use operator_host_core::clock::now;
 use operator_host_core::object::ChildRef;
 use operator_host_desired::conditions::{Reason, Verdict};
 use operator_host_desired::order::Waiting;
-use operator_host_desired::plan::Plan;
+use operator_host_desired::plan::{Cause, Plan};
 use operator_host_desired::readiness;
 use operator_host_runtime::Plugin;
 
@@ -54,6 +56,9 @@ pub(super) async fn settle(
             Ok(realized) => realized,
             Err(Stop::Outdated) => continue,
             Err(Stop::ParentChanged) => return Ok(None),
+            Err(Stop::Error(error)) if loses_all(run, &error).await => {
+                return Err(ReconcileError::NamespaceTerminating);
+            }
             Err(Stop::Error(error)) => return Err(error),
         };
         // Whole, so that a new field is not forgotten.
@@ -148,6 +153,32 @@ async fn realize(
         // Children are deleted only after every desired child is applied.
         Some(error) => Err(error.into()),
     }
+}
+
+/// Reports whether a generated Secret is lost because its namespace is being deleted. The host may hear of that later than of the
+/// Secret, or not at all, so it asks the API server by a dry run.
+async fn loses_all(run: &Run<'_>, error: &ReconcileError) -> bool {
+    let refusals = match error {
+        ReconcileError::Refused(refusals) => refusals.as_slice(),
+        _ => return false,
+    };
+    let mut lost = refusals
+        .iter()
+        .filter(|refusal| refusal.cause == Cause::SecretLost);
+    let Some(key) = lost.find_map(|refusal| refusal.there.as_deref()) else {
+        return false;
+    };
+    let (Some(namespace), Some(secrets)) = (&key.name.namespace, run.cluster.requests_for(&key.kind)) else {
+        return false;
+    };
+    if run.caches.existing(key).is_none() && !run.caches.namespaces.is_terminating(namespace) {
+        let secret = json!({ "apiVersion": "v1", "kind": "Secret", "metadata": { "name": key.name.name } });
+        let params = PatchParams::apply(&run.config.field_manager()).dry_run();
+        if let Err(error) = secrets.apply(&key.name, &secret, &params).await {
+            run.caches.record_refused_namespace(&error);
+        }
+    }
+    run.caches.namespaces.is_terminating(namespace)
 }
 
 /// Deletes what is no longer wanted, and judges the children. Returns `None` when something has changed, which the plugin has to
