@@ -42,6 +42,9 @@ pub(crate) fn linker(engine: &Engine) -> wasmtime::Result<Linker> {
     Ok(linker)
 }
 
+/// The only argument, the name of the program: some libraries need one, such as `klog` when it is initialized.
+const NAME: &str = "plugin";
+
 /// The module name of WASI preview 1.
 pub(crate) const MODULE: &str = "wasi_snapshot_preview1";
 /// `errno::nomem`.
@@ -116,6 +119,7 @@ async fn call(pre: &InstancePre<State>, input: CommandInput, setting: &Setting) 
     };
     let output = Output::new(limits.response, room.clone());
     let wasi = sandbox::wasi(origin, &log)
+        .arg(NAME)
         .stdin(MemoryInputPipe::new(input))
         .stdout(output.clone())
         .build_p1();

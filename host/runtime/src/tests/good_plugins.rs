@@ -18,6 +18,21 @@ async fn reconciled(plugin: &Plugin) -> Vec<Value> {
     call.outcome.unwrap().children
 }
 
+/// Regression: a Go program that imports `k8s.io/api` panicked, since `klog` reads the name of its program at the start.
+#[tokio::test]
+async fn a_command_has_one_argument() {
+    let import =
+        r#"(import "wasi_snapshot_preview1" "args_sizes_get" (func $args (param i32 i32) (result i32)))"#;
+    let case = "(func $case
+        (drop (call $args (i32.const 300) (i32.const 304)))
+        (call $proc_exit (i32.load (i32.const 300))))";
+    let file = Fixture::new(case).import(import).build(Form::Command);
+    let plugin = load(file, Limits::default()).await.unwrap();
+    let call = plugin.reconcile(&request("2026-01-02T03:04:05Z")).await;
+    let error = call.outcome.unwrap_err().to_string();
+    assert!(error.contains("code 1"), "{error}");
+}
+
 #[tokio::test]
 async fn a_plugin_describes_itself() {
     for form in FORMS {
