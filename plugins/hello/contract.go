@@ -75,7 +75,7 @@ type request struct {
 	// end of fields
 }
 
-// related answers a need.
+// related answers a need. Numbers in the objects are of the type json.Number.
 type related struct {
 	// fields of Related: as in wit/types.wit, by plugins/records.py
 	// The `id` of the need.
@@ -314,6 +314,14 @@ func validateAll(call *input) []fieldError {
 		}
 	}
 	return append([]fieldError{}, validate(&parent, old)...)
+}
+
+// UnmarshalJSON keeps large numbers as they are.
+func (r *related) UnmarshalJSON(text []byte) error {
+	type plain related
+	decoder := json.NewDecoder(bytes.NewReader(text))
+	decoder.UseNumber()
+	return decoder.Decode((*plain)(r))
 }
 
 // decode keeps large numbers as they are.

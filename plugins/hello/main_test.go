@@ -3,6 +3,8 @@ package main
 import (
 	"encoding/json"
 	"errors"
+	"fmt"
+	"os"
 	"strings"
 	"testing"
 )
@@ -66,6 +68,16 @@ func TestCleanupIsDoneAndPublishesAnEvent(t *testing.T) {
 	document := ask(t, "cleanup", "1", `[]`)
 	if at(document, "response", "done") != true || at(document, "response", "events", "0", "reason") != "Deleted" {
 		t.Errorf("got %v", document)
+	}
+}
+
+func TestNumbersOfRelatedObjectsStayAsTheyAre(t *testing.T) {
+	var got related
+	if err := json.Unmarshal([]byte(`{"id":"a","objects":[{"number":9007199254740993}]}`), &got); err != nil {
+		t.Fatal(err)
+	}
+	if got.ID != "a" || fmt.Sprint(got.Objects[0]["number"]) != "9007199254740993" {
+		t.Errorf("got %v", got)
 	}
 }
 
@@ -138,5 +150,42 @@ func TestConvertAndDefault(t *testing.T) {
 	}
 	if err := answer(strings.NewReader(`{"call":"convert"}`), new(strings.Builder)); err == nil {
 		t.Error("a call without objects is an error")
+	}
+}
+
+func TestReadinessIsJudgedAsTheHostJudgesIt(t *testing.T) {
+	file, err := os.ReadFile("../../tests/fixtures/readiness.json")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var cases []struct {
+		Unready *string `json:"unready"`
+		Object  object  `json:"object"`
+	}
+	if err := json.Unmarshal(file, &cases); err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range cases {
+		if isReady(c.Object) != (c.Unready == nil) {
+			t.Errorf("not %v: %v", c.Unready == nil, c.Object)
+		}
+	}
+}
+
+func TestAChildThatIsBeingDeletedIsKeptAndAnotherOneWaits(t *testing.T) {
+	pod := func(name string) object {
+		return object{"apiVersion": "v1", "kind": "Pod", "metadata": object{"name": name}}
+	}
+	going := pod("a")
+	going["metadata"].(object)["deletionTimestamp"] = "2026-01-01T00:00:00Z"
+	var answer response
+	deployment := object{"apiVersion": "apps/v1", "kind": "Deployment", "metadata": object{"name": "d"}}
+	answer.addChild([]object{going}, pod("a"))
+	answer.addChild([]object{going}, after(pod("b"), deployment, pod("a")))
+	if len(answer.Keep) != 1 || answer.Keep[0].Name != "a" || len(answer.Children) != 1 {
+		t.Errorf("got %v", answer)
+	}
+	if got := text(answer.Children[0], "metadata", "annotations", "operator-host.dev/after"); got != "Deployment.apps/d, Pod/a" {
+		t.Errorf("got %q", got)
 	}
 }
