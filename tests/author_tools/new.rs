@@ -175,6 +175,21 @@ fn a_plugin_in_go_passes_its_tests() {
     tested("greeter-go", "go");
 }
 
+/// Regression: Debian's Go said `unsupported GOOS/GOARCH pair wasip1/wasm`.
+#[test]
+fn an_old_go_is_named_before_anything_is_built() {
+    let desk = tempfile::tempdir().unwrap();
+    write(&desk, "old-go", "go");
+    put(&desk, "old-go", "go", "#!/bin/sh\necho linux/amd64\n");
+    let go = desk.path().join("old-go/go");
+    Command::new("chmod").arg("+x").arg(&go).prints();
+    let printed = fails_to(make_command(&desk, "old-go", "build/old-go.wasm").env("GO", go));
+    assert_contains(
+        &printed,
+        "does not compile to WebAssembly … install Go 1.21 or later",
+    );
+}
+
 #[test]
 fn a_plugin_in_c_passes_its_tests() {
     tested("greeter-c", "c");
