@@ -30,6 +30,14 @@ fn check_warns_of_each_kind_that_gives_a_plugin_power_over_others() {
     assert!(!answer.out.contains("privileges"), "{}", answer.out);
 }
 
+/// Regression: the plugin was said not to fit into one ConfigMap, although `pack` makes one of it.
+#[test]
+fn check_says_how_a_plugin_that_is_larger_than_a_config_map_gets_into_one() {
+    let answer = host(&["check", &sample("hello")]).expect(0);
+    let line = answer.out.lines().find(|line| line.contains("size  "));
+    assert_contains(line.unwrap(), "ok    size … `operator-host pack`");
+}
+
 #[test]
 fn check_lists_what_is_right_and_what_is_wrong_and_its_exit_code_shows_which() {
     for (name, resource) in [
