@@ -26,12 +26,12 @@ build-scale = KUBEBUILDER_ASSETS="$$(tests/prepare.sh)"; export KUBEBUILDER_ASSE
 help: ## Print this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 	@echo
-	@echo "  PLUGIN=folder make run         runs that plugin, as \`operator-host new\` writes it, instead of the samples"
+	@echo "  PLUGIN=folder make run         builds and runs that plugin, as \`operator-host new\` writes it, instead of the samples"
 	@echo "  KUBEBUILDER_ASSETS=folder ...  uses the etcd and kube-apiserver in that folder"
 	@echo "  CONTROL_PLANE_MIRROR=URL ...   downloads the control plane from that mirror"
 
 run: prerequisites-run ## Start a local cluster with the host in it and show what happens
-	@KUBEBUILDER_ASSETS="$$(tests/prepare.sh)"; export KUBEBUILDER_ASSETS; \
+	@KUBEBUILDER_ASSETS="$$(tests/prepare.sh $(PLUGIN))"; export KUBEBUILDER_ASSETS; \
 	exec $(target)/debug/playground --host $(target)/debug/operator-host --data $(target)/playground \
 	    --config $(if $(PLUGIN),$(PLUGIN)/config.yaml,manifests/playground.yaml) \
 	    --crds $(if $(PLUGIN),$(PLUGIN)/crd.json,manifests/crds) \

@@ -541,6 +541,30 @@ class OnATerminal(Install):
         self.until("cargo is stopped", lambda: not Path("/proc", pid.read_text().strip()).exists())
 
 
+class OnePlugin(Install):
+    """prepare.sh, for `make run PLUGIN=folder`."""
+
+    def test_the_plugin_that_is_to_run_is_built_and_no_sample(self):
+        root = Path(self.environment["HOME"])
+        (root / "tests").mkdir()
+        (root / "tests/control-plane").symlink_to(self.scripts)
+        shutil.copy(HERE.parent / "prepare.sh", root / "tests")
+        self.environment["KUBEBUILDER_ASSETS"] = str(self.entry("assets", "1.33.0"))
+        self.stub("cargo", "exit 0")
+        plugin = root / "greeter"
+        plugin.mkdir()
+        (plugin / "Makefile").write_text("build/greeter.wasm: crd.json\n\tmkdir -p build && cp $< $@\n")
+        for definition in ("old", "new"):
+            (plugin / "crd.json").write_text(definition)
+            # Make looks at times.
+            os.utime(plugin / "crd.json", (2e9, 2e9) if definition == "new" else None)
+            ended = subprocess.run(
+                [root / "tests/prepare.sh", plugin], env=self.environment, capture_output=True, text=True
+            )
+            self.assertEqual(ended.returncode, 0, ended.stderr)
+            self.assertEqual((plugin / "build/greeter.wasm").read_text(), definition)
+
+
 class Release(unittest.TestCase):
     """release.sh itself."""
 
