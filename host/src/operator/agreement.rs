@@ -124,16 +124,24 @@ fn outdated(installed: &Value, carried: &Value, name: &str, description: &Descri
         ));
     }
     let schema = |crd| definition::schema(crd, &description.parent);
-    let fields = schema(installed).zip(schema(carried));
-    let fields = fields.map_or_else(Vec::new, |(installed, carried)| {
-        pruned::fields(installed, carried)
+    let both = schema(installed).zip(schema(carried));
+    let (lacks, has) = both.map_or_else(Default::default, |(installed, carried)| {
+        (
+            pruned::fields(installed, carried),
+            pruned::fields(carried, installed),
+        )
     });
-    let fields = first_few(fields, SHOWN, ", ");
+    let [fields, more] = [lacks, has].map(|fields| first_few(fields, SHOWN, ", "));
     if !fields.is_empty() {
-        found.push(format!(
-            "the cluster's definition {name} is older than the plugin's and lacks {fields}: the API server drops \
-             these fields; {advice}"
-        ));
+        let drops = format!("lacks {fields}: the API server drops these fields");
+        found.push(match more.is_empty() {
+            true => format!("the cluster's definition {name} is older than the plugin's and {drops}; {advice}"),
+            // Which of the two is newer, only their author knows.
+            false => format!(
+                "the cluster's definition {name} is another one than the plugin's. It has {more}, which the plugin's has not, \
+                 and {drops}. If the plugin is newer, {advice}; otherwise build the plugin again, with that definition"
+            ),
+        });
     }
     found
 }
@@ -166,6 +174,12 @@ mod tests {
         assert!(
             one.contains("shops.example.com is older") && one.contains("lacks spec.b:"),
             "{one}"
+        );
+        // Regression: the author of a newer definition was told to install the older one of the plugin.
+        let newer = said(crd(&["a", "c"]), crd(&["a", "b"])).concat();
+        assert!(
+            newer.contains("build the plugin again") && !newer.contains("is older"),
+            "{newer}"
         );
         let many = said(crd(&[]), crd(&["a", "b", "c", "d", "e", "f", "g"])).concat();
         assert!(many.contains("spec.e, and 2 more:"), "{many}");
