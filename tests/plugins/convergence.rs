@@ -96,3 +96,28 @@ async fn characters_that_yaml_does_not_allow_reach_children_and_status_as_they_a
         assert_eq!(child.data["data"]["text"], text);
     }
 }
+
+/// Regression: the next call saw the status from before the deletion, and the count stayed 0.
+#[tokio::test]
+async fn what_a_plugin_counts_in_its_status_while_it_deletes_a_child_is_counted_once() {
+    let (scenario, _host) = puppets("counts", "").await;
+    let spec = json!({ "count": true, "response": { "children": [config_map("a", "up")] } });
+    let puppet = scenario.ready_with("p", spec).await;
+    assert_eq!(puppet.data["status"]["counted"], 0);
+    // Of another client, which the answers do not have.
+    let backup = Patch::Merge(json!({ "status": { "backup": "done" } }));
+    let puppets = scenario.api(PUPPET);
+    let params = PatchParams::apply("backup");
+    puppets.patch_status("p", &params, &backup).await.unwrap();
+    for count in 1..3 {
+        let failed = json!({ "metadata": { "annotations": { "failed": "yes" } } });
+        let failed = scenario.patch(CONFIG_MAP, "a", failed).await;
+        let counted = |puppet: &DynamicObject| puppet.data["status"]["counted"] == count;
+        let puppet = scenario
+            .until(PUPPET, "p", &format!("{count} counted"), counted)
+            .await;
+        assert_eq!(puppet.data["status"]["backup"], "done");
+        let is_new = |map: &DynamicObject| map.metadata.uid != failed.metadata.uid;
+        scenario.until(CONFIG_MAP, "a", "made again", is_new).await;
+    }
+}

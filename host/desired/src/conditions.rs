@@ -164,8 +164,7 @@ impl<'a> StatusUpdate<'a> {
 
     /// Reports whether the status keeps parts that this reconcile did not set.
     pub fn repeats(&self, status: &Map<String, Value>) -> bool {
-        let is_host = |name: &str| matches!(name, "conditions" | "observedGeneration");
-        let fields = self.fields.is_none() && status.keys().any(|name| !is_host(name));
+        let fields = self.fields.is_none() && status.keys().any(|name| !is_host_field(name));
         let conditions = existing(status).any(|c| self.keeps(&c.type_));
         fields || conditions || *self.verdict == Verdict::Paused
     }
@@ -357,6 +356,11 @@ fn append(message: &mut String, cause: &str) {
         message.push_str(": ");
     }
     message.push_str(cause);
+}
+
+/// Reports whether a field of a status is the host's, not the plugin's.
+pub fn is_host_field(name: &str) -> bool {
+    matches!(name, "conditions" | "observedGeneration")
 }
 
 /// Reports whether the host alone sets conditions of this type.

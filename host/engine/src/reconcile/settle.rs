@@ -20,6 +20,7 @@ use super::prune::prune;
 use super::run::Run;
 use super::secrets::generate;
 use super::snapshot::Snapshot;
+use super::status::unwritten;
 use operator_host_cluster::api_error::ApiError;
 use operator_host_contract::{Export, Kind, Request, Response};
 use operator_host_core::clock::now;
@@ -48,7 +49,11 @@ pub(super) async fn settle(
         let seen = now();
         let subject = Request {
             namespace_terminating: run.caches.is_namespace_terminating(&snapshot.parent),
-            ..Request::about(Arc::clone(&snapshot.parent), snapshot.children.clone(), seen)
+            ..Request::about(
+                unwritten::shown(run, &snapshot.parent).await?,
+                snapshot.children.clone(),
+                seen,
+            )
         };
         let (response, share) = call(run, plugin, export, &subject).await?;
         let parent = &mut snapshot.parent;
@@ -82,12 +87,16 @@ pub(super) async fn settle(
             // A cleanup is over when the plugin says so, although it has just changed something, unless a child waits. What
             // it does not name is kept.
             if realized.changed && !(done && waiting.is_none()) {
+                unwritten::note(run, parent, status.as_ref(), Some(&conditions));
                 continue;
             }
             waiting.map(|waiting| Verdict::CleaningUp(Reason::waiting(waiting.why)))
         } else {
             match prune_and_judge(run, parent, &snapshot.children, realized, changes).await? {
-                None => continue,
+                None => {
+                    unwritten::note(run, parent, status.as_ref(), Some(&conditions));
+                    continue;
+                }
                 verdict => verdict,
             }
         };

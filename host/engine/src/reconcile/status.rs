@@ -1,6 +1,7 @@
 //! Writes the parent's status if it changed.
 
 pub mod owned;
+pub(super) mod unwritten;
 
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 
@@ -21,7 +22,10 @@ use operator_host_core::object::{
     MAX_DEPTH, fingerprint, is_deeper, is_unreadable, least_size, long_key, unreadable,
 };
 use operator_host_core::sync::lock;
-use operator_host_desired::conditions::{Remarks, StatusUpdate, compose, current, is_host_type, labels};
+use operator_host_desired::conditions::{
+    Remarks, StatusUpdate, Verdict, compose, current, is_host_type, labels,
+};
+use unwritten::Unwritten;
 
 /// Maximum bytes of a request that an API server accepts (`MaxRequestBodyBytes` of its generic configuration).
 const REQUEST: usize = 3 << 20;
@@ -76,7 +80,8 @@ fn fit(
     !left_out.is_empty()
 }
 
-/// Writes the status if it differs from the current one, and returns whether it did.
+/// Writes the status if it differs from the current one, and returns whether it did. What an earlier answer said and is not
+/// written yet is in it, unless the update says something else.
 ///
 /// The apply is forced, so it must repeat every field of this field manager. Fields that this reconcile did not set are
 /// read from the API server first, and the write carries that resource version: an older value never replaces a newer
@@ -93,9 +98,47 @@ pub(super) async fn write(
     update: &StatusUpdate<'_>,
     at: Option<&str>,
 ) -> Result<bool, ApiError> {
+    let unwritten = Unwritten::of(run, parent);
+    let whole = unwritten
+        .as_ref()
+        .map_or(*update, |unwritten| unwritten.complete(update));
+    let sent = send(run, parent, &whole, at).await;
+    let is_refused = sent.as_ref().is_err_and(ApiError::is_invalid);
+    match &sent {
+        _ if *update.verdict == Verdict::Paused => {}
+        Ok(Sent::Waits) | Err(_) if !is_refused => {
+            if whole.fields.is_some() {
+                unwritten::note(run, parent, whole.fields, whole.conditions);
+            }
+        }
+        _ => run.memory(|memory| memory.status.unwritten = None),
+    }
+    if is_refused && unwritten.is_some() && update.fields.is_none() {
+        let sent = send(run, parent, update, at).await;
+        return sent.map(|sent| sent == Sent::Written);
+    }
+    sent.map(|sent| sent == Sent::Written)
+}
+
+/// What became of a status.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Sent {
+    Written,
+    /// The parent has it, or is gone.
+    Unchanged,
+    /// It backs off.
+    Waits,
+}
+
+async fn send(
+    run: &Run<'_>,
+    parent: &DynamicObject,
+    update: &StatusUpdate<'_>,
+    at: Option<&str>,
+) -> Result<Sent, ApiError> {
     // The fields that the apply would have to repeat were not read.
     if !run.cluster.served.parent.has_status || is_unreadable(parent) {
-        return Ok(false);
+        return Ok(Sent::Unchanged);
     }
     if let Some((code, why)) = update.fields.and_then(unacceptable) {
         let (kind, fault) = (&run.config.parent.kind, Fault::Refused(code));
@@ -109,7 +152,7 @@ pub(super) async fn write(
     // It is empty when the definition requires what is not there.
     let is_impossible = status.is_empty() && !lock(&run.state.narrow).is_empty();
     if *current(parent) == status || is_impossible {
-        return Ok(false);
+        return Ok(Sent::Unchanged);
     }
     let before = fingerprint(current(parent));
     // Without the times: on a server that drops the conditions they would differ in each reconcile.
@@ -117,8 +160,9 @@ pub(super) async fn write(
     // Others may have fields in the status, too, and the server may drop fields that its schema does not define.
     let known = (body_fingerprint.clone(), before);
     if run.memory(|memory| memory.status.normalized.as_ref() == Some(&known)) {
-        return Ok(false);
+        return Ok(Sent::Unchanged);
     }
+    let objects = run.cluster.own_requests();
     let now = Instant::now();
     let (cause, waits) = run.memory(|memory| {
         let status = &mut memory.status;
@@ -133,9 +177,8 @@ pub(super) async fn write(
     if waits {
         // What it says next is read from the caches again when it is due.
         publish_back_off(run, parent);
-        return Ok(false);
+        return Ok(Sent::Waits);
     }
-    let objects = run.cluster.own_requests();
     if cause == Some(Cause::Correction) && !run.memory(|memory| memory.status.shares_conditions) {
         let fresh = objects.read(run.name).await?;
         let shares = fresh.is_some_and(|fresh| shares_conditions(&fresh, &run.config.field_manager()));
@@ -160,7 +203,7 @@ pub(super) async fn write(
                 && (at.is_none() || fresh.metadata.resource_version.as_deref() == at)
         };
         let Some(mut fresh) = fresh.filter(is_it) else {
-            return Ok(false);
+            return Ok(Sent::Unchanged);
         };
         metadata["resourceVersion"] = fresh.metadata.resource_version.clone().into();
         // The status is about the generation of this reconcile.
@@ -190,16 +233,16 @@ pub(super) async fn write(
                 }
             });
             run.record_parent(parent, Some(&body["status"]), answer);
-            Ok(true)
+            Ok(Sent::Written)
         }
         Err(error) if error.is_not_found() => {
             run.doubt(run.name);
-            Ok(false)
+            Ok(Sent::Unchanged)
         }
         // Only then is it worth the time to judge each status before it is sent.
         Err(error) if error.is_invalid() && lock(&run.state.narrow).is_empty() => {
             match fit(run, parent, &mut status, update) {
-                true => Box::pin(write(run, parent, update, at)).await,
+                true => Box::pin(send(run, parent, update, at)).await,
                 false => Err(error),
             }
         }

@@ -10,6 +10,7 @@ use tokio::time::Instant;
 
 use super::contests::Contests;
 use super::pace::Pace;
+use crate::reconcile::status::unwritten::Unwritten;
 use crate::work_queue::Trigger;
 use operator_host_cluster::api_error::ApiError;
 use operator_host_core::metrics::parents::CountedParent;
@@ -107,6 +108,8 @@ pub(in crate::reconcile) struct StatusMemory {
     pub(in crate::reconcile) written: Option<String>,
     /// A hash of what the conditions said then: their types, statuses and reasons.
     pub(in crate::reconcile) stated: Option<u64>,
+    /// What the plugin said and is not written.
+    pub(in crate::reconcile) unwritten: Option<Unwritten>,
     /// How the metrics count the parent.
     pub(in crate::reconcile) counted: Option<CountedParent>,
     /// Whether others have conditions in the same list, which each write replaces as a whole.
