@@ -139,6 +139,70 @@ async fn what_a_definition_with_narrower_conditions_allows_is_written_and_the_re
     assert!(!log.contains("StatusRefused"), "{log}");
 }
 
+/// Regression: each host wrote the status once after its start, without a change.
+#[tokio::test]
+async fn a_condition_of_another_client_causes_no_write_after_a_restart() {
+    let scenario = Scenario::new("foreign-condition").await;
+    let mut status = with_conditions(&["type", "status", "reason", "message"]);
+    let list = status["conditions"].as_object_mut().unwrap();
+    list.insert("x-kubernetes-list-type".into(), "map".into());
+    list.insert("x-kubernetes-list-map-keys".into(), json!(["type"]));
+    list["items"]["required"] = json!(["type"]);
+    let kind = shops(&scenario, status).await;
+    let (api_version, name) = kind.rsplit_once('/').unwrap();
+    let plugin = Fixture::new(cases::ANSWER).parent(api_version, name);
+    let plugin = scenario.file("shop.wasm", plugin.build(Form::Command));
+    let controller = controller(&kind, &plugin.display().to_string());
+    shop(&scenario, &kind).await;
+    let host = scenario.start(&controller);
+    scenario
+        .until_condition(&kind, "s", "Ready=True Reconciled")
+        .await;
+    let backed = json!({ "apiVersion": api_version, "kind": name, "metadata": { "name": "s" },
+        "status": { "conditions": [{ "type": "Backed", "status": "True" }] } });
+    let shops = scenario.api(&kind);
+    let params = PatchParams::apply("backup");
+    shops
+        .patch_status("s", &params, &Patch::Apply(&backed))
+        .await
+        .unwrap();
+    host.until_reconciles("foreign-condition/s", 2).await;
+    assert_eq!(host.stop().await.code(), Some(0));
+    let writes = async || {
+        let writes = scenario.all_writes(cluster().await).await;
+        writes
+            .iter()
+            .filter(|event| event.request_uri.contains("/status"))
+            .count()
+    };
+    let before = writes().await;
+    let host = scenario.start(&controller);
+    host.until_reconciles("foreign-condition/s", 3).await;
+    assert_eq!(writes().await, before);
+    let shop = scenario.get(&kind, "s").await.unwrap();
+    assert!(is_true(&shop, "Backed") && is_true(&shop, "Ready"), "{shop:?}");
+    assert_eq!(host.stop().await.code(), Some(0));
+}
+
+/// Regression: where the list of conditions is one value, each host removed the others after its start.
+#[tokio::test]
+async fn conditions_that_came_into_the_list_while_no_host_ran_stay() {
+    let (scenario, host) = puppets("foreign-list", "").await;
+    let puppet = scenario.ready_wants("p", &[config_map("a", "a")]).await;
+    assert_eq!(host.stop().await.code(), Some(0));
+    let mut conditions = puppet.data["status"]["conditions"].clone();
+    let backed = json!({ "type": "Backed", "status": "True", "reason": "A", "message": "" });
+    conditions.as_array_mut().unwrap().insert(0, backed);
+    let patch = Patch::Merge(json!({ "status": { "conditions": conditions } }));
+    let puppets = scenario.api(PUPPET);
+    let params = PatchParams::apply("backup");
+    puppets.patch_status("p", &params, &patch).await.unwrap();
+    let before = scenario.version(PUPPET, "p").await;
+    let host = scenario.start(&crate::support::puppet::controller("puppet.wasm", ""));
+    host.until_reconciles("foreign-list/p", 2).await;
+    assert_eq!(scenario.version(PUPPET, "p").await, before);
+}
+
 #[tokio::test]
 async fn a_built_in_kind_is_refused_as_a_parent() {
     let scenario = Scenario::new("built-in").await;
