@@ -197,6 +197,8 @@ struct State {
     in_a_row: u32,
     pending: BTreeMap<NamespacedName, Pending>,
     running: BTreeMap<NamespacedName, Taken>,
+    /// How many were done.
+    finished: u64,
     /// When an edited parent was last given to a worker.
     edited: Option<Instant>,
     /// The timers, of the monotonic clock.
@@ -300,6 +302,7 @@ impl Queue {
     pub fn done(&self, parent: &NamespacedName, is_own: impl Fn(&Trigger) -> bool) {
         let mut state = lock(&self.state);
         state.running.remove(parent);
+        state.finished += 1;
         if let Some(pending) = state.pending.get_mut(parent) {
             pending.reasons.retain(|reason| !is_own(reason));
             if pending.reasons.is_empty() {
@@ -339,18 +342,10 @@ impl Queue {
         (!state.closed).then(|| all.cloned().collect())
     }
 
-    /// Returns how many parents wait that were enqueued only because all were.
+    /// Returns how many parents workers have finished since the queue was opened.
     #[must_use]
-    pub fn waiting_in_bulk(&self) -> usize {
-        lock(&self.state).line.range((true, 0, 0)..).count()
-    }
-
-    /// Reports whether a parent waits that was enqueued only because all were.
-    #[must_use]
-    pub fn is_waiting_in_bulk(&self, parent: &NamespacedName) -> bool {
-        let state = lock(&self.state);
-        let position = state.pending.get(parent).and_then(|pending| pending.position);
-        position.is_some_and(|(bulk, ..)| bulk)
+    pub fn finished(&self) -> u64 {
+        lock(&self.state).finished
     }
 
     /// Reports whether a worker has this parent.

@@ -24,15 +24,15 @@ const PERIOD: Duration = Duration::from_secs(1);
 const LOOKS: usize = 5;
 /// How many statuses are written at a time.
 const AT_A_TIME: usize = 4;
-/// When so many parents are finished in a second after all were enqueued, for example at a start, those that wait need no
-/// such condition: to write it would hold up the others.
-const FAST: usize = 20;
+/// When so many reconciles are finished in a second, for example at a start or when hundreds of parents are created, those that
+/// wait need no such condition: to write it would hold up the others.
+const FAST: u64 = 20;
 
 /// Looks for such parents while this replica leads.
 pub async fn follow(context: &Context) -> Infallible {
     let mut beat = interval(PERIOD);
-    // Since when each parent waits; `None` once its condition says so.
-    let mut waiting: HashMap<NamespacedName, Option<Instant>> = HashMap::new();
+    // How long each parent waits; `None` once its condition says so.
+    let mut waiting: HashMap<NamespacedName, Option<Wait>> = HashMap::new();
     let mut line = Line::default();
     loop {
         beat.tick().await;
@@ -41,41 +41,66 @@ pub async fn follow(context: &Context) -> Infallible {
             true => parents_that_wait(context),
             false => HashSet::new(),
         };
-        let moves = line.moves_fast(context.queue.waiting_in_bulk());
-        let since = |name: NamespacedName| {
-            let since = waiting.remove(&name).unwrap_or(Some(now));
-            (name, since)
+        let moves = line.moves_fast(context.queue.finished());
+        let look = |name: NamespacedName| {
+            let known = waiting.remove(&name).unwrap_or(Some(Wait::new(now)));
+            let wait = known.map(|wait| wait.look(context.queue.is_running(&name), now));
+            (name, wait)
         };
-        waiting = names.into_iter().map(since).collect();
-        let is_due = |since: &Option<Instant>| since.is_some_and(|since| now - since >= FIRST_GRACE);
-        let due = waiting.iter().filter(|(_, since)| is_due(since));
-        let mut due: Vec<_> = due.map(|(name, _)| name.clone()).collect();
-        due.retain(|name| !(moves && context.queue.is_waiting_in_bulk(name)));
+        waiting = names.into_iter().map(look).collect();
+        let is_due = |wait: &Option<Wait>| wait.is_some_and(|wait| wait.is_due(moves, now));
+        let due = waiting.iter().filter(|(_, wait)| is_due(wait));
+        let due: Vec<_> = due.map(|(name, _)| name.clone()).collect();
         let told = stream::iter(due).map(|name| async {
             let again = !tell(context, &name).await;
-            (name, again.then(Instant::now))
+            (name, again.then(|| Wait::new(Instant::now())))
         });
         let told: Vec<_> = told.buffer_unordered(AT_A_TIME).collect().await;
         waiting.extend(told);
     }
 }
 
-/// How many parents waited in bulk each time it looked: the last few times, since there were more than before.
+/// How long one parent waits.
+#[derive(Clone, Copy)]
+struct Wait {
+    since: Instant,
+    /// Since when a worker has it.
+    running: Option<Instant>,
+}
+
+impl Wait {
+    const fn new(now: Instant) -> Self {
+        Self {
+            since: now,
+            running: None,
+        }
+    }
+
+    fn look(self, is_running: bool, now: Instant) -> Self {
+        let running = is_running.then(|| self.running.unwrap_or(now));
+        Self { running, ..self }
+    }
+
+    /// Reports whether to say what it waits for. In a line that moves fast, only a reconcile takes long.
+    fn is_due(self, moves: bool, now: Instant) -> bool {
+        let since = if moves { self.running } else { Some(self.since) };
+        since.is_some_and(|since| now - since >= FIRST_GRACE)
+    }
+}
+
+/// How many reconciles were finished each time it looked, the last few times.
 #[derive(Default)]
-struct Line(VecDeque<usize>);
+struct Line(VecDeque<u64>);
 
 impl Line {
-    /// Reports whether many of them are finished in a second, now that so many wait.
-    fn moves_fast(&mut self, waiting: usize) -> bool {
-        if self.0.back().is_some_and(|before| *before < waiting) {
-            self.0.clear();
-        }
+    /// Reports whether many are finished in a second, now that so many are.
+    fn moves_fast(&mut self, finished: u64) -> bool {
         if self.0.len() > LOOKS {
             self.0.pop_front();
         }
-        let finished = self.0.front().map(|first| first - waiting);
-        let moves = finished.is_some_and(|finished| finished >= FAST * self.0.len());
-        self.0.push_back(waiting);
+        let since = self.0.front().map(|first| finished.saturating_sub(*first));
+        let moves = since.is_some_and(|since| since >= FAST * self.0.len() as u64);
+        self.0.push_back(finished);
         moves
     }
 }
@@ -149,24 +174,39 @@ fn waits_for(context: &Context, name: &NamespacedName) -> Option<String> {
 mod tests {
     use super::*;
 
-    fn moves(lengths: &[usize]) -> Vec<bool> {
+    fn moves(finished: &[u64]) -> Vec<bool> {
         let mut line = Line::default();
-        lengths.iter().map(|length| line.moves_fast(*length)).collect()
+        finished
+            .iter()
+            .map(|finished| line.moves_fast(*finished))
+            .collect()
+    }
+
+    /// Regression: at each look, those that workers just had got a condition and, moments later, another one.
+    #[test]
+    fn a_parent_that_a_fast_line_has_just_brought_to_a_worker_needs_no_condition() {
+        let start = Instant::now();
+        let at = |seconds| start + Duration::from_secs(seconds);
+        let waited = Wait::new(start).look(false, at(2));
+        assert!(waited.is_due(false, at(2)) && !waited.is_due(true, at(2)));
+        let taken = waited.look(true, at(3));
+        assert!(!taken.is_due(true, at(3)) && taken.is_due(false, at(3)));
+        assert!(
+            taken.look(true, at(5)).is_due(true, at(5)),
+            "the reconcile itself takes long"
+        );
+        assert!(
+            !taken.look(false, at(4)).look(true, at(5)).is_due(true, at(5)),
+            "another one"
+        );
     }
 
     #[test]
     fn a_line_moves_fast_while_many_of_it_are_finished() {
-        let expected = [false, true, true, true, true];
-        assert_eq!(moves(&[5000, 4900, 4750, 4750, 4600]), expected);
-        assert_eq!(
-            moves(&[0, 5000, 4900]),
-            [false, false, true],
-            "it has just filled"
-        );
-        assert_eq!(moves(&[100, 99, 98, 98, 97]), [false; 5], "a slow plugin");
-        let stuck = [[5000, 4900].as_slice(), [4900; 7].as_slice()].concat();
+        assert_eq!(moves(&[0, 100, 250, 250, 400]), [false, true, true, true, true]);
+        assert_eq!(moves(&[0, 1, 2, 2, 3]), [false; 5], "a slow plugin");
+        let stuck = [[0, 100].as_slice(), [100; 7].as_slice()].concat();
         assert_eq!(moves(&stuck)[..2], [false, true]);
         assert!(!moves(&stuck)[8], "it moves no more");
-        assert_eq!(moves(&[0; 4]), [false; 4]);
     }
 }
