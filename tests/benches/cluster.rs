@@ -153,6 +153,7 @@ async fn many(table: &mut Table, cluster: &ControlPlane, cache: &Path, status: &
     let (mut with_host, mut without, mut ratios) = (Vec::new(), Vec::new(), Vec::new());
     let (mut own, mut servers, mut bare_servers) = (Vec::new(), Vec::new(), Vec::new());
     let mut memory = 0;
+    let mut own_writes = 0;
     let mut resync_writes = 0;
     for round in 0..ROUNDS {
         eprintln!("{ECHOES} at once, round {}", round + 1);
@@ -170,6 +171,7 @@ async fn many(table: &mut Table, cluster: &ControlPlane, cache: &Path, status: &
         without.push(bare_time.wall);
         ratios.push(taken.wall.as_secs_f64() / bare_time.wall.as_secs_f64());
         own.push(taken.own);
+        own_writes = own_writes.max(taken.writes);
         servers.push(taken.servers);
         bare_servers.push(bare_time.servers);
         if round + 1 == ROUNDS {
@@ -200,6 +202,7 @@ async fn many(table: &mut Table, cluster: &ControlPlane, cache: &Path, status: &
     ] {
         table.fill(what, Spread::of(samples, millis));
     }
+    table.fill("writes for the 500", Figure::number(own_writes as f64, 0));
     table.fill("resident memory after the 500", megabytes(memory));
     table.fill(
         "writes in two full resyncs of the 500, unchanged, after a restart",
@@ -214,6 +217,8 @@ struct Taken {
     servers: Duration,
     /// Processor time of the host.
     own: Duration,
+    /// The writes of all clients meanwhile.
+    writes: u64,
 }
 
 const SERVERS: [&str; 2] = ["kube-apiserver", "etcd"];
@@ -232,6 +237,7 @@ async fn host_many(scenario: &Scenario, cache: &Path, memory: &mut u64) -> Taken
         create(scenario, &format!("e{i}"), PODS).await;
     }
     let mut parents = follow(scenario, "my-operator.dev/v1/Echo").await;
+    let before = writes(scenario).await;
     let servers = processor_time(&SERVERS);
     let (host, started) = start_host(scenario, cache).await;
     all_statuses(&mut parents).await;
@@ -239,6 +245,7 @@ async fn host_many(scenario: &Scenario, cache: &Path, memory: &mut u64) -> Taken
         wall: started.elapsed().expect("a clock that does not jump"),
         servers: processor_time(&SERVERS) - servers,
         own: processor_time(&["operator-host"]),
+        writes: writes(scenario).await - before,
     };
     *memory = resident(&host);
     assert!(host.stop().await.success());
@@ -278,6 +285,7 @@ async fn bare_many(scenario: &Scenario, bare: &Scenario, status: &Value) -> Take
         wall: started.elapsed(),
         servers: processor_time(&SERVERS) - servers,
         own: Duration::ZERO,
+        writes: 0,
     };
     clear(bare).await;
     taken

@@ -7,6 +7,8 @@ pub struct Row {
     pub unit: &'static str,
     /// The largest figure that meets the target.
     pub at_most: Option<f64>,
+    /// Whether a larger figure fails the run: it does not depend on how fast the machine is.
+    pub is_bound: bool,
     /// Whether users decide by it, so that README has it.
     pub in_readme: bool,
 }
@@ -15,6 +17,14 @@ impl Row {
     const fn at_most(self, most: f64) -> Self {
         let at_most = Some(most);
         Self { at_most, ..self }
+    }
+
+    const fn bound(self, most: f64) -> Self {
+        let is_bound = true;
+        Self {
+            is_bound,
+            ..self.at_most(most)
+        }
     }
 
     const fn in_readme(self) -> Self {
@@ -33,6 +43,7 @@ const fn row(what: &'static str, unit: &'static str) -> Row {
         what,
         unit,
         at_most: None,
+        is_bound: false,
         in_readme: false,
     }
 }
@@ -62,7 +73,7 @@ pub const ROWS: &[Row] = &[
     )
     .at_most(250.0)
     .in_readme(),
-    row("resident memory added by 20 reloads", "MB").at_most(2.0),
+    row("resident memory added by 20 reloads", "MB").bound(2.0),
     row(
         "start of the process to its first child applied, two plugins compiled",
         "ms",
@@ -76,8 +87,9 @@ pub const ROWS: &[Row] = &[
     row("500 Echos of 3 pods from nothing to the last status", "ms").in_readme(),
     row("the same 2,000 applies by a bare client, 10 at a time", "ms"),
     row("ratio to a bare client that sends the same 2,000 applies", "")
-        .at_most(1.25)
+        .at_most(1.15)
         .in_readme(),
+    row("writes for the 500", "").bound(2000.0).in_readme(),
     row("processor time of the host for the 500, its start included", "ms"),
     row(
         "processor time of API server and etcd for the 500, with the host",
@@ -88,8 +100,8 @@ pub const ROWS: &[Row] = &[
         "writes in two full resyncs of the 500, unchanged, after a restart",
         "",
     )
-    .at_most(0.0)
+    .bound(0.0)
     .in_readme(),
     row("resident memory, idle with two plugins", "MB"),
-    row("resident memory after the 500", "MB").in_readme(),
+    row("resident memory after the 500", "MB").bound(26.0).in_readme(),
 ];

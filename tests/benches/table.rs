@@ -108,6 +108,16 @@ impl Table {
         assert!(before.is_none(), "two figures for {what:?}");
     }
 
+    /// Returns the rows whose figures pass their bounds.
+    pub fn passed(&self) -> Vec<&'static str> {
+        let rows = ROWS.iter().zip(&self.figures).filter(|(row, _)| row.is_bound);
+        let is_passed = |(row, figure): &(&Row, &Option<Figure>)| {
+            let value = figure.as_ref().map(|figure| figure.value);
+            value.zip(row.at_most).is_some_and(|(value, most)| value > most)
+        };
+        rows.filter(is_passed).map(|(row, _)| row.what).collect()
+    }
+
     /// Returns the table of the rows that have a figure and are wanted.
     pub fn text(&self, wanted: impl Fn(&Row) -> bool) -> String {
         let rows = ROWS.iter().zip(&self.figures).filter(|(row, _)| wanted(row));
