@@ -77,6 +77,7 @@ pub fn unready(child: &DynamicObject) -> Option<String> {
         ("apps", "DaemonSet") => daemon_set(spec, &status),
         ("apps", "ReplicaSet") | ("", "ReplicationController") => replicas(spec, &status),
         ("batch", "Job") => job(spec, &status),
+        ("autoscaling", "HorizontalPodAutoscaler") => autoscaler(&status),
         ("apiextensions.k8s.io", "CustomResourceDefinition") => definition(&status),
         ("", "Pod") => pod(spec, &status),
         ("", "PersistentVolumeClaim") => claim(&status),
@@ -174,14 +175,19 @@ fn at_least(count: i64, wanted: i64, what: &str) -> Option<String> {
 }
 
 fn deployment(spec: &Value, status: &Status<'_>) -> Option<String> {
-    if let Some(late) = status.condition_with("Progressing", "False") {
-        return Some(explain(late, "it does not progress"));
-    }
+    let late = status.condition_with("Progressing", "False");
     let wanted = wanted(spec);
-    at_least(status.count("updatedReplicas"), wanted, "updated")
+    let why = late
+        .map(|late| explain(late, "it does not progress"))
+        .or_else(|| at_least(status.count("updatedReplicas"), wanted, "updated"))
         .or_else(|| old_replicas(status.count("replicas"), status.count("updatedReplicas")))
         .or_else(|| at_least(status.count("availableReplicas"), wanted, "available"))
-        .or_else(|| at_least(status.count("readyReplicas"), wanted, "ready"))
+        .or_else(|| at_least(status.count("readyReplicas"), wanted, "ready"))?;
+    // The cause, such as a quota, where the counts tell only the effect.
+    Some(match status.condition_with("ReplicaFailure", "True") {
+        Some(failure) => explain(failure, &why),
+        None => why,
+    })
 }
 
 fn old_replicas(all: i64, updated: i64) -> Option<String> {
@@ -339,6 +345,11 @@ fn lost(spec: &Value, status: &Status<'_>, ready: &Value) -> Option<String> {
     let node = spec["nodeName"].as_str()?;
     let is_lost = ready["reason"].is_null() && containers(status).any(|container| container["ready"] == true);
     is_lost.then(|| format!("its node {node} does not report: the node, or its kubelet, may be lost"))
+}
+
+fn autoscaler(status: &Status<'_>) -> Option<String> {
+    let unable = status.condition_with("AbleToScale", "False")?;
+    Some(explain(unable, "it is not able to scale"))
 }
 
 fn definition(status: &Status<'_>) -> Option<String> {

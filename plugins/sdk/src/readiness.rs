@@ -24,6 +24,7 @@ impl Object {
             ("apps", "DaemonSet") => self.daemon_set_is_ready(),
             ("apps", "ReplicaSet") | ("", "ReplicationController") => self.replica_set_is_ready(),
             ("batch", "Job") => self.job_is_ready(),
+            ("autoscaling", "HorizontalPodAutoscaler") => !self.has_condition("AbleToScale", "False"),
             ("apiextensions.k8s.io", "CustomResourceDefinition") => self.has_condition("Established", "True"),
             ("", "Pod") => self.is_ready_pod(),
             ("", "PersistentVolumeClaim") => self.string(&["status", "phase"]) == Some("Bound"),
