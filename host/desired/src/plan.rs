@@ -47,6 +47,8 @@ pub struct Policy<'a> {
     pub namespaced: &'a dyn Fn(&Kind) -> Result<bool, NotServed>,
     /// Returns an existing object, as far as it is known.
     pub existing: &'a dyn Fn(&ChildRef) -> Option<Arc<DynamicObject>>,
+    /// The children that the plugin was shown. The cluster may have changed since, which the answer cannot know.
+    pub shown: &'a [Arc<DynamicObject>],
     /// How to prove that the host generated a Secret.
     pub proof: SecretProof<'a>,
 }

@@ -183,7 +183,7 @@ impl Snapshot {
             let evaluated = evaluate_dry(plugin, &subject, context, self.needs.clone()).await;
             evaluated.map_err(|error| error.to_string())?
         };
-        let plan = context.plan(plugin, &self.parent, &response);
+        let plan = context.plan(plugin, &self.parent, &self.children, &response);
         let plan = plan.map_err(|refusals| in_words(refusals.iter().map(Refusal::to_string)))?;
         let (deleted, left) = self.removed(context, &plan);
         let in_the_way = plan.refused.iter().map(ToString::to_string).collect();

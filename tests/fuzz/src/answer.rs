@@ -35,6 +35,7 @@ pub(crate) fn run(bytes: &[u8]) {
         plugin: "shop 1.0",
         namespaced: &namespaced,
         existing: &existing,
+        shown: &[],
         proof: SecretProof::Key(None),
     };
     let planned = || plan(&policy, &response);

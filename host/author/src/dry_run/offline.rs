@@ -195,6 +195,7 @@ pub async fn reconcile(plugin: &Plugin, scene: &Scene) -> Result<Rendering, Rend
         plugin: &plugin.description().name_and_version(),
         namespaced: &|kind: &Kind| Ok(is_namespaced(kind, &scene.definitions)),
         existing: &existing,
+        shown: &scene.children,
         proof: SecretProof::Label,
     };
     let plan = plan(&policy, &response).map_err(|refusals| {

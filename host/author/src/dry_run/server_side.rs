@@ -189,6 +189,7 @@ impl<'a> Preview<'a> {
             plugin: &self.plugin.description().name_and_version(),
             namespaced: &|kind: &Kind| self.resource(kind).map(|resource| resource.namespaced),
             existing: &|key: &ChildRef| there.get(key).cloned().map(Arc::new),
+            shown: &observed,
             proof,
         };
         let plan = plan_around(&policy, &response).map_err(|refusals| refused(&refusals))?;

@@ -1,10 +1,9 @@
 //! Finds the children that come before others, and refuses an order that cannot be kept.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 use super::{Desired, Plan, Policy, Refusal, SHOWN};
 use crate::order;
-use crate::ownership::{owns, retains};
 use operator_host_core::object::{AFTER_ANNOTATION, ChildRef, Identity, is_terminating, shorten};
 
 fn bad_order(child: &ChildRef, problem: &str) -> Refusal {
@@ -24,8 +23,13 @@ impl Policy<'_> {
         }
         let wanted = plan.desired.iter().map(|desired| &desired.key);
         let wanted = wanted.chain(plan.secrets.iter().map(|secret| &secret.key));
+        let shown: HashSet<Identity> = self
+            .shown
+            .iter()
+            .map(|child| ChildRef::of(child).identity())
+            .collect();
         // A kept child counts if it is one.
-        let kept = plan.keep.iter().filter(|key| self.is_own(key));
+        let kept = plan.keep.iter().filter(|key| shown.contains(&key.identity()));
         let named: HashMap<Identity, ChildRef> = wanted
             .chain(kept)
             .map(|key| (key.identity(), key.clone()))
@@ -35,7 +39,7 @@ impl Policy<'_> {
             let Some(text) = desired.body["metadata"]["annotations"][AFTER_ANNOTATION].as_str() else {
                 continue;
             };
-            match self.before(&desired.key, text, &named) {
+            match self.before(&desired.key, text, &named, &shown) {
                 Ok(after) => desired.after = after,
                 Err(problem) => refusals.push(bad_order(&desired.key, &problem)),
             }
@@ -65,6 +69,7 @@ impl Policy<'_> {
         child: &ChildRef,
         text: &str,
         named: &HashMap<Identity, ChildRef>,
+        shown: &HashSet<Identity>,
     ) -> Result<Vec<ChildRef>, String> {
         let mut before = Vec::new();
         for reference in order::parse(text)? {
@@ -73,18 +78,9 @@ impl Policy<'_> {
                 before.push(key.clone());
                 continue;
             }
-            // A child that the plugin is about to replace is there, and not wanted for the moment. A cleanup need not name
+            // A child that the plugin is about to replace was there, and is not wanted for the moment. A cleanup need not name
             // what stays.
-            let is_there = candidates.iter().any(|identity| {
-                let mut kinds = self.config.children.keys();
-                kinds.any(|kind| {
-                    let key = ChildRef {
-                        kind: kind.clone(),
-                        name: identity.name.clone(),
-                    };
-                    kind.kind == identity.kind && kind.group() == identity.group && self.is_own(&key)
-                })
-            });
+            let is_there = candidates.iter().any(|identity| shown.contains(identity));
             if !is_there && !is_terminating(self.parent) {
                 return Err(format!(
                     "names {}, which is not among the children that the plugin wants",
@@ -93,12 +89,5 @@ impl Policy<'_> {
             }
         }
         Ok(before)
-    }
-
-    /// Reports whether an object exists and is a child of the parent.
-    fn is_own(&self, key: &ChildRef) -> bool {
-        (self.existing)(key).is_some_and(|object| {
-            owns(self.config, self.parent, &object) || retains(self.config, self.proof, self.parent, &object)
-        })
     }
 }

@@ -1,6 +1,7 @@
 use super::*;
 use crate::ownership::owns;
 use crate::testing::config;
+use operator_host_contract::ObjectRef;
 use operator_host_core::object::{AFTER_ANNOTATION, NotServed, made_at};
 
 fn object(value: Value) -> DynamicObject {
@@ -59,6 +60,7 @@ fn plan_with(
             let existing = cached(existing?);
             (existing.name_any() == key.name.name).then(|| Arc::new(existing))
         },
+        shown: &[],
         proof: SecretProof::Key(None),
     };
     plan(&policy, &answer(children, generate))
@@ -143,6 +145,7 @@ fn another_plugin_version_with_the_same_answer_has_the_same_fingerprint() {
             plugin: "shop 1.0",
             namespaced: &|_| Ok(true),
             existing: &|_| None,
+            shown: &[],
             proof: SecretProof::Key(None),
         };
         plan(&policy, &answer(&[pod("p")], &[])).unwrap().desired[0]
@@ -414,6 +417,49 @@ fn what_comes_before_a_child_is_found_among_children_secrets_and_kept_children()
 
     let plan = planned(&[pod("first"), pod_after("last", "Pod/first")]);
     assert_eq!(plan.desired[1].after, [plan.desired[0].key.clone()]);
+}
+
+/// Regression: a kubelet ended the pod during the call, and the answer that came after it was refused.
+#[test]
+fn a_child_that_the_plugin_was_shown_may_be_named_although_it_has_just_gone() {
+    let (config, parent) = (config(), parent(Some("default")));
+    let mut old = pod("old");
+    old["metadata"]["namespace"] = "default".into();
+    let shown = [Arc::new(object(old))];
+    let after_old = |shown: &[Arc<DynamicObject>], keep: &[ObjectRef]| {
+        let policy = Policy {
+            config: &config,
+            parent: &parent,
+            digest: "sha256:d",
+            plugin: "shop 1.0",
+            namespaced: &namespaced,
+            existing: &|_| None,
+            shown,
+            proof: SecretProof::Key(None),
+        };
+        let answer = Response {
+            keep: keep.to_vec(),
+            ..answer(&[pod_after("last", "Pod/old")], &[])
+        };
+        plan(&policy, &answer).map(|plan| plan.desired[0].after.len())
+    };
+    let kept = ObjectRef {
+        api_version: "v1".into(),
+        kind: "Pod".into(),
+        namespace: None,
+        name: "old".into(),
+    };
+    assert_eq!(after_old(&shown, &[]), Ok(0), "it is not waited for");
+    assert_eq!(after_old(&shown, std::slice::from_ref(&kept)), Ok(1));
+    for keep in [&[][..], &[kept]] {
+        let refused = after_old(&[], keep).unwrap_err();
+        assert!(
+            refused[0]
+                .to_string()
+                .contains("names Pod/old, which is not among"),
+            "{refused:?}"
+        );
+    }
 }
 
 #[test]

@@ -57,7 +57,7 @@ pub(super) async fn settle(
         };
         let (response, share) = call(run, plugin, export, &subject).await?;
         let parent = &mut snapshot.parent;
-        let realized = match realize(run, plugin, parent, &response, changes).await {
+        let realized = match realize(run, plugin, parent, &snapshot.children, &response, changes).await {
             Ok(realized) => realized,
             Err(Stop::Outdated) => continue,
             Err(Stop::ParentChanged) => return Ok(None),
@@ -127,10 +127,11 @@ async fn realize(
     run: &Run<'_>,
     plugin: &Plugin,
     parent: &mut Arc<DynamicObject>,
+    shown: &[Arc<DynamicObject>],
     response: &Response,
     changes: &mut Changes,
 ) -> Result<Realized, Stop> {
-    let mut plan = match make_plan(run, plugin, parent, response) {
+    let mut plan = match make_plan(run, plugin, parent, shown, response) {
         Ok(plan) => plan,
         Err(error) if predecessor::clear(run, parent, &error, changes).await? => {
             debug!("{error}: cleared the children of the earlier parent, asking the plugin again");
@@ -234,9 +235,10 @@ fn make_plan(
     run: &Run<'_>,
     plugin: &Plugin,
     parent: &DynamicObject,
+    shown: &[Arc<DynamicObject>],
     response: &Response,
 ) -> Result<Plan, ReconcileError> {
-    let plan = run.plan(plugin, parent, response);
+    let plan = run.plan(plugin, parent, shown, response);
     let plan = plan.map_err(ReconcileError::Refused)?;
     // Those of a kind that a child defines, and that is not served yet, wait.
     let is_served = |key: &&ChildRef| run.cluster.served.others.contains_key(&key.kind);

@@ -26,7 +26,7 @@ impl Context {
         children
     }
 
-    /// Plans what a version of the plugin has answered for a parent.
+    /// Plans what a version of the plugin has answered for a parent and the children that it was shown.
     ///
     /// # Errors
     /// As [`plan_around`].
@@ -34,6 +34,7 @@ impl Context {
         &self,
         plugin: &Plugin,
         parent: &DynamicObject,
+        shown: &[Arc<DynamicObject>],
         answer: &Response,
     ) -> Result<Plan, Vec<Refusal>> {
         let policy = Policy {
@@ -43,6 +44,7 @@ impl Context {
             plugin: &plugin.description().name_and_version(),
             namespaced: &|kind: &Kind| self.cluster.served.namespaced(kind),
             existing: &|key: &ChildRef| self.caches.existing(key),
+            shown,
             proof: self.proof_key.proof(),
         };
         plan_around(&policy, answer)
