@@ -113,8 +113,23 @@ async fn children_are_deleted_in_the_reverse_of_their_order() {
                  operator-host.dev/puppet";
             scenario.until_told("p", says).await;
             scenario.until_gone(CONFIG_MAP, "farewell").await;
+            hold(&scenario, CONFIG_MAP, "db", json!(["test/hold"])).await;
         }
         hold(&scenario, CONFIG_MAP, "web", Value::Null).await;
+        if name == "deleted" {
+            // Regression: the finalizer went when the last child was about to go, and the status told what was over.
+            scenario.until(CONFIG_MAP, "db", "going", is_going).await;
+            let says = "Reconciling=True DeletingChildren: 1 of them are left … ConfigMap order-deletion/db … test/hold";
+            scenario.until_told("p", says).await;
+            let finalizers = scenario
+                .get(PUPPET, "p")
+                .await
+                .expect("the parent")
+                .metadata
+                .finalizers;
+            assert_eq!(finalizers, Some(vec!["operator-host.dev/puppet".to_owned()]));
+            hold(&scenario, CONFIG_MAP, "db", Value::Null).await;
+        }
         scenario.until_gone(CONFIG_MAP, "db").await;
     }
     scenario.until_gone(PUPPET, "p").await;

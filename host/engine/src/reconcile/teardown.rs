@@ -11,7 +11,7 @@ use super::finalizer::{is_cleaned_up, record_cleanup};
 use super::outcome::Changes;
 use super::prune::prune;
 use super::run::Run;
-use operator_host_core::object::{ChildRef, is_terminating};
+use operator_host_core::object::{ChildRef, is_terminating, is_unreadable};
 use operator_host_desired::conditions::Reason;
 use operator_host_desired::order::Deletion;
 use operator_host_desired::ownership::owns;
@@ -21,8 +21,7 @@ use operator_host_desired::readiness::unready;
 /// The finalizer with which the API server asks the garbage collector to leave the children alone.
 const ORPHAN: &str = "orphan";
 
-/// Deletes the children that come last. Returns what the parent waits for; `None` when no child that is left comes after
-/// another one.
+/// Deletes the children that come last. Returns what the parent waits for; `None` when there is no order, or no child is left.
 pub(super) async fn delete_in_order(
     run: &Run<'_>,
     parent: &mut Arc<DynamicObject>,
@@ -30,10 +29,12 @@ pub(super) async fn delete_in_order(
 ) -> Result<Option<Reason>, ReconcileError> {
     let children = owned(run, parent);
     let is_orphaned = parent.finalizers().iter().any(|finalizer| finalizer == ORPHAN);
-    if is_orphaned || !Deletion::of(&refer(&children)).is_ordered() {
+    // The last child names none that is left: the mark on the parent tells that it is the last one of an order.
+    let is_begun = is_cleaned_up(&run.config, parent);
+    if is_orphaned || !(is_begun || Deletion::of(&refer(&children)).is_ordered()) {
         return Ok(None);
     }
-    if !is_cleaned_up(&run.config, parent) {
+    if !is_begun {
         match record_cleanup(run, parent).await? {
             Some(recorded) => *parent = recorded,
             None => return Ok(None),
@@ -45,7 +46,7 @@ pub(super) async fn delete_in_order(
         return Err(ReconcileError::Api(failed));
     }
     let left = owned(run, parent);
-    if !Deletion::of(&refer(&left)).is_ordered() {
+    if left.is_empty() {
         return Ok(None);
     }
     let going = left.iter().find(|child| is_terminating(child));
@@ -65,10 +66,12 @@ pub(super) async fn delete_in_order(
     Ok(Some(Reason::new("DeletingChildren", message)))
 }
 
-/// Returns the children that go with their parent, including those that are being deleted.
+/// Returns the children that go with their parent, including those that are being deleted. What `prune` leaves alone, since it
+/// cannot be read, goes with the garbage collector.
 fn owned(run: &Run<'_>, parent: &Arc<DynamicObject>) -> Vec<Arc<DynamicObject>> {
     let mut children = run.owned(parent);
-    children.retain(|child| owns(&run.config, parent, child));
+    children
+        .retain(|child| owns(&run.config, parent, child) && (is_terminating(child) || !is_unreadable(child)));
     children
 }
 
