@@ -7,11 +7,12 @@
 
 mod paths;
 
+use self::paths::Step;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ManagedFieldsEntry;
 use kube::core::DynamicObject;
 use serde_json::{Value, json};
 
-use operator_host_core::managed_fields::{fields, is_apply_of, owned_part};
+use operator_host_core::managed_fields::{below, fields, is_apply_of, owned_part};
 
 /// Maximum number of left fields of a child.
 const MAX_FIELDS: usize = 32;
@@ -19,8 +20,8 @@ const MAX_FIELDS: usize = 32;
 /// A field that is left as it is.
 #[derive(Clone, Debug, PartialEq)]
 pub struct LeftField {
-    /// The names on the way to it.
-    path: Vec<String>,
+    /// The way to it, which ends with a field.
+    path: Vec<Step>,
     /// The value for an object that does not exist yet.
     initial: Option<Value>,
 }
@@ -33,8 +34,8 @@ pub struct LeftField {
 pub fn take(text: &str, body: &mut Value, live: Option<&DynamicObject>) -> Result<Vec<LeftField>, String> {
     let wrong = |text: &str| {
         format!(
-            "{text:?} is not a field that can be left; list fields such as `spec.replicas` or `data[\"app.properties\"]`, \
-             separated by commas"
+            "{text:?} is not a field that can be left; list fields such as `spec.replicas`, `data[\"app.properties\"]` or \
+             `spec.containers[name=app].resources`, separated by commas"
         )
     };
     let paths = paths::parse(text).map_err(wrong)?;
@@ -47,7 +48,9 @@ pub fn take(text: &str, body: &mut Value, live: Option<&DynamicObject>) -> Resul
     paths
         .into_iter()
         .map(|(path, text)| {
-            if matches!(path[0].as_str(), "apiVersion" | "kind" | "metadata" | "status") {
+            if let Step::Field(first) = &path[0]
+                && matches!(first.as_str(), "apiVersion" | "kind" | "metadata" | "status")
+            {
                 return Err(wrong(text));
             }
             let initial = remove(body, &path);
@@ -64,12 +67,12 @@ pub fn take(text: &str, body: &mut Value, live: Option<&DynamicObject>) -> Resul
 
 /// Reports whether a field that the plugin gives no value can have one: it exists, or the API server may default it when it
 /// creates the object.
-fn may_appear(body: &Value, path: &[String], live: Option<&DynamicObject>) -> bool {
+fn may_appear(body: &Value, path: &[Step], live: Option<&DynamicObject>) -> bool {
     let (place, way) = match live {
         Some(live) => (&live.data, path),
         None => (body, &path[..path.len() - 1]),
     };
-    let found = way.iter().try_fold(place, |place, name| place.get(name));
+    let found = way.iter().try_fold(place, |place, step| step.find(place));
     found.is_some_and(|found| live.is_some() || found.is_object())
 }
 
@@ -97,7 +100,7 @@ pub fn add_owned(
             .filter_map(|entry| Some((entry, part(entry, path)?)))
             .partition(|(entry, _)| is_apply_of(entry, manager));
         let others: Vec<&Value> = others.into_iter().map(|(_, part)| part).collect();
-        if let Some(value) = path.iter().try_fold(live, |value, name| value.get(name))
+        if let Some(value) = path.iter().try_fold(live, |value, step| step.find(value))
             && let Some((_, ours)) = ours.first()
             && let Some(own) = owned_part(value, ours, &others)
         {
@@ -107,22 +110,34 @@ pub fn add_owned(
 }
 
 /// Returns what an entry contains of a field.
-fn part<'a>(entry: &'a ManagedFieldsEntry, path: &[String]) -> Option<&'a Value> {
-    let mut names = path.iter();
-    names.try_fold(fields(entry)?, |fields, name| fields.get(format!("f:{name}")))
+fn part<'a>(entry: &'a ManagedFieldsEntry, path: &[Step]) -> Option<&'a Value> {
+    path.iter().try_fold(fields(entry)?, |fields, step| match step {
+        Step::Field(name) => fields.get(format!("f:{name}")),
+        Step::Element(_) => below(fields).find_map(|(name, place)| {
+            let keys = serde_json::from_str(name.strip_prefix("k:")?).ok()?;
+            step.selects(&keys).then_some(place)
+        }),
+    })
 }
 
-fn remove(body: &mut Value, path: &[String]) -> Option<Value> {
+fn remove(body: &mut Value, path: &[Step]) -> Option<Value> {
     let (last, way) = path.split_last()?;
-    let parent = way.iter().try_fold(body, |place, name| place.get_mut(name))?;
+    let parent = way.iter().try_fold(body, |place, step| step.find_mut(place))?;
+    let Step::Field(last) = last else { return None };
     parent.as_object_mut()?.remove(last)
 }
 
-fn insert(body: &mut Value, path: &[String], value: Value) {
+/// Sets a field, unless it is in an element that is not there.
+fn insert(body: &mut Value, path: &[Step], value: Value) {
     let mut place = body;
-    for name in path {
-        let Value::Object(fields) = place else { return };
-        place = fields.entry(name.as_str()).or_insert_with(|| json!({}));
+    for step in path {
+        if let (Step::Field(name), Value::Object(fields)) = (step, &mut *place) {
+            fields.entry(name.as_str()).or_insert_with(|| json!({}));
+        }
+        match step.find_mut(place) {
+            Some(next) => place = next,
+            None => return,
+        }
     }
     *place = value;
 }
@@ -195,6 +210,36 @@ mod tests {
         add_owned(&fields, &live.data, &managed, US, &mut body);
         let expected = json!({ "data": { "a": "1" }, "rules": [{ "port": 80, "name": "web" }] });
         assert_eq!(body, expected);
+    }
+
+    #[test]
+    fn a_field_in_an_element_is_left_by_its_keys() {
+        let container = |cpu: Value| json!({ "spec": { "containers": [{ "name": "app", "resources": cpu }, { "name": "b" }] } });
+        let mut body = container(json!({ "cpu": 1 }));
+        let left = take("spec.containers[name=app].resources", &mut body, None).unwrap();
+        assert_eq!(
+            body,
+            json!({ "spec": { "containers": [{ "name": "app" }, { "name": "b" }] } })
+        );
+        let mut new = body.clone();
+        add_initial(&left, &mut new);
+        assert_eq!(new, container(json!({ "cpu": 1 })));
+        let entry = |manager: &str, operation: &str| {
+            let element = json!({ "f:resources": { ".": {}, "f:cpu": {} } });
+            let fields = json!({ "f:spec": { "f:containers": { r#"k:{"name":"app"}"#: element } } });
+            json!({ "manager": manager, "operation": operation, "fieldsType": "FieldsV1", "fieldsV1": fields })
+        };
+        for (entries, expected) in [
+            (json!([entry(US, "Apply")]), container(json!({ "cpu": 2 }))),
+            (json!([entry(US, "Apply"), entry("user", "Update")]), body.clone()),
+        ] {
+            let managed: Vec<ManagedFieldsEntry> = serde_json::from_value(entries).unwrap();
+            let mut applied = body.clone();
+            add_owned(&left, &container(json!({ "cpu": 2 })), &managed, US, &mut applied);
+            assert_eq!(applied, expected);
+        }
+        let error = take("spec.containers[name=c].image", &mut body, None).unwrap_err();
+        assert!(error.contains("no field"), "{error}");
     }
 
     #[test]

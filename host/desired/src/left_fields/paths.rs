@@ -1,7 +1,48 @@
-//! The list of paths in the annotation, such as `spec.replicas, data["app.properties"]`.
+//! The list of paths in the annotation, such as `spec.replicas, data["app.properties"], spec.containers[name=app].resources`.
 
-/// The names on the way to a field, and the text from which they were read.
-pub(super) type Path<'a> = (Vec<String>, &'a str);
+use serde_json::Value;
+
+/// A step on the way to a field.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Step {
+    /// The field of this name.
+    Field(String),
+    /// The element of a list with these keys and values.
+    Element(Vec<(String, String)>),
+}
+
+impl Step {
+    /// Reports whether an element has these keys, or is none.
+    pub(super) fn selects(&self, element: &Value) -> bool {
+        let Self::Element(keys) = self else { return false };
+        keys.iter().all(|(key, wanted)| match &element[key] {
+            Value::String(value) => value == wanted,
+            value => *wanted == format!("{value}"),
+        })
+    }
+
+    /// Returns what is one step below a value.
+    pub(super) fn find<'v>(&self, value: &'v Value) -> Option<&'v Value> {
+        match self {
+            Self::Field(name) => value.get(name),
+            Self::Element(_) => value.as_array()?.iter().find(|element| self.selects(element)),
+        }
+    }
+
+    /// As [`Step::find`].
+    pub(super) fn find_mut<'v>(&self, value: &'v mut Value) -> Option<&'v mut Value> {
+        match self {
+            Self::Field(name) => value.get_mut(name),
+            Self::Element(_) => value
+                .as_array_mut()?
+                .iter_mut()
+                .find(|element| self.selects(element)),
+        }
+    }
+}
+
+/// The steps to a field, and the text from which they were read.
+pub(super) type Path<'a> = (Vec<Step>, &'a str);
 
 /// Parses the list.
 ///
@@ -11,8 +52,8 @@ pub(super) fn parse(text: &str) -> Result<Vec<Path<'_>>, &str> {
     let mut paths = Vec::new();
     let mut rest = text.trim();
     loop {
-        let (names, after) = path(rest).ok_or(rest)?;
-        paths.push((names, rest[..rest.len() - after.len()].trim()));
+        let (steps, after) = path(rest).ok_or(rest)?;
+        paths.push((steps, rest[..rest.len() - after.len()].trim()));
         match after.strip_prefix(',') {
             Some(more) => rest = more.trim_start(),
             None if after.is_empty() => return Ok(paths),
@@ -21,35 +62,64 @@ pub(super) fn parse(text: &str) -> Result<Vec<Path<'_>>, &str> {
     }
 }
 
-/// Returns the names in the first path and the text after it. A name that has dots is a JSON string in brackets.
-fn path(text: &str) -> Option<(Vec<String>, &str)> {
-    let (mut names, mut rest) = (Vec::new(), text);
-    while names.is_empty() || rest.starts_with(['.', '[']) {
-        let name = match rest.strip_prefix('[') {
-            Some(within) => {
-                let mut strings = serde_json::Deserializer::from_str(within).into_iter::<String>();
-                let name = strings.next()?.ok()?;
-                let after = &within[strings.byte_offset()..];
-                rest = after.trim_start().strip_prefix(']')?.trim_start();
-                name
-            }
-            None => {
-                let start = if names.is_empty() {
-                    rest
-                } else {
-                    rest.strip_prefix('.')?
-                };
-                let end = start.find(['.', '[', ',']).unwrap_or(start.len());
-                rest = &start[end..];
-                start[..end].trim().to_owned()
+/// Returns the steps of the first path and the text after it. A name that has dots is a JSON string in brackets, and an element
+/// its keys in brackets. A path begins and ends with a field.
+fn path(text: &str) -> Option<(Vec<Step>, &str)> {
+    let (mut steps, mut rest) = (Vec::new(), text);
+    while steps.is_empty() || rest.starts_with(['.', '[']) {
+        if let Some(within) = rest.strip_prefix('[') {
+            let (step, after) = match within.trim_start().starts_with('"') {
+                true => string(within).map(|(name, after)| (Step::Field(name), after))?,
+                false => keys(within)?,
+            };
+            steps.push(step);
+            rest = after.trim_start().strip_prefix(']')?.trim_start();
+        } else {
+            let start = if steps.is_empty() {
+                rest
+            } else {
+                rest.strip_prefix('.')?
+            };
+            let end = start.find(['.', '[', ',']).unwrap_or(start.len());
+            rest = &start[end..];
+            steps.push(Step::Field(start[..end].trim().to_owned()));
+        }
+    }
+    let is_field = |step: Option<&Step>| matches!(step, Some(Step::Field(_)));
+    let is_empty = |step: &Step| matches!(step, Step::Field(name) if name.is_empty());
+    let is_path = is_field(steps.first()) && is_field(steps.last()) && !steps.iter().any(is_empty);
+    is_path.then_some((steps, rest))
+}
+
+/// Returns the JSON string that a text begins with, and the text after it.
+fn string(text: &str) -> Option<(String, &str)> {
+    let mut strings = serde_json::Deserializer::from_str(text).into_iter::<String>();
+    let string = strings.next()?.ok()?;
+    Some((string, &text[strings.byte_offset()..]))
+}
+
+/// Returns the keys of an element, such as `port=53,protocol="TCP"`, and the text after them.
+fn keys(text: &str) -> Option<(Step, &str)> {
+    let (mut keys, mut rest) = (Vec::new(), text);
+    loop {
+        let (key, after) = rest.split_once('=')?;
+        let (value, after) = match after.starts_with('"') {
+            true => string(after)?,
+            false => {
+                let end = after.find([',', ']'])?;
+                (after[..end].trim().to_owned(), &after[end..])
             }
         };
-        if name.is_empty() {
+        let key = key.trim();
+        if key.is_empty() || key.contains(['[', ']', ',']) || value.is_empty() {
             return None;
         }
-        names.push(name);
+        keys.push((key.to_owned(), value));
+        match after.trim_start().strip_prefix(',') {
+            Some(more) => rest = more,
+            None => return Some((Step::Element(keys), after)),
+        }
     }
-    Some((names, rest))
 }
 
 #[cfg(test)]
@@ -59,14 +129,32 @@ mod tests {
     #[test]
     fn a_name_with_dots_is_a_string_in_brackets() {
         let names = |text| {
-            let paths = parse(text).map(|paths| paths.into_iter().map(|(names, _)| names.join("|")));
-            paths.map(Iterator::collect::<Vec<_>>)
+            let word = |step: &Step| match step {
+                Step::Field(name) => name.clone(),
+                Step::Element(keys) => {
+                    let keys: Vec<_> = keys.iter().map(|(key, value)| format!("{key}:{value}")).collect();
+                    keys.join("&")
+                }
+            };
+            let words = |steps: &[Step]| steps.iter().map(word).collect::<Vec<_>>().join("|");
+            let paths = parse(text).map(|paths| paths.into_iter().map(|(steps, _)| words(&steps)).collect());
+            paths as Result<Vec<_>, _>
         };
         let two = names("spec.replicas, data[\"app.properties\"]").unwrap();
         assert_eq!(two, ["spec|replicas", "data|app.properties"]);
         let mixed = names("[\"a\"] [\"b,]\\\"c\"].d,e").unwrap();
         assert_eq!(mixed, ["a|b,]\"c|d", "e"]);
+        let keyed = names("spec.ports[port=53, protocol=UDP].nodePort, a[name=\"b,]\"].c").unwrap();
+        assert_eq!(
+            keyed,
+            ["spec|ports|port:53&protocol:UDP|nodePort", "a|name:b,]|c"]
+        );
         for bad in [
+            "a[name=b]",
+            "[name=b].c",
+            "a[name=].c",
+            "a[=b].c",
+            "a[name=b",
             "",
             "a,",
             "a..b",
