@@ -4,6 +4,7 @@ pub mod contested;
 pub mod deep;
 pub mod drift;
 pub mod hot_loop;
+pub mod keyed_lists;
 pub mod left_fields;
 pub mod mutated;
 pub mod order;

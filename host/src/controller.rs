@@ -300,7 +300,7 @@ async fn process(context: Arc<Context>, work: Work, turn: Turn) {
         since,
     } = work;
     if reasons.contains(&Trigger::Resync) {
-        context.state.forget_unowned(&parent);
+        context.state.try_unkept_again(&parent);
     }
     let first = reasons.first().map_or("none", Trigger::as_str);
     let observer = &context.observer;

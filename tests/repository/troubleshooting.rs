@@ -7,7 +7,7 @@ use std::fs;
 use super::release::sources;
 
 /// The code that precedes a reason in the sources, without white space.
-const BEFORE: [&str; 23] = [
+const BEFORE: [&str; 25] = [
     "stalled(\"",
     "reconciling(\"",
     "held(\"",
@@ -20,6 +20,8 @@ const BEFORE: [&str; 23] = [
     "reason:\"",
     "EVENT:&str=\"",
     "FIELD_CONTESTED:&str=\"",
+    "FIELDS_DROPPED:&str=\"",
+    "FIELDS_REFUSED:&str=\"",
     "NO_PLUGIN:&str=\"",
     "RETRYING:&str=\"",
     "KIND_NOT_LISTED:&str=\"",

@@ -203,29 +203,35 @@ impl<'a> ResourceClient<'a> {
         self.with_body("patch", name, self.secret(body), request).await
     }
 
-    /// Replaces the part of an object at a JSON pointer, unless the object has another version.
+    /// Replaces parts of an object, one after the other, unless the object has another version. Each is a JSON pointer with the
+    /// new value, or with none to remove what is there.
     ///
     /// # Errors
     /// As [`ResourceClient::apply`].
-    pub async fn replace_part(
+    pub async fn replace_parts(
         &self,
         name: &NamespacedName,
         version: Option<&str>,
-        pointer: &str,
-        part: &Value,
+        parts: &[(&str, Option<&Value>)],
         manager: &str,
     ) -> Result<DynamicObject, ApiError> {
         let params = PatchParams::apply(manager);
         let api = self.api(name);
+        let replaced = |(pointer, part): &(&str, Option<&Value>)| match part {
+            Some(part) => json!({ "op": "replace", "path": pointer, "value": part }),
+            None => json!({ "op": "remove", "path": pointer }),
+        };
+        let version = json!({ "op": "replace", "path": "/metadata/resourceVersion", "value": version });
         let request = async {
-            let patch = serde_json::from_value(json!([
-                { "op": "replace", "path": "/metadata/resourceVersion", "value": version },
-                { "op": "replace", "path": pointer, "value": part },
-            ]));
+            let patch = std::iter::once(version)
+                .chain(parts.iter().map(replaced))
+                .collect();
+            let patch = serde_json::from_value(Value::Array(patch));
             let patch = Patch::<()>::Json(patch.map_err(kube::Error::SerdeError)?);
             api.patch(&name.name, &params, &patch).await
         };
-        self.with_body("patch", name, self.secret(part), request).await
+        let secret = parts.iter().find_map(|(_, part)| self.secret((*part)?));
+        self.with_body("patch", name, secret, request).await
     }
 
     /// Creates an object.

@@ -108,6 +108,12 @@ impl<'a> Elements<'a> {
         }
     }
 
+    /// Reports whether the elements are recognized by keys, not by their values.
+    #[must_use]
+    pub fn are_keyed(&self) -> bool {
+        !self.keys.is_empty()
+    }
+
     /// Returns the name at a position, and what is owned of its element.
     #[must_use]
     pub fn at(&self, position: usize) -> (&'a str, &'a Value) {

@@ -33,6 +33,12 @@ pub const CONTESTED: &str = "Contested";
 /// The reason of [`CONTESTED`].
 pub const FIELD_CONTESTED: &str = "FieldContested";
 
+/// The reason of [`SYNCED`], which is True, when the API server does not keep all that was applied.
+pub const FIELDS_DROPPED: &str = "FieldsDropped";
+
+/// The reason of [`SYNCED`], which is False, when a field stays as others set it, since the API server refuses to change it back.
+pub const FIELDS_REFUSED: &str = "FieldsRefused";
+
 /// The reason while no version of the plugin can be called.
 pub const NO_PLUGIN: &str = "PluginNotLoaded";
 /// The reason while the plugin asks to be called again.
@@ -195,6 +201,8 @@ pub struct Remarks {
     /// The reason of [`CONTESTED`]. While there is one, not every child is as applied, so the host does not call the parent
     /// ready.
     pub contested: Option<Reason>,
+    /// The reason of [`SYNCED`], which is otherwise True, when the API server does not keep all that was applied.
+    pub dropped: Option<Reason>,
     /// The reason of [`KIND_NOT_LISTED`].
     pub unlisted: Option<Reason>,
 }
@@ -203,12 +211,26 @@ impl Remarks {
     const TYPES: [&str; 3] = [PLUGIN_HELD_BACK, CONTESTED, KIND_NOT_LISTED];
 
     fn add_to(&self, conditions: &mut Vec<Condition>) {
+        if let Some(dropped) = &self.dropped {
+            for condition in conditions.iter_mut() {
+                if condition.type_ == SYNCED && condition.status == ConditionStatus::True {
+                    let status = match dropped.reason == FIELDS_REFUSED {
+                        true => ConditionStatus::False,
+                        false => ConditionStatus::True,
+                    };
+                    *condition = host(SYNCED, status, dropped);
+                } else if condition.type_ == READY && condition.message == ALL_READY {
+                    let but = format!(", but not all of their fields are kept: see the condition {SYNCED}");
+                    condition.message.push_str(&but);
+                }
+            }
+        }
         if let Some(contested) = &self.contested {
             let reason = Reason::new(&contested.reason, format!("see the condition {CONTESTED}"));
             for condition in conditions.iter_mut() {
                 // The plugin's own `Ready` has another message.
                 let is_synced = condition.type_ == SYNCED && condition.status == ConditionStatus::True;
-                if is_synced || (condition.type_ == READY && condition.message == ALL_READY) {
+                if is_synced || (condition.type_ == READY && condition.message.starts_with(ALL_READY)) {
                     *condition = host(&condition.type_, ConditionStatus::False, &reason);
                 }
             }

@@ -1,8 +1,14 @@
-//! Detects drift: fields of a child that others have changed or removed since they were applied.
+//! Detects how a child differs from what was applied to it: drift, which others have caused since, and what the API server did
+//! not keep of the apply itself.
 //!
 //! The API server keeps the answer. When anyone changes or removes a field that a manager applied, that field leaves the
 //! manager's entry in `metadata.managedFields`. Values are not compared: the API server may write them in another form,
-//! and a webhook may change them within the apply itself, and neither is drift.
+//! and a webhook may change them within the apply itself, and neither is drift. There are three exceptions, of which the
+//! entries tell nothing:
+//!
+//! - the order of a keyed list, which somebody may change without changing an element;
+//! - a field that is in the entry and not in the object: the API server or a policy has dropped it from the apply;
+//! - the host's own marks, by which it recognizes a child.
 //!
 //! Source: Kubernetes, "Server-Side Apply", and the format `FieldsV1` of `metav1.ManagedFieldsEntry`.
 
@@ -12,14 +18,73 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::ManagedFieldsEntry;
 use kube::core::DynamicObject;
 use serde_json::{Map, Value};
 
-use operator_host_core::field_path::FieldPath;
+use operator_host_core::field_path::{FieldPath, Step};
 use operator_host_core::managed_fields::{Elements, applied_by, below, fields};
-use operator_host_core::object::PROVENANCE_ANNOTATION;
+use operator_host_core::object::{
+    APPLIED_ANNOTATION, CONTROLLER_LABEL, PARENT_ANNOTATION, PROVENANCE_ANNOTATION,
+};
 
 /// The fields of metadata that a manager can own and a plugin can set.
 const METADATA: [&str; 4] = ["labels", "annotations", "ownerReferences", "finalizers"];
+/// The marks of a child: the field of metadata, the key, and whether the value counts.
+const MARKS: [(&str, &str, bool); 4] = [
+    ("labels", CONTROLLER_LABEL, true),
+    ("annotations", PARENT_ANNOTATION, true),
+    ("annotations", APPLIED_ANNOTATION, true),
+    ("annotations", PROVENANCE_ANNOTATION, false),
+];
 
-/// Returns the path of the first field of `body` that is no longer as `manager` applied it; `None` when all are.
+/// A field in which a child is not as it was applied.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Difference {
+    /// The path of the field. Of a list whose order has changed, the list.
+    pub path: FieldPath,
+    /// What is different.
+    pub cause: Cause,
+}
+
+/// Why a field of a child differs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Cause {
+    /// The manager does not own it any more, or the elements of a keyed list are in another order.
+    Lost,
+    /// It is a mark of the host, which is missing or has another value.
+    Mark,
+    /// The manager owns it, and the object does not have it.
+    Dropped,
+}
+
+impl Difference {
+    fn new(cause: Cause) -> Vec<Self> {
+        let path = FieldPath::default();
+        vec![Self { path, cause }]
+    }
+}
+
+/// Of a field that was dropped with all that it contains, it alone is named.
+fn gather(is_missing: bool, mut found: Vec<Difference>) -> Vec<Difference> {
+    let parts = found.len();
+    if is_missing {
+        found.retain(|it| it.cause != Cause::Dropped);
+    }
+    if found.len() < parts {
+        found.extend(Difference::new(Cause::Dropped));
+    }
+    found
+}
+
+/// Adds the step before to the paths, which are built from the innermost step on.
+fn within(
+    differences: Vec<Difference>,
+    step: impl Fn(FieldPath) -> FieldPath,
+) -> impl Iterator<Item = Difference> {
+    differences.into_iter().map(move |difference| Difference {
+        path: step(difference.path),
+        ..difference
+    })
+}
+
+/// Returns the fields of `body` that are not as `manager` applied them.
 ///
 /// `live` is the object with these `managed` fields, and `body` what the manager last applied to it. Without an entry of
 /// the manager, the path is that of the entries.
@@ -29,50 +94,107 @@ pub fn drift(
     manager: &str,
     body: &Value,
     live: &DynamicObject,
-) -> Option<FieldPath> {
-    let metadata = |field: &str| FieldPath::default().field("metadata").field(field);
+) -> Vec<Difference> {
+    let metadata = serde_json::to_value(&live.metadata).unwrap_or_default();
+    let mut found: Vec<_> = marks(body, &metadata).collect();
     let Some(ours) = applied_by(managed, manager) else {
-        return Some(metadata("managedFields"));
+        let path = FieldPath::default().field("metadata").field("managedFields");
+        let cause = Cause::Lost;
+        found.push(Difference { path, cause });
+        return found;
     };
     let others = managed.iter().filter_map(fields);
     let others = others.filter(|other| !std::ptr::eq(*other, ours)).collect();
     let walk = Walk { others };
     let content = body.as_object().into_iter().flatten();
-    let mut content =
-        content.filter(|(name, _)| !matches!(name.as_str(), "apiVersion" | "kind" | "metadata"));
-    let lost = content.find_map(|(name, body)| {
+    let content = content.filter(|(name, _)| !matches!(name.as_str(), "apiVersion" | "kind" | "metadata"));
+    let content = content.flat_map(|(name, body)| {
         let trail = Trail {
             name: &field_name(name),
             before: None,
         };
-        let place = ours.get(trail.name);
-        walk.field(place, body, live.data.get(name), &trail)
-            .map(|lost| lost.field(name))
+        let found = walk.field(ours.get(trail.name), body, live.data.get(name), &trail);
+        within(found, move |path| path.field(name))
     });
-    let in_metadata = || {
-        let live = serde_json::to_value(&live.metadata).unwrap_or_default();
-        METADATA.into_iter().find_map(|name| {
-            let body = without_marks(body["metadata"].get(name)?);
-            let root = Trail {
-                name: "f:metadata",
-                before: None,
-            };
-            let trail = Trail {
-                name: &field_name(name),
-                before: Some(&root),
-            };
-            let place = ours.get(root.name).and_then(|metadata| metadata.get(trail.name));
-            let lost = walk.field(place, &body, live.get(name), &trail)?;
-            Some(lost.field(name).field("metadata"))
-        })
-    };
-    lost.or_else(in_metadata).map(FieldPath::reversed)
+    let in_metadata = METADATA.into_iter().flat_map(|name| {
+        let Some(body) = body["metadata"].get(name) else {
+            return Vec::new();
+        };
+        let root = Trail {
+            name: "f:metadata",
+            before: None,
+        };
+        let trail = Trail {
+            name: &field_name(name),
+            before: Some(&root),
+        };
+        let place = ours.get(root.name).and_then(|metadata| metadata.get(trail.name));
+        let found = walk.field(place, &without_marks(name, body), metadata.get(name), &trail);
+        within(found, move |path| path.field(name).field("metadata")).collect()
+    });
+    let all = content.chain(in_metadata).map(|difference| Difference {
+        path: difference.path.reversed(),
+        ..difference
+    });
+    found.extend(all);
+    found
 }
 
-fn without_marks(body: &Value) -> Value {
+/// Takes out of `body` the fields on these paths that `manager` has lost, as far as it owns nothing of them. Returns whether there
+/// was one.
+pub fn leave_out<'p>(
+    body: &mut Value,
+    lost: impl IntoIterator<Item = &'p FieldPath>,
+    managed: &[ManagedFieldsEntry],
+    manager: &str,
+) -> bool {
+    let Some(ours) = applied_by(managed, manager) else {
+        return false;
+    };
+    let removed = lost.into_iter().filter_map(|path| remove_lost(body, path, ours));
+    removed.count() > 0
+}
+
+fn remove_lost(mut body: &mut Value, path: &FieldPath, ours: &Value) -> Option<()> {
+    let mut place = ours;
+    for step in path.steps() {
+        match step {
+            Step::Field(name) => match place.get(field_name(name)) {
+                Some(next) => (place, body) = (next, body.get_mut(name)?),
+                None => return body.as_object_mut()?.remove(name).map(drop),
+            },
+            Step::Element(element) => {
+                let elements = Elements::of(place);
+                let at = elements.find(element)?;
+                let list = body.as_array_mut()?;
+                let position = elements.assign(list).iter().position(|of| *of == Some(at))?;
+                (place, body) = (elements.at(at).1, list.get_mut(position)?);
+            }
+        }
+    }
+    // The list is owned, and in another order.
+    None
+}
+
+/// Returns the marks in `body` that an object with these metadata does not have.
+fn marks(body: &Value, metadata: &Value) -> impl Iterator<Item = Difference> {
+    let is_missing = |(field, key, is_exact): &(&str, &str, bool)| {
+        let (wanted, is) = (&body["metadata"][field][key], &metadata[field][key]);
+        !wanted.is_null() && (is.is_null() || (*is_exact && wanted != is))
+    };
+    MARKS
+        .into_iter()
+        .filter(is_missing)
+        .map(|(field, key, _)| Difference {
+            path: FieldPath::default().field("metadata").field(field).field(key),
+            cause: Cause::Mark,
+        })
+}
+
+fn without_marks(field: &str, body: &Value) -> Value {
     let mut body = body.clone();
     if let Some(body) = body.as_object_mut() {
-        body.retain(|key, _| key != PROVENANCE_ANNOTATION);
+        body.retain(|key, _| !MARKS.iter().any(|(of, mark, _)| *of == field && mark == key));
     }
     body
 }
@@ -101,59 +223,67 @@ struct Walk<'a> {
     others: Vec<&'a Value>,
 }
 
-/// Each function returns the path of what was lost, innermost step first.
+/// Each function returns the paths of what differs, innermost step first.
 impl Walk<'_> {
-    /// Returns what was lost of a field, which is `place` in our entry.
+    /// Returns what differs in a field, which is `place` in our entry. Of a field that was lost with all that it contains, the
+    /// first part is enough.
     fn field(
         &self,
         place: Option<&Value>,
         body: &Value,
         live: Option<&Value>,
         trail: &Trail<'_>,
-    ) -> Option<FieldPath> {
+    ) -> Vec<Difference> {
         match place {
             Some(place) => self.value(place, body, live, trail),
             None => match body {
-                Value::Object(body) if !body.is_empty() => body.iter().find_map(|(name, body)| {
-                    let live = live.and_then(|live| live.get(name));
-                    let lost = self.field(None, body, live, trail)?;
-                    Some(lost.field(name))
-                }),
-                body => (!is_as_wanted(body, live)).then(FieldPath::default),
+                Value::Object(body) if !body.is_empty() => {
+                    let parts = body.iter().map(|(name, body)| {
+                        let live = live.and_then(|live| live.get(name));
+                        within(self.field(None, body, live, trail), move |path| path.field(name)).collect()
+                    });
+                    parts
+                        .into_iter()
+                        .find(|found: &Vec<_>| !found.is_empty())
+                        .unwrap_or_default()
+                }
+                body if is_as_wanted(body, live) => Vec::new(),
+                _ => Difference::new(Cause::Lost),
             },
         }
     }
 
-    fn value(
-        &self,
-        place: &Value,
-        body: &Value,
-        live: Option<&Value>,
-        trail: &Trail<'_>,
-    ) -> Option<FieldPath> {
+    fn value(&self, place: &Value, body: &Value, live: Option<&Value>, trail: &Trail<'_>) -> Vec<Difference> {
         let is_leaf = below(place).next().is_none();
+        let is_missing = live.is_none_or(Value::is_null);
         match body {
             Value::Object(body) if is_leaf => self.leaf(body, live, trail),
-            Value::Object(body) => body.iter().find_map(|(name, body)| {
-                let trail = Trail {
-                    name: &field_name(name),
-                    before: Some(trail),
-                };
-                let live = live.and_then(|live| live.get(name));
-                let lost = self.field(place.get(trail.name), body, live, &trail)?;
-                Some(lost.field(name))
-            }),
-            Value::Array(body) if !is_leaf => self.list(place, body, live, trail),
+            Value::Object(body) => {
+                let fields = body.iter().flat_map(|(name, body)| {
+                    let trail = Trail {
+                        name: &field_name(name),
+                        before: Some(trail),
+                    };
+                    let live = live.and_then(|live| live.get(name));
+                    within(
+                        self.field(place.get(trail.name), body, live, &trail),
+                        move |path| path.field(name),
+                    )
+                });
+                gather(is_missing, fields.collect())
+            }
+            Value::Array(body) if !is_leaf => gather(is_missing, self.list(place, body, live, trail)),
+            body if is_missing && !is_zero(body) => Difference::new(Cause::Dropped),
             // Owned as a whole.
-            _ => None,
+            _ => Vec::new(),
         }
     }
 
     /// An entry without children is owned as a whole. A map of which all fields were lost looks the same: then others have
     /// them, or they are gone.
-    fn leaf(&self, body: &Map<String, Value>, live: Option<&Value>, trail: &Trail<'_>) -> Option<FieldPath> {
+    fn leaf(&self, body: &Map<String, Value>, live: Option<&Value>, trail: &Trail<'_>) -> Vec<Difference> {
         if body.is_empty() {
-            return None;
+            return Vec::new();
         }
         let has_part = |other: &&Value| {
             trail
@@ -166,7 +296,9 @@ impl Walk<'_> {
             let live = live.and_then(|live| live.get(*name));
             is_shared || (live.is_none() && !is_zero(body))
         });
-        lost.map(|(name, _)| FieldPath::default().field(name))
+        let lost = lost
+            .map(|(name, _)| within(Difference::new(Cause::Lost), move |path| path.field(name)).collect());
+        lost.unwrap_or_default()
     }
 
     fn list(
@@ -175,29 +307,33 @@ impl Walk<'_> {
         body: &[Value],
         live: Option<&Value>,
         trail: &Trail<'_>,
-    ) -> Option<FieldPath> {
+    ) -> Vec<Difference> {
         let elements = Elements::of(place);
-        let live = live.and_then(Value::as_array).into_iter().flatten();
-        let by_position: HashMap<usize, &Value> = live
-            .filter_map(|live| Some((elements.find(live)?, live)))
+        let live = live.and_then(Value::as_array).into_iter().flatten().enumerate();
+        let by_name: HashMap<usize, (usize, &Value)> = live
+            .filter_map(|(position, live)| Some((elements.find(live)?, (position, live))))
             .collect();
-        elements
-            .assign(body)
-            .into_iter()
-            .zip(body)
-            .find_map(|(at, body)| {
-                let Some(at) = at else {
-                    return Some(FieldPath::default().element(body));
-                };
-                let (name, place) = elements.at(at);
-                let trail = Trail {
-                    name,
-                    before: Some(trail),
-                };
-                let live = by_position.get(&at).copied();
-                let lost = self.value(place, body, live, &trail)?;
-                Some(lost.element(live.unwrap_or(body)))
-            })
+        let assigned = elements.assign(body);
+        let found = assigned.iter().zip(body).flat_map(|(at, body)| {
+            let Some(at) = at else {
+                return within(Difference::new(Cause::Lost), move |path| path.element(body)).collect();
+            };
+            let (name, place) = elements.at(*at);
+            let trail = Trail {
+                name,
+                before: Some(trail),
+            };
+            let live = by_name.get(at).map(|(_, live)| *live);
+            let found = self.value(place, body, live, &trail);
+            within(found, move |path| path.element(live.unwrap_or(body))).collect::<Vec<_>>()
+        });
+        let mut found: Vec<_> = found.collect();
+        let positions = assigned.iter().flatten();
+        let positions = positions.filter_map(|at| Some(by_name.get(at)?.0));
+        if elements.are_keyed() && !positions.is_sorted() {
+            found.extend(Difference::new(Cause::Lost));
+        }
+        found
     }
 }
 
@@ -244,8 +380,15 @@ mod tests {
         });
         let managed = serde_json::from_value(Value::Array(entries.collect())).unwrap();
         let managed: Vec<ManagedFieldsEntry> = managed;
-        let lost = drift(&managed, US, body, &live);
-        lost.map_or_else(|| "nothing".to_owned(), |path| path.to_string())
+        first(&drift(&managed, US, body, &live), Cause::Lost)
+    }
+
+    /// Returns the first path with this cause, or "nothing".
+    fn first(found: &[Difference], cause: Cause) -> String {
+        let mut found = found.iter().filter(|difference| difference.cause == cause);
+        found
+            .next()
+            .map_or_else(|| "nothing".to_owned(), |it| it.path.to_string())
     }
 
     fn lost(live: &Value, ours: &Value, body: &Value) -> String {
@@ -356,6 +499,112 @@ mod tests {
         assert_eq!(lost(&json!({}), &ours, &body), "nothing");
         let ours = json!({ "f:metadata": { "f:annotations": { "f:x": {} } } });
         assert_eq!(lost(&json!({}), &ours, &body), "metadata.annotations.a");
+    }
+
+    #[test]
+    fn own_elements_in_another_order_are_drift_whatever_others_have_between_them() {
+        let element = |name: &str| json!({ "name": name });
+        let steps = ["a", "b"].map(element);
+        let body = json!({ "spec": { "steps": steps, "set": [1, 2] } });
+        let place = json!({ ".": {}, "f:name": {} });
+        let ours = json!({ "f:spec": {
+            "f:steps": { r#"k:{"name":"a"}"#: place, r#"k:{"name":"b"}"#: place }, "f:set": { "v:1": {}, "v:2": {} },
+        } });
+        let live = |names: &[&str]| {
+            let steps: Vec<_> = names.iter().map(|name| element(name)).collect();
+            json!({ "spec": { "steps": steps, "set": [2, 1] } })
+        };
+        for names in [&["a", "b"][..], &["x", "a", "y", "b"]] {
+            assert_eq!(
+                lost(&live(names), &ours, &body),
+                "nothing",
+                "a set has no order: {names:?}"
+            );
+        }
+        for names in [&["b", "a"][..], &["b", "x", "a"]] {
+            assert_eq!(lost(&live(names), &ours, &body), "spec.steps", "{names:?}");
+        }
+    }
+
+    #[test]
+    fn what_is_owned_and_not_there_was_dropped_from_the_apply() {
+        let manager = "us";
+        let found = |live: Value, body: &Value| {
+            let ours = json!({ "f:spec": {
+                "f:ttl": {}, "f:paused": {}, "f:update": { "f:max": {}, "f:mode": {} },
+                "f:list": { r#"k:{"name":"a"}"#: { ".": {}, "f:name": {}, "f:limit": {} } },
+            } });
+            let entry = json!({ "manager": manager, "operation": "Apply", "fieldsType": "FieldsV1", "fieldsV1": ours });
+            let managed: Vec<ManagedFieldsEntry> = serde_json::from_value(json!([entry])).unwrap();
+            let live = serde_json::from_value(json!({ "metadata": { "name": "a" }, "spec": live })).unwrap();
+            let found = drift(&managed, manager, body, &live);
+            assert_eq!(first(&found, Cause::Lost), "nothing");
+            let dropped = found.iter().filter(|it| it.cause == Cause::Dropped);
+            dropped.map(|it| it.path.to_string()).collect::<Vec<_>>()
+        };
+        let spec = json!({ "ttl": 1, "paused": false, "update": { "max": 1, "mode": "x" }, "list": [{ "name": "a", "limit": 1 }] });
+        let body = json!({ "spec": spec });
+        assert_eq!(found(spec.clone(), &body), Vec::<String>::new());
+        let without = json!({ "update": { "mode": "x" }, "list": [{ "name": "a" }] });
+        let expected = ["spec.list[name=a].limit", "spec.ttl", "spec.update.max"];
+        assert_eq!(found(without, &body), expected, "a zero may be left out");
+        let gone = json!({ "ttl": 1, "list": [] });
+        assert_eq!(found(gone, &body), ["spec.list[name=a]", "spec.update"]);
+    }
+
+    #[test]
+    fn a_mark_that_is_missing_or_rewritten_is_found_whoever_owns_it() {
+        let marks = json!({ "labels": { CONTROLLER_LABEL: "shop" }, "annotations": { PROVENANCE_ANNOTATION: "new" } });
+        let body = json!({ "metadata": marks });
+        let marked = |metadata: Value| {
+            let mut live = json!({ "metadata": metadata });
+            live["metadata"]["name"] = "a".into();
+            let found = drift(&[], US, &body, &serde_json::from_value(live).unwrap());
+            first(&found, Cause::Mark)
+        };
+        let kept = json!({ "labels": { CONTROLLER_LABEL: "shop" }, "annotations": { PROVENANCE_ANNOTATION: "old" } });
+        assert_eq!(
+            marked(kept),
+            "nothing",
+            "a difference in the provenance is no reason to write"
+        );
+        let rewritten =
+            json!({ "labels": { CONTROLLER_LABEL: "x" }, "annotations": { PROVENANCE_ANNOTATION: "old" } });
+        assert_eq!(
+            marked(rewritten),
+            r#"metadata.labels["operator-host.dev/controller"]"#
+        );
+        let unmade = json!({ "labels": { CONTROLLER_LABEL: "shop" } });
+        assert_eq!(
+            marked(unmade),
+            r#"metadata.annotations["operator-host.dev/provenance"]"#
+        );
+    }
+
+    #[test]
+    fn what_others_own_is_left_out_of_a_body_and_what_is_owned_is_not() {
+        let ours = json!({ "f:spec": { "f:containers": {
+            r#"k:{"name":"a"}"#: { "f:name": {}, "f:image": {} }, r#"k:{"name":"b"}"#: { "f:name": {} },
+        } } });
+        let entry =
+            json!({ "manager": US, "operation": "Apply", "fieldsType": "FieldsV1", "fieldsV1": ours });
+        let managed: Vec<ManagedFieldsEntry> = serde_json::from_value(json!([entry])).unwrap();
+        let container = json!({ "name": "a", "image": "x", "resources": { "cpu": 1, "memory": 2 } });
+        let mut body = json!({ "spec": { "containers": [{ "name": "b" }, container] } });
+        let containers = FieldPath::default().field("spec").field("containers");
+        let within = containers
+            .clone()
+            .element(&json!({ "name": "a", "image": "x", "new": 1 }));
+        let owned = [containers, within.clone().field("image")];
+        let before = body.clone();
+        assert!(!leave_out(&mut body, &owned, &managed, US));
+        assert_eq!(body, before);
+        let lost = within.field("resources").field("cpu");
+        assert!(leave_out(&mut body, [&lost], &managed, US));
+        assert_eq!(
+            body,
+            json!({ "spec": { "containers": [{ "name": "b" }, { "name": "a", "image": "x" }] } })
+        );
     }
 
     #[test]

@@ -4,14 +4,13 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use futures::StreamExt;
 use futures::stream;
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::ManagedFieldsEntry;
 use kube::api::PatchParams;
 use kube::core::DynamicObject;
 use serde_json::Value;
 use tokio::time::Instant;
 use tracing::{debug, warn};
 
-use super::contest;
+use super::contest::{self, in_words};
 use super::context::LiveChild;
 use super::context::pace::Cause;
 use super::error::Stop;
@@ -25,17 +24,19 @@ use operator_host_cluster::api_error::ApiError;
 use operator_host_cluster::resource_client::ResourceClient;
 use operator_host_contract::{EventType, Kind};
 use operator_host_core::field_path::FieldPath;
-use operator_host_core::managed_fields::applied_by;
+use operator_host_core::managed_fields::other_writer;
 use operator_host_core::object::{
-    APPLIED_ANNOTATION, ChildRef, PROVENANCE_ANNOTATION, annotation, controller_of, fingerprint,
-    is_terminating, made_at,
+    APPLIED_ANNOTATION, ChildRef, PROVENANCE_ANNOTATION, annotation, controller_of, is_terminating, made_at,
+    shorten,
 };
-use operator_host_desired::drift::drift;
+use operator_host_desired::drift::{self, Difference, drift};
 use operator_host_desired::left_fields;
 use operator_host_desired::order::{Order, Waiting};
 use operator_host_desired::ownership::{owns, retains};
 use operator_host_desired::plan::Desired;
 
+/// Maximum size of a path in a message, in bytes: a plugin may choose the keys in it.
+const MAX_PATH: usize = 256;
 /// Maximum number of concurrent applies per parent.
 const CONCURRENCY: usize = 4;
 
@@ -196,7 +197,12 @@ fn may_apply<'a>(
         return Err(ApplyOutcome::Held(why));
     }
     if let (Some(live), Some(drift)) = (live, drift) {
-        if is_child(run, parent, &live.object) && contest::is_on_hold(run, parent, desired, live, drift) {
+        // What the last apply did not bring back, nobody changes back.
+        let is_expected = run.memory(|memory| memory.unkept.is_expected(&desired.key, &drift.to_string()));
+        if !is_expected
+            && is_child(run, parent, &live.object)
+            && contest::is_on_hold(run, parent, desired, live, drift)
+        {
             return Err(ApplyOutcome::Unchanged);
         }
         debug!("applying {}, because {drift} is not as applied", desired.key);
@@ -240,16 +246,22 @@ async fn send(
     let manager = run.config.field_manager();
     let params = PatchParams::apply(&manager);
     let answer = match live {
-        None => objects.apply_new(&key.name, desired.new_body(), &manager).await,
+        None => {
+            let answer = objects.apply_new(&key.name, desired.new_body(), &manager).await;
+            answer.map(|answer| (answer, None))
+        }
         Some(live) => {
             let body = body_for(desired, live, &manager);
             match is_known_child(run, parent, &live.object) {
                 true => repair::apply(&objects, desired, live, &body, &manager).await,
-                false => objects.apply(&key.name, &body, &params).await,
+                false => objects
+                    .apply(&key.name, &body, &params)
+                    .await
+                    .map(|answer| (answer, None)),
             }
         }
     };
-    let answer = answer.inspect_err(|error| {
+    let (answer, refused) = answer.inspect_err(|error| {
         run.caches.record_refused_namespace(error);
         if error.is_lost_race() {
             run.doubt(run.name);
@@ -262,7 +274,7 @@ async fn send(
         Some(_) if was == answer.metadata.resource_version.as_ref() => ApplyOutcome::Unchanged,
         Some(_) => ApplyOutcome::Updated,
     };
-    remember(run, desired, &answer);
+    remember(run, parent, desired, live, &answer, refused.as_ref());
     run.memory(|memory| {
         match (&outcome, memory.paces.get_mut(&key.identity())) {
             (ApplyOutcome::Created, Some(pace)) => pace.created(Instant::now()),
@@ -331,33 +343,70 @@ fn drift_of(run: &Run<'_>, parent: &DynamicObject, desired: &Desired, live: &Liv
         // It is recreated after its deletion, which the watch reports.
         return None;
     }
-    if annotation(&live.object, APPLIED_ANNOTATION) != Some(&desired.fingerprint) {
-        return Some(annotation_path(APPLIED_ANNOTATION));
+    let (key, fingerprint) = (&desired.key, &desired.fingerprint);
+    let is_known =
+        |path: &FieldPath| run.memory(|it| it.unkept.is_known(key, fingerprint, &path.to_string()));
+    let applied = annotation_path(APPLIED_ANNOTATION);
+    if annotation(&live.object, APPLIED_ANNOTATION) != Some(fingerprint) && !is_known(&applied) {
+        return Some(applied);
     }
     // No generation is newer than the parent's: `freshness` has asked the API server.
     if made_at(parent, &live.object) > parent.metadata.generation {
         return Some(annotation_path(PROVENANCE_ANNOTATION));
     }
     let manager = run.config.field_manager();
-    let drift = drift(&live.managed, &manager, &desired.body, &live.object)?;
-    let owned = owned(desired, &live.managed, &manager);
-    let is_known = run.memory(|memory| memory.unowned.get(&desired.key) == Some(&owned));
-    (!is_known).then_some(drift)
+    let mut found = drift(&live.managed, &manager, &desired.body, &live.object);
+    let is_drift = |it: &Difference| it.cause != drift::Cause::Dropped && !is_known(&it.path);
+    if let Some(at) = found.iter().position(is_drift) {
+        return Some(found.swap_remove(at).path);
+    }
+    tell(run, parent, key, &found);
+    None
 }
 
-/// Remembers what an apply owns in its answer, if that is not the whole body.
-fn remember(run: &Run<'_>, desired: &Desired, answer: &DynamicObject) {
+/// Remembers what even the answer to an apply does not have as it was applied, and tells it.
+fn remember(
+    run: &Run<'_>,
+    parent: &DynamicObject,
+    desired: &Desired,
+    live: Option<&LiveChild>,
+    answer: &DynamicObject,
+    refused: Option<&ApiError>,
+) {
     let manager = run.config.field_manager();
     let managed = answer.metadata.managed_fields.as_deref().unwrap_or_default();
-    let drift = drift(managed, &manager, &desired.body, answer);
-    let unowned = drift.map(|_| owned(desired, managed, &manager));
-    run.memory(|memory| match unowned {
-        Some(owned) => drop(memory.unowned.insert(desired.key.clone(), owned)),
-        None => drop(memory.unowned.remove(&desired.key)),
+    let mut found = drift(managed, &manager, &desired.body, answer);
+    if live.is_none() {
+        // A policy may be about creations only, so a mark is worth another apply.
+        found.retain(|it| it.cause != drift::Cause::Mark);
+    }
+    let known = found.iter().filter(|it| it.cause != drift::Cause::Dropped);
+    let known = known.map(|it| it.path.to_string()).collect();
+    let why = refused.map(|refused| {
+        let mut lost = found.iter().filter(|it| it.cause == drift::Cause::Lost);
+        let writer = lost.find_map(|it| other_writer(managed, &it.path, &manager));
+        let writer = writer.map(|writer| format!(", which was changed {},", in_words(&writer)));
+        format!(
+            "{} cannot be changed back: {}",
+            writer.unwrap_or_default(),
+            refused.message
+        )
     });
+    run.memory(|memory| {
+        memory
+            .unkept
+            .answered(&desired.key, &desired.fingerprint, known, why);
+    });
+    tell(run, parent, &desired.key, &found);
 }
 
-/// Returns a hash of a body and of what the manager owns after its apply.
-fn owned(desired: &Desired, managed: &[ManagedFieldsEntry], manager: &str) -> String {
-    fingerprint(&(&desired.fingerprint, applied_by(managed, manager)))
+/// Tells which fields of a child the API server does not keep, each once.
+fn tell(run: &Run<'_>, parent: &DynamicObject, key: &ChildRef, found: &[Difference]) {
+    let paths = found.iter().map(|it| shorten(&it.path.to_string(), MAX_PATH));
+    // An API server that keeps no managed fields keeps the fields.
+    let paths = paths.filter(|path| path != "metadata.managedFields").collect();
+    if let Some((reason, message)) = run.memory(|memory| memory.unkept.tell(key, paths)) {
+        warn!("{message}");
+        run.publish(parent, EventType::Warning, reason, &message);
+    }
 }

@@ -65,7 +65,7 @@ fn report(run: &Run<'_>, parent: &DynamicObject, desired: &Desired, live: &LiveC
     }
 }
 
-fn in_words(writer: &FieldWriter) -> String {
+pub(super) fn in_words(writer: &FieldWriter) -> String {
     let subresource = writer.subresource.as_ref();
     let subresource = subresource.map(|name| format!(" (subresource {name})"));
     let time = writer.time.map(|time| format!(" at {time}"));
@@ -95,7 +95,10 @@ pub(super) fn applied(run: &Run<'_>, parent: &DynamicObject, desired: &Desired, 
 /// that the plugin no longer wants.
 pub(super) fn end(run: &Run<'_>, parent: &DynamicObject, desired: &[Desired]) {
     let is_wanted = |key: &ChildRef| desired.iter().any(|desired| desired.key == *key);
-    let ended = run.memory(|memory| memory.contests.end(is_wanted, Instant::now()));
+    let ended = run.memory(|memory| {
+        memory.unkept.retain(is_wanted);
+        memory.contests.end(is_wanted, Instant::now())
+    });
     for message in ended {
         info!("{message}");
         run.publish(parent, EventType::Normal, "ContestEnded", &message);

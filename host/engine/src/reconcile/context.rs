@@ -8,6 +8,7 @@ mod needs;
 mod objects;
 pub(super) mod pace;
 mod state;
+mod unkept;
 mod watches;
 
 use std::sync::Arc;
@@ -21,6 +22,7 @@ pub use self::cluster::Cluster;
 pub use self::contests::Contests;
 pub use self::memory::{Doubt, FailureMemory, OwnWrites, ParentMemory};
 pub use self::state::ControllerState;
+pub use self::unkept::Unkept;
 use super::observer::Observer;
 use super::proof_key::{ProofKey, ProofKeyError};
 use super::staged::Versions;

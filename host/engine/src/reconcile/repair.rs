@@ -2,8 +2,12 @@
 //!
 //! Examples are a probe with two handlers, a Service with two ports of one name, and the default of a strategy that is no
 //! longer wanted. An apply removes nothing that it does not own. So the smallest part of the child that holds the refused
-//! field is replaced by the wanted one, and then the child is applied. What others have elsewhere stays.
+//! field is replaced by the wanted one, or removed if the host applied it and wants none, and then the child is applied. What
+//! others have elsewhere stays.
 
+use std::borrow::Cow;
+use std::cmp::Reverse;
+use std::collections::HashMap;
 use std::sync::Arc;
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ManagedFieldsEntry;
@@ -18,19 +22,22 @@ use operator_host_cluster::resource_client::ResourceClient;
 use operator_host_core::field_path::{self, FieldPath};
 use operator_host_core::managed_fields::{Elements, applied_by, is_apply_of, other_writer};
 use operator_host_core::object::{secret, shorten};
-use operator_host_desired::drift::drift;
+use operator_host_desired::drift::{Cause, drift, leave_out};
 use operator_host_desired::plan::Desired;
 
-/// How many parts of the child are tried, the smallest first.
+/// How many replacements are tried, the smallest first.
 const TRIES: usize = 3;
 /// How often the host tries to give up what a replacement owns.
 const DISOWN_TRIES: usize = 5;
-/// A part is at least this far below the root: to replace a whole spec would reset what others and the API server set.
-const LEAST_DEPTH: usize = 2;
+/// Fields at the root that are never replaced as a whole: that would reset what others and the API server set.
+const TOO_LARGE: [&str; 2] = ["metadata", "spec"];
 /// Maximum size of a value in a message, in bytes.
 const SHOWN: usize = 200;
 
 /// Applies a child that exists and is ours, and replaces parts of it where the apply does not suffice; see the module.
+///
+/// What only a subresource may change, or nobody may change back, is left as others set it: then the refusal is returned beside
+/// the answer.
 ///
 /// # Errors
 /// The refusal, with the value that is in the way, when no part can be replaced; the error of any other request.
@@ -40,7 +47,7 @@ pub(super) async fn apply(
     live: &LiveChild,
     body: &Value,
     manager: &str,
-) -> Result<DynamicObject, ApiError> {
+) -> Result<(DynamicObject, Option<ApiError>), ApiError> {
     let params = PatchParams::apply(manager).force();
     match objects.apply(&desired.key.name, body, &params).await {
         Err(refused) if refused.fault == Fault::Refused(422) && !refused.is_lost_race() => {
@@ -49,30 +56,78 @@ pub(super) async fn apply(
                 .iter()
                 .flat_map(|field| parts(field, desired, live, manager));
             match replace(objects, desired, live, body, manager, parts.collect()).await? {
-                Some(replaced) => Ok(replaced),
-                None => Err(in_the_way(refused, &fields, desired, live, manager)),
+                Some(replaced) => Ok((replaced, None)),
+                None => match without_lost(objects, desired, live, body, &fields, manager).await? {
+                    Some(answer) => Ok((answer, Some(refused))),
+                    None => Err(in_the_way(refused, &fields, desired, live, manager)),
+                },
             }
         }
-        // Old API servers, such as 1.20, drop an empty map that is added to others' fields, without a word.
+        // Old API servers, such as 1.20, drop an empty map that is added to others' fields, without a word, and keep the order of
+        // the elements that they have.
         Ok(answer) => {
             let managed = answer.metadata.managed_fields.clone().unwrap_or_default();
-            let Some(lost) = drift(&managed, manager, &desired.body, &answer) else {
-                return Ok(answer);
-            };
+            let mut lost = drift(&managed, manager, &desired.body, &answer);
+            lost.retain(|it| it.cause == Cause::Lost);
+            if lost.is_empty() {
+                return Ok((answer, None));
+            }
             let after = LiveChild {
                 object: Arc::new(answer),
                 managed,
             };
-            let parts = parts(&steps_of(&lost, &after.object.data), desired, &after, manager);
+            let steps = lost.iter().map(|it| steps_of(&it.path, &after.object.data));
+            let parts = steps
+                .flat_map(|steps| parts(&steps, desired, &after, manager))
+                .collect();
             let replaced = replace(objects, desired, &after, body, manager, parts).await?;
-            Ok(replaced.unwrap_or_else(|| Arc::unwrap_or_clone(after.object)))
+            Ok((
+                replaced.unwrap_or_else(|| Arc::unwrap_or_clone(after.object)),
+                None,
+            ))
         }
-        answer => answer,
+        Err(error) => Err(error),
     }
 }
 
-/// Replaces the first of these parts with which the child can be applied. Returns the object after it; `None` when there is
-/// no such part.
+/// Applies a child without the refused fields that others have taken over or, if that is not enough, without all that they have
+/// taken over. Returns `None` when there are none, or that is refused, too.
+async fn without_lost(
+    objects: &ResourceClient<'_>,
+    desired: &Desired,
+    live: &LiveChild,
+    body: &Value,
+    refused: &[Vec<String>],
+    manager: &str,
+) -> Result<Option<DynamicObject>, ApiError> {
+    let lost = drift(&live.managed, manager, &desired.body, &live.object);
+    let lost = lost.iter().filter(|it| it.cause == Cause::Lost);
+    let lost: Vec<_> = lost.map(|it| &it.path).collect();
+    let is_refused = |path: &FieldPath| {
+        let steps = steps_of(path, &live.object.data);
+        refused
+            .iter()
+            .any(|refused| steps.starts_with(refused) || refused.starts_with(&steps))
+    };
+    let named = lost.iter().copied().filter(|path| is_refused(path)).collect();
+    let params = PatchParams::apply(manager).force();
+    let mut tried = Value::Null;
+    for lost in [named, lost] {
+        let mut body = body.clone();
+        if !leave_out(&mut body, lost, &live.managed, manager) || body == tried {
+            continue;
+        }
+        match objects.apply(&desired.key.name, &body, &params).await {
+            Ok(answer) => return Ok(Some(answer)),
+            Err(error) if error.fault == Fault::Refused(422) && !error.is_lost_race() => tried = body,
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(None)
+}
+
+/// Removes these parts that are no longer wanted or, if there are none or that does not suffice, replaces the first of the others
+/// with which the child can be applied. Returns the object after it; `None` when there is no such part.
 async fn replace(
     objects: &ResourceClient<'_>,
     desired: &Desired,
@@ -83,13 +138,22 @@ async fn replace(
 ) -> Result<Option<DynamicObject>, ApiError> {
     let name = &desired.key.name;
     let version = live.object.metadata.resource_version.as_deref();
-    for Part { pointer, wanted } in parts.iter().take(TRIES) {
-        match objects
-            .replace_part(name, version, pointer, wanted, manager)
-            .await
-        {
+    let changes = parts
+        .iter()
+        .map(|part| (part.pointer.as_str(), part.wanted.as_deref()));
+    let (mut removed, replaced): (Vec<_>, Vec<_>) = changes.partition(|(_, wanted)| wanted.is_none());
+    // The last of a list first, since the positions of those after it change.
+    removed.sort_unstable_by_key(|(pointer, _)| Reverse((pointer.len(), *pointer)));
+    removed.dedup();
+    let removed = Some(removed).filter(|removed| !removed.is_empty());
+    let tries = removed
+        .into_iter()
+        .chain(replaced.into_iter().map(|part| vec![part]));
+    for changes in tries.take(TRIES) {
+        match objects.replace_parts(name, version, &changes, manager).await {
             Ok(_) => debug!(
-                "replaced {pointer} of {}: what others added to it was in the way",
+                "replaced {:?} of {}: what others did there was in the way",
+                changes.iter().map(|(pointer, _)| pointer).collect::<Vec<_>>(),
                 desired.key
             ),
             Err(error) if error.fault == Fault::Refused(422) => continue,
@@ -138,11 +202,12 @@ async fn disown(
     Ok(applied)
 }
 
-/// A part of a child that can be replaced: where it is in the live object (RFC 6901), and what it should be.
+/// A part of a child that can be replaced: where it is in the live object (RFC 6901), and what it should be; `None` when it should
+/// not be there.
 #[derive(Debug, PartialEq)]
 struct Part<'a> {
     pointer: String,
-    wanted: &'a Value,
+    wanted: Option<Cow<'a, Value>>,
 }
 
 /// Returns the fields that the API server names in a refusal, such as `spec.ports[1].name`.
@@ -193,42 +258,97 @@ fn steps_of(path: &FieldPath, live: &Value) -> Vec<String> {
     steps.collect()
 }
 
-/// Returns the parts of a child that hold a refused field and differ from the desired ones, the smallest first.
+/// Returns the parts of a child that hold a refused field and differ from the desired ones, the smallest first. One that is not
+/// desired is among them only if the manager applied it.
 fn parts<'a>(path: &[String], desired: &'a Desired, live: &LiveChild, manager: &str) -> Vec<Part<'a>> {
     let mut parts = Vec::new();
     let mut pointer = String::new();
     let (mut wanted, mut is) = (&desired.body, &live.object.data);
     let mut place = applied_by(&live.managed, manager);
-    for (depth, step) in (1..).zip(path) {
+    for (depth, step) in (0..).zip(path) {
         let next = match (wanted, is) {
             (Value::Object(wanted), Value::Object(is)) => {
                 place = place.and_then(|place| place.get(format!("f:{step}")));
-                wanted.get(step).zip(is.get(step))
+                (wanted.get(step), is.get(step))
             }
             (Value::Array(wanted), Value::Array(is)) => {
-                let live = step.parse().ok().and_then(|live: usize| is.get(live));
-                live.and_then(|live| {
-                    let elements = Elements::of(place?);
-                    let name = elements.find(live)?;
-                    let desired = elements.assign(wanted).iter().position(|of| *of == Some(name))?;
-                    place = Some(elements.at(name).1);
-                    Some((wanted.get(desired)?, live))
-                })
+                let Some(elements) = place.map(Elements::of) else {
+                    break;
+                };
+                let names = elements.assign(wanted);
+                let position: Result<usize, _> = step.parse();
+                if position.is_err() {
+                    // Old API servers, such as 1.20, name the fields of a custom resource without the positions.
+                    let unwanted = is.iter().enumerate().filter(|(_, live)| {
+                        elements
+                            .find(live)
+                            .is_some_and(|name| !names.contains(&Some(name)))
+                    });
+                    parts.extend(unwanted.map(|(at, _)| Part {
+                        pointer: format!("{pointer}/{at}"),
+                        wanted: None,
+                    }));
+                }
+                let Some(live) = position.ok().and_then(|position| is.get(position)) else {
+                    break;
+                };
+                let name = elements.find(live);
+                let desired = name.and_then(|name| names.iter().position(|of| *of == Some(name)));
+                place = name.map(|name| elements.at(name).1);
+                (desired.and_then(|desired| wanted.get(desired)), Some(live))
             }
-            _ => None,
+            _ => break,
         };
-        let Some(next) = next else { break };
-        (wanted, is) = next;
+        let (next, Some(live)) = next else { break };
         pointer = format!("{pointer}/{}", step.replace('~', "~0").replace('/', "~1"));
+        let Some(next) = next else {
+            if place.is_some() {
+                parts.push(Part {
+                    pointer,
+                    wanted: None,
+                });
+            }
+            break;
+        };
+        (wanted, is) = (next, live);
         // An empty list has no elements to restore, and those of others may stay.
         let is_part = wanted.is_object() || wanted.as_array().is_some_and(|list| !list.is_empty());
-        if is_part && depth >= LEAST_DEPTH && wanted != is {
-            let pointer = pointer.clone();
+        let is_small = depth > 0 || !TOO_LARGE.contains(&step.as_str());
+        if is_part && is_small && wanted != is {
+            let (pointer, wanted) = (pointer.clone(), Some(Cow::Borrowed(wanted)));
             parts.push(Part { pointer, wanted });
+        }
+        if depth + 1 == path.len()
+            && let (Value::Array(wanted), Value::Array(is), Some(place)) = (wanted, is, place)
+            && let Some(list) = reordered(wanted, is, &Elements::of(place))
+        {
+            let wanted = Some(Cow::Owned(list));
+            return vec![Part { pointer, wanted }];
         }
     }
     parts.reverse();
     parts
+}
+
+/// Returns a live list with the manager's elements in the wanted order, in the places that they have together; `None` when they
+/// are in that order.
+fn reordered(wanted: &[Value], live: &[Value], elements: &Elements<'_>) -> Option<Value> {
+    let places = live.iter().enumerate();
+    let places: HashMap<_, _> = places
+        .filter_map(|(at, live)| Some((elements.find(live)?, at)))
+        .collect();
+    let names = elements.assign(wanted).into_iter().flatten();
+    let from: Vec<_> = names.filter_map(|name| places.get(&name).copied()).collect();
+    if !elements.are_keyed() || from.is_sorted() {
+        return None;
+    }
+    let mut to = from.clone();
+    to.sort_unstable();
+    let mut list = live.to_vec();
+    for (to, from) in to.into_iter().zip(from) {
+        list[to] = live[from].clone();
+    }
+    Some(Value::Array(list))
 }
 
 /// Adds to a refusal which value is in the way, and whose it is.
@@ -298,40 +418,81 @@ mod tests {
         }
     }
 
-    #[test]
-    fn the_smallest_part_with_the_refused_field_comes_first() {
-        let body = json!({ "spec": { "volumes": [{ "name": "b", "configMap": { "name": "x" } }] } });
+    /// Returns the parts of an object with this content that hold the field, for a manager that owns `ours` and wants `body`.
+    fn parts_of(body: &Value, ours: &Value, mut live: Value, path: &str) -> Vec<(String, Option<Value>)> {
         let key = ChildRef {
             kind: Kind::new("v1", "Pod"),
             name: NamespacedName::parse("n/a"),
         };
         let desired = Desired {
             key,
-            body,
+            body: body.clone(),
             left: Vec::new(),
             fingerprint: String::new(),
             after: Vec::new(),
             depth: 0,
         };
-        let live = json!({
-            "metadata": { "name": "a", "managedFields": [{
-                "manager": "us", "operation": "Apply", "fieldsType": "FieldsV1",
-                "fieldsV1": { "f:spec": { "f:volumes": { r#"k:{"name":"b"}"#: { "f:name": {}, "f:configMap": {} } } } },
-            }] },
-            "spec": { "volumes": [{ "name": "a", "emptyDir": {} }, { "name": "b", "emptyDir": {} }] },
-        });
+        live["metadata"] = json!({ "name": "a", "managedFields": [{
+            "manager": "us", "operation": "Apply", "fieldsType": "FieldsV1", "fieldsV1": ours,
+        }] });
         let object: DynamicObject = serde_json::from_value(live).unwrap();
         let live = LiveChild {
             managed: object.metadata.managed_fields.clone().unwrap(),
             object: Arc::new(object),
         };
-        let path = ["spec", "volumes", "1", "emptyDir"].map(str::to_owned);
-        let volumes = &desired.body["spec"]["volumes"];
+        let path: Vec<_> = path.split('/').map(str::to_owned).collect();
+        let parts = parts(&path, &desired, &live, "us").into_iter();
+        parts
+            .map(|part| (part.pointer, part.wanted.map(Cow::into_owned)))
+            .collect()
+    }
+
+    #[test]
+    fn the_smallest_part_with_the_refused_field_comes_first() {
+        let body = json!({ "spec": { "volumes": [{ "name": "b", "configMap": { "name": "x" } }] } });
+        let ours = json!({ "f:spec": { "f:volumes": { r#"k:{"name":"b"}"#: { "f:name": {}, "f:configMap": {} } } } });
+        let live = json!({ "spec": { "volumes": [{ "name": "a", "emptyDir": {} }, { "name": "b", "emptyDir": {} }] } });
+        let volumes = &body["spec"]["volumes"];
         let expected = [("/spec/volumes/1", &volumes[0]), ("/spec/volumes", volumes)];
-        let expected = expected.map(|(pointer, wanted)| Part {
-            pointer: pointer.into(),
-            wanted,
-        });
-        assert_eq!(parts(&path, &desired, &live, "us"), expected);
+        let expected = expected.map(|(pointer, wanted)| (pointer.to_owned(), Some(wanted.clone())));
+        assert_eq!(parts_of(&body, &ours, live, "spec/volumes/1/emptyDir"), expected);
+    }
+
+    #[test]
+    fn what_was_applied_and_is_no_longer_wanted_is_removed_also_at_the_root() {
+        let body = json!({ "webhooks": [{ "name": "a", "url": "x" }] });
+        let place = json!({ ".": {}, "f:name": {}, "f:url": {} });
+        let ours = json!({ "f:webhooks": { r#"k:{"name":"a"}"#: place, r#"k:{"name":"b"}"#: place } });
+        let live = json!({ "webhooks": [{ "name": "a", "url": "x", "ca": 1 }, { "name": "b", "ca": 1 }, { "name": "c" }] });
+        let whole = ("/webhooks".to_owned(), Some(body["webhooks"].clone()));
+        let removed = ("/webhooks/1".to_owned(), None);
+        assert_eq!(
+            parts_of(&body, &ours, live.clone(), "webhooks/1/url"),
+            [removed.clone(), whole.clone()]
+        );
+        let without_position = parts_of(&body, &ours, live.clone(), "webhooks/url");
+        assert_eq!(without_position, [removed.clone(), whole.clone()]);
+        // That of somebody else stays, if that is possible.
+        assert_eq!(parts_of(&body, &ours, live.clone(), "webhooks/2/url"), [whole]);
+        let removed = [("/webhooks".to_owned(), None)];
+        assert_eq!(parts_of(&json!({}), &ours, live, "webhooks/0/url"), removed);
+    }
+
+    #[test]
+    fn the_own_elements_are_put_in_order_and_those_of_others_stay_where_they_are() {
+        let element = |name: &str, of: &str| json!({ "name": name, "of": of });
+        let body = json!({ "spec": { "env": [element("a", "us"), element("b", "us")] } });
+        let place = json!({ ".": {}, "f:name": {}, "f:of": {} });
+        let ours =
+            json!({ "f:spec": { "f:env": { r#"k:{"name":"a"}"#: place, r#"k:{"name":"b"}"#: place } } });
+        let live = |names: [&str; 3]| json!({ "spec": { "env": names.map(|name| element(name, "live")) } });
+        let expected = [(
+            "/spec/env".to_owned(),
+            Some(live(["a", "x", "b"])["spec"]["env"].clone()),
+        )];
+        assert_eq!(
+            parts_of(&body, &ours, live(["b", "x", "a"]), "spec/env"),
+            expected
+        );
     }
 }

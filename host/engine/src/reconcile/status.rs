@@ -38,11 +38,18 @@ pub(super) fn desired(
     before: &Map<String, Value>,
     update: &StatusUpdate<'_>,
 ) -> (Map<String, Value>, u64) {
-    let (contested, shares_conditions) =
-        run.memory(|memory| (memory.contests.condition(), memory.status.shares_conditions));
+    let (contested, dropped, shares_conditions) = run.memory(|memory| {
+        let shares_conditions = memory.status.shares_conditions;
+        (
+            memory.contests.condition(),
+            memory.unkept.reason(),
+            shares_conditions,
+        )
+    });
     let remarks = Remarks {
         held_back: run.versions.blocking_parents.reason(run.name),
         contested,
+        dropped,
         unlisted: run.state.unlisted.reason(run.name),
     };
     let mut status = compose(parent, before, update, &remarks, now());

@@ -10,11 +10,12 @@ use tokio::time::Instant;
 
 use super::contests::Contests;
 use super::pace::Pace;
+use super::unkept::Unkept;
 use crate::reconcile::status::unwritten::Unwritten;
 use crate::work_queue::Trigger;
 use operator_host_cluster::api_error::ApiError;
 use operator_host_core::metrics::parents::CountedParent;
-use operator_host_core::object::{ChildRef, Identity, version};
+use operator_host_core::object::{Identity, version};
 use operator_host_runtime::Digest;
 
 /// What the host remembers of one parent between reconciles. Losing it costs a few needless requests, except for
@@ -27,9 +28,9 @@ pub struct ParentMemory {
     pub asked: Option<Digest>,
     /// What this controller has written since the last reconcile was done.
     pub own_writes: OwnWrites,
-    /// Children that are as applied although not every field of the body is owned, for example because the API server keeps
-    /// no `managedFields` for them: a hash of the body and of what was owned after the apply.
-    pub unowned: HashMap<ChildRef, String>,
+    /// Children that are as applied although not every field of the body is there and owned, for example because the API server
+    /// keeps no `managedFields` for them.
+    pub unkept: Unkept,
     /// Its status.
     pub(in crate::reconcile) status: StatusMemory,
     /// How often children are written; see [`ParentMemory::begin`].

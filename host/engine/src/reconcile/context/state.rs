@@ -40,15 +40,15 @@ impl ControllerState {
     pub fn forget_written(&self, parent: &NamespacedName, key: &ChildRef) {
         if let Some(memory) = self.memory().get_mut(parent) {
             memory.own_writes.children.remove(&key.identity());
-            memory.unowned.remove(key);
+            memory.unkept.forget(key);
             memory.contests.forget(key);
         }
     }
 
-    /// Forgets which children are as applied although their managed fields do not show it: each is applied once more.
-    pub fn forget_unowned(&self, parent: &NamespacedName) {
+    /// Lets each child that is as applied, although its managed fields do not show it, be applied once more.
+    pub fn try_unkept_again(&self, parent: &NamespacedName) {
         if let Some(memory) = self.memory().get_mut(parent) {
-            memory.unowned.clear();
+            memory.unkept.try_again();
         }
     }
 

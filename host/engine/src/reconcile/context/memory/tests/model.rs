@@ -9,7 +9,7 @@ use serde_json::json;
 
 use super::*;
 use operator_host_contract::Kind;
-use operator_host_core::object::{NamespacedName, version};
+use operator_host_core::object::{ChildRef, NamespacedName, version};
 
 #[derive(Clone, Copy, Debug)]
 enum Op {
