@@ -9,9 +9,17 @@ use crate::webhook::{Authority, label_namespace};
 const POD: &str = "v1/Pod";
 const WEBHOOK: &str = "admissionregistration.k8s.io/v1/MutatingWebhookConfiguration";
 
-/// Answers a review: the image comes from a mirror.
-async fn review(_review: Value) -> Value {
-    let patch = json!([{ "op": "replace", "path": "/spec/containers/0/image", "value": "mirror/web:1" }]);
+/// Answers a review: the image of a pod comes from a mirror, and another object loses a label and a field.
+async fn review(review: Value) -> Value {
+    let object = &review["request"]["object"];
+    let removed = ["/metadata/labels/operator-host.dev~1controller", "/data/dropped"].into_iter();
+    let removed = removed.filter(|path| object.pointer(path).is_some());
+    let patch = match object["kind"] == "Pod" {
+        true => json!([{ "op": "replace", "path": "/spec/containers/0/image", "value": "mirror/web:1" }]),
+        false => removed
+            .map(|path| json!({ "op": "remove", "path": path }))
+            .collect(),
+    };
     let patch = ByteString(patch.to_string().into_bytes());
     json!({ "allowed": true, "patchType": "JSONPatch", "patch": patch })
 }
@@ -27,26 +35,33 @@ fn image(pod: &DynamicObject) -> &str {
     pod.data["spec"]["containers"][0]["image"].as_str().unwrap()
 }
 
+/// Lets the webhook review what these rules say, in a namespace of this name.
+async fn intercept(scenario: &Scenario, name: &str, mut rules: Value) {
+    let authority = Authority::new(scenario, "ca");
+    let url = serve(&authority, review).await;
+    label_namespace(scenario).await;
+    let authority = ByteString(std::fs::read(authority.0.join("ca.crt")).unwrap());
+    rules["apiGroups"] = json!([""]);
+    let webhook = json!({
+        "apiVersion": "admissionregistration.k8s.io/v1", "kind": "MutatingWebhookConfiguration",
+        "metadata": { "name": name },
+        "webhooks": [{
+            "name": "mutated.operator-host.dev", "admissionReviewVersions": ["v1"], "sideEffects": "None",
+            "clientConfig": { "url": url, "caBundle": authority },
+            "rules": [rules],
+            "namespaceSelector": { "matchLabels": { "kubernetes.io/metadata.name": name } },
+        }],
+    });
+    scenario.apply(&webhook.to_string()).await;
+}
+
 /// Regression: the host set the image back when a third party annotated the pod or the host restarted, which the webhook
 /// does not see, and the API server refused it or the pod ran another image.
 #[tokio::test]
 async fn what_a_webhook_changes_at_creation_stays_and_costs_no_write() {
     let scenario = Scenario::new("mutated").await;
-    let authority = Authority::new(&scenario, "ca");
-    let url = serve(&authority, review).await;
-    label_namespace(&scenario).await;
-    let authority = ByteString(std::fs::read(authority.0.join("ca.crt")).unwrap());
-    let webhook = json!({
-        "apiVersion": "admissionregistration.k8s.io/v1", "kind": "MutatingWebhookConfiguration",
-        "metadata": { "name": "mutated" },
-        "webhooks": [{
-            "name": "mutated.operator-host.dev", "admissionReviewVersions": ["v1"], "sideEffects": "None",
-            "clientConfig": { "url": url, "caBundle": authority },
-            "rules": [{ "apiGroups": [""], "apiVersions": ["v1"], "operations": ["CREATE"], "resources": ["pods"] }],
-            "namespaceSelector": { "matchLabels": { "kubernetes.io/metadata.name": "mutated" } },
-        }],
-    });
-    scenario.apply(&webhook.to_string()).await;
+    let rules = json!({ "apiVersions": ["v1"], "operations": ["CREATE"], "resources": ["pods"] });
+    intercept(&scenario, "mutated", rules).await;
     // A new webhook takes effect after a moment.
     let probe = serde_json::from_value(pod("probe")).unwrap();
     let dry_run = PostParams {
@@ -86,4 +101,91 @@ async fn what_a_webhook_changes_at_creation_stays_and_costs_no_write() {
     );
     assert!(!host.log().contains("cannot apply"), "{}", scenario.log_tail());
     scenario.delete(WEBHOOK, "mutated").await;
+}
+
+/// Regression: the plugin saw no children, dropped ones stayed for ever and edits ended in 409, while all was said to be well.
+#[tokio::test]
+async fn what_a_policy_removes_at_admission_is_named_once_and_its_children_are_known() {
+    let scenario = Scenario::new("mutated-marks").await;
+    let rules =
+        json!({ "apiVersions": ["v1"], "operations": ["CREATE", "UPDATE"], "resources": ["configmaps"] });
+    intercept(&scenario, "mutated-marks", rules).await;
+    let map = |name: &str, text: &str| {
+        let mut map = config_map(name, text);
+        map["data"]["dropped"] = "x".into();
+        map
+    };
+    let probe = serde_json::from_value(map("probe", "")).unwrap();
+    let dry_run = PostParams {
+        dry_run: true,
+        ..PostParams::default()
+    };
+    let is_dropped = async || {
+        let probe = scenario.api(CONFIG_MAP).create(&dry_run, &probe).await.unwrap();
+        probe.data["data"]["dropped"].is_null()
+    };
+    until_true("the webhook takes effect", is_dropped).await;
+
+    let host = scenario.start(&controller("puppet.wasm", ""));
+    let answer =
+        |children: &[Value]| json!({ "response": { "children": children, "status": { "names": "$names" } } });
+    scenario
+        .puppet("p", answer(&[map("a", "1"), map("b", "1")]))
+        .await;
+    let said = "ConfigMap mutated-marks/a … data.dropped … operator-host.dev/controller";
+    scenario
+        .until_told("p", &format!("Synced=True FieldsDropped: {said}"))
+        .await;
+    scenario
+        .until_event(
+            "p",
+            "Warning FieldsDropped: ConfigMap mutated-marks/a … data.dropped",
+        )
+        .await;
+    let both = |puppet: &DynamicObject| puppet.data["status"]["names"] == json!(["a", "b"]);
+    scenario.until(PUPPET, "p", "its children are seen", both).await;
+    scenario.until_ready("p").await;
+    let explained = scenario
+        .program(&["explain", "puppet", "p", "-n", "mutated-marks"])
+        .prints();
+    assert_contains(&explained, "ConfigMap/a");
+
+    // It is said, and not tried again and again.
+    let writes = async || {
+        let writes = scenario.all_writes(cluster().await).await;
+        writes_to(&writes, "configmaps").len()
+    };
+    let before = writes().await;
+    let reconciles = host.reconciles("mutated-marks/p");
+    let note = json!({ "metadata": { "annotations": { "example.com/seen": "yes" } } });
+    scenario.patch(CONFIG_MAP, "b", note).await;
+    host.until_reconciles("mutated-marks/p", reconciles + 1).await;
+    assert_eq!(writes().await, before);
+
+    scenario.edit_text("a", "user").await;
+    scenario.until_text("a", "1").await;
+    scenario.puppet("p", answer(&[map("a", "2")])).await;
+    scenario.until_text("a", "2").await;
+    scenario.until_gone(CONFIG_MAP, "b").await;
+    let note = |event: &DynamicObject| {
+        event.data["note"]
+            .as_str()
+            .unwrap_or_default()
+            .contains("marks/a")
+    };
+    let events = scenario
+        .api("events.k8s.io/v1/Event")
+        .list(&ListParams::default())
+        .await
+        .unwrap();
+    let dropped = events
+        .iter()
+        .filter(|it| it.data["reason"] == "FieldsDropped" && note(it));
+    let dropped: Vec<_> = dropped.map(|it| (&it.data["note"], &it.data["series"])).collect();
+    // The field after the creation, and the mark after the next apply.
+    assert!(
+        dropped.len() == 2 && dropped.iter().all(|(_, series)| series.is_null()),
+        "{dropped:?}"
+    );
+    scenario.delete(WEBHOOK, "mutated-marks").await;
 }

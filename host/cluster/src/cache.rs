@@ -37,11 +37,11 @@ use self::text::{Cached, Owner, Taken, Text};
 use self::trees::Trees;
 use super::discovery::Discovery;
 use operator_host_contract::Kind;
-use operator_host_core::managed_fields::{is_apply_of, is_only_status};
+use operator_host_core::managed_fields::is_only_status;
 use operator_host_core::metrics::Metrics;
 use operator_host_core::object::{
-    CONTROLLER_LABEL, FIELD_MANAGER_PREFIX, GENERATED_LABEL, NamespacedName, Selector, controller_of,
-    is_reference_to, label, secret, shorten, slim, version,
+    CONTROLLER_LABEL, GENERATED_LABEL, NamespacedName, Selector, controller_of, controller_of_entry,
+    is_reference_to, label, maker, secret, shorten, slim, version,
 };
 use operator_host_core::printable::printable;
 use operator_host_core::sync::lock;
@@ -157,7 +157,7 @@ pub struct CachePolicy {
 impl CachePolicy {
     fn keeps_whole(&self, object: &DynamicObject) -> bool {
         self.all
-            || label(object, CONTROLLER_LABEL).is_some()
+            || maker(object).is_some()
             // Its annotations prove what the host generated, even if the other label was removed.
             || label(object, GENERATED_LABEL).is_some()
             || controller_of(object)
@@ -526,11 +526,7 @@ struct Prepared {
 /// Takes the managed fields out of an object, and returns those of a child: who owns which field, but for the status.
 fn managed_fields(object: &mut DynamicObject) -> Vec<ManagedFieldsEntry> {
     let mut managed = object.metadata.managed_fields.take().unwrap_or_default();
-    let is_of_a_host = |entry: &ManagedFieldsEntry| {
-        let manager = entry.manager.as_deref().unwrap_or_default();
-        manager.starts_with(FIELD_MANAGER_PREFIX) && is_apply_of(entry, manager)
-    };
-    if managed.iter().any(is_of_a_host) {
+    if managed.iter().any(|entry| controller_of_entry(entry).is_some()) {
         managed.retain(|entry| !is_only_status(entry));
     } else {
         managed.clear();
@@ -592,8 +588,21 @@ impl Inner {
             api_version: kind.api_version.clone(),
             kind: kind.kind.clone(),
         });
+        let made_by = maker(&object).map(str::to_owned);
         let managed = managed_fields(&mut object);
         slim(&mut object);
+        if made_by.as_deref() != label(&object, CONTROLLER_LABEL) {
+            // Only the managers, so that [`maker`] knows it from now on.
+            let managers = managed
+                .iter()
+                .filter(|entry| controller_of_entry(entry).is_some());
+            let manager = |entry: &ManagedFieldsEntry| ManagedFieldsEntry {
+                manager: entry.manager.clone(),
+                operation: entry.operation.clone(),
+                ..ManagedFieldsEntry::default()
+            };
+            object.metadata.managed_fields = Some(managers.map(manager).collect());
+        }
         let owner = Owner::of(&object).map(|owner| self.read().shared(owner));
         let mut taken = None;
         if !self.keeps_whole(&object) {

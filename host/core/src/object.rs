@@ -8,7 +8,7 @@ mod selector;
 use std::borrow::Cow;
 use std::fmt;
 
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ManagedFieldsEntry, OwnerReference};
 use kube::ResourceExt;
 use kube::core::{DynamicObject, ListMeta};
 pub use operator_host_runtime::shorten;
@@ -20,6 +20,7 @@ pub use self::not_served::NotServed;
 pub use self::not_served::is_built_in;
 pub use self::provenance::{PROVENANCE_ANNOTATION, Provenance, made_at};
 pub use self::selector::Selector;
+use super::managed_fields::{is_apply_of, is_only_status};
 use operator_host_contract::Kind;
 use operator_host_runtime::hex;
 
@@ -356,6 +357,28 @@ pub fn group_of(api_version: &str) -> &str {
 #[must_use]
 pub fn label<'a>(object: &'a DynamicObject, key: &str) -> Option<&'a str> {
     object.metadata.labels.as_ref()?.get(key).map(String::as_str)
+}
+
+/// Returns the controller whose apply of more than a status this entry is.
+#[must_use]
+pub fn controller_of_entry(entry: &ManagedFieldsEntry) -> Option<&str> {
+    let manager = entry.manager.as_deref()?;
+    let controller = manager.strip_prefix(FIELD_MANAGER_PREFIX)?;
+    (is_apply_of(entry, manager) && !is_only_status(entry)).then_some(controller)
+}
+
+/// Returns the name of the controller that made an object, as its label says. A policy at admission may remove or rewrite the
+/// label: where the field managers contradict it, they are believed.
+#[must_use]
+pub fn maker(object: &DynamicObject) -> Option<&str> {
+    let label = label(object, CONTROLLER_LABEL);
+    let entries = object.metadata.managed_fields.iter().flatten();
+    let mut makers = entries.filter_map(controller_of_entry).peekable();
+    let first = makers.peek().copied();
+    match first {
+        Some(first) if !makers.any(|maker| Some(maker) == label) => Some(first),
+        _ => label,
+    }
 }
 
 /// Returns the value of an annotation.

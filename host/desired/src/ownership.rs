@@ -9,8 +9,8 @@ use kube::core::DynamicObject;
 use super::provenance::SecretProof;
 use operator_host_config::{ControllerConfig, Removal};
 use operator_host_core::object::{
-    CONTROLLER_LABEL, ChildRef, NamespacedName, PARENT_ANNOTATION, annotation, controller_of, is_namespace,
-    is_reference_to, label,
+    ChildRef, NamespacedName, PARENT_ANNOTATION, annotation, controller_of, is_namespace, is_reference_to,
+    maker,
 };
 
 /// Reports whether a parent in `parent` may have children in `child`; `None` means no namespace. Anyone with write
@@ -43,9 +43,9 @@ pub fn leave_out_others(
     children.retain(|child| child.metadata.namespace.as_ref().is_none_or(is_reached));
 }
 
-/// Reports whether a parent owns an object: its controller owner reference has the parent's UID, its label names
-/// the controller, and the parent may have children there. A label or an annotation alone proves nothing: people
-/// and templates copy them.
+/// Reports whether a parent owns an object: its controller owner reference has the parent's UID, the controller has made it, and
+/// the parent may have children there. A label or an annotation alone proves nothing: people and templates copy them. The
+/// reference alone does not, either: another controller may make objects for the same parent, as that of Deployments does.
 #[must_use]
 pub fn owns(config: &ControllerConfig, parent: &DynamicObject, object: &DynamicObject) -> bool {
     parent.metadata.uid.is_some()
@@ -54,10 +54,10 @@ pub fn owns(config: &ControllerConfig, parent: &DynamicObject, object: &DynamicO
         && is_within_reach(config, parent, object)
 }
 
-/// Reports whether an object's label names the controller.
+/// Reports whether the controller made an object, as [`maker`] says.
 #[must_use]
 pub fn is_ours(config: &ControllerConfig, object: &DynamicObject) -> bool {
-    label(object, CONTROLLER_LABEL) == Some(config.name.as_str())
+    maker(object) == Some(config.name.as_str())
 }
 
 /// Reports whether an object is a retained child: its kind is retained, it has no controller, its label and

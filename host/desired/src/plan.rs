@@ -29,7 +29,7 @@ use operator_host_core::object::{
     APPLIED_ANNOTATION, BESIDE_ANNOTATION, CONTROLLER_LABEL, ChildRef, GENERATED_LABEL, Identity,
     LEAVE_ANNOTATION, MAX_DEPTH, NamespacedName, NotServed, PARENT_ANNOTATION, PROVENANCE_ANNOTATION,
     Provenance, annotation, controller_of, fingerprint, group_of, is_deeper, is_reference_to, is_terminating,
-    is_unreadable, kind_for_kubectl, kind_in_words, label, long_key, name_problem, secret, shorten,
+    is_unreadable, kind_for_kubectl, kind_in_words, label, long_key, maker, name_problem, secret, shorten,
     unreadable,
 };
 
@@ -567,7 +567,7 @@ impl Policy<'_> {
         self.check_owner(key, &existing)?;
         // Without the part that was not read, it can be neither compared nor changed. The caches keep only children
         // whole.
-        let is_child = label(&existing, CONTROLLER_LABEL).is_some();
+        let is_child = maker(&existing).is_some();
         match is_child && is_unreadable(&existing) && !is_terminating(&existing) {
             true => {
                 let refusal = Refusal::new(unreadable(&key.to_string()), ", or delete the child");
@@ -608,7 +608,7 @@ impl Policy<'_> {
             return Ok(());
         }
         let controller = &self.config.name;
-        let marked = label(existing, CONTROLLER_LABEL);
+        let marked = maker(existing);
         match annotation(existing, PARENT_ANNOTATION).filter(|_| marked.is_some()) {
             // An object that another parent retains cannot be adopted.
             Some(owner) if *owner != *self.name() => owned_by(owner),

@@ -81,18 +81,21 @@ fn read(
         ))?,
         data: Value::Null,
     };
-    if is_whole(&object)
+    let managed = managed.filter(|text| has_managed_fields(text.get()));
+    let managed = managed.map(|text| serde_json::from_str::<Option<Vec<ManagedFieldsEntry>>>(text.get()));
+    let is_readable = managed.as_ref().is_none_or(Result::is_ok);
+    // They tell which controller made the object, so they are read before the decision.
+    object.metadata.managed_fields = managed.and_then(Result::ok).flatten();
+    if is_readable
+        && is_whole(&object)
         && let Some(data) = fields
             .into_iter()
             .map(|(key, text)| Some((key, readable(text)?)))
             .collect::<Option<Map<_, _>>>()
-        && let Ok(managed) = managed
-            .filter(|text| has_managed_fields(text.get()))
-            .map(|text| serde_json::from_str::<Option<Vec<ManagedFieldsEntry>>>(text.get()))
-            .transpose()
     {
         object.data = Value::Object(data);
-        object.metadata.managed_fields = managed.flatten();
+    } else {
+        object.metadata.managed_fields = None;
     }
     Ok(object)
 }

@@ -10,7 +10,7 @@ use kube::core::DynamicObject;
 
 use super::{Change, Inner};
 use operator_host_contract::Kind;
-use operator_host_core::object::{CONTROLLER_LABEL, controller_of, group_of, label};
+use operator_host_core::object::{controller_of, group_of, maker};
 use operator_host_core::sync::lock;
 
 /// Callback for changes. It runs on the watch's task, so it must return quickly and must not block.
@@ -111,7 +111,7 @@ fn before<'c>(change: &'c Change<'_>) -> Option<Interest<'c>> {
 fn relation(object: &DynamicObject) -> Option<Interest<'_>> {
     match controller_of(object) {
         Some(owner) => Some(owned_by(&owner.api_version, &owner.kind)),
-        None => label(object, CONTROLLER_LABEL).map(|name| Interest::Labeled(name.into())),
+        None => maker(object).map(|name| Interest::Labeled(name.into())),
     }
 }
 

@@ -2,6 +2,7 @@ use serde_json::{Value, json};
 
 use super::*;
 use crate::testing::config;
+use operator_host_core::object::CONTROLLER_LABEL;
 
 fn child(namespace: Option<&str>, more: &Value) -> DynamicObject {
     let mut child = json!({"apiVersion": "v1", "kind": "Pod", "metadata": more});
@@ -26,6 +27,29 @@ fn owned(namespace: Option<&str>) -> DynamicObject {
 
 fn parent(namespaced: bool, child: &DynamicObject) -> Option<String> {
     parent_of(&config(), namespaced, child).map(|parent| parent.to_string())
+}
+
+/// Regression: a policy that removed or rewrote the label at admission made the host lose its children.
+#[test]
+fn a_child_without_its_label_is_known_by_the_field_manager() {
+    let config = config();
+    let parent =
+        serde_json::from_value(json!({"metadata": {"name": "a", "namespace": "x", "uid": "u"}})).unwrap();
+    for (label, manager, expected) in [
+        (Some("shop"), None, true),
+        (None, Some("operator-host/shop"), true),
+        (Some("rewritten"), Some("operator-host/shop"), true),
+        // What another controller makes for the same parent, such as a ReplicaSet of a Deployment.
+        (None, None, false),
+        (None, Some("kube-controller-manager"), false),
+        (Some("shop"), Some("operator-host/other"), false),
+    ] {
+        let mut child = owned(Some("x"));
+        child.metadata.labels = label.map(|label| [(CONTROLLER_LABEL.to_owned(), label.to_owned())].into());
+        let entry = manager.map(|manager| json!([{ "manager": manager, "operation": "Apply" }]));
+        child.metadata.managed_fields = serde_json::from_value(entry.into()).unwrap();
+        assert_eq!(owns(&config, &parent, &child), expected, "{label:?} {manager:?}");
+    }
 }
 
 #[test]

@@ -19,7 +19,7 @@ use operator_host_cluster::objects::Objects;
 use operator_host_core::managed_fields::is_only_status;
 use operator_host_core::object::{
     CONTROLLER_LABEL, FIELD_MANAGER_PREFIX, NamespacedName, PARENT_ANNOTATION, Provenance, annotation,
-    controller_of, group_of, kind_for_kubectl, kind_in_words, label,
+    controller_of, group_of, kind_for_kubectl, kind_in_words, label, maker,
 };
 use operator_host_core::printable::printable;
 use operator_host_desired::readiness::unready;
@@ -80,15 +80,19 @@ pub(super) async fn find(
         served.is_listable && served.api.kind != "Event" && (namespace.is_none() || served.is_namespaced)
     });
     let listed = stream::iter(listable)
-        .map(|served| async move { (&served.api, labelled(client, &served.api, namespace).await) })
+        .map(|served| async move {
+            (
+                &served.api,
+                children_of(parent, client, &served.api, namespace).await,
+            )
+        })
         .buffered(CONCURRENCY)
         .collect::<Vec<_>>()
         .await;
-    let name = NamespacedName::of(parent).to_string();
     let mut found = Vec::new();
     for (resource, objects) in listed {
         match objects {
-            Ok(objects) => found.extend(objects.into_iter().filter(|child| is_child(parent, &name, child))),
+            Ok(objects) => found.extend(objects),
             // A kind that disappears, or cannot be listed after all, is no kind of a child.
             Err(kube::Error::Api(status)) if matches!(status.code, 404 | 405) => {}
             Err(error) => note(resource, &error),
@@ -119,15 +123,22 @@ pub(super) async fn find(
     Found { all, unread }
 }
 
-/// Lists the objects of a kind that carry the label of children.
-async fn labelled(
+/// Lists the children of a kind. In the namespace of a parent, those whose label a policy has removed are among them.
+async fn children_of(
+    parent: &DynamicObject,
     client: &Client,
     resource: &ApiResource,
     namespace: Option<&str>,
 ) -> kube::Result<Vec<DynamicObject>> {
-    let selected = ListParams::default().labels(CONTROLLER_LABEL);
+    let labelled = ListParams::default().labels(CONTROLLER_LABEL);
+    let all = match namespace {
+        Some(_) => ListParams::default(),
+        None => labelled.clone(),
+    };
+    let name = NamespacedName::of(parent).to_string();
     let api = Objects::new(client.clone(), resource, namespace);
-    let metadata = api.list_metadata(&selected).await?.items;
+    let mut metadata = api.list_metadata(&all).await?.items;
+    metadata.retain(|object| is_child(parent, &name, object));
     if metadata.is_empty() || METADATA_ONLY.contains(&resource.kind.as_str()) {
         let objects = metadata.into_iter().map(|object| DynamicObject {
             types: Some(types(resource)),
@@ -136,7 +147,13 @@ async fn labelled(
         });
         return Ok(objects.collect());
     }
-    list(client, resource, namespace, &selected).await
+    let is_labelled = metadata
+        .iter()
+        .all(|object| label(object, CONTROLLER_LABEL).is_some());
+    let selected = if is_labelled { labelled } else { all };
+    let mut objects = list(client, resource, namespace, &selected).await?;
+    objects.retain(|object| is_child(parent, &name, object));
+    Ok(objects)
 }
 
 /// Lists objects, with their kind, which lists leave out.
@@ -164,7 +181,7 @@ fn types(resource: &ApiResource) -> TypeMeta {
 /// Reports whether the parent owns an object, or has left it as a retained one.
 fn is_child(parent: &DynamicObject, name: &str, object: &DynamicObject) -> bool {
     match controller_of(object) {
-        Some(owner) => Some(&owner.uid) == parent.metadata.uid.as_ref(),
+        Some(owner) => Some(&owner.uid) == parent.metadata.uid.as_ref() && maker(object).is_some(),
         None => {
             label(object, CONTROLLER_LABEL).is_some() && annotation(object, PARENT_ANNOTATION) == Some(name)
         }
@@ -179,7 +196,7 @@ fn is_scaled_down(object: &DynamicObject) -> bool {
 
 /// Returns who else owns fields of an object. Managers that write only its status, such as the kubelet, are left out.
 fn other_managers(object: &DynamicObject) -> Vec<String> {
-    if label(object, CONTROLLER_LABEL).is_none() {
+    if maker(object).is_none() {
         return Vec::new();
     }
     let others = object.managed_fields().iter().filter(|entry| {

@@ -5,6 +5,7 @@ use serde_json::{Value, json};
 use super::*;
 use crate::cache::testing::{delete, put, watch_of};
 use crate::cache::{CachePolicy, Reflector};
+use operator_host_core::object::CONTROLLER_LABEL;
 
 const UID: &str = "00000000-0000-4000-8000-000000000000";
 
