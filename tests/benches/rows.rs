@@ -7,6 +7,7 @@ pub struct Row {
     pub unit: &'static str,
     /// The largest figure that meets the target.
     pub at_most: Option<f64>,
+    #[allow(dead_code, reason = "the test of the pages does not need it")]
     /// Whether a larger figure fails the run: it does not depend on how fast the machine is.
     pub is_bound: bool,
     /// Whether users decide by it, so that README has it.

@@ -165,7 +165,7 @@ async fn deletions_and_statuses_behind_a_webhook_that_never_answers_delay_no_oth
             let held = match group {
                 "" => {
                     tokio::time::timeout(Duration::from_secs(2), async {
-                        drop(api.delete(name, &delete).await)
+                        drop(api.delete(name, &delete).await);
                     })
                     .await
                 }
