@@ -295,3 +295,31 @@ async fn what_cannot_be_replaced_is_named_with_its_value_and_its_manager() {
         .to_owned();
     assert_contains(&message, "Deployment drift-immutable/web … spec.selector");
 }
+
+#[tokio::test]
+async fn a_role_may_have_every_name_that_the_api_server_accepts() {
+    const ROLE: &str = "rbac.authorization.k8s.io/v1/Role";
+    let role = |name: &str, verb: &str| {
+        let rules = json!([{ "apiGroups": [""], "resources": ["pods"], "verbs": [verb] }]);
+        json!({ "apiVersion": "rbac.authorization.k8s.io/v1", "kind": "Role", "metadata": { "name": name },
+            "rules": rules })
+    };
+    let names = ["a, b=c", "grün ja?", "x#y\\z"];
+    let (scenario, _host) = start("role-names", &names.map(|name| role(name, "get"))).await;
+    assert_eq!(scenario.names(ROLE).await, names);
+    let until = async |verbs: &[&str]| {
+        eventually(&format!("roles with {verbs:?}"), async || {
+            let roles = scenario.api(ROLE).list(&ListParams::default()).await.unwrap();
+            let found: Vec<_> = roles
+                .iter()
+                .map(|role| &role.data["rules"][0]["verbs"][0])
+                .collect();
+            (found == verbs).then_some(()).ok_or_else(|| format!("{found:?}"))
+        })
+        .await;
+    };
+    scenario.wants("p", &names.map(|name| role(name, "list"))).await;
+    until(&["list", "list", "list"]).await;
+    scenario.wants("p", &[]).await;
+    until(&[]).await;
+}

@@ -48,8 +48,8 @@ fn cases() -> [Case; 8] {
         ),
         refused(
             "name",
-            &[need(json!({"name": "No Name"}))],
-            "\"No Name\" cannot be a name",
+            &[need(json!({"name": "no/name"}))],
+            "\"no/name\" cannot be a name",
         ),
         Case {
             is_rendered: false,

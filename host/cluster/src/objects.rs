@@ -8,6 +8,7 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 use super::cache::Whole;
+use operator_host_core::object::escaped_name;
 
 /// The objects of one kind, in one namespace or in the whole cluster. The methods are those of `kube::Api`. A method with
 /// `metadata` in its name reads only the metadata.
@@ -50,7 +51,8 @@ impl Objects {
     }
 
     pub async fn get(&self, name: &str) -> Result<DynamicObject> {
-        self.one(self.request.get(name, &GetParams::default())).await
+        self.one(self.request.get(&escaped_name(name), &GetParams::default()))
+            .await
     }
 
     pub async fn list(&self, params: &ListParams) -> Result<ObjectList<DynamicObject>> {
@@ -72,7 +74,8 @@ impl Objects {
         params: &PatchParams,
         patch: &Patch<P>,
     ) -> Result<DynamicObject> {
-        self.one(self.request.patch(name, params, patch)).await
+        self.one(self.request.patch(&escaped_name(name), params, patch))
+            .await
     }
 
     pub async fn patch_status<P: Serialize>(
@@ -81,13 +84,15 @@ impl Objects {
         params: &PatchParams,
         patch: &Patch<P>,
     ) -> Result<DynamicObject> {
-        self.one(self.request.patch_subresource("status", name, params, patch))
-            .await
+        let request = self
+            .request
+            .patch_subresource("status", &escaped_name(name), params, patch);
+        self.one(request).await
     }
 
     /// Returns the object while it waits for its grace period or finalizers, and `None` once it is deleted.
     pub async fn delete(&self, name: &str, params: &DeleteParams) -> Result<Option<DynamicObject>> {
-        let object = self.one(self.request.delete(name, params)).await?;
+        let object = self.one(self.request.delete(&escaped_name(name), params)).await?;
         let is_status = object
             .types
             .as_ref()

@@ -119,7 +119,13 @@ impl<'a> ResourceClient<'a> {
     /// # Errors
     /// As [`ResourceClient::apply`].
     pub async fn read(&self, name: &NamespacedName) -> Result<Option<DynamicObject>, ApiError> {
-        let one = ListParams::default().fields(&format!("metadata.name={}", name.name));
+        // The characters with a meaning in a selector. Source: Kubernetes, `fields.EscapeValue`.
+        let escaped = name
+            .name
+            .replace('\\', r"\\")
+            .replace(',', r"\,")
+            .replace('=', r"\=");
+        let one = ListParams::default().fields(&format!("metadata.name={escaped}"));
         let list = self.bounded("read", name, self.api(name).list(&one)).await?;
         Ok(list.items.into_iter().next().map(|object| self.typed(object)))
     }

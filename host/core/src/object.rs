@@ -6,7 +6,7 @@ pub mod secret;
 mod selector;
 
 use std::borrow::Cow;
-use std::fmt;
+use std::fmt::{self, Write as _};
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ManagedFieldsEntry, OwnerReference};
 use kube::ResourceExt;
@@ -249,15 +249,45 @@ const MAX_NAME: usize = 253;
 /// Source: RFC 3986, `pchar` without percent-encoding; Kubernetes, "Object Names and IDs", path segment names.
 #[must_use]
 pub fn name_problem(name: &str) -> Option<String> {
-    let is_plain = |c: char| c.is_ascii_alphanumeric() || "-._~:@!$&'()*+,;=".contains(c);
+    problem_of_name(name, |c| {
+        c.is_ascii_alphanumeric() || "-._~:@!$&'()*+,;=".contains(c)
+    })
+}
+
+fn problem_of_name(name: &str, is_fine: impl Fn(char) -> bool) -> Option<String> {
     if matches!(name, "" | "." | "..") {
         Some("it is not a valid name".to_owned())
     } else if name.len() > MAX_NAME {
         Some(format!("it has more than {MAX_NAME} characters"))
     } else {
-        let wrong = name.chars().find(|c| !is_plain(*c));
+        let wrong = name.chars().find(|c| !is_fine(*c));
         wrong.map(|c| format!("a name cannot have the character {c:?}"))
     }
+}
+
+/// Validates the name of an object, of whatever kind. Returns the problem, or `None` when it can be one part of a request
+/// path, [escaped](escaped_name) there. The names of roles and bindings may have spaces, `?` and letters of any language.
+///
+/// Source: Kubernetes, "Object Names and IDs", path segment names.
+#[must_use]
+pub fn object_name_problem(name: &str) -> Option<String> {
+    problem_of_name(name, |c| !matches!(c, '/' | '%') && !c.is_control())
+}
+
+/// Escapes an object's name for a request path.
+#[must_use]
+pub fn escaped_name(name: &str) -> String {
+    let mut escaped = String::with_capacity(name.len());
+    for byte in name.bytes() {
+        match byte {
+            b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'-' | b'.' | b'_' | b'~' | b':' => {
+                escaped.push(char::from(byte));
+            }
+            // Writing to a string cannot fail.
+            _ => drop(write!(escaped, "%{byte:02X}")),
+        }
+    }
+    escaped
 }
 
 /// Reports whether a text can be a key of a ConfigMap.
@@ -587,6 +617,18 @@ mod tests {
         ];
         for name in bad {
             assert!(name_problem(name).is_some(), "{name:?}");
+        }
+        // The names of roles: escaped, they lead nowhere else either.
+        for (name, path) in [
+            ("a b", "a%20b"),
+            ("ä", "%C3%A4"),
+            ("a?dryRun=All", "a%3FdryRun%3DAll"),
+            ("a#b", "a%23b"),
+        ] {
+            assert_eq!((object_name_problem(name), &*escaped_name(name)), (None, path));
+        }
+        for name in ["", ".", "..", "../x", "a/b", "a%2fb", "a\nb", &long] {
+            assert!(object_name_problem(name).is_some(), "{name:?}");
         }
     }
 }

@@ -92,6 +92,7 @@ mod tests {
         }
         for (api_version, kind, name) in [
             ("rbac.authorization.k8s.io/v1", "ClusterRole", "system:Shop_a"),
+            ("rbac.authorization.k8s.io/v1", "Role", "for ü?"),
             ("user.openshift.io/v1", "Identity", "ldap:Bob"),
         ] {
             assert!(is_fine(api_version, kind, name), "{kind} {name}");

@@ -29,8 +29,8 @@ use operator_host_core::object::{
     APPLIED_ANNOTATION, BESIDE_ANNOTATION, CONTROLLER_LABEL, ChildRef, GENERATED_LABEL, Identity,
     LEAVE_ANNOTATION, MAX_DEPTH, NamespacedName, NotServed, PARENT_ANNOTATION, PROVENANCE_ANNOTATION,
     Provenance, annotation, controller_of, fingerprint, group_of, is_deeper, is_reference_to, is_terminating,
-    is_unreadable, kind_for_kubectl, kind_in_words, label, long_key, maker, name_problem, secret, shorten,
-    unreadable,
+    is_unreadable, kind_for_kubectl, kind_in_words, label, long_key, maker, name_problem,
+    object_name_problem, secret, shorten, unreadable,
 };
 
 /// The input of a plan, in addition to the plugin's answer.
@@ -503,7 +503,7 @@ impl Policy<'_> {
         let kind = text("/kind").ok_or_else(|| missing("`kind`"))?;
         let name = text("/metadata/name").ok_or_else(|| missing("`metadata.name`"))?;
         let place = format!("children[{index}]");
-        Self::check_name(&place, "`metadata.name`", name, name_problem)?;
+        Self::check_name(&place, "`metadata.name`", name, object_name_problem)?;
         if let Some(namespace) = text("/metadata/namespace") {
             Self::check_name(&place, "`metadata.namespace`", namespace, name_problem)?;
         }

@@ -8,7 +8,8 @@ use kube::core::DynamicObject;
 use operator_host_config::{Config, ControllerConfig, Removal};
 use operator_host_contract::{CommandOutput, Kind, Response};
 use operator_host_core::object::{
-    APPLIED_ANNOTATION, CONTROLLER_LABEL, ChildRef, NotServed, PARENT_ANNOTATION, Provenance, name_problem,
+    APPLIED_ANNOTATION, CONTROLLER_LABEL, ChildRef, NotServed, PARENT_ANNOTATION, Provenance,
+    object_name_problem,
 };
 use operator_host_desired::ownership::{owns, retains};
 use operator_host_desired::plan::{Plan, Policy, plan};
@@ -96,7 +97,7 @@ fn is_allowed(config: &ControllerConfig, parent: &DynamicObject, plan: &Plan) {
             (None, Some(namespace)) => assert!(config.other_namespaces.contains(namespace), "{key}"),
             (None, None) => assert_eq!(namespaced(&key.kind), Ok(false), "{key}"),
         }
-        assert_eq!(name_problem(&key.name.name), None, "{key}");
+        assert_eq!(object_name_problem(&key.name.name), None, "{key}");
     }
     for desired in &plan.desired {
         body(

@@ -8,7 +8,9 @@ use thiserror::Error;
 
 use operator_host_config::ControllerConfig;
 use operator_host_contract::{Description, Kind, Need, Related};
-use operator_host_core::object::{ChildRef, Selector, is_unreadable, name_problem, shorten, unreadable};
+use operator_host_core::object::{
+    ChildRef, Selector, is_unreadable, name_problem, object_name_problem, shorten, unreadable,
+};
 use operator_host_desired::selectors::selector;
 
 /// Why a need cannot be answered.
@@ -178,8 +180,14 @@ pub fn check<'a>(
         }
         Rights::Configured(_) | Rights::Announced(_) => {}
     }
-    for name in need.name.iter().chain(&need.namespace) {
-        if let Some(problem) = name_problem(name) {
+    let problems = [
+        (&need.name, object_name_problem as fn(&str) -> _),
+        (&need.namespace, name_problem),
+    ];
+    for (name, problem) in problems {
+        if let Some(name) = name
+            && let Some(problem) = problem(name)
+        {
             let name = shorten(name, 100);
             return refused(format!("{name:?} cannot be a name: {problem}"));
         }
