@@ -4,6 +4,7 @@ pub mod behind;
 pub mod clocks;
 pub mod killed;
 pub mod outages;
+pub mod renewed;
 pub mod slow_requests;
 pub mod transient_errors;
 pub mod volumes;

@@ -38,6 +38,7 @@ use operator_host_config::webhook::WebhookConfig;
 use operator_host_delivery::reload::PluginSources;
 use operator_host_engine::reconcile::proof_key::ProofKey;
 use operator_host_instruments::Instruments;
+use operator_host_instruments::health::{Health, Unreached};
 use operator_host_lease::Leadership;
 use operator_host_runtime::{Cache, Compiler, EngineOptions, Runtime, Subprocess};
 use operator_host_webhook::WebhookTargets;
@@ -119,6 +120,15 @@ pub async fn run(
     let config_maps_root = RootFolder::new(writable.join("config-maps"), setup.identity.clone());
     let sources = PluginSources::new(config_maps_root.path(), Arc::clone(&instruments.metrics));
     let client = connection.client()?;
+    let (reach, asking) = (Arc::clone(&connection), client.clone());
+    instruments.health.ask_for_reach(move || {
+        let unreached = reach.unreached()?;
+        Some(Unreached {
+            lasting: unreached.lasting,
+            why: unreached.why,
+            may_restart_help: !unreached.is_answered,
+        })
+    });
     let connection_namespace = connection.pod_namespace().map(str::to_owned);
     let default_namespace = client.default_namespace().to_owned();
     let watch_client = connection.watch_client()?;
@@ -235,7 +245,8 @@ pub async fn run(
     let mut controllers = Controllers::new(slot_parts, shared, watched, stop.clone());
     tokio::select! {
         () = stop.cancelled() => {}
-        () = follow(&mut controllers, configurations, of_cluster, &setup.level, &start) => {}
+        () = follow(&mut controllers, configurations, of_cluster, &setup.level, &start, &instruments.health) => {}
+        () = connection.keep_asking(asking) => {}
         () = freed_memory::keep_returning() => {}
     }
     reporting.abort();
@@ -280,6 +291,7 @@ async fn follow(
     mut of_cluster: OfCluster,
     level: &Level,
     start: &Config,
+    health: &Health,
 ) {
     let mut applied = None;
     let mut last_allowed = LastAllowed::default();
@@ -309,6 +321,10 @@ async fn follow(
             controllers.apply(&wanted).await;
             applied = Some(Arc::clone(&wanted));
         }
+        let is_complete = of_cluster.objects.are_known(&config);
+        if is_complete {
+            health.applied();
+        }
         if let Err(problem) = kept {
             controllers.lack_config_maps(&problem);
         }
@@ -322,6 +338,7 @@ async fn follow(
         tokio::select! {
             () = configurations.changed() => {}
             () = of_cluster.objects.changed() => {}
+            () = of_cluster.objects.known(), if !is_complete => {}
         }
     }
 }

@@ -72,7 +72,7 @@ impl Telemetry {
         let traces = match settings::read(Signal::Traces, variable) {
             None => None,
             Some(export) => {
-                let spans = Queued::spans(&export, export::spans(&export)?, Arc::clone(&losses));
+                let spans = Queued::spans(&export, export::spans(&export, &resource)?, Arc::clone(&losses));
                 exports.push((Signal::Traces, export));
                 let builder = SdkTracerProvider::builder()
                     .with_resource(resource.clone())
@@ -85,7 +85,7 @@ impl Telemetry {
         let logs = match settings::read(Signal::Logs, variable) {
             None => None,
             Some(export) => {
-                let records = Queued::logs(&export, export::logs(&export)?, Arc::clone(&losses));
+                let records = Queued::logs(&export, export::logs(&export, &resource)?, Arc::clone(&losses));
                 exports.push((Signal::Logs, export));
                 let builder = SdkLoggerProvider::builder().with_resource(resource.clone());
                 Some(builder.with_log_processor(records).build())
@@ -94,10 +94,10 @@ impl Telemetry {
 
         let (mut registry, reader) = scrape()?;
         let mut own = SdkMeterProvider::builder()
-            .with_resource(resource)
+            .with_resource(resource.clone())
             .with_reader(reader);
         if let Some(export) = settings::read(Signal::Metrics, variable) {
-            let exporter = Reported::new(&export, export::metrics(&export)?, Arc::clone(&losses));
+            let exporter = Reported::new(&export, export::metrics(&export, &resource)?, Arc::clone(&losses));
             own = own.with_reader(PeriodicReader::builder(exporter).build());
             exports.push((Signal::Metrics, export));
         }

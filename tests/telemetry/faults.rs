@@ -98,6 +98,25 @@ async fn over_tls(name: &str, collector: impl AsyncFnOnce(&Certificates) -> Coll
         .until_spans("any span", |spans| spans.first().cloned())
         .await;
     assert_eq!(host.stop().await.code(), Some(0));
+
+    // Files that are renewed while the host runs are read again.
+    let seen = collector.spans().len();
+    let right = [&authority, &leaf, &key].map(|file| (file, std::fs::read(file).unwrap()));
+    Certificates::make(scenario.folder.path());
+    // With a log of its own.
+    let again = scenario.beside(&scenario.namespace);
+    let host = exporting(&again, &endpoint, &trusted);
+    host.until_log("the collector does not accept telemetry … traces")
+        .await;
+    right
+        .iter()
+        .for_each(|(file, content)| std::fs::write(file, content).unwrap());
+    host.until_log("the collector accepts telemetry again … metrics")
+        .await;
+    scenario.apply(&echo(2)).await;
+    collector
+        .until_spans("spans of this host", |spans| (spans.len() > seen).then_some(()))
+        .await;
 }
 
 #[tokio::test]

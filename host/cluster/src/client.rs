@@ -1,5 +1,6 @@
 //! The connection to the API server.
 
+mod access;
 mod fence;
 mod measured;
 mod multiplexed;
@@ -13,32 +14,32 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use hyper::body::{Body as HttpBody, Bytes};
-use hyper::header::{HeaderValue, USER_AGENT};
 use hyper::{Request, Response};
 use hyper_rustls::builderstates::WantsProtocols1;
 use hyper_rustls::{FixedServerNameResolver, HttpsConnector, HttpsConnectorBuilder};
 use hyper_util::client::legacy;
 use hyper_util::client::legacy::connect::HttpConnector;
 use hyper_util::rt::{TokioExecutor, TokioTimer};
-use kube::client::middleware::AuthLayer;
 use kube::client::{Body, ClientBuilder, ConfigExt};
 use kube::{Client, Config};
 use operator_host_runtime::fair::Fair;
 use thiserror::Error;
-use tower::{BoxError, Service};
+use tower::{BoxError, Service, ServiceExt as _};
 
 use crate::term::Term;
 use operator_host_config::ServiceAccount;
 use operator_host_config::leadership::Timing;
 use operator_host_core::metrics::Metrics;
+use operator_host_core::renewed::Renewed;
 
+use self::access::{Access, Made, Origin, Renewing};
 pub use self::fence::{Deposed, is_deposed};
 use self::fence::{Fencing, fencing};
 use self::measured::Measured;
 use self::multiplexed::Multiplexed;
 pub use self::pace::Pace;
 use self::reach::Reach;
-pub use self::reach::{chain, said};
+pub use self::reach::{Unreached, chain, said};
 pub use self::server_clock::ServerClock;
 pub use self::write_limits::WriteLimits;
 pub(crate) use self::write_limits::{SLOW, USUAL};
@@ -47,6 +48,8 @@ pub(crate) use self::write_limits::{SLOW, USUAL};
 const POD_TOKEN: &str = "/var/run/secrets/kubernetes.io/serviceaccount/token";
 /// Idle time before the first TCP keepalive probe, and the interval between probes.
 const KEEPALIVE: Duration = Duration::from_secs(15);
+/// How often an API server that is not reached is asked, and how long it may take.
+const ASK: Duration = Duration::from_secs(5);
 /// The most unused connections over HTTP/1.1, where each watch has its own.
 const MAX_IDLE: usize = 4;
 
@@ -67,6 +70,12 @@ pub enum ClientError {
     /// `tls-server-name` is no name.
     #[error("cannot use the cluster's configuration: `tls-server-name` is {0:?}, which is no server name")]
     ServerName(String),
+    /// A file of the configuration cannot be used.
+    #[error("cannot use the cluster's configuration: {0}")]
+    Renewed(String),
+    /// The configuration has changed, and names another server.
+    #[error("it names another server, {0}; restart the host to use that one")]
+    OtherServer(String),
 }
 
 /// Creates a client for commands that only read.
@@ -80,9 +89,10 @@ type Transport = legacy::Client<HttpsConnector<Fencing>, Body>;
 
 /// The connection to the API server and the clients that use it.
 pub struct Connection {
-    config: Config,
-    auth: Option<AuthLayer>,
-    transport: Transport,
+    access: Arc<Renewed<Origin>>,
+    default_namespace: String,
+    is_in_pod: bool,
+    transport: Renewable<Transport>,
     metrics: Arc<Metrics>,
     reach: Reach,
     clock: ServerClock,
@@ -102,18 +112,13 @@ impl Connection {
     pub async fn infer(metrics: Arc<Metrics>, agent: &str) -> Result<Self, ClientError> {
         // `install_default` fails only when a provider is already installed, which is fine.
         let _ = rustls::crypto::aws_lc_rs::default_provider().install_default();
-        let mut config = Config::infer().await?;
-        if let Some(proxy) = &config.proxy_url {
-            return Err(ClientError::Proxy(proxy.to_string()));
-        }
-        // The identity contains a host name; ignore one that is not a valid header value.
-        if let Ok(agent) = HeaderValue::from_str(agent) {
-            config.headers.push((USER_AGENT, agent));
-        }
+        let access = Arc::new(Renewed::new(Origin::infer(agent).await?)?);
+        let config = &access.current().config;
         Ok(Self {
-            auth: config.auth_layer()?,
-            transport: transport(&config, &Term::endless(), None)?,
-            config,
+            default_namespace: config.default_namespace.clone(),
+            is_in_pod: config.auth_info.token_file.as_deref() == Some(POD_TOKEN),
+            access,
+            transport: transport(&Term::endless(), None),
             metrics,
             reach: Reach::default(),
             clock: ServerClock::default(),
@@ -125,8 +130,7 @@ impl Connection {
     /// of a kubeconfig is only its user's default.
     #[must_use]
     pub fn pod_namespace(&self) -> Option<&str> {
-        let inside = self.config.auth_info.token_file.as_deref() == Some(POD_TOKEN);
-        inside.then_some(&self.config.default_namespace)
+        self.is_in_pod.then_some(&*self.default_namespace)
     }
 
     /// Returns the host's own client, for reads that a reconcile waits for. When a connection goes dead silently, a request
@@ -135,7 +139,7 @@ impl Connection {
     /// # Errors
     /// When the configuration cannot be used.
     pub fn client(&self) -> Result<Client, ClientError> {
-        self.layered(&self.config, self.transport.clone(), Term::endless())
+        self.layered(None, self.transport.clone(), Term::endless())
     }
 
     /// Returns a client like [`Connection::client`] with connections of its own, for the Lease: a renewal must not wait for one
@@ -144,8 +148,7 @@ impl Connection {
     /// # Errors
     /// When the configuration cannot be used.
     pub fn lease_client(&self) -> Result<Client, ClientError> {
-        let transport = transport(&self.config, &Term::endless(), None)?;
-        self.layered(&self.config, transport, Term::endless())
+        self.layered(None, transport(&Term::endless(), None), Term::endless())
     }
 
     /// Returns the client for watches and discovery, of which a process with many controllers has many at the same time.
@@ -154,7 +157,25 @@ impl Connection {
     /// # Errors
     /// When the configuration cannot be used.
     pub fn watch_client(&self) -> Result<Client, ClientError> {
-        self.layered(&self.config, multiplexed(&self.config)?, Term::endless())
+        self.layered(None, Renewable::new(multiplexed), Term::endless())
+    }
+
+    /// Returns since when the API server has done nothing for this host; `None` when the last request succeeded.
+    #[must_use]
+    pub fn unreached(&self) -> Option<Unreached> {
+        self.reach.unreached()
+    }
+
+    /// Asks the API server again and again while it is not reached: otherwise nobody might, and a host that has nothing to
+    /// do would not learn that it is back. Never returns.
+    pub async fn keep_asking(&self, client: Client) {
+        loop {
+            tokio::time::sleep(ASK).await;
+            if self.unreached().is_some() {
+                // `Reach` has the result.
+                let _ = tokio::time::timeout(ASK, client.apiserver_version()).await;
+            }
+        }
     }
 
     /// Creates the factory for the writers of one term. The writers have their own connections, which send nothing
@@ -167,7 +188,7 @@ impl Connection {
         let transport = if term.is_elected() {
             // Data that the kernel could not deliver by then must not arrive in another replica's term.
             let undelivered = timing.duration - timing.renew_deadline;
-            transport(&self.config, term, Some(undelivered))?
+            transport(term, Some(undelivered))
         } else {
             self.transport.clone()
         };
@@ -178,26 +199,46 @@ impl Connection {
         })
     }
 
-    fn layered<S, B>(&self, config: &Config, transport: S, term: Term) -> Result<Client, ClientError>
+    /// Returns a client that sends its requests through a transport, as an account if one is given.
+    fn layered<S, B>(
+        &self,
+        acts_as: Option<&ServiceAccount>,
+        transport: Renewable<S>,
+        term: Term,
+    ) -> Result<Client, ClientError>
     where
         S: Service<Request<Body>, Response = Response<B>, Error = legacy::Error> + Clone + Send + 'static,
         S::Future: Send,
         B: HttpBody<Data = Bytes> + Send + 'static,
         B::Error: Into<BoxError>,
     {
-        let metrics = Arc::clone(&self.metrics);
-        let service = tower::ServiceBuilder::new()
-            .layer(config.base_uri_layer())
-            .layer_fn(|service| Measured::new(service, Arc::clone(&metrics), config.cluster_url.clone()))
-            .option_layer(self.auth.as_ref())
-            .layer(config.extra_headers_layer()?)
-            .and_then(retry_after::keep)
-            .map_err(BoxError::from)
-            .map_response(self.clock.listen())
-            .map_request(move |request| fence::bound(request, &term))
-            .map_result(self.reach.listen())
-            .service(transport);
-        Ok(ClientBuilder::new(service, config.default_namespace.clone()).build())
+        let (metrics, clock, reach) = (Arc::clone(&self.metrics), self.clock.clone(), self.reach.clone());
+        let user = acts_as.map(ServiceAccount::user);
+        let renewing = Renewing::new(Arc::clone(&self.access), move |access| {
+            let mut config = access.config.clone();
+            if let Some(user) = &user {
+                let auth = &mut config.auth_info;
+                // Set no groups: the API server adds a ServiceAccount's own groups, and no permission to impersonate
+                // others is needed.
+                auth.impersonate = Some(user.clone());
+                (auth.impersonate_groups, auth.impersonate_uid) = (None, None);
+                auth.impersonate_user_extra = None;
+            }
+            let (metrics, term, server) = (Arc::clone(&metrics), term.clone(), config.cluster_url.clone());
+            let service = tower::ServiceBuilder::new()
+                .layer(config.base_uri_layer())
+                .layer_fn(move |service| Measured::new(service, Arc::clone(&metrics), server.clone()))
+                .option_layer(access.auth.as_ref())
+                .layer(config.extra_headers_layer()?)
+                .and_then(retry_after::keep)
+                .map_err(BoxError::from)
+                .map_response(clock.listen())
+                .map_request(move |request| fence::bound(request, &term))
+                .map_result(reach.listen())
+                .service(transport.of(access)?);
+            Ok(service.boxed_clone())
+        })?;
+        Ok(ClientBuilder::new(renewing, &*self.default_namespace).build())
     }
 }
 
@@ -205,7 +246,7 @@ impl Connection {
 #[derive(Clone)]
 pub struct WriterFactory {
     connection: Arc<Connection>,
-    transport: Transport,
+    transport: Renewable<Transport>,
     term: Term,
 }
 
@@ -225,18 +266,9 @@ impl WriterFactory {
 
     /// Returns a writer that acts as the host itself, or as a ServiceAccount.
     pub fn writer(&self, acts_as: Option<&ServiceAccount>) -> Result<Writer, ClientError> {
-        let mut config = self.connection.config.clone();
-        if let Some(account) = acts_as {
-            let auth = &mut config.auth_info;
-            // Set no groups: the API server adds a ServiceAccount's own groups, and no permission to impersonate
-            // others is needed.
-            auth.impersonate = Some(account.user());
-            (auth.impersonate_groups, auth.impersonate_uid) = (None, None);
-            auth.impersonate_user_extra = None;
-        }
         let client = self
             .connection
-            .layered(&config, self.transport.clone(), self.term.clone())?;
+            .layered(acts_as, self.transport.clone(), self.term.clone())?;
         Ok(Writer {
             client,
             term: self.term.clone(),
@@ -286,15 +318,49 @@ impl From<Client> for Writer {
     }
 }
 
-fn transport(config: &Config, term: &Term, undelivered: Option<Duration>) -> Result<Transport, ClientError> {
-    let https = https(config)?.enable_http1();
-    let connector = https.wrap_connector(connector(config, term, undelivered));
-    Ok(legacy::Client::builder(TokioExecutor::new()).build(connector))
+/// Connections that are made anew when authorities or client certificate are. Requests in progress keep theirs. Clones
+/// share them.
+struct Renewable<T> {
+    made: Arc<Made<rustls::ClientConfig, T>>,
+    make: Arc<Make<T>>,
 }
 
-fn multiplexed(config: &Config) -> Result<Multiplexed, ClientError> {
-    let https = https(config)?.enable_all_versions();
-    let connector = https.wrap_connector(connector(config, &Term::endless(), None));
+type Make<T> = dyn Fn(&Access) -> Result<T, ClientError> + Send + Sync;
+
+impl<T> Clone for Renewable<T> {
+    fn clone(&self) -> Self {
+        Self {
+            made: Arc::clone(&self.made),
+            make: Arc::clone(&self.make),
+        }
+    }
+}
+
+impl<T: Clone> Renewable<T> {
+    fn new(make: impl Fn(&Access) -> Result<T, ClientError> + Send + Sync + 'static) -> Self {
+        Self {
+            made: Arc::default(),
+            make: Arc::new(make),
+        }
+    }
+
+    fn of(&self, access: &Access) -> Result<T, ClientError> {
+        self.made.of(&access.tls, || (self.make)(access))
+    }
+}
+
+fn transport(term: &Term, undelivered: Option<Duration>) -> Renewable<Transport> {
+    let term = term.clone();
+    Renewable::new(move |access| {
+        let https = https(access)?.enable_http1();
+        let connector = https.wrap_connector(connector(&access.config, &term, undelivered));
+        Ok(legacy::Client::builder(TokioExecutor::new()).build(connector))
+    })
+}
+
+fn multiplexed(access: &Access) -> Result<Multiplexed, ClientError> {
+    let https = https(access)?.enable_all_versions();
+    let connector = https.wrap_connector(connector(&access.config, &Term::endless(), None));
     Ok(Multiplexed::new(move || {
         legacy::Client::builder(TokioExecutor::new())
             .timer(TokioTimer::new())
@@ -324,11 +390,11 @@ fn connector(config: &Config, term: &Term, undelivered: Option<Duration>) -> Fen
 }
 
 /// Returns the TLS part of a connector, as kube's own has it, but with the choice of the HTTP version.
-fn https(config: &Config) -> Result<HttpsConnectorBuilder<WantsProtocols1>, ClientError> {
+fn https(access: &Access) -> Result<HttpsConnectorBuilder<WantsProtocols1>, ClientError> {
     let mut https = HttpsConnectorBuilder::new()
-        .with_tls_config(config.rustls_client_config()?)
+        .with_tls_config(rustls::ClientConfig::clone(&access.tls))
         .https_or_http();
-    if let Some(name) = &config.tls_server_name {
+    if let Some(name) = &access.config.tls_server_name {
         let server = name.clone().try_into();
         let server = server.map_err(|_| ClientError::ServerName(name.clone()))?;
         https = https.with_server_name_resolver(FixedServerNameResolver::new(server));

@@ -13,6 +13,7 @@ pub mod managed_fields;
 pub mod metrics;
 pub mod object;
 pub mod printable;
+pub mod renewed;
 pub mod server;
 pub mod sync;
 pub mod trace;

@@ -1,16 +1,17 @@
 //! The readiness and liveness of the host, and the server that reports them: `/livez`, `/readyz`, `/healthz`
 //! in the format of Kubernetes' own servers, and `/metrics`.
 //!
-//! Ready means that every controller has its first lists, or reports that it waits for its
-//! CustomResourceDefinition, and that every plugin is loaded. A plugin that cannot be used does not make the
+//! Ready means that the configuration is applied, that the API server answers, that every controller has its first lists, or
+//! reports that it waits for its CustomResourceDefinition, and that every plugin is loaded. A plugin that cannot be used does not make the
 //! host unready while another plugin is live, because the other one's webhook is reached through the same
-//! endpoint. Alive means that the loops of each controller make progress.
+//! endpoint. Alive means that the loops of each controller make progress, and that the API server is not out of reach for
+//! so long that a new process is the better choice.
 
 pub mod server;
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, Weak};
+use std::sync::{Arc, Mutex, OnceLock, Weak};
 use std::time::{Duration, Instant};
 
 use tokio::sync::watch;
@@ -19,6 +20,11 @@ use operator_host_core::sync::lock;
 use operator_host_delivery::history::{History, HistoryEntry};
 use operator_host_delivery::registry::Live;
 use operator_host_delivery::report::PluginReport;
+
+/// How long the API server may be out of reach until the host is not ready. A rolling update of it takes less.
+const UNREACHED: Duration = Duration::from_secs(30);
+/// How long until the host is not alive either, if a new process may have more luck.
+const HOPELESS: Duration = Duration::from_mins(5);
 
 /// The readiness of one controller.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -56,6 +62,19 @@ impl Check {
     }
 }
 
+/// The API server does nothing for this host: no request succeeds.
+#[derive(Clone, Debug)]
+pub struct Unreached {
+    /// For how long.
+    pub lasting: Duration,
+    /// What the last request ended with.
+    pub why: String,
+    /// Whether a new process could reach it. It does not help when the API server itself answers with errors.
+    pub may_restart_help: bool,
+}
+
+type Reach = dyn Fn() -> Option<Unreached> + Send + Sync;
+
 /// The state that the checks read. One per process.
 #[derive(Default)]
 pub struct Health {
@@ -69,6 +88,9 @@ pub struct Health {
     /// Why the current configuration file is not the one in use.
     configuration: Mutex<Option<String>>,
     pulses: Mutex<Vec<Weak<Beats>>>,
+    reach: OnceLock<Box<Reach>>,
+    /// Whether the controllers of the first configuration are known.
+    applied: AtomicBool,
     stopping: AtomicBool,
 }
 
@@ -164,6 +186,18 @@ impl Health {
         *lock(&self.configuration) = refused;
     }
 
+    /// Records that every controller of the configuration is registered. Until then the host is not ready: it would look
+    /// like one that has none.
+    pub fn applied(&self) {
+        self.applied.store(true, Ordering::Relaxed);
+    }
+
+    /// Sets how to ask whether the API server is reached. Only the first call counts.
+    pub fn ask_for_reach(&self, reach: impl Fn() -> Option<Unreached> + Send + Sync + 'static) {
+        // A process has one API server.
+        let _ = self.reach.set(Box::new(reach));
+    }
+
     /// Makes the host unready, because the process is ending.
     pub fn stopping(&self) {
         self.stopping.store(true, Ordering::Relaxed);
@@ -194,16 +228,38 @@ impl Health {
         let pulses: Vec<Arc<Beats>> = lock(&self.pulses).iter().filter_map(Weak::upgrade).collect();
         std::iter::once(ping)
             .chain(pulses.iter().map(|beats| beats.check()))
+            .chain(self.reached(HOPELESS, |unreached| unreached.may_restart_help))
             .collect()
+    }
+
+    /// Checks that the API server was reached in this time, as far as a failure counts.
+    fn reached(&self, limit: Duration, counts: impl Fn(&Unreached) -> bool) -> Option<Check> {
+        let unreached = self.reach.get()?();
+        let failed = unreached.filter(|it| it.lasting >= limit && counts(it));
+        let result = failed.map_or_else(
+            || Ok(String::new()),
+            |Unreached { lasting, why, .. }| {
+                Err(format!(
+                    "no request has succeeded for {} s: {why}; check the network, the credentials and the authorities of the connection",
+                    lasting.as_secs()
+                ))
+            },
+        );
+        Some(Check::new("api-server", result))
     }
 
     /// Runs the checks of `/readyz`.
     #[must_use]
     pub fn ready(&self) -> Vec<Check> {
         let mut checks = vec![Check::remark("ping", "")];
+        checks.extend(self.reached(UNREACHED, |_| true));
         let refused = lock(&self.configuration).clone();
         let refused = refused.map_or_else(String::new, |why| format!("the previous one is in use: {why}"));
-        checks.push(Check::remark("configuration", refused));
+        let configuration = match self.applied.load(Ordering::Relaxed) {
+            true => Ok(refused),
+            false => Err("it is not applied yet".to_owned()),
+        };
+        checks.push(Check::new("configuration", configuration));
         let controllers = lock(&self.controllers);
         let some_live = controllers
             .values()
@@ -352,9 +408,40 @@ mod tests {
         );
     }
 
+    #[test]
+    fn a_host_without_its_configuration_or_api_server_is_not_ready() {
+        let health = Health::default();
+        assert_eq!(failing(&health.ready()), ["configuration"]);
+        health.applied();
+        assert!(failing(&health.ready()).is_empty());
+        let lasting = Arc::new(Mutex::new((Duration::ZERO, true)));
+        let state = Arc::clone(&lasting);
+        health.ask_for_reach(move || {
+            let (lasting, may_restart_help) = *lock(&state);
+            let why = "UnknownIssuer".to_owned();
+            Some(Unreached {
+                lasting,
+                why,
+                may_restart_help,
+            })
+        });
+        let failing_at = |time, may_restart_help| {
+            *lock(&lasting) = (time, may_restart_help);
+            (failing(&health.ready()).len(), failing(&health.live()).len())
+        };
+        assert_eq!(failing_at(Duration::ZERO, true), (0, 0));
+        assert_eq!(failing_at(UNREACHED, true), (1, 0));
+        assert_eq!(failing_at(HOPELESS, true), (1, 1));
+        assert_eq!(failing_at(HOPELESS, false), (1, 0), "a restart does not help");
+        let ready = health.ready();
+        let check = ready.iter().find(|check| check.name == "api-server").unwrap();
+        assert!(check.result.as_ref().unwrap_err().contains("UnknownIssuer"));
+    }
+
     #[tokio::test]
     async fn a_plugin_that_cannot_be_used_does_not_take_the_others_out_of_service() {
         let health = Health::default();
+        health.applied();
         let (_sender, report) = watch::channel(PluginReport::default());
         let channels: Vec<_> = ["a", "b"]
             .iter()
@@ -392,6 +479,7 @@ mod tests {
     #[test]
     fn a_process_that_stops_is_not_ready() {
         let health = Health::default();
+        health.applied();
         health.stopping();
         assert_eq!(failing(&health.ready()), ["shutdown"]);
     }

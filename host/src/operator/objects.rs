@@ -70,10 +70,32 @@ impl Objects {
         Some(Arc::clone(watch))
     }
 
+    /// Reports whether the Controllers are known: they have been listed, or cannot be.
+    pub(super) fn are_known(&self, config: &Config) -> bool {
+        config.ceilings.is_none() || self.sources().all(|watch| is_decided(&watch.state_now()))
+    }
+
+    /// Waits until more of them may be known.
+    pub(super) async fn known(&self) {
+        for watch in self.sources() {
+            // The sender is in the watch.
+            let _ = watch.state().wait_for(is_decided).await;
+        }
+    }
+
+    fn sources(&self) -> impl Iterator<Item = &Arc<Reflector>> {
+        let watch = self.watch.as_ref().map(|(watch, _)| watch);
+        std::iter::once(&self.definitions).chain(watch)
+    }
+
     /// Waits for a change of what users write.
     pub(super) async fn changed(&self) {
         self.changed.notified().await;
     }
+}
+
+fn is_decided(state: &WatchState) -> bool {
+    *state != WatchState::Starting
 }
 
 /// Returns all Controllers.

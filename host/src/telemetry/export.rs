@@ -1,48 +1,163 @@
-//! The exporters: OTLP over gRPC or HTTP, with TLS.
+//! The exporters: OTLP over gRPC or HTTP, with TLS. They are made again when the files of certificates and keys change.
 
+use std::fmt;
 use std::path::Path;
+use std::time::Duration;
 
 use anyhow::Context as _;
 use opentelemetry_otlp::{
     LogExporter, MetricExporter, SpanExporter, WithExportConfig, WithHttpConfig, WithTonicConfig,
 };
+use opentelemetry_sdk::Resource;
+use opentelemetry_sdk::error::OTelSdkResult;
+use opentelemetry_sdk::logs::{LogBatch, LogExporter as _};
+use opentelemetry_sdk::metrics::Temporality;
+use opentelemetry_sdk::metrics::data::ResourceMetrics;
+use opentelemetry_sdk::metrics::exporter::PushMetricExporter;
+use opentelemetry_sdk::trace::{SpanData, SpanExporter as _};
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use tokio::runtime::Handle;
 use tonic::transport::{Certificate, ClientTlsConfig, Identity};
 
 use super::http::Http;
 use super::settings::{Export, Protocol};
+use operator_host_core::renewed::{Renewed, Source};
 
 const UNFIT: &str = "cannot use the certificates that the environment names for OTLP";
 const UNUSABLE: &str = "cannot export as the environment says";
 
+/// An exporter that follows its files.
+pub(super) struct Exporter<E>(Renewed<Files<E>>);
+
+impl<E> fmt::Debug for Exporter<E> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Exporter")
+    }
+}
+
+/// How to make an exporter.
+struct Files<E> {
+    export: Export,
+    resource: Resource,
+    make: fn(&Export, &Resource) -> anyhow::Result<E>,
+    /// The exporters' threads are not tokio's.
+    runtime: Handle,
+}
+
+impl<E> Source for Files<E> {
+    type Contents = Vec<Vec<u8>>;
+    type Value = E;
+    type Error = anyhow::Error;
+
+    fn what(&self) -> String {
+        format!("what the environment names for OTLP to {}", self.export.endpoint)
+    }
+
+    fn read(&self) -> anyhow::Result<Vec<Vec<u8>>> {
+        let client = self
+            .export
+            .client
+            .iter()
+            .flat_map(|(certificate, key)| [certificate, key]);
+        let files = self.export.certificate.iter().chain(client);
+        files.map(|file| read(file)).collect()
+    }
+
+    fn make(&self, _: &Vec<Vec<u8>>, _: Option<&E>) -> anyhow::Result<E> {
+        let _runtime = self.runtime.enter();
+        (self.make)(&self.export, &self.resource)
+    }
+}
+
 macro_rules! exporter {
-    ($name:ident, $exporter:ident) => {
-        /// Creates an exporter.
+    ($name:ident, $exporter:ident, |$made:ident, $resource:ident| $with_resource:block) => {
+        /// Creates an exporter. Needs a runtime around it.
         ///
         /// # Errors
         /// When the environment names something that cannot be used. Nothing is sent yet.
-        pub(super) fn $name(export: &Export) -> anyhow::Result<$exporter> {
-            let builder = $exporter::builder();
-            match export.protocol {
-                Protocol::Grpc => builder
-                    .with_tonic()
-                    .with_tls_config(grpc_tls(export)?)
-                    .build(),
-                Protocol::Http => builder
-                    .with_http()
-                    .with_protocol(opentelemetry_otlp::Protocol::HttpBinary)
-                    .with_http_client(Http::new(http_tls(export)?))
-                    .build(),
+        pub(super) fn $name(export: &Export, resource: &Resource) -> anyhow::Result<Exporter<$exporter>> {
+            fn make(export: &Export, $resource: &Resource) -> anyhow::Result<$exporter> {
+                let builder = $exporter::builder();
+                let $made = match export.protocol {
+                    Protocol::Grpc => builder
+                        .with_tonic()
+                        .with_tls_config(grpc_tls(export)?)
+                        .build(),
+                    Protocol::Http => builder
+                        .with_http()
+                        .with_protocol(opentelemetry_otlp::Protocol::HttpBinary)
+                        .with_http_client(Http::new(http_tls(export)?))
+                        .build(),
+                }
+                .context(UNUSABLE)?;
+                Ok($with_resource)
             }
-            .context(UNUSABLE)
+            let files = Files {
+                export: export.clone(),
+                resource: resource.clone(),
+                make,
+                runtime: Handle::current(),
+            };
+            Ok(Exporter(Renewed::new(files)?))
         }
     };
 }
 
-exporter!(spans, SpanExporter);
-exporter!(metrics, MetricExporter);
-exporter!(logs, LogExporter);
+exporter!(spans, SpanExporter, |made, resource| {
+    let mut made = made;
+    made.set_resource(resource);
+    made
+});
+exporter!(logs, LogExporter, |made, resource| {
+    let mut made = made;
+    made.set_resource(resource);
+    made
+});
+exporter!(metrics, MetricExporter, |made, _resource| { made });
+
+/// What does not depend on the signal.
+macro_rules! delegated {
+    () => {
+        fn force_flush(&self) -> OTelSdkResult {
+            self.0.current().force_flush()
+        }
+
+        fn shutdown_with_timeout(&self, timeout: Duration) -> OTelSdkResult {
+            self.0.current().shutdown_with_timeout(timeout)
+        }
+    };
+}
+
+impl opentelemetry_sdk::trace::SpanExporter for Exporter<SpanExporter> {
+    async fn export(&self, batch: Vec<SpanData>) -> OTelSdkResult {
+        self.0.current().export(batch).await
+    }
+
+    delegated!();
+}
+
+impl opentelemetry_sdk::logs::LogExporter for Exporter<LogExporter> {
+    async fn export(&self, batch: LogBatch<'_>) -> OTelSdkResult {
+        self.0.current().export(batch).await
+    }
+
+    fn shutdown_with_timeout(&self, timeout: Duration) -> OTelSdkResult {
+        self.0.current().shutdown_with_timeout(timeout)
+    }
+}
+
+impl PushMetricExporter for Exporter<MetricExporter> {
+    async fn export(&self, metrics: &ResourceMetrics) -> OTelSdkResult {
+        self.0.current().export(metrics).await
+    }
+
+    fn temporality(&self) -> Temporality {
+        PushMetricExporter::temporality(&*self.0.current())
+    }
+
+    delegated!();
+}
 
 fn read(file: &Path) -> anyhow::Result<Vec<u8>> {
     std::fs::read(file).with_context(|| unusable(file))

@@ -16,6 +16,7 @@ use opentelemetry_sdk::metrics::exporter::PushMetricExporter;
 use opentelemetry_sdk::trace::{self, BatchSpanProcessor, Span, SpanData, SpanProcessor};
 use tracing::{info, warn};
 
+use super::export::Exporter;
 use super::settings::Export;
 use operator_host_core::metrics::losses::{Losses, Reason, Signal};
 
@@ -214,12 +215,12 @@ impl<E: LogExporter> LogExporter for Counted<E> {
 /// the next export contains those of a failed one.
 #[derive(Debug)]
 pub(super) struct Reported {
-    exporter: MetricExporter,
+    exporter: Exporter<MetricExporter>,
     outlet: Outlet,
 }
 
 impl Reported {
-    pub(super) fn new(export: &Export, exporter: MetricExporter, losses: Arc<Losses>) -> Self {
+    pub(super) fn new(export: &Export, exporter: Exporter<MetricExporter>, losses: Arc<Losses>) -> Self {
         Self {
             exporter,
             outlet: Outlet::new(Signal::Metrics, export, losses),

@@ -1,0 +1,231 @@
+//! How the API server is reached: address, authorities and credentials. A kubeconfig, the files that it names and those of
+//! a ServiceAccount are renewed while the process runs, and every connection follows them.
+
+use std::sync::{Arc, Mutex};
+use std::task::{Context, Poll};
+
+use futures::FutureExt as _;
+use futures::future::BoxFuture;
+use http_body_util::combinators::UnsyncBoxBody;
+use hyper::body::Bytes;
+use hyper::header::{HeaderValue, USER_AGENT};
+use hyper::{Request, Response};
+use kube::Config;
+use kube::client::middleware::AuthLayer;
+use kube::client::{Body, ConfigExt as _};
+use kube::config::{KubeConfigOptions, Kubeconfig};
+use serde_json::Value;
+use tower::util::BoxCloneService;
+use tower::{BoxError, Service, ServiceExt as _};
+
+use super::ClientError;
+use operator_host_core::files;
+use operator_host_core::renewed::{Renewed, Source};
+use operator_host_core::sync::lock;
+
+/// A larger file is neither a certificate nor a token.
+const LIMIT: usize = 1 << 20;
+
+/// What is needed to send a request.
+pub(super) struct Access {
+    pub(super) config: Config,
+    pub(super) auth: Option<AuthLayer>,
+    /// The same one while authorities and client certificate are the same, so that another token costs no connection.
+    pub(super) tls: Arc<rustls::ClientConfig>,
+    files: TlsFiles,
+}
+
+/// Where it comes from. It stays the same, and so does the server: caches and terms are about that one.
+pub(super) struct Origin {
+    server: hyper::Uri,
+    /// The context of the kubeconfig; `None` for the pod's ServiceAccount.
+    context: Option<KubeConfigOptions>,
+    agent: Option<HeaderValue>,
+}
+
+/// What the files contain.
+pub(super) struct Contents {
+    config: Config,
+    tls: TlsFiles,
+    token: Option<Vec<u8>>,
+}
+
+impl PartialEq for Contents {
+    fn eq(&self, other: &Self) -> bool {
+        (&self.tls, &self.token) == (&other.tls, &other.token)
+    }
+}
+
+/// What TLS and the identity depend on.
+#[derive(Clone, PartialEq)]
+struct TlsFiles {
+    authorities: Option<Vec<Vec<u8>>>,
+    verified: (bool, Option<String>),
+    /// What the kubeconfig says about the user.
+    user: Value,
+    certificate: Option<Vec<u8>>,
+    key: Option<Vec<u8>>,
+}
+
+impl Origin {
+    /// Takes the configuration that `kubectl` would. `agent` is the user agent.
+    pub(super) async fn infer(agent: &str) -> Result<Self, ClientError> {
+        let config = Config::infer().await?;
+        if let Some(proxy) = &config.proxy_url {
+            return Err(ClientError::Proxy(proxy.to_string()));
+        }
+        let is_in_cluster = config.root_cert_file.is_some();
+        let context = Kubeconfig::read().ok().and_then(|file| file.current_context);
+        Ok(Self {
+            server: config.cluster_url,
+            context: (!is_in_cluster).then(|| KubeConfigOptions {
+                context,
+                ..KubeConfigOptions::default()
+            }),
+            // The identity contains a host name; ignore one that is not a valid header value.
+            agent: HeaderValue::from_str(agent).ok(),
+        })
+    }
+}
+
+impl Source for Origin {
+    type Contents = Contents;
+    type Value = Access;
+    type Error = ClientError;
+
+    fn what(&self) -> String {
+        "the configuration of the connection to the API server".into()
+    }
+
+    fn read(&self) -> Result<Contents, ClientError> {
+        let mut config = match &self.context {
+            None => Config::incluster().map_err(|error| ClientError::Renewed(error.to_string()))?,
+            Some(context) => {
+                let read = Config::from_kubeconfig(context).now_or_never();
+                // It reads files, and waits for nothing.
+                let read = read.ok_or_else(|| ClientError::Renewed("it is not there yet".into()))?;
+                read.map_err(|error| ClientError::Renewed(error.to_string()))?
+            }
+        };
+        // Its contents are in `root_cert`.
+        config.root_cert_file = None;
+        let auth = &config.auth_info;
+        let file = |path: &Option<String>| {
+            let read = path.as_ref().map(|path| {
+                let read = files::read(path.as_ref(), LIMIT);
+                read.map_err(|error| ClientError::Renewed(format!("cannot read {path}: {error}")))
+            });
+            read.transpose()
+        };
+        Ok(Contents {
+            tls: TlsFiles {
+                authorities: config.root_cert.clone(),
+                verified: (config.accept_invalid_certs, config.tls_server_name.clone()),
+                user: serde_json::to_value(auth).map_err(|error| ClientError::Renewed(error.to_string()))?,
+                certificate: file(&auth.client_certificate)?,
+                key: file(&auth.client_key)?,
+            },
+            token: file(&auth.token_file)?,
+            config,
+        })
+    }
+
+    fn make(&self, contents: &Contents, last: Option<&Access>) -> Result<Access, ClientError> {
+        let mut config = contents.config.clone();
+        config.apply_debug_overrides();
+        if config.cluster_url != self.server {
+            return Err(ClientError::OtherServer(config.cluster_url.to_string()));
+        }
+        config
+            .headers
+            .extend(self.agent.clone().map(|agent| (USER_AGENT, agent)));
+        let tls = match last {
+            Some(last) if last.files == contents.tls => Arc::clone(&last.tls),
+            _ => Arc::new(config.rustls_client_config()?),
+        };
+        let access = Access {
+            auth: config.auth_layer()?,
+            config,
+            tls,
+            files: contents.tls.clone(),
+        };
+        super::https(&access)?;
+        Ok(access)
+    }
+}
+
+/// What is made of something that is renewed: made again when that is another one.
+pub(super) struct Made<K, T>(Mutex<Option<(Arc<K>, T)>>);
+
+impl<K, T> Default for Made<K, T> {
+    fn default() -> Self {
+        Self(Mutex::default())
+    }
+}
+
+impl<K, T: Clone> Made<K, T> {
+    pub(super) fn of(
+        &self,
+        key: &Arc<K>,
+        make: impl FnOnce() -> Result<T, ClientError>,
+    ) -> Result<T, ClientError> {
+        let mut made = lock(&self.0);
+        if let Some((of, value)) = &*made
+            && Arc::ptr_eq(of, key)
+        {
+            return Ok(value.clone());
+        }
+        let value = make()?;
+        *made = Some((Arc::clone(key), value.clone()));
+        Ok(value)
+    }
+}
+
+/// Sends requests in one way.
+pub(super) type Stack = BoxCloneService<Request<Body>, Response<UnsyncBoxBody<Bytes, BoxError>>, BoxError>;
+type MakeStack = dyn Fn(&Arc<Access>) -> Result<Stack, ClientError> + Send + Sync;
+
+/// Sends each request in the way that the files demand at that time.
+#[derive(Clone)]
+pub(super) struct Renewing {
+    access: Arc<Renewed<Origin>>,
+    stack: Arc<Made<Access, Stack>>,
+    make: Arc<MakeStack>,
+}
+
+impl Renewing {
+    pub(super) fn new(
+        access: Arc<Renewed<Origin>>,
+        make: impl Fn(&Arc<Access>) -> Result<Stack, ClientError> + Send + Sync + 'static,
+    ) -> Result<Self, ClientError> {
+        let renewing = Self {
+            access,
+            stack: Arc::default(),
+            make: Arc::new(make),
+        };
+        renewing.stack()?;
+        Ok(renewing)
+    }
+
+    fn stack(&self) -> Result<Stack, ClientError> {
+        let access = self.access.current();
+        self.stack.of(&access, || (self.make)(&access))
+    }
+}
+
+impl Service<Request<Body>> for Renewing {
+    type Response = Response<UnsyncBoxBody<Bytes, BoxError>>;
+    type Error = BoxError;
+    type Future = BoxFuture<'static, Result<Self::Response, BoxError>>;
+
+    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), BoxError>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, request: Request<Body>) -> Self::Future {
+        match self.stack() {
+            Ok(stack) => stack.oneshot(request).boxed(),
+            Err(error) => futures::future::err(error.into()).boxed(),
+        }
+    }
+}
