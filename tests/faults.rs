@@ -5,6 +5,7 @@ pub mod clocks;
 pub mod killed;
 pub mod outages;
 pub mod renewed;
+pub mod restored;
 pub mod slow_requests;
 pub mod transient_errors;
 pub mod volumes;

@@ -8,8 +8,8 @@
 //!
 //! It holds objects as text (`text`) and makes a tree of one when somebody looks at it (`trees`).
 //!
-//! Invariants: an entry is never replaced by an older one; subscribers are notified after the store has changed; a
-//! failing watch affects only its own state; a transient error is not a failure.
+//! Invariants: an entry is never replaced by an older one, unless the API server itself has gone back; subscribers are
+//! notified after the store has changed; a failing watch affects only its own state; a transient error is not a failure.
 
 use std::cell::OnceCell;
 use std::collections::{BTreeSet, HashMap, HashSet};
@@ -478,7 +478,7 @@ impl Reflector {
     /// another's parent.
     pub fn record(&self, object: DynamicObject) -> Arc<DynamicObject> {
         let object = self.inner.prepare(object);
-        self.inner.put(&object);
+        self.inner.put(&object, None);
         object.tree
     }
 
@@ -514,6 +514,8 @@ struct Inner {
     was_listed: AtomicBool,
     /// The watched namespace does not exist.
     lacks_namespace: AtomicBool,
+    /// The last resource version of the API server.
+    newest: Mutex<Option<u128>>,
 }
 
 /// An object that may be stored.
@@ -561,6 +563,7 @@ impl Inner {
             list_error: watch::Sender::new(None),
             was_listed: AtomicBool::new(false),
             lacks_namespace: AtomicBool::new(false),
+            newest: Mutex::default(),
         }
     }
 
@@ -640,19 +643,27 @@ impl Inner {
     fn reported(&self, object: DynamicObject) {
         let known = self.read().get(&NamespacedName::of(&object));
         if !known.is_some_and(|known| self.keeps_whole(&object) && known.is_whole_at(&object.metadata)) {
-            self.put(&self.prepare(object));
+            self.put(&self.prepare(object), None);
         }
     }
 
     /// Stores an object and notifies the subscribers, unless the same or a newer state is known. An object may have other
-    /// content at the same version: its schema has got another default value.
-    fn put(&self, object: &Prepared) {
+    /// content at the same version: its schema has got another default value. `list` is the version of the list that has the
+    /// object: what is known up to that version is not newer.
+    fn put(&self, object: &Prepared, list: Option<u128>) {
         let Prepared { name, tree, kept } = object;
         let old = {
             let mut store = self.write();
             match store.get(name) {
+                Some(known) if known == *kept => return,
                 // The answer to a write by this host may have been faster.
-                Some(known) if is_newer(&known, kept) || known == *kept => return,
+                Some(known)
+                    if is_newer(&known, kept)
+                        && !store.is_left(name, &known)
+                        && list.is_none_or(|list| known.version() > Some(list)) =>
+                {
+                    return;
+                }
                 None if store.is_deleted(name, tree) => return,
                 _ => store.put(name, kept.clone()),
             }
@@ -702,6 +713,17 @@ impl Inner {
         }
     }
 
+    /// Takes the version of a list that begins. An older one than before shows that the API server has gone back to an
+    /// earlier state, as after a restore of etcd: then what the store has is not newer.
+    fn list_begins(&self, version: Option<u128>) {
+        let last = std::mem::replace(&mut *lock(&self.newest), version);
+        if version.is_some() && version < last {
+            warn!(kind = %self.scope.kind, namespace = self.scope.namespace,
+                "the API server has gone back to an earlier state, as after a restore of etcd: reading all objects again");
+            self.write().has_gone_back();
+        }
+    }
+
     /// Removes every object that a complete list at this version does not contain. A newer object was written during
     /// the list; if it was deleted since, the watch from that version reports it.
     fn listed(&self, names: &HashSet<NamespacedName>, list: Option<u128>) {
@@ -710,9 +732,11 @@ impl Inner {
         let gone: Vec<_> = {
             let mut store = self.write();
             let is_gone = |(name, kept): &(NamespacedName, Cached)| {
-                !names.contains(name) && (list.is_none() || kept.version() <= list)
+                !names.contains(name)
+                    && (list.is_none() || kept.version() <= list || store.is_left(name, kept))
             };
             let gone: Vec<_> = store.iter().filter(is_gone).collect();
+            store.is_listed();
             // Do not record these as deletions: the watch may still deliver an object created after the list.
             for (name, _) in &gone {
                 store.take(name);

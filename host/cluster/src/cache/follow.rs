@@ -25,6 +25,7 @@ use super::{Inner, Wanted, WatchState};
 use crate::discovery::{Discovery, KindError, ResolvedKind};
 use operator_host_core::backoff::{at_least, jittered};
 use operator_host_core::object::{NamespacedName, NotServed, next_page};
+use operator_host_core::sync::lock;
 
 /// First delay between attempts of a failing watch; doubled after each one.
 const FIRST_DELAY: Duration = Duration::from_millis(100);
@@ -188,6 +189,9 @@ pub(super) async fn follow(
     let mut keep = inner.keep.subscribe();
     let mut filled_under = keep.borrow_and_update().clone();
     let mut position = Position::start();
+    // Whether the API server may have gone back to an earlier state than the position. It accepts a watch from there all
+    // the same, and sends nothing until it has that many versions again.
+    let mut in_doubt = false;
     loop {
         let turn = match inner.was_listed.load(Ordering::Relaxed) {
             true => None,
@@ -219,9 +223,23 @@ pub(super) async fn follow(
                     Err(trouble) => trouble,
                 }
             }
+            Position::Watching(version) if in_doubt => match source.newest().await {
+                Ok(newest) => {
+                    in_doubt = false;
+                    if newest.is_some() && newest < version.parse().ok() {
+                        position = Position::start();
+                    }
+                    continue;
+                }
+                Err(trouble) => trouble,
+            },
             Position::Watching(version) => {
+                in_doubt = true;
                 match changes(inner, source, version, retry, &mut keep, &mut filled_under).await {
-                    Ok(()) => continue,
+                    Ok(is_due) => {
+                        in_doubt = !is_due;
+                        continue;
+                    }
                     Err(trouble) => trouble,
                 }
             }
@@ -275,11 +293,14 @@ fn take_page(
     keep: &watch::Receiver<Wanted>,
 ) -> Result<Option<String>, Trouble> {
     let list = version_of(&page);
+    if token.is_none() {
+        inner.list_begins(list);
+    }
     let is_whole = |object: &DynamicObject| form == Form::Whole && inner.keeps_whole(object);
     page.for_each(is_whole, |object| {
         let object = inner.prepare(object);
         listed.insert(object.name.clone());
-        inner.put(&object);
+        inner.put(&object, list);
     })
     .map_err(|error| Trouble::unreadable(&error))?;
     *token = next_page(&page.metadata);
@@ -301,7 +322,7 @@ fn take_page(
 }
 
 /// Follows the changes after `position` and advances it, until the API server ends the watch or something else is needed. The
-/// next watch resumes from there.
+/// next watch resumes from there. Returns whether the watch has not been interrupted.
 async fn changes(
     inner: &Inner,
     source: &WatchSource,
@@ -309,7 +330,7 @@ async fn changes(
     retry: &mut Retry,
     keep: &mut watch::Receiver<Wanted>,
     filled_under: &mut Wanted,
-) -> Result<(), Trouble> {
+) -> Result<bool, Trouble> {
     let mut changes = source.changes(position).await?;
     let begun = Instant::now();
     // An API server in trouble accepts a watch and ends it with an error a moment later. The failure count is kept
@@ -333,7 +354,7 @@ async fn changes(
                 }
                 // Let `follow` see the change.
                 keep.mark_changed();
-                return Ok(());
+                return Ok(true);
             }
             () = tokio::time::sleep_until(begun + RECOVERED), if !has_recovered => {
                 has_recovered = true;
@@ -347,6 +368,7 @@ async fn changes(
             && let Some(seen) = version(event)
         {
             seen.clone_into(position);
+            *lock(&inner.newest) = seen.parse().ok();
             retry.reset();
             if !has_recovered {
                 has_recovered = true;
@@ -369,7 +391,7 @@ async fn changes(
                 let message = "the API server ended a watch as soon as it had begun";
                 return Err(Trouble::passing(message, true));
             }
-            None => return Ok(()),
+            None => return Ok(changes.is_due()),
         }
     }
 }

@@ -9,7 +9,7 @@ use futures::io::{AsyncRead, AsyncReadExt as _};
 use futures::stream::{BoxStream, StreamExt as _};
 use kube::Api;
 use kube::api::{ListParams, WatchEvent, WatchParams};
-use kube::core::{DynamicObject, Request, Status};
+use kube::core::{DynamicObject, ObjectList, PartialObjectMeta, Request, Status};
 use tokio::time::{Instant, timeout, timeout_at};
 
 use super::page::Page;
@@ -185,13 +185,28 @@ impl WatchSource {
         }
     }
 
+    /// Returns the current resource version of the API server. It is read from etcd.
+    pub(super) async fn newest(&self) -> Result<Option<u128>, Trouble> {
+        let request = Request::new(self.api.resource_url()).list_metadata(&ListParams::default().limit(1));
+        let request = request.map_err(|error| Trouble::of(&kube::Error::BuildRequest(error)))?;
+        let client = self.api.clone().into_client();
+        let list = client.request::<ObjectList<PartialObjectMeta>>(request);
+        let list = timeout(self.limits.page, list).await;
+        let list = list.map_err(|_elapsed| unanswered(self.limits.page))?;
+        let version = list
+            .map_err(|error| Trouble::of(&error))?
+            .metadata
+            .resource_version;
+        Ok(version.and_then(|version| version.parse().ok()))
+    }
+
     /// Starts a watch after a resource version; returns once the API server has accepted it.
     pub(super) async fn changes(&self, version: &str) -> Result<Changes, Trouble> {
         // Jitter, so that watches that began together do not end together.
         let asked = jittered(self.limits.watch, 0.2);
         let seconds = u32::try_from(asked.as_secs()).unwrap_or(u32::MAX).max(1);
         let params = WatchParams::default().timeout(seconds);
-        let ends = Instant::now() + asked + self.limits.late;
+        let due = Instant::now() + asked;
         let request = Request::new(self.api.resource_url());
         let request = match self.form {
             Form::Whole => request.watch(&params, version),
@@ -202,7 +217,8 @@ impl WatchSource {
         match timeout(self.limits.start, client.request_events(request)).await {
             Ok(Ok(events)) => Ok(Changes {
                 events: events.boxed(),
-                ends,
+                due,
+                ends: due + self.limits.late,
                 silent: self.limits.silent,
             }),
             Ok(Err(error)) => Err(Trouble::of(&error)),
@@ -243,11 +259,17 @@ fn too_large() -> Trouble {
 /// A running watch.
 pub(super) struct Changes {
     events: BoxStream<'static, kube::Result<WatchEvent<Watched>>>,
+    due: Instant,
     ends: Instant,
     silent: Duration,
 }
 
 impl Changes {
+    /// Reports whether the API server was asked to end the watch by now.
+    pub(super) fn is_due(&self) -> bool {
+        Instant::now() >= self.due
+    }
+
     /// Returns the next event; `None` at the end or after a long silence. Cancel-safe: dropping the future loses no event.
     pub(super) async fn next(&mut self) -> Option<Result<WatchEvent<Watched>, Trouble>> {
         let silent = Instant::now() + self.silent;

@@ -46,6 +46,9 @@ pub(super) struct Store {
     deletions: HashMap<NamespacedName, Deletion>,
     /// When old deletions were last removed.
     forgotten: Option<Instant>,
+    /// The versions of all objects in a state that the API server has left for an earlier one. The next list replaces
+    /// them, whatever versions it has.
+    left: HashMap<NamespacedName, Option<u128>>,
 }
 
 #[cfg(test)]
@@ -193,6 +196,24 @@ impl Store {
                 at: now,
             },
         );
+    }
+
+    /// Notes that the API server has gone back to an earlier state. What was deleted after it may exist again.
+    pub(super) fn has_gone_back(&mut self) {
+        self.deletions.clear();
+        self.left = self.iter().map(|(name, kept)| (name, kept.version())).collect();
+    }
+
+    /// Reports whether an object is as in a state that the API server has left.
+    pub(super) fn is_left(&self, name: &NamespacedName, known: &Cached) -> bool {
+        self.left
+            .get(name)
+            .is_some_and(|version| *version == known.version())
+    }
+
+    /// Notes that a list is complete.
+    pub(super) fn is_listed(&mut self) {
+        self.left = HashMap::new();
     }
 
     pub(super) fn is_deleted(&self, name: &NamespacedName, object: &DynamicObject) -> bool {

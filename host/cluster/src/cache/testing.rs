@@ -30,7 +30,7 @@ pub fn watch_of(kind: Kind, keep: CachePolicy) -> Reflector {
 
 /// Puts an object, as when a watch reports it.
 pub fn put(watch: &Reflector, object: DynamicObject) {
-    watch.inner.put(&watch.inner.prepare(object));
+    watch.inner.put(&watch.inner.prepare(object), None);
 }
 
 /// Removes an object, as when a watch reports its deletion.

@@ -51,11 +51,11 @@ fn some(text: &str) -> Option<String> {
 async fn what_one_controller_writes_reaches_the_others_once() {
     let watch = watch();
     let (log, _subscription) = listen(&watch);
-    watch.inner.put(&watch.inner.prepare(object(1, "one")));
+    watch.inner.put(&watch.inner.prepare(object(1, "one")), None);
     assert_eq!(received(&log), [(None, some("one"))]);
     watch.record(object(2, "two"));
     assert_eq!(received(&log), [(some("one"), some("two"))]);
-    watch.inner.put(&watch.inner.prepare(object(2, "two")));
+    watch.inner.put(&watch.inner.prepare(object(2, "two")), None);
     assert_eq!(received(&log), [], "an own write is nothing new");
 }
 
@@ -65,7 +65,7 @@ async fn an_older_state_never_replaces_a_newer_one() {
     let (log, _subscription) = listen(&watch);
     watch.record(object(5, "five"));
     received(&log);
-    watch.inner.put(&watch.inner.prepare(object(4, "four")));
+    watch.inner.put(&watch.inner.prepare(object(4, "four")), None);
     watch.record(object(3, "three"));
     watch.inner.deleted(object(4, "four"));
     assert_eq!(received(&log), []);
@@ -116,7 +116,7 @@ async fn what_a_list_after_a_gap_does_not_name_is_gone() {
     watch.inner.listed(&HashSet::new(), None);
     assert_eq!(received(&log), [(some("five"), None)]);
     // It was created during the list, and the watch delivers it afterwards.
-    watch.inner.put(&watch.inner.prepare(object(5, "five")));
+    watch.inner.put(&watch.inner.prepare(object(5, "five")), None);
     assert_eq!(received(&log), [(None, some("five"))]);
 }
 

@@ -37,6 +37,8 @@ enum Reply {
 }
 
 const VERSION: &str = "10";
+/// A version that is newer than all others.
+const FAR: &str = "1000000";
 /// How long the server takes for a late list.
 const LATE: Duration = Duration::from_millis(100);
 
@@ -126,7 +128,7 @@ fn follow_patiently(script: &[Reply]) -> Followed {
 }
 
 fn follow_within(limits: Limits, script: &[Reply], grace: Duration) -> Followed {
-    follow_in_turn(limits, script, grace, Arc::default())
+    follow_in_turn(limits, script, grace, Arc::default(), FAR)
 }
 
 fn follow_in_turn(
@@ -134,13 +136,20 @@ fn follow_in_turn(
     script: &[Reply],
     grace: Duration,
     first_lists: Arc<FirstLists>,
+    newest: &'static str,
 ) -> Followed {
     let requests = Arc::<Mutex<Vec<String>>>::default();
     let seen = Arc::clone(&requests);
     let script = script.to_vec();
     let service = tower::service_fn(move |request: Request<Body>| {
         let uri = request.uri().to_string();
-        let reply = {
+        let accepts = request.headers().get(hyper::header::ACCEPT);
+        let is_metadata =
+            accepts.is_some_and(|it| it.to_str().unwrap().contains("PartialObjectMetadataList"));
+        let reply = if is_metadata && uri.contains("limit=1") {
+            // How far the API server is.
+            ListAt(&[], newest)
+        } else {
             let mut seen = seen.lock().unwrap();
             seen.push(uri);
             script[seen.len().min(script.len()) - 1].clone()
@@ -237,7 +246,7 @@ fn patient() -> Limits {
 #[tokio::test]
 async fn a_first_list_waits_for_the_one_before_it() {
     let first_lists = Arc::new(FirstLists::new(1, LONG));
-    let follow = |script: &[Reply]| follow_in_turn(patient(), script, LONG, Arc::clone(&first_lists));
+    let follow = |script: &[Reply]| follow_in_turn(patient(), script, LONG, Arc::clone(&first_lists), FAR);
     let before = follow(&[LateListAt(&["a"], VERSION), Watch(vec![])]);
     before.until("asked", |it| it.lists() == 1).await;
     let after = follow(&[List(&["b"], Some("more")), List(&["c"], None), Watch(vec![])]);
@@ -253,7 +262,7 @@ async fn a_first_list_waits_for_the_one_before_it() {
 #[tokio::test]
 async fn a_first_list_that_fails_lets_the_next_one_begin_and_tries_again() {
     let first_lists = Arc::new(FirstLists::new(1, LONG));
-    let follow = |script: &[Reply]| follow_in_turn(patient(), script, LONG, Arc::clone(&first_lists));
+    let follow = |script: &[Reply]| follow_in_turn(patient(), script, LONG, Arc::clone(&first_lists), FAR);
     let failing = follow(&[Refuse(500), Refuse(500), List(&["a"], None), Watch(vec![])]);
     let other = follow(&[List(&["b"], None), Watch(vec![])]);
     other.until("listed", |it| it.names() == ["b"]).await;
@@ -263,7 +272,7 @@ async fn a_first_list_that_fails_lets_the_next_one_begin_and_tries_again() {
 #[tokio::test]
 async fn a_first_list_that_hangs_holds_up_no_other_for_longer_than_its_turn() {
     let first_lists = Arc::new(FirstLists::new(1, Duration::from_millis(20)));
-    let follow = |script: &[Reply]| follow_in_turn(patient(), script, LONG, Arc::clone(&first_lists));
+    let follow = |script: &[Reply]| follow_in_turn(patient(), script, LONG, Arc::clone(&first_lists), FAR);
     let hanging = follow(&[Silence]);
     hanging.until("asked", |it| it.lists() == 1).await;
     let other = follow(&[List(&["b"], None), Watch(vec![])]);
@@ -319,7 +328,7 @@ async fn a_write_during_a_list_is_not_taken_back() {
     ]);
     followed.until("listing again", |it| it.lists() == 2).await;
     let written = serde_json::from_value(object("a", "1511")).unwrap();
-    followed.inner.put(&followed.inner.prepare(written));
+    followed.inner.put(&followed.inner.prepare(written), None);
     followed.until_asked(4).await;
     let store = followed.inner.read();
     assert_eq!(
@@ -342,9 +351,32 @@ async fn an_object_created_during_a_list_stays() {
     ]);
     followed.until("listing again", |it| it.lists() == 2).await;
     let written = serde_json::from_value(object("b", "1511")).unwrap();
-    followed.inner.put(&followed.inner.prepare(written));
+    followed.inner.put(&followed.inner.prepare(written), None);
     followed.until_asked(4).await;
     assert_eq!(followed.names(), ["b"]);
+}
+
+/// Regression: a host stayed blind until the restored API server had as many versions again, and kept what it knew.
+#[tokio::test]
+async fn a_restore_of_etcd_is_noticed_and_what_is_older_replaces_what_is_known() {
+    let status = json!({ "kind": "Status", "status": "Failure", "message": "gone.", "code": 500 });
+    let later = vec![
+        added("c", "1501"),
+        json!({ "type": "DELETED", "object": object("c", "1502") }),
+        added("d", "1503"),
+        json!({ "type": "ERROR", "object": status }),
+    ];
+    for outdated in [false, true] {
+        let mut script = vec![ListAt(&["a", "b"], "1500"), Watch(later.clone())];
+        script.extend(outdated.then_some(Refuse(410)));
+        script.extend([ListAt(&["a", "c"], "1400"), Watch(vec![added("e", "1401")])]);
+        let newest = if outdated { FAR } else { "1400" };
+        let followed = follow_in_turn(patient(), &script, LONG, Arc::default(), newest);
+        followed.until_named(&["a", "c", "e"]).await;
+        let store = followed.inner.read();
+        let versions: BTreeSet<_> = store.iter().filter_map(|(_, kept)| kept.version()).collect();
+        assert_eq!(versions, BTreeSet::from([1400, 1401]));
+    }
 }
 
 /// Regression: an API server that had just started made every watch of a definition's kind fail.
