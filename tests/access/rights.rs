@@ -75,6 +75,11 @@ fn roles(scenario: &Scenario, config: &Path) -> Vec<Value> {
     list["items"].as_array().expect("items").clone()
 }
 
+/// Reports whether an object is a ClusterRole.
+pub fn is_cluster_role(role: &Value) -> bool {
+    role["kind"] == "ClusterRole"
+}
+
 /// A host that runs as a ServiceAccount with these roles.
 struct Limited {
     scenario: Scenario,

@@ -12,6 +12,7 @@
 //! | `reconcile::prune` | `delete` of children that are not retained |
 //! | `reconcile::status` | `patch` of the parents' `status` |
 //! | `reconcile` | `patch` of the parents, when the plugin has a finalizer or the controller has Secrets |
+//! | `reconcile::going` | the same and `list` and `watch` in all namespaces, when the plugin has a finalizer: `grant_release` |
 //! | `cluster::event_recorder` | `create` and `patch` of Events |
 //! | `reconcile::proof_key` | `get` and `create` of the Secret with the key that proves what was generated |
 //! | `leader` | `get`, `create` and `update` of its Lease; with a Lease per controller also `list` and `delete` |
@@ -22,7 +23,7 @@
 //! | `desired::plan` | `update` of the parents' `finalizers`, which one admission plugin asks for to set an owner reference |
 //! | `client` | `impersonate` of the ServiceAccounts that controllers name, which then need the verbs on children |
 //!
-//! Every authenticated user may use discovery.
+//! Every authenticated user may use discovery, and ask what it may do (`operator::agreement`).
 
 mod ceilings;
 pub mod manifests;
@@ -278,6 +279,7 @@ impl Controller<'_> {
         }
         if self.description.finalizer {
             rights.grant(&own, parent.name(), &["patch"]);
+            self.grant_release(rights, parent);
         }
         if self.controller.children.keys().any(is_secret_kind) {
             rights.grant(&own, parent.name(), &["patch"]);
@@ -310,6 +312,22 @@ impl Controller<'_> {
             rights.remarks.push(format!("{name}: {disagreement}"));
         }
         Ok(())
+    }
+
+    /// Lets the host remove its finalizer in a namespace that is being deleted. Kubernetes deletes what is in it in no
+    /// order, so that a RoleBinding goes before the parents, and nobody can bind a Role there any more. What ends a parent
+    /// must therefore be bound for the cluster; it is the parents' kind alone, and no child.
+    fn grant_release(&self, rights: &mut Rights, parent: &Resource) {
+        if self.own_scopes(parent) == [Scope::Cluster] {
+            return;
+        }
+        grant_release(rights, parent);
+        rights.warnings.push(format!(
+            "{}: the host may change the {} of every namespace: a namespace that is deleted loses its RoleBinding before its \
+             objects, and without this right the host could not remove its finalizer from them, so they and the namespace \
+             would stay",
+            self.controller.name, parent.plural
+        ));
     }
 
     fn grant_definition(&self, rights: &mut Rights, parent: &Resource) {
@@ -435,6 +453,16 @@ impl Controller<'_> {
             true => namespaces(&(&self.config.namespaces | others)),
             false => vec![Scope::Cluster],
         }
+    }
+}
+
+/// Grants what the host needs in all namespaces to end the life of a parent.
+fn grant_release(rights: &mut Rights, parent: &Resource) {
+    let cluster = [Scope::Cluster];
+    rights.grant(&cluster, parent.name(), &["list", "watch", "patch"]);
+    if parent.has_status {
+        let status = format!("{}/status", parent.plural);
+        rights.grant(&cluster, (&parent.group, &status), &["patch"]);
     }
 }
 

@@ -181,7 +181,7 @@ fn values(secret: &Value) -> Vec<String> {
 
 /// Reports whether the authorizer refused, by its own message or by that of
 /// [`super::resource_client::ResourceClient::complete`].
-fn is_missing_permission(message: &str) -> bool {
+pub fn is_missing_permission(message: &str) -> bool {
     message.contains("User \"") || message.contains(": the host cannot ")
 }
 

@@ -46,6 +46,7 @@ mod error;
 mod failure;
 mod finalizer;
 mod freshness;
+mod going;
 mod iterations;
 mod leaving;
 mod outcome;
@@ -75,7 +76,13 @@ async fn reconcile_now(run: &Run<'_>) -> Action {
     let snapshot = match up_to_date(run, Snapshot::take(run, parent)).await {
         Ok(Some(snapshot)) => snapshot,
         Ok(None) => return Action::OnChange,
-        Err((parent, error)) => return fail(run, &parent, &error.into()).await,
+        Err((parent, error)) => {
+            let error = going::release_or(run, &parent, error.into()).await;
+            return match error {
+                None => Action::OnChange,
+                Some(error) => fail(run, &parent, &error).await,
+            };
+        }
     };
     let parent = Arc::clone(&snapshot.parent);
     record_all!(
@@ -102,6 +109,9 @@ async fn reconcile_now(run: &Run<'_>) -> Action {
     }
     let mut changes = Changes::default();
     let mut result = converge(run, snapshot, &mut changes).await;
+    if let Err(error) = result {
+        result = going::release_or(run, &parent, error).await.map_or(Ok(None), Err);
+    }
     mark_repeated(run, &mut result);
     changes.publish(run, &parent);
     let has_tried = match &result {

@@ -1,17 +1,23 @@
 //! Reports where a live plugin disagrees with what is around it: kinds that it makes or reads and the configuration does
 //! not allow, and fields of its definition that the cluster's definition lacks. Otherwise such a disagreement shows only
-//! when the plugin needs the kind or the field, which can be months later, in a cleanup.
+//! when the plugin needs the kind or the field, which can be months later, in a cleanup. So does a right that the host
+//! lacks to release a resource whose namespace is deleted.
 
 use std::sync::Arc;
 use std::time::Duration;
 
-use kube::Client;
+use k8s_openapi::api::authorization::v1::{
+    ResourceAttributes, SelfSubjectAccessReview, SelfSubjectAccessReviewSpec,
+};
+use kube::api::PostParams;
+use kube::{Api, Client};
 use serde_json::Value;
 use tokio::sync::{Notify, watch};
 use tracing::{debug, warn};
 
 use crate::definitions::installed;
 use operator_host_cluster::cache::Reflector;
+use operator_host_cluster::discovery::Discovery;
 use operator_host_config::{ControllerConfig, DefinitionsMode};
 use operator_host_contract::Description;
 use operator_host_core::changes::sleep_or_never;
@@ -31,6 +37,7 @@ pub(super) async fn follow(
     config: Arc<ControllerConfig>,
     mut live: watch::Receiver<Live>,
     client: Client,
+    kinds: Arc<Discovery>,
     definitions: Arc<Reflector>,
     health: Arc<Health>,
     mut troubles: [watch::Receiver<Option<Arc<str>>>; 2],
@@ -48,10 +55,16 @@ pub(super) async fn follow(
     loop {
         let plugin = live.borrow_and_update().plugin().cloned();
         let description = plugin.map(|plugin| plugin.description().clone());
-        let (found, retry) = match &description {
+        let (mut found, mut retry) = match &description {
             Some(description) => disagreements(&config, description, &client).await,
             None => (Vec::new(), None),
         };
+        if description.is_some_and(|description| description.finalizer)
+            && let Some(lack) = cannot_release(&config, &client, &kinds).await
+        {
+            found.push(lack);
+            retry = Some(RETRY);
+        }
         loop {
             let mut all = found.clone();
             for trouble in &mut troubles {
@@ -101,6 +114,37 @@ async fn disagreements(
             (found, Some(RETRY))
         }
     }
+}
+
+/// Returns why the host could not remove its finalizer in a namespace that is being deleted, which takes along the
+/// RoleBindings in it.
+async fn cannot_release(config: &ControllerConfig, client: &Client, kinds: &Discovery) -> Option<String> {
+    let resource = kinds.resolve(&config.parent).await.ok()?;
+    let plural = &resource.api.plural;
+    let attributes = ResourceAttributes {
+        group: Some(resource.api.group.clone()),
+        resource: Some(plural.clone()),
+        verb: Some("patch".into()),
+        ..ResourceAttributes::default()
+    };
+    let review = SelfSubjectAccessReview {
+        spec: SelfSubjectAccessReviewSpec {
+            resource_attributes: Some(attributes),
+            ..SelfSubjectAccessReviewSpec::default()
+        },
+        ..SelfSubjectAccessReview::default()
+    };
+    let reviews: Api<SelfSubjectAccessReview> = Api::all(client.clone());
+    // Every user may ask. Without an answer there is nothing to say.
+    let answer = reviews.create(&PostParams::default(), &review).await.ok()?;
+    let is_allowed = !resource.namespaced || answer.status.is_none_or(|status| status.allowed);
+    (!is_allowed).then(|| {
+        format!(
+            "the host may not patch {plural} in every namespace: a namespace that is deleted takes along its RoleBindings, and the \
+             {plural} in it then keep the host's finalizer and the namespace; apply the ClusterRole that `operator-host rbac` \
+             prints"
+        )
+    })
 }
 
 /// Returns what the installed definition lacks.

@@ -220,6 +220,7 @@ impl Controllers {
             Arc::clone(&config),
             live.clone(),
             self.shared.client.clone(),
+            Arc::clone(&self.shared.kinds),
             Arc::clone(&self.slot_parts.definitions),
             Arc::clone(&self.shared.instruments.health),
             [installer.trouble(), record.trouble()],

@@ -44,6 +44,16 @@ pub(super) fn grant(
         rights.grant(&parents, (&resource.group, &of("status")), &["patch"]);
         rights.grant(&parents, (&resource.group, &of("finalizers")), &["update"]);
         rights.grant(&parents, EVENTS, &["create", "patch"]);
+        // A ceiling for every group is no reason to let the host change everything in every namespace.
+        if resource.group == ALL {
+            rights.warnings.push(
+                "`ceilings.parents` has every group: when a namespace is deleted, the host cannot remove its finalizers there; \
+                 name the groups, so that it gets that right for them"
+                    .to_owned(),
+            );
+        } else {
+            super::grant_release(rights, &resource);
+        }
     }
     if !ceilings.parents.0.is_empty() {
         rights.grant(&cluster, super::DEFINITIONS, &["patch"]);

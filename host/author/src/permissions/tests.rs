@@ -106,9 +106,17 @@ fn without_namespaces_everything_is_granted_in_the_cluster() {
 #[test]
 fn with_namespaces_only_definitions_and_their_names_are_granted_in_the_cluster_and_others_are_only_read() {
     let children = "  otherNamespaces: [b]\n  children: [{apiVersion: v1, kind: Pod}]\n";
-    let rights = rights_of("test.dev/v1/Thing", "[a]", children, &["v1/Pod"], true);
+    let lines = |finalizer| {
+        texts(&rights_of(
+            "test.dev/v1/Thing",
+            "[a]",
+            children,
+            &["v1/Pod"],
+            finalizer,
+        ))
+    };
     assert_eq!(
-        texts(&rights),
+        lines(false),
         [
             "* customresourcedefinitions.apiextensions.k8s.io: list watch",
             "* customresourcedefinitions.apiextensions.k8s.io things.test.dev: patch",
@@ -116,9 +124,25 @@ fn with_namespaces_only_definitions_and_their_names_are_granted_in_the_cluster_a
             "* namespaces. b: get",
             "a events.events.k8s.io: create patch",
             "a pods.: create delete list patch watch",
-            "a things.test.dev: list patch watch",
+            "a things.test.dev: list watch",
             "a things/finalizers.test.dev: update",
             "a things/status.test.dev: patch",
+            "b pods.: list watch",
+        ]
+    );
+    // What removes a finalizer must outlive the RoleBinding in a namespace that is deleted. It is for the parents alone.
+    assert_eq!(
+        lines(true),
+        [
+            "* customresourcedefinitions.apiextensions.k8s.io: list watch",
+            "* customresourcedefinitions.apiextensions.k8s.io things.test.dev: patch",
+            "* namespaces. a: get",
+            "* namespaces. b: get",
+            "* things.test.dev: list patch watch",
+            "* things/status.test.dev: patch",
+            "a events.events.k8s.io: create patch",
+            "a pods.: create delete list patch watch",
+            "a things/finalizers.test.dev: update",
             "b pods.: list watch",
         ]
     );
@@ -379,8 +403,8 @@ fn ceilings_need_what_they_allow_a_controller_of_the_cluster() {
         "* controllers/status.operator-host.dev: patch",
         "system configmaps.: list watch",
         "plugins configmaps.: list watch",
-        "a things.test.dev: list patch watch",
-        "a things/status.test.dev: patch",
+        "* things.test.dev: list patch watch",
+        "* things/status.test.dev: patch",
         "b configmaps.: create delete list patch watch",
         "b *.*: create delete list patch watch",
         "a serviceaccounts. writer: impersonate",

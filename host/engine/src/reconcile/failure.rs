@@ -13,11 +13,13 @@ use super::action::{Action, MIN_DELAY};
 use super::contest;
 use super::context::Context;
 use super::error::{ReconcileError, is_waiting_for_deletion};
+use super::going::without_advice;
 use super::leaving::time_left;
 use super::needs::NeedError;
 use super::run::Run;
 use super::status;
 use operator_host_cluster::api_error::{ApiError, Fault};
+use operator_host_cluster::refusal::is_missing_permission;
 use operator_host_contract::{EventType, Failure};
 use operator_host_core::object::{is_terminating, shorten};
 use operator_host_desired::conditions::{NO_PLUGIN, RETRYING, Reason, StatusUpdate, Verdict, current};
@@ -132,7 +134,9 @@ pub(super) fn status_not_written(run: &Run<'_>, parent: &DynamicObject, error: A
     let error = ReconcileError::from(error);
     run.observer.fails(run.name, "status", &error, run.span);
     note(run, &error);
-    if is_transient(run, parent, &error) {
+    // The failure itself is logged, with what can be done in such a namespace.
+    let is_lost = run.caches.is_namespace_terminating(parent) && is_missing_permission(&error.to_string());
+    if is_lost || is_transient(run, parent, &error) {
         debug!("{error}");
     } else {
         log_once(run, &error);
@@ -269,6 +273,14 @@ fn deletion_blocked(run: &Run<'_>, parent: &DynamicObject, error: &ReconcileErro
             "the deletion waits for the plugin's cleanup, which must create an object in the namespace {namespace:?}, \
              but that namespace is being deleted: {error}; change the plugin to do without the object (the request \
              contains `namespaceTerminating`), set `finalizer.releaseAfter`, or remove the finalizer {finalizer}"
+        );
+    }
+    if run.caches.is_namespace_terminating(parent) && is_missing_permission(&error.to_string()) {
+        return format!(
+            "its namespace is being deleted, and took along the RoleBinding that lets the host remove the finalizer \
+             {finalizer}: {}; apply the ClusterRole and its binding that `operator-host rbac` prints, or remove the \
+             finalizer yourself",
+            without_advice(error)
         );
     }
     format!("the deletion waits for the plugin's cleanup, so the finalizer {finalizer} stays: {error}")

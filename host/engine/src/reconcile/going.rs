@@ -1,0 +1,68 @@
+//! A parent in a namespace that is being deleted. Kubernetes deletes what is in it in no order, so the host may lose its
+//! permissions there before it has ended the life of the parents.
+
+use std::sync::Arc;
+
+use k8s_openapi::api::core::v1::Namespace;
+use kube::Api;
+use kube::core::DynamicObject;
+use tracing::warn;
+
+use super::error::ReconcileError;
+use super::finalizer::{has_finalizer, remove_finalizer};
+use super::run::Run;
+use operator_host_cluster::refusal::is_missing_permission;
+use operator_host_core::object::is_terminating;
+
+/// Releases a parent whose deletion failed because the namespace took the host's permissions along, without the rest of its
+/// cleanup: whatever that could delete goes with the namespace, and it can create nothing there. Returns the error when the
+/// parent stays.
+pub(super) async fn release_or(
+    run: &Run<'_>,
+    parent: &Arc<DynamicObject>,
+    error: ReconcileError,
+) -> Option<ReconcileError> {
+    let has_lost_permissions = is_terminating(parent)
+        && has_finalizer(&run.config, parent)
+        && is_missing_permission(&error.to_string())
+        && is_namespace_going(run, parent).await;
+    if !has_lost_permissions {
+        return Some(error);
+    }
+    if let Err(error) = remove_finalizer(run, parent).await {
+        return Some(error.into());
+    }
+    warn!(
+        "its namespace is being deleted, and with it the permissions of the host there, so the resource is released without \
+         the rest of its cleanup: {}",
+        without_advice(&error)
+    );
+    None
+}
+
+/// Reports whether the namespace of a parent is being deleted. A host that does not watch namespaces reads it.
+async fn is_namespace_going(run: &Run<'_>, parent: &DynamicObject) -> bool {
+    let Some(namespace) = &parent.metadata.namespace else {
+        return false;
+    };
+    if run.caches.is_namespace_terminating(parent) {
+        return true;
+    }
+    let namespaces: Api<Namespace> = Api::all(run.cluster.client.clone());
+    let found = namespaces.get_metadata_opt(namespace).await;
+    let is_going = found.is_ok_and(|found| found.is_some_and(|it| it.metadata.deletion_timestamp.is_some()));
+    if is_going {
+        run.caches.namespaces.refused(namespace);
+    }
+    is_going
+}
+
+/// Returns an error without the advice to grant a permission, which the API server refuses in such a namespace.
+pub(super) fn without_advice(error: &ReconcileError) -> String {
+    let text = error.to_string();
+    let end = ["; give the host", "; grant that permission"]
+        .into_iter()
+        .filter_map(|advice| text.find(advice))
+        .min();
+    text[..end.unwrap_or(text.len())].to_owned()
+}

@@ -1,0 +1,109 @@
+//! A namespace is deleted, and takes along the Roles of a host that is limited to it.
+
+use crate::access::rights::is_cluster_role;
+use crate::support::prelude::*;
+use crate::telemetry::until_ready_says;
+
+const BINDING: &str = "rbac.authorization.k8s.io/v1/RoleBinding";
+
+/// Returns the printed rights without those for the cluster's Puppets, which the Role in the namespace gets instead.
+fn without_the_cluster(roles: &[Value]) -> Vec<Value> {
+    let is_about_puppets = |rule: &Value| rule["apiGroups"] == json!(["test.operator-host.dev"]);
+    let mut roles = roles.to_vec();
+    let mut moved = Vec::new();
+    for role in roles.iter_mut().filter(|role| is_cluster_role(role)) {
+        let rules = role["rules"].as_array_mut().unwrap();
+        moved.extend(rules.extract_if(.., |rule| is_about_puppets(rule)));
+    }
+    assert!(!moved.is_empty(), "the rights for the cluster are printed");
+    let role = roles
+        .iter_mut()
+        .find(|role| role["kind"] == "Role" && role["metadata"]["namespace"] == "going");
+    role.unwrap()["rules"].as_array_mut().unwrap().append(&mut moved);
+    roles
+}
+
+/// Regression: the parents and the namespace stayed for ever, and the host advised to grant what the API server refuses in such a
+/// namespace.
+#[tokio::test]
+async fn parents_of_a_namespace_that_is_deleted_are_released_with_the_printed_rights_alone() {
+    let mut scenario = Scenario::new("going-host").await;
+    scenario.create_namespace("going").await;
+    let config = std::fs::read_to_string(scenario.config(&controller("puppet.wasm", ""))).unwrap();
+    let config = scenario.file(
+        "config.yaml",
+        config.replace("namespaces: [going-host]", "namespaces: [going]"),
+    );
+    let account = "going-host/going-host";
+    let mut rbac = program(&["rbac", "-o", "json", "--service-account", account]);
+    let definitions = root().join("tests/fixtures/puppet/crds.yaml");
+    let answer = rbac
+        .arg("--config")
+        .arg(&config)
+        .arg("--crd")
+        .arg(definitions)
+        .env("KUBECONFIG", "/dev/null")
+        .call()
+        .expect(0);
+    assert!(
+        answer.err.contains("loses its RoleBinding before its objects"),
+        "{}",
+        answer.err
+    );
+    let list: Value = serde_json::from_str(&answer.out).unwrap();
+    let roles = list["items"].as_array().unwrap();
+    let going = scenario.beside("going");
+    let account =
+        json!({ "apiVersion": "v1", "kind": "ServiceAccount", "metadata": { "name": "going-host" } });
+    scenario.apply(&account.to_string()).await;
+    for role in without_the_cluster(roles) {
+        match role["metadata"]["namespace"] == "going" {
+            true => going.apply(&role.to_string()).await,
+            false => scenario.apply(&role.to_string()).await,
+        };
+    }
+    let kubeconfig = cluster()
+        .await
+        .kubeconfig_of_account("going-host", "going-host")
+        .await;
+    scenario = scenario.with_kubeconfig(kubeconfig.expect("a token"));
+    let host = scenario.start_with(&config, &[]);
+    until_ready_says(
+        &host,
+        "[+]plugin/puppet ok: … may not patch puppets in every namespace … operator-host rbac",
+    )
+    .await;
+    for (name, done) in [("done", true), ("waits", false)] {
+        let children = json!([config_map(name, "1")]);
+        going
+            .ready_with(
+                name,
+                json!({"response": {"children": children}, "cleanup": {"done": done}}),
+            )
+            .await;
+    }
+
+    // The Role goes first.
+    host.process().pause();
+    scenario.delete("v1/Namespace", "going").await;
+    going.until_gone(BINDING, "going-host").await;
+    host.process().resume();
+    let line = host
+        .until_log("took along the RoleBinding … apply the ClusterRole … remove the finalizer yourself")
+        .await;
+    assert!(!line.contains("give the host's role"), "{line}");
+
+    for role in roles.iter().filter(|role| is_cluster_role(role)) {
+        scenario.apply(&role.to_string()).await;
+    }
+    going.until_gone(PUPPET, "done").await;
+    // A host that starts may not even list the children. What they wait for goes with the namespace.
+    host.kill();
+    let host = scenario.start_with(&config, &[]);
+    scenario.until_gone("v1/Namespace", "going").await;
+    assert!(
+        contains(&host.log(), "released without the rest of its cleanup"),
+        "{}",
+        host.log()
+    );
+}
