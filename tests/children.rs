@@ -11,3 +11,4 @@ pub mod order;
 pub mod ownership;
 pub mod refused;
 pub mod secrets;
+pub mod warnings;

@@ -1,5 +1,6 @@
 //! `operator-host diff`: shows what plugins would change in the cluster.
 
+use std::collections::BTreeSet;
 use std::io::Write;
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -12,7 +13,7 @@ use super::output::Paint;
 use super::{Failure, plugin_file, rendering};
 use crate::dry_run::documents::{self, Document};
 use crate::dry_run::server_side::{self, Difference, Preview};
-use operator_host_cluster::client;
+use operator_host_cluster::client::{self, warnings};
 use operator_host_cluster::discovery::Discovery;
 use operator_host_config::{Config, ControllerConfig};
 use operator_host_core::metrics::Metrics;
@@ -104,7 +105,9 @@ async fn diff(args: Args) -> Result<ExitCode, Failure> {
         let mut parents = Vec::new();
         for document in documents {
             let (manifest, name) = manifest(document, named);
-            parents.push((name.clone(), preview.applied(&manifest, &name).await));
+            let (applied, warnings) = warnings::hear(preview.applied(&manifest, &name)).await;
+            say(&controller.parent.kind, &name, warnings);
+            parents.push((name.clone(), applied));
         }
         for name in &args.names {
             let name = named(name, None);
@@ -123,7 +126,11 @@ async fn diff(args: Args) -> Result<ExitCode, Failure> {
         }
         for (name, parent) in parents {
             let found = match parent {
-                Ok(parent) => preview.differences(parent).await,
+                Ok(parent) => {
+                    let (found, warnings) = warnings::hear(preview.differences(parent)).await;
+                    say(&controller.parent.kind, &name, warnings);
+                    found
+                }
                 Err(error) => Err(error),
             };
             let error = match found {
@@ -143,6 +150,13 @@ async fn diff(args: Args) -> Result<ExitCode, Failure> {
         Comparison { failed: true, .. } => 2,
         Comparison { differs, .. } => u8::from(differs),
     }))
+}
+
+/// Prints what the API server warns of.
+fn say(kind: &str, name: &NamespacedName, warnings: BTreeSet<String>) {
+    for warning in warnings {
+        eprintln!("operator-host: warning: {kind} {name}: {warning}");
+    }
 }
 
 fn chosen<'a>(config: &'a Config, name: Option<&str>) -> anyhow::Result<Vec<&'a ControllerConfig>> {

@@ -8,6 +8,7 @@ mod pace;
 mod reach;
 mod retry_after;
 mod server_clock;
+pub mod warnings;
 mod write_limits;
 
 use std::sync::Arc;
@@ -96,6 +97,7 @@ pub struct Connection {
     metrics: Arc<Metrics>,
     reach: Reach,
     clock: ServerClock,
+    warnings: warnings::Logged,
     /// The writes of all controllers.
     writes: Fair,
 }
@@ -122,6 +124,7 @@ impl Connection {
             metrics,
             reach: Reach::default(),
             clock: ServerClock::default(),
+            warnings: warnings::Logged::default(),
             writes: write_limits::of_all(),
         })
     }
@@ -213,6 +216,7 @@ impl Connection {
         B::Error: Into<BoxError>,
     {
         let (metrics, clock, reach) = (Arc::clone(&self.metrics), self.clock.clone(), self.reach.clone());
+        let warnings = self.warnings.clone();
         let user = acts_as.map(ServiceAccount::user);
         let renewing = Renewing::new(Arc::clone(&self.access), move |access| {
             let mut config = access.config.clone();
@@ -233,6 +237,7 @@ impl Connection {
                 .and_then(retry_after::keep)
                 .map_err(BoxError::from)
                 .map_response(clock.listen())
+                .map_response(warnings.listen())
                 .map_request(move |request| fence::bound(request, &term))
                 .map_result(reach.listen())
                 .service(transport.of(access)?);

@@ -12,7 +12,7 @@ use tokio::time::{Instant, timeout_at};
 use tracing::info_span;
 
 use super::api_error::{ApiError, Fault, fault_of};
-use super::client::{Deposed, SLOW, USUAL, WriteLimits, Writer, chain, is_deposed};
+use super::client::{Deposed, SLOW, USUAL, WriteLimits, Writer, chain, is_deposed, warnings};
 use super::discovery::ResolvedKind;
 use super::objects::Objects;
 use super::refusal::{asked_delay, refusal, without_values};
@@ -425,6 +425,17 @@ impl<'a> ResourceClient<'a> {
                 k8s.namespace.name = name.namespace.as_deref(),
             )
         });
+        let request = async {
+            if !self.is_secret() {
+                return request.await;
+            }
+            // A webhook may quote a value.
+            let (answer, heard) = Box::pin(warnings::hear(request)).await;
+            heard
+                .iter()
+                .for_each(|text| warnings::tell(&without_values(text, secret)));
+            answer
+        };
         // Ends before another replica may lead, and after the timeout of a request at the latest.
         let most = if limits.is_some() {
             WRITE_TIMEOUT

@@ -1,5 +1,6 @@
 //! Applies the children that differ from their known state, with server-side apply.
 
+use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use futures::StreamExt;
@@ -21,6 +22,7 @@ use super::repair;
 use super::run::Run;
 use super::secrets::Generated;
 use operator_host_cluster::api_error::ApiError;
+use operator_host_cluster::client::warnings;
 use operator_host_cluster::resource_client::ResourceClient;
 use operator_host_contract::{EventType, Kind};
 use operator_host_core::field_path::FieldPath;
@@ -245,22 +247,28 @@ async fn send(
     let key = &desired.key;
     let manager = run.config.field_manager();
     let params = PatchParams::apply(&manager);
-    let answer = match live {
-        None => {
-            let answer = objects.apply_new(&key.name, desired.new_body(), &manager).await;
-            answer.map(|answer| (answer, None))
-        }
-        Some(live) => {
-            let body = body_for(desired, live, &manager);
-            match is_known_child(run, parent, &live.object) {
-                true => repair::apply(&objects, desired, live, &body, &manager).await,
-                false => objects
-                    .apply(&key.name, &body, &params)
-                    .await
-                    .map(|answer| (answer, None)),
+    let request = async {
+        match live {
+            None => {
+                let answer = objects.apply_new(&key.name, desired.new_body(), &manager).await;
+                answer.map(|answer| (answer, None))
+            }
+            Some(live) => {
+                let body = body_for(desired, live, &manager);
+                match is_known_child(run, parent, &live.object) {
+                    true => repair::apply(&objects, desired, live, &body, &manager).await,
+                    false => objects
+                        .apply(&key.name, &body, &params)
+                        .await
+                        .map(|answer| (answer, None)),
+                }
             }
         }
     };
+    let (answer, warnings) = warnings::hear(Box::pin(request)).await;
+    for warning in warnings {
+        pass_on(run, parent, key, &warning);
+    }
     let (answer, refused) = answer.inspect_err(|error| {
         run.caches.record_refused_namespace(error);
         if error.is_lost_race() {
@@ -294,6 +302,22 @@ async fn send(
     }
     Ok(outcome)
 }
+
+/// Reports a warning of the API server about a child, each text once.
+fn pass_on(run: &Run<'_>, parent: &DynamicObject, key: &ChildRef, warning: &str) {
+    let message = format!("{key}: {warning}");
+    let mut hasher = DefaultHasher::new();
+    message.hash(&mut hasher);
+    let is_new =
+        run.memory(|memory| memory.warnings.len() < MOST_WARNINGS && memory.warnings.insert(hasher.finish()));
+    if is_new {
+        warn!("the API server warns of {message}");
+        run.publish(parent, EventType::Warning, "ServerWarning", &message);
+    }
+}
+
+/// The most warnings about the children of one parent that are passed on.
+const MOST_WARNINGS: usize = 32;
 
 /// The reason of the condition and of the Event about children that back off.
 pub(super) const BACK_OFF: &str = "BackOff";

@@ -1,6 +1,6 @@
 //! What the host remembers of one parent between reconciles, and how it recognizes its own writes.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::time::Duration;
 
 use kube::core::DynamicObject;
@@ -44,6 +44,8 @@ pub struct ParentMemory {
     /// What decided which children are retained when the last of them lost its owner reference: a hash of the parent's UID
     /// and annotations, which say what Secrets are generated. When the configuration changes, all memory is new.
     pub released: Option<u64>,
+    /// The warnings of the API server about its children that were reported, as hashes.
+    pub(in crate::reconcile) warnings: HashSet<u64>,
     /// Whether it was reported that the parent waits for its cleanup.
     pub leaving: bool,
     /// The signs that the parent was deleted or replaced.
