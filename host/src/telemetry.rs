@@ -21,8 +21,6 @@ use opentelemetry_sdk::logs::SdkLoggerProvider;
 use opentelemetry_sdk::metrics::{PeriodicReader, SdkMeterProvider};
 use opentelemetry_sdk::trace::{Config, Sampler, SdkTracerProvider};
 use prometheus::Registry;
-use prometheus::core::{Collector, Desc};
-use prometheus::proto::MetricFamily;
 use tracing::{info, warn};
 use tracing_subscriber::Layer as _;
 
@@ -38,18 +36,11 @@ use operator_host_core::trace::{self, Tracer};
 /// The timeout for the export of what is left when the process ends.
 const FLUSH: Duration = Duration::from_secs(3);
 
-/// Whose names of metrics `/metrics` also has.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
-pub enum Compat {
-    /// Those of controller-runtime, of the work queues and of the clients of client-go, and of processes
-    ControllerRuntime,
-}
-
 /// The exporters and instruments of the process.
 pub struct Telemetry {
     traces: Option<SdkTracerProvider>,
     logs: Option<SdkLoggerProvider>,
-    meters: Vec<SdkMeterProvider>,
+    meters: SdkMeterProvider,
     /// The metrics that `/metrics` serves.
     pub(crate) registry: Registry,
     /// The instruments for the rest of the program.
@@ -58,12 +49,12 @@ pub struct Telemetry {
 }
 
 impl Telemetry {
-    /// Starts the exporters that the environment configures, and prepares `/metrics`, also with the names of `compat`. Must run in a tokio runtime. Sends and logs nothing yet,
-    /// so the log may start later.
+    /// Starts the exporters that the environment configures, and prepares `/metrics`. Must run in a tokio runtime. Sends and logs
+    /// nothing yet, so the log may start later.
     ///
     /// # Errors
     /// When the configured collector cannot be used, for example because a certificate file does not exist.
-    pub fn start(compat: Option<Compat>) -> anyhow::Result<Self> {
+    pub fn start() -> anyhow::Result<Self> {
         let variable = |name: &str| std::env::var(name).ok();
         let resource = resource();
         let losses = Arc::new(Losses::default());
@@ -92,7 +83,7 @@ impl Telemetry {
             }
         };
 
-        let (mut registry, reader) = scrape()?;
+        let (registry, reader) = scrape()?;
         let mut own = SdkMeterProvider::builder()
             .with_resource(resource.clone())
             .with_reader(reader);
@@ -101,19 +92,8 @@ impl Telemetry {
             own = own.with_reader(PeriodicReader::builder(exporter).build());
             exports.push((Signal::Metrics, export));
         }
-        let mut meters = vec![own.build()];
-        let mut metrics = Metrics::new(&meters[0].meter("operator-host"), losses);
-        if let Some(Compat::ControllerRuntime) = compat {
-            // A provider of its own, because collectors do not get these.
-            let (other, reader) = scrape()?;
-            let provider = SdkMeterProvider::builder().with_resource(Resource::builder_empty().build());
-            let provider = provider.with_reader(reader).build();
-            metrics = metrics.with_compat(&provider.meter("controller-runtime"));
-            meters.push(provider);
-            let both = Box::new(Joined([registry, other]));
-            registry = Registry::new();
-            registry.register(both).context("cannot prepare /metrics")?;
-        }
+        let meters = own.build();
+        let metrics = Metrics::new(&meters.meter("operator-host"), losses);
         let tracer = match traces {
             Some(_) => Tracer::new(Config::default().sampler),
             None => Tracer::default(),
@@ -167,9 +147,7 @@ impl Telemetry {
             .name("telemetry-flush".into())
             .spawn(move || {
                 // Failed exports are already logged.
-                for meters in self.meters {
-                    let _ = meters.shutdown();
-                }
+                let _ = self.meters.shutdown();
                 let _ = self.traces.map(|traces| traces.shutdown_with_timeout(FLUSH));
                 let _ = self.logs.map(|logs| logs.shutdown_with_timeout(FLUSH));
                 let _ = done.send(());
@@ -187,19 +165,6 @@ fn scrape() -> anyhow::Result<(Registry, PrometheusExporter)> {
         .with_registry(registry.clone())
         .scope_info_enabled(false);
     Ok((registry, exporter.build().context("cannot prepare /metrics")?))
-}
-
-/// Several registries as one: a registry takes only one reader of OpenTelemetry.
-struct Joined([Registry; 2]);
-
-impl Collector for Joined {
-    fn desc(&self) -> Vec<&Desc> {
-        Vec::new()
-    }
-
-    fn collect(&self) -> Vec<MetricFamily> {
-        self.0.iter().flat_map(Registry::gather).collect()
-    }
 }
 
 /// Returns the resource attributes of the process: those of `OTEL_SERVICE_NAME` and `OTEL_RESOURCE_ATTRIBUTES`,

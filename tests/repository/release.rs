@@ -65,7 +65,7 @@ fn bash_completes_commands_options_and_values() {
         !all.iter().any(|it| it == "compile-plugin"),
         "it is internal: {all:?}"
     );
-    assert_eq!(completed("operator-host run --metr"), ["--metrics-compat"]);
+    assert_eq!(completed("operator-host run --heal"), ["--health-addr"]);
     assert_eq!(completed("operator-host plugins his"), ["history"]);
     assert_eq!(completed("operator-host new --lang assem"), ["assemblyscript"]);
 }
@@ -74,7 +74,7 @@ fn bash_completes_commands_options_and_values() {
 fn every_shell_gets_completions_and_another_word_is_no_shell() {
     for shell in ["bash", "elvish", "fish", "powershell", "zsh"] {
         let text = printed(Command::new(PROGRAM).args(["completions", shell]));
-        assert!(text.contains("metrics-compat"), "{shell}: {text}");
+        assert!(text.contains("health-addr"), "{shell}: {text}");
         let words = "compile-plugin";
         assert!(!text.contains(words), "{shell} offers what is internal");
     }

@@ -5,7 +5,6 @@
 //! which the configuration lists, or a `&'static str` from the program. No function takes the name of an
 //! object or the text of an error.
 
-mod compat;
 pub mod definitions;
 pub mod losses;
 mod observed;
@@ -15,13 +14,11 @@ mod process;
 mod tests;
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use opentelemetry::KeyValue;
 use opentelemetry::metrics::{Counter, Histogram, Meter};
 
-use self::compat::Compat;
 use self::definitions as define;
 use self::definitions::Definition;
 use self::losses::Losses;
@@ -83,7 +80,6 @@ pub struct Metrics {
     admissions: Counter<u64>,
     conversions: Counter<u64>,
     http_request_duration: Histogram<f64>,
-    compat: Option<Compat>,
     observed: Arc<Observed>,
 }
 
@@ -141,16 +137,8 @@ impl Metrics {
             admissions: counter(define::WEBHOOK_REVIEWS),
             conversions: counter(define::WEBHOOK_CONVERSIONS),
             http_request_duration: histogram(define::HTTP_REQUEST_DURATION, HTTP_TIMES),
-            compat: None,
             observed,
         }
-    }
-
-    /// Also records what controller-runtime measures, under its names, by instruments of this meter.
-    #[must_use]
-    pub fn with_compat(mut self, meter: &Meter) -> Self {
-        self.compat = Some(Compat::new(meter, &self.observed));
-        self
     }
 
     /// Creates instruments that are not exported.
@@ -171,7 +159,6 @@ impl Metrics {
             name: controller.into(),
             controller: KeyValue::new("controller", Arc::<str>::from(controller)),
             kind: KeyValue::new("kind", Arc::<str>::from(parent.kind.as_str())),
-            failures: Arc::default(),
         }
     }
 
@@ -212,9 +199,6 @@ impl Metrics {
     /// Records an HTTP request; see [`crate::http_client`].
     pub(crate) fn http_request(&self, took: Duration, labels: &[KeyValue]) {
         self.http_request_duration.record(took.as_secs_f64(), labels);
-        if let Some(compat) = &self.compat {
-            compat.requested(labels);
-        }
     }
 
     /// Sets whether this replica leads or stands by. A host without leader election always leads.
@@ -259,8 +243,6 @@ pub struct ControllerMetrics {
     name: Arc<str>,
     controller: KeyValue,
     kind: KeyValue,
-    /// The failures whose reconciles have not ended, for [`Compat`].
-    failures: Arc<AtomicU64>,
 }
 
 impl ControllerMetrics {
@@ -278,12 +260,6 @@ impl ControllerMetrics {
         self.metrics
             .queue_duration
             .record(waited.as_secs_f64(), &labels[..1]);
-        if let Some(compat) = &self.metrics.compat {
-            let one_less = |failures: u64| failures.checked_sub(1);
-            let order = Ordering::Relaxed;
-            let failed = self.failures.fetch_update(order, order, one_less).is_ok();
-            compat.reconciled(&self.name, failed, waited, took);
-        }
     }
 
     /// Counts a reconcile that failed, before it has ended.
@@ -294,10 +270,6 @@ impl ControllerMetrics {
             KeyValue::new("class", class),
         ];
         self.metrics.reconcile_errors.add(1, &labels);
-        if let Some(compat) = &self.metrics.compat {
-            self.failures.fetch_add(1, Ordering::Relaxed);
-            compat.failed(&self.name);
-        }
     }
 
     /// Counts a child that was created.

@@ -11,7 +11,7 @@ use tracing::{info, warn};
 use super::Failure;
 use crate::operator::{self, Setup};
 use crate::telemetry::log::{self, LogFormat};
-use crate::telemetry::{Compat, Telemetry};
+use crate::telemetry::Telemetry;
 use operator_host_cluster::client::Connection;
 use operator_host_config::memory_limit::Memory;
 use operator_host_config::trust::Keys;
@@ -100,10 +100,6 @@ pub struct Args {
         value_name = "ADDRESS"
     )]
     health_addr: SocketAddr,
-    /// Also serve the metrics at /metrics under the names of another project, for its dashboards [default: only its own
-    /// names]
-    #[arg(long, env = "OPERATOR_HOST_METRICS_COMPAT", value_name = "PROJECT")]
-    metrics_compat: Option<Compat>,
     /// Address of a page that shows what the host does: a loopback address, such as `127.0.0.1:8090`. With port 0, the host
     /// takes a free port and logs it [default: no page]
     #[arg(long, env = "OPERATOR_HOST_UI_ADDR", value_name = "ADDRESS")]
@@ -133,7 +129,7 @@ pub async fn run(args: Args) -> Result<(), Failure> {
         .map_or_else(|| compile_memory(memory.process), bytes);
     let fits = memory.check(&config);
     fits.map_err(|reason| Failure::Usage(anyhow::anyhow!("{}: {reason}", args.config.display())))?;
-    let telemetry = Telemetry::start(args.metrics_compat).map_err(Failure::Usage)?;
+    let telemetry = Telemetry::start().map_err(Failure::Usage)?;
     let level = log::start(
         &args.log,
         config.log.as_deref(),
