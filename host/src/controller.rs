@@ -32,6 +32,8 @@ use operator_host_engine::reconcile::{Action, first_sign, reconcile, unlisted};
 use operator_host_engine::work_queue::{Trigger, Work};
 use operator_host_instruments::health::Pulse;
 
+/// The most reconciles that wait for the API server beside those of the workers: as many as a controller may have writes.
+const MOST_ASIDE: usize = 64;
 /// The most reasons for one reconcile that the log shows.
 const SHOWN: usize = 32;
 
@@ -284,7 +286,7 @@ async fn work(context: Arc<Context>, reconciles: TaskTracker) {
         let mut reconcile = Box::pin(process(Arc::clone(&context), work, turn.clone()));
         tokio::select! {
             () = &mut reconcile => {}
-            () = turn.given_up() => {
+            () = turn.given_up(), if context.queue.aside() < MOST_ASIDE => {
                 context.queue.set_aside(&parent);
                 reconciles.spawn(reconcile);
             }
@@ -337,10 +339,13 @@ async fn process(context: Arc<Context>, work: Work, turn: Turn) {
     observer.reconciled(&parent, first, waited, started.elapsed(), &root);
     let retry = |least: Duration, most: Duration| {
         let failures = context.state.memory_of(&parent, |memory| memory.failure.count);
-        let delay = backoff::delay(&context.config.backoff, failures)
-            .min(most)
-            .max(least);
-        context.queue.retry_at(&parent, Instant::now() + delay);
+        let delay = backoff::delay(&context.config.backoff, failures);
+        let at = Instant::now() + delay.min(most).max(least);
+        // What others wait for comes before a write that may not be answered again.
+        match context.state.is_silent(&parent) {
+            true => context.queue.retry_at(&parent, at),
+            false => context.queue.enqueue_at(&parent, at),
+        }
     };
     debug!(controller = context.config.name, %parent, ?next, "reconcile done");
     match next {

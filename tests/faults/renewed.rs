@@ -56,3 +56,21 @@ async fn a_running_host_uses_renewed_authorities_and_tokens_and_says_what_is_wro
     scenario.until_there("v1/Pod", "e-pod-1").await;
     assert!(host.is_alive());
 }
+
+/// Regression: those who wait for an answer give up, so nothing failed, and the host was ready all the while.
+#[tokio::test]
+async fn an_api_server_that_hangs_makes_the_host_unready_until_it_answers() {
+    let cluster = own_cluster(Options {
+        controller_manager: false,
+        ..Options::default()
+    })
+    .await;
+    let scenario = Scenario::within(&cluster, "hanging-server").await;
+    let host = scenario.start(CONTROLLER);
+    until_ready_says(&host, "readyz check passed").await;
+    cluster.pause_apiserver();
+    let (status, _) = until_ready_says(&host, "[-]api-server failed: … no answer within").await;
+    assert_eq!(status, 500);
+    cluster.resume_apiserver();
+    until_ready_says(&host, "readyz check passed").await;
+}

@@ -19,6 +19,17 @@ const OTHERS: usize = 9;
 async fn hold(scenario: &Scenario, operations: &[&str], group: &str, resource: &str) {
     let authority = Authority::new(scenario, "ca");
     let url = serve(&authority, |_review| std::future::pending()).await;
+    install(scenario, &authority, &url, operations, group, resource).await;
+}
+
+async fn install(
+    scenario: &Scenario,
+    authority: &Authority,
+    url: &str,
+    operations: &[&str],
+    group: &str,
+    resource: &str,
+) {
     label_namespace(scenario).await;
     let authority = ByteString(std::fs::read(authority.0.join("ca.crt")).unwrap());
     let webhook = json!({
@@ -125,6 +136,33 @@ async fn children_behind_a_webhook_that_never_answers_delay_no_other_parent() {
     scenario.delete(WEBHOOK, "slow-applies").await;
     scenario.until_ready("both").await;
     scenario.until_ready("slow-59").await;
+}
+
+#[tokio::test]
+async fn children_behind_a_webhook_that_takes_a_moment_are_all_applied_at_the_first_try() {
+    let scenario = Scenario::new("slow-answers").await;
+    let authority = Authority::new(&scenario, "ca");
+    let url = serve(&authority, |_review| async {
+        tokio::time::sleep(Duration::from_millis(200)).await;
+        json!({ "allowed": true })
+    });
+    let url = url.await;
+    install(&scenario, &authority, &url, &["CREATE"], "", "configmaps").await;
+    let host = scenario.start(&controller("puppet.wasm", "backoff: {initial: 1s, max: 5m}"));
+    host.until_log("controller started").await;
+    for number in 0..SLOW {
+        let name = format!("slow-{number}");
+        scenario.wants(&name, &[slow(&name)]).await;
+    }
+    for number in 0..SLOW {
+        scenario.until_ready(&format!("slow-{number}")).await;
+    }
+    assert!(
+        !host.log().contains("too many other writes"),
+        "{}",
+        scenario.log_tail()
+    );
+    scenario.delete(WEBHOOK, "slow-answers").await;
 }
 
 #[tokio::test]

@@ -5,8 +5,8 @@ use std::time::Duration;
 use thiserror::Error;
 
 use super::refusal::{
-    is_field_conflict, is_message_of_a_webhook, is_missing_namespace, is_missing_object, is_of_a_webhook,
-    status_of,
+    is_field_conflict, is_message_of_a_webhook, is_missing_namespace, is_missing_object,
+    is_missing_permission, is_of_a_webhook, status_of,
 };
 use operator_host_core::object::NamespacedName;
 
@@ -126,6 +126,14 @@ impl ApiError {
         server && !self.is_overload() && !self.message.contains("webhook")
     }
 
+    /// Reports whether the authorizer refused, not a webhook.
+    #[must_use]
+    pub fn is_missing_permission(&self) -> bool {
+        self.fault == Fault::Refused(403)
+            && !is_message_of_a_webhook(&self.message)
+            && is_missing_permission(&self.message)
+    }
+
     /// Reports whether the request for this object was not answered in time, while others are.
     #[must_use]
     pub fn is_unanswered(&self) -> bool {
@@ -228,6 +236,15 @@ mod tests {
             message: refusal(&status, None).into(),
             retry_after: None,
         }
+    }
+
+    #[test]
+    fn a_permission_is_missing_when_the_authorizer_says_so_and_nobody_else() {
+        let authorizer = "puppets \"p\" is forbidden: User \"host\" cannot patch resource \"puppets\"";
+        assert!(refused(403, authorizer).is_missing_permission());
+        assert!(!refused(422, authorizer).is_missing_permission());
+        let webhook = "admission webhook \"w\" denied the request: User \"alice\" still has sessions";
+        assert!(!refused(403, webhook).is_missing_permission());
     }
 
     /// Regression: the refusal was retried forever silently.

@@ -169,14 +169,17 @@ impl Connection {
         self.reach.unreached()
     }
 
-    /// Asks the API server again and again while it is not reached: otherwise nobody might, and a host that has nothing to
-    /// do would not learn that it is back. Never returns.
+    /// Asks the API server when it has answered nothing for a while or is not reached: who waits for an answer gives up without a
+    /// trace, and a host that has nothing to do would not learn that it is away, or back. Never returns.
     pub async fn keep_asking(&self, client: Client) {
         loop {
             tokio::time::sleep(ASK).await;
-            if self.unreached().is_some() {
-                // `Reach` has the result.
-                let _ = tokio::time::timeout(ASK, client.apiserver_version()).await;
+            if self.unreached().is_some() || self.reach.is_quiet_for(2 * ASK) {
+                // `Reach` has the result, but for that.
+                let answer = tokio::time::timeout(ASK, client.apiserver_version()).await;
+                if answer.is_err() {
+                    self.reach.silent(format!("no answer within {ASK:?}"));
+                }
             }
         }
     }

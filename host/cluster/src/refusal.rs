@@ -179,8 +179,8 @@ fn values(secret: &Value) -> Vec<String> {
     values
 }
 
-/// Reports whether the authorizer refused, by its own message or by that of
-/// [`super::resource_client::ResourceClient::complete`].
+/// Reports whether the authorizer refused, by its own message or by the one that the client of a resource completes.
+#[must_use]
 pub fn is_missing_permission(message: &str) -> bool {
     message.contains("User \"") || message.contains(": the host cannot ")
 }

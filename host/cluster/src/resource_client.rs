@@ -32,6 +32,9 @@ const WRITE_TIMEOUT: Duration = Duration::from_secs(12);
 /// The timeout of a read that shows whether the API server answers at all.
 const READ_TIMEOUT: Duration = Duration::from_secs(1);
 
+/// A write is not given up before this time, which is long even for a webhook.
+const LONG: Duration = Duration::from_millis(300);
+
 /// A write that waits for longer than so many reads take is held by something. A busy machine is slow for both.
 const MANY_READS: u32 = 10;
 
@@ -354,7 +357,7 @@ impl<'a> ResourceClient<'a> {
                 answer = &mut request => return Ok(answer),
                 slot = limits.slow() => break slot,
                 read = self.read_time(name) => match read {
-                    Some(read) if start.elapsed() > read * MANY_READS => return Err(Fault::Crowded),
+                    Some(read) if start.elapsed() > LONG.max(read * MANY_READS) => return Err(Fault::Crowded),
                     _ if Instant::now() >= until => return Err(Fault::Silent),
                     _ => {}
                 },
@@ -369,7 +372,7 @@ impl<'a> ResourceClient<'a> {
         }
         // A request that the end of a term has cut short had no chance.
         Err(
-            match limit == WRITE_TIMEOUT && self.read_time(name).await.is_some() {
+            match limit >= WRITE_TIMEOUT / 2 && self.read_time(name).await.is_some() {
                 true => Fault::Unanswered,
                 false => Fault::Silent,
             },
@@ -513,7 +516,7 @@ impl<'a> ResourceClient<'a> {
 fn silence(fault: Fault, limit: Duration) -> String {
     let waited = match fault {
         Fault::Unanswered => format!("{limit:?}"),
-        Fault::Crowded => format!("{SLOW:?}, while too many other writes of this controller wait for theirs"),
+        Fault::Crowded => format!("{LONG:?}, while too many other writes of this controller wait for theirs"),
         _ => return format!("no answer from the API server within {limit:?}"),
     };
     format!(

@@ -77,10 +77,13 @@ async fn reconcile_now(run: &Run<'_>) -> Action {
         Ok(Some(snapshot)) => snapshot,
         Ok(None) => return Action::OnChange,
         Err((parent, error)) => {
-            let error = going::release_or(run, &parent, error.into()).await;
-            return match error {
-                None => Action::OnChange,
-                Some(error) => fail(run, &parent, &error).await,
+            return match going::release_or(run, &parent, error.into()).await {
+                Ok(Some(FinalAnswer {
+                    verdict: Some(verdict),
+                    ..
+                })) => finish(run, &parent, None, verdict, Action::OnChange).await,
+                Ok(_) => Action::OnChange,
+                Err(error) => fail(run, &parent, &error).await,
             };
         }
     };
@@ -110,7 +113,7 @@ async fn reconcile_now(run: &Run<'_>) -> Action {
     let mut changes = Changes::default();
     let mut result = converge(run, snapshot, &mut changes).await;
     if let Err(error) = result {
-        result = going::release_or(run, &parent, error).await.map_or(Ok(None), Err);
+        result = going::release_or(run, &parent, error).await;
     }
     mark_repeated(run, &mut result);
     changes.publish(run, &parent);

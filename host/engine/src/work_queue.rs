@@ -35,9 +35,9 @@ pub enum Trigger {
     },
     /// An object that the plugin needs changed.
     Related,
-    /// The plugin asked for it.
+    /// The plugin asked for it, or a failed reconcile is retried.
     Timer,
-    /// A failed reconcile is retried.
+    /// A reconcile is retried whose write the API server has not answered.
     Retry,
     /// Something may have changed for many parents alike: the periodic resync, a namespace, a watch that works again,
     /// or a version that is held back.
@@ -48,7 +48,7 @@ pub enum Trigger {
 
 impl Trigger {
     /// Reports whether others come first: the reason applies to all parents alike, so that no user waits for this parent, or
-    /// it is what may fail again.
+    /// it may have to wait again.
     const fn is_bulk(&self) -> bool {
         matches!(self, Self::Retry | Self::Resync | Self::Reload)
     }
@@ -205,7 +205,7 @@ struct State {
     timers: Timers<Instant>,
     /// The appointments, of the clock that plugins see. It can be set, so nobody knows how long an appointment is away.
     appointments: Timers<Timestamp>,
-    /// When failed reconciles are retried.
+    /// When reconciles are retried whose writes were not answered.
     retries: Timers<Instant>,
     closed: bool,
 }
@@ -247,7 +247,7 @@ impl Queue {
         self.changed.notify_one();
     }
 
-    /// Enqueues a parent whose reconcile has failed at a later time. Otherwise as [`Queue::enqueue_at`].
+    /// Enqueues a parent with a write that was not answered at a later time. Otherwise as [`Queue::enqueue_at`].
     pub fn retry_at(&self, parent: &NamespacedName, at: Instant) {
         lock(&self.state).retries.set(parent, at);
         self.changed.notify_one();
@@ -340,6 +340,14 @@ impl Queue {
         let state = lock(&self.state);
         let all = state.pending.keys().chain(state.running.keys());
         (!state.closed).then(|| all.cloned().collect())
+    }
+
+    /// Returns the number of parents that are set aside.
+    #[must_use]
+    pub fn aside(&self) -> usize {
+        let state = lock(&self.state);
+        let aside = state.running.values().filter(|taken| **taken == Taken::Aside);
+        aside.count()
     }
 
     /// Returns how many parents workers have finished since the queue was opened.

@@ -26,13 +26,14 @@ pub struct StatusFields {
     schema: Arc<Value>,
 }
 
-/// Two are equal when they say the same about the host's own fields.
+/// Two are equal when they say the same about the host's own fields, and require the same.
 impl PartialEq for StatusFields {
     fn eq(&self, other: &Self) -> bool {
         let own =
             |fields: &Self| ["conditions", "observedGeneration"].map(|name| fields.property(name).cloned());
         let flags = |fields: &Self| (fields.condition, fields.observed_generation);
-        flags(self) == flags(other) && own(self) == own(other)
+        let required = |fields: &Self| fields.schema.get("required").cloned();
+        flags(self) == flags(other) && own(self) == own(other) && required(self) == required(other)
     }
 }
 

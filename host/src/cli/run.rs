@@ -10,8 +10,8 @@ use tracing::{info, warn};
 
 use super::Failure;
 use crate::operator::{self, Setup};
-use crate::telemetry::log::{self, LogFormat};
 use crate::telemetry::Telemetry;
+use crate::telemetry::log::{self, LogFormat};
 use operator_host_cluster::client::Connection;
 use operator_host_config::memory_limit::Memory;
 use operator_host_config::trust::Keys;

@@ -52,7 +52,8 @@ pub(super) struct Contents {
 
 impl PartialEq for Contents {
     fn eq(&self, other: &Self) -> bool {
-        (&self.tls, &self.token) == (&other.tls, &other.token)
+        let server = |contents: &Self| contents.config.cluster_url.clone();
+        (&self.tls, &self.token, server(self)) == (&other.tls, &other.token, server(other))
     }
 }
 

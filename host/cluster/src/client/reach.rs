@@ -20,6 +20,8 @@ pub(super) struct Reach(Arc<Mutex<State>>);
 #[derive(Default)]
 struct State {
     reported: Option<Instant>,
+    /// When it last answered, whatever it said.
+    heard: Option<Instant>,
     failing: Option<Failing>,
 }
 
@@ -65,9 +67,15 @@ impl Reach {
         })
     }
 
+    /// Reports whether it has answered nothing for this time.
+    pub(super) fn is_quiet_for(&self, time: Duration) -> bool {
+        lock(&self.0).heard.is_none_or(|heard| heard.elapsed() >= time)
+    }
+
     fn answered(&self, status: StatusCode) {
         let does_nothing = status.is_server_error() || status == StatusCode::UNAUTHORIZED;
         let mut state = lock(&self.0);
+        state.heard = Some(Instant::now());
         if does_nothing {
             state.fail(format!("it answers {status}"), status.is_server_error());
         } else {
@@ -80,7 +88,11 @@ impl Reach {
         if fence::is_deposed(error) {
             return;
         }
-        let why = chain(error);
+        self.silent(chain(error));
+    }
+
+    /// Notes that a request got no answer.
+    pub(super) fn silent(&self, why: String) {
         let mut state = lock(&self.0);
         if state.reported.is_none_or(|at| at.elapsed() >= PERIOD) {
             state.reported = Some(Instant::now());

@@ -17,7 +17,7 @@ use super::context::pace::Cause;
 use super::error::Stop;
 use super::freshness::may_create;
 use super::outcome::Changes;
-use super::patience::patiently;
+use super::patience::unless_silent;
 use super::repair;
 use super::run::Run;
 use super::secrets::Generated;
@@ -160,7 +160,7 @@ async fn apply_one(
         }
         Ok(objects) => {
             let write = Box::pin(send(run, parent, desired, live, objects));
-            patiently(run, &desired.key, write).await?
+            unless_silent(run, &desired.key, write).await?
         }
     };
     run.memory(|memory| match &outcome {
@@ -230,7 +230,7 @@ fn is_known_child(run: &Run<'_>, parent: &DynamicObject, live: &DynamicObject) -
     owns(config, parent, live) || retains(config, proof, parent, live)
 }
 
-/// Reports whether others may contest an object: also a child whose label somebody removed, which is not applied by force.
+/// Reports whether others may contest an object: also a child that is not known as ours, which is not applied by force.
 fn is_child(run: &Run<'_>, parent: &DynamicObject, live: &DynamicObject) -> bool {
     let owner = controller_of(live).map(|owner| &owner.uid);
     is_known_child(run, parent, live) || owner.is_some_and(|uid| parent.metadata.uid.as_ref() == Some(uid))

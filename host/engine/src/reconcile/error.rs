@@ -9,6 +9,7 @@ use super::evaluate::EvaluateError;
 use super::needs::NeedError;
 use super::proof_key::ProofKeyError;
 use operator_host_cluster::api_error::ApiError;
+use operator_host_cluster::refusal::is_missing_permission;
 use operator_host_core::backoff::at_least;
 use operator_host_core::object::{first_few, unreadable};
 use operator_host_desired::plan::{Cause, Refusal};
@@ -104,6 +105,17 @@ impl ReconcileError {
             Self::Status(_) => "status",
             Self::Unsettled { .. } => "unsettled",
         }
+    }
+
+    /// Reports whether the API server says that the host lacks a permission. What a plugin says about one is no proof.
+    pub(super) fn is_missing_permission(&self) -> bool {
+        let errors = match self {
+            Self::Watch(refusal) => return is_missing_permission(refusal),
+            Self::Api(errors) => errors.as_slice(),
+            Self::Status(error) => std::slice::from_ref(error),
+            _ => &[],
+        };
+        errors.iter().any(ApiError::is_missing_permission)
     }
 
     /// Returns when to retry: after the back-off, later if the API server asks for it, and soon if an object of others may be in

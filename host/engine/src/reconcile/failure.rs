@@ -19,7 +19,6 @@ use super::needs::NeedError;
 use super::run::Run;
 use super::status;
 use operator_host_cluster::api_error::{ApiError, Fault};
-use operator_host_cluster::refusal::is_missing_permission;
 use operator_host_contract::{EventType, Failure};
 use operator_host_core::object::{is_terminating, shorten};
 use operator_host_desired::conditions::{NO_PLUGIN, RETRYING, Reason, StatusUpdate, Verdict, current};
@@ -135,7 +134,7 @@ pub(super) fn status_not_written(run: &Run<'_>, parent: &DynamicObject, error: A
     run.observer.fails(run.name, "status", &error, run.span);
     note(run, &error);
     // The failure itself is logged, with what can be done in such a namespace.
-    let is_lost = run.caches.is_namespace_terminating(parent) && is_missing_permission(&error.to_string());
+    let is_lost = run.caches.is_namespace_terminating(parent) && error.is_missing_permission();
     if is_lost || is_transient(run, parent, &error) {
         debug!("{error}");
     } else {
@@ -275,7 +274,7 @@ fn deletion_blocked(run: &Run<'_>, parent: &DynamicObject, error: &ReconcileErro
              contains `namespaceTerminating`), set `finalizer.releaseAfter`, or remove the finalizer {finalizer}"
         );
     }
-    if run.caches.is_namespace_terminating(parent) && is_missing_permission(&error.to_string()) {
+    if run.caches.is_namespace_terminating(parent) && error.is_missing_permission() {
         return format!(
             "its namespace is being deleted, and took along the RoleBinding that lets the host remove the finalizer \
              {finalizer}: {}; apply the ClusterRole and its binding that `operator-host rbac` prints, or remove the \

@@ -2,6 +2,7 @@
 //! permissions there before it has ended the life of the parents.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use k8s_openapi::api::core::v1::Namespace;
 use kube::Api;
@@ -9,35 +10,39 @@ use kube::core::DynamicObject;
 use tracing::warn;
 
 use super::error::ReconcileError;
-use super::finalizer::{has_finalizer, remove_finalizer};
+use super::finalizer::{has_finalizer, held_by_others, remove_finalizer};
+use super::outcome::FinalAnswer;
 use super::run::Run;
-use operator_host_cluster::refusal::is_missing_permission;
 use operator_host_core::object::is_terminating;
+
+/// How long a read of a namespace may take.
+const READ_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Releases a parent whose deletion failed because the namespace took the host's permissions along, without the rest of its
 /// cleanup: whatever that could delete goes with the namespace, and it can create nothing there. Returns the error when the
-/// parent stays.
+/// parent stays, and what to say of it when only finalizers of others hold it.
 pub(super) async fn release_or(
     run: &Run<'_>,
     parent: &Arc<DynamicObject>,
     error: ReconcileError,
-) -> Option<ReconcileError> {
+) -> Result<Option<FinalAnswer>, ReconcileError> {
     let has_lost_permissions = is_terminating(parent)
         && has_finalizer(&run.config, parent)
-        && is_missing_permission(&error.to_string())
+        && error.is_missing_permission()
         && is_namespace_going(run, parent).await;
     if !has_lost_permissions {
-        return Some(error);
+        return Err(error);
     }
-    if let Err(error) = remove_finalizer(run, parent).await {
-        return Some(error.into());
-    }
+    let left = remove_finalizer(run, parent).await?;
     warn!(
         "its namespace is being deleted, and with it the permissions of the host there, so the resource is released without \
          the rest of its cleanup: {}",
         without_advice(&error)
     );
-    None
+    Ok(left.map(|left| FinalAnswer {
+        verdict: Some(held_by_others(&left)),
+        ..FinalAnswer::default()
+    }))
 }
 
 /// Reports whether the namespace of a parent is being deleted. A host that does not watch namespaces reads it.
@@ -49,8 +54,9 @@ async fn is_namespace_going(run: &Run<'_>, parent: &DynamicObject) -> bool {
         return true;
     }
     let namespaces: Api<Namespace> = Api::all(run.cluster.client.clone());
-    let found = namespaces.get_metadata_opt(namespace).await;
-    let is_going = found.is_ok_and(|found| found.is_some_and(|it| it.metadata.deletion_timestamp.is_some()));
+    let found = tokio::time::timeout(READ_TIMEOUT, namespaces.get_metadata_opt(namespace)).await;
+    let found = found.ok().and_then(Result::ok).flatten();
+    let is_going = found.is_some_and(|found| found.metadata.deletion_timestamp.is_some());
     if is_going {
         run.caches.namespaces.refused(namespace);
     }

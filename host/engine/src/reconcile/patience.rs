@@ -5,11 +5,11 @@ use tokio::time::Instant;
 
 use super::context::pace::{Cause, Pace};
 use super::run::Run;
-use operator_host_cluster::api_error::ApiError;
+use operator_host_cluster::api_error::{ApiError, Fault};
 use operator_host_core::object::ChildRef;
 
 /// Sends a write of a child, unless the last one was not answered a moment ago: then its error is returned again.
-pub(super) async fn patiently<T>(
+pub(super) async fn unless_silent<T>(
     run: &Run<'_>,
     child: &ChildRef,
     write: impl Future<Output = Result<T, ApiError>>,
@@ -28,7 +28,8 @@ pub(super) async fn patiently<T>(
             let now = Instant::now();
             let known = memory.silences.remove(&key);
             let mut pace = known.map_or_else(|| Pace::new(now), |(pace, _)| pace);
-            pace.wrote(Cause::Silence, now);
+            let is_held = error.fault == Fault::Unanswered;
+            pace.wrote(if is_held { Cause::Silence } else { Cause::Crowd }, now);
             memory.silences.insert(key, (pace, error.clone()));
         }
         _ => drop(memory.silences.remove(&key)),

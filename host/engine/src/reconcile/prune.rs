@@ -9,7 +9,7 @@ use futures::{StreamExt, stream};
 use kube::api::PropagationPolicy;
 use kube::core::DynamicObject;
 
-use super::patience::patiently;
+use super::patience::unless_silent;
 use super::run::Run;
 use operator_host_cluster::api_error::ApiError;
 use operator_host_config::{ControllerConfig, Removal};
@@ -105,7 +105,7 @@ pub(super) async fn delete(
     };
     let version = child.metadata.resource_version.as_deref();
     let request = objects.delete(&key.name, uid, version, propagation);
-    match patiently(run, key, request).await {
+    match unless_silent(run, key, request).await {
         Ok(Some(terminating)) => run.record_child(run.name, key, terminating),
         Ok(None) => run.caches.forget_child(key, uid),
         // It has changed, and may no longer be the parent's, or another object has this name now: the watch delivers

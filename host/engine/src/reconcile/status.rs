@@ -64,6 +64,19 @@ pub(super) fn desired(
     (status, stated)
 }
 
+/// The most fields of a definition that are said to leave out a part of a status. Keys of a map may be fields, too.
+const MOST_LEFT_OUT: usize = 32;
+
+/// Returns a path with the elements of each list taken for one.
+fn without_indices(path: &str) -> String {
+    let mut parts = path.split('[');
+    let first = parts.next().unwrap_or_default().to_owned();
+    parts.fold(first, |path, part| {
+        let (_, rest) = part.split_once(']').unwrap_or(("", part));
+        format!("{path}[]{rest}")
+    })
+}
+
 /// Removes from a status what the definition does not allow, and says so once for each of its fields. Returns whether there was
 /// anything.
 fn fit(
@@ -74,7 +87,11 @@ fn fit(
 ) -> bool {
     let left_out = run.cluster.served.status.fit(status, update.fields.is_some());
     for problem in &left_out {
-        if lock(&run.state.narrow).insert(problem.path.clone()) {
+        let is_news = {
+            let mut told = lock(&run.state.narrow);
+            told.len() < MOST_LEFT_OUT && told.insert(without_indices(&problem.path))
+        };
+        if is_news {
             let kind = &run.config.parent.kind;
             let why = format!(
                 "a part of the status is left out, because the definition of {kind} does not allow it: {problem}. Change \
@@ -105,14 +122,18 @@ pub(super) async fn write(
     update: &StatusUpdate<'_>,
     at: Option<&str>,
 ) -> Result<bool, ApiError> {
-    let unwritten = Unwritten::of(run, parent);
+    // That of an answer which a reconcile may be carrying out stays as it is.
+    let unwritten = match at {
+        None => Unwritten::of(run, parent),
+        Some(_) => None,
+    };
     let whole = unwritten
         .as_ref()
         .map_or(*update, |unwritten| unwritten.complete(update));
     let sent = send(run, parent, &whole, at).await;
     let is_refused = sent.as_ref().is_err_and(ApiError::is_invalid);
     match &sent {
-        _ if *update.verdict == Verdict::Paused => {}
+        _ if *update.verdict == Verdict::Paused || at.is_some() => {}
         Ok(Sent::Waits) | Err(_) if !is_refused => {
             if whole.fields.is_some() {
                 unwritten::note(run, parent, whole.fields, whole.conditions);
@@ -272,12 +293,10 @@ async fn send(
             Ok(Sent::Unchanged)
         }
         // Only then is it worth the time to judge each status before it is sent.
-        Err(error) if error.is_invalid() && lock(&run.state.narrow).is_empty() => {
-            match fit(run, parent, &mut status, update) {
-                true => Box::pin(send(run, parent, update, at)).await,
-                false => Err(error),
-            }
-        }
+        Err(error) if error.is_invalid() => match fit(run, parent, &mut status, update) {
+            true => Box::pin(send(run, parent, update, at)).await,
+            false => Err(error),
+        },
         Err(error) => Err(error),
     }
 }

@@ -19,6 +19,8 @@ pub(crate) enum Cause {
     Correction,
     /// The last write of the child was not answered in time.
     Silence,
+    /// The last write of the child was given up, since too many others were not answered.
+    Crowd,
 }
 
 /// What is written at once, and what backs off.
@@ -42,6 +44,7 @@ impl Cause {
             Self::Progress => (10, 2, 10, 1),
             Self::Correction => (5, 5, 300, 60),
             Self::Silence => (1, 5, 300, 60),
+            Self::Crowd => (1, 1, 60, 5),
         };
         Limits {
             burst,
@@ -149,7 +152,7 @@ impl fmt::Display for Pace {
                 }
                 write!(f, ". The host creates it again after {delay:?}")
             }
-            Cause::Silence => write!(
+            Cause::Silence | Cause::Crowd => write!(
                 f,
                 "was not answered {times} times. The host sends it again after {delay:?}"
             ),

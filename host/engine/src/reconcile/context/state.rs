@@ -36,6 +36,15 @@ impl ControllerState {
         }
     }
 
+    /// Reports whether the last write of a child of this parent was not answered in time.
+    #[must_use]
+    pub fn is_silent(&self, parent: &NamespacedName) -> bool {
+        let memory = self.memory();
+        memory
+            .get(parent)
+            .is_some_and(|memory| !memory.silences.is_empty())
+    }
+
     /// Forgets the own writes to a child after its deletion.
     pub fn forget_written(&self, parent: &NamespacedName, key: &ChildRef) {
         if let Some(memory) = self.memory().get_mut(parent) {
