@@ -51,7 +51,8 @@ async fn a_running_host_uses_renewed_authorities_and_tokens_and_says_what_is_wro
     };
     renew(&own_authority, &read(&authority));
     until_ready_says(&host, "[-]api-server failed: … 401 Unauthorized").await;
-    renew(&own_token, &other);
+    // As a command writes it.
+    renew(&own_token, &format!("{other}\n"));
     until_ready_says(&host, "readyz check passed").await;
     scenario.until_there("v1/Pod", "e-pod-1").await;
     assert!(host.is_alive());

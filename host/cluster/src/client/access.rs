@@ -144,8 +144,17 @@ impl Source for Origin {
             Some(last) if last.files == contents.tls => Arc::clone(&last.tls),
             _ => Arc::new(config.rustls_client_config()?),
         };
+        let mut authorized = config.clone();
+        if let Some(token) = &contents.token {
+            // As `kubectl` reads it: a file that was written by hand ends with a newline.
+            let token = String::from_utf8_lossy(token).trim().to_owned();
+            HeaderValue::from_str(&token)
+                .map_err(|_| ClientError::Renewed("the token is no text for a header".into()))?;
+            authorized.auth_info.token = Some(token.into());
+            authorized.auth_info.token_file = None;
+        }
         let access = Access {
-            auth: config.auth_layer()?,
+            auth: authorized.auth_layer()?,
             config,
             tls,
             files: contents.tls.clone(),
