@@ -81,17 +81,20 @@ async fn an_element_at_the_root_goes_although_another_manager_has_applied_to_it(
     );
 }
 
-/// Reverses a list of an object as `kubectl edit` does.
-async fn reverse(scenario: &Scenario, kind: &str, name: &str, pointer: &str) {
+/// Reverses lists of an object at once, as `kubectl edit` does.
+async fn reverse(scenario: &Scenario, kind: &str, name: &str, pointers: &[&str]) {
     let object = scenario.get(kind, name).await.unwrap();
-    let mut list = object
-        .data
-        .pointer(pointer)
-        .and_then(Value::as_array)
-        .unwrap()
-        .clone();
-    list.reverse();
-    let patch = serde_json::from_value(json!([{ "op": "replace", "path": pointer, "value": list }])).unwrap();
+    let reversed = pointers.iter().map(|pointer| {
+        let mut list = object
+            .data
+            .pointer(pointer)
+            .and_then(Value::as_array)
+            .unwrap()
+            .clone();
+        list.reverse();
+        json!({ "op": "replace", "path": pointer, "value": list })
+    });
+    let patch = serde_json::from_value(reversed.collect()).unwrap();
     let params = PatchParams::apply("kubectl-edit");
     let patch = Patch::<()>::Json(patch);
     scenario.api(kind).patch(name, &params, &patch).await.unwrap();
@@ -127,7 +130,7 @@ async fn own_elements_are_put_back_into_their_order() {
         (DEPLOYMENT, "web", format!("{pod}/containers/0/env"), ["A", "B"]),
         (GATE, "g", "/spec/steps".to_owned(), ["a", "b"]),
     ] {
-        reverse(&scenario, kind, name, &pointer).await;
+        reverse(&scenario, kind, name, &[&pointer]).await;
         let is_in_order = |object: &DynamicObject| {
             let list = names(object.data.pointer(&pointer).unwrap_or(&Value::Null));
             let own: Vec<_> = list
@@ -141,6 +144,17 @@ async fn own_elements_are_put_back_into_their_order() {
             .until(kind, name, "in its order again", is_in_order)
             .await;
     }
+    let both = [format!("{pod}/initContainers"), format!("{pod}/containers/0/env")];
+    reverse(&scenario, DEPLOYMENT, "web", &both.each_ref().map(String::as_str)).await;
+    let are_in_order = |web: &DynamicObject| {
+        let lists = both
+            .each_ref()
+            .map(|pointer| names(web.data.pointer(pointer).unwrap()));
+        lists == [["first", "second"], ["A", "B"]]
+    };
+    scenario
+        .until(DEPLOYMENT, "web", "in both orders again", are_in_order)
+        .await;
     let puppet = scenario.until_synced("p").await;
     assert!(condition(&puppet, "Contested").is_none(), "{puppet:?}");
     // An element in the middle takes its place, also where an API server appends what is new.

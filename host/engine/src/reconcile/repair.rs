@@ -25,6 +25,8 @@ use operator_host_core::object::{secret, shorten};
 use operator_host_desired::drift::{Cause, drift, leave_out};
 use operator_host_desired::plan::Desired;
 
+/// How many parts that an apply has left as they are, such as lists in another order, are put right at once.
+const MOST_LOST: usize = 8;
 /// How many replacements are tried, the smallest first.
 const TRIES: usize = 3;
 /// How often the host tries to give up what a replacement owns.
@@ -65,26 +67,29 @@ pub(super) async fn apply(
         }
         // Old API servers, such as 1.20, drop an empty map that is added to others' fields, without a word, and keep the order of
         // the elements that they have.
-        Ok(answer) => {
-            let managed = answer.metadata.managed_fields.clone().unwrap_or_default();
-            let mut lost = drift(&managed, manager, &desired.body, &answer);
-            lost.retain(|it| it.cause == Cause::Lost);
-            if lost.is_empty() {
-                return Ok((answer, None));
+        Ok(mut answer) => {
+            // Each replacement puts one part right.
+            for _ in 0..MOST_LOST {
+                let managed = answer.metadata.managed_fields.clone().unwrap_or_default();
+                let mut lost = drift(&managed, manager, &desired.body, &answer);
+                lost.retain(|it| it.cause == Cause::Lost);
+                if lost.is_empty() {
+                    break;
+                }
+                let after = LiveChild {
+                    object: Arc::new(answer),
+                    managed,
+                };
+                let steps = lost.iter().map(|it| steps_of(&it.path, &after.object.data));
+                let parts = steps
+                    .flat_map(|steps| parts(&steps, desired, &after, manager))
+                    .collect();
+                match replace(objects, desired, &after, body, manager, parts).await? {
+                    Some(replaced) => answer = replaced,
+                    None => return Ok((Arc::unwrap_or_clone(after.object), None)),
+                }
             }
-            let after = LiveChild {
-                object: Arc::new(answer),
-                managed,
-            };
-            let steps = lost.iter().map(|it| steps_of(&it.path, &after.object.data));
-            let parts = steps
-                .flat_map(|steps| parts(&steps, desired, &after, manager))
-                .collect();
-            let replaced = replace(objects, desired, &after, body, manager, parts).await?;
-            Ok((
-                replaced.unwrap_or_else(|| Arc::unwrap_or_clone(after.object)),
-                None,
-            ))
+            Ok((answer, None))
         }
         Err(error) => Err(error),
     }
