@@ -144,6 +144,8 @@ func isReady(o object) bool {
 	case "apps/ReplicaSet", "ReplicationController":
 		return conditionStatus(o, "ReplicaFailure") != "True" && count("readyReplicas") >= wanted &&
 			count("availableReplicas") >= wanted
+	case "autoscaling/HorizontalPodAutoscaler":
+		return conditionStatus(o, "AbleToScale") != "False"
 	case "batch/Job":
 		hasStarted := get(o, "spec", "suspend") == true || text(o, "status", "startTime") != "" ||
 			conditionStatus(o, "Complete") == "True"
