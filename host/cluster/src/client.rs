@@ -326,7 +326,7 @@ impl From<Client> for Writer {
     }
 }
 
-/// Connections that are made anew when authorities or client certificate are. Requests in progress keep theirs. Clones
+/// Connections that are made again when authorities or client certificate are. Requests in progress keep theirs. Clones
 /// share them.
 struct Renewable<T> {
     made: Arc<Made<rustls::ClientConfig, T>>,

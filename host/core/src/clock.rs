@@ -11,7 +11,8 @@ pub fn now() -> Timestamp {
 }
 
 /// Drops the fraction of a second. Rounded up, the time would be in the future, and a plugin would act too early.
-fn whole_seconds(time: Timestamp) -> Timestamp {
+#[must_use]
+pub fn whole_seconds(time: Timestamp) -> Timestamp {
     let down = TimestampRound::new()
         .smallest(Unit::Second)
         .mode(RoundMode::Floor);

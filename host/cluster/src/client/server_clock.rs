@@ -6,9 +6,9 @@ use std::time::Duration;
 
 use hyper::Response;
 use hyper::header::DATE;
-use jiff::{RoundMode, Timestamp, TimestampRound, Unit};
+use jiff::Timestamp;
 
-use operator_host_core::clock::since_boot;
+use operator_host_core::clock::{since_boot, whole_seconds};
 use operator_host_core::sync::lock;
 
 /// The API server's time of its last response, and how long this machine had run then. Clones share it.
@@ -19,11 +19,7 @@ impl ServerClock {
     /// Returns the API server's time in whole seconds, as in its objects; before its first response, that of this machine.
     #[must_use]
     pub fn now(&self) -> Timestamp {
-        let now = self.at(since_boot());
-        let down = TimestampRound::new()
-            .smallest(Unit::Second)
-            .mode(RoundMode::Floor);
-        now.round(down).unwrap_or(now)
+        whole_seconds(self.at(since_boot()))
     }
 
     fn at(&self, since_boot: Duration) -> Timestamp {
