@@ -809,8 +809,11 @@ impl Inner {
     /// Notes that the namespace does not exist. This counts as an empty list, which the API server would return to a
     /// client that may list.
     fn has_no_namespace(&self) {
+        // A list clears it.
+        let is_known = self.lacks_namespace.load(Ordering::Relaxed);
         self.listed(&HashSet::new(), None);
-        if !self.lacks_namespace.swap(true, Ordering::Relaxed) {
+        self.lacks_namespace.store(true, Ordering::Relaxed);
+        if !is_known {
             let namespace = self.scope.namespace.as_deref().unwrap_or_default();
             warn!(kind = %self.scope.kind, "namespace {namespace} does not exist");
         }
