@@ -53,6 +53,9 @@ const KEEPALIVE: Duration = Duration::from_secs(15);
 const ASK: Duration = Duration::from_secs(5);
 /// The most unused connections over HTTP/1.1, where each watch has its own.
 const MAX_IDLE: usize = 4;
+/// The most unused connections of writes, and how long each is kept. One takes some 50 KB; a controller that writes all the time
+/// uses some 30.
+const KEPT: (usize, Duration) = (32, Duration::from_secs(5));
 
 /// Why no client could be created.
 #[derive(Debug, Error)]
@@ -328,21 +331,13 @@ impl From<Client> for Writer {
 
 /// Connections that are made again when authorities or client certificate are. Requests in progress keep theirs. Clones
 /// share them.
+#[derive(Clone)]
 struct Renewable<T> {
     made: Arc<Made<rustls::ClientConfig, T>>,
     make: Arc<Make<T>>,
 }
 
 type Make<T> = dyn Fn(&Access) -> Result<T, ClientError> + Send + Sync;
-
-impl<T> Clone for Renewable<T> {
-    fn clone(&self) -> Self {
-        Self {
-            made: Arc::clone(&self.made),
-            make: Arc::clone(&self.make),
-        }
-    }
-}
 
 impl<T: Clone> Renewable<T> {
     fn new(make: impl Fn(&Access) -> Result<T, ClientError> + Send + Sync + 'static) -> Self {
@@ -362,7 +357,11 @@ fn transport(term: &Term, undelivered: Option<Duration>) -> Renewable<Transport>
     Renewable::new(move |access| {
         let https = https(access)?.enable_http1();
         let connector = https.wrap_connector(connector(&access.config, &term, undelivered));
-        Ok(legacy::Client::builder(TokioExecutor::new()).build(connector))
+        Ok(legacy::Client::builder(TokioExecutor::new())
+            .pool_timer(TokioTimer::new())
+            .pool_max_idle_per_host(KEPT.0)
+            .pool_idle_timeout(KEPT.1)
+            .build(connector))
     })
 }
 
