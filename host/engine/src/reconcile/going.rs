@@ -29,7 +29,7 @@ pub(super) async fn release_or(
     let has_lost_permissions = is_terminating(parent)
         && has_finalizer(&run.config, parent)
         && error.is_missing_permission()
-        && is_namespace_going(run, parent).await;
+        && is_namespace_going(run, parent.metadata.namespace.as_deref()).await;
     if !has_lost_permissions {
         return Err(error);
     }
@@ -45,12 +45,12 @@ pub(super) async fn release_or(
     }))
 }
 
-/// Reports whether the namespace of a parent is being deleted. A host that does not watch namespaces reads it.
-async fn is_namespace_going(run: &Run<'_>, parent: &DynamicObject) -> bool {
-    let Some(namespace) = &parent.metadata.namespace else {
+/// Reports whether a namespace is being deleted. The host may hear of that late, or not at all, so it reads the namespace.
+pub(super) async fn is_namespace_going(run: &Run<'_>, namespace: Option<&str>) -> bool {
+    let Some(namespace) = namespace else {
         return false;
     };
-    if run.caches.is_namespace_terminating(parent) {
+    if run.caches.namespaces.is_terminating(namespace) {
         return true;
     }
     let namespaces: Api<Namespace> = Api::all(run.cluster.client.clone());

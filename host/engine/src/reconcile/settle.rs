@@ -3,9 +3,7 @@
 
 use std::sync::Arc;
 
-use kube::api::PatchParams;
 use kube::core::DynamicObject;
-use serde_json::json;
 use tracing::debug;
 
 use super::action::{OBSTRUCTED, Requeue};
@@ -13,6 +11,7 @@ use super::apply::{Applied, BACK_OFF, apply};
 use super::call::call;
 use super::error::{ReconcileError, Stop};
 use super::evaluate::export_for;
+use super::going::is_namespace_going;
 use super::iterations::Iterations;
 use super::outcome::{Changes, FinalAnswer, collect_events};
 use super::predecessor;
@@ -165,30 +164,16 @@ async fn realize(
     }
 }
 
-/// Reports whether a generated Secret is lost because its namespace is being deleted. The host may hear of that later than of the
-/// Secret, or not at all, so it asks the API server by a dry run.
+/// Reports whether a generated Secret is lost because its namespace is being deleted.
 async fn loses_all(run: &Run<'_>, error: &ReconcileError) -> bool {
-    let refusals = match error {
-        ReconcileError::Refused(refusals) => refusals.as_slice(),
-        _ => return false,
+    let ReconcileError::Refused(refusals) = error else {
+        return false;
     };
     let mut lost = refusals
         .iter()
         .filter(|refusal| refusal.cause == Cause::SecretLost);
-    let Some(key) = lost.find_map(|refusal| refusal.there.as_deref()) else {
-        return false;
-    };
-    let (Some(namespace), Some(secrets)) = (&key.name.namespace, run.cluster.requests_for(&key.kind)) else {
-        return false;
-    };
-    if run.caches.existing(key).is_none() && !run.caches.namespaces.is_terminating(namespace) {
-        let secret = json!({ "apiVersion": "v1", "kind": "Secret", "metadata": { "name": key.name.name } });
-        let params = PatchParams::apply(&run.config.field_manager()).dry_run();
-        if let Err(error) = secrets.apply(&key.name, &secret, &params).await {
-            run.caches.record_refused_namespace(&error);
-        }
-    }
-    run.caches.namespaces.is_terminating(namespace)
+    let secret = lost.find_map(|refusal| refusal.there.as_deref());
+    is_namespace_going(run, secret.and_then(|key| key.name.namespace.as_deref())).await
 }
 
 /// Deletes what is no longer wanted, and judges the children. Returns `None` when something has changed, which the plugin has to
