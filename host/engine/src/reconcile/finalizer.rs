@@ -78,7 +78,7 @@ pub(super) async fn add_finalizer(
 /// Returns the verdict on a parent that is being deleted, and that only finalizers of others hold.
 pub(super) fn held_by_others(parent: &DynamicObject) -> Verdict {
     let finalizers = parent.finalizers().join(", ");
-    let message = format!("it is being deleted, and waits for whoever removes the finalizers {finalizers}");
+    let message = format!("it is being deleted, and waits until the finalizers {finalizers} are removed");
     Verdict::CleaningUp(Reason::new("WaitingForFinalizers", message))
 }
 
