@@ -8,7 +8,7 @@ use futures::{StreamExt, stream};
 use kube::api::{DeleteParams, ListParams, Patch, PatchParams};
 use serde_json::{Value, json};
 
-use super::support::measure::{follow, resident};
+use super::support::measure::{follow, peak, resident};
 use super::support::{Host, Scenario, own_cluster};
 use super::table::{Figure, Spread, Table, megabytes, millis};
 
@@ -152,7 +152,7 @@ async fn single(table: &mut Table, cluster: &ControlPlane, cache: &Path) -> Valu
 async fn many(table: &mut Table, cluster: &ControlPlane, cache: &Path, status: &Value) {
     let (mut with_host, mut without, mut ratios) = (Vec::new(), Vec::new(), Vec::new());
     let (mut own, mut servers, mut bare_servers) = (Vec::new(), Vec::new(), Vec::new());
-    let mut memory = 0;
+    let (mut memory, mut highest) = (0, 0);
     let mut own_writes = 0;
     let mut resync_writes = 0;
     for round in 0..ROUNDS {
@@ -162,9 +162,9 @@ async fn many(table: &mut Table, cluster: &ControlPlane, cache: &Path, status: &
         // Alternate which one is first: earlier writes slow down later ones.
         let (taken, bare_time) = if round % 2 == 0 {
             let bare_time = bare_many(&scenario, &bare, status).await;
-            (host_many(&scenario, cache, &mut memory).await, bare_time)
+            (host_many(&scenario, cache).await, bare_time)
         } else {
-            let taken = host_many(&scenario, cache, &mut memory).await;
+            let taken = host_many(&scenario, cache).await;
             (taken, bare_many(&scenario, &bare, status).await)
         };
         with_host.push(taken.wall);
@@ -172,6 +172,8 @@ async fn many(table: &mut Table, cluster: &ControlPlane, cache: &Path, status: &
         ratios.push(taken.wall.as_secs_f64() / bare_time.wall.as_secs_f64());
         own.push(taken.own);
         own_writes = own_writes.max(taken.writes);
+        memory = memory.max(taken.memory);
+        highest = highest.max(taken.highest);
         servers.push(taken.servers);
         bare_servers.push(bare_time.servers);
         if round + 1 == ROUNDS {
@@ -203,6 +205,7 @@ async fn many(table: &mut Table, cluster: &ControlPlane, cache: &Path, status: &
         table.fill(what, Spread::of(samples, millis));
     }
     table.fill("writes for the 500", Figure::number(own_writes as f64, 0));
+    table.fill("highest resident memory during the 500", megabytes(highest));
     table.fill("resident memory after the 500", megabytes(memory));
     table.fill(
         "writes in two full resyncs of the 500, unchanged, after a restart",
@@ -219,7 +222,13 @@ struct Taken {
     own: Duration,
     /// The writes of all clients meanwhile.
     writes: u64,
+    /// Its memory once it is idle again, and the most meanwhile.
+    memory: u64,
+    highest: u64,
 }
+
+/// Within this time an idle host closes unused connections and returns freed memory to the system.
+const SETTLED: Duration = Duration::from_secs(12);
 
 const SERVERS: [&str; 2] = ["kube-apiserver", "etcd"];
 
@@ -232,7 +241,7 @@ fn processor_time(names: &[&str]) -> Duration {
         .sum()
 }
 
-async fn host_many(scenario: &Scenario, cache: &Path, memory: &mut u64) -> Taken {
+async fn host_many(scenario: &Scenario, cache: &Path) -> Taken {
     for i in 0..ECHOES {
         create(scenario, &format!("e{i}"), PODS).await;
     }
@@ -241,13 +250,16 @@ async fn host_many(scenario: &Scenario, cache: &Path, memory: &mut u64) -> Taken
     let servers = processor_time(&SERVERS);
     let (host, started) = start_host(scenario, cache).await;
     all_statuses(&mut parents).await;
-    let taken = Taken {
+    let mut taken = Taken {
         wall: started.elapsed().expect("a clock that does not jump"),
         servers: processor_time(&SERVERS) - servers,
         own: processor_time(&["operator-host"]),
         writes: writes(scenario).await - before,
+        memory: 0,
+        highest: peak(&host),
     };
-    *memory = resident(&host);
+    tokio::time::sleep(SETTLED).await;
+    taken.memory = resident(&host);
     assert!(host.stop().await.success());
     taken
 }
@@ -286,6 +298,8 @@ async fn bare_many(scenario: &Scenario, bare: &Scenario, status: &Value) -> Take
         servers: processor_time(&SERVERS) - servers,
         own: Duration::ZERO,
         writes: 0,
+        memory: 0,
+        highest: 0,
     };
     clear(bare).await;
     taken
@@ -380,8 +394,13 @@ async fn writes(scenario: &Scenario) -> u64 {
                 .iter()
                 .any(|v| line.contains(&format!("verb=\"{v}\"")))
         })
-        // Exclude Leases and Events of the control plane itself, and the host's own Events of earlier iterations.
-        .filter(|line| !line.contains("resource=\"leases\"") && !line.contains("resource=\"events\""))
+        // Exclude Leases and Events of the control plane itself, the host's own Events, and its record of the live version, which a
+        // new host writes once on each definition.
+        .filter(|line| {
+            !["leases", "events", "customresourcedefinitions"]
+                .iter()
+                .any(|resource| line.contains(&format!("resource=\"{resource}\"")))
+        })
         .filter_map(|line| line.rsplit(' ').next()?.parse::<f64>().ok())
         .sum::<f64>() as u64
 }

@@ -104,5 +104,6 @@ pub const ROWS: &[Row] = &[
     .bound(0.0)
     .in_readme(),
     row("resident memory, idle with two plugins", "MB"),
+    row("highest resident memory during the 500", "MB"),
     row("resident memory after the 500", "MB").bound(26.0).in_readme(),
 ];
