@@ -10,7 +10,7 @@
 #   3. A download of the release in release.sh. CONTROL_PLANE_MIRROR=URL takes the files from there instead, at
 #      URL/github.com/... and URL/dl.k8s.io/...
 #   4. Otherwise a build: etcd out of Debian's package, the rest from Debian's source package of Kubernetes.
-#      Four minutes on two cores, once.
+#      Seven minutes on two cores, once. Interrupted, the next start goes on from there.
 #
 # `install.sh node` prints a folder that also holds the programs of a node (`kubelet`, `kube-scheduler`, `kube-proxy`), all
 # six of one release: built, never downloaded.
@@ -29,7 +29,7 @@ source "$here/release.sh"
 source "$here/sources.sh"
 
 # Raise when this script builds something else from the same sources.
-recipe=1
+recipe=2
 
 machine=$(uname -m)
 cache=${XDG_CACHE_HOME:-$HOME/.cache}/operator-host/control-plane
@@ -67,6 +67,7 @@ build() {
     cp "$work/etcd/usr/bin/etcd" "${programs[@]/#/$tree/_output/local/go/bin/}" "$work/out/"
     [[ " ${programs[*]} " == *" kube-apiserver "* ]] || cp "$control_plane"/kube-{apiserver,controller-manager} "$work/out/"
     keep "$work/out" "$built"
+    rm -rf "$work"
 }
 
 # keep FOLDER ENTRY: makes the folder an entry of the cache.
@@ -106,7 +107,7 @@ download() {
 
 clean_up() {
     stop_job
-    [[ -z ${work:-} ]] || rm -rf "$work"
+    [[ ${work:-} != */.download-* ]] || rm -rf "$work"
     work=''
 }
 
@@ -132,7 +133,7 @@ ensure_entry() {
             say "The control plane in the cache cannot be used ($fault): replacing it"
             rm -rf "$entry"
         fi
-        rm -rf "$cache"/.build-* "$cache"/.download-*
+        rm -rf "$cache"/.download-*
         trap clean_up EXIT
         download || build_instead
         find_entry || fail "$entry cannot be used: $fault" "Remove it and start again."
@@ -145,7 +146,7 @@ build_instead() {
     clean_up
     # A download that was damaged may have hidden it.
     [[ -n $(entry_fault "$built") ]] || return 0
-    say "Building a Kubernetes control plane ($kubernetes) for tests and make run: 4 to 12 minutes on 2 cores, once"
+    say "Building a Kubernetes control plane ($kubernetes) for tests and make run: 4 to 10 minutes on 2 cores, once"
     build
 }
 

@@ -22,7 +22,7 @@ from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
 RELEASE = "9.8.7"
-BUILT = "1.20.2-1-x86_64"
+BUILT = "1.20.2-2-x86_64"
 DOWNLOADED = f"{RELEASE}-downloaded-x86_64"
 ENVTEST = "/github.com/kubernetes-sigs/controller-tools/releases/download"
 ARCHIVE = f"{ENVTEST}/envtest-v{RELEASE}/envtest-v{RELEASE}-linux-amd64.tar.gz"
@@ -481,6 +481,72 @@ class BeforeADownload(Install):
         self.assertEqual({links["etcd"].parent, links["kube-apiserver"].parent}, {assets})
 
 
+class Builds(Install):
+    """Where nothing can be downloaded."""
+
+    STEPS = ["update", "source", "unpack", "compile"]
+
+    def setUp(self):
+        super().setUp()
+        self.server.answers.clear()
+        self.root = Path(self.environment["HOME"])
+        self.log, self.hangs_at, self.hangs = self.root / "log", self.root / "hangs-at", self.root / "hangs"
+        self.hangs_at.write_text("")
+        for name in ["df", "id", "dpkg-query"]:
+            self.stub(name, {"df": "echo Avail; echo 9999999999", "id": "echo 0"}.get(name, "printf installed"))
+        step = f"""step() {{
+            echo "$1" >>{self.log}
+            [ "$1" != "$(cat {self.hangs_at})" ] || {{ touch {self.hangs}; sleep 600; }}
+        }}
+        """
+        self.stub(
+            "apt-get",
+            step
+            + """case "$*" in
+                *indextargets*) echo 'Debian|http://archive|main|Packages' ;;
+                *Dir::State*update) step update ;;
+                *source*) touch kubernetes_1.dsc; step source ;;
+                *download*) touch etcd-server_1.deb golang-github-modern-go-reflect2-dev_1.deb ;;
+            esac""",
+        )
+        self.stub("apt-cache", "echo 'Version: 1.20.5+really1.20.2-1'")
+        self.stub(
+            "dpkg-source",
+            step
+            + f"""test ! -e "$4" || exit 1
+            mkdir -p "$4/vendor/github.com/modern-go"
+            step unpack
+            printf 'all:\\n\\t{self.stubs}/compile\\n' >"$4/Makefile" """,
+        )
+        self.stub(
+            "dpkg-deb",
+            f"""mkdir -p etcd/usr/bin reflect2/usr/share/gocode/src/github.com/modern-go/reflect2
+            cp {self.entry("assets", "1.20.2")}/etcd etcd/usr/bin/""",
+        )
+        self.stub(
+            "compile",
+            step
+            + f"""step compile
+            mkdir -p _output/local/go/bin && cp {self.cache}/assets/kube-* _output/local/go/bin/""",
+        )
+
+    def test_a_build_that_is_interrupted_at_any_step_goes_on_there(self):
+        for step in self.STEPS:
+            self.hangs_at.write_text(step)
+            self.hangs.unlink(missing_ok=True)
+            process = self.start(stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
+            self.until(f"it is at {step}", self.hangs.exists)
+            process.send_signal(signal.SIGINT)
+            _, said = process.communicate(timeout=20)
+            self.assertEqual(process.returncode, 130, said)
+            self.assertFalse((self.cache / BUILT).exists())
+        self.hangs_at.write_text("")
+        self.succeeds(self.cache / BUILT)
+        # What was interrupted is done again, what was complete is not.
+        done = ["update", "update", "source", "update", "source", "unpack", "unpack", "compile", "compile"]
+        self.assertEqual(self.log.read_text().split(), done)
+
+
 class OnATerminal(Install):
     """A person starts prepare.sh, which builds the host and starts install.sh, where the packages are missing."""
 
@@ -559,7 +625,7 @@ class OnePlugin(Install):
             # Make looks at times.
             os.utime(plugin / "crd.json", (2e9, 2e9) if definition == "new" else None)
             ended = subprocess.run(
-                [root / "tests/prepare.sh", plugin], env=self.environment, capture_output=True, text=True
+                [root / "tests/prepare.sh", "run", plugin], env=self.environment, capture_output=True, text=True
             )
             self.assertEqual(ended.returncode, 0, ended.stderr)
             self.assertEqual((plugin / "build/greeter.wasm").read_text(), definition)
