@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
-# Builds plugins to WebAssembly: plugins/build.sh [NAME | FOLDER]...
+# Builds plugins to WebAssembly: plugins/build.sh [samples | NAME | FOLDER]...
 #
 # Without arguments, every plugin beside this script in Rust, Go and C; a name is one of those; a folder is a plugin anywhere.
+# `samples` are those of `make run`; one whose tool-chain is not on this machine is left out.
 # The results are target/plugins/NAME.wasm beside this script, whose paths are printed on standard output, one
 # a line; progress goes to standard error. What a plugin offers as a plain WASI command (a cargo feature
 # `command` and a binary NAME-command) is built too, to target/plugins/NAME-command.wasm. The results of a plugin
@@ -117,6 +118,16 @@ all_plugins() {
     done
 }
 
+# Prints the names of the samples of `make run`.
+samples() {
+    echo echo mysql myapp webapp
+    if GO_FETCH=no "$plugins/go.sh" >/dev/null 2>&1; then
+        echo hello
+    else
+        say "leaving out hello, which is in Go: there is none on this machine. \`plugins/build.sh hello\` fetches one, and a host that runs takes the plugin up"
+    fi
+}
+
 build_go() {
     local folder=$1 name go
     name=$(sed -n 's/^module  *\(.*\)/\1/p' "$folder/go.mod" | head -n 1)
@@ -222,6 +233,7 @@ prepare_rust() {
 mkdir -p "$results"
 (($#)) || mapfile -t folders < <(all_plugins)
 (($# == 0)) || folders=("$@")
+[[ ${1:-} != samples ]] || mapfile -t folders < <(samples | tr ' ' '\n')
 for folder in "${folders[@]}"; do
     [[ -d $plugins/$folder && $folder != */* && $folder != .* ]] && folder=$plugins/$folder
     build "$folder"

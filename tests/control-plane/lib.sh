@@ -67,33 +67,63 @@ stop_job() {
 trap 'exit 130' INT
 trap 'exit 143' TERM
 
-# with_progress LABEL LOG COMMAND...: runs a long step with its output in LOG. A terminal sees a line that
-# ticks; a pipe gets a line every 30 seconds. When the step fails, the end of LOG is shown and the script ends.
-# Never call it in a condition: bash would ignore `set -e` inside the step.
-with_progress() {
-    local label=$1 log=$2 started=$SECONDS told=$SECONDS status=0 now
-    shift 2
-    start_job "$@" >"$log" 2>&1 9>&-
-    while kill -0 "$job" 2>/dev/null; do
-        now=$((SECONDS - started))
-        if [[ -t 2 ]]; then
-            printf '\r\e[K%s    %s … %d:%02d%s' "$dim" "$label" $((now / 60)) $((now % 60)) "$plain" >&2
-        elif ((SECONDS - told >= 30)); then
-            told=$SECONDS
-            printf '    %s … %d:%02d\n' "$label" $((now / 60)) $((now % 60)) >&2
-        fi
+clock() { printf '%d:%02d' $(($1 / 60)) $(($1 % 60)); }
+
+# lasted WHAT SECONDS: adds to `phases` what took more than a moment.
+phases=''
+lasted() { (($2 < 5)) || phases+="$1 $(clock "$2"), "; }
+
+# Prints how far cargo is whose words are in the file CARGO_WORDS, such as " · the host: 12/405 crates"; nothing without it.
+cargo_progress() {
+    local crates
+    [[ -f ${CARGO_WORDS:-} ]] || return 0
+    crates=$(tail -c 4096 "$CARGO_WORDS" | tr '\r' '\n' | sed -nE 's|.*\] ([0-9]+/[0-9]+)[:, ].*|\1|p' | tail -n 1)
+    [[ -z $crates ]] || printf ' · the host: %s crates' "$crates"
+}
+
+# show_progress LABEL SECONDS: says how long a step has taken, and how much is left when `usual`, its usual seconds, is set.
+# A terminal sees a line that ticks, a pipe a line every ten seconds.
+show_progress() {
+    local left='' text
+    if [[ -n ${usual:-} ]]; then
+        left=", about $(clock $((usual - $2))) left"
+        (($2 < usual)) || left=", longer than the usual $(clock "$usual")"
+    fi
+    text="    $1 … $(clock "$2")$left"
+    if [[ -t 2 ]]; then
+        printf '\r\e[K%s%s%s%s' "$dim" "$text" "$(cargo_progress)" "$plain" >&2
+    elif (($2 >= told + 10)); then
+        told=$2
+        printf '%s%s\n' "$text" "$(cargo_progress)" >&2
+    fi
+}
+
+# wait_for LABEL PID: waits for a job, with progress. Returns its status.
+wait_for() {
+    local started=$SECONDS told=0
+    while kill -0 "$2" 2>/dev/null; do
+        show_progress "$1" $((SECONDS - started))
         sleep 0.2
     done
-    wait "$job" || status=$?
-    job=''
     [[ ! -t 2 ]] || printf '\r\e[K' >&2
+    wait "$2"
+}
+
+# with_progress LABEL LOG COMMAND...: runs a long step with its output in LOG, and says how far it is. When the step fails,
+# the end of LOG is shown and the script ends. Never call it in a condition: bash would ignore `set -e` inside the step.
+with_progress() {
+    local label=$1 log=$2 started=$SECONDS status=0 now
+    shift 2
+    start_job "$@" >"$log" 2>&1 9>&-
+    wait_for "$label" "$job" || status=$?
+    job=''
     now=$((SECONDS - started))
     if ((status != 0)); then
-        printf '    %s failed after %d:%02d; the last lines it wrote:\n' "$label" $((now / 60)) $((now % 60)) >&2
+        printf '    %s failed after %s; the last lines it wrote:\n' "$label" "$(clock "$now")" >&2
         tail -n 20 "$log" | sed 's/^/    | /' >&2
         fail "this step failed: $label" "The whole log: $log"
     elif ((now >= 5)); then
-        printf '    %s: done in %d:%02d\n' "$label" $((now / 60)) $((now % 60)) >&2
+        printf '    %s: done in %s\n' "$label" "$(clock "$now")" >&2
     fi
 }
 
