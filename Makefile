@@ -3,7 +3,7 @@
 SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help run check test chaos fuzz image-test node package manifests bench bench-scale soak crds contract fmt lint doc \
+.PHONY: help run check test chaos fuzz image-test node first-hour package manifests bench bench-scale soak crds contract fmt lint doc \
     docs clean quick-lint prerequisites prerequisites-check prerequisites-run
 
 target := $(or $(CARGO_TARGET_DIR),target)
@@ -31,7 +31,7 @@ help: ## Print this list
 	@echo "  CONTROL_PLANE_MIRROR=URL ...   downloads the control plane from that mirror"
 
 run: prerequisites-run ## Start a local cluster with the host in it and show what happens
-	@KUBEBUILDER_ASSETS="$$(tests/prepare.sh $(PLUGIN))"; export KUBEBUILDER_ASSETS; \
+	@KUBEBUILDER_ASSETS="$$(tests/prepare.sh run $(PLUGIN))"; export KUBEBUILDER_ASSETS; \
 	exec $(target)/debug/playground --host $(target)/debug/operator-host --data $(target)/playground \
 	    --config $(if $(PLUGIN),$(PLUGIN)/config.yaml,manifests/playground.yaml) \
 	    --crds $(if $(PLUGIN),$(PLUGIN)/crd.json,manifests/crds) \
@@ -136,6 +136,9 @@ bench-scale: prerequisites ## Measure how cost grows and print the tables of hos
 soak: prerequisites ## Let users change objects for MINUTES=60, and fail if the host grows
 	@$(build-scale); \
 	exec $(target)/scale/bench-scale soak $(scale) --minutes $(or $(MINUTES),60)
+
+first-hour: ## Measure how long a newcomer waits: empty clone, empty cache, until `make run` shows a sample (slow)
+	@tests/first-hour.sh
 
 clean: ## Remove what was built here; the control plane stays in the user's cache
 	cargo clean
