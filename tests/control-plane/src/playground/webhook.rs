@@ -8,6 +8,7 @@ use anyhow::{Context, bail, ensure};
 use control_plane::{deployed, manifests};
 use kube::api::DynamicObject;
 use kube::{Client, ResourceExt};
+use serde_json::{Value, json};
 use tokio::process::Command;
 
 use crate::host::Host;
@@ -28,7 +29,7 @@ impl Certificate {
     /// webhook in the configuration.
     pub(crate) async fn create(config: &Path) -> anyhow::Result<Option<Self>> {
         let text = std::fs::read_to_string(config).with_context(|| config.display().to_string())?;
-        let Ok(configuration) = serde_saphyr::from_str::<serde_json::Value>(&text) else {
+        let Ok(configuration) = serde_saphyr::from_str::<Value>(&text) else {
             // The host says what is wrong with it.
             return Ok(None);
         };
@@ -98,11 +99,12 @@ impl Webhook {
         let address = tokio::time::timeout(LIMIT, serves(&self.log)).await;
         let address = address.with_context(|| format!("the host serves no webhook; see {log}"))?;
         let (variable, compiled) = &self.compiled;
+        let config = self.config()?;
         let mut command = Command::new(&self.program);
         command
             .arg("webhook-manifests")
             .arg("--config")
-            .arg(&self.certificate.config)
+            .arg(config)
             .arg("--url")
             .arg(format!("https://127.0.0.1:{}/validate", address.port()))
             .arg("--ca")
@@ -123,6 +125,33 @@ impl Webhook {
         objects.iter_mut().for_each(|object| prefer_file(object, &files));
         manifests::apply(client, &objects).await?;
         Ok(())
+    }
+
+    /// Returns a configuration without the controllers whose plugins are not there: a sample whose tool-chain is missing is left
+    /// out, and when it comes later, this is called again.
+    fn config(&self) -> anyhow::Result<PathBuf> {
+        let original = &self.certificate.config;
+        let mut config: Value = serde_saphyr::from_str(&std::fs::read_to_string(original)?)?;
+        let folder = config["plugins"].as_str().unwrap_or_default();
+        let folder = std::path::absolute(original.parent().unwrap_or(Path::new("")).join(folder))?;
+        let Some(controllers) = config["controllers"].as_array_mut() else {
+            return Ok(original.clone());
+        };
+        let all = controllers.len();
+        controllers.retain(|controller| {
+            controller["plugin"]
+                .as_str()
+                .is_none_or(|file| folder.join(file).exists())
+        });
+        if controllers.len() == all {
+            return Ok(original.clone());
+        }
+        config["plugins"] = json!(folder);
+        // Its files are beside the original.
+        config["webhook"].take();
+        let copy = self.log.with_file_name("without-missing-plugins.yaml");
+        std::fs::write(&copy, config.to_string())?;
+        Ok(copy)
     }
 
     /// Returns how many versions of plugins the host has loaded, from its log. Each may have another definition.
