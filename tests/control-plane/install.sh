@@ -10,7 +10,7 @@
 #   3. A download of the release in release.sh. CONTROL_PLANE_MIRROR=URL takes the files from there instead, at
 #      URL/github.com/... and URL/dl.k8s.io/...
 #   4. Otherwise a build: etcd out of Debian's package, the rest from Debian's source package of Kubernetes.
-#      Seven minutes on two cores, once. Interrupted, the next start goes on from there.
+#      Five minutes on two cores, once. Interrupted, the next start goes on from there.
 #
 # `install.sh node` prints a folder that also holds the programs of a node (`kubelet`, `kube-scheduler`, `kube-proxy`), all
 # six of one release: built, never downloaded.

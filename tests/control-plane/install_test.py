@@ -516,7 +516,9 @@ class Builds(Install):
             + f"""test ! -e "$4" || exit 1
             mkdir -p "$4/vendor/github.com/modern-go"
             step unpack
-            printf 'all:\\n\\t{self.stubs}/compile\\n' >"$4/Makefile" """,
+            mkdir -p "$4/hack/make-rules"
+            printf 'gen_openapi:\\n' >"$4/Makefile.generated_files"
+            ln -s {self.stubs}/compile "$4/hack/make-rules/build.sh" """,
         )
         self.stub(
             "dpkg-deb",
