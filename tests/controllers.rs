@@ -8,6 +8,7 @@ mod cost;
 mod lifecycle;
 mod rights;
 mod stages;
+mod tenants;
 
 const DEFINITION: &str = "apiextensions.k8s.io/v1/CustomResourceDefinition";
 const CONTROLLER: &str = "operator-host.dev/v1alpha1/Controller";

@@ -545,11 +545,14 @@ async fn until_unchanged<F: Future<Output = Result<(), Refusal>>>(
 fn held_back(name: &str, refusal: Refusal) -> HeldBack {
     let message = refusal.message();
     match refusal {
-        Refusal::Loses(losses) => HeldBack::new(
-            "LossyDefinition",
-            format!("its definition {name} would lose something: {message}"),
-            losses.of_objects,
-        ),
+        Refusal::Loses(losses) => {
+            let of_kind = losses.of_kind.first().map(|lost| format!(": {lost}"));
+            let message = format!(
+                "its definition {name} would lose something{}",
+                of_kind.unwrap_or_default()
+            );
+            HeldBack::new("LossyDefinition", message, losses.of_objects)
+        }
         Refusal::Stays(_) | Refusal::NotNow(_) | Refusal::Changed(_) => HeldBack::new(
             "DefinitionNotInstalled",
             format!("its definition {name} cannot be installed: {message}"),

@@ -393,16 +393,12 @@ impl CandidateCheck for Proving {
                 self.staged.send_if_modified(|staged| staged.take().is_some());
                 let version = &candidate.description().version;
                 let (digest, advice) = (candidate.digest().short(), self.advice(live, candidate));
-                held.message = format!(
-                    "version {version} ({digest}) is held back: {}; {advice}",
-                    held.message
-                );
+                let version = format!("version {version} ({digest}) is held back");
+                held.message = format!("{version}: {}; {advice}", held.message);
+                held.summary = format!("{version}: {}; {advice}", held.summary);
                 held.advice = match live {
-                    Some(_) => format!("version {version} ({digest}) is held back; {advice}"),
-                    None => format!(
-                        "version {version} ({digest}) is held back ({}); {advice}",
-                        held.reason
-                    ),
+                    Some(_) => format!("{version}; {advice}"),
+                    None => format!("{version} ({}); {advice}", held.reason),
                 };
                 ProofResult::HeldBack(held)
             }
@@ -530,25 +526,26 @@ async fn compare(context: &Context, live: Option<&Plugin>, candidate: &Plugin) -
         let message = format!("it does not convert {version}, which the live version converts");
         return held("Incompatible", message.clone(), all(&message));
     }
-    for (question, reason, what, loses) in [
+    for (question, reason, what, wrong) in [
         (
             Question::Conversion,
             "LossyConversion",
             "its conversions",
-            "its conversion loses something of ",
+            "its conversion loses something of some objects",
         ),
-        (Question::Defaults, "UnstableDefaults", "its defaults", ""),
+        (
+            Question::Defaults,
+            "UnstableDefaults",
+            "its defaults",
+            "its defaults for some objects fail, or change when it is asked again",
+        ),
     ] {
         let worse = match worse(question, context, live, candidate, &names).await {
             Ok(worse) => worse,
             Err(error) => return not_proved(format!("{what} cannot be proved now: {error}")),
         };
-        if let Some(first) = worse.first() {
-            return held(
-                reason,
-                format!("{loses}{}: {}", first.object, first.message),
-                worse,
-            );
+        if !worse.is_empty() {
+            return held(reason, wrong.to_owned(), worse);
         }
     }
     if let Some(carried) = &candidate.description().crd
@@ -576,9 +573,9 @@ async fn compare(context: &Context, live: Option<&Plugin>, candidate: &Plugin) -
                     Ok(unfit) => unfit,
                     Err(error) => return not_proved(error),
                 };
-                if let Some(first) = unfit.first() {
-                    let message = format!("{}: {}", first.object, first.message);
-                    return held("Incompatible", message, unfit);
+                if !unfit.is_empty() {
+                    let message = "existing objects do not fit its CustomResourceDefinition";
+                    return held("Incompatible", message.to_owned(), unfit);
                 }
             }
             Err(error) => {

@@ -258,7 +258,8 @@ async fn a_version_whose_conversion_loses_a_field_of_a_live_object_is_held_back(
     }
     mount.put(FILE, &variant_of(FILE, 8));
     let lost = "spec.size is lost when it is converted to test.operator-host.dev/v2 and back";
-    let words = format!("held back … its conversion loses something of conversion-proof/ … {lost}");
+    let words =
+        format!("held back … its conversion loses something of some objects: conversion-proof/ … {lost}");
     host.until_log(&words).await;
     let says = format!("PluginHeldBack=True LossyConversion: {lost}");
     scenario.until_told("p", &says).await;

@@ -102,6 +102,8 @@ pub struct HeldBack {
     pub message: String,
     /// The version and what to do next, without any object names.
     pub advice: String,
+    /// As the message, without what is said about single objects: for those who may see the controller, and not its objects.
+    pub summary: String,
     /// The first differences between the two versions' answers; bounded, possibly empty. They can contain
     /// objects of all users.
     pub diff: String,
@@ -110,13 +112,21 @@ pub struct HeldBack {
 }
 
 impl HeldBack {
-    /// Creates a reason without advice and differences.
+    /// Creates a reason without advice and differences. `summary` says nothing about single objects: the message names the first
+    /// of them.
     #[must_use]
-    pub const fn new(reason: &'static str, message: String, objects: Vec<Blamed>) -> Self {
+    pub fn new(reason: &'static str, summary: String, objects: Vec<Blamed>) -> Self {
+        let message = match objects.first() {
+            Some(first) if first.message != summary => {
+                format!("{summary}: {}: {}", first.object, first.message)
+            }
+            _ => summary.clone(),
+        };
         Self {
             reason,
             message,
             advice: String::new(),
+            summary,
             diff: String::new(),
             objects,
         }

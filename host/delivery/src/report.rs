@@ -122,6 +122,9 @@ pub struct CandidateVersion {
     pub reason: Option<String>,
     /// A message for users.
     pub message: String,
+    /// The same without what is said about single objects; absent where it says nothing about them.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub summary: String,
     /// The first differences to the live version's answers.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub diff: String,
@@ -147,6 +150,7 @@ impl CandidateVersion {
             state: CandidateState::Refused,
             reason: None,
             message: message.to_owned(),
+            summary: String::new(),
             diff: String::new(),
             since: Timestamp::now(),
         }

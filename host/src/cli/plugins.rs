@@ -307,6 +307,7 @@ mod tests {
                 state: CandidateState::HeldBack,
                 reason: Some("Fails".into()),
                 message: "it fails on 1 \x1b[2Jobject".into(),
+                summary: String::new(),
                 diff: "-a\n+b\n c".into(),
                 since: ago(5),
             }),

@@ -206,26 +206,19 @@ impl Findings {
             }))
         };
         if let Some(blamed) = self.undetermined {
-            let message = format!(
-                "on {}, when it was called again with other random numbers: {}",
-                blamed.object, blamed.message
-            );
+            let message =
+                "it gives different answers when it is called again with other random numbers".to_owned();
             let diff = blamed.diff.clone();
             return held("NotDeterministic", message, vec![diff], vec![blamed]);
         }
-        if let Some(first) = self.failing.first() {
+        if !self.failing.is_empty() {
             let more = if self.is_settled() { "at least " } else { "" };
             let other = if self.alone {
                 ""
             } else {
                 " where the live version does not"
             };
-            let message = format!(
-                "it fails on {more}{}{other}: {}: {}",
-                count(self.failing.len(), "object"),
-                first.object,
-                first.message
-            );
+            let message = format!("it fails on {more}{}{other}", count(self.failing.len(), "object"));
             return held("Fails", message, self.losses, self.failing);
         }
         let allowed = self.children * usize::from(max_deletions) / 100;
@@ -244,12 +237,7 @@ impl Findings {
                     count(self.children, "child")
                 ));
             }
-            let first = self.deleting.first();
-            let first = first.map_or_else(String::new, |first| {
-                format!(": {}: {}", first.object, first.message)
-            });
-            let message = format!("{}{first}", parts.join(" and "));
-            return held("WouldDelete", message, self.losses, self.deleting);
+            return held("WouldDelete", parts.join(" and "), self.losses, self.deleting);
         }
         let on = self.summary();
         self.losses.append(&mut self.diffs);

@@ -53,6 +53,7 @@ impl Slot {
         };
         let candidate = CandidateVersion {
             reason: Some(held.reason.to_owned()),
+            summary: held.summary.clone(),
             diff: held.diff.clone(),
             since,
             ..CandidateVersion::of(plugin, CandidateState::HeldBack, &held.message)

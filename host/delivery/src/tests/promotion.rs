@@ -72,7 +72,8 @@ impl CandidateCheck for Fake {
         if holds.iter().any(|number| digest(*number) == *candidate.digest()) {
             return ProofResult::HeldBack(Box::new(HeldBack {
                 reason: "Fails",
-                message: "it fails".into(),
+                message: "it fails: o: it trapped".into(),
+                summary: "it fails".into(),
                 advice: "correct it".into(),
                 diff: "-a\n+b".into(),
                 objects: Vec::new(),

@@ -72,11 +72,16 @@ impl Reporter {
             let facts = |name: &str| {
                 let check = |of: &str| checks.get(&format!("{of}/{name}")).cloned();
                 status::Facts {
-                    controller: check("controller"),
+                    controller: check("controller")
+                        .map(|it| it.map_err(|error| status::without_conversion(&error))),
                     plugin: check("plugin"),
                     report: reports.get(name),
                     history: self.instruments.health.history_of(name).unwrap_or_default(),
-                    unwatched: self.running.named(name).and_then(|it| it.unwatched()),
+                    unwatched: self
+                        .running
+                        .named(name)
+                        .and_then(|it| it.unwatched())
+                        .map(|error| status::without_conversion(&error)),
                     objects: match check("controller") {
                         Some(Ok(waits)) if waits.is_empty() => self.objects(name),
                         _ => None,

@@ -10,7 +10,7 @@ use operator_host_core::clock;
 use operator_host_core::object::shorten;
 use operator_host_delivery::candidate_check::UNMATCHED_PIN;
 use operator_host_delivery::history::HistoryEntry;
-use operator_host_delivery::report::{CandidateState, PluginReport};
+use operator_host_delivery::report::{CandidateState, CandidateVersion, PluginReport};
 use operator_host_desired::conditions::{PLUGIN_HELD_BACK, current, render};
 
 /// Bytes of a message.
@@ -20,6 +20,9 @@ const MESSAGE: usize = 2048;
 const PLUGIN_REFUSED: &str = "PluginRefused";
 /// The reason of a Controller for which the host lacks a permission.
 const FORBIDDEN: &str = "Forbidden";
+
+/// How the API server says that the conversion of an object failed. What follows is of the webhook.
+const CONVERSION: &str = "conversion webhook";
 
 /// Whether the API server refuses a request for want of a permission. The words are its own.
 fn is_forbidden(message: &str) -> bool {
@@ -128,7 +131,26 @@ fn held_back(report: &PluginReport) -> Option<Condition> {
         CandidateState::Refused => PLUGIN_REFUSED,
         CandidateState::Proving | CandidateState::PutAside => return None,
     };
-    Some(condition(true, reason, &version.message))
+    Some(condition(true, reason, said(version)))
+}
+
+/// Returns what a Controller says about a version: nothing about single objects. The Controller has no namespace, so its readers
+/// may not be allowed to see them, and what a plugin says about one may contain anything that is in it.
+fn said(version: &CandidateVersion) -> &str {
+    match version.summary.as_str() {
+        "" => &version.message,
+        summary => summary,
+    }
+}
+
+/// Returns an error of a list without what a plugin said about an object that it could not convert.
+pub(super) fn without_conversion(error: &str) -> String {
+    match error.split_once(CONVERSION) {
+        Some((before, _)) => {
+            format!("{before}{CONVERSION} refuses objects of the kind; the host's log has its words")
+        }
+        None => error.to_owned(),
+    }
 }
 
 /// Returns Ready, Progressing and Stalled of a Controller that runs.
@@ -171,7 +193,7 @@ fn running(facts: &Facts<'_>) -> (Condition, Condition, Condition) {
     let moving = match (is_moving, is_ready) {
         (true, true) => {
             let version = report.and_then(|report| report.candidate.as_ref());
-            condition(true, "Proving", version.map_or("", |version| &version.message))
+            condition(true, "Proving", version.map_or("", said))
         }
         (is_moving, _) => condition(is_moving, reason, message),
     };
@@ -226,6 +248,9 @@ fn versions(
 fn shown(version: &impl Serialize) -> Value {
     let mut version = json!(version);
     version["diff"].take();
+    if let summary @ Value::String(_) = version["summary"].take() {
+        version["message"] = summary;
+    }
     if let Some(fields) = version.as_object_mut() {
         fields.retain(|_, value| !value.is_null());
         for text in ["because", "message"] {
@@ -346,16 +371,28 @@ mod tests {
             version: None,
             state: CandidateState::HeldBack,
             reason: Some("Fails".into()),
-            message: "it fails".into(),
+            message: "it fails on 1 object: shop/a: the password is b".into(),
+            summary: "it fails on 1 object".into(),
             diff: String::new(),
             since: Timestamp::now(),
         });
         let status = of(&object(&old()), Some(&refused), &facts(Some(&report)));
         assert!(status.runs);
         assert_eq!(condition_of(&status.fields, "Ready")[1], "InvalidSpec");
-        let expected = ["True", "Fails", "it fails"];
+        // Of the object only its own readers may know.
+        let expected = ["True", "Fails", "it fails on 1 object"];
         assert_eq!(condition_of(&status.fields, PLUGIN_HELD_BACK), expected);
+        assert!(!status.fields.to_string().contains("shop/a"), "{}", status.fields);
         assert_eq!(status.fields["lastError"], message);
+    }
+
+    #[test]
+    fn what_a_plugin_says_about_an_object_that_it_cannot_convert_is_left_out() {
+        let error = "cannot list: conversion webhook for a.dev/v1, Kind=A failed: the password is b";
+        let shown =
+            "cannot list: conversion webhook refuses objects of the kind; the host's log has its words";
+        assert_eq!(without_conversion(error), shown);
+        assert_eq!(without_conversion("as it is"), "as it is");
     }
 
     #[test]
@@ -404,6 +441,7 @@ mod tests {
             state: CandidateState::PutAside,
             reason: None,
             message: "another version is pinned".into(),
+            summary: String::new(),
             diff: String::new(),
             since: Timestamp::now(),
         });
