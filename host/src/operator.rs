@@ -210,12 +210,6 @@ pub async fn run(
         running: Arc::clone(&shared.running),
     };
     let reporting = tokio::spawn(reporter.run(decisions));
-    let of_cluster = OfCluster {
-        objects: Objects::new(Arc::clone(&shared.watches), Arc::clone(&definitions.0)),
-        config_maps,
-        memory: setup.memory,
-        decided,
-    };
     let follower = Follower {
         file: setup.file,
         keys: setup.keys,
@@ -230,11 +224,18 @@ pub async fn run(
         .namespace
         .as_deref()
         .or(start.host_namespace.as_deref());
+    let installation = of_leases
+        .or(connection_namespace.as_deref())
+        .unwrap_or(&default_namespace);
+    let (watches, known) = (Arc::clone(&shared.watches), Arc::clone(&definitions.0));
+    let of_cluster = OfCluster {
+        objects: Objects::new(watches, known, installation.to_owned()),
+        config_maps,
+        memory: setup.memory,
+        decided,
+    };
     let slot_parts = SlotParts {
-        installation: of_leases
-            .or(connection_namespace.as_deref())
-            .unwrap_or(&default_namespace)
-            .to_owned(),
+        installation: installation.to_owned(),
         reach: start.webhook.as_ref().and_then(|webhook| webhook.reach.clone()),
         runtime,
         sources,
@@ -313,8 +314,11 @@ async fn follow(
         }
         level.configure(config.log.as_deref());
         let watch = of_cluster.objects.watch(&config);
-        let found = watch.as_deref().map(objects::all).unwrap_or_default();
-        let admitted = admit(&config, &of_cluster.memory, &found, &mut last_allowed);
+        let listed = watch.clone().filter(|it| of_cluster.objects.are_listed(it));
+        let is_listing = watch.is_some() && listed.is_none();
+        let found = listed.as_deref().map(objects::all).unwrap_or_default();
+        let records = of_cluster.objects.records();
+        let admitted = admit(&config, &of_cluster.memory, &found, &records, &mut last_allowed);
         let wanted = Arc::new(admitted.config);
         let kept = of_cluster.config_maps.keep(&wanted);
         if applied.as_ref() != Some(&wanted) {
@@ -330,15 +334,17 @@ async fn follow(
         }
         let generations = found.iter().map(|it| (it.name_any(), it.metadata.generation));
         of_cluster.decided.send_replace(Decided {
-            watch,
+            watch: listed,
             generations: generations.collect(),
             refused: admitted.refused,
+            records,
             config: Some(wanted),
         });
         tokio::select! {
             () = configurations.changed() => {}
             () = of_cluster.objects.changed() => {}
             () = of_cluster.objects.known(), if !is_complete => {}
+            () = of_cluster.objects.listed(), if is_listing => {}
         }
     }
 }

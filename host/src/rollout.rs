@@ -235,7 +235,7 @@ impl Proving {
     fn ordered(&self, definition: Option<&DynamicObject>, last_logged: &mut Option<String>) -> Orders {
         let config = self.config();
         // A Controller gives the orders itself.
-        let annotated = definition.filter(|_| !config.is_object);
+        let annotated = definition.filter(|_| !config.is_object());
         let mut wrong = None;
         let mut read = |name: &str| {
             let text = annotated.and_then(|definition| annotation(definition, name))?;
@@ -423,7 +423,7 @@ impl CandidateCheck for Proving {
     async fn who(&self, order: Order, digest: &Digest) -> Option<String> {
         let config = self.config();
         let configured = config.proving.promote.iter().any(|prefix| prefix.matches(digest));
-        if order == Order::Promote && configured && !config.is_object {
+        if order == Order::Promote && configured && !config.is_object() {
             return Some("the configuration".to_owned());
         }
         let definition = self.definition()?;

@@ -116,8 +116,8 @@ pub struct ControllerConfig {
     pub allow: BTreeSet<Allow>,
     /// What the host does with the CustomResourceDefinition that the plugin contains.
     pub definitions: DefinitionsMode,
-    /// Whether it comes from a Controller in the cluster, which also gives its orders.
-    pub is_object: bool,
+    /// The UID of the Controller in the cluster that it comes from, which also gives its orders; `None`: it is one of the file.
+    pub uid: Option<String>,
 }
 
 /// What the host does with the CustomResourceDefinition that a plugin contains.
@@ -170,6 +170,12 @@ impl std::fmt::Display for ServiceAccount {
 }
 
 impl ControllerConfig {
+    /// Reports whether it comes from a Controller in the cluster.
+    #[must_use]
+    pub const fn is_object(&self) -> bool {
+        self.uid.is_some()
+    }
+
     /// Returns the finalizer that the controller sets on its parents.
     #[must_use]
     pub fn finalizer(&self) -> String {

@@ -90,7 +90,12 @@ impl Config {
     ///
     /// # Errors
     /// What is wrong with it, for its author.
-    pub fn object(&self, name: &str, spec: &Map<String, Value>) -> Result<ControllerObject, String> {
+    pub fn object(
+        &self,
+        name: &str,
+        uid: &str,
+        spec: &Map<String, Value>,
+    ) -> Result<ControllerObject, String> {
         let (own, mut entry): (Map<_, _>, Map<_, _>) = spec
             .clone()
             .into_iter()
@@ -105,7 +110,7 @@ impl Config {
         let raw: RawController = fields(entry)?;
         let config = raw.validate(&self.places, self.definitions);
         let mut config = config.map_err(|(field, message)| format!("`spec.{field}`: {message}"))?;
-        config.is_object = true;
+        config.uid = Some(uid.to_owned());
         config.trust.keys = self.keys.as_ref().map(|keys| keys.of(name));
         config.proving.pin = own.version.pin.map(|it| it.0);
         if let Some(promote) = own.version.promote {
@@ -171,7 +176,7 @@ mod tests {
     }
 
     fn read(host: &Config, spec: &Map<String, Value>) -> Result<ControllerObject, String> {
-        let object = host.object("echo", spec)?;
+        let object = host.object("echo", "uid", spec)?;
         host.allows(&object)?;
         Ok(object)
     }
@@ -202,7 +207,7 @@ mod tests {
         let object = read(&host(CEILINGS), &spec(&other)).unwrap();
         assert_eq!(object.on_removal, Some(OnRemoval::ReleaseFinalizers));
         let config = object.config;
-        assert!(config.is_object);
+        assert_eq!(config.uid.as_deref(), Some("uid"));
         assert_eq!((config.name.as_str(), config.concurrency), ("echo", 3));
         let key = ConfigMapKey {
             namespace: None,
@@ -349,10 +354,12 @@ mod tests {
             ),
         ];
         for (other, expected) in cases {
-            let error = host(CEILINGS).object("echo", &spec(&other)).unwrap_err();
+            let error = host(CEILINGS).object("echo", "uid", &spec(&other)).unwrap_err();
             assert!(error.starts_with(expected), "{other}: {error}");
         }
-        let error = host(CEILINGS).object("a.b", &spec(&json!({}))).unwrap_err();
+        let error = host(CEILINGS)
+            .object("a.b", "uid", &spec(&json!({})))
+            .unwrap_err();
         assert!(error.starts_with("`metadata.name`: "), "{error}");
     }
 

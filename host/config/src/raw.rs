@@ -320,7 +320,7 @@ impl RawController {
             proving: self.proving.into(),
             allow: self.allow,
             definitions: self.definitions.unwrap_or(definitions),
-            is_object: false,
+            uid: None,
         })
     }
 }

@@ -179,6 +179,12 @@ pub fn stage_annotation(installation: &str, controller: &str) -> String {
     format!("{installation}.stage{LIVE_DOMAIN}/{controller}")
 }
 
+/// Returns the annotation that records which controller reconciles the kind, as [`live_annotation`].
+#[must_use]
+pub fn holder_annotation(installation: &str) -> String {
+    format!("{installation}.holder{LIVE_DOMAIN}/controller")
+}
+
 /// Reports whether an annotation of a definition promotes, pins or records a plugin version.
 #[must_use]
 pub fn is_about_versions(annotation: &str) -> bool {

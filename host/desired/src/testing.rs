@@ -37,7 +37,7 @@ pub fn config() -> ControllerConfig {
         proving: DEFAULT_PROVING,
         allow: Default::default(),
         definitions: Default::default(),
-        is_object: false,
+        uid: None,
     }
 }
 

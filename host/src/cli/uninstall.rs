@@ -76,7 +76,7 @@ pub async fn run(args: Args) -> Result<ExitCode, Failure> {
     for object in objects {
         let name = object.name_any();
         let spec = object.data["spec"].as_object().cloned().unwrap_or_default();
-        match config.object(&name, &spec) {
+        match config.object(&name, &object.uid().unwrap_or_default(), &spec) {
             Ok(read) => {
                 controllers.push(read.config);
                 known.push(object);

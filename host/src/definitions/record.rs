@@ -2,8 +2,9 @@
 //! every replica sees it, and where it outlives all of them.
 //!
 //! A host that starts with another file than the recorded version proves it before it writes anything. The leader records a
-//! version before it reconciles with it. A replica that begins to lead reads the record again ([`LiveRecord::confirm`]):
-//! another replica may have gone on to a version that this one does not have.
+//! version before it reconciles with it, and beside it which controller reconciles the kind ([`holder`]). A replica that begins
+//! to lead reads the record again ([`LiveRecord::confirm`]): another replica may have gone on to a version that this one does not
+//! have.
 
 use std::str::FromStr as _;
 use std::sync::{Arc, Mutex};
@@ -19,7 +20,7 @@ use operator_host_cluster::api_error::{ApiError, Fault};
 use operator_host_cluster::client::Writer;
 use operator_host_config::ControllerConfig;
 use operator_host_core::changes::{send_if_new, sleep_or_never};
-use operator_host_core::object::{live_annotation, stage_annotation};
+use operator_host_core::object::{holder_annotation, live_annotation, stage_annotation};
 use operator_host_core::sync::lock;
 use operator_host_delivery::candidate_check::Recorded;
 use operator_host_delivery::registry::Live;
@@ -39,7 +40,9 @@ pub struct LiveRecord {
     /// The keys of the annotations. They contain the installation: other hosts in the cluster have keys of their own.
     live_key: String,
     stage_key: String,
+    holder_key: String,
     manager: String,
+    holder: Mutex<String>,
     writer: Mutex<Writer>,
     known: watch::Sender<Option<Recorded>>,
     /// The version that was accepted last, and what was recorded then.
@@ -60,7 +63,9 @@ impl LiveRecord {
             controller: config.name.clone(),
             live_key: live_annotation(installation, &config.name),
             stage_key: stage_annotation(installation, &config.name),
+            holder_key: holder_annotation(installation),
             manager: config.field_manager(),
+            holder: Mutex::new(holder(config)),
             writer: Mutex::new(writer),
             known: watch::Sender::default(),
             accepted: Mutex::default(),
@@ -71,8 +76,9 @@ impl LiveRecord {
         }
     }
 
-    /// Replaces the writer by that of a new configuration.
-    pub fn set_writer(&self, writer: Writer) {
+    /// Applies a new configuration of the controller, with its writer.
+    pub fn configure(&self, config: &ControllerConfig, writer: Writer) {
+        *lock(&self.holder) = holder(config);
         *lock(&self.writer) = writer;
     }
 
@@ -151,7 +157,8 @@ impl LiveRecord {
         let Some(definition) = lock(&self.leads).clone() else {
             return;
         };
-        if let Err(error) = self.annotate(&definition, &self.stage_key, stage).await {
+        let annotations = json!({ &self.stage_key: stage });
+        if let Err(error) = self.annotate(&definition, &annotations).await {
             warn!(
                 controller = self.controller,
                 "cannot record the stage of the new version: {error}"
@@ -159,8 +166,8 @@ impl LiveRecord {
         }
     }
 
-    async fn annotate(&self, definition: &str, key: &str, text: Option<&str>) -> Result<(), ApiError> {
-        let body = json!({ "metadata": { "annotations": { key: text } } });
+    async fn annotate(&self, definition: &str, annotations: &Value) -> Result<(), ApiError> {
+        let body = json!({ "metadata": { "annotations": annotations } });
         let writer = lock(&self.writer).clone();
         let requests = Requests::new(&self.client, definition);
         requests.merge(&writer, &body, &self.manager).await
@@ -184,7 +191,7 @@ impl LiveRecord {
             let Some(digest) = plugin.map(|plugin| *plugin.digest()) else {
                 break;
             };
-            let recorded = match self.read(definition).await {
+            let (recorded, is_holder) = match self.read_with_holder(definition).await {
                 Ok(recorded) => recorded,
                 Err(error) => {
                     let text =
@@ -196,10 +203,11 @@ impl LiveRecord {
                 }
             };
             self.observe(recorded.clone());
-            if recorded == Recorded::Version(digest) {
+            let is_live = recorded == Recorded::Version(digest);
+            if is_live && is_holder {
                 break;
             }
-            if recorded == Recorded::Nothing || self.is_accepted(digest, &recorded) {
+            if is_live || recorded == Recorded::Nothing || self.is_accepted(digest, &recorded) {
                 let _ = tokio::time::timeout(LIMIT, self.write(definition, digest)).await;
                 break;
             }
@@ -258,21 +266,29 @@ impl LiveRecord {
     /// # Errors
     /// Why it cannot be read now.
     pub async fn read(&self, definition: &str) -> Result<Recorded, String> {
+        Ok(self.read_with_holder(definition).await?.0)
+    }
+
+    /// As [`Self::read`]; with it, whether this controller is recorded as the one that reconciles the kind.
+    async fn read_with_holder(&self, definition: &str) -> Result<(Recorded, bool), String> {
         match Requests::new(&self.client, definition).read().await {
-            Ok(None) => Ok(Recorded::Nothing),
+            Ok(None) => Ok((Recorded::Nothing, false)),
             Ok(Some(definition)) => {
                 let annotations = &definition["metadata"]["annotations"];
-                Ok(self.of(|key| annotations.get(key).and_then(Value::as_str)))
+                let of = |key: &str| annotations.get(key).and_then(Value::as_str);
+                let is_holder = of(&self.holder_key) == Some(lock(&self.holder).as_str());
+                Ok((self.of(of), is_holder))
             }
-            Err(error) if error.fault == Fault::Refused(403) => Ok(Recorded::Nothing),
+            Err(error) if error.fault == Fault::Refused(403) => Ok((Recorded::Nothing, false)),
             Err(error) => Err(error.to_string()),
         }
     }
 
     /// Records a version. Returns whether that need not be tried again.
     async fn write(&self, definition: &str, digest: Digest) -> bool {
-        let text = digest.to_string();
-        let failed = match self.annotate(definition, &self.live_key, Some(&text)).await {
+        let holder = lock(&self.holder).clone();
+        let annotations = json!({ &self.live_key: digest.to_string(), &self.holder_key: holder });
+        let failed = match self.annotate(definition, &annotations).await {
             Ok(()) => {
                 *lock(&self.written) = Some(digest);
                 self.observe(Recorded::Version(digest));
@@ -293,4 +309,12 @@ impl LiveRecord {
         send_if_new(&self.trouble, trouble);
         is_written
     }
+}
+
+/// Returns what a definition records about the controller that reconciles its kind: the kind, and the UID of the Controller.
+/// Another Controller of that name and kind must be allowed to go on with what it left.
+#[must_use]
+pub fn holder(config: &ControllerConfig) -> String {
+    let uid = config.uid.as_deref().unwrap_or("configuration-file");
+    format!("{}/{uid}", config.parent.kind)
 }

@@ -260,7 +260,7 @@ impl Controllers {
         let (slot, live, proving, listening, target) = match before {
             Some(plugin) => {
                 plugin.proving.configure(Arc::clone(config));
-                plugin.proving.record.set_writer(writer.clone());
+                plugin.proving.record.configure(config, writer.clone());
                 if *plugin.slot.expected() == expected {
                     return plugin;
                 }

@@ -2,6 +2,7 @@
 //! its ceilings allow it.
 
 pub(super) mod admit;
+pub(super) mod records;
 pub(super) mod report;
 mod status;
 
@@ -12,31 +13,41 @@ use tokio::sync::Notify;
 
 use operator_host_cluster::cache::{Reflector, SharedCache, Subscription, WatchState};
 use operator_host_config::{Config, object};
-use operator_host_core::object::{NamespacedName, Selector, is_terminating};
+use operator_host_core::object::{NamespacedName, Selector, annotation, holder_annotation, is_terminating};
+
+use self::records::Records;
 
 /// The Controllers of the cluster.
 pub(super) struct Objects {
     watches: Arc<SharedCache>,
     definitions: Arc<Reflector>,
+    installation: String,
     changed: Arc<Notify>,
     _definitions: Subscription,
     watch: Option<(Arc<Reflector>, Subscription)>,
 }
 
 impl Objects {
-    /// `definitions` says whether the cluster has the kind at all.
-    pub(super) fn new(watches: Arc<SharedCache>, definitions: Arc<Reflector>) -> Self {
+    /// `definitions` says whether the cluster has the kind at all, and has the records of this installation.
+    pub(super) fn new(watches: Arc<SharedCache>, definitions: Arc<Reflector>, installation: String) -> Self {
         let changed = Arc::<Notify>::default();
         let hint = Arc::clone(&changed);
+        let key = holder_annotation(&installation);
         let subscription = definitions.subscribe(Arc::new(move |_, change| {
             let name = change.object().and_then(|object| object.metadata.name.as_deref());
-            if name.is_some_and(|name| name == definition().name) {
+            let holder = |definition: Option<&Arc<DynamicObject>>| {
+                definition.and_then(|it| annotation(it, &key)).map(str::to_owned)
+            };
+            if name.is_some_and(|name| name == definition().name)
+                || holder(change.before()) != holder(change.after())
+            {
                 hint.notify_one();
             }
         }));
         Self {
             watches,
             definitions,
+            installation,
             changed,
             _definitions: subscription,
             watch: None,
@@ -70,6 +81,11 @@ impl Objects {
         Some(Arc::clone(watch))
     }
 
+    /// Returns which controllers reconcile the kinds, as recorded.
+    pub(super) fn records(&self) -> Records {
+        Records::of(&self.definitions, &self.installation)
+    }
+
     /// Reports whether the Controllers are known: they have been listed, or cannot be.
     pub(super) fn are_known(&self, config: &Config) -> bool {
         config.ceilings.is_none() || self.sources().all(|watch| is_decided(&watch.state_now()))
@@ -86,6 +102,24 @@ impl Objects {
     fn sources(&self) -> impl Iterator<Item = &Arc<Reflector>> {
         let watch = self.watch.as_ref().map(|(watch, _)| watch);
         std::iter::once(&self.definitions).chain(watch)
+    }
+
+    /// Reports whether all Controllers and all records are known. A list that is under way, or that failed, has some of them, and
+    /// who keeps a kind may not be among these.
+    pub(super) fn are_listed(&self, watch: &Reflector) -> bool {
+        let is_listed = watch.was_listed() && watch.state_now() != WatchState::Starting;
+        // A host that may not read definitions has no records.
+        let may_not =
+            matches!(self.definitions.state_now(), WatchState::Failing(why) if status::is_forbidden(&why));
+        is_listed && (self.definitions.was_listed() || may_not)
+    }
+
+    /// Waits until they are.
+    pub(super) async fn listed(&self) {
+        for watch in self.sources() {
+            // The sender is in the watch.
+            let _ = watch.state().wait_for(|state| *state == WatchState::Synced).await;
+        }
     }
 
     /// Waits for a change of what users write.

@@ -22,7 +22,7 @@ pub(crate) fn command(
 ) -> String {
     let (field, annotation) = names(order);
     match definition {
-        _ if config.is_object => {
+        _ if config.is_object() => {
             let patch = json!({"spec": {"version": {field: digest}}});
             let (plural, group, name) = (object::PLURAL, object::GROUP, &config.name);
             format!("kubectl patch {plural}.{group} {name} --type merge -p '{patch}'")
@@ -50,7 +50,7 @@ pub(super) async fn who(
 ) -> Option<String> {
     let (field, annotation) = names(order);
     let field = format!("f:{field}");
-    if config.is_object {
+    if config.is_object() {
         let api = Api::<DynamicObject>::all_with(client.clone(), &controllers().api);
         let one = ListParams::default().fields(&format!("metadata.name={}", config.name));
         let object = api.list(&one).await.ok()?.items.into_iter().next()?;

@@ -8,6 +8,7 @@ use std::time::Duration;
 use anyhow::Context;
 use k8s_openapi::ByteString;
 use k8s_openapi::api::core::v1::ConfigMap;
+use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use kube::api::{Api, ApiResource, DeleteParams, DynamicObject, GroupVersionKind, Patch, PatchParams};
 use kube::{Client, ResourceExt};
 use operator_host_runtime::Digest;
@@ -64,12 +65,28 @@ pub(crate) async fn put(client: &Client, sample: Sample, edit: Edit, own: &[u8])
             return Ok(false);
         }
         let parameters = PatchParams::apply("user").force();
-        api.patch(sample.name(), &parameters, &Patch::Apply(&object))
-            .await
-            .map(|_| true)
+        let there = api
+            .patch(sample.name(), &parameters, &Patch::Apply(&object))
+            .await?;
+        may_go_on(client, sample, &there).await
     })
     .await
     .with_context(|| format!("the Controller {}", sample.name()))
+}
+
+/// Lets a Controller that is made again go on with what the one before has left. Returns whether that is done.
+async fn may_go_on(client: &Client, sample: Sample, controller: &DynamicObject) -> kube::Result<bool> {
+    let resource = sample.resource();
+    let holder = format!("{}/{}", resource.kind, controller.uid().unwrap_or_default());
+    let key = format!("{}.holder.live.operator-host.dev/controller", files::NAMESPACE);
+    let patch = Patch::Merge(json!({ "metadata": { "annotations": { key: holder } } }));
+    let definition = format!("{}.{}", resource.plural, resource.group);
+    let api = Api::<CustomResourceDefinition>::all(client.clone());
+    match api.patch(&definition, &PatchParams::default(), &patch).await {
+        // Without a definition there is nothing left.
+        Err(kube::Error::Api(status)) if status.code == 404 => Ok(true),
+        patched => patched.map(|_| true),
+    }
 }
 
 /// Deletes a Controller. Without hosts, nobody but `alone` removes its finalizer.

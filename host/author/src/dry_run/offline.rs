@@ -349,7 +349,7 @@ fn controller(description: &Description) -> ControllerConfig {
         // The configuration decides this; an author should see what the plugin makes.
         allow: BTreeSet::from([Allow::Finalizers, Allow::ServiceAccountTokens]),
         definitions: DefinitionsMode::Ignore,
-        is_object: false,
+        uid: None,
     }
 }
 

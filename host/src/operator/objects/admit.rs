@@ -7,9 +7,11 @@ use kube::ResourceExt as _;
 use kube::core::DynamicObject;
 use serde_json::{Map, Value};
 
+use super::records::{GroupKind, Records};
 use operator_host_config::memory_limit::Memory;
 use operator_host_config::object::ControllerObject;
 use operator_host_config::{Config, ControllerConfig};
+use operator_host_contract::Kind;
 use operator_host_core::object::is_terminating;
 
 /// Why what a Controller says does not run.
@@ -46,23 +48,30 @@ pub(in crate::operator) struct Admitted {
 #[derive(Default)]
 pub(in crate::operator) struct LastAllowed(BTreeMap<String, Map<String, Value>>);
 
-/// Adds the Controllers of the cluster to those of the file. If two are for one kind, the older one runs, in whatever order
-/// the host learns of them.
+/// Adds the Controllers of the cluster to those of the file. If two are for one kind, the one that runs keeps it until it is
+/// deleted or gives it up. If none does yet, the older one runs, in whatever order the host learns of them.
 pub(in crate::operator) fn admit(
     file: &Config,
     memory: &Memory,
     objects: &[Arc<DynamicObject>],
+    records: &Records,
     last: &mut LastAllowed,
 ) -> Admitted {
     let mut config = file.clone();
     let mut refused = BTreeMap::new();
     let mut before = std::mem::take(&mut last.0);
+    let held = held(objects, records, &before);
     let mut by_age: Vec<_> = objects.iter().filter(|object| !is_terminating(object)).collect();
-    by_age.sort_by_key(|object| (object.metadata.creation_timestamp.clone(), object.name_any()));
+    // Whoever creates a Controller chooses its name, and not its UID.
+    by_age.sort_by_key(|object| (object.metadata.creation_timestamp.clone(), object.uid()));
     for object in by_age {
         let (name, uid) = (object.name_any(), object.uid().unwrap_or_default());
         let before = before.remove(&uid);
-        let decide = |spec: &_| decide(file, &config.controllers, memory, &name, spec);
+        let decide = |spec: &_| {
+            let controller = read(file, object, spec)?.config;
+            free(&controller, &held, records)?;
+            decide(&config.controllers, memory, controller)
+        };
         let spec = spec_of(object);
         let (controller, spec) = match decide(&spec) {
             Ok(controller) => (Some(controller), Some(spec)),
@@ -87,34 +96,114 @@ fn spec_of(object: &DynamicObject) -> Map<String, Value> {
     object.data["spec"].as_object().cloned().unwrap_or_default()
 }
 
-/// Reads a Controller, and checks that the file and its ceilings let it run.
-pub(in crate::operator) fn may_run(
-    file: &Config,
-    object: &DynamicObject,
-) -> Result<ControllerObject, Refused> {
-    read(file, &object.name_any(), &spec_of(object))
+/// Returns the kind that a `spec` is for, also when something else in it is wrong.
+fn kind_of(spec: &Map<String, Value>) -> Option<GroupKind> {
+    let parent: Kind = serde_json::from_value(spec.get("parent")?.clone()).ok()?;
+    Some(group_kind(&parent))
 }
 
-fn read(file: &Config, name: &str, spec: &Map<String, Value>) -> Result<ControllerObject, Refused> {
+fn group_kind(kind: &Kind) -> GroupKind {
+    (kind.group().to_owned(), kind.kind.clone())
+}
+
+/// Returns who keeps which kind: the Controller that is recorded, while it exists and does not give the kind up, or the one that
+/// runs in this process.
+fn held<'a>(
+    objects: &'a [Arc<DynamicObject>],
+    records: &Records,
+    before: &BTreeMap<String, Map<String, Value>>,
+) -> BTreeMap<GroupKind, &'a DynamicObject> {
+    let mut held = BTreeMap::new();
+    let before = |object: &DynamicObject| before.get(object.metadata.uid.as_ref()?).and_then(kind_of);
+    for object in objects {
+        for kind in [kind_of(&spec_of(object)), before(object)].into_iter().flatten() {
+            if records.get(&kind).map(|record| &record.uid) == object.metadata.uid.as_ref() {
+                held.insert(kind, &**object);
+            }
+        }
+    }
+    for object in objects.iter().filter(|object| !is_terminating(object)) {
+        if let Some(kind) = before(object) {
+            held.entry(kind).or_insert(&**object);
+        }
+    }
+    held
+}
+
+/// Checks that no other Controller has the kind, and that none of the same name left something behind.
+fn free(
+    controller: &ControllerConfig,
+    held: &BTreeMap<GroupKind, &DynamicObject>,
+    records: &Records,
+) -> Result<(), Refused> {
+    let (kind, uid) = (
+        group_kind(&controller.parent),
+        controller.uid.as_deref().unwrap_or_default(),
+    );
+    if let Some(holder) = held.get(&kind).filter(|it| it.uid().as_deref() != Some(uid)) {
+        let message = format!(
+            "the Controller {:?} already reconciles {}, and keeps it until it is deleted",
+            holder.name_any(),
+            controller.parent
+        );
+        return Err(Refused::new("KindTaken", message));
+    }
+    match records
+        .get(&kind)
+        .filter(|record| record.is_past(&controller.name, uid))
+    {
+        Some(record) => {
+            let message = format!(
+                "another controller named {:?} reconciled {} before (UID {}), and this one would take over what that one left: \
+                 finalizers, and children with their fields; to let it do so: {}",
+                controller.name,
+                controller.parent,
+                record.uid,
+                record.command(&kind.1, uid)
+            );
+            Err(Refused::new("NameUsedBefore", message))
+        }
+        None => Ok(()),
+    }
+}
+
+/// Reads a Controller that is deleted, and checks that it ran for its kind and still may.
+pub(in crate::operator) fn ran(
+    file: &Config,
+    records: &Records,
+    object: &DynamicObject,
+) -> Result<ControllerObject, String> {
+    let read = read(file, object, &spec_of(object)).map_err(|refused| refused.message)?;
+    let parent = &read.config.parent;
+    let record = records.get(&group_kind(parent)).map(|record| &record.uid);
+    if record != read.config.uid.as_ref() {
+        return Err(format!("the definition of {parent} does not record that it ran"));
+    }
+    Ok(read)
+}
+
+fn read(
+    file: &Config,
+    object: &DynamicObject,
+    spec: &Map<String, Value>,
+) -> Result<ControllerObject, Refused> {
+    let (name, uid) = (&*object.name_any(), object.uid().unwrap_or_default());
     let refused = |reason| move |message| Refused::new(reason, message);
-    let is_taken = |other: &ControllerConfig| !other.is_object && other.name == name;
+    let is_taken = |other: &ControllerConfig| !other.is_object() && other.name == name;
     if file.controllers.iter().any(is_taken) {
         let message = format!("the host's configuration file already has a controller named {name:?}");
         return Err(refused("NameTaken")(message));
     }
-    let read = file.object(name, spec).map_err(refused("InvalidSpec"))?;
+    let read = file.object(name, &uid, spec).map_err(refused("InvalidSpec"))?;
     file.allows(&read).map_err(refused("NotAllowed"))?;
     Ok(read)
 }
 
 fn decide(
-    file: &Config,
     others: &[ControllerConfig],
     memory: &Memory,
-    name: &str,
-    spec: &Map<String, Value>,
+    controller: ControllerConfig,
 ) -> Result<ControllerConfig, Refused> {
-    let controller = read(file, name, spec)?.config;
     memory
         .check_one(&controller)
         .map_err(|message| Refused::new("TooLarge", message))?;
@@ -125,7 +214,7 @@ fn decide(
         Some(other) => {
             // Perhaps in another version.
             let parent = &other.parent;
-            let message = match other.is_object {
+            let message = match other.is_object() {
                 true => format!(
                     "the Controller {:?}, which is older, already reconciles {parent}",
                     other.name
@@ -174,8 +263,17 @@ mod tests {
         file: &Config,
         objects: &[Arc<DynamicObject>],
     ) -> (Vec<String>, Vec<String>) {
+        admitted_with(&Records::default(), last, file, objects)
+    }
+
+    fn admitted_with(
+        records: &Records,
+        last: &mut LastAllowed,
+        file: &Config,
+        objects: &[Arc<DynamicObject>],
+    ) -> (Vec<String>, Vec<String>) {
         let memory = Memory::of_process(Some(1 << 30));
-        let admitted = admit(file, &memory, objects, last);
+        let admitted = admit(file, &memory, objects, records, last);
         let running = admitted.config.controllers.into_iter().map(|it| it.name);
         let refused = admitted.refused.into_iter();
         let refused = refused.map(|(name, why)| format!("{name} {}: {}", why.reason, why.message));
@@ -231,6 +329,7 @@ mod tests {
                 &file(),
                 &Memory::of_process(None),
                 &[Arc::clone(&edited)],
+                &Records::default(),
                 &mut last,
             );
             let resync = admitted.config.controllers[1].resync;
@@ -254,6 +353,118 @@ mod tests {
         assert_eq!(running, ["mine"]);
     }
 
+    /// Records that a Controller reconciles things, and that another one of these names has.
+    fn recorded(uid: &str, names: &[&str]) -> Records {
+        let mut annotations =
+            json!({"host.holder.live.operator-host.dev/controller": format!("Thing/{uid}")});
+        for name in names {
+            annotations[format!("host.live.operator-host.dev/{name}")] = "sha256:a".into();
+        }
+        let definition = json!({"metadata": {"name": "things.a.dev", "annotations": annotations}});
+        Records::of_one(&serde_json::from_value(definition).unwrap())
+    }
+
+    fn with_uid(object: &DynamicObject, uid: &str) -> Arc<DynamicObject> {
+        let mut object = object.clone();
+        object.metadata.uid = Some(uid.to_owned());
+        Arc::new(object)
+    }
+
+    #[test]
+    fn who_runs_keeps_the_kind_against_an_older_one_that_comes_later() {
+        let none = json!({});
+        let mut last = LastAllowed::default();
+        let (old, young) = (
+            object("old", 1, "Other", &none),
+            object("young", 2, "Thing", &none),
+        );
+        admitted_after(&mut last, &file(), &[old, Arc::clone(&young)]);
+        // In another version, it is the same kind.
+        let later = json!({"parent": {"apiVersion": "a.dev/v2", "kind": "Thing"}});
+        let moved = object("old", 1, "Thing", &later);
+        let third = object("third", 0, "Other", &none);
+        let (running, refused) = admitted_after(
+            &mut last,
+            &file(),
+            &[Arc::clone(&moved), Arc::clone(&young), third],
+        );
+        assert_eq!(running, ["mine", "old", "young"]);
+        let says = "old KindTaken: the Controller \"young\" already reconciles a.dev/v2/Thing";
+        assert!(refused[0].starts_with(says), "{refused:?}");
+        // What it ran before is still its own.
+        let says = "third KindTaken: the Controller \"old\"";
+        assert!(refused[1].starts_with(says), "{refused:?}");
+        // A host that starts now knows it by the record.
+        let start = |records: &Records, objects: &[Arc<DynamicObject>]| {
+            admitted_with(records, &mut LastAllowed::default(), &file(), objects)
+        };
+        let records = recorded("young", &["young"]);
+        let (running, refused) = start(&records, &[Arc::clone(&moved), young]);
+        assert_eq!(running, ["mine", "young"]);
+        assert!(refused[0].starts_with("old KindTaken"), "{refused:?}");
+        // A mistake does not lose the kind, and nor does a deletion until it is done.
+        let broken = object("young", 2, "Thing", &json!({"resync": "soon"}));
+        let mut going = (*object("young", 2, "Thing", &none)).clone();
+        going.metadata.deletion_timestamp = going.metadata.creation_timestamp.clone();
+        for young in [broken, Arc::new(going)] {
+            let (running, refused) = start(&records, &[Arc::clone(&moved), young]);
+            assert_eq!(running, ["mine"]);
+            assert!(
+                refused.iter().any(|it| it.starts_with("old KindTaken")),
+                "{refused:?}"
+            );
+        }
+        // When it is gone, or has another kind, the kind is free.
+        let gone = start(&records, &[Arc::clone(&moved)]);
+        assert_eq!(gone.0, ["mine", "old"]);
+        let elsewhere = start(&records, &[moved, object("young", 2, "Other", &none)]);
+        assert_eq!(elsewhere.0, ["mine", "old", "young"]);
+    }
+
+    #[test]
+    fn a_name_does_not_decide_between_two_of_the_same_second() {
+        let two = [
+            object("a", 1, "Thing", &json!({})),
+            object("z", 1, "Thing", &json!({})),
+        ];
+        let (running, _) = admitted(&[with_uid(&two[0], "2"), with_uid(&two[1], "1")]);
+        assert_eq!(running, ["mine", "z"]);
+        let (running, _) = admitted(&[with_uid(&two[0], "1"), with_uid(&two[1], "2")]);
+        assert_eq!(running, ["mine", "a"]);
+    }
+
+    #[test]
+    fn a_controller_of_a_name_that_was_used_before_waits_until_it_may_take_over() {
+        let again = with_uid(&object("a", 1, "Thing", &json!({})), "new");
+        let start = |records: &Records, object: &Arc<DynamicObject>| {
+            let objects = [Arc::clone(object)];
+            admitted_with(records, &mut LastAllowed::default(), &file(), &objects)
+        };
+        for before in ["gone", "configuration-file"] {
+            let (running, refused) = start(&recorded(before, &["a"]), &again);
+            assert_eq!(running, ["mine"]);
+            let says = format!(
+                "a NameUsedBefore: another controller named \"a\" reconciled a.dev/v1/Thing before (UID {before})"
+            );
+            assert!(refused[0].starts_with(&says), "{refused:?}");
+            let command = "kubectl annotate crd things.a.dev host.holder.live.operator-host.dev/controller=Thing/new --overwrite";
+            assert!(refused[0].ends_with(command), "{refused:?}");
+        }
+        // It was used before the last one, too.
+        assert_eq!(start(&recorded("gone", &["a", "b"]), &again).0, ["mine"]);
+        // That is what the command does.
+        assert_eq!(start(&recorded("new", &["a"]), &again).0, ["mine", "a"]);
+        // Another name inherits nothing, and nor does another kind.
+        let other = object("b", 1, "Thing", &json!({}));
+        assert_eq!(start(&recorded("gone", &["a"]), &other).0, ["mine", "b"]);
+        let other = object("a", 1, "Other", &json!({}));
+        assert_eq!(start(&recorded("gone", &["a"]), &other).0, ["mine", "a"]);
+        // A deletion releases only what it made itself.
+        assert!(ran(&file(), &recorded("gone", &["a"]), &again).is_err());
+        assert!(ran(&file(), &Records::default(), &again).is_err());
+        assert!(ran(&file(), &recorded("new", &["a"]), &again).is_ok());
+    }
+
     #[test]
     fn a_controller_that_is_being_deleted_makes_room() {
         let mut deleted = (*object("older", 1, "Thing", &json!({}))).clone();
@@ -270,6 +481,7 @@ mod tests {
             &file(),
             &memory,
             &[object("a", 1, "Thing", &json!({}))],
+            &Records::default(),
             &mut LastAllowed::default(),
         );
         assert_eq!(admitted.refused["a"].reason, "TooLarge");

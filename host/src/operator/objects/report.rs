@@ -10,7 +10,8 @@ use serde_json::{Value, json};
 use tokio::sync::watch;
 use tracing::{debug, info, warn};
 
-use super::admit::{Refused, may_run};
+use super::admit::{Refused, ran};
+use super::records::Records;
 use super::{all, status};
 use crate::ui::RunningControllers;
 use crate::uninstall::{Uninstall, controllers};
@@ -38,6 +39,8 @@ pub(in crate::operator) struct Decided {
     pub(in crate::operator) generations: BTreeMap<String, Option<i64>>,
     /// Those that do not run.
     pub(in crate::operator) refused: BTreeMap<String, Refused>,
+    /// Which controllers reconcile the kinds, as recorded.
+    pub(in crate::operator) records: Records,
     /// What runs.
     pub(in crate::operator) config: Option<Arc<Config>>,
 }
@@ -94,7 +97,7 @@ impl Reporter {
                 }
                 let name = object.name_any();
                 let result = match is_terminating(object) {
-                    true => self.remove(object, config).await,
+                    true => self.remove(object, config, &now.records).await,
                     false => {
                         let is_due = |at: &Instant| at.elapsed() >= PAUSE;
                         // What users have changed meanwhile is decided first.
@@ -187,20 +190,20 @@ impl Reporter {
     }
 
     /// Lets a Controller go that has stopped.
-    async fn remove(&self, object: &DynamicObject, config: &Config) -> Result<(), String> {
+    async fn remove(&self, object: &DynamicObject, config: &Config, records: &Records) -> Result<(), String> {
         let name = NamespacedName::of(object);
         let runs = config
             .controllers
             .iter()
-            .any(|other| other.is_object && other.name == name.name);
+            .any(|other| other.is_object() && other.name == name.name);
         if runs || !object.finalizers().iter().any(|other| other == FINALIZER) {
             return Ok(());
         }
-        // A Controller that may not run releases nothing: its finalizer does not prove that it ever ran.
-        let released = match may_run(config, object) {
+        // A Controller that may not run releases nothing, nor does one that never ran: its finalizer proves neither.
+        let released = match ran(config, records, object) {
             Ok(read) if read.on_removal == Some(OnRemoval::ReleaseFinalizers) => Some(read.config),
             Ok(_) => None,
-            Err(Refused { message, .. }) => {
+            Err(message) => {
                 warn!(
                     controller = name.name,
                     "a Controller that is deleted releases nothing: {message}"

@@ -25,7 +25,7 @@ const FORBIDDEN: &str = "Forbidden";
 const CONVERSION: &str = "conversion webhook";
 
 /// Whether the API server refuses a request for want of a permission. The words are its own.
-fn is_forbidden(message: &str) -> bool {
+pub(super) fn is_forbidden(message: &str) -> bool {
     message.contains("is forbidden: User ")
 }
 

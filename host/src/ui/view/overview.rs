@@ -137,7 +137,7 @@ fn controller(sources: &Sources, name: &str, checks: &[Check], reports: &[Plugin
         .map(shown)
         .collect();
     let running = sources.controllers.named(name);
-    let is_object = running.as_ref().is_some_and(|context| context.config.is_object);
+    let is_object = running.as_ref().is_some_and(|context| context.config.is_object());
     let report = reports.iter().find(|report| report.controller == name);
     let (queue, age) = running
         .as_ref()
