@@ -14,7 +14,7 @@ const DEFINITION: &str = "apiextensions.k8s.io/v1/CustomResourceDefinition";
 const CONTROLLER: &str = "operator-host.dev/v1alpha1/Controller";
 
 /// What the Controllers of these scenarios may do.
-const CEILINGS: &str = "ceilings:\n  parents: [{apiGroups: ['*.operator-host.dev', my-operator.dev], kinds: ['*']}]\n  \
+const CEILINGS: &str = "ceilings:\n- parents: [{apiGroups: ['*.operator-host.dev', my-operator.dev], kinds: ['*']}]\n  \
                         children: [{apiGroups: [''], kinds: [ConfigMap, Pod]}]\n";
 
 struct World {

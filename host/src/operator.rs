@@ -298,12 +298,7 @@ async fn follow(
     let mut last_allowed = LastAllowed::default();
     loop {
         let mut config = Arc::unwrap_or_clone(configurations.current());
-        if let Some(ceilings) = &mut config.ceilings {
-            // A Controller may also name the namespace that it has without a name.
-            ceilings
-                .config_maps
-                .extend([of_cluster.config_maps.home().to_owned()]);
-        }
+        config.is_at(of_cluster.config_maps.home());
         if config.leadership != start.leadership
             || config.webhook != start.webhook
             || config.host_namespace != start.host_namespace

@@ -2,13 +2,18 @@
 # Writes again what follows from base/config/config.yaml: the roles, and in components/webhook the configuration, the
 # webhooks, and the definitions of kinds that the host converts.
 #
-#   generate.sh PROGRAM [FOLDER]
+#   generate.sh PROGRAM [FOLDER [DEFINITIONS...]]
 #
-# PROGRAM is operator-host, FOLDER has the plugins: those that plugins/build.sh has built, when none is given.
+# PROGRAM is operator-host, FOLDER has the plugins: those that plugins/build.sh has built, when none is given. DEFINITIONS are files
+# with CustomResourceDefinitions that no plugin contains, such as those of kinds that `ceilings` name.
 set -euo pipefail
 
 program=$(realpath "$1")
 plugins=$(realpath "${2:-$(dirname "${BASH_SOURCE[0]}")/../../plugins/target/plugins}")
+crds=()
+for definitions in "${@:3}"; do
+    crds+=(--crd "$(realpath "$definitions")")
+done
 cd "$(dirname "${BASH_SOURCE[0]}")"
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
@@ -19,7 +24,7 @@ ln -s "$plugins" "$work/plugins"
 config=$work/config/config.yaml
 
 cp base/config/config.yaml "$config"
-"$program" rbac --config "$config" >"$work/rbac.yaml"
+"$program" rbac --config "$config" "${crds[@]}" >"$work/rbac.yaml"
 
 {
     echo "# ../../../base/config/config.yaml and a webhook: generate.sh writes it anew, so change that one."

@@ -15,7 +15,7 @@ async fn what_is_wrong_with_a_controller_is_in_its_status_and_the_others_run() {
     assert!(!is_ready(&waits));
     let secret = json!({"children": [{"apiVersion": "v1", "kind": "Secret"}]});
     world.controller("greedy", secret).await;
-    let says = "Stalled=True NotAllowed: v1/Secret … ceilings.children";
+    let says = "Stalled=True NotAllowed: v1/Secret … ceilings[0].children";
     world.says("greedy", says).await;
     world.put(&puppet(1)).await;
     world.controller("older", json!({})).await;
@@ -124,9 +124,9 @@ async fn a_plugin_that_no_key_has_signed_is_refused() {
 async fn ceilings_that_are_lowered_stop_what_is_beyond_them() {
     let (world, host) = World::running("controllers-ceilings", &puppet(1), json!({})).await;
     world.served("a").await;
-    world.file("config.yaml", "ceilings: {}\ncontrollers: []\n");
+    world.file("config.yaml", "ceilings: [{}]\ncontrollers: []\n");
     world
-        .says("puppet", "Stalled=True NotAllowed: ceilings.parents")
+        .says("puppet", "Stalled=True NotAllowed: ceilings[0].parents")
         .await;
     // Also when there are none any more, so that nobody takes it for Ready.
     world.configure(CEILINGS);

@@ -159,7 +159,7 @@ async fn a_hundred_controllers_cost_little_more_memory_than_a_hundred_entries() 
         .buffer_unordered(8)
         .collect::<()>()
         .await;
-    let ceilings = "ceilings:\n  parents: [{apiGroups: ['my-operator.*'], kinds: [Echo]}]\n  \
+    let ceilings = "ceilings:\n- parents: [{apiGroups: ['my-operator.*'], kinds: [Echo]}]\n  \
                     children: [{apiGroups: [''], kinds: [Pod]}]\ncontrollers: []\n";
     let host = start("objects", ceilings.to_owned());
     let of_objects = idle(&host).await;

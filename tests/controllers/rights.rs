@@ -29,7 +29,7 @@ impl World {
 /// Starts a host of a ServiceAccount with these roles, as `rbac` prints them, except for what `left_out` picks.
 async fn limited(name: &str, left_out: impl Fn(&Value) -> bool) -> (World, Host) {
     let mut world = World::new(name).await;
-    let text = "plugins: .\nceilings:\n  parents: [{apiGroups: [test.operator-host.dev], kinds: [Puppet]}]\n  \
+    let text = "plugins: .\nceilings:\n- parents: [{apiGroups: [test.operator-host.dev], kinds: [Puppet]}]\n  \
                 children: [{apiGroups: [''], kinds: [ConfigMap]}]\n  reads: [{apiGroups: [''], kinds: [ConfigMap]}]\n\
                 controllers: []\n";
     let config = world.file("config.yaml", text);
@@ -139,20 +139,28 @@ async fn a_tenant_with_controllers_reaches_no_secrets_and_no_other_controllers()
     let secret = json!([{"apiVersion": "v1", "kind": "Secret"}]);
     let elsewhere = json!({"configMap": {"name": "a", "namespace": "kube-system", "key": "a.wasm"}});
     for (name, more, ceiling) in [
-        ("reads", json!({"reads": secret}), "ceilings.reads"),
-        ("makes", json!({"children": secret}), "ceilings.children"),
+        ("reads", json!({"reads": secret}), "ceilings[0].reads"),
+        ("makes", json!({"children": secret}), "ceilings[0].children"),
         (
             "everywhere",
             json!({"otherNamespaces": ["kube-system"]}),
-            "ceilings.otherNamespaces",
+            "ceilings[0].otherNamespaces",
         ),
         (
             "acts",
             json!({"serviceAccount": "kube-system/default"}),
-            "ceilings.serviceAccounts",
+            "ceilings[0].serviceAccounts",
         ),
-        ("loads", json!({"plugin": elsewhere}), "ceilings.configMaps"),
-        ("opens", json!({"plugin": "/etc/passwd"}), "ceilings.files"),
+        (
+            "loads",
+            json!({"plugin": elsewhere}),
+            "no entry of `ceilings` … kube-system … `configMaps`",
+        ),
+        (
+            "opens",
+            json!({"plugin": "/etc/passwd"}),
+            "no entry of `ceilings` … a file as the plugin (`files`)",
+        ),
     ] {
         world.controller(name, more).await;
         world

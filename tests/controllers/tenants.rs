@@ -1,5 +1,8 @@
 //! Teams that may write Controllers: none takes what another one has, and none learns of it.
 
+use kube::Client;
+use kube::config::{Config, KubeConfigOptions, Kubeconfig};
+
 use super::*;
 
 const CRD: &str = "puppets.test.operator-host.dev";
@@ -90,6 +93,101 @@ async fn a_controller_that_is_made_again_takes_over_only_when_the_definition_say
     world.until_gone(PUPPET, "a").await;
     world.served("b").await;
     assert_eq!(host.stop().await.code(), Some(0));
+}
+
+/// Regression: one set of ceilings served all, so each team could use the accounts and plugins of the others.
+#[tokio::test]
+async fn each_team_has_the_ceilings_of_its_names_and_of_the_place_of_its_plugin() {
+    let world = World::new("controllers-teams").await;
+    world.create_namespace("teams-b").await;
+    let text = "ceilings:\n\
+        - names: [puppet]\n  configMaps: [controllers-teams]\n  parents: [{apiGroups: [test.operator-host.dev], kinds: [Puppet]}]\n  \
+          children: [{apiGroups: [''], kinds: [ConfigMap]}]\n\
+        - configMaps: [teams-b]\n  parents: [{apiGroups: [test.operator-host.dev], kinds: [ClusterPuppet]}]\n  \
+          serviceAccounts: [teams-b/op]\n\
+        controllers: []\n";
+    let host = world.start_with(&world.file("config.yaml", text), &[]);
+    world.put(&puppet(1)).await;
+    let of_b = json!({"configMap": {"name": "puppet-plugin", "namespace": "teams-b"}});
+    for (name, more, says) in [
+        // The plugin of the other team, under a name of one's own.
+        (
+            "b",
+            json!({}),
+            "no entry of `ceilings` … named \"b\" … configMaps",
+        ),
+        // Its kind, and its account.
+        ("b-kind", json!({"plugin": of_b}), "ceilings[1].parents"),
+        (
+            "puppet-b",
+            json!({"serviceAccount": "teams-b/op"}),
+            "no entry of `ceilings`",
+        ),
+    ] {
+        world.controller(name, more).await;
+        world
+            .says(name, &format!("Stalled=True NotAllowed: {says}"))
+            .await;
+    }
+    world
+        .controller("puppet", json!({"serviceAccount": "teams-b/op"}))
+        .await;
+    let says = "Stalled=True NotAllowed: ceilings[0].serviceAccounts";
+    world.says("puppet", says).await;
+    world.controller("puppet", json!({})).await;
+    world.runs("puppet").await;
+    world.served("a").await;
+    assert_eq!(host.stop().await.code(), Some(0));
+}
+
+/// What controllers.md grants a team.
+#[tokio::test]
+async fn a_team_that_may_apply_controllers_by_name_can_create_and_change_no_others() {
+    let name = "controllers-by-name";
+    let world = World::new(name).await;
+    let account = json!({"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": "team"}});
+    world.apply(&account.to_string()).await;
+    let version = "rbac.authorization.k8s.io/v1";
+    let role = json!({
+        "apiVersion": version, "kind": "ClusterRole", "metadata": {"name": name},
+        "rules": [{"apiGroups": ["operator-host.dev"], "resources": ["controllers"], "resourceNames": ["puppet"],
+            "verbs": ["get", "create", "patch", "update", "delete"]}],
+    });
+    let binding = json!({
+        "apiVersion": version, "kind": "ClusterRoleBinding", "metadata": {"name": name},
+        "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": name},
+        "subjects": [{"kind": "ServiceAccount", "name": "team", "namespace": name}],
+    });
+    world.apply(&role.to_string()).await;
+    world.apply(&binding.to_string()).await;
+    let kubeconfig = world.cluster.kubeconfig_of_account(name, "team").await.unwrap();
+    let kubeconfig = Kubeconfig::read_from(kubeconfig).unwrap();
+    let config = Config::from_custom_kubeconfig(kubeconfig, &KubeConfigOptions::default()).await;
+    let client = Client::try_from(config.unwrap()).unwrap();
+    let team = Api::<DynamicObject>::all_with(client, &resource(CONTROLLER));
+    let object = |name: &str| -> DynamicObject {
+        let object = json!({
+            "apiVersion": "operator-host.dev/v1alpha1", "kind": "Controller", "metadata": {"name": name},
+            "spec": {"parent": {"apiVersion": "test.operator-host.dev/v1", "kind": "Puppet"},
+                "plugin": {"configMap": {"name": "puppet-plugin"}}},
+        });
+        serde_json::from_value(object).unwrap()
+    };
+    let apply = PatchParams::apply("team");
+    let refused = |error: kube::Error| matches!(error, kube::Error::Api(status) if status.code == 403);
+    let other = team.patch("other", &apply, &Patch::Apply(object("other"))).await;
+    assert!(refused(other.unwrap_err()));
+    let created = team.create(&PostParams::default(), &object("puppet")).await;
+    assert!(refused(created.unwrap_err()), "a name in the body proves nothing");
+    team.patch("puppet", &apply, &Patch::Apply(object("puppet")))
+        .await
+        .expect("its own");
+    let status = Patch::Merge(json!({"status": {"lastError": "forged"}}));
+    let forged = team
+        .patch_status("puppet", &PatchParams::default(), &status)
+        .await;
+    assert!(refused(forged.unwrap_err()));
+    team.delete("puppet", &DeleteParams::default()).await.unwrap();
 }
 
 /// Regression: the status has no namespace, and had the words of a plugin about objects in any of them.

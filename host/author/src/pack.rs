@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 
 use super::plugin_file::Loaded;
 use super::{Failure, plugin_file, sign};
-use operator_host_config::object;
+use operator_host_config::{ServiceAccount, object};
 use operator_host_contract::{Description, Kind, is_dns_label};
 use operator_host_core::object::{DIGEST_ANNOTATION, PACK_LABEL, is_config_map_key};
 use operator_host_delivery::pack::{Compression, INDEX_SUFFIX, Index, MAX_PARTS, SIGNATURE_SUFFIX};
@@ -34,6 +34,14 @@ pub struct Args {
     /// Print a Controller for each plugin, too: applied to a cluster, it makes a running host reconcile the plugin's kind
     #[arg(long)]
     controller: bool,
+    /// The ServiceAccount with which the Controllers' children are written, for hosts whose ceilings demand one
+    #[arg(
+        long,
+        requires = "controller",
+        value_name = "NAMESPACE/NAME",
+        value_parser = super::service_account
+    )]
+    service_account: Option<ServiceAccount>,
 }
 
 /// Prints the manifests of ConfigMaps that hold the plugins, and how to mount them.
@@ -50,7 +58,8 @@ pub async fn run(args: Args) -> Result<(), Failure> {
         maps.extend(pack(&name, &bytes, signature)?);
         if args.controller {
             let source = json!({"name": map_name(&name), "namespace": args.namespace, "key": name});
-            controllers.push(controller(plugin.description(), source)?);
+            let account = args.service_account.as_ref();
+            controllers.push(controller(plugin.description(), source, account)?);
         }
     }
     if let Some(twice) = twice(&maps) {
@@ -65,7 +74,11 @@ pub async fn run(args: Args) -> Result<(), Failure> {
 }
 
 /// Returns the manifest of a Controller that allows what the plugin says that it does. `source` is its ConfigMap.
-fn controller(description: &Description, mut source: Value) -> Result<String, Failure> {
+fn controller(
+    description: &Description,
+    mut source: Value,
+    account: Option<&ServiceAccount>,
+) -> Result<String, Failure> {
     if !is_dns_label(&description.name) {
         let message = anyhow!(
             "the plugin's name {:?} cannot be that of a Controller: rename it, or write the Controller by hand",
@@ -84,6 +97,9 @@ fn controller(description: &Description, mut source: Value) -> Result<String, Fa
         if !listed.is_empty() {
             spec[field] = kinds(listed).into();
         }
+    }
+    if let Some(account) = account {
+        spec["serviceAccount"] = account.to_string().into();
     }
     let manifest = json!({
         "apiVersion": object::kind().api_version,
@@ -253,6 +269,22 @@ mod tests {
             "{}",
             &text[..800]
         );
+    }
+
+    #[test]
+    fn a_controller_names_the_account_that_writes_its_children() {
+        let description =
+            operator_host_delivery::testing::describing("echo", "1", Kind::new("a.dev/v1", "Echo"));
+        let spec = |account: Option<&ServiceAccount>| -> Value {
+            let text = controller(&description, json!({"name": "echo-plugin"}), account).unwrap();
+            serde_saphyr::from_str::<Value>(&text).unwrap()["spec"].take()
+        };
+        let account = ServiceAccount {
+            namespace: "team-a".to_owned(),
+            name: "operators".to_owned(),
+        };
+        assert_eq!(spec(Some(&account))["serviceAccount"], "team-a/operators");
+        assert!(spec(None)["serviceAccount"].is_null());
     }
 
     #[test]

@@ -160,26 +160,50 @@ pub fn rights(
         }
         .grant(&mut rights)?;
     }
-    grant_key(&mut rights, config, account, descriptions);
-    if let Some(limits) = &config.ceilings {
-        let home = config.host_namespace.as_ref().unwrap_or(&account.namespace);
-        ceilings::grant(&mut rights, limits, config, home, resources)?;
+    let home = config.host_namespace.as_ref().unwrap_or(&account.namespace);
+    if makes_secrets(config, descriptions) {
+        grant_key(&mut rights, home);
+    }
+    if let Some(entries) = &config.ceilings {
+        ceilings::grant(&mut rights, entries, config, home, resources)?;
     }
     rights.drop_what_the_cluster_grants();
     Ok(rights)
 }
 
 /// A plugin's description does not show whether it asks for generated Secrets; it can if it makes Secrets.
-fn grant_key(rights: &mut Rights, config: &Config, account: &ServiceAccount, descriptions: &[Description]) {
-    let namespace = config.host_namespace.as_ref().unwrap_or(&account.namespace);
-    let scopes = [Scope::Namespace(namespace.clone())];
-    for (controller, description) in config.controllers.iter().zip(descriptions) {
-        let secret = secret();
-        if controller.children.contains_key(&secret) && description.makes.contains(&secret) {
-            let secrets = ("", "secrets");
-            rights.grant_named(&scopes, secrets, KEY_SECRET, &["get"]);
-            rights.grant(&scopes, secrets, &["create"]);
-        }
+fn makes_secrets(config: &Config, descriptions: &[Description]) -> bool {
+    let secret = secret();
+    let mut all = config.controllers.iter().zip(descriptions);
+    all.any(|(controller, description)| {
+        controller.children.contains_key(&secret) && description.makes.contains(&secret)
+    })
+}
+
+/// Grants what proves generated Secrets. `home` is the host's namespace.
+fn grant_key(rights: &mut Rights, home: &str) {
+    let (scopes, secrets) = ([Scope::Namespace(home.to_owned())], ("", "secrets"));
+    rights.grant_named(&scopes, secrets, KEY_SECRET, &["get"]);
+    rights.grant(&scopes, secrets, &["create"]);
+}
+
+/// Warns of the power that objects of a kind give, which `what` may create and `who` writes.
+fn warn_of(rights: &mut Rights, what: &str, kind: &Kind, who: &str) {
+    if let Some(power) = power(kind) {
+        rights.warnings.push(format!("{what} {kind}: {power}"));
+    }
+    if let Some((verb, resources)) = escalation(kind) {
+        rights.warnings.push(format!(
+            "{what} {kind}: the API server refuses a {} with permissions that {who} does not have. Grant {who} the same \
+             permissions, or, with `resourceNames` where the names are known, the rule {{apiGroups: \
+             [rbac.authorization.k8s.io], resources: [{resources}], verbs: [{verb}]}}: whoever controls the plugin \
+             can then give anybody {}",
+            kind.kind,
+            match verb {
+                "bind" => "the permissions of those roles",
+                _ => "any permission",
+            }
+        ));
     }
 }
 
@@ -377,29 +401,12 @@ impl Controller<'_> {
             ));
             return Ok(());
         }
-        if let Some(power) = power(kind) {
-            rights
-                .warnings
-                .push(format!("{name}: the plugin creates {kind}: {power}"));
-        }
-        if let Some((verb, resources)) = escalation(kind) {
-            let who = self.controller.service_account.as_ref();
-            let who = who.map_or_else(
-                || "the host".to_owned(),
-                |account| format!("the account {account}"),
-            );
-            rights.warnings.push(format!(
-                "{name}: the API server refuses a {} with permissions that {who} does not have. Grant {who} the same \
-                 permissions, or, with `resourceNames` where the names are known, the rule {{apiGroups: \
-                 [rbac.authorization.k8s.io], resources: [{resources}], verbs: [{verb}]}}: whoever controls the plugin \
-                 can then give anybody {}",
-                kind.kind,
-                match verb {
-                    "bind" => "the permissions of those roles",
-                    _ => "any permission",
-                }
-            ));
-        }
+        let who = self.controller.service_account.as_ref();
+        let who = who.map_or_else(
+            || "the host".to_owned(),
+            |account| format!("the account {account}"),
+        );
+        warn_of(rights, &format!("{name}: the plugin creates"), kind, &who);
         let written = match parent.namespaced {
             true => self.own_scopes(parent),
             false => match self.controller.other_names().filter(|_| child.namespaced) {

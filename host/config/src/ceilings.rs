@@ -1,8 +1,10 @@
-//! The section `ceilings`: what Controllers in the cluster may do. Without an entry nothing of its kind is allowed; limits have
+//! The section `ceilings`: what Controllers in the cluster may do, one entry for each team. The first entry that is for the name of
+//! a Controller and for the place that its plugin comes from decides. Without a field nothing of its kind is allowed; limits have
 //! the defaults of the file's controllers.
 //!
 //! Whoever may write Controllers decides which program runs with the host's permissions, so the ceilings are in the file,
-//! which only the host's administrators write.
+//! which only the host's administrators write. A Controller can name any ConfigMap, but only who may write in its namespace
+//! decides what is in it: the place binds a team to its entry.
 
 use std::collections::BTreeSet;
 use std::path::{Component, Path, PathBuf};
@@ -22,10 +24,12 @@ use operator_host_runtime::Limits;
 const SHORTEST_RESYNC: Duration = Duration::from_secs(10);
 const SHORTEST_RETRY: Duration = Duration::from_millis(100);
 
-/// What Controllers in the cluster may do.
+/// What some Controllers in the cluster may do.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 pub struct Ceilings {
+    /// The names of the Controllers that this is for; all when there are none.
+    pub names: NamespacePatterns,
     /// The kinds that they may reconcile.
     pub parents: Kinds,
     /// The kinds that their plugins may make.
@@ -34,7 +38,7 @@ pub struct Ceilings {
     pub reads: Kinds,
     /// The namespaces, besides the parent's, of children and of objects that are read.
     pub other_namespaces: NamespacePatterns,
-    /// The namespaces, besides the host's own, of ConfigMaps with plugins.
+    /// The namespaces of ConfigMaps with plugins. The host's own when this names no place for plugins.
     pub config_maps: NamespacePatterns,
     /// The repositories of plugins, as `registry/repository` with `*` for any text.
     pub registries: NamespacePatterns,
@@ -96,6 +100,7 @@ impl Kinds {
 impl Default for Ceilings {
     fn default() -> Self {
         Self {
+            names: NamespacePatterns::default(),
             parents: Kinds::default(),
             children: Kinds::default(),
             reads: Kinds::default(),
@@ -122,17 +127,84 @@ fn as_in_controllers<'de, R: Deserialize<'de>, T: From<R>, D: Deserializer<'de>>
     R::deserialize(deserializer).map(T::from)
 }
 
+/// Checks a controller of the cluster. `folder` is that of the plugins, `is_signed` says whether the host demands signatures.
+///
+/// # Errors
+/// The first thing that is not allowed, with the ceiling that does not allow it.
+pub(super) fn check(
+    all: &[Ceilings],
+    controller: &ControllerConfig,
+    folder: &Path,
+    is_signed: bool,
+) -> Result<(), String> {
+    let is_for = |(_, entry): &(usize, &Ceilings)| {
+        (entry.names.is_empty() || entry.names.contains(&controller.name))
+            && entry.has_source(&controller.plugin)
+    };
+    match all.iter().enumerate().find(is_for) {
+        Some((index, entry)) => entry.check(&format!("ceilings[{index}]"), controller, folder, is_signed),
+        None => Err(format!(
+            "no entry of `ceilings` in the host's configuration is for a Controller named {:?} with {}",
+            controller.name,
+            source(&controller.plugin)
+        )),
+    }
+}
+
+/// Names the place of a plugin, and the field that allows it.
+fn source(plugin: &Location) -> String {
+    match plugin {
+        Location::ConfigMap(key) => match &key.namespace {
+            Some(namespace) => {
+                format!("a plugin in a ConfigMap of the namespace {namespace:?} (`configMaps`)")
+            }
+            None => "a plugin in a ConfigMap of the host's own namespace (`configMaps`)".to_owned(),
+        },
+        Location::Registry { .. } => format!("the plugin's repository {} (`registries`)", repository(plugin)),
+        Location::File(_) => "a file as the plugin (`files`)".to_owned(),
+    }
+}
+
+/// Returns the repository of a plugin from a registry.
+fn repository(plugin: &Location) -> String {
+    match plugin {
+        Location::Registry { reference, .. } => format!("{}/{}", reference.registry, reference.repository),
+        Location::ConfigMap(_) | Location::File(_) => String::new(),
+    }
+}
+
 impl Ceilings {
-    /// Checks a controller of the cluster. `folder` is that of the plugins, `is_signed` says whether the host demands signatures.
-    ///
-    /// # Errors
-    /// The first thing that is not allowed, with the ceiling that does not allow it.
-    pub(super) fn check(
+    /// Returns the namespaces of ConfigMaps with plugins. `home` is the host's own.
+    #[must_use]
+    pub fn config_maps(&self, home: &str) -> NamespacePatterns {
+        match self.config_maps.is_empty() && self.registries.is_empty() && !self.files {
+            true => NamespacePatterns::from_iter([home.to_owned()]),
+            false => self.config_maps.clone(),
+        }
+    }
+
+    fn has_source(&self, plugin: &Location) -> bool {
+        match plugin {
+            // See `Config::is_at`.
+            Location::ConfigMap(key) => self
+                .config_maps
+                .contains(key.namespace.as_deref().unwrap_or_default()),
+            Location::Registry { .. } => self.registries.contains(&repository(plugin)),
+            Location::File(_) => self.files,
+        }
+    }
+
+    /// Checks a controller that this is for. `entry` is its place in the file.
+    fn check(
         &self,
+        entry: &str,
         controller: &ControllerConfig,
         folder: &Path,
         is_signed: bool,
     ) -> Result<(), String> {
+        let beyond = |what: &str, ceiling: &str| {
+            format!("{what} is not allowed by `{entry}.{ceiling}` of the host's configuration")
+        };
         if !self.parents.contains(&controller.parent) {
             return Err(beyond(&format!("the kind {}", controller.parent), "parents"));
         }
@@ -151,12 +223,22 @@ impl Ceilings {
         if let Some(pattern) = patterns.find(|pattern| !self.other_namespaces.contains(pattern)) {
             return Err(beyond(&format!("the namespace {pattern:?}"), "otherNamespaces"));
         }
-        self.check_source(&controller.plugin, folder)?;
+        if let Location::File(file) = &controller.plugin {
+            let name: PathBuf = file
+                .strip_prefix(folder)
+                .into_iter()
+                .flat_map(Path::components)
+                .collect();
+            if !matches!(name.components().collect::<Vec<_>>()[..], [Component::Normal(_)]) {
+                return Err(
+                    "the plugin's file must be in the folder of plugins: give its name only".to_owned(),
+                );
+            }
+        }
         if self.signed && !is_signed {
-            return Err(
-                "`ceilings.signed` demands signed plugins, but the host has no keys: start it with --signature-keys"
-                    .to_owned(),
-            );
+            return Err(format!(
+                "`{entry}.signed` demands signed plugins, but the host has no keys: start it with --signature-keys"
+            ));
         }
         match &controller.service_account {
             Some(account) if !self.service_accounts.contains(&account.to_string()) => {
@@ -166,10 +248,9 @@ impl Ceilings {
                 ));
             }
             None if !self.service_accounts.is_empty() => {
-                return Err(
-                    "`ceilings.serviceAccounts` demands a `serviceAccount`, which writes the children"
-                        .to_owned(),
-                );
+                return Err(format!(
+                    "`{entry}.serviceAccounts` demands a `serviceAccount`, which writes the children"
+                ));
             }
             Some(_) | None => {}
         }
@@ -185,47 +266,10 @@ impl Ceilings {
                 "definitions",
             ));
         }
-        self.check_limits(controller)
+        self.check_limits(entry, controller)
     }
 
-    fn check_source(&self, plugin: &Location, folder: &Path) -> Result<(), String> {
-        match plugin {
-            Location::ConfigMap(key) => match &key.namespace {
-                Some(namespace) if !self.config_maps.contains(namespace) => Err(beyond(
-                    &format!("the plugin's {key}, which is not in the host's own namespace,"),
-                    "configMaps",
-                )),
-                Some(_) | None => Ok(()),
-            },
-            Location::Registry { reference, .. } => {
-                let repository = format!("{}/{}", reference.registry, reference.repository);
-                match self.registries.contains(&repository) {
-                    true => Ok(()),
-                    false => Err(beyond(
-                        &format!("the plugin's repository {repository}"),
-                        "registries",
-                    )),
-                }
-            }
-            Location::File(file) => {
-                let name: PathBuf = file
-                    .strip_prefix(folder)
-                    .into_iter()
-                    .flat_map(Path::components)
-                    .collect();
-                let is_name = matches!(name.components().collect::<Vec<_>>()[..], [Component::Normal(_)]);
-                match (self.files, is_name) {
-                    (false, _) => Err(beyond("a file as the plugin", "files")),
-                    (true, false) => Err(
-                        "the plugin's file must be in the folder of plugins: give its name only".to_owned(),
-                    ),
-                    (true, true) => Ok(()),
-                }
-            }
-        }
-    }
-
-    fn check_limits(&self, controller: &ControllerConfig) -> Result<(), String> {
+    fn check_limits(&self, entry: &str, controller: &ControllerConfig) -> Result<(), String> {
         let (given, largest) = (&controller.limits, &self.limits);
         let bytes =
             |field, given: usize, largest: usize| (field, given > largest, size(given), size(largest));
@@ -255,7 +299,7 @@ impl Ceilings {
         ];
         if let Some((field, _, given, largest)) = all.into_iter().find(|(_, is_beyond, ..)| *is_beyond) {
             return Err(format!(
-                "`{field}` is {given}; `ceilings.{field}` of the host's configuration allows at most {largest}"
+                "`{field}` is {given}; `{entry}.{field}` of the host's configuration allows at most {largest}"
             ));
         }
         let waits = [
@@ -269,8 +313,4 @@ impl Ceilings {
             None => Ok(()),
         }
     }
-}
-
-fn beyond(what: &str, ceiling: &str) -> String {
-    format!("{what} is not allowed by `ceilings.{ceiling}` of the host's configuration")
 }

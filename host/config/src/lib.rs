@@ -57,7 +57,7 @@ pub struct Config {
     /// The host's own namespace; `None`: the namespace of its pod.
     pub host_namespace: Option<String>,
     /// What Controllers in the cluster may do; `None`: the host does not look at them.
-    pub ceilings: Option<Ceilings>,
+    pub ceilings: Option<Vec<Ceilings>>,
     /// Where plugins come from.
     places: Places,
     /// The default of [`ControllerConfig::definitions`].

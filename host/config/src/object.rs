@@ -7,6 +7,7 @@ use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use serde_json::{Map, Value};
 
+use super::ceilings;
 use super::raw::RawController;
 use super::values::{Text, in_plain_words};
 use super::{Config, ControllerConfig};
@@ -83,7 +84,17 @@ impl Config {
         let Some(ceilings) = &self.ceilings else {
             return Err("the host's configuration has no section `ceilings`".to_owned());
         };
-        ceilings.check(&object.config, &self.places.folder, self.keys.is_some())
+        ceilings::check(ceilings, &object.config, &self.places.folder, self.keys.is_some())
+    }
+
+    /// Completes the ceilings with the host's own namespace. An empty name stands for it, too: a Controller need not name it.
+    pub fn is_at(&mut self, home: &str) {
+        for entry in self.ceilings.iter_mut().flatten() {
+            entry.config_maps = entry.config_maps(home);
+            if entry.config_maps.contains(home) {
+                entry.config_maps.extend([String::new()]);
+            }
+        }
     }
 
     /// Reads a Controller of the cluster. Whether it may run is up to [`Config::allows`].
@@ -171,8 +182,10 @@ mod tests {
     use operator_host_delivery::location::ConfigMapKey;
 
     fn host(ceilings: &str) -> Config {
-        let text = format!("plugins: /plugins\nceilings: {ceilings}\n");
-        Config::parse(Path::new("/etc/config.yaml"), &text).unwrap()
+        let text = format!("plugins: /plugins\nceilings: [{ceilings}]\n");
+        let mut config = Config::parse(Path::new("/etc/config.yaml"), &text).unwrap();
+        config.is_at("home");
+        config
     }
 
     fn read(host: &Config, spec: &Map<String, Value>) -> Result<ControllerObject, String> {
@@ -182,7 +195,7 @@ mod tests {
     }
 
     const CEILINGS: &str = "{parents: [{apiGroups: ['*.dev'], kinds: ['*']}], children: [{apiGroups: [''], kinds: [Pod]}], \
-                            otherNamespaces: ['team-*'], configMaps: [plugins], registries: ['r/team/*'], files: true}";
+                            otherNamespaces: ['team-*'], configMaps: [home, plugins], registries: ['r/team/*'], files: true}";
 
     /// An Echo, with other fields.
     fn spec(other: &Value) -> Map<String, Value> {
@@ -224,26 +237,29 @@ mod tests {
         let cases = [
             (
                 json!({"parent": {"apiVersion": "a.com/v1", "kind": "A"}}),
-                "ceilings.parents",
+                "ceilings[0].parents",
             ),
             (
                 json!({"children": [{"apiVersion": "v1", "kind": "Secret"}]}),
-                "the child kind v1/Secret is not allowed by `ceilings.children`",
+                "the child kind v1/Secret is not allowed by `ceilings[0].children`",
             ),
             (
                 json!({"reads": [{"apiVersion": "v1", "kind": "Secret"}]}),
-                "ceilings.reads",
+                "ceilings[0].reads",
             ),
-            (json!({"otherNamespaces": ["*"]}), "ceilings.otherNamespaces"),
+            (json!({"otherNamespaces": ["*"]}), "ceilings[0].otherNamespaces"),
             (
                 json!({"otherNamespaces": ["kube-system"]}),
-                "ceilings.otherNamespaces",
+                "ceilings[0].otherNamespaces",
             ),
             (
                 json!({"plugin": {"configMap": {"name": "a", "namespace": "default"}}}),
-                "ceilings.configMaps",
+                "named \"echo\" with a plugin in a ConfigMap of the namespace \"default\" (`configMaps`)",
             ),
-            (json!({"plugin": "oci://r/other/echo:1"}), "ceilings.registries"),
+            (
+                json!({"plugin": "oci://r/other/echo:1"}),
+                "the plugin's repository r/other/echo (`registries`)",
+            ),
             (
                 json!({"plugin": "../etc/echo.wasm"}),
                 "must be in the folder of plugins",
@@ -252,17 +268,17 @@ mod tests {
                 json!({"plugin": "/etc/echo.wasm"}),
                 "must be in the folder of plugins",
             ),
-            (json!({"serviceAccount": "a/b"}), "ceilings.serviceAccounts"),
-            (json!({"adopt": true}), "ceilings.adopt"),
-            (json!({"allow": ["hostNamespace"]}), "ceilings.allow"),
-            (json!({"definitions": "install"}), "ceilings.definitions"),
+            (json!({"serviceAccount": "a/b"}), "ceilings[0].serviceAccounts"),
+            (json!({"adopt": true}), "ceilings[0].adopt"),
+            (json!({"allow": ["hostNamespace"]}), "ceilings[0].allow"),
+            (json!({"definitions": "install"}), "ceilings[0].definitions"),
             (
                 json!({"limits": {"memory": "65Mi"}}),
-                "`limits.memory` is 65Mi; `ceilings.limits.memory` of the host's configuration allows at most 64Mi",
+                "`limits.memory` is 65Mi; `ceilings[0].limits.memory` of the host's configuration allows at most 64Mi",
             ),
             (json!({"limits": {"deadline": "6s"}}), "at most 5s"),
-            (json!({"concurrency": 9}), "ceilings.concurrency"),
-            (json!({"writes": {"qps": 501}}), "ceilings.writes.qps"),
+            (json!({"concurrency": 9}), "ceilings[0].concurrency"),
+            (json!({"writes": {"qps": 501}}), "ceilings[0].writes.qps"),
             (json!({"resync": "1s"}), "at least 10s"),
             (json!({"name": "other"}), "must be that of the object"),
             (json!({"version": {"pin": "latest"}}), "spec.version.pin"),
@@ -287,6 +303,60 @@ mod tests {
         }
         for allowed in ["echo.wasm", "oci://r/team/echo:1"] {
             read(&host, &spec(&json!({ "plugin": allowed }))).unwrap();
+        }
+    }
+
+    #[test]
+    fn the_name_and_the_place_of_the_plugin_decide_which_entry_a_controller_has() {
+        let host = host(
+            "{names: ['a-*'], configMaps: [team-a], parents: [{apiGroups: [a.dev], kinds: ['*']}], adopt: true}, \
+             {configMaps: [team-b], parents: [{apiGroups: [b.dev], kinds: ['*']}], serviceAccounts: [team-b/op]}, \
+             {parents: [{apiGroups: [own.dev], kinds: ['*']}]}",
+        );
+        let check = |name: &str, namespace: Value, group: &str, more: Value| {
+            let mut spec = json!({
+                "parent": {"apiVersion": format!("{group}/v1"), "kind": "Thing"},
+                "plugin": {"configMap": {"name": "p", "namespace": namespace}},
+            });
+            spec.as_object_mut()
+                .unwrap()
+                .extend(more.as_object().unwrap().clone());
+            host.allows(&host.object(name, "uid", spec.as_object().unwrap())?)
+        };
+        let (none, account) = (json!({}), json!({"serviceAccount": "team-b/op"}));
+        check("a-1", json!("team-a"), "a.dev", json!({"adopt": true})).unwrap();
+        check("b-1", json!("team-b"), "b.dev", account.clone()).unwrap();
+        check("own", json!(null), "own.dev", none.clone()).unwrap();
+        check("own", json!("home"), "own.dev", none.clone()).unwrap();
+        for (name, namespace, group, more, expected) in [
+            ("a-1", json!("team-a"), "b.dev", &none, "ceilings[0].parents"),
+            ("a-1", json!("team-b"), "a.dev", &account, "ceilings[1].parents"),
+            (
+                "a-1",
+                json!("team-a"),
+                "a.dev",
+                &account,
+                "ceilings[0].serviceAccounts",
+            ),
+            (
+                "b-1",
+                json!("team-b"),
+                "b.dev",
+                &none,
+                "`ceilings[1].serviceAccounts` demands",
+            ),
+            ("b-1", json!("team-a"), "a.dev", &none, "no entry of `ceilings`"),
+            (
+                "own",
+                json!("elsewhere"),
+                "own.dev",
+                &none,
+                "the namespace \"elsewhere\"",
+            ),
+            ("own", json!("home"), "a.dev", &none, "ceilings[2].parents"),
+        ] {
+            let error = check(name, namespace, group, more.clone()).unwrap_err();
+            assert!(error.contains(expected), "{name} {group}: {error}");
         }
     }
 
@@ -366,7 +436,7 @@ mod tests {
     #[test]
     fn without_an_entry_nothing_is_allowed() {
         let error = read(&host("{}"), &spec(&json!({}))).unwrap_err();
-        assert!(error.contains("ceilings.parents"), "{error}");
+        assert!(error.contains("ceilings[0].parents"), "{error}");
         let signed = CEILINGS.replace("files: true", "signed: true, serviceAccounts: ['a/*']");
         let error = read(&host(&signed), &spec(&json!({}))).unwrap_err();
         assert!(error.contains("--signature-keys"), "{error}");

@@ -45,7 +45,7 @@ pub(super) struct RawConfig {
     registry: RawRegistry,
     #[serde(default)]
     definitions: DefinitionsMode,
-    ceilings: Option<Ceilings>,
+    ceilings: Option<Vec<Ceilings>>,
 }
 
 struct LogFilter(String);

@@ -102,7 +102,7 @@ fn a_file_without_controllers_needs_ceilings() {
         "1:1",
         "set `ceilings` to run the Controllers of the cluster",
     );
-    assert!(parse("ceilings: {}\n").unwrap().controllers.is_empty());
+    assert!(parse("ceilings: []\n").unwrap().controllers.is_empty());
 }
 
 #[test]

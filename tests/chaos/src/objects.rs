@@ -22,7 +22,7 @@ pub(crate) const OBJECTS: [Sample; 2] = [Sample::Echo, Sample::Puppet];
 /// What their Controllers may do, in the configuration.
 pub(crate) const CEILINGS: &str = "\
 ceilings:
-  parents: [{apiGroups: [my-operator.dev], kinds: [Echo]}, {apiGroups: [test.operator-host.dev], kinds: [Puppet]}]
+- parents: [{apiGroups: [my-operator.dev], kinds: [Echo]}, {apiGroups: [test.operator-host.dev], kinds: [Puppet]}]
   children: [{apiGroups: [''], kinds: [Pod, ConfigMap]}]
   configMaps: [operator-host]
 ";

@@ -18,7 +18,7 @@ another_operator_comes_with_one_apply() {
     ln -s "$PWD/plugins/target/plugins" "$work/plugins"
     cat manifests/deploy/base/config/config.yaml - >"$work/config/config.yaml" <<'END'
 ceilings:
-  parents: [{apiGroups: [time.example.com], kinds: [Cron]}]
+- parents: [{apiGroups: [time.example.com], kinds: [Cron]}]
   children: [{apiGroups: [batch], kinds: [Job]}]
 END
     hosts=$(host_containers)

@@ -2,12 +2,12 @@
 
 use std::collections::BTreeSet;
 
-use super::{EVENTS, READ, Rights, Scope, namespaces};
+use super::{EVENTS, READ, Rights, Scope, namespaces, secret};
 use crate::permissions::resources::{Resource, Resources, UnknownKind};
 use operator_host_config::ceilings::{Ceilings, Kinds};
-use operator_host_config::namespaces::NamespacePatterns;
-use operator_host_config::{Config, object};
+use operator_host_config::{Allow, Config, DefinitionsMode, object};
 use operator_host_contract::Kind;
+use operator_host_core::object::is_built_in;
 
 /// Everything of a group, or of all groups.
 const ALL: &str = "*";
@@ -15,7 +15,7 @@ const ALL: &str = "*";
 /// Adds the permissions for the Controllers. `home` is the host's namespace.
 pub(super) fn grant(
     rights: &mut Rights,
-    ceilings: &Ceilings,
+    ceilings: &[Ceilings],
     config: &Config,
     home: &str,
     resources: &Resources,
@@ -27,73 +27,180 @@ pub(super) fn grant(
     rights.grant(&cluster, (object::GROUP, &status), &["patch"]);
     let events = [Scope::Namespace("default".to_owned())];
     rights.grant(&events, EVENTS, &["create", "patch"]);
-    let homes = NamespacePatterns::from_iter(ceilings.config_maps.iter().cloned().chain([home.to_owned()]));
-    let maps = scopes(rights, &homes, "configMaps");
-    rights.grant(&maps, ("", "configmaps"), &READ);
-    let parents = match config.namespaces.is_empty() {
-        true => vec![Scope::Cluster],
-        false => namespaces(&config.namespaces),
-    };
-    let others = match ceilings.other_namespaces.names() {
-        Some(names) if !config.namespaces.is_empty() => namespaces(&(&config.namespaces | names)),
-        _ => vec![Scope::Cluster],
-    };
-    for resource in found(rights, &ceilings.parents, "parents", resources)? {
-        rights.grant(&parents, resource.name(), &["list", "watch", "patch"]);
-        let of = |part: &str| format!("{}/{part}", resource.plural);
-        rights.grant(&parents, (&resource.group, &of("status")), &["patch"]);
-        rights.grant(&parents, (&resource.group, &of("finalizers")), &["update"]);
-        rights.grant(&parents, EVENTS, &["create", "patch"]);
-        // A ceiling for every group is no reason to let the host change everything in every namespace.
-        if resource.group == ALL {
-            rights.warnings.push(
-                "`ceilings.parents` has every group: when a namespace is deleted, the host cannot remove its finalizers there; \
-                 name the groups, so that it gets that right for them"
-                    .to_owned(),
-            );
-        } else {
-            super::grant_release(rights, &resource);
-        }
-    }
-    if !ceilings.parents.0.is_empty() {
-        rights.grant(&cluster, super::DEFINITIONS, &["patch"]);
-    }
-    for resource in found(rights, &ceilings.children, "children", resources)? {
-        let verbs = ["list", "watch", "create", "patch", "delete"];
-        rights.grant(&others, resource.name(), &verbs);
-    }
-    for resource in found(rights, &ceilings.reads, "reads", resources)? {
-        rights.grant(&others, resource.name(), &READ);
-    }
-    for account in ceilings.service_accounts.iter() {
-        let accounts = ("", "serviceaccounts");
-        match account.split_once('/') {
-            Some((namespace, name)) if !account.contains('*') => {
-                let scope = [Scope::Namespace(namespace.to_owned())];
-                rights.grant_named(&scope, accounts, name, &["impersonate"]);
-            }
-            _ => {
-                rights.warnings.push(format!(
-                    "`ceilings.serviceAccounts` has the pattern {account:?}, and RBAC has none: the host may act as every \
-                     ServiceAccount; name the accounts to avoid this"
-                ));
-                rights.grant(&cluster, accounts, &["impersonate"]);
-            }
-        }
+    for (index, ceilings) in ceilings.iter().enumerate() {
+        let entry = Entry {
+            name: format!("ceilings[{index}]"),
+            ceilings,
+            config,
+            home,
+            resources,
+        };
+        entry.grant(rights)?;
     }
     Ok(())
 }
 
-/// Returns where these namespaces are.
-fn scopes(rights: &mut Rights, patterns: &NamespacePatterns, ceiling: &str) -> Vec<Scope> {
-    match patterns.names() {
-        Some(names) => namespaces(names),
-        None => {
+/// One entry of the ceilings with everything that determines its permissions.
+struct Entry<'a> {
+    /// Its place in the file.
+    name: String,
+    ceilings: &'a Ceilings,
+    config: &'a Config,
+    home: &'a str,
+    resources: &'a Resources,
+}
+
+impl Entry<'_> {
+    fn grant(&self, rights: &mut Rights) -> Result<(), UnknownKind> {
+        let (name, ceilings, config) = (&self.name, self.ceilings, self.config);
+        let maps = match ceilings.config_maps(self.home).names() {
+            Some(names) => namespaces(names),
+            None => {
+                rights.warnings.push(format!(
+                    "`{name}.configMaps` has a pattern, and a Role covers one namespace only: the host may read ConfigMaps in \
+                     every namespace"
+                ));
+                vec![Scope::Cluster]
+            }
+        };
+        rights.grant(&maps, ("", "configmaps"), &READ);
+        self.grant_parents(rights)?;
+        let others = match ceilings.other_namespaces.names() {
+            Some(names) if !config.namespaces.is_empty() => namespaces(&(&config.namespaces | names)),
+            _ => vec![Scope::Cluster],
+        };
+        // Accounts have the permissions that they were given.
+        let verbs = match ceilings.service_accounts.is_empty() {
+            true => &["list", "watch", "create", "patch", "delete"][..],
+            false => &READ,
+        };
+        for resource in found(
+            rights,
+            &ceilings.children,
+            &format!("{name}.children"),
+            self.resources,
+        )? {
+            rights.grant(&others, resource.name(), verbs);
+        }
+        for resource in found(rights, &ceilings.reads, &format!("{name}.reads"), self.resources)? {
+            rights.grant(&others, resource.name(), &READ);
+        }
+        if ceilings.children.contains(&secret()) {
+            super::grant_key(rights, self.home);
+        }
+        self.grant_accounts(rights);
+        self.warn(rights);
+        Ok(())
+    }
+
+    fn grant_parents(&self, rights: &mut Rights) -> Result<(), UnknownKind> {
+        let (name, ceilings, config) = (&self.name, self.ceilings, self.config);
+        let parents = match config.namespaces.is_empty() {
+            true => vec![Scope::Cluster],
+            false => namespaces(&config.namespaces),
+        };
+        for resource in found(
+            rights,
+            &ceilings.parents,
+            &format!("{name}.parents"),
+            self.resources,
+        )? {
+            rights.grant(&parents, resource.name(), &["list", "watch", "patch"]);
+            let of = |part: &str| format!("{}/{part}", resource.plural);
+            rights.grant(&parents, (&resource.group, &of("status")), &["patch"]);
+            if ceilings.service_accounts.is_empty() {
+                rights.grant(&parents, (&resource.group, &of("finalizers")), &["update"]);
+            }
+            rights.grant(&parents, EVENTS, &["create", "patch"]);
+            // A ceiling for every group is no reason to let the host change everything in every namespace.
+            if resource.group == ALL {
+                rights.warnings.push(format!(
+                    "`{name}.parents` has every group: when a namespace is deleted, the host cannot remove its finalizers there; \
+                     name the groups, so that it gets that right for them"
+                ));
+            } else {
+                super::grant_release(rights, &resource);
+            }
+        }
+        if !ceilings.parents.0.is_empty() {
+            rights.grant(&[Scope::Cluster], super::DEFINITIONS, &["patch"]);
+        }
+        if ceilings.definitions.contains(&DefinitionsMode::Install) {
+            rights.grant(&[Scope::Cluster], super::DEFINITIONS, &["create"]);
             rights.warnings.push(format!(
-                "`ceilings.{ceiling}` has a pattern, and a Role covers one namespace only: the host may read ConfigMaps in every \
-                 namespace"
+                "`{name}.definitions` has `install`: the host may create any CustomResourceDefinition, and change any"
             ));
-            vec![Scope::Cluster]
+        }
+        Ok(())
+    }
+
+    fn grant_accounts(&self, rights: &mut Rights) {
+        let (name, accounts) = (&self.name, ("", "serviceaccounts"));
+        for account in self.ceilings.service_accounts.iter() {
+            let (namespace, of) = account.split_once('/').unwrap_or((ALL, ALL));
+            if namespace.contains('*') {
+                rights.warnings.push(format!(
+                    "`{name}.serviceAccounts` has the pattern {account:?}, and RBAC has none: the host may act as every \
+                     ServiceAccount; name the namespaces to avoid this"
+                ));
+                rights.grant(&[Scope::Cluster], accounts, &["impersonate"]);
+                continue;
+            }
+            let scope = [Scope::Namespace(namespace.to_owned())];
+            if of.contains('*') {
+                rights.warnings.push(format!(
+                    "`{name}.serviceAccounts` has the pattern {account:?}, and RBAC has none: the host may act as every \
+                     ServiceAccount of {namespace}"
+                ));
+                rights.grant(&scope, accounts, &["impersonate"]);
+            } else {
+                rights.grant_named(&scope, accounts, of, &["impersonate"]);
+            }
+        }
+    }
+
+    /// Warns of the same as for an entry of the file.
+    fn warn(&self, rights: &mut Rights) {
+        let (name, ceilings) = (&self.name, self.ceilings);
+        let who = match ceilings.service_accounts.is_empty() {
+            true => "the host",
+            false => "the account that writes it",
+        };
+        for entry in &ceilings.children.0 {
+            for group in entry
+                .api_groups
+                .iter()
+                .filter(|it| it.contains('*') || is_built_in(it))
+            {
+                if entry.kinds.iter().any(|kind| kind.contains('*')) {
+                    rights.warnings.push(format!(
+                        "`{name}.children` has all kinds of {group:?}: among them may be Pods, which run any image, Secrets, and \
+                         RoleBindings, which grant permissions; name the kinds to avoid this"
+                    ));
+                    continue;
+                }
+                for kind in &entry.kinds {
+                    let kind = Kind::new(format!("{group}/v1").trim_start_matches('/'), kind);
+                    super::warn_of(rights, &format!("`{name}`: a plugin may create"), &kind, who);
+                }
+            }
+        }
+        if ceilings.other_namespaces.has_every() {
+            rights.warnings.push(format!(
+                "`{name}.otherNamespaces` has the pattern `*`, which includes kube-system and the host's own namespace"
+            ));
+        } else if ceilings.other_namespaces.contains(self.home) {
+            rights.warnings.push(format!(
+                "`{name}.otherNamespaces` includes the host's own namespace, {}, where its ServiceAccount, configuration and \
+                 plugins are",
+                self.home
+            ));
+        }
+        if ceilings.allow.contains(&Allow::HostNamespace) {
+            rights.warnings.push(format!(
+                "`{name}.allow` has `hostNamespace`: children in {} can use the host's ServiceAccount",
+                self.home
+            ));
         }
     }
 }
@@ -111,7 +218,7 @@ fn found(
         for group in &entry.api_groups {
             if group.contains('*') {
                 rights.warnings.push(format!(
-                    "`ceilings.{ceiling}` has the group {group:?}, and RBAC has no patterns: the host gets these permissions in every \
+                    "`{ceiling}` has the group {group:?}, and RBAC has no patterns: the host gets these permissions in every \
                      group; name the groups to avoid this"
                 ));
             }

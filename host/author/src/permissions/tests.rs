@@ -392,9 +392,9 @@ fn what_gives_power_over_others_is_warned_of_with_what_it_amounts_to() {
 
 #[test]
 fn ceilings_need_what_they_allow_a_controller_of_the_cluster() {
-    let text = "controllers: []\nnamespaces: [a]\nceilings:\n  parents: [{apiGroups: [test.dev], kinds: [Thing]}]\n  \
+    let text = "controllers: []\nnamespaces: [a]\nceilings:\n- parents: [{apiGroups: [test.dev], kinds: [Thing]}]\n  \
                 children: [{apiGroups: [''], kinds: [ConfigMap]}, {apiGroups: ['*.dev'], kinds: ['*']}]\n  \
-                otherNamespaces: [b]\n  configMaps: [plugins]\n  serviceAccounts: [a/writer, 'b/*']\n";
+                otherNamespaces: [b]\n- configMaps: [plugins]\n";
     let config = Config::parse(Path::new("/config.yaml"), text).unwrap();
     let rights = rights(&config, &host(), &[], &resources()).unwrap();
     let lines = texts(&rights);
@@ -407,8 +407,7 @@ fn ceilings_need_what_they_allow_a_controller_of_the_cluster() {
         "* things/status.test.dev: patch",
         "b configmaps.: create delete list patch watch",
         "b *.*: create delete list patch watch",
-        "a serviceaccounts. writer: impersonate",
-        "* serviceaccounts.: impersonate",
+        "a things/finalizers.test.dev: update",
     ] {
         assert_has(&lines, expected);
     }
@@ -427,4 +426,94 @@ fn ceilings_need_what_they_allow_a_controller_of_the_cluster() {
             .starts_with("the plural of test.dev/Other is not known: give "),
         "{error}"
     );
+}
+
+/// Regression: the host could write the children of all, and act as every account.
+#[test]
+fn where_accounts_write_the_children_the_host_may_only_act_as_them() {
+    let text = "controllers: []\nceilings:\n- parents: [{apiGroups: [test.dev], kinds: [Thing]}]\n  \
+                children: [{apiGroups: [''], kinds: [ConfigMap]}]\n  serviceAccounts: [a/writer, 'team-c/*']\n";
+    let config = Config::parse(Path::new("/config.yaml"), text).unwrap();
+    let rights = rights(&config, &host(), &[], &resources()).unwrap();
+    let lines = texts(&rights);
+    for expected in [
+        "* configmaps.: list watch",
+        "* things.test.dev: list patch watch",
+        "a serviceaccounts. writer: impersonate",
+        "team-c serviceaccounts.: impersonate",
+    ] {
+        assert_has(&lines, expected);
+    }
+    assert!(
+        !lines.iter().any(|line| line.contains("things/finalizers")),
+        "{lines:#?}"
+    );
+    assert_eq!(rights.warnings.len(), 1, "{:#?}", rights.warnings);
+    assert!(
+        rights.warnings[0].ends_with("every ServiceAccount of team-c"),
+        "{:#?}",
+        rights.warnings
+    );
+    let every = text.replace("team-c/*", "team-*/op");
+    let config = Config::parse(Path::new("/config.yaml"), &every).unwrap();
+    let rights = super::rights(&config, &host(), &[], &resources()).unwrap();
+    assert_has(&texts(&rights), "* serviceaccounts.: impersonate");
+    let every = "`ceilings[0].serviceAccounts` has the pattern \"team-*/op\"";
+    assert!(rights.warnings[0].starts_with(every), "{:#?}", rights.warnings);
+}
+
+#[test]
+fn ceilings_are_warned_of_as_the_entries_of_the_file_are() {
+    let of = |more: &str| {
+        let text = format!("controllers: []\nceilings:\n- {more}\n");
+        let config = Config::parse(Path::new("/config.yaml"), &text).unwrap();
+        rights(&config, &host(), &[], &resources()).unwrap()
+    };
+    for (more, expected) in [
+        (
+            "children: [{apiGroups: ['*'], kinds: ['*']}]",
+            "RoleBindings, which grant permissions",
+        ),
+        (
+            "children: [{apiGroups: [apps], kinds: ['*']}]",
+            "has all kinds of \"apps\"",
+        ),
+        (
+            "children: [{apiGroups: [''], kinds: [Pod]}]",
+            "`ceilings[0]`: a plugin may create v1/Pod: its pods run any image",
+        ),
+        (
+            "children: [{apiGroups: [''], kinds: [Secret]}]",
+            "`serviceAccountTokens`",
+        ),
+        (
+            "children: [{apiGroups: [rbac.authorization.k8s.io], kinds: [RoleBinding]}]",
+            "with permissions that the host does not have",
+        ),
+        ("otherNamespaces: ['*']", "includes kube-system"),
+        (
+            "otherNamespaces: ['sys*']",
+            "includes the host's own namespace, system",
+        ),
+        (
+            "allow: [hostNamespace]",
+            "children in system can use the host's ServiceAccount",
+        ),
+        (
+            "definitions: [install]",
+            "may create any CustomResourceDefinition",
+        ),
+        ("configMaps: ['*']", "may read ConfigMaps in every namespace"),
+    ] {
+        let warnings = of(more).warnings;
+        assert!(
+            warnings.iter().any(|it| it.contains(expected)),
+            "{more}: {warnings:#?}"
+        );
+    }
+    let harmless = "children: [{apiGroups: [''], kinds: [ConfigMap]}, {apiGroups: [test.dev], kinds: ['*']}]";
+    assert!(of(harmless).warnings.is_empty(), "{:#?}", of(harmless).warnings);
+    // A plugin that makes Secrets may have the host generate them.
+    let secrets = of("children: [{apiGroups: [''], kinds: [Secret]}]");
+    assert_has(&texts(&secrets), &format!("system secrets. {KEY_SECRET}: get"));
 }

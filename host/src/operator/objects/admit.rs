@@ -240,8 +240,10 @@ mod tests {
 
     fn file() -> Config {
         let text = "controllers: [{name: mine, parent: {apiVersion: a.dev/v1, kind: Mine}, plugin: mine.wasm}]\n\
-                    ceilings: {parents: [{apiGroups: ['*.dev'], kinds: ['*']}]}\n";
-        Config::parse(Path::new("/etc/config.yaml"), text).unwrap()
+                    ceilings: [{parents: [{apiGroups: ['*.dev'], kinds: ['*']}]}]\n";
+        let mut config = Config::parse(Path::new("/etc/config.yaml"), text).unwrap();
+        config.is_at("home");
+        config
     }
 
     fn object(name: &str, created: u8, kind: &str, other: &Value) -> Arc<DynamicObject> {
