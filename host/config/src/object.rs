@@ -361,6 +361,42 @@ mod tests {
     }
 
     #[test]
+    fn the_hosts_own_kinds_and_what_is_no_object_are_neither_parents_nor_children() {
+        let all =
+            "{parents: [{apiGroups: ['*'], kinds: ['*']}], children: [{apiGroups: ['*'], kinds: ['*']}]}";
+        let host = host(all);
+        for (api_version, kind, expected) in [
+            (
+                "operator-host.dev/v1alpha1",
+                "Controller",
+                "a kind of the host itself",
+            ),
+            ("operator-host.dev/v2", "External", "a kind of the host itself"),
+            ("autoscaling/v1", "Scale", "a part of other objects"),
+            ("v1", "List", "a list and no object"),
+            ("v1", "ConfigMapList", "a list and no object"),
+            ("apps/v1", "DeploymentList", "a list and no object"),
+        ] {
+            let kind = json!({"apiVersion": api_version, "kind": kind});
+            let error = read(&host, &spec(&json!({"children": [kind]}))).unwrap_err();
+            assert!(
+                error.starts_with("`spec.children[0]`: ") && error.contains(expected),
+                "{error}"
+            );
+            let error = read(&host, &spec(&json!({"parent": kind}))).unwrap_err();
+            assert!(
+                error.starts_with("`spec.parent`: ") && error.contains(expected),
+                "{error}"
+            );
+        }
+        // Such names are free in the groups of others.
+        for kind in ["AllowList", "Scale", "ConfigMapList"] {
+            let kind = json!({"apiVersion": "test.operator-host.dev/v1", "kind": kind});
+            read(&host, &spec(&json!({"parent": kind, "children": [kind]}))).unwrap();
+        }
+    }
+
+    #[test]
     fn what_is_wrong_is_named_by_its_field() {
         let children = json!([{"apiVersion": "v1", "kind": "Pod", "onRemoval": "retain"}, {"apiVersion": "v1", "kind": "pod"}]);
         let stages = json!([{"objects": 1}, {"percent": 900}]);

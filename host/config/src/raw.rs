@@ -13,6 +13,7 @@ use tracing_subscriber::EnvFilter;
 use super::ceilings::Ceilings;
 use super::leadership::{LeadershipConfig, LeadershipMode};
 use super::limits::{Concurrency, RawLimits, RawWrites};
+use super::object;
 use super::proving::RawProving;
 use super::registry::{RawPlugin, RawRegistry};
 use super::values::{Label, Text, Value, invalid};
@@ -23,6 +24,7 @@ use super::{
 };
 use operator_host_contract::Kind;
 use operator_host_core::backoff::BackoffConfig;
+use operator_host_core::crd::known::BuiltIn;
 use operator_host_core::object::{is_built_in, secret};
 use operator_host_delivery::acceptance::Trust;
 use operator_host_runtime::Digest;
@@ -152,6 +154,25 @@ impl TryFrom<Kind> for ValidKind {
     }
 }
 
+/// Returns why a kind can be neither a parent nor a child. Of a custom kind, discovery tells: it has neither lists nor parts of
+/// objects.
+fn is_no_object(kind: &Kind) -> Option<String> {
+    let (group, name) = (kind.group(), &kind.kind);
+    if group == object::GROUP {
+        return Some(format!(
+            "{kind} is a kind of the host itself, and decides what the host runs: no controller may reconcile or make it"
+        ));
+    }
+    if group == "autoscaling" && name == "Scale" {
+        return Some(format!(
+            "{kind} is a part of other objects, such as Deployments: make the whole object"
+        ));
+    }
+    let of = name.strip_suffix("List")?;
+    let is_list = group.is_empty() && of.is_empty() || BuiltIn::find(group, of).is_some();
+    is_list.then(|| format!("{kind} is a list and no object: name the kind of its items"))
+}
+
 #[derive(Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 struct RawChild {
@@ -265,6 +286,9 @@ impl RawController {
         definitions: DefinitionsMode,
     ) -> Result<ControllerConfig, (String, String)> {
         let parent = self.parent.0;
+        if let Some(message) = is_no_object(&parent) {
+            return Err(("parent".to_owned(), message));
+        }
         if is_built_in(parent.group()) {
             let message = format!(
                 "{parent} is a kind of Kubernetes itself, whose objects others write: `parent` must be a custom resource"
@@ -274,6 +298,9 @@ impl RawController {
         let mut children = BTreeMap::new();
         let mut generated = Removal::Retain;
         for (index, Child(kind, removal)) in self.children.into_iter().enumerate() {
+            if let Some(message) = is_no_object(&kind) {
+                return Err((format!("children[{index}]"), message));
+            }
             if secret::is_secret_kind(&kind) {
                 generated = removal.unwrap_or(Removal::Retain);
             }
